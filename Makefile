@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda fuzz check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser fuzz check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -44,6 +44,14 @@ test-cuda-memory: build/build.ninja
 	@cmake --build build -j $(JOBS) --target all cuda
 	@tools/check_cuda_memory.sh -b build
 
+# How long a click and a move of the pointer take on the page of `fovea see`, in headless Chromium, at 512 tokens and 144
+# heads.
+test-browser: build/build.ninja
+	@cmake --build build -j $(JOBS) --target browser_page
+	@build/tests/browser_page build/page-512.html 512 12 12
+	@python3 tests/browser/measure.py build/page-512.html
+	@rm -f build/page-512.html
+
 # The backend for one architecture, to see that it compiles and links: no GPU is needed, and without nvcc nothing is done.
 check-cuda: setup-check
 	@cmake -S . -B build-cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=90-real > /dev/null
@@ -65,13 +73,20 @@ tidy: setup-check all
 format:
 	@tools/check_format.sh --fix
 
+# Program, libraries, headers, manual pages; the CUDA backend too, if `make cuda` has built it.
 install: build/build.ninja
-	@cmake --build build -j $(JOBS) --target all cuda
+	@cmake --build build -j $(JOBS) --target fovea_program fovea_shared fovea_static fovea_share
 	@cmake --install build --prefix "$(PREFIX)"
 
 clean:
 	rm -rf fovea-demo build build-dev build-tsan build-cuda
 
+# A build directory that was copied or moved along with its tree would compile the sources of the old one: it is made anew.
+here := $(CURDIR)
+stale = grep -qs '^CMAKE_HOME_DIRECTORY' $(1)/CMakeCache.txt && ! grep -qsxF 'CMAKE_HOME_DIRECTORY:INTERNAL=$(here)' $(1)/CMakeCache.txt
+ifneq (,$(shell for d in build build-dev build-tsan; do { $(call stale,$$d); } && rm -rf $$d && echo $$d; done))
+$(info build directories of another tree were removed)
+endif
 build/build.ninja:
 	@cmake --preset release
 build-dev/build.ninja:

@@ -29,6 +29,9 @@ expect "the example, linked statically" "$("$dir/static")"
 cmake -S "$source/examples" -B "$dir/examples" -DCMAKE_PREFIX_PATH="$prefix" > "$dir/log" || { cat "$dir/log"; exit 1; }
 cmake --build "$dir/examples" > "$dir/log" || { cat "$dir/log"; exit 1; }
 expect "the example, built with find_package" "$("$dir/examples/attention")"
+[ "$("$dir/examples/reversal")" = "dx -1 2 -3" ] || { echo "the op of one's own printed: $("$dir/examples/reversal")"; exit 1; }
+"$dir/examples/train" | awk '{ loss[NR] = $4 } END { exit !(NR == 10 && loss[10] < loss[1]) }' || { echo "ten updates do not learn"; exit 1; }
+"$dir/examples/weights" "$source/tests/golden/stories260K" "Once upon a time" | grep -q 'attends most to' || { echo "no weights were printed"; exit 1; }
 
 # Every public header stands alone, in C and in C++.
 for header in "$prefix"/include/fovea/*.h "$prefix"/include/fovea/*/*.h; do

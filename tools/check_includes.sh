@@ -1,62 +1,51 @@
 #!/bin/sh
 # check_includes.sh - who may include whom: arrows only go down.
 #
-# Every folder of src sees include/fovea, itself and the folders named beside it here.  Kernels, tools and outer layers
-# see less: a folder whose line ends in "public" may include fovea's headers from include/fovea and its own only.
+# tools/layers.txt names for every room of src/ the rooms below it and its public headers.  A room includes its own headers and
+# those of the rooms it names, internal and public alike; cli, server and examples see the headers for users and nothing else.
 cd "$(dirname "$0")/.." || exit 1
-
-rules='
-base:
-backend: base
-core: base backend
-ops: base core
-nn: base core ops
-store: base core
-tok: base
-data: base core store tok
-objective: base core store tok data
-model: base core ops nn store
-models: base core ops nn store model
-metric: base
-train: base core store data
-gen: base core store tok model
-see: base core store
-task: base core store tok
-server: public
-cli: public
-'
 
 sources() { find "$1" -name '*.[ch]' -o -name '*.cu' -o -name '*.cc' 2> /dev/null; }
 
-check_file() { # FILE FOLDER ALLOWED
-    sed -n 's/^#include "\(.*\)".*/\1/p' "$1" | while read -r header; do
-        case $header in
-        fovea/*) [ -e "include/$header" ] && continue ;;
-        *_files.h) continue ;; # made by CMake: the kernel files of a folder
-        */*) from=${header%%/*} ;;
-        *) continue ;; # a neighbour
-        esac
-        for ok in $2 $3; do [ "$from" = "$ok" ] && continue 2; done
-        echo "  $1 includes $header: $2 may include fovea/ and: $2 $3"
-    done
+# "file header" for every quoted include, neighbours ("part.h") and generated lists left out.
+includes() {
+    sources "$1" | xargs grep -H '^#include "' /dev/null | sed -n 's/^\([^:]*\):#include "\([^"]*\)".*/\1 \2/p' |
+        grep -E ' [^ ]*/' | grep -v '_files\.h$'
 }
 
 wrong=$(
-    echo "$rules" | while IFS=: read -r folder allowed; do
-        [ -n "$folder" ] || continue
-        [ "${allowed# }" = public ] && allowed=
-        sources "src/$folder" | while read -r file; do check_file "$file" "$folder" "$allowed"; done
-    done
-    for folder in src/*/; do
-        folder=${folder#src/}
-        echo "$rules" | grep -q "^${folder%/}:" || echo "  src/$folder has no rule in tools/check_includes.sh"
-    done
-    sources examples | while read -r file; do check_file "$file" examples ""; done
-    for file in include/fovea/*.h include/fovea/*/*.h; do
-        sed -n 's/^#include "\(.*\)".*/\1/p' "$file" | grep -v '^fovea/' | sed "s|^|  $file includes |"
-    done
-    # A family never includes another: what they share is in src/model.
-    [ -d src/models ] && grep -rE '#include "(models/|[a-z0-9_]*\.h")' src/models | sed 's/^/  /'
+    includes src | awk '
+        FNR == NR {
+            if (/^#/ || !/:/) next
+            split($0, row, /[:|]/)
+            room = row[1]
+            known[room] = may[room, room] = 1
+            n = split(row[2], below, " ")
+            for (i = 1; i <= n; i++) may[room, below[i]] = 1
+            n = split(row[3], header, " ")
+            for (i = 1; i <= n; i++) of["fovea/" header[i] ".h"] = room
+            next
+        }
+        {
+            split($1, path, "/")
+            room = path[2]
+            outer = room == "cli" || room == "server"
+            if (!outer && !(room in known)) { if (!told[room]++) print "  src/" room " has no row in tools/layers.txt"; next }
+            if ($2 == "fovea/fovea.h" && outer) next
+            if ($2 ~ /^fovea\//) {
+                if (!($2 in of)) { print "  " $1 " includes " $2 ", which no room of tools/layers.txt has"; next }
+                if (outer ? $2 !~ /\/author\// || path[3] == "bench" : ((room, of[$2]) in may)) next
+            } else {
+                from = $2
+                sub(/\/.*/, "", from)
+                if (from == room || (!outer && (room, from) in may)) next
+            }
+            print "  " $1 " includes " $2 ": " room " may not"
+        }' tools/layers.txt -
+    includes examples | grep -v ' fovea/' | sed 's/^/  /; s/ \([^ ]*\)$/ includes \1: examples see public headers only/'
+    includes include/fovea | grep -v ' fovea/' | sed 's/^/  /; s/ \([^ ]*\)$/ includes \1: public headers include public headers only/'
+    # A family never includes another: what they share is in model/ and nn/.
+    includes src/models | grep ' models/' | sed 's/^/  /'
     true
 )
 [ -z "$wrong" ] || { echo "$wrong"; exit 1; }

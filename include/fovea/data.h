@@ -1,10 +1,9 @@
-/* data.h - text for training: read, checked, encoded once, and served by a feed for each objective.
+/* data.h - records of text files for training and evaluation: read, checked, counted, encoded.
  *
- * What a record must be is stated here and nowhere guessed.  One with a malformed or empty text, or
- * with more tokens than allowed, is treated by a stated policy: it is left out ("drop"), shortened
- * where that makes sense ("cut"), or the whole file is refused ("refuse").  Whatever is left out or
- * shortened is counted, and its first few places are kept for the report.  Files whose line counts
- * differ, and records without the wanted fields, are errors. */
+ * A record with a malformed or empty text, or with more tokens than allowed, is treated by policy:
+ * left out ("drop"), shortened where that makes sense ("cut"), or the whole file is refused
+ * ("refuse").  A report counts what was left out or shortened, and names the first few lines.
+ * Files whose line counts differ, and records without the wanted fields, are errors. */
 #ifndef FOVEA_DATA_H
 #define FOVEA_DATA_H
 
@@ -51,6 +50,9 @@ typedef struct fv_records {
     fv_policy malformed, empty, too_long;
     int64_t max_len; /* tokens of a text, specials included; 0: 512 */
     int64_t most;    /* at most so many records are kept; 0: all */
+    /* Only this part of the file, from and to as shares of its records (of a plain text, of its
+     * bytes): {0, 0.9} and {0.9, 1} have no record in common.  {0, 0}: all. */
+    double part[2];
 } fv_records;
 
 typedef struct fv_data_report {
@@ -126,50 +128,28 @@ FV_API const char *fv_pairs_text(const fv_pairs *p, int64_t i);
 /* ---- names of labels, in order of their first appearance in the training data ---- */
 
 typedef struct fv_labels {
-    int n;
+    const fv_env *env;
+    int32_t n;
     bool closed; /* a name that is not there is an error, not a new label */
-    char name[256][64];
+    char **name; /* n of them, NUL-terminated */
+    size_t name_bytes;
+    int32_t *slot; /* a hash table of numbers from 1 */
+    uint32_t slots;
 } fv_labels;
 
-/* ---- feeds, one for each objective; each owns what it is given or reads, and is closed by
- * fv_feed_close ---- */
+/* Its number, or -1. */
+FV_API int32_t fv_labels_find(const fv_labels *l, const char *s, size_t n);
+/* Its number, a new one where it is not there yet. */
+FV_API fv_status fv_labels_add(fv_labels *l, int32_t *id, const char *s, size_t n, fv_err *e);
+FV_API void fv_labels_free(fv_labels *l); /* empties it; its numbers are gone */
+
+/* ---- the feed of pairs; author/objective.h has the others ---- */
 
 /* input_ids, attention_mask, decoder_input_ids (start, then the target), labels (the target, -100
- * behind it).  Owns p when own is set, else p must live longer. */
+ * for padding).  Closed by fv_feed_close.  Owns p when own is set, else p must outlive it. */
 FV_API fv_status fv_feed_pairs(fv_feed *out, fv_pairs *p, int32_t pad, int32_t start, bool own,
                                fv_err *e);
-
-/* What the other objectives need besides their files.  Ids are -1 where the tokenizer has no such
- * token. */
-typedef struct fv_feed_opt {
-    const fv_env *env;
-    const fv_tok *tok; /* must outlive the feed */
-    int32_t pad, start, eos, cls, sep, mask;
-    int64_t context;   /* tokens of a window of running text, its frame included */
-    float share, span; /* of tokens that are hidden; mean length of a hidden span */
-    float drop;        /* of tokens hidden while labels of texts and words are learnt */
-    double part[2];    /* of a plain text: from and to, as shares of its length; {0, 0}: all */
-    fv_labels *labels; /* filled while the feed is opened; must outlive it */
-    const char *label_until; /* a label ends before any of these characters; NULL: nowhere */
-} fv_feed_opt;
-
-typedef fv_status fv_feed_fn(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
-                             fv_data_report *report, fv_err *e);
-
-/* Running text, the ids as labels: what comes next. */
-FV_API fv_feed_fn fv_feed_causal;
-/* Running text with hidden words, drawn anew whenever a window is seen. */
-FV_API fv_feed_fn fv_feed_masked;
-/* The same for pairs of sentences, with next_sentence_label: BERT's pre-training. */
-FV_API fv_feed_fn fv_feed_masked_next;
-/* Running text with hidden spans: T5's (sentinels, the target holds the spans) and BART's (masks,
- * it holds the text). */
-FV_API fv_feed_fn fv_feed_spans;
-FV_API fv_feed_fn fv_feed_denoise;
-/* A label for each text, a tag for each word (CoNLL columns), an answer in a context (SQuAD's
- * JSON). */
-FV_API fv_feed_fn fv_feed_classify;
-FV_API fv_feed_fn fv_feed_tag;
-FV_API fv_feed_fn fv_feed_answer;
+/* The pairs of a feed that fv_feed_pairs made. */
+FV_API const fv_pairs *fv_feed_pairs_of(const fv_feed *f);
 
 #endif

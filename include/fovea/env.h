@@ -22,8 +22,17 @@ typedef struct fv_mem {
 
 typedef void fv_name_fn(void *user, const char *name);
 
+/* What a path names; links are followed. */
+typedef enum fv_path_kind {
+    FV_PATH_ABSENT, /* nothing at all: every other failure to look is an error */
+    FV_PATH_FILE,
+    FV_PATH_DIR,
+    FV_PATH_SPECIAL /* a device, a FIFO, a socket */
+} fv_path_kind;
+
 /* Files.  Every open, read, write, sync, rename, unlink and listing of the library goes through one
- * of these.  Calls return 0 or a count, or a negative errno. */
+ * of these.  Calls return 0 or a count, or a negative errno.  The members after `list` may be NULL:
+ * the library then does without. */
 typedef struct fv_io {
     int (*open_read)(void *self, const char *path);
     int (*open_write)(void *self, const char *path); /* creates or truncates */
@@ -43,6 +52,15 @@ typedef struct fv_io {
     int (*list)(void *self, const char *path, fv_name_fn *each, void *user);
     /* part of a map may leave memory; NULL: it stays */
     void (*advise_unused)(void *self, const void *p, size_t n);
+    /* an fv_path_kind other than FV_PATH_ABSENT, without opening the file; NULL: it is opened */
+    int (*kind)(void *self, const char *path);
+    /* where a symbolic link points, as a string of at most n - 1 bytes, whose length it returns;
+     * -EINVAL for anything but a link; NULL: there are no links */
+    int (*read_link)(void *self, const char *path, char *out, size_t n);
+    /* creates a file that must not be there, not even as a link; NULL: open_write does */
+    int (*open_new)(void *self, const char *path);
+    /* removes the entry `name` of a directory that is not itself a link; NULL: unlink does */
+    int (*unlink_in)(void *self, const char *dir, const char *name);
     void *self;
 } fv_io;
 

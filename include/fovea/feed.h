@@ -1,9 +1,9 @@
-/* feed.h - what a trainer eats: numbered examples, planned into batches of named arrays.
+/* feed.h - the examples a model is trained on: numbered, planned into batches of named arrays.
  *
- * A feed is an object with a handful of functions; each training objective is one file of src/data
- * that makes one.  All of them only read: several threads may make batches of one feed at once.
- * What is drawn at random (masks, spans, offsets) comes from counters, so a batch is a function of
- * the feed, its rows, the seed and the epoch, and of nothing else. */
+ * A feed is an object with a handful of functions; each training objective (author/objective.h)
+ * makes one.  A feed is read-only: several threads may make batches of one at once.  Random choices
+ * (masks, spans, offsets) come from counters, so a batch is a function of the feed, its rows, the
+ * seed and the epoch, and of nothing else. */
 #ifndef FOVEA_FEED_H
 #define FOVEA_FEED_H
 
@@ -11,29 +11,33 @@
 
 /* ---- a batch: arrays in host memory, by the names the model knows them by ---- */
 
-#define FV_MAX_PARTS 8
+typedef struct fv_batch_part {
+    const char *name; /* must outlive the batch */
+    fv_dtype dtype;   /* FV_I32, FV_U8 or FV_F32 become tensors */
+    fv_shape shape;
+    void *data; /* memory that the next batch uses again */
+    size_t capacity;
+} fv_batch_part;
 
 typedef struct fv_batch {
     const fv_env *env;
     int n;
-    struct {
-        const char *name;
-        fv_dtype dtype; /* FV_I32 or FV_U8 */
-        fv_shape shape;
-        void *data; /* kept and used again by the next batch */
-        size_t capacity;
-    } part[FV_MAX_PARTS];
-    double labels; /* that count in the loss */
-    double tokens; /* for telling the speed: of the text itself; 0: as many as labels */
+    fv_batch_part *part; /* n of them are in use, the first with a row for each example */
+    size_t part_bytes;
+    double labels; /* number of labels that count in the loss */
+    double tokens; /* for the speed that is reported; 0: as many as labels */
     fv_err err;    /* the first failure of fv_batch_put */
 } fv_batch;
 
-/* Memory for one more array, with undefined contents; NULL when there is none, which the batch
- * remembers. */
+/* Memory for one more array, with undefined contents.  NULL when memory is out: the batch then
+ * holds the error, and every further call gives NULL too. */
 FV_API void *fv_batch_put(fv_batch *b, const char *name, fv_dtype t, fv_shape s);
-FV_API void fv_batch_clear(fv_batch *b); /* memory stays */
+FV_API void fv_batch_clear(fv_batch *b); /* empties it; memory stays for the next batch */
 FV_API void fv_batch_free(fv_batch *b);
-/* The same as tensors of the context, which go into a model. */
+/* The array of that name, NULL if there is none. */
+FV_API const fv_batch_part *fv_batch_get(const fv_batch *b, const char *name);
+/* The arrays as tensors of the context, under the same names; the context fails on a dtype that no
+ * tensor can have. */
 FV_API fv_items fv_batch_items(fv_ctx *c, const fv_batch *b);
 
 /* ---- feeds ---- */
@@ -45,14 +49,15 @@ typedef struct fv_data_rng {
 
 typedef struct fv_feed {
     void *self;
-    const char *metric; /* what judge counts: "accuracy"; NULL: nothing but the loss */
+    const char *metric; /* what count_correct counts: "accuracy"; NULL: only the loss is known */
     int64_t (*count)(const void *self, int64_t epoch);
-    /* Lengths of example i, for putting like to like; *target is 0 where there is one side only. */
+    /* Tokens of example i, so that examples of like length share a batch; *target is 0 where there
+     * is one side only. */
     void (*size)(const void *self, int64_t i, int64_t *source, int64_t *target);
     fv_status (*make)(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e);
-    /* Adds to hits and of: how many answers the model's output got right, and of how many.  NULL:
-     * not asked. */
+    /* Adds to *hits how many predictions of the model's output are right, and to *of how many
+     * there are.  NULL: the objective has no metric. */
     fv_status (*count_correct)(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
                                double *hits, double *of);
     void (*close)(void *self);
@@ -79,7 +84,7 @@ FV_API int64_t fv_plan_count(const fv_plan *p);
 /* numbers of its examples */
 FV_API const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n);
 
-/* ---- feeders: batches in order, made ahead of their use by a thread ---- */
+/* ---- loaders: batches in order, made ahead of their use by a thread ---- */
 
 typedef struct fv_loader fv_loader;
 

@@ -34,6 +34,7 @@
 #include "fovea/ops.h"
 #include "fovea/pack.h"
 #include "fovea/pipeline.h"
+#include "fovea/processor.h"
 #include "fovea/recipe.h"
 #include "fovea/see.h"
 #include "fovea/store.h"

@@ -17,6 +17,8 @@ FV_API void fv_session_reset(fv_session *s);
 
 FV_API int64_t fv_session_count(const fv_session *s);            /* rows in use */
 FV_API int64_t fv_session_len(const fv_session *s, int64_t row); /* tokens so far */
+/* Tokens that went through the model since the session was made, those of all rows added up. */
+FV_API int64_t fv_session_processed(const fv_session *s);
 /* Cuts a row back to n tokens: after a prompt that was padded, or to try again from there. */
 FV_API void fv_session_truncate(fv_session *s, int64_t row, int64_t n);
 
@@ -29,8 +31,8 @@ FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
  * (n,rows).  Where the device can it does so without the host. */
 FV_API fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out,
                                    int64_t n);
-/* Row i becomes a copy of what row from[i] was, and only n rows stay, until fv_session_reset: beams
- * that go on and beams that end, sequences that are done and make room. */
+/* Row i becomes a copy of what row from[i] was, and only n rows stay, until fv_session_reset:
+ * beams that go on and beams that end, sequences that are done and make room. */
 FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n);
 
 /* ---- for families, inside begin and step ---- */
@@ -55,8 +57,9 @@ typedef enum fv_early { FV_EARLY_FALSE = 0, FV_EARLY_TRUE, FV_EARLY_NEVER } fv_e
  * ends here. */
 typedef bool fv_token_fn(void *user, int64_t source, int32_t token);
 
-/* Names and meanings are those of transformers' generate.  Begin with {0} and fv_fields_default, or
- * with fv_gen_open. */
+/* Names and meanings are those of transformers' generate.  Begin with {0} and fv_fields_default,
+ * or with a copy of fv_gen_config_options.  It is copied freely and owns nothing: its lists
+ * belong to whoever made them, the fv_gen_config or the caller. */
 typedef struct fv_gen_opt {
     int64_t num_beams, num_return_sequences;
     int64_t max_length, min_length;         /* with the start token or the prompt */
@@ -81,21 +84,22 @@ typedef struct fv_gen_opt {
     const int64_t *numbers;   /* of the sources, for their random numbers; NULL: 0, 1, .. */
     fv_token_fn *token;       /* or NULL */
     void *user;
-    void *own; /* of fv_gen_open */
-    size_t own_bytes;
-    const fv_env *env;
 } fv_gen_opt;
 
 /* Keys, ranges, defaults and help of the above (not of the lists). */
 FV_DATA const fv_field fv_gen_fields[];
 
-/* What the directory of a model says: its generation_config.json or, without one, its config.json;
- * then the parameters of a task ("summarization", or NULL) in config.json; for the rest
- * transformers' defaults.  Keys of generation_config.json that would change the result and are not
- * known here are errors that name the key. */
-FV_API fv_status fv_gen_open(fv_gen_opt *out, const fv_env *env, const char *dir, const char *task,
-                             fv_err *e);
-FV_API void fv_gen_close(fv_gen_opt *o); /* of what fv_gen_open filled */
+/* How the directory of a model says to generate: its generation_config.json or, without one, its
+ * config.json; then the parameters of a task ("summarization", or NULL) in config.json; for the
+ * rest transformers' defaults.  Keys of generation_config.json that would change the result and
+ * are not known here are errors that name the key.  Owns the lists of its options; on failure
+ * *out is NULL. */
+typedef struct fv_gen_config fv_gen_config;
+FV_API fv_status fv_gen_config_open(fv_gen_config **out, const fv_env *env, const char *dir,
+                                    const char *task, fv_err *e);
+FV_API void fv_gen_config_close(fv_gen_config *c); /* NULL is allowed */
+/* To be copied and changed; the lists of the copy are valid as long as c is open. */
+FV_API const fv_gen_opt *fv_gen_config_options(const fv_gen_config *c);
 
 typedef struct fv_hyp {
     /* behind the start token or the prompt, the end token included if it was reached */
@@ -119,6 +123,14 @@ FV_API fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m,
                              const int32_t *const *source, const int64_t *len, int64_t n,
                              const fv_gen_opt *opt, fv_err *e);
 FV_API void fv_generated_free(fv_generated *g);
+/* The same for one prompt of n tokens, with one beam, in a session of one row whose first `known`
+ * tokens are the prompt's: only the others go through the model.  The row is cut back to these
+ * first, and afterwards holds the prompt and all that was generated but the last token, so that
+ * the next prompt of a conversation can begin there.  The result has the same bits as without
+ * anything known.  Not for families with an encoder. */
+FV_API fv_status fv_session_generate(fv_generated *out, fv_ctx *c, fv_session *s,
+                                     const int32_t *prompt, int64_t n, int64_t known,
+                                     const fv_gen_opt *opt, fv_err *e);
 
 /* ---- how likely a text is ---- */
 

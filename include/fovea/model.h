@@ -8,31 +8,9 @@
 #ifndef FOVEA_MODEL_H
 #define FOVEA_MODEL_H
 
+#include "fovea/items.h"
 #include "fovea/store.h"
 #include "fovea/tensor.h"
-
-/* ---- what goes in and comes out: tensors by name, the names of transformers ---- */
-
-#define FV_MAX_ITEMS 24
-
-typedef struct fv_items {
-    int n;
-    struct {
-        const char *name;
-        fv_tensor *value;
-    } at[FV_MAX_ITEMS];
-    /* labels that count, over the whole batch with all its parts; losses are divided by it */
-    double n_labels;
-    double n_rows; /* sequences, likewise, for losses that count these; 0: those of this part */
-    float smooth;  /* label smoothing, for families that train with it */
-    /* (1) f32: 1 / n_labels and 1 / n_rows on the device, where a step is to be run again with
-     * others; else NULL */
-    fv_tensor *per_label, *per_row;
-} fv_items;
-
-FV_API fv_tensor *fv_items_get(const fv_items *s, const char *name); /* NULL if absent */
-/* NULL values are left out */
-FV_API void fv_items_put(fv_items *s, const char *name, fv_tensor *value);
 
 /* ---- families ---- */
 
@@ -96,6 +74,9 @@ typedef struct fv_family {
 /* The families of this build, in order of name: NULL past the end. */
 FV_API const fv_family *fv_family_at(int i);
 FV_API const fv_family *fv_family_find(const char *type);
+/* The model_type of a config.json; where it is missing, as in files from before 2020, what its
+ * architecture or its keys say.  NULL if nothing does. */
+FV_API const char *fv_config_type(const fv_json *j);
 
 /* ---- models ---- */
 
@@ -136,6 +117,9 @@ FV_API fv_status fv_model_quantize(fv_device *d, const char *from, const char *t
                                    fv_quantised *out, fv_err *e);
 
 FV_API const fv_family *fv_model_family(const fv_model *m);
+/* Keys of its config.json that nothing here reads, and nothing in transformers either. */
+FV_API void fv_model_ignored(const fv_model *m, void (*each)(void *user, const char *key),
+                             void *user);
 FV_API const char *fv_model_head(const fv_model *m);
 FV_API const void *fv_model_config(const fv_model *m);
 FV_API const void *fv_model_self(const fv_model *m); /* the family's struct */

@@ -2,7 +2,7 @@
  *
  *     [model]      model_type = marian, then keys of that family's config.json; or from = DIR to go
  *                  on from a model
- *     [data]       what is learnt, and from which files
+ *     [data]       the objective with its own keys, and the files
  *     [tokenizer]  trained on the data, or opened
  *     [train]      fv_train_fields
  *     [generate]   fv_gen_fields
@@ -18,30 +18,17 @@ typedef struct fv_recipe fv_recipe;
 
 /* ---- [data] and [tokenizer] ---- */
 
-typedef enum fv_objective {
-    FV_SEQ2SEQ = 0,
-    FV_CAUSAL,
-    FV_MASKED,
-    FV_MASKED_NEXT,
-    FV_SPANS,
-    FV_DENOISE,
-    FV_CLASSIFY,
-    FV_TAG,
-    FV_ANSWER
-} fv_objective;
-
 typedef struct fv_data_opt {
-    int objective; /* fv_objective */
+    int objective; /* number in fv_objective_names */
     char dir[512], train[512], train_target[512], valid[512], valid_target[512];
     int format; /* fv_format */
     char source_field[64], target_field[64];
     bool header, latin1;
     int malformed, empty, too_long; /* fv_policy */
     int64_t max_len, max_train, max_valid;
-    int64_t context;
-    float mask, span, drop, hold_out;
-    char label_until[8];
+    float hold_out;
 } fv_data_opt;
+/* Keys of [data] that all objectives share; an objective has further ones of its own. */
 FV_DATA const fv_field fv_data_fields[];
 
 typedef struct fv_tokenizer_opt {
@@ -50,6 +37,7 @@ typedef struct fv_tokenizer_opt {
     int64_t vocab, min_count;
     bool lowercase, nfkc;
 } fv_tokenizer_opt;
+/* Keys of [tokenizer]. */
 FV_DATA const fv_field fv_tokenizer_fields[];
 
 /* ---- reading ---- */
@@ -58,8 +46,8 @@ FV_API fv_status fv_recipe_open(fv_recipe **out, const fv_env *env, const char *
 FV_API void fv_recipe_close(fv_recipe *r); /* NULL is allowed */
 /* Sets a key afterwards: "train.lr", "3e-4". */
 FV_API fv_status fv_recipe_set(fv_recipe *r, const char *key, const char *value, fv_err *e);
-/* Checks what only the whole can show: that the family exists, that [model] has its keys, that
- * files are named. */
+/* Checks what only the whole recipe can show: that the family exists and has the keys of [model],
+ * that its head can be trained with the objective, that files are named. */
 FV_API fv_status fv_recipe_check(fv_recipe *r, fv_err *e);
 FV_API const fv_train_opt *fv_recipe_options(const fv_recipe *r);
 /* The recipe with every key written out, as it can be read again; owned by r, valid until the next
@@ -74,14 +62,16 @@ FV_API void fv_recipe_help(const char *type, void (*line)(void *user, const char
 
 typedef struct fv_recipe_job {
     fv_device *device;
-    /* NULL: a rehearsal, which reads everything, tries the largest batch and says what memory it
-     * takes, but trains and writes nothing */
+    /* NULL: a dry run, which reads everything, tries the largest batch and reports the memory it
+     * takes, but trains and writes nothing.  Made with the directories above it; a run that fails
+     * before its first update removes what it made. */
     const char *dir;
-    bool resume; /* without it, a directory that holds anything is refused */
+    /* Without it, a directory that is not empty is refused.  With it, keys that a resumed run may
+     * not change must be those of the run. */
+    bool resume;
     const volatile int *stop;
     void (*progress)(void *user, const fv_train_state *s, const char *event);
-    void (*on_message)(void *user,
-                       const char *text); /* what was read, left out and made, a line each */
+    void (*on_message)(void *user, const char *text); /* what was read and made, a line each */
     void *user;
 } fv_recipe_job;
 

@@ -5,7 +5,9 @@
  *     fv_see_run(&s, device, model, input, &err);                              one forward pass
  *     fv_see_weights(s, (fv_see_pick){.kind = FV_SEE_CROSS, .layer = 1, .head = 2}, 0, rows, out,
  *                    &err);
- *     fv_see_save(s, NULL, "attention.html", (fv_see_opt){0}, &err);
+ *     fv_see_save(s, NULL, "attention.html",
+ *                 (fv_see_opt){.every_kind = true, .pick = {.layer = FV_SEE_ALL,
+ *                                                           .head = FV_SEE_ALL}}, &err);
  *
  * The pass runs the tiled operator, which stores no weights.  What is kept of it are queries, keys
  * and one log-sum-exp a row; exact weights are recomputed from these when somebody asks, only for
@@ -39,6 +41,9 @@ typedef struct fv_see_in {
     const fv_tok *tok;     /* for the tokens' texts; NULL: they are shown as numbers */
     const int32_t *source; /* input_ids, special tokens included */
     int64_t n_source;
+    /* token_type_ids of the source (0: sentence A, 1: sentence B), read where the model has them;
+     * NULL: one sentence */
+    const int32_t *types;
     /* what the decoder says, its end token included; for models that take a pair */
     const int32_t *target;
     int64_t n_target;
@@ -116,16 +121,23 @@ typedef enum fv_see_view {
 typedef struct fv_see_opt {
     fv_see_pick pick;
     fv_see_view view;
-    bool every_kind;   /* json and csv: of all kinds, whatever pick.kind is */
-    int64_t from, to;  /* rows; both 0: all */
-    const char *text;  /* what the model read and wrote, for the heading; NULL: nothing */
-    const char *title; /* NULL: what is seen, in words; of an alignment and a page, the text */
-    const char *note;  /* a line under it; NULL: how to read the picture */
+    bool every_kind;  /* pages, json and csv: all kinds, whatever pick.kind is */
+    int64_t from, to; /* rows; both 0: all */
+    bool words;       /* pictures: tokens of a word merged, as fv_see_save describes */
+    /* pages: what is shown first; NULL: pick, or the last layer where pick names none */
+    const fv_see_pick *start;
+    const char *format; /* "svg", "png", ..., whatever the path ends in; NULL: by its ending */
+    const char *text;   /* what the model read and wrote, for the heading; NULL: nothing */
+    const char *title;  /* NULL: what is seen, in words; of an alignment and a page, the text */
+    const char *note;   /* a line under it; NULL: how to read the picture */
 } fv_see_opt;
 
-/* Writes path, by its ending: .svg, .png, .pdf a picture; .html a page to explore, with every kind,
- * layer and head; .json and .csv numbers.  The file is there whole or not at all.  Pictures need a
- * build with cairo (else FV_EMISSING). */
+/* Writes path, by its ending: .svg, .png, .pdf a picture; .html a page to explore; .json and .csv
+ * numbers.  A page, as json and csv, holds the layer, head and rows that opt names, and all of what
+ * it does not name; a page of more than 256 MB is refused (FV_EARG) with the size it would have.
+ * Merged words add up the weights of their columns and take the mean of their rows (Clark et al.
+ * 2019), so rows still add up to 1.  The file is there whole or not at all.  Pictures need a build
+ * with cairo (else FV_EMISSING). */
 FV_API fv_status fv_see_save(fv_see *s, const fv_env *env, const char *path, fv_see_opt opt,
                              fv_err *e);
 

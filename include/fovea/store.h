@@ -153,54 +153,54 @@ typedef struct fv_field {
     /* of a choice, ending in NULL; normal is the index of the default */
     const char *const *choices;
     const char *help;
+    unsigned flags; /* of fv_field_flag; stands behind help, where the macros put it */
 } fv_field;
 
+typedef enum fv_field_flag {
+    FV_ON_RESUME = 1 /* a key of a recipe that a resumed run may change */
+} fv_field_flag;
+
 /* FV_INT(gpt, n_layer, 1, 12, 96, "number of blocks"): member n_layer of struct type gpt.  A table
- * ends in {0}.  The _KEY forms take a key that differs from the member's name. */
-#define FV_INT(type, member, least, normal, greatest, help)                                        \
-    FV_INT_KEY(#member, type, member, least, normal, greatest, help)
-#define FV_FLOAT(type, member, least, normal, greatest, help)                                      \
-    FV_FLOAT_KEY(#member, type, member, least, normal, greatest, help)
-#define FV_BOOL(type, member, normal, help) FV_BOOL_KEY(#member, type, member, normal, help)
-#define FV_TEXT(type, member, text, help) FV_TEXT_KEY(#member, type, member, text, help)
+ * ends in {0}.  The _KEY forms take a key that differs from the member's name.  Flags may stand
+ * behind the help: FV_INT(opt, keep, 1, 3, 9, "checkpoints kept", FV_ON_RESUME). */
+#define FV_INT(type_, member_, least_, normal_, greatest_, ...)                                    \
+    FV_INT_KEY(#member_, type_, member_, least_, normal_, greatest_, __VA_ARGS__)
+#define FV_FLOAT(type_, member_, least_, normal_, greatest_, ...)                                  \
+    FV_FLOAT_KEY(#member_, type_, member_, least_, normal_, greatest_, __VA_ARGS__)
+#define FV_BOOL(type_, member_, normal_, ...)                                                      \
+    FV_BOOL_KEY(#member_, type_, member_, normal_, __VA_ARGS__)
+#define FV_TEXT(type_, member_, text_, ...)                                                        \
+    FV_TEXT_KEY(#member_, type_, member_, text_, __VA_ARGS__)
 /* A list of words, which the member holds with blanks between them; none by default. */
-#define FV_WORDS(type, member, help) FV_WORDS_KEY(#member, type, member, help)
-#define FV_CHOICE(type, member, normal, choices, help)                                             \
-    FV_CHOICE_KEY(#member, type, member, normal, choices, help)
-#define FV_INT_KEY(key, type, member, least, normal, greatest, help)                               \
+#define FV_WORDS(type_, member_, ...) FV_WORDS_KEY(#member_, type_, member_, __VA_ARGS__)
+#define FV_CHOICE(type_, member_, normal_, choices_, ...)                                          \
+    FV_CHOICE_KEY(#member_, type_, member_, normal_, choices_, __VA_ARGS__)
+#define FV_INT_KEY(key_, type_, member_, least_, normal_, greatest_, ...)                          \
+    FV_FIELD(key_, FV_FIELD_INT, type_, member_, .least = least_, .normal = normal_,               \
+             .greatest = greatest_, .help = __VA_ARGS__)
+#define FV_FLOAT_KEY(key_, type_, member_, least_, normal_, greatest_, ...)                        \
+    FV_FIELD(key_, FV_FIELD_FLOAT, type_, member_, .least = least_, .normal = normal_,             \
+             .greatest = greatest_, .help = __VA_ARGS__)
+#define FV_BOOL_KEY(key_, type_, member_, normal_, ...)                                            \
+    FV_FIELD(key_, FV_FIELD_BOOL, type_, member_, .normal = normal_, .greatest = 1,                \
+             .help = __VA_ARGS__)
+#define FV_TEXT_KEY(key_, type_, member_, text_, ...)                                              \
+    FV_FIELD(key_, FV_FIELD_TEXT, type_, member_, .text = text_, .help = __VA_ARGS__)
+#define FV_WORDS_KEY(key_, type_, member_, ...)                                                    \
+    FV_FIELD(key_, FV_FIELD_WORDS, type_, member_, .help = __VA_ARGS__)
+#define FV_CHOICE_KEY(key_, type_, member_, normal_, choices_, ...)                                \
+    FV_FIELD(key_, FV_FIELD_CHOICE, type_, member_, .normal = normal_, .choices = choices_,        \
+             .help = __VA_ARGS__)
+#define FV_FIELD(key_, kind_, type_, member_, ...)                                                 \
     {                                                                                              \
-        key, FV_FIELD_INT, offsetof(type, member), sizeof(((type *)0)->member), least, normal,     \
-            greatest, NULL, NULL, help                                                             \
-    }
-#define FV_FLOAT_KEY(key, type, member, least, normal, greatest, help)                             \
-    {                                                                                              \
-        key, FV_FIELD_FLOAT, offsetof(type, member), sizeof(((type *)0)->member), least, normal,   \
-            greatest, NULL, NULL, help                                                             \
-    }
-#define FV_BOOL_KEY(key, type, member, normal, help)                                               \
-    {                                                                                              \
-        key, FV_FIELD_BOOL, offsetof(type, member), sizeof(((type *)0)->member), 0, normal, 1,     \
-            NULL, NULL, help                                                                       \
-    }
-#define FV_TEXT_KEY(key, type, member, text, help)                                                 \
-    {                                                                                              \
-        key, FV_FIELD_TEXT, offsetof(type, member), sizeof(((type *)0)->member), 0, 0, 0, text,    \
-            NULL, help                                                                             \
-    }
-#define FV_WORDS_KEY(key, type, member, help)                                                      \
-    {                                                                                              \
-        key, FV_FIELD_WORDS, offsetof(type, member), sizeof(((type *)0)->member), 0, 0, 0, NULL,   \
-            NULL, help                                                                             \
-    }
-#define FV_CHOICE_KEY(key, type, member, normal, choices, help)                                    \
-    {                                                                                              \
-        key, FV_FIELD_CHOICE, offsetof(type, member), sizeof(((type *)0)->member), 0, normal, 0,   \
-            NULL, choices, help                                                                    \
+        .name = key_, .type = kind_, .offset = offsetof(type_, member_),                           \
+        .size = sizeof(((type_ *)0)->member_), __VA_ARGS__                                         \
     }
 
-/* What to do with a key that is in no table: harmless if a rule of that name has this value (JSON
- * text; NULL: any value; several rules may name one key).  Everything else is an error, as it may
- * change the result.  null is always harmless. */
+/* What to do with a key that is in no table.  It is harmless if a rule of that name has its value:
+ * JSON text; "=other", the value that the key `other` has; NULL, any value (several rules may name
+ * one key).  A key that is named by no rule, but by a pattern that ends in '*', is ignored.
+ * Everything else is an error, as it may change the result.  null is always harmless. */
 typedef struct fv_key_rule {
     const char *key, *value;
 } fv_key_rule;
@@ -211,6 +211,11 @@ FV_API void fv_fields_default(void *obj, const fv_field *table);
  * ending in NULL. */
 FV_API fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, const char *at,
                                 const fv_key_rule *const *rules, fv_err *e);
+/* Calls each(user, key) for the keys of that object which fv_fields_read ignores: those that only a
+ * pattern matches. */
+FV_API void fv_fields_ignored(const fv_field *table, const fv_json *j, const char *at,
+                              const fv_key_rule *const *rules,
+                              void (*each)(void *user, const char *key), void *user);
 /* Puts every field into j, changing only what differs.  A key that is absent stays so where the
  * field's default is a value that no file can hold (out of its range, the empty choice), which
  * stands for "not given". */
@@ -231,9 +236,12 @@ FV_API void fv_fields_help(const fv_field *table, void (*line)(void *user, const
 typedef struct fv_dir fv_dir;
 
 /* A directory with a config.json (and perhaps generation_config.json), as Hugging Face lays them
- * out. */
+ * out.  Where nothing is at `path` and it reads as the name of a model ("gpt2", "org/name",
+ * "org/name@revision"), it is looked up in the cache that hf download fills; so do fv_st_open and
+ * fv_tok_open. */
 FV_API fv_status fv_dir_open(fv_dir **out, const fv_env *env, const char *path, fv_err *e);
-FV_API void fv_dir_close(fv_dir *d); /* NULL is allowed */
+FV_API void fv_dir_close(fv_dir *d);             /* NULL is allowed */
+FV_API const char *fv_dir_path(const fv_dir *d); /* where it was found */
 FV_API const fv_json *fv_dir_config(const fv_dir *d);
 FV_API const fv_json *fv_dir_generation(const fv_dir *d); /* NULL if there is none */
 /* Fills out with the path of a file of the directory ("vocab.txt"); false if it is not there. */

@@ -14,7 +14,7 @@ typedef struct fv_task fv_task;
 
 /* A status of tasks beside fv_status's own: settings are missing or contradict each other, and the
  * text names them. */
-enum { FV_EUSAGE = FV_ESTATE + 1 };
+#define FV_EUSAGE ((fv_status)(FV_ESTATE + 1))
 
 typedef enum fv_job {
     FV_JOB_EMBED,
@@ -56,10 +56,10 @@ typedef struct fv_writer {
     fv_tok *tok;
     fv_encoding *enc;
     fv_dir *dir;
-    fv_gen_opt gen;
-    bool encoder;  /* the model reads a source, else it continues a prompt */
-    bool has_gen;  /* gen is open */
-    int32_t begin; /* the id a text begins with, or -1 */
+    fv_gen_config *config;
+    fv_gen_opt gen; /* its lists are the config's */
+    bool encoder;   /* the model reads a source, else it continues a prompt */
+    int32_t begin;  /* the id a text begins with, or -1 */
 } fv_writer;
 
 typedef struct fv_writer_opt {
@@ -68,7 +68,7 @@ typedef struct fv_writer_opt {
     const fv_setting *settings; /* over what the model says; keys that are none of fv_gen_fields
                                    are passed over */
     int n_settings;
-    const char *task;   /* as in fv_gen_open */
+    const char *task;   /* as in fv_gen_config_open */
     int64_t new_tokens; /* at most so many where neither says */
 } fv_writer_opt;
 

@@ -7,6 +7,7 @@
 #define FOVEA_TRAIN_H
 
 #include "fovea/data.h"
+#include "fovea/processor.h"
 
 typedef enum fv_schedule { FV_INVERSE_SQRT = 0, FV_COSINE, FV_LINEAR, FV_CONSTANT } fv_schedule;
 typedef enum fv_result {
@@ -35,7 +36,7 @@ typedef struct fv_train_opt {
     int64_t average;
 } fv_train_opt;
 
-/* Keys, ranges, defaults and help of the above. */
+/* Keys, ranges, defaults and help of the above, and whether a resumed run may change them. */
 FV_DATA const fv_field fv_train_fields[];
 /* The dtype that the option names: of parameters and arithmetic; f32 master weights are kept for
  * narrow ones. */
@@ -91,7 +92,7 @@ FV_API fv_status fv_updater_read(fv_updater *u, fv_updated *out, int64_t *n, fv_
 typedef struct fv_train_state {
     int64_t step;         /* updates done */
     int64_t epoch, batch; /* where the data stands: batches of this epoch that were used */
-    double loss;          /* of the last update, a label */
+    double loss;          /* of the last update, a label; NaN before the first */
     double valid, metric; /* last evaluation; NaN before the first, and where there is no metric */
     double best;          /* the least loss or the greatest metric so far */
     int64_t best_step, worse; /* evaluations since then */
@@ -104,8 +105,8 @@ typedef struct fv_train_state {
 typedef struct fv_train_job {
     fv_model *model; /* opened with train */
     fv_device *device;
-    const fv_feed *train, *valid; /* valid may be NULL */
-    const fv_tok *tok;            /* saved beside the model; NULL: none */
+    const fv_feed *train, *valid;  /* valid may be NULL */
+    const fv_processor *processor; /* saved beside the model; NULL: none */
     fv_train_opt opt;
     /* the run: checkpoints/, best/, model/, train.jsonl, curve.svg, events; NULL: nothing is
      * written */

@@ -1,4 +1,4 @@
-/* backends.h - the backends of this build: each opens a device whose env is set. */
+/* backends.h - the entry points of the backends; each opens a device whose env is set. */
 #ifndef FV_BACKENDS_H
 #define FV_BACKENDS_H
 
@@ -8,7 +8,7 @@ fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e);
 
 /* name: "cuda" or "cuda:N" */
 fv_status fv__cuda_open(fv_device *d, const char *name, fv_err *e);
-/* A line on each CUDA device; returns how many there are, or -1 with the reason in e. */
+/* Describes each CUDA device in a line; returns their number, or -1 with the reason in e. */
 int fv__cuda_list(char (*lines)[128], int most, fv_err *e);
 
 #endif

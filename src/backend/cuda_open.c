@@ -1,9 +1,8 @@
-/* cuda_open.c - finds and opens the CUDA backend, a shared object that nothing else of the library
- * depends on.
+/* cuda_open.c - finds and opens the CUDA backend, libfovea_cuda.so.
  *
- * It is looked for where $FOVEA_CUDA says, beside the program or library that holds this code, in
- * the folder it is installed to, and last wherever the loader looks.  Once opened it stays: its
- * kernels are functions that tables point to. */
+ * Search order: $FOVEA_CUDA; the folder of the program or library that contains this code; the
+ * folder it is installed to; the dynamic loader's path.  It is never closed: kernel tables point
+ * into it. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +17,7 @@ static const fv_cuda_host host = {.work = fv_stream_scratch,
                                   .fail = fv_stream_fail,
                                   .refuse = fv_fail};
 
-/* The folder of the file that holds this function, with its last slash; "" if the loader does not
- * know. */
+/* The folder of the file that contains this function, with a trailing slash; "" if unknown. */
 static void own_folder(char *out, size_t capacity)
 {
     Dl_info here;

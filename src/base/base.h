@@ -67,6 +67,13 @@ size_t fv__utf8_check(const char *s, size_t n);
 
 const fv_io *fv__io(const fv_env *env); /* never NULL */
 
+/* What the path names.  Only a path that is not there is FV_PATH_ABSENT: one that cannot be looked
+ * at (no permission, no descriptors left, a loop of links) is FV_EIO. */
+fv_status fv__path_kind(fv_path_kind *kind, const fv_env *env, const char *path, fv_err *e);
+/* Whether anything is there.  Where that cannot be told it says yes, so that opening it, which the
+ * caller does next, reports the reason. */
+bool fv__file_exists(const fv_env *env, const char *path);
+
 typedef struct fv_file {
     const fv_env *env;
     const char *data; /* not NUL-terminated; "" for an empty file */
@@ -74,20 +81,32 @@ typedef struct fv_file {
     bool mapped;
 } fv_file;
 
-/* The whole file, memory-mapped where possible.  Errors name the path and the reason. */
+/* The whole file.  Small ones and everything that is not a regular file are read into memory, so
+ * that another process cannot change them while they are parsed; the rest is mapped.  Errors name
+ * the path and the reason. */
 fv_status fv__file_open(fv_file *f, const fv_env *env, const char *path, fv_err *e);
+/* Always a copy, of at most `most` bytes. */
+fv_status fv__file_read(fv_file *f, const fv_env *env, const char *path, size_t most, fv_err *e);
+/* Always mapped where that is possible, for data that is used in place. */
+fv_status fv__file_map(fv_file *f, const fv_env *env, const char *path, fv_err *e);
+/* The file at path still has the size with which it was opened: touching a page of a map beyond the
+ * end of a file that was truncated kills the process. */
+fv_status fv__file_same_size(const fv_file *f, const char *path, fv_err *e);
 void fv__file_close(fv_file *f);
 
-/* Writing in pieces: to path.tmp, which commit syncs and renames, so path has the old or the new
- * content, never half of it.  A failed write is remembered: add needs no check, commit reports.
- * Between open and commit, abandon gives up. */
+/* Writing in pieces: to a file with a random name beside it, which commit syncs and renames, so
+ * path has the old or the new content, never half of it.  Where path is a link, what it points to
+ * is replaced; a device or a FIFO is written to.  A failed write is remembered: add needs no check,
+ * commit reports.  Between open and commit, abandon gives up. */
 #define FV_PATH 4096
 typedef struct fv_out {
     const fv_env *env;
-    int fd;        /* -1 when nothing is open */
-    int rc;        /* the first failure, a negative errno */
-    uint64_t size; /* bytes written so far */
-    char tmp[FV_PATH];
+    int fd;             /* -1 when nothing is open */
+    int rc;             /* the first failure, a negative errno */
+    bool in_place;      /* a device or a FIFO: nothing is renamed */
+    uint64_t size;      /* bytes written so far */
+    char path[FV_PATH]; /* what is written, links resolved */
+    char tmp[FV_PATH];  /* the file beside it */
 } fv_out;
 
 fv_status fv__out_open(fv_out *o, const fv_env *env, const char *path, fv_err *e);
@@ -95,12 +114,12 @@ void fv__out_add(fv_out *o, const void *bytes, size_t n);
 fv_status fv__out_commit(fv_out *o, fv_err *e);
 void fv__out_abandon(fv_out *o);
 
-/* The same for one piece: writes path.tmp, syncs and renames it: path has the old or the new
- * content, never half of it. */
+/* The same for one piece. */
 fv_status fv__file_write(const fv_env *env, const char *path, const void *data, size_t n,
                          fv_err *e);
-bool fv__file_exists(const fv_env *env, const char *path);
-/* Makes the directory unless it is there; the one above it must be. */
+/* Makes the directory unless it is there; the one above it must be, and is synced. */
 fv_status fv__dir_make(const fv_env *env, const char *path, fv_err *e);
+/* The directory of a path: "." if it names none. */
+void fv__dir_of(char out[FV_PATH], const char *path);
 
 #endif

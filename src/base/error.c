@@ -2,16 +2,18 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "fovea/error.h"
+#include "decimal.h"
 
 fv_status fv_fail(fv_err *e, fv_status code, const char *fmt, ...)
 {
     if (!e) return code;
     va_list ap;
+    locale_t before = fv__c_numbers();
     va_start(ap, fmt);
     e->code = code;
     vsnprintf(e->text, sizeof e->text, fmt, ap);
     va_end(ap);
+    fv__c_numbers_end(before);
     for (char *s = e->text; *s; s++) /* what a file holds may be quoted: it moves no cursor */
         if ((unsigned char)*s < ' ' || *s == 127) *s = '?';
     return code;

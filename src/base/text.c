@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base.h"
+#include "decimal.h"
 
 /* Room for n more bytes and the terminator; the pointer is moved here, so that no address of it is
  * taken. */
@@ -39,9 +40,11 @@ void fv__buf_fmt(fv_buf *b, const char *fmt, ...)
 {
     char small[512];
     va_list ap;
+    locale_t before = fv__c_numbers();
     va_start(ap, fmt);
     int n = vsnprintf(small, sizeof small, fmt, ap);
     va_end(ap);
+    fv__c_numbers_end(before);
     if (n < 0) return;
     if ((size_t)n < sizeof small) {
         fv__buf_add(b, small, (size_t)n);
@@ -52,9 +55,11 @@ void fv__buf_fmt(fv_buf *b, const char *fmt, ...)
         b->failed = true;
         return;
     }
+    before = fv__c_numbers();
     va_start(ap, fmt);
     vsnprintf(big, (size_t)n + 1, fmt, ap);
     va_end(ap);
+    fv__c_numbers_end(before);
     fv__buf_add(b, big, (size_t)n);
     fv__free(b->env, big, (size_t)n + 1);
 }

@@ -12,7 +12,8 @@ typedef struct chat_values {
     cli_model model;
     cli_settings settings;
     bool json;
-    const char *system;
+    const char *system, *load;
+    bool trim;
 } chat_values;
 
 static const cli_option options[] = {
@@ -20,6 +21,10 @@ static const cli_option options[] = {
     CLI_FLAG(chat_values, json, 0, "json", "print one JSON object a line"),
     CLI_TEXT(chat_values, system, 's', "system", "TEXT",
              "what the model is told before the conversation"),
+    CLI_FILE(chat_values, load, 0, "load", "FILE",
+             "go on with a conversation that /save has written"),
+    CLI_FLAG(chat_values, trim, 0, "trim",
+             "drop the oldest turns of a conversation that does not fit the context"),
     {0},
 };
 
@@ -30,92 +35,47 @@ static const cli_example examples[] = {
     {0},
 };
 
-enum { MOST = 2048 }; /* messages of a conversation */
-
 typedef struct talk {
     writer w;
+    fv_chat_template *template;
     fv_chat *chat;
     bool json;
-    fv_message said[MOST];
-    int n;
-    fv_tok_stream *stream;
-    char *reply;
-    size_t len, cap;
-    fv_err e;
-    bool failed;
 } talk;
 
-static bool keep(talk *t, const char *role, const char *text, size_t len)
+static bool print_text(void *user, const char *text, size_t n)
 {
-    char *copy = t->n < MOST ? malloc(len + 1) : NULL;
-    if (!copy) return false;
-    memcpy(copy, text, len);
-    copy[len] = 0;
-    t->said[t->n++] = (fv_message){role, copy};
-    return true;
-}
-
-static bool hear(talk *t, const char *text, size_t len)
-{
-    if (t->len + len + 1 > t->cap) {
-        char *bigger = realloc(t->reply, t->cap = 2 * (t->len + len) + 256);
-        if (!bigger) return false;
-        t->reply = bigger;
-    }
-    memcpy(t->reply + t->len, text, len);
-    t->reply[t->len += len] = 0;
-    if (!t->json) fwrite(text, 1, len, stdout);
+    const talk *t = user;
+    if (!t->json) fwrite(text, 1, n, stdout);
     if (!t->json) fflush(stdout);
     return true;
 }
 
-static bool on_token(void *user, int64_t source, int32_t token)
+static int answer(talk *t, const char *text, size_t len)
 {
-    talk *t = user;
-    const char *text;
-    size_t len;
-    (void)source;
-    t->failed = fv_tok_stream_push(t->stream, token, &text, &len, &t->e) || !hear(t, text, len);
-    return !t->failed;
-}
-
-/* The reply to all that was said. */
-static int answer(talk *t)
-{
-    writer *w = &t->w;
-    char *text;
-    const char *rest;
-    size_t len;
-    fv_generated out = {0};
-    t->e = (fv_err){0};
-    if (fv_chat_render(t->chat, &text, t->said, t->n, &t->e)) return cli_error(w->c, &t->e);
-    bool bad = fv_tok_encode(w->enc, text, strlen(text), (fv_tok_opts){0}, &t->e);
-    fv_chat_free_text(t->chat, text);
-    if (bad || fv_tok_stream_new(&t->stream, w->tok, true, &t->e)) return cli_error(w->c, &t->e);
-    const int32_t *prompt = w->enc->ids;
-    int64_t n = w->enc->n;
-    t->len = 0;
-    bad = fv_generate(&out, w->device, w->model, &prompt, &n, 1, &w->gen, &t->e) || t->failed ||
-          fv_tok_stream_finish(t->stream, &rest, &len, &t->e);
-    fv_generated_free(&out);
-    if (!bad) bad = !hear(t, rest, len) || !keep(t, "assistant", t->reply, t->len);
-    fv_tok_stream_free(t->stream);
-    if (bad) return t->e.code ? cli_error(w->c, &t->e) : cli_fail(w->c, "out of memory");
+    fv_err e;
+    int n;
+    if (fv_chat_add(t->chat, "user", text, len, &e) ||
+        fv_chat_reply(t->chat, &t->w.gen, print_text, t, &e))
+        return cli_error(t->w.c, &e);
+    const fv_message *m = fv_chat_messages(t->chat, &n);
     if (t->json)
-        return cli_print_json(w->c, json_pack("{s:s, s:s%}", "role", "assistant", "content",
-                                              t->reply, t->len));
+        return cli_print_json(t->w.c, json_pack("{s:s, s:s}", "role", "assistant", "content",
+                                                m[n - 1].text));
     putchar('\n');
     return CLI_OK;
 }
 
-/* What ends a reply is one of the model's ends, or its template's. */
-static void add_end(talk *t, int32_t end[1])
+/* A line that begins with a slash is for the command, not for the model. */
+static int obey(talk *t, const char *line)
 {
-    const char *text = fv_chat_end(t->chat);
-    end[0] = text ? fv_tok_id(t->w.tok, text) : -1;
-    if (end[0] < 0 || end[0] == t->w.gen.eos || t->w.gen.n_ends) return;
-    t->w.gen.ends = end;
-    t->w.gen.n_ends = 1;
+    fv_err e;
+    if (!strcmp(line, "/reset")) {
+        fv_chat_reset(t->chat);
+        return CLI_OK;
+    }
+    if (!strncmp(line, "/save ", 6) && line[6])
+        return fv_chat_save(t->chat, line + 6, &e) ? cli_error(t->w.c, &e) : CLI_OK;
+    return cli_fail(t->w.c, "%s: expected /reset or /save FILE", line);
 }
 
 static int converse(talk *t)
@@ -127,55 +87,58 @@ static int converse(talk *t)
     if (live) fprintf(stderr, "> ");
     for (ssize_t n; !code && (n = getline(&line, &cap, stdin)) >= 0;) {
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) n--;
-        if (n > 0)
-            code = keep(t, "user", line, (size_t)n)
-                       ? answer(t)
-                       : cli_fail(t->w.c, "the conversation is too long");
+        line[n] = 0;
+        bool command = line[0] == '/';
+        if (n > 0) code = command ? obey(t, line) : answer(t, line, (size_t)n);
+        if (command && live) code = CLI_OK; /* a slip of the finger ends no conversation */
         if (live && !code) fprintf(stderr, "> ");
     }
     free(line);
     return code;
 }
 
+static int open_chat(talk *t, const chat_values *v)
+{
+    fv_err e;
+    const writer *w = &t->w;
+    if (w->encoder)
+        return cli_fail(w->c, "%s has an encoder: it does not chat", fv_model_head(w->model));
+    if (w->gen.num_beams > 1 || w->gen.num_return_sequences > 1)
+        return cli_usage(w->c, "a chat takes one beam and one reply");
+    fv_chat_opt opt = {.trim = v->trim};
+    if (fv_chat_template_open(&t->template, NULL, v->model.dir, &e) ||
+        fv_chat_open(&t->chat, w->device, w->model, w->tok, t->template, opt, &e) ||
+        (v->load && fv_chat_load(t->chat, v->load, &e)) ||
+        (v->system && fv_chat_add(t->chat, "system", v->system, strlen(v->system), &e)))
+        return cli_error(w->c, &e);
+    return CLI_OK;
+}
+
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const chat_values *v = values;
-    talk *t = calloc(1, sizeof *t);
-    int32_t end[1];
-    fv_err e;
+    talk t = {.json = v->json};
     (void)n, (void)operand;
-    if (!t) return cli_fail(c, "out of memory");
-    t->json = v->json;
-    int code = writer_open(&t->w, c, &v->model, &v->settings, NULL, 512);
-    if (!code && t->w.encoder)
-        code = cli_fail(c, "%s has an encoder: it does not chat", fv_model_head(t->w.model));
-    if (!code && fv_chat_open(&t->chat, NULL, v->model.dir, &e)) code = cli_error(c, &e);
-    if (!code && (t->w.gen.num_beams > 1 || t->w.gen.num_return_sequences > 1))
-        code = cli_usage(c, "a chat takes one beam and one reply");
-    if (!code) {
-        add_end(t, end);
-        t->w.gen.token = on_token;
-        t->w.gen.user = t;
-        if (v->system && !keep(t, "system", v->system, strlen(v->system)))
-            code = cli_fail(c, "out of memory");
-    }
-    if (!code) code = converse(t);
-    for (int i = 0; i < t->n; i++) free((char *)t->said[i].text);
-    free(t->reply);
-    fv_chat_close(t->chat);
-    writer_close(&t->w);
-    free(t);
+    if (v->load && v->system) return cli_usage(c, "--load brings its own system message");
+    int code = writer_open(&t.w, c, &v->model, &v->settings, NULL, 512);
+    if (!code) code = open_chat(&t, v);
+    if (!code) code = converse(&t);
+    fv_chat_close(t.chat);
+    fv_chat_template_close(t.template);
+    writer_close(&t.w);
     return code;
 }
 
 const cli_command chat_command = {
     .name = "chat",
     .summary = "talk with a model",
-    .about = "Each line of standard input is a message; the reply is written as it is generated.  "
-             "The conversation is laid out as "
-             "the model's chat template says, if it is one of those known: chatml, llama3, llama2, "
-             "mistral, zephyr.  Others are "
-             "refused: a template is a program, and it is recognised, never run.",
+    .about =
+        "Each line of standard input is a message; the reply is printed as it is generated.  "
+        "The model's chat template, from chat_template.jinja or tokenizer_config.json, lays the "
+        "conversation out.  Each turn reads only what is new: keys and values of earlier turns "
+        "are kept.\n\n"
+        "Lines that begin with a slash are commands: /reset forgets the conversation but not "
+        "the system message, /save FILE writes it as JSON.",
     .options = options,
     .size = sizeof(chat_values),
     .fields = fv_gen_fields,

@@ -73,7 +73,8 @@ typedef struct cli_option {
     {name, letter, CLI_IS_CHOICE, offsetof(s, field), NULL, help, 0, 0, words, NULL, false}
 /* Where to compute; NULL is the CPU. */
 #define CLI_DEVICE(s, field) \
-    CLI_TEXT(s, field, 'd', "device", "NAME", "where to compute: cpu (unless given), cuda or cuda:N")
+    CLI_TEXT(s, field, 'd', "device", "NAME", \
+             "where to compute: cpu (unless given), cuda or cuda:N")
 /* clang-format on */
 
 /* Keys of a field table that were given as options, in this order: --num-beams 4 is num_beams,
@@ -129,6 +130,8 @@ int cli_fail(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3);
 int cli_usage(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3); /* the same, returns CLI_USAGE */
 /* the text of e; returns CLI_FAILED, or CLI_USAGE where e says that options are wrong */
 int cli_error(const cli *c, const fv_err *e);
+/* All of a file, or of standard input where path is NULL, as one text, to be freed. */
+int cli_read_text(const cli *c, const char *path, char **out);
 /* threads: 0 for what OMP_NUM_THREADS says, or else all cores. */
 int cli_threads(int64_t threads);
 int cli_open_device(const cli *c, fv_device **out, const char *name, int64_t threads);

@@ -154,7 +154,8 @@ typedef struct lab {
     const cli *c;
     const values *v;
     fv_device *dev;
-    fv_tok *tok;
+    const fv_tok *tok;
+    fv_processor *processor;
     fv_model *model;
     fv_pairs *train, *test;
     fv_feed train_feed, test_feed;
@@ -171,8 +172,11 @@ static fv_status make_tokenizer(lab *l)
                            .vocab = 2400,
                            .min_count = 1,
                            .specials = specials};
-    fv_status st = fv_tok_train(&l->tok, NULL, (fv_tok_source){next_text, &r}, &o, &l->e);
+    fv_tok *tok;
+    fv_status st = fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &r}, &o, &l->e);
+    if (!st) st = fv_processor_from_tok(&l->processor, NULL, tok, 64, &l->e);
     if (st) return st;
+    l->tok = fv_processor_tok(l->processor);
     l->pad = fv_tok_id(l->tok, "<pad>");
     l->eos = fv_tok_id(l->tok, "</s>");
     return FV_OK;
@@ -202,7 +206,6 @@ static fv_status learn(lab *l, fv_train_state *done)
                         .device = l->dev,
                         .train = &l->train_feed,
                         .valid = &l->test_feed,
-                        .tok = l->tok,
                         .stop = &interrupted,
                         .progress = progress,
                         .user = &w};
@@ -246,8 +249,7 @@ static fv_status save(lab *l)
         return fv_fail(&l->e, FV_EIO, "%s: cannot make the directory: %s", l->v->dir,
                        strerror(errno));
     fv_status st = fv_model_save(l->model, dir, FV_F32, &l->e);
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    if (!st) st = fv_tok_save(l->tok, path, &l->e);
+    if (!st) st = fv_processor_save(l->processor, dir, &l->e);
     snprintf(path, sizeof path, "%s/generation_config.json", dir);
     return st ? st : save_generation(l, path);
 }
@@ -393,7 +395,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     fv_pairs_close(l.train);
     fv_pairs_close(l.test);
     fv_model_free(l.model);
-    fv_tok_close(l.tok);
+    fv_processor_close(l.processor);
     fv_device_close(l.dev);
     free_corpus(&l.k);
     return st ? cli_error(c, &l.e) : CLI_OK;

@@ -76,7 +76,10 @@ fv_status demo_show(const demo_scene *d, fv_err *e)
     fv_see_opt grid = {.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false},
                        .view = FV_VIEW_GRID,
                        .text = text};
-    fv_see_opt page = {.pick = o.pick, .text = text};
+    fv_see_opt page = {.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false},
+                       .start = &o.pick,
+                       .every_kind = true,
+                       .text = text};
     if (!st) st = print_words(s, o.pick, e);
     if (!st) st = save(s, d->dir, "attention.html", page, e);
     bool pictures = false;

@@ -60,7 +60,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_run_opt what = {.attentions = v->attentions,
                        .hidden_states = v->hidden_states,
                        .grad = v->grad};
-    bool failed = fv_device_open(&d, v->device, (fv_device_opt){.threads = cli_threads(v->threads)}, &e) ||
+    bool failed = fv_device_open(&d, v->device, (fv_device_opt){.threads = cli_threads(v->threads)},
+                                 &e) ||
                   fv_model_open(&m, d, v->model, how, &e) ||
                   fv_model_run(m, d, v->input, v->output, what, &e);
     fv_model_free(m);

@@ -44,7 +44,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_quantised q;
     fv_dtype weights = FV_Q8;
     fv_dtype_parse(&weights, dtypes[v->weights]);
-    bool failed = fv_device_open(&d, "cpu", (fv_device_opt){.threads = cli_threads(v->threads)}, &e) ||
+    bool failed = fv_device_open(&d, "cpu", (fv_device_opt){.threads = cli_threads(v->threads)},
+                                 &e) ||
                   fv_model_quantize(d, v->model, v->output, weights, &q, &e);
     fv_device_close(d);
     if (failed) return cli_error(c, &e);

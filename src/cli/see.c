@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli.h"
 #include "fovea/gen.h"
@@ -9,16 +11,17 @@
 #include "json.h"
 
 typedef struct values {
-    const char *model, *source, *target, *text, *rows, *output, *title;
-    int kind, view;
+    const char *model, *source, *target, *text, *pair, *file, *rows, *output, *title;
+    int kind, view, format;
     const char *device;
     int64_t layer, head, beams, threads;
-    bool rollout, ablate, json;
+    bool rollout, ablate, json, words;
 } values;
 
 static const values defaults = {.layer = -1, .head = -1};
 
 static const char *const kinds[] = {"auto", "encoder", "decoder", "cross", NULL};
+static const char *const formats[] = {"auto", "svg", "png", "pdf", "html", "json", "csv", NULL};
 static const char *const views[] = {"auto", "heat", "grid", "lines", "alignment", NULL};
 
 static const cli_option options[] = {
@@ -27,10 +30,14 @@ static const cli_option options[] = {
     CLI_TEXT(values, target, 0, "target", "TEXT",
              "what it is to write; without it a translation is made first"),
     CLI_TEXT(values, text, 0, "text", "TEXT", "what a model of one text reads"),
+    CLI_TEXT(values, pair, 0, "pair", "TEXT", "a second sentence beside --text"),
+    CLI_FILE(values, file, 'f', "file", "FILE",
+             "the text is that of a file; one line may hold two, with a tab between"),
     CLI_CHOICE(values, kind, 0, "kind", kinds,
                "which attention; auto: cross where there is one, else the only one"),
-    CLI_INT(values, layer, 0, "layer", "N", -1, 1e6, "one layer, counted from 0; -1: all"),
-    CLI_INT(values, head, 0, "head", "N", -1, 1e6, "one head, counted from 0; -1: all"),
+    CLI_INT(values, layer, 0, "layer", "N", -1, 1e6,
+            "one layer, counted from 0; -1: all (of a page, what it holds)"),
+    CLI_INT(values, head, 0, "head", "N", -1, 1e6, "one head, counted from 0; -1: all (likewise)"),
     CLI_FLAG(values, rollout, 0, "rollout",
              "through all layers (up to --layer), as Abnar and Zuidema combine them"),
     CLI_FLAG(values, ablate, 'a', "ablate",
@@ -43,13 +50,16 @@ static const cli_option options[] = {
         "alignment of a "
         "translation; auto: a map for one head or a rollout, else the alignment or the grid"),
     CLI_TEXT(values, rows, 0, "rows", "A:B", "only rows A to B-1, counted from 0: for long texts"),
+    CLI_FLAG(values, words, 0, "words", "of a picture: tokens of a word merged"),
     CLI_TEXT(values, title, 0, "title", "TEXT", "above the picture; else what it shows"),
     CLI_INT(values, beams, 0, "beam", "N", 0, 256,
             "beams, where a translation is made; 0: as the model says"),
     CLI_DEVICE(values, device),
     CLI_INT(values, threads, 0, "threads", "N", 0, 1024, "threads; 0: all cores"),
     CLI_FILE(values, output, 'o', "output", "FILE",
-             "what is written, by its ending: .svg .png .pdf .html .json .csv"),
+             "what is written, by its ending: .svg .png .pdf .html .json .csv; - is standard "
+             "output, in the --format"),
+    CLI_CHOICE(values, format, 0, "format", formats, "what is written; auto: as --output ends"),
     {0},
 };
 
@@ -65,6 +75,10 @@ static const cli_example examples[] = {
      "which heads matter for this sentence"},
     {"fovea see -m bert-base-uncased --text 'The cat sat on the mat.' --rollout -o r.pdf",
      "a model of one text"},
+    {"fovea see -m bert-base-uncased 'The cat sat.' 'It slept.' -o pair.html", "two sentences"},
+    {"fovea see -m gpt2 -l 5 -f article.txt -o layer5.html", "one layer of a long text"},
+    {"echo 'The cat sat.' | fovea see -m gpt2 -l 5 -n 1 --format svg -o - > cat.svg",
+     "from and to a pipe"},
     {0},
 };
 
@@ -75,10 +89,14 @@ typedef struct work {
     fv_model *model;
     fv_tok *tok;
     fv_see *see;
-    int32_t *source, *target;
+    char *input;                /* of --file or standard input */
+    const char *first, *second; /* the text, or source; the second sentence, or target; or NULL */
+    int32_t *source, *target, *types;
     int64_t n_source, n_target;
+    fv_gen_config *config;
     fv_gen_opt gen;
-    char *written; /* the target as text */
+    fv_see_pick best; /* the head that aligns best */
+    char *written;    /* the target as text */
     size_t written_len;
     double loss, *worth; /* of all heads, kind after kind, layer after layer */
     fv_err e;
@@ -86,9 +104,50 @@ typedef struct work {
 
 /* ---- what goes in ---- */
 
-/* Ids of a text.  A sentence of a pair ends in the end token, whether or not the tokenizer puts it
- * there. */
-static fv_status encode(work *w, const char *text, bool pair, bool as_target, int32_t **ids,
+/* Where the text comes from: options, operands, else a file or standard input. */
+static int take_text(work *w, int n, char **operand)
+{
+    const values *v = w->v;
+    w->first = v->source ? v->source : v->text;
+    w->second = v->target ? v->target : v->pair;
+    if ((w->first || v->file) && n) return cli_usage(w->c, "the text is given twice: %s", *operand);
+    if (w->first && v->file) return cli_usage(w->c, "the text is given twice: --file %s", v->file);
+    if (n) w->first = operand[0];
+    if (n > 1 && w->second) return cli_usage(w->c, "a second text is given twice: %s", operand[1]);
+    if (n > 1) w->second = operand[1];
+    if (w->first) return CLI_OK;
+    bool piped = !v->file || !strcmp(v->file, "-");
+    if (!v->file && isatty(STDIN_FILENO))
+        return cli_usage(w->c, "there is no text: give it as an argument, by --source (a "
+                               "translator) or --text, by --file or on standard input");
+    int code = cli_read_text(w->c, piped ? NULL : v->file, &w->input);
+    if (code != CLI_OK) return code;
+    char *s = w->input;
+    size_t len = strlen(s);
+    while (len && (s[len - 1] == '\n' || s[len - 1] == '\r')) s[--len] = 0;
+    char *tab = strchr(s, '\t');
+    if (tab && !strchr(s, '\n') && !w->second) *tab = 0, w->second = tab + 1;
+    w->first = s;
+    return len ? CLI_OK
+               : cli_usage(w->c,
+                           "there is no text in %s: give it as an argument, by --source (a "
+                           "translator) or --text, by --file or on standard input",
+                           piped ? "standard input" : v->file);
+}
+
+/* Copies what was encoded.  A sentence of a translation ends in the end token, whether or not the
+ * tokenizer puts it there. */
+static fv_status copy_ids(work *w, const fv_encoding *enc, bool ends, int32_t **ids, int64_t *n)
+{
+    *ids = malloc((size_t)(enc->n + 1) * sizeof **ids);
+    if (!*ids) return fv_fail(&w->e, FV_ENOMEM, "out of memory");
+    *n = enc->n;
+    if (enc->n) memcpy(*ids, enc->ids, (size_t)enc->n * sizeof **ids);
+    if (ends && (!*n || (*ids)[*n - 1] != w->gen.eos)) (*ids)[(*n)++] = w->gen.eos;
+    return FV_OK;
+}
+
+static fv_status encode(work *w, const char *text, fv_tok_opts how, bool ends, int32_t **ids,
                         int64_t *n)
 {
     fv_encoding *enc;
@@ -97,20 +156,28 @@ static fv_status encode(work *w, const char *text, bool pair, bool as_target, in
     if (!*text) return fv_fail(&w->e, FV_EARG, "the text is empty: there is no token to look at");
     fv_status st = fv_encoding_new(&enc, w->tok, &w->e);
     if (st) return st;
-    st = fv_tok_encode(enc, text, strlen(text),
-                       (fv_tok_opts){.specials = true, .as_target = as_target}, &w->e);
-    *ids = st ? NULL : malloc((size_t)(enc->n + 1) * sizeof **ids);
-    if (!st && !*ids) st = fv_fail(&w->e, FV_ENOMEM, "out of memory");
-    if (!st) {
-        *n = enc->n;
-        if (enc->n) memcpy(*ids, enc->ids, (size_t)enc->n * sizeof **ids);
-        if (pair && (!*n || (*ids)[*n - 1] != w->gen.eos)) (*ids)[(*n)++] = w->gen.eos;
-        if (most && *n > most)
-            st = fv_fail(&w->e, FV_EARG, "the text has %lld tokens, this model takes at most %lld",
-                         (long long)*n, (long long)most);
+    how.specials = true;
+    st = fv_tok_encode(enc, text, strlen(text), how, &w->e);
+    if (!st) st = copy_ids(w, enc, ends, ids, n);
+    if (!st && most && *n > most)
+        st = fv_fail(&w->e, FV_EARG, "the text has %lld tokens, this model takes at most %lld",
+                     (long long)*n, (long long)most);
+    if (!st && how.pair) {
+        w->types = malloc((size_t)*n * sizeof *w->types);
+        if (!w->types)
+            st = fv_fail(&w->e, FV_ENOMEM, "out of memory");
+        else
+            memcpy(w->types, enc->token_types, (size_t)*n * sizeof *w->types);
     }
     fv_encoding_free(enc);
     return st;
+}
+
+/* One text, or two sentences that the model reads as one. */
+static fv_status take_one(work *w)
+{
+    fv_tok_opts how = {.pair = w->second, .pair_len = w->second ? strlen(w->second) : 0};
+    return encode(w, w->first, how, false, &w->source, &w->n_source);
 }
 
 static fv_status translate(work *w)
@@ -133,15 +200,17 @@ static fv_status translate(work *w)
 
 static fv_status take_pair(work *w)
 {
-    fv_status st = fv_gen_open(&w->gen, NULL, w->v->model, NULL, &w->e);
+    fv_status st = fv_gen_config_open(&w->config, NULL, w->v->model, NULL, &w->e);
+    if (!st) w->gen = *fv_gen_config_options(w->config);
     if (!st && (w->gen.start < 0 || w->gen.eos < 0))
         st = fv_fail(&w->e, FV_EFORMAT,
                      "%s: its configuration lacks decoder_start_token_id or eos_token_id",
                      w->v->model);
-    if (!st) st = encode(w, w->v->source, true, false, &w->source, &w->n_source);
-    if (!st)
-        st = w->v->target ? encode(w, w->v->target, true, true, &w->target, &w->n_target)
-                          : translate(w);
+    if (!st) st = encode(w, w->first, (fv_tok_opts){0}, true, &w->source, &w->n_source);
+    if (!st && w->second)
+        st = encode(w, w->second, (fv_tok_opts){.as_target = true}, true, &w->target, &w->n_target);
+    else if (!st)
+        st = translate(w);
     /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): w still holds the target, and it is freed with
      * w */
     return st ? st
@@ -163,10 +232,12 @@ static fv_status rows_of(work *w, fv_see_opt *o)
     return FV_OK;
 }
 
-static bool is_picture(const char *path)
+/* The ending of the output, which is its format: "svg", "html", ...; "" if it has none. */
+static const char *format_of(const values *v)
 {
-    const char *dot = strrchr(path, '.');
-    return dot && (!strcmp(dot, ".svg") || !strcmp(dot, ".png") || !strcmp(dot, ".pdf"));
+    const char *dot = strrchr(v->output, '.');
+    if (v->format) return formats[v->format];
+    return dot ? dot + 1 : "";
 }
 
 /* Where nothing narrower is asked, a translation is shown by its alignment: by the head that has
@@ -174,14 +245,17 @@ static bool is_picture(const char *path)
 static fv_status choose(work *w, fv_see_opt *o, char *note, size_t capacity)
 {
     const values *v = w->v;
-    bool cross = o->pick.kind == FV_SEE_CROSS,
+    const char *format = format_of(v);
+    bool page = !strcmp(format, "html"), cross = o->pick.kind == FV_SEE_CROSS,
          free_choice = v->layer < 0 && v->head < 0 && !v->rollout;
-    bool aligned = o->view == FV_VIEW_ALIGNMENT ||
-                   (o->view == FV_VIEW_AUTO && is_picture(v->output));
-    if (!cross || !free_choice || !(aligned || strstr(v->output, ".html"))) return FV_OK;
+    bool picture = !strcmp(format, "svg") || !strcmp(format, "png") || !strcmp(format, "pdf");
+    bool aligned = o->view == FV_VIEW_ALIGNMENT || (o->view == FV_VIEW_AUTO && picture);
+    if (!cross || !free_choice || !(aligned || page)) return FV_OK;
     double score;
-    fv_status st = fv_see_alignment(w->see, &o->pick, &score, &w->e);
+    fv_status st = fv_see_alignment(w->see, &w->best, &score, &w->e);
+    o->start = &w->best; /* a page holds all heads and begins with this one */
     if (st || !aligned) return st;
+    o->pick = w->best;
     o->view = FV_VIEW_ALIGNMENT;
     snprintf(note, capacity,
              "Cross-attention, layer %lld, head %lld: the head that aligns best (score %.2f).",
@@ -190,27 +264,67 @@ static fv_status choose(work *w, fv_see_opt *o, char *note, size_t capacity)
     return FV_OK;
 }
 
+/* The library writes files whole or not at all, so standard output gets a copy of one. */
+static fv_status save_to_stdout(work *w, fv_see_opt o)
+{
+    const char *tmp = getenv("TMPDIR");
+    char path[4096], block[65536];
+    size_t n;
+    snprintf(path, sizeof path, "%s/fovea-see-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    int fd = mkstemp(path);
+    if (fd < 0) return fv_fail(&w->e, FV_EIO, "%s: cannot make a temporary file", path);
+    close(fd);
+    fv_status st = fv_see_save(w->see, NULL, path, o, &w->e);
+    FILE *f = st ? NULL : fopen(path, "rb");
+    if (!st && !f) st = fv_fail(&w->e, FV_EIO, "%s: cannot read it back", path);
+    while (!st && (n = fread(block, 1, sizeof block, f)))
+        if (fwrite(block, 1, n, stdout) != n)
+            st = fv_fail(&w->e, FV_EIO, "standard output: cannot write");
+    if (f) fclose(f);
+    unlink(path);
+    return st;
+}
+
+enum { LARGE_PAGE = 32000000 };
+
+static fv_status write_output(work *w, fv_see_opt o)
+{
+    struct stat s;
+    if (!strcmp(w->v->output, "-")) return save_to_stdout(w, o);
+    fv_status st = fv_see_save(w->see, NULL, w->v->output, o, &w->e);
+    if (!st && !stat(w->v->output, &s) && s.st_size > LARGE_PAGE &&
+        !strcmp(format_of(w->v), "html"))
+        fprintf(stderr, "%s: %.0f MB; --layer, --head and --rows make a page smaller\n",
+                w->v->output, (double)s.st_size / 1e6);
+    return st;
+}
+
+static fv_see_kind kind_shown(const work *w, bool pair)
+{
+    if (w->v->kind) return (fv_see_kind)(w->v->kind - 1);
+    if (pair) return FV_SEE_CROSS;
+    return fv_see_layers(w->see, FV_SEE_ENCODER) ? FV_SEE_ENCODER : FV_SEE_DECODER;
+}
+
 static fv_status save(work *w)
 {
     const values *v = w->v;
     char *text = NULL, note[160];
     fv_see_opt o = {.pick = {.layer = v->layer, .head = v->head, .rollout = v->rollout},
-                    .view = (fv_see_view)v->view};
+                    .view = (fv_see_view)v->view,
+                    .words = v->words,
+                    .title = v->title,
+                    .every_kind = !v->kind};
     bool pair = w->written != NULL;
-    if (pair && asprintf(&text, "%s \u2192 %s", v->source, w->written) < 0)
+    const char *second = pair ? w->written : w->second;
+    if (second && asprintf(&text, "%s %s %s", w->first, pair ? "\u2192" : "|", second) < 0)
         return fv_fail(&w->e, FV_ENOMEM, "out of memory");
-    o.text = pair ? text : v->text;
-    o.title = v->title;
-    o.every_kind = !v->kind;
-    if (v->kind)
-        o.pick.kind = (fv_see_kind)(v->kind - 1);
-    else
-        o.pick.kind = pair                                    ? FV_SEE_CROSS
-                      : fv_see_layers(w->see, FV_SEE_ENCODER) ? FV_SEE_ENCODER
-                                                              : FV_SEE_DECODER;
+    o.text = text ? text : w->first;
+    o.format = v->format ? formats[v->format] : NULL;
+    o.pick.kind = kind_shown(w, pair);
     fv_status st = rows_of(w, &o);
     if (!st) st = choose(w, &o, note, sizeof note);
-    if (!st) st = fv_see_save(w->see, NULL, v->output, o, &w->e);
+    if (!st) st = write_output(w, o);
     free(text);
     return st;
 }
@@ -276,21 +390,24 @@ static int print_worth(const work *w)
 static fv_status all(work *w)
 {
     const values *v = w->v;
-    fv_status st = fv_device_open(&w->dev, v->device, (fv_device_opt){.threads = cli_threads(v->threads)},
-                                  &w->e);
-    if (!st) st = fv_model_open(&w->model, w->dev, v->model, (fv_model_opt){0}, &w->e);
+    fv_status st = fv_device_open(&w->dev, v->device,
+                                  (fv_device_opt){.threads = cli_threads(v->threads)}, &w->e);
+    /* to serve: quantised weights are only run */
+    fv_model_opt how = {.serve = true, .widen = true};
+    if (!st) st = fv_model_open(&w->model, w->dev, v->model, how, &w->e);
     if (!st) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
     if (st) return st;
     bool pair = fv_see_takes_pair(w->model);
-    if (pair && !v->source)
+    if (pair && (v->text || v->pair))
         return fv_fail(&w->e, FV_EARG, "%s reads a source and writes a target: give --source",
                        v->model);
-    if (!pair && !v->text)
+    if (!pair && v->source)
         return fv_fail(&w->e, FV_EARG, "%s reads one text: give --text", v->model);
-    st = pair ? take_pair(w) : encode(w, v->text, false, false, &w->source, &w->n_source);
+    st = pair ? take_pair(w) : take_one(w);
     fv_see_in in = {.tok = w->tok,
                     .source = w->source,
                     .n_source = w->n_source,
+                    .types = w->types,
                     .target = w->target,
                     .n_target = w->n_target};
     in.start = w->gen.start;
@@ -299,31 +416,51 @@ static fv_status all(work *w)
     return st || !v->output ? st : save(w);
 }
 
-static int run(const cli *c, const void *vals, int n, char **operand)
+static int check_usage(const cli *c, const values *v)
 {
-    (void)n, (void)operand;
-    const values *v = vals;
     if (!v->model) return cli_usage(c, "--model is missing: the directory of a model");
     if (!v->output && !v->ablate)
         return cli_usage(c, "--output is missing: a file whose ending says what is written");
-    if (!v->source == !v->text)
+    if (v->output && !strcmp(v->output, "-") && !v->format)
+        return cli_usage(c, "-o - goes with --format: svg, png, pdf, html, json or csv");
+    if (v->source && v->text)
         return cli_usage(c, "give --source (a translator) or --text (a model of one text)");
     if (v->json && !v->ablate)
         return cli_usage(c, "--json goes with --ablate; weights are written by -o FILE.json");
-    if (v->target && !v->source) return cli_usage(c, "--target goes with --source");
+    if (v->target && (v->text || v->pair)) return cli_usage(c, "--target goes with --source");
+    if (v->pair && v->source) return cli_usage(c, "--pair goes with --text");
+    return CLI_OK;
+}
+
+static void free_work(work *w)
+{
+    free(w->worth);
+    if (w->written) fv_tok_free_text(w->tok, w->written, w->written_len);
+    free(w->source);
+    free(w->target);
+    free(w->types);
+    free(w->input);
+    fv_gen_config_close(w->config);
+    fv_see_free(w->see);
+    fv_tok_close(w->tok);
+    fv_model_free(w->model);
+    fv_device_close(w->dev);
+}
+
+static int run(const cli *c, const void *vals, int n, char **operand)
+{
+    const values *v = vals;
     work w = {.c = c, .v = v};
-    fv_status st = all(&w);
-    if (!st && w.written && !v->target && !v->json) printf("%s\n", w.written);
-    int code = st ? cli_error(c, &w.e) : v->ablate ? print_worth(&w) : CLI_OK;
-    free(w.worth);
-    if (w.written) fv_tok_free_text(w.tok, w.written, w.written_len);
-    free(w.source);
-    free(w.target);
-    fv_gen_close(&w.gen);
-    fv_see_free(w.see);
-    fv_tok_close(w.tok);
-    fv_model_free(w.model);
-    fv_device_close(w.dev);
+    int code = check_usage(c, v);
+    if (code == CLI_OK) code = take_text(&w, n, operand);
+    if (code == CLI_OK) {
+        fv_status st = all(&w);
+        /* where standard output is a picture, the translation does not go into it */
+        FILE *to = v->output && !strcmp(v->output, "-") ? stderr : stdout;
+        if (!st && w.written && !w.second && !v->json) fprintf(to, "%s\n", w.written);
+        code = st ? cli_error(c, &w.e) : v->ablate ? print_worth(&w) : CLI_OK;
+    }
+    free_work(&w);
     return code;
 }
 
@@ -331,12 +468,19 @@ const cli_command see_command = {
     .name = "see",
     .summary = "show what attends to what, as a picture, a page or numbers",
     .about = "Runs a model once on a text and writes what its attention does: pictures (.svg, "
-             ".png, .pdf), a page to explore in a browser (.html), or all numbers (.json, .csv).  "
-             "The weights are exact: they are recomputed from what the tiled operator keeps, only "
-             "for the layers, heads and rows that are shown.\n\n"
+             ".png, .pdf), a page to explore in a "
+             "browser (.html), or all numbers (.json, .csv).  The weights are exact: they are "
+             "recomputed from what the tiled "
+             "operator keeps, only for the layers, heads and rows that are shown.\n\n"
+             "The text is an argument, a file or standard input.  A model of one text takes a "
+             "second one too: two sentences.  A page, as JSON and CSV, holds the layer, head and "
+             "rows that are named, or all.\n\n"
              "A translator reads --source; without --target it translates first, prints the "
-             "translation and shows how it came about.  Rows of its cross attention are the tokens "
-             "as they are written: the row of a token is the look that chose it.",
+             "translation and shows how it came "
+             "about.  Rows of its cross attention are the tokens as they are written: the row of a "
+             "token is the look that chose it.",
+    .operands = "[TEXT [SECOND]]",
+    .max_operands = 2,
     .options = options,
     .size = sizeof(values),
     .defaults = &defaults,

@@ -51,14 +51,15 @@ static const cli_example examples[] = {
 
 /* ---- interruption: the first finishes the update and saves, the second ends at once ---- */
 
-static volatile int interrupted; /* the signal */
+enum { INTERRUPTED = 130 }; /* exit status: 128 + SIGINT, as a shell reports it */
+static volatile int interrupted;
 
 static void on_interrupt(int sig)
 {
     static const char text[] = "\nfinishing the update and saving; once more to quit at once\n";
-    if (interrupted) _exit(128 + sig);
-    interrupted = sig;
-    if (write(2, text, sizeof text - 1) < 0) interrupted = sig;
+    (void)sig;
+    if (interrupted++) _exit(INTERRUPTED);
+    if (write(2, text, sizeof text - 1) < 0) interrupted = 1;
 }
 
 /* ---- progress ---- */
@@ -191,6 +192,8 @@ static void conclude(const values *v, const fv_recipe *r, const fv_train_state *
     else if (s->step < o->updates && !patience)
         printf("Stopped after update %lld of %lld; --resume goes on from there.\n",
                (long long)s->step, (long long)o->updates);
+    else if (isnan(s->loss)) /* resumed from a checkpoint that does not say */
+        printf("%s/model: %lld updates\n", v->dir, (long long)s->step);
     else
         printf("%s/model: %lld updates, loss %.4f\n", v->dir, (long long)s->step, s->loss);
     if (!v->dry_run && !isnan(s->valid))
@@ -209,25 +212,29 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     if (!v->dir && !v->dry_run) return cli_usage(c, "--output DIR is missing: where the run goes");
     fv_status st = fv_recipe_open(&r, NULL, operand[0], &e);
     if (!st) st = apply(r, v, &e);
-    if (!st) st = fv_device_open(&d, v->device, (fv_device_opt){.threads = cli_threads(v->threads)}, &e);
+    if (!st)
+        st = fv_device_open(&d, v->device, (fv_device_opt){.threads = cli_threads(v->threads)}, &e);
     if (!st) st = train(v, r, d, &s, &e);
     if (!st) conclude(v, r, &s);
     fv_device_close(d);
     fv_recipe_close(r);
     if (st) return cli_error(c, &e);
-    return interrupted ? 128 + interrupted : CLI_OK;
+    return interrupted ? INTERRUPTED : CLI_OK;
 }
 
 const cli_command train_command = {
     .name = "train",
     .summary = "train a model as a recipe says",
     .about = "A recipe is a file of sections and keys that says what is trained, on what and how; "
-             "every key can also be given by --set.  The run's directory gets the recipe as it was "
-             "run, train.jsonl, an event file for TensorBoard, curve.svg, checkpoints and, in the "
-             "end, the model in Hugging Face's layout with its tokenizer.\n\n"
-             "Ctrl-C finishes the update and saves; a second one quits at once.  A resumed run "
-             "ends with the same bits as one that was never stopped, whatever the number of "
-             "threads.",
+             "every key can also be given "
+             "by --set.  The run's directory gets the recipe as it was run, train.jsonl, an event "
+             "file for TensorBoard, "
+             "curve.svg, checkpoints and, in the end, the model in Hugging Face's layout with its "
+             "tokenizer.\n\n"
+             "Ctrl-C finishes the update, saves and exits with 130; a second one quits at once.  A "
+             "resumed run "
+             "ends with the same bits as one "
+             "that was never stopped, whatever the number of threads.",
     .options = options,
     .size = sizeof(values),
     .defaults = &defaults,

@@ -17,7 +17,7 @@ typedef struct writer {
 } writer;
 
 /* set: keys of fv_gen_fields from the command line, over what the model says.  task: as in
- * fv_gen_open.  new_tokens: at most so many where neither says. */
+ * fv_gen_config_open.  new_tokens: at most so many where neither says. */
 int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings *set,
                 const char *task, int64_t new_tokens);
 void writer_close(writer *w);

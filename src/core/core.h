@@ -2,6 +2,7 @@
 #ifndef FV_CORE_H
 #define FV_CORE_H
 
+#include "backend/stream.h"
 #include "base/base.h"
 #include "fovea/author/op.h"
 
@@ -111,13 +112,6 @@ bool fv__grad_alias(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n);
 
 fv_dtype fv__grad_dtype(const fv_tensor *t);
 size_t fv__tensor_bytes(fv_dtype t, int64_t n);
-
-fv_status fv__stream_open(fv_stream *s, fv_device *d, int threads, fv_err *e);
-void fv__stream_close(fv_stream *s);
-
-/* ", 12 of 34 bytes are left" on the device, behind a message that memory was missing; "" where
- * that is not known. */
-fv_desc_text fv__memory_left(fv_device *d);
 
 /* Its memory is the host's: files can be used where they are mapped. */
 bool fv__device_is_host(const fv_device *d);

@@ -118,11 +118,17 @@ static fv_tensor *upload(fv_ctx *c, fv_dtype t, const void *host, fv_shape s)
     return x;
 }
 
-/* Floats arrive in the caller's precision and are rounded on the device. */
+/* Floats arrive in the caller's precision and are rounded on the device.  The kernel is called
+ * here, not fv_cast: core stands below ops, and constants from the host need no gradient. */
 static fv_tensor *upload_floats(fv_ctx *c, fv_dtype from, const void *host, fv_shape s)
 {
     fv_tensor *x = upload(c, from, host, s);
-    return !x || from == c->dtype ? x : fv_cast(c, x, c->dtype);
+    if (!x || from == c->dtype) return x;
+    const fv_kernels *k = fv_kernels_of(c, from);
+    if (!fv_need(c, k && k->cast, "cast", from)) return NULL;
+    fv_tensor *y = fv_new(c, c->dtype, s);
+    if (y) k->cast(&c->stream, (fv_sink){y->data, y->dtype, false}, x->data, fv_len(x));
+    return y;
 }
 
 fv_tensor *fv_floats(fv_ctx *c, const float *host, fv_shape s)

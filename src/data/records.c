@@ -109,6 +109,24 @@ static fv_status give(fv__reading *r, fv__span a, fv__span b, int64_t line)
     return st ? st : fv__records_give(r, &rec);
 }
 
+/* ---- the part of a file that is wanted ---- */
+
+void fv__records_part(const fv_records *from, int64_t n, int64_t *first, int64_t *last)
+{
+    *first = (int64_t)(from->part[0] * (double)n + 0.5);
+    *last = from->part[1] > 0 ? (int64_t)(from->part[1] * (double)n + 0.5) : n;
+}
+
+/* Lines of a file that holds a record a line, `header` lines in front aside. */
+static void lines_wanted(const fv__reading *r, const fv_textfile *t, bool header, int64_t *first,
+                         int64_t *last)
+{
+    int64_t n = fv_textfile_count(t) - header;
+    fv__records_part(r->from, n > 0 ? n : 0, first, last);
+    *first += header;
+    *last += header;
+}
+
 /* ---- formats ---- */
 
 static bool enough(const fv__reading *r)
@@ -130,7 +148,8 @@ static fv_status read_lines(fv__reading *r, const fv_textfile *a, const fv_textf
                        r->from->file, (long long)fv_textfile_count(a), r->from->beside,
                        (long long)fv_textfile_count(b));
     fv_status st = FV_OK;
-    for (int64_t i = 0; !st && i < fv_textfile_count(a) && !enough(r); i++)
+    int64_t i, last;
+    for (lines_wanted(r, a, false, &i, &last); !st && i < last && !enough(r); i++)
         st = give(r, line_of(a, i), b ? line_of(b, i) : (fv__span){"", 0}, i + 1);
     return st;
 }
@@ -138,7 +157,8 @@ static fv_status read_lines(fv__reading *r, const fv_textfile *a, const fv_textf
 static fv_status read_words(fv__reading *r, const fv_textfile *t)
 {
     fv_status st = FV_OK;
-    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !enough(r); i++) {
+    int64_t i, last;
+    for (lines_wanted(r, t, false, &i, &last); !st && i < last && !enough(r); i++) {
         fv__span line = line_of(t, i);
         const char *gap = memchr(line.s, ' ', line.n), *tab = memchr(line.s, '\t', line.n);
         if (!gap || (tab && tab < gap)) gap = tab;
@@ -179,7 +199,8 @@ static fv_status read_json(fv__reading *r, const fv_textfile *t)
     for (int i = 0; i < r->n_texts; i++)
         if (!r->from->field[i] || !*r->from->field[i])
             return fv_fail(r->e, FV_EARG, "%s: JSONL needs the names of its fields", r->from->file);
-    for (int64_t i = 0; !st && i < fv_textfile_count(t) && !enough(r); i++)
+    int64_t i, last;
+    for (lines_wanted(r, t, false, &i, &last); !st && i < last && !enough(r); i++)
         st = read_json_line(r, line_of(t, i), i + 1);
     return st;
 }
@@ -230,13 +251,15 @@ static fv_status read_table(fv__reading *r, const fv_textfile *t)
     int column[2] = {0, 1};
     bool header, chosen = r->from->field[0] && *r->from->field[0];
     fv_status st = find_columns(r, t, column, &header);
-    for (int64_t i = header; !st && i < fv_textfile_count(t) && !enough(r); i++) {
+    int most = r->n_texts > 1 && column[1] > column[0] ? column[1] : column[0];
+    int64_t i = 0, last = 0;
+    if (!st) lines_wanted(r, t, header, &i, &last);
+    for (; !st && i < last && !enough(r); i++) {
         fv__span cell[MAX_COLUMNS];
-        int n = split(line_of(t, i), cell),
-            last = r->n_texts > 1 && column[1] > column[0] ? column[1] : column[0];
-        if (n <= last || (!chosen && n != r->n_texts))
+        int n = split(line_of(t, i), cell);
+        if (n <= most || (!chosen && n != r->n_texts))
             return fv_fail(r->e, FV_EFORMAT, "%s:%lld: %d fields, expected %s%d", r->from->file,
-                           (long long)i + 1, n, chosen ? "at least " : "", last + 1);
+                           (long long)i + 1, n, chosen ? "at least " : "", most + 1);
         st = give(r, cell[column[0]], r->n_texts > 1 ? cell[column[1]] : (fv__span){"", 0}, i + 1);
     }
     return st;

@@ -38,7 +38,9 @@ struct fv__reading {
 fv_status fv__records_read(fv__reading *r);
 /* One record that stands in memory, with the same checks. */
 fv_status fv__records_give(fv__reading *r, const fv__record *rec);
-/* Tokens that text i of a record may have. */
+/* Which of n records from->part covers: [*first, *last). */
+void fv__records_part(const fv_records *from, int64_t n, int64_t *first, int64_t *last);
+/* Tokens that a text of a record may have. */
 int64_t fv__records_most(const fv__reading *r);
 /* A text of n tokens is too long: by the policy *keep says how many of them stay (0: the record is
  * left out). */

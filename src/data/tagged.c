@@ -15,8 +15,8 @@ struct fv_tagged {
     int64_t n_words;
     sentence *sentence;
     size_t sentence_bytes;
-    int64_t n;
-    char before[64]; /* tag of the word before, as it stood; "" at the beginning of a sentence */
+    int64_t n, skipped; /* sentences that are wanted, and those before them in the file */
+    fv__span before;    /* tag of the word before, in the file; empty at the start of a sentence */
 };
 
 static fv_status no_memory(const fv__reading *rd)
@@ -28,7 +28,7 @@ static fv_status end_sentence(fv__reading *rd, fv_tagged *t, int64_t line)
 {
     const sentence *last = t->n ? &t->sentence[t->n - 1] : NULL;
     int64_t first = last ? last->first + last->n : 0;
-    *t->before = 0;
+    t->before = (fv__span){"", 0};
     if (first == t->n_words) return FV_OK;
     void *p = t->sentence;
     if (!fv__grow(t->env, &p, &t->sentence_bytes, (size_t)(t->n + 1) * sizeof *t->sentence))
@@ -43,25 +43,20 @@ static fv_status end_sentence(fv__reading *rd, fv_tagged *t, int64_t line)
 static bool begins(const fv_tagged *t, fv__span tag)
 {
     if (tag.n < 2 || memcmp(tag.s, "I-", 2)) return false;
-    bool inside = t->before[0] && t->before[0] != 'O' && strlen(t->before) == tag.n &&
-                  !memcmp(t->before + 2, tag.s + 2, tag.n - 2);
+    bool inside = t->before.n == tag.n && t->before.s[0] != 'O' &&
+                  !memcmp(t->before.s + 2, tag.s + 2, tag.n - 2);
     return !inside;
 }
 
-static fv_status add_word(fv__reading *rd, fv_tagged *t, fv__span word, fv__span tag, int64_t line)
+static fv_status add_word(fv__reading *rd, fv_tagged *t, fv__span word, fv__span tag)
 {
-    if (tag.n >= sizeof t->before)
-        return fv_fail(rd->e, FV_EFORMAT,
-                       "%s:%lld: \"%.*s...\" cannot be a tag: they have at most 63 bytes",
-                       rd->from->file, (long long)line, 40, tag.s);
     bool b = begins(t, tag);
     fv__buf_add(&t->all, word.s, word.n);
     fv__buf_add(&t->all, "", 1);
     fv__buf_add(&t->all, b ? "B" : tag.s, 1);
     fv__buf_add(&t->all, tag.s + 1, tag.n - 1);
     fv__buf_add(&t->all, "", 1);
-    memcpy(t->before, tag.s, tag.n);
-    t->before[tag.n] = 0;
+    t->before = tag;
     t->n_words++;
     return t->all.failed ? no_memory(rd) : FV_OK;
 }
@@ -85,7 +80,7 @@ static fv_status read_line(fv__reading *rd, fv_tagged *t, fv__span line, int64_t
                        rd->from->file, (long long)number);
     fv__span word = {line.s, (size_t)(first - line.s)},
              tag = {last + 1, (size_t)(line.s + line.n - last - 1)};
-    return add_word(rd, t, word, tag, number);
+    return add_word(rd, t, word, tag);
 }
 
 static fv_status read_all(fv__reading *rd, fv_tagged *t)
@@ -130,6 +125,12 @@ fv_status fv_tagged_open(fv_tagged **out, const fv_env *env, const fv_records *f
     fv_status st = read_all(&rd, t);
     if (!st && !t->n) st = fv_fail(e, FV_EFORMAT, "%s: no sentence can be used", from->file);
     if (!st) st = find_words(&rd, t);
+    if (!st) {
+        int64_t last;
+        fv__records_part(from, t->n, &t->skipped, &last);
+        report->records -= t->n - (last - t->skipped);
+        t->n = last - t->skipped;
+    }
     if (st) {
         fv_tagged_close(t);
         *out = NULL;
@@ -153,7 +154,7 @@ int64_t fv_tagged_count(const fv_tagged *t) { return t->n; }
 int64_t fv_tagged_sentence(const fv_tagged *t, int64_t i, const char *const **word,
                            const char *const **tag, int64_t *line)
 {
-    const sentence *s = &t->sentence[i];
+    const sentence *s = &t->sentence[t->skipped + i];
     *word = t->word + s->first;
     *tag = t->tag + s->first;
     *line = s->line;

@@ -1,9 +1,9 @@
-/* token_stream.c - running text as one sequence of tokens, looked at through windows.
+/* token_stream.c - running text as one sequence of tokens, cut into windows.
  *
- * A plain file is one text, line ends and all; of a table or JSONL every record is a document, with
- * the end token behind it.  Windows lie side by side.  Each epoch moves all of them by the same
- * number of tokens, so that in time every token is seen in every place; an evaluation begins at the
- * first token and leaves none out. */
+ * A plain file is one text, line ends included; each record of a table or JSONL file is a document
+ * and ends in the end token.  Windows are adjacent.  Each epoch shifts all of them by the same
+ * number of tokens, so that over many epochs every token is seen at every position; an evaluation
+ * begins at the first token and covers all of them. */
 #include "data/token_stream.h"
 
 /* ---- reading ---- */
@@ -68,7 +68,7 @@ static fv_status read_plain(fv__reading *rd, filling *f)
     if (!st && f->text.failed) st = no_memory(rd);
     if (st) return st;
     /* The part that was asked for, cut where a character begins. */
-    const double *part = f->r->task.part;
+    const double *part = rd->from->part;
     size_t from = (size_t)(part[0] * (double)f->text.len),
            to = part[1] > 0 ? (size_t)(part[1] * (double)f->text.len) : f->text.len;
     while (from > 0 && from < f->text.len && ((unsigned char)f->text.data[from] & 0xc0) == 0x80)

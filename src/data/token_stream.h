@@ -1,10 +1,23 @@
-/* token_stream.h - running text as one sequence of tokens, looked at through windows that shift
- * from epoch to epoch. */
+/* token_stream.h - running text as one sequence of tokens, cut into windows that shift from epoch
+ * to epoch. */
 #ifndef FV_TOKEN_STREAM_H
 #define FV_TOKEN_STREAM_H
 
 #include "data/records.h"
+#include "fovea/author/objective.h"
 #include "fovea/author/op.h"
+
+/* Options of the objectives that read running text; each lists the keys it has. */
+typedef struct fv__stream_opt {
+    int64_t context; /* tokens of a window, special ones included */
+    float mask, span;
+} fv__stream_opt;
+
+#define FV__KEY_CONTEXT                                                                            \
+    FV_INT(fv__stream_opt, context, 2, 256, 1 << 20, "tokens of a window of running text")
+#define FV__KEY_MASK                                                                               \
+    FV_FLOAT(fv__stream_opt, mask, 0.01, 0.15, 0.9, "share of tokens that are hidden")
+#define FV__KEY_SPAN FV_FLOAT(fv__stream_opt, span, 1, 3, 100, "mean length of a hidden span")
 
 typedef struct fv__token_stream {
     const fv_env *env;
@@ -28,8 +41,8 @@ void fv__token_stream_size(const void *self, int64_t i, int64_t *source, int64_t
 const int32_t *fv__token_stream_window(const fv__token_stream *r, int64_t i, fv_data_rng how,
                                        int64_t *n);
 
-/* A number from 0 to below n (0 where n is 0), and one in [0, 1): each (stream, row, place) has its
- * own. */
+/* Random numbers by counter: each (stream, row, position) has its own 32-bit word, number in [0, n)
+ * (0 where n is 0) and number in [0, 1). */
 static inline uint32_t fv__rng_word(fv_data_rng how, uint64_t stream, int64_t row, int64_t position,
                                     int k)
 {

@@ -2,7 +2,15 @@
 #include <stdio.h>
 
 #include "base/base.h"
+#include "base/decimal.h"
 #include "fovea/gen.h"
+
+struct fv_gen_config {
+    fv_env env;
+    fv_gen_opt options;
+    int32_t *lists; /* of the options, one behind the other */
+    size_t bytes;
+};
 
 static const char *const early_words[] = {"false", "true", "never", NULL};
 
@@ -117,8 +125,9 @@ static int64_t words_at(const fv_json *j, bool single, int32_t *out)
 }
 
 /* Where eos_token_id is a list, its first goes into the field and the others into ends. */
-static fv_status read_lists(fv_gen_opt *o, const fv_json *j, const char *path, fv_err *e)
+static fv_status read_lists(fv_gen_config *c, const fv_json *j, const char *path, fv_err *e)
 {
+    fv_gen_opt *o = &c->options;
     int64_t ends = ids_at(j, "eos_token_id", NULL), out = ids_at(j, "suppress_tokens", NULL);
     int64_t words = words_at(j, false, NULL), single = words_at(j, true, NULL),
             banned = out + single;
@@ -126,9 +135,9 @@ static fv_status read_lists(fv_gen_opt *o, const fv_json *j, const char *path, f
         return fv_fail(e, FV_EFORMAT,
                        "%s: eos_token_id, suppress_tokens and bad_words_ids must be lists of ids",
                        path);
-    o->own_bytes = (size_t)(ends + banned + words) * sizeof(int32_t);
-    if (!o->own_bytes) return FV_OK;
-    int32_t *own = o->own = fv__alloc(o->env, o->own_bytes);
+    c->bytes = (size_t)(ends + banned + words) * sizeof(int32_t);
+    if (!c->bytes) return FV_OK;
+    int32_t *own = c->lists = fv__alloc(&c->env, c->bytes);
     if (!own) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     ids_at(j, "eos_token_id", own);
     ids_at(j, "suppress_tokens", own + ends);
@@ -154,7 +163,7 @@ static fv_status read_known(fv_gen_opt *o, const fv_json *j, const char *below, 
         snprintf(at, sizeof at, "%s%s", below, f->name);
         const char *text = fv_json_text(j, at);
         if (text) snprintf(value, sizeof value, "%s", text);
-        if (fv_json_number(j, at, &x)) snprintf(value, sizeof value, "%.9g", x);
+        if (fv_json_number(j, at, &x)) fv__format(value, sizeof value, "%.9g", x);
         if (fv_json_bool(j, at, &yes)) snprintf(value, sizeof value, "%s", yes ? "true" : "false");
         if (*value) st = fv_fields_set(o, fv_gen_fields, f->name, value, e);
     }
@@ -163,50 +172,60 @@ static fv_status read_known(fv_gen_opt *o, const fv_json *j, const char *below, 
 
 /* eos_token_id may be a list, and the table knows one number: the lists come first and the table
  * reads the first id. */
-static fv_status read_file(fv_gen_opt *o, fv_json *j, const char *path, bool ours, fv_err *e)
+static fv_status read_file(fv_gen_config *c, fv_json *j, const char *path, bool generation,
+                           fv_err *e)
 {
     const fv_key_rule *rules[] = {harmless, NULL};
-    fv_gen_opt lists = {.env = o->env};
+    fv_gen_opt *o = &c->options;
     char first[16];
-    fv_status st = read_lists(&lists, j, path, e);
-    snprintf(first, sizeof first, "%d", lists.eos);
-    if (!st && lists.n_ends) st = fv_json_set(j, "eos_token_id", first, e);
-    if (!st && ours) st = fv_fields_read(&lists, fv_gen_fields, j, "", rules, e);
-    if (!st && !ours) {
-        fv_fields_default(&lists, fv_gen_fields);
-        st = read_known(&lists, j, "", e);
+    fv_status st = read_lists(c, j, path, e);
+    snprintf(first, sizeof first, "%d", o->eos);
+    if (!st && o->n_ends) st = fv_json_set(j, "eos_token_id", first, e);
+    if (!st && generation) st = fv_fields_read(o, fv_gen_fields, j, "", rules, e);
+    if (!st && !generation) {
+        fv_fields_default(o, fv_gen_fields);
+        st = read_known(o, j, "", e);
     }
     /* where transformers' defaults are others than ours */
-    if (!fv_json_has(j, "num_beams")) lists.num_beams = 1;
-    if (!fv_json_has(j, "max_length")) lists.max_length = 20;
-    *o = lists;
+    if (!fv_json_has(j, "num_beams")) o->num_beams = 1;
+    if (!fv_json_has(j, "max_length")) o->max_length = 20;
     return st;
 }
 
-fv_status fv_gen_open(fv_gen_opt *out, const fv_env *env, const char *dir, const char *task,
-                      fv_err *e)
+fv_status fv_gen_config_open(fv_gen_config **out, const fv_env *env, const char *dir,
+                             const char *task, fv_err *e)
 {
     char path[4096], below[128];
     fv_dir *files = NULL;
     fv_json *j = NULL;
-    *out = (fv_gen_opt){.env = env};
+    *out = NULL;
     fv_status st = fv_dir_open(&files, env, dir, e);
     if (st) return st;
-    bool ours = fv_dir_file(files, "generation_config.json", path, sizeof path);
-    if (!ours && !fv_dir_file(files, "config.json", path, sizeof path))
+    fv_gen_config *c = fv__alloc(env, sizeof *c);
+    if (!c) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
+    if (c && env) c->env = *env;
+    bool generation = fv_dir_file(files, "generation_config.json", path, sizeof path);
+    if (!st && !generation && !fv_dir_file(files, "config.json", path, sizeof path))
         st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
     if (!st) st = fv_json_open(&j, env, path, e);
-    if (!st) st = read_file(out, j, path, ours, e);
+    if (!st) st = read_file(c, j, path, generation, e);
     snprintf(below, sizeof below, "task_specific_params.%s.", task ? task : "");
-    if (!st && task) st = read_known(out, fv_dir_config(files), below, e);
-    if (st) fv_gen_close(out);
+    if (!st && task) st = read_known(&c->options, fv_dir_config(files), below, e);
+    if (st)
+        fv_gen_config_close(c);
+    else
+        *out = c;
     fv_json_close(j);
     fv_dir_close(files);
     return st;
 }
 
-void fv_gen_close(fv_gen_opt *o)
+void fv_gen_config_close(fv_gen_config *c)
 {
-    fv__free(o->env, o->own, o->own_bytes);
-    *o = (fv_gen_opt){0};
+    if (!c) return;
+    fv_env env = c->env;
+    fv__free(&env, c->lists, c->bytes);
+    fv__free(&env, c, sizeof *c);
 }
+
+const fv_gen_opt *fv_gen_config_options(const fv_gen_config *c) { return &c->options; }

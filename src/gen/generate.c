@@ -1,12 +1,13 @@
 /* generate.c - beam search, greedy search and sampling, as transformers defines them.
  *
- * Beam search is in beam.c, or a device's (search_beams.c); greedy search and sampling are one beam
- * that takes its own continuation and ends with it, chosen here or (search_write.c) by the device.
+ * Beam search is in beam.c, or a device's (search_beams.c); greedy search and sampling are one
+ * beam that takes its own continuation and ends with it, chosen here or (search_write.c) by the
+ * device.
  *
- * A sequence begins with its prompt: the start token behind an encoder, or else the source itself.
- * Prompts may differ in length: all but the last token of each go through the model together,
- * padded, the padding is cut off again, and from the last token on all rows go in step, each at its
- * own place.  Prompts of one length need no such care: their end is the first step. */
+ * A sequence begins with its prompt: the start token behind an encoder, or else the source
+ * itself. Prompts may differ in length: all but the last token of each go through the model
+ * together, padded, the padding is cut off again, and from the last token on all rows go in step,
+ * each at its own place.  Prompts of one length need no such care: their end is the first step. */
 #include <math.h>
 #include <stdio.h>
 
@@ -166,7 +167,7 @@ static int64_t first_step(const search *s)
 {
     for (int64_t i = 1; i < s->n; i++)
         if (s->prompt[i] != s->prompt[0]) return 1;
-    return (s->prompt[0] - 1) % RUN + 1;
+    return (s->prompt[0] - s->known - 1) % RUN + 1;
 }
 
 /* All of each prompt but what the first step reads, in runs that bound the memory of a step. */
@@ -179,7 +180,7 @@ static fv_status read_prompts(search *s, fv_err *e)
     int32_t *ids = fv__alloc(s->env, bytes);
     if (bytes && !ids) return fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", bytes);
     fv_status st = FV_OK;
-    for (int64_t at = 0; at < most && !st; at += RUN) {
+    for (int64_t at = s->known; at < most && !st; at += RUN) {
         int64_t T = most - at < RUN ? most - at : RUN;
         for (int64_t i = 0; i < rows * T; i++) {
             const beam *b = &s->run[i / T];
@@ -369,16 +370,17 @@ static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err
     return FV_OK;
 }
 
-/* How long each sequence is and may become; what the model has places for limits what was not asked
- * for. */
+/* How long each sequence is and may become; what the model has places for limits what was not
+ * asked for. */
 static fv_status measure(search *s, const fv_model *m, const int64_t *len, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
-    int64_t scratch = f->context ? f->context(fv_model_self(m)) : 0;
+    int64_t context = f->context ? f->context(fv_model_self(m)) : 0;
+    if (s->session && (!context || s->session->cap < context)) context = s->session->cap;
     for (int64_t i = 0; i < s->n; i++) {
         s->prompt[i] = f->begin ? 1 : len[i];
         s->end[i] = s->o->max_new_tokens ? s->prompt[i] + s->o->max_new_tokens : s->o->max_length;
-        if (scratch && s->end[i] > scratch) s->end[i] = scratch;
+        if (context && s->end[i] > context) s->end[i] = context;
         if (s->prompt[i] < 1) return fv_fail(e, FV_EARG, "generate: an empty prompt");
         if (s->prompt[i] >= s->end[i])
             return fv_fail(e, FV_EARG,
@@ -418,7 +420,8 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     bool encoder = fv_model_family(m)->begin != NULL;
     fv_status st = measure(s, m, len, e);
     if (!st) st = check_all_ids(s, source, len, encoder, e);
-    if (!st) st = fv_session_new(&s->session, m, fv_ctx_device(s->ctx), s->n * s->K, s->longest, e);
+    if (!st && !s->session)
+        st = fv_session_new(&s->session, m, fv_ctx_device(s->ctx), s->n * s->K, s->longest, e);
     if (st) return st;
     s->wide = (2 + s->o->n_ends) * s->K;
     s->top = best_needed(s, encoder);
@@ -436,6 +439,31 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     return chooses ? fv__sample_loop(s, e) : searches ? fv__beams_loop(s, e) : loop(s, e);
 }
 
+/* Searches for n sources, each `copies` times, with s->ctx and perhaps s->session given. */
+static fv_status run_search(search *s, fv_generated *out, const fv_model *m,
+                            const int32_t *const *source, const int64_t *len, int64_t n, fv_err *e)
+{
+    int64_t copies = s->copies = s->o->do_sample ? s->o->num_return_sequences : 1;
+    s->n = s->live = n * copies;
+    s->V = fv_model_family(m)->vocabulary(fv_model_self(m));
+    size_t bytes = (size_t)s->n * (sizeof *source + 3 * sizeof *len);
+    const int32_t **all = fv__alloc(s->env, bytes);
+    if (!all) return fv_fail(e, FV_ENOMEM, "generate: out of memory");
+    int64_t *lens = (int64_t *)(all + s->n);
+    s->prompt = lens + s->n;
+    s->end = s->prompt + s->n;
+    for (int64_t i = 0; i < s->n; i++) {
+        all[i] = source[i / copies];
+        lens[i] = len[i / copies];
+    }
+    fv_status st = search_all(s, m, all, lens, e);
+    if (!st) st = write_hypotheses(s, out, s->o->num_return_sequences / copies, e);
+    if (!st) out->n = n, out->each = s->o->num_return_sequences;
+    fv__free(s->env, s->block, s->bytes);
+    fv__free(s->env, all, bytes);
+    return st;
+}
+
 fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m,
                       const int32_t *const *source, const int64_t *len, int64_t n,
                       const fv_gen_opt *opt, fv_err *e)
@@ -443,27 +471,38 @@ fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m,
     search s = {.o = opt, .env = fv_device_env(d), .K = opt->num_beams};
     *out = (fv_generated){0};
     fv_status st = check(m, opt, n, e);
-    if (st) return st;
-    int64_t copies = s.copies = opt->do_sample ? opt->num_return_sequences : 1;
-    s.n = s.live = n * copies;
-    s.V = fv_model_family(m)->vocabulary(fv_model_self(m));
-    size_t bytes = (size_t)s.n * (sizeof *source + 3 * sizeof *len);
-    const int32_t **all = fv__alloc(s.env, bytes);
-    if (!all) return fv_fail(e, FV_ENOMEM, "generate: out of memory");
-    int64_t *lens = (int64_t *)(all + s.n);
-    s.prompt = lens + s.n;
-    s.end = s.prompt + s.n;
-    for (int64_t i = 0; i < s.n; i++) {
-        all[i] = source[i / copies];
-        lens[i] = len[i / copies];
-    }
-    st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
-    if (!st) st = search_all(&s, m, all, lens, e);
-    if (!st) st = write_hypotheses(&s, out, opt->num_return_sequences / copies, e);
-    if (!st) out->n = n, out->each = opt->num_return_sequences;
-    fv__free(s.env, s.block, s.bytes);
-    fv__free(s.env, all, bytes);
+    if (!st) st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
+    if (!st) st = run_search(&s, out, m, source, len, n, e);
     fv_session_free(s.session);
     fv_ctx_free(s.ctx);
+    return st;
+}
+
+fv_status fv_session_generate(fv_generated *out, fv_ctx *c, fv_session *session,
+                              const int32_t *prompt, int64_t n, int64_t known,
+                              const fv_gen_opt *opt, fv_err *e)
+{
+    const fv_model *m = session->model;
+    search s = {.o = opt,
+                .env = fv_device_env(session->dev),
+                .K = opt->num_beams,
+                .ctx = c,
+                .session = session,
+                .known = known < n ? known : n - 1};
+    *out = (fv_generated){0};
+    fv_status st = check(m, opt, 1, e);
+    if (st) return st;
+    if (fv_model_family(m)->begin)
+        return fv_fail(e, FV_EARG, "generate: a family with an encoder continues no prompt");
+    if (opt->num_beams > 1 || opt->num_return_sequences > 1 || session->rows != 1)
+        return fv_fail(e, FV_EARG,
+                       "generate: a session of one row takes one beam and one sequence");
+    if (known < 0 || known > session->len[0])
+        return fv_fail(e, FV_EARG, "generate: %lld tokens are known of %d in the session",
+                       (long long)known, session->len[0]);
+    fv_session_truncate(session, 0, s.known);
+    st = run_search(&s, out, m, &prompt, &n, 1, e);
+    /* a device that samples by itself may have gone on behind the end */
+    if (!st) fv_session_truncate(session, 0, n + out->hyp[0].n - 1);
     return st;
 }

@@ -24,6 +24,7 @@ typedef struct search {
     int64_t made;    /* tokens behind the prompt, of every running beam */
     int64_t *prompt, *end; /* n each: tokens given, and tokens at most */
     int64_t longest;       /* the greatest of end */
+    int64_t known;         /* tokens of every prompt that the session holds already */
     int64_t first;    /* tokens of each prompt that the first step reads, the last one among them */
     int64_t wide;     /* continuations looked at: enough that K of them do not end */
     int64_t top;      /* best of each row that are looked at; 0: all scores are */
@@ -54,8 +55,8 @@ static inline fv_prefix fv__prefix(const search *s, const beam *b, int64_t i)
 
 /* Whether this token, behind the others of source i, is its last. */
 bool fv__search_ends(const search *s, int64_t i, int32_t token);
-/* The best continuations of sequence f in s->picks, at most `want`; row: of the batch.  Returns how
- * many. */
+/* The best continuations of sequence f in s->picks, at most `want`; row: of the batch.  Returns
+ * how many. */
 int64_t fv__search_best(search *s, fv_prefix f, int64_t row, int64_t want);
 
 /* Which of all sequences source i is, for its random numbers. */
@@ -66,8 +67,8 @@ void fv__search_append(search *s, int64_t p, fv_candidate best);
 void fv__search_retire(search *s);
 fv_status fv__search_failed(const search *s, fv_err *e); /* what the context says */
 
-/* Whether the device can: not by rules that look at the tokens so far, nor for scores of what rules
- * left over. */
+/* Whether the device can: not by rules that look at the tokens so far, nor for scores of what
+ * rules left over. */
 bool fv__device_samples(const search *s, bool encoder);
 fv_status fv__sample_loop(search *s, fv_err *e);
 

@@ -19,6 +19,7 @@ struct fv_translator {
     fv_model *model;
     fv_tok *tok;
     fv_encoding *enc;
+    fv_gen_config *config;
     fv_gen_opt gen;
     int64_t n_positions; /* tokens a sequence may have; 0: any number */
 };
@@ -29,7 +30,7 @@ void fv_translator_close(fv_translator *t)
 {
     if (!t) return;
     fv_env env = t->env;
-    fv_gen_close(&t->gen);
+    fv_gen_config_close(t->config);
     fv_encoding_free(t->enc);
     fv_tok_close(t->tok);
     fv_model_free(t->model);
@@ -49,7 +50,8 @@ static fv_status read_settings(fv_translator *t, const char *dir, fv_err *e)
     fv_dir *files;
     fv_status st = fv_dir_open(&files, &t->env, dir, e);
     if (st) return st;
-    st = fv_gen_open(&t->gen, &t->env, dir, NULL, e);
+    st = fv_gen_config_open(&t->config, &t->env, dir, NULL, e);
+    if (!st) t->gen = *fv_gen_config_options(t->config);
     t->n_positions = f->context ? f->context(fv_model_self(t->model)) : 0;
     if (!st && !says(files, "num_beams") && !t->gen.do_sample) t->gen.num_beams = 4;
     if (!st && !says(files, "max_length")) t->gen.max_length = 512;

@@ -32,22 +32,6 @@ const fv_family *fv_family_find(const char *type)
     return NULL;
 }
 
-/* ---- items ---- */
-
-fv_tensor *fv_items_get(const fv_items *s, const char *name)
-{
-    for (int i = 0; i < s->n; i++)
-        if (!strcmp(s->at[i].name, name)) return s->at[i].value;
-    return NULL;
-}
-
-void fv_items_put(fv_items *s, const char *name, fv_tensor *value)
-{
-    if (!value || s->n == FV_MAX_ITEMS) return;
-    s->at[s->n].name = name;
-    s->at[s->n++].value = value;
-}
-
 /* ---- models ---- */
 
 struct fv_model {
@@ -73,9 +57,23 @@ void fv_model_free(fv_model *m)
     fv__free(&env, m, sizeof *m);
 }
 
+/* Files from before 2020 have no model_type: what they were made by is in architectures, and where
+ * that is missing too, the keys are those of BERT or of GPT-2, which were all there was. */
+const char *fv_config_type(const fv_json *j)
+{
+    const char *type = fv_json_text(j, "model_type"), *made_by = fv_json_text(j, "architectures.0");
+    if (type) return type;
+    for (int i = 0; made_by && i < N_FAMILIES; i++)
+        for (const char *const *h = families[i]->heads; *h; h++)
+            if (!strcmp(*h, made_by)) return families[i]->type;
+    if (made_by) return NULL;
+    if (fv_json_has(j, "hidden_size") && fv_json_has(j, "type_vocab_size")) return "bert";
+    return fv_json_has(j, "n_embd") && fv_json_has(j, "n_ctx") ? "gpt2" : NULL;
+}
+
 static fv_status choose_family(fv_model *m, const char *name, fv_err *e)
 {
-    const char *type = fv_json_text(m->json, "model_type"), *known[N_FAMILIES + 1] = {NULL};
+    const char *type = fv_config_type(m->json), *known[N_FAMILIES + 1] = {NULL};
     for (int i = 0; i < N_FAMILIES; i++) known[i] = families[i]->type;
     if (!type) return fv_fail(e, FV_EFORMAT, "%s: model_type is missing", name);
     m->family = fv_family_find(type);
@@ -256,6 +254,12 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
     return finish(out, st);
 }
 
+void fv_model_ignored(const fv_model *m, void (*each)(void *user, const char *key), void *user)
+{
+    const fv_key_rule *rules[] = {fv_keys_common, m->family->rules, NULL};
+    fv_fields_ignored(m->family->config, m->json, "", rules, each, user);
+}
+
 fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
 {
     char path[4096], value[256];
@@ -281,8 +285,11 @@ const void *fv_model_self(const fv_model *m) { return m->self; }
 
 void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out)
 {
+    const char *type = m->family->type;
+    fv_items_check(c, in, "inputs", type);
     for (const fv_input *i = m->family->inputs; i->name; i++)
         if (i->needed && !fv_items_get(in, i->name) && !fv__failed(c))
-            fv_raise(c, FV_EARG, "%s: %s is missing", m->family->type, i->name);
+            fv_raise(c, FV_EARG, "%s: %s is missing", type, i->name);
     if (!fv__failed(c)) m->family->forward(c, m->self, in, out);
+    fv_items_check(c, out, "outputs", type);
 }

@@ -68,11 +68,13 @@ void fv_session_free(fv_session *s)
 void fv_session_reset(fv_session *s)
 {
     s->rows = s->all;
+    s->first = 0;
     memset(s->len, 0, (size_t)s->all * sizeof *s->len);
     if (s->shared) memset(s->shared, 0, fv__session_prefix_bytes(s));
 }
 
 int64_t fv_session_count(const fv_session *s) { return s->rows; }
+int64_t fv_session_processed(const fv_session *s) { return s->processed; }
 int64_t fv_session_len(const fv_session *s, int64_t row) { return s->len[row]; }
 
 void fv_session_truncate(fv_session *s, int64_t row, int64_t n)
@@ -131,13 +133,25 @@ static bool reserve_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_
     return ok;
 }
 
+/* The rows of the step under way. */
+static fv_tensor *view_rows(const fv_session *s, slot *at)
+{
+    at->view = at->t;
+    at->view.data = (char *)at->t.data +
+                    fv__tensor_bytes(at->t.dtype, s->first * s->allocated * at->t.shape.d[2]);
+    return &at->view;
+}
+
 fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t)
 {
     if (fv__failed(c) || !numbered(c, layer) || !s->pos) return (fv_kv){0};
     if (!reserve_cache(c, s, &s->k[layer], width, t) ||
         !reserve_cache(c, s, &s->v[layer], width, t))
         return (fv_kv){0};
-    return (fv_kv){.k = &s->k[layer].t, .v = &s->v[layer].t, .pos = s->pos, .lens = s->lens};
+    return (fv_kv){.k = view_rows(s, &s->k[layer]),
+                   .v = view_rows(s, &s->v[layer]),
+                   .pos = s->pos,
+                   .lens = s->lens};
 }
 
 /* Bytes of a cache with memory for `allocated` tokens a row, one row more than there are. */
@@ -199,8 +213,8 @@ fv_tensor *fv_session_positions(fv_ctx *c, fv_session *s)
     return s->positions;
 }
 
-/* Places of a step that repeats are counted on where they are; where they begin is learnt the first
- * time. */
+/* Places of a step that repeats are counted on where they are; where they begin is learnt the
+ * first time. */
 static fv_tensor *shifted(fv_ctx *c, fv_session *s, int32_t from)
 {
     fv_step_inputs *h = &s->step_inputs;
@@ -219,7 +233,8 @@ fv_tensor *fv_session_positions_from(fv_ctx *c, fv_session *s, int32_t from)
     if (s->step_inputs.active) return shifted(c, s, from);
     int64_t n = fv_dim(s->positions, 1);
     int32_t *at = s->host + 2 * s->rows;
-    for (int64_t i = 0; i < s->rows * n; i++) at[i] = from + s->len[i / n] + (int32_t)(i % n);
+    for (int64_t i = 0; i < s->rows * n; i++)
+        at[i] = from + s->len[s->first + i / n] + (int32_t)(i % n);
     return fv_ints(c, at, s->positions->shape);
 }
 
@@ -249,6 +264,7 @@ void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in)
 {
     const fv_family *f = fv_model_family(s->model);
     fv_session_reset(s);
+    if (in) fv_items_check(c, in, "inputs", f->type);
     if (f->begin && !fv__failed(c)) f->begin(c, fv_model_self(s->model), s, in);
 }
 
@@ -262,9 +278,9 @@ static bool set_positions(fv_ctx *c, fv_session *s, int64_t n)
     }
     int32_t *pos = s->host = host, *lens = pos + s->rows, *at = lens + s->rows;
     for (int64_t i = 0; i < s->rows; i++) {
-        pos[i] = s->len[i];
-        lens[i] = s->len[i] + (int32_t)n;
-        for (int64_t j = 0; j < n; j++) at[i * n + j] = s->len[i] + (int32_t)j;
+        pos[i] = s->len[s->first + i];
+        lens[i] = pos[i] + (int32_t)n;
+        for (int64_t j = 0; j < n; j++) at[i * n + j] = pos[i] + (int32_t)j;
     }
     s->pos = fv_ints(c, pos, FV_SHAPE(s->rows));
     s->lens = fv_ints(c, lens, FV_SHAPE(s->rows));
@@ -275,7 +291,7 @@ static bool set_positions(fv_ctx *c, fv_session *s, int64_t n)
 /* Whether every row has room for n tokens more; *most: tokens of the longest then. */
 static bool fits(fv_ctx *c, fv_session *s, int64_t n, int64_t *most)
 {
-    for (int64_t i = 0; i < s->rows; i++) {
+    for (int64_t i = s->first; i < s->first + s->rows; i++) {
         if (s->len[i] + n > s->cap) {
             fv_raise(c, FV_EARG,
                      "session: row %lld has %d tokens and room for %lld, %lld more were given",
@@ -300,8 +316,42 @@ fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids)
     fv_tensor *y = fv_model_family(s->model)->step(c, fv_model_self(s->model), s, ids);
     /* they live in the context, which may be reset before the next step */
     s->pos = s->lens = s->positions = NULL;
-    for (int64_t i = 0; y && i < s->rows; i++) s->len[i] += (int32_t)n;
+    for (int64_t i = 0; y && i < s->rows; i++) s->len[s->first + i] += (int32_t)n;
+    if (y) s->processed += s->rows * n;
     return y;
+}
+
+bool fv__session_narrow(fv_ctx *c, fv_session *s, int64_t first, int64_t n, int64_t tokens)
+{
+    int64_t most = 0, rows = s->rows;
+    if (fv__failed(c)) return false;
+    s->first = first;
+    s->rows = n;
+    bool ok = fits(c, s, tokens, &most);
+    s->first = 0;
+    s->rows = rows;
+    if (ok) grow_caches(c, s, most); /* with all rows, which it moves */
+    if (!ok || fv__failed(c)) return false;
+    s->widest = rows;
+    s->first = first;
+    s->rows = n;
+    return true;
+}
+
+void fv__session_restore(fv_session *s)
+{
+    s->first = 0;
+    s->rows = s->widest;
+}
+
+void fv__session_resize(fv_session *s, int64_t rows)
+{
+    for (int64_t i = rows < s->rows ? rows : s->rows; i < s->all; i++) {
+        s->len[i] = 0;
+        for (int64_t j = 0; s->shared && j < s->all; j++)
+            s->shared[i * s->all + j] = s->shared[j * s->all + i] = 0;
+    }
+    s->rows = rows < s->all ? rows : s->all;
 }
 
 /* ---- steps of one token, that repeat ---- */
@@ -365,5 +415,6 @@ bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t k
                   &a);
     if (fv__failed(c)) return false;
     for (int64_t i = 0; ids && i < s->rows; i++) s->len[i]++;
+    s->processed += s->rows;
     return true;
 }

@@ -10,12 +10,13 @@
 /* One tensor of the session and its memory. */
 typedef struct slot {
     fv_tensor t;
+    fv_tensor view; /* of a cache: the rows of the step under way */
     size_t bytes;
     bool inside; /* its memory is part of the session's block */
 } slot;
 
-/* What a step of one token reads, in memory of the session's own, so that the step repeats: I32 (4,
- * rows). */
+/* What a step of one token reads, in memory of the session's own, so that the step repeats: I32
+ * (4, rows). */
 typedef struct fv_step_inputs {
     slot all;
     /* ids and shifted (rows,1); shifted: places counted from `from` on */
@@ -29,6 +30,9 @@ struct fv_session {
     fv_device *dev;
     const fv_model *model;
     int64_t all, rows;                 /* rows it was made for, and rows in use */
+    int64_t first;                     /* row of the step's first sequence: 0 unless narrowed */
+    int64_t widest;                    /* while narrowed: rows in use otherwise */
+    int64_t processed;                 /* tokens that went through the model, of all rows */
     int64_t cap, allocated;            /* tokens of a row: allowed, and that there is memory for */
     int32_t *len;                      /* tokens of each row before the step under way */
     fv_tensor *pos, *lens, *positions; /* on the device, for the step under way */
@@ -67,6 +71,15 @@ typedef void fv_after_fn(fv_ctx *c, void *user, fv_tensor *logits);
 bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
                         fv_after_fn *after, void *user);
 
+/* Until fv__session_restore, steps and their logits are of rows [first, first + n) alone, each of
+ * which may get `tokens` more; the other rows keep their caches.  For families without an encoder,
+ * and from row 0 on for fv__session_replay.  False once the context has failed. */
+bool fv__session_narrow(fv_ctx *c, fv_session *s, int64_t first, int64_t n, int64_t tokens);
+void fv__session_restore(fv_session *s);
+/* Changes how many rows are in use, at most those it was made for: rows go from the end and new
+ * ones are empty.  Unlike fv_session_select it may leave none, and give rows back. */
+void fv__session_resize(fv_session *s, int64_t rows);
+
 /* ---- gen/write.c: runs of steps in which the device chooses ---- */
 
 #define FV_SAMPLE_LOG 32 /* steps of a run at most */
@@ -83,8 +96,8 @@ typedef struct fv_sampler {
 bool fv__sampler_supported(const fv_session *s, fv_dtype logits);
 /* All in host memory, and not needed any more afterwards. */
 bool fv__sampler_begin(fv_ctx *c, fv_session *s, const fv_sampler *w);
-/* n steps, and waits: tokens and scores (n,rows).  ids: those to begin with, or NULL: where the run
- * before has stopped. */
+/* n steps, and waits: tokens and scores (n,rows).  ids: those to begin with, or NULL: where the
+ * run before has stopped. */
 bool fv__sampler_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, int32_t *tokens,
                      float *scores);
 

@@ -1,20 +1,26 @@
-/* answer.c - the feed for finding answers in a text: SQuAD's JSON, question and context in one row.
+/* answer.c - the objective of extractive question answering: SQuAD's JSON, question and context in
+ * one row,
  *
  *     [CLS] question [SEP] context [SEP]
  *
  * with token types 0 and 1; start and end are the answer's first and last token.
  *
- * A context that is too long is cut to a window around the answer, where in the window the answer
- * lies being drawn from its number, so that its place gives nothing away.  Only the first answer of
- * a question is learnt. */
+ * A context that is too long is cut to a window around the answer.  The position of the answer in
+ * the window is random (by the number of the question), so that the model cannot learn it.  Only
+ * the first answer of a question is used. */
 #include "data/labels.h"
-#include "objective/masking.h"
+#include "data/masking.h"
 #include "data/ragged.h"
 #include "data/token_stream.h"
+
+typedef struct options {
+    float drop;
+} options;
 
 typedef struct asked {
     const fv_env *env;
     fv_feed_opt task;
+    options opt;
     fv__ragged text;
     int32_t (*positions)[3]; /* first token of the context, of the answer, last of the answer */
     size_t positions_bytes;
@@ -98,14 +104,28 @@ static fv_status add_question(fv__reading *rd, asked *a, const fv_question *q)
     return FV_OK;
 }
 
+/* A cut between two parts moves on to the next context: else questions about one context would
+ * stand on both sides of it. */
+static int64_t next_context(const fv_questions *all, int64_t i)
+{
+    int64_t n = fv_questions_count(all);
+    if (!i) return 0;
+    while (i < n && fv_questions_at(all, i)->context == fv_questions_at(all, i - 1)->context) i++;
+    return i;
+}
+
 static fv_status read_all(fv__reading *rd, asked *a)
 {
     fv_questions *all;
     const char *context = NULL; /* the one that is encoded */
     fv_status st = fv_questions_open(&all, rd->env, rd->from->file, rd->e);
-    int64_t n = st ? 0 : fv_questions_count(all);
-    for (int64_t i = 0; !st && i < n && !(rd->from->most && rd->report->kept >= rd->from->most);
-         i++) {
+    int64_t i = 0, last = 0;
+    if (!st) {
+        fv__records_part(rd->from, fv_questions_count(all), &i, &last);
+        i = next_context(all, i);
+        last = next_context(all, last);
+    }
+    for (; !st && i < last && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
         const fv_question *q = fv_questions_at(all, i);
         if (q->context != context)
             st = fv_tok_encode(a->context, q->context, strlen(q->context),
@@ -128,7 +148,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     int32_t *start = fv_batch_put(out, "start_positions", FV_I32, FV_SHAPE(n));
     int32_t *end = fv_batch_put(out, "end_positions", FV_I32, FV_SHAPE(n));
     if (!end) return fv_fail(e, out->err.code, "%s", out->err.text);
-    fv__batch_drop(out, &a->task, rows, how);
+    fv__batch_drop(out, &a->task, a->opt.drop, rows, how);
     for (int64_t i = 0; i < n; i++) {
         int64_t len;
         fv__ragged_row(&a->text, rows[i], &len);
@@ -161,9 +181,10 @@ static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, c
     int64_t n = fv_len(first), T = fv_cols(first);
     size_t bytes = 2 * (size_t)n * sizeof(float);
     float *x = fv__alloc(env, bytes);
-    fv_status st = x ? fv_read(c, first, x, n) : FV_OK;
-    if (!st && x) st = fv_read(c, last, x + n, n);
-    for (int64_t i = 0; !st && x && i < fv_rows(first); i++) {
+    if (!x) fv_raise(c, FV_ENOMEM, "evaluation: out of memory for %zu bytes", bytes);
+    fv_status st = x ? fv_read(c, first, x, n) : FV_ENOMEM;
+    if (!st) st = fv_read(c, last, x + n, n);
+    for (int64_t i = 0; !st && i < fv_rows(first); i++) {
         *hits += best(x + i * T, T) == start[i] && best(x + n + i * T, T) == end[i];
         *of += 1;
     }
@@ -192,15 +213,21 @@ static void close_feed(void *self)
     fv__free(env, a, sizeof *a);
 }
 
-fv_status fv_feed_answer(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
-                         fv_data_report *report, fv_err *e)
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     if (t->cls < 0 || t->sep < 0)
-        return fv_fail(e, FV_EARG, "the tokenizer has no frame for a question and its context");
+        return fv_fail(e, FV_EARG,
+                       "the tokenizer has no [CLS] and [SEP], or <s> and </s>, to put around a "
+                       "question and its "
+                       "context");
     asked *a = fv__alloc(t->env, sizeof *a);
     if (!a) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    *a = (asked){.env = t->env, .task = *t, .text = {.env = t->env}};
+    *a = (asked){.env = t->env,
+                 .task = *t,
+                 .opt = *(const options *)t->options,
+                 .text = {.env = t->env}};
     fv__reading rd = {
         .env = t->env, .from = from, .n_texts = 1, .user = a, .report = report, .e = e};
     fv_status st = fv_encoding_new(&a->question, t->tok, e);
@@ -221,3 +248,43 @@ fv_status fv_feed_answer(fv_feed *out, const fv_feed_opt *t, const fv_records *f
                          .close = close_feed};
     return st;
 }
+
+/* Every context once, and every question. */
+static fv_status texts(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
+                       fv_err *e)
+{
+    fv_questions *all;
+    const char *context = NULL;
+    fv_status st = fv_questions_open(&all, env, from->file, e);
+    for (int64_t i = 0; !st && i < fv_questions_count(all); i++) {
+        const fv_question *q = fv_questions_at(all, i);
+        if (q->context != context) each(user, q->context, strlen(q->context));
+        context = q->context;
+        each(user, q->text, strlen(q->text));
+    }
+    fv_questions_close(all);
+    return st;
+}
+
+static const fv_field keys[] = {
+    FV_FLOAT(options, drop, 0, 0, 0.9,
+             "share of tokens hidden in training, so that none is relied on"),
+    {0},
+};
+static const char *const loss_inputs[] = {"start_positions", "end_positions", NULL};
+static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
+
+const fv_objective fv__objective_answer = {
+    .name = "answer",
+    .help = "first and last token of an answer in its context (SQuAD's JSON)",
+    .keys = keys,
+    .options_size = sizeof(options),
+    .processor = "tokenizer",
+    .specials = specials,
+    .before = "<s>",
+    .after = "</s>",
+    .texts = texts,
+    .head = FV_HEAD_SPAN,
+    .loss_inputs = loss_inputs,
+    .open = open_feed,
+};

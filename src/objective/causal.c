@@ -1,8 +1,8 @@
-/* causal.c - the feed for language models that see only the past: windows of running text.
+/* causal.c - the objective of autoregressive language models: the next token of running text.
  *
- * As in transformers the labels are the ids themselves, and the model compares what it says at t
- * with the id at t+1.  So the first token of a window is not predicted, and windows overlap by one:
- * every token but the first of all is. */
+ * As in transformers the labels are the ids themselves, and the model compares its logits at t with
+ * the id at t+1.  So the first token of a window is not predicted, and windows overlap by one
+ * token: every token but the very first is predicted once. */
 #include "data/token_stream.h"
 
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
@@ -28,12 +28,13 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-fv_status fv_feed_causal(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
-                         fv_data_report *report, fv_err *e)
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
 {
+    const fv__stream_opt *o = t->options;
     fv__token_stream *r;
     *out = (fv_feed){0};
-    fv_status st = fv__token_stream_open(&r, t, from, t->context, true, report, e);
+    fv_status st = fv__token_stream_open(&r, t, from, o->context, true, report, e);
     if (!st)
         *out = (fv_feed){.self = r,
                          .count = fv__token_stream_count,
@@ -42,3 +43,19 @@ fv_status fv_feed_causal(fv_feed *out, const fv_feed_opt *t, const fv_records *f
                          .close = fv__token_stream_close};
     return st;
 }
+
+static const fv_field keys[] = {FV__KEY_CONTEXT, {0}};
+static const char *const loss_inputs[] = {"labels", NULL};
+
+const fv_objective fv__objective_causal = {
+    .name = "causal",
+    .help = "the next token of running text",
+    .keys = keys,
+    .options_size = sizeof(fv__stream_opt),
+    .processor = "tokenizer",
+    .texts = fv_texts_first,
+    .head = FV_HEAD_CAUSAL_LM,
+    .loss_inputs = loss_inputs,
+    .generates = true,
+    .open = open_feed,
+};

@@ -1,12 +1,18 @@
-/* classify.c - the feed for classifying texts: one label for each. */
+/* classify.c - the objective of text classifiers: one label for each text. */
 #include "data/labels.h"
-#include "objective/masking.h"
+#include "data/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
+
+typedef struct options {
+    float drop;
+    char label_until[8];
+} options;
 
 typedef struct labelled {
     const fv_env *env;
     fv_feed_opt task;
+    options opt;
     fv__ragged text;
     int32_t *label;
     size_t label_bytes;
@@ -18,12 +24,11 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
     labelled *l = rd->user;
     fv__span text = rec->text[0], name = rec->text[1];
     size_t n = 0;
-    while (n < name.n && !(l->task.label_until && strchr(l->task.label_until, name.s[n]))) n++;
-    int label = fv__label(l->task.labels, name.s, n);
-    if (label < 0)
-        return fv__label_unknown(l->task.labels, rec->file[1], rec->line, name.s, n, rd->e);
-
-    fv_status st = fv_tok_encode(l->enc, text.s, text.n, (fv_tok_opts){.specials = true}, rd->e);
+    int32_t label;
+    /* strchr finds the NUL that ends label_until, too, so the empty string matches nothing else */
+    while (n < name.n && (!name.s[n] || !strchr(l->opt.label_until, name.s[n]))) n++;
+    fv_status st = fv__label(l->task.labels, &label, rec->file[1], rec->line, name.s, n, rd->e);
+    if (!st) st = fv_tok_encode(l->enc, text.s, text.n, (fv_tok_opts){.specials = true}, rd->e);
     int64_t len = l->enc->n;
     if (!st && len > fv__records_most(rd)) {
         st = fv__records_long(rd, rec, 0, len, &len);
@@ -50,7 +55,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     fv__ragged_put(&l->text, out, rows, n, l->task.pad);
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
-    fv__batch_drop(out, &l->task, rows, how);
+    fv__batch_drop(out, &l->task, l->opt.drop, rows, how);
     for (int64_t i = 0; i < n; i++) label[i] = l->label[rows[i]];
     out->labels = (double)n;
     return FV_OK;
@@ -85,13 +90,16 @@ static void close_feed(void *self)
     fv__free(env, l, sizeof *l);
 }
 
-fv_status fv_feed_classify(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     labelled *l = fv__alloc(t->env, sizeof *l);
     if (!l) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    *l = (labelled){.env = t->env, .task = *t, .text = {.env = t->env}};
+    *l = (labelled){.env = t->env,
+                    .task = *t,
+                    .opt = *(const options *)t->options,
+                    .text = {.env = t->env}};
     fv__reading rd = {.env = t->env,
                       .from = from,
                       .n_texts = 2,
@@ -116,3 +124,28 @@ fv_status fv_feed_classify(fv_feed *out, const fv_feed_opt *t, const fv_records 
                          .close = close_feed};
     return st;
 }
+
+static const fv_field keys[] = {
+    FV_FLOAT(options, drop, 0, 0, 0.9,
+             "share of tokens hidden in training, so that none is relied on"),
+    FV_TEXT(options, label_until, "", "a label ends before the first of these characters"),
+    {0},
+};
+static const char *const loss_inputs[] = {"labels", NULL};
+static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
+
+const fv_objective fv__objective_classify = {
+    .name = "classify",
+    .help = "a label for each text",
+    .keys = keys,
+    .options_size = sizeof(options),
+    .processor = "tokenizer",
+    .specials = specials,
+    .before = "<s>",
+    .after = "</s>",
+    .texts = fv_texts_labelled,
+    .head = FV_HEAD_SEQUENCE_CLASSES,
+    .loss_inputs = loss_inputs,
+    .names_labels = true,
+    .open = open_feed,
+};

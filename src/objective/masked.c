@@ -1,45 +1,18 @@
-/* masked.c - the feed for models that fill in hidden words, drawn anew each time a window is seen.
- *
- * Of the tokens that are chosen 80 % become the mask, 10 % any token, and 10 % stay: BERT's
- * recipe. */
-#include "objective/masking.h"
+/* masked.c - the objective of BERT-like encoders: hidden tokens of running text, chosen anew
+ * whenever a window is used. */
+#include "data/masking.h"
 #include "data/token_stream.h"
 
-int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, int64_t row,
-                     fv_data_rng how)
-{
-    int64_t hidden = 0, forced = fv__rng_below(how, 1, row, 0, n);
-    int32_t vocab = fv_tok_size(t->tok);
-    for (int64_t i = 0; i < n; i++) {
-        labels[i] = -100;
-        if (fv_tok_special(t->tok, ids[i])) continue;
-        if (fv__rng_uniform(how, 0, row, i) >= (double)t->share && i != forced) continue;
-        labels[i] = ids[i];
-        hidden++;
-        uint32_t w = fv__rng_word(how, 0, row, i, 2) % 10;
-        if (w < 8)
-            ids[i] = t->mask;
-        else if (w == 8)
-            ids[i] = (int32_t)(fv__rng_word(how, 0, row, i, 3) % (uint32_t)vocab);
-    }
-    return hidden;
-}
-
-void fv__batch_drop(fv_batch *b, const fv_feed_opt *t, const int32_t *rows, fv_data_rng how)
-{
-    int32_t *ids = b->part[0].data, with = t->mask >= 0 ? t->mask : fv_tok_unknown(t->tok);
-    int64_t n = b->part[0].shape.d[0], T = b->part[0].shape.d[1];
-    if (how.epoch < 0 || !(t->drop > 0) || with < 0) return;
-    for (int64_t i = 0; i < n * T; i++)
-        if (fv__rng_uniform(how, 10, rows[i / T], i % T) < (double)t->drop &&
-            !fv_tok_special(t->tok, ids[i]))
-            ids[i] = with;
-}
+typedef struct windows {
+    fv__token_stream *text;
+    float share; /* of tokens that are hidden */
+} windows;
 
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {
-    const fv__token_stream *r = self;
+    const windows *w = self;
+    const fv__token_stream *r = w->text;
     const fv_feed_opt *k = &r->task;
     int64_t front = k->cls >= 0, frame = front + (k->sep >= 0), T = r->width + frame, len;
     int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, T));
@@ -55,25 +28,64 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
         for (int64_t t = 0; t < T; t++) mask[t] = t < all;
         for (int64_t t = all; t < T; t++) ids[t] = k->pad, label[t] = -100;
         out->tokens += (double)all;
-        out->labels += (double)fv__mask_row(ids, label, all, k, rows[i], how);
+        out->labels += (double)fv__mask_row(ids, label, all, k, w->share, rows[i], how);
     }
     return FV_OK;
 }
 
-fv_status fv_feed_masked(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
-                         fv_data_report *report, fv_err *e)
+static int64_t count(const void *self, int64_t epoch)
 {
-    fv__token_stream *r;
+    return fv__token_stream_count(((const windows *)self)->text, epoch);
+}
+
+static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
+{
+    fv__token_stream_size(((const windows *)self)->text, i, source, target);
+}
+
+static void close_feed(void *self)
+{
+    windows *w = self;
+    const fv_env *env = w->text->env;
+    fv__token_stream_close(w->text);
+    fv__free(env, w, sizeof *w);
+}
+
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
+{
+    const fv__stream_opt *o = t->options;
     int64_t frame = (t->cls >= 0) + (t->sep >= 0);
     *out = (fv_feed){0};
     if (t->mask < 0)
         return fv_fail(e, FV_EARG, "the tokenizer has no mask token, so nothing can be hidden");
-    fv_status st = fv__token_stream_open(&r, t, from, t->context - frame, false, report, e);
-    if (!st)
-        *out = (fv_feed){.self = r,
-                         .count = fv__token_stream_count,
-                         .size = fv__token_stream_size,
-                         .make = make,
-                         .close = fv__token_stream_close};
+    windows *w = fv__alloc(t->env, sizeof *w);
+    if (!w) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
+    w->share = o->mask;
+    fv_status st = fv__token_stream_open(&w->text, t, from, o->context - frame, false, report, e);
+    if (st)
+        fv__free(t->env, w, sizeof *w);
+    else
+        *out =
+            (fv_feed){.self = w, .count = count, .size = size, .make = make, .close = close_feed};
     return st;
 }
+
+static const fv_field keys[] = {FV__KEY_CONTEXT, FV__KEY_MASK, {0}};
+static const char *const loss_inputs[] = {"labels", NULL};
+static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
+
+const fv_objective fv__objective_masked = {
+    .name = "masked",
+    .help = "hidden tokens of running text",
+    .keys = keys,
+    .options_size = sizeof(fv__stream_opt),
+    .processor = "tokenizer",
+    .specials = specials,
+    .before = "<s>",
+    .after = "</s>",
+    .texts = fv_texts_first,
+    .head = FV_HEAD_MASKED_LM,
+    .loss_inputs = loss_inputs,
+    .open = open_feed,
+};

@@ -1,9 +1,9 @@
-/* masked_next.c - the feed BERT was pre-trained with: hidden words, and whether a sentence follows
- * another.
+/* masked_next.c - the objective BERT was pre-trained with: hidden tokens, and whether one sentence
+ * follows another.
  *
  * Every line is a sentence, a blank one ends a document.  Half of the time the second sentence is
- * the next one of the document, else any other: next_sentence_label is 0 and 1. */
-#include "objective/masking.h"
+ * the next one of the document (next_sentence_label 0), else any other (1). */
+#include "data/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
 #include "data/token_stream.h"
@@ -11,6 +11,7 @@
 typedef struct sentences {
     const fv_env *env;
     fv_feed_opt task;
+    fv__stream_opt opt;
     fv__ragged text;
     int32_t *document; /* of each sentence */
     size_t document_bytes;
@@ -18,14 +19,15 @@ typedef struct sentences {
     int32_t documents;
 } sentences;
 
-static int64_t budget(const fv_feed_opt *t) { return (t->context - 3) / 2; }
+/* Tokens of one sentence: two of them share a row with three special tokens. */
+static int64_t budget(const sentences *s) { return (s->opt.context - 3) / 2; }
 
 static fv_status add(fv__reading *rd, const fv__record *rec)
 {
     sentences *s = rd->user;
     fv_status st = fv_tok_encode(s->enc, rec->text[0].s, rec->text[0].n, (fv_tok_opts){0}, rd->e);
     if (st || !s->enc->n) return st;
-    int64_t n = s->enc->n < budget(&s->task) ? s->enc->n : budget(&s->task);
+    int64_t n = s->enc->n < budget(s) ? s->enc->n : budget(s);
     rd->report->cut += n < s->enc->n;
     void *p = s->document;
     bool ok = fv__grow(s->env, &p, &s->document_bytes,
@@ -43,9 +45,9 @@ static fv_status read_sentences(fv__reading *rd, sentences *s)
 {
     fv_textfile *t;
     fv_status st = fv_textfile_open(&t, rd->env, rd->from->file, rd->e);
-    for (int64_t i = 0;
-         !st && i < fv_textfile_count(t) && !(rd->from->most && rd->report->kept >= rd->from->most);
-         i++) {
+    int64_t i = 0, last = 0;
+    if (!st) fv__records_part(rd->from, fv_textfile_count(t), &i, &last);
+    for (; !st && i < last && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
         fv__record rec = {.file = {rd->from->file, NULL}, .line = i + 1};
         rec.text[0].s = fv_textfile_line(t, i, &rec.text[0].n);
         size_t k = 0;
@@ -104,7 +106,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
             if (t >= all) ids[t] = k->pad, label[t] = -100;
         }
         out->tokens += (double)all;
-        out->labels += (double)fv__mask_row(ids, label, all, k, rows[i], how);
+        out->labels += (double)fv__mask_row(ids, label, all, k, s->opt.mask, rows[i], how);
     }
     return FV_OK;
 }
@@ -119,7 +121,7 @@ static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
 {
     const sentences *s = self;
     fv__ragged_row(&s->text, i, source);
-    *source = *source * 2 + 3; /* its partner is drawn later: about as long */
+    *source = *source * 2 + 3; /* its partner is chosen later and about as long */
     *target = 0;
 }
 
@@ -132,15 +134,18 @@ static void close_feed(void *self)
     fv__free(env, s, sizeof *s);
 }
 
-fv_status fv_feed_masked_next(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
-                              fv_data_report *report, fv_err *e)
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     if (t->mask < 0 || t->cls < 0 || t->sep < 0)
         return fv_fail(e, FV_EARG, "the tokenizer has no mask token, or no frame for pairs");
     sentences *s = fv__alloc(t->env, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    *s = (sentences){.env = t->env, .task = *t, .text = {.env = t->env}};
+    *s = (sentences){.env = t->env,
+                     .task = *t,
+                     .opt = *(const fv__stream_opt *)t->options,
+                     .text = {.env = t->env}};
     fv__reading rd = {.env = t->env,
                       .from = from,
                       .n_texts = 1,
@@ -161,3 +166,22 @@ fv_status fv_feed_masked_next(fv_feed *out, const fv_feed_opt *t, const fv_recor
             (fv_feed){.self = s, .count = count, .size = size, .make = make, .close = close_feed};
     return st;
 }
+
+static const fv_field keys[] = {FV__KEY_CONTEXT, FV__KEY_MASK, {0}};
+static const char *const loss_inputs[] = {"labels", "next_sentence_label", NULL};
+static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
+
+const fv_objective fv__objective_masked_next = {
+    .name = "masked_next",
+    .help = "hidden tokens and whether a sentence follows another; a sentence a line",
+    .keys = keys,
+    .options_size = sizeof(fv__stream_opt),
+    .processor = "tokenizer",
+    .specials = specials,
+    .before = "<s>",
+    .after = "</s>",
+    .texts = fv_texts_first,
+    .head = FV_HEAD_PRETRAINING,
+    .loss_inputs = loss_inputs,
+    .open = open_feed,
+};

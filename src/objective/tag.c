@@ -1,15 +1,19 @@
-/* tag.c - the feed for labelling words: of a word that has several pieces the first carries the
- * label. */
+/* tag.c - the objective of taggers: a label for each word, which stands on its first token. */
 #include "data/labels.h"
-#include "objective/masking.h"
+#include "data/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
 #include "fovea/metric.h"
 #include "fovea/author/op.h"
 
+typedef struct options {
+    float drop;
+} options;
+
 typedef struct tagging {
     const fv_env *env;
     fv_feed_opt task;
+    options opt;
     fv__ragged text, label; /* of the same lengths */
     fv_encoding *enc;
     int32_t *ids, *tags; /* the sentence under way */
@@ -38,10 +42,9 @@ static fv_status no_memory(const fv__reading *rd)
 static fv_status add_word(fv__reading *rd, tagging *g, const char *word, const char *tag,
                           int64_t line)
 {
-    int label = fv__label(g->task.labels, tag, strlen(tag));
-    if (label < 0)
-        return fv__label_unknown(g->task.labels, rd->from->file, line, tag, strlen(tag), rd->e);
-    fv_status st = fv_tok_encode(g->enc, word, strlen(word), (fv_tok_opts){0}, rd->e);
+    int32_t label;
+    fv_status st = fv__label(g->task.labels, &label, rd->from->file, line, tag, strlen(tag), rd->e);
+    if (!st) st = fv_tok_encode(g->enc, word, strlen(word), (fv_tok_opts){0}, rd->e);
     if (st) return st;
     bool ok = true;
     for (int64_t i = 0; ok && i < g->enc->n; i++) ok = push(g, g->enc->ids[i], i ? -100 : label);
@@ -98,7 +101,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     int64_t T = fv__ragged_put(&g->text, out, rows, n, g->task.pad);
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, T));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
-    fv__batch_drop(out, &g->task, rows, how);
+    fv__batch_drop(out, &g->task, g->opt.drop, rows, how);
     for (int64_t i = 0; i < n; i++) {
         int64_t len;
         const int32_t *row = fv__ragged_row(&g->label, rows[i], &len);
@@ -118,7 +121,7 @@ static fv_status count_correct_words(const void *self, fv_ctx *c, const fv_batch
                                   fv_shape_len(b->part[0].shape), hits, of);
 }
 
-/* F1 = 2 right / (given + gold), so twice what is right are the hits. */
+/* F1 = 2 right / (given + gold): hits are counted twice, so that hits / of is F1. */
 static fv_status count_correct_entities(const void *self, fv_ctx *c, const fv_batch *b,
                                         const fv_items *out, double *hits, double *of)
 {
@@ -172,7 +175,8 @@ static void close_feed(void *self)
     fv__free(env, g, sizeof *g);
 }
 
-/* Parts of speech have no B-: there the share of right words is what counts. */
+/* Without B- tags there are no entities (parts of speech): the metric is the share of right
+ * words. */
 static bool has_entities(const fv_labels *l)
 {
     for (int i = 0; i < l->n; i++)
@@ -180,13 +184,17 @@ static bool has_entities(const fv_labels *l)
     return false;
 }
 
-fv_status fv_feed_tag(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
-                      fv_data_report *report, fv_err *e)
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
 {
     *out = (fv_feed){0};
     tagging *g = fv__alloc(t->env, sizeof *g);
     if (!g) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    *g = (tagging){.env = t->env, .task = *t, .text = {.env = t->env}, .label = {.env = t->env}};
+    *g = (tagging){.env = t->env,
+                   .task = *t,
+                   .opt = *(const options *)t->options,
+                   .text = {.env = t->env},
+                   .label = {.env = t->env}};
     fv__reading rd = {
         .env = t->env, .from = from, .n_texts = 1, .user = g, .report = report, .e = e};
     fv_status st = fv_encoding_new(&g->enc, t->tok, e);
@@ -208,3 +216,48 @@ fv_status fv_feed_tag(fv_feed *out, const fv_feed_opt *t, const fv_records *from
                      .close = close_feed};
     return FV_OK;
 }
+
+/* The words of each sentence, with blanks between them. */
+static fv_status texts(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
+                       fv_err *e)
+{
+    fv_data_report unread = {0};
+    fv_tagged *t;
+    fv_buf b = {.env = env};
+    fv_status st = fv_tagged_open(&t, env, from, &unread, e);
+    for (int64_t i = 0; !st && i < fv_tagged_count(t); i++) {
+        const char *const *word, *const *tag;
+        int64_t line, n = fv_tagged_sentence(t, i, &word, &tag, &line);
+        b.len = 0;
+        for (int64_t k = 0; k < n; k++) fv__buf_fmt(&b, "%s ", word[k]);
+        if (b.failed) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
+        if (!st) each(user, b.data, b.len);
+    }
+    fv_tagged_close(t);
+    fv__buf_free(&b);
+    return st;
+}
+
+static const fv_field keys[] = {
+    FV_FLOAT(options, drop, 0, 0, 0.9,
+             "share of tokens hidden in training, so that none is relied on"),
+    {0},
+};
+static const char *const loss_inputs[] = {"labels", NULL};
+static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
+
+const fv_objective fv__objective_tag = {
+    .name = "tag",
+    .help = "a label for each word (CoNLL columns)",
+    .keys = keys,
+    .options_size = sizeof(options),
+    .processor = "tokenizer",
+    .specials = specials,
+    .before = "<s>",
+    .after = "</s>",
+    .texts = texts,
+    .head = FV_HEAD_TOKEN_CLASSES,
+    .loss_inputs = loss_inputs,
+    .names_labels = true,
+    .open = open_feed,
+};

@@ -8,7 +8,7 @@ typedef struct {
     fv_walk walk;
 } binary;
 
-/* Where y = a + b or a - b has the shape of an operand, dy is that operand's gradient as it stands:
+/* Where y = a + b or a - b has the shape of an operand, dy is that operand's gradient unchanged:
  * it is handed over. */
 static void backward(fv_ctx *c, fv_node *n)
 {
@@ -30,7 +30,7 @@ static void backward(fv_ctx *c, fv_node *n)
         if (a->wants_grad)
             k->binary_bwd(st, s->op, fv_grad(c, a), none, y->grad, a->data, b->data, &s->walk);
         fv_grad_pass(c, b, n);
-    } else if (a == b) { /* both gradients meet in one place: one after the other */
+    } else if (a == b) { /* both gradients have the same sink: one after the other */
         k->binary_bwd(st, s->op, fv_grad(c, a), none, y->grad, a->data, b->data, &s->walk);
         k->binary_bwd(st, s->op, none, fv_grad(c, b), y->grad, a->data, b->data, &s->walk);
     } else {

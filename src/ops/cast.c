@@ -1,4 +1,4 @@
-/* cast.c - the same numbers in another float dtype. */
+/* cast.c - the same values in another float dtype. */
 #include "ops/walk.h"
 
 /* the table is that of what is read: x forward, dy backward */

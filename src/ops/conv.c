@@ -1,8 +1,8 @@
 /* conv.c - convolutions in one and two dimensions and their transposes, as matrix products.
  *
  * Both directions of both kinds are made of three steps.  One side, the image, is unfolded: column
- * (p,q) of its matrix holds the pixels under the kernel at output place (p,q).  The other side, the
- * map, has one value for each such place.
+ * (p,q) of its matrix holds the pixels under the kernel at output position (p,q).  The other side,
+ * the map, has one value for each such position.
  *   shrink:  map    = w  . unfold(image)        conv forward,   transpose dx
  *   spread:  image  = fold(w' . map)            conv dx,        transpose forward
  *   weigh:   dw    += map . unfold(image)'      both
@@ -168,7 +168,7 @@ static void weigh(fv_ctx *c, const conv *v, fv_dtype t, fv_sink dw, const void *
     if (dw.dtype != st) fv_kernels_of(c, st)->cast(fv_ctx_stream(c), dw, sum.data, weight_len(v));
 }
 
-/* The walk over y (B,O,places) in which the bias has one value a channel. */
+/* The walk over y (B,O,positions) in which the bias has one value a channel. */
 static fv_walk bias_walk(const fv_tensor *y)
 {
     int64_t channels = y->shape.d[1], inner = fv_len(y) / (y->shape.d[0] * channels);

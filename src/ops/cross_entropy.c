@@ -2,7 +2,7 @@
  * row.
  *
  * Only the log-sum-exp of a row is kept: backward computes the probabilities again, straight into
- * the gradient.  Logits are often the largest tensor of all, so their gradient takes their place
+ * the gradient.  Logits are often the largest tensor of all, so their gradient overwrites them
  * where nobody needs them any more. */
 #include "ops/product.h"
 #include "ops/stat.h"

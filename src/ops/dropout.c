@@ -1,5 +1,5 @@
 /* dropout.c - y = x / (1 - p) where it is kept, 0 elsewhere: what is kept depends on seed, step and
- * place alone. */
+ * index alone. */
 #include "ops/walk.h"
 
 typedef struct {
@@ -8,7 +8,7 @@ typedef struct {
     fv_rng rng;
 } dropout;
 
-/* dx = dy where x was kept: the same draw again, nothing is stored */
+/* dx = dy where x was kept: the same Philox words again, no mask is stored */
 static void backward(fv_ctx *c, fv_node *n)
 {
     const dropout *s = (const dropout *)n;

@@ -2,8 +2,8 @@
  *
  * Logits are the largest numbers of a language model's step, and nobody asks for them while it
  * trains.  So they stay in memory of this op, with rows padded to what products are fast with, and
- * become their own gradient, for a slope of 1, while they are still in the device's cache.
- * Backward has the slope of each row, dl, left to apply:
+ * become their own gradient, for dloss = 1, while they are still in the device's cache.
+ * Backward only multiplies by dloss of each row, dl:
  *
  *     dx = dl (g w),   dw = g' (dl x),   g = softmax(x w') - target
  *

@@ -9,7 +9,7 @@ typedef struct {
     int32_t *arg;
 } reduce;
 
-/* dx = dy (sum), dy / n (mean), dy at the place of the largest and 0 elsewhere (max) */
+/* dx = dy (sum), dy / n (mean), dy at the index of the maximum and 0 elsewhere (max) */
 static void backward(fv_ctx *c, fv_node *n)
 {
     const reduce *s = (const reduce *)n;

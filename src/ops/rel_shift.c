@@ -2,8 +2,8 @@
  * elsewhere.
  *
  * Row i moves left by T-1-i.  With T-1 zeros behind every row, element (i, j + T-1-i) of the wider
- * z lies at (T-1) + i (L+T-2) + j: a copy with one place less per row, and the zeros come by
- * themselves.  The usual trick of padding one column and reshaping leaves other rows' numbers where
+ * z lies at (T-1) + i (L+T-2) + j: a copy whose rows are one element shorter, and the zeros come by
+ * themselves.  The usual trick of padding one column and reshaping leaves other rows' values where
  * the zeros belong. */
 #include "core/core.h"
 #include "ops/walk.h"

@@ -4,7 +4,7 @@
 
 #include "fovea/author/op.h"
 
-/* x + a as a recorded tensor whose numbers the norm kernel, called next, fills in: the tape sees an
+/* x + a as a recorded tensor whose data the norm kernel, called next, writes: the tape sees an
  * addition and a norm, memory sees one pass.  Raises unless both have one shape and dtype.  Where
  * neither the caller nor the tape needs the sum it is NULL: the kernel may then use its output's
  * memory for it. */

@@ -1,4 +1,4 @@
-/* rope.c - rotary positions: pairs of each head are turned by pos * freq; the gradient turns
+/* rope.c - rotary positions: pairs of each head are rotated by pos * freq; the gradient rotates
  * back. */
 #include "fovea/author/op.h"
 

@@ -1,7 +1,7 @@
-/* slice.c - ops that move runs of places along one axis: slice, split, concat, pad and roll. */
+/* slice.c - ops that copy ranges along one axis: slice, split, concat, pad and roll. */
 #include "ops/walk.h"
 
-/* A run begins at place `at` of an axis of n places. */
+/* A range starts at index `at` of an axis of length n. */
 typedef struct {
     int64_t n, at;
 } run;

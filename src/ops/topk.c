@@ -6,7 +6,7 @@ typedef struct {
     const int32_t *index;
 } topk;
 
-/* dx = dy at the places that were taken, 0 elsewhere */
+/* dx = dy at the selected indices, 0 elsewhere */
 static void backward(fv_ctx *c, fv_node *n)
 {
     fv_tensor *x = n->in[0];

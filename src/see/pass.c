@@ -46,6 +46,13 @@ static bool feed(loaded *f, const fv_env *env, const fv_see_in *in, bool pair)
     return true;
 }
 
+static bool takes(const fv_model *m, const char *input)
+{
+    for (const fv_input *i = fv_model_family(m)->inputs; i->name; i++)
+        if (!strcmp(i->name, input)) return true;
+    return false;
+}
+
 fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_items *out, fv_err *e)
 {
     const fv_env *env = fv_device_env(fv_ctx_device(c));
@@ -57,6 +64,8 @@ fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_ite
     if (!feed(&f, env, in, pair)) return fv_fail(e, FV_ENOMEM, "forward pass: out of memory");
     fv_items_put(&items, "input_ids", fv_ints(c, in->source, FV_SHAPE(1, in->n_source)));
     fv_items_put(&items, "attention_mask", fv_bytes(c, f.mask, FV_SHAPE(1, in->n_source)));
+    if (in->types && takes(m, "token_type_ids"))
+        fv_items_put(&items, "token_type_ids", fv_ints(c, in->types, FV_SHAPE(1, in->n_source)));
     if (pair)
         fv_items_put(&items, "decoder_input_ids", fv_ints(c, f.read, FV_SHAPE(1, in->n_target)));
     fv_model_forward(c, m, &items, out);

@@ -73,6 +73,23 @@ static fv_status rows(roll *r, fv_see_kind k, int64_t layer, int64_t from, doubl
     return st;
 }
 
+void fv__see_rollout_step(double *next, const double *r, const float *mean, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float *a = mean + i * n;
+        double *to = next + i * n, sum = 1;
+        memcpy(to, r + i * n, (size_t)n * sizeof *to);
+        for (int64_t j = 0; j < n; j++) {
+            double share = (double)a[j];
+            const double *from = r + j * n;
+            sum += share;
+            if (share == 0) continue; /* half of a causal map */
+            for (int64_t x = 0; x < n; x++) to[x] += share * from[x];
+        }
+        for (int64_t x = 0; x < n; x++) to[x] /= sum;
+    }
+}
+
 /* Self-attention must be square, and the three maps of a translation must fit each other. */
 static bool fits(const fv_see *s, fv_see_kind k)
 {
@@ -83,14 +100,20 @@ static bool fits(const fv_see *s, fv_see_kind k)
            enc->rows == enc->cols && enc->rows == x->cols;
 }
 
+fv_status fv__see_rolls(const fv_see *s, fv_see_kind k, fv_err *e)
+{
+    if (fits(s, k)) return FV_OK;
+    return fv_fail(
+        e, FV_ESHAPE,
+        "%s attention: layers do not follow one another token by token, so there is no rollout",
+        fv_see_kind_name(k));
+}
+
 fv_status fv__see_rollout(fv_see *s, fv_see_kind k, int64_t layer, int64_t from, int64_t to,
                           float *out, fv_err *e)
 {
-    if (!fits(s, k))
-        return fv_fail(
-            e, FV_ESHAPE,
-            "%s attention: layers do not follow one another token by token, so there is no rollout",
-            fv_see_kind_name(k));
+    fv_status st = fv__see_rolls(s, k, e);
+    if (st) return st;
     int64_t wide = 1, cols = s->map[k].cols;
     for (int i = 0; i < FV_SEE_KINDS; i++) {
         wide = s->map[i].rows > wide ? s->map[i].rows : wide;
@@ -102,7 +125,7 @@ fv_status fv__see_rollout(fv_see *s, fv_see_kind k, int64_t layer, int64_t from,
            doubles = (size_t)(3 * n * wide) * sizeof(double);
     r.block = fv__alloc(s->env, floats);
     double *v = fv__alloc(s->env, doubles);
-    fv_status st = r.block && v ? FV_OK : fv_fail(e, FV_ENOMEM, "rollout: out of memory");
+    st = r.block && v ? FV_OK : fv_fail(e, FV_ENOMEM, "rollout: out of memory");
     if (!st) r.scratch = r.block + r.size * wide;
     for (int64_t at = from; !st && at < to; at += n) {
         r.n = to - at < n ? to - at : n;

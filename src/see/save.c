@@ -1,12 +1,15 @@
-/* save.c - a record into a file, in the format that its name asks for. */
+/* save.c - a capture into a file, in the format that its name asks for. */
 #include "see.h"
 
 static const char *const endings[] = {"svg", "png", "pdf", "html", "json", "csv", NULL};
 
-/* The known ending of path, or NULL. */
-static const char *ending_of(const char *path)
+/* The format that was asked for, else the known ending of path; NULL: neither. */
+static const char *ending_of(const char *path, const char *format)
 {
     const char *dot = strrchr(path, '.');
+    for (int i = 0; format && endings[i]; i++)
+        if (!strcmp(format, endings[i])) return endings[i];
+    if (format) return NULL;
     for (int i = 0; dot && !strchr(dot, '/') && endings[i]; i++)
         if (!strcmp(dot + 1, endings[i])) return endings[i];
     return NULL;
@@ -40,7 +43,7 @@ static fv_status write(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *
 fv_status fv_see_save(fv_see *s, const fv_env *env, const char *path, fv_see_opt opt, fv_err *e)
 {
     fv_out o;
-    const char *ending = ending_of(path);
+    const char *ending = ending_of(path, opt.format);
     fv_status st = check(s, path, &opt, ending, e);
     if (!st) st = fv__out_open(&o, env, path, e);
     if (st) return st;

@@ -1,5 +1,9 @@
-/* see.h - what the files of this folder share: the record, the picture in numbers, and the
- * writers. */
+/* see.h - what the files of this folder share: the capture of a pass, its labels, and the writers.
+ *
+ * A forward pass is captured (capture.c) as one fv_see_map a kind of attention: views of the
+ * attentions that ran, which hold queries, keys and log-sum-exps.  weights.c computes weights from
+ * views when asked, rollout.c and alignment.c combine them, and the writers (numbers.c, draw/,
+ * page/) ask for blocks of rows, so that a full map is held only where it is drawn. */
 #ifndef FV_SEE_SEE_H
 #define FV_SEE_SEE_H
 
@@ -11,12 +15,21 @@ typedef struct fv_see_layer {
     char name[128];
 } fv_see_layer;
 
+/* The tokens along one side of a map. */
+typedef struct fv_see_axis {
+    int64_t n;
+    char **text;   /* NULL: positions are shown */
+    int32_t *word; /* which word a token is part of, rising from 0; NULL: each is one */
+    int32_t *type; /* token types (0: sentence A, 1: sentence B); NULL: there is one sentence */
+} fv_see_axis;
+
 /* All attentions of one kind; they have one shape. */
 typedef struct fv_see_map {
     fv_see_layer *layer;
     size_t capacity; /* bytes */
     int64_t layers, heads, rows, cols;
-    char **row, **col; /* rows and cols of them, or NULL */
+    bool causal; /* in all layers, and square: weights right of the diagonal are 0 */
+    fv_see_axis row, col;
 } fv_see_map;
 
 struct fv_see {
@@ -28,15 +41,27 @@ struct fv_see {
     fv_see_map map[FV_SEE_KINDS];
 };
 
-/* What an attention of this name is. */
+/* What an attention of this name is (kind.c). */
 fv_see_kind fv__see_kind(const char *name, bool causal);
 /* Runs m in c on the tokens of in; the texts are checked first. */
 fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_items *out, fv_err *e);
+
+/* Labels of n tokens by their ids; tok NULL: the ids themselves.  The types stay NULL. */
+bool fv__see_axis_label(const fv_env *env, fv_see_axis *a, const fv_tok *tok, const int32_t *ids,
+                        int64_t n);
+bool fv__see_axis_copy(const fv_env *env, fv_see_axis *to, const char *const *text,
+                       const int32_t *word, const int32_t *type, int64_t n);
+void fv__see_axis_free(const fv_env *env, fv_see_axis *a);
 
 /* The mean of the heads of one layer, or one of them; scratch: (to-from, cols) where it is the
  * mean. */
 fv_status fv__see_layer_rows(fv_see *s, fv_see_kind k, int64_t layer, int64_t head, int64_t from,
                              int64_t to, float *out, float *scratch, fv_err *e);
+/* Whether there is a rollout of this kind; else why not. */
+fv_status fv__see_rolls(const fv_see *s, fv_see_kind k, fv_err *e);
+/* next = rows of (mean + I) r, each divided by its sum: one layer of a rollout whose product so far
+ * is r; all three (n,n). */
+void fv__see_rollout_step(double *next, const double *r, const float *mean, int64_t n);
 /* Rows [from,to) of a rollout up to layer. */
 fv_status fv__see_rollout(fv_see *s, fv_see_kind k, int64_t layer, int64_t from, int64_t to,
                           float *out, fv_err *e);
@@ -51,6 +76,9 @@ static inline int64_t fv__see_block(int64_t cols)
 {
     return cols < 65536 ? 65536 / (cols ? cols : 1) : 1;
 }
+
+/* In large maps weights are small: there shades go by the square root. */
+static inline bool fv__see_by_root(int64_t cols) { return cols > 40; }
 
 /* ---- writers: all append to an open file ---- */
 

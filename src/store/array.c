@@ -1,53 +1,10 @@
-/* array.c - arrays by place: which format, which checks, and whole files out. */
+/* array.c - arrays by path: which format, which checks, and whole files out. */
 #include "array.h"
 
 #include <math.h>
 #include <stdio.h>
 
 #include "store.h"
-
-bool fv__shape_count(int64_t *n, const fv_shape *s)
-{
-    int64_t count = 1;
-    bool empty = false;
-    for (int i = 0; i < s->n; i++) {
-        if (s->d[i] < 0) return false;
-        empty |= !s->d[i];
-    }
-    for (int i = 0; i < s->n && !empty; i++)
-        if (!fv__mul_i64(&count, count, s->d[i])) return false;
-    *n = empty ? 0 : count;
-    return true;
-}
-
-fv_desc_text fv__place(const fv_shape *s, int64_t i)
-{
-    fv_desc_text d = {"("};
-    int64_t at[FV_MAX_DIM] = {0};
-    for (int k = s->n - 1; k >= 0; k--) {
-        at[k] = i % s->d[k];
-        i /= s->d[k];
-    }
-    int len = 1;
-    for (int k = 0; k < s->n && len < 90; k++)
-        len += snprintf(d.s + len, sizeof d.s - (size_t)len, k ? ",%lld" : "%lld",
-                        (long long)at[k]);
-    if (len < 95) snprintf(d.s + len, sizeof d.s - (size_t)len, ")");
-    return d;
-}
-
-fv_status fv__array_alloc(fv_array *a, const char *what, fv_err *e)
-{
-    int64_t n;
-    size_t bytes;
-    if (!fv__shape_count(&n, &a->shape) || !fv__mul_size(&bytes, (size_t)n, sizeof *a->data) ||
-        bytes > PTRDIFF_MAX)
-        return fv_fail(e, FV_ESHAPE, "%s: more elements than can be addressed", what);
-    if (!n) return FV_OK;
-    a->data = fv__alloc(a->env, bytes);
-    return a->data ? FV_OK
-                   : fv_fail(e, FV_ENOMEM, "%s: no memory for %lld elements", what, (long long)n);
-}
 
 /* "model.safetensors:name" */
 static fv_status read_tensor(fv_array *a, const char *source, size_t path_len, const char *name,
@@ -93,7 +50,7 @@ static fv_status check_finite(const fv_array *a, const char *source, fv_err *e)
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(a->data[i]))
             return fv_fail(e, FV_ENUMERIC, "%s: %s at %s, where a finite number must stand", source,
-                           fv__digits((double)a->data[i], true).s, fv__place(&a->shape, i).s);
+                           fv__digits((double)a->data[i], true).s, fv__element(&a->shape, i).s);
     return FV_OK;
 }
 

@@ -23,7 +23,7 @@ fv_status fv__array_alloc(fv_array *a, const char *what, fv_err *e);
 /* Number of elements: false for a negative axis or more than fit in an int64. */
 bool fv__shape_count(int64_t *n, const fv_shape *s);
 
-/* Position of element i as "(1,2,0)", for messages. */
-fv_desc_text fv__place(const fv_shape *s, int64_t i);
+/* The index of element i as "(1,2,0)", for messages. */
+fv_desc_text fv__element(const fv_shape *s, int64_t i);
 
 #endif

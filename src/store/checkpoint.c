@@ -2,15 +2,12 @@
  *
  * Order of events in a commit, each finished before the next: every file synced; MANIFEST.json
  * synced; the directory step-N.tmp synced; renamed to step-N; root synced; root/last replaced and
- * synced; older checkpoints removed, their manifest first.  Whenever the power fails, the newest
+ * synced; older checkpoints removed, their manifest last.  Whenever the power fails, the newest
  * checkpoint that verifies is the one before or this one. */
 #include "checkpoint.h"
 
 #include <errno.h>
 #include <stdio.h>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include "store.h"
 
@@ -22,8 +19,6 @@ struct fv_ckpt {
     int files;
 };
 
-uint64_t fv__ckpt_hash(const void *data, size_t n) { return XXH3_64bits(data, n); }
-
 /* ---- directories ---- */
 
 static fv_status failed(const char *path, const char *what, int rc, fv_err *e)
@@ -31,65 +26,98 @@ static fv_status failed(const char *path, const char *what, int rc, fv_err *e)
     return fv_fail(e, FV_EIO, "%s: cannot %s: %s", path, what, strerror(-rc));
 }
 
-/* The names in a directory, each ending in NUL. */
-static void keep_name(void *user, const char *name) { fv__buf_add(user, name, strlen(name) + 1); }
+/* ---- removing ----
+ *
+ * A run directory may come from somewhere else, in an archive, and hold anything under the names of
+ * checkpoints: a link to another run, somebody's notes.  So nothing is removed through a link; of
+ * step-N goes what its manifest lists, of step-N.tmp, which only a write that did not end leaves,
+ * every file. */
 
-fv_status fv__ckpt_names(fv_buf *names, const char *dir, fv_err *e)
+static void unlink_in(const fv_env *env, const char *dir, const char *name)
 {
-    const fv_io *io = fv__io(names->env);
-    int rc = io->list ? io->list(io->self, dir, keep_name, names) : -ENOSYS;
-    if (!rc && !names->failed) return FV_OK;
-    fv__buf_free(names);
-    return rc ? failed(dir, "list", rc, e) : fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
+    const fv_io *io = fv__io(env);
+    char path[FV_PATH];
+    if (io->unlink_in)
+        io->unlink_in(io->self, dir, name);
+    else if (!fv__store_path(path, dir, name, NULL))
+        io->unlink(io->self, path);
 }
 
-/* Removes a directory and the files in it, the manifest first: from then on it does not exist. */
+static void unlink_listed(const fv_env *env, const char *dir, const fv_json *manifest)
+{
+    int files = fv_json_count(manifest, "files");
+    for (int i = 0; i < files; i++) {
+        char at[64];
+        snprintf(at, sizeof at, "files.%d.name", i);
+        const char *name = fv_json_text(manifest, at);
+        if (name && fv__ckpt_name_ok(name)) unlink_in(env, dir, name);
+    }
+}
+
+/* What fv__file_write leaves behind when it is interrupted; all: every name. */
+static void unlink_left(const fv_env *env, const char *dir, bool all)
+{
+    fv_buf names = {.env = env};
+    if (fv__ckpt_names(&names, dir, NULL)) return;
+    for (size_t at = 0; at < names.len; at += strlen(names.data + at) + 1)
+        if (all || fv__ends_with(names.data + at, ".tmp")) unlink_in(env, dir, names.data + at);
+    fv__buf_free(&names);
+}
+
+/* The manifest goes last, so that a removal that is interrupted can be taken up again; without one
+ * of its files the checkpoint does not verify, and so does not exist. */
 static fv_status remove_dir(const fv_env *env, const char *dir, fv_err *e)
 {
     const fv_io *io = fv__io(env);
-    fv_buf names = {.env = env};
     char path[FV_PATH];
-    fv_status st = fv__ckpt_names(&names, dir, e);
-    if (!st) st = fv__store_path(path, dir, FV_MANIFEST, e);
-    if (!st && fv__file_exists(env, path)) {
-        io->unlink(io->self, path);
+    bool part = fv__ends_with(dir, ".tmp");
+    fv_json *manifest;
+    if (io->read_link && io->read_link(io->self, dir, path, sizeof path) >= 0) {
+        int rc = io->unlink(io->self, dir);
+        return rc ? failed(dir, "remove", rc, e) : FV_OK;
+    }
+    fv_status st = fv__store_path(path, dir, FV_MANIFEST, e);
+    if (st) return st;
+    if (!part && !fv_json_open(&manifest, env, path, NULL)) {
+        unlink_listed(env, dir, manifest);
+        fv_json_close(manifest);
+        unlink_left(env, dir, false);
         io->sync_dir(io->self, dir);
+        unlink_in(env, dir, FV_MANIFEST);
     }
-    for (size_t at = 0; at < names.len && !st; at += strlen(names.data + at) + 1) {
-        st = fv__store_path(path, dir, names.data + at, e);
-        if (!st) io->unlink(io->self, path);
-    }
-    fv__buf_free(&names);
-    int rc = st ? 0 : io->rmdir(io->self, dir);
-    return rc ? failed(dir, "remove", rc, e) : st;
-}
-
-static fv_status make_dir(const fv_env *env, const char *path, fv_err *e)
-{
-    const fv_io *io = fv__io(env);
-    int rc = io->mkdir(io->self, path);
-    if (rc == -EEXIST) return FV_OK;
-    if (rc) return failed(path, "make", rc, e);
-    char parent[FV_PATH];
-    const char *slash = strrchr(path, '/');
-    snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    rc = io->sync_dir(io->self, *parent ? parent : "/");
-    return rc ? failed(path, "sync", rc, e) : FV_OK;
+    if (part) unlink_left(env, dir, true);
+    int rc = io->rmdir(io->self, dir);
+    return rc ? failed(dir, "remove", rc, e) : FV_OK;
 }
 
 /* ---- one checkpoint ---- */
 
+/* Gives a directory of which more is there than may be removed another name. */
+static fv_status put_aside(const fv_ckpt *c, const char *dir, fv_err *e)
+{
+    const fv_io *io = fv__io(c->env);
+    char aside[FV_PATH];
+    int rc = -EEXIST;
+    for (int i = 1; i < 100 && (rc == -EEXIST || rc == -ENOTEMPTY); i++) {
+        snprintf(aside, sizeof aside, "%.*s.damaged-%d", FV_PATH - 32, dir, i);
+        rc = io->rename(io->self, dir, aside);
+    }
+    return rc ? failed(dir, "put aside", rc, e) : FV_OK;
+}
+
 /* A leftover of the same name is in the way; one that verifies is somebody's work. */
 static fv_status clear_way(fv_ckpt *c, const char *final, fv_err *e)
 {
-    fv_err why;
-    if (fv__is_dir(c->env, final)) {
-        if (!fv__ckpt_verify(c->env, final, c->step, NULL, &why))
-            return fv_fail(e, FV_ESTATE, "%s: is already there", final);
-        fv_status st = remove_dir(c->env, final, e);
-        if (st) return st;
+    fv_path_kind kind;
+    fv_status st = fv__path_kind(&kind, c->env, final, e);
+    if (!st && kind != FV_PATH_ABSENT) {
+        fv_status broken = fv__ckpt_verify(c->env, final, c->step, NULL, e);
+        if (broken == FV_OK) return fv_fail(e, FV_ESTATE, "%s: is already there", final);
+        if (broken == FV_EIO || broken == FV_ENOMEM) return broken;
+        if (remove_dir(c->env, final, NULL)) st = put_aside(c, final, e);
     }
-    return fv__is_dir(c->env, c->dir) ? remove_dir(c->env, c->dir, e) : FV_OK;
+    if (!st) st = fv__path_kind(&kind, c->env, c->dir, e);
+    return !st && kind != FV_PATH_ABSENT ? remove_dir(c->env, c->dir, e) : st;
 }
 
 static fv_status begin(fv_ckpt *c, const char *root, const char *config, fv_err *e)
@@ -102,9 +130,9 @@ static fv_status begin(fv_ckpt *c, const char *root, const char *config, fv_err 
     fv_status st = fv__store_path(c->dir, root, name, e);
     name[n - 4] = 0;
     if (!st) st = fv__store_path(final, root, name, e);
-    if (!st) st = make_dir(c->env, root, e);
+    if (!st) st = fv__dir_make(c->env, root, e);
     if (!st) st = clear_way(c, final, e);
-    if (!st) st = make_dir(c->env, c->dir, e);
+    if (!st) st = fv__dir_make(c->env, c->dir, e);
     fv__buf_fmt(&c->manifest,
                 "{\n  \"format\": \"fovea checkpoint 1\",\n  \"step\": %lld,\n  \"config\": "
                 "\"%016llx\",\n  \"files\": [",

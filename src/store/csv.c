@@ -12,7 +12,7 @@
 
 typedef struct csv {
     const char *path, *at, *end;
-    float *out; /* NULL on the first walk */
+    float *out, *out_end; /* NULL on the first walk */
     int64_t line, rows, cols;
     bool nonfinite;
     fv_err *e;
@@ -65,6 +65,12 @@ static fv_digits shown(const char *s, size_t n)
     return d;
 }
 
+/* A large file is mapped, and another process may write into it between the walks. */
+static fv_status changed(const csv *c)
+{
+    return fv_fail(c->e, FV_EIO, "%s: it changed while it was read", c->path);
+}
+
 static fv_status number(csv *c, int64_t column)
 {
     const char *from = c->at;
@@ -82,7 +88,7 @@ static fv_status number(csv *c, int64_t column)
     if (n >= sizeof text || strlen(text) < n || !is_number(text))
         return fv_fail(c->e, FV_EFORMAT, "%s: line %lld, column %lld: \"%s\" is not a number",
                        where, (long long)c->line, (long long)column, shown(from, n).s);
-    float x = strtof(text, NULL);
+    float x = strtof(text, NULL);  /* in the C locale, which fv__csv_read sets */
     bool word = text[n - 1] > '9'; /* nan, inf and infinity end in a letter, and no number does */
     if (!isfinite(x) && !word)
         return fv_fail(c->e, FV_ENUMERIC, "%s: line %lld, column %lld: %s is beyond what f32 holds",
@@ -91,7 +97,9 @@ static fv_status number(csv *c, int64_t column)
         return fv_fail(c->e, FV_ENUMERIC,
                        "%s: line %lld, column %lld: %s, where a finite number must stand", where,
                        (long long)c->line, (long long)column, shown(from, n).s);
-    if (c->out) *c->out++ = x;
+    if (!c->out) return FV_OK;
+    if (c->out == c->out_end) return changed(c);
+    *c->out++ = x;
     return FV_OK;
 }
 
@@ -159,7 +167,9 @@ fv_status fv__csv_read(fv_array *a, const fv_file *f, const char *path, fv_array
     }
     if (!st) {
         c.out = a->data;
+        c.out_end = a->data + c.rows * c.cols;
         st = walk(&c, f);
+        if (!st && c.out != c.out_end) st = changed(&c);
     }
     fv__c_numbers_end(before);
     return st;

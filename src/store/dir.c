@@ -1,6 +1,7 @@
 /* dir.c - model directories as Hugging Face lays them out. */
 #include <stdio.h>
 
+#include "base/hub.h"
 #include "store.h"
 
 struct fv_dir {
@@ -9,6 +10,7 @@ struct fv_dir {
     fv_json *config, *generation;
 };
 
+const char *fv_dir_path(const fv_dir *d) { return d->path; }
 const fv_json *fv_dir_config(const fv_dir *d) { return d->config; }
 const fv_json *fv_dir_generation(const fv_dir *d) { return d->generation; }
 
@@ -25,11 +27,17 @@ bool fv_dir_file(const fv_dir *d, const char *name, char *out, size_t n)
 static fv_status read_configs(fv_dir *d, fv_err *e)
 {
     char path[FV_PATH];
-    if (!fv__is_dir(d->env, d->path)) return fv_fail(e, FV_EIO, "%s: not a directory", d->path);
-    if (!fv_dir_file(d, "config.json", path, sizeof path))
-        return fv_fail(e, FV_EIO, "%s: no config.json in it, so not the directory of a model",
-                       d->path);
-    fv_status st = fv_json_open(&d->config, d->env, path, e);
+    fv_path_kind kind;
+    fv_status st = fv__path_kind(&kind, d->env, d->path, e);
+    if (!st && kind != FV_PATH_DIR) st = fv_fail(e, FV_EIO, "%s: not a directory", d->path);
+    if (!st) st = fv__store_path(path, d->path, "config.json", e);
+    if (!st) st = fv__path_kind(&kind, d->env, path, e);
+    if (!st && kind == FV_PATH_ABSENT)
+        st = fv_fail(e, FV_EIO, "%s: no config.json in it, so not the directory of a model",
+                     d->path);
+    if (!st && kind != FV_PATH_FILE) /* a FIFO would be waited for */
+        st = fv_fail(e, FV_EIO, "%s: not a regular file", path);
+    if (!st) st = fv_json_open(&d->config, d->env, path, e);
     if (!st && fv_dir_file(d, "generation_config.json", path, sizeof path))
         st = fv_json_open(&d->generation, d->env, path, e);
     return st;
@@ -39,12 +47,14 @@ fv_status fv_dir_open(fv_dir **out, const fv_env *env, const char *path, fv_err 
 {
     fv_dir *d = fv__alloc(env, sizeof *d);
     *out = NULL;
+    char found[FV_PATH];
+    fv_status st = fv__hub_find(found, env, path, e);
     if (d) {
         d->env = env;
-        d->path = fv__strdup(env, path);
+        d->path = st ? NULL : fv__strdup(env, found);
     }
-    fv_status st = d && d->path ? read_configs(d, e)
-                                : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    if (!st)
+        st = d && d->path ? read_configs(d, e) : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     if (st)
         fv_dir_close(d);
     else

@@ -88,10 +88,7 @@ static const fv_field *find(const fv_field *table, const char *key)
  * limit. */
 static fv_digits digits(const fv_field *f, double x)
 {
-    locale_t before = fv__c_numbers();
-    fv_digits d = fv__digits(x, f->type == FV_FIELD_FLOAT && f->size == sizeof(float));
-    fv__c_numbers_end(before);
-    return d;
+    return fv__digits(x, f->type == FV_FIELD_FLOAT && f->size == sizeof(float));
 }
 
 static void add_range(fv_buf *b, const fv_field *f)
@@ -150,9 +147,7 @@ static bool parse_number(const fv_field *f, const char *s, double *x)
         return yes || no;
     }
     if (!*s || strspn(s, "+-.0123456789eE") != strlen(s)) return false;
-    locale_t before = fv__c_numbers();
-    *x = strtod(s, &end);
-    fv__c_numbers_end(before);
+    *x = fv__strtod(s, &end);
     return !*end && isfinite(*x) && (f->type == FV_FIELD_FLOAT || *x == floor(*x)) &&
            in_range(f, *x);
 }
@@ -261,19 +256,42 @@ static bool read_value(void *obj, const fv_field *f, const json_t *v)
     return true;
 }
 
-static bool harmless(const fv_key_rule *const *rules, const char *key, const json_t *v)
+/* How a key that is in no table is taken. */
+typedef enum verdict { REFUSED, HARMLESS, IGNORED } verdict;
+
+/* "=other": the value must be that of another key of the same object, whose alias this key is. */
+static bool rule_allows(const char *allowed, const json_t *object, const json_t *v)
 {
-    if (json_is_null(v)) return true;
+    if (!allowed) return true;
+    if (*allowed == '=') {
+        const json_t *other = json_object_get(object, allowed + 1);
+        return other && json_equal(other, v);
+    }
+    json_t *wanted = json_loads(allowed, JSON_DECODE_ANY, NULL);
+    bool same = wanted && json_equal(wanted, v);
+    json_decref(wanted);
+    return same;
+}
+
+/* A rule that names the key decides, whatever patterns say of it; members of objects ("a.b") match
+ * no pattern, as objects are only looked into where their members change the result. */
+static verdict judge(const fv_key_rule *const *rules, const json_t *object, const char *key,
+                     const json_t *v)
+{
+    bool named = false, matched = false;
+    if (json_is_null(v)) return HARMLESS;
     for (; rules && *rules; rules++)
         for (const fv_key_rule *r = *rules; r->key; r++) {
+            size_t n = strlen(r->key) - 1;
+            if (r->key[n] == '*') {
+                matched = matched || (!strncmp(r->key, key, n) && !strchr(key, '.'));
+                continue;
+            }
             if (strcmp(r->key, key)) continue;
-            if (!r->value) return true;
-            json_t *allowed = json_loads(r->value, JSON_DECODE_ANY, NULL);
-            bool same = allowed && json_equal(allowed, v);
-            json_decref(allowed);
-            if (same) return true;
+            named = true;
+            if (rule_allows(r->value, object, v)) return HARMLESS;
         }
-    return false;
+    return matched && !named ? IGNORED : REFUSED;
 }
 
 /* A key in no table: was it meant as one of ours, or is it something we do not have? */
@@ -311,13 +329,13 @@ static bool has_below(const fv_field *table, const char *key)
 }
 
 static void read_key(reading *r, void *obj, const fv_field *table, const fv_key_rule *const *rules,
-                     const char *key, json_t *v)
+                     const json_t *object, const char *key, json_t *v)
 {
     const fv_field *f = find(table, key);
     if (f && !json_is_null(v) && !read_value(obj, f, v)) problem(r, key, v, f, "");
     if (f) return;
     if (!json_is_object(v) || !has_below(table, key)) {
-        if (!harmless(rules, key, v)) unknown(r, table, key, v);
+        if (judge(rules, object, key, v) == REFUSED) unknown(r, table, key, v);
         return;
     }
     const char *name;
@@ -326,7 +344,7 @@ static void read_key(reading *r, void *obj, const fv_field *table, const fv_key_
     {
         char key_path[256];
         if (snprintf(key_path, sizeof key_path, "%s.%s", key, name) < (int)sizeof key_path)
-            read_key(r, obj, table, rules, key_path, member);
+            read_key(r, obj, table, rules, v, key_path, member);
         else
             problem(r, key, member, NULL, " has too long a key");
     }
@@ -341,8 +359,22 @@ fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, con
     fv_fields_default(obj, table);
     if (!json_is_object(object))
         return fv_fail(e, FV_EFORMAT, "%s: %s: not an object", j->name, at);
-    json_object_foreach(object, key, v) read_key(&r, obj, table, rules, key, v);
+    json_object_foreach(object, key, v) read_key(&r, obj, table, rules, object, key, v);
     return report(&r, e);
+}
+
+void fv_fields_ignored(const fv_field *table, const fv_json *j, const char *at,
+                       const fv_key_rule *const *rules, void (*each)(void *user, const char *key),
+                       void *user)
+{
+    json_t *object = fv__json_at(j, at), *v;
+    const char *key;
+    if (!json_is_object(object)) return;
+    json_object_foreach(object, key, v)
+    {
+        bool ours = find(table, key) || (json_is_object(v) && has_below(table, key));
+        if (!ours && judge(rules, object, key, v) == IGNORED) each(user, key);
+    }
 }
 
 /* ---- to JSON ---- */
@@ -350,10 +382,7 @@ fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, con
 /* The shortest double that reads back as this float: 0.1f is written as 0.1. */
 static double tidy(const fv_field *f, double x)
 {
-    locale_t before = fv__c_numbers();
-    double y = strtod(fv__digits(x, f->size == sizeof(float)).s, NULL);
-    fv__c_numbers_end(before);
-    return y;
+    return fv__strtod(fv__digits(x, f->size == sizeof(float)).s, NULL);
 }
 
 static json_t *split_words(const char *s)
@@ -462,6 +491,7 @@ void fv_fields_help(const fv_field *table, void (*line)(void *user, const char *
                         f->type == FV_FIELD_BOOL ? (f->normal != 0 ? "true" : "false")
                         : in_range(f, f->normal) ? digits(f, f->normal).s
                                                  : "none");
+        if (f->flags & FV_ON_RESUME) fv__buf_str(&b, ", may change on --resume");
         if (b.data) line(user, b.data);
         fv__buf_free(&b);
     }

@@ -151,9 +151,7 @@ static void print_text(fv_buf *b, const char *s)
 /* A real stays one: 1.0 is not 1. */
 static void print_real(fv_buf *b, double x)
 {
-    locale_t before = fv__c_numbers();
     fv_digits d = fv__digits(x, false);
-    fv__c_numbers_end(before);
     fv__buf_str(b, d.s);
     if (!strpbrk(d.s, ".en")) fv__buf_str(b, ".0");
 }

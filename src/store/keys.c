@@ -1,13 +1,42 @@
 /* keys.c - keys that any Hugging Face config.json may have beside those of its family.
  *
- * Either they say nothing about what the network computes, or they do and are harmless at one value
- * only: what transformers writes when nobody asked for more. */
+ * transformers keeps every key of a config.json and reads the few that its class knows, so a file
+ * may hold anything: what a trainer noted, what a version of ten years ago wrote, what another tool
+ * needs.  A key that nothing here names is therefore ignored, as it is there ("*" at the end of the
+ * list; fv_fields_ignored tells which ones).  The danger of that is a key which transformers does
+ * read and this build does not: those are named, with the one value that leaves the network as it
+ * is, and refused at any other.  Keys that a family reads differently stand in the family's list.
+ *
+ * The alternative, a list of all harmless keys, refused one published model in five. */
 #include "fovea/store.h"
 
 const fv_key_rule fv_keys_common[] = {
-    /* where it came from */
+    /* keys of transformers' base class that change what a network computes */
+    {"add_cross_attention", "false"},
+    {"is_decoder", "false"},
+    {"pruned_heads", "{}"},
+    {"tie_encoder_decoder", "false"},
+    {"cross_attention_hidden_size", "0"},
+    /* rotary embeddings of several axes (Qwen2-VL) */
+    {"use_mrope", "false"},
+    /* other names of a family's own keys (transformers' attribute_map), which would override them */
+    {"head_dim", "=d_kv"},
+    {"hidden_size", "=d_model"},
+    {"hidden_size", "=dim"},
+    {"hidden_size", "=n_embd"},
+    {"max_position_embeddings", "=n_positions"},
+    {"num_attention_heads", "=encoder_attention_heads"},
+    {"num_attention_heads", "=n_head"},
+    {"num_attention_heads", "=n_heads"},
+    {"num_attention_heads", "=num_heads"},
+    {"num_hidden_layers", "=n_layer"},
+    {"num_hidden_layers", "=n_layers"},
+    {"num_hidden_layers", "=num_layers"},
+    {"rope_theta", "=global_rope_theta"},
+    /* where the model came from */
     {"_name_or_path", NULL},
     {"_commit_hash", NULL},
+    {"_attn_implementation", NULL}, /* which kernel computes the attention, not what it computes */
     {"_attn_implementation_autoset", NULL},
     {"architectures", NULL},
     {"auto_map", NULL},
@@ -23,8 +52,8 @@ const fv_key_rule fv_keys_common[] = {
     {"torch_dtype", NULL},
     {"transformers_version", NULL},
     {"quantization_config", NULL}, /* looked at where a model is opened */
-    {"use_bfloat16", "false"},
-    {"torchscript", "false"},
+    {"use_bfloat16", NULL},        /* of TensorFlow's classes, as the next but one */
+    {"torchscript", NULL},         /* tied weights are copied for the tracer: the same numbers */
     {"tf_legacy_loss", NULL},
     /* what the caller of transformers gets back, and how training went */
     {"chunk_size_feed_forward", NULL},
@@ -33,8 +62,23 @@ const fv_key_rule fv_keys_common[] = {
     {"initializer_range", NULL},
     {"output_attentions", NULL},
     {"output_hidden_states", NULL},
+    {"output_past", NULL}, /* the name of use_cache until 2020 */
     {"return_dict", NULL},
     {"use_cache", NULL},
+    {"use_return_dict", NULL},
+    /* written by old versions, by TPU runs and by other tools */
+    {"_num_labels", NULL}, /* id2label counts */
+    {"adapters", NULL},
+    {"eos_token_ids", NULL}, /* XLM's, of 2019; eos_token_id counts */
+    {"is_llama_config", NULL},
+    {"language", NULL},
+    {"n_special", NULL},
+    {"name", NULL},
+    {"predict_special_tokens", NULL},
+    {"sbert_ce_default_activation_function", NULL}, /* read by the cross-encoder's caller */
+    {"sentence_transformers", NULL},
+    {"transformers.js_config", NULL},
+    {"xla_device", NULL},
     /* generation, which generation_config.json and the command line decide */
     {"bad_words_ids", NULL},
     {"bos_token_id", NULL},
@@ -67,10 +111,7 @@ const fv_key_rule fv_keys_common[] = {
     {"top_k", NULL},
     {"top_p", NULL},
     {"typical_p", NULL},
-    /* what would change the result */
-    {"add_cross_attention", "false"},
-    {"is_decoder", "false"},
-    {"pruned_heads", "{}"},
-    {"tie_encoder_decoder", "false"},
+    /* everything else */
+    {"*", NULL},
     {0},
 };

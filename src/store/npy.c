@@ -199,7 +199,7 @@ fv_status fv__npy_read(fv_array *a, const fv_file *f, const char *path, fv_err *
                                               : fv__convert(a->data, FV_F32, src, h.kind, n);
     if (done < n)
         return fv_fail(e, FV_ENUMERIC, "%s: the %s at %s cannot be held in f32", path, a->stored,
-                       fv__place(&a->shape, done).s);
+                       fv__element(&a->shape, done).s);
     return FV_OK;
 }
 

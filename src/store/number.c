@@ -2,8 +2,6 @@
 #include "number.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "files are little endian, and so must the machine be");
@@ -302,34 +300,4 @@ int64_t fv__convert(void *dst, fv_dtype to, const void *src, fv_kind k, int64_t 
         if (done < m) return i + done;
     }
     return n;
-}
-
-/* ---- text ---- */
-
-/* The C locale is a static object of the C library: nothing is allocated, and 0 would leave the
- * locale as it is. */
-locale_t fv__c_numbers(void)
-{
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    return c ? uselocale(c) : (locale_t)0;
-}
-
-void fv__c_numbers_end(locale_t before)
-{
-    if (before) uselocale(before);
-}
-
-fv_digits fv__digits(double x, bool single)
-{
-    fv_digits d;
-    int most = single ? 9 : 17;
-    if (!isfinite(x)) {
-        snprintf(d.s, sizeof d.s, "%s", isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
-        return d;
-    }
-    for (int p = single ? 6 : 15; p <= most; p++) {
-        snprintf(d.s, sizeof d.s, "%.*g", p, x);
-        if (single ? strtof(d.s, NULL) == (float)x : strtod(d.s, NULL) == x) break;
-    }
-    return d;
 }

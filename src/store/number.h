@@ -2,9 +2,8 @@
 #ifndef FV_STORE_NUMBER_H
 #define FV_STORE_NUMBER_H
 
-#include <locale.h>
-
 #include "base/base.h"
+#include "base/decimal.h"
 #include "fovea/device.h"
 
 typedef enum fv_kind {
@@ -56,16 +55,5 @@ bool fv__kind_bytes(uint64_t *bytes, fv_kind k, uint64_t n);
  * beyond the range, an integer that would be rounded.  NaN and infinity pass.  A float has no place
  * in i32 or u8.  k must be readable. */
 int64_t fv__convert(void *dst, fv_dtype to, const void *src, fv_kind k, int64_t n);
-
-/* Numbers in text are written with '.', whatever the program's locale: between these two printf and
- * strtof agree. */
-locale_t fv__c_numbers(void);
-void fv__c_numbers_end(locale_t before);
-
-/* The shortest decimal that reads back as the same double (as the same float, when it is one). */
-typedef struct fv_digits {
-    char s[40];
-} fv_digits;
-fv_digits fv__digits(double x, bool single);
 
 #endif

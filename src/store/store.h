@@ -7,6 +7,7 @@
 
 /* dir/name */
 fv_status fv__store_path(char out[FV_PATH], const char *dir, const char *name, fv_err *e);
+/* false also where that cannot be told: for callers that open the path next, or need not know */
 bool fv__is_dir(const fv_env *env, const char *path);
 bool fv__ends_with(const char *s, const char *end);
 /* What config.json says of the weights' dtype, where it says anything: others load them as that. */

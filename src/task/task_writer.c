@@ -99,9 +99,9 @@ static fv_status open_all(fv_writer *w, const char *dir, fv_writer_opt o, fv_err
     fv_model_opt how = {.serve = true, .weights = o.weights, .widen = o.widen};
     fv_status st = fv_dir_open(&w->dir, env, dir, e);
     if (!st) st = open_both(w, dir, how, e);
-    if (!st) st = fv_gen_open(&w->gen, env, dir, o.task, e);
+    if (!st) st = fv_gen_config_open(&w->config, env, dir, o.task, e);
     if (st) return st;
-    w->has_gen = true;
+    w->gen = *fv_gen_config_options(w->config);
     const fv_family *f = fv_model_family(w->model);
     w->encoder = f->begin != NULL;
     if (fv_json_number(fv_dir_config(w->dir), "bos_token_id", &begin)) w->begin = (int32_t)begin;
@@ -120,7 +120,7 @@ fv_status fv_writer_open(fv_writer *w, fv_device *d, const char *dir, fv_writer_
 
 void fv_writer_close(fv_writer *w)
 {
-    if (w->has_gen) fv_gen_close(&w->gen);
+    fv_gen_config_close(w->config);
     fv_model_free(w->model);
     fv_encoding_free(w->enc);
     fv_tok_close(w->tok);

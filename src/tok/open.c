@@ -1,4 +1,5 @@
 /* open.c - fv_tok_open: which file a path means. */
+#include "base/hub.h"
 #include "open.h"
 
 static bool blank(char c) { return c == ' ' || (c >= 9 && c <= 13); }
@@ -6,6 +7,7 @@ static bool blank(char c) { return c == ' ' || (c >= 9 && c <= 13); }
 static fv_status load_bytes(fv_tok *t, const char *data, size_t n, const char *name, fv_err *e)
 {
     size_t i = 0;
+    if (fv__is_lfs_pointer(data, n)) return fv_fail(e, FV_EFORMAT, "%s: " FV_LFS_SENTENCE, name);
     while (i < n && blank(data[i])) i++;
     /* A SentencePiece model starts with the tag of its first piece, 0x0A, which is a line feed too;
      * JSON goes on with {. */
@@ -65,13 +67,24 @@ static fv_status finish(fv_tok **out, fv_tok *t, fv_status st, const char *name,
     return st;
 }
 
+/* A file that is there only as path.gz is found when it is opened. */
+static fv_status find(char found[FV_PATH], const fv_env *env, const char *path, fv_err *e)
+{
+    if (!fv__packed_exists(env, path)) return fv__hub_find(found, env, path, e);
+    memcpy(found, path, strlen(path) + 1);
+    return FV_OK;
+}
+
 fv_status fv_tok_open(fv_tok **out, const fv_env *env, const char *path, fv_err *e)
 {
     *out = NULL;
+    char found[FV_PATH];
     if (!path || strlen(path) > FV__MAX_PATH - 64)
         return fv_fail(e, FV_EARG, "no path, or one that is too long");
+    fv_status st = find(found, env, path, e);
+    if (st != FV_OK) return st;
     fv_tok *t = fv__tok_new(env, e);
-    return t ? finish(out, t, load_path(t, path, e), path, e) : FV_ENOMEM;
+    return t ? finish(out, t, load_path(t, found, e), found, e) : FV_ENOMEM;
 }
 
 fv_status fv_tok_read(fv_tok **out, const fv_env *env, const void *data, size_t n, const char *name,

@@ -1,21 +1,11 @@
-/* regex.c - patterns of tokenizer files, run by PCRE2.
- *
- * They are written for Oniguruma with Ruby's rules.  What means the same there and here passes; \s,
- * \w and \d are spelled out, because the two engines differ on a few characters; what would mean
- * something else is refused. */
+/* regex.c - patterns of tokenizer files, run by PCRE2 with limits on time and memory. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdio.h>
 
+#include "oniguruma.h"
 #include "work.h"
 
-#define SPACES                                                                                     \
-    "\\t-\\r\\x20\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}"   \
-    "\\x{3000}"
-#define WORDS                                                                                      \
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}\\x{24B6}-\\x{24E9}\\x{" \
-    "1F130}-\\x{1F149}\\x{1F150}-"                                                                 \
-    "\\x{1F169}\\x{1F170}-\\x{1F189}"
 #define MAX_PATTERN 16384
 #define STEP_LIMIT 4000000
 
@@ -35,109 +25,6 @@ static void lib_free(void *block, void *env)
     if (!block) return;
     size_t *p = (size_t *)(void *)((char *)block - 16);
     fv__free(env, p, *p);
-}
-
-/* ---- translation ---- */
-
-typedef struct reader {
-    const char *s;
-    size_t n, i;
-    bool in_class;
-    fv_buf out;
-    const char *refused;
-} reader;
-
-static void escape(reader *r)
-{
-    if (r->i + 1 >= r->n) {
-        r->refused = "a \\ at the end";
-        return;
-    }
-    char k = r->s[r->i + 1];
-    r->i += 2;
-    bool in = r->in_class;
-    switch (k) {
-    case 's': fv__buf_str(&r->out, in ? SPACES : "[" SPACES "]"); return;
-    /* in a class: differs on U+180E alone */
-    case 'S': fv__buf_str(&r->out, in ? "\\S" : "[^" SPACES "]"); return;
-    case 'w': fv__buf_str(&r->out, in ? WORDS : "[" WORDS "]"); return;
-    case 'W':
-        if (in)
-            r->refused = "\\W in a class";
-        else
-            fv__buf_str(&r->out, "[^" WORDS "]");
-        return;
-    case 'd': fv__buf_str(&r->out, "\\p{Nd}"); return;
-    case 'D': fv__buf_str(&r->out, "\\P{Nd}"); return;
-    case 'u':
-        if (r->n - r->i < 4) {
-            r->refused = "\\u without four digits";
-            return;
-        }
-        fv__buf_fmt(&r->out, "\\x{%.4s}", r->s + r->i);
-        r->i += 4;
-        return;
-    case 'p':
-    case 'P':
-    case 'x':
-    case 'n':
-    case 'r':
-    case 't':
-    case 'f':
-    case 'v':
-    case 'A':
-    case 'z':
-    case 'Z': break;
-    default:
-        if ((k >= '0' && k <= '9') || (k >= 'a' && k <= 'z') || (k >= 'A' && k <= 'Z'))
-            r->refused = "an escape that is not known";
-    }
-    if (k == 'v') /* a class of line ends in PCRE2 */
-        fv__buf_str(&r->out, "\\x0B");
-    else
-        fv__buf_fmt(&r->out, "\\%c", k);
-}
-
-/* Groups that mean the same in both: (...), (?:, (?=, (?!, (?>, (?<=, (?<!, and the flag i. */
-static void group(reader *r)
-{
-    const char *s = r->s + r->i;
-    size_t left = r->n - r->i;
-    if (left < 3 || s[1] != '?') {
-        if (left >= 2 && s[1] == '*') r->refused = "a group that starts with *";
-        return;
-    }
-    char k = s[2], after = left > 3 ? s[3] : 0;
-    bool same = k == ':' || k == '=' || k == '!' || k == '>' ||
-                (k == '<' && (after == '=' || after == '!')) ||
-                (k == 'i' && (after == ':' || after == ')')) || (k == '-' && after == 'i');
-    if (!same) r->refused = "a group of an unknown kind";
-}
-
-static void translate(reader *r)
-{
-    bool first = false; /* just after [ or [^, where ] is a character */
-    while (r->i < r->n && !r->refused && !r->out.failed) {
-        char k = r->s[r->i];
-        if (k == '\\') {
-            escape(r);
-            first = false;
-            continue;
-        }
-        if (r->in_class) {
-            if (k == '[') r->refused = "a class in a class";
-            if (k == '&' && r->i + 1 < r->n && r->s[r->i + 1] == '&')
-                r->refused = "an intersection of classes";
-            if (k == ']' && !first) r->in_class = false;
-            first = first && k == '^';
-        } else if (k == '[') {
-            r->in_class = first = true;
-        } else if (k == '(') {
-            group(r);
-        }
-        fv__buf_add(&r->out, &k, 1);
-        r->i++;
-    }
 }
 
 /* ---- compiling ---- */
@@ -170,6 +57,20 @@ static void *compile(fv_buf *text, const fv_env *env, char *why, size_t size, bo
     return NULL;
 }
 
+/* Asked of PCRE2 itself, whose Unicode tables differ between versions. */
+static bool is_script(const char *name, size_t n)
+{
+    char pattern[64];
+    int number;
+    PCRE2_SIZE at;
+    int len = snprintf(pattern, sizeof pattern, "\\p{sc:%.*s}", (int)n, name);
+    if (len < 0 || (size_t)len >= sizeof pattern) return false;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, (PCRE2_SIZE)len, PCRE2_UTF, &number, &at,
+                                     NULL);
+    pcre2_code_free(code);
+    return code != NULL;
+}
+
 bool fv__pattern_compile(fv__pattern *p, const fv_env *env, char *why, size_t why_size,
                          bool *no_memory)
 {
@@ -179,15 +80,17 @@ bool fv__pattern_compile(fv__pattern *p, const fv_env *env, char *why, size_t wh
         snprintf(why, why_size, "the regex has more than %d bytes", MAX_PATTERN);
         return false;
     }
-    reader r = {.s = p->text.s, .n = p->text.n, .out = {.env = env}};
-    translate(&r);
-    if (r.refused)
-        snprintf(why, why_size, "regex: %s is not implemented (byte %zu)", r.refused, r.i);
-    else if (r.out.failed)
+    fv_buf text = {.env = env};
+    const char *refused;
+    size_t at;
+    fv__oniguruma(&text, p->text.s, p->text.n, is_script, &refused, &at);
+    if (refused)
+        snprintf(why, why_size, "regex: %s is not implemented (byte %zu)", refused, at);
+    else if (text.failed)
         *no_memory = true;
     else
-        p->code = compile(&r.out, env, why, why_size, no_memory);
-    fv__buf_free(&r.out);
+        p->code = compile(&text, env, why, why_size, no_memory);
+    fv__buf_free(&text);
     return p->code != NULL;
 }
 

@@ -3,6 +3,7 @@
  * best[i] is the best way to cover the first i bytes; from each character start that is reached,
  * the trie gives all tokens that go on from there.  A character no token covers alone costs
  * unk_score. */
+#include <float.h>
 #include <math.h>
 
 #include "work.h"
@@ -38,11 +39,13 @@ bool fv__unigram_finish(fv__model *m, fv__pool *p, const uint8_t *types)
     double least, most;
     bool ok = keys && ids;
     score_bounds(m, types, &least, &most);
+    /* SentencePiece looks for the greatest score from FLT_MIN up, and logarithms of probabilities
+     * are below it: in practice a user-defined symbol costs 0.1, whatever its length */
+    float best = fmaxf((float)most, FLT_MIN);
     for (int32_t id = 0; ok && id < m->vocab.size; id++) {
         fv__str s = fv__vocab_str(&m->vocab, id);
         if (!s.n || !takes_part(types, id)) continue;
-        if (types && types[id] == FV__SPM_USER)
-            m->scores[id] = (float)((float)s.n * (float)most) - 0.1;
+        if (types && types[id] == FV__SPM_USER) m->scores[id] = (float)((float)s.n * best) - 0.1;
         keys[k] = s;
         ids[k++] = id;
     }

@@ -72,6 +72,8 @@ struct fv__work {
 bool fv__want(fv__work *w, void **p, size_t *cap, size_t n, size_t size);
 /* A token for [a, b) of the current text. */
 bool fv__emit(fv__work *w, int32_t id, uint32_t a, uint32_t b);
+/* One for an added token, found at [a, b) of text. */
+bool fv__emit_added(fv__work *w, const fv__added *added, const fv__text *text, size_t a, size_t b);
 bool fv__no_memory(fv__work *w);
 bool fv__add_piece(fv__work *w, size_t a, size_t b);
 /* The tokens of one text, into sink; false fills w->err. */

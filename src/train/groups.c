@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "base/decimal.h"
 
 /* Goes on from the last '*' whenever the rest does not fit: earlier ones need no second try. */
 bool fv__name_matches(const char *pattern, size_t n, const char *name)
@@ -132,7 +133,7 @@ static fv_status by_name(float *scale, const fv_params *p, const char *list, fv_
     while (next_word(&list, &word, &n)) {
         const char *equals = memchr(word, '=', n);
         char *end = NULL;
-        double x = equals ? strtod(equals + 1, &end) : -1;
+        double x = equals ? fv__strtod(equals + 1, &end) : -1;
         if (!equals || end != word + n || !(x >= 0 && x <= 1e6))
             return fv_fail(e, FV_EARG, "lr_scale: expected pattern=factor, found \"%.*s\"", (int)n,
                            word);

@@ -12,6 +12,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "store/checkpoint.h"
+
 fv_status fv__run_join(char out[FV_PATH], const char *dir, const char *name, fv_err *e)
 {
     int n = snprintf(out, FV_PATH, "%s/%s", dir, name);
@@ -43,12 +45,37 @@ fv_status fv__run_log(fv_run *r, const fv_train_job *job, const fv_train_state *
 
 /* ---- models ---- */
 
+/* An update can overflow a parameter although its own loss and gradient were finite.  Such a model
+ * must not replace a good one. */
+static fv_status check_finite(const fv_train_job *job, fv_err *e)
+{
+    const fv_env *env = fv_device_env(job->device);
+    fv_params *p = fv_model_params(job->model);
+    float *host = NULL;
+    size_t bytes = 0;
+    fv_status st = FV_OK;
+    for (int i = 0; !st && i < fv_params_count(p); i++) {
+        const fv_tensor *t = fv_params_at(p, i);
+        int64_t n = fv_len(t), k = 0;
+        void *grown = host;
+        if (!fv__grow(env, &grown, &bytes, (size_t)n * sizeof *host + 1))
+            st = fv_fail(e, FV_ENOMEM, "saving: out of memory");
+        host = grown;
+        if (!st) st = fv_params_get(p, t, host, n, e);
+        while (!st && k < n && isfinite(host[k])) k++;
+        if (!st && k < n)
+            st = fv_fail(e, FV_ENUMERIC, "parameter %s is not finite after the update; not saved",
+                         t->name);
+    }
+    fv__free(env, host, bytes);
+    return st;
+}
+
 static fv_status write_model(const fv_train_job *job, const char *dir, fv_err *e)
 {
-    char path[FV_PATH];
-    fv_status st = fv_model_save(job->model, dir, FV_F32, e);
-    if (!st) st = fv__run_join(path, dir, "tokenizer.json", e);
-    if (!st && job->tok) st = fv_tok_save(job->tok, path, e);
+    fv_status st = check_finite(job, e);
+    if (!st) st = fv_model_save(job->model, dir, FV_F32, e);
+    if (!st && job->processor) st = fv_processor_save(job->processor, dir, e);
     return st || !job->extra ? st : job->extra(job->extra_user, dir, e);
 }
 
@@ -79,6 +106,7 @@ static void state_text(fv_buf *b, const fv_train_state *s, const fv_train_opt *o
         (long long)s->worse);
     fv__buf_fmt(b, ", \"batch_tokens\": %lld, \"batch_rows\": %lld", (long long)o->batch_tokens,
                 (long long)o->batch_rows);
+    if (isfinite(s->loss)) fv__buf_fmt(b, ", \"loss\": %.17g", s->loss);
     if (isfinite(s->best)) fv__buf_fmt(b, ", \"best\": %.17g", s->best);
     if (isfinite(s->valid)) fv__buf_fmt(b, ", \"valid\": %.17g", s->valid);
     if (isfinite(s->metric)) fv__buf_fmt(b, ", \"metric\": %.17g", s->metric);
@@ -123,12 +151,35 @@ static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job,
     return st;
 }
 
+/* Checkpoints that only interruptions made: they do not take the place of one that will be
+ * averaged. */
+typedef struct extras {
+    const fv_run *run;
+    int n;
+} extras;
+
+static void count_extra(void *user, const char *name)
+{
+    extras *x = user;
+    bool part;
+    int64_t step = fv__ckpt_step(name, &part);
+    x->n += step >= 0 && !part && !fv__run_regular(x->run, step);
+}
+
+static int to_keep(fv_run *r, const fv_train_opt *o)
+{
+    const fv_io *io = fv__io(r->env);
+    extras x = {.run = r};
+    if (o->result != FV_RESULT_AVERAGE) return (int)o->keep;
+    if (io->list) io->list(io->self, r->checkpoints, count_extra, &x);
+    return (int)(o->average > o->keep ? o->average : o->keep) + x.n;
+}
+
 fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const fv_train_state *s,
                        fv_err *e)
 {
     fv_ckpt *k = NULL;
-    const fv_train_opt *o = &job->opt;
-    int keep = (int)(o->result == FV_RESULT_AVERAGE && o->average > o->keep ? o->average : o->keep);
+    int keep = to_keep(r, &job->opt);
     fv_status st = fv_ckpt_begin(&k, r->env, r->checkpoints, s->step, job->config, e);
     if (st) return st;
     st = fill_checkpoint(r, k, job, adam, s, e);
@@ -170,6 +221,7 @@ static fv_status read_state(fv_train_state *s, const fv_train_job *job, const fv
             st = fv_fail(e, FV_EFORMAT, "%s: %s is missing", path, keys[i]);
     s->step = (int64_t)n[0], s->epoch = (int64_t)n[1], s->batch = (int64_t)n[2],
     s->best_step = (int64_t)n[3], s->worse = (int64_t)n[4];
+    fv_json_number(j, "loss", &s->loss);
     fv_json_number(j, "best", &s->best);
     fv_json_number(j, "valid", &s->valid);
     fv_json_number(j, "metric", &s->metric);
@@ -214,6 +266,12 @@ static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_tr
     if (!st) st = fv__run_join(path, found.dir, "state.json", e);
     if (!st) st = read_state(s, job, r->env, path, e);
     r->last = s->step;
+    if (!st && job->on_message) {
+        char text[FV_PATH + 64];
+        snprintf(text, sizeof text, "resuming after update %lld of %lld, from %s",
+                 (long long)s->step, (long long)job->opt.updates, found.dir);
+        job->on_message(job->user, text);
+    }
     return st;
 }
 

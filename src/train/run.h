@@ -32,13 +32,16 @@ fv_status fv__run_best(fv_run *r, const fv_train_job *job, fv_err *e);
 fv_status fv__run_finish(fv_run *r, const fv_train_job *job, fv_adam *adam, bool whole, fv_err *e);
 int64_t fv__run_last(const fv_run *r);
 
-/* ---- for result.c ---- */
+/* ---- for average.c ---- */
 
 fv_status fv__run_join(char out[FV_PATH], const char *dir, const char *name, fv_err *e);
 /* Fills the parameters from a model's directory. */
 fv_status fv__run_params(const fv_run *r, const char *dir, fv_err *e);
-/* Puts the mean of the newest n checkpoints, or of as many as there are, in the parameters'
- * place. */
+/* Whether every run with these options has a checkpoint of this update, however often it was
+ * interrupted; the last one aside. */
+bool fv__run_regular(const fv_run *r, int64_t step);
+/* Replaces the parameters by the mean of the newest n such checkpoints, or of as many as there
+ * are. */
 fv_status fv__run_average(fv_run *r, int64_t n, fv_err *e);
 
 #endif

@@ -1,4 +1,8 @@
-/* schedule.c - the options of training, and the learning rate they ask for. */
+/* schedule.c - the options of training, and the learning rate they ask for.
+ *
+ * A resumed run may change how long it trains, how often it reports and saves, what it keeps, and
+ * how much it computes at a time (one that did not fit its device goes on with smaller batches);
+ * all else would make it another run. */
 #include <math.h>
 #include <stddef.h>
 
@@ -10,11 +14,13 @@ static const char *const dtypes[] = {"f32", "bf16", NULL};
 static const char *const judges[] = {"loss", "metric", NULL};
 
 const fv_field fv_train_fields[] = {
-    FV_INT(fv_train_opt, updates, 1, 10000, 1e12, "updates of the parameters in all"),
-    FV_INT(fv_train_opt, batch_tokens, 1, 4096, 1e9, "padded tokens of a batch, each side"),
+    FV_INT(fv_train_opt, updates, 1, 10000, 1e12, "updates of the parameters in all", FV_ON_RESUME),
+    FV_INT(fv_train_opt, batch_tokens, 1, 4096, 1e9, "padded tokens of a batch, each side",
+           FV_ON_RESUME),
     FV_INT(fv_train_opt, batch_rows, 0, 0, 1e6,
-           "examples of a batch; 0: as many as its tokens allow"),
-    FV_INT(fv_train_opt, accumulate, 1, 1, 65536, "batches whose gradients make one update"),
+           "examples of a batch; 0: as many as its tokens allow", FV_ON_RESUME),
+    FV_INT(fv_train_opt, accumulate, 1, 1, 65536, "batches whose gradients make one update",
+           FV_ON_RESUME),
     FV_FLOAT(fv_train_opt, lr, 0, 5e-4, 100, "highest learning rate"),
     FV_FLOAT(fv_train_opt, lr_min, 0, 0, 100, "learning rate at which cosine and linear end"),
     FV_CHOICE(fv_train_opt, schedule, 0, schedules, "how it falls after the warm-up"),
@@ -25,31 +31,37 @@ const fv_field fv_train_fields[] = {
     FV_TEXT(fv_train_opt, freeze, "", "names that are not trained: \"model.encoder.* *.bias\""),
     FV_FLOAT(fv_train_opt, beta1, 0, 0.9, 0.99999, "decay of the mean gradient"),
     FV_FLOAT(fv_train_opt, beta2, 0, 0.98, 0.99999999, "decay of the mean square"),
-    FV_FLOAT(fv_train_opt, eps, 0, 1e-9, 1, "added to its root"),
+    FV_FLOAT(fv_train_opt, eps, 1e-30, 1e-9, 1,
+             "added to its root, so that nothing is divided by 0"),
     FV_FLOAT(fv_train_opt, decay, 0, 0, 10, "weight decay, apart from the gradient (AdamW)"),
     FV_FLOAT(fv_train_opt, clip, 0, 1, 1e9, "greatest norm of the gradient; 0: no limit"),
     FV_FLOAT(fv_train_opt, smooth, 0, 0, 0.999, "label smoothing"),
     FV_CHOICE(fv_train_opt, dtype, 0, dtypes,
               "of parameters and arithmetic; bf16 keeps f32 master weights"),
     FV_BOOL(fv_train_opt, recompute, false,
-            "keep only what enters each layer and compute the rest again: less memory"),
+            "keep only what enters each layer and compute the rest again: less memory",
+            FV_ON_RESUME),
     FV_INT(fv_train_opt, seed, 0, 1, 9e15, "of parameters, dropout and the order of the data"),
-    FV_INT(fv_train_opt, prefetch, 0, 4, 1024, "batches made ahead by a thread; 0: no thread"),
-    FV_INT(fv_train_opt, log_every, 1, 50, 1e9, "updates between lines of train.jsonl"),
+    FV_INT(fv_train_opt, prefetch, 0, 4, 1024, "batches made ahead by a thread; 0: no thread",
+           FV_ON_RESUME),
+    FV_INT(fv_train_opt, log_every, 1, 50, 1e9, "updates between lines of train.jsonl",
+           FV_ON_RESUME),
     FV_INT(fv_train_opt, eval_every, 0, 500, 1e12,
-           "updates between evaluations; 0: only at the end"),
+           "updates between evaluations; 0: only at the end", FV_ON_RESUME),
     FV_INT(fv_train_opt, save_every, 0, 1000, 1e12,
-           "updates between checkpoints; 0: only at the end"),
-    FV_INT(fv_train_opt, keep, 1, 3, 1000, "checkpoints kept"),
-    FV_CHOICE(fv_train_opt, best_by, 0, judges, "what makes an evaluation the best"),
+           "updates between checkpoints; 0: only at the end", FV_ON_RESUME),
+    FV_INT(fv_train_opt, keep, 1, 3, 1000, "checkpoints kept", FV_ON_RESUME),
+    FV_CHOICE(fv_train_opt, best_by, 0, judges, "what makes an evaluation the best", FV_ON_RESUME),
     FV_INT(fv_train_opt, patience, 0, 0, 1e6,
-           "stop after so many evaluations without a new best; 0: never"),
+           "stop after so many evaluations without a new best; 0: never", FV_ON_RESUME),
     FV_INT(fv_train_opt, bleu, 0, 0, 1e6,
-           "validation sentences translated at each evaluation for BLEU; 0: none"),
+           "validation sentences translated at each evaluation for BLEU; 0: none", FV_ON_RESUME),
     FV_FLOAT(fv_train_opt, ema, 0, 0, 0.999999,
              "decay of a moving average of the parameters; 0: none"),
-    FV_CHOICE(fv_train_opt, result, 0, results, "which parameters the model gets in the end"),
-    FV_INT(fv_train_opt, average, 1, 10, 1000, "checkpoints whose mean is the result \"average\""),
+    FV_CHOICE(fv_train_opt, result, 0, results, "which parameters the model gets in the end",
+              FV_ON_RESUME),
+    FV_INT(fv_train_opt, average, 1, 10, 1000, "checkpoints whose mean is the result \"average\"",
+           FV_ON_RESUME),
     {0},
 };
 

@@ -177,6 +177,11 @@ static fv_status evaluate(loop *l, fv_err *e)
     if (!j->valid) return FV_OK;
     fv_status st = measure(l, average, e);
     if (st) return st;
+    if (!isfinite(s->valid)) {
+        if (average) fv_adam_swap(fv__updater_adam(l->updater), NULL);
+        return fv_fail(e, FV_ENUMERIC, "update %lld: the validation loss is not finite",
+                       (long long)s->step);
+    }
     if (by_metric && isnan(s->metric))
         return fv_fail(e, FV_EARG, "best_by = metric: this objective has no metric");
     bool better = by_metric ? !(s->metric <= s->best) : !(s->valid >= s->best);
@@ -338,7 +343,7 @@ static fv_status start(loop *l, fv_err *e)
 fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
 {
     loop l = {.job = job, .s = out};
-    *out = (fv_train_state){.valid = NAN, .metric = NAN, .best = NAN};
+    *out = (fv_train_state){.loss = NAN, .valid = NAN, .metric = NAN, .best = NAN};
     fv_status st = start(&l, e);
     if (!st) st = iterate(&l, e);
     bool whole = out->step >= job->opt.updates ||

@@ -76,7 +76,8 @@ static void weights_have_their_names(void **state)
     (void)state;
     static const char *const dtypes[] = {"q8", "q4", "int8"};
     for (int i = 0; i < 3; i++) {
-        succeeded(fovea("quantize -m " TASKS "embed-mean -o embed-%s --weights %s", dtypes[i], dtypes[i]));
+        succeeded(fovea("quantize -m " TASKS "embed-mean -o embed-%s --weights %s", dtypes[i],
+                        dtypes[i]));
         char *stored = strdup(
             succeeded(fovea_reads("the cat\n", "embed -m embed-%s", dtypes[i]))->out);
         const result *r = succeeded(
@@ -176,8 +177,8 @@ static void labels(void **state)
             "--labels: \"a\" is there twice");
     refused(fovea_reads("x\n", "classify -m " TASKS "zero-shot --labels a,b --hypothesis x"), 2,
             "--hypothesis: no {}");
-    refused(fovea_reads("x\n", "classify -m " FOVEA_TESTS
-                               "/golden/stories260K --labels a,b --prompt x"),
+    refused(fovea_reads("x\n",
+                        "classify -m " FOVEA_TESTS "/golden/stories260K --labels a,b --prompt x"),
             2, "--prompt: no {}");
     refused(fovea_reads("x\n", "classify -m " TASKS "classify-bert --many"), 2, "needs --labels");
     scratch_text("solved.tsv", "good day\thappy\nbad day\tgloomy\n");
@@ -221,13 +222,15 @@ static void answer(void **state)
     (void)state;
     assert_int_equal(mkdir(scratch("docs"), 0700), 0);
     scratch_text("docs/a.txt", "Angela Merkel was born in Hamburg.\n");
-    const result *said = succeeded(
-        fovea_reads("who?\nwhere?\n", "answer -m " TASKS "answer-bert --context docs/a.txt -k 3 --json"));
+    const result *said = succeeded(fovea_reads("who?\nwhere?\n",
+                                               "answer -m " TASKS
+                                               "answer-bert --context docs/a.txt -k 3 --json"));
     json_t *j = json_line(said, 1);
     assert_int_equal(json_array_size(json_object_get(j, "answers")), 3);
     json_decref(j);
-    succeeded(fovea_reads("who?\n", "answer -m " TASKS "answer-roberta --docs docs --embedder " TASKS
-                                    "embed-mean --json"));
+    succeeded(fovea_reads("who?\n",
+                          "answer -m " TASKS "answer-roberta --docs docs --embedder " TASKS
+                          "embed-mean --json"));
     j = json_line(said, 0);
     json_t *best = json_array_get(json_object_get(j, "answers"), 0);
     assert_string_equal(json_string_value(json_object_get(best, "file")), "docs/a.txt");
@@ -297,8 +300,8 @@ static void a_bad_line_does_not_end_the_others(void **state)
     scratch_text("bad", "the cat\n\xff\nnew york\n");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         succeeded(sh("$fovea %s --json good | sed 2d > want", commands[i]));
-        refused(sh("$fovea %s --json bad | tee all | sed 2d > got; $fovea %s bad > plain", commands[i],
-                   commands[i]),
+        refused(sh("$fovea %s --json bad | tee all | sed 2d > got; $fovea %s bad > plain",
+                   commands[i], commands[i]),
                 1, "bad: line 2: not UTF-8 at byte 1");
         succeeded(sh("cmp want got && sed -n 2p all | grep -q '\"error\"'"));
     }
@@ -309,8 +312,9 @@ static void a_bad_line_does_not_end_the_others(void **state)
 static void long_texts(void **state)
 {
     (void)state;
-    succeeded(sh("(echo the cat; yes cat | head -n 600 | tr '\\n' ' '; echo; echo new york) > long; "
-                 "sed 2d long > short"));
+    succeeded(
+        sh("(echo the cat; yes cat | head -n 600 | tr '\\n' ' '; echo; echo new york) > long; "
+           "sed 2d long > short"));
     static const char *const commands[] = {"classify -m " TASKS "classify-bert",
                                            "embed -m " TASKS "embed-mean"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
@@ -327,8 +331,8 @@ static void long_texts(void **state)
     assert_true(!last || json_integer_value(json_object_get(last, "end")) > 2000);
     json_decref(j);
     /* the mask was there */
-    refused(sh("(yes cat | head -n 600 | tr '\\n' ' '; echo '[MASK]') | $fovea fill --truncate -m " TASKS
-               "fill-bert"),
+    refused(sh("(yes cat | head -n 600 | tr '\\n' ' '; echo '[MASK]') | $fovea fill --truncate "
+               "-m " TASKS "fill-bert"),
             1, "the [MASK] was cut off");
     refused(sh("(yes cat | head -n 600 | tr '\\n' ' '; echo '[MASK]') | $fovea fill -m " TASKS
                "fill-bert"),

@@ -106,15 +106,25 @@ static void a_line_is_a_message(void **state)
     assert_string_equal(json_string_value(json_object_get(j, "role")), "assistant");
     json_decref(j);
     refused_silently(sh("echo Hi | $fovea chat -m $model"), 1, "no chat template");
+    r = succeeded(sh("D=$(mktemp -d) && cp $model/* $D && cp '" FOVEA_TESTS
+                     "/golden/chatml.jinja' $D/chat_template.jinja && "
+                     "printf 'Hi\\n/reset\\nAnd?\\n/save %%s\\n' $D/talk.json | $fovea chat -m $D "
+                     "--system S --max-new-tokens 6 > /dev/null && cat $D/talk.json && "
+                     "echo More | $fovea chat -m $D --load $D/talk.json --max-new-tokens 3; "
+                     "C=$?; rm -r $D; exit $C"));
+    assert_non_null(strstr(r->out, "\"content\": \"S\""));
+    assert_non_null(strstr(r->out, "And?"));
+    assert_null(strstr(r->out, "Hi"));
 }
 
 /* Results as they are done: the first line is answered before the second is there. */
 static void lines_are_answered_as_they_come(void **state)
 {
     (void)state;
-    succeeded(sh("mkfifo in && ($fovea score -m $model < in > out &) && exec 3> in && echo The dog >&3 && "
-                 "for i in $(seq 200); do [ -s out ] && break; sleep 0.05; done; wc -l < out > n; "
-                 "exec 3>&-; cat n"));
+    succeeded(sh(
+        "mkfifo in && ($fovea score -m $model < in > out &) && exec 3> in && echo The dog >&3 && "
+        "for i in $(seq 200); do [ -s out ] && break; sleep 0.05; done; wc -l < out > n; "
+        "exec 3>&-; cat n"));
     prints("cat n", "1\n");
 }
 
@@ -126,8 +136,9 @@ static void texts_end_at_a_stop_string(void **state)
     prints("$fovea generate -m $model --max-new-tokens 12 --stop xyz --stop little --num-beams 2 "
            "'Once upon a time'",
            ", there was a \n");
-    const result *r = succeeded(sh("printf 'Once upon a time\\nOnce upon a time\\n' | $fovea generate -m "
-                                   "$model --max-new-tokens 12 --stop little --json"));
+    const result *r = succeeded(
+        sh("printf 'Once upon a time\\nOnce upon a time\\n' | $fovea generate -m "
+           "$model --max-new-tokens 12 --stop little --json"));
     json_t *j = json_line(r, 1);
     assert_string_equal(json_string_value(json_object_get(j, "text")), ", there was a ");
     assert_true(number(j, "tokens") < 12); /* it ended there, it was not only cut */

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,8 @@
 #include <jansson.h>
 
 #include "helper/program.h"
+
+#define TASKS FOVEA_TESTS "/golden/tasks/"
 
 /* A model that has learnt next to nothing is enough to be looked at. */
 static int set_up(void **state)
@@ -101,6 +104,89 @@ static void rows_layers_and_heads_narrow_what_is_written(void **state)
     json_decref(j);
 }
 
+/* The text is the same text wherever it comes from, and so is the file. */
+static void texts_come_by_any_way(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {
+        "'I like apples.' \"J'aime les pommes.\" -o w0.csv",
+        "-f text.tsv -o w1.csv",
+        "--target \"J'aime les pommes.\" -o w2.csv < text.txt",
+        "-f - -o w3.csv < text.tsv",
+        "'I like apples.' \"J'aime les pommes.\" --format csv -o - > w4.csv",
+    };
+    succeeded(sh("printf \"I like apples.\\tJ'aime les pommes.\\n\" > text.tsv"));
+    succeeded(sh("printf 'I like apples.\\n' > text.txt"));
+    succeeded(
+        fovea("see -m demo/model --source 'I like apples.' --target \"J'aime les pommes.\" -o "
+              "w.csv"));
+    for (int i = 0; i < 5; i++) {
+        succeeded(fovea("see -m demo/model %s", ways[i]));
+        char want[512];
+        snprintf(want, sizeof want, "%s", scratch("w.csv"));
+        assert_true(same_files(want, scratch("w%d.csv", i)));
+    }
+}
+
+/* A page of one layer is smaller, as JSON and CSV are. */
+static void a_part_makes_a_smaller_page(void **state)
+{
+    (void)state;
+    size_t all, part;
+    const char *given = "see -m demo/model 'I like apples.' \"J'aime les pommes.\"";
+    succeeded(fovea("%s -o all.html", given));
+    succeeded(fovea("%s --kind cross --layer 1 --head 2 -o part.html", given));
+    char *a = slurp(scratch("all.html"), &all), *b = slurp(scratch("part.html"), &part);
+    assert_true(part < all);
+    assert_non_null(strstr(a, "id=\"encoder.0.0\""));
+    assert_null(strstr(b, "id=\"encoder.0.0\""));
+    assert_null(strstr(b, "id=\"cross.1.1\""));
+    assert_non_null(strstr(b, "id=\"cross.1.2\""));
+    free(a);
+    free(b);
+}
+
+/* Two sentences have token types, and words are known, where there are several tokens a word. */
+static void sentences_and_words_are_marked(void **state)
+{
+    (void)state;
+    size_t n;
+    succeeded(fovea("see -m " TASKS "classify-bert 'the unbelievable cat' 'a dog' -o p.html"));
+    char *page = slurp(scratch("p.html"), &n);
+    assert_non_null(strstr(page, "\"rows_types\": [0,"));
+    assert_non_null(strstr(page, ",1]"));
+    assert_non_null(strstr(page, "\"rows_words\": [0,"));
+    free(page);
+}
+
+/* A character that byte-level tokens cut into parts is shown, with the number of each part. */
+static void parts_of_a_character_are_readable(void **state)
+{
+    (void)state;
+    succeeded(fovea("see -m " TASKS "fill-roberta '\U0001F63A' -l 0 -n 0 -o emoji.json"));
+    json_t *j = json_load_file(scratch("emoji.json"), 0, NULL),
+           *rows = json_object_get(json_array_get(json_object_get(j, "attentions"), 0), "rows");
+    size_t n = json_array_size(rows);
+    assert_true(n > 3);
+    bool found = false;
+    for (size_t i = 0; i < n; i++)
+        found |= strstr(json_string_value(json_array_get(rows, i)), "\U0001F63A 2/") != NULL;
+    assert_true(found);
+    json_decref(j);
+}
+
+/* Quantised models are only run, and looking at one is running it. */
+static void quantised_models_are_seen(void **state)
+{
+    (void)state;
+    succeeded(fovea("quantize -m demo/model -w q8 -o q8"));
+    succeeded(fovea("see -m q8 'I like apples.' \"J'aime les pommes.\" -o q8.json"));
+    json_t *j = json_load_file(scratch("q8.json"), 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(j, "attentions")), 3);
+    json_decref(j);
+    succeeded(fovea("see -m q8 'I like apples.' --ablate"));
+}
+
 static void heads_are_weighed(void **state)
 {
     (void)state;
@@ -128,7 +214,10 @@ static void wrong_calls_are_explained(void **state)
     } cases[] = {
         {"see --source x -o x.csv", "--model is missing", 2},
         {"see -m demo/model --source x", "--output is missing", 2},
-        {"see -m demo/model -o x.csv", "--source", 2},
+        {"see -m demo/model -o x.csv < /dev/null", "--source", 2},
+        {"see -m demo/model --source x y -o x.csv", "twice", 2},
+        {"see -m demo/model x -o -", "--format", 2},
+        {"see -m demo/model -f no-such-text -o x.csv", "no-such-text", 1},
         {"see -m demo/model --source x --json -o x.csv", "--json goes with --ablate", 2},
         {"see -m demo/model --text x --target y -o x.csv", "--target goes with --source", 2},
         {"see -m demo/model --text x -o x.csv", "give --source", 1},
@@ -163,6 +252,11 @@ int main(void)
         cmocka_unit_test(the_demo_is_the_same_for_a_seed),
         cmocka_unit_test(every_format_is_written),
         cmocka_unit_test(rows_layers_and_heads_narrow_what_is_written),
+        cmocka_unit_test(texts_come_by_any_way),
+        cmocka_unit_test(a_part_makes_a_smaller_page),
+        cmocka_unit_test(sentences_and_words_are_marked),
+        cmocka_unit_test(parts_of_a_character_are_readable),
+        cmocka_unit_test(quantised_models_are_seen),
         cmocka_unit_test(heads_are_weighed),
         cmocka_unit_test(wrong_calls_are_explained),
     };

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "fovea/author/objective.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"
 #include "helper/files.h"
@@ -50,32 +51,58 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     fv_batch_free(&batch);
+    fv_labels_free(&labels);
     fv_tok_close(tok);
     return scratch_close(state);
 }
 
-static fv_feed_opt task(void)
+/* Options of an objective: its defaults, then key and value in turn up to NULL. */
+static const void *options(const char *name, ...)
 {
-    labels = (fv_labels){0};
+    static _Alignas(16) unsigned char memory[256];
+    const fv_objective *o = fv_objective_find(name);
+    va_list ap;
+    fv_err e;
+    assert_non_null(o);
+    assert_true(o->options_size <= sizeof memory);
+    memset(memory, 0, sizeof memory);
+    if (o->keys) fv_fields_default(memory, o->keys);
+    va_start(ap, name);
+    for (const char *key; (key = va_arg(ap, const char *));)
+        check(fv_fields_set(memory, o->keys, key, va_arg(ap, const char *), &e), &e);
+    va_end(ap);
+    return memory;
+}
+
+/* A window of 12 tokens, of which three in ten are hidden, in spans of two. */
+static fv_feed_opt task(const char *name)
+{
+    static const char *const usual[][2] = {{"context", "12"}, {"mask", "0.3"}, {"span", "2"}};
+    const fv_objective *o = fv_objective_find(name);
+    fv_err e;
+    fv_labels_free(&labels);
+    const void *own = options(name, NULL);
+    for (int i = 0; i < 3; i++)
+        for (const fv_field *f = o->keys; f && f->name; f++)
+            if (!strcmp(f->name, usual[i][0]))
+                check(fv_fields_set((void *)(uintptr_t)own, o->keys, f->name, usual[i][1], &e), &e);
     return (fv_feed_opt){.tok = tok,
+                         .options = own,
                          .pad = fv_tok_id(tok, "<pad>"),
                          .start = fv_tok_id(tok, "<pad>"),
                          .eos = fv_tok_id(tok, "</s>"),
                          .cls = fv_tok_id(tok, "<s>"),
                          .sep = fv_tok_id(tok, "</s>"),
                          .mask = fv_tok_id(tok, "<mask>"),
-                         .context = 12,
-                         .share = 0.3f,
-                         .span = 2,
                          .labels = &labels};
 }
 
-static fv_feed open_feed(fv_feed_fn *fn, fv_feed_opt t, fv_records from, fv_data_report *r)
+static fv_feed open_feed(const char *name, fv_feed_opt t, fv_records from, fv_data_report *r)
 {
     fv_feed f;
     fv_err e;
     *r = (fv_data_report){0};
-    check(fn(&f, &t, &from, r, &e), &e);
+    check(fv_objective_find(name)->open(&f, &t, &from, r, &e), &e);
     return f;
 }
 
@@ -131,7 +158,7 @@ static void causal_predicts_every_token_but_the_first(void **state)
     fv_data_report r;
     int32_t text[400];
     int64_t all = whole(text), B, T, seen = 0;
-    fv_feed f = open_feed(fv_feed_causal, task(),
+    fv_feed f = open_feed("causal", task("causal"),
                           (fv_records){.file = scratch_text("t.txt", words)}, &r);
     assert_int_equal(r.tokens[0], all);
     int64_t n = f.count(f.self, -1);
@@ -157,13 +184,12 @@ static void a_part_of_the_text_can_be_held_out(void **state)
     (void)state;
     fv_data_report r, s;
     int32_t text[400];
-    fv_feed_opt t = task();
-    t.part[1] = 0.5;
-    fv_feed f = open_feed(fv_feed_causal, t, (fv_records){.file = scratch_text("t.txt", words)},
-                          &r);
+    fv_feed_opt t = task("causal");
+    fv_feed f = open_feed("causal", t,
+                          (fv_records){.file = scratch_text("t.txt", words), .part = {0, 0.5}}, &r);
     fv_feed_close(&f);
-    t.part[0] = 0.5, t.part[1] = 1;
-    f = open_feed(fv_feed_causal, t, (fv_records){.file = scratch_text("t.txt", words)}, &s);
+    f = open_feed("causal", t, (fv_records){.file = scratch_text("t.txt", words), .part = {0.5, 1}},
+                  &s);
     fv_feed_close(&f);
     assert_true(r.tokens[0] + s.tokens[0] >= whole(text) &&
                 r.tokens[0] + s.tokens[0] <= whole(text) + 4);
@@ -175,9 +201,8 @@ static void masked_hides_some_and_remembers_them(void **state)
     (void)state;
     fv_data_report r;
     int64_t B, T, hidden = 0, masks = 0;
-    fv_feed_opt k = task();
-    fv_feed f = open_feed(fv_feed_masked, k, (fv_records){.file = scratch_text("t.txt", words)},
-                          &r);
+    fv_feed_opt k = task("masked");
+    fv_feed f = open_feed("masked", k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
     int64_t n = f.count(f.self, -1);
     make(&f, 0, n, (fv_data_rng){.epoch = -1});
     uint64_t once = digest();
@@ -210,10 +235,9 @@ static void sentences_follow_or_not(void **state)
     (void)state;
     fv_data_report r;
     int64_t B, T, yes = 0, no = 0;
-    fv_feed_opt k = task();
-    k.context = 40;
-    fv_feed f = open_feed(fv_feed_masked_next, k,
-                          (fv_records){.file = scratch_text("t.txt", words)}, &r);
+    fv_feed_opt k = task("masked_next");
+    k.options = options("masked_next", "context", "40", "mask", "0.3", NULL);
+    fv_feed f = open_feed("masked_next", k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
     assert_int_equal(f.count(f.self, 0), 5);
     for (int64_t epoch = 0; epoch < 20; epoch++) {
         make(&f, 0, 5, (fv_data_rng){1, epoch});
@@ -235,8 +259,8 @@ static void spans_can_be_put_back(void **state)
     int32_t text[400], again[64];
     int64_t B, S, T;
     whole(text);
-    fv_feed_opt k = task();
-    fv_feed f = open_feed(fv_feed_spans, k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
+    fv_feed_opt k = task("spans");
+    fv_feed f = open_feed("spans", k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
     make(&f, 0, 2, (fv_data_rng){.epoch = -1});
     const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T),
                   *input = part("decoder_input_ids", &B, &T);
@@ -267,9 +291,8 @@ static void denoising_asks_for_the_whole_text(void **state)
     int32_t text[400];
     int64_t B, S, T, masks = 0;
     whole(text);
-    fv_feed_opt k = task();
-    fv_feed f = open_feed(fv_feed_denoise, k, (fv_records){.file = scratch_text("t.txt", words)},
-                          &r);
+    fv_feed_opt k = task("denoise");
+    fv_feed f = open_feed("denoise", k, (fv_records){.file = scratch_text("t.txt", words)}, &r);
     make(&f, 0, 1, (fv_data_rng){.epoch = -1});
     const int32_t *source = part("input_ids", &B, &S), *label = part("labels", &B, &T);
     assert_int_equal(T, 13);
@@ -286,11 +309,11 @@ static void classes_are_numbered_as_they_come(void **state)
     (void)state;
     fv_data_report r;
     int64_t B, T;
-    fv_feed_opt k = task();
-    k.label_until = ":";
+    fv_feed_opt k = task("classify");
+    k.options = options("classify", "label_until", ":", NULL);
     const char *text =
         "NUM:date when is the rain\nHUM:ind who likes fish\nNUM:count how many dogs\n";
-    fv_feed f = open_feed(fv_feed_classify, k,
+    fv_feed f = open_feed("classify", k,
                           (fv_records){.file = scratch_text("c.label", text),
                                        .format = FV_FORMAT_WORD},
                           &r);
@@ -306,7 +329,7 @@ static void classes_are_numbered_as_they_come(void **state)
     fv_records other = {.file = scratch_text("d.label", "LOC:city where\n"),
                         .format = FV_FORMAT_WORD};
     labels.closed = true;
-    assert_int_equal(fv_feed_classify(&f, &k, &other, &r, &e), FV_EFORMAT);
+    assert_int_equal(fv_objective_find("classify")->open(&f, &k, &other, &r, &e), FV_EFORMAT);
     assert_non_null(strstr(e.text, "d.label:1: the label \"LOC\" does not occur"));
 }
 
@@ -315,10 +338,10 @@ static void tags_begin_with_b_and_stand_on_first_pieces(void **state)
     (void)state;
     fv_data_report r;
     int64_t B, T, counted = 0;
-    fv_feed_opt k = task();
+    fv_feed_opt k = task("tag");
     const char *text = "-DOCSTART- -X- O O\n\nthe DT I-NP O\nwashington NNP I-NP I-PER\npost NN "
                        "I-NP I-PER\nrome NN x B-PER\n\nno x y I-LOC\n";
-    fv_feed f = open_feed(fv_feed_tag, k, (fv_records){.file = scratch_text("n.conll", text)}, &r);
+    fv_feed f = open_feed("tag", k, (fv_records){.file = scratch_text("n.conll", text)}, &r);
     assert_int_equal(r.kept, 2);
     make(&f, 0, 1, (fv_data_rng){.epoch = -1});
     const int32_t *label = part("labels", &B, &T);
@@ -339,12 +362,12 @@ static void dropped_tokens_are_hidden_from_learning_alone(void **state)
     fv_data_report r;
     int64_t B, T, hidden = 0;
     int32_t whole_row[64], first[64];
-    fv_feed_opt k = task();
-    k.drop = 0.5f;
+    fv_feed_opt k = task("classify");
+    k.options = options("classify", "drop", "0.5", NULL);
     fv_records from = {.file = scratch_text("drop.label",
                                             "A the dog sees the cat and the dog sees the rain\n"),
                        .format = FV_FORMAT_WORD};
-    fv_feed f = open_feed(fv_feed_classify, k, from, &r);
+    fv_feed f = open_feed("classify", k, from, &r);
     make(&f, 0, 1, (fv_data_rng){.epoch = -1});
     const int32_t *ids = part("input_ids", &B, &T);
     memcpy(whole_row, ids, (size_t)T * sizeof *ids);
@@ -411,7 +434,7 @@ static void tags_are_judged_by_whole_entities(void **state)
     };
     const char *text = "the x O\nwashington x I-PER\npost x I-PER\nrome x B-PER\nfish x "
                        "I-LOC\n\nno x I-LOC\nrain x I-LOC\n";
-    fv_feed f = open_feed(fv_feed_tag, task(), (fv_records){.file = scratch_text("f1.conll", text)},
+    fv_feed f = open_feed("tag", task("tag"), (fv_records){.file = scratch_text("f1.conll", text)},
                           &r);
     assert_string_equal(f.metric, "f1");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -427,7 +450,7 @@ static void answers_are_found_by_their_characters(void **state)
     (void)state;
     fv_data_report r;
     int64_t B, T, n;
-    fv_feed_opt k = task();
+    fv_feed_opt k = task("answer");
     const char *text = "{\"version\": \"1.1\", \"data\": [{\"title\": \"t\", \"paragraphs\": "
                        "[{\"context\": \"\\u00e9t\\u00e9 the cat sees the "
                        "dog\","
@@ -436,7 +459,7 @@ static void answers_are_found_by_their_characters(void **state)
                        " {\"id\": \"2\", \"question\": \"whom\", \"answers\": [{\"text\": \"the "
                        "dog\", \"answer_start\": 17}]}]}]}]}";
     for (int64_t most = 64; most >= 14; most -= 50) {
-        fv_feed f = open_feed(fv_feed_answer, k,
+        fv_feed f = open_feed("answer", k,
                               (fv_records){.file = scratch_text("q.json", text), .max_len = most},
                               &r);
         assert_int_equal(r.kept, 2);

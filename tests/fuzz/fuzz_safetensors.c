@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fv_err e = {0};
     fv_mem_counter_init(&mem);
     fv_env env = {.mem = &mem.mem};
-    fv_status st = fv__st_plan(&p, &env, (const char *)data, size, "fuzz", &e);
+    fv_status st = fv__st_plan(&p, &env, (const char *)data, size, size, "fuzz", &e);
     if (st && !e.text[0]) abort();
     if (mem.peak > 2 * size + 64) abort();
     for (uint32_t i = 0; !st && i < p.count; i++) {

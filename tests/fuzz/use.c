@@ -123,18 +123,19 @@ static bool no_more(void *user, const fv_translation *t) { return (void)user, (v
 /* What writes text: how it generates, how it talks, and a few tokens. */
 fv_status use_writer(fv_device *d, const fv_env *env, fv_err *e)
 {
-    fv_gen_opt how;
-    fv_chat *chat;
+    fv_gen_config *how;
+    fv_chat_template *chat;
     fv_translator *t;
     const char *line = "the cat sat";
     size_t len = 11;
-    fv_status st = fv_gen_open(&how, env, "m", "summarization", e);
-    fv_gen_close(&how);
-    if (!st && !fv_chat_open(&chat, env, "m", NULL)) {
+    fv_status st = fv_gen_config_open(&how, env, "m", "summarization", e);
+    fv_gen_config_close(how);
+    if (!st && !fv_chat_template_open(&chat, env, "m", NULL)) {
         char *text;
         fv_message say = {"user", "hello"};
-        if (!fv_chat_render(chat, &text, &say, 1, NULL)) fv_chat_free_text(chat, text);
-        fv_chat_close(chat);
+        if (!fv_chat_template_render(chat, &text, &say, 1, NULL, NULL))
+            fv_chat_template_free_text(chat, text);
+        fv_chat_template_close(chat);
     }
     if (st) return st;
     st = fv_translator_open(&t, d, "m", (fv_translate_opt){0}, e);

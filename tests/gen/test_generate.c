@@ -97,11 +97,13 @@ static void search(fv_model *m, const char *dir, const fv_st *golden, const char
 {
     char which[1024];
     fv_st_info t;
+    fv_gen_config *config;
     fv_gen_opt o;
     fv_err e;
     int32_t *want = integers(golden, name, &t);
     snprintf(which, sizeof which, "%s: %s", dir, name);
-    ok(fv_gen_open(&o, NULL, dir, NULL, &e), which, &e);
+    ok(fv_gen_config_open(&config, NULL, dir, NULL, &e), which, &e);
+    o = *fv_gen_config_options(config);
     set_options(&o, name);
     int64_t each = o.num_return_sequences, width = t.shape.d[1];
     /* all together, then one by one */
@@ -115,7 +117,7 @@ static void search(fv_model *m, const char *dir, const fv_st *golden, const char
             compare(which, &out.hyp[i], want + (first * each + i) * width, width);
         fv_generated_free(&out);
     }
-    fv_gen_close(&o);
+    fv_gen_config_close(config);
     free(want);
 }
 
@@ -172,6 +174,7 @@ static void stories_are_told_as_they_were(void **state)
     fv_err e;
     fv_tok *tok;
     fv_model *m;
+    fv_gen_config *config;
     fv_gen_opt o;
     fv_generated out;
     FILE *f = fopen(FOVEA_TESTS "/golden/stories260K/greedy.txt", "rb");
@@ -181,7 +184,8 @@ static void stories_are_told_as_they_were(void **state)
     while (n && want[n - 1] == '\n') want[--n] = 0;
     ok(fv_tok_open(&tok, NULL, dir, &e), dir, &e);
     ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), dir, &e);
-    ok(fv_gen_open(&o, NULL, dir, NULL, &e), dir, &e);
+    ok(fv_gen_config_open(&config, NULL, dir, NULL, &e), dir, &e);
+    o = *fv_gen_config_options(config);
     o.max_new_tokens = 200;
     ok(fv_generate(&out, device, m, &prompt, &one, 1, &o, &e), dir, &e);
     assert_int_equal(out.hyp[0].n, 200);
@@ -189,7 +193,7 @@ static void stories_are_told_as_they_were(void **state)
     assert_string_equal(text, want);
     fv_tok_free_text(tok, text, len);
     fv_generated_free(&out);
-    fv_gen_close(&o);
+    fv_gen_config_close(config);
     fv_model_free(m);
     fv_tok_close(tok);
 }
@@ -214,12 +218,14 @@ static void tokens_are_told_as_they_come_and_can_be_the_last(void **state)
     char dir[512];
     fv_err e;
     fv_model *m;
+    fv_gen_config *config;
     fv_gen_opt o;
     fv_generated out;
     prompts p = read_prompts("gpt2-language");
     snprintf(dir, sizeof dir, "%s/gpt2-language", CASES);
     ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), dir, &e);
-    ok(fv_gen_open(&o, NULL, dir, NULL, &e), dir, &e);
+    ok(fv_gen_config_open(&config, NULL, dir, NULL, &e), dir, &e);
+    o = *fv_gen_config_options(config);
     o.max_new_tokens = 9;
     o.min_new_tokens = 5;
     o.token = hear;
@@ -234,7 +240,7 @@ static void tokens_are_told_as_they_come_and_can_be_the_last(void **state)
         }
         fv_generated_free(&out);
     }
-    fv_gen_close(&o);
+    fv_gen_config_close(config);
     fv_model_free(m);
     free_prompts(&p);
 }
@@ -321,12 +327,14 @@ static void copies_of_a_prompt_draw_for_themselves(void **state)
     char dir[512];
     fv_err e;
     fv_model *m;
+    fv_gen_config *config;
     fv_gen_opt o;
     fv_generated a, b;
     prompts p = read_prompts("gpt2-language");
     snprintf(dir, sizeof dir, "%s/gpt2-language", CASES);
     ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), dir, &e);
-    ok(fv_gen_open(&o, NULL, dir, NULL, &e), dir, &e);
+    ok(fv_gen_config_open(&config, NULL, dir, NULL, &e), dir, &e);
+    o = *fv_gen_config_options(config);
     o.do_sample = true;
     o.num_return_sequences = 8;
     o.max_new_tokens = o.min_new_tokens = 12;
@@ -342,7 +350,7 @@ static void copies_of_a_prompt_draw_for_themselves(void **state)
     assert_true(differ >= 4);
     fv_generated_free(&a);
     fv_generated_free(&b);
-    fv_gen_close(&o);
+    fv_gen_config_close(config);
     fv_model_free(m);
     free_prompts(&p);
 }
@@ -355,6 +363,7 @@ static void what_cannot_be_is_refused(void **state)
     char dir[512];
     fv_err e;
     fv_model *m;
+    fv_gen_config *config;
     fv_gen_opt o;
     fv_generated out;
     static const int32_t fine[] = {1, 2, 3}, outside[] = {1, 99};
@@ -362,7 +371,8 @@ static void what_cannot_be_is_refused(void **state)
     int64_t three = 3, two = 2, none = 0;
     snprintf(dir, sizeof dir, "%s/gpt2-language", CASES);
     ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), dir, &e);
-    ok(fv_gen_open(&o, NULL, dir, NULL, &e), dir, &e);
+    ok(fv_gen_config_open(&config, NULL, dir, NULL, &e), dir, &e);
+    o = *fv_gen_config_options(config);
     assert_int_equal(fv_generate(&out, device, m, &other, &two, 1, &o, &e), FV_EARG);
     assert_non_null(strstr(e.text, "99"));
     assert_int_equal(fv_generate(&out, device, m, &one, &none, 1, &o, &e), FV_EARG);
@@ -374,7 +384,7 @@ static void what_cannot_be_is_refused(void **state)
     o.do_sample = true;
     assert_int_equal(fv_generate(&out, device, m, &one, &three, 1, &o, &e), FV_EARG);
     fv_model_free(m);
-    fv_gen_close(&o);
+    fv_gen_config_close(config);
     snprintf(dir, sizeof dir, "%s/gpt2", CASES);
     ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), dir, &e);
     o = defaults();

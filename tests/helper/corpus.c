@@ -46,6 +46,7 @@ int corpus_open(void **state)
     check(fv_pairs_make(&c->pairs, NULL, c->tok, en, fr, CORPUS_PAIRS,
                         (fv_pairs_opt){.eos = c->eos}, NULL, &e),
           &e);
+    check(fv_processor_from_tok(&c->processor, NULL, c->tok, 0, &e), &e);
     check(fv_feed_pairs(&c->feed, c->pairs, c->pad, c->pad, true, &e), &e);
     return scratch_open(state);
 }
@@ -53,7 +54,7 @@ int corpus_open(void **state)
 int corpus_close(void **state)
 {
     fv_feed_close(&corpus.feed);
-    fv_tok_close(corpus.tok);
+    fv_processor_close(corpus.processor);
     return scratch_close(state);
 }
 
@@ -87,7 +88,10 @@ fv_model *corpus_model(fv_device *d, double dropout, fv_dtype t)
 
 fv_train_job corpus_job(fv_device *d, fv_model *m, int64_t updates)
 {
-    fv_train_job j = {.model = m, .device = d, .train = &corpus.feed, .tok = corpus.tok};
+    fv_train_job j = {.model = m,
+                      .device = d,
+                      .train = &corpus.feed,
+                      .processor = corpus.processor};
     fv_fields_default(&j.opt, fv_train_fields);
     j.opt.updates = updates;
     j.opt.batch_tokens = 300;

@@ -9,7 +9,8 @@
 enum { CORPUS_PAIRS = 60 };
 
 typedef struct corpus_data {
-    fv_tok *tok;
+    fv_tok *tok; /* owned by the processor */
+    fv_processor *processor;
     fv_pairs *pairs;
     fv_feed feed;
     int32_t pad, eos;

@@ -17,6 +17,7 @@
 #include "helper/files.h"
 #ifdef HAVE_CAIRO
 #include "see/draw/canvas.h"
+#include "see/palette.h"
 #endif
 
 /* fontconfig links its patterns by offsets, which no leak checker can follow: what it still holds
@@ -341,6 +342,38 @@ static unsigned number_at(const char *text, int64_t i)
     return byte[0] | byte[1] << 8;
 }
 
+/* The text of the element with this id; *n gets its length. */
+static const char *element(const char *page, const char *id, size_t *n)
+{
+    char key[80];
+    *n = 0;
+    snprintf(key, sizeof key, "id=\"%s\">", id);
+    const char *at = strstr(page, key);
+    if (!at) return NULL;
+    at += strlen(key);
+    const char *end = strstr(at, "</script>");
+    assert_non_null(end);
+    *n = (size_t)(end - at);
+    return at;
+}
+
+static json_t *data_of(const char *page)
+{
+    size_t n;
+    json_error_t je;
+    const char *text = element(page, "data", &n);
+    assert_non_null(text);
+    json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
+    if (!j) print_error("%s\n", je.text);
+    assert_non_null(j);
+    return j;
+}
+
+static long long number_of(const json_t *j, const char *key)
+{
+    return (long long)json_integer_value(json_object_get(j, key));
+}
+
 static void the_page_holds_all_and_needs_nothing(void **state)
 {
     (void)state;
@@ -348,8 +381,10 @@ static void the_page_holds_all_and_needs_nothing(void **state)
     size_t n;
     fv_err e;
     open_scene(&sc, 7, 11, 2, 3);
+    fv_see_pick start = {FV_SEE_CROSS, 1, 2, false};
     char *page = saved(sc.s, "x.html",
-                       (fv_see_opt){.pick = {FV_SEE_CROSS, 1, 2, false},
+                       (fv_see_opt){.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false},
+                                    .start = &start,
                                     .text = "</script> & \xff more"},
                        &n);
     assert_memory_equal(page, "<!DOCTYPE html>", 15);
@@ -359,32 +394,83 @@ static void the_page_holds_all_and_needs_nothing(void **state)
     assert_null(strstr(page, "@data@"));
     assert_null(strstr(page, " src="));
     assert_null(strstr(page, "@import"));
-    assert_null(strstr(page, "url("));
 
-    char *data = strstr(page, "id=\"data\">");
-    assert_non_null(data);
-    data += strlen("id=\"data\">");
-    char *end = strstr(data, "</script>");
-    assert_non_null(end);
-    json_error_t je;
-    json_t *j = json_loadb(data, (size_t)(end - data), JSON_REJECT_DUPLICATES, &je);
-    if (!j) print_error("%s\n", je.text);
-    assert_non_null(j);
+    json_t *j = data_of(page);
     assert_string_equal(json_string_value(json_object_get(j, "title")), "</script> & \uFFFD more");
+    assert_int_equal(number_of(json_object_get(j, "begin"), "head"), 2);
+    assert_int_equal(json_array_size(json_object_get(j, "heads")), FV_HEAD_COLORS);
     json_t *m = json_array_get(json_object_get(j, "maps"), 0);
     assert_string_equal(json_string_value(json_object_get(m, "kind")), "cross");
     assert_int_equal(json_array_size(json_object_get(m, "rows")), 7);
     assert_string_equal(json_string_value(json_array_get(json_object_get(m, "rows"), 1)), hard[1]);
-    const char *w = json_string_value(json_object_get(m, "weights"));
-    assert_int_equal(strlen(w), (2 * 3 * 7 * 11 * 2 + 2) / 3 * 4);
     for (int64_t h = 0; h < 6; h++) {
         float row[11];
+        char id[64];
+        snprintf(id, sizeof id, "cross.%d.%d", (int)(h / 3), (int)(h % 3));
+        const char *w = element(page, id, &n);
+        assert_non_null(w);
+        assert_int_equal(n, (7 * 11 * 2 + 2) / 3 * 4);
         check(fv_see_weights(sc.s, (fv_see_pick){FV_SEE_CROSS, h / 3, h % 3, false}, 4, 5, row, &e),
               &e);
-        for (int64_t c = 0; c < 11; c++)
-            assert_true(fabs(number_at(w, (h * 7 + 4) * 11 + c) / 65535.0 - (double)row[c]) < 1e-5);
+        for (int64_t c = 0; c < 11; c++) {
+            double root = number_at(w, 4 * 11 + c) / 65535.0, want = (double)row[c];
+            assert_true(fabs(root * root - want) < 1.6e-5 * sqrt(want) + 1e-9);
+        }
     }
+    assert_non_null(element(page, "cross.1.mean", &n));
+    assert_non_null(element(page, "cross.thumbs", &n));
+    assert_int_equal(n, (2 * 4 * 7 * 11 + 2) / 3 * 4); /* three heads and their mean, two layers */
     json_decref(j);
+    free(page);
+    close_scene(&sc);
+}
+
+/* A layer, a head and rows that are named make the page smaller, and too large a page says so. */
+static void a_page_of_a_part_holds_that_part(void **state)
+{
+    (void)state;
+    scene sc;
+    size_t all, part, n;
+    fv_err e;
+    open_scene(&sc, 60, 70, 3, 4);
+    fv_see_opt o = {.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false}};
+    char *whole = saved(sc.s, "all.html", o, &all);
+    o.pick.layer = 1;
+    o.pick.head = 2;
+    o.from = 10, o.to = 30;
+    char *page = saved(sc.s, "part.html", o, &part);
+    assert_true(all - part > 100000);
+    json_t *j = data_of(page), *m = json_array_get(json_object_get(j, "maps"), 0);
+    assert_int_equal(number_of(m, "layer"), 1);
+    assert_int_equal(number_of(m, "layers"), 1);
+    assert_int_equal(number_of(m, "head"), 2);
+    assert_int_equal(number_of(m, "heads"), 1);
+    assert_int_equal(number_of(m, "first_row"), 10);
+    assert_int_equal(json_array_size(json_object_get(m, "rows")), 20);
+    assert_int_equal(json_array_size(json_object_get(m, "cols")), 70);
+    float row[70];
+    const char *w = element(page, "cross.1.2", &n);
+    assert_non_null(w);
+    check(fv_see_weights(sc.s, o.pick, 12, 13, row, &e), &e);
+    double root = number_at(w, 2 * 70 + 33) / 65535.0;
+    assert_true(fabs(root * root - (double)row[33]) < 1e-5);
+    assert_null(element(page, "cross.0.2", &n));
+    assert_null(element(page, "cross.1.mean", &n));
+    json_decref(j);
+    free(page);
+    free(whole);
+    close_scene(&sc);
+
+    open_scene(&sc, 3000, 3000, 2, 8);
+    const char *path = scratch("large.html");
+    o = (fv_see_opt){.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false}};
+    assert_int_equal(fv_see_save(sc.s, NULL, path, o, &e), FV_EARG);
+    assert_non_null(strstr(e.text, "MB"));
+    o.pick.layer = 1;
+    o.pick.head = 2;
+    o.to = 40;
+    page = saved(sc.s, "rows.html", o, &part);
+    assert_true(part < 500000);
     free(page);
     close_scene(&sc);
 }
@@ -401,6 +487,7 @@ int main(void)
         cmocka_unit_test(pictures_are_refused_in_a_sentence),
 #endif
         cmocka_unit_test(the_page_holds_all_and_needs_nothing),
+        cmocka_unit_test(a_page_of_a_part_holds_that_part),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

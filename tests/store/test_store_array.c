@@ -274,7 +274,10 @@ static fv_status read_and_save(memfs *fs, const fv_env *env, void *arg, fv_err *
     fv_array a;
     fv_status st = fv_array_open(&a, env, "a.csv", (fv_array_opt){0}, e);
     if (!st) st = fv_array_save(&a, env, "b.npy", e);
-    assert_true(!st == memfs_has(fs, "b.npy"));
+    /* 128 bytes of header and four numbers; it may be there although syncing its name failed */
+    size_t n = 0;
+    bool there = memfs_get(fs, "b.npy", &n) != NULL;
+    assert_true(there ? n == 144 : st != FV_OK);
     fv_array_close(&a);
     return st;
 }

@@ -1,12 +1,17 @@
 /* test_store_checkpoint.c - checkpoints: found again, verified, and never lost to a crash. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/base.h"
 #include "fovea/store.h"
+#include "helper/files.h"
 #include "helper/memfs.h"
 #include "helper/failing.h"
 
@@ -189,6 +194,89 @@ static void every_failure_is_reported(void **state)
     fail_in_turn(begin_run, go_on, NULL);
 }
 
+/* ---- a run directory that somebody else made ---- */
+
+static void real_step(const char *root, int64_t step, int keep)
+{
+    fv_ckpt *c;
+    fv_err e = {0};
+    if (fv_ckpt_begin(&c, NULL, root, step, NULL, &e) ||
+        fv_ckpt_add(c, "model.safetensors", "weights", 7, &e) || fv_ckpt_commit(c, keep, &e))
+        fail_msg("%s", e.text);
+}
+
+static void rotation_stays_in_its_directory(void **state)
+{
+    (void)state;
+    char mine[256], other[256];
+    snprintf(mine, sizeof mine, "%s", scratch("mine"));
+    snprintf(other, sizeof other, "%s", scratch("other"));
+    real_step(mine, 1, 0);
+    real_step(other, 2, 0);
+    mkdir(scratch("home"), 0700);
+    scratch_text("home/letter", "dear");
+    scratch_text("other/step-2/NOTES.txt", "mine");
+    assert_int_equal(symlink("../other/step-2", scratch("mine/step-2")), 0);
+    assert_int_equal(symlink("../home", scratch("mine/step-7.tmp")), 0);
+    real_step(mine, 3, 1);
+    assert_true(scratch_has("other/step-2/model.safetensors"));
+    assert_true(scratch_has("other/step-2/MANIFEST.json"));
+    assert_true(scratch_has("home/letter"));
+    /* the links themselves are gone, and the old checkpoint */
+    assert_int_equal(access(scratch("mine/step-2"), F_OK), -1);
+    assert_int_equal(access(scratch("mine/step-7.tmp"), F_OK), -1);
+    assert_int_equal(access(scratch("mine/step-1"), F_OK), -1);
+}
+
+static void foreign_files_are_left_alone(void **state)
+{
+    (void)state;
+    char root[256];
+    snprintf(root, sizeof root, "%s", scratch("notes"));
+    real_step(root, 1, 0);
+    scratch_text("notes/step-1/NOTES.txt", "mine");
+    real_step(root, 2, 1);
+    assert_true(scratch_has("notes/step-1/NOTES.txt"));
+    assert_false(scratch_has("notes/step-1/model.safetensors"));
+    /* what is left of it is in nobody's way */
+    real_step(root, 1, 0);
+    assert_true(scratch_has("notes/step-1/model.safetensors"));
+    assert_true(scratch_has("notes/step-1.damaged-1/NOTES.txt"));
+}
+
+/* ---- what cannot be looked at ---- */
+
+static const char *hidden; /* the path that cannot be opened or looked at */
+
+static int kind_or_not(void *self, const char *path)
+{
+    const fv_io *real = fv__io(NULL);
+    (void)self;
+    return strstr(path, hidden) ? -EMFILE : real->kind(real->self, path);
+}
+
+static void a_failed_look_is_no_absence(void **state)
+{
+    (void)state;
+    char root[256];
+    fv_ckpt_found found;
+    fv_err e = {0};
+    snprintf(root, sizeof root, "%s", scratch("looked"));
+    real_step(root, 1, 0);
+    real_step(root, 2, 0);
+    fv_io io = *fv__io(NULL);
+    io.kind = kind_or_not;
+    fv_env env = {.io = &io};
+    static const char *const paths[] = {"looked", "step-2/MANIFEST.json", "step-2/model"};
+    for (size_t i = 0; i < 3; i++) {
+        hidden = paths[i];
+        assert_int_equal(fv_ckpt_find(&found, &env, root, NULL, NULL, NULL, &e), FV_EIO);
+        assert_non_null(strstr(e.text, strerror(EMFILE)));
+    }
+    assert_int_equal(fv_ckpt_find(&found, NULL, scratch("nowhere"), NULL, NULL, NULL, &e), FV_OK);
+    assert_int_equal(found.step, -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +285,9 @@ int main(void)
         cmocka_unit_test(a_broken_newer_one_does_not_push_out_a_good_one),
         cmocka_unit_test(no_crash_loses_a_checkpoint),
         cmocka_unit_test(every_failure_is_reported),
+        cmocka_unit_test(rotation_stays_in_its_directory),
+        cmocka_unit_test(foreign_files_are_left_alone),
+        cmocka_unit_test(a_failed_look_is_no_absence),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

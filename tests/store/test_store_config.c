@@ -247,7 +247,13 @@ static void directories_are_opened(void **state)
     memfs_init(&fs);
     fv_env env = {.io = &fs.io};
     assert_int_equal(fv_dir_open(&d, &env, "m", &e), FV_EIO);
-    assert_string_equal(e.text, "m: not a directory");
+    assert_non_null(strstr(e.text, "m: no such directory"));
+    assert_non_null(strstr(e.text, "hf download m"));
+    assert_int_equal(fv_dir_open(&d, &env, "./m", &e), FV_EIO);
+    assert_string_equal(e.text, "./m: no such file or directory");
+    memfs_put(&fs, "f", "", 0);
+    assert_int_equal(fv_dir_open(&d, &env, "f", &e), FV_EIO);
+    assert_string_equal(e.text, "f: not a directory");
     memfs_put(&fs, "m/vocab.txt", "", 0);
     assert_int_equal(fv_dir_open(&d, &env, "m", &e), FV_EIO);
     assert_non_null(strstr(e.text, "no config.json"));

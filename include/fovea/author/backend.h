@@ -10,7 +10,7 @@
  * (no workspace, an id out of range) calls fv_stream_fail, and the context picks that up.
  *
  * The same bits come out whatever the thread count and whatever else is in the batch: no kernel may
- * let the split among threads, or a row's neighbours, change the order in which that row's numbers
+ * let the split among threads, or a row's neighbours, change the order in which that row's values
  * are added. */
 #ifndef FOVEA_AUTHOR_BACKEND_H
 #define FOVEA_AUTHOR_BACKEND_H
@@ -73,5 +73,33 @@ struct fv_stream {
  * NULL (and a failed stream) if there is none.  Contents are undefined. */
 FV_API void *fv_stream_scratch(fv_stream *s, size_t bytes);
 FV_API void fv_stream_fail(fv_stream *s, fv_status code, const char *fmt, ...) FV_PRINTF(3, 4);
+
+/* ---- random numbers ----
+ * Philox4x32-10: four words at counter i of the sequence (seed, site, step). */
+static inline void fv_philox(uint32_t out[4], uint64_t seed, uint64_t site, uint64_t step,
+                             uint64_t i)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = (uint32_t)i, c1 = (uint32_t)(i >> 32) ^ (uint32_t)(step >> 32),
+             c2 = (uint32_t)step, c3 = (uint32_t)site;
+    for (int r = 0; r < 10; r++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+/* Element e is kept when word e%4 at position e/4 is at least this: a drop rate of p. */
+static inline uint32_t fv_drop_threshold(float p)
+{
+    double t = (double)p * 4294967296.0;
+    return t >= 4294967295.0 ? 4294967295u : (uint32_t)t;
+}
 
 #endif

@@ -60,31 +60,4 @@ FV_API void *fv_record_n(fv_ctx *c, const char *op, size_t size,
                          void (*backward)(fv_ctx *, fv_node *), fv_tensor *y, int n_in,
                          fv_tensor **in);
 
-/* Philox4x32-10: four words at position i of the place (seed, site, step). */
-static inline void fv_philox(uint32_t out[4], uint64_t seed, uint64_t site, uint64_t step,
-                             uint64_t i)
-{
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    uint32_t c0 = (uint32_t)i, c1 = (uint32_t)(i >> 32) ^ (uint32_t)(step >> 32),
-             c2 = (uint32_t)step, c3 = (uint32_t)site;
-    for (int r = 0; r < 10; r++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        c0 = n0;
-        c2 = n2;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
-}
-
-/* Element e is kept when word e%4 at position e/4 is at least this: a drop rate of p. */
-static inline uint32_t fv_drop_threshold(float p)
-{
-    double t = (double)p * 4294967296.0;
-    return t >= 4294967295.0 ? 4294967295u : (uint32_t)t;
-}
-
 #endif

@@ -1,11 +1,11 @@
 /* attention.c - attention forward, many rows at a time, and the table of attention kernels.
  *
- * A job is up to JOB_ROWS rows of one key head.  It packs their q once, then for each tile of keys
- * packs k and v once and takes its panels of LANES rows through
- *     s = k q';  m' = max(m, s);  p = 2^(s - m');  keep = 2^(m - m');  l = keep l + sum p;
- *     o = keep o + v' p
- * and in the end y = o / l; m and l are kept, as lse.  Tiles that no row of a panel can see are
- * skipped. */
+ * A job is up to JOB_ROWS rows of one KV head.  It packs their q once; then, for each tile of keys,
+ * it packs k and v once and updates its panels of LANES rows (online softmax, correction c):
+ *     s = k q';  m' = max(m, s);  p = 2^(s - m');  c = 2^(m - m');  l = c l + sum p;
+ *     o = c o + v' p
+ * and in the end y = o / l; m and l are kept, as lse.  Tiles that are masked for all
+ * rows of a panel are skipped. */
 #include "attention.h"
 
 #include <omp.h>
@@ -18,7 +18,7 @@ typedef struct job {
     int n; /* rows */
     attn_row row[JOB_ROWS];
     float *q, *o; /* panels (Wk, LANES) and (wv, LANES) */
-    float *m, *l; /* of each row: greatest score so far, and the sum of powers */
+    float *m, *l; /* of each row: running maximum and sum of the online softmax */
     float *k, *v; /* of the tile: strips of keys (Wk, STEP), and strips of columns (KEYS, STEP) */
     float *s, *scratch; /* a panel's scores, then its weights */
 } job;
@@ -104,7 +104,7 @@ static void online_softmax(float *s, int64_t n, float *m, float *l, float *keep)
     v_store(keep, rescale);
 }
 
-/* The rows of panel p meet the keys [j0, j0+n) of the tile. */
+/* Updates panel p with the keys [j0, j0+n) of the tile. */
 static void process_tile(job *x, int p, int64_t j0, int64_t n)
 {
     const attn *t = x->t;
@@ -162,7 +162,7 @@ static void run(job *x)
     finish(x);
 }
 
-/* Rows of a job: the same number for all, fewer than JOB_ROWS where threads would be idle. */
+/* Rows of a job: all jobs have the same number, fewer than JOB_ROWS if threads would be idle. */
 static int64_t job_rows(const attn *t, int threads)
 {
     int64_t heads = t->a->B * t->a->G, parts = attn_max((t->rows + JOB_ROWS - 1) / JOB_ROWS,
@@ -183,7 +183,7 @@ static void many_rows(fv_stream *s, const attn *t, int threads)
     for (int64_t i = 0; i < jobs; i++) {
         int64_t unit = i / parts,
                 part = parts - 1 -
-                       i % parts; /* under causality the last rows have the most to do */
+                       i % parts; /* with a causal mask the last rows see the most keys */
         job x = {.b = unit / a->G,
                  .g = unit % a->G,
                  .r0 = part * rows,
@@ -216,12 +216,12 @@ static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
     if (!NAME(attn_init)(&t, s, a, dtype) || a->B * t.rows == 0) return;
     int64_t work = a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv);
     if (t.rows <= FEW_ROWS && a->dropout <= 0)
-        few_rows(
-            s, &t,
-            NAME(attn_threads)(
-                s,
-                work *
-                    FEW_ROWS)); /* keys come from memory: each product takes as long as several */
+        few_rows(s, &t,
+                 NAME(attn_threads)(
+                     s,
+                     work *
+                         /* bound by reading keys from memory: a product costs as much as several */
+                         FEW_ROWS));
     else
         many_rows(s, &t, NAME(attn_threads)(s, work));
 }
@@ -280,7 +280,7 @@ void NAME(attention)(fv_kernels *k);
 
 void NAME(attention)(fv_kernels *k)
 {
-    if (k->dtype == FV_F64) return; /* the reference is what it is for */
+    if (k->dtype == FV_F64) return; /* f64 is served by the reference kernels */
     k->attention = k->dtype == FV_F32    ? forward_f32
                    : k->dtype == FV_BF16 ? forward_bf16
                                          : forward_f16;

@@ -1,5 +1,5 @@
-/* attention.h - what the attention kernels share: panels, the one inner product, exp2, and how
- * scores are dressed.
+/* attention.h - what the attention kernels share: panels, the block product, exp2, masks and
+ * biases.
  *
  * Nothing of size Tq x Tk is ever stored: keys come in tiles, and a row carries its maximum, its
  * sum and its unfinished output from tile to tile.  All heavy work is one operation on packed
@@ -32,15 +32,14 @@
 #endif
 #if defined(CPU_AVX512) || defined(CPU_AVX512_BF16)
 #define KEYS                                                                                       \
-/* in a tile: a multiple of LANES, STEP and 4, so that a panel's scores stay in the nearest
-     * cache */
+/* keys of a tile: a multiple of LANES, STEP and 4 for which a panel's scores stay in L1 */
 96
 #else
 #define KEYS 192
 #endif
 #define FEW_ROWS                                                                                   \
-    8 /* up to so many rows of a key head a panel would be mostly padding: attention_rows.c */
-#define GROUP 96 /* rows that backward takes together, likewise */
+    8            /* with fewer rows per KV head a panel would be mostly padding: attention_rows.c */
+#define GROUP 96 /* rows that the backward pass processes together, chosen for L1 as well */
 
 #define LOG2E 1.44269504f
 #define INLINED static inline __attribute__((always_inline))
@@ -51,7 +50,7 @@
     const fv_attn_args *a;
     fv_dtype dtype;
     int64_t q_per_kv;      /* query heads of a key head */
-    int64_t rows;          /* serves * Tq */
+    int64_t rows;          /* q_per_kv * Tq */
     int64_t wk, wv;        /* widths rounded up to STEP */
     float scale, scale2;   /* of the scores; times log2 e, since all exponentials are powers of 2 */
     bool has_mask_or_bias; /* scores are more than dot products: mask, key_mask, bias or rel */
@@ -68,21 +67,22 @@ typedef struct attn_row {
 bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a,
                      fv_dtype dtype); /* false: the stream has failed */
 attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r);
-/* Threads for so many multiply-adds: small work is not worth waking them. */
+/* Threads for `work` multiply-adds: for little work, waking a second one costs more than it
+ * saves. */
 int NAME(attn_threads)(const fv_stream *s, int64_t work);
 
 /* out[j] for keys j0 .. j0+n of a row: bias and rel times log2 e, -inf where a mask says no. */
 void NAME(attn_bias_row)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n);
-/* Puts those on scores that are there as (n, LANES), and -inf beyond each row's range.  room: 2 *
- * KEYS * LANES. */
+/* Adds those to scores stored as (n, LANES), and writes -inf outside each row's range.  scratch:
+ * 2 * KEYS * LANES. */
 void NAME(attn_mask_and_bias)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
                               int64_t n, float *scratch);
-/* The factors of dropout, 0 or 1 over the share kept, as (n rounded up to 16, LANES); j0 is a
- * multiple of 16, as KEYS is. */
+/* The dropout mask times the dropout scale, so 0 or 1 / (1 - p), as (n rounded up to 16, LANES); j0
+ * is a multiple of 16, as KEYS is. */
 void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
                         int64_t n);
 
-/* n floats from element `at` of x: x itself if it is f32, else widened into room. */
+/* n floats from element `at` of x: x itself if it is f32, else converted into scratch. */
 const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t n, float *scratch);
 /* x[at..] = by * row, or added to it. */
 void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float by);
@@ -114,7 +114,7 @@ void NAME(attn_scale_add)(float *c, const float *a, const float *b, int64_t dept
 int64_t NAME(attn_few_rows_floats)(const attn *t, int64_t heads); /* of work */
 /* Forward of all rows of key heads [g0, g0+heads). */
 void NAME(attn_few_rows)(const attn *t, int64_t b, int64_t g0, int64_t heads, float *work);
-/* Row i of one head, at number `at` of w. */
+/* Weights of row i of one head, stored from element `at` of w. */
 void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t h, int64_t i,
                         float *work);
 
@@ -126,7 +126,7 @@ static inline int64_t attn_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t attn_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t attn_round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/* Where things begin, in elements. */
+/* Offsets of a row's data, in elements. */
 static inline int64_t attn_q_offset(const fv_attn_args *a, const attn_row *r)
 {
     return r->b * a->q_batch + r->i * a->q_row + r->h * a->Wk;
@@ -168,10 +168,12 @@ static inline vf attn_exp2(vf t)
     vf p = v_fma(v_set1(0x1.5bba14p-10f), x, v_set1(0x1.3cea88p-7f));
     p = v_fma(p, x2, v_fma(v_set1(0x1.c6b752p-5f), x, v_set1(0x1.ebf9bcp-3f)));
     p = v_fma(p, x2, v_fma(v_set1(0x1.62e42ap-1f), x, v_set1(1.0f)));
-    return (vf)((vu)p + ((vu)z << 23)); /* of a score that is not finite this may carry */
+    /* the sum may carry into the sign for a score that is not finite */
+    return (vf)((vu)p + ((vu)z << 23));
 }
 
-/* Vectors of four, at every level: transposition, and chains of rows that come alone. */
+/* Vectors of four lanes at every level: for transposing 4x4 blocks and for rows processed one at a
+ * time. */
 typedef float f4 __attribute__((vector_size(16)));
 typedef int32_t i4 __attribute__((vector_size(16)));
 

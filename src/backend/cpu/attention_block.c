@@ -2,8 +2,8 @@
  *
  *     C (STEP, LANES) = start + A' B,   A (depth, STEP), B (depth, LANES), all contiguous
  *
- * STEP * 3 sums and what feeds them fill the registers.  These are functions of their own, since
- * inlined into a loop the compiler keeps the loop's values in registers and sums in memory. */
+ * STEP * 3 sums and what feeds them fill the registers.  They are separate functions: inlined
+ * into a loop, gcc keeps the loop's values in registers and spills the sums. */
 #include "attention.h"
 
 /* One column of A, ready to be broadcast: NEON multiplies by a lane of a register, elsewhere a

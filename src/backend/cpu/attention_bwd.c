@@ -1,32 +1,33 @@
-/* attention_bwd.c - the gradient of attention, again in tiles; weights come back from lse.
+/* attention_bwd.c - the gradient of attention, tile by tile; weights are recomputed from lse.
  *
  * Forward is p = 2^(s - m) / l with the row's maximum m and sum l, which it kept as lse; y = (keep
  * p) v.  With D_i = dy_i . y_i, for rows i and keys j:
  *     dp = keep (dy v'),  ds = p (dp - D),  dq = scale ds k,  dk = scale ds' q,  dv = (keep p)' dy
  * Scores and dp are made as (key, row), which is what dq wants; dk and dv want (row, key), so p and
- * ds are turned once: two hundredths of the work, where making them twice would cost two fifths.
+ * ds are transposed: 2 % of the work, where computing them twice would add 40 %.
  *
- * A sweep takes one block of keys past a range of rows: dk and dv of the block stay in cache, dq is
- * added up for all rows of the range.  Each sum is one chain in the order of rows or keys, so it
- * does not matter who does which part: with enough key heads a thread takes one whole; else all
- * threads share the blocks of a head for dk and dv, and then its rows for dq.  Sums that several
- * heads share (a bias without batch axis) are never split among threads. */
+ * A sweep processes one block of keys against a range of rows: dk and dv of the block stay in
+ * cache, dq is accumulated for all rows of the range.  Every sum is one chain in the order of rows
+ * or keys, so the division of work does not change the bits: with enough KV heads each thread
+ * processes whole ones; else all threads share the key blocks of a head for dk and dv, and then its
+ * rows for dq.  Sums that several heads share (a bias without batch axis) are never split among
+ * threads. */
 #include <omp.h>
 
 #include "attention.h"
 
 #define BLOCK 384   /* keys of a sweep */
-#define TILE 96     /* keys that meet a group of rows at a time */
-#define DQ_ROWS 192 /* rows of a job that wants dq alone */
+#define TILE 96     /* keys of a tile: it is computed against one group of rows at a time */
+#define DQ_ROWS 192 /* rows of a job that computes dq only */
 
 typedef struct backward {
     attn t;
     const fv_attn_grads *g;
-    float *dbias; /* as bias is laid out, in f32; NULL if not wanted */
+    float *dbias; /* in f32, with the strides of bias; NULL if there is no such gradient */
     float *drel;  /* (B,H,rel_len) in f32, one share for each sequence */
 } backward;
 
-/* What one thread works in. */
+/* The working set of one thread. */
 typedef struct bwd_block {
     const backward *w;
     int64_t b, g, r0, r1; /* rows of key head g in sequence b */
@@ -37,7 +38,7 @@ typedef struct bwd_block {
     float *k_t, *v_t,
         *k; /* the block: strips of keys (Wk, STEP), (Wv, STEP), strips of columns (BLOCK, STEP) */
     float *dk, *dv;      /* panels of keys (wk, LANES), (wv, LANES) */
-    attn_row row[GROUP]; /* the group of rows that is passing */
+    attn_row row[GROUP]; /* the current group of rows */
     int n;
     float *q_t, *dy_t; /* panels of rows (Wk, LANES), (Wv, LANES) */
     float *q, *dy;     /* strips of columns (GROUP, STEP) */
@@ -79,7 +80,7 @@ static void bwd_block_layout(bwd_block *x, const backward *w, float *work)
     x->scratch = x->ds_t + TILE * GROUP;
 }
 
-/* ---- what a sweep needs of its rows and keys ---- */
+/* ---- loading and storing the rows and keys of a sweep ---- */
 
 static void rows_start(bwd_block *x)
 {
@@ -183,8 +184,8 @@ static void group_start(bwd_block *x, int64_t r)
 }
 
 /* Scores and dp to weights and ds, for one vector of rows and n keys, a multiple of 4.  Four at a
- * time, all loaded before any is stored, so that the compiler may weave them: one after the other
- * they would wait for themselves. */
+ * time, all loaded before any is stored, so that the compiler can interleave four independent
+ * chains: a single one would be bound by latency. */
 static void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
 {
     for (int64_t j = 0; j < n; j += 4, s += 4 * LANES, ds += 4 * LANES) {
@@ -207,7 +208,7 @@ static void multiply(float *x, const float *by, int64_t n)
     for (int64_t i = 0; i < n; i += VW) v_store(x + i, v_mul(v_load(x + i), v_load(by + i)));
 }
 
-/* Panel p of the group meets n keys, j0 the first, which is at `at` in the block: keep p and ds. */
+/* Weights (with dropout) and ds of panel p for n keys, j0 being the first, at `at` in the block. */
 static void dscore_tile(bwd_block *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n)
 {
     const attn *t = &x->w->t;
@@ -229,8 +230,9 @@ static void dscore_tile(bwd_block *x, int64_t r, int p, int64_t j0, int64_t at, 
     if (a->dropout > 0) multiply(s, x->scratch, n * LANES);
 }
 
-/* Panel p of the group against n keys of the block from `at` on; turned results reach up to `wide`
- * keys. */
+/* Panel p of the group against n keys of the block from `at` on; transposed results are zero-filled
+ * up to
+ * `wide` keys. */
 static void panel(bwd_block *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n, int64_t wide)
 {
     const attn *t = &x->w->t;
@@ -289,7 +291,7 @@ static void tile(bwd_block *x, int64_t r, int64_t j0, int64_t at, int64_t n)
     if (x->w->dbias || x->w->drel) accumulate_dk_dv(x, j0, n);
 }
 
-/* Keys [k0, k0+n) past all rows of x. */
+/* Keys [k0, k0+n) against all rows of x. */
 static void pass(bwd_block *x, int64_t k0, int64_t n)
 {
     keys_start(x, k0, n);
@@ -317,7 +319,7 @@ static void zero_rows(fv_sink x, int64_t at, int64_t stride, int64_t n, int64_t 
     for (int64_t j = 0; j < n; j++) NAME(attn_store)(x, at + j * stride, scratch, width, 1);
 }
 
-/* The block at k0, and zeros for keys that lie behind the end of the sequence. */
+/* The block at k0, and zero gradients for keys beyond the length of the sequence. */
 static void block(bwd_block *x, int64_t k0)
 {
     const fv_attn_args *a = x->w->t.a;
@@ -330,7 +332,7 @@ static void block(bwd_block *x, int64_t k0)
     zero_rows(g->dv, attn_v_offset(a, x->b, x->g, len), a->v_row, end - len, a->Wv, x->scratch);
 }
 
-/* ---- who does what ---- */
+/* ---- division of work among threads ---- */
 
 /* A unit is what must stay on one thread: a key head of a sequence, or all that share an element of
  * the bias. */
@@ -373,7 +375,7 @@ static void rows_only(const backward *w, int64_t b, int64_t g, int64_t r0, float
 
 /* ---- gradients of bias and rel ---- */
 
-/* Zeros, or delivers, each row of keys of the bias that there is. */
+/* Clears, or stores to the sink, every distinct row of the bias gradient. */
 static void bias_rows(const backward *w, int threads, bool store)
 {
     const fv_attn_args *a = w->t.a;
@@ -397,7 +399,7 @@ static void store_drel(const backward *w)
     NAME(attn_store)(w->g->drel, 0, w->drel, n, 1);
 }
 
-/* ---- the whole ---- */
+/* ---- the kernel ---- */
 
 typedef struct plan {
     bool want_q, want_k;
@@ -423,7 +425,7 @@ static plan plan_of(const backward *w, const fv_stream *s)
     p.threads = NAME(attn_threads)(s, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
     int64_t rounds = (p.n_units + p.threads - 1) / p.threads;
     p.split = p.want_k && (p.want_q ? 7 : 5) * p.n_units < 5 * p.threads * rounds;
-    if (g->drel.data) p.split = false; /* its sums run along diagonals, through all blocks */
+    if (g->drel.data) p.split = false; /* its sums run along diagonals, across all key blocks */
 
     int64_t rows = w->t.rows, jobs = p.split || !p.want_k ? a->B * a->G * p.parts : 1;
     if (p.want_k)
@@ -460,7 +462,7 @@ void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
     if (!NAME(attn_init)(&w.t, s, a, dtype) || a->B == 0) return;
     plan p = plan_of(&w, s);
     bool wide = g->dbias.data &&
-                g->dbias.dtype != FV_F32; /* sums of 16-bit numbers are kept in f32 meanwhile */
+                g->dbias.dtype != FV_F32; /* 16-bit gradients are accumulated in f32 */
     int64_t n_bias = wide ? (a->B - 1) * a->bias_s[0] + (a->H - 1) * a->bias_s[1] +
                                 (a->Tq - 1) * a->bias_s[2] + a->Tk
                           : 0;

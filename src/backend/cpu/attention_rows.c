@@ -1,15 +1,15 @@
 /* attention_rows.c - attention of a few rows, as in decoding from a cache, and exact weights.
  *
- * With one row there is nothing to share, and time is that of reading k and v once.  So nothing is
- * packed: keys are turned four by four in registers to give each its own lane and its own chain
- * over w, and v is added up in place.  All heads of a sequence go together through some keys and
- * then through the next, since that is how k and v lie in memory: head after head, each would touch
- * every page for a few hundred bytes.
- * The chains are those of attention.c, and so are the bits. */
+ * With one row nothing is reused, and the time is that of reading k and v once.  So nothing is
+ * packed: keys are transposed 4x4 in registers, so that each has its own lane and its own chain
+ * over w, and v is read where it is.  All heads of a sequence process the same few keys before the
+ * next ones, because (B,T,H,W) stores the heads of a position side by side: head by head, each
+ * would touch every page for a few hundred bytes.
+ * The chains of additions are those of attention.c, and so are the bits. */
 #include "attention.h"
 
-#define KEYS_ABREAST 16 /* keys whose chains run side by side */
-#define VALUES 16       /* rows of v that pass before the next head's do */
+#define KEYS_ABREAST 16 /* keys whose chains are interleaved */
+#define VALUES 16       /* rows of v that one head reads before the next head does */
 
 static inline f4 four(float x) { return (f4){x, x, x, x}; }
 
@@ -24,7 +24,7 @@ static inline f4 dot4(const float *q, const float *const *k, int64_t w, f4 sum)
     return sum;
 }
 
-/* s[j] = q . row j of k, for n rows; s has room for n rounded up to KEYS_ABREAST. */
+/* s[j] = q . row j of k, for n rows; s has the capacity of n rounded up to KEYS_ABREAST. */
 static void scores(float *s, const float *q, const float *k, int64_t ld, int64_t n, int64_t width)
 {
     for (int64_t j = 0; j < n; j += KEYS_ABREAST) {
@@ -82,7 +82,7 @@ static float online_softmax(float *s, int64_t n, float *m, float *l)
     return first(rescale);
 }
 
-#define COLUMNS 64 /* of o that stay in registers while rows of v pass */
+#define COLUMNS 64 /* of o, kept in registers while rows of v are read */
 
 INLINED void accumulate_pv_columns(float *o, const float *p, const float *v, int64_t ld, int64_t n)
 {
@@ -98,7 +98,8 @@ INLINED void accumulate_pv_columns(float *o, const float *p, const float *v, int
     for (int c = 0; c < COLUMNS / VW; c++) v_store(o + c * VW, y[c]);
 }
 
-/* o += sum of p[j] v_j over n rows of v, in their order; o has room for width rounded up to VW */
+/* o += sum of p[j] v_j over n rows of v, in their order; o has the capacity of width rounded up to
+ * VW */
 static void accumulate_pv(float *o, const float *p, const float *v, int64_t ld, int64_t n,
                           int64_t width)
 {
@@ -114,8 +115,8 @@ static void accumulate_pv(float *o, const float *p, const float *v, int64_t ld, 
     }
 }
 
-/* Keys or values [j0, j0+n) of a head as rows of f32: where they are, or widened into room.  *ld:
- * from row to row. */
+/* Keys or values [j0, j0+n) of a head as rows of f32: in place, or converted into scratch.  *ld:
+ * the row stride. */
 static const float *tile(const attn *t, const void *x, int64_t at, int64_t row, int64_t n,
                          int64_t width, float *scratch, int64_t *ld)
 {
@@ -134,7 +135,7 @@ static void scaled_query(float *q, const attn *t, const attn_row *r)
 
 /* ---- forward ---- */
 
-/* The rows of key heads [g0, g0+heads) of one sequence: row r of the x-th head is number x *
+/* The rows of key heads [g0, g0+heads) of one sequence: row r of the x-th head has index x *
  * t->rows + r. */
 typedef struct few_rows {
     const attn *t;
@@ -173,7 +174,7 @@ static attn_row row_of(const few_rows *f, int64_t x)
     return NAME(attn_row)(f->t, f->b, f->g0 + x / f->t->rows, x % f->t->rows);
 }
 
-/* All rows meet the keys [j0, j0+n) of a tile. */
+/* Updates all rows with the keys [j0, j0+n) of a tile. */
 static void process_tile(few_rows *f, int64_t j0, int64_t n)
 {
     const attn *t = f->t;

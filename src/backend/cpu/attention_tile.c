@@ -1,9 +1,8 @@
-/* attention_tile.c - packing rows into panels and back, and dressing scores with masks, biases and
- * dropout. */
+/* attention_tile.c - packing rows into panels and back; masks, biases and dropout on scores. */
 #include "attention.h"
 
 #include "backend/attention_dropout.h"
-#include "fovea/author/op.h"
+#include "fovea/author/backend.h"
 
 bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
 {
@@ -151,7 +150,7 @@ void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows,
     }
 }
 
-/* ---- what is added to the scores ---- */
+/* ---- bias and mask ---- */
 
 void NAME(attn_bias_row)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n)
 {
@@ -229,8 +228,8 @@ typedef struct {
     vu c[3][4];
 } counters; /* of a panel: three vectors, four words each */
 
-/* As fv__philox7; the three vectors go round together, since one alone waits for its own
- * products. */
+/* As fv__philox7; three vectors are interleaved, since one alone is bound by the latency of its
+ * multiplications. */
 static counters philox(counters x, const fv__philox_round_keys *keys)
 {
     for (int r = 0; r < FV__PHILOX_ROUNDS; r++) {
@@ -255,7 +254,7 @@ void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_row
     const vu zero = {0};
     const fv__philox_round_keys keys = fv__philox_schedule(a->rng.seed);
     uint64_t step = *a->rng.step;
-    vu pair[3], up[3]; /* of each row, and what brings its half of a word to the top */
+    vu pair[3], up[3]; /* row counter, and the shift that moves a row's half of a word to the top */
     vu below = zero + (fv__dropout_threshold(a->dropout) << 16),
        factor = (vu)v_set1((float)(1 / fv__keep_probability(a->dropout)));
     for (int l = 0; l < LANES; l++) {

@@ -2,14 +2,14 @@
 #ifndef DTYPE
 #include "strides.h"
 
-#define COLUMNS 512 /* of a gradient that is summed over rows: what one thread takes at a time */
+#define COLUMNS 512 /* columns that one thread processes at a time in a gradient summed over rows */
 
 static inline vf add(vf a, vf b) { return v_add(a, b); }
 static inline vf sub(vf a, vf b) { return v_sub(a, b); }
 static inline vf mul(vf a, vf b) { return v_mul(a, b); }
 static inline vf div_(vf a, vf b) { return v_div(a, b); }
-/* what is neither less nor more is equal, or one is NaN and must come out: the union of the bits is
- * both */
+/* Neither less nor greater: equal, or one is NaN, which must be the result.  The OR of the bits is
+ * right in both cases. */
 static inline vf max(vf a, vf b)
 {
     return v_sel(v_lt(a, b), b, v_sel(v_lt(b, a), a, (vf)((vi)a | (vi)b)));
@@ -41,7 +41,7 @@ static inline vf d_max(vf dy, vf mine, vf other)
 
 static bool reads_inputs(fv_binary_op op) { return op != FV_B_ADD && op != FV_B_SUB; }
 
-/* What each element of dy adds to its element of da (db). */
+/* The contribution of each element of dy to its element of da (db). */
 static void terms(fv_binary_op op, int side, float *d, const float *dy, const float *a,
                   const float *b, int64_t n)
 {
@@ -88,7 +88,7 @@ static void split(const fv_walk *w, int side, fv_walk *own, fv_walk *over)
     }
 }
 
-/* What the gradients are made from. */
+/* Inputs of the gradients. */
 typedef struct {
     fv_binary_op op;
     const void *dy, *a, *b;
@@ -201,7 +201,7 @@ static void OF(grad_rows)(fv_stream *s, const operands *g, int side, fv_sink sin
         OF(row_terms)(g, side, d, walk_offsets_of(w, last, i / per_row), from, m);
         part[i] = sum_of(d, m);
     }
-    fv_walk numbered = *w, own, over; /* y counts rows instead of elements of dy */
+    fv_walk numbered = *w, own, over; /* y holds row indices instead of elements of dy */
     int64_t step = 1;
     for (int d = last - 1; d >= 0; step *= w->shape[d--]) numbered.y[d] = step;
     split(&numbered, side, &own, &over);

@@ -1,7 +1,7 @@
 /* by_dtype.h - includes the file BY_DTYPE once for each dtype that is staged through f32 (stage.h).
  *
- * A kernel is a plain function pointer and cannot be told its dtype, so a file of kernels is read
- * again for each: then DTYPE is the dtype, REAL what memory holds, OF(name) a name of its own, and
+ * A kernel is a plain function pointer without a dtype argument, so a file of kernels is included
+ * once for each: then DTYPE is the dtype, REAL what memory holds, OF(name) a name of its own, and
  * OF(table) puts them into a table.  f64 stays with the reference kernels.  (A wrapper for each
  * kernel and dtype was the alternative: eighty functions that say nothing.) */
 #define DTYPE FV_F32

@@ -49,7 +49,7 @@ static void OF(im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geo
 }
 
 /* x[r,c] = the sum of every column element that im2col takes from it, in the order of the kernel's
- * places */
+ * elements */
 static void OF(col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g)
 {
     if (!x.data) return;

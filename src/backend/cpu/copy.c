@@ -1,10 +1,10 @@
-/* copy.c - moving numbers: strided copies, filling, and between float dtypes. */
+/* copy.c - strided copies, filling, and conversion between float dtypes. */
 #ifndef DTYPE
 #include "strides.h"
 
 #define TILE 32 /* square of a transposition: 128 bytes of f32 in either direction */
 
-/* The axis along which an operand lies without gaps, or -1. */
+/* The axis along which an operand is contiguous, or -1. */
 static int unit_axis(const fv_walk *w, const int64_t *stride)
 {
     for (int d = w->n - 1; d >= 0; d--)
@@ -24,7 +24,7 @@ static fv_walk without(const fv_walk *w, int p, int q)
     return rest;
 }
 
-/* True if several elements go to one place: then their order counts. */
+/* True if several elements are written to the same address: then their order matters. */
 static bool collides(const fv_walk *w)
 {
     for (int d = 0; d < w->n; d++)
@@ -40,7 +40,7 @@ void NAME(copy)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
-/* n elements from x to y, both without gaps. */
+/* n elements from x to y, both contiguous. */
 static void OF(run)(fv_sink y, int64_t to, const void *x, int64_t from, int64_t n)
 {
     float tmp[PIECE];

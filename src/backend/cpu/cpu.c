@@ -105,7 +105,7 @@ static const level *choose(const char *name, fv_err *e)
     return NULL;
 }
 
-/* ---- memory and streams: a CPU stream does everything at once ---- */
+/* ---- memory and streams: a CPU stream is synchronous ---- */
 
 /* Huge pages for what is large: fewer misses of the TLB in panels and long rows. */
 static void *mem_alloc(fv_device *d, size_t bytes)

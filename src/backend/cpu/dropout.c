@@ -1,7 +1,7 @@
-/* dropout.c - y = x / (1 - p) where element i is kept, 0 elsewhere; word i%4 at position i/4 of the
- * place decides. */
+/* dropout.c - y = x / (1 - p) where element i is kept, 0 elsewhere; word i%4 at counter i/4 of the
+ * Philox sequence decides. */
 #ifndef DTYPE
-#include "fovea/author/op.h"
+#include "fovea/author/backend.h"
 #include "philox.h"
 #include "stage.h"
 

@@ -1,13 +1,13 @@
 /* entropy.c - cross-entropy of logits against labels, smoothed; only the log-sum-exp of a row is
  * kept.
  *
- * A row of logits may be far larger than the first cache, so it is read once: each piece gives its
- * largest and its sum of exponentials, and what was summed before is rescaled whenever the largest
- * grows. */
+ * A row of logits may be far larger than L1, so it is read once: each piece gives its
+ * maximum and its sum of exponentials, and the running sum is rescaled whenever the maximum
+ * grows (online softmax). */
 #ifndef DTYPE
 #include "rows.h"
 
-/* What is known of a row so far: its largest, the sum of e^(x - top) and that of x - top. */
+/* Running statistics of a row: its maximum, the sum of e^(x - top) and that of x - top. */
 typedef struct {
     float top, total, below;
 } row_sums;

@@ -2,14 +2,14 @@
 #ifndef DTYPE
 #include "stage.h"
 
-/* of a table: threads take blocks in turn, because frequent ids lie together */
+/* of a table: threads process blocks round-robin, because frequent ids are neighbours */
 #define BLOCK_ROWS 32
 
 static bool valid(fv_stream *s, const char *kernel, const int32_t *ids, int64_t n, int64_t vocab)
 {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] >= 0 && ids[i] < vocab) continue;
-        fv_stream_fail(s, FV_EARG, "%s: id %d at place %lld is outside 0..%lld", kernel, ids[i],
+        fv_stream_fail(s, FV_EARG, "%s: id %d at index %lld is outside 0..%lld", kernel, ids[i],
                        (long long)i, (long long)vocab - 1);
         return false;
     }
@@ -25,7 +25,8 @@ static void widen_any(float *y, const void *x, int64_t at, int64_t n, fv_dtype t
         for (int64_t i = 0; i < n; i++) y[i] = (float)((const double *)x)[at + i];
 }
 
-/* The places of each id in ascending order: first[id] starts a chain through next, -1 ends it. */
+/* The positions of each id in ascending order: first[id] starts a chain through next, -1 ends
+ * it. */
 static void chain(int64_t *first, int64_t *next, const int32_t *ids, int64_t n, int64_t vocab)
 {
     for (int64_t v = 0; v < vocab; v++) first[v] = -1;
@@ -83,8 +84,8 @@ static void OF(sum_chain)(fv_sink dtable, int64_t row, const void *dy, int64_t h
     }
 }
 
-/* Each row of the table belongs to one thread and is summed in the order of places, whoever does
- * it. */
+/* Each row of the table belongs to one thread and is summed in the order of positions, so
+ * the bits do not depend on the number of threads. */
 static void OF(gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids,
                            int64_t n, int64_t vocab, int64_t d, int32_t skip)
 {

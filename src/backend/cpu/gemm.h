@@ -1,11 +1,11 @@
 /* gemm.h - the parts of the matrix product: what a kind of product is, and the loops that drive any
  * kind.
  *
- * A kind says how a strip of A (up to mr rows) and of B (nr columns) is laid out in memory and
+ * A kind says how a strip of A (up to mr rows) and of B (nr columns) is stored in packed memory and
  * multiplies two such panels into a tile of f32 sums.  The driver (gemm.c) knows nothing but the
  * sizes.  Panels go all along k;
- * `unit` is what 32 values of k take and `head` what stands before each run of them, so any run can
- * be found. */
+ * `unit` is the size of 32 values of k and `head` that of the header before each run, so that the
+ * address of any run can be computed. */
 #ifndef FV_GEMM_H
 #define FV_GEMM_H
 
@@ -40,7 +40,7 @@ typedef struct gemm_b {
 typedef struct gemm_tile {
     const void *a, *b;
     size_t b_next;     /* bytes from one panel of b to the next */
-    const char *ahead; /* memory to ask for meanwhile: `ahead_step` bytes for every 4 values of k */
+    const char *ahead; /* address to prefetch: `ahead_step` bytes for every 4 values of k */
     int64_t ahead_step;
     float *c;
     /* floats from one row to the next, and from the columns of one panel to those of the next */
@@ -78,7 +78,7 @@ static inline size_t gemm_b_bytes(const gemm_kind *kind, int64_t k)
     return gemm_units(k) * kind->b_unit + gemm_runs(kind, k) * kind->b_head;
 }
 
-/* How many panels side by side keep a tile of so many rows busy: 1, 2 or 4. */
+/* Panels of B that a tile of `rows` rows processes side by side to hide latency: 1, 2 or 4. */
 static inline int gemm_walk(int mr, int rows)
 {
     return rows * 4 <= mr ? 4 : rows * 2 <= mr ? 2 : 1;
@@ -135,22 +135,21 @@ const gemm_kind *NAME(gemm_bf16)(void);
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt);
 
 /* The whole product, where rows are few and B is packed; false if it is not such a one.  And the
- * entry for a step of writing. */
+ * fused_linear kernel of a decode step. */
 bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind);
 void NAME(gemm_few_rows)(fv_kernels *k);
 
 /* The same where B is bf16 that is not packed, and all the rest is f32. */
 bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind);
 
-/* One run of k of panels j0..j1 of B, each `next` bytes behind the one before. */
+/* One run of k of panels j0..j1 of B, `next` bytes apart. */
 void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0,
                          int64_t j1, int64_t k, int64_t kc);
 
 /* All panels of B, all along k, one after another: the part `id` of `size` of the work. */
 void NAME(gemm_pack_panels)(const gemm_kind *kind, char *out, const gemm_b *b, int id, int size);
 
-/* The kind for weights that were laid out as dt, or NULL; and the entries of the table that lay
- * them out. */
+/* The kind for weights packed as dt, or NULL; and the kernels that pack them. */
 const gemm_kind *NAME(gemm_packed)(fv_dtype dt);
 void NAME(gemm_panels)(fv_kernels *k);
 

@@ -8,7 +8,7 @@
  * Both instructions round each step in their own way, so sums differ in the last bits from the
  * widened products of the other levels; per element they are still a function of that row and
  * column alone. */
-#include "gemm_turn.h"
+#include "gemm_transpose.h"
 
 #if defined(CPU_NEON_BF16)
 
@@ -88,8 +88,8 @@ static void tile(const gemm_tile *t)
 /* to nearest even */
 INLINE void store(uint16_t *p, vf x) { vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32(x)); }
 
-/* What is bf16 already is only moved, several rows or columns at a time, so that what is written is
- * written in order. */
+/* bf16 operands are only copied, several rows or columns at a time, so that stores are
+ * sequential. */
 INLINE void move_rows(uint16_t *out, const int width, const gemm_src *s, int64_t kc)
 {
     const uint16_t *row[NR];

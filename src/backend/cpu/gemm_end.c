@@ -19,8 +19,7 @@ INLINE vf activate(vf x, const fv_act act)
     }
 }
 
-/* Sums lie in rows far apart, in the second cache or behind it: these are asked for so many rows
- * before they are read. */
+/* Rows of sums are far apart, in L2 or beyond: prefetched this many rows ahead. */
 #define ROWS_AHEAD 4
 
 /* An activation is a long chain of instructions: vectors side by side keep the units busy

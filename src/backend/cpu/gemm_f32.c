@@ -3,8 +3,8 @@
  * Panels: A as [k][A_WIDTH], B as [k][NR], so a step of k loads NV vectors of B, broadcasts each
  * value of A and does MR * NV multiply-adds.  MR * NV accumulators and what feeds them fill the
  * registers of the level: 24 of 32 on NEON and 28 of 32 on AVX-512 (both want at least 16 in
- * flight), 12 of 16 on AVX2.  Fewer rows take several panels of B side by side instead: one row
- * alone is a matter of memory, and memory wants four streams a core.
+ * flight), 12 of 16 on AVX2.  Fewer rows take several panels of B side by side instead: a single
+ * row is bound by memory, which needs four streams a core.
  *
  * B may also be held as bf16 or f16 and is widened on the way; then A is rounded to bf16 in the
  * same way as where there are instructions for bf16 products. */

@@ -1,4 +1,4 @@
-/* gemm_few.c - a few rows against a packed weight, as in decoding: a matter of reading the weight.
+/* gemm_few.c - a few rows against a packed weight, as in decoding: bound by reading the weight.
  *
  * Memory is read fastest in a few streams that never end (69 GB/s on two cores of Neoverse V1,
  * where panels side by side of 7 KB each give 39).  So each thread's panels are cut into as many
@@ -6,17 +6,17 @@
  * beginning to its end.
  *
  * Threads do not wait for each other.  Rows are so few that each thread packs them for itself,
- * while the first lines of its panels are on their way; and one that comes to the end of its share
- * goes on with another's, tile by tile, so that it does not matter who began late.  What stands
- * around a product in a step of writing (fused_linear: the norm before it, the sum behind it, the
- * cache that half of it goes to) is done by the thread that has the numbers: by itself each would
- * take as long as starting the threads does, and a token has fifty products. */
+ * while the first lines of its panels are being prefetched; and one that comes to the end of its
+ * share takes over tiles of another's, so that a late start does not matter.  In a decode step the
+ * operations around a product (fused_linear: the norm before it, the residual sum after it, the KV
+ * cache that part of it is written to) are done by the thread that holds the values: as a kernel of
+ * its own each would take as long as starting the threads does, and a token has fifty products. */
 #include <omp.h>
 
 #include "gemm.h"
 #include "norm.h"
 
-#define FIRST 512 /* bytes of each stream that are asked for before anything else */
+#define FIRST 512 /* bytes of each stream that are prefetched first */
 
 typedef struct few {
     const gemm_kind *kind;
@@ -32,7 +32,7 @@ typedef struct few {
 } few;
 
 /* A thread's panels: `wide` parts of `part` panels each from j0 on, then single ones up to j1.
- * Whoever raises `next` has the step of that number. */
+ * The thread that increments `next` owns the step of that index. */
 typedef struct share {
     _Alignas(64) int64_t next;
     int64_t j0, j1, part;
@@ -42,7 +42,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- rows ---- */
 
-/* Behind the packed rows there is room for a row that was normalised. */
+/* The packed rows are followed by scratch for one normalised row. */
 static void pack_rows(const few *f, char *to)
 {
     const fv_fused_linear *r = f->row;
@@ -102,8 +102,7 @@ static void finish(const few *f, float *sum, int64_t ld, int64_t j)
     NAME(gemm_finish)(&e);
 }
 
-/* Where column j of row i goes: *first is the first column that goes there, *end the one behind the
- * last. */
+/* Destination of column j of row i; columns [*first, *end) have the same one. */
 static float *target(const few *f, int64_t i, int64_t j, int64_t *first, int64_t *end)
 {
     const fv_fused_linear *r = f->row;
@@ -114,7 +113,7 @@ static float *target(const few *f, int64_t i, int64_t j, int64_t *first, int64_t
                       : (float *)(j < r->y_n + half ? r->k_cache : r->v_cache) + in_cache;
 }
 
-/* The same for what is added to y, or goes to caches. */
+/* The same for sums that are added to y or stored to KV caches. */
 static void finish_row(const few *f, const float *sum, int64_t ld, int64_t j)
 {
     const float *bias = f->row->bias;
@@ -136,8 +135,7 @@ static void finish_row(const few *f, const float *sum, int64_t ld, int64_t j)
         }
 }
 
-/* Sums go straight to where they belong, if they are f32, nothing is there and the panel does not
- * stick out. */
+/* Sums are stored directly to C if it is f32, nothing is added and the panel is complete. */
 static void step(const few *f, const share *s, int64_t i, const char *a)
 {
     float buf[GEMM_EDGE];

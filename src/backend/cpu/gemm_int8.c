@@ -16,7 +16,7 @@
 #define TINY 0x1p-100f
 /* longer than in f32: a tile of bytes is done in no time, and C is touched once a run */
 #define RUN 1024
-#define ROW 4096 /* of FV_I8: its sums fit 32 bits, and its panels the nearest cache */
+#define ROW 4096 /* of FV_I8: its sums fit 32 bits, and its panels L1 */
 #define A_UNIT (sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value))
 #define B_UNIT(q4) (NR * sizeof(float) + ((q4) ? 16 : 32) * NR)
 
@@ -135,8 +135,8 @@ INLINE float quantise4(int8_t *restrict q, const float *restrict x)
     return signed_most / -8.0f;
 }
 
-/* Values k..k+31 of row or column i of a strip, 0 where there are none: in place if they lie so,
- * else in buf. */
+/* Values k..k+31 of row or column i of a strip, 0 beyond the end: in place if they are contiguous
+ * f32, else in buf. */
 INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64_t kc)
 {
     int64_t n = kc - k < BLOCK ? kc - k : BLOCK;

@@ -13,7 +13,7 @@
 #ifndef FV_GEMM_INT8_H
 #define FV_GEMM_INT8_H
 
-#include "gemm_turn.h"
+#include "gemm_transpose.h"
 
 #define BLOCK 32
 

@@ -1,9 +1,9 @@
-/* gemm_pack.c - a strip of a matrix as an f32 panel: [k][width], whichever way the matrix lies.
+/* gemm_pack.c - a strip of a matrix as an f32 panel: [k][width], for either storage order.
  *
- * Where k runs along memory a block of VW x VW values is turned in registers; otherwise rows are
- * copied.  What is wider than the strip is filled with copies of its last row or column: nobody
- * looks at those sums, and a read of real memory needs no branch. */
-#include "gemm_turn.h"
+ * Where k runs along memory a block of VW x VW values is transposed in registers; otherwise rows
+ * are copied.  What is wider than the strip is filled with copies of its last row or column: those
+ * sums are not stored, and reading valid memory needs no branch. */
+#include "gemm_transpose.h"
 
 INLINE vf rounded(vf x, const bool round)
 {
@@ -28,7 +28,7 @@ INLINE void transpose_block(float *out, const int width, const void *p, const in
         if (j < n) v_store(out + (k + j) * width, x[j]);
 }
 
-/* One row alone, as in decoding, needs no turning: each value, for all. */
+/* One row alone, as in decoding, needs no transposition: each value is broadcast. */
 INLINE void one_row(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t,
                     const bool round)
 {

@@ -1,10 +1,10 @@
-/* gemm_panels.c - the second factor in panels: while a product runs, or ahead of time where it is a
- * weight that stays. */
+/* gemm_panels.c - the second factor in panels: packed during a product, or once beforehand for a
+ * weight. */
 #include <omp.h>
 
 #include "gemm.h"
 
-#define SMALL (1 << 18) /* values that one thread lays out before a second has woken up */
+#define SMALL (1 << 18) /* values that one thread packs before a second has woken up */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -19,7 +19,7 @@ static void pack_one(const gemm_kind *kind, char *out, const gemm_b *b, int64_t 
     kind->pack_b(out, &src, kc);
 }
 
-/* Where a row in memory holds all columns it is read for all of these panels while it is near. */
+/* Where a row in memory holds all columns it is read once for all of these panels, from cache. */
 void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0,
                          int64_t j1, int64_t k, int64_t kc)
 {

@@ -1,7 +1,7 @@
 /* gemm_smmla.h - the full tile of 8-bit products on NEON, 8 rows by 8 columns, in assembly.
  *
- * A block of 32 values of k is 64 smmla and as many instructions again that bring sums to floats,
- * scale and add them.
+ * A block of 32 values of k is 64 smmla and as many instructions again that convert the sums to
+ * float, scale and add them.
  * What bounds it on Neoverse V1 was found by trying some 300 orders of these instructions: six are
  * begun in a cycle, four of them in the vector units, a conversion counts twice there, and chains
  * of products that start from a register loaded or copied, not cleared, leave units idle.  That

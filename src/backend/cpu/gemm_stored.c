@@ -1,20 +1,20 @@
 /* gemm_stored.c - a few rows against a bf16 weight as a file holds it, where the processor
  * multiplies bf16.
  *
- * The first product with a weight comes before it was laid out (core/weight.c), and to lay it out
- * in pieces, as gemm.c would, takes five times as long as reading it.  Here it is turned on its way
- * into the registers.  (N,K): eight rows of the weight are followed side by side, and columns of C
- * stay in registers.  (K,N): eight values of k of all columns a thread has, so that memory is read
- * in long rows, and sums are kept in the nearest cache.  The same instructions add the same numbers
- * in the same order as those of gemm_bf16.c, and so give the same bits. */
+ * The first product with a weight comes before it is packed (core/weight.c), and packing it in
+ * pieces, as gemm.c would, takes five times as long as reading it.  Here it is transposed while it
+ * is loaded into registers.  (N,K): eight rows of the weight are read side by side, and columns of
+ * C stay in registers.  (K,N): eight values of k of all columns a thread has, so that memory is
+ * read in long rows, and sums stay in L1.  The same instructions add the same values in the same
+ * order as those of gemm_bf16.c, and so give the same bits. */
 #include <omp.h>
 
-#include "gemm_turn.h"
+#include "gemm_transpose.h"
 
 #if defined(CPU_NEON_BF16)
 
 #define G 4            /* values of k that an instruction takes */
-#define SIDE 8         /* columns, and values of k, that are turned together */
+#define SIDE 8         /* columns, and values of k, that are transposed together */
 #define MAX_PAIRS 2    /* of rows */
 #define ACROSS 1536    /* columns whose sums are kept */
 #define A_STEP (8 * G) /* elements of packed rows for G values of k, see gemm_bf16.c */
@@ -103,7 +103,7 @@ INLINE void down_rows(const stored *f, const mine *m, const int pairs)
                                   vld1q_bf16(a + A_STEP + p * 2 * G), then);
                     }
                 }
-                /* the rows that come next, a line in each four turns */
+                /* prefetch the next rows, a line every four iterations */
                 if (k % 32 == 0)
                     for (int i = 0; i < SIDE; i++) __builtin_prefetch(row[i] + SIDE * g->ldb + k);
             }

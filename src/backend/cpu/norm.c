@@ -1,7 +1,7 @@
 /* norm.c - layer norm and RMS norm over the last axis, with the residual sum in the same pass.
  *
  * RMS norm is layer norm with a mean that is taken to be 0, so both run through the same code.  A
- * row fits the first cache: it comes from memory once and is then gone over three times. */
+ * row fits L1: it is read from memory once, then three times from cache. */
 #ifndef DTYPE
 #include "norm.h"
 #include "stage.h"
@@ -134,7 +134,7 @@ ALWAYS_INLINE void grad_rows(const grad_row *r, int rows, float *dgain, float *d
     }
 }
 
-/* Widens a gain or bias once for all rows; *room moves past it. */
+/* Converts a gain or bias to f32 once for all rows; *scratch advances past it. */
 static const float *load_row(float **scratch, const void *p, int64_t n, fv_dtype t)
 {
     if (!p || t == FV_F32) return p;
@@ -152,7 +152,7 @@ void NAME(norm)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
-/* The row that is normalised: x, or x + a as it was rounded into sum.  tmp has room for it. */
+/* The row that is normalised: x, or x + a as it was rounded into sum.  tmp has its capacity. */
 static const float *OF(residual)(float *tmp, float *other, void *sum, const void *x, const void *a,
                                  int64_t at, int64_t n)
 {
@@ -188,7 +188,7 @@ static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum,
     }
 }
 
-/* Rows [r, r+count); tmp has room for three times as many. */
+/* Rows [r, r+count); tmp holds three times as many. */
 static void OF(grad_group)(fv_sink dx, float *dgain, float *dbias, const void *dy, const void *x,
                            const float *gain, const float *mean, const float *rstd, int64_t r,
                            int count, int64_t cols, float *tmp)

@@ -7,7 +7,7 @@
 
 /* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w +
  * (m/bias_correction1) / (sqrt(v/bias_correction2) + eps)) with everything that is the same for all
- * elements worked out beforehand: on one core the arithmetic, not memory, is what takes the time.
+ * elements computed beforehand: on one core the arithmetic, not memory, is what takes the time.
  * With s the scale of the gradient, a = (1-beta1) s, b = sqrt(1-beta2) s and c =
  * sqrt(1/bias_correction2)
  *   m = beta1 m + a g;  v = beta2 v + (b g)^2;  w = shrink w - rate m / (c sqrt(v) + eps) */
@@ -42,7 +42,8 @@ ALWAYS_INLINE vf step(vf w, vf *m, vf *v, vf grad, const constants *c)
 static void update(float *w, float *m, float *v, const float *grad, int64_t n, constants c)
 {
     int64_t i = 0;
-    for (; i + 2 * VW <= n; i += 2 * VW) { /* two at a time: roots and quotients take long */
+    /* two at a time: square roots and divisions have long latencies */
+    for (; i + 2 * VW <= n; i += 2 * VW) {
         vf a = v_load(m + i), b = v_load(v + i), p = v_load(m + i + VW), q = v_load(v + i + VW);
         vf u = step(v_load(w + i), &a, &b, v_load(grad + i), &c),
            z = step(v_load(w + i + VW), &p, &q, v_load(grad + i + VW), &c);

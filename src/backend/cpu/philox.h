@@ -1,10 +1,10 @@
-/* philox.h - fv_philox (fovea/author/op.h) at many positions at once, with the same words. */
+/* philox.h - fv_philox (fovea/author/backend.h) at many positions at once, with the same words. */
 #ifndef FV_PHILOX_H
 #define FV_PHILOX_H
 
 #include "simd.h"
 
-/* Vectors that go round together: one alone waits for its own products. */
+/* Interleaved vectors: one alone is bound by the latency of its multiplications. */
 #define PHILOX_SIDE 4
 #define PHILOX_WORDS (4 * VW * PHILOX_SIDE)
 

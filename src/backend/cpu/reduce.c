@@ -38,7 +38,7 @@ static void add_rows(float *sum, const float *x, int64_t n, int64_t stride, int6
 /* NaN counts as the largest, so it is not lost. */
 static inline bool larger(float a, float b) { return a > b || (a != a && b == b); }
 
-/* Where the first of the largest of x is. */
+/* Index of the first maximum of x. */
 static int64_t first_largest(const float *x, int64_t n)
 {
     vf top = v_set1(-INFINITY);
@@ -210,8 +210,8 @@ static void OF(reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, con
         OF(sum_rows)(s, output(y, DTYPE), x, outer, n, inner, by);
 }
 
-/* dx[o,i,r] = dy[o,r], divided by n for the mean, only where i is the place of the largest for
- * max */
+/* dx[o,i,r] = dy[o,r], divided by n for the mean, only where i is the index of the maximum
+ * for max */
 static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy,
                            const int32_t *arg, int64_t outer, int64_t n, int64_t inner)
 {

@@ -1,10 +1,10 @@
-/* rope.c - rotary positions: pairs within each head are turned by an angle proportional to the
- * position. */
+/* rope.c - rotary positions: pairs within each head are rotated by an angle proportional to
+ * the position. */
 #ifndef DTYPE
 #include "stage.h"
 #include "vmath.h"
 
-/* cos and sin of pos * freq[i], once for all heads of a row; the arrays have room for whole
+/* cos and sin of pos * freq[i], once for all heads of a row; the arrays are padded to whole
  * vectors. */
 static void angles(float *cos, float *sin, const float *freq, int64_t half, int32_t pos, bool back)
 {

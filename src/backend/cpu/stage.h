@@ -1,9 +1,9 @@
 /* stage.h - arrays of f32, bf16 and f16 seen as f32, a piece at a time; and how many threads a
  * piece of work is worth.
  *
- * A kernel computes on pieces that stay in the first cache.  Where memory holds f32 a piece is used
- * where it lies; otherwise it is widened into a buffer, and what was computed is rounded on its way
- * out.  So every kernel is written once, in f32, and an f32 table pays nothing for it. */
+ * A kernel computes on pieces that stay in L1.  Where memory holds f32 a piece is used in place;
+ * otherwise it is converted into a buffer, and results are rounded when they are stored.  So every
+ * kernel is written once, in f32, and an f32 table pays nothing for it. */
 #ifndef FV_STAGE_H
 #define FV_STAGE_H
 
@@ -19,7 +19,7 @@
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-/* Threads for work on n elements: small work is done before a second thread has woken up. */
+/* Threads for work on n elements: little work is done before a second thread has woken up. */
 static inline int threads_for(const fv_stream *s, int64_t n)
 {
     int64_t useful = n / WORTH_A_THREAD;
@@ -115,7 +115,7 @@ static inline const float *fetch(float *tmp, const void *p, int64_t at, int64_t 
 
 static inline fv_sink output(void *p, fv_dtype t) { return (fv_sink){p, t, false}; }
 
-/* Where to compute what goes to element at of the sink: its own place, or tmp.  deliver then
+/* Where to compute what goes to element at of the sink: in place, or tmp.  deliver then
  * finishes the job. */
 static inline float *sink_target(fv_sink s, int64_t at, float *tmp)
 {
@@ -182,8 +182,8 @@ ALWAYS_INLINE void map3(float *y, const float *a, const float *b, const float *c
 
 /* ---- sums in one fixed order: four vectors in turn, then their lanes ---- */
 
-/* Adds up what f makes of a[i] and b[i]; `fill` stands for what is behind the end and must count as
- * nothing. */
+/* Adds up what f makes of a[i] and b[i]; `fill` replaces elements beyond the end and must
+ * contribute nothing. */
 ALWAYS_INLINE float fold2(const float *a, const float *b, int64_t n, float fill, vf p,
                           vf (*f)(vf sum, vf a, vf b, vf p))
 {

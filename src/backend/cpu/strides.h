@@ -1,4 +1,4 @@
-/* strides.h - places of elements in an fv_walk, and rows of operands with any stride. */
+/* strides.h - offsets of elements in an fv_walk, and rows of operands with any stride. */
 #ifndef FV_STRIDES_H
 #define FV_STRIDES_H
 

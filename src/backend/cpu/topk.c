@@ -1,8 +1,8 @@
 /* topk.c - the k largest of each row, largest first, ties to the lower index.
  *
  * A sorted list of k is kept.  Nearly all of a long row is no larger than the list's last entry, so
- * a row is read in runs whose largest is found in vectors; only a run that has something to offer
- * is looked at element by element. */
+ * a row is read in runs whose largest is found in vectors; only a run with a larger element is
+ * searched element by element. */
 #ifndef DTYPE
 #include "stage.h"
 

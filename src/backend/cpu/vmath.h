@@ -1,6 +1,6 @@
 /* vmath.h - elementary functions on vectors.
  *
- * Every lane depends on its own input alone, so an element has the same value wherever it stands.
+ * Every lane depends on its own input alone, so the result does not depend on an element's lane.
  * There are no branches and no tables.  NaN goes in and out, infinities give the limit.
  *
  * The coefficients are minimax fits made for this file: Lawson's reweighted least squares on 400 to

@@ -42,7 +42,7 @@ static void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom 
     }
 }
 
-/* Output place o of `out` lies between low and high of `in`, at `part` of the way: pixel centres
+/* Output index o of `out` lies between low and high of `in`, at `part` of the way: pixel centres
  * are aligned, and what would lie before the first centre is the first pixel. */
 typedef struct {
     int64_t low, high;

@@ -1,4 +1,4 @@
-/* copy.c - moving numbers: strided copies, filling, and between float dtypes. */
+/* copy.c - strided copies, filling, and conversion between float dtypes. */
 #include "backend/ref/ref.h"
 #include "backend/ref/ref_walk.h"
 

@@ -1,5 +1,5 @@
 /* dropout.c - y = x / (1 - p) where element i is kept, 0 elsewhere; word i%4 at position i/4 of the
- * place decides. */
+ * Philox sequence decides. */
 #include "backend/ref/ref.h"
 
 static void dropout(fv_stream *s, fv_sink y, const void *x, int64_t n, float p, fv_rng rng)

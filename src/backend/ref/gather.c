@@ -5,7 +5,7 @@ static bool valid(fv_stream *s, const char *kernel, const int32_t *ids, int64_t 
 {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] >= 0 && ids[i] < vocab) continue;
-        fv_stream_fail(s, FV_EARG, "%s: id %d at place %lld is outside 0..%lld", kernel, ids[i],
+        fv_stream_fail(s, FV_EARG, "%s: id %d at index %lld is outside 0..%lld", kernel, ids[i],
                        (long long)i, (long long)vocab - 1);
         return false;
     }
@@ -34,9 +34,9 @@ static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const 
     }
 }
 
-/* The places of each id are chained in ascending order, then every table row is summed once along
- * its chain.  So a row is rounded once, and splitting the rows of the table among threads would not
- * change the order of addition. */
+/* The positions of each id are chained in ascending order, then every table row is summed once
+ * along its chain.  So a row is rounded once, and splitting the rows of the table among threads
+ * would not change the order of addition. */
 static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n,
                        int64_t vocab, int64_t d, int32_t skip)
 {

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "fovea/author/op.h"
+#include "fovea/author/backend.h"
 
 #define REF_JOIN_(a, b, c) a##b##_##c
 #define REF_JOIN(a, b, c) REF_JOIN_(a, b, c)

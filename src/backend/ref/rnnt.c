@@ -17,7 +17,7 @@ static acc log_add(acc a, acc b)
 typedef struct {
     const void *lp;
     const int32_t *labels;
-    /* T frames and U labels of this sequence; U1, V as the memory is laid out */
+    /* T frames and U labels of this sequence; U1, V: the strides of the memory */
     int64_t T, U, U1, V;
     int64_t base; /* grid point (0,0) in (B,T,U1) */
     int32_t blank;
@@ -39,9 +39,10 @@ static bool grid_of(fv_stream *s, grid *g, const void *lp, const int32_t *labels
 {
     *g = (grid){lp, labels + b * (U1 - 1), tlen[b], ulen[b], U1, V, b * T * U1, blank};
     if (g->T < 1 || g->T > T || g->U < 0 || g->U > U1 - 1) {
-        fv_stream_fail(s, FV_EARG,
-                       "rnnt: sequence %lld has %d frames and %d labels, room is for %lld and %lld",
-                       (long long)b, tlen[b], ulen[b], (long long)T, (long long)U1 - 1);
+        fv_stream_fail(
+            s, FV_EARG,
+            "rnnt: sequence %lld has %d frames and %d labels, the tensor holds %lld and %lld",
+            (long long)b, tlen[b], ulen[b], (long long)T, (long long)U1 - 1);
         return false;
     }
     for (int64_t u = 0; u < g->U; u++) {

@@ -1,4 +1,4 @@
-/* rope.c - rotary positions: pairs within each head are turned by an angle proportional to the
+/* rope.c - rotary positions: pairs within each head are rotated by an angle proportional to the
  * position. */
 #include "backend/ref/ref.h"
 

@@ -16,7 +16,7 @@ static acc sigmoid(acc x)
 /* Phi, the normal distribution function */
 static acc normal_cdf(acc x) { return (acc)0.5 * (1 + ERF(x * (acc)SQRT1_2)); }
 
-/* the tanh that stands for 2 Phi - 1 in the approximate gelu, and its slope */
+/* the tanh that stands for 2 Phi - 1 in the approximate gelu, and its derivative */
 static acc gelu_tanh_inner(acc x)
 {
     return TANH((acc)SQRT_2_OVER_PI * (x + (acc)GELU_CUBIC * x * x * x));

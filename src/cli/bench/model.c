@@ -20,13 +20,12 @@ typedef struct model_values {
 static const model_values defaults = {.common = BENCH_DEFAULTS, .batch = 8, .len = 128};
 
 #define MODEL_OPTIONS                                                                              \
-    CLI_FILE(model_values, config, 0, "config", "FILE",                                          \
+    CLI_FILE(model_values, config, 0, "config", "FILE",                                            \
              "a config.json: its model_type, architectures and sizes"),                            \
         CLI_INT(model_values, batch, 'b', "batch", "N", 1, 1 << 20, "sequences"),                  \
-        CLI_INT(model_values, len, 0, "len", "N", 1, 1 << 20,                                    \
+        CLI_INT(model_values, len, 0, "len", "N", 1, 1 << 20,                                      \
                 "tokens of each, on both sides where there are two"),                              \
-        CLI_CHOICE(model_values, dtype, 0, "dtype", bench_dtypes,                                \
-                   "of parameters and arithmetic")
+        CLI_CHOICE(model_values, dtype, 0, "dtype", bench_dtypes, "of parameters and arithmetic")
 
 static const cli_option forward_options[] = {
     MODEL_OPTIONS,

@@ -4,9 +4,11 @@
  * The commands are the files of src/cli/ (CMake lists them) and one for each task of the library;
  * nothing here names any of them. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 
@@ -85,9 +87,22 @@ static int run_command(const cli *c, const cli_command *cmd, int argc, char **ar
     return code;
 }
 
+/* Weights are used where they are mapped: touching them after another process truncated the file
+ * raises SIGBUS.  Only calls that a handler may make. */
+static void on_sigbus(int signal)
+{
+    static const char text[] = "fovea: a file in use was truncated, or its disk failed; nothing "
+                               "more can be read from it\n";
+    (void)signal;
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) _exit(CLI_FAILED);
+    _exit(CLI_FAILED);
+}
+
 int main(int argc, char **argv)
 {
     cli_path path;
+    struct sigaction bus = {.sa_handler = on_sigbus};
+    sigaction(SIGBUS, &bus, NULL);
     int n, code;
     list_commands();
     const cli_command *cmd = cli_find(&root, argv + 1, argc - 1, &n, &path);

@@ -117,7 +117,8 @@ void cli_print_man(const cli_command *cmd, const char *path)
     if (top) option('V', "version", "", "print the version");
     if (cmd->examples) printf(".SH EXAMPLES\n");
     examples(cmd);
-    printf(".SH EXIT STATUS\n0 when all went well, 1 when the work or part of it could not be done, "
-           "2 when the command line was wrong, 130 after Ctrl\\-C.\n");
+    printf(
+        ".SH EXIT STATUS\n0 when all went well, 1 when the work or part of it could not be done, "
+        "2 when the command line was wrong, 130 after Ctrl\\-C.\n");
     if (!top) printf(".SH SEE ALSO\n.BR fovea (1)\n");
 }

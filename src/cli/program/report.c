@@ -50,6 +50,26 @@ int cli_error(const cli *c, const fv_err *e)
     return cli_usage(c, "%s", e->text);
 }
 
+/* ---- input ---- */
+
+int cli_read_text(const cli *c, const char *path, char **out)
+{
+    fv_reader *r = NULL;
+    const fv_line *line;
+    int64_t n;
+    fv_err e;
+    *out = NULL;
+    bool failed = fv_reader_open(&r, NULL, path, (fv_reader_opt){.whole = true}, &e) ||
+                  fv_reader_next(r, 1, &line, &n, &e);
+    if (!failed && line->error.code)
+        failed = fv_fail(&e, FV_EFORMAT, "%s: %s", path ? path : "standard input",
+                         line->error.text);
+    if (!failed && !(*out = strndup(line->text.s, line->text.n)))
+        failed = fv_fail(&e, FV_ENOMEM, "out of memory");
+    fv_reader_close(r);
+    return failed ? cli_error(c, &e) : CLI_OK;
+}
+
 /* ---- devices ---- */
 
 /* OMP_NUM_THREADS says how many where --threads does not. */

@@ -4,25 +4,27 @@
 
 #include <math.h>
 
+#include "see/palette.h"
+
 #define FONT "Inter, Source Sans 3, Noto Sans, DejaVu Sans, sans-serif"
 
 fv_rgb fv__shade(double t)
 {
-    static const unsigned stops[] = {0xf4f7fb, 0xd6e4f2, 0xabcae7, 0x74a8d8,
-                                     0x3f7fbe, 0x1b5796, 0x08285a};
-    enum { LAST = sizeof stops / sizeof *stops - 1 };
+    enum { LAST = FV_SHADES - 1 };
     double at = (t < 0 ? 0 : t > 1 ? 1 : t) * LAST;
     int i = at >= LAST ? LAST - 1 : (int)at;
-    fv_rgb a = FV_RGB(stops[i]), b = FV_RGB(stops[i + 1]);
+    fv_rgb a = FV_RGB(fv__shades_light[i]), b = FV_RGB(fv__shades_light[i + 1]);
     double f = at - i;
     return (fv_rgb){a.r + f * (b.r - a.r), a.g + f * (b.g - a.g), a.b + f * (b.b - a.b)};
 }
 
-fv_rgb fv__head_color(int64_t head)
+fv_rgb fv__head_color(int64_t head) { return FV_RGB(fv__head_colors[head % FV_HEAD_COLORS]); }
+
+void fv__head_dash(fv_canvas *c, int64_t head)
 {
-    static const unsigned colors[] = {0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7,
-                                      0xe69f00, 0x56b4e9, 0x555555, 0xa89a00};
-    return FV_RGB(colors[head % 8]);
+    static const double dashed[] = {7, 4}, dotted[] = {2, 3};
+    int64_t round = head / FV_HEAD_COLORS % 3;
+    cairo_set_dash(c->cr, round == 1 ? dashed : dotted, round ? 2 : 0, 0);
 }
 
 fv_rgb fv__token_color(const char *t)
@@ -84,9 +86,35 @@ void fv__canvas_box(fv_canvas *c, double x, double y, double w, double h, double
     cairo_close_path(cr);
 }
 
-static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h)
+static double layout_width(fv_canvas *c, const char *text, int n)
 {
-    int pw, ph;
+    int w, h;
+    pango_layout_set_text(c->layout, text, n);
+    pango_layout_get_size(c->layout, &w, &h);
+    return (double)w / PANGO_SCALE;
+}
+
+/* The text with words left out of its middle until it is at most `most` wide, to be freed with
+ * g_free; NULL if not even its first and last word fit. */
+static char *omit_words(fv_canvas *c, const char *text, double most)
+{
+    char **word = g_strsplit(text, " ", -1), *fits = NULL;
+    int n = (int)g_strv_length(word);
+    for (int kept = n - 1; kept >= 2 && !fits; kept--) {
+        int head = (kept + 1) / 2, tail = kept / 2;
+        GString *s = g_string_new(NULL);
+        for (int i = 0; i < head; i++) g_string_append_printf(s, "%s ", word[i]);
+        g_string_append(s, "\u2026");
+        for (int i = n - tail; i < n; i++) g_string_append_printf(s, " %s", word[i]);
+        if (layout_width(c, s->str, (int)s->len) <= most) fits = g_strdup(s->str);
+        g_string_free(s, TRUE);
+    }
+    g_strfreev(word);
+    return fits;
+}
+
+static void set_font(fv_canvas *c, fv_style s)
+{
     PangoFontDescription *d = pango_font_description_new();
     pango_font_description_set_family_static(d, FONT);
     pango_font_description_set_absolute_size(d, s.size * PANGO_SCALE);
@@ -95,12 +123,25 @@ static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h
     pango_font_description_free(d);
     pango_layout_set_width(c->layout, -1);
     pango_layout_set_ellipsize(c->layout, PANGO_ELLIPSIZE_NONE);
+}
+
+/* Puts the text into the layout, cut to its style's width; *w and *h get its size. */
+static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h)
+{
+    int pw, ph;
+    set_font(c, s);
     /* headings come from users */
     char *valid = g_utf8_validate(text, -1, NULL) ? NULL : g_utf8_make_valid(text, -1);
-    pango_layout_set_text(c->layout, valid ? valid : text, -1);
-    g_free(valid);
+    const char *whole = valid ? valid : text;
+    pango_layout_set_text(c->layout, whole, -1);
     pango_layout_get_size(c->layout, &pw, &ph);
-    if (s.most > 0 && pw > s.most * PANGO_SCALE) {
+    bool wide = s.most > 0 && pw > s.most * PANGO_SCALE;
+    char *cut = wide && s.whole_words ? omit_words(c, whole, s.most) : NULL;
+    if (cut) {
+        pango_layout_set_text(c->layout, cut, -1);
+        pango_layout_get_size(c->layout, &pw, &ph);
+    } else if (wide) {
+        pango_layout_set_text(c->layout, whole, -1);
         pango_layout_set_width(c->layout, (int)(s.most * PANGO_SCALE));
         pango_layout_set_ellipsize(c->layout, PANGO_ELLIPSIZE_MIDDLE);
         PangoRectangle logical;
@@ -108,6 +149,8 @@ static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h
         pw = logical.width;
         pango_layout_set_width(c->layout, pw);
     }
+    g_free(cut);
+    g_free(valid);
     *w = (double)pw / PANGO_SCALE;
     *h = (double)ph / PANGO_SCALE;
 }

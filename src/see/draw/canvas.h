@@ -15,11 +15,9 @@ typedef struct fv_rgb {
 #define FV_RGB(hex)                                                                                \
     ((fv_rgb){((hex) >> 16 & 255) / 255.0, ((hex) >> 8 & 255) / 255.0, ((hex)&255) / 255.0})
 
-/* Weight 0 to 1 on one scale of blues: its lightness falls evenly, so it reads in grey and to any
- * eye. */
+/* Weight 0 to 1 on the light scale of palette.h. */
 fv_rgb fv__shade(double t);
-/* Colours of heads, apart for colour-blind eyes too (Okabe and Ito), and again from the start after
- * eight. */
+/* The colour of a head; see palette.h. */
 fv_rgb fv__head_color(int64_t head);
 
 #define FV_INK FV_RGB(0x1b2430)
@@ -34,7 +32,9 @@ typedef struct fv_text_box {
 typedef struct fv_canvas {
     cairo_t *cr;
     PangoLayout *layout;
-    double fine; /* device pixels for a unit */
+    double fine;    /* device pixels for a unit */
+    bool raster;    /* the surface has pixels, fine of them for a unit */
+    bool measuring; /* only sizes are wanted: shapes may be left out */
     void (*on_text)(void *user, const fv_text_box *b);
     void *user;
 } fv_canvas;
@@ -43,11 +43,14 @@ typedef struct fv_style {
     double size; /* of the type, in pixels */
     bool bold;
     fv_rgb color;
-    double most;     /* width beyond which the middle is left out; 0: none */
-    double anchor;   /* 0: x is the left end, 0.5 the middle, 1 the right end */
-    double rotation; /* degrees, counter-clockwise around (x,y) */
+    double most;      /* width beyond which the middle is left out; 0: none */
+    bool whole_words; /* leave out words, not letters */
+    double anchor;    /* 0: x is the left end, 0.5 the middle, 1 the right end */
+    double rotation;  /* degrees, counter-clockwise around (x,y) */
 } fv_style;
 
+/* The dashes of a head's lines: heads beyond the colours there are differ by them. */
+void fv__head_dash(fv_canvas *c, int64_t head);
 double fv__canvas_width(fv_canvas *c, const char *text, fv_style s);
 /* y is the middle of the line; returns the width. */
 double fv__canvas_text(fv_canvas *c, double x, double y, const char *text, fv_style s);

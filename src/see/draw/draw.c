@@ -6,14 +6,15 @@
 #include "canvas.h"
 
 enum { MARGIN = 28, LABEL_ROTATION = 50, MAX_BOXES = 6000, MAX_LABEL = 170 };
+#define VECTOR_PIXELS 1.6e7 /* of all maps of a vector file */
 
 /* ---- parts that views share ---- */
 
 double fv__draw_title(fv_canvas *c, const fv_figure *p, double x, double y, double most,
                       double *right)
 {
-    fv_style title = {.size = 17, .bold = true, .color = FV_INK, .most = most},
-             under = {.size = 12.5, .most = most};
+    fv_style title = {.size = 17, .bold = true, .color = FV_INK, .most = most, .whole_words = true},
+             under = {.size = 12.5, .most = most, .whole_words = true};
     const char *lines[] = {p->text, p->note};
     double w = fv__canvas_text(c, x, y + 11, p->title, title);
     y += 26;
@@ -27,7 +28,7 @@ double fv__draw_title(fv_canvas *c, const fv_figure *p, double x, double y, doub
     return y + 14;
 }
 
-static bool by_root(const fv_figure *p) { return p->cols > 40; }
+static bool by_root(const fv_figure *p) { return fv__see_by_root(p->cols); }
 
 fv_rgb fv__figure_shade(const fv_figure *p, double weight)
 {
@@ -58,27 +59,78 @@ double fv__draw_scale(fv_canvas *c, const fv_figure *p, double x, double y, doub
     return HEIGHT;
 }
 
+/* Pixels along one side of the image of a map with n cells of size cell.  On a raster surface they
+ * are the pixels of the surface, so nothing is painted that cannot be seen.  In a vector file a cell
+ * gets several, as viewers smooth what they enlarge, but all maps together stay within a budget. */
+static int64_t image_side(const fv_canvas *c, const fv_figure *p, int64_t n, double cell)
+{
+    if (c->raster) {
+        int64_t pixels = (int64_t)((double)n * cell * c->fine + 0.5);
+        return pixels > 1 ? pixels : 1;
+    }
+    int64_t longest = p->rows > p->cols ? p->rows : p->cols, k = 2000 / longest;
+    double all = (double)(p->rows * p->cols) * (double)(p->layers * p->heads);
+    int64_t most = (int64_t)sqrt(VECTOR_PIXELS / all);
+    k = k < most ? k : most;
+    k = k < 1 ? 1 : k;
+    return n * (k > 8 ? 8 : k);
+}
+
+/* The shades as pixels, for 256 steps of t. */
+static void shade_table(uint32_t table[256])
+{
+    for (int i = 0; i < 256; i++) {
+        fv_rgb f = fv__shade(i / 255.0);
+        table[i] = (uint32_t)(f.r * 255 + 0.5) << 16 | (uint32_t)(f.g * 255 + 0.5) << 8 |
+                   (uint32_t)(f.b * 255 + 0.5);
+    }
+}
+
+/* Row y of an image of high rows: the greatest weights of the cells that each pixel covers, so that
+ * a strong weight is visible however small the map is. */
+static void image_row(uint32_t *to, const fv_figure *p, const float *w, int64_t y, int64_t wide,
+                      int64_t high, const uint32_t table[256])
+{
+    int64_t i0 = y * p->rows / high, i1 = (y + 1) * p->rows / high;
+    float scale = p->most > 0 ? 1 / p->most : 0;
+    i1 = i1 > i0 ? i1 : i0 + 1;
+    for (int64_t x = 0; x < wide; x++) {
+        int64_t j0 = x * p->cols / wide, j1 = (x + 1) * p->cols / wide;
+        float most = 0;
+        j1 = j1 > j0 ? j1 : j0 + 1;
+        for (int64_t i = i0; i < i1; i++)
+            for (int64_t j = j0; j < j1; j++) {
+                float v = w[i * p->cols + j];
+                most = v > most ? v : most;
+            }
+        float t = most * scale;
+        to[x] = table[(int)(255 * (by_root(p) ? sqrtf(t) : t) + 0.5f)];
+    }
+}
+
 /* Many cells are painted as one image: a box each would make a file of many megabytes. */
 static void cells_image(fv_canvas *c, const fv_figure *p, const float *w, double x, double y,
                         double cw, double ch)
 {
-    int64_t longest = p->rows > p->cols ? p->rows : p->cols, k = 2000 / longest;
-    k = k < 1 ? 1 : k > 8 ? 8 : k; /* several pixels a cell, as viewers smooth what they enlarge */
-    cairo_surface_t *s = cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)(p->cols * k),
-                                                    (int)(p->rows * k));
+    int64_t wide = image_side(c, p, p->cols, cw), high = image_side(c, p, p->rows, ch);
+    uint32_t table[256];
+    cairo_surface_t *s = cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)wide, (int)high);
     unsigned char *data = cairo_image_surface_get_data(s);
     int stride = cairo_image_surface_get_stride(s);
-    for (int64_t i = 0; data && i < p->rows * k; i++)
-        for (int64_t j = 0; j < p->cols * k; j++) {
-            fv_rgb f = fv__figure_shade(p, (double)w[i / k * p->cols + j / k]);
-            uint32_t pixel = (uint32_t)(f.r * 255 + 0.5) << 16 | (uint32_t)(f.g * 255 + 0.5) << 8 |
-                             (uint32_t)(f.b * 255 + 0.5);
-            memcpy(data + i * stride + j * 4, &pixel, sizeof pixel);
-        }
+    shade_table(table);
+    for (int64_t i = 0; data && i < high; i++)
+        image_row((uint32_t *)(void *)(data + i * stride), p, w, i, wide, high, table);
     cairo_surface_mark_dirty(s);
     cairo_save(c->cr);
-    cairo_translate(c->cr, x, y);
-    cairo_scale(c->cr, cw / (double)k, ch / (double)k);
+    if (c->raster) { /* pixel on pixel */
+        cairo_user_to_device(c->cr, &x, &y);
+        cairo_identity_matrix(c->cr);
+        cairo_translate(c->cr, floor(x + 0.5), floor(y + 0.5));
+    } else {
+        cairo_translate(c->cr, x, y);
+        cairo_scale(c->cr, cw * (double)p->cols / (double)wide,
+                    ch * (double)p->rows / (double)high);
+    }
     cairo_set_source_surface(c->cr, s, 0, 0);
     cairo_pattern_set_filter(cairo_get_source(c->cr), CAIRO_FILTER_NEAREST);
     cairo_paint(c->cr);
@@ -89,6 +141,7 @@ static void cells_image(fv_canvas *c, const fv_figure *p, const float *w, double
 void fv__draw_cells(fv_canvas *c, const fv_figure *p, const float *w, double x, double y, double cw,
                     double ch, bool numbers)
 {
+    if (c->measuring) return;
     if (p->rows * p->cols * p->layers * p->heads > MAX_BOXES) {
         cells_image(c, p, w, x, y, cw, ch);
         return;

@@ -18,7 +18,10 @@ fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const cha
 
 #include "canvas.h"
 
-enum { MAX_WEIGHTS = 1 << 25 };
+enum {
+    MAX_WEIGHTS = 1 << 26,
+    SHARP_PIXELS = 12000000, /* a PNG with fewer has two a unit, for screens of today */
+};
 
 /* ---- loading ---- */
 
@@ -172,8 +175,7 @@ static cairo_surface_t *surface_for(const char *format, fv_buf *b, double w, dou
     }
     if (!strcmp(format, "pdf"))
         return cairo_pdf_surface_create_for_stream(to_buffer, b, w * 0.75, h * 0.75);
-    double longest = w > h ? w : h;
-    *fine = longest * 2 <= 16000 ? 2 : 1; /* sharp on screens of today */
+    *fine = w * h * 4 <= SHARP_PIXELS ? 2 : 1;
     return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)(w * *fine + 0.5),
                                       (int)(h * *fine + 0.5));
 }
@@ -208,6 +210,7 @@ static fv_status draw_to(fv_out *o, const fv_figure *p, const char *format, doub
     fv_canvas c;
     if (fv__canvas_open(&c, surface)) {
         c.fine = fine;
+        c.raster = !strcmp(format, "png");
         cairo_scale(c.cr, fine, fine);
         cairo_set_source_rgb(c.cr, 1, 1, 1);
         cairo_paint(c.cr);
@@ -246,6 +249,7 @@ fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const cha
     if (st) return st;
     cairo_surface_t *nothing = cairo_image_surface_create(CAIRO_FORMAT_A8, 1, 1);
     bool ok = fv__canvas_open(&c, nothing);
+    c.measuring = true;
     if (ok) fv__figure_draw (&p)(&c, &p, &w, &h);
     fv__canvas_close(&c);
     cairo_surface_destroy(nothing);

@@ -59,9 +59,10 @@ void fv__draw_lines(fv_canvas *c, const fv_figure *p, double *width, double *hei
     over.anchor = 0;
     right = fmax(right, x1 + 8 + fv__canvas_text(c, x1 + 8, y + 8, "at", over));
     y += 24;
-    for (int64_t h = 0; h < p->heads; h++) {
+    for (int64_t h = 0; h < p->heads && !c->measuring; h++) {
         const float *w = p->w + h * p->rows * p->cols;
         fv_rgb color = p->heads > 1 ? fv__head_color(h) : fv__shade(0.8);
+        if (p->heads > 1) fv__head_dash(c, h);
         double thick = p->heads > 1 ? 2 : 3.4,
                aside = ((double)h - (double)(p->heads - 1) / 2) * fmin(2.6, 14 / (double)p->heads);
         for (int64_t i = 0; i < p->rows * p->cols; i++) {
@@ -75,6 +76,7 @@ void fv__draw_lines(fv_canvas *c, const fv_figure *p, double *width, double *hei
             cairo_stroke(c->cr);
         }
     }
+    cairo_set_dash(c->cr, NULL, 0, 0);
     for (int64_t i = 0; i < p->rows; i++) {
         const char *text = fv__figure_row(p, i, number);
         s.anchor = 1, s.color = fv__token_color(text);
@@ -138,7 +140,7 @@ void fv__draw_alignment(fv_canvas *c, const fv_figure *p, double *width, double 
     y += 36;
     set_line(c, p, fv__figure_col, p->cols, s, x + (wide - top) / 2, y, gap, at + p->rows);
     set_line(c, p, fv__figure_row, p->rows, s, x + (wide - low) / 2, y + deep + 28, gap, at);
-    for (int64_t i = 0; i < p->rows * p->cols; i++) {
+    for (int64_t i = 0; i < p->rows * p->cols && !c->measuring; i++) {
         double v = (double)p->w[i];
         if (v < LEAST) continue;
         curve(c, at[p->rows + i % p->cols], y + 15, at[i / p->cols], y + deep + 13, true);

@@ -1,126 +1,415 @@
-/* page.js - the page that shows attention: chooses a map, draws it, and follows the pointer or the keys. */
-"use strict";
-(() => {
-const data = JSON.parse(document.getElementById("data").textContent);
-const $ = id => document.getElementById(id);
-const MEAN = -1, ALL = -2;             /* heads: the mean of them, or all in colours */
-const LEAST = 0.02;                    /* lines below this are not drawn */
-const LIGHT = ["#f4f7fb", "#d6e4f2", "#abcae7", "#74a8d8", "#3f7fbe", "#1b5796", "#08285a"];
-const DARK = ["#18202a", "#1d3450", "#22507f", "#2f74b5", "#58a0e0", "#9accff", "#e9f5ff"];
-const HEADS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777", "#a89a00"];
+/* page.js - the state of the page and what follows from it: panel, stage, readout, address, saved pictures. */
 const NAMES = { encoder: "Encoder", decoder: "Decoder", cross: "Cross" };
 const TITLES = { encoder: "Self-attention of the encoder", decoder: "Self-attention of the decoder", cross: "Cross-attention" };
 const HINTS = {
-  encoder: "Left: a token. Right: the tokens it looks at.",
-  decoder: "Left: a token. Right: the tokens it looks at, itself and those before it.",
-  cross: "Left: a token of the translation as it is written. Right: the source it looks at.",
+  encoder: ["a token", "the tokens it looks at"],
+  decoder: ["a token", "the tokens it looks at, itself and those before it"],
+  cross: ["a token of the translation as it is written", "the source it looks at"],
 };
-
-/* ---- the numbers ---- */
-
-const unpack = text => {
-  if (!text) return null;
-  const raw = atob(text), out = new Uint16Array(raw.length / 2);
-  for (let i = 0; i < out.length; i++) out[i] = raw.charCodeAt(2 * i) | raw.charCodeAt(2 * i + 1) << 8;
-  return out;
-};
-const maps = {};
-for (const m of data.maps) {
-  m.size = m.rows.length * m.cols.length;
-  m.weights = unpack(m.weights);
-  m.rollout = unpack(m.rollout);
-  maps[m.kind] = m;
-}
-const alone = data.maps.length === 1;
-
-/* Weights of one map as numbers in [0,1], row by row. */
-function weights(m, layer, head, rollout) {
-  const out = new Float32Array(m.size);
-  const add = (from, at, by) => { for (let i = 0; i < m.size; i++) out[i] += from[at + i] / 65535 * by; };
-  if (rollout) add(m.rollout, layer * m.size, 1);
-  else if (head >= 0) add(m.weights, (layer * m.heads + head) * m.size, 1);
-  else for (let h = 0; h < m.heads; h++) add(m.weights, (layer * m.heads + h) * m.size, 1 / m.heads);
-  return out;
-}
-const most = w => w.reduce((a, b) => Math.max(a, b), 1e-6);
 
 /* ---- state ---- */
 
-const state = Object.assign({}, data.begin);
-if (!maps[state.kind]) state.kind = data.maps[data.maps.length - 1].kind;
-let held = null, shown = null; /* tokens: {side: 0 or 1, i} */
+/* heads: "all", "mean" or a list of numbers.  token: {side, at}, an index of the map's tokens, whether or not words are
+ * merged, so that it is kept when layer, head or view change. */
+const state = { kind: data.begin.kind, layer: data.begin.layer, heads: "mean", rollout: data.begin.rollout, view: data.begin.view, words: false, pair: "", token: null };
+if (data.begin.head >= 0) state.heads = [data.begin.head];
+
+/* Makes what was asked for what there is. */
 function settle() {
-  const m = maps[state.kind];
-  if (state.layer < 0 || state.layer >= m.layers) state.layer = m.layers - 1;
-  if (state.head >= m.heads) state.head = MEAN;
-  if (state.view !== "lines" && state.head === ALL) state.head = MEAN;
+  if (!maps[state.kind]) state.kind = data.maps[data.maps.length - 1].kind;
+  const m = maps[state.kind], last = m.head + m.heads - 1;
+  if (!(state.layer >= m.layer && state.layer < m.layer + m.layers)) state.layer = m.layer + m.layers - 1;
+  if (Array.isArray(state.heads)) {
+    state.heads = [...new Set(state.heads)].filter(h => h >= m.head && h <= last).sort((a, b) => a - b);
+    if (!state.heads.length) state.heads = "mean";
+  }
+  if (state.heads === "mean" && !m.mean) state.heads = [m.head];
+  if (state.view !== "lines" && state.view !== "heat") state.view = Math.max(m.rows.length, m.cols.length) > 60 ? "heat" : "lines";
   if (!m.rollout) state.rollout = false;
-  held = shown = null;
+  if (!hasWords(m)) state.words = false;
+  if (!hasTypes(m)) state.pair = "";
+  if (state.token && !(state.token.at < (state.token.side ? m.cols : m.rows).length)) state.token = null;
 }
 
-/* ---- colours ---- */
-
-const dark = () => document.documentElement.dataset.theme === "dark";
-const rgb = hex => [1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16));
-function shade(t) {
-  const stops = dark() ? DARK : LIGHT, at = Math.min(1, Math.max(0, t)) * (stops.length - 1);
-  const i = Math.min(stops.length - 2, Math.floor(at)), a = rgb(stops[i]), b = rgb(stops[i + 1]);
-  return a.map((x, k) => Math.round(x + (at - i) * (b[k] - x)));
+/* The address holds the state, so that a link shows what was seen. */
+function toAddress() {
+  const a = new URLSearchParams({ kind: state.kind, layer: state.layer, head: Array.isArray(state.heads) ? state.heads.join(",") : state.heads, view: state.view });
+  if (state.rollout) a.set("rollout", 1);
+  if (state.words) a.set("words", 1);
+  if (state.pair) a.set("sentences", state.pair);
+  if (state.token) a.set("token", (state.token.side ? "c" : "r") + (state.token.at + (state.token.side ? 0 : maps[state.kind].first_row)));
+  const hash = `#${a.toString().replace(/%2C/g, ",")}`;
+  if (hash !== location.hash) try { history.replaceState(null, "", hash); } catch { /* a frame may forbid it */ }
 }
-const byRoot = m => m.cols.length > 40; /* in large maps weights are small */
-function paint(canvas, m, w) {
-  canvas.width = m.cols.length;
-  canvas.height = m.rows.length;
-  const g = canvas.getContext("2d"), image = g.createImageData(canvas.width, canvas.height), top = most(w);
-  const curve = byRoot(m) ? Math.sqrt : x => x;
-  for (let i = 0; i < m.size; i++) image.data.set([...shade(curve(w[i] / top)), 255], 4 * i);
-  g.putImageData(image, 0, 0);
+function fromAddress() {
+  const a = new URLSearchParams(location.hash.slice(1));
+  if (a.has("kind")) state.kind = a.get("kind");
+  if (a.has("layer")) state.layer = Number(a.get("layer"));
+  if (a.has("view")) state.view = a.get("view");
+  if (a.has("head")) state.heads = ["all", "mean"].includes(a.get("head")) ? a.get("head") : a.get("head").split(",").map(Number);
+  if (a.size) Object.assign(state, { rollout: a.has("rollout"), words: a.has("words"), pair: /^[01][01]$/.test(a.get("sentences")) ? a.get("sentences") : "" });
+  const t = /^([rc])(\d+)$/.exec(a.get("token") || "");
+  const m = maps[state.kind];
+  if (t) state.token = { side: t[1] === "c" ? 1 : 0, at: Number(t[2]) - (t[1] === "c" || !m ? 0 : m.first_row) };
 }
 
-/* ---- small helpers ---- */
-
-function make(tag, attributes, ...children) {
-  const e = document.createElement(tag);
-  for (const [k, v] of Object.entries(attributes || {})) e.setAttribute(k, v);
-  e.append(...children);
-  return e;
+function choose(layer, head, add) {
+  const m = maps[state.kind];
+  if (add && typeof head === "number" && layer === state.layer && !state.rollout) {
+    const now = Array.isArray(state.heads) ? state.heads : state.heads === "all" ? [...Array(m.heads).keys()].map(h => m.head + h) : [];
+    state.heads = now.includes(head) ? now.filter(h => h !== head) : [...now, head];
+    if (!state.heads.length) state.heads = [head];
+  } else {
+    state.heads = typeof head === "number" ? [head] : head;
+    if (head !== "mean") state.rollout = false;
+  }
+  state.layer = layer;
+  refresh();
 }
-function draw(parent, tag, attributes, text) {
-  const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
-  if (text !== undefined) e.textContent = text;
-  parent.append(e);
-  return e;
-}
-const ruler = document.createElement("canvas").getContext("2d");
-function fit(text, width, size) {
-  ruler.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
-  if (ruler.measureText(text).width <= width) return { text, width: ruler.measureText(text).width };
-  const c = [...text];
-  let keep = c.length;
-  const cut = () => c.slice(0, Math.ceil(keep / 2)).join("") + "\u2026" + c.slice(c.length - Math.floor(keep / 2)).join("");
-  while (keep > 1 && ruler.measureText(cut()).width > width) keep--;
-  return { text: cut(), width: ruler.measureText(cut()).width };
-}
-const special = t => /^(<.+>|\[.+\])$/.test(t);
-const percent = v => v >= 0.0995 ? `${(v * 100).toFixed(0)} %` : `${(v * 100).toFixed(1)} %`;
 
-/* ---- the choices above ---- */
+/* ---- what is shown ---- */
 
-function radios(box, name, entries, chosen, choose) {
+let panel = null;
+function makePanel() {
+  const m = maps[state.kind], heads = Array.isArray(state.heads) ? state.heads : null;
+  const key = JSON.stringify([state.kind, state.layer, state.heads, state.rollout, state.words, state.pair, state.view]);
+  if (panel && panel.key === key) return;
+  const same = panel && panel.m === m && panel.words === state.words;
+  const rows = same ? panel.rows : axis(m, 0, state.words), cols = same ? panel.cols : axis(m, 1, state.words);
+  const get = h => filterTypes(merge(weights(m, state.layer, h), rows, cols), rows, cols, state.pair);
+  let shown = heads || [MEAN];
+  if (state.rollout) shown = [ROLLOUT];
+  /* a heat map shows the mean only: the single heads need not be decoded */
+  else if (state.heads === "all" && (state.view === "lines" || !m.mean)) shown = [...Array(m.heads).keys()].map(h => m.head + h);
+  const list = shown.map(head => ({ head, w: get(head) }));
+  const all = state.heads === "all" && m.mean && !state.rollout ? get(MEAN) : mean(list.map(x => x.w));
+  panel = { key, m, rows, cols, words: state.words, list, mean: all, most: greatest(all), theme: null };
+}
+function panelBitmap() {
+  if (panel.theme !== isDark()) {
+    panel.bitmap = bitmap(panel.mean, panel.cols.length, panel.rows.length);
+    panel.theme = isDark();
+  }
+  return panel.bitmap;
+}
+
+/* ---- the stage ---- */
+
+let layout = null, hover = null;
+const zoom = { heat: null, lines: null }; /* cell sizes; null: the view's own */
+const base = document.createElement("canvas");
+let baseKey = "";
+
+/* The height a stage may have: down to the end of the window, or most of a window where it begins far below. */
+function tallest() {
+  const below = innerHeight - ($("stage").getBoundingClientRect().top + scrollY) - 20;
+  return Math.max(280, Math.round(below > innerHeight * 0.5 ? below : innerHeight * 0.78));
+}
+function place() {
+  const stage = $("stage"), room = stage.clientWidth, most = tallest();
+  const n = Math.max(panel.rows.length, panel.cols.length), heat = state.view === "heat";
+  const cell = zoom[state.view] || (heat ? heatFit(panel, room, most) : linesDefault(n));
+  layout = heat ? heatLayout(panel, cell) : linesLayout(panel, cell, room);
+  stage.style.height = `${Math.min(most, Math.ceil(layout.height) + 2)}px`;
+  $("space").style.width = `${Math.floor(layout.width)}px`;
+  $("space").style.height = `${Math.floor(layout.height)}px`;
+}
+const windowOf = () => ({ x: $("stage").scrollLeft, y: $("stage").scrollTop, w: $("stage").clientWidth, h: $("stage").clientHeight });
+
+/* The chosen or pointed at token as an item of the panel. */
+function marked() {
+  if (hover || !state.token) return hover;
+  const items = state.token.side ? panel.cols : panel.rows;
+  const i = items.findIndex(t => state.token.at >= t.from && state.token.at < t.to);
+  return i < 0 ? null : { side: state.token.side, i };
+}
+
+function drawView(s, win, at, all) {
+  if (state.view === "heat") heatDraw(s, Object.assign(panel, { bitmap: panelBitmap() }), layout, win, at);
+  else linesDraw(s, panel, layout, win, at, all);
+}
+function drawStage() {
+  const win = windowOf(), canvas = $("canvas"), scale = devicePixelRatio || 1;
+  const s = new CanvasSurface(canvas, win.w, win.h, scale);
+  canvas.style.width = `${win.w}px`;
+  canvas.style.height = `${win.h}px`;
+  drawView(s, win, marked(), alpha => {
+    const key = [panel.key, layout.cell, win.x, win.y, win.w, win.h, scale, isDark()].join();
+    if (key !== baseKey) drawEdges(new CanvasSurface(base, win.w, win.h, scale), panel, layout, win, strongest(panel));
+    baseKey = key;
+    s.image(base, 0, 0, win.w, win.h, alpha, true);
+  });
+  drawOverview(win);
+}
+
+/* All of the map, small, with a frame around what the stage shows. */
+function drawOverview(win) {
+  const box = $("overview"), whole = layout.height <= win.h + 4 && layout.width <= win.w + 4;
+  box.hidden = whole;
+  if (whole) return;
+  const wide = panel.cols.length, high = panel.rows.length, k = Math.min(200 / wide, 150 / high);
+  const s = new CanvasSurface(box, wide * k, high * k, devicePixelRatio || 1);
+  box.style.width = `${wide * k}px`;
+  box.style.height = `${high * k}px`;
+  s.image(panelBitmap(), 0, 0, wide * k, high * k, 1, true);
+  const heat = state.view === "heat", top = heat ? layout.top : 0, left = heat ? layout.left : 0;
+  const y = win.y / layout.cell * k, h = (win.h - top) / layout.cell * k;
+  const x = heat ? win.x / layout.cell * k : y, w = heat ? (win.w - left) / layout.cell * k : h;
+  s.box(Math.max(1, x), Math.max(1, y), Math.min(w, wide * k - x) - 2, Math.min(h, high * k - y) - 2, { stroke: css("--held"), width: 2 });
+  box.k = k;
+}
+$("overview").addEventListener("pointerdown", e => {
+  const go = p => {
+    const r = $("overview").getBoundingClientRect(), stage = $("stage"), k = $("overview").k, heat = state.view === "heat";
+    stage.scrollTop = (p.clientY - r.top) / k * layout.cell - (stage.clientHeight - (heat ? layout.top : 0)) / 2;
+    stage.scrollLeft = heat ? (p.clientX - r.left) / k * layout.cell - (stage.clientWidth - layout.left) / 2 : 0;
+  };
+  go(e);
+  $("overview").setPointerCapture(e.pointerId);
+  $("overview").onpointermove = go;
+  $("overview").onpointerup = () => { $("overview").onpointermove = null; };
+});
+
+/* by: a factor, or 0 for all of the map; the point (x,y) of the stage stays where it is. */
+function zoomBy(by, x, y) {
+  const stage = $("stage"), old = layout.cell, heat = state.view === "heat";
+  const { top } = layout, left = heat ? layout.left : 0;
+  const px = x === undefined ? stage.clientWidth / 2 : x, py = y === undefined ? stage.clientHeight / 2 : y;
+  const col = (px + stage.scrollLeft - left) / old, row = (py + stage.scrollTop - top) / old;
+  const most = tallest();
+  if (!by) zoom[state.view] = heat ? null : linesFit(panel, most);
+  else zoom[state.view] = Math.min(heat ? 60 : 44, Math.max(0.5, old * by));
+  place();
+  stage.scrollTop = row * layout.cell + layout.top - py;
+  stage.scrollLeft = heat ? col * layout.cell + layout.left - px : stage.scrollLeft;
+  later();
+}
+
+/* ---- a token ---- */
+
+function hold(at) {
+  const items = at && (at.side ? panel.cols : panel.rows);
+  const t = at && { side: at.side, at: items[at.i].from };
+  const same = t && state.token && state.token.side === t.side && t.at === state.token.at;
+  state.token = same ? null : t;
+  toAddress();
+  later();
+}
+function readout() {
+  const at = marked(), box = $("readout"), wide = panel.cols.length;
+  if (!at) {
+    box.replaceChildren(make("p", {}, "Point at a token to read its weights."));
+    return;
+  }
+  const side = at.side, items = side ? panel.cols : panel.rows, others = side ? panel.rows : panel.cols, t = items[at.i];
+  const v = k => side ? panel.mean[k * wide + at.i] : panel.mean[at.i * wide + k];
+  const order = [...others.keys()].sort((a, b) => v(b) - v(a)), rest = order.slice(10).reduce((s, k) => s + v(k), 0);
+  const who = make("div", { class: "who" }, t.text, make("sup", {}, t.at), side ? " is looked at by" : " looks at");
+  const ol = make("ol", {}), line = (name, place, weight, on) => {
+    const bar = make("i", {});
+    bar.style.width = `${Math.max(1, Math.min(100, 100 * weight))}%`;
+    ol.append(make("li", on ? { class: "on" } : {}, make("span", {}, name, make("sup", {}, place)), make("b", {}, percent(weight)), bar));
+  };
+  if (at.j !== undefined && order.indexOf(at.j) > 9) line(others[at.j].text, others[at.j].at, v(at.j), true);
+  for (const k of order.slice(0, 10).filter((x, n) => !n || v(x) >= 0.0005)) line(others[k].text, others[k].at, v(k), k === at.j);
+  if (!side && rest >= 0.0005) line("all others", "", rest, false);
+  box.replaceChildren(who, ol);
+}
+
+/* ---- drawing once a frame, whatever happened in it ---- */
+
+let waiting = false;
+function later() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    drawStage();
+    readout();
+  });
+}
+
+function caption() {
+  const what = alone ? "Self-attention" : TITLES[state.kind];
+  if (state.rollout) return `Rollout of the ${what[0].toLowerCase()}${what.slice(1)}, up to layer ${state.layer}`;
+  const h = state.heads, head = h === "all" ? "all heads" : h === "mean" ? "mean of all heads" : `head${h.length > 1 ? "s" : ""} ${h.join(", ")}`;
+  return `${what}, layer ${state.layer}, ${head}`;
+}
+function hint() {
+  const [from, to] = HINTS[state.kind], heat = state.view === "heat", more = [];
+  if (heat && Array.isArray(state.heads) && state.heads.length > 1 || heat && state.heads === "all") more.push("The mean of the chosen heads.");
+  if (heat && byRoot(panel.cols.length)) more.push("Shades go by the square root.");
+  if (!heat && strongest(panel) && panel.left_out) more.push("The strongest lines; point at a token for all of its own.");
+  if (state.words) more.push("Words: columns of tokens added up, rows averaged.");
+  return `${heat ? "Rows" : "Left"}: ${from}. ${heat ? "Columns" : "Right"}: ${to}. ${more.join(" ")}`;
+}
+function legend() {
+  const box = $("legend"), several = panel.list.length > 1;
+  box.hidden = !several;
+  if (!several) return;
+  box.replaceChildren(...panel.list.map(({ head }) => {
+    const dash = headDash(head), line = make("i", {});
+    line.style.borderTop = `4px ${dash.length ? dash[0] > 4 ? "dashed" : "dotted" : "solid"} ${headColor(head)}`;
+    const b = make("button", { type: "button", title: `only head ${head}; with Shift or Ctrl, leave it out` }, line, `head ${head}`);
+    b.addEventListener("click", e => choose(state.layer, head, e.shiftKey || e.ctrlKey || e.metaKey));
+    return b;
+  }));
+}
+
+function refresh() {
+  settle();
+  const m = maps[state.kind];
+  for (const input of document.querySelectorAll("nav input[type=radio]")) input.checked = input.value === state[input.name];
+  $("rollout").checked = state.rollout;
+  $("rollout").disabled = !m.rollout;
+  $("words").checked = state.words;
+  $("words").disabled = !hasWords(m);
+  $("pairs").hidden = !hasTypes(m);
+  const kept = panel && panel.m === m;
+  makePanel();
+  if (!kept) hover = null;
+  showGrid();
+  legend();
+  $("caption").textContent = caption();
+  $("hint").textContent = hint();
+  place();
+  toAddress();
+  later();
+  soon();
+}
+
+/* The other heads of the layer are likely to come next: they are decoded one at a time while nothing happens. */
+function prepare() {
+  const m = maps[state.kind], layer = state.layer;
+  const h = [...Array(m.heads).keys()].map(k => m.head + k).find(k => !decoded.has(`${m.kind}.${layer}.${k}`));
+  if (h === undefined || m.heads * m.size * 4 > KEPT / 2) return;
+  weights(m, layer, h);
+  soon();
+}
+let idle = 0;
+function soon() {
+  if (!window.requestIdleCallback) return;
+  cancelIdleCallback(idle);
+  idle = requestIdleCallback(prepare);
+}
+
+/* ---- saving ---- */
+
+const LARGEST = 6000; /* pixels; of a larger view what the stage shows is saved */
+function figure(makeSurface) {
+  const full = { x: 0, y: 0, w: layout.width + 8, h: layout.height + 4 }, win = full.w > LARGEST || full.h > LARGEST ? windowOf() : full;
+  const margin = 24, width = Math.max(win.w, textWidth(caption(), 17), 320) + 2 * margin, several = panel.list.length > 1;
+  const legendHeight = several ? 22 * Math.ceil(panel.list.length / Math.max(1, Math.floor((width - 2 * margin) / 84))) + 6 : 0;
+  const text = fit(data.title || "", width - 2 * margin, 13), top = margin + 48 + legendHeight;
+  const s = makeSurface(width, top + win.h + margin), c = colors();
+  s.box(0, 0, width, top + win.h + margin, { fill: c.paper });
+  s.text(margin, margin + 8, caption(), { size: 17, bold: true, color: c.ink });
+  s.text(margin, margin + 31, text, { size: 13, color: c.muted });
+  panel.list.forEach(({ head }, k) => {
+    if (!several) return;
+    const each = Math.max(1, Math.floor((width - 2 * margin) / 84)), x = margin + k % each * 84, y = margin + 56 + 22 * Math.floor(k / each);
+    s.box(x, y - 2, 16, 4, { fill: headColor(head) });
+    s.text(x + 22, y, `head ${head}`, { size: 12, color: c.muted });
+  });
+  const shifted = shift(s, margin, top);
+  drawView(shifted, win, marked(), alpha => { if (alpha === 1) drawEdges(shifted, panel, layout, win, strongest(panel)); });
+  return s;
+}
+/* The surface s with its origin at (dx,dy). */
+function shift(s, dx, dy) {
+  return {
+    clip: (x, y, w, h, f) => s.clip(x + dx, y + dy, w, h, f),
+    image: (c, x, y, ...a) => s.image(c, x + dx, y + dy, ...a),
+    curve: (a, b, c, d, ...r) => s.curve(a + dx, b + dy, c + dx, d + dy, ...r),
+    rules: (l, c) => s.rules(l.map(r => [r[0] + dx, r[1] + dy, r[2] + dx, r[3] + dy]), c),
+    box: (x, y, w, h, o) => s.box(x + dx, y + dy, w, h, o),
+    text: (x, y, t, o) => s.text(x + dx, y + dy, t, o),
+  };
+}
+function download(blob, ending) {
+  const a = make("a", { href: URL.createObjectURL(blob), download: `${caption().toLowerCase().replace(/[^a-z0-9]+/g, "-")}.${ending}` });
+  a.click();
+  setTimeout(() => URL.revokeObjectURL(a.href), 1000);
+}
+const svgText = () => figure((w, h) => new SvgSurface(w, h)).end();
+$("png").addEventListener("click", () => figure((w, h) => new CanvasSurface(document.createElement("canvas"), w, h, 2)).canvas.toBlob(b => download(b, "png")));
+$("svg").addEventListener("click", () => download(new Blob([svgText()], { type: "image/svg+xml" }), "svg"));
+
+/* ---- input ---- */
+
+function radios(box, name, entries) {
   for (const [value, text] of entries) {
     const input = make("input", { type: "radio", name, value });
-    input.checked = value === chosen;
-    input.addEventListener("change", () => choose(value));
+    input.addEventListener("change", () => {
+      if (name === "kind" && state.kind !== value) state.token = null;
+      state[name] = value;
+      refresh();
+    });
     box.append(make("label", {}, input, make("span", {}, text)));
   }
 }
-radios($("kinds"), "kind", data.maps.map(m => [m.kind, alone ? "Self-attention" : NAMES[m.kind]]), state.kind, kind => {
-  state.kind = kind;
-  refresh();
-});
-radios($("views"), "view", [["lines", "Lines"], ["heat", "Heat map"]], state.view, view => { state.view = view; refresh(); });
+radios($("kinds"), "kind", data.maps.map(m => [m.kind, alone ? "Self-attention" : NAMES[m.kind]]));
+radios($("views"), "view", [["lines", "Lines"], ["heat", "Heat map"]]);
+radios($("pairs"), "pair", [["", "all"], ["00", "A \u2192 A"], ["01", "A \u2192 B"], ["10", "B \u2192 A"], ["11", "B \u2192 B"]]);
 $("rollout").addEventListener("change", e => { state.rollout = e.target.checked; refresh(); });
+$("words").addEventListener("change", e => { state.words = e.target.checked; refresh(); });
+$("zoom-in").addEventListener("click", () => zoomBy(1.4));
+$("zoom-out").addEventListener("click", () => zoomBy(1 / 1.4));
+$("zoom-fit").addEventListener("click", () => zoomBy(0));
+
+const stage = $("stage");
+function hit(e) {
+  const r = stage.getBoundingClientRect(), x = e.clientX - r.left - stage.clientLeft, y = e.clientY - r.top - stage.clientTop;
+  return state.view === "heat" ? heatHit(panel, layout, windowOf(), x, y) : linesHit(panel, layout, windowOf(), x, y);
+}
+const sameMark = (a, b) => a === b || Boolean(a && b && a.side === b.side && a.i === b.i && a.j === b.j);
+function point(at) {
+  if (sameMark(at, hover)) return;
+  hover = at;
+  stage.style.cursor = at ? "pointer" : "";
+  later();
+}
+stage.addEventListener("pointermove", e => point(hit(e)));
+stage.addEventListener("pointerleave", () => point(null));
+stage.addEventListener("click", e => { const at = hit(e); if (at) hold(at); });
+stage.addEventListener("scroll", later);
+stage.addEventListener("wheel", e => {
+  if (!e.ctrlKey && !e.metaKey) return;
+  e.preventDefault();
+  const r = stage.getBoundingClientRect();
+  zoomBy(Math.exp(-e.deltaY / 300), e.clientX - r.left, e.clientY - r.top);
+}, { passive: false });
+
+/* The tokens by keyboard: up and down on one side, left and right between the sides. */
+stage.addEventListener("keydown", e => {
+  const at = marked() || { side: 0, i: -1 }, items = s => s ? panel.cols : panel.rows;
+  let { side, i } = at;
+  if (e.key === "+" || e.key === "-") return zoomBy(e.key === "+" ? 1.4 : 1 / 1.4);
+  if (e.key === "0") return zoomBy(0);
+  if (e.key === "ArrowDown") i++;
+  else if (e.key === "ArrowUp") i--;
+  else if (e.key === "ArrowLeft" || e.key === "ArrowRight") side = e.key === "ArrowRight" ? 1 : 0;
+  else if (e.key === "Home") i = 0;
+  else if (e.key === "End") i = items(side).length - 1;
+  else return undefined;
+  e.preventDefault();
+  i = Math.max(0, Math.min(items(side).length - 1, i));
+  hover = null;
+  state.token = { side, at: items(side)[i].from };
+  reveal(side, i);
+  toAddress();
+  return later();
+});
+/* Scrolls until item i is visible. */
+function reveal(side, i) {
+  const heat = state.view === "heat", a = i * layout.cell, across = heat && side === 1;
+  const size = across ? stage.clientWidth - layout.left : stage.clientHeight - layout.top, name = across ? "scrollLeft" : "scrollTop";
+  if (a < stage[name]) stage[name] = a;
+  if (a + layout.cell > stage[name] + size) stage[name] = a + layout.cell - size + 12;
+}
+document.addEventListener("keydown", e => { if (e.key === "Escape") { state.token = hover = null; toAddress(); later(); } });
+
+/* ---- theme, size, start ---- */
 
 const stored = () => { try { return localStorage.getItem("fovea-theme"); } catch { return null; } };
 const wish = matchMedia("(prefers-color-scheme: dark)");
@@ -128,248 +417,15 @@ const theme = t => { document.documentElement.dataset.theme = t; };
 theme(stored() || (wish.matches ? "dark" : "light"));
 wish.addEventListener("change", () => { if (!stored()) { theme(wish.matches ? "dark" : "light"); refresh(); } });
 $("theme").addEventListener("click", () => {
-  theme(dark() ? "light" : "dark");
+  theme(isDark() ? "light" : "dark");
   try { localStorage.setItem("fovea-theme", document.documentElement.dataset.theme); } catch { /* a page from a file may not store */ }
   refresh();
 });
-
-/* ---- the grid of small maps ---- */
-
-function grid() {
-  const m = maps[state.kind], box = $("grid"), heads = [...Array(m.heads).keys(), MEAN];
-  const focus = box.contains(document.activeElement);
-  box.replaceChildren();
-  box.style.gridTemplateColumns = `auto repeat(${heads.length}, minmax(44px, 1fr))`;
-  box.append(make("span", {}));
-  for (const h of heads) box.append(make("span", { class: "name" }, h === MEAN ? "mean" : `head ${h}`));
-  for (let l = 0; l < m.layers; l++) {
-    const all = make("button", { type: "button", class: "all", title: `all heads of layer ${l}, in colours` }, `layer ${l}`);
-    cell(all, l, ALL);
-    box.append(all);
-    for (const h of heads) {
-      const canvas = make("canvas", {}), b = make("button", { type: "button", title: `layer ${l}, ${h === MEAN ? "mean" : `head ${h}`}` }, canvas);
-      paint(canvas, m, weights(m, l, h, false));
-      cell(b, l, h);
-      box.append(b);
-    }
-  }
-  const on = box.querySelector("[aria-pressed=true]") || box.querySelector("button");
-  on.tabIndex = 0;
-  if (focus) on.focus();
-}
-function cell(b, l, h) {
-  const on = !state.rollout && l === state.layer && h === state.head || state.rollout && l === state.layer && h === MEAN;
-  b.setAttribute("aria-pressed", on);
-  b.tabIndex = -1;
-  b.addEventListener("click", () => choose(l, h));
-  b.addEventListener("keydown", e => {
-    const m = maps[state.kind], order = [ALL, ...Array(m.heads).keys(), MEAN], at = order.indexOf(h);
-    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[e.key];
-    if (!step) return;
-    e.preventDefault();
-    const to = order[at + step[1]], layer = l + step[0];
-    if (to !== undefined && layer >= 0 && layer < m.layers) choose(layer, to);
-  });
-}
-function choose(layer, head) {
-  if (head !== MEAN) state.rollout = false;
-  Object.assign(state, { layer, head });
-  if (head === ALL) state.view = "lines";
-  refresh();
-}
-
-/* ---- the stage ---- */
-
-let now = null; /* what is drawn: the map, its weights, the tokens' elements, how to light them up */
-
-function token(svg, side, i, x, y, w, h, text, anchor, label, turn) {
-  const g = draw(svg, "g", { class: "token", tabindex: -1, role: "button", "aria-label": label });
-  const around = turn ? { transform: `translate(${x} ${y}) rotate(${turn})` } : { transform: `translate(${x} ${y})` };
-  const body = draw(g, "g", around);
-  draw(body, "rect", { class: "back", x: anchor === "end" ? -w - 5 : -5, y: -h / 2, width: w + 10, height: h });
-  draw(body, "text", { "text-anchor": anchor, dy: "0.35em", class: special(label) ? "quiet" : "" }, text);
-  draw(g, "title", {}, label);
-  g.addEventListener("pointerenter", () => light({ side, i }));
-  g.addEventListener("pointerleave", () => light(held));
-  g.addEventListener("focus", () => light({ side, i }));
-  g.addEventListener("click", () => hold({ side, i }));
-  g.addEventListener("keydown", e => keys(e, side, i));
-  return g;
-}
-function keys(e, side, i) {
-  const step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[e.key];
-  const lists = now.tokens;
-  if (step) {
-    const next = lists[side][i + step];
-    if (next) move(next);
-    e.preventDefault();
-  } else if (e.key === "Home" || e.key === "End") {
-    move(lists[side][e.key === "Home" ? 0 : lists[side].length - 1]);
-    e.preventDefault();
-  } else if (e.key === "Enter" || e.key === " ") {
-    hold({ side, i });
-    e.preventDefault();
-  }
-}
-function move(g) {
-  for (const list of now.tokens) for (const t of list) t.tabIndex = -1;
-  now.tokens[0][0].tabIndex = now.tokens[1][0].tabIndex = 0;
-  g.tabIndex = 0;
-  g.focus();
-}
-document.addEventListener("keydown", e => { if (e.key === "Escape") { held = null; light(null); } });
-
-function lines(m, list) {
-  const n = Math.max(m.rows.length, m.cols.length), few = n <= 14, step = few ? 36 : n <= 40 ? 27 : 21, size = few ? 17 : 14;
-  const left = m.rows.map(t => fit(t, 190, size)), right = m.cols.map(t => fit(t, 190, size));
-  const lw = Math.max(40, ...left.map(t => t.width)), rw = Math.max(40, ...right.map(t => t.width));
-  const between = Math.max(120, Math.min(few ? 320 : 220, $("stage").clientWidth - lw - rw - 40));
-  const x0 = lw + 18, x1 = x0 + between, y = i => step / 2 + i * step;
-  const svg = draw($("stage"), "svg", { width: x1 + rw + 18, height: n * step + 10, role: "group", "aria-label": "tokens and where they look" });
-  svg.style.fontSize = `${size}px`;
-  const layer = draw(svg, "g", {}), paths = [];
-  list.forEach((w, h) => {
-    const aside = (h - (list.length - 1) / 2) * Math.min(2.8, 16 / list.length); /* heads beside one another, not over */
-    for (let k = 0; k < m.size; k++) {
-      if (w[k] < LEAST) continue;
-      const i = Math.floor(k / m.cols.length), j = k % m.cols.length, mid = (x0 + x1) / 2, a = y(i) + aside, b = y(j) + aside;
-      const stroke = list.length > 1 ? HEADS[h % 8] : "rgb(var(--line))";
-      const p = draw(layer, "path", { d: `M${x0 + 8} ${a}C${mid} ${a} ${mid} ${b} ${x1 - 8} ${b}`, fill: "none", stroke,
-        "stroke-width": 0.7 + (list.length > 1 ? 2.2 : 4) * w[k], "stroke-opacity": 0.1 + 0.9 * w[k] });
-      paths.push({ p, i, j });
-    }
-  });
-  const tokens = [
-    left.map((t, i) => token(svg, 0, i, x0, y(i), t.width, step - 5, t.text, "end", m.rows[i])),
-    right.map((t, j) => token(svg, 1, j, x1, y(j), t.width, step - 5, t.text, "start", m.cols[j])),
-  ];
-  return { tokens, light(at) {
-    for (const q of paths) q.p.style.opacity = !at || (at.side ? q.j : q.i) === at.i ? 1 : 0.06;
-  } };
-}
-
-function heat(m, w) {
-  const n = Math.max(m.rows.length, m.cols.length), cell = Math.max(3, Math.min(36, 1500 / n)), size = Math.min(14, cell * 0.75);
-  const names = cell >= 10, left = m.rows.map(t => fit(t, 170, 14)), up = m.cols.map(t => fit(t, 170, 14));
-  const lw = names ? Math.max(...left.map(t => t.width)) + 16 : 8, turn = -50, a = 50 * Math.PI / 180;
-  const tall = names ? Math.max(...up.map(t => t.width)) * Math.sin(a) + 22 : 8;
-  const over = names ? Math.max(...up.map((t, j) => (j + 0.5) * cell + t.width * Math.cos(a))) - m.cols.length * cell : 0;
-  const wide = m.cols.length * cell, high = m.rows.length * cell;
-  const svg = draw($("stage"), "svg", { width: lw + wide + Math.max(0, over) + 20, height: tall + high + 10, role: "group", "aria-label": "heat map" });
-  svg.style.fontSize = `${size}px`;
-  const canvas = document.createElement("canvas");
-  paint(canvas, m, w);
-  const image = draw(svg, "image", { x: lw, y: tall, width: wide, height: high, href: canvas.toDataURL(), preserveAspectRatio: "none",
-    style: "image-rendering:pixelated" });
-  if (cell >= 14) {
-    const d = [];
-    for (let i = 0; i <= m.rows.length; i++) d.push(`M${lw} ${tall + i * cell}h${wide}`);
-    for (let j = 0; j <= m.cols.length; j++) d.push(`M${lw + j * cell} ${tall}v${high}`);
-    draw(svg, "path", { d: d.join(""), stroke: "var(--paper)", "stroke-width": 1, "pointer-events": "none" });
-  }
-  const mark = draw(svg, "rect", { class: "mark", rx: 3, visibility: "hidden" });
-  const scale = size / 14;
-  const tokens = [
-    left.map((t, i) => token(svg, 0, i, lw - 8, tall + (i + 0.5) * cell, t.width * scale, cell - 2, names ? t.text : "", "end", m.rows[i])),
-    up.map((t, j) => token(svg, 1, j, lw + (j + 0.5) * cell, tall - 9, t.width * scale, Math.min(cell, 22) - 2, names ? t.text : "", "start", m.cols[j], turn)),
-  ];
-  const at = e => {
-    const box = image.getBoundingClientRect();
-    return { side: 0, i: Math.floor((e.clientY - box.top) / box.height * m.rows.length), j: Math.floor((e.clientX - box.left) / box.width * m.cols.length) };
-  };
-  image.addEventListener("pointermove", e => light(at(e)));
-  image.addEventListener("pointerleave", () => light(held));
-  image.addEventListener("click", e => hold(at(e)));
-  return { tokens, light(t) {
-    mark.setAttribute("visibility", t ? "visible" : "hidden");
-    if (!t) return;
-    const box = t.side ? { x: lw + t.i * cell, y: tall, width: cell, height: high } : { x: lw, y: tall + t.i * cell, width: wide, height: cell };
-    for (const [k, v] of Object.entries(box)) mark.setAttribute(k, v);
-  } };
-}
-
-/* ---- following a token ---- */
-
-function hold(t) {
-  const same = held && t && held.side === t.side && held.i === t.i;
-  held = same ? null : t;
-  light(held);
-}
-function light(t) {
-  shown = t;
-  const { m, mean, tokens } = now, width = m.cols.length;
-  now.light(t);
-  tokens.forEach((list, side) => list.forEach((g, k) => {
-    const back = g.querySelector(".back");
-    const me = t && t.side === side && t.i === k, other = t && t.side !== side;
-    const w = other ? mean[side ? t.i * width + k : k * width + t.i] : 0;
-    g.classList.toggle("on", Boolean(me));
-    g.classList.toggle("dim", Boolean(other) && w < LEAST);
-    back.style.fillOpacity = other ? w * 0.55 : 0;
-  }));
-  readout(t);
-}
-function readout(t) {
-  const { m, mean } = now, box = $("readout"), width = m.cols.length;
-  box.replaceChildren();
-  if (!t) {
-    box.append(make("p", {}, "Point at one to read its weights."));
-    return;
-  }
-  const others = t.side ? m.rows : m.cols;
-  const list = others.map((name, k) => ({ name, v: t.side ? mean[k * width + t.i] : mean[t.i * width + k] }));
-  list.sort((a, b) => b.v - a.v);
-  box.append(make("div", { class: "who" }, `${(t.side ? m.cols : m.rows)[t.i]} ${t.side ? "is looked at by" : "looks at"}`));
-  const ol = make("ol", {});
-  for (const { name, v } of list.slice(0, 10).filter((x, k) => !k || x.v >= 0.0005)) {
-    const bar = make("i", {});
-    bar.style.width = `${Math.max(1, 100 * v)}%`;
-    ol.append(make("li", {}, make("span", {}, name), make("b", {}, percent(v)), bar));
-  }
-  box.append(ol);
-}
-
-/* ---- all of it ---- */
-
-function caption() {
-  const what = alone ? "Self-attention" : TITLES[state.kind];
-  if (state.rollout) return `Rollout of the ${what.toLowerCase()}, up to layer ${state.layer}`;
-  const head = state.head === ALL ? "all heads" : state.head === MEAN ? "mean of all heads" : `head ${state.head}`;
-  return `${what}, layer ${state.layer}, ${head}`;
-}
-function stage() {
-  const m = maps[state.kind], all = state.head === ALL && !state.rollout;
-  const mean = weights(m, state.layer, all ? MEAN : state.head, state.rollout);
-  $("stage").replaceChildren();
-  if (all) {
-    const legend = make("div", { class: "legend" });
-    for (let h = 0; h < m.heads; h++) {
-      const dot = make("i", {});
-      dot.style.background = HEADS[h % 8];
-      legend.append(make("span", {}, dot, `head ${h}`));
-    }
-    $("stage").append(legend);
-  }
-  const list = all ? [...Array(m.heads).keys()].map(h => weights(m, state.layer, h, false)) : [mean];
-  now = Object.assign(state.view === "heat" ? heat(m, mean) : lines(m, list), { m, mean });
-  now.tokens[0][0].tabIndex = now.tokens[1][0].tabIndex = 0;
-  $("caption").textContent = caption();
-  const hint = HINTS[state.kind];
-  $("hint").textContent = state.view !== "heat" ? hint : hint.replace("Left:", "Rows:").replace("Right:", "Columns:") +
-    (byRoot(m) ? " Shades go by the square root." : "");
-  light(null);
-}
-function refresh() {
-  settle();
-  for (const input of document.querySelectorAll("nav input[type=radio]")) input.checked = input.value === state[input.name];
-  $("rollout").checked = state.rollout;
-  $("rollout").disabled = !maps[state.kind].rollout;
-  grid();
-  stage();
-}
+addEventListener("resize", () => { place(); later(); });
+addEventListener("hashchange", () => { fromAddress(); refresh(); });
 $("title").textContent = data.title || "Attention";
 $("title").classList.toggle("long", data.title.length > 130);
 $("note").textContent = data.note;
 if (data.title) document.title = `${data.title} - attention`;
+fromAddress();
 refresh();
-})();

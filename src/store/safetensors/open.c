@@ -1,7 +1,5 @@
 /* open.c - safetensors files, one or several with an index, and what is in them. */
-#include <errno.h>
-#include <stdio.h>
-
+#include "base/hub.h"
 #include "safetensors.h"
 #include "store/store.h"
 
@@ -12,50 +10,7 @@ struct fv_st {
     int shards, count;
 };
 
-/* ---- paths ---- */
-
-fv_status fv__store_path(char out[FV_PATH], const char *dir, const char *name, fv_err *e)
-{
-    size_t n = strlen(dir);
-    const char *slash = !n || dir[n - 1] == '/' ? "" : "/";
-    if ((size_t)snprintf(out, FV_PATH, "%s%s%s", dir, slash, name) < FV_PATH) return FV_OK;
-    return fv_fail(e, FV_EIO, "%.200s...: path too long", dir);
-}
-
-bool fv__is_dir(const fv_env *env, const char *path)
-{
-    const fv_io *io = fv__io(env);
-    int fd = io->open_read(io->self, path);
-    if (fd < 0) return false;
-    bool dir = io->size(io->self, fd) == -EISDIR;
-    io->close(io->self, fd);
-    return dir;
-}
-
-bool fv__ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !memcmp(s + n - m, end, m);
-}
-
 /* ---- opening ---- */
-
-fv_status fv__st_shard_open(fv_st_shard *x, const fv_env *env, const char *path, fv_err *e)
-{
-    fv_status st = fv__file_open(&x->file, env, path, e);
-    if (!st) st = fv__st_plan(&x->plan, env, x->file.data, x->file.size, path, e);
-    if (st) fv__file_close(&x->file);
-    return st;
-}
-
-void fv__st_shards_free(const fv_env *env, fv_st_shard *x, int n)
-{
-    for (int i = 0; i < n; i++) {
-        fv__st_plan_free(&x[i].plan);
-        fv__file_close(&x[i].file);
-    }
-    fv__free(env, x, (size_t)n * sizeof *x);
-}
 
 static fv_status open_one(fv_st *s, const char *path, fv_err *e)
 {
@@ -81,12 +36,15 @@ static fv_status open_dir(fv_st *s, const char *dir, fv_err *e)
 
 fv_status fv_st_open(fv_st **out, const fv_env *env, const char *path, fv_err *e)
 {
-    fv_st *s = fv__alloc(env, sizeof *s);
+    char found[FV_PATH];
     *out = NULL;
+    fv_status st = fv__hub_find(found, env, path, e);
+    if (st) return st;
+    path = found;
+    fv_st *s = fv__alloc(env, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     s->env = env;
     s->path = fv__strdup(env, path);
-    fv_status st;
     if (!s->path)
         st = fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     else if (fv__is_dir(env, path))
@@ -217,7 +175,7 @@ fv_status fv__st_read_part(const fv_st *s, const fv_st_info *t, int64_t at, int6
     int64_t done = fv__convert(out, to, (const char *)t->data + at * (fv__kinds[k].bits / 8), k, n);
     if (done == n) return FV_OK;
     return fv_fail(e, FV_ENUMERIC, "%s: tensor \"%.100s\": the %s at %s cannot be held in %s",
-                   s->path, t->name, t->dtype_name, fv__place(&t->shape, at + done).s, names[to]);
+                   s->path, t->name, t->dtype_name, fv__element(&t->shape, at + done).s, names[to]);
 }
 
 fv_status fv_st_read(const fv_st *s, const fv_st_info *t, void *out, fv_dtype to, int64_t n,

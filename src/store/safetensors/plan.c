@@ -271,15 +271,21 @@ static fv_status check_metadata(walk *w)
     return st;
 }
 
+uint64_t fv__st_header_len(const char *data)
+{
+    uint64_t len = 0;
+    for (int i = 7; i >= 0; i--) len = len << 8 | (unsigned char)data[i];
+    return len;
+}
+
 /* Where header and data lie. */
 static fv_status frame(walk *w, const char *data, size_t size)
 {
     const char *path = w->scan.path;
-    uint64_t len = 0;
     if (size < 8)
         return fv_fail(w->scan.e, FV_EFORMAT, "%s: %zu bytes are too few for a safetensors file",
                        path, size);
-    for (int i = 7; i >= 0; i--) len = len << 8 | (unsigned char)data[i];
+    uint64_t len = fv__st_header_len(data);
     if (len > FV_ST_MAX_HEADER)
         return fv_fail(w->scan.e, FV_EFORMAT, "%s: a header of %llu bytes; safetensors allows %d",
                        path, (unsigned long long)len, FV_ST_MAX_HEADER);
@@ -293,12 +299,13 @@ static fv_status frame(walk *w, const char *data, size_t size)
     return FV_OK;
 }
 
-fv_status fv__st_plan(fv_st_plan *p, const fv_env *env, const char *data, size_t size,
+fv_status fv__st_plan(fv_st_plan *p, const fv_env *env, const char *head, size_t n, size_t size,
                       const char *path, fv_err *e)
 {
     *p = (fv_st_plan){.env = env};
     walk w = {.scan = {.path = path, .e = e}, .p = p};
-    fv_status st = frame(&w, data, size);
+    fv_status st = frame(&w, head, size);
+    if (!st && w.base > n) st = fv_fail(e, FV_EFORMAT, "%s: its header is cut short", path);
     if (!st) st = walk_header(&w);
     if (!st && w.text) {
         p->text_size = w.text;

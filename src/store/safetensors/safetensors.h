@@ -26,9 +26,11 @@ typedef struct fv_st_plan {
     size_t text_size, meta, meta_end; /* metadata lies in between */
 } fv_st_plan;
 
-/* Checks the whole of a file and describes it.  On failure *p is empty; the message begins with
- * path. */
-fv_status fv__st_plan(fv_st_plan *p, const fv_env *env, const char *data, size_t size,
+/* The length of the header, which the first eight bytes give. */
+uint64_t fv__st_header_len(const char *data);
+/* Checks a file of `size` bytes by its first n, which hold its header, and describes it.  Nobody
+ * else may change them meanwhile.  On failure *p is empty; the message begins with path. */
+fv_status fv__st_plan(fv_st_plan *p, const fv_env *env, const char *head, size_t n, size_t size,
                       const char *path, fv_err *e);
 void fv__st_plan_free(fv_st_plan *p);
 

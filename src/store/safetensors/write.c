@@ -113,7 +113,7 @@ static fv_status add_data(writer *w, fv_out *o, const fv_st_item *t)
         int64_t done = t->from == t->dtype ? m : fv__convert(w->out, t->dtype, src, from, m);
         if (done < m)
             return fv_fail(w->e, FV_ENUMERIC, "%s: the %s at %s cannot be held in %s", t->name,
-                           fv__kinds[from].plain, fv__place(&t->shape, at + done).s,
+                           fv__kinds[from].plain, fv__element(&t->shape, at + done).s,
                            fv__kinds[kind_of(t->dtype)].plain);
         fv__out_add(o, t->from == t->dtype ? src : w->out, (size_t)m * stored);
     }

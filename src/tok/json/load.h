@@ -25,4 +25,7 @@ fv_status fv__json_steps(fv_tok *t, fv__jval v, const char *list, fv__step_reade
 /* How many steps that is. */
 int64_t fv__json_step_count(fv__jval v, const char *list);
 
+/* A number as serde_json reads it; infinite where it is too large. */
+double fv__json_score(const char *s, size_t n);
+
 #endif

@@ -1,4 +1,6 @@
 /* model.c - the "model" section of a tokenizer.json: BPE, WordPiece, Unigram, WordLevel. */
+#include <math.h>
+
 #include "load.h"
 
 #define MAX_AFFIX 48
@@ -228,8 +230,10 @@ static fv_status load_scored(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
             st = fv__json_bad(fv__json_item(v, &it), e, "a score was expected");
             break;
         }
-        st = fv__json_to_double(&m->scores[it.index], (fv__jval){.j = v.j, .at = two.value}, NULL);
-        if (st != FV_OK)
+        fv__jval score = {.j = v.j, .at = two.value};
+        if (fv__json_kind(score) == '0')
+            m->scores[it.index] = fv__json_score(v.j->s + score.at, fv__json_size(score));
+        if (fv__json_kind(score) != '0' || !isfinite(m->scores[it.index]))
             st = fv__json_bad(fv__json_item(v, &it), e, "its score is no finite number");
         if (st == FV_OK && fv__json_next(&two))
             st = fv__json_bad(fv__json_item(v, &it), e, "[\"piece\", score] was expected");

@@ -3,9 +3,11 @@
  * SentencePiece's own normaliser and scores have no name there.  They are written as the components
  * that stand for them in published conversions: Precompiled, Strip and Replace, Metaspace, and
  * merges in the order of scores. */
+#include <math.h>
 #include <stdio.h>
 
-#include "tok/tok.h"
+#include "base/decimal.h"
+#include "tok/json/load.h"
 
 /* ---- JSON text ---- */
 
@@ -40,17 +42,30 @@ static void put_member(fv_buf *b, const char *key, fv__str s)
     put_str(b, s);
 }
 
-/* The shortest decimal that reads back as the same number; never a decimal comma. */
+static bool reads_back(const char *text, double x)
+{
+    return fv__json_score(text, strlen(text)) == x;
+}
+
+/* The shortest decimal that reads back as the same number.  As serde_json does not round to the
+ * nearest double, that of a neighbour may be the one it reads as x. */
 static void put_double(fv_buf *b, double x)
 {
     char text[40];
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, x);
-        double back;
-        if (sscanf(text, "%lf", &back) == 1 && back == x) break;
+    bool found = false;
+    for (int digits = 15; digits <= 17 && !found; digits++) {
+        fv__format(text, sizeof text, "%.*g", digits, x);
+        found = reads_back(text, x);
     }
-    for (char *p = text; *p; p++)
-        if (*p == ',') *p = '.';
+    double below = x, above = x;
+    for (int i = 0; i < 4 && !found; i++) {
+        below = nextafter(below, -INFINITY);
+        above = nextafter(above, INFINITY);
+        for (int up = 0; up < 2 && !found; up++) {
+            fv__format(text, sizeof text, "%.17g", up ? above : below);
+            found = reads_back(text, x);
+        }
+    }
     fv__buf_str(b, text);
     if (!strpbrk(text, ".eE")) fv__buf_str(b, ".0");
 }

@@ -1,8 +1,9 @@
 /* model.c - [model]: a family with a configuration, or a directory to go on from. */
+#include <ctype.h>
 #include <stdio.h>
 
 #include "store/json.h"
-#include "train/recipe/recipe.h"
+#include "train/recipe/keys.h"
 
 static bool own_key(const char *key)
 {
@@ -30,8 +31,8 @@ static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
     void *config = fv__alloc(r->env, f->config_size);
     if (!config) return fv_fail(e, FV_ENOMEM, "recipe: out of memory");
     fv_fields_default(config, f->config);
-    for (size_t i = 0; !st && i < r->n_model; i++) {
-        const fv__model_key *k = &r->model[i];
+    for (size_t i = 0; !st && i < r->model.n; i++) {
+        const fv__late_key *k = &r->model.at[i];
         if (own_key(k->key)) continue;
         st = fv_fields_set(config, f->config, k->key, k->value, &why);
         if (st) fv_fail(e, st, "%s: [model] %s", k->location, why.text);
@@ -40,14 +41,51 @@ static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
     return st;
 }
 
-fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, fv_err *e)
+/* "xlm-roberta" and "XLMRobertaForMaskedLM": letters and digits are compared, cases are not. */
+static bool is_of_type(const char *head, const char *type)
 {
-    const char *type = fv__recipe_model(r, "model_type"), *from = fv__recipe_model(r, "from"),
-               *location = r->path;
+    for (; *type; type++) {
+        if (!isalnum((unsigned char)*type)) continue;
+        if (tolower((unsigned char)*type) != tolower((unsigned char)*head)) return false;
+        head++;
+    }
+    return true;
+}
+
+/* The head that is asked for, else the source's, else the first of this model type that fits the
+ * objective: a family serves several types, each with heads of its own.  NULL: the family has no
+ * head of that name. */
+static const char *head_of(const fv_recipe *r, const fv_family *f, const char *type,
+                           const char *was)
+{
+    const char *head = fv__late_get(&r->model, "architecture");
+    fv_objective_head job = fv__recipe_objective(r)->head;
+    if (!head) head = was;
+    for (const char *const *h = f->heads; *h && !head; h++)
+        if (is_of_type(*h, type) && fv__head_does(*h, job)) head = *h;
+    if (!head) head = f->heads[0];
+    for (const char *const *h = f->heads; *h; h++) /* a name that outlives the source */
+        if (!strcmp(*h, head)) return *h;
+    return NULL;
+}
+
+static fv_status unknown_head(const fv_recipe *r, const fv_family *f, const char *was, fv_err *e)
+{
+    const char *head = fv__late_get(&r->model, "architecture"), *wanted = head ? head : was;
+    const char *suggestion = fv_closest(wanted, f->heads);
+    return fv_fail(e, FV_EARG, "%s: [model] %s: %s has no head \"%.80s\"; the nearest is %s",
+                   r->path, head ? "architecture" : "from", f->type, wanted,
+                   suggestion ? suggestion : f->heads[0]);
+}
+
+fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, const char **head, fv_err *e)
+{
+    const char *type = fv__late_get(&r->model, "model_type"),
+               *from = fv__late_get(&r->model, "from"), *location = r->path, *was = NULL;
     fv_dir *dir = NULL;
     fv_status st = FV_OK;
-    for (size_t i = 0; i < r->n_model; i++)
-        if (!strcmp(r->model[i].key, "model_type")) location = r->model[i].location;
+    for (size_t i = 0; i < r->model.n; i++)
+        if (!strcmp(r->model.at[i].key, "model_type")) location = r->model.at[i].location;
     if (from && type)
         return fv_fail(e, FV_EARG,
                        "%s: [model] has both model_type and from: one of them is enough", location);
@@ -55,31 +93,27 @@ fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, fv_err *e
         return fv_fail(e, FV_EARG, "%s: [model]: neither model_type nor from is given", location);
     if (from) {
         st = fv_dir_open(&dir, r->env, from, e);
-        if (!st && !(type = fv_json_text(fv_dir_config(dir), "model_type")))
+        if (!st && !(type = fv_config_type(fv_dir_config(dir))))
             st = fv_fail(e, FV_EFORMAT, "%s/config.json: model_type is missing", from);
+        if (!st) was = fv_json_text(fv_dir_config(dir), "architectures.0");
         st = fv__recipe_prefix_error(r, "[model] from", st, e);
         location = from;
     }
     *out = st ? NULL : fv_family_find(type);
     if (!st && !*out) st = unknown_family(type, location, e);
+    *head = *out ? head_of(r, *out, type, was) : NULL;
+    if (!st && !*head) st = unknown_head(r, *out, was, e);
     fv_dir_close(dir);
-    return *out ? check_keys(r, *out, e) : st;
+    return st ? st : check_keys(r, *out, e);
 }
 
 /* ---- the configuration ---- */
-
-static const fv_field *field_of(const fv_family *f, const char *key)
-{
-    for (const fv_field *t = f->config; t->name; t++)
-        if (!strcmp(t->name, key)) return t;
-    return NULL;
-}
 
 /* A value of the recipe as JSON: texts and choices in quotes, words as a list. */
 static fv_status set_value(fv_json *j, const fv_family *f, const char *key, const char *value,
                            fv_err *e)
 {
-    const fv_field *t = field_of(f, key);
+    const fv_field *t = fv__field_find(f->config, key);
     char text[2048];
     fv_field_type type = t ? t->type : FV_END;
     if (type == FV_FIELD_WORDS) {
@@ -98,46 +132,50 @@ static fv_status set_value(fv_json *j, const fv_family *f, const char *key, cons
     return fv_json_set(j, key, text, e);
 }
 
-/* What follows from the tokenizer, unless the recipe says it. */
-static fv_status set_derived(fv__recipe_run *k, fv_json *j, const fv_family *f, bool fresh)
+/* What follows from the tokenizer, unless the recipe gives it. */
+static fv_status set_derived(const fv_recipe *r, const fv__input *in, fv_json *j,
+                             const fv_family *f, fv_err *e)
 {
+    const fv_tok *tok = fv_processor_tok(in->processor);
     const struct {
         const char *key;
         int32_t value;
+        bool always; /* also where the family has no such field: other programs read it */
     } derived[] = {
-        {"vocab_size", fv_tok_size(k->tok)},
-        {"pad_token_id", k->pad},
-        {"eos_token_id", k->eos},
-        {"bos_token_id", k->eos},
-        {"decoder_start_token_id", k->start},
+        {"vocab_size", tok ? fv_tok_size(tok) : -1, false},
+        {"pad_token_id", in->pad, false},
+        {"eos_token_id", in->eos, false},
+        {"bos_token_id", in->eos, true},
+        {"decoder_start_token_id", in->start, true},
     };
     fv_status st = FV_OK;
-    for (size_t i = 0; fresh && !st && i < sizeof derived / sizeof *derived; i++) {
+    for (size_t i = 0; !st && i < sizeof derived / sizeof *derived; i++) {
         char text[32];
-        if (derived[i].value < 0 || fv__recipe_model(k->r, derived[i].key)) continue;
-        if (!field_of(f, derived[i].key) && i < 3) continue;
+        if (derived[i].value < 0 || fv__late_get(&r->model, derived[i].key)) continue;
+        if (!fv__field_find(f->config, derived[i].key) && !derived[i].always) continue;
         snprintf(text, sizeof text, "%d", derived[i].value);
-        st = fv_json_set(j, derived[i].key, text, k->e);
+        st = fv_json_set(j, derived[i].key, text, e);
     }
     return st;
 }
 
 /* The names of the labels, both ways, as transformers keeps them. */
-static fv_status set_labels(fv__recipe_run *k, fv_json *j)
+static fv_status set_labels(const fv__input *in, fv_json *j, fv_err *e)
 {
+    const fv_labels *l = &in->labels;
     json_t *to_name = json_object(), *to_id = json_object();
-    for (int i = 0; i < k->labels.n; i++) {
+    for (int32_t i = 0; i < l->n; i++) {
         char id[16];
         snprintf(id, sizeof id, "%d", i);
-        json_object_set_new(to_name, id, json_string(k->labels.name[i]));
-        json_object_set_new(to_id, k->labels.name[i], json_integer(i));
+        json_object_set_new(to_name, id, json_string(l->name[i]));
+        json_object_set_new(to_id, l->name[i], json_integer(i));
     }
-    fv_buf a = {.env = k->env}, b = {.env = k->env};
+    fv_buf a = {.env = in->env}, b = {.env = in->env};
     fv__json_print(&a, to_name, -1);
     fv__json_print(&b, to_id, -1);
-    fv_status st = a.failed || b.failed ? fv_fail(k->e, FV_ENOMEM, "labels: out of memory")
-                                        : fv_json_set(j, "id2label", a.data, k->e);
-    if (!st) st = fv_json_set(j, "label2id", b.data, k->e);
+    fv_status st = a.failed || b.failed ? fv_fail(e, FV_ENOMEM, "labels: out of memory")
+                                        : fv_json_set(j, "id2label", a.data, e);
+    if (!st) st = fv_json_set(j, "label2id", b.data, e);
     fv__buf_free(&a);
     fv__buf_free(&b);
     json_decref(to_name);
@@ -145,55 +183,37 @@ static fv_status set_labels(fv__recipe_run *k, fv_json *j)
     return st;
 }
 
-fv_status fv__recipe_labels(fv__recipe_run *k)
-{
-    const char *from = fv__recipe_model(k->r, "from"),
-               *head = fv__recipe_model(k->r, "architecture"), *name;
-    fv_dir *dir;
-    if (!from || (k->r->data.objective != FV_CLASSIFY && k->r->data.objective != FV_TAG))
-        return FV_OK;
-    fv_status st = fv_dir_open(&dir, k->env, from, k->e);
-    if (st) return fv__recipe_prefix_error(k->r, "[model] from", st, k->e);
-    const fv_json *j = fv_dir_config(dir);
-    const char *was = fv_json_text(j, "architectures.0");
-    char key[32], nameless[32];
-    for (int i = 0; !head || (was && !strcmp(was, head)); i++) {
-        snprintf(key, sizeof key, "id2label.%d", i);
-        snprintf(nameless, sizeof nameless, "LABEL_%d", i);
-        if (!(name = fv_json_text(j, key)) || !strcmp(name, nameless)) break;
-        if (i == (int)(sizeof k->labels.name / sizeof *k->labels.name) ||
-            strlen(name) >= sizeof k->labels.name[0])
-            break;
-        snprintf(k->labels.name[k->labels.n++], sizeof k->labels.name[0], "%s", name);
-    }
-    fv_dir_close(dir);
-    return FV_OK;
-}
-
-static fv_status make_config(fv__recipe_run *k, fv_json **out, const fv_family *f, const char *from)
+/* The text of a config.json: the source's or a new one with the recipe's model_type, the word
+ * itself (a family serves several), then the recipe's keys. */
+static fv_status make_config(fv_buf *text, const fv_recipe *r, const fv__input *in,
+                             const fv_family *f, const fv_dir *source, fv_err *e)
 {
     char path[FV_PATH];
+    fv_json *j = NULL;
     fv_status st;
-    if (from) {
-        fv__recipe_path(path, from, "config.json");
-        st = fv_json_open(out, k->env, path, k->e);
+    if (source) {
+        fv_dir_file(source, "config.json", path, sizeof path);
+        st = fv_json_open(&j, in->env, path, e);
     } else {
-        st = fv_json_parse(out, k->env, "{}", "config", k->e);
-        snprintf(path, sizeof path, "\"%s\"", f->type);
-        if (!st) st = fv_json_set(*out, "model_type", path, k->e);
+        st = fv_json_parse(&j, in->env, "{}", "config", e);
+        snprintf(path, sizeof path, "\"%s\"", fv__late_get(&r->model, "model_type"));
+        if (!st) st = fv_json_set(j, "model_type", path, e);
     }
-    for (size_t i = 0; !st && i < k->r->n_model; i++) {
-        const fv__model_key *m = &k->r->model[i];
-        if (!own_key(m->key)) st = set_value(*out, f, m->key, m->value, k->e);
+    for (size_t i = 0; !st && i < r->model.n; i++) {
+        const fv__late_key *m = &r->model.at[i];
+        if (!own_key(m->key)) st = set_value(j, f, m->key, m->value, e);
     }
-    if (!st) st = set_derived(k, *out, f, !from);
-    if (!st && k->labels.n) st = set_labels(k, *out);
+    if (!st && !source) st = set_derived(r, in, j, f, e);
+    if (!st && in->labels.n) st = set_labels(in, j, e);
+    if (!st) fv__json_print(text, j->root, 0);
+    if (!st && text->failed) st = fv_fail(e, FV_ENOMEM, "config: out of memory");
+    fv_json_close(j);
     return st;
 }
 
 /* ---- going on from a directory ---- */
 
-/* Names of parameters that only one side has: the first few, and how many there are. */
+/* Parameters that only the file or only the model has: the first few names, and how many. */
 typedef struct apart {
     fv_buf names[2]; /* those of the file, and those of the model */
     int n[2];
@@ -206,73 +226,65 @@ static void on_skipped(void *user, const char *name, bool is_fresh)
     if (++a->n[is_fresh] <= 8) fv__buf_fmt(b, "%s%.80s", b->len ? ", " : "", name);
 }
 
-static void say_apart(const fv__recipe_run *k, const char *what, const apart *a, bool is_fresh)
+static void report_apart(const fv__messages *m, const char *what, const apart *a, bool is_fresh)
 {
     if (!a->n[is_fresh]) return;
     char more[32] = "";
     if (a->n[is_fresh] > 8) snprintf(more, sizeof more, " and %d more", a->n[is_fresh] - 8);
-    fv__recipe_log(k, "%s: %s%s", what, a->names[is_fresh].data ? a->names[is_fresh].data : "",
-                   more);
+    fv__message(m, "%s: %s%s", what, a->names[is_fresh].data ? a->names[is_fresh].data : "", more);
 }
 
-/* With another head than the directory's, what it lacks is new and what it has beside is left; both
- * are told. */
-static fv_status load(fv__recipe_run *k, const char *from, bool other_head)
+/* With another head than the directory's, parameters that the directory lacks are new and those
+ * that only it has are left out; both are reported. */
+static fv_status load(fv_model *model, const fv_env *env, const char *from, bool other_head,
+                      const fv__messages *m, fv_err *e)
 {
     static const char *const any[] = {"*", NULL};
-    fv_params *p = fv_model_params(k->model);
-    const fv_family *f = fv_model_family(k->model);
-    fv_load_opt how = f->load ? f->load(fv_model_self(k->model)) : (fv_load_opt){0};
-    apart a = {.names = {{.env = k->env}, {.env = k->env}}};
+    fv_params *p = fv_model_params(model);
+    const fv_family *f = fv_model_family(model);
+    fv_load_opt how = f->load ? f->load(fv_model_self(model)) : (fv_load_opt){0};
+    apart a = {.names = {{.env = env}, {.env = env}}};
     if (other_head) {
         how.fresh = how.ignore = any;
         how.on_skipped = on_skipped;
         how.user = &a;
     }
-    fv_status st = fv_params_load(p, k->env, from, how, k->e);
+    fv_status st = fv_params_load(p, env, from, how, e);
     int n = fv_params_count(p);
-    if (!st && a.n[1] == n)
-        st = fv_fail(k->e, FV_EFORMAT, "%s: has no parameter of this model", from);
+    if (!st && a.n[1] == n) st = fv_fail(e, FV_EFORMAT, "%s: has no parameter of this model", from);
     if (!st) {
-        fv__recipe_log(k, "%d of %d parameters come from %s", n - a.n[1], n, from);
-        say_apart(k, "  new", &a, true);
-        say_apart(k, "  left out", &a, false);
+        fv__message(m, "%d of %d parameters come from %s", n - a.n[1], n, from);
+        report_apart(m, "  new", &a, true);
+        report_apart(m, "  left out", &a, false);
     }
     fv__buf_free(&a.names[0]);
     fv__buf_free(&a.names[1]);
+    if (!st && f->ready) st = f->ready((void *)fv_model_self(model), p, e); /* it is ours still */
     return st;
 }
 
-fv_status fv__recipe_new_model(fv__recipe_run *k)
+fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, const fv__input *in,
+                           const fv_dir *source, const fv__messages *m, fv_err *e)
 {
-    const char *from = fv__recipe_model(k->r, "from"),
-               *head = fv__recipe_model(k->r, "architecture");
     const fv_family *f;
-    fv_json *j = NULL;
-    fv_buf text = {.env = k->env};
-    fv_status st = fv__recipe_family(k->r, &f, k->e);
+    const char *head;
+    fv_buf text = {.env = in->env};
+    *out = NULL;
+    fv_status st = fv__recipe_family(r, &f, &head, e);
     if (st) return st;
-    st = make_config(k, &j, f, from);
-    if (!st) fv__json_print(&text, j->root, 0);
-    if (!st && text.failed) st = fv_fail(k->e, FV_ENOMEM, "config: out of memory");
-    fv_model_opt how = {.dtype = fv_train_dtype(&k->r->train), .train = true, .head = head};
-    if (!st)
-        st = fv_model_new(&k->model, k->job->device, text.data, how, (uint64_t)k->r->train.seed,
-                          k->e);
-    st = fv__recipe_prefix_error(k->r, "[model]", st, k->e);
-    if (!st && from) {
-        const char *was = fv_json_text(j, "architectures.0");
-        st = fv__recipe_prefix_error(k->r, "[model] from",
-                                     load(k, from,
-                                          was && strcmp(was, fv_model_head(k->model)) != 0),
-                                     k->e);
-        if (!st && f->ready) /* it is ours still */
-            st = f->ready((void *)fv_model_self(k->model), fv_model_params(k->model), k->e);
+    st = make_config(&text, r, in, f, source, e);
+    fv_model_opt how = {.dtype = fv_train_dtype(&r->train), .train = true, .head = head};
+    if (!st) st = fv_model_new(out, d, text.data, how, (uint64_t)r->train.seed, e);
+    st = fv__recipe_prefix_error(r, "[model]", st, e);
+    if (!st && source) {
+        const char *was = fv_json_text(fv_dir_config(source), "architectures.0");
+        bool other_head = was && strcmp(was, fv_model_head(*out)) != 0;
+        st = load(*out, in->env, fv__late_get(&r->model, "from"), other_head, m, e);
+        st = fv__recipe_prefix_error(r, "[model] from", st, e);
     }
     fv__buf_free(&text);
-    fv_json_close(j);
     if (!st)
-        fv__recipe_log(k, "%s: %lld parameters", fv_model_head(k->model),
-                       (long long)fv_params_elements(fv_model_params(k->model), ""));
+        fv__message(m, "%s: %lld parameters", fv_model_head(*out),
+                    (long long)fv_params_elements(fv_model_params(*out), ""));
     return st;
 }

@@ -1,126 +1,130 @@
 /* read.c - reading recipes: sections and keys, each checked against its table, and writing them out
- * again. */
+ * again.
+ *
+ * Keys of [model] and those that an objective adds to [data] are kept as text until the family and
+ * the objective are known, which may be the last line of the file or a --set. */
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <ini.h>
 
-#include "train/recipe/recipe.h"
+#include "base/decimal.h"
+#include "train/recipe/keys.h"
 
-/* ---- tables ---- */
-
-static const char *const objectives[] = {"seq2seq", "causal",   "masked", "masked_next", "spans",
-                                         "denoise", "classify", "tag",    "answer",      NULL};
-static const char *const kinds[] = {"byte_bpe", "bpe", "wordpiece", "unigram", NULL};
-
-const fv_field fv_data_fields[] = {
-    FV_CHOICE(fv_data_opt, objective, 0, objectives, "what is learnt"),
-    FV_TEXT(fv_data_opt, dir, "", "where the files are; they may also be named whole"),
-    FV_TEXT(fv_data_opt, train, "", "file to learn from, plain or gzip"),
-    FV_TEXT(fv_data_opt, train_target, "", "its other side, line by line; empty: train is a table"),
-    FV_TEXT(fv_data_opt, valid, "", "file for evaluation; empty: none"),
-    FV_TEXT(fv_data_opt, valid_target, "", "its other side"),
-    FV_CHOICE(fv_data_opt, format, 0, fv_formats, "of the files; auto goes by their names"),
-    FV_TEXT(fv_data_opt, source_field, "",
-            "field with the text: a name, or a number from 1 in a table"),
-    FV_TEXT(fv_data_opt, target_field, "", "field with the target or label"),
-    FV_BOOL(fv_data_opt, header, false, "the first line of a table only names its columns"),
-    FV_BOOL(fv_data_opt, latin1, false, "files are ISO-8859-1, not UTF-8"),
-    FV_CHOICE(fv_data_opt, malformed, FV_DROP, fv_policies,
-              "records that are not UTF-8 (cut is drop)"),
-    FV_CHOICE(fv_data_opt, empty, FV_DROP, fv_policies, "records with an empty text (cut is drop)"),
-    FV_CHOICE(fv_data_opt, too_long, FV_DROP, fv_policies, "records with more than max_len tokens"),
-    FV_INT(fv_data_opt, max_len, 4, 512, 1 << 20, "tokens of a text, specials included"),
-    FV_INT(fv_data_opt, max_train, 0, 0, 1e9, "records to learn from; 0: all"),
-    FV_INT(fv_data_opt, max_valid, 0, 0, 1e9, "records for evaluation; 0: all"),
-    FV_INT(fv_data_opt, context, 2, 256, 1 << 20,
-           "tokens of a window of running text (causal, masked, spans, denoise)"),
-    FV_FLOAT(fv_data_opt, mask, 0.01, 0.15, 0.9,
-             "share of tokens that are hidden (masked, spans, denoise)"),
-    FV_FLOAT(fv_data_opt, span, 1, 3, 100, "mean length of a hidden span (spans, denoise)"),
-    FV_FLOAT(
-        fv_data_opt, drop, 0, 0, 0.9,
-        "share of tokens hidden while learning, so that none is relied on (classify, tag, answer)"),
-    FV_FLOAT(fv_data_opt, hold_out, 0, 0, 0.9,
-             "share of a plain text's end that is kept for evaluation, where valid is empty"),
-    FV_TEXT(fv_data_opt, label_until, "",
-            "a label ends where one of these characters stands (classify)"),
-    {0},
-};
-
-const fv_field fv_tokenizer_fields[] = {
-    FV_TEXT(fv_tokenizer_opt, from, "",
-            "directory or file of a tokenizer; empty: one is trained on the data"),
-    FV_CHOICE(fv_tokenizer_opt, kind, FV_TOK_BPE, kinds, "what is trained"),
-    FV_INT(fv_tokenizer_opt, vocab, 8, 8000, 1 << 24, "tokens wanted, specials included"),
-    FV_INT(fv_tokenizer_opt, min_count, 1, 2, 1e9, "how often a pair or piece must be seen"),
-    FV_BOOL(fv_tokenizer_opt, lowercase, false, "lower case first"),
-    FV_BOOL(fv_tokenizer_opt, nfkc, false, "NFKC first"),
-    {0},
-};
-
-typedef struct section {
-    const char *name;
-    const fv_field *table;
-    size_t at;
-} section;
-
-static const section sections[] = {
-    {"data", fv_data_fields, offsetof(fv_recipe, data)},
-    {"tokenizer", fv_tokenizer_fields, offsetof(fv_recipe, tokenizer)},
-    {"train", fv_train_fields, offsetof(fv_recipe, train)},
-    {"generate", fv_gen_fields, offsetof(fv_recipe, generate)},
-};
-enum { SECTIONS = sizeof sections / sizeof *sections };
-
-static void *part(fv_recipe *r, const section *s) { return (char *)r + s->at; }
+static void *part(const fv_recipe *r, const fv__section *s) { return (char *)r + s->offset; }
 
 /* ---- setting ---- */
 
-const char *fv__recipe_model(const fv_recipe *r, const char *key)
+const char *fv__late_get(const fv__late_keys *k, const char *key)
 {
-    for (size_t i = 0; i < r->n_model; i++)
-        if (!strcmp(r->model[i].key, key)) return r->model[i].value;
+    for (size_t i = 0; i < k->n; i++)
+        if (!strcmp(k->at[i].key, key)) return k->at[i].value;
     return NULL;
 }
 
-static fv_status set_model(fv_recipe *r, const char *key, const char *value, const char *location,
-                           fv_err *e)
+bool fv__recipe_given(const fv_recipe *r, const char *section, const char *key)
+{
+    char word[200];
+    snprintf(word, sizeof word, "\n%.60s.%.100s\n", section, key);
+    return r->given.data && strstr(r->given.data, word);
+}
+
+static fv_status note_given(fv_recipe *r, const char *section, const char *key, fv_err *e)
+{
+    if (fv__recipe_given(r, section, key)) return FV_OK;
+    fv__buf_fmt(&r->given, "%s%.60s.%.100s\n", r->given.len ? "" : "\n", section, key);
+    return r->given.failed ? fv_fail(e, FV_ENOMEM, "recipe: out of memory") : FV_OK;
+}
+
+static fv_status set_late(const fv_env *env, fv__late_keys *k, const char *section, const char *key,
+                          const char *value, const char *location, fv_err *e)
 {
     size_t i = 0;
-    while (i < r->n_model && strcmp(r->model[i].key, key)) i++;
-    void *p = r->model;
-    if (!fv__grow(r->env, &p, &r->model_bytes, (r->n_model + 1) * sizeof *r->model))
+    while (i < k->n && strcmp(k->at[i].key, key)) i++;
+    void *p = k->at;
+    if (!fv__grow(env, &p, &k->bytes, (k->n + 1) * sizeof *k->at))
         return fv_fail(e, FV_ENOMEM, "%s: out of memory", location);
-    r->model = p;
-    fv__model_key *m = &r->model[i];
+    k->at = p;
+    fv__late_key *m = &k->at[i];
     if (strlen(key) >= sizeof m->key || strlen(value) >= sizeof m->value)
-        return fv_fail(e, FV_EARG, "%s: [model] %.60s: too long", location, key);
+        return fv_fail(e, FV_EARG, "%s: [%s] %.60s: too long", location, section, key);
     snprintf(m->key, sizeof m->key, "%s", key);
     snprintf(m->value, sizeof m->value, "%s", value);
     snprintf(m->location, sizeof m->location, "%s", location);
-    r->n_model += i == r->n_model;
+    k->n += i == k->n;
     return FV_OK;
+}
+
+/* Whether the value fits the key of an objective; its struct is thrown away. */
+static fv_status try_own(const fv_recipe *r, const fv_objective *o, const char *key,
+                         const char *value, fv_err *e)
+{
+    void *scratch = fv__alloc(r->env, o->options_size);
+    if (!scratch) return fv_fail(e, FV_ENOMEM, "recipe: out of memory");
+    fv_status st = fv_fields_set(scratch, o->keys, key, value, e);
+    fv__free(r->env, scratch, o->options_size);
+    return st;
+}
+
+/* The nearest of all keys of [data], those of objectives included. */
+static const char *nearest_data_key(const char *key)
+{
+    const char *names[128];
+    const fv_objective *o;
+    int n = 0;
+    for (const fv_field *f = fv_data_fields; f->name && n < 127; f++) names[n++] = f->name;
+    for (int i = 0; (o = fv_objective_at(i)); i++)
+        for (const fv_field *f = o->keys; f && f->name && n < 127; f++) names[n++] = f->name;
+    names[n] = NULL;
+    return fv_closest(key, names);
+}
+
+static fv_status set_own(fv_recipe *r, const char *key, const char *value, const char *location,
+                         fv_err *e)
+{
+    fv_err why;
+    const fv_objective *o = fv__objective_with(key);
+    if (!o) {
+        const char *suggestion = nearest_data_key(key);
+        return fv_fail(e, FV_EARG, "%s: [data] %.100s: no such key%s%s%s", location, key,
+                       suggestion ? "; did you mean " : "", suggestion ? suggestion : "",
+                       suggestion ? "?" : "");
+    }
+    fv_status st = try_own(r, o, key, value, &why);
+    if (st) return fv_fail(e, st, "%s: [data] %s", location, why.text);
+    return set_late(r->env, &r->own, "data", key, value, location, e);
+}
+
+static fv_status set_in(fv_recipe *r, const fv__section *s, const char *key, const char *value,
+                        const char *location, fv_err *e)
+{
+    fv_err why;
+    if (s->table == fv_data_fields && !fv__field_find(s->table, key))
+        return set_own(r, key, value, location, e);
+    fv_status st = fv_fields_set(part(r, s), s->table, key, value, &why);
+    return st ? fv_fail(e, st, "%s: [%s] %s", location, s->name, why.text) : FV_OK;
 }
 
 static fv_status set(fv_recipe *r, const char *name, const char *key, const char *value,
                      const char *location, fv_err *e)
 {
     static const char *const names[] = {"model", "data", "tokenizer", "train", "generate", NULL};
-    fv_err why;
-    if (!strcmp(name, "model")) return set_model(r, key, value, location, e);
-    for (int i = 0; i < SECTIONS; i++) {
-        if (strcmp(sections[i].name, name)) continue;
-        fv_status st = fv_fields_set(part(r, &sections[i]), sections[i].table, key, value, &why);
-        return st ? fv_fail(e, st, "%s: [%s] %s", location, name, why.text) : FV_OK;
-    }
+    const fv__section *s = fv__sections;
+    fv_status st;
+    while (s->name && strcmp(s->name, name)) s++;
     if (!*name) return fv_fail(e, FV_EARG, "%s: %.60s stands before any section", location, key);
-    const char *suggestion = fv_closest(name, names);
-    return fv_fail(e, FV_EARG, "%s: there is no section [%.60s]%s%s%s", location, name,
-                   suggestion ? "; did you mean [" : "", suggestion ? suggestion : "",
-                   suggestion ? "]?" : "");
+    if (!strcmp(name, "model"))
+        st = set_late(r->env, &r->model, "model", key, value, location, e);
+    else if (s->name)
+        st = set_in(r, s, key, value, location, e);
+    else {
+        const char *suggestion = fv_closest(name, names);
+        return fv_fail(e, FV_EARG, "%s: there is no section [%.60s]%s%s%s", location, name,
+                       suggestion ? "; did you mean [" : "", suggestion ? suggestion : "",
+                       suggestion ? "]?" : "");
+    }
+    return st ? st : note_given(r, name, key, e);
 }
 
 fv_status fv_recipe_set(fv_recipe *r, const char *key, const char *value, fv_err *e)
@@ -213,10 +217,10 @@ fv_status fv_recipe_open(fv_recipe **out, const fv_env *env, const char *path, f
     *out = NULL;
     fv_recipe *r = fv__alloc(env, sizeof *r);
     if (!r) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
-    r->env = r->text.env = env;
+    r->env = r->text.env = r->given.env = env;
     size_t n = strlen(path), capacity = sizeof r->path - 1;
     snprintf(r->path, sizeof r->path, "%s", n > capacity ? path + (n - capacity) : path);
-    for (int i = 0; i < SECTIONS; i++) fv_fields_default(part(r, &sections[i]), sections[i].table);
+    for (const fv__section *x = fv__sections; x->name; x++) fv_fields_default(part(r, x), x->table);
     fv_status st = parse(r, path, e);
     if (st)
         fv_recipe_close(r);
@@ -229,37 +233,13 @@ void fv_recipe_close(fv_recipe *r)
 {
     if (!r) return;
     fv__buf_free(&r->text);
-    fv__free(r->env, r->model, r->model_bytes);
+    fv__buf_free(&r->given);
+    fv__free(r->env, r->model.at, r->model.bytes);
+    fv__free(r->env, r->own.at, r->own.bytes);
     fv__free(r->env, r, sizeof *r);
 }
 
 const fv_train_opt *fv_recipe_options(const fv_recipe *r) { return &r->train; }
-
-/* ---- checking ---- */
-
-fv_status fv__recipe_prefix_error(const fv_recipe *r, const char *key, fv_status st, fv_err *e)
-{
-    if (!st || !e) return st;
-    fv_err why = *e;
-    return fv_fail(e, st, "%s: %s: %s", r->path, key, why.text);
-}
-
-fv_status fv_recipe_check(fv_recipe *r, fv_err *e)
-{
-    const fv_family *f;
-    if (!*r->data.train) return fv_fail(e, FV_EARG, "%s: [data] train: no file is named", r->path);
-    if (r->train.bleu && (r->data.objective != FV_SEQ2SEQ || !*r->data.valid))
-        return fv_fail(e, FV_EARG,
-                       "%s: [train] bleu: needs the objective seq2seq and validation data",
-                       r->path);
-    if (r->train.result == FV_RESULT_EMA && !(r->train.ema > 0))
-        return fv_fail(e, FV_EARG,
-                       "%s: [train] result = ema: [train] ema is 0, so there is no moving average",
-                       r->path);
-    if (r->train.result == FV_RESULT_BEST && !*r->data.valid && !(r->data.hold_out > 0))
-        return fv_fail(e, FV_EARG, "%s: [train] result = best: needs validation data", r->path);
-    return fv__recipe_family(r, &f, e);
-}
 
 /* ---- writing ---- */
 
@@ -271,43 +251,70 @@ static bool not_given(const void *obj, const fv_field *f)
     if (!number || (f->normal >= f->least && f->normal <= f->greatest)) return false;
     fv_field one[] = {*f, {0}};
     fv_fields_get(obj, one, f->name, value, sizeof value);
-    return strtod(value, NULL) == f->normal;
+    return fv__strtod(value, NULL) == f->normal;
+}
+
+static fv_status each_in(const void *options, const fv_field *table, const char *section,
+                         unsigned without, fv__key_fn *each, void *user)
+{
+    for (const fv_field *f = table; f && f->name; f++) {
+        char key[160], value[600];
+        if (not_given(options, f) || (f->flags & without)) continue;
+        fv_fields_get(options, table, f->name, value, sizeof value);
+        snprintf(key, sizeof key, "%s.%s", section, f->name);
+        each(user, key, value);
+    }
+    return FV_OK;
+}
+
+/* Every key with its value, section by section, but those with one of the flags. */
+static fv_status each_key(const fv_recipe *r, unsigned without, fv__key_fn *each, void *user,
+                          fv_err *e)
+{
+    const fv_objective *o = fv__recipe_objective(r);
+    void *own = NULL;
+    char key[80];
+    fv_status st = fv__recipe_own(r, &own, e);
+    for (size_t i = 0; !st && i < r->model.n; i++) {
+        snprintf(key, sizeof key, "model.%s", r->model.at[i].key);
+        each(user, key, r->model.at[i].value);
+    }
+    for (const fv__section *s = fv__sections; !st && s->name; s++) {
+        st = each_in(part(r, s), s->table, s->name, without, each, user);
+        if (!st && s->table == fv_data_fields)
+            st = each_in(own, o->keys, s->name, without, each, user);
+    }
+    fv__free(r->env, own, o->options_size);
+    return st;
+}
+
+fv_status fv__recipe_fixed(const fv_recipe *r, fv__key_fn *each, void *user, fv_err *e)
+{
+    return each_key(r, FV_ON_RESUME, each, user, e);
+}
+
+typedef struct writing {
+    fv_buf *out;
+    char section[32];
+} writing;
+
+static void write_key(void *user, const char *key, const char *value)
+{
+    writing *w = user;
+    const char *dot = strchr(key, '.');
+    size_t n = (size_t)(dot - key);
+    if (strncmp(w->section, key, n) || w->section[n]) {
+        fv__buf_fmt(w->out, "%s[%.*s]\n", *w->section ? "\n" : "", (int)n, key);
+        snprintf(w->section, sizeof w->section, "%.*s", (int)n, key);
+    }
+    fv__buf_fmt(w->out, "%s =%s%s\n", dot + 1, *value ? " " : "", value);
 }
 
 const char *fv_recipe_text(fv_recipe *r, fv_err *e)
 {
+    writing w = {.out = &r->text};
     r->text.len = 0;
-    fv__buf_str(&r->text, "[model]\n");
-    for (size_t i = 0; i < r->n_model; i++)
-        fv__buf_fmt(&r->text, "%s = %s\n", r->model[i].key, r->model[i].value);
-    for (int i = 0; i < SECTIONS; i++) {
-        fv__buf_fmt(&r->text, "\n[%s]\n", sections[i].name);
-        for (const fv_field *f = sections[i].table; f->name; f++) {
-            char value[600];
-            if (not_given(part(r, &sections[i]), f)) continue;
-            fv_fields_get(part(r, &sections[i]), sections[i].table, f->name, value, sizeof value);
-            fv__buf_fmt(&r->text, "%s =%s%s\n", f->name, *value ? " " : "", value);
-        }
-    }
-    if (r->text.failed) fv_fail(e, FV_ENOMEM, "recipe: out of memory");
-    return r->text.failed ? NULL : r->text.data;
-}
-
-void fv_recipe_help(const char *type, void (*line)(void *user, const char *text), void *user)
-{
-    const fv_family *f = type ? fv_family_find(type) : NULL;
-    line(user, "[model]");
-    line(user, "model_type               family; then keys of its config.json, see --help-keys "
-               "--family NAME");
-    line(user, "architecture             head: one of the family's; the first by default");
-    line(user,
-         "from                     directory of a model to go on from, instead of model_type");
-    if (f) fv_fields_help(f->config, line, user);
-    for (int i = 0; i < SECTIONS; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "[%s]", sections[i].name);
-        line(user, "");
-        line(user, name);
-        fv_fields_help(sections[i].table, line, user);
-    }
+    fv_status st = each_key(r, 0, write_key, &w, e);
+    if (!st && r->text.failed) st = fv_fail(e, FV_ENOMEM, "recipe: out of memory");
+    return st ? NULL : r->text.data;
 }

@@ -1,51 +1,46 @@
-/* beam.cu - a step of beam search, where the scores are: nothing is read back but which sources are
- * over.
+/* beam.cu - one step of beam search on the device; the host reads back only which sources have
+ * finished.
  *
- * Three kernels.  The first finds the best continuations of each row, a part of the row in each
- * block: a thread keeps the best of its own tokens, the best of those is taken, and only its owner
- * looks again.  The second has a block for each source, which orders what its beams offer, does
- * what gen/beam.c does on the host, and writes down who came from whom.  The third moves keys and
- * values: a thread has the same few bytes of all beams of a source, reads what it needs and then
- * writes, so no memory is needed aside; beams that came from one ancestor are equal up to where
- * they parted, and that is not copied. */
-#include "backend/cuda/device/cuda.h"
+ * Three kernels:
+ * 1. best_of_rows: the best continuations of each beam; a block per part of the vocabulary.  Each
+ *    thread holds the best of its tokens; the block takes the best of those, and only the thread it
+ *    came from scans again.
+ * 2. select_beams: one block per source merges the candidates of its beams, ends and keeps
+ *    hypotheses as gen/beam.c does on the host, and records each beam's parent.
+ * 3. move_beams: reorders the KV caches in place.  A thread holds the same bytes of all beams of a
+ *    source, reads all, then writes.  Beams with a common prefix copy only what follows it. */
+#include "sample.h"
 
 #include <climits>
 
-/* Threads of a block of each kernel; tokens of a part of a row, and parts at most: by the row
- * alone, so that its sum is the same on every chip and in every batch. */
+namespace
+{
+
+/* Block sizes of the three kernels; tokens per part of a row, and the most parts.  Parts depend on
+ * the vocabulary alone, so a score has the same bits on every GPU and in every batch. */
 enum { ROW = 256, SOURCE = 128, MOVE = 256, PART = 4096, PARTS = 16 };
 #define NEVER_WINS (-1.0e9f)
 
-/* ---- the best of each row ---- */
+/* ---- candidates of each row ---- */
 
-/* Of part of a row: the greatest score, and the sum of exp(score - that). */
+/* Softmax statistics of a part: max and sum of exp(score - max). */
 struct weight {
     float most, sum;
 };
 
-/* A token and its score as one number: the better, the greater; of equals the lower token; 0:
- * none. */
-typedef unsigned long long rating;
-__device__ inline rating rate(float score, int64_t token)
-{
-    unsigned b = __float_as_uint(score);
-    b = b & 0x80000000u ? ~b : b | 0x80000000u;
-    return (rating)b << 32 | (0xffffffffu - (unsigned)token);
-}
-__device__ inline int token_of(rating r) { return (int)(0xffffffffu - (unsigned)r); }
+typedef unsigned long long rating; /* sample.h: orderable (score, token); 0: none */
 __device__ inline float score_of(rating r)
 {
     unsigned b = (unsigned)(r >> 32);
     return __uint_as_float(b & 0x80000000u ? b & 0x7fffffffu : ~b);
 }
 
-/* The best of all threads' of a block, to all. */
+/* Max over the block, to all threads. */
 __device__ inline rating best_of_block(rating r)
 {
     __shared__ rating part[ROW / 32];
     for (int by = 16; by; by /= 2) r = max(r, __shfl_xor_sync(~0u, r, by));
-    __syncthreads(); /* part may still be read from the time before */
+    __syncthreads(); /* an earlier call may still be reading part */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = r;
     __syncthreads();
     r = part[0];
@@ -64,13 +59,13 @@ template <class T> struct part_of_row {
         int kind = token_flags[v];
         return kind & FV_TOKEN_BANNED || (kind & FV_TOKEN_EOS && !may_end);
     }
-    /* The best of a thread's tokens that comes behind `before`. */
+    /* The best of this thread's tokens that ranks below `before`. */
     __device__ rating best(rating before) const
     {
         rating best = 0;
 #pragma unroll 4
         for (int64_t v = from + threadIdx.x; v < to; v += ROW) {
-            rating r = out(v) ? 0 : rate(to_float(logits[v]), v);
+            rating r = out(v) ? 0 : rated(to_float(logits[v]), (int)v);
             if (r < before) best = max(best, r);
         }
         return best;
@@ -108,15 +103,15 @@ __global__ void __launch_bounds__(ROW)
     }
 }
 
-/* ---- the beams of each source ---- */
+/* ---- beams of each source ---- */
 
-/* A beam and how it might go on. */
+/* A candidate: a beam and its next token. */
 struct option {
     float total, logit;
     int beam, token; /* beam -1: none */
 };
 
-/* The greater total; of equals the better beam, as they stand, and of one beam the better token. */
+/* Order of candidates: total score, then beam, then logit, then token. */
 __device__ inline bool before(const option &x, const option &y)
 {
     if (x.beam < 0 || y.beam < 0) return x.beam >= 0 && y.beam < 0;
@@ -143,10 +138,9 @@ __device__ inline option first_of_block(option o)
     return o;
 }
 
-/* What a block knows of its source: its beams, how they may go on, best first, and what has
- * ended. */
+/* State of a source in smem: its beams, candidates (best first) and finished hypotheses. */
 struct table {
-    /* all: the log of the sum of exp(score - most) */
+    /* log-sum-exp of a beam's logits is most + all */
     float score[FV_BEAMS_MAX], most[FV_BEAMS_MAX], all[FV_BEAMS_MAX];
     option options[FV_BEAMS_MAX_CANDIDATES], kept[FV_BEAMS_MAX];
     bool ends[FV_BEAMS_MAX_CANDIDATES];
@@ -155,7 +149,7 @@ struct table {
     bool over;
 };
 
-/* The first behind `last_index` of what this thread has of best (K,parts,wide). */
+/* The best of this thread's share of best (K,parts,wide) that ranks below `last`. */
 __device__ inline option next_option(const table &t, const rating *best, int K, int each,
                                      const option &last)
 {
@@ -171,7 +165,7 @@ __device__ inline option next_option(const table &t, const rating *best, int K, 
     return first;
 }
 
-/* Puts the options in order; returns how many. */
+/* Sorts the best `wide` candidates into t.options; returns how many there are. */
 __device__ inline int order_options(table &t, const rating *best, int K, int each, int wide)
 {
     option none = {0, 0, -1, 0}, mine = next_option(t, best, K, each, none);
@@ -185,7 +179,7 @@ __device__ inline int order_options(table &t, const rating *best, int K, int eac
     return wide;
 }
 
-/* Keeps the K best that ended, best first; of equals the older. */
+/* Inserts h into the K best finished hypotheses, best first; of equals the older stays. */
 __device__ inline void finish(fv_ended *done, int K, fv_ended h)
 {
     if (!(h.score > done[K - 1].score)) return;
@@ -194,11 +188,11 @@ __device__ inline void finish(fv_ended *done, int K, fv_ended h)
     done[k] = h;
 }
 
-/* One thread: what ends and what runs on, of n options. */
+/* One thread: which of n candidates end, which continue, and whether the source has finished. */
 __device__ inline void go_on(const fv_beams &a, table &t, int n, int made, int last)
 {
     int K = (int)a.K, have = 0;
-    const fv_ended *worst = &t.done[K - 1]; /* the others are there once this one is */
+    const fv_ended *worst = &t.done[K - 1]; /* filled last */
     double scale = a.penalty[made + 1], hope = a.penalty[a.hopeful ? last + 1 : made + 1];
     bool full = a.early && worst->made >= 0;
     for (int j = 0; j < n && j < K && !full; j++) {
@@ -207,8 +201,8 @@ __device__ inline void go_on(const fv_beams &a, table &t, int n, int made, int l
     }
     for (int j = 0; j < n && have < K; j++)
         if (!t.ends[j]) t.kept[have++] = t.options[j];
-    t.over = !have; /* every continuation ended: the greatest length */
-    /* fewer tokens than beams: the rest follow the first and never win */
+    t.over = !have; /* every candidate ended: the length limit */
+    /* fewer candidates than beams: the rest copy the first, with a score that never wins */
     for (; have < K; have++) {
         t.kept[have] = have ? t.kept[0] : option{0, 0, 0, a.pad};
         t.kept[have].total = NEVER_WINS;
@@ -217,14 +211,13 @@ __device__ inline void go_on(const fv_beams &a, table &t, int n, int made, int l
     t.over = t.over || beaten || (a.early && worst->made >= 0);
 }
 
-/* Where each beam of the place comes from, as the last kernel reads it: beam, and the tokens that
- * must be copied. */
+/* Reordering of a beam's caches: its parent, and the range of positions to copy. */
 struct move {
     int from, first, end;
 };
 
-/* Block p. */
-static __global__ void __launch_bounds__(SOURCE)
+/* Block p: the p-th active source. */
+__global__ void __launch_bounds__(SOURCE)
     select_beams(const __grid_constant__ fv_beams a, const weight *weights, const rating *best,
                  int parts, move *moves)
 {
@@ -275,9 +268,9 @@ static __global__ void __launch_bounds__(SOURCE)
     moves[p * K + k] = {o.beam, t.common[k * K + o.beam], len};
 }
 
-/* ---- their keys and values ---- */
+/* ---- KV caches ---- */
 
-/* P: what a thread moves at once. */
+/* P: the vector a thread moves. */
 template <int M, class P>
 __device__ inline void move_packs(const fv_cache_rows &c, const move *m, int K, int first)
 {
@@ -287,18 +280,16 @@ __device__ inline void move_packs(const fv_cache_rows &c, const move *m, int K, 
          i += gridDim.x * MOVE) {
         int t = (int)(i / packs);
         P v[M];
-#pragma unroll
         for (int k = 0; k < M; k++)
             if (k < K && m[k].from != k && t >= m[k].first)
                 v[k] = ((const P *)(rows + (size_t)m[k].from * c.row))[i];
-#pragma unroll
         for (int k = 0; k < M; k++)
             if (k < K && m[k].from != k && t >= m[k].first)
                 ((P *)(rows + (size_t)k * c.row))[i] = v[k];
     }
 }
 
-/* Block (chunk, cache, place), for up to M beams. */
+/* Block (chunk, cache, source), for up to M beams. */
 template <int M>
 __global__ void __launch_bounds__(MOVE)
     move_beams(const __grid_constant__ fv_beams a, const move *moves)
@@ -314,10 +305,11 @@ __global__ void __launch_bounds__(MOVE)
     if (c.token % sizeof(uint4) == 0)
         move_packs<M, uint4>(c, m, K, first);
     else
-        move_packs<M, uint16_t>(c, m, K, first); /* the narrowest there is */
+        move_packs<M, uint16_t>(c, m, K, first); /* any 16-bit type */
 }
 
-template <class T> static void beams(fv_stream *s, const fv_beams *a)
+/* Scratch: ratings, softmax statistics, moves. */
+template <class T> void beams(fv_stream *s, const fv_beams *a)
 {
     int64_t rows = a->sources * a->K, parts = ceil_div(a->V, PART);
     if (parts > PARTS) parts = PARTS;
@@ -339,6 +331,7 @@ template <class T> static void beams(fv_stream *s, const fv_beams *a)
     else
         launch(s, "beams", move_beams<FV_BEAMS_MAX>, grid, MOVE, 0, *a, m);
 }
+} // namespace
 
 template <class T> void fv_cuda_beam(fv_kernels *k) { k->beams = beams<T>; }
 FOR_ALL_DTYPES(fv_cuda_beam)

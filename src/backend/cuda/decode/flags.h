@@ -1,9 +1,14 @@
-/* flags.h - numbers that blocks of one kernel hand to one another.
+/* flags.h - flagged words: values that blocks of one kernel exchange without a barrier.
  *
- * A number travels in a word of 8 bytes together with the turn it belongs to, and a word is written
- * and read as a whole.  So whoever reads it sees whether it has come: nobody waits for a barrier,
- * nothing is fenced, and what would be the meeting of all blocks and then a read is the read alone.
- * A pair of words is moved at once. */
+ * A flagged word is 8 bytes: 32 bits of payload (an f32, or two bf16) and a 32-bit epoch tag.  An
+ * aligned 8-byte access is single-copy atomic, so a reader that sees the expected tag has the
+ * payload too: relaxed accesses suffice, no fence, no separate flag.  Instead of "barrier, then
+ * load" (two trips to L2) a reader spins on the load itself (one).  Words are moved in pairs, 16
+ * bytes.  The price is twice the bytes and spinning on all of them, which pays up to
+ * FLAGGED_MAX_ROWS rows.
+ *
+ * The tag is the running number of the op that wrote the word, over all launches.  So words need no
+ * reset, and a stale word is never taken for a new one until the counter wraps after 2^32 ops. */
 #ifndef FV_CUDA_DECODE_FLAGS_H
 #define FV_CUDA_DECODE_FLAGS_H
 
@@ -34,14 +39,12 @@ __device__ inline void load_flagged2(flagged_word &a, flagged_word &b, const fla
                  : "memory");
 }
 
-/* What has come to one place: an area of words, and the turn that they must have.  area NULL:
- * nothing comes by mail. */
+/* An area of words and the tag they must carry; area NULL: the input is in global memory. */
 struct flagged_reader {
     const flagged_word *area;
     unsigned epoch;
 
-    /* Pairs first, first + by, .. below n, N at a time: f(which of the N, number of the pair, bits,
-     * bits). */
+    /* Pairs first, first + by, .. below n, N loads in flight: f(u, pair, low bits, high bits). */
     template <int N, class F>
     __device__ void pairs(int64_t from, int first, int n, int by, F f) const
     {
@@ -51,7 +54,7 @@ struct flagged_reader {
             do {
                 all = true;
 #pragma unroll
-                for (int u = 0; u < N; u++) /* the last once more where there are fewer */
+                for (int u = 0; u < N; u++) /* past the end: the last pair again */
                     load_flagged2(a[u], b[u], area + from + 2 * min(i0 + u * by, n - 1));
 #pragma unroll
                 for (int u = 0; u < N; u++)
@@ -63,8 +66,8 @@ struct flagged_reader {
         }
     }
 
-    /* A pair that may have come already: asked for by look, and by take asked for again until it is
-     * there. */
+    /* A pair loaded ahead of its use: load_flagged issues the load, wait_flagged repeats it until
+     * the tags match. */
     __device__ void load_flagged(flagged_word (&w)[2], int64_t from) const
     {
         load_flagged2(w[0], w[1], area + from);

@@ -1,41 +1,44 @@
-/* fused_linear.cu - a linear layer for the few rows of a step of writing, with the norm before it
- * and the sum behind it.
+/* fused_linear.cu - y = act(norm(x) W' + bias) (+ y) for the few rows of a decode step, with optional
+ * append of keys and values to the KV caches.
  *
- * Such a step is a walk through the weights, so they decide: a block makes COLUMNS columns of the
- * result, its warps share the inner axis, and what a warp needs of w goes from memory straight into
- * registers, several steps ahead.  w is bf16 and the left factor of the tensor core's product (16
- * columns of y by 16 of k), rows are its right one (16 of k by 8 rows): up to 8 rows cost what one
- * does.  The order of k within a product is free, so that a thread takes 8 neighbours of w and of x
- * with one access each and both agree on which they are.
+ * With few rows the layer is bound by reading W, so W shapes the kernel: a block computes COLUMNS
+ * columns of y, its warps split K, and W goes from global memory straight into registers, several
+ * steps ahead.  mma.m16n8k16 with W (bf16) as A, 16 columns of y, and x as B, 8 rows: up to 8 rows
+ * cost what one does.  The order of K within an mma is free, so a lane takes 8 consecutive elements
+ * of W and of x with one 16-byte load each.
  *
- * Nothing before this kernel writes weights: their first steps are on the way before it waits for
- * the kernel before it.  Where columns are few and k is long, several blocks share a sum; the one
- * that comes last adds the parts up in order. */
+ * PDL: no kernel writes weights, so the first loads of W are issued before pdl_wait.  With few
+ * columns and a long K, K is also split over blocks; the last block to finish adds the parts in
+ * order.
+ *
+ * On Hopper a captured step runs these layers in the megakernel instead (fv_cuda_defer). */
 #include "fused_linear.h"
+
+namespace
+{
 
 #define WARPS 8
 #define COLUMNS 16
-#define STEP 32 /* of k, for a warp: 8 for each of 4 threads */
+#define STEP 32 /* K per warp and step: 8 elements for each of 4 lanes */
 #define ROUND (STEP * WARPS)
-#define MAX_ROWS 64       /* of a block */
-#define MAX_X (104 << 10) /* bytes of rows in shared memory: two blocks share a multiprocessor */
-#define SUM_STRIDE 20     /* of a row of sums: threads of a warp write to 32 different banks */
+#define MAX_ROWS 64       /* per block */
+#define MAX_X (104 << 10) /* smem for rows of x, bytes: two blocks per SM */
+#define SUM_STRIDE 20     /* floats per row of partial sums: no bank conflicts */
 
-template <int NT> constexpr int ahead_of = NT <= 2 ? 6 : 4; /* steps of w that are on the way */
+template <int NT> constexpr int ahead_of = NT <= 2 ? 6 : 4; /* steps of W in flight */
 
 struct fused_linear_job : row_job {
-    /* of k: in shared memory at once, and summed up by a block; both multiples of ROUND */
-    int chunk, part;
-    float *sums; /* (tiles, parts, rows * COLUMNS), where there are parts */
+    int chunk, part; /* K in smem at once; K per block; both multiples of ROUND */
+    float *sums;     /* split-K partial sums (tiles, parts, rows * COLUMNS) */
     unsigned *ticket;
 };
 
-/* Threads of a quarter of a warp then read 32 different banks. */
+/* Elements from row to row of x in smem: 64 bytes of padding against bank conflicts. */
 __device__ inline int stride_of(const fused_linear_job &f) { return f.chunk + 32; }
 
-/* ---- rows ---- */
+/* ---- x ---- */
 
-/* Rows that are too many for a block to do this by itself: (rows,k) as bf16. */
+/* More rows than a block can normalise by itself: y (rows,k) = norm(x) in bf16, once for all. */
 __global__ void normalise_rows(bf16 *y, const __grid_constant__ fv_fused_linear a)
 {
     pdl_launch_dependents();
@@ -46,16 +49,7 @@ __global__ void normalise_rows(bf16 *y, const __grid_constant__ fv_fused_linear 
                   (const float *)a.shift);
 }
 
-__device__ inline void copy_later(bf16 *to, const bf16 *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
-
-/* Columns [from, from + chunk) of k of all rows as bf16; rows there are none of, and columns past
- * k, are 0. */
+/* K range [from, from + chunk) of all rows to smem as bf16; missing rows and columns are 0. */
 template <class X, int NT>
 __device__ void fetch_rows(const fused_linear_job &f, bf16 *to, int64_t row0, int rows, int from)
 {
@@ -69,7 +63,7 @@ __device__ void fetch_rows(const fused_linear_job &f, bf16 *to, int64_t row0, in
             if (from + at >= f.k || r >= rows) {
                 *(uint4 *)p = uint4{};
             } else if constexpr (sizeof(X) == 2) {
-                copy_later(p, x + (int64_t)r * f.k + at);
+                cp_async16(p, x + (int64_t)r * f.k + at);
             } else {
                 float v[8];
                 load(v, x, (int64_t)r * f.k + at);
@@ -79,8 +73,7 @@ __device__ void fetch_rows(const fused_linear_job &f, bf16 *to, int64_t row0, in
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Up to 8 rows, normalised: a warp for each.  They are all there is in shared memory, and gain and
- * shift behind them. */
+/* Up to 8 rows, normalised, one warp each; gain and shift have been staged behind them in smem. */
 __device__ inline void fetch_normalised(const fused_linear_job &f, bf16 *to, const float *gain,
                                         int64_t row0, int rows)
 {
@@ -92,25 +85,24 @@ __device__ inline void fetch_normalised(const fused_linear_job &f, bf16 *to, con
         *(uint4 *)(row + i) = uint4{};
 }
 
-/* ---- the product ---- */
+/* ---- K loop ---- */
 
-/* What a thread has of w: rows n and n + 8 of its tile, 8 numbers of each, for the next steps of
- * its warp. */
-template <int AHEAD> struct ahead {
+/* Register pipeline of W: rows n and n + 8 of the tile, 8 elements of each, for the warp's next
+ * AHEAD steps. */
+template <int AHEAD> struct w_pipeline {
     uint4 low[AHEAD], high[AHEAD];
-    const bf16 *w; /* its place at step 0 */
-    int k, end;    /* of step 0, and where no more is to be had */
+    const bf16 *w; /* at step 0 */
+    int k, end;    /* K of step 0, and the end of this block's range */
     bool has_low, has_high;
 
-    __device__ void bulk_load(const fused_linear_job &f, int slot, int smem_desc_advance)
+    __device__ void load_step(const fused_linear_job &f, int slot, int offset)
     {
-        bool in = k + smem_desc_advance < end;
-        low[slot] = in && has_low ? __ldg((const uint4 *)(w + smem_desc_advance)) : uint4{};
-        high[slot] = in && has_high
-                         ? __ldg((const uint4 *)(w + 8 * (int64_t)f.k + smem_desc_advance))
-                         : uint4{};
+        bool in = k + offset < end;
+        low[slot] = in && has_low ? __ldg((const uint4 *)(w + offset)) : uint4{};
+        high[slot] = in && has_high ? __ldg((const uint4 *)(w + 8 * (int64_t)f.k + offset))
+                                    : uint4{};
     }
-    /* The sum begins at `from`, this warp at `at`, and its steps are `by` apart. */
+    /* The block's K range starts at `from`, this warp's at `at`; its steps are `by` apart. */
     __device__ void begin(const fused_linear_job &f, int64_t tile, int from, int at, int by)
     {
         int lane = threadIdx.x % 32;
@@ -121,7 +113,7 @@ template <int AHEAD> struct ahead {
         has_low = n < f.a.n;
         has_high = n + 8 < f.a.n;
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++) bulk_load(f, j, j * by);
+        for (int j = 0; j < AHEAD; j++) load_step(f, j, j * by);
     }
 };
 
@@ -136,10 +128,10 @@ __device__ inline void multiply(float (&c)[NT][4], uint4 low, uint4 high, const 
     }
 }
 
-/* ---- what follows it ---- */
+/* ---- epilogue ---- */
 
-/* Four neighbours: one access each where sizes allow. */
-struct beside_four {
+/* Epilogue inputs of four adjacent columns, where sizes allow one access each. */
+struct quad_operands {
     float bias[4], old[4];
     int at;
     __device__ void prefetch(const fused_linear_job &f, int64_t r, int64_t n, bool now)
@@ -156,7 +148,7 @@ struct beside_four {
 };
 
 __device__ inline void store_four_results(const fused_linear_job &f, int64_t r, int64_t n,
-                                          float (&v)[4], const beside_four &b)
+                                          float (&v)[4], const quad_operands &b)
 {
     const fv_fused_linear &a = f.a;
     if (!f.quads) {
@@ -177,8 +169,8 @@ __device__ inline void store_four_results(const fused_linear_job &f, int64_t r, 
         store((float *)p.to, p.i, v);
 }
 
-/* The sums of the warps, and where there are parts those of the other blocks, in order.  A thread
- * has four columns of a row. */
+/* Adds the partial sums of the warps, then (split-K) of the blocks, in order, and stores four
+ * columns of a row per thread. */
 template <int NT>
 __device__ void finish(const fused_linear_job &f, float *sums, const float (&c)[NT][4],
                        int64_t tile, int64_t row0, int rows)
@@ -190,10 +182,10 @@ __device__ void finish(const fused_linear_job &f, float *sums, const float (&c)[
     float *mine = sums + threadIdx.x / 32 * SIZE, v[4] = {}, u[4];
     int64_t parts = gridDim.z, at = (blockIdx.y * ceil_div(f.a.n, COLUMNS) + tile) * parts,
             n = tile * COLUMNS + column;
-    float *part = f.sums + at * (NT * 8 * COLUMNS) + r * COLUMNS + column; /* of the first block */
-    beside_four b;
+    float *part = f.sums + at * (NT * 8 * COLUMNS) + r * COLUMNS + column; /* of block z = 0 */
+    quad_operands b;
     b.prefetch(f, row0 + r, n, r < rows && parts == 1);
-    __syncthreads(); /* sums lie where the rows were */
+    __syncthreads(); /* the sums reuse the smem of x */
 #pragma unroll
     for (int t = 0; t < NT; t++)
 #pragma unroll
@@ -230,7 +222,7 @@ __device__ void finish(const fused_linear_job &f, float *sums, const float (&c)[
     store_four_results(f, row0 + r, n, v, b);
 }
 
-/* A block makes one tile of columns. */
+/* One block per tile of COLUMNS columns (x) and part of K (z). */
 template <class X, int NT>
 __global__ void __launch_bounds__(32 * WARPS, 2)
     fused_linear_tile(const __grid_constant__ fused_linear_job f)
@@ -244,7 +236,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     int rows = f.a.rows - row0 < MAX_ROWS ? (int)(f.a.rows - row0) : MAX_ROWS;
     int steps = ((f.k - from < f.part ? f.k - from : f.part) + ROUND - 1) / ROUND;
     bool normed = NT == 1 && sizeof(X) == 4 && f.a.norm;
-    ahead<AHEAD> w;
+    w_pipeline<AHEAD> w;
     float c[NT][4] = {};
     pdl_launch_dependents();
     w.begin(f, blockIdx.x, from, from + warp * STEP, ROUND);
@@ -263,19 +255,19 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
         for (int j = 0; j < AHEAD; j++) {
             if (i0 + j >= steps) continue;
             if (within == 0) {
-                if (i0 + j) __syncthreads(); /* the chunk before is done with */
+                if (i0 + j) __syncthreads(); /* the previous chunk has been read */
                 if (!normed) fetch_rows<X, NT>(f, x, row0, rows, from + (i0 + j) * ROUND);
                 __syncthreads();
             }
             multiply<NT>(c, w.low[j], w.high[j], mine + within, stride_of(f));
-            w.bulk_load(f, j, (i0 + j + AHEAD) * ROUND);
+            w.load_step(f, j, (i0 + j + AHEAD) * ROUND);
             within = within + ROUND < f.chunk ? within + ROUND : 0;
         }
     finish<NT>(f, (float *)memory, c, blockIdx.x, row0, rows);
 }
 
-/* Many columns, as a vocabulary has: the rows stay in shared memory, and a warp makes tile after
- * tile by itself. */
+/* Many columns (a vocabulary): x stays in smem, and each warp computes tile after tile over all of
+ * K, without block barriers. */
 template <class X, int NT>
 __global__ void __launch_bounds__(32 * WARPS, 2)
     fused_linear_wide(const __grid_constant__ fused_linear_job f)
@@ -289,7 +281,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     int64_t tile = threadIdx.x / 32 * (int64_t)gridDim.x + blockIdx.x;
     int rows = f.a.rows - row0 < MAX_ROWS ? (int)(f.a.rows - row0) : MAX_ROWS;
     const bf16 *mine = x + lane / 4 * stride_of(f) + lane % 4 * 8;
-    ahead<AHEAD> w;
+    w_pipeline<AHEAD> w;
     pdl_launch_dependents();
     w.begin(f, tile, 0, 0, STEP);
     pdl_wait();
@@ -302,7 +294,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
             for (int j = 0; j < AHEAD; j++) {
                 if (i0 + j >= steps) continue;
                 multiply<NT>(c, w.low[j], w.high[j], mine + (i0 + j) * STEP, stride_of(f));
-                w.bulk_load(f, j, (i0 + j + AHEAD) * STEP);
+                w.load_step(f, j, (i0 + j + AHEAD) * STEP);
             }
         if (tile + each < tiles) w.begin(f, tile + each, 0, 0, STEP);
 #pragma unroll
@@ -317,10 +309,10 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     }
 }
 
-/* ---- on the host ---- */
+/* ---- host ---- */
 
-/* Parts of k where tiles alone would leave multiprocessors idle: of at least two rounds each. */
-static int parts_for(const device *d, int64_t blocks, int whole)
+/* Split-K factor where tiles alone would leave SMs idle; at least two rounds per part. */
+int parts_for(const device *d, int64_t blocks, int whole)
 {
     int parts = 1;
     while (parts < 8 && blocks * parts <= d->sm_count && whole / (parts * 2) >= 2 * ROUND)
@@ -328,11 +320,12 @@ static int parts_for(const device *d, int64_t blocks, int whole)
     return blocks <= TICKETS ? parts : 1;
 }
 
-template <class X, int NT> static void start(fv_stream *s, fused_linear_job f)
+/* Chooses split-K, the chunk of K in smem, and the kernel.  NT: 8-row mma tiles. */
+template <class X, int NT> void start(fv_stream *s, fused_linear_job f)
 {
     const device *d = device_of(s);
     int64_t tiles = ceil_div(f.a.n, COLUMNS), groups = ceil_div(f.a.rows, MAX_ROWS);
-    /* of some chips less than MAX_X */
+    /* some GPUs have less than MAX_X */
     int whole = (int)ceil_div(f.k, ROUND) * ROUND, smem_bytes = (int)d->max_smem - 256;
     int fits = ((smem_bytes < MAX_X ? smem_bytes : MAX_X) / (NT * 8 * (int)sizeof(bf16)) - 32) /
                ROUND * ROUND;
@@ -355,7 +348,7 @@ template <class X, int NT> static void start(fv_stream *s, fused_linear_job f)
                shared > sums ? shared : sums, f);
 }
 
-static void start_for(fv_stream *s, const fused_linear_job &f)
+void start_for(fv_stream *s, const fused_linear_job &f)
 {
     if (f.a.xt == FV_F32)
         start<float, 1>(s, f);
@@ -369,10 +362,9 @@ static void start_for(fv_stream *s, const fused_linear_job &f)
         start<bf16, 8>(s, f);
 }
 
-/* Scratch for sums of parts, of which there are at most two blocks' for a multiprocessor, and for
- * rows: a block can normalise and round 8 rows by itself, if they fit; for more it is done once for
- * all. */
-static bool prepare(fv_stream *s, fused_linear_job *f)
+/* Scratch for split-K sums (at most two blocks per SM take part) and for normalised rows: a block
+ * normalises up to 8 rows itself if they fit; more are normalised once by a kernel of their own. */
+bool prepare(fv_stream *s, fused_linear_job *f)
 {
     bool apart = f->a.xt == FV_F32 && (f->a.rows > 8 || (f->a.norm && f->k > 4096));
     int64_t sums = 2 * (int64_t)device_of(s)->sm_count * MAX_ROWS * COLUMNS,
@@ -388,7 +380,8 @@ static bool prepare(fv_stream *s, fused_linear_job *f)
     return true;
 }
 
-static bool fused_linear(fv_stream *s, const fv_fused_linear *a)
+/* The kernel table's entry; false: another dtype, alignment or size. */
+bool fused_linear(fv_stream *s, const fv_fused_linear *a)
 {
     bool can = a->wt == FV_BF16 && (a->xt == FV_F32 || (a->xt == FV_BF16 && !a->norm)) &&
                (a->yt == FV_F32 || (a->yt == FV_BF16 && !a->add)) && a->k % 8 == 0 && a->k > 0 &&
@@ -406,8 +399,11 @@ static bool fused_linear(fv_stream *s, const fv_fused_linear *a)
     if (prepare(s, &f)) start_for(s, f);
     return true;
 }
+} // namespace
 
-template <class T> void fv_cuda_fused_linear(fv_kernels *k) { (void)k; }
-template <> void fv_cuda_fused_linear<float>(fv_kernels *k) { k->fused_linear = fused_linear; }
-template void fv_cuda_fused_linear<bf16>(fv_kernels *);
-template void fv_cuda_fused_linear<f16>(fv_kernels *);
+/* In the f32 table alone: x is f32, or bf16 on its way from an f32 op. */
+template <class T> void fv_cuda_fused_linear(fv_kernels *k)
+{
+    if (kind<T>::dtype == FV_F32) k->fused_linear = fused_linear;
+}
+FOR_ALL_DTYPES(fv_cuda_fused_linear)

@@ -1,5 +1,5 @@
-/* fused_linear.h - what the kernels for the few rows of a step of writing share: norm, tensor
- * cores, and where results go. */
+/* fused_linear.h - y = act(norm(x) W' + bias) (+ y) for the few rows of a decode step: what the
+ * stand-alone kernel (fused_linear.cu) and the megakernel share. */
 #ifndef FV_CUDA_FUSED_LINEAR_H
 #define FV_CUDA_FUSED_LINEAR_H
 
@@ -9,7 +9,7 @@
 struct row_job {
     fv_fused_linear a;
     int k;
-    bool quads; /* four columns go to memory at once */
+    bool quads; /* four columns per store */
     fault *bad;
 };
 
@@ -21,7 +21,8 @@ __device__ inline uint4 rounded(const float (&v)[8])
     return *(const uint4 *)&p;
 }
 
-/* One row, normalised by a warp (or not) and rounded.  Up to FIT * 256 numbers are read once. */
+/* One row by one warp: y = (x - mean) * rstd * gain + shift, or x itself, rounded to bf16.  The first
+ * FIT * 256 elements stay in registers between the passes. */
 __device__ inline void normalise(const fv_fused_linear &a, bf16 *to, const float *x,
                                  const float *gain, const float *shift)
 {
@@ -74,10 +75,10 @@ __device__ inline void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* What an element needs besides its sum: asked for before that is ready. */
+/* Epilogue inputs of one element, loaded before its sum is ready. */
 struct epilogue_operands {
-    float bias, old;
-    int at; /* row of the cache */
+    float bias, old; /* old: the residual in y */
+    int at;          /* position in the KV cache */
     __device__ void prefetch(const row_job &f, int64_t r, int64_t n, bool now)
     {
         const fv_fused_linear &a = f.a;
@@ -88,13 +89,13 @@ struct epilogue_operands {
     }
 };
 
-/* Where a number goes: y, or one of the caches. */
+/* Destination of an element: y, or one of the KV caches. */
 struct target {
     void *to;
     int64_t i;
 };
 
-/* Of column n of row r; to NULL (and a report) if there is no such row in the cache. */
+/* Of column n of row r; to NULL (and a fault record) if the cache has no such position. */
 __device__ inline target result_target(const row_job &f, int64_t r, int64_t n, int at)
 {
     const fv_fused_linear &a = f.a;
@@ -119,8 +120,8 @@ __device__ inline void store_result(const row_job &f, int64_t r, int64_t n, floa
         ((float *)p.to)[p.i] = v;
 }
 
-/* mega_plan.cu.  True: made, or while a step is being kept written down, to be made before whatever
- * is started next.  False: not on this device, or not with these sizes. */
+/* mega_plan.cu: runs the layer in the megakernel; during a capture it is deferred until the next
+ * kernel that is not a megakernel op.  False: not on this device, or not with these sizes. */
 bool fv_cuda_defer(fv_stream *s, const row_job &j);
 
 #endif

@@ -1,38 +1,41 @@
-/* mega_attention.h - attention of one query in each sequence as an op of a program. */
+/* mega_attention.h - attention of one query per sequence as an op of the megakernel.
+ *
+ * The algorithm is attention/decode.h's; here are its inputs and outputs.  The newest key and value
+ * are taken from the flagged words of the QKV projection rather than from the cache: the projection
+ * writes both, but only the words say when they have arrived. */
 #ifndef FV_CUDA_DECODE_MEGA_ATTENTION_H
 #define FV_CUDA_DECODE_MEGA_ATTENTION_H
 
-#include "mega.h"
+#include "mega_smem.h"
 
 #define PREFETCH_KEYS 64
-#define NEW_KV_AT ((decode_floats + 3) / 4 * 4) /* behind records: a key and a value */
+#define NEW_KV_AT ((decode_floats + 3) / 4 * 4) /* the newest key and value, behind the records */
 
-/* Query, newest key and newest value come by mail (or, without a sender, from memory), and the
- * result goes there. */
+/* decode_attend's input and output policy: flagged words, or global memory where `in` has none. */
 template <class T> struct flagged_io {
     static constexpr bool late = true;
     flagged_reader in;
-    int64_t row; /* of what came: q, k, v */
-    int now, k_at, v_at;
-    T *new_kv; /* in shared memory */
+    int64_t row;         /* first element of this sequence's q, k, v in the words */
+    int now, k_at, v_at; /* now: position of the newest key, or -1 */
+    T *new_kv;           /* smem */
     flagged_word *to;
     unsigned epoch;
     bool memory;
 
-    __device__ flagged_io(const decode_attention<T> &j, const mk_output &mk_output, T *new_kv_,
-                          int b, unsigned first_epoch, int op)
-        : in(j.from.at(first_epoch)), row((int64_t)b * j.wide), now(j.pos ? j.pos[b] : -1),
+    __device__ flagged_io(const decode_attention<T> &j, const mk_output &out, T *new_kv_, int b,
+                          unsigned first_epoch, int op)
+        : in(j.in.reader(first_epoch)), row((int64_t)b * j.row_width), now(j.pos ? j.pos[b] : -1),
           k_at((int)(j.o.a.H * j.o.a.Wk)), v_at(k_at + (int)(j.o.a.G * j.o.a.Wk)), new_kv(new_kv_),
-          to(mk_output.area), epoch(first_epoch + (unsigned)op), memory(mk_output.memory)
+          to(out.area), epoch(first_epoch + (unsigned)op), memory(out.to_global)
     {
     }
-    /* V neighbours of the query, and (newest) those of the newest key and value, which wait where
-     * the thread that needs them can find them again.  All are looked at at once: each look is a
-     * way to the cache and back. */
+    /* Elements i .. i+V-1 of the query and, if `newest`, of the newest key and value, which the
+     * same thread reads back from smem later (pair).  All loads are in flight together: each spin
+     * is a round trip to L2. */
     template <int V>
     __device__ void query(float (&q)[V], const head<T> &at, int i, bool newest) const
     {
-        /* numbers in a word */
+        /* pairs of words to load; elements per word */
         constexpr int LOOKS = V * (int)sizeof(T) / 8, EACH = 4 / (int)sizeof(T);
         int mine = at.h / ((int)at.o.a.H / (int)at.o.a.G) * (int)at.o.a.Wk + i, all;
         const flagged_word *where[3] = {in.area + (row + at.h * (int)at.o.a.Wk + i) / EACH,
@@ -73,7 +76,7 @@ template <class T> struct flagged_io {
         k = *(const raw<T, V> *)(new_kv + i);
         v = *(const raw<T, V> *)(new_kv + DECODE_MAX_WIDTH + i);
     }
-    /* Whole warps come here, neighbours with neighbours. */
+    /* Called by whole warps with consecutive c. */
     __device__ void write_result(const head<T> &at, int c, float y) const
     {
         int64_t i = at.o.y_offset(at.b, at.h, 0) + c;
@@ -87,28 +90,28 @@ template <class T> struct flagged_io {
     }
 };
 
-/* A warp for each head, where they are many. */
+/* One warp per head, where there are more heads than warps can share. */
 template <class T>
 __device__ inline void attend_by_warps(const decode_attention<T> &j, block_group t)
 {
     int heads = (int)j.o.a.H;
-    for (int u = t.block + (int)threadIdx.x / 32 * t.wide; u < heads * t.rows;
-         u += t.wide * MMA_WARPS)
+    for (int u = t.block + (int)threadIdx.x / 32 * t.blocks; u < heads * t.rows;
+         u += t.blocks * MMA_WARPS)
         decode_attend_by_warp<T, MEGAKERNEL_HEAD / 16, 16>(j.o, u % heads, t.row + u / heads);
 }
 
-/* A block for each head, or for each part of one. */
+/* One block per head, or per part of its keys. */
 template <class T>
 __device__ inline void attend_by_blocks(const mk_op &o, const decode_attention<T> &j, block_group t,
                                         float *record, unsigned epoch, int op)
 {
     int heads = (int)j.o.a.H;
-    for (int u = t.block; u < j.parts * heads * t.rows; u += t.wide) {
+    for (int u = t.block; u < j.parts * heads * t.rows; u += t.blocks) {
         int b = t.row + u / j.parts / heads;
-        decode_sync(); /* the memory of records is still being read, by this or by the op before */
+        decode_sync(); /* the records may still be read by the previous head or op */
         decode_attend<T, MEGAKERNEL_HEAD *(int)sizeof(T) / 16>(
             j, u % j.parts, u / j.parts % heads, b, record,
-            flagged_io<T>(j, o.to, (T *)(record + NEW_KV_AT), b, epoch, op));
+            flagged_io<T>(j, o.out, (T *)(record + NEW_KV_AT), b, epoch, op));
     }
 }
 
@@ -122,16 +125,15 @@ __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, cons
         attend_by_blocks(o, j, t, record, epoch, op);
 }
 
-/* Keys and values that this block will read, brought nearer by one warp while others multiply and
- * memory has little to do.  Those of this step are not there yet, which does not matter: this is a
- * hint.  Of many heads it is the first keys of each, as the cache between memory and the
- * multiprocessors does not hold all. */
+/* Prefetches the keys and values this block will attend to into L2, while the MMA warps are in the
+ * GEMMs before.  The newest ones are not written yet; as a prefetch is a hint that does not matter.
+ * With many heads only the first keys of each: L2 does not hold all. */
 template <class T> __device__ inline void prefetch_kv(const decode_job<T> &j, const block_group &t)
 {
     constexpr int LINE = 128 / sizeof(T);
     const job<T> &o = j.o;
     int heads = (int)o.a.H, lines = ((int)o.a.Wk + LINE - 1) / LINE;
-    for (int u = t.block; u < j.parts * heads * t.rows; u += t.wide) {
+    for (int u = t.block; u < j.parts * heads * t.rows; u += t.blocks) {
         int b = t.row + u / j.parts / heads, g = u / j.parts % heads / (heads / (int)o.a.G),
             n = (int)o.a.Tk;
         if (o.a.lens && o.a.lens[b] < n) n = o.a.lens[b];

@@ -1,15 +1,20 @@
-/* mega_rows.h - rows of x of a product, from memory or by mail, as bf16 in shared memory,
- * normalised where that is asked. */
+/* mega_rows.h - loads the rows of x of a fused linear layer into smem as bf16, from global memory or
+ * flagged words, normalised (LayerNorm or RMSNorm) on the way.
+ *
+ * Up to FLAGGED_MAX_ROWS rows (MANY false) rows are stored permuted: see pair_at.  Rows of up to 768
+ * elements stay in a warp's registers between the statistics and the store; longer ones are read
+ * again, from L2. */
 #ifndef FV_CUDA_DECODE_MEGA_ROWS_H
 #define FV_CUDA_DECODE_MEGA_ROWS_H
 
-#include "mega.h"
+#include "mega_smem.h"
 
+/* Elements from row to row: 64 bytes of padding against bank conflicts. */
 __device__ inline int x_stride(int k) { return k + 32; }
 
-/* Few rows lie in shared memory so that 16 bytes of one are a whole left factor: of four
- * neighbouring pairs the second and the third have changed places.  Its upper rows are for the
- * second product (see multiply). */
+/* Where pair i of a row is stored.  With at most 8 rows the upper half of the 16-row A fragment
+ * would be idle; instead it holds the next 16 of K (see multiply).  Swapping pairs 1 and 2 of every
+ * four makes a lane's A fragment 16 contiguous bytes. */
 template <bool MANY> __device__ inline int pair_at(int i)
 {
     return MANY ? i : (i & ~3) | (i & 1) << 1 | (i & 2) >> 1;
@@ -20,22 +25,22 @@ __device__ inline void store_bf16x2(bf16 *to, float2 v)
     *(__nv_bfloat162 *)to = __float22bfloat162_rn(v);
 }
 
-/* Pairs of numbers of one row, from memory or by mail. */
-struct row_of_x {
+/* One row of x as f32 pairs. */
+struct x_row {
     const float *x;
-    const flagged_word *sent; /* NULL: from memory */
+    const flagged_word *words; /* NULL: from global memory */
     unsigned epoch;
-    __device__ row_of_x(const decode_gemm &f, const flagged_reader &in, int row)
+    __device__ x_row(const decode_gemm &f, const flagged_reader &in, int row)
         : x((const float *)f.a.x + row * (int64_t)f.k),
-          sent(in.area ? in.area + row * (int64_t)f.k : NULL), epoch(in.epoch)
+          words(in.area ? in.area + row * (int64_t)f.k : NULL), epoch(in.epoch)
     {
     }
-    /* Pairs first, first + 32, ..: N of them, or (not WHOLE) the row's last once more where it is
-     * shorter.  MAIL: it may be. */
-    template <int N, bool WHOLE, bool MAIL>
+    /* Pairs first, first + 32, ..: N of them; past the end of the row (only if not WHOLE) its last
+     * pair again.  FLAGGED: the row may be in flagged words. */
+    template <int N, bool WHOLE, bool FLAGGED>
     __device__ void get(float2 (&v)[N], int first, int pairs) const
     {
-        if (MAIL && sent) {
+        if (FLAGGED && words) {
             flagged_word a[N], b[N];
             bool all;
             do {
@@ -43,8 +48,8 @@ struct row_of_x {
 #pragma unroll
                 for (int u = 0; u < N; u++)
                     load_flagged2(a[u], b[u],
-                                  sent + 2 * (WHOLE ? first + u * 32
-                                                    : min(first + u * 32, pairs - 1)));
+                                  words + 2 * (WHOLE ? first + u * 32
+                                                     : min(first + u * 32, pairs - 1)));
 #pragma unroll
                 for (int u = 0; u < N; u++)
                     all = all && (unsigned)(a[u] >> 32) == epoch && (unsigned)(b[u] >> 32) == epoch;
@@ -61,19 +66,21 @@ struct row_of_x {
     }
 };
 
-__device__ inline float2 gained(float2 p, float mean, float scale, const float *gain,
-                                const float *shift, int i)
+/* (p - mean) * scale * gain + shift of pair i. */
+__device__ inline float2 scale_shift(float2 p, float mean, float scale, const float *gain,
+                                     const float *shift, int i)
 {
     float2 g = gain ? ((const float2 *)gain)[i] : make_float2(1, 1),
            s = shift ? ((const float2 *)shift)[i] : make_float2(0, 0);
     return make_float2((p.x - mean) * scale * g.x + s.x, (p.y - mean) * scale * g.y + s.y);
 }
 
-/* R rows, normalised by a warp and rounded; up to N * 64 numbers each, which stay in registers.
- * WHOLE: just so many. */
+/* y = (x - mean) * rstd * gain + shift for R rows of one warp, held in registers: up to N * 64
+ * elements each, or exactly (WHOLE). */
 template <int R, int N, bool WHOLE>
-__device__ inline void normalise_held(const fv_fused_linear &a, bf16 *const (&to)[2],
-                                      const row_of_x (&x)[2], const float *gain, const float *shift)
+__device__ inline void normalise_in_registers(const fv_fused_linear &a, bf16 *const (&to)[2],
+                                              const x_row (&x)[2], const float *gain,
+                                              const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
     float2 v[R][N];
@@ -105,13 +112,15 @@ __device__ inline void normalise_held(const fv_fused_linear &a, bf16 *const (&to
 #pragma unroll
             for (int r = 0; r < R; r++)
                 store_bf16x2(to[r] + 2 * (pair_at<R == 2>(lane) + u * 32),
-                             gained(v[r][u], mean[r], scale[r], gain, shift, lane + u * 32));
+                             scale_shift(v[r][u], mean[r], scale[r], gain, shift, lane + u * 32));
 }
 
-/* Two rows of N * 128 numbers from memory at once. */
+/* The same for two rows of exactly N * 128 elements in global memory, in 16-byte loads: the common
+ * width 768 at more than 8 rows. */
 template <int N>
-__device__ inline void normalise_two(const fv_fused_linear &a, bf16 *const (&to)[2],
-                                     const row_of_x (&x)[2], const float *gain, const float *shift)
+__device__ inline void normalise_two_rows(const fv_fused_linear &a, bf16 *const (&to)[2],
+                                          const x_row (&x)[2], const float *gain,
+                                          const float *shift)
 {
     int lane = threadIdx.x % 32;
     float4 v[2][N];
@@ -159,9 +168,9 @@ __device__ inline void normalise_two(const fv_fused_linear &a, bf16 *const (&to)
     }
 }
 
-/* A row of any length, read again and again. */
+/* The same for a row of any length, read once per pass. */
 template <bool MANY>
-__device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, row_of_x x,
+__device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, x_row x,
                                       const float *gain, const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
@@ -183,11 +192,11 @@ __device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, row_of
         [&](float2 p, int) { sum += (p.x - mean) * (p.x - mean) + (p.y - mean) * (p.y - mean); });
     float scale = rsqrtf(warp_allreduce(sum, sum_op()) * each + a.eps);
     each_of([&](float2 p, int i) {
-        store_bf16x2(to + 2 * pair_at<MANY>(i), gained(p, mean, scale, gain, shift, i));
+        store_bf16x2(to + 2 * pair_at<MANY>(i), scale_shift(p, mean, scale, gain, shift, i));
     });
 }
 
-/* All rows of this block; a warp has every eighth. */
+/* All rows of the block group; warp w has rows w, w + 8, .. */
 template <bool MANY>
 __device__ inline void normalise_all(const decode_gemm &f, bf16 *to, const block_group &t,
                                      const flagged_reader &in, const float *gain,
@@ -197,27 +206,27 @@ __device__ inline void normalise_all(const decode_gemm &f, bf16 *to, const block
     int k = f.k, r = (int)threadIdx.x / 32, stride = x_stride(k);
     if (k > N * 64) {
         for (; r < t.rows; r += MMA_WARPS)
-            normalise_long<MANY>(f.a, to + r * stride, row_of_x(f, in, t.row + r), gain, shift);
+            normalise_long<MANY>(f.a, to + r * stride, x_row(f, in, t.row + r), gain, shift);
         return;
     }
     for (; r < t.rows; r += R * MMA_WARPS) {
-        /* perhaps the first once more */
+        /* without a second row: the first one again */
         int second = r + MMA_WARPS < t.rows ? r + MMA_WARPS : r;
         bf16 *const where[2] = {to + r * stride, to + second * stride};
-        const row_of_x x[2] = {row_of_x(f, in, t.row + r), row_of_x(f, in, t.row + second)};
+        const x_row x[2] = {x_row(f, in, t.row + r), x_row(f, in, t.row + second)};
         if (MANY && k == N * 64)
-            normalise_two<N / 2>(f.a, where, x, gain, shift);
+            normalise_two_rows<N / 2>(f.a, where, x, gain, shift);
         else if (k == N * 64)
-            normalise_held<R, N, true>(f.a, where, x, gain, shift);
+            normalise_in_registers<R, N, true>(f.a, where, x, gain, shift);
         else
-            normalise_held<R, N, false>(f.a, where, x, gain, shift);
+            normalise_in_registers<R, N, false>(f.a, where, x, gain, shift);
     }
 }
 
-/* Threads that share a row, where all of a block share all rows: a power of two. */
-struct row_share {
+/* The MMA threads split evenly over the rows: a power of two of threads per row. */
+struct row_split {
     int threads, row, first;
-    __device__ row_share(int rows)
+    __device__ row_split(int rows)
     {
         int bits = 32 - __clz(rows - 1);
         threads = DECODE_THREADS >> bits;
@@ -226,12 +235,12 @@ struct row_share {
     }
 };
 
-/* Rows of bf16 as they were sent. */
+/* bf16 rows from flagged words (two elements each). */
 __device__ inline void load_flagged_rows(const decode_gemm &f, bf16 *to, const block_group &t,
                                          const flagged_reader &in)
 {
     int k = f.k;
-    row_share s(t.rows);
+    row_split s(t.rows);
     if (s.row >= t.rows) return;
     to += s.row * x_stride(k);
     in.pairs<4>((t.row + s.row) * k / 2, s.first, k / 4, s.threads,
@@ -241,10 +250,10 @@ __device__ inline void load_flagged_rows(const decode_gemm &f, bf16 *to, const b
                 });
 }
 
-/* Few rows of bf16 from memory. */
+/* bf16 rows from global memory, in pair_at's order. */
 __device__ inline void load_permuted_rows(const decode_gemm &f, bf16 *to, const block_group &t)
 {
-    row_share s(t.rows);
+    row_split s(t.rows);
     const bf16 *x = (const bf16 *)f.a.x + (t.row + s.row) * (int64_t)f.k;
     for (int i = s.first * 8; i < f.k && s.row < t.rows; i += s.threads * 8) {
         uint4 v = *(const uint4 *)(x + i);
@@ -252,29 +261,25 @@ __device__ inline void load_permuted_rows(const decode_gemm &f, bf16 *to, const 
     }
 }
 
-/* Columns [from, from + n) of rows of bf16 in memory, on their way once this returns: a group of
- * copies. */
+/* Starts the copy of columns [from, from + n) of bf16 rows: one cp.async group. */
 __device__ inline void copy_rows(const decode_gemm &f, unsigned to, int stride,
                                  const block_group &t, int from, int n)
 {
-    row_share s(t.rows);
+    row_split s(t.rows);
     const bf16 *x = (const bf16 *)f.a.x + (t.row + s.row) * (int64_t)f.k + from;
     for (int i = s.first * 8; i < n && s.row < t.rows; i += s.threads * 8)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                         to + (unsigned)(2 * (s.row * stride + i))),
-                     "l"(x + i)
-                     : "memory");
+        cp_async16(to + (unsigned)(2 * (s.row * stride + i)), x + i);
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Rows of f32, rounded. */
+/* f32 rows, rounded to bf16. */
 template <bool MANY>
 __device__ inline void load_rounded_rows(const decode_gemm &f, bf16 *to, const block_group &t,
                                          const flagged_reader &in)
 {
     constexpr int AHEAD = MANY ? 6 : 3;
     int k = f.k;
-    row_share s(t.rows);
+    row_split s(t.rows);
     if (s.row >= t.rows) return;
     to += s.row * x_stride(k);
     if (!MANY && in.area) {
@@ -299,20 +304,21 @@ __device__ inline void load_rounded_rows(const decode_gemm &f, bf16 *to, const b
     }
 }
 
-/* This block's rows as bf16, normalised where that is asked for. */
+/* The block group's rows of x in smem. */
 template <bool MANY>
-__device__ inline void fetch_x(const decode_gemm &f, bf16 *to, const block_group &t, ring &ring,
-                               const unsigned char *slots, unsigned epoch)
+__device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group &t, slot_ring &ring,
+                              const unsigned char *slots, unsigned epoch)
 {
     int k = f.k;
-    flagged_reader in = f.from.at(epoch);
+    flagged_reader in = f.in.reader(epoch);
+    /* bf16: the activation of an op before (half), never normalised */
     if (f.a.xt == FV_BF16) {
         if (!MANY && in.area) {
             load_flagged_rows(f, to, t, in);
         } else if (!MANY) {
             load_permuted_rows(f, to, t);
         } else {
-            copy_rows(f, at(to), x_stride(k), t, 0, k);
+            copy_rows(f, smem_addr(to), x_stride(k), t, 0, k);
             asm volatile("cp.async.wait_all;" ::: "memory");
         }
         return;
@@ -325,8 +331,9 @@ __device__ inline void fetch_x(const decode_gemm &f, bf16 *to, const block_group
         normalise_all<MANY>(f, to, t, in, (const float *)f.a.gain, (const float *)f.a.shift);
         return;
     }
+    /* the producer has loaded gain and shift into the next slot */
     const float *gain = (const float *)(slots + ring.i * SLOT_BYTES);
-    wait(ring.full(), ring.laps & 1);
+    mbarrier_wait(ring.full(), ring.laps & 1);
     normalise_all<MANY>(f, to, t, in, f.a.gain ? gain : NULL, f.a.shift ? gain + k : NULL);
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty());

@@ -1,16 +1,19 @@
-/* sample.cu - the next token of each row, chosen where the scores are: the likeliest (sample.h), or
- * one drawn as a CPU draws it.
+/* sample.cu - the next token of each row, chosen on the device: greedy (sample.h), or sampled with
+ * temperature, top_k, top_p and min_p as on the CPU; and moving rows of the KV caches.
  *
- * To draw, a block takes a row.  What may come after top_k and top_p are tokens above some score;
- * that score is found by halving the range of scores (as integers in the same order) until the
- * right number of tokens, or the right share of all weight, lies above it.  Those above are few:
- * they are put in order, best first, and drawn from one after another, as on the CPU.
- * Where they are not few (FIT), weight above a score says which token a random number falls on.
- * With neither limit the order is the tokens' own. */
+ * Sampling takes one block per row.  top_k and top_p keep the tokens above some score; that
+ * threshold is found by bisection over the scores (as ordered integers), counting the tokens or
+ * their probability above it.  Up to FIT survivors are sorted and sampled from, best first, in the
+ * CPU's order of summation.  With more survivors, a second bisection finds the token whose
+ * cumulative probability reaches the random number.  Without top_k, top_p and min_p the cumulative
+ * sum runs in token order.  Sorting the whole vocabulary would cost more than ~30 passes over it. */
 #include "sample.h"
 
+namespace
+{
+
 #define THREADS_ROW 1024
-#define FIT 2048 /* tokens that are put in order */
+#define FIT 2048 /* most tokens to sort */
 
 /* A token and its score; -inf: none.  Ties go to the lower token. */
 struct candidate {
@@ -22,24 +25,23 @@ __device__ inline bool before(candidate a, candidate b)
     return a.score > b.score || (a.score == b.score && a.token < b.token);
 }
 
-/* Of all THREADS_ROW threads, to all: by warps, then by one number of each warp, of which there are
- * as many as threads in one. */
+/* Allreduce over all THREADS_ROW threads: 32 warps, then the 32 warp results in every warp. */
 template <class N, class F> __device__ inline N block_join(N v, F f)
 {
-    static_assert(THREADS_ROW == 32 * 32, "one number a thread of a warp");
+    static_assert(THREADS_ROW == 32 * 32, "one warp result per lane");
     __shared__ N part[32];
-    v = warp_join(v, f);
-    __syncthreads(); /* part may still be read from the time before */
+    v = warp_allreduce(v, f);
+    __syncthreads(); /* an earlier call may still be reading part */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
     __syncthreads();
-    return warp_join(part[threadIdx.x % 32], f);
+    return warp_allreduce(part[threadIdx.x % 32], f);
 }
 
 template <class T> struct row {
     const fv_sample &a;
     const T *logits;
     bool may_end;
-    float top; /* the greatest score that may come */
+    float top; /* the best allowed score */
 
     __device__ float score(int64_t v) const
     {
@@ -47,7 +49,7 @@ template <class T> struct row {
     }
     __device__ float weight(float score) const { return expf((score - top) / a.temperature); }
 
-    /* Tokens whose score is at least that of `key`: how many, or what they weigh. */
+    /* Number, or total weight, of the tokens whose score is at least `key`. */
     __device__ double above(unsigned key, bool weigh) const
     {
         double sum = 0;
@@ -55,12 +57,12 @@ template <class T> struct row {
             float x = score(v);
             if (ordered(x) >= key && x != -INFINITY) sum += weigh ? (double)weight(x) : 1;
         }
-        return block_join(sum, plus());
+        return block_join(sum, sum_op());
     }
-    /* The greatest key with at least so much above it. */
+    /* Bisection: the greatest key with at least `much` at or above it. */
     __device__ unsigned cut(double much, bool weigh) const
     {
-        /* enough lies above low, and perhaps above high */
+        /* invariant: enough lies above low; above high perhaps */
         unsigned low = ordered(-INFINITY), high = ordered(top);
         while (low < high) {
             unsigned mid = low + (high - low + 1) / 2;
@@ -75,7 +77,7 @@ template <class T> struct row {
     }
 };
 
-/* By tokens in their own order: thread t has the t-th piece of the row. */
+/* In token order: thread t sums the t-th piece of the row; u lies in one of the pieces. */
 template <class T> __device__ int sample_from_all(const row<T> &r, double u)
 {
     __shared__ double piece[THREADS_ROW];
@@ -102,7 +104,8 @@ template <class T> __device__ int sample_from_all(const row<T> &r, double u)
     return sampled;
 }
 
-/* Too many to be put in order: the token that the weight above it says, of equal ones the first. */
+/* Too many to sort: bisection for the score where the cumulative weight reaches u; of equal scores
+ * the lowest token. */
 template <class T> __device__ int sample_by_weight(const row<T> &r, unsigned least, double u)
 {
     double all = r.above(least, true);
@@ -115,7 +118,7 @@ template <class T> __device__ int sample_by_weight(const row<T> &r, unsigned lea
     return token_of(block_join(best, greatest()));
 }
 
-/* Those with at least this key, best first, cut to top_p and min_p one after another. */
+/* Sorts the tokens at or above `least` (rank by counting), applies top_p, then min_p, and samples. */
 template <class T>
 __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of, double u)
 {
@@ -134,7 +137,6 @@ __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of
     if (n > FIT) return sample_by_weight(r, least, u);
     candidate mine[FIT / THREADS_ROW];
     int rank[FIT / THREADS_ROW];
-#pragma unroll
     for (int e = 0; e < FIT / THREADS_ROW; e++) {
         int i = (int)threadIdx.x + e * THREADS_ROW;
         rank[e] = 0;
@@ -143,7 +145,6 @@ __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of
         for (int j = 0; j < n; j++) rank[e] += before(part_result[j], mine[e]);
     }
     __syncthreads();
-#pragma unroll
     for (int e = 0; e < FIT / THREADS_ROW; e++) {
         if ((int)threadIdx.x + e * THREADS_ROW >= n) continue;
         part_result[rank[e]] = mine[e];
@@ -171,6 +172,8 @@ __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of
     return sampled;
 }
 
+/* The CPU's random number for this sequence and step: Philox keyed by seed, sequence and token
+ * count, so that the result does not depend on the batch. */
 template <class T> __device__ int sample_token(const row<T> &r, int64_t i, int made)
 {
     const fv_sample &a = r.a;
@@ -191,7 +194,7 @@ template <class T> __device__ int sample_token(const row<T> &r, int64_t i, int m
 /* ---- kernels ---- */
 
 template <class T>
-__global__ void __launch_bounds__(THREADS) choose_parts(const __grid_constant__ sample_job c)
+__global__ void __launch_bounds__(THREADS) sample_parts(const __grid_constant__ sample_job c)
 {
     int64_t unit = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     pdl_launch_dependents();
@@ -199,9 +202,9 @@ __global__ void __launch_bounds__(THREADS) choose_parts(const __grid_constant__ 
     if (unit < c.a.rows * c.parts) sample_part<T>(c, unit / c.parts, (int)(unit % c.parts));
 }
 
-/* Block i draws for row i. */
+/* Block i samples for row i. */
 template <class T>
-__global__ void __launch_bounds__(THREADS_ROW) draw_rows(const __grid_constant__ sample_job c)
+__global__ void __launch_bounds__(THREADS_ROW) sample_rows(const __grid_constant__ sample_job c)
 {
     pdl_launch_dependents();
     pdl_wait();
@@ -213,39 +216,35 @@ __global__ void __launch_bounds__(THREADS_ROW) draw_rows(const __grid_constant__
     if (!is.given(a, &best.token)) {
         row<T> r = {a, (const T *)a.logits + i * a.V, is.may_end(), 0};
         r.top = r.score(best.token);
-        /* else there is nothing to weigh: the best it is */
+        /* no finite score: keep the argmax */
         if (isfinite(r.top)) best.token = sample_token(r, i, is.made);
         best.score = to_float(r.logits[best.token]) - (f.most + logf(f.sum));
     }
-    __syncthreads(); /* all have read before one writes */
+    __syncthreads(); /* all threads have read the row's state */
     if (threadIdx.x == 0) commit_token(a, i, is, best.token, best.score);
 }
 
-template <class T> static bool sample(fv_stream *s, const fv_sample *a)
+template <class T> bool sample(fv_stream *s, const fv_sample *a)
 {
     if (a->V < 1 || a->V > INT32_MAX || a->rows > TICKETS) return false;
     sample_job c = {*a, NULL, device_of(s)->tickets, (int)ceil_div(a->V, SAMPLE_COLUMNS)};
     if (!(c.part_result = alloc_scratch<part_result>(s, a->rows * c.parts))) return true;
     bool early = a->rows <= PDL_MAX_ROWS;
-    launch_pdl(s, "choose", early, choose_parts<T>,
+    launch_pdl(s, "sample", early, sample_parts<T>,
                dim3((unsigned)ceil_div(a->rows * c.parts, THREADS / 32)), THREADS, 0, c);
     if (a->do_sample)
-        launch_pdl(s, "choose", early, draw_rows<T>, dim3((unsigned)a->rows), THREADS_ROW, 0, c);
+        launch_pdl(s, "sample", early, sample_rows<T>, dim3((unsigned)a->rows), THREADS_ROW, 0, c);
     return true;
 }
 
-/* ---- rows that change places: what moves is gathered first, so that it does not matter who moves
- * where ---- */
+/* ---- moving rows of the KV caches: through scratch, so that moves may overlap ---- */
 
-struct row_moves {
-    static constexpr int wide = 1;
-    const fv_cache_rows *cache;
-    const fv_cache_move *m;
-    uint4 *aside; /* (caches, moves, longest) packs of 16 bytes */
-    int64_t n_moves, longest;
-    bool back;
-    template <int V> __device__ void at(int64_t i) const
-    {
+/* Copies the moved ranges of all caches to `aside` (caches, moves, longest) in 16-byte vectors, or
+ * back from there. */
+void copy_moves(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches, const fv_cache_move *m,
+                int64_t n_moves, uint4 *aside, int64_t longest, bool back)
+{
+    each(s, "move_rows", n_caches * n_moves * longest, [=] __device__(int64_t i) {
         int64_t pack = i % longest, which = i / longest % n_moves;
         const fv_cache_rows c = cache[i / longest / n_moves];
         const fv_cache_move v = m[which];
@@ -255,11 +254,11 @@ struct row_moves {
             *(uint4 *)((char *)c.data + (size_t)v.to * c.row + at) = aside[i];
         else
             aside[i] = *(const uint4 *)((const char *)c.data + (size_t)v.from * c.row + at);
-    }
-};
+    });
+}
 
-static void move_rows(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches,
-                      const fv_cache_move *m, int64_t n)
+void move_rows(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches, const fv_cache_move *m,
+               int64_t n)
 {
     int64_t longest = 0;
     for (int64_t i = 0; i < n; i++)
@@ -274,16 +273,12 @@ static void move_rows(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches
     if (!block) return;
     s->dev->backend->upload(s, block, cache, (size_t)n_caches * sizeof *cache);
     s->dev->backend->upload(s, block + caches, m, (size_t)n * sizeof *m);
-    row_moves r = {(const fv_cache_rows *)block,
-                   (const fv_cache_move *)(block + caches),
-                   (uint4 *)(block + caches + moves),
-                   n,
-                   longest,
-                   false};
-    each(s, "move_rows", n_caches * n * longest, false, r);
-    r.back = true;
-    each(s, "move_rows", n_caches * n * longest, false, r);
+    for (int back = 0; back < 2; back++)
+        copy_moves(s, (const fv_cache_rows *)block, n_caches,
+                   (const fv_cache_move *)(block + caches), n, (uint4 *)(block + caches + moves),
+                   longest, back);
 }
+} // namespace
 
 template <class T> void fv_cuda_sample(fv_kernels *k)
 {

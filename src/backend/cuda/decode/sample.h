@@ -1,37 +1,27 @@
-/* sample.h - the likeliest token of each row and its log-probability.
+/* sample.h - greedy choice: the most probable allowed token of each row and its log-probability.
  *
- * A warp looks at a part of a row: at the best that may come, the greatest of all and the sum of
- * exp(score - that).  The warp that comes last joins the parts in order.  Parts are cut by the
- * vocabulary alone: a score has the same bits on every chip. */
+ * One warp per part of a row finds the best allowed token, the max of all logits and the sum of
+ * exp(logit - max).  The last warp of a row to finish merges the parts in order.  Parts depend on
+ * the vocabulary alone, so a score has the same bits on every GPU. */
 #ifndef FV_CUDA_DECODE_SAMPLE_H
 #define FV_CUDA_DECODE_SAMPLE_H
 
 #include "backend/cuda/device/cuda.h"
 
-#define SAMPLE_COLUMNS 1024 /* of a part */
+#define SAMPLE_COLUMNS 1024 /* per part */
 
-struct plus {
-    template <class N> __device__ N operator()(N a, N b) const { return a + b; }
-};
-struct greatest {
+struct greatest { /* of any type; NaN does not propagate */
     template <class N> __device__ N operator()(N a, N b) const { return a > b ? a : b; }
 };
 
-template <class N, class F> __device__ inline N warp_join(N v, F f)
-{
-    for (int o = 16; o; o /= 2) v = f(v, __shfl_xor_sync(~0u, v, o));
-    return v;
-}
-
-/* Floats as integers in the same order. */
+/* Maps floats to unsigned integers of the same order. */
 __device__ inline unsigned ordered(float x)
 {
     unsigned b = __float_as_uint(x);
     return b & 0x80000000u ? ~b : b | 0x80000000u;
 }
 
-/* A token and its score as one number: the better, the greater; of equal ones the lower token
- * is. */
+/* Score and token in one orderable word: greater is better; of equal scores the lower token. */
 __device__ inline unsigned long long rated(float score, int token)
 {
     return (unsigned long long)ordered(score) << 32 | (0xffffffffu - (unsigned)token);
@@ -43,7 +33,7 @@ __device__ inline int token_of(unsigned long long rated)
 
 /* ---- rules ---- */
 
-/* How far a row is, read before anything is known about its scores. */
+/* Generation state of a row, loaded ahead of its logits. */
 struct progress {
     int made, min_new, max_new;
     bool over;
@@ -53,7 +43,7 @@ struct progress {
     {
     }
     __device__ bool may_end() const { return made >= min_new; }
-    /* Whether the token that comes is known, whatever the scores are. */
+    /* Whether the next token is forced: padding after the end, a forced first or last token. */
     __device__ bool given(const fv_sample &a, int *token) const
     {
         bool at_last = a.forced_last >= 0 && made == max_new,
@@ -70,7 +60,8 @@ __device__ inline float mask_banned(const fv_sample &a, bool may_end, int64_t v,
     return kind & FV_TOKEN_BANNED || (kind & FV_TOKEN_EOS && !may_end) ? -INFINITY : score;
 }
 
-/* Row i goes on with this token: by one thread, when all others have read what they need. */
+/* Appends the token to row i and advances its positions: one thread, after all others have read the
+ * row's state. */
 __device__ inline void commit_token(const fv_sample &a, int64_t i, const progress &is, int token,
                                     float score)
 {
@@ -85,7 +76,7 @@ __device__ inline void commit_token(const fv_sample &a, int64_t i, const progres
 
 /* ---- parts ---- */
 
-/* best: that may come; most: of all, ruled out or not; sum: of exp(score - most). */
+/* best: among allowed tokens; most and sum of exp(logit - most): over all, for the log-prob. */
 struct part_result {
     unsigned long long best;
     float most, sum;
@@ -106,10 +97,8 @@ __device__ inline part_result scan_part(const fv_sample &a, int64_t i, int part,
     int V = (int)a.V, first = part * SAMPLE_COLUMNS + (int)threadIdx.x % 32;
     float x[EACH];
     part_result f = {0, -INFINITY, 0};
-#pragma unroll
     for (int e = 0; e < EACH; e++)
         x[e] = first + e * 32 < V ? to_float(logits[first + e * 32]) : -INFINITY;
-#pragma unroll
     for (int e = 0; e < EACH; e++) {
         int v = first + e * 32;
         if (v >= V) break;
@@ -117,16 +106,15 @@ __device__ inline part_result scan_part(const fv_sample &a, int64_t i, int part,
         f.most = fmaxf(f.most, x[e]);
         f.best = c > f.best ? c : f.best;
     }
-    f.most = warp_join(f.most, greatest());
-    f.best = warp_join(f.best, greatest());
+    f.most = warp_allreduce(f.most, greatest());
+    f.best = warp_allreduce(f.best, greatest());
     if (f.most == -INFINITY) return f;
-#pragma unroll
     for (int e = 0; e < EACH; e++) f.sum += expf(x[e] - f.most);
-    f.sum = warp_join(f.sum, plus());
+    f.sum = warp_allreduce(f.sum, sum_op());
     return f;
 }
 
-/* Of all parts of a row, to all threads of the warp. */
+/* Merges all parts of a row, to all lanes. */
 __device__ inline part_result merge_parts(const sample_job &c, int64_t i)
 {
     const part_result *of = c.part_result + i * c.parts;
@@ -138,14 +126,14 @@ __device__ inline part_result merge_parts(const sample_job &c, int64_t i)
         f.most = most;
         f.best = o.best > f.best ? o.best : f.best;
     }
-    float most = warp_join(f.most, greatest());
-    f.sum = warp_join(f.most == -INFINITY ? 0 : f.sum * expf(f.most - most), plus());
+    float most = warp_allreduce(f.most, greatest());
+    f.sum = warp_allreduce(f.most == -INFINITY ? 0 : f.sum * expf(f.most - most), sum_op());
     f.most = most;
-    f.best = warp_join(f.best, greatest());
+    f.best = warp_allreduce(f.best, greatest());
     return f;
 }
 
-/* A part of row i; if it is the last of its row and nothing is drawn, the choice. */
+/* One part of row i; the last one to finish commits the greedy token, unless sampling follows. */
 template <class T> __device__ inline void sample_part(const sample_job &c, int64_t i, int part)
 {
     const fv_sample &a = c.a;

@@ -1,11 +1,16 @@
-/* cuda.h - what the files of this folder share: the device behind an fv_device, launching, reading
- * and writing numbers.
+/* cuda.h - shared by every CUDA file: device and stream state, kernel launches, vectorised loads
+ * and stores, reductions, strided indexing, Philox.
  *
- * Kernels are templates over T, what memory holds (float, bf16 or f16); arithmetic is in f32.  All
- * streams of a device are one CUDA stream: contexts, parameters and the optimiser then follow one
- * another without events, and memory that was given back can be handed out again at once.  Sums are
- * made in an order that only the shape decides: no atomic addition of floats anywhere, so a run
- * repeats bit by bit. */
+ * Kernels are templates over T, the element type in global memory (float, bf16 or f16); arithmetic
+ * is in f32.
+ *
+ * One CUDA stream per device: every fv_stream of a device launches on the same cudaStream_t.
+ * Contexts, parameters and the optimiser are then ordered without events, and stream-ordered
+ * allocation can reuse a freed block immediately.  A stream per context would overlap small
+ * kernels, but would need an event at every shared parameter.
+ *
+ * Determinism: the order of every floating-point reduction depends on the shape alone, never on
+ * scheduling.  No float atomics, so a run repeats bit by bit. */
 #ifndef FV_CUDA_H
 #define FV_CUDA_H
 
@@ -16,15 +21,15 @@
 #include <mutex>
 
 #include "backend/cuda_host.h"
-#include "fovea/author/op.h"
+#include "fovea/author/backend.h"
 
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
 
 /* ---- the device ---- */
 
-/* What a kernel found wrong: the first place, the number there and the limits it broke.  Read at
- * the next sync. */
+/* Fault record, one per kind of bad input a kernel can detect (an id, label or length out of
+ * range).  Kernels write it in mapped host memory; the next sync turns it into an error. */
 enum fault_kind {
     FAULT_GATHER,
     FAULT_GATHER_BWD,
@@ -36,57 +41,56 @@ enum fault_kind {
     FAULTS
 };
 struct fault {
-    /* place << 32 | number, so that the least is the first; all ones: nothing happened */
+    /* index << 32 | value, so atomicMin keeps the lowest index; all ones: no fault */
     unsigned long long where;
-    long long limit, more;
+    long long limit, more; /* bounds that were violated; meaning by kind (raise_fault) */
 };
 
-/* PDL_MAX_ROWS: with more, kernels are large */
+/* TICKETS: arrival counters for "the last block reduces" kernels; each kernel resets its own.
+ * PDL_MAX_ROWS: beyond it kernels are long enough that overlapping their prologues does not pay. */
 enum { TICKETS = 1 << 16, MEGAKERNEL_TICKETS = 8, PDL_MAX_ROWS = 8 };
-enum { FLAGGED_AREAS = 8, FLAGGED_WORDS = 1 << 16 }; /* see decode/flags.h; words of an area */
+enum { FLAGGED_AREAS = 8, FLAGGED_WORDS = 1 << 16 }; /* decode/flags.h; words per area */
 
-struct megakernel;      /* decode/mega_plan.cu: kernels that are put off */
-struct products;        /* gemm/gemm.cu: cuBLASLt, its plans and its workspace */
+struct megakernel;      /* decode/mega_plan.cu: op descriptors deferred to one launch */
+struct cublas_state;    /* gemm/plan.cu: cuBLASLt, its plan cache and workspace */
 struct cudnn_attention; /* attention/cudnn.cu: cuDNN and its plans */
 
 struct device {
     fv_cuda_host host;
-    int number;
+    int number; /* CUDA ordinal */
     cudaStream_t stream;
-    fault *faults;             /* pinned: FAULTS for each stream */
-    unsigned long long in_use; /* streams that have a row of faults */
+    fault *faults;             /* mapped host memory: FAULTS records per fv_stream */
+    unsigned long long in_use; /* bit r: fault row r belongs to an open fv_stream */
     int sm_count;
-    size_t max_smem;   /* bytes a block may ask for */
-    bool supports_pdl; /* kernels can start before those they wait for are done */
-    bool hopper;       /* sm_90, with instructions that no other chip has */
-    /* zeros: TICKETS counters that every kernel leaves as it found them, and those of programs */
+    size_t max_smem;   /* opt-in dynamic smem limit per block, bytes */
+    bool supports_pdl; /* programmatic dependent launch */
+    bool hopper;       /* sm_90: TMA, wgmma, setmaxnreg */
+    /* zero between kernels: TICKETS counters, then the megakernel's group barriers */
     unsigned *tickets;
     unsigned long long *flagged; /* (FLAGGED_AREAS,FLAGGED_WORDS) */
-    char level[16];
-    std::mutex open_mutex;  /* of mm and fused */
-    std::mutex stage_mutex; /* over what follows */
-    /* pinned: what is on its way to the device, in two halves; NULL before the first time */
-    char *stage;
-    int half;      /* that is being filled */
-    size_t staged; /* bytes of it */
+    char level[16];              /* "sm_90" */
+    std::mutex open_mutex;       /* guards creation of cublas and cudnn */
+    std::mutex stage_mutex;      /* guards the staging buffer below */
+    char *stage;                 /* pinned upload buffer, two halves; NULL until first used */
+    int half;                    /* half being filled */
+    size_t staged;               /* bytes used in it */
     cudaEvent_t half_copied[2];
-    products *mm;
-    cudnn_attention *cudnn; /* NULL: not yet, or none */
+    cublas_state *cublas;
+    cudnn_attention *cudnn; /* NULL: not opened, or not available */
     bool cudnn_tried;
-    /* attention/dispatch.cu: the first way that may be taken; one asked for, or -1 */
+    /* attention/dispatch.cu: first eligible implementation; one forced by the user, or -1 */
     int attn_first_impl, attn_requested;
     fv_kernels k[FV_FLOATS];
 };
 
 /* Behind an fv_stream. */
 struct stream_state {
-    int row;          /* of faults */
-    const char *last; /* the kernel started last, for messages */
-    cudaStream_t
-        capture_stream;   /* where kernels are kept instead of run; NULL before the first time */
-    bool capturing;       /* they are, now */
-    bool capture_broken;  /* by something that cannot be repeated */
-    megakernel *deferred; /* NULL before the first time */
+    int row;                     /* row of fault records */
+    const char *last;            /* last kernel launched, for error messages */
+    cudaStream_t capture_stream; /* records graphs; NULL until first used */
+    bool capturing;
+    bool capture_broken;  /* something ran that a replay could not repeat */
+    megakernel *deferred; /* ops not yet launched; NULL until first used */
 };
 
 static inline device *device_of(const fv_stream *s) { return (device *)s->dev->impl; }
@@ -95,11 +99,11 @@ static inline fault *faults_of(const fv_stream *s)
 {
     return device_of(s)->faults + (size_t)stream_state_of(s)->row * FAULTS;
 }
-/* decode/mega_plan.cu: starts the kernels that were put off. */
+/* decode/mega_plan.cu: launches the megakernel over the deferred op descriptors. */
 void fv_cuda_launch_deferred(fv_stream *s);
 void fv_cuda_megakernel_free(megakernel *p);
 
-/* The stream to start something on, with everything before it started. */
+/* The CUDA stream to launch on.  Deferred ops come earlier in program order, so they go first. */
 static inline cudaStream_t stream_of(fv_stream *s)
 {
     if (stream_state_of(s)->deferred) fv_cuda_launch_deferred(s);
@@ -107,15 +111,16 @@ static inline cudaStream_t stream_of(fv_stream *s)
                                          : device_of(s)->stream;
 }
 
-/* Remembers what was started and picks up a refusal to start. */
+/* After every launch: records the kernel's name and turns a launch error into the stream's. */
 void fv_cuda_check_launch(fv_stream *s, const char *kernel);
 
-/* Lets blocks of a kernel have so many bytes of shared memory; where the chip has fewer the stream
- * fails, and says so. */
+/* Raises the kernel's dynamic smem limit; false (and a stream error) if the GPU has less. */
 bool fv_cuda_set_max_smem(fv_stream *s, const char *name, const void *kernel, size_t bytes);
 
 __host__ __device__ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/* kernel<<<grid, threads, shared>>>(args...) on the stream; nothing for an empty grid or after an
+ * error.  Arguments are converted to the kernel's parameter types. */
 template <class... P, class... A>
 static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 grid,
                    unsigned threads, size_t shared, A... args)
@@ -127,9 +132,9 @@ static void launch(fv_stream *s, const char *name, void (*kernel)(P...), dim3 gr
     fv_cuda_check_launch(s, name);
 }
 
-/* The same for a kernel that calls pdl_wait() before it reads what others wrote and begins
- * with memory that nobody writes: if early, it may start while the kernel before it is still
- * running.  That pays where kernels are small; else they take room from one another. */
+/* Programmatic dependent launch: the kernel may start while its predecessor drains, so it must
+ * call pdl_wait() before reading anything a kernel wrote; weights may be loaded before.  It pays
+ * for small kernels; blocks of large ones would take smem and registers from the predecessor. */
 template <class... P, class... A>
 static void launch_pdl(fv_stream *s, const char *name, bool use_pdl, void (*kernel)(P...),
                        dim3 grid, unsigned threads, size_t shared, A... args)
@@ -158,7 +163,7 @@ __device__ inline void pdl_wait()
 #endif
 }
 
-/* The kernel behind this one may start. */
+/* Lets the next kernel in the stream start its prologue. */
 __device__ inline void pdl_launch_dependents()
 {
 #if __CUDA_ARCH__ >= 900
@@ -166,12 +171,14 @@ __device__ inline void pdl_launch_dependents()
 #endif
 }
 
-/* Scratch for n elements of E on the stream; NULL once that failed. */
+/* n elements of stream scratch (valid until the op returns to the arena); NULL after an error. */
 template <class E> static E *alloc_scratch(fv_stream *s, int64_t n)
 {
     return (E *)device_of(s)->host.work(s, (size_t)(n > 0 ? n : 1) * sizeof(E));
 }
 
+/* Records bad input at `index` (which must fit 32 bits).  limit and more are written without
+ * ordering: all faults of a kind have the same limits, unless several sequences are bad at once. */
 __device__ inline void report_fault(fault *f, int64_t index, int64_t number, int64_t limit,
                                     int64_t more = 0)
 {
@@ -180,8 +187,9 @@ __device__ inline void report_fault(fault *f, int64_t index, int64_t number, int
     atomicMin(&f->where, (unsigned long long)index << 32 | (uint32_t)number);
 }
 
-/* ---- numbers ---- */
+/* ---- element types ---- */
 
+/* fv_dtype of an element type. */
 template <class T> struct kind;
 template <> struct kind<float> {
     static constexpr fv_dtype dtype = FV_F32;
@@ -201,11 +209,12 @@ template <> __device__ inline float from_float<float>(float x) { return x; }
 template <> __device__ inline bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ inline f16 from_float<f16>(float x) { return __float2half_rn(x); }
 
-/* V neighbours, moved in accesses of up to 16 bytes. */
+/* V consecutive elements, moved as one access of up to 16 bytes. */
 template <class T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) pack {
     T v[V];
 };
 
+/* x = p[i .. i+V-1] as f32, and back; i must be a multiple of V. */
 template <int V, class T> __device__ inline void load(float (&x)[V], const T *p, int64_t i)
 {
     pack<T, V> k = *(const pack<T, V> *)(p + i);
@@ -221,7 +230,8 @@ template <int V, class T> __device__ inline void store(T *p, int64_t i, const fl
     *(pack<T, V> *)(p + i) = k;
 }
 
-/* An fv_sink as a kernel sees it; wide: f32 where T is narrower. */
+/* An fv_sink in device code: destination of a result, stored or accumulated (add); wide: the
+ * destination is f32 although T is 16-bit (gradients of master weights). */
 template <class T> struct sink {
     void *p;
     bool wide, add;
@@ -257,44 +267,90 @@ template <class T> __device__ inline void sink_put(sink<T> s, int64_t i, float v
     sink_store(s, i, x);
 }
 
+/* Whether all pointers allow 16-byte accesses; NULL does. */
 template <class... P> static bool aligned(P... p) { return (((uintptr_t)p | ...) & 15) == 0; }
 
-/* ---- one thread for each element, or for V of them ---- */
+/* ---- element-wise kernels ---- */
 
 enum { THREADS = 256 };
 
-template <int V, class F> __global__ void each_kernel(int64_t n, F f)
+/* A compile-time constant as an argument: the vector width, or vectors per lane. */
+template <int V> struct width {
+    static constexpr int value = V;
+};
+
+template <class F> __global__ void each_kernel(int64_t n, F f)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) f(i);
+}
+
+template <int V, class F> __global__ void each_vec_kernel(int64_t n, F f)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x * V;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V; i < n; i += step)
-        f.template at<V>(i);
+        f(width<V>(), i);
 }
 
-/* F::at<V>(i) treats elements i .. i+V-1; V is F::wide where that divides n and the caller says
- * that memory is aligned. */
-template <class F>
-static void each(fv_stream *s, const char *name, int64_t n, bool can_be_wide, F f)
+static inline dim3 each_grid(const fv_stream *s, int64_t threads)
 {
-    bool wide = can_be_wide && n % F::wide == 0;
-    int64_t blocks = ceil_div(wide ? n / F::wide : n, THREADS),
-            most = (int64_t)device_of(s)->sm_count * 32;
-    dim3 grid((unsigned)(blocks < most ? blocks : most));
-    if (wide)
-        launch(s, name, each_kernel<F::wide, F>, grid, THREADS, 0, n, f);
-    else
-        launch(s, name, each_kernel<1, F>, grid, THREADS, 0, n, f);
+    int64_t blocks = ceil_div(threads, THREADS), most = (int64_t)device_of(s)->sm_count * 32;
+    return dim3((unsigned)(blocks < most ? blocks : most));
 }
 
-/* ---- sums of a block: to all threads, in an order that only the number of threads decides ---- */
+/* f(i) for each i below n, one thread per element. */
+template <class F> static void each(fv_stream *s, const char *name, int64_t n, F f)
+{
+    launch(s, name, each_kernel<F>, each_grid(s, n), THREADS, 0, n, f);
+}
+/* The same for a functor with at<1>(i). */
+template <class F> static void each(fv_stream *s, const char *name, int64_t n, bool, F f)
+{
+    each(s, name, n, [=] __device__(int64_t i) { f.template at<1>(i); });
+}
+
+/* f(width<V>(), i) for elements i .. i+V-1: V is WIDE where n is a multiple and `vectorised`
+ * (pointers are aligned), else 1. */
+template <int WIDE, class F>
+static void each_vec(fv_stream *s, const char *name, int64_t n, bool vectorised, F f)
+{
+    if (vectorised && n % WIDE == 0)
+        launch(s, name, each_vec_kernel<WIDE, F>, each_grid(s, n / WIDE), THREADS, 0, n, f);
+    else
+        launch(s, name, each_vec_kernel<1, F>, each_grid(s, n), THREADS, 0, n, f);
+}
+
+template <class T> constexpr int vec = 16 / sizeof(T); /* elements in 16 bytes */
+
+/* Calls f with the vector width as a compile-time constant: 16 bytes of T, or 1 element. */
+template <class T, class F> static void with_width(bool vectorised, F f)
+{
+    if (vectorised)
+        f(width<16 / sizeof(T)>());
+    else
+        f(width<1>());
+}
+
+/* Asynchronous copy of 16 bytes, global to shared memory, past L1. */
+__device__ inline void cp_async16(uint32_t smem, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(from) : "memory");
+}
+__device__ inline void cp_async16(void *smem, const void *from)
+{
+    cp_async16((uint32_t)__cvta_generic_to_shared(smem), from);
+}
+
+/* ---- allreduce over a warp or block: the order depends on the number of threads alone ---- */
 
 struct sum_op {
-    __device__ float operator()(float a, float b) const { return a + b; }
+    template <class N> __device__ N operator()(N a, N b) const { return a + b; }
 };
-struct max_op {
+struct max_op { /* NaN propagates */
     __device__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };
 
-template <class F> __device__ inline float warp_allreduce(float v, F join)
+template <class N, class F> __device__ inline N warp_allreduce(N v, F join)
 {
     for (int o = 16; o; o /= 2) v = join(v, __shfl_xor_sync(~0u, v, o));
     return v;
@@ -306,7 +362,7 @@ template <class F> __device__ inline float block_allreduce(float v, F join)
     unsigned warps = (blockDim.x + 31) / 32;
     v = warp_allreduce(v, join);
     if (warps == 1) return v;
-    __syncthreads(); /* part may still be read from the time before */
+    __syncthreads(); /* an earlier call may still be reading part */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
     __syncthreads();
     v = part[0];
@@ -314,8 +370,8 @@ template <class F> __device__ inline float block_allreduce(float v, F join)
     return v;
 }
 
-/* Threads for a row of n packs: one a pack where that is possible, whole warps, by the length of
- * the row alone. */
+/* Block size for a row of n vectors: one thread each, up to 512, whole warps.  Depends on n alone,
+ * which keeps the reduction order fixed. */
 static inline unsigned row_threads(int64_t n)
 {
     unsigned t = 32;
@@ -323,9 +379,9 @@ static inline unsigned row_threads(int64_t n)
     return t;
 }
 
-/* ---- strided walks ---- */
+/* ---- strided indexing ---- */
 
-/* Offsets of the element that stands at place i of the walk. */
+/* Memory offsets of element i of an fv_walk. */
 struct offsets {
     int64_t y, a, b;
 };
@@ -358,7 +414,23 @@ static inline int64_t walk_len(const fv_walk &w)
     return n;
 }
 
-/* ---- random numbers: the words of fv_philox ---- */
+/* Rescales a walk to vectors of `by` elements; false if a row or stride is not a multiple.
+ * uses_b: the walk has a second operand. */
+static inline bool walk_vectorise(fv_walk *w, int64_t by, bool uses_b)
+{
+    int last = w->n - 1;
+    if (last < 0 || w->y[last] != 1 || w->a[last] != 1 || (uses_b && w->b[last] != 1) ||
+        w->shape[last] % by)
+        return false;
+    for (int i = 0; i < last; i++) {
+        if (w->y[i] % by || w->a[i] % by || (uses_b && w->b[i] % by)) return false;
+        w->y[i] /= by, w->a[i] /= by, w->b[i] /= by;
+    }
+    w->shape[last] /= by;
+    return true;
+}
+
+/* ---- Philox 4x32-10: the same words as fv_philox on the CPU ---- */
 
 __device__ inline void philox(uint32_t (&out)[4], uint64_t seed, uint64_t site, uint64_t step,
                               uint64_t i)
@@ -380,49 +452,31 @@ __device__ inline void philox(uint32_t (&out)[4], uint64_t seed, uint64_t site, 
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* ---- the kernels of each file: name<T>(table) puts them in ---- */
+/* ---- registration ---- */
 
-template <class T> void fv_cuda_attention_rows(fv_kernels *k);
-template <class T> void fv_cuda_attention_dispatch(fv_kernels *k);
-template <class T> void fv_cuda_batchnorm(fv_kernels *k);
-template <class T> void fv_cuda_beam(fv_kernels *k);
-template <class T> void fv_cuda_binary(fv_kernels *k);
-template <class T> void fv_cuda_sample(fv_kernels *k);
-template <class T> void fv_cuda_conv(fv_kernels *k);
-template <class T> void fv_cuda_copy(fv_kernels *k);
-template <class T> void fv_cuda_elementwise(fv_kernels *k);
-template <class T> void fv_cuda_embed(fv_kernels *k);
-template <class T> void fv_cuda_entropy(fv_kernels *k);
-template <class T> void fv_cuda_gather(fv_kernels *k);
-template <class T> void fv_cuda_gemm(fv_kernels *k);
-template <class T> void fv_cuda_ids(fv_kernels *k);
-template <class T> void fv_cuda_norm(fv_kernels *k);
-template <class T> void fv_cuda_optim(fv_kernels *k);
-template <class T> void fv_cuda_reduce(fv_kernels *k);
-template <class T> void fv_cuda_fused_linear(fv_kernels *k);
-template <class T> void fv_cuda_rnnt(fv_kernels *k);
-template <class T> void fv_cuda_rope(fv_kernels *k);
-template <class T> void fv_cuda_softmax(fv_kernels *k);
-template <class T> void fv_cuda_topk(fv_kernels *k);
-void fv_cuda_double(fv_kernels *k); /* rows/copy.cu: what f64 has here, conversion */
-
-/* What a file of kernels ends with. */
+/* Ends a file of kernels: fv_cuda_<name><T>(table) fills the file's entries of a kernel table.
+ * CMake finds these lines and writes gen/cuda_files.h, from which device/cuda.cu calls them all;
+ * so a new kernel file edits no list. */
 #define FOR_ALL_DTYPES(name)                                                                       \
     template void name<float>(fv_kernels *);                                                       \
     template void name<bf16>(fv_kernels *);                                                        \
     template void name<f16>(fv_kernels *);
 
-void fv_cuda_products_free(products *p);
-/* gemm_hopper*.cu; false: not this one, and nothing was done */
+void fv_cuda_double(fv_kernels *k); /* rows/copy.cu: the f64 table has casts alone */
+
+/* ---- calls between folders ---- */
+
+void fv_cuda_cublas_free(cublas_state *p);
+/* gemm/gemm_sm90.cu, in_out_sm90.cu, dact_sm90.cu; false: shape not supported, nothing launched */
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_in_out(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_dact(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
-/* rows/reduce.cu; y in f32 */
+/* rows/reduce.cu: y (cols) = sum over pieces of part (pieces,cols), in f32 */
 void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols);
 void fv_cuda_cudnn_free(cudnn_attention *f);
 
-/* attention/dispatch.cu: reads $FOVEA_CUDA_ATTENTION; says which kernel is used when, and returns
- * how many lines that takes. */
+/* attention/dispatch.cu: reads $FOVEA_CUDA_ATTENTION; describes the dispatch table in lines and
+ * returns how many. */
 fv_status fv_cuda_attention_select(device *d, fv_err *e);
 int fv_cuda_attention_describe(char (*lines)[160], int most);
 

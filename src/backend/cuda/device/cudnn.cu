@@ -1,4 +1,4 @@
-/* cudnn.cu - opens cuDNN and puts its graphs of operations together. */
+/* cudnn.cu - opens cuDNN, builds operation graphs and runs their plans. */
 #include "cudnn.h"
 
 #if HAVE_CUDNN
@@ -6,8 +6,8 @@
 
 #include <cstdio>
 
-#define FIRST_INNER 1000 /* numbers of tensors between nodes begin here */
-#define ENGINES 16       /* that are looked at */
+#define FIRST_INNER 1000 /* first uid of virtual tensors */
+#define ENGINES 16       /* engine configurations to try */
 
 /* ---- the library ---- */
 
@@ -33,6 +33,7 @@ bool dnn_load(dnn_library *l)
 
 /* ---- descriptors ---- */
 
+/* Creates a descriptor that the graph owns; NULL once the graph is bad. */
 static dnn_desc make(dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     dnn_desc d = NULL;
@@ -47,7 +48,7 @@ static void set(dnn_graph *g, dnn_desc d, cudnnBackendAttributeName_t name,
     if (!g->bad) g->bad = g->l->set(d, name, type, n, values) != CUDNN_STATUS_SUCCESS;
 }
 
-/* One descriptor as an attribute of another, unless there is none. */
+/* Sets a descriptor as an attribute of another, if there is one. */
 static void join(dnn_graph *g, dnn_desc d, cudnnBackendAttributeName_t name, dnn_desc other)
 {
     if (other) set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &other);
@@ -58,6 +59,7 @@ static void done(dnn_graph *g, dnn_desc d)
     if (!g->bad) g->bad = g->l->finalize(d) != CUDNN_STATUS_SUCCESS;
 }
 
+/* inner: virtual, never written to memory; value: passed by value from the host. */
 static dnn_desc tensor(dnn_graph *g, int64_t uid, cudnnDataType_t type, const dnn_shape &s,
                        bool inner, bool value)
 {
@@ -86,6 +88,7 @@ dnn_desc dnn_between(dnn_graph *g, cudnnDataType_t type, dnn_shape s)
 
 /* ---- nodes ---- */
 
+/* An operation descriptor, also listed as a node of the graph. */
 static dnn_desc node(dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     dnn_desc d = make(g, type);
@@ -149,7 +152,7 @@ void dnn_reshape(dnn_graph *g, dnn_desc y, dnn_desc x)
 
 /* ---- plans ---- */
 
-/* Configurations of engines that may run the graph, the most promising first. */
+/* Engine configurations for the graph, in the heuristic's order. */
 static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
 {
     dnn_desc ask = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -165,7 +168,7 @@ static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
     return rc == CUDNN_STATUS_SUCCESS ? n < ENGINES ? n : ENGINES : 0;
 }
 
-/* A plan may be refused although its engine was proposed: that is no fault of the graph. */
+/* Finalising may fail although the heuristic proposed the engine: try the next, the graph is fine. */
 static dnn_desc plan_of(dnn_graph *g, cudnnHandle_t handle, dnn_desc config)
 {
     dnn_desc plan = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -201,6 +204,8 @@ void dnn_drop(dnn_plan *p)
     p->plan = NULL;
 }
 
+/* The variant pack binds uids to addresses.  It is made for each call: a plan may run in several
+ * threads. */
 bool dnn_run(const dnn_plan *p, cudnnHandle_t handle, int n, const int64_t *uid, void *const *data,
              void *work)
 {

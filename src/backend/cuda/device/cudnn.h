@@ -1,9 +1,10 @@
-/* cudnn.h - cuDNN's graphs of operations: tensors and nodes in, a plan that runs out.
+/* cudnn.h - a thin layer over cuDNN's backend (graph) API: tensors and nodes in, an execution plan
+ * out.
  *
- * cuDNN fuses a graph when it recognises its pattern.  A graph is described by descriptors that are
- * made, given attributes and finalised; here each step is one call, the first refusal sticks to the
- * graph, and whoever asked then uses a kernel of ours.  The library is opened when it is first
- * wanted: where it is missing, everything else works. */
+ * cuDNN fuses an operation graph when it recognises its pattern.  A graph consists of descriptors
+ * that are created, given attributes and finalised; here each step is one call, and the first error
+ * sticks to the graph (bad), so callers check once and fall back to our own kernels.  The library
+ * is opened with dlopen at its first use; without it everything else works. */
 #ifndef FV_CUDA_CUDNN_H
 #define FV_CUDA_CUDNN_H
 
@@ -33,51 +34,50 @@ struct dnn_library {
 
 typedef cudnnBackendDescriptor_t dnn_desc;
 
-/* Four axes of a tensor, and elements from one to the next along each. */
+/* Sizes and strides (in elements) of a 4-D tensor. */
 struct dnn_shape {
     int64_t dim[4], step[4];
 };
 
-/* Rows of the last axis one behind the other. */
+/* Contiguous. */
 static inline dnn_shape dnn_dense(int64_t a, int64_t b, int64_t c, int64_t d)
 {
     return {{a, b, c, d}, {b * c * d, c * d, d, 1}};
 }
 
-#define DNN_PARTS 160 /* descriptors of a graph, at most */
+#define DNN_PARTS 160 /* descriptors per graph */
 
 struct dnn_graph {
     const dnn_library *l;
     bool bad;
-    dnn_desc part[DNN_PARTS]; /* all that was made */
+    dnn_desc part[DNN_PARTS]; /* every descriptor, for destruction */
     int parts;
     dnn_desc op[64];
     int ops;
-    int64_t inner; /* tensors that never reach memory, so far */
+    int64_t inner; /* number of virtual tensors */
 };
 
-/* A tensor that is given when the plan runs, by the number `uid` (from 1 on); value: one number in
- * host memory. */
+/* A tensor bound at execution by `uid` (from 1 on); value: a scalar in host memory. */
 dnn_desc dnn_tensor(dnn_graph *g, int64_t uid, cudnnDataType_t type, dnn_shape s,
                     bool value = false);
-/* A tensor between two nodes. */
+/* A virtual tensor, between two nodes. */
 dnn_desc dnn_between(dnn_graph *g, cudnnDataType_t type, dnn_shape s);
 
-/* y = mode(x, b); BINARY_SELECT: t ? x : b; GEN_INDEX: the place along `axis`. */
+/* y = mode(x, b); BINARY_SELECT: t ? x : b; GEN_INDEX: the index along `axis`. */
 void dnn_pointwise(dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t arithmetic, dnn_desc y,
                    dnn_desc x, dnn_desc b = NULL, dnn_desc t = NULL, int64_t axis = -1);
 void dnn_reduce(dnn_graph *g, cudnnReduceTensorOp_t op, dnn_desc y, dnn_desc x);
 void dnn_matmul(dnn_graph *g, dnn_desc c, dnn_desc a, dnn_desc b);
 void dnn_reshape(dnn_graph *g, dnn_desc y, dnn_desc x);
 
-/* A graph with the engine that runs it; it owns all of the graph's descriptors. */
+/* An execution plan; it owns all descriptors of its graph. */
 struct dnn_plan {
     dnn_graph graph;
     dnn_desc plan;
-    int64_t work; /* bytes */
+    int64_t work; /* workspace, bytes */
 };
 
-/* Looks for an engine.  False: there is none, and the graph is dropped. */
+/* Finds an engine and builds the plan.  False: none supports the graph, which is destroyed. */
 bool dnn_finish(dnn_plan *p, cudnnHandle_t handle);
 void dnn_drop(dnn_plan *p);
 bool dnn_run(const dnn_plan *p, cudnnHandle_t handle, int n, const int64_t *uid, void *const *data,

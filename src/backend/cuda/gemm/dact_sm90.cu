@@ -1,24 +1,27 @@
-/* dact_sm90.cu - C = f'(p) (A W') and the sums of its columns: the gradient of act(p) W, and of
- * p's bias, in one pass.
+/* dact_sm90.cu - the backward through y = GELU_tanh(p) W: dp = GELU_tanh'(p) * (dy W'), and its
+ * column sums, the gradient of p's bias, in one pass.
  *
- * p comes to shared memory while its tile is multiplied; a warp of its own brings it, panel by
- * panel.  f is the approximate gelu.  A run of 32 columns is loaded, worked on and stored as a
- * whole: one warp for each scheduler has no other to wait with. */
+ * A second producer warp loads p by TMA, panel by panel, during the main loop of its tile.  A run of
+ * 32 columns is loaded, computed and stored as a whole, so that its accesses are in flight together:
+ * with one warp per scheduler no other warp hides their latency. */
 #include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
+namespace
+{
+
 struct dact_smem {
-    bf16 p[TILE_M * TILE_N]; /* as panels */
+    bf16 p[TILE_M * TILE_N]; /* panels */
     gemm_smem r;
-    float part[2][4][TILE_N];
-    /* of p; full: for either group, lest one take the other's phase */
+    float part[2][4][TILE_N]; /* column sums of each warp */
+    /* of p; full: one per warpgroup, as parity could not tell their phases apart */
     uint64_t full[2][TILE_N / PANEL], empty[TILE_N / PANEL];
 };
 static_assert(offsetof(dact_smem, r) % 1024 == 0, "panels begin at multiples of 1024 bytes");
 
-/* The sums of eight numbers over the eight threads that have the same columns; each gets that of
- * place_of(lane). */
-__device__ inline float sum_rows(float (&v)[8], int lane)
+/* Sums eight values over the eight lanes that hold the same columns; a lane gets the sum of column
+ * column_of(lane) of the run.  Seven shuffles instead of 24: each step halves the values too. */
+__device__ inline float reduce_rows(float (&v)[8], int lane)
 {
 #pragma unroll
     for (int n = 4; n; n /= 2) {
@@ -31,18 +34,19 @@ __device__ inline float sum_rows(float (&v)[8], int lane)
     }
     return v[0];
 }
-__device__ inline int place_of(int lane) { return lane % 4 * 8 + lane / 4; }
+__device__ inline int column_of(int lane) { return lane % 4 * 8 + lane / 4; }
 
 struct dact_epilogue {
     static constexpr bool IN_OUT = false;
     bf16 *c;
-    float *part; /* (tiles below one another,n) */
+    float *part; /* (rows of tiles,n) */
     int m, n, ldc;
-    dact_smem *r; /* in the kernel alone, and what follows */
+    dact_smem *r; /* from here on: set in the kernel */
     const CUtensorMap *p;
     int use;
 
-    __device__ void produce(const tiles &t) const
+    /* One buffer of p per block: panel q is refilled once the four warps that read it have left. */
+    __device__ void produce(const gemm_tiles &t) const
     {
         int pingpong = 0;
         for (int i = blockIdx.x; i < t.count; i += gridDim.x, pingpong++) {
@@ -57,25 +61,27 @@ struct dact_epilogue {
         }
     }
 
-    __device__ void epilogue(sums &s, int row, int column)
+    /* dp = acc * GELU_tanh'(p), stored; column sums: over a thread's rows, then over lanes
+     * (reduce_rows), then over the four warps through smem, in that order. */
+    __device__ void epilogue(gemm_acc &s, int row, int column)
     {
         int lane = threadIdx.x % 32, group = warpgroup_index(), warp = threadIdx.x % GROUP / 32;
         bf16 *to = c + (int64_t)(row + first_row()) * ldc + column + first_column();
-        warpgroup_sync(1 + group); /* the sums of the tile before have been read */
+        warpgroup_sync(1 + group); /* the previous tile's sums have been read */
 #pragma unroll
         for (int j = 0; j < RUNS; j++) {
-            const bf16 *bias_smem = r->p + j / 2 * TILE_M * PANEL + first_row() * PANEL +
-                                    ((j % 2 * 4 + lane % 4) ^ lane / 4) * 8;
+            const bf16 *p_smem = r->p + j / 2 * TILE_M * PANEL + first_row() * PANEL +
+                                 ((j % 2 * 4 + lane % 4) ^ lane / 4) * 8;
             float total[8] = {};
             uint32_t w[4][4];
             if (j % 2 == 0) mbarrier_wait(&r->full[group][j / 2], use & 1);
 #pragma unroll
-            for (int e = 0; e < 4; e++) load_smem(w[e], bias_smem + row_at(e) * PANEL);
+            for (int e = 0; e < 4; e++) load_smem(w[e], p_smem + row_at(e) * PANEL);
 #pragma unroll
             for (int e = 0; e < 4; e++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    float q[2], x = sum_at(s, j, e, 2 * i), y = sum_at(s, j, e, 2 * i + 1);
+                    float q[2], x = acc_at(s, j, e, 2 * i), y = acc_at(s, j, e, 2 * i + 1);
                     widen(q, w[e][i]);
                     x *= gelu_tanh_grad_approx(q[0]), y *= gelu_tanh_grad_approx(q[1]);
                     total[2 * i] += x, total[2 * i + 1] += y;
@@ -88,7 +94,7 @@ struct dact_epilogue {
                               column + 32 * j + first_column() < n;
                 if (inside) store_all(to + (int64_t)row_at(e) * ldc + 32 * j, w[e]);
             }
-            r->part[group][warp][32 * j + place_of(lane)] = sum_rows(total, lane);
+            r->part[group][warp][32 * j + column_of(lane)] = reduce_rows(total, lane);
         }
         use++;
         warpgroup_sync(1 + group);
@@ -101,7 +107,7 @@ struct dact_epilogue {
 };
 
 __global__ void __launch_bounds__(3 * GROUP, 1)
-    dact_by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a,
+    dact_by_tiles(const __grid_constant__ gemm_tiles t, const __grid_constant__ CUtensorMap a,
                   const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap p,
                   const __grid_constant__ dact_epilogue end)
 {
@@ -122,7 +128,7 @@ __global__ void __launch_bounds__(3 * GROUP, 1)
     run_block(t, &r->r, &a, &w, mine);
 }
 
-/* ---- on the host ---- */
+} // namespace
 
 bool fv_cuda_gemm_dact(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums)
 {
@@ -135,7 +141,7 @@ bool fv_cuda_gemm_dact(fv_stream *s, const fv_gemm *g, fv_unary_op op, const voi
     if (!device_of(s)->hopper || !ours || !fits_tiles(g) || !enough_tiles(s, g) ||
         !describe(&a, &w, g) || !fv_cuda_tensor_map_nd(&of_p, p, FV_BF16, 2, dim, step, box))
         return false;
-    tiles t = tiles_of(g);
+    gemm_tiles t = tiles_of(g);
     int64_t pieces = ceil_div(g->m, TILE_M);
     dact_epilogue end = {(bf16 *)g->c, alloc_scratch<float>(s, pieces * g->n),
                          t.m,          t.n,

@@ -1,10 +1,14 @@
-/* gemm.cu - the matrix product through cuBLASLt, with bias, activation and the value before it
- * written in the same pass.
+/* gemm.cu - dispatch of C = act(A B + bias), optionally keeping the pre-activation.
  *
- * cuBLASLt thinks in columns: our row-major C = A B is its C' = B' A', so the factors change
- * places.  f32 means f32: tf32 would round the factors to 10 bits and is not used.  What its
- * kernels cannot do (no bias with these strides, an exact gelu, an empty sum) is done by a plain
- * kernel, or by a product and a pass over its result. */
+ * In order of preference:
+ *   1. f32 rows by bf16 weights (decode): the fused linear kernel, or rounding and cuBLASLt;
+ *   2. bf16 on Hopper: our own tiles, where they were measured to be faster (gemm_sm90.h);
+ *   3. cuBLASLt with the whole epilogue;
+ *   4. cuBLASLt bare, then one pass over C for bias and activation;
+ *   5. a plain kernel: odd strides, an empty sum, FOVEA_CUDA_PRODUCTS=plain.
+ *
+ * cuBLASLt is column-major: our row-major C = A B is its C' = B' A', so the operands are swapped.
+ * f32 is computed in f32; TF32 would round the operands to 10 bits. */
 #include <cublasLt.h>
 
 #include <cstring>
@@ -12,16 +16,20 @@
 #include "plan.h"
 #include "backend/cuda/rows/scalar.h"
 
-/* ---- what follows the product ---- */
+namespace
+{
 
-static int alignment(const void *p)
+/* ---- cuBLASLt and its epilogues ---- */
+
+/* The largest power of two up to 256 that divides an address: part of cuBLASLt's plan key. */
+int alignment(const void *p)
 {
     uintptr_t a = (uintptr_t)p | 256;
     return (int)(a & (~a + 1));
 }
 
-/* The epilogue that does bias, act and pre at once, or -1. */
-static int epilogue(const fv_gemm *g, fv_dtype t)
+/* The cuBLASLt epilogue that does bias, act and pre at once, or -1. */
+int epilogue(const fv_gemm *g, fv_dtype t)
 {
     bool dense = g->ct == t && g->ldc % 8 == 0;
     if (!g->bias && !g->act && !g->pre) return CUBLASLT_EPILOGUE_DEFAULT;
@@ -35,8 +43,8 @@ static int epilogue(const fv_gemm *g, fv_dtype t)
     return -1;
 }
 
-/* False when cuBLASLt has no algorithm for it. */
-template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int how)
+/* False: cuBLASLt has no algorithm for this shape. */
+template <class T> bool cublas_gemm(fv_stream *s, const fv_gemm *g, int how)
 {
     gemm_shape key;
     memset(&key, 0, sizeof key);
@@ -59,10 +67,10 @@ template <class T> static bool by_library(fv_stream *s, const fv_gemm *g, int ho
     return fv_cuda_multiply(s, &key, &call);
 }
 
-/* y = act(y + bias), and pre = y + bias; both (rows,n), dense.  A thread has V columns of R rows:
- * their loads are all under way at once, and the bias is read once. */
+/* The epilogue as a pass of its own: pre = y + bias, y = act(pre); (rows,n), contiguous.  A thread
+ * has V columns of R rows: all loads are in flight together, and the bias is read once. */
 template <class T, int V, int R, fv_act ACT>
-__global__ void finish(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
+__global__ void epilogue_pass(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
 {
     int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, r0 = (int64_t)blockIdx.y * R;
     float v[R][V], b[V] = {};
@@ -74,10 +82,8 @@ __global__ void finish(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_
 #pragma unroll
     for (int r = 0; r < R; r++) {
         if (r0 + r >= rows) break;
-#pragma unroll
         for (int j = 0; j < V; j++) v[r][j] += b[j];
         if (pre) store(pre, (r0 + r) * n + c, v[r]);
-#pragma unroll
         for (int j = 0; j < V; j++)
             v[r][j] = sizeof(T) == 2 && ACT == FV_GELU ? gelu_approx(v[r][j])
                                                        : activate(ACT ? ACT : act, v[r][j]);
@@ -86,46 +92,44 @@ __global__ void finish(T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_
 }
 
 template <class T, int V, int R>
-static void finish_as(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n,
-                      fv_act act)
+void launch_epilogue(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
 {
     dim3 grid((unsigned)ceil_div(n, 128 * V), 1);
-    for (int64_t r = 0; r < rows; r += 65535 * R) { /* the most blocks along y */
+    for (int64_t r = 0; r < rows; r += 65535 * R) { /* gridDim.y limit */
         int64_t some = rows - r < 65535 * R ? rows - r : 65535 * R;
         grid.y = (unsigned)ceil_div(some, R);
         T *before = pre ? pre + r * n : NULL;
         if (act == FV_GELU)
-            launch(s, "gemm", finish<T, V, R, FV_GELU>, grid, 128, 0, y + r * n, before, bias, some,
-                   n, act);
+            launch(s, "gemm", epilogue_pass<T, V, R, FV_GELU>, grid, 128, 0, y + r * n, before,
+                   bias, some, n, act);
         else
-            launch(s, "gemm", finish<T, V, R, FV_ACT_NONE>, grid, 128, 0, y + r * n, before, bias,
-                   some, n, act);
+            launch(s, "gemm", epilogue_pass<T, V, R, FV_ACT_NONE>, grid, 128, 0, y + r * n, before,
+                   bias, some, n, act);
     }
 }
 
 template <class T>
-static void finish_in_place(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n,
-                            fv_act act)
+void run_epilogue(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64_t n, fv_act act)
 {
     constexpr int V = 16 / sizeof(T);
     if (!act && !pre && !bias) return;
-    /* not eight rows for every thread there is */
+    /* too small to give every thread of the GPU eight rows */
     bool few = rows * n < (int64_t)device_of(s)->sm_count * 128 * 8 * V;
     if (n % V || !aligned(y, pre, bias))
-        finish_as<T, 1, 8>(s, y, pre, bias, rows, n, act);
+        launch_epilogue<T, 1, 8>(s, y, pre, bias, rows, n, act);
     else if (few)
-        finish_as<T, V, 1>(s, y, pre, bias, rows, n, act);
+        launch_epilogue<T, V, 1>(s, y, pre, bias, rows, n, act);
     else
-        finish_as<T, V, 8>(s, y, pre, bias, rows, n, act);
+        launch_epilogue<T, V, 8>(s, y, pre, bias, rows, n, act);
 }
 
-/* ---- the plain kernel: a thread for each element ---- */
+/* ---- plain kernel: one thread per element of C ---- */
 
-template <class T> struct plain {
-    static constexpr int wide = 1;
-    fv_gemm g;
-    template <int V> __device__ void at(int64_t e) const
-    {
+template <class T> void plain_gemm(fv_stream *s, const fv_gemm &gemm)
+{
+    fv_gemm g = gemm;
+    sink<T> c = {g.c, g.ct == FV_F32 && kind<T>::dtype != FV_F32, g.add};
+    each(s, "gemm", g.batch * g.m * g.n, [=] __device__(int64_t e) {
         int64_t j = e % g.n, i = e / g.n % g.m, z = e / g.n / g.m,
                 to = z * g.stride_c + i * g.ldc + j;
         const T *a = (const T *)g.a + z * g.stride_a, *b = (const T *)g.b + z * g.stride_b;
@@ -136,15 +140,14 @@ template <class T> struct plain {
         sum *= g.alpha == 0 ? 1 : g.alpha;
         if (g.bias) sum += to_float(((const T *)g.bias)[j]);
         if (g.pre) ((T *)g.pre)[to] = from_float<T>(sum);
-        sink<T> c = {g.c, g.ct == FV_F32 && kind<T>::dtype != FV_F32, g.add};
         sink_put(c, to, activate(g.act, sum));
-    }
-};
+    });
+}
 
-/* ---- weights of bf16 for rows of f32 ---- */
+/* ---- f32 rows by bf16 weights ---- */
 
-/* The few rows of a step of writing. */
-static bool by_rows(fv_stream *s, const fv_gemm *g)
+/* Few rows, as in a decode step: the fused linear kernel. */
+bool few_rows_gemm(fv_stream *s, const fv_gemm *g)
 {
     bool plain = g->batch == 1 && !g->ta && !g->add && !g->pre && (g->alpha == 0 || g->alpha == 1);
     if (!plain || g->m > 64 || g->lda != g->k || g->ldc != g->n || g->ct != FV_F32) return false;
@@ -157,8 +160,8 @@ static bool by_rows(fv_stream *s, const fv_gemm *g)
     return s->dev->k[FV_F32]->fused_linear(s, &a);
 }
 
-/* Many rows: rounded to bf16 themselves, and added up in f32. */
-static bool by_rounding(fv_stream *s, const fv_gemm *g)
+/* Many rows: A rounded to bf16, accumulation in f32. */
+bool rounded_gemm(fv_stream *s, const fv_gemm *g)
 {
     bool plain = g->batch == 1 && !g->ta && !g->add && g->lda == g->k && g->ldc == g->n &&
                  g->ct == FV_F32 && g->k > 0;
@@ -168,38 +171,38 @@ static bool by_rounding(fv_stream *s, const fv_gemm *g)
     fv_gemm bare = *g;
     bare.a = a;
     bare.bias = NULL, bare.act = FV_ACT_NONE, bare.pre = NULL;
-    if (!by_library<bf16>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) return false;
-    finish_in_place(s, (float *)g->c, (float *)g->pre, (const float *)g->bias, g->m, g->n, g->act);
+    if (!cublas_gemm<bf16>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) return false;
+    run_epilogue(s, (float *)g->c, (float *)g->pre, (const float *)g->bias, g->m, g->n, g->act);
     return true;
 }
 
-/* ---- the product ---- */
+/* ---- dispatch ---- */
 
-template <class T> static void gemm(fv_stream *s, const fv_gemm *want);
+template <class T> void gemm(fv_stream *s, const fv_gemm *want);
 
-/* Where the library has no kernel for both. */
-template <class T> static void product_then_sum(fv_stream *s, const fv_gemm &g)
+/* C = A B + plus where cuBLASLt cannot do both: a product, then an addition. */
+template <class T> void gemm_then_add(fv_stream *s, const fv_gemm &g)
 {
     fv_gemm bare = g;
     fv_walk all = {};
     all.n = 1;
-    all.shape[0] = g.m * g.n; /* what a plus is added to is dense */
+    all.shape[0] = g.m * g.n; /* C is contiguous where plus is given */
     all.y[0] = all.a[0] = all.b[0] = 1;
     bare.plus = NULL;
     gemm<T>(s, &bare);
     s->dev->k[kind<T>::dtype]->binary(s, FV_B_ADD, g.c, g.c, g.plus, &all);
 }
 
-template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
+template <class T> void gemm(fv_stream *s, const fv_gemm *want)
 {
     fv_gemm g = *want;
     if (s->err.code || !g.m || !g.n || !g.batch) return;
-    if (g.packed) { /* here a plain (n,k) matrix */
+    if (g.packed) { /* "packed" weights are a plain (n,k) matrix here */
         g.tb = true;
         g.ldb = g.k;
     }
     if (kind<T>::dtype == FV_F32 && g.packed && g.bt == FV_BF16 &&
-        (by_rows(s, &g) || by_rounding(s, &g)))
+        (few_rows_gemm(s, &g) || rounded_gemm(s, &g)))
         return;
     if (g.bt != kind<T>::dtype) {
         T *b = alloc_scratch<T>(s, g.n * g.k);
@@ -210,12 +213,12 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
     if (kind<T>::dtype == FV_BF16 && (fv_cuda_gemm_hopper(s, &g) || fv_cuda_gemm_in_out(s, &g)))
         return;
     int how = epilogue(&g, kind<T>::dtype);
-    if (g.k && how >= 0 && by_library<T>(s, &g, how)) return;
+    if (g.k && how >= 0 && cublas_gemm<T>(s, &g, how)) return;
     if (g.plus) {
-        product_then_sum<T>(s, g);
+        gemm_then_add<T>(s, g);
         return;
     }
-    /* A bare product, and a pass over its result. */
+    /* cuBLASLt without (or with only the bias of) the epilogue, then a pass over C */
     bool dense = g.ldc == g.n && (g.batch == 1 || g.stride_c == g.m * g.n) &&
                  g.ct == kind<T>::dtype;
     fv_gemm bare = g;
@@ -225,34 +228,34 @@ template <class T> static void gemm(fv_stream *s, const fv_gemm *want)
     if (g.k && how != CUBLASLT_EPILOGUE_DEFAULT && dense) {
         bare.bias = g.bias;
         how = epilogue(&bare, kind<T>::dtype);
-        bool added = how >= 0 && by_library<T>(s, &bare, how);
+        bool added = how >= 0 && cublas_gemm<T>(s, &bare, how);
         bare.bias = NULL;
-        if (added || by_library<T>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) {
+        if (added || cublas_gemm<T>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) {
             const void *bias = added ? NULL : g.bias;
-            finish_in_place(s, (T *)g.c, (T *)g.pre, (const T *)bias, g.batch * g.m, g.n, g.act);
+            run_epilogue(s, (T *)g.c, (T *)g.pre, (const T *)bias, g.batch * g.m, g.n, g.act);
             return;
         }
     }
-    each(s, "gemm", g.batch * g.m * g.n, false, plain<T>{g});
+    plain_gemm<T>(s, g);
 }
 
-/* ---- odd lengths ---- */
+/* ---- odd sizes ---- */
 
-#define WHOLE 8    /* numbers of 16 bits that the library's fast kernels read at once */
-#define WORTH 4096 /* a shorter odd length is not worth a second product */
+#define WHOLE 8        /* 16-bit elements per 16-byte access of cuBLASLt's fast kernels */
+#define MIN_SPLIT 4096 /* a shorter size is not worth a second product */
 
-/* The last few of m, n or k apart, where rows begin at whole places but a long row ends in the
- * middle of one: the library has only slow kernels for that.  A vocabulary of 50,257 is 50,256 and
- * 1. */
-template <class T> static void gemm_in_parts(fv_stream *s, const fv_gemm *want)
+/* Splits off the last few of m, n or k where the leading dimensions are multiples of WHOLE but a
+ * long size is not: cuBLASLt has only slow kernels for that.  A vocabulary of 50,257 becomes 50,256
+ * and 1. */
+template <class T> void split_gemm(fv_stream *s, const fv_gemm *want)
 {
     const fv_gemm &g = *want;
     fv_gemm most = g, rest = g;
     bool whole = sizeof(T) == 2 && g.batch == 1 && !g.packed && g.bt == kind<T>::dtype &&
                  g.lda % WHOLE == 0 && g.ldb % WHOLE == 0 && g.ldc % WHOLE == 0 && !g.bias &&
                  !g.act && !g.pre && !g.plus;
-    int64_t m = g.ta && g.m > WORTH ? g.m % WHOLE : 0, n = g.n > WORTH ? g.n % WHOLE : 0;
-    int64_t k = (!g.ta || g.tb) && g.k > WORTH ? g.k % WHOLE : 0;
+    int64_t m = g.ta && g.m > MIN_SPLIT ? g.m % WHOLE : 0, n = g.n > MIN_SPLIT ? g.n % WHOLE : 0;
+    int64_t k = (!g.ta || g.tb) && g.k > MIN_SPLIT ? g.k % WHOLE : 0;
     if (!whole || !(m || n || k)) {
         gemm<T>(s, want);
         return;
@@ -272,61 +275,57 @@ template <class T> static void gemm_in_parts(fv_stream *s, const fv_gemm *want)
         rest.b = (const T *)g.b + most.k * (g.tb ? 1 : g.ldb);
         rest.add = true;
     }
-    gemm_in_parts<T>(s, &most);
-    gemm_in_parts<T>(s, &rest);
+    split_gemm<T>(s, &most);
+    split_gemm<T>(s, &rest);
 }
 
-/* ---- packed weights: this library wants no layout of its own ---- */
+/* ---- packed weights: (n,k), the layout cuBLASLt reads fastest ---- */
 
-static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
+size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
 {
     size_t size = dt == FV_F32 ? 4 : dt == FV_BF16 || dt == FV_F16 ? 2 : 0;
     return (size_t)n * (size_t)k * size;
 }
 
-/* out (n,k) = w (n,k), or of w stored (k,n) if !tb; from T to E */
-template <class E, class T> struct lay_out {
-    static constexpr int wide = 1;
-    E *out;
-    const T *w;
-    int64_t k, ld;
-    bool tb;
-    template <int V> __device__ void at(int64_t i) const
-    {
+/* out (n,k) = w, transposed if w is stored (k,n) (!tb); from T to E */
+template <class E, class T>
+void pack_to(fv_stream *s, void *out, const void *w, int64_t n, int64_t k, int64_t ld, bool tb)
+{
+    each(s, "pack", n * k, [=] __device__(int64_t i) {
         int64_t r = i / k, c = i % k;
-        out[i] = from_float<E>(to_float(w[tb ? r * ld + c : c * ld + r]));
-    }
-};
+        ((E *)out)[i] = from_float<E>(to_float(((const T *)w)[tb ? r * ld + c : c * ld + r]));
+    });
+}
 
-/* A backend has one pack for each table, but a weight comes in any dtype: `from` says which. */
 template <class E>
-static void lay_out_as(fv_stream *s, E *out, const void *w, fv_dtype from, int64_t n, int64_t k,
-                       int64_t ld, bool tb)
+void pack_as(fv_stream *s, void *out, const void *w, fv_dtype from, int64_t n, int64_t k,
+             int64_t ld, bool tb)
 {
     if (from == FV_BF16)
-        each(s, "pack", n * k, false, lay_out<E, bf16>{out, (const bf16 *)w, k, ld, tb});
+        pack_to<E, bf16>(s, out, w, n, k, ld, tb);
     else if (from == FV_F16)
-        each(s, "pack", n * k, false, lay_out<E, f16>{out, (const f16 *)w, k, ld, tb});
+        pack_to<E, f16>(s, out, w, n, k, ld, tb);
     else
-        each(s, "pack", n * k, false, lay_out<E, float>{out, (const float *)w, k, ld, tb});
+        pack_to<E, float>(s, out, w, n, k, ld, tb);
 }
 
-static void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from,
-                        int64_t n, int64_t k, int64_t ld, bool tb)
+void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from, int64_t n,
+                 int64_t k, int64_t ld, bool tb)
 {
     if (dt == FV_BF16)
-        lay_out_as(s, (bf16 *)out, w, from, n, k, ld, tb);
+        pack_as<bf16>(s, out, w, from, n, k, ld, tb);
     else if (dt == FV_F16)
-        lay_out_as(s, (f16 *)out, w, from, n, k, ld, tb);
+        pack_as<f16>(s, out, w, from, n, k, ld, tb);
     else
-        lay_out_as(s, (float *)out, w, from, n, k, ld, tb);
-    /* kernels that start early read weights before they wait for others */
+        pack_as<float>(s, out, w, from, n, k, ld, tb);
+    /* kernels launched with PDL read weights before pdl_wait */
     s->dev->backend->sync(s);
 }
+} // namespace
 
 template <class T> void fv_cuda_gemm(fv_kernels *k)
 {
-    k->gemm = gemm_in_parts<T>;
+    k->gemm = split_gemm<T>;
     k->gemm_plus = true;
     if (kind<T>::dtype == FV_BF16) k->gemm_dact = fv_cuda_gemm_dact;
     k->pack_bytes = pack_bytes;

@@ -1,37 +1,46 @@
-/* in_out_sm90.cu - C = A W + bias, W stored (K,N) as GPT-2 has its weights, or the approximate gelu
- * of it with p kept beside.
+/* in_out_sm90.cu - C = A W + bias with W stored (K,N), as in GPT-2's checkpoints; or p = A W + bias
+ * and C = GELU_tanh(p), keeping p for the backward.
  *
- * A warp turns what it has of a run of 32 columns in shared memory: the tensor cores leave a thread
- * two columns of every eight, and 16 bytes of a row are to be written at once.  A run is worked on,
- * turned and stored as a whole: one warp for each scheduler has no other to wait with. */
+ * wgmma leaves a thread two adjacent columns of every eight; each warp transposes a run of 32
+ * columns through smem (stmatrix, then 16-byte loads) to store 16 bytes of a row at once.  A run is
+ * computed, transposed and stored as a whole, so that its loads and stores are in flight together:
+ * with one warp per scheduler no other warp hides their latency. */
 #include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
-#define MAX_K 1024 /* a longer sum without gelu is the library's */
+namespace
+{
+
+#define MAX_K 1024 /* without GELU; beyond, cuBLASLt is faster */
 
 struct transpose_buffer {
-    bf16 of[2][4][8 * 32]; /* of p and of C: eight rows of 32, four times */
+    bf16 of[2][4][8 * 32]; /* p and C, each four blocks of eight rows of 32 */
 };
 struct in_out_smem {
-    gemm_smem r;
+    gemm_smem gemm;
     transpose_buffer warp[8];
 };
 
-/* Eight rows of 32 numbers: the 16 bytes numbered c of row r stand at place c xor (r / 2 % 4). */
+/* Eight rows of 32 elements: 16-byte chunk c of row r is stored as chunk c xor (r / 2 % 4). */
 __device__ inline bf16 *swizzled(bf16 *of, int row, int c)
 {
     return of + row * 32 + (c ^ row / 2 % 4) * 8;
 }
 
-template <bool GELU> struct finish {
+template <bool GELU> struct in_out_epilogue {
     static constexpr bool IN_OUT = true;
-    bf16 *c, *p;      /* p: of C's shape, with GELU alone */
-    const bf16 *bias; /* or NULL; once a kernel runs, its own copy, as wide as tiles are */
+    typedef in_out_smem smem;
+    bf16 *c, *p;      /* p: the pre-activation, of C's shape; with GELU alone */
+    const bf16 *bias; /* or NULL */
     int m, n, ldc;
-    transpose_buffer *pingpong; /* in the kernel alone */
+    transpose_buffer *pingpong; /* this warp's; set in the kernel */
 
-    __device__ void produce(const tiles &) const {}
-    __device__ void epilogue(sums &s, int row, int column) const
+    __device__ void begin(smem *r) { pingpong = &r->warp[threadIdx.x / 32 % 8]; }
+    __device__ void produce(const gemm_tiles &) const {}
+
+    /* Per run of 32 columns: bias and GELU in registers; stmatrix writes 8x8 blocks to the warp's
+     * buffer, 16-byte loads read rows back; both directions are free of bank conflicts. */
+    __device__ void epilogue(gemm_acc &s, int row, int column) const
     {
         int lane = threadIdx.x % 32;
         int64_t at = (int64_t)(row + first_row()) * ldc + column + first_column();
@@ -53,7 +62,7 @@ template <bool GELU> struct finish {
                     y[e][o] = GELU ? pack2(gelu_tanh_approx(u), gelu_tanh_approx(v), bf16())
                                    : pack2(u, v, bf16());
                 }
-            __syncwarp(); /* the run before has been read */
+            __syncwarp(); /* the previous run has been read */
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 if (GELU) stmatrix_x4(swizzled(pingpong->of[0][e], lane % 8, lane / 8), before[e]);
@@ -77,34 +86,7 @@ template <bool GELU> struct finish {
     }
 };
 
-template <bool GELU>
-__global__ void __launch_bounds__(3 * GROUP, 1)
-    in_out_by_tiles(const __grid_constant__ tiles t, const __grid_constant__ CUtensorMap a,
-                    const __grid_constant__ CUtensorMap w, const __grid_constant__ finish<GELU> end)
-{
-    extern __shared__ uint8_t memory[];
-    in_out_smem *r = (in_out_smem *)gemm_smem_at(memory);
-    finish<GELU> mine = end;
-    if (threadIdx.x == 0) gemm_smem_init(&r->r);
-    pdl_wait();
-    pdl_launch_dependents();
-    mine.bias = load_bias((bf16 *)(r + 1), end.bias, t);
-    mine.pingpong = &r->warp[threadIdx.x / 32 % 8];
-    __syncthreads();
-    run_block(t, &r->r, &a, &w, mine);
-}
-
-/* ---- on the host ---- */
-
-template <bool GELU>
-static void start(fv_stream *s, const fv_gemm *g, const CUtensorMap &a, const CUtensorMap &w)
-{
-    tiles t = tiles_of(g);
-    finish<GELU> end = {(bf16 *)g->c, (bf16 *)g->pre, (const bf16 *)g->bias, t.m, t.n, (int)g->ldc,
-                        NULL};
-    launch_pdl(s, "gemm", true, in_out_by_tiles<GELU>, dim3(blocks_for(s, t)), 3 * GROUP,
-               sizeof(in_out_smem) + 1024 + bias_bytes(t), t, a, w, end);
-}
+} // namespace
 
 bool fv_cuda_gemm_in_out(fv_stream *s, const fv_gemm *g)
 {
@@ -114,9 +96,12 @@ bool fv_cuda_gemm_in_out(fv_stream *s, const fv_gemm *g)
     if (!device_of(s)->hopper || g->tb || g->plus || !(gelu || none) || g->n > MAX_BIAS ||
         !aligned(g->pre) || !fits_tiles(g) || !enough_tiles(s, g) || !describe(&a, &w, g))
         return false;
-    if (gelu)
-        start<true>(s, g, a, w);
-    else
-        start<false>(s, g, a, w);
+    if (gelu) {
+        in_out_epilogue<true> end = {};
+        end.p = (bf16 *)g->pre;
+        launch_tiles(s, g, a, w, end);
+    } else {
+        launch_tiles(s, g, a, w, in_out_epilogue<false>{});
+    }
     return true;
 }

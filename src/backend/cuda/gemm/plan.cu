@@ -1,12 +1,12 @@
-/* plan.cu - how cuBLASLt does a product: its library, and its algorithms kept by shape.
+/* plan.cu - cuBLASLt: opening the library, and a cache of its plans by shape.
  *
- * Looking up an algorithm takes longer than a small product, so plans are kept by shape.  The
- * library is opened with the first product: a program that only asks which devices there are does
- * not wait for 600 MB of kernels.
+ * The heuristic takes longer than a small product, so its answer is cached.  The library is opened
+ * with dlopen at the first product: a program that only lists devices does not load 600 MB of
+ * kernels.
  *
- * Where MPS gives a process some of the multiprocessors, the library's kernels for 16 bits leave
- * tiles out and report nothing (13.1, on 26 to 104 of an H200's 132).  So under MPS it must first
- * prove itself. */
+ * MPS: with a partial GPU (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE) the 16-bit kernels of cuBLASLt 13.1
+ * skip tiles and report success (seen on 26 to 104 of an H200's 132 SMs).  So under MPS two test
+ * products must come out right before the library is used. */
 #include "plan.h"
 
 #include <cublasLt.h>
@@ -16,9 +16,12 @@
 #include <cstring>
 #include <new>
 
-#define LT_WORK ((size_t)32 << 20) /* bytes; what NVIDIA advises for Hopper */
-#define PLANS 1024                 /* a power of two */
-#define TRIES 8                    /* places a plan may stand at */
+namespace
+{
+
+#define LT_WORK ((size_t)32 << 20) /* workspace, bytes: NVIDIA's advice for Hopper */
+#define PLANS 1024                 /* cache entries */
+#define TRIES 8                    /* linear probing */
 
 /* ---- the library ---- */
 
@@ -38,12 +41,12 @@ struct lt_library {
     decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
 };
 
-template <class F> static bool find(F *f, void *from, const char *name)
+template <class F> bool find(F *f, void *from, const char *name)
 {
     return (*f = (F)dlsym(from, name)) != NULL;
 }
 
-static bool load_library(lt_library *l)
+bool load_library(lt_library *l)
 {
     char name[32];
     snprintf(name, sizeof name, "libcublasLt.so.%d", CUDART_VERSION / 1000);
@@ -70,20 +73,24 @@ struct plan {
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
     size_t work;
-    bool made, can; /* can: there is an algorithm */
+    bool made, can; /* can: an algorithm exists */
 };
+} // namespace
 
-struct products {
+struct cublas_state {
     std::mutex lock; /* a device may be shared by threads */
     lt_library lt;
     cublasLtHandle_t handle;
     void *work;
     int sm_count;
     plan plans[PLANS];
-    unsigned turn;
+    unsigned evictions; /* rotates the victim among TRIES */
 };
 
-static void forget(const lt_library *lt, plan *p)
+namespace
+{
+
+void plan_free(const lt_library *lt, plan *p)
 {
     if (!p->made) return;
     if (p->a) lt->layout_destroy(p->a);
@@ -92,23 +99,28 @@ static void forget(const lt_library *lt, plan *p)
     if (p->desc) lt->desc_destroy(p->desc);
     *p = plan{};
 }
+} // namespace
 
-void fv_cuda_products_free(products *p)
+void fv_cuda_cublas_free(cublas_state *p)
 {
     if (!p) return;
-    for (int i = 0; i < PLANS; i++) forget(&p->lt, &p->plans[i]);
+    for (int i = 0; i < PLANS; i++) plan_free(&p->lt, &p->plans[i]);
     if (p->handle) p->lt.destroy(p->handle);
     if (p->work) cudaFree(p->work);
     delete p;
 }
 
-static cudaDataType type_of(int t)
+namespace
+{
+
+cudaDataType type_of(int t)
 {
     return t == FV_BF16 ? CUDA_R_16BF : t == FV_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-static bool layout(const lt_library *lt, cublasLtMatrixLayout_t *l, int t, int64_t rows,
-                   int64_t cols, int64_t ld, int64_t batch, int64_t stride)
+/* A column-major matrix layout for strided batches. */
+bool layout(const lt_library *lt, cublasLtMatrixLayout_t *l, int t, int64_t rows, int64_t cols,
+            int64_t ld, int64_t batch, int64_t stride)
 {
     int32_t count = (int32_t)batch;
     return lt->layout_create(l, type_of(t), (uint64_t)rows, (uint64_t)cols, ld) ==
@@ -119,8 +131,8 @@ static bool layout(const lt_library *lt, cublasLtMatrixLayout_t *l, int t, int64
                           sizeof stride) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* Its first factor is our b, its second our a: see gemm.cu. */
-static bool describe(const lt_library *lt, plan *p)
+/* cuBLASLt's A is our b, its B our a: see gemm.cu. */
+bool describe(const lt_library *lt, plan *p)
 {
     const gemm_shape *k = &p->key;
     cublasOperation_t first = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N,
@@ -140,8 +152,8 @@ static bool describe(const lt_library *lt, plan *p)
            layout(lt, &p->c, k->ct, k->n, k->m, k->ldc, k->batch, k->stride_c);
 }
 
-/* With at most so much workspace. */
-static bool pick_with(const products *mm, plan *p, size_t most)
+/* The heuristic's first choice with at most `most` bytes of workspace. */
+bool pick_with(const cublas_state *mm, plan *p, size_t most)
 {
     const lt_library *lt = &mm->lt;
     cublasLtMatmulPreference_t prefer = NULL;
@@ -164,17 +176,18 @@ static bool pick_with(const products *mm, plan *p, size_t most)
     return true;
 }
 
-/* Where there are tiles for a third of the multiprocessors smaller ones are no slower than split
- * sums, and a workspace would only hold a counter, which the library clears before each product:
- * that takes as long as a small kernel. */
-static bool pick(const products *mm, plan *p)
+/* With 128x128 tiles for a third of the SMs, smaller tiles are as fast as split-K; and split-K needs
+ * a counter in the workspace, which cuBLASLt clears with a memset as long as a small kernel. */
+bool pick(const cublas_state *mm, plan *p)
 {
     bool enough = ceil_div(p->key.m, 128) * ceil_div(p->key.n, 128) * p->key.batch * 3 >=
                   mm->sm_count;
     return (enough && pick_with(mm, p, 0)) || pick_with(mm, p, LT_WORK);
 }
 
-static plan *plan_for(products *mm, const gemm_shape *key)
+/* The cached plan of a shape, or a new one: FNV-1a over the key, linear probing over TRIES entries,
+ * round-robin eviction among them. */
+plan *plan_for(cublas_state *mm, const gemm_shape *key)
 {
     uint64_t h = 1469598103934665603ull;
     for (size_t i = 0; i < sizeof *key; i++)
@@ -185,15 +198,15 @@ static plan *plan_for(products *mm, const gemm_shape *key)
         if (p->made && !memcmp(&p->key, key, sizeof *key)) return p;
         if (!p->made && !free_one) free_one = p;
     }
-    plan *p = free_one ? free_one : &mm->plans[(h + mm->turn++ % TRIES) % PLANS];
-    forget(&mm->lt, p);
+    plan *p = free_one ? free_one : &mm->plans[(h + mm->evictions++ % TRIES) % PLANS];
+    plan_free(&mm->lt, p);
     p->key = *key;
     p->made = true;
     p->can = describe(&mm->lt, p) && pick(mm, p);
     return p;
 }
 
-static bool run(products *mm, plan *p, const gemm_call *g, cudaStream_t stream)
+bool run(cublas_state *mm, plan *p, const gemm_call *g, cudaStream_t stream)
 {
     const void *onto = g->plus ? g->plus : g->c;
     float alpha = g->alpha, beta = g->plus || p->key.add ? 1 : 0;
@@ -201,28 +214,19 @@ static bool run(products *mm, plan *p, const gemm_call *g, cudaStream_t stream)
                          g->c, p->c, &p->algo, mm->work, p->work, stream) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- under MPS ---- */
+/* ---- self-test under MPS ---- */
 
-struct ones {
-    static constexpr int wide = 1;
-    bf16 *x;
-    template <int> __device__ void at(int64_t i) const { x[i] = from_float<bf16>(1); }
-};
-
-template <class T> struct unlike {
-    static constexpr int wide = 1;
-    int *flag;
-    const T *x;
-    float want;
-    template <int> __device__ void at(int64_t i) const
-    {
+/* Sets flag unless every x is `want`. */
+template <class T> void check_all(int *flag, const T *x, float want, int64_t n)
+{
+    each_kernel<<<256, THREADS>>>(n, [=] __device__(int64_t i) {
         if (to_float(x[i]) != want) *flag = 1;
-    }
-};
+    });
+}
 
-/* A product of ones, over several tiles for each multiprocessor, and one whose sums may be
- * split. */
-static bool right(products *mm, const bf16 *x, void *c, int *flag, bool split)
+/* A product of matrices of ones, whose elements must all be k: one with several tiles per SM, one
+ * that may use split-K. */
+bool test_product(cublas_state *mm, const bf16 *x, void *c, int *flag, bool split)
 {
     gemm_shape k;
     memset(&k, 0, sizeof k);
@@ -234,19 +238,17 @@ static bool right(products *mm, const bf16 *x, void *c, int *flag, bool split)
     gemm_call g = {x, x, NULL, NULL, c, NULL, 1};
     int off = 1;
     plan *p = plan_for(mm, &k);
-    cudaMemset(c, 0xff, (size_t)(k.m * k.n) * 4); /* no numbers */
+    cudaMemset(c, 0xff, (size_t)(k.m * k.n) * 4); /* NaN */
     cudaMemset(flag, 0, sizeof *flag);
     if (!p->can || !run(mm, p, &g, 0)) return false;
     if (split)
-        each_kernel<1>
-            <<<256, THREADS>>>(k.m * k.n, unlike<float>{flag, (const float *)c, (float)k.k});
+        check_all(flag, (const float *)c, (float)k.k, k.m * k.n);
     else
-        each_kernel<1>
-            <<<256, THREADS>>>(k.m * k.n, unlike<bf16>{flag, (const bf16 *)c, (float)k.k});
+        check_all(flag, (const bf16 *)c, (float)k.k, k.m * k.n);
     return cudaMemcpy(&off, flag, sizeof off, cudaMemcpyDeviceToHost) == cudaSuccess && !off;
 }
 
-static bool proves_itself(products *mm)
+bool self_test(cublas_state *mm)
 {
     const int64_t n = 8192 * 512;
     bf16 *x = NULL;
@@ -255,17 +257,18 @@ static bool proves_itself(products *mm)
     bool ok = cudaMalloc((void **)&x, n * sizeof *x) == cudaSuccess &&
               cudaMalloc(&c, n * 4) == cudaSuccess &&
               cudaMalloc((void **)&flag, sizeof *flag) == cudaSuccess;
-    if (ok) each_kernel<1><<<256, THREADS>>>(n, ones{x});
-    ok = ok && right(mm, x, c, flag, false) && right(mm, x, c, flag, true);
+    if (ok)
+        each_kernel<<<256, THREADS>>>(n, [=] __device__(int64_t i) { x[i] = from_float<bf16>(1); });
+    ok = ok && test_product(mm, x, c, flag, false) && test_product(mm, x, c, flag, true);
     cudaFree(x);
     cudaFree(c);
     cudaFree(flag);
-    for (int i = 0; i < PLANS; i++) forget(&mm->lt, &mm->plans[i]);
+    for (int i = 0; i < PLANS; i++) plan_free(&mm->lt, &mm->plans[i]);
     cudaGetLastError();
     return ok;
 }
 
-static bool under_mps(int number)
+bool under_mps(int number)
 {
 #if CUDART_VERSION >= 12040
     int on = 0;
@@ -275,14 +278,15 @@ static bool under_mps(int number)
 #endif
 }
 
-/* ---- products ---- */
+/* ---- cublas_state ---- */
 
-static products *open_products(fv_stream *s)
+/* The device's cuBLASLt, created at the first product; NULL and a stream error if that fails. */
+cublas_state *open_cublas(fv_stream *s)
 {
     device *d = device_of(s);
     std::lock_guard<std::mutex> hold(d->open_mutex);
-    if (d->mm) return d->mm;
-    products *p = new (std::nothrow) products{};
+    if (d->cublas) return d->cublas;
+    cublas_state *p = new (std::nothrow) cublas_state{};
     if (!p) {
         d->host.fail(s, FV_ENOMEM, "gemm: out of memory");
         return NULL;
@@ -299,32 +303,34 @@ static products *open_products(fv_stream *s)
         cudaMalloc(&p->work, LT_WORK) != cudaSuccess) {
         cudaGetLastError();
         d->host.fail(s, FV_ENOMEM, "gemm: cuBLASLt found no memory on the device");
-        fv_cuda_products_free(p);
+        fv_cuda_cublas_free(p);
         return NULL;
     }
-    if (under_mps(d->number) && !proves_itself(p)) {
+    if (under_mps(d->number) && !self_test(p)) {
         d->host.fail(s, FV_EDEVICE,
-                     "gemm: cuBLASLt gives wrong products on the %d multiprocessors that MPS "
+                     "gemm: cuBLASLt gives wrong cublas_state on the %d multiprocessors that MPS "
                      "leaves this process; set "
                      "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE to 100",
                      d->sm_count);
-        fv_cuda_products_free(p);
+        fv_cuda_cublas_free(p);
         return NULL;
     }
-    return d->mm = p;
+    return d->cublas = p;
 }
 
-/* For memory checkers: the library's kernels take them minutes each. */
-static bool without_library()
+/* FOVEA_CUDA_PRODUCTS=plain, for compute-sanitizer, which takes minutes to patch cuBLASLt. */
+bool library_disabled()
 {
     static const char *requested = getenv("FOVEA_CUDA_PRODUCTS");
     return requested && !strcmp(requested, "plain");
 }
+} // namespace
 
+/* The lock covers bias and pre pointers, which are attributes of the shared descriptor. */
 bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
 {
-    if (without_library()) return false;
-    products *mm = open_products(s);
+    if (library_disabled()) return false;
+    cublas_state *mm = open_cublas(s);
     if (!mm) return true;
     std::lock_guard<std::mutex> hold(mm->lock);
     plan *p = plan_for(mm, shape);
@@ -336,5 +342,5 @@ bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
     cudaSetDevice(device_of(s)->number);
     p->can = run(mm, p, g, stream_of(s));
     fv_cuda_check_launch(s, "gemm");
-    return p->can; /* refused after all: the plain kernel takes it, now and later */
+    return p->can; /* a refused plan stays refused: the caller falls back, now and later */
 }

@@ -1,7 +1,11 @@
-/* batchnorm.cu - statistics of a channel over the batch, and the norm made from them; x is
- * (outer,channels,inner).  A block treats one channel. */
+/* batchnorm.cu - batch norm of x (outer,channels,inner): per-channel statistics, forward and
+ * backward; one block per channel. */
 #include "backend/cuda/device/cuda.h"
 
+namespace
+{
+
+/* Element i of the block's channel. */
 struct layout {
     int64_t outer, channels, inner;
     __device__ int64_t at(int64_t i) const
@@ -11,6 +15,7 @@ struct layout {
     __device__ int64_t count() const { return outer * inner; }
 };
 
+/* mean = sum(x) / n,  var = sum((x - mean)^2) / n, in two passes: the one-pass formula cancels */
 template <class T> __global__ void stats_channel(float *mean, float *var, const T *x, layout l)
 {
     float m = 0, v = 0;
@@ -25,49 +30,31 @@ template <class T> __global__ void stats_channel(float *mean, float *var, const 
 }
 
 template <class T>
-static void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer,
-                            int64_t channels, int64_t inner)
+void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer,
+                     int64_t channels, int64_t inner)
 {
     launch(s, "batchnorm_stats", stats_channel<T>, dim3((unsigned)channels), THREADS, 0,
            (float *)mean, (float *)var, (const T *)x, layout{outer, channels, inner});
 }
 
 /* y = gain * (x - mean) / sqrt(var + eps) + bias */
-template <class T> struct normalise {
-    static constexpr int wide = 1;
-    T *y;
-    const T *x, *gain, *bias;
-    const float *mean, *var;
-    int64_t channels, inner;
-    float eps;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        int64_t ch = i / inner % channels;
-        float scale = (gain ? to_float(gain[ch]) : 1) / sqrtf(var[ch] + eps);
-        y[i] = from_float<T>((to_float(x[i]) - mean[ch]) * scale + (bias ? to_float(bias[ch]) : 0));
-    }
-};
-
 template <class T>
-static void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean, const fv_stat *var,
-                      const void *gain, const void *bias, int64_t outer, int64_t channels,
-                      int64_t inner, float eps)
+void batchnorm(fv_stream *s, void *y, const void *x, const fv_stat *mean_, const fv_stat *var_,
+               const void *gain, const void *bias, int64_t outer, int64_t channels, int64_t inner,
+               float eps)
 {
-    normalise<T> f = {(T *)y,
-                      (const T *)x,
-                      (const T *)gain,
-                      (const T *)bias,
-                      (const float *)mean,
-                      (const float *)var,
-                      channels,
-                      inner,
-                      eps};
-    each(s, "batchnorm", outer * channels * inner, false, f);
+    const float *mean = (const float *)mean_, *var = (const float *)var_;
+    each(s, "batchnorm", outer * channels * inner, [=] __device__(int64_t i) {
+        int64_t ch = i / inner % channels;
+        float scale = (gain ? to_float(((const T *)gain)[ch]) : 1) / sqrtf(var[ch] + eps),
+              shift = bias ? to_float(((const T *)bias)[ch]) : 0;
+        ((T *)y)[i] = from_float<T>((to_float(((const T *)x)[i]) - mean[ch]) * scale + shift);
+    });
 }
 
-/* With n = (x - mean) * rstd, and sums over a channel:  dgain = sum(dy * n), dbias = sum(dy),
- * dx = gain * rstd * (dy - mean(dy) - n * mean(dy * n)); the means drop out when the statistics are
- * constants. */
+/* Gradient of y = gain * n + bias, n = (x - mean) * rstd, sums over a channel:
+ *   dgain = sum(dy * n),  dbias = sum(dy),  dx = gain * rstd * (dy - mean(dy) - n * mean(dy * n));
+ * batch false: the statistics were running averages, constants, and the two means drop out. */
 template <class T>
 __global__ void bwd_channel(sink<T> dx, sink<T> dgain, sink<T> dbias, const T *dy, const T *x,
                             const float *mean, const float *var, const T *gain, layout l, float eps,
@@ -95,14 +82,15 @@ __global__ void bwd_channel(sink<T> dx, sink<T> dgain, sink<T> dbias, const T *d
 }
 
 template <class T>
-static void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
-                          const void *x, const fv_stat *mean, const fv_stat *var, const void *gain,
-                          int64_t outer, int64_t channels, int64_t inner, float eps, bool batch)
+void batchnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
+                   const void *x, const fv_stat *mean, const fv_stat *var, const void *gain,
+                   int64_t outer, int64_t channels, int64_t inner, float eps, bool batch)
 {
     launch(s, "batchnorm_bwd", bwd_channel<T>, dim3((unsigned)channels), THREADS, 0, to<T>(dx),
            to<T>(dgain), to<T>(dbias), (const T *)dy, (const T *)x, (const float *)mean,
            (const float *)var, (const T *)gain, layout{outer, channels, inner}, eps, batch);
 }
+} // namespace
 
 template <class T> void fv_cuda_batchnorm(fv_kernels *k)
 {

@@ -1,5 +1,12 @@
-/* binary.cu - y = a op b with broadcasting, and both gradients. */
+/* binary.cu - y = a op b with broadcasting, and both gradients.
+ *
+ * Three access patterns, fastest first: flat (no broadcasting), a strided walk in 16-byte vectors,
+ * a strided walk by elements.  In the backward an operand that was broadcast sums the gradients of
+ * every element that read it, one thread or block per operand element: a gather, not atomics. */
 #include "backend/cuda/device/cuda.h"
+
+namespace
+{
 
 __device__ inline float value(fv_binary_op op, float a, float b)
 {
@@ -13,7 +20,7 @@ __device__ inline float value(fv_binary_op op, float a, float b)
     }
 }
 
-/* dy / da, or with of_a false dy / db */
+/* dy/da, or dy/db if !of_a; at a tie of max half each */
 __device__ inline float binary_grad(fv_binary_op op, bool of_a, float a, float b)
 {
     switch (op) {
@@ -28,93 +35,49 @@ __device__ inline float binary_grad(fv_binary_op op, bool of_a, float a, float b
 
 /* ---- forward ---- */
 
-template <class T> struct flat {
-    static constexpr int wide = 16 / sizeof(T);
-    fv_binary_op op;
-    T *y;
-    const T *a, *b;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float u[V], v[V];
-        load(u, a, i);
-        load(v, b, i);
-#pragma unroll
-        for (int j = 0; j < V; j++) u[j] = value(op, u[j], v[j]);
-        store(y, i, u);
-    }
-};
+bool is_flat(const fv_walk *w) { return w->n == 1 && w->y[0] == 1 && w->a[0] == 1 && w->b[0] == 1; }
 
-template <class T> struct walked {
-    static constexpr int wide = 1;
-    fv_binary_op op;
-    T *y;
-    const T *a, *b;
-    fv_walk w;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        offsets o = locate(w, i);
-        y[o.y] = from_float<T>(value(op, to_float(a[o.a]), to_float(b[o.b])));
-    }
-};
-
-/* As walked, V neighbours at a time; strides are in packs of V. */
-template <class T> struct walked_packs {
-    static constexpr int wide = 1, packed = 16 / sizeof(T);
-    fv_binary_op op;
-    T *y;
-    const T *a, *b;
-    fv_walk w;
-    template <int> __device__ void at(int64_t i) const
-    {
-        offsets o = locate(w, i);
-        float u[packed], v[packed];
-        load(u, a, o.a * packed);
-        load(v, b, o.b * packed);
-#pragma unroll
-        for (int j = 0; j < packed; j++) u[j] = value(op, u[j], v[j]);
-        store(y, o.y * packed, u);
-    }
-};
-
-/* The walk in packs of `by` elements; false if one would be torn. */
-static bool in_packs(fv_walk *w, int64_t by)
+/* y = a op b over V consecutive elements of each. */
+template <int V, class T>
+__device__ inline void binary_at(fv_binary_op op, T *y, const T *a, const T *b, offsets o)
 {
-    int last = w->n - 1;
-    if (last < 0 || w->y[last] != 1 || w->a[last] != 1 || w->b[last] != 1 || w->shape[last] % by)
-        return false;
-    for (int i = 0; i < last; i++) {
-        if (w->y[i] % by || w->a[i] % by || w->b[i] % by) return false;
-        w->y[i] /= by, w->a[i] /= by, w->b[i] /= by;
-    }
-    w->shape[last] /= by;
-    return true;
-}
-
-static bool is_flat(const fv_walk *w)
-{
-    return w->n == 1 && w->y[0] == 1 && w->a[0] == 1 && w->b[0] == 1;
+    float u[V], v[V];
+    load(u, a, o.a);
+    load(v, b, o.b);
+    for (int j = 0; j < V; j++) u[j] = value(op, u[j], v[j]);
+    store(y, o.y, u);
 }
 
 template <class T>
-static void binary(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b,
-                   const fv_walk *w)
+void binary(fv_stream *s, fv_binary_op op, void *y_, const void *a_, const void *b_,
+            const fv_walk *walk)
 {
-    fv_walk packs = *w;
-    if (is_flat(w))
-        each(s, "binary", w->shape[0], aligned(y, a, b),
-             flat<T>{op, (T *)y, (const T *)a, (const T *)b});
-    else if (aligned(y, a, b) && in_packs(&packs, walked_packs<T>::packed))
-        each(s, "binary", walk_len(packs), false,
-             walked_packs<T>{op, (T *)y, (const T *)a, (const T *)b, packs});
-    else
-        each(s, "binary", walk_len(*w), false,
-             walked<T>{op, (T *)y, (const T *)a, (const T *)b, *w});
+    constexpr int V = vec<T>;
+    T *y = (T *)y_;
+    const T *a = (const T *)a_, *b = (const T *)b_;
+    fv_walk w = *walk;
+    if (is_flat(&w)) {
+        each_vec<V>(s, "binary", w.shape[0], aligned(y, a, b), [=] __device__(auto n, int64_t i) {
+            binary_at<decltype(n)::value>(op, y, a, b, {i, i, i});
+        });
+    } else if (aligned(y, a, b) && walk_vectorise(&w, V, true)) {
+        each(s, "binary", walk_len(w), [=] __device__(int64_t i) {
+            offsets o = locate(w, i);
+            binary_at<V>(op, y, a, b, {o.y * V, o.a * V, o.b * V});
+        });
+    } else {
+        w = *walk;
+        each(s, "binary", walk_len(w),
+             [=] __device__(int64_t i) { binary_at<1>(op, y, a, b, locate(w, i)); });
+    }
 }
 
-/* ---- backward: an operand's element collects from every place that read it ---- */
+/* ---- backward ---- */
+
+/* g[i] = sum over the broadcast axes of dy * dy/d(operand): `kept` walks the operand's own axes,
+ * `summed` the ones it was broadcast along. */
 
 template <class T> struct one_side {
-    static constexpr int wide = 1;
     fv_binary_op op;
     bool of_a;
     sink<T> g;
@@ -128,7 +91,7 @@ template <class T> struct one_side {
         return binary_grad(op, of_a, to_float(a[o.a + t.a]), to_float(b[o.b + t.b])) *
                to_float(dy[o.y + t.y]);
     }
-    template <int V> __device__ void at(int64_t i) const
+    __device__ void operator()(int64_t i) const
     {
         offsets o = locate(kept, i);
         float sum = 0;
@@ -137,7 +100,7 @@ template <class T> struct one_side {
     }
 };
 
-/* A block for each element, where few elements collect much. */
+/* One block per operand element, for long sums of few elements. */
 template <class T> __global__ void one_side_block(one_side<T> f)
 {
     offsets o = locate(f.kept, blockIdx.x);
@@ -147,57 +110,40 @@ template <class T> __global__ void one_side_block(one_side<T> f)
     if (threadIdx.x == 0) sink_put(f.g, f.of_a ? o.a : o.b, sum);
 }
 
-/* A sum whose operand is repeated along the first axis: what every place of it reads is dense. */
-template <class T> struct over_first {
-    static constexpr int wide = 16 / sizeof(T);
-    sink<T> g;
-    const T *dy;
-    int64_t n, step;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float sum[V] = {}, v[V];
-#pragma unroll 4
-        for (int64_t k = 0; k < n; k++) {
-            load(v, dy, k * step + i);
-#pragma unroll
-            for (int j = 0; j < V; j++) sum[j] += v[j];
-        }
-        sink_store(g, i, sum);
-    }
-};
-
-template <class T> struct flat_bwd {
-    static constexpr int wide = 16 / sizeof(T);
-    fv_binary_op op;
-    bool of_a;
-    sink<T> g;
-    const T *dy, *a, *b;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float d[V], u[V], v[V];
-        load(d, dy, i);
-        load(u, a, i);
-        load(v, b, i);
-#pragma unroll
-        for (int j = 0; j < V; j++) d[j] *= binary_grad(op, of_a, u[j], v[j]);
-        sink_store(g, i, d);
-    }
-};
-
 template <class T>
-static void side(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *dy, const T *a,
-                 const T *b, const fv_walk *w)
+void operand_grad(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *dy, const T *a,
+                  const T *b, const fv_walk *w)
 {
     if (!g.data) return;
+    sink<T> to_g = to<T>(g);
     if (is_flat(w)) {
-        each(s, "binary_bwd", w->shape[0], aligned(g.data, dy, a, b),
-             flat_bwd<T>{op, of_a, to<T>(g), dy, a, b});
+        bool wide = aligned(g.data, dy, a, b);
+        each_vec<vec<T>>(s, "binary_bwd", w->shape[0], wide, [=] __device__(auto n, int64_t i) {
+            constexpr int V = decltype(n)::value;
+            float d[V], u[V], v[V];
+            load(d, dy, i);
+            load(u, a, i);
+            load(v, b, i);
+            for (int j = 0; j < V; j++) d[j] *= binary_grad(op, of_a, u[j], v[j]);
+            sink_store(to_g, i, d);
+        });
         return;
     }
     const int64_t *by = of_a ? w->a : w->b;
+    /* y = a + b, b broadcast along the first of two axes (a bias): column sums of dy, vectorised */
     if (op == FV_B_ADD && w->n == 2 && !by[0] && by[1] == 1 && w->y[1] == 1) {
-        bool wide = w->y[0] % over_first<T>::wide == 0 && aligned(g.data, dy);
-        each(s, "binary_bwd", w->shape[1], wide, over_first<T>{to<T>(g), dy, w->shape[0], w->y[0]});
+        int64_t rows = w->shape[0], step = w->y[0];
+        bool wide = step % vec<T> == 0 && aligned(g.data, dy);
+        each_vec<vec<T>>(s, "binary_bwd", w->shape[1], wide, [=] __device__(auto n, int64_t i) {
+            constexpr int V = decltype(n)::value;
+            float sum[V] = {}, v[V];
+#pragma unroll 4
+            for (int64_t k = 0; k < rows; k++) {
+                load(v, dy, k * step + i);
+                for (int j = 0; j < V; j++) sum[j] += v[j];
+            }
+            sink_store(to_g, i, sum);
+        });
         return;
     }
     one_side<T> f{op, of_a, to<T>(g), dy, a, b, {}, {}, 1};
@@ -214,16 +160,17 @@ static void side(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *d
     if (f.n_summed >= 256 && kept <= 65536)
         launch(s, "binary_bwd", one_side_block<T>, dim3((unsigned)kept), THREADS, 0, f);
     else
-        each(s, "binary_bwd", kept, false, f);
+        each(s, "binary_bwd", kept, f);
 }
 
 template <class T>
-static void binary_bwd(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy,
-                       const void *a, const void *b, const fv_walk *w)
+void binary_bwd(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy,
+                const void *a, const void *b, const fv_walk *w)
 {
-    side(s, op, true, da, (const T *)dy, (const T *)a, (const T *)b, w);
-    side(s, op, false, db, (const T *)dy, (const T *)a, (const T *)b, w);
+    operand_grad(s, op, true, da, (const T *)dy, (const T *)a, (const T *)b, w);
+    operand_grad(s, op, false, db, (const T *)dy, (const T *)a, (const T *)b, w);
 }
+} // namespace
 
 template <class T> void fv_cuda_binary(fv_kernels *k)
 {

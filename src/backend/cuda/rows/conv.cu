@@ -1,37 +1,34 @@
-/* conv.cu - images unfolded into the columns of a matrix product and back, and bilinear resizing.
- * Ways back collect: a thread goes through all that was taken from its pixel, in a fixed order. */
+/* conv.cu - im2col, col2im and bilinear resizing.
+ *
+ * Backward passes gather: one thread per input pixel sums, in a fixed order, every output that read
+ * it.  A scatter would need atomics and lose determinism. */
 #include "backend/cuda/device/cuda.h"
 
-/* Order: image, channel, kernel row, kernel column, output row, output column. */
-template <class T> struct unfold {
-    static constexpr int wide = 1;
-    T *col;
-    const T *x;
-    fv_conv_geom g;
-    template <int V> __device__ void at(int64_t e) const
-    {
+namespace
+{
+
+/* col (batch,channels,kh,kw,oh,ow), the layout a matrix product with the weights reads. */
+template <class T> void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *geom)
+{
+    fv_conv_geom g = *geom;
+    int64_t n = g.batch * g.channels * g.kh * g.kw * g.oh * g.ow;
+    each(s, "im2col", n, [=] __device__(int64_t e) {
         int64_t q = e % g.ow, p = e / g.ow % g.oh, k = e / g.ow / g.oh, kc = k % g.kw,
                 kr = k / g.kw % g.kh, plane = k / g.kw / g.kh;
         int64_t r = p * g.sh - g.ph + kr * g.dh, c = q * g.sw - g.pw + kc * g.dw;
         bool inside = r >= 0 && r < g.h && c >= 0 && c < g.w;
-        col[e] = inside ? x[(plane * g.h + r) * g.w + c] : from_float<T>(0);
-    }
-};
-
-template <class T> static void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
-{
-    each(s, "im2col", g->batch * g->channels * g->kh * g->kw * g->oh * g->ow, false,
-         unfold<T>{(T *)col, (const T *)x, *g});
+        ((T *)col)[e] = inside ? ((const T *)x)[(plane * g.h + r) * g.w + c] : from_float<T>(0);
+    });
 }
 
 /* x[r,c] = the sum of every column element that im2col takes from it */
-template <class T> struct fold {
-    static constexpr int wide = 1;
-    sink<T> x;
-    const T *col;
-    fv_conv_geom g;
-    template <int V> __device__ void at(int64_t e) const
-    {
+template <class T> void col2im(fv_stream *s, fv_sink x, const void *col_, const fv_conv_geom *geom)
+{
+    fv_conv_geom g = *geom;
+    sink<T> to_x = to<T>(x);
+    const T *col = (const T *)col_;
+    if (!x.data) return;
+    each(s, "col2im", g.batch * g.channels * g.h * g.w, [=] __device__(int64_t e) {
         int64_t c = e % g.w, r = e / g.w % g.h, plane = e / g.w / g.h;
         float sum = 0;
         for (int64_t kr = 0; kr < g.kh; kr++)
@@ -42,22 +39,14 @@ template <class T> struct fold {
                 sum += to_float(
                     col[(((plane * g.kh + kr) * g.kw + kc) * g.oh + p / g.sh) * g.ow + q / g.sw]);
             }
-        sink_put(x, e, sum);
-    }
-};
-
-template <class T>
-static void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g)
-{
-    if (x.data)
-        each(s, "col2im", g->batch * g->channels * g->h * g->w, false,
-             fold<T>{to<T>(x), (const T *)col, *g});
+        sink_put(to_x, e, sum);
+    });
 }
 
 /* ---- bilinear ---- */
 
-/* Output place o of `out` lies between low and high of `in`, at `part` of the way: pixel centres
- * are aligned, and what would lie before the first centre is the first pixel. */
+/* Output pixel o lies between input pixels low and high, at fraction `part` (half-pixel centres,
+ * clamped at the border; PyTorch's align_corners = false). */
 struct between {
     int64_t low, high;
     float part;
@@ -72,80 +61,60 @@ __device__ inline between find(int64_t o, int64_t in, int64_t out)
     return {low, low + 1 < in ? low + 1 : low, at - (float)low};
 }
 
-/* How much of place o comes from pixel i. */
+/* The weight of input pixel i in output pixel o. */
 __device__ inline float share(int64_t i, int64_t o, int64_t in, int64_t out)
 {
     between b = find(o, in, out);
     return (b.low == i ? 1 - b.part : 0) + (b.high == i ? b.part : 0);
 }
 
-struct sizes {
-    int64_t h, w, oh, ow;
-};
-
-template <class T> struct resize {
-    static constexpr int wide = 1;
-    T *y;
-    const T *x;
-    sizes n;
-    template <int V> __device__ void at(int64_t e) const
-    {
-        int64_t q = e % n.ow, p = e / n.ow % n.oh, plane = e / n.ow / n.oh;
-        between r = find(p, n.h, n.oh), c = find(q, n.w, n.ow);
-        const T *upper = x + (plane * n.h + r.low) * n.w, *lower = x + (plane * n.h + r.high) * n.w;
-        float a = to_float(upper[c.low]) * (1 - c.part) + to_float(upper[c.high]) * c.part;
-        float b = to_float(lower[c.low]) * (1 - c.part) + to_float(lower[c.high]) * c.part;
-        y[e] = from_float<T>(a * (1 - r.part) + b * r.part);
-    }
-};
-
-/* Places that can touch pixel i: their centres lie less than one pixel away; one more on either
- * side for rounding. */
-__device__ inline int64_t first_place(int64_t i, int64_t in, int64_t out)
+/* Range of output pixels that may read input pixel i: centres less than one pixel away, plus one on
+ * either side for rounding. */
+__device__ inline int64_t first_output(int64_t i, int64_t in, int64_t out)
 {
     int64_t o = (int64_t)floorf(((float)i - 0.5f) * (float)out / (float)in - 0.5f) - 1;
     return i == 0 || o < 0 ? 0 : o;
 }
-__device__ inline int64_t last_place(int64_t i, int64_t in, int64_t out)
+__device__ inline int64_t last_output(int64_t i, int64_t in, int64_t out)
 {
     int64_t o = (int64_t)ceilf(((float)i + 1.5f) * (float)out / (float)in - 0.5f) + 1;
     return i == in - 1 || o > out - 1 ? out - 1 : o;
 }
 
-template <class T> struct resize_bwd {
-    static constexpr int wide = 1;
-    sink<T> dx;
-    const T *dy;
-    sizes n;
-    template <int V> __device__ void at(int64_t e) const
-    {
-        int64_t c = e % n.w, r = e / n.w % n.h, plane = e / n.w / n.h;
+template <class T>
+void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w,
+              int64_t oh, int64_t ow)
+{
+    each(s, "bilinear", planes * oh * ow, [=] __device__(int64_t e) {
+        int64_t q = e % ow, p = e / ow % oh, plane = e / ow / oh;
+        between r = find(p, h, oh), c = find(q, w, ow);
+        const T *upper = (const T *)x + (plane * h + r.low) * w,
+                *lower = (const T *)x + (plane * h + r.high) * w;
+        float a = to_float(upper[c.low]) * (1 - c.part) + to_float(upper[c.high]) * c.part;
+        float b = to_float(lower[c.low]) * (1 - c.part) + to_float(lower[c.high]) * c.part;
+        ((T *)y)[e] = from_float<T>(a * (1 - r.part) + b * r.part);
+    });
+}
+
+template <class T>
+void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int64_t h, int64_t w,
+                  int64_t oh, int64_t ow)
+{
+    sink<T> to_dx = to<T>(dx);
+    if (!dx.data) return;
+    each(s, "bilinear_bwd", planes * h * w, [=] __device__(int64_t e) {
+        int64_t c = e % w, r = e / w % h, plane = e / w / h;
         float sum = 0;
-        for (int64_t p = first_place(r, n.h, n.oh); p <= last_place(r, n.h, n.oh); p++) {
-            float rows = share(r, p, n.h, n.oh);
-            for (int64_t q = first_place(c, n.w, n.ow); rows != 0 && q <= last_place(c, n.w, n.ow);
-                 q++)
-                sum += rows * share(c, q, n.w, n.ow) * to_float(dy[(plane * n.oh + p) * n.ow + q]);
+        for (int64_t p = first_output(r, h, oh); p <= last_output(r, h, oh); p++) {
+            const T *row = (const T *)dy + (plane * oh + p) * ow;
+            float by_row = share(r, p, h, oh);
+            for (int64_t q = first_output(c, w, ow); by_row != 0 && q <= last_output(c, w, ow); q++)
+                sum += by_row * share(c, q, w, ow) * to_float(row[q]);
         }
-        sink_put(dx, e, sum);
-    }
-};
-
-template <class T>
-static void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w,
-                     int64_t oh, int64_t ow)
-{
-    each(s, "bilinear", planes * oh * ow, false, resize<T>{(T *)y, (const T *)x, {h, w, oh, ow}});
+        sink_put(to_dx, e, sum);
+    });
 }
-
-template <class T>
-static void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int64_t h,
-                         int64_t w, int64_t oh, int64_t ow)
-{
-    if (dx.data)
-        each(s, "bilinear_bwd", planes * h * w, false,
-             resize_bwd<T>{to<T>(dx), (const T *)dy, {h, w, oh, ow}});
-}
+} // namespace
 
 template <class T> void fv_cuda_conv(fv_kernels *k)
 {

@@ -1,76 +1,39 @@
-/* copy.cu - moving numbers: strided copies, filling, and between float dtypes. */
+/* copy.cu - strided copies, fills and dtype conversion. */
 #include "backend/cuda/device/cuda.h"
 
-/* ---- y[w.y] (+)= x[w.a] ---- */
-
-template <class T> struct strided {
-    static constexpr int wide = 1;
-    sink<T> y;
-    const T *x;
-    fv_walk w;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        offsets o = locate(w, i);
-        sink_put(y, o.y, to_float(x[o.a]));
-    }
-};
-
-/* Whole packs of 16 bytes, where the last axis of both is dense; strides are in packs. */
-struct dense {
-    static constexpr int wide = 1;
-    uint4 *y;
-    const uint4 *x;
-    fv_walk w;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        offsets o = locate(w, i);
-        y[o.y] = x[o.a];
-    }
-};
-
-/* The walk in packs of `by` elements; false if some stride or length is no multiple. */
-static bool in_packs(fv_walk *w, int64_t by)
+namespace
 {
-    int last = w->n - 1;
-    if (last < 0 || w->y[last] != 1 || w->a[last] != 1 || w->shape[last] % by) return false;
-    for (int i = 0; i < last; i++) {
-        if (w->y[i] % by || w->a[i] % by) return false;
-        w->y[i] /= by;
-        w->a[i] /= by;
-    }
-    w->shape[last] /= by;
-    return true;
-}
 
-template <class T> static void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
+/* y[w.y] (+)= x[w.a]: in 16-byte vectors where the last axis of both is contiguous */
+template <class T> void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *walk)
 {
+    fv_walk w = *walk;
     if (!y.data) return;
-    fv_walk packs = *w;
     if (!y.add && y.dtype == kind<T>::dtype && aligned(y.data, x) &&
-        in_packs(&packs, 16 / sizeof(T)))
-        each(s, "copy", walk_len(packs), false, dense{(uint4 *)y.data, (const uint4 *)x, packs});
-    else
-        each(s, "copy", walk_len(*w), false, strided<T>{to<T>(y), (const T *)x, *w});
+        walk_vectorise(&w, vec<T>, false)) { /* w is in 16-byte vectors now */
+        each(s, "copy", walk_len(w), [=] __device__(int64_t i) {
+            offsets o = locate(w, i);
+            ((uint4 *)y.data)[o.y] = ((const uint4 *)x)[o.a];
+        });
+        return;
+    }
+    sink<T> to_y = to<T>(y);
+    w = *walk;
+    each(s, "copy", walk_len(w), [=] __device__(int64_t i) {
+        offsets o = locate(w, i);
+        sink_put(to_y, o.y, to_float(((const T *)x)[o.a]));
+    });
 }
 
-/* ---- one value everywhere ---- */
+/* ---- fill ---- */
 
-template <class T> struct same {
-    static constexpr int wide = 16 / sizeof(T);
-    T *y;
-    float value;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float v[V];
-#pragma unroll
-        for (int j = 0; j < V; j++) v[j] = value;
-        store(y, i, v);
-    }
-};
-
-template <class T> static void fill(fv_stream *s, void *y, float value, int64_t n)
+template <class T> void fill(fv_stream *s, void *y, float value, int64_t n)
 {
-    each(s, "fill", n, aligned(y), same<T>{(T *)y, value});
+    each_vec<vec<T>>(s, "fill", n, aligned(y), [=] __device__(auto w, int64_t i) {
+        float v[decltype(w)::value];
+        for (float &e : v) e = value;
+        store((T *)y, i, v);
+    });
 }
 
 /* ---- conversion ---- */
@@ -80,41 +43,41 @@ template <> __device__ inline double narrow<double>(double v) { return v; }
 __device__ inline double widen(double v) { return v; }
 template <class E> __device__ inline double widen(E v) { return (double)to_float(v); }
 
-/* In f64 only where one side is f64: all other pairs meet in f32 exactly. */
-template <class E, class T> struct convert {
-    static constexpr int wide = 4;
-    E *y;
-    const T *x;
-    bool add;
-    template <int V> __device__ void at(int64_t i) const
-    {
+template <class E, class T> __device__ inline E cast_add(T x, E y, bool add)
+{
+    if constexpr (sizeof(E) == 8 || sizeof(T) == 8)
+        return narrow<E>(widen(x) + (add ? widen(y) : 0.0));
+    else
+        return from_float<E>(add ? to_float(x) + to_float(y) : to_float(x));
+}
+
+/* y (+)= x.  Via f64 only where a side is f64; every other pair converts through f32 exactly. */
+template <class E, class T> void convert(fv_stream *s, fv_sink to, const void *from, int64_t n)
+{
+    E *y = (E *)to.data;
+    const T *x = (const T *)from;
+    bool add = to.add;
+    each_vec<4>(s, "cast", n, aligned(y, x), [=] __device__(auto w, int64_t i) {
+        constexpr int V = decltype(w)::value;
         pack<T, V> in = *(const pack<T, V> *)(x + i);
         pack<E, V> out;
         if (add) out = *(const pack<E, V> *)(y + i);
-#pragma unroll
-        for (int j = 0; j < V; j++) {
-            if constexpr (sizeof(E) == 8 || sizeof(T) == 8)
-                out.v[j] = narrow<E>(widen(in.v[j]) + (add ? widen(out.v[j]) : 0.0));
-            else
-                out.v[j] = from_float<E>(add ? to_float(in.v[j]) + to_float(out.v[j])
-                                             : to_float(in.v[j]));
-        }
+        for (int j = 0; j < V; j++) out.v[j] = cast_add<E>(in.v[j], add ? out.v[j] : E(), add);
         *(pack<E, V> *)(y + i) = out;
-    }
-};
+    });
+}
 
-template <class T> static void cast(fv_stream *s, fv_sink y, const void *x, int64_t n)
+template <class T> void cast(fv_stream *s, fv_sink y, const void *x, int64_t n)
 {
     if (!y.data) return;
-    bool can = aligned(y.data, x);
-    const T *in = (const T *)x;
     switch (y.dtype) {
-    case FV_F64: each(s, "cast", n, can, convert<double, T>{(double *)y.data, in, y.add}); break;
-    case FV_BF16: each(s, "cast", n, can, convert<bf16, T>{(bf16 *)y.data, in, y.add}); break;
-    case FV_F16: each(s, "cast", n, can, convert<f16, T>{(f16 *)y.data, in, y.add}); break;
-    default: each(s, "cast", n, can, convert<float, T>{(float *)y.data, in, y.add}); break;
+    case FV_F64: convert<double, T>(s, y, x, n); break;
+    case FV_BF16: convert<bf16, T>(s, y, x, n); break;
+    case FV_F16: convert<f16, T>(s, y, x, n); break;
+    default: convert<float, T>(s, y, x, n); break;
     }
 }
+} // namespace
 
 template <class T> void fv_cuda_copy(fv_kernels *k)
 {

@@ -1,9 +1,11 @@
-/* embed.cu - what enters the layers: rows of up to three tables, their sum and (of an encoder) its
- * norm in one pass.
+/* embed.cu - y = layernorm(table0[id0] + table1[id1] + table2[id2]), or the sum alone, in one pass.
  *
- * For a norm a warp has a row.  Sums are rounded as they would be stored between operations, so the
- * bits are those of gather, add, add and layernorm. */
+ * With the norm, a warp holds a row in registers.  Partial sums are rounded to T as if each were
+ * stored, so the result has the bits of gather, add, add and layernorm. */
 #include "norm_warp.h"
+
+namespace
+{
 
 template <class T, int P>
 __global__ void __launch_bounds__(32 * NORM_WARPS)
@@ -28,7 +30,6 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
         for (int p = 0; p < P; p++) {
             float x[V];
             load(x, (const T *)a.of[i].table, id * a.cols + (p * 32 + lane) * V);
-#pragma unroll
             for (int j = 0; j < V; j++)
                 v[p][j] = i ? to_float(from_float<T>(v[p][j] + x[j])) : x[j];
         }
@@ -36,19 +37,11 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     norm_held(v, n, r);
 }
 
-template <class T, int P>
-static void embed_as(fv_stream *s, const norm_args<T> &n, const fv_embed &a)
-{
-    launch_pdl(s, "embed", true, embed_by_warp<T, P>, dim3((unsigned)ceil_div(a.rows, NORM_WARPS)),
-               32 * NORM_WARPS, 0, n, a, faults_of(s) + FAULT_GATHER);
-}
-
-/* V neighbours of row r of the sum from column c on, rounded as if every sum were stored. */
+/* Columns c .. c+V-1 of row r of the sum. */
 template <class T, int V>
 __device__ inline void rows_sum(float (&sum)[V], const fv_embed &a, int64_t r, int64_t c,
                                 fault *bad)
 {
-#pragma unroll
     for (int j = 0; j < V; j++) sum[j] = 0;
 #pragma unroll
     for (int i = 0; i < 3; i++) {
@@ -60,32 +53,24 @@ __device__ inline void rows_sum(float (&sum)[V], const fv_embed &a, int64_t r, i
             continue;
         }
         load(x, (const T *)a.of[i].table, id * a.cols + c);
-#pragma unroll
         for (int j = 0; j < V; j++) sum[j] = i ? to_float(from_float<T>(sum[j] + x[j])) : x[j];
     }
 }
 
-/* Elements i .. i+V-1 of the sum itself. */
-template <class T> struct sum_of_rows {
-    static constexpr int wide = 16 / sizeof(T);
-    fv_embed a;
-    fault *bad;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        float sum[V];
+/* The sum without a norm. */
+template <class T> void embed_bare(fv_stream *s, const fv_embed &e)
+{
+    fv_embed a = e;
+    fault *bad = faults_of(s) + FAULT_GATHER;
+    bool wide = a.cols % vec<T> == 0 && aligned(a.y, a.of[0].table, a.of[1].table, a.of[2].table);
+    each_vec<vec<T>>(s, "embed", a.rows * a.cols, wide, [=] __device__(auto w, int64_t i) {
+        float sum[decltype(w)::value];
         rows_sum<T>(sum, a, i / a.cols, i % a.cols, bad);
         store((T *)a.y, i, sum);
-    }
-};
-
-template <class T> static void embed_bare(fv_stream *s, const fv_embed &a)
-{
-    bool wide = a.cols % (16 / (int64_t)sizeof(T)) == 0 &&
-                aligned(a.y, a.of[0].table, a.of[1].table, a.of[2].table);
-    each(s, "embed", a.rows * a.cols, wide, sum_of_rows<T>{a, faults_of(s) + FAULT_GATHER});
+    });
 }
 
-template <class T> static bool embed(fv_stream *s, const fv_embed *a)
+template <class T> bool embed(fv_stream *s, const fv_embed *a)
 {
     if (a->eps < 0) {
         embed_bare<T>(s, *a);
@@ -94,23 +79,20 @@ template <class T> static bool embed(fv_stream *s, const fv_embed *a)
     int packs = packs_of<T>(a->cols);
     if (!packs || !aligned(a->y, a->of[0].table, a->of[1].table, a->of[2].table, a->gain, a->bias))
         return false;
-    float *stats =
-        alloc_scratch<float>(s, 2 * a->rows); /* which a norm leaves, and nobody reads here */
+    float *stats = alloc_scratch<float>(s, 2 * a->rows); /* mean and rstd, unused in inference */
     if (!stats) return true;
     norm_args<T> n = {};
     n.y = (T *)a->y, n.gain = (const T *)a->gain, n.bias = (const T *)a->bias;
     n.mean = stats, n.rstd = stats + a->rows;
     n.cols = a->cols, n.eps = a->eps;
-    switch (packs) {
-    case 1: embed_as<T, 1>(s, n, *a); break;
-    case 2: embed_as<T, 2>(s, n, *a); break;
-    case 3: embed_as<T, 3>(s, n, *a); break;
-    case 4: embed_as<T, 4>(s, n, *a); break;
-    default:
-        if constexpr (sizeof(T) == 4) embed_as<T, 6>(s, n, *a);
-    }
+    with_packs<T>(packs, [&](auto p) {
+        launch_pdl(s, "embed", true, embed_by_warp<T, decltype(p)::value>,
+                   dim3((unsigned)ceil_div(a->rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, *a,
+                   faults_of(s) + FAULT_GATHER);
+    });
     return true;
 }
+} // namespace
 
 template <class T> void fv_cuda_embed(fv_kernels *k) { k->embed = embed<T>; }
 FOR_ALL_DTYPES(fv_cuda_embed)

@@ -1,45 +1,37 @@
-/* gather.cu - rows of a table by id, and the sum of rows back into the table.
+/* gather.cu - embedding lookup y[i] = table[ids[i]], and its gradient.
  *
- * Backward sorts the places by id (a stable sort, so places of one id stay in order); then one
- * block adds up the rows of each id and rounds once.  Atomic additions would save the sort and lose
- * the promise that a run repeats. */
+ * The backward sorts positions by id (a stable radix sort, so positions of one id stay in order);
+ * then one block per id sums its rows in f32 and rounds once.  Atomic additions would save the sort
+ * but lose determinism. */
 #include <cub/device/device_radix_sort.cuh>
 
 #include "backend/cuda/device/cuda.h"
 
+namespace
+{
+
 /* ---- y[i] = table[ids[i]] ---- */
 
-template <class T, class E> struct rows_by_id {
-    static constexpr int wide = 16 / sizeof(T);
-    T *y;
-    const E *table;
-    const int32_t *ids;
-    int64_t vocab, d;
-    fault *bad;
-    template <int V> __device__ void at(int64_t i) const
-    {
+template <class T, class E>
+void rows_from(fv_stream *s, void *y, const void *table, const int32_t *ids, int64_t n,
+               int64_t vocab, int64_t d)
+{
+    bool wide = d % vec<T> == 0 && aligned(y, table);
+    fault *bad = faults_of(s) + FAULT_GATHER;
+    each_vec<vec<T>>(s, "gather", n * d, wide, [=] __device__(auto w, int64_t i) {
         int64_t index = i / d, id = ids[index];
-        float v[V] = {};
+        float v[decltype(w)::value] = {};
         if (id >= 0 && id < vocab)
-            load(v, table, id * d + i % d);
+            load(v, (const E *)table, id * d + i % d);
         else if (i % d == 0)
             report_fault(bad, index, id, vocab);
-        store(y, i, v);
-    }
-};
-
-template <class T, class E>
-static void rows_from(fv_stream *s, void *y, const void *table, const int32_t *ids, int64_t n,
-                      int64_t vocab, int64_t d)
-{
-    bool wide = d % (16 / (int64_t)sizeof(T)) == 0 && aligned(y, table);
-    each(s, "gather", n * d, wide,
-         rows_by_id<T, E>{(T *)y, (const E *)table, ids, vocab, d, faults_of(s) + FAULT_GATHER});
+        store((T *)y, i, v);
+    });
 }
 
 template <class T>
-static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids,
-                   int64_t n, int64_t vocab, int64_t d)
+void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids, int64_t n,
+            int64_t vocab, int64_t d)
 {
     switch (tt) {
     case FV_F32: rows_from<T, float>(s, y, table, ids, n, vocab, d); break;
@@ -51,25 +43,8 @@ static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const 
 
 /* ---- dtable[ids[i]] += dy[i] ---- */
 
-/* Places that have no gradient get the key `vocab`, behind all others. */
-struct keys_of_places {
-    static constexpr int wide = 1;
-    int32_t *key, *index;
-    const int32_t *ids;
-    int64_t vocab;
-    int32_t skip;
-    fault *bad;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        int32_t id = ids[i];
-        bool inside = id >= 0 && id < vocab;
-        if (!inside) report_fault(bad, i, id, vocab);
-        key[i] = inside && id != skip ? id : (int32_t)vocab;
-        index[i] = (int32_t)i;
-    }
-};
-
-/* Block i adds up the run of equal keys that begins at i; all other blocks have nothing to do. */
+/* Block i sums the run of equal keys that starts at sorted position i; a block inside a run exits.
+ * Finding the runs first would cost another pass and a sync for their number. */
 template <class T, int V>
 __global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, const int32_t *index,
                            int64_t n, int64_t vocab, int64_t d)
@@ -81,31 +56,27 @@ __global__ void sum_of_run(sink<T> dtable, const T *dy, const int32_t *key, cons
     for (int64_t c = threadIdx.x * V; c < d; c += blockDim.x * V) {
         float sum[V] = {}, v[4][V];
         int64_t p = i;
-        for (; p + 4 <= end; p += 4) { /* four rows under way at once, added in order */
-#pragma unroll
+        for (; p + 4 <= end; p += 4) { /* four loads in flight, added in order */
             for (int u = 0; u < 4; u++) load(v[u], dy, index[p + u] * d + c);
-#pragma unroll
             for (int u = 0; u < 4; u++)
-#pragma unroll
                 for (int j = 0; j < V; j++) sum[j] += v[u][j];
         }
         for (; p < end; p++) {
             load(v[0], dy, index[p] * d + c);
-#pragma unroll
             for (int j = 0; j < V; j++) sum[j] += v[0][j];
         }
         sink_store(dtable, id * d + c, sum);
     }
 }
 
-/* The library tells some refusals by its answer alone. */
-static void unsorted(fv_stream *s, cudaError_t rc)
+/* cub reports some launch failures by its return code alone. */
+void fail_sort(fv_stream *s, cudaError_t rc)
 {
     device_of(s)->host.fail(s, FV_EDEVICE, "gather_bwd: the device refused to sort the ids: %s",
                             cudaGetErrorString(rc));
 }
 
-static int or_bits(int64_t n)
+int bit_width(int64_t n)
 {
     int bits = 1;
     while (n >> bits) bits++;
@@ -113,39 +84,45 @@ static int or_bits(int64_t n)
 }
 
 template <class T>
-static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n,
-                       int64_t vocab, int64_t d, int32_t skip)
+void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n,
+                int64_t vocab, int64_t d, int32_t skip)
 {
-    constexpr int V = 16 / sizeof(T);
     if (!dtable.data) return;
     size_t size = dtable.dtype == FV_F32 ? 4 : sizeof(T), temp = 0;
     if (!dtable.add) s->dev->backend->zero(s, dtable.data, (size_t)(vocab * d) * size);
     if (!n) return;
     int32_t *none = NULL;
-    cudaSetDevice(device_of(s)->number); /* whose size decides */
+    cudaSetDevice(device_of(s)->number); /* the temporary size depends on the device */
     cudaError_t rc = cub::DeviceRadixSort::SortPairs(NULL, temp, none, none, none, none, (int)n, 0,
-                                                     or_bits(vocab));
+                                                     bit_width(vocab));
     char *block = rc == cudaSuccess ? alloc_scratch<char>(s, (int64_t)temp + 256 +
                                                                  4 * n * (int64_t)sizeof(int32_t))
                                     : NULL;
-    if (rc != cudaSuccess) unsorted(s, rc);
+    if (rc != cudaSuccess) fail_sort(s, rc);
     if (!block) return;
     int32_t *key = (int32_t *)(block + (temp + 255) / 256 * 256), *index = key + n,
             *sorted = index + n, *order = sorted + n;
-    each(s, "gather_bwd", n, false,
-         keys_of_places{key, index, ids, vocab, skip, faults_of(s) + FAULT_GATHER_BWD});
+    fault *bad = faults_of(s) + FAULT_GATHER_BWD;
+    /* sort keys: the id, or `vocab` (last) for positions without a gradient */
+    each(s, "gather_bwd", n, [=] __device__(int64_t i) {
+        int32_t id = ids[i];
+        bool inside = id >= 0 && id < vocab;
+        if (!inside) report_fault(bad, i, id, vocab);
+        key[i] = inside && id != skip ? id : (int32_t)vocab;
+        index[i] = (int32_t)i;
+    });
     if (s->err.code) return;
     rc = cub::DeviceRadixSort::SortPairs(block, temp, key, sorted, index, order, (int)n, 0,
-                                         or_bits(vocab), stream_of(s));
+                                         bit_width(vocab), stream_of(s));
     fv_cuda_check_launch(s, "gather_bwd");
-    if (rc != cudaSuccess) unsorted(s, rc);
-    if (d % V == 0 && aligned(dtable.data, dy))
+    if (rc != cudaSuccess) fail_sort(s, rc);
+    with_width<T>(d % vec<T> == 0 && aligned(dtable.data, dy), [&](auto w) {
+        constexpr int V = decltype(w)::value;
         launch(s, "gather_bwd", sum_of_run<T, V>, dim3((unsigned)n), row_threads(d / V), 0,
                to<T>(dtable), (const T *)dy, sorted, order, n, vocab, d);
-    else
-        launch(s, "gather_bwd", sum_of_run<T, 1>, dim3((unsigned)n), row_threads(d), 0,
-               to<T>(dtable), (const T *)dy, sorted, order, n, vocab, d);
+    });
 }
+} // namespace
 
 template <class T> void fv_cuda_gather(fv_kernels *k)
 {

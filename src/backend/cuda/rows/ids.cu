@@ -1,31 +1,26 @@
-/* ids.cu - ids of tokens, rows of integers: moved along, counted, found.  A warp has a row where it
- * must be walked along. */
+/* ids.cu - integer kernels on token ids: shift by positions, position ids, index of the last token.
+ * Scans along a row take one warp per row and a ballot per 32 tokens. */
 #include "backend/cuda/device/cuda.h"
 
-#define WARPS 4 /* of a block */
+namespace
+{
 
-struct shifted {
-    static constexpr int wide = 1;
-    int32_t *y;
-    const int32_t *x;
-    int64_t cols, by;
-    int32_t edge, from, to;
-    template <int V> __device__ void at(int64_t i) const
-    {
+#define WARPS 4 /* per block */
+
+/* y[t] = x[t + by], or edge outside the row; then `from` is replaced by `to` */
+void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int64_t by,
+           int32_t edge, int32_t from, int32_t to)
+{
+    each(s, "shift", rows * cols, [=] __device__(int64_t i) {
         int64_t t = i % cols + by;
         int32_t v = t >= 0 && t < cols ? x[i + by] : edge;
         y[i] = v == from ? to : v;
-    }
-};
-
-static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
-                  int64_t by, int32_t edge, int32_t from, int32_t to)
-{
-    each(s, "shift", rows * cols, false, shifted{y, x, cols, by, edge, from, to});
+    });
 }
 
-__global__ static void count_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
-                                  int32_t first, int32_t skip)
+/* y[t] = first + the number of earlier tokens that are not `skip`; padding itself gets `skip` */
+__global__ void count_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t first,
+                           int32_t skip)
 {
     int lane = threadIdx.x % 32;
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
@@ -39,15 +34,16 @@ __global__ static void count_rows(int32_t *y, const int32_t *x, int64_t rows, in
     }
 }
 
-static void positions(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
-                      int32_t first, int32_t skip)
+void positions(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+               int32_t first, int32_t skip)
 {
-    launch(s, "count", count_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x, rows,
-           cols, first, skip);
+    launch(s, "positions", count_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x,
+           rows, cols, first, skip);
 }
 
-__global__ static void last_of_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
-                                    int32_t id, bool wanted)
+/* y[row] = index into x of the last token with (x == id) == wanted, or the row's first */
+__global__ void last_of_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
+                             bool wanted)
 {
     int lane = threadIdx.x % 32;
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, found = 0;
@@ -62,12 +58,13 @@ __global__ static void last_of_rows(int32_t *y, const int32_t *x, int64_t rows, 
     if (lane == 0) y[row] = (int32_t)(row * cols + found);
 }
 
-static void last_index(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
-                       int32_t id, bool wanted)
+void last_index(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
+                bool wanted)
 {
-    launch(s, "last", last_of_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y, x,
-           rows, cols, id, wanted);
+    launch(s, "last_index", last_of_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y,
+           x, rows, cols, id, wanted);
 }
+} // namespace
 
 template <class T> void fv_cuda_ids(fv_kernels *k)
 {

@@ -1,17 +1,19 @@
-/* norm.cu - layer norm and RMS norm over the last axis, with the residual sum in the same pass.
+/* norm.cu - LayerNorm and RMSNorm over the last axis, with the residual sum in the same pass.
  *
- * Both norms are one kernel, since RMS norm is layer norm with the mean left at 0.  Rows of usual
- * widths are held by a warp (norm_warp.h), others by a block in shared memory as f32, so memory is
- * read once.  The gradients of gain and bias are column sums over all rows: pieces first, then the
- * pieces in order. */
+ * RMSNorm is LayerNorm with the mean left at 0, so one set of kernels serves both.  Rows of common
+ * widths are held in a warp's registers (norm_warp.h), others as f32 in a block's shared memory;
+ * either way global memory is read once.  dgain and dbias are column sums over all rows: each block
+ * sums a fixed piece of rows, then the pieces are added in order. */
 #include "norm_warp.h"
 
-#define ROWS 32          /* of a piece */
-#define MAX_PIECES 65535 /* blocks along y */
+namespace
+{
+
+#define ROWS 32          /* per piece */
+#define MAX_PIECES 65535 /* gridDim.y limit */
 #define LANES 32
 
-/* The row that is normalised, in shared memory; where there is a residual it is rounded as it is
- * stored. */
+/* x, or x + a rounded to T as it is stored, into shared memory. */
 template <class T, int V> __device__ void fetch_row(float *row, const norm_args<T> &n, int64_t from)
 {
     for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V) {
@@ -19,11 +21,9 @@ template <class T, int V> __device__ void fetch_row(float *row, const norm_args<
         load(v, n.x, from + i);
         if (n.a) {
             load(r, n.a, from + i);
-#pragma unroll
             for (int j = 0; j < V; j++) v[j] = to_float(from_float<T>(v[j] + r[j]));
             if (n.sum != n.y) store(n.sum, from + i, v);
         }
-#pragma unroll
         for (int j = 0; j < V; j++) row[i + j] = v[j];
     }
 }
@@ -37,12 +37,10 @@ template <class T, int V> __global__ void norm_row(norm_args<T> n)
     fetch_row<T, V>(row, n, from);
     if (n.mean) {
         for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V)
-#pragma unroll
             for (int j = 0; j < V; j++) m += row[i + j];
         m = block_allreduce(m, sum_op()) / (float)n.cols;
     }
     for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V)
-#pragma unroll
         for (int j = 0; j < V; j++) var += (row[i + j] - m) * (row[i + j] - m);
     float scale = 1 / sqrtf(block_allreduce(var, sum_op()) / (float)n.cols + n.eps);
     if (threadIdx.x == 0) {
@@ -52,15 +50,14 @@ template <class T, int V> __global__ void norm_row(norm_args<T> n)
     for (int64_t i = threadIdx.x * V; i < n.cols; i += blockDim.x * V) {
         if (n.gain) load(g, n.gain, i);
         if (n.bias) load(b, n.bias, i);
-#pragma unroll
         for (int j = 0; j < V; j++)
             v[j] = (row[i + j] - m) * scale * (n.gain ? g[j] : 1) + (n.bias ? b[j] : 0);
         store(n.y, from + i, v);
     }
 }
 
-/* With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n * mean(g * n));
- * mean(g) drops out without mean. */
+/* Gradient of y = gain * n + bias, n = (x - mean) * rstd, with g = dy * gain:
+ * dx = rstd * (g - mean(g) - n * mean(g * n)); mean(g) drops out for RMSNorm. */
 template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
 {
     int64_t from = blockIdx.x * a.cols;
@@ -70,7 +67,6 @@ template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
         load(d, a.dy, from + i);
         load(x, a.x, from + i);
         if (a.gain) load(g, a.gain, i);
-#pragma unroll
         for (int j = 0; j < V; j++) {
             float t = d[j] * (a.gain ? g[j] : 1);
             gs += t;
@@ -79,22 +75,21 @@ template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
     }
     gs = a.mean ? block_allreduce(gs, sum_op()) / (float)a.cols : 0;
     gns = block_allreduce(gns, sum_op()) / (float)a.cols;
-    bool once = a.cols <= (int64_t)blockDim.x * V; /* then a thread still has all it needs */
+    bool once = a.cols <= (int64_t)blockDim.x * V; /* the thread still holds d, x and g */
     for (int64_t i = threadIdx.x * V; i < a.cols; i += blockDim.x * V) {
         if (!once) {
             load(d, a.dy, from + i);
             load(x, a.x, from + i);
             if (a.gain) load(g, a.gain, i);
         }
-#pragma unroll
         for (int j = 0; j < V; j++)
             d[j] = scale * (d[j] * (a.gain ? g[j] : 1) - gs - (x[j] - m) * scale * gns);
         sink_store(a.dx, from + i, d);
     }
 }
 
-/* Block (columns, piece of so many rows): part[piece] gets the sums of dy * n, behind all of these
- * those of dy. */
+/* dgain = sum over rows of dy * n, dbias = sum of dy.  Block (columns, piece of rows): writes
+ * part[0][piece] and part[1][piece]. */
 template <class T, int V> __global__ void norm_columns(float *part, back_args<T> a, int64_t piece)
 {
     int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, from = blockIdx.y * piece;
@@ -106,7 +101,6 @@ template <class T, int V> __global__ void norm_columns(float *part, back_args<T>
         float m = a.mean ? a.mean[r] : 0, scale = a.rstd[r];
         load(d, a.dy, r * a.cols + c);
         load(x, a.x, r * a.cols + c);
-#pragma unroll
         for (int j = 0; j < V; j++) {
             dg[j] += d[j] * (x[j] - m) * scale;
             db[j] += d[j];
@@ -116,12 +110,12 @@ template <class T, int V> __global__ void norm_columns(float *part, back_args<T>
     store(part, (gridDim.y + blockIdx.y) * a.cols + c, db);
 }
 
-/* Where the sums over rows go: of dy * n, of dy and of dx. */
+/* Destinations of the column sums of dy * n, dy and dx. */
 template <class T> struct column_sinks {
     sink<T> to[3];
 };
 
-/* The pieces in order: LANES threads share a column; block (columns, which). */
+/* Adds the pieces in order: LANES threads per column; block (columns, which sum). */
 template <class T>
 __global__ void sum_pieces(column_sinks<T> all, const float *part, int64_t pieces, int64_t cols)
 {
@@ -141,19 +135,20 @@ __global__ void sum_pieces(column_sinks<T> all, const float *part, int64_t piece
 }
 
 template <class T>
-static void add_pieces(fv_stream *s, const char *name, const column_sinks<T> &all, int sums,
-                       const float *part, int64_t pieces, int64_t cols)
+void add_pieces(fv_stream *s, const char *name, const column_sinks<T> &all, int sums,
+                const float *part, int64_t pieces, int64_t cols)
 {
     launch(s, name, sum_pieces<T>, dim3((unsigned)ceil_div(cols, 32), (unsigned)sums), 32 * LANES,
            0, all, part, pieces, cols);
 }
 
-template <class T> static void norm(fv_stream *s, const char *name, norm_args<T> n, int64_t rows)
+/* Dispatch of the forward: registers, else shared memory; a row that fits neither is refused. */
+template <class T> void norm(fv_stream *s, const char *name, norm_args<T> n, int64_t rows)
 {
-    constexpr int V = 16 / sizeof(T);
     size_t shared = (size_t)n.cols * sizeof(float);
     int packs = packs_of<T>(n.cols);
-    if (packs && aligned(n.y, n.sum, n.x, n.a, n.gain, n.bias)) {
+    bool wide = aligned(n.y, n.sum, n.x, n.a, n.gain, n.bias);
+    if (packs && wide) {
         norm_in_registers(s, name, n, rows, packs);
         return;
     }
@@ -163,23 +158,22 @@ template <class T> static void norm(fv_stream *s, const char *name, norm_args<T>
                                 (long long)(device_of(s)->max_smem / sizeof(float)));
         return;
     }
-    if (n.cols % V == 0 && aligned(n.y, n.sum, n.x, n.a, n.gain, n.bias))
+    with_width<T>(wide && n.cols % vec<T> == 0, [&](auto w) {
+        constexpr int V = decltype(w)::value;
         launch(s, name, norm_row<T, V>, dim3((unsigned)rows), row_threads(n.cols / V), shared, n);
-    else
-        launch(s, name, norm_row<T, 1>, dim3((unsigned)rows), row_threads(n.cols), shared, n);
+    });
 }
 
-/* of_dx: gets the sums of dx's columns as they end up, or nothing. */
+/* of_dx: column sums of the final dx (the bias gradient of the linear layer in front), or none. */
 template <class T>
-static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dgain, fv_sink dbias,
-                     fv_sink of_dx)
+void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dgain, fv_sink dbias,
+              fv_sink of_dx)
 {
-    constexpr int V = 16 / sizeof(T);
     column_sinks<T> all = {{to<T>(dgain), to<T>(dbias), to<T>(of_dx)}};
-    bool wide = a.cols % V == 0 && aligned(a.dx.p, a.dy, a.x, a.gain);
-    int packs = wide && a.rows ? packs_of<T>(a.cols) : 0, sums = of_dx.data                 ? 3
-                                                                 : dgain.data || dbias.data ? 2
-                                                                                            : 0;
+    bool wide = a.cols % vec<T> == 0 && aligned(a.dx.p, a.dy, a.x, a.gain);
+    int packs = wide && a.rows ? packs_of<T>(a.cols) : 0;
+    int sums = dgain.data || dbias.data ? 2 : 0;
+    if (of_dx.data) sums = 3;
     if (packs && back_bytes<T>(packs) <= device_of(s)->max_smem) {
         int64_t pieces = ceil_div(a.rows, rows_of_block(a.rows, packs));
         float *part = sums ? alloc_scratch<float>(s, sums * pieces * a.cols) : NULL;
@@ -188,29 +182,30 @@ static void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dga
         if (sums) add_pieces(s, name, all, sums, part, pieces, a.cols);
         return;
     }
-    if (a.dx.p && wide)
-        launch(s, name, norm_dx_row<T, V>, dim3((unsigned)a.rows), row_threads(a.cols / V), 0, a);
-    if (a.dx.p && !wide)
-        launch(s, name, norm_dx_row<T, 1>, dim3((unsigned)a.rows), row_threads(a.cols), 0, a);
+    with_width<T>(wide, [&](auto w) {
+        constexpr int V = decltype(w)::value;
+        if (a.dx.p)
+            launch(s, name, norm_dx_row<T, V>, dim3((unsigned)a.rows), row_threads(a.cols / V), 0,
+                   a);
+    });
     if (of_dx.data) s->dev->k[kind<T>::dtype]->colsum(s, of_dx, a.dx.p, a.rows, a.cols);
     if (!dgain.data && !dbias.data) return;
     int64_t piece = a.rows > ROWS * MAX_PIECES ? ceil_div(a.rows, MAX_PIECES) : ROWS;
     int64_t pieces = ceil_div(a.rows > 0 ? a.rows : 1, piece);
     float *part = alloc_scratch<float>(s, 2 * pieces * a.cols);
     if (!part) return;
-    if (wide)
-        launch(s, name, norm_columns<T, V>,
-               dim3((unsigned)ceil_div(a.cols / V, 32), (unsigned)pieces), 32, 0, part, a, piece);
-    else
-        launch(s, name, norm_columns<T, 1>, dim3((unsigned)ceil_div(a.cols, 32), (unsigned)pieces),
-               32, 0, part, a, piece);
+    with_width<T>(wide, [&](auto w) {
+        constexpr int V = decltype(w)::value;
+        dim3 grid((unsigned)ceil_div(a.cols / V, 32), (unsigned)pieces);
+        launch(s, name, norm_columns<T, V>, grid, 32, 0, part, a, piece);
+    });
     add_pieces(s, name, all, 2, part, pieces, a.cols);
 }
 
 template <class T>
-static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x,
-                      const void *a, const void *gain, const void *bias, int64_t rows, int64_t cols,
-                      float eps)
+void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void *sum, const void *x,
+               const void *a, const void *gain, const void *bias, int64_t rows, int64_t cols,
+               float eps)
 {
     norm_args<T> n = {(T *)y,       (T *)sum,        (float *)mean,   (float *)rstd, (const T *)x,
                       (const T *)a, (const T *)gain, (const T *)bias, cols,          eps};
@@ -218,9 +213,9 @@ static void layernorm(fv_stream *s, void *y, fv_stat *mean, fv_stat *rstd, void 
 }
 
 template <class T>
-static void layernorm_bwd_sums(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias,
-                               fv_sink of_dx, const void *dy, const void *x, const void *gain,
-                               const fv_stat *mean, const fv_stat *rstd, int64_t rows, int64_t cols)
+void layernorm_bwd_sums(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, fv_sink of_dx,
+                        const void *dy, const void *x, const void *gain, const fv_stat *mean,
+                        const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     back_args<T> a = {to<T>(dx),           (const T *)dy,       (const T *)x, (const T *)gain,
                       (const float *)mean, (const float *)rstd, rows,         cols};
@@ -228,16 +223,16 @@ static void layernorm_bwd_sums(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink 
 }
 
 template <class T>
-static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
-                          const void *x, const void *gain, const fv_stat *mean, const fv_stat *rstd,
-                          int64_t rows, int64_t cols)
+void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
+                   const void *x, const void *gain, const fv_stat *mean, const fv_stat *rstd,
+                   int64_t rows, int64_t cols)
 {
     layernorm_bwd_sums<T>(s, dx, dgain, dbias, fv_sink{}, dy, x, gain, mean, rstd, rows, cols);
 }
 
 template <class T>
-static void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a,
-                    const void *gain, int64_t rows, int64_t cols, float eps)
+void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void *x, const void *a,
+             const void *gain, int64_t rows, int64_t cols, float eps)
 {
     norm_args<T> n = {(T *)y,       (T *)sum,        NULL, (float *)rstd, (const T *)x,
                       (const T *)a, (const T *)gain, NULL, cols,          eps};
@@ -245,13 +240,14 @@ static void rmsnorm(fv_stream *s, void *y, fv_stat *rstd, void *sum, const void 
 }
 
 template <class T>
-static void rmsnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x,
-                        const void *gain, const fv_stat *rstd, int64_t rows, int64_t cols)
+void rmsnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x,
+                 const void *gain, const fv_stat *rstd, int64_t rows, int64_t cols)
 {
     back_args<T> a = {to<T>(dx), (const T *)dy,       (const T *)x, (const T *)gain,
                       NULL,      (const float *)rstd, rows,         cols};
     norm_bwd(s, "rmsnorm_bwd", a, dgain, fv_sink{}, fv_sink{});
 }
+} // namespace
 
 template <class T> void fv_cuda_norm(fv_kernels *k)
 {

@@ -1,7 +1,13 @@
-/* norm_warp.h - norms of rows that a warp can hold in registers: no shared memory, no waiting for
- * other warps; and their gradient, with the sums over rows that the gradients of gain and bias are.
+/* norm_warp.h - LayerNorm and RMSNorm of rows that fit a warp's registers, forward and backward.
  *
- * Lane l has the packs l, l + 32, ... of a row, P of them. */
+ * Forward: one warp per row, no shared memory, no block barrier.  Lane l holds the 16-byte vectors
+ * l, l + 32, ... of the row, P of them.
+ *
+ * Backward: dx needs two means over each row, dgain and dbias sums over all rows.  A block walks
+ * its rows in tiles of one row per warp, double-buffered with cp.async.  In the first half of an
+ * iteration a warp reduces its row's two means; in the second the tile is transposed in roles: each
+ * thread owns one vector of columns and walks the rows of its group, so the column sums stay in
+ * registers.  One warp per row for both halves would need P vectors of each sum per thread. */
 #ifndef FV_CUDA_NORM_WARP_H
 #define FV_CUDA_NORM_WARP_H
 
@@ -24,8 +30,7 @@ template <class T> struct back_args {
     int64_t rows, cols;
 };
 
-/* y = gain * (x - mean) * rstd + bias,  rstd = 1 / sqrt(var + eps), of row r, which a warp
- * holds. */
+/* y = gain * (x - mean) * rstd + bias,  rstd = 1 / sqrt(var + eps); v: row r, held by the warp */
 template <class T, int P, int V>
 __device__ inline void norm_held(float (&v)[P][V], const norm_args<T> &n, int64_t r)
 {
@@ -34,13 +39,11 @@ __device__ inline void norm_held(float (&v)[P][V], const norm_args<T> &n, int64_
     if (n.mean) {
 #pragma unroll
         for (int p = 0; p < P; p++)
-#pragma unroll
             for (int j = 0; j < V; j++) m += v[p][j];
         m = warp_allreduce(m, sum_op()) / (float)n.cols;
     }
 #pragma unroll
     for (int p = 0; p < P; p++)
-#pragma unroll
         for (int j = 0; j < V; j++) var += (v[p][j] - m) * (v[p][j] - m);
     float scale = 1 / sqrtf(warp_allreduce(var, sum_op()) / (float)n.cols + n.eps);
     if (lane == 0) {
@@ -52,14 +55,13 @@ __device__ inline void norm_held(float (&v)[P][V], const norm_args<T> &n, int64_
         float g[V], b[V];
         if (n.gain) load(g, n.gain, (p * 32 + lane) * V);
         if (n.bias) load(b, n.bias, (p * 32 + lane) * V);
-#pragma unroll
         for (int j = 0; j < V; j++)
             v[p][j] = (v[p][j] - m) * scale * (n.gain ? g[j] : 1) + (n.bias ? b[j] : 0);
         store(n.y, r * n.cols + (p * 32 + lane) * V, v[p]);
     }
 }
 
-/* From the last row to the first: those that were written last are in the cache still. */
+/* Rows in reverse: the producer wrote the last ones last, so they are still in L2. */
 template <class T, int P>
 __global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, int64_t rows)
 {
@@ -78,18 +80,16 @@ __global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, 
             float a[V];
             load(a, n.a, from + p * 32 * V);
 #pragma unroll
-            /* what is stored is what is normalised */
+            /* normalise what is stored: the sum rounded to T */
             for (int j = 0; j < V; j++) v[p][j] = to_float(from_float<T>(v[p][j] + a[j]));
             if (n.sum != n.y) store(n.sum, from + p * 32 * V, v[p]);
         }
     norm_held(v, n, r);
 }
 
-/* ---- the gradient: a block takes tile after tile of its rows, one row for each of its warps ----
- *
- * While a tile is worked on the next one is on its way to shared memory.  A warp finds the two
- * means of its row; then each thread has a pack of columns, in one row of GROUPS, so that the sums
- * over rows take few registers. */
+/* ---- backward ---- */
+
+/* groups: threads that own the same columns, each with every groups-th row of a tile */
 
 template <int P> struct back_shape {
     static constexpr int groups = P <= 3 ? 4 : 2, warps = P * groups, threads = 32 * warps,
@@ -99,21 +99,13 @@ template <int P> struct back_shape {
 template <class T, int P> struct norm_bwd_smem {
     typedef pack<T, 16 / sizeof(T)> packed;
     static constexpr int rows = back_shape<P>::warps;
-    packed tile[2][3][rows][32 * P]; /* dy, x and what dx is added to */
+    packed tile[2][3][rows][32 * P]; /* two stages of dy, x and the old dx (if accumulated) */
     packed gain[32 * P];
-    float4 of_row[rows]; /* mean, rstd, the two means */
+    float4 of_row[rows]; /* mean, rstd, mean(g), mean(g * n) */
 };
 
-__device__ inline void fetch_pack(void *to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
-
-/* With g = dy * gain and n = (x - mean) * rstd: the means of g, which is 0 without mean, and of g *
- * n, of a row in shared memory. */
+/* mean(g) and mean(g * n) of a row in shared memory; g = dy * gain, n = (x - mean) * rstd.
+ * mean(g) is 0 for RMSNorm. */
 template <class T, int P>
 __device__ inline float2 means_of_row(const norm_bwd_smem<T, P> *smem, const back_args<T> &a,
                                       int slot, int row, float m, float scale)
@@ -127,7 +119,6 @@ __device__ inline float2 means_of_row(const norm_bwd_smem<T, P> *smem, const bac
         load(d, (const T *)&smem->tile[slot][0][row][at], 0);
         load(x, (const T *)&smem->tile[slot][1][row][at], 0);
         load(g, (const T *)&smem->gain[at], 0);
-#pragma unroll
         for (int j = 0; j < V; j++) {
             float u = d[j] * g[j];
             gs += u;
@@ -138,8 +129,33 @@ __device__ inline float2 means_of_row(const norm_bwd_smem<T, P> *smem, const bac
     return {gs, warp_allreduce(gns, sum_op()) / (float)a.cols};
 }
 
-/* dx = rstd * (g - mean(g) - n * mean(g * n)).  part (sums,blocks,cols): the block's sums of dy *
- * n, of dy and, with three, of dx. */
+/* The column sums of a block, added over its groups: part (sums,blocks,cols). */
+template <class T, int P, int V>
+__device__ inline void store_column_sums(float *part, int sums, const back_args<T> &a,
+                                         float *shared, const float (&dg)[V], const float (&db)[V],
+                                         const float (&ds)[V])
+{
+    constexpr int GROUPS = back_shape<P>::groups, PACKS = 32 * P;
+    int at = threadIdx.x % PACKS, group = threadIdx.x / PACKS;
+    for (int which = 0; which < sums; which++) {
+        __syncthreads();
+        float v[V]; /* selected by element: a reference would put the sums in local memory */
+        for (int j = 0; j < V; j++) {
+            v[j] = which == 0 ? dg[j] : db[j];
+            if (which == 2) v[j] = ds[j];
+        }
+        store(shared, group * a.cols + at * V, v);
+        __syncthreads();
+        for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
+            float sum = shared[c];
+            for (int i = 1; i < GROUPS; i++) sum += shared[i * a.cols + c];
+            part[((int64_t)which * gridDim.x + blockIdx.x) * a.cols + c] = sum;
+        }
+    }
+}
+
+/* dx = rstd * (g - mean(g) - n * mean(g * n)), and the block's column sums of dy * n, dy and, with
+ * three, dx.  Block b has rows b * per_block and on. */
 template <class T, int P>
 __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
     norm_back(float *part, int sums, back_args<T> a, int64_t per_block)
@@ -158,21 +174,21 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
         for (int i = group; i < TALL; i += GROUPS) {
             int64_t o = (from + i) * a.cols + at * V;
             if (from + i >= end) break;
-            fetch_pack(&smem->tile[slot][0][i][at], a.dy + o);
-            fetch_pack(&smem->tile[slot][1][i][at], a.x + o);
-            if (onto) fetch_pack(&smem->tile[slot][2][i][at], (const T *)a.dx.p + o);
+            cp_async16(&smem->tile[slot][0][i][at], a.dy + o);
+            cp_async16(&smem->tile[slot][1][i][at], a.x + o);
+            if (onto) cp_async16(&smem->tile[slot][2][i][at], (const T *)a.dx.p + o);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
     fetch(first, 0);
-#pragma unroll
     for (int j = 0; j < V; j++) g[j] = 1;
     if (a.gain) load(g, a.gain, at * V);
     if (group == 0) store((T *)&smem->gain[at], 0, g);
     int64_t r = first + warp;
     float m = a.mean && r < end ? a.mean[r] : 0, scale = r < end ? a.rstd[r] : 0;
     for (int slot = 0; first < end; first += TALL, slot ^= 1) {
-        fetch(first + TALL, slot ^ 1); /* where this thread alone has read, and is done */
+        /* no barrier: a thread refills only what it alone read in the second half below */
+        fetch(first + TALL, slot ^ 1);
         float m_now = m, scale_now = scale;
         r = first + TALL + warp;
         if (r < end) m = a.mean ? a.mean[r] : 0, scale = a.rstd[r];
@@ -191,7 +207,6 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
             load(d, (const T *)&smem->tile[slot][0][i][at], 0);
             load(x, (const T *)&smem->tile[slot][1][i][at], 0);
             if (onto) load(u, (const T *)&smem->tile[slot][2][i][at], 0);
-#pragma unroll
             for (int j = 0; j < V; j++) {
                 float n = (x[j] - row.x) * row.y, v = row.y * (d[j] * g[j] - row.z - n * row.w);
                 dg[j] += d[j] * n;
@@ -207,20 +222,13 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
         }
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
-    float *shared = (float *)memory; /* (GROUPS,cols) */
-    for (int which = 0; which < sums; which++) {
-        __syncthreads();
-        store(shared, group * a.cols + at * V, which == 0 ? dg : which == 1 ? db : ds);
-        __syncthreads();
-        for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
-            float sum = shared[c];
-            for (int i = 1; i < GROUPS; i++) sum += shared[i * a.cols + c];
-            part[((int64_t)which * gridDim.x + blockIdx.x) * a.cols + c] = sum;
-        }
-    }
+    store_column_sums<T, P>(part, sums, a, (float *)memory, dg, db, ds);
 }
 
-/* Packs that each lane would hold, or 0 where rows are not for a warp. */
+/* ---- host ---- */
+
+/* Vectors per lane, or 0 where the row does not fit a warp.  Six (768 columns of f32) would not fit
+ * the registers in 16 bits. */
 template <class T> static int packs_of(int64_t cols)
 {
     constexpr int V = 16 / sizeof(T);
@@ -235,57 +243,47 @@ template <class T> static size_t back_bytes(int packs)
     return (6 * rows + 1) * (size_t)packs * 32 * 16 + rows * sizeof(float4);
 }
 
-/* Rows of one block, by their number alone: enough blocks for a large chip, pieces few enough to be
- * summed. */
+/* Rows per block, from the number of rows alone: enough blocks to fill a large GPU, few enough
+ * pieces to add up. */
 static inline int64_t rows_of_block(int64_t rows, int packs)
 {
     int64_t tile = packs * (packs <= 3 ? 4 : 2);
     return tile * (rows >= 32768 ? 12 : rows >= 8192 ? 6 : rows >= 2048 ? 3 : 1);
 }
 
-template <class T, int P>
-static void norm_as(fv_stream *s, const char *name, const norm_args<T> &n, int64_t rows)
+/* Calls f with the number of vectors per lane as a compile-time constant. */
+template <class T, class F> static void with_packs(int packs, F f)
 {
-    launch_pdl(s, name, true, norm_by_warp<T, P>, dim3((unsigned)ceil_div(rows, NORM_WARPS)),
-               32 * NORM_WARPS, 0, n, rows);
+    switch (packs) {
+    case 1: f(width<1>()); break;
+    case 2: f(width<2>()); break;
+    case 3: f(width<3>()); break;
+    case 4: f(width<4>()); break;
+    default:
+        if constexpr (sizeof(T) == 4) f(width<6>());
+    }
 }
 
-template <class T, int P>
-static void norm_back_as(fv_stream *s, const char *name, const back_args<T> &a, float *part,
-                         int sums)
-{
-    int64_t per_block = rows_of_block(a.rows, P);
-    launch(s, name, norm_back<T, P>, dim3((unsigned)ceil_div(a.rows, per_block)),
-           back_shape<P>::threads, sizeof(norm_bwd_smem<T, P>), part, sums, a, per_block);
-}
-
-/* Six packs are rows of 768 numbers in f32; in 16 bits they would not fit a lane's registers. */
 template <class T>
 static void norm_in_registers(fv_stream *s, const char *name, const norm_args<T> &n, int64_t rows,
                               int packs)
 {
-    switch (packs) {
-    case 1: norm_as<T, 1>(s, name, n, rows); break;
-    case 2: norm_as<T, 2>(s, name, n, rows); break;
-    case 3: norm_as<T, 3>(s, name, n, rows); break;
-    case 4: norm_as<T, 4>(s, name, n, rows); break;
-    default:
-        if constexpr (sizeof(T) == 4) norm_as<T, 6>(s, name, n, rows);
-    }
+    with_packs<T>(packs, [&](auto p) {
+        launch_pdl(s, name, true, norm_by_warp<T, decltype(p)::value>,
+                   dim3((unsigned)ceil_div(rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, rows);
+    });
 }
 
 template <class T>
 static void norm_back_in_tiles(fv_stream *s, const char *name, const back_args<T> &a, float *part,
                                int sums, int packs)
 {
-    switch (packs) {
-    case 1: norm_back_as<T, 1>(s, name, a, part, sums); break;
-    case 2: norm_back_as<T, 2>(s, name, a, part, sums); break;
-    case 3: norm_back_as<T, 3>(s, name, a, part, sums); break;
-    case 4: norm_back_as<T, 4>(s, name, a, part, sums); break;
-    default:
-        if constexpr (sizeof(T) == 4) norm_back_as<T, 6>(s, name, a, part, sums);
-    }
+    with_packs<T>(packs, [&](auto p) {
+        constexpr int P = decltype(p)::value;
+        int64_t per_block = rows_of_block(a.rows, P);
+        launch(s, name, norm_back<T, P>, dim3((unsigned)ceil_div(a.rows, per_block)),
+               back_shape<P>::threads, sizeof(norm_bwd_smem<T, P>), part, sums, a, per_block);
+    });
 }
 
 #endif

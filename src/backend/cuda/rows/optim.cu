@@ -1,19 +1,24 @@
-/* optim.cu - AdamW over a flat block of parameters, the sum of squares that clipping asks for, and
- * the clipping. */
+/* optim.cu - AdamW over a flat parameter buffer, the squared gradient norm, and clipping by it.
+ *
+ * Learning rate, bias corrections and clip scale are read from an fv_update on the device: a
+ * captured update is replayed with other values without the host. */
 #include "backend/cuda/device/cuda.h"
 
-#define PIECE 16384 /* elements of one partial sum of squares */
+namespace
+{
+
+#define PIECE 16384 /* elements per partial sum of squares */
 
 /* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w +
  * (m/bias_correction1) / (sqrt(v/bias_correction2) + eps)) */
-template <class T> struct step {
-    static constexpr int wide = 4;
-    float *w, *m, *v, *ema;
-    T *copy;
-    const float *grad;
-    fv_adamw o;
-    template <int V> __device__ void at(int64_t i) const
-    {
+template <class T>
+void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad,
+           int64_t n, const fv_adamw *opt)
+{
+    fv_adamw o = *opt;
+    bool wide = aligned(w, m, v, ema, copy, grad);
+    each_vec<4>(s, "adamw", n, wide, [=] __device__(auto width, int64_t i) {
+        constexpr int V = decltype(width)::value;
         float a[V], b[V], p[V], g[V], e[V];
         const fv_update u = *o.now;
         float lr = o.lr * u.lr;
@@ -23,7 +28,6 @@ template <class T> struct step {
         load(b, v, i);
         load(g, grad, i);
         if (ema) load(e, ema, i);
-#pragma unroll
         for (int j = 0; j < V; j++) {
             g[j] *= u.grad_scale;
             a[j] = o.beta1 * a[j] + (1 - o.beta1) * g[j];
@@ -36,20 +40,13 @@ template <class T> struct step {
         store(m, i, a);
         store(v, i, b);
         if (ema) store(ema, i, e);
-        if (copy) store(copy, i, p);
-    }
-};
-
-template <class T>
-static void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy,
-                  const float *grad, int64_t n, const fv_adamw *o)
-{
-    each(s, "adamw", n, aligned(w, m, v, ema, copy, grad),
-         step<T>{w, m, v, ema, (T *)copy, grad, *o});
+        if (copy) store((T *)copy, i, p);
+    });
 }
 
-__global__ static void clip_norm_kernel(fv_update *u, const float *sumsq, float most,
-                                        float (*result)[2])
+/* grad_scale = min(1, most / norm); a non-finite loss or norm cancels the update.  Loss and norm are
+ * kept at result_index: the host reads them for several updates at once. */
+__global__ void clip_norm_kernel(fv_update *u, const float *sumsq, float most, float (*result)[2])
 {
     double norm = sqrt((double)*sumsq);
     if (!isfinite(norm) || !isfinite(u->loss)) u->nonfinite = 1;
@@ -58,10 +55,9 @@ __global__ static void clip_norm_kernel(fv_update *u, const float *sumsq, float 
     result[u->result_index][1] = (float)norm;
 }
 
-static void clip_norm(fv_stream *s, fv_update *u, const float *sumsq, float most,
-                      float (*result)[2])
+void clip_norm(fv_stream *s, fv_update *u, const float *sumsq, float most, float (*result)[2])
 {
-    launch(s, "limit", clip_norm_kernel, dim3(1), 1, 0, u, sumsq, most, result);
+    launch(s, "clip_norm", clip_norm_kernel, dim3(1), 1, 0, u, sumsq, most, result);
 }
 
 /* ---- sum of squares, in f64 ---- */
@@ -74,9 +70,11 @@ __device__ inline double block_sum(double v)
         __syncthreads();
         if (threadIdx.x < o) part[threadIdx.x] += part[threadIdx.x + o];
     }
-    return part[0]; /* right in thread 0, which is the one that needs it */
+    return part[0]; /* valid in thread 0 alone */
 }
 
+/* Partial sums of x^2 over pieces of fixed length, then their total: f64, since the norm of 1e8
+ * gradients in f32 would lose digits. */
 template <class T, int V> __global__ void squares(double *part, const T *x, int64_t n)
 {
     int64_t from = (int64_t)blockIdx.x * PIECE, end = from + PIECE < n ? from + PIECE : n;
@@ -85,14 +83,13 @@ template <class T, int V> __global__ void squares(double *part, const T *x, int6
     for (int64_t i = from + threadIdx.x * V; i < end; i += blockDim.x * V) {
         float v[V];
         load(v, x, i);
-#pragma unroll
         for (int j = 0; j < V; j++) sum += (double)v[j] * (double)v[j];
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
 
-__global__ static void total(float *out, const double *part, int64_t n)
+__global__ void total(float *out, const double *part, int64_t n)
 {
     double sum = 0;
 #pragma unroll 8
@@ -101,20 +98,18 @@ __global__ static void total(float *out, const double *part, int64_t n)
     if (threadIdx.x == 0) *out = (float)sum;
 }
 
-template <class T> static void sumsq(fv_stream *s, float *out, const void *x, int64_t n)
+template <class T> void sumsq(fv_stream *s, float *out, const void *x, int64_t n)
 {
     int64_t pieces = ceil_div(n, PIECE);
     double *part = alloc_scratch<double>(s, pieces);
     if (!part) return;
-    constexpr int V = 16 / sizeof(T);
-    if (n % V == 0 && aligned(x))
-        launch(s, "sumsq", squares<T, V>, dim3((unsigned)pieces), THREADS, 0, part, (const T *)x,
-               n);
-    else
-        launch(s, "sumsq", squares<T, 1>, dim3((unsigned)pieces), THREADS, 0, part, (const T *)x,
-               n);
+    with_width<T>(n % vec<T> == 0 && aligned(x), [&](auto w) {
+        launch(s, "sumsq", squares<T, decltype(w)::value>, dim3((unsigned)pieces), THREADS, 0, part,
+               (const T *)x, n);
+    });
     launch(s, "sumsq", total, dim3(1), THREADS, 0, out, part, pieces);
 }
+} // namespace
 
 template <class T> void fv_cuda_optim(fv_kernels *k)
 {

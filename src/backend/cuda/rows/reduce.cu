@@ -1,20 +1,23 @@
-/* reduce.cu - along one axis: sum, mean, running sums; and masked filling.
+/* reduce.cu - reductions along one axis (sum, mean), cumulative sums, masked fill; and the
+ * activation gradient with its column sums.
  *
- * Long sums are made in two steps: pieces of a fixed length first, then the pieces in order.  So
- * the chip is busy even when there is only one sum to make, and the order of addition depends on
- * the shape alone. */
+ * Long sums take two steps: pieces of a fixed length, then the pieces in order.  The GPU is busy
+ * even with a single sum, and the order of addition depends on the shape alone. */
 #include "backend/cuda/device/cuda.h"
 #include "scalar.h"
 
-#define ROW_PIECE 16384  /* elements of one piece along a dense axis */
-#define COLUMN_PIECE 128 /* and along one with a stride */
+namespace
+{
+
+#define ROW_PIECE 16384  /* elements per piece along a contiguous axis */
+#define COLUMN_PIECE 128 /* and along a strided one */
 #define COLUMNS 32
-#define LANES 8
-#define MAX_BLOCKS 65535 /* along y and z */
+#define LANES 8          /* threads that share the sum of a column */
+#define MAX_BLOCKS 65535 /* gridDim.y and .z limit */
 
 /* ---- sums of x (outer,n,inner) -> y (outer,inner), times scale ---- */
 
-/* inner is 1: block (piece, outer). */
+/* inner = 1; block (piece, outer). */
 template <class E, class T, int V>
 __global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float scale)
 {
@@ -24,7 +27,6 @@ __global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float sc
     for (int64_t i = from + threadIdx.x * V; i < to; i += blockDim.x * V) {
         float v[V];
         load(v, x, row * n + i);
-#pragma unroll
         for (int j = 0; j < V; j++) sum += v[j];
     }
     sum = block_allreduce(sum, sum_op());
@@ -35,12 +37,23 @@ __global__ void row_sums(sink<T> y, float *part, const E *x, int64_t n, float sc
         sink_put(y, row, sum * scale);
 }
 
-/* Block (columns, piece, outer): LANES threads share the piece of V columns. */
+/* Adds the LANES partial sums of each column; the result is valid in lane 0, if `wanted`. */
+template <int V>
+__device__ inline void add_lanes(float (&sum)[V], int lane, int column, bool wanted)
+{
+    __shared__ float lanes[LANES][COLUMNS * V];
+    for (int j = 0; j < V; j++) lanes[lane][column + j] = sum[j];
+    __syncthreads();
+    if (lane || !wanted) return;
+    for (int i = 1; i < LANES; i++)
+        for (int j = 0; j < V; j++) sum[j] += lanes[i][column + j];
+}
+
+/* Block (columns, piece, outer): a thread sums V columns of every LANES-th row of the piece. */
 template <class E, class T, int V>
 __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64_t inner,
                             int64_t piece, float scale)
 {
-    __shared__ float lanes[LANES][COLUMNS * V];
     int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
     int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column, from = blockIdx.y * piece,
             to = from + piece < n ? from + piece : n;
@@ -49,16 +62,10 @@ __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64
 #pragma unroll 4
         for (int64_t i = from + lane; i < to; i += LANES) {
             load(v, x, (blockIdx.z * n + i) * inner + c);
-#pragma unroll
             for (int j = 0; j < V; j++) sum[j] += v[j];
         }
-#pragma unroll
-    for (int j = 0; j < V; j++) lanes[lane][column + j] = sum[j];
-    __syncthreads();
+    add_lanes(sum, lane, column, c < inner);
     if (lane || c >= inner) return;
-    for (int i = 1; i < LANES; i++)
-#pragma unroll
-        for (int j = 0; j < V; j++) sum[j] += lanes[i][column + j];
     for (int j = 0; j < V; j++) {
         if (part)
             part[((int64_t)blockIdx.z * gridDim.y + blockIdx.y) * inner + c + j] = sum[j];
@@ -67,25 +74,25 @@ __global__ void column_sums(sink<T> y, float *part, const E *x, int64_t n, int64
     }
 }
 
+/* Launches column_sums; part NULL: one piece, the result goes to y. */
 template <class E, class T>
-static void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t outer, int64_t n,
-                    int64_t inner, int64_t piece, float scale)
+void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t outer, int64_t n,
+             int64_t inner, int64_t piece, float scale)
 {
-    constexpr int V = 16 / sizeof(E);
     unsigned pieces = (unsigned)ceil_div(n > 0 ? n : 1, piece);
-    if (inner % V == 0 && aligned(x))
-        launch(s, "sum", column_sums<E, T, V>,
-               dim3((unsigned)ceil_div(inner, COLUMNS * V), pieces, (unsigned)outer),
-               COLUMNS * LANES, 0, y, part, x, n, inner, piece, scale);
-    else
-        launch(s, "sum", column_sums<E, T, 1>,
-               dim3((unsigned)ceil_div(inner, COLUMNS), pieces, (unsigned)outer), COLUMNS * LANES,
-               0, y, part, x, n, inner, piece, scale);
+    with_width<E>(inner % vec<E> == 0 && aligned(x), [&](auto w) {
+        constexpr int V = decltype(w)::value;
+        dim3 grid((unsigned)ceil_div(inner, COLUMNS * V), pieces, (unsigned)outer);
+        launch(s, "sum", column_sums<E, T, V>, grid, COLUMNS * LANES, 0, y, part, x, n, inner,
+               piece, scale);
+    });
 }
 
+/* Both stages of a sum of x (outer,n,inner) over n.  Scratch holds the pieces; grids are cut at
+ * MAX_BLOCKS. */
 template <class E, class T>
-static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n,
-                           int64_t inner, float scale)
+void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n, int64_t inner,
+                    float scale)
 {
     int64_t piece = inner == 1 ? ROW_PIECE : COLUMN_PIECE;
     if (inner > 1 && piece * MAX_BLOCKS < n) piece = ceil_div(n, MAX_BLOCKS);
@@ -97,48 +104,46 @@ static void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, i
         const E *from = x + o * n * inner;
         sink<T> at = y;
         at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
-        float *p = part ? part + o * pieces * inner : NULL;
-        bool dense = inner == 1, wide = n % (16 / sizeof(E)) == 0 && aligned(x);
-        unsigned threads = row_threads(wide ? n / (16 / (int64_t)sizeof(E)) : n);
-        if (dense && wide)
-            launch(s, "sum", row_sums<E, T, 16 / sizeof(E)>, dim3((unsigned)pieces, some), threads,
-                   0, at, p, from, n, scale);
-        else if (dense)
-            launch(s, "sum", row_sums<E, T, 1>, dim3((unsigned)pieces, some), threads, 0, at, p,
-                   from, n, scale);
+        float *p = part ? part + o * pieces * inner : NULL; /* (outer,pieces,inner) */
+        if (inner == 1)
+            with_width<E>(n % vec<E> == 0 && aligned(x), [&](auto w) {
+                constexpr int V = decltype(w)::value;
+                launch(s, "sum", row_sums<E, T, V>, dim3((unsigned)pieces, some),
+                       row_threads(n / V), 0, at, p, from, n, scale);
+            });
         else
             columns<E, T>(s, at, p, from, some, n, inner, piece, scale);
-    }
-    if (!part) return;
-    /* the pieces: (outer,pieces,inner) */
-    for (int64_t o = 0; o < outer; o += MAX_BLOCKS) {
-        unsigned some = (unsigned)(outer - o < MAX_BLOCKS ? outer - o : MAX_BLOCKS);
-        sink<T> at = y;
-        at.p = (char *)y.p + o * inner * (int64_t)(y.wide ? 4 : sizeof(T));
-        columns<float, T>(s, at, NULL, part + o * pieces * inner, some, pieces, inner, pieces,
-                          scale);
+        if (p) columns<float, T>(s, at, NULL, p, some, pieces, inner, pieces, scale);
     }
 }
 
-template <class T>
-static void colsum(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t cols)
+template <class T> void colsum(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t cols)
 {
     if (y.data) sums_of_pieces<T, T>(s, to<T>(y), (const T *)x, 1, rows, cols, 1);
 }
 
-/* The sums of pieces that a kernel left, in their order. */
+} // namespace
+
 void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols)
 {
     columns<float, float>(s, to<float>(y), NULL, part, 1, pieces, cols, pieces, 1);
 }
 
-/* ---- dp = act'(p) dy and the sums of its columns, in one pass: block (columns, piece) ---- */
+/* rows/topk.cu */
+template <class T>
+void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
+                    int64_t inner);
+
+namespace
+{
+
+/* ---- the gradient of y = act(p): dp = act'(p) dy, and its column sums (the gradient of the bias
+ * in p) in the same pass; block (columns, piece) ---- */
 
 template <class T, int V, fv_unary_op OP>
 __global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64_t rows,
                               int64_t cols, fv_unary_op op)
 {
-    __shared__ float lanes[LANES][COLUMNS * V];
     int column = threadIdx.x % COLUMNS * V, lane = threadIdx.x / COLUMNS;
     int64_t c = (int64_t)blockIdx.x * COLUMNS * V + column,
             from = (int64_t)blockIdx.y * COLUMN_PIECE;
@@ -149,7 +154,6 @@ __global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64
         for (int64_t i = from + lane; i < to; i += LANES) {
             load(d, dy, i * cols + c);
             load(v, p, i * cols + c);
-#pragma unroll
             for (int j = 0; j < V; j++) {
                 if (OP == FV_U_GELU_TANH && sizeof(T) == 2)
                     d[j] *= gelu_tanh_grad_approx(v[j]);
@@ -159,19 +163,15 @@ __global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64
             }
             store(dp, i * cols + c, d);
         }
-#pragma unroll
-    for (int j = 0; j < V; j++) lanes[lane][column + j] = sum[j];
-    __syncthreads();
+    add_lanes(sum, lane, column, c < cols);
     if (lane || c >= cols) return;
-    for (int i = 1; i < LANES; i++)
-#pragma unroll
-        for (int j = 0; j < V; j++) sum[j] += lanes[i][column + j];
     store(part, blockIdx.y * cols + c, sum);
 }
 
+/* Vectorised shapes in one pass; others as unary_bwd and colsum. */
 template <class T>
-static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums, const void *dy,
-                           const void *p, int64_t rows, int64_t cols)
+void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums, const void *dy,
+                    const void *p, int64_t rows, int64_t cols)
 {
     constexpr int V = 16 / sizeof(T);
     int64_t pieces = ceil_div(rows, COLUMN_PIECE);
@@ -192,15 +192,11 @@ static void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums,
     columns<float, T>(s, to<T>(sums), NULL, part, 1, pieces, cols, pieces, 1);
 }
 
-/* ---- the largest: topk.cu has the kernel ---- */
+/* ---- sum, mean, max ---- */
 
 template <class T>
-void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
-                    int64_t inner);
-
-template <class T>
-static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x,
-                   int64_t outer, int64_t n, int64_t inner)
+void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x, int64_t outer,
+            int64_t n, int64_t inner)
 {
     if (op == FV_R_MAX)
         fv_cuda_argmax<T>(s, (T *)y, arg, (const T *)x, outer, n, inner);
@@ -209,84 +205,54 @@ static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const v
                              op == FV_R_MEAN ? 1.0f / (float)n : 1.0f);
 }
 
-template <class T> struct spread {
-    static constexpr int wide = 1;
-    fv_reduce_op op;
-    sink<T> dx;
-    const T *dy;
-    const int32_t *arg;
-    int64_t n, inner;
-    template <int V> __device__ void at(int64_t e) const
-    {
+/* sum: dx = dy;  mean: dx = dy / n;  max: dx = dy at arg, else 0 */
+template <class T>
+void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const int32_t *arg,
+                int64_t outer, int64_t n, int64_t inner)
+{
+    sink<T> to_dx = to<T>(dx);
+    if (!dx.data) return;
+    each(s, "reduce_bwd", outer * n * inner, [=] __device__(int64_t e) {
         int64_t r = e % inner, i = e / inner % n, o = e / inner / n * inner + r;
-        float g = to_float(dy[o]);
+        float g = to_float(((const T *)dy)[o]);
         if (op == FV_R_MEAN) g /= (float)n;
         if (op == FV_R_MAX && arg[o] != i) g = 0;
-        sink_put(dx, e, g);
-    }
-};
-
-template <class T>
-static void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy,
-                       const int32_t *arg, int64_t outer, int64_t n, int64_t inner)
-{
-    if (dx.data)
-        each(s, "reduce_bwd", outer * n * inner, false,
-             spread<T>{op, to<T>(dx), (const T *)dy, arg, n, inner});
+        sink_put(to_dx, e, g);
+    });
 }
 
-/* ---- running sums: a thread for each line ---- */
+/* ---- cumulative sums: one thread per line ---- */
 
-template <class T> struct running {
-    static constexpr int wide = 1;
-    sink<T> y;
-    const T *x;
-    int64_t n, inner;
-    bool reverse;
-    template <int V> __device__ void at(int64_t e) const
-    {
+template <class T>
+void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner,
+            bool reverse)
+{
+    sink<T> to_y = to<T>(y);
+    if (!y.data) return;
+    each(s, "cumsum", outer * inner, [=] __device__(int64_t e) {
         float t = 0;
         for (int64_t i = 0; i < n; i++) {
             int64_t p = (e / inner * n + (reverse ? n - 1 - i : i)) * inner + e % inner;
-            t += to_float(x[p]);
-            sink_put(y, p, t);
+            t += to_float(((const T *)x)[p]);
+            sink_put(to_y, p, t);
         }
-    }
-};
-
-template <class T>
-static void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner,
-                   bool reverse)
-{
-    if (y.data)
-        each(s, "cumsum", outer * inner, false,
-             running<T>{to<T>(y), (const T *)x, n, inner, reverse});
+    });
 }
 
-/* ---- y (+)= mask[w.b] ? x[w.a] : value ---- */
-
-template <class T> struct masked {
-    static constexpr int wide = 1;
-    sink<T> y;
-    const T *x;
-    const uint8_t *mask;
-    float value;
-    fv_walk w;
-    template <int V> __device__ void at(int64_t i) const
-    {
+/* y[w.y] (+)= mask[w.b] ? x[w.a] : value */
+template <class T>
+void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value,
+                 const fv_walk *walk)
+{
+    sink<T> to_y = to<T>(y);
+    fv_walk w = *walk;
+    if (!y.data) return;
+    each(s, "masked_fill", walk_len(w), [=] __device__(int64_t i) {
         offsets o = locate(w, i);
-        sink_put(y, o.y, mask[o.b] ? to_float(x[o.a]) : value);
-    }
-};
-
-template <class T>
-static void masked_fill(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask, float value,
-                        const fv_walk *w)
-{
-    if (y.data)
-        each(s, "masked_fill", walk_len(*w), false,
-             masked<T>{to<T>(y), (const T *)x, mask, value, *w});
+        sink_put(to_y, o.y, mask[o.b] ? to_float(((const T *)x)[o.a]) : value);
+    });
 }
+} // namespace
 
 template <class T> void fv_cuda_reduce(fv_kernels *k)
 {

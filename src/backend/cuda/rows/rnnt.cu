@@ -1,10 +1,12 @@
-/* rnnt.cu - the transducer loss: minus the log-likelihood of the labels over all monotonic
- * alignments.
+/* rnnt.cu - the transducer loss: -log of the total probability of all monotonic alignments.
  *
- * alpha(t,u) needs alpha(t-1,u) and alpha(t,u-1), so all points with the same t+u can be worked out
- * at once: a block treats one sequence, diagonal after diagonal.  beta runs the same way from the
- * end, and keeps two diagonals only. */
+ * alpha(t,u) depends on alpha(t-1,u) and alpha(t,u-1), so all nodes with the same t + u are
+ * independent: one block per sequence, one anti-diagonal after another.  beta runs backwards the
+ * same way and keeps two diagonals only. */
 #include "backend/cuda/device/cuda.h"
+
+namespace
+{
 
 __device__ inline float log_add(float a, float b)
 {
@@ -32,7 +34,7 @@ template <class T> struct lattice {
         return to_float(lp[point(t, u) * V + label(u)]);
     }
 
-    /* The same answer for all threads of the block. */
+    /* Lengths and labels in range?  Uniform over the block; otherwise a fault is recorded. */
     __device__ bool valid() const
     {
         if (frames() < 1 || frames() > T_ || count() < 0 || count() > U1 - 1) {
@@ -51,6 +53,7 @@ template <class T> struct lattice {
     }
 };
 
+/* alpha(t,u) = logadd(alpha(t-1,u) + lp_blank(t-1,u), alpha(t,u-1) + lp_label(t,u-1)) */
 template <class T> __global__ void rnnt_sequence(float *loss, float *alpha, lattice<T> g)
 {
     if (!g.valid()) return;
@@ -68,8 +71,8 @@ template <class T> __global__ void rnnt_sequence(float *loss, float *alpha, latt
     if (threadIdx.x == 0) loss[blockIdx.x] = -alpha[g.point(n - 1, U)] - g.by_blank(n - 1, U);
 }
 
-/* d loss / d lp of a step = -exp(alpha before + lp + beta after + loss): the share of all paths
- * that take it. */
+/* dlp of an edge = -dloss * exp(alpha(before) + lp + beta(after) + loss): minus the posterior
+ * probability that a path takes it. */
 template <class T>
 __global__ void rnnt_bwd_sequence(sink<T> dlp, const float *dloss, const float *loss,
                                   const float *alpha, float *beta, lattice<T> g)
@@ -99,9 +102,9 @@ __global__ void rnnt_bwd_sequence(sink<T> dlp, const float *dloss, const float *
 }
 
 template <class T>
-static void rnnt(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, const int32_t *labels,
-                 const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T_, int64_t U1,
-                 int64_t V, int32_t blank)
+void rnnt(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, const int32_t *labels,
+          const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T_, int64_t U1, int64_t V,
+          int32_t blank)
 {
     lattice<T> g = {(const T *)lp, labels, tlen, ulen, T_, U1, V, blank, faults_of(s) + FAULT_RNNT};
     launch(s, "rnnt", rnnt_sequence<T>, dim3((unsigned)B), row_threads(U1), 0, (float *)loss,
@@ -109,21 +112,21 @@ static void rnnt(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, co
 }
 
 template <class T>
-static void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *loss,
-                     const fv_stat *alpha, const void *lp, const int32_t *labels,
-                     const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T_, int64_t U1,
-                     int64_t V, int32_t blank)
+void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *loss,
+              const fv_stat *alpha, const void *lp, const int32_t *labels, const int32_t *tlen,
+              const int32_t *ulen, int64_t B, int64_t T_, int64_t U1, int64_t V, int32_t blank)
 {
     if (!dlp.data) return;
     float *beta = alloc_scratch<float>(s, B * 2 * U1);
     if (!beta) return;
     lattice<T> g = {(const T *)lp, labels, tlen, ulen, T_, U1, V, blank, faults_of(s) + FAULT_RNNT};
     size_t size = dlp.dtype == FV_F32 ? 4 : sizeof(T);
-    /* steps that no path takes */
+    /* edges on no path have gradient 0 */
     if (!dlp.add) s->dev->backend->zero(s, dlp.data, (size_t)(B * T_ * U1 * V) * size);
     launch(s, "rnnt_bwd", rnnt_bwd_sequence<T>, dim3((unsigned)B), row_threads(U1), 0, to<T>(dlp),
            (const float *)dloss, (const float *)loss, (const float *)alpha, beta, g);
 }
+} // namespace
 
 template <class T> void fv_cuda_rnnt(fv_kernels *k)
 {

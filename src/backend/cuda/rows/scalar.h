@@ -1,5 +1,5 @@
-/* scalar.h - functions of one number and their slopes, for the element-wise kernels and the end of
- * a matrix product. */
+/* scalar.h - activation functions and their derivatives, for element-wise kernels and GEMM
+ * epilogues. */
 #ifndef FV_CUDA_SCALAR_H
 #define FV_CUDA_SCALAR_H
 
@@ -10,7 +10,7 @@
 #define ONE_OVER_SQRT_2PI 0.39894228040143267794f
 #define GELU_CUBIC 0.044715f
 
-/* exp only of what is not positive, so that nothing overflows */
+/* exp of a non-positive argument only, so that it cannot overflow */
 __device__ inline float sigmoid(float x)
 {
     float e = expf(-fabsf(x));
@@ -19,7 +19,8 @@ __device__ inline float sigmoid(float x)
 
 __device__ inline float normal_cdf(float x) { return 0.5f * (1 + erff(x * SQRT1_2F)); }
 
-/* the tanh that stands for 2 Phi - 1 in the approximate gelu, and its slope */
+/* tanh(sqrt(2/pi) (x + 0.044715 x^3)), which approximates 2 Phi(x) - 1, and its derivative; t: the
+ * value itself */
 __device__ inline float gelu_tanh_inner(float x)
 {
     return tanhf(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x));
@@ -52,8 +53,8 @@ __device__ inline float unary_value(fv_unary_op op, float x, float p0, float p1)
     }
 }
 
-/* These slopes are written in y, all others in x: a caller that has no x may pass y for it. */
-__device__ inline bool slope_in_y(fv_unary_op op)
+/* These derivatives are functions of y = f(x), all others of x: backward reads one of the two. */
+__device__ inline bool grad_uses_y(fv_unary_op op)
 {
     return op == FV_U_RELU || op == FV_U_TANH || op == FV_U_SIGMOID || op == FV_U_EXP ||
            op == FV_U_SQRT || op == FV_U_RSQRT;
@@ -85,11 +86,11 @@ __device__ inline float unary_grad(fv_unary_op op, float x, float y, float p0, f
     }
 }
 
-/* gelu for 16-bit results: x Phi(x) = x/2 (1 + tanh u), u = log(Phi(x) / Phi(-x)) / 2, which is x
- * times a polynomial of x^2, fitted on 0 .. 4.  It takes x / GELU_REACH: that its square ends at 1
- * then costs no instruction, and beyond u only grows.  Each instruction is felt in the time of a
- * product that ends with this.  Off by at most 2e-5 beside the last bit of bf16 (seen on -12 ..
- * 12). */
+/* Exact GELU for 16-bit results: x Phi(x) = x/2 (1 + tanh u) with u = log(Phi(x) / Phi(-x)) / 2,
+ * which is x times a polynomial in x^2, fitted on 0 .. 4.  The argument is x / GELU_REACH, so
+ * mul.sat clamps the square to 1 at no cost; beyond, tanh has saturated.  In a GEMM epilogue each
+ * instruction shows in the kernel's time.  Error: at most 2e-5 besides rounding to bf16 (measured
+ * on -12 .. 12). */
 #define GELU_REACH 5.6f
 __device__ inline float gelu_scaled(float y)
 {
@@ -101,8 +102,8 @@ __device__ inline float gelu_scaled(float y)
 }
 __device__ inline float gelu_approx(float x) { return gelu_scaled(x * (1 / GELU_REACH)); }
 
-/* The approximate gelu for 16-bit results is x s, s = 1 / (1 + exp(-2u)), u = c (x + a x^3), so its
- * slope is s + 2 x u' s (1 - s). */
+/* tanh-GELU for 16-bit results: y = x s, s = 1 / (1 + exp(-2u)), u = c (x + a x^3);
+ * y' = s + 2 x u' s (1 - s). */
 __device__ inline float gelu_tanh_share(float x, float square)
 {
     const float c = SQRT_2_OVER_PI, a = GELU_CUBIC, log2e = 1.44269504f;

@@ -1,10 +1,13 @@
-/* topk.cu - the largest along an axis, and the k largest of each row; ties go to the lower index,
- * NaN counts as largest.
+/* topk.cu - the k largest of each row, and max along an axis; ties go to the lower index, NaN
+ * counts as the largest.
  *
- * The k largest are found one after another: the next is the best of those that come after the one
- * before it in this order.  That reads a row k times, which for the few that beams and viewers ask
- * for beats sorting it. */
+ * The k largest are found one by one: each pass takes the best element that comes after the
+ * previous one in the order.  That reads a row k times, which for the few values that beams and
+ * viewers need is faster than sorting it. */
 #include "backend/cuda/device/cuda.h"
+
+namespace
+{
 
 struct scored_index {
     float v;
@@ -13,7 +16,7 @@ struct scored_index {
 
 __device__ inline bool larger(float a, float b) { return a > b || (a != a && b == b); }
 
-/* a comes before b */
+/* Whether a comes before b; i < 0 is the end of the order. */
 __device__ inline bool before(scored_index a, scored_index b)
 {
     if (b.i < 0 || a.i < 0) return b.i < 0 && a.i >= 0;
@@ -35,7 +38,7 @@ __device__ inline scored_index warp_first(scored_index p)
     return p;
 }
 
-/* To all threads of the block. */
+/* The first over the block, broadcast to all threads. */
 __device__ inline scored_index block_first(scored_index p)
 {
     __shared__ scored_index part[32];
@@ -48,6 +51,7 @@ __device__ inline scored_index block_first(scored_index p)
     return p;
 }
 
+/* One block per row, one pass per k. */
 template <class T>
 __global__ void topk_row(T *values, int32_t *index, const T *x, int64_t cols, int64_t k)
 {
@@ -68,74 +72,45 @@ __global__ void topk_row(T *values, int32_t *index, const T *x, int64_t cols, in
 }
 
 template <class T>
-static void topk(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows,
-                 int64_t cols, int64_t k)
+void topk(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows, int64_t cols,
+          int64_t k)
 {
     launch(s, "topk", topk_row<T>, dim3((unsigned)rows), row_threads(cols), 0, (T *)values, index,
            (const T *)x, cols, k);
 }
 
-/* dx = dy at the places that were taken; the rest was cleared before, or is added to. */
-template <class T> struct scatter {
-    static constexpr int wide = 1;
-    sink<T> dx;
-    const T *dy;
-    const int32_t *index;
-    int64_t cols, k;
-    template <int V> __device__ void at(int64_t i) const
-    {
-        sink_put(dx, i / k * cols + index[i], to_float(dy[i]));
-    }
-};
-
+/* dx[index] (+)= dy; elsewhere 0. */
 template <class T>
-static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, int64_t rows,
-                     int64_t cols, int64_t k)
+void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, int64_t rows,
+              int64_t cols, int64_t k)
 {
     if (!dx.data) return;
     size_t size = dx.dtype == FV_F32 ? 4 : sizeof(T);
     if (!dx.add) s->dev->backend->zero(s, dx.data, (size_t)(rows * cols) * size);
-    each(s, "topk_bwd", rows * k, false, scatter<T>{to<T>(dx), (const T *)dy, index, cols, k});
+    sink<T> g = to<T>(dx);
+    each(s, "topk_bwd", rows * k, [=] __device__(int64_t i) {
+        sink_put(g, i / k * cols + index[i], to_float(((const T *)dy)[i]));
+    });
 }
+} // namespace
 
-/* ---- the largest of x (outer,n,inner) along n ---- */
-
-template <class T> __global__ void largest_row(T *y, int32_t *arg, const T *x, int64_t n)
+/* max of x (outer,n,inner) over n, for rows/reduce.cu */
+template <class T>
+void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
+                    int64_t inner)
 {
-    scored_index best = {0, -1};
-    for (int64_t j = threadIdx.x; j < n; j += blockDim.x)
-        best = first_of(best, scored_index{to_float(x[blockIdx.x * n + j]), j});
-    best = block_first(best);
-    if (threadIdx.x) return;
-    y[blockIdx.x] = x[blockIdx.x * n + best.i];
-    arg[blockIdx.x] = (int32_t)best.i;
-}
-
-template <class T> struct largest_line {
-    static constexpr int wide = 1;
-    T *y;
-    int32_t *arg;
-    const T *x;
-    int64_t n, inner;
-    template <int V> __device__ void at(int64_t e) const
-    {
+    if (inner == 1 && n >= 32) {
+        topk<T>(s, y, arg, x, outer, n, 1);
+        return;
+    }
+    each(s, "max", outer * inner, [=] __device__(int64_t e) {
         int64_t from = e / inner * n * inner + e % inner;
         scored_index best = {0, -1};
         for (int64_t i = 0; i < n; i++)
             best = first_of(best, scored_index{to_float(x[from + i * inner]), i});
         y[e] = x[from + best.i * inner];
         arg[e] = (int32_t)best.i;
-    }
-};
-
-template <class T>
-void fv_cuda_argmax(fv_stream *s, T *y, int32_t *arg, const T *x, int64_t outer, int64_t n,
-                    int64_t inner)
-{
-    if (inner == 1 && n >= 32)
-        launch(s, "max", largest_row<T>, dim3((unsigned)outer), row_threads(n), 0, y, arg, x, n);
-    else
-        each(s, "max", outer * inner, false, largest_line<T>{y, arg, x, n, inner});
+    });
 }
 template void fv_cuda_argmax<float>(fv_stream *, float *, int32_t *, const float *, int64_t,
                                     int64_t, int64_t);

@@ -1,0 +1,87 @@
+/* objective.h - for authors of training objectives: what a model is trained to do.
+ *
+ * An objective is one file of src/objective: x.c defines `const fv_objective fv__objective_x`, and
+ * the build lists the folder.  The file says everything about it: its keys in a recipe's [data],
+ * how records become batches, which kind of head and which special tokens it needs, the arrays its
+ * loss is computed from, and its metric.  No other file names it. */
+#ifndef FOVEA_AUTHOR_OBJECTIVE_H
+#define FOVEA_AUTHOR_OBJECTIVE_H
+
+#include "fovea/data.h"
+
+/* What a head computes. */
+typedef enum fv_objective_head {
+    FV_HEAD_CAUSAL_LM = 0,
+    FV_HEAD_MASKED_LM,
+    FV_HEAD_PRETRAINING, /* masked tokens and next sentence */
+    FV_HEAD_SEQ2SEQ_LM,
+    FV_HEAD_SEQUENCE_CLASSES,
+    FV_HEAD_TOKEN_CLASSES,
+    FV_HEAD_SPAN /* first and last token of an answer */
+} fv_objective_head;
+
+/* What a feed is opened with, besides its files.  Ids are -1 where the tokenizer has no such
+ * token. */
+typedef struct fv_feed_opt {
+    const fv_env *env;
+    const fv_tok *tok; /* must outlive the feed */
+    int32_t pad, start, eos, cls, sep, mask;
+    bool evaluation;     /* the feed is evaluated, not trained on: texts for metrics are kept */
+    const void *options; /* the objective's own struct, filled by its table of keys */
+    fv_labels *labels;   /* grows while the feed is opened; must outlive it */
+} fv_feed_opt;
+
+/* Opens the feed of an objective; fv_feed_close closes it. */
+typedef fv_status fv_feed_fn(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                             fv_data_report *report, fv_err *e);
+
+/* Called with each text that a tokenizer is to be trained on. */
+typedef void fv_text_fn(void *user, const char *text, size_t len);
+
+typedef struct fv_objective {
+    const char *name; /* the file's, and the value of data.objective */
+    const char *help; /* a line */
+
+    /* Its own keys of [data] and the size of the struct they fill; NULL and 0: none. */
+    const fv_field *keys;
+    size_t options_size;
+
+    /* ---- a tokenizer that is trained for it (WordPiece has BERT's instead) ---- */
+    const char *processor;             /* the kind of processor it needs: "tokenizer" */
+    const char *const *specials;       /* special tokens, in order of their ids; NULL: none */
+    const char *const *specials_bytes; /* those of a byte-level tokenizer; NULL: the same */
+    const char *before, *after;        /* put around every text; NULL: nothing */
+    /* Calls each with every text of the training file. */
+    fv_status (*texts)(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
+                       fv_err *e);
+
+    /* ---- the model ---- */
+    fv_objective_head head;
+    const char *const *loss_inputs; /* arrays of a batch that the loss is computed from */
+    bool names_labels;              /* config.json gets id2label and label2id */
+    bool generates;                 /* generation_config.json is written */
+
+    /* ---- data ---- */
+    fv_feed_fn *open;
+    /* The pairs behind a feed, whose targets can be generated and compared (BLEU); NULL: none. */
+    const fv_pairs *(*pairs)(const fv_feed *f);
+} fv_objective;
+
+/* The objectives of this build, in order of name; NULL past the end. */
+FV_API const fv_objective *fv_objective_at(int i);
+FV_API const fv_objective *fv_objective_find(const char *name);
+/* Their names, ending in NULL: number i is fv_objective_at(i). */
+FV_DATA const char *const fv_objective_names[];
+
+/* ---- texts of the usual records, for fv_objective.texts ---- */
+
+/* The first text of every record, and both. */
+FV_API fv_status fv_texts_first(const fv_env *env, const fv_records *from, fv_text_fn *each,
+                                void *user, fv_err *e);
+FV_API fv_status fv_texts_both(const fv_env *env, const fv_records *from, fv_text_fn *each,
+                               void *user, fv_err *e);
+/* The first text of records that have a second: a label. */
+FV_API fv_status fv_texts_labelled(const fv_env *env, const fv_records *from, fv_text_fn *each,
+                                   void *user, fv_err *e);
+
+#endif

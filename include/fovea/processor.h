@@ -1,0 +1,54 @@
+/* processor.h - what turns the raw inputs of a model into its numbers, and is saved beside it.
+ *
+ * A processor is of one kind: a tokenizer for text, the means and deviations of a table's columns,
+ * or none where the data are a model's inputs already.  It is read from and written to the files
+ * that Hugging Face puts beside a model: tokenizer.json, tokenizer_config.json and chat templates,
+ * or preprocessor_config.json.  Each kind is one file of src/media/processor
+ * (author/processor.h). */
+#ifndef FOVEA_PROCESSOR_H
+#define FOVEA_PROCESSOR_H
+
+#include "fovea/tok.h"
+
+typedef struct fv_processor fv_processor;
+
+/* The processor in a directory.  kind: the one that is expected ("tokenizer", "table", "none");
+ * NULL: what the files say, "none" where there are none of any kind. */
+FV_API fv_status fv_processor_open(fv_processor **out, const fv_env *env, const char *kind,
+                                   const char *path, fv_err *e);
+FV_API void fv_processor_close(fv_processor *p); /* NULL is allowed */
+/* Writes its files into a directory that exists. */
+FV_API fv_status fv_processor_save(const fv_processor *p, const char *dir, fv_err *e);
+FV_API const char *fv_processor_kind(const fv_processor *p);
+
+/* ---- tokenizers ---- */
+
+/* Owns tok from here on, also on failure.  max_len: what model_max_length says; 0: nothing. */
+FV_API fv_status fv_processor_from_tok(fv_processor **out, const fv_env *env, fv_tok *tok,
+                                       int64_t max_len, fv_err *e);
+/* NULL where it is no tokenizer. */
+FV_API const fv_tok *fv_processor_tok(const fv_processor *p);
+
+typedef struct fv_special_ids {
+    int32_t pad, bos, eos, cls, sep, mask, unk; /* -1: there is none */
+} fv_special_ids;
+
+/* Ids of the special tokens: those that tokenizer_config.json names, else those of the usual names.
+ * All -1 where it is no tokenizer. */
+FV_API fv_special_ids fv_processor_ids(const fv_processor *p);
+
+/* ---- tables of numbers ---- */
+
+/* Measures the mean and standard deviation of n named columns; x has rows x n numbers, row by
+ * row. */
+FV_API fv_status fv_processor_fit_table(fv_processor **out, const fv_env *env,
+                                        const char *const *column, int n, const float *x,
+                                        int64_t rows, fv_err *e);
+/* The columns it was fitted to; 0 and NULL where it is no table. */
+FV_API int fv_processor_columns(const fv_processor *p);
+FV_API const char *fv_processor_column(const fv_processor *p, int i);
+/* Normalises rows of numbers in place, (x - mean) / deviation column by column, and back. */
+FV_API void fv_processor_normalise(const fv_processor *p, float *x, int64_t rows);
+FV_API void fv_processor_restore(const fv_processor *p, float *x, int64_t rows);
+
+#endif

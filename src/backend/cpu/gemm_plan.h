@@ -1,0 +1,46 @@
+/* gemm_plan.h - how one matrix product is divided: blocks of rows, slices of B, and the threads of
+ * a team.
+ *
+ * gemm.c makes the plan and starts the threads; gemm_product.c follows it. */
+#ifndef FV_CPU_GEMM_PLAN_H
+#define FV_CPU_GEMM_PLAN_H
+
+#include "gemm.h"
+
+typedef struct gemm_plan {
+    const fv_gemm *g;
+    const gemm_kind *kind;
+    fv_dtype table;
+    float alpha;
+    int64_t panels;                     /* of B */
+    int64_t block;                      /* rows of A packed at a time */
+    int64_t strips;                     /* in the largest block */
+    int group;                          /* panels at a time */
+    size_t a_bytes, b_bytes, sum_bytes; /* of scratch: one team's, one thread's, one thread's */
+    int64_t slice;      /* panels of B that are packed before anything else; 0: none are */
+    size_t slice_bytes; /* of scratch for them */
+    bool by_rows;       /* each thread has rows of its own */
+} gemm_plan;
+
+/* This thread as one of `size` threads that compute a product together and share packed A. */
+typedef struct gemm_team {
+    int id, size;
+    char *a, *b, *slice;
+    float *sum;
+} gemm_team;
+
+static inline int64_t gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t gemm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Start of part i when `all` is divided into n equal parts. */
+static inline int64_t gemm_part(int64_t all, int64_t i, int64_t n) { return all * i / n; }
+
+static inline const void *gemm_at(const void *p, int64_t i, fv_dtype t)
+{
+    return (const char *)p + i * (int64_t)fv_dtype_size(t);
+}
+
+/* Product e of the batch, by one thread of a team. */
+void NAME(gemm_product)(const gemm_plan *p, const gemm_team *t, int64_t e);
+
+#endif

@@ -1,0 +1,271 @@
+/* mega_gemm.h - y = act(x W' + bias) (+ y) as an op of the megakernel, split-K over the warps of a
+ * block.
+ *
+ * A tile is 8 columns of y; its weights are 8 rows of W, each one bulk copy into a slot of the ring.
+ * mma.m16n8k16: A is up to 16 rows of x, B is a tile.  The order of K within an mma is free, so a
+ * lane takes 8 consecutive elements of A and of B with one 16-byte load each.  The 8 warps split K
+ * and add their partial sums through smem in a fixed order; which block computes a tile does not
+ * change its bits. */
+#ifndef FV_CUDA_DECODE_MEGA_GEMM_H
+#define FV_CUDA_DECODE_MEGA_GEMM_H
+
+#include "mega_rows.h"
+
+/* ---- K loop ---- */
+
+/* x in smem during the K loop.  Long rows of many sequences (the down projection) would leave no
+ * smem for weights, so those pass through a pipeline of STAGES chunks. */
+struct x_chunks {
+    unsigned x;       /* smem address */
+    int stride, size; /* size: bytes per stage */
+    bool streams;
+    int issued, stage; /* chunks requested so far; stage of the next one to read */
+    __device__ x_chunks(const decode_gemm &f, const block_group &t, const bf16 *x_)
+        : x(smem_addr(x_)), stride(x_stride(f.stream_x ? f.chunk : f.k)), size(2 * t.rows * stride),
+          streams(f.stream_x), issued(0), stage(0)
+    {
+    }
+    __device__ void prefetch(const decode_gemm &f, const block_group &t, int to)
+    {
+        int from = issued++ * f.chunk;
+        /* past the last chunk: an empty group, so that wait_group counts right */
+        copy_rows(f, x + (unsigned)(to * size), stride, t, from, min(f.k - from, f.chunk));
+    }
+    __device__ void begin(const decode_gemm &f, const block_group &t)
+    {
+        issued = stage = 0;
+        for (int i = 0; i < STAGES; i++) prefetch(f, t, i);
+    }
+    /* Waits for the next chunk; visible to all MMA threads. */
+    __device__ unsigned next() const
+    {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        decode_sync();
+        return x + (unsigned)(stage * size);
+    }
+    /* The chunk has been read: refill its stage. */
+    __device__ void release(const decode_gemm &f, const block_group &t)
+    {
+        if (issued * f.chunk < f.k) decode_sync();
+        prefetch(f, t, stage);
+        if (++stage == STAGES) stage = 0;
+    }
+};
+
+/* c += this warp's part of K for up to GROUP tiles: rows lane / 4 and (MANY) lane / 4 + 8, columns
+ * lane % 4 * 2 and the next.  Missing rows read an existing one; their results are not stored.
+ * With at most 8 rows, the upper half of A holds the K of the second mma: the first mma's lower and
+ * the second's upper half of the result are valid, and one A load serves both.
+ * bias: of the two outputs that this thread stores. */
+template <bool MANY>
+__device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, slot_ring &r,
+                                const decode_gemm &f, const block_group &t, x_chunks &x, int tiles)
+{
+    /* K steps of a chunk for a warp; bytes between them */
+    constexpr int STEPS = MAX_CHUNK / ROUND, BY = 2 * ROUND;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = f.k, chunk = f.chunk;
+    unsigned within = (unsigned)(2 * STEP * warp + lane % 4 * 16),
+             in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within;
+    unsigned low = (unsigned)(2 * min(lane / 4, t.rows - 1) * x.stride) + within,
+             high = (unsigned)(2 * min(lane / 4 + 8, t.rows - 1) * x.stride) + within;
+    float odd[GROUP][4] = {};
+    if (MANY && x.streams) x.begin(f, t);
+    for (int from = 0, i = 0; from < k; from += chunk, i++) {
+        unsigned w[GROUP], first = r.empty();
+        int wrapped = r.slots - r.i,
+            steps = (min(k - from, chunk) / STEP - warp + MMA_WARPS - 1) / MMA_WARPS;
+#pragma unroll
+        for (int j = 0; j < GROUP; j++) {
+            w[j] = r.slot();
+            if (j < tiles) {
+                mbarrier_wait(r.full(), r.laps & 1);
+                r.next();
+            }
+        }
+        /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
+        if (i == 0 && f.bias_in_slot && warp / 2 < tiles) {
+            unsigned mine = (warp < 4   ? warp < 2 ? w[0] : w[1]
+                               : warp < 6 ? w[2]
+                                        : w[3]) +
+                            BIAS_AT + (unsigned)(lane % 4 * 8);
+            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                         : "=f"(bias.x), "=f"(bias.y)
+                         : "r"(mine)
+                         : "memory");
+        }
+        unsigned xs = MANY && x.streams ? x.next() : x.x + (unsigned)(2 * from);
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            if (s < steps) {
+                uint4 a = ld_shared16(xs + low + s * BY), b = a;
+                if (MANY) b = ld_shared16(xs + high + s * BY);
+#pragma unroll
+                for (int j = 0; j < GROUP; j++)
+                    if (j < tiles) {
+                        uint4 v = ld_shared16(w[j] + in_slot + s * BY);
+                        if (MANY) {
+                            mma(c[j], a.x, b.x, a.y, b.y, v.x, v.y);
+                            mma(odd[j], a.z, b.z, a.w, b.w, v.z, v.w);
+                        } else {
+                            mma(c[j], a.x, a.y, a.z, a.w, v.x, v.y);
+                            mma(odd[j], a.x, a.y, a.z, a.w, v.z, v.w);
+                        }
+                    }
+            }
+        }
+        /* lane j releases the slot of tile j; the ring may have wrapped in between */
+        __syncwarp();
+        if (lane < tiles)
+            mbarrier_arrive(first + (unsigned)(8 * (lane < wrapped ? lane : lane - r.slots)));
+        if (MANY && x.streams) x.release(f, t);
+    }
+#pragma unroll
+    for (int j = 0; j < GROUP; j++)
+#pragma unroll
+        for (int e = 0; e < (MANY ? 4 : 2); e++) c[j][e] += odd[j][MANY ? e : e + 2];
+}
+
+/* ---- epilogue ---- */
+
+/* The descriptor's epilogue fields in registers: the compiler must reload them from smem after
+ * every store. */
+struct mk_epilogue {
+    void *y, *k, *v;
+    const float *bias;
+    const int32_t *pos;
+    int n, y_n, cap, act;
+    bool add, narrow, to_global; /* narrow: y and caches are bf16 */
+    flagged_reader residual;
+    flagged_word *flagged_out;
+    unsigned epoch;
+    __device__ mk_epilogue(const decode_gemm &f, const mk_output &to, unsigned first_epoch, int op)
+        : y(f.a.y), k(f.a.k_cache), v(f.a.v_cache),
+          bias(f.bias_in_slot ? NULL : (const float *)f.a.bias), pos(f.a.pos), n((int)f.a.n),
+          y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act), add(f.a.add),
+          narrow(f.a.yt == FV_BF16), to_global(to.to_global), residual(f.y_in.reader(first_epoch)),
+          flagged_out(to.area), epoch(first_epoch + (unsigned)op)
+    {
+    }
+};
+
+/* Two adjacent columns of one row.  Their bias, residual and cache position are loaded before the
+ * K loop, so their latency is hidden. */
+struct result_pair {
+    float2 bias, old; /* old: the residual */
+    flagged_word pending[2];
+    int at; /* position in the KV cache */
+    __device__ void prefetch(const mk_epilogue &g, int row, int n)
+    {
+        int64_t i = row * (int64_t)g.y_n + n;
+        bool both = n + 1 < g.n;
+        if (g.bias) bias = make_float2(g.bias[n], both ? g.bias[n + 1] : 0);
+        if (g.residual.area)
+            g.residual.load_flagged(pending, i);
+        else if (g.add)
+            old = make_float2(((const float *)g.y)[i], both ? ((const float *)g.y)[i + 1] : 0);
+        if (n >= g.y_n) at = g.pos[row];
+    }
+    __device__ void store_result(const mk_epilogue &g, int row, int n, float2 sum, fault *bad)
+    {
+        float2 v = make_float2(sum.x + bias.x, sum.y + bias.y);
+        if (g.act != FV_ACT_NONE)
+            v = make_float2(activate((fv_act)g.act, v.x), activate((fv_act)g.act, v.y));
+        if (g.residual.area) old = g.residual.wait_flagged(pending, row * (int64_t)g.y_n + n);
+        v.x += old.x, v.y += old.y;
+        if (g.flagged_out) store_flags(g, row * g.n + n, v);
+        if (n >= g.y_n)
+            store_cache(g, row, n, v, bad);
+        else if (g.to_global)
+            store_two(g, row * (int64_t)g.y_n + n, n, v);
+    }
+    __device__ static void store_flags(const mk_epilogue &g, int at, float2 v)
+    {
+        if (g.narrow) {
+            __nv_bfloat162 both = __float22bfloat162_rn(v);
+            store_flagged(g.flagged_out + at / 2, *(const unsigned *)&both, g.epoch);
+        } else {
+            store_flagged2(g.flagged_out + at, v.x, v.y, g.epoch);
+        }
+    }
+    /* Columns from y_n on are this step's key, then value: appended to the KV cache. */
+    __device__ void store_cache(const mk_epilogue &g, int row, int n, float2 v, fault *bad) const
+    {
+        int half = (g.n - g.y_n) / 2, c = n - g.y_n;
+        int64_t i = (row * (int64_t)g.cap + at) * half + (c < half ? c : c - half);
+        void *to = c < half ? g.k : g.v;
+        if (at < 0 || at >= g.cap)
+            report_fault(bad, row, at, g.cap, 1);
+        else if (g.narrow)
+            store_bf16x2((bf16 *)to + i, v);
+        else
+            *(float2 *)((float *)to + i) = v;
+    }
+    /* One access where the row length is even. */
+    __device__ static void store_two(const mk_epilogue &g, int64_t i, int n, float2 v)
+    {
+        if (g.y_n % 2 == 0 && g.narrow) {
+            store_bf16x2((bf16 *)g.y + i, v);
+        } else if (g.y_n % 2 == 0) {
+            *(float2 *)((float *)g.y + i) = v;
+        } else if (g.narrow) {
+            ((bf16 *)g.y)[i] = __float2bfloat16_rn(v.x);
+            if (n + 1 < g.n) ((bf16 *)g.y)[i + 1] = __float2bfloat16_rn(v.y);
+        } else {
+            ((float *)g.y)[i] = v.x;
+            if (n + 1 < g.n) ((float *)g.y)[i + 1] = v.y;
+        }
+    }
+};
+
+/* epoch: tag of the launch's first op; this is op number `op`.  MANY: more than 8 rows. */
+/* Per group of up to GROUP tiles: prefetch the epilogue's inputs, load x (once), run the K loop,
+ * exchange partial sums through smem; then thread t owns tile t / 64, row t / 4 % 16, columns
+ * t % 4 * 2 and the next, adds the eight partial sums and stores. */
+template <bool MANY>
+__device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_ring &r, mk_smem *d,
+                                     bf16 *x, const unsigned char *slots, unsigned epoch, int op)
+{
+    const decode_gemm &f = o.gemm;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = t.blocks, tiles = f.tiles,
+        first = t.tile(f);
+    int tile = threadIdx.x / 64, row = threadIdx.x / 4 % ROWS_BLOCK, column = threadIdx.x % 4 * 2;
+    if (first >= tiles) return;
+    mk_epilogue g(f, o.out, epoch, op);
+    x_chunks chunks(f, t, x);
+    for (int t0 = first; t0 < tiles; t0 += GROUP * blocks) {
+        int n = (t0 + tile * blocks) * TILE + column;
+        bool now = row < t.rows && n < g.n;
+        result_pair b = {};
+        if (now) b.prefetch(g, t.row + row, n);
+        if (t0 == first && !(MANY && f.stream_x)) {
+            load_x<MANY>(f, x, t, r, slots, epoch);
+            decode_sync();
+        }
+        float c[GROUP][4] = {};
+        int left = tiles - t0, now_tiles = left > 3 * blocks   ? 4
+                                           : left > 2 * blocks ? 3
+                                           : left > blocks     ? 2
+                                                               : 1;
+        multiply<MANY>(c, b.bias, r, f, t, chunks, now_tiles);
+        if (t0 != first) decode_sync(); /* the previous partial sums have been read */
+        float *to = d->sums[0][warp] + lane / 4 * TILE + lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < GROUP; j++) {
+            *(float2 *)(to + j * (MMA_WARPS * TILE_SUMS)) = make_float2(c[j][0], c[j][1]);
+            if (MANY)
+                *(float2 *)(to + j * (MMA_WARPS * TILE_SUMS) + 8 * TILE) = make_float2(c[j][2],
+                                                                                       c[j][3]);
+        }
+        decode_sync();
+        if (!now) continue;
+        float2 v = make_float2(0, 0);
+#pragma unroll
+        for (int w = 0; w < MMA_WARPS; w++) {
+            float2 u = *(const float2 *)&d->sums[tile][w][row * TILE + column];
+            v.x += u.x, v.y += u.y;
+        }
+        b.store_result(g, t.row + row, n, v, f.bad);
+    }
+}
+
+#endif

@@ -1,0 +1,185 @@
+/* mega_gemm_warp.h - y = act(x W' + bias) as an op of the megakernel, for many rows and many
+ * columns: each warp computes whole tiles.
+ *
+ * Split-K over warps (mega_gemm.h) costs two block barriers per GROUP tiles.  Where there are tiles
+ * enough for every warp, a warp takes two tiles at a time, runs over all of K and stores from
+ * registers.  For a vocabulary, two block groups work as one (GROUPS = 2), so W is read once for 32
+ * rows. */
+#ifndef FV_CUDA_DECODE_MEGA_GEMM_WARP_H
+#define FV_CUDA_DECODE_MEGA_GEMM_WARP_H
+
+#include "mega_gemm.h"
+
+#define TILES_PER_WARP 2
+
+template <int GROUPS> using tile_acc = float[GROUPS][TILES_PER_WARP][4];
+
+/* c += x W' over all of K for the warp's tiles w; rows lane / 4 and lane / 4 + 8 of each ROWS_BLOCK.
+ * Missing rows read an existing one; their results are not stored.  Even and odd K steps have
+ * separate accumulators: two independent chains of mma. */
+template <int GROUPS>
+__device__ inline void mma_own_tiles(tile_acc<GROUPS> &c, unsigned x, int stride, int rows,
+                                     const unsigned (&w)[TILES_PER_WARP], int steps)
+{
+    tile_acc<GROUPS> odd = {};
+    int lane = threadIdx.x % 32;
+    unsigned at[GROUPS][2];
+#pragma unroll
+    for (int i = 0; i < 2 * GROUPS; i++)
+        at[i / 2][i % 2] = x +
+                           (unsigned)(2 * min(i * 8 + lane / 4, rows - 1) * stride + lane % 4 * 16);
+#pragma unroll 4
+    for (int s = 0; s < steps; s++) {
+        uint4 v[TILES_PER_WARP];
+#pragma unroll
+        for (int j = 0; j < TILES_PER_WARP; j++) v[j] = ld_shared16(w[j] + s * (2 * STEP));
+#pragma unroll
+        for (int h = 0; h < GROUPS; h++) {
+            uint4 a = ld_shared16(at[h][0] + s * (2 * STEP)),
+                  b = ld_shared16(at[h][1] + s * (2 * STEP));
+#pragma unroll
+            for (int j = 0; j < TILES_PER_WARP; j++) {
+                mma(c[h][j], a.x, b.x, a.y, b.y, v[j].x, v[j].y);
+                mma(odd[h][j], a.z, b.z, a.w, b.w, v[j].z, v[j].w);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < GROUPS * TILES_PER_WARP * 4; i++) (&c[0][0][0])[i] += (&odd[0][0][0])[i];
+}
+
+template <fv_act ACT, int GROUPS> __device__ inline void activate_tiles(tile_acc<GROUPS> &c)
+{
+#pragma unroll
+    for (int i = 0; i < GROUPS * TILES_PER_WARP * 4; i++)
+        (&c[0][0][0])[i] = activate(ACT, (&c[0][0][0])[i]);
+}
+
+/* One branch on the activation, not one per element. */
+template <int GROUPS> __device__ inline void activate_tiles(tile_acc<GROUPS> &c, fv_act act)
+{
+    switch (act) {
+    case FV_RELU: activate_tiles<FV_RELU, GROUPS>(c); return;
+    case FV_GELU: activate_tiles<FV_GELU, GROUPS>(c); return;
+    case FV_GELU_TANH: activate_tiles<FV_GELU_TANH, GROUPS>(c); return;
+    case FV_SILU: activate_tiles<FV_SILU, GROUPS>(c); return;
+    case FV_TANH: activate_tiles<FV_TANH, GROUPS>(c); return;
+    case FV_SIGMOID: activate_tiles<FV_SIGMOID, GROUPS>(c); return;
+    default: return;
+    }
+}
+
+/* Stores a tile, columns lane % 4 * 2 and the next: it belongs as a whole to y, the key cache or
+ * the value cache. */
+template <int GROUPS>
+__device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
+                                   const tile_acc<GROUPS> &c, const int (&cache_row)[GROUPS][2],
+                                   int j, int tile)
+{
+    const fv_fused_linear &a = f.a;
+    int lane = threadIdx.x % 32, all = (int)a.n, n = tile * TILE,
+        y_n = a.k_cache ? (int)a.y_n : all, half = (all - y_n) / 2;
+    bool cached = n >= y_n, narrow = a.yt == FV_BF16, second = cached && n - y_n >= half;
+    char *to = (char *)(!cached ? a.y : second ? a.v_cache : a.k_cache);
+    int stride = cached ? half : y_n,
+        column = (cached ? n - y_n - (second ? half : 0) : n) + lane % 4 * 2,
+        left = all - n - lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 2 * GROUPS; i++) {
+        int row = i * 8 + lane / 4;
+        int64_t at = (cached ? cache_row[i / 2][i % 2] : t.row + row) * (int64_t)stride + column;
+        float2 v = make_float2(c[i / 2][j][i % 2 * 2], c[i / 2][j][i % 2 * 2 + 1]);
+        if (row >= t.rows || left <= 0 || (cached && cache_row[i / 2][i % 2] < 0)) continue;
+        if (stride % 2 == 0 && narrow) {
+            store_bf16x2((bf16 *)to + at, v);
+        } else if (stride % 2 == 0) {
+            *(float2 *)((float *)to + at) = v;
+        } else if (narrow) {
+            ((bf16 *)to)[at] = __float2bfloat16_rn(v.x);
+            if (left > 1) ((bf16 *)to)[at + 1] = __float2bfloat16_rn(v.y);
+        } else {
+            ((float *)to)[at] = v.x;
+            if (left > 1) ((float *)to)[at + 1] = v.y;
+        }
+    }
+}
+
+/* Cache rows for this step's keys and values; -1 (and a fault record): position out of range. */
+template <int GROUPS>
+__device__ inline void find_cache_rows(int (&cache_row)[GROUPS][2], const decode_gemm &f,
+                                       const block_group &t)
+{
+    int cap = (int)f.a.cap;
+#pragma unroll
+    for (int i = 0; i < 2 * GROUPS; i++) {
+        int row = t.row + min(i * 8 + (int)threadIdx.x % 32 / 4, t.rows - 1),
+            at = f.a.k_cache ? f.a.pos[row] : 0;
+        bool is = at >= 0 && at < cap;
+        if (f.a.k_cache && !is) report_fault(f.bad, row, at, cap, 1);
+        cache_row[i / 2][i % 2] = is ? row * cap + at : -1;
+    }
+}
+
+/* Bias of two columns, from the slot or from global memory. */
+__device__ inline float2 tile_bias(const decode_gemm &f, const unsigned char *slot, int column)
+{
+    const float *bias = (const float *)f.a.bias;
+    int n = (int)f.a.n;
+    if (f.bias_in_slot) return *(const float2 *)(slot + BIAS_AT + threadIdx.x % 4 * 8);
+    return make_float2(bias && column < n ? bias[column] : 0,
+                       bias && column + 1 < n ? bias[column + 1] : 0);
+}
+
+/* Waits for a slot that this warp alone reads.  A parity wait can only tell the current phase from
+ * the one before, and this warp may be laps behind: so first wait until the slot's load has been
+ * issued, then for its full barrier. */
+__device__ inline void wait_tile(const mk_smem *d, const slot_ring &r)
+{
+    while ((int)(load_acquire_cta(&d->issued) - r.sequence()) <= 0) continue;
+    mbarrier_wait(r.full(), r.laps & 1);
+}
+
+template <int GROUPS>
+__device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot_ring &r,
+                                      const mk_smem *d, bf16 *x, const unsigned char *slots,
+                                      unsigned epoch)
+{
+    const decode_gemm &f = o.gemm;
+    int lane = threadIdx.x % 32, first = t.tile(f),
+        tiles = (f.tiles - first + t.blocks - 1) / t.blocks, cache_row[GROUPS][2];
+    if (first >= f.tiles) return;
+    find_cache_rows<GROUPS>(cache_row, f, t);
+    load_x<true>(f, x, t, r, slots, epoch);
+    decode_sync();
+    slot_ring mine = r;
+    mine.skip((int)threadIdx.x / 32 * TILES_PER_WARP);
+    for (int m = (int)threadIdx.x / 32 * TILES_PER_WARP; m < tiles;
+         m += MMA_WARPS * TILES_PER_WARP) {
+        tile_acc<GROUPS> c = {};
+        unsigned w[TILES_PER_WARP], empty[TILES_PER_WARP];
+        int n = min(tiles - m, TILES_PER_WARP);
+        slot_ring at_tile = mine;
+#pragma unroll
+        for (int j = 0; j < TILES_PER_WARP; j++) {
+            if (j && n > 1) at_tile.next(); /* without a second tile: the first again */
+            wait_tile(d, at_tile);
+            w[j] = at_tile.slot() + (unsigned)(lane / 4 * ROW_BYTES + lane % 4 * 16);
+            empty[j] = at_tile.empty();
+            float2 b = tile_bias(f, slots + at_tile.i * SLOT_BYTES,
+                                 (first + (m + j) * t.blocks) * TILE + lane % 4 * 2);
+#pragma unroll
+            for (int i = 0; i < 4 * GROUPS; i++) c[i / 4][j][i % 4] = i % 2 ? b.y : b.x;
+        }
+        mma_own_tiles<GROUPS>(c, smem_addr(x), x_stride(f.k), t.rows, w, f.k / STEP);
+        __syncwarp();
+        if (lane < n) mbarrier_arrive_count(lane ? empty[1] : empty[0], MMA_WARPS);
+        if (GROUPS == 1 && f.a.act) activate_tiles<GROUPS>(c, f.a.act);
+#pragma unroll
+        for (int j = 0; j < TILES_PER_WARP; j++)
+            if (j < n) store_tiles<GROUPS>(f, t, c, cache_row, j, first + (m + j) * t.blocks);
+        mine.skip(MMA_WARPS * TILES_PER_WARP);
+    }
+    r.skip(tiles);
+}
+
+#endif

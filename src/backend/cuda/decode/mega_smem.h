@@ -1,0 +1,70 @@
+/* mega_smem.h - the megakernel's shared memory: barriers, op descriptors, the ring of weight slots;
+ * and which rows and tiles belong to a block. */
+#ifndef FV_CUDA_DECODE_MEGA_SMEM_H
+#define FV_CUDA_DECODE_MEGA_SMEM_H
+
+#include "backend/cuda/device/sm90_addr.h"
+#include "mega.h"
+
+/* Start of the dynamic smem; rows of x (x_bytes) and the slots follow. */
+struct __align__(128) mk_smem
+{
+    uint64_t full[MAX_SLOTS], empty[MAX_SLOTS];
+    uint64_t op_full[OP_STAGES], op_empty[OP_STAGES];
+    mk_op op[OP_STAGES];
+    unsigned issued; /* slots filled or being filled since the start */
+    __align__(16) float sums[GROUP][MMA_WARPS][TILE_SUMS];
+};
+
+/* Ring of weight slots with a full and an empty mbarrier each; producer and consumers walk it in
+ * the same order. */
+struct slot_ring {
+    unsigned first_slot, first_full; /* smem addresses; empty[] directly follows full[] */
+    int slots, i, laps;              /* current slot; laps & 1 is its phase */
+    __device__ slot_ring(const mk_smem *d, const void *slots_at, int n)
+        : first_slot(smem_addr(slots_at)), first_full(smem_addr(d->full)), slots(n), i(0), laps(0)
+    {
+    }
+    __device__ unsigned slot() const { return first_slot + (unsigned)(i * SLOT_BYTES); }
+    __device__ unsigned full() const { return first_full + (unsigned)(i * 8); }
+    __device__ unsigned empty() const { return full() + MAX_SLOTS * 8; }
+    __device__ void next()
+    {
+        if (++i == slots) i = 0, laps++;
+    }
+    __device__ void skip(int n)
+    {
+        for (i += n; i >= slots; i -= slots) laps++;
+    }
+    __device__ unsigned sequence() const { return (unsigned)(laps * slots + i); }
+};
+
+/* The block group (or pair of groups) of this block, and its rows. */
+struct block_group {
+    int index, block, blocks, row, rows; /* block: of `blocks`; row: first of `rows` sequences */
+    __device__ block_group(const mk_ops &p, int groups)
+    {
+        int all = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
+        index = (int)blockIdx.x / p.group_blocks / groups;
+        block = (int)blockIdx.x - index * groups * p.group_blocks;
+        blocks = min(groups, all - index * groups) * p.group_blocks;
+        row = index * groups * ROWS_BLOCK;
+        /* SMs are not a multiple of the groups: the remainder has no rows */
+        rows = block < blocks ? min(p.rows - row, groups * ROWS_BLOCK) : 0;
+    }
+    /* This block's first tile; the next ones are `blocks` apart. */
+    __device__ int tile(const decode_gemm &f) const
+    {
+        int t = block - f.first_block;
+        if (rows <= 0) return f.tiles;
+        return t < 0 ? t + blocks : t;
+    }
+};
+
+/* Gain and shift of the norm travel in a slot of their own, ahead of the weights, if they fit. */
+__device__ inline bool has_gain(const decode_gemm &f)
+{
+    return f.a.norm && (f.a.gain || f.a.shift) && 2 * f.k * (int)sizeof(float) <= SLOT_BYTES;
+}
+
+#endif

@@ -1,0 +1,286 @@
+/* oniguruma.c - Oniguruma's patterns, with Ruby's rules, in the language of PCRE2.
+ *
+ * What means the same in both passes as it is.  What differs:
+ *
+ *     \s \w \d          spelled out; in a class \w lacks the superscripts and fractions of Latin-1,
+ *                       which it has alone (Oniguruma asks two tables)
+ *     X{n,m}+           (?:X{n,m})+: intervals have no possessive form in Ruby
+ *     X{n}?             (?:X{n})?
+ *     X{,m}             X{0,m}
+ *     \p{Han}           \p{sc:Han}: PCRE2 would ask for script extensions
+ *     (?i) and letters that fold to two (ss is also U+00DF)   refused
+ *
+ * Everything else that would mean something else is refused too: a tokenizer that cuts text in
+ * other places is worse than one that does not open. */
+#include "oniguruma.h"
+
+#define SPACES                                                                                     \
+    "\\t-\\r\\x20\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}"   \
+    "\\x{3000}"
+#define WORDS_IN_CLASS                                                                             \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-"         \
+    "\\x{1F169}\\x{1F170}-\\x{1F189}"
+#define WORDS WORDS_IN_CLASS "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
+#define DEEPEST 64
+
+typedef struct translation {
+    const char *s;
+    size_t n, i;
+    bool in_class, class_start; /* class_start: just after [ or [^, where ] is a character */
+    bool fold;                  /* (?i) holds */
+    uint32_t before;            /* the literal character just before, 0: none */
+    size_t atom;                /* where in the output the last atom begins, SIZE_MAX: none */
+    int depth;
+    struct {
+        size_t at; /* of the output: where the group begins */
+        bool fold;
+    } group[DEEPEST];
+    fv_buf *out;
+    bool (*is_script)(const char *name, size_t n);
+    const char *refused;
+} translation;
+
+static char ahead(const translation *t, size_t k) { return t->i + k < t->n ? t->s[t->i + k] : 0; }
+
+/* An atom begins here: something a quantifier behind it belongs to. */
+static void begin_atom(translation *t)
+{
+    if (t->in_class) return;
+    t->atom = t->out->len;
+    t->before = 0;
+}
+
+/* ---- letters that fold to two ---- */
+
+static bool folds_to_many(uint32_t c)
+{
+    return c == 0xDF || c == 0x130 || c == 0x149 || c == 0x1F0 || c == 0x390 || c == 0x3B0 ||
+           c == 0x587 || (c >= 0x1E96 && c <= 0x1E9E) || (c >= 0x1F50 && c <= 0x1FFC) ||
+           (c >= 0xFB00 && c <= 0xFB17);
+}
+
+/* Whether two letters are what one letter folds to. */
+static bool folded_pair(uint32_t a, uint32_t b)
+{
+    static const char *const pairs[] = {"ss", "ff", "fi", "fl", "st"};
+    uint32_t x = a | 32, y = b | 32;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (a < 128 && b < 128 && x == (unsigned char)pairs[i][0] &&
+            y == (unsigned char)pairs[i][1])
+            return true;
+    /* with a mark behind it; n behind U+02BC; Greek and Armenian pairs */
+    return (b >= 0x300 && b <= 0x36F) || a == 0x2BC || b == 0x2BE || b == 0x3B9 || b == 0x399 ||
+           (a >= 0x531 && a <= 0x587 && b >= 0x531 && b <= 0x587);
+}
+
+static void literal(translation *t, uint32_t c)
+{
+    if (t->fold && (folds_to_many(c) || (t->before && folded_pair(t->before, c))))
+        t->refused = "letters that are one letter in another case, under (?i),";
+    if (!t->in_class) t->before = c;
+}
+
+/* ---- escapes ---- */
+
+/* \p{Name}, \p{^Name} and \P{Name}; i is at the p. */
+static void property(translation *t)
+{
+    bool negated = ahead(t, 0) == 'P', caret = ahead(t, 2) == '^';
+    const char *name = t->s + t->i + 2 + caret, *end = memchr(name, '}', t->n - (t->i + 2 + caret));
+    if (ahead(t, 1) != '{' || !end) {
+        t->refused = "\\p without braces";
+        return;
+    }
+    size_t n = (size_t)(end - name);
+    bool script = n > 2 && n < 40 && t->is_script(name, n);
+    fv__buf_fmt(t->out, "\\%c{%s%.*s}", negated != caret ? 'P' : 'p', script ? "sc:" : "", (int)n,
+                name);
+    t->i = (size_t)(end - t->s) + 1;
+}
+
+static void code_point(translation *t)
+{
+    if (t->n - t->i < 5) {
+        t->refused = "\\u without four digits";
+        return;
+    }
+    fv__buf_fmt(t->out, "\\x{%.4s}", t->s + t->i + 1);
+    t->i += 5;
+}
+
+/* i is behind the backslash. */
+static void escape(translation *t)
+{
+    static const char same[] = "xnrtfAzZ"; /* of the letters and digits */
+    char k = ahead(t, 0);
+    bool in = t->in_class, word = (k >= '0' && k <= '9') || ((k | 32) >= 'a' && (k | 32) <= 'z');
+    begin_atom(t);
+    if (!k) t->refused = "a \\ at the end";
+    if (k == 'W' && in) t->refused = "\\W in a class";
+    if (k == 'p' || k == 'P') {
+        property(t);
+        return;
+    }
+    if (k == 'u') {
+        code_point(t);
+        return;
+    }
+    t->i++;
+    switch (k) {
+    case 's': fv__buf_str(t->out, in ? SPACES : "[" SPACES "]"); return;
+    /* in a class: differs on U+180E alone */
+    case 'S': fv__buf_str(t->out, in ? "\\S" : "[^" SPACES "]"); return;
+    case 'w': fv__buf_str(t->out, in ? WORDS_IN_CLASS : "[" WORDS "]"); return;
+    case 'W': fv__buf_str(t->out, "[^" WORDS "]"); return;
+    case 'd': fv__buf_str(t->out, "\\p{Nd}"); return;
+    case 'D': fv__buf_str(t->out, "\\P{Nd}"); return;
+    case 'v': fv__buf_str(t->out, "\\x0B"); return; /* a class of line ends in PCRE2 */
+    default: break;
+    }
+    if (word && k && !strchr(same, k)) t->refused = "an escape that is not known";
+    fv__buf_fmt(t->out, "\\%c", k);
+}
+
+/* ---- groups ---- */
+
+/* Those that mean the same in both: (...), (?:, (?=, (?!, (?>, (?<=, (?<!, and the flag i. */
+static void open_group(translation *t)
+{
+    char k = ahead(t, 2), after = ahead(t, 3);
+    bool flag = k == 'i' || (k == '-' && after == 'i'), look = k == '<';
+    if (t->depth == DEEPEST) {
+        t->refused = "nesting of more than 64 groups";
+        return;
+    }
+    if (ahead(t, 1) == '*') t->refused = "a group that starts with *";
+    t->group[t->depth].at = t->out->len;
+    t->group[t->depth++].fold = t->fold;
+    t->before = 0;
+    t->atom = SIZE_MAX;
+    if (ahead(t, 1) != '?') return;
+    bool same = k == ':' || k == '=' || k == '!' || k == '>' ||
+                (look && (after == '=' || after == '!'));
+    char ends = k == '-' ? ahead(t, 4) : after;
+    if (!same && !(flag && (ends == ':' || ends == ')'))) t->refused = "a group of an unknown kind";
+    if (!flag || t->refused) return;
+    t->fold = k == 'i';
+    if (ends == ')') t->depth--; /* (?i) is no group: it holds to the end of the one around it */
+}
+
+static void close_group(translation *t)
+{
+    t->before = 0;
+    if (!t->depth) return; /* PCRE2 says what is wrong, or it closes (?i) */
+    t->depth--;
+    t->fold = t->group[t->depth].fold;
+    t->atom = t->group[t->depth].at;
+}
+
+/* ---- intervals ---- */
+
+static size_t digits(const translation *t, size_t k, long *value)
+{
+    *value = 0;
+    size_t from = k;
+    for (; ahead(t, k) >= '0' && ahead(t, k) <= '9' && k - from < 6; k++)
+        *value = *value * 10 + (ahead(t, k) - '0');
+    return k;
+}
+
+/* Puts what was written since `atom` into a group. */
+static void enclose(translation *t)
+{
+    fv_buf *b = t->out;
+    size_t n = b->len - t->atom;
+    fv__buf_str(b, "(?:)");
+    if (b->failed) return;
+    memmove(b->data + t->atom + 3, b->data + t->atom, n);
+    memcpy(b->data + t->atom, "(?:", 3);
+}
+
+/* {n}, {n,}, {n,m}, {,m}; any other { is a character in both languages. */
+static bool interval(translation *t)
+{
+    long least, most = -1;
+    size_t k = digits(t, 1, &least);
+    bool given = k > 1, range = ahead(t, k) == ',';
+    size_t upper = k + range;
+    if (range) k = digits(t, upper, &most);
+    if (ahead(t, k) != '}' || (!given && k == upper)) return false;
+    if (range && k == upper) most = -1;
+    if (most >= 0 && most < least) t->refused = "an interval from more to less";
+    if (t->atom == SIZE_MAX) t->refused = "an interval without anything before it";
+    if (t->refused) return true;
+    if (!range)
+        fv__buf_fmt(t->out, "{%ld}", least);
+    else if (most < 0)
+        fv__buf_fmt(t->out, "{%ld,}", least);
+    else
+        fv__buf_fmt(t->out, "{%ld,%ld}", least, most);
+    t->i += k + 1;
+    char next = ahead(t, 0);
+    if (next == '+' || (next == '?' && !range)) enclose(t);
+    t->before = 0;
+    return true;
+}
+
+/* ---- all of it ---- */
+
+static void in_class(translation *t, char k)
+{
+    if (k == '[') t->refused = "a class in a class";
+    if (k == '&' && ahead(t, 1) == '&') t->refused = "an intersection of classes";
+    if (k == ']' && !t->class_start) t->in_class = false;
+    t->class_start = t->class_start && k == '^';
+}
+
+static void outside(translation *t, char k)
+{
+    if (k == '[') {
+        begin_atom(t);
+        t->in_class = t->class_start = true;
+    } else if (k == '(') {
+        open_group(t);
+    } else if (k == ')') {
+        close_group(t);
+    } else if (strchr("*+?|^$", k)) {
+        t->before = 0;
+    } else {
+        uint32_t before = t->before;
+        begin_atom(t);
+        t->before = before;
+    }
+}
+
+static void translate(translation *t)
+{
+    while (t->i < t->n && !t->refused && !t->out->failed) {
+        char k = t->s[t->i];
+        uint32_t cp = 0;
+        int len = fv__utf8_get(&cp, t->s + t->i, t->n - t->i);
+        if (k == '\\') {
+            t->i++;
+            escape(t);
+            t->class_start = false;
+            continue;
+        }
+        if (!t->in_class && k == '{') {
+            if (interval(t)) continue;
+            fv__buf_str(t->out, "\\"); /* newer PCRE2 knows more intervals than Oniguruma */
+        }
+        bool plain = t->in_class || !k || !strchr("[](){}*+?|^$.", k);
+        (t->in_class ? in_class : outside)(t, k);
+        if (plain && len) literal(t, cp);
+        fv__buf_add(t->out, t->s + t->i, len ? (size_t)len : 1);
+        t->i += len ? (size_t)len : 1;
+    }
+}
+
+void fv__oniguruma(fv_buf *out, const char *s, size_t n,
+                   bool (*is_script)(const char *name, size_t n), const char **refused, size_t *at)
+{
+    translation t = {.s = s, .n = n, .out = out, .is_script = is_script, .atom = SIZE_MAX};
+    translate(&t);
+    *refused = t.refused;
+    *at = t.i;
+}

@@ -1,0 +1,195 @@
+/* test_objectives.c - objectives as objects: what each says of itself, records that are held out,
+ * and batches and labels without a limit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/author/objective.h"
+#include "fovea/fovea.h"
+#include "helper/device.h"
+#include "helper/files.h"
+
+static fv_tok *tok;
+
+static bool next_text(void *self, const char **text, size_t *len)
+{
+    int *i = self;
+    *text = "text w10 sentence here w29 c q";
+    *len = strlen(*text);
+    return (*i)++ == 0;
+}
+
+static int set_up(void **state)
+{
+    static const char *const specials[] = {"<pad>", "</s>", "<unk>", "<s>", "<mask>", NULL};
+    int at = 0;
+    fv_err e;
+    if (scratch_open(state)) return -1;
+    fv_tok_train_opts o = {.kind = FV_TOK_BYTE_BPE,
+                           .vocab = 280,
+                           .min_count = 1,
+                           .specials = specials,
+                           .before = "<s>",
+                           .after = "</s>"};
+    check(fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    fv_tok_close(tok);
+    return scratch_close(state);
+}
+
+/* Opens the feed of an objective with its default options. */
+static int64_t records_kept(const char *name, fv_records from)
+{
+    static _Alignas(16) unsigned char memory[256];
+    const fv_objective *o = fv_objective_find(name);
+    fv_labels labels = {0};
+    fv_data_report r = {0};
+    fv_feed f;
+    fv_err e;
+    assert_non_null(o);
+    assert_true(o->options_size <= sizeof memory);
+    if (o->keys) fv_fields_default(memory, o->keys);
+    fv_feed_opt t = {.tok = tok,
+                     .options = memory,
+                     .start = fv_tok_id(tok, "<pad>"),
+                     .eos = fv_tok_id(tok, "</s>"),
+                     .cls = fv_tok_id(tok, "<s>"),
+                     .sep = fv_tok_id(tok, "</s>"),
+                     .mask = fv_tok_id(tok, "<mask>"),
+                     .labels = &labels};
+    check(o->open(&f, &t, &from, &r, &e), &e);
+    fv_feed_close(&f);
+    fv_labels_free(&labels);
+    return r.kept;
+}
+
+/* ---- held-out records ---- */
+
+/* Two parts of a file have no record in common and together have all of them, in every
+ * objective. */
+static void parts_have_no_record_in_common(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *file, *format;
+    } cases[] = {
+        {"classify", "p.label", "L text w%d\n"},
+        {"tag", "p.conll", "w%d L\n\n"},
+        {"masked_next", "p.txt", "sentence w%d here\n"},
+        {"seq2seq", "p.tsv", "w%d\tw%d\n"},
+        {"causal", "p2.tsv", "w%d\n"},
+        {"answer", "p.json", NULL},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char text[4096] = "", line[256];
+        for (int i = 10; i < 30; i++) {
+            if (cases[c].format)
+                snprintf(line, sizeof line, cases[c].format, i, i);
+            else
+                snprintf(line, sizeof line,
+                         "%s{\"context\": \"c w%d\", \"qas\": [{\"question\": \"q\", \"id\": "
+                         "\"%d\", \"answers\": [{\"text\": \"w%d\", \"answer_start\": 2}]}]}",
+                         i > 10 ? ", " : "{\"data\": [{\"paragraphs\": [", i, i, i);
+            strcat(text, line);
+        }
+        if (!cases[c].format) strcat(text, "]}]}");
+        int seen[2] = {0, 0};
+        for (int half = 0; half < 2; half++) {
+            fv_records from = {.file = scratch_text(cases[c].file, text),
+                               .part = {half ? 0.8 : 0, half ? 1 : 0.8}};
+            seen[half] = (int)records_kept(cases[c].name, from);
+        }
+        if (seen[0] != 16 || seen[1] != 4)
+            fail_msg("%s: %d and %d records", cases[c].name, seen[0], seen[1]);
+    }
+}
+
+/* ---- batches and labels of any size ---- */
+
+static void a_batch_has_any_number_of_arrays_of_any_dtype(void **state)
+{
+    (void)state;
+    fv_batch b = {0};
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"};
+    for (int again = 0; again < 2; again++) {
+        fv_batch_clear(&b);
+        for (int i = 0; i < 11; i++) {
+            float *x = fv_batch_put(&b, names[i], FV_F32, FV_SHAPE(2));
+            assert_non_null(x);
+            x[0] = 0.25f + (float)i;
+            x[1] = -1;
+        }
+    }
+    fv_err e;
+    fv_device *d;
+    fv_ctx *c;
+    check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, &e), &e);
+    check(fv_ctx_new(&c, d, (fv_ctx_opt){0}, &e), &e);
+    fv_items items = fv_batch_items(c, &b);
+    assert_int_equal(items.n, 11);
+    float x[2];
+    assert_int_equal(fv_read(c, fv_items_get(&items, "k"), x, 2), FV_OK);
+    assert_true(x[0] == 10.25f && x[1] == -1);
+    assert_null(fv_batch_get(&b, "z"));
+    assert_int_equal(fv_batch_get(&b, "c")->dtype, FV_F32);
+    fv_ctx_free(c);
+    fv_device_close(d);
+    fv_batch_free(&b);
+}
+
+static void labels_have_no_limit(void **state)
+{
+    (void)state;
+    fv_labels l = {0};
+    fv_err e;
+    char name[200];
+    for (int32_t i = 0, id; i < 2000; i++) {
+        int n = snprintf(name, sizeof name,
+                         "a label whose name is longer than most, and number "
+                         "%d, written out in full as a sentence",
+                         i);
+        check(fv_labels_add(&l, &id, name, (size_t)n, &e), &e);
+        assert_int_equal(id, i);
+        check(fv_labels_add(&l, &id, name, (size_t)n, &e), &e);
+        assert_int_equal(id, i);
+    }
+    assert_int_equal(l.n, 2000);
+    assert_int_equal(fv_labels_find(&l, l.name[1234], strlen(l.name[1234])), 1234);
+    assert_int_equal(fv_labels_find(&l, "x", 1), -1);
+    fv_labels_free(&l);
+    assert_int_equal(l.n, 0);
+}
+
+static void objectives_say_all_about_themselves(void **state)
+{
+    (void)state;
+    const fv_objective *o;
+    int n = 0;
+    for (; (o = fv_objective_at(n)); n++) {
+        assert_string_equal(o->name, fv_objective_names[n]);
+        assert_ptr_equal(fv_objective_find(o->name), o);
+        assert_true(o->help && o->open && o->texts && o->processor && o->loss_inputs[0]);
+        assert_true(!o->keys == !o->options_size);
+    }
+    assert_true(n >= 9 && !fv_objective_names[n] && !fv_objective_find("nothing"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(objectives_say_all_about_themselves),
+        cmocka_unit_test(parts_have_no_record_in_common),
+        cmocka_unit_test(a_batch_has_any_number_of_arrays_of_any_dtype),
+        cmocka_unit_test(labels_have_no_limit),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
