@@ -300,9 +300,8 @@ static void a_bad_line_does_not_end_the_others(void **state)
     scratch_text("bad", "the cat\n\xff\nnew york\n");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         succeeded(sh("$fovea %s --json good | sed 2d > want", commands[i]));
-        refused(sh("$fovea %s --json bad | tee all | sed 2d > got; $fovea %s bad > plain",
-                   commands[i], commands[i]),
-                1, "bad: line 2: not UTF-8 at byte 1");
+        refused(sh("$fovea %s --json bad > all; C=$?; sed 2d all > got; exit $C", commands[i]), 1,
+                "bad: line 2: not UTF-8 at byte 1");
         succeeded(sh("cmp want got && sed -n 2p all | grep -q '\"error\"'"));
     }
     /* plain output with a line for each stays in step */
@@ -327,8 +326,9 @@ static void long_texts(void **state)
     const result *r = succeeded(sh("$fovea tag -m " TASKS "tag-bert --json long"));
     json_t *j = json_line(r, 1), *entities = json_object_get(j, "entities");
     size_t n = json_array_size(entities);
-    json_t *last = n ? json_array_get(entities, n - 1) : NULL;
-    assert_true(!last || json_integer_value(json_object_get(last, "end")) > 2000);
+    assert_true(n > 0);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(entities, n - 1), "end")),
+                     2399);
     json_decref(j);
     /* the mask was there */
     refused(sh("(yes cat | head -n 600 | tr '\\n' ' '; echo '[MASK]') | $fovea fill --truncate "
@@ -336,7 +336,7 @@ static void long_texts(void **state)
             1, "the [MASK] was cut off");
     refused(sh("(yes cat | head -n 600 | tr '\\n' ' '; echo '[MASK]') | $fovea fill -m " TASKS
                "fill-bert"),
-            1, "602 tokens");
+            1, "603 tokens");
     refused(sh("echo cat | $fovea fill -m " TASKS "fill-bert"), 1, "there is no [MASK] in it");
 }
 
