@@ -9,7 +9,7 @@ look() {
     case $1 in
     src/backend/ref/*) extra="-DREF_DTYPE=f32 -DREF_F32=1" ;;
     src/backend/cpu/*) extra="-DCPU_LEVEL=generic -DCPU_GENERIC=1" ;;
-    src/base/error.c | src/core/ctx.c | src/cli/main.c) extra='' promises= ;; # these make them
+    src/base/error.c | src/core/ctx.c | src/cli/program/report.c) extra='' promises= ;; # these make them
     src/cli/*) extra="-DTIDY_CLI=1" ;;
     src/see/*) extra="-DHAVE_CAIRO=1 $(pkg-config --cflags pangocairo cairo-svg cairo-pdf)" ;;
     *) extra= ;;

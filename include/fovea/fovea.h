@@ -35,6 +35,7 @@
 #include "fovea/nn.h"
 #include "fovea/ops.h"
 #include "fovea/pack.h"
+#include "fovea/pipeline.h"
 #include "fovea/processor.h"
 #include "fovea/recipe.h"
 #include "fovea/see.h"

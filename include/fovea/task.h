@@ -7,10 +7,14 @@
 #ifndef FOVEA_TASK_H
 #define FOVEA_TASK_H
 
-#include "fovea/model.h"
+#include "fovea/gen.h"
 #include "fovea/tok.h"
 
 typedef struct fv_task fv_task;
+
+/* A status of tasks beside fv_status's own: settings are missing or contradict each other, and the
+ * text names them. */
+#define FV_EUSAGE ((fv_status)(FV_ESTATE + 1))
 
 typedef enum fv_job {
     FV_JOB_EMBED,
@@ -36,6 +40,44 @@ typedef struct fv_text {
     const char *pair;
     size_t pair_n;
 } fv_text;
+
+/* ---- models that generate ---- */
+
+/* A key of fv_gen_fields or of a task's own options, as text. */
+typedef struct fv_setting {
+    const char *key, *value;
+} fv_setting;
+
+/* A model with its tokenizer and generation settings.  The members may be used; gen may be
+ * changed. */
+typedef struct fv_writer {
+    fv_device *device;
+    fv_model *model;
+    fv_tok *tok;
+    fv_encoding *enc;
+    fv_dir *dir;
+    fv_gen_config *config;
+    fv_gen_opt gen; /* its lists are the config's */
+    bool encoder;   /* the model reads a source, else it continues a prompt */
+    int32_t begin;  /* the id a text begins with, or -1 */
+} fv_writer;
+
+typedef struct fv_writer_opt {
+    fv_dtype weights; /* as in fv_model_opt */
+    bool widen;
+    const fv_setting *settings; /* over what the model says; keys that are none of fv_gen_fields
+                                   are passed over */
+    int n_settings;
+    const char *task;   /* as in fv_gen_config_open */
+    int64_t new_tokens; /* at most so many where neither says */
+} fv_writer_opt;
+
+FV_API fv_status fv_writer_open(fv_writer *w, fv_device *d, const char *dir, fv_writer_opt opt,
+                                fv_err *e);
+FV_API void fv_writer_close(fv_writer *w);
+/* A stream of what follows a prompt: it has read that already, and gives none of its text. */
+FV_API fv_status fv_writer_stream(fv_writer *w, fv_tok_stream **out, const int32_t *prompt,
+                                  int64_t n, fv_err *e);
 
 /* ---- vectors ---- */
 

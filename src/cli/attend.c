@@ -22,19 +22,19 @@ typedef struct attend_values {
 static const attend_values defaults = {.heads = 1, .digits = 4};
 
 static const cli_option options[] = {
-    CLI_FILE(attend_values, q, 'q', "q", "FILE", "queries, one a row"),
-    CLI_FILE(attend_values, k, 'k', "k", "FILE", "keys, one a row, as wide as the queries"),
-    CLI_FILE(attend_values, v, 'v', "v", "FILE", "values, one for each key"),
+    CLI_FILE(attend_values, q, 0, "q", "FILE", "queries, one a row"),
+    CLI_FILE(attend_values, k, 0, "k", "FILE", "keys, one a row, as wide as the queries"),
+    CLI_FILE(attend_values, v, 0, "v", "FILE", "values, one for each key"),
     CLI_INT(attend_values, heads, 'n', "heads", "N", 1, 4096,
             "heads: the columns are split into so many equal parts"),
     CLI_FLAG(attend_values, causal, 'c', "causal",
              "a row sees only the keys up to its own position"),
-    CLI_FILE(attend_values, mask, 'm', "mask", "FILE",
+    CLI_FILE(attend_values, mask, 0, "mask", "FILE",
              "one row for each query (or one for all), one column for each key: 1 where the key "
              "takes part and 0 where it does "
              "not; or numbers that are added to the scores, -inf hiding a key"),
     CLI_DEVICE(attend_values, device),
-    CLI_INT(attend_values, digits, 'd', "digits", "N", 0, 9, "digits behind the point"),
+    CLI_INT(attend_values, digits, 0, "digits", "N", 0, 9, "digits behind the point"),
     CLI_FLAG(attend_values, json, 0, "json", "print one JSON object, with all digits"),
     CLI_FLAG(attend_values, demo, 0, "demo", "the worked example, as without files"),
     {0},

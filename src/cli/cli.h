@@ -2,11 +2,16 @@
  *
  * A command is one file with one cli_command: what it does, its options, examples and a function.
  * The same tables drive the parser, --help, the manual pages and the shell completions, so they
- * cannot disagree.  To add a command, write its file and add it to the table in commands.c.
+ * cannot disagree.  To add a command, write src/cli/NAME.c with a NAME_command: CMake lists the
+ * files of the folder, except those with an underscore in their names, which are parts of others.
+ * The files of program/ are what all commands stand on; none of them calls a command, except main.c
+ * through that list.
  *
  * Results go to standard output, messages to standard error.  A command exits with CLI_OK, with
- * CLI_FAILED when the work could not be done, or with CLI_USAGE when it was called wrongly.  It
- * prints only once it can no longer fail, so a failed command writes nothing. */
+ * CLI_FAILED when the work could not be done, with CLI_USAGE when it was called wrongly,
+ * or with 128 + the signal that interrupted it (130 for Ctrl-C) once it has saved its work.  It
+ * prints only once it can no longer fail, so a failed command writes nothing; where lines are
+ * handled one by one, what it has printed stays. */
 #ifndef FOVEA_CLI_H
 #define FOVEA_CLI_H
 
@@ -42,13 +47,14 @@ typedef struct cli_option {
     double least, greatest;   /* of numbers, both allowed */
     const char *const *words; /* of a choice, ending in NULL */
     const fv_field *field; /* of an option that stands for a key of a field table; NULL otherwise */
+    bool has_default;      /* the field's default is what happens; else a model may know better */
 } cli_option;
 
 /* Entries of an option table: CLI_INT(struct, field, letter, name, value, least, greatest,
  * help). */
 /* clang-format off */
 #define CLI_ENTRY(s, field, letter, name, kind, value, least, greatest, help) \
-    {name, letter, kind, offsetof(s, field), value, help, least, greatest, NULL, NULL}
+    {name, letter, kind, offsetof(s, field), value, help, least, greatest, NULL, NULL, false}
 #define CLI_FLAG(s, field, letter, name, help) \
     CLI_ENTRY(s, field, letter, name, CLI_IS_FLAG, NULL, 0, 0, help)
 #define CLI_TEXT(s, field, letter, name, value, help) \
@@ -64,19 +70,18 @@ typedef struct cli_option {
 #define CLI_REAL(s, field, letter, name, value, least, greatest, help) \
     CLI_ENTRY(s, field, letter, name, CLI_IS_REAL, value, least, greatest, help)
 #define CLI_CHOICE(s, field, letter, name, words, help) \
-    {name, letter, CLI_IS_CHOICE, offsetof(s, field), NULL, help, 0, 0, words, NULL}
+    {name, letter, CLI_IS_CHOICE, offsetof(s, field), NULL, help, 0, 0, words, NULL, false}
 /* Where to compute; NULL is the CPU. */
 #define CLI_DEVICE(s, field) \
-    CLI_TEXT(s, field, 0, "device", "NAME", "where to compute: cpu (unless given), cuda or cuda:N")
+    CLI_TEXT(s, field, 'd', "device", "NAME", \
+             "where to compute: cpu (unless given), cuda or cuda:N")
 /* clang-format on */
 
 /* Keys of a field table that were given as options, in this order: --num-beams 4 is num_beams,
  * "4". */
 typedef struct cli_settings {
     int n;
-    struct {
-        const char *key, *value;
-    } at[64];
+    fv_setting at[64];
 } cli_settings;
 
 typedef struct cli_example {
@@ -88,6 +93,7 @@ typedef struct cli_command cli_command;
 typedef struct cli {
     const char *name; /* "fovea bench gemm": messages begin with it */
     const cli_command *command;
+    const cli_command *root; /* the program, with all commands below it */
 } cli;
 
 struct cli_command {
@@ -100,9 +106,11 @@ struct cli_command {
     const cli_option *options; /* ending in {0}; NULL: none */
     size_t size;               /* of the struct that holds their values */
     const void *defaults;      /* such a struct; NULL: all zero */
-    const fv_field *fields;    /* further options, one for each key of a table; NULL: none */
-    size_t settings;           /* where those that were given go: a cli_settings in the struct */
-    const char *operands;      /* "[FILE]", "COMMAND..."; NULL: none are taken */
+    /* further options, one for each key of a table, NULL: none: of a task, with defaults that
+     * hold; and others, which a model's own settings come before */
+    const fv_field *task_fields, *fields;
+    size_t settings;      /* where those that were given go: a cli_settings in the struct */
+    const char *operands; /* "[FILE]", "COMMAND..."; NULL: none are taken */
     int min_operands, max_operands;
     const cli_example *examples; /* ending in {0}; NULL: none */
 
@@ -112,15 +120,21 @@ struct cli_command {
     int (*run)(const cli *c, const void *values, int n, char **operand);
 };
 
-/* The program itself, with all commands below it. */
-extern const cli_command cli_root;
+/* The command of the library's task i, or NULL past the last. */
+const cli_command *cli_task_command(int i);
 
 /* ---- for commands ---- */
 
 /* "fovea attend: ...", returns CLI_FAILED */
 int cli_fail(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3);
 int cli_usage(const cli *c, const char *fmt, ...) FV_PRINTF(2, 3); /* the same, returns CLI_USAGE */
-int cli_error(const cli *c, const fv_err *e); /* the text of e, returns CLI_FAILED */
+/* the text of e; returns CLI_FAILED, or CLI_USAGE where e says that options are wrong */
+int cli_error(const cli *c, const fv_err *e);
+/* All of a file, or of standard input where path is NULL, as one text, to be freed. */
+int cli_read_text(const cli *c, const char *path, char **out);
+/* threads: 0 for what OMP_NUM_THREADS says, or else all cores. */
+int cli_threads(int64_t threads);
+int cli_open_device(const cli *c, fv_device **out, const char *name, int64_t threads);
 
 /* Puts what was given into obj; values have been checked against the table already. */
 int cli_apply(const cli *c, const cli_settings *s, void *obj, const fv_field *table);
@@ -136,6 +150,23 @@ extern const char *const cli_weights[];
 /* members of fv_model_opt and its like */
 void cli_choose_weights(int choice, fv_dtype *weights, bool *widen);
 
+/* A model and where it runs. */
+typedef struct cli_model {
+    const char *dir;
+    const char *device;
+    int64_t threads;
+    int dtype;
+} cli_model;
+
+/* Entries of an option table, for a struct with a cli_model called model. */
+#define CLI_MODEL(s)                                                                               \
+    CLI_DIR(s, model.dir, 'm', "model", "DIR",                                                     \
+            "a model directory: config.json, model.safetensors and the tokenizer's files"),        \
+        CLI_CHOICE(s, model.dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP),                     \
+        CLI_DEVICE(s, model.device),                                                               \
+        CLI_INT(s, model.threads, 't', "threads", "N", 0, 4096,                                    \
+                "0: as OMP_NUM_THREADS says, else all cores")
+
 /* ---- for the program ---- */
 
 /* The options of a command, its own and those of its fields, one after the other: begin with
@@ -143,7 +174,7 @@ void cli_choose_weights(int choice, fv_dtype *weights, bool *widen);
 typedef struct cli_each {
     cli_option option;
     int n;
-    char name[64];
+    char name[64], value[16];
 } cli_each;
 bool cli_next(const cli_command *cmd, cli_each *at);
 
@@ -154,7 +185,8 @@ typedef struct cli_path {
 cli_path cli_below(const char *path, const char *name); /* "fovea bench", "gemm" */
 
 /* Follows words down the tree; *n says how many were used. */
-const cli_command *cli_find(char **words, int n_words, int *n, cli_path *path);
+const cli_command *cli_find(const cli_command *root, char **words, int n_words, int *n,
+                            cli_path *path);
 const cli_command *cli_sub(const cli_command *parent, const char *name);
 /* The command nearest to a mistyped word, or NULL. */
 const char *cli_nearest_sub(const cli_command *parent, const char *word);
@@ -168,7 +200,8 @@ int cli_parse(const cli *c, const cli_command *cmd, void *values, int argc, char
 void cli_print_help(const cli_command *cmd, const char *path);
 void cli_print_man(const cli_command *cmd, const char *path);
 extern const char *const cli_shells[]; /* "none", "bash", "zsh", "fish", NULL */
-void cli_print_completion(int shell);  /* an index into them, not 0 */
+/* shell: an index into them, not 0 */
+void cli_print_completion(const cli_command *root, int shell);
 /* How an option's value is written: "N", "f32|bf16"; "" for a flag. */
 void cli_value_text(char *out, size_t size, const cli_option *o);
 /* The option's help and its default, if there is one worth showing. */

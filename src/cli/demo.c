@@ -28,7 +28,7 @@ static const cli_option options[] = {
     CLI_INT(values, updates, 'u', "updates", "N", 1, 1000000, "updates of the parameters"),
     CLI_INT(values, sentences, 0, "sentences", "N", 100, 1000000, "sentences to learn from"),
     CLI_INT(values, tests, 0, "tests", "N", 1, 100000, "held-out sentences to be judged by"),
-    CLI_INT(values, seed, 's', "seed", "N", 0, 1e15, "of everything that is drawn"),
+    CLI_INT(values, seed, 0, "seed", "N", 0, 1e15, "of everything that is drawn"),
     CLI_DEVICE(values, device),
     CLI_INT(values, threads, 't', "threads", "N", 0, 1024, "threads; 0: all cores"),
     CLI_FLAG(values, quiet, 'q', "quiet", "no progress on standard error"),
@@ -363,7 +363,7 @@ static fv_status all(lab *l)
     int64_t right = 0;
     if (!make_corpus(&l->k, l->v)) return fv_fail(&l->e, FV_ENOMEM, "out of memory");
     fv_status st = fv_device_open(&l->dev, l->v->device,
-                                  (fv_device_opt){.threads = (int)l->v->threads}, &l->e);
+                                  (fv_device_opt){.threads = cli_threads(l->v->threads)}, &l->e);
     if (!st) st = make_tokenizer(l);
     if (!st && !l->v->quiet)
         fprintf(stderr,
@@ -405,10 +405,9 @@ const cli_command demo_command = {
     .name = "demo",
     .summary = "train a small translator and see what it has learnt",
     .about = "Makes a corpus of English sentences and their French translations from a small "
-             "grammar with real agreement, trains "
-             "the Transformer of 2017 on it, and lets it translate sentences with combinations of "
-             "words it has never seen.  The "
-             "same seed gives the same model whatever the number of threads.",
+             "grammar with real agreement, trains the Transformer of 2017 on it, and lets it "
+             "translate sentences with combinations of words it has never seen.  The same seed "
+             "gives the same model whatever the number of threads.",
     .options = options,
     .size = sizeof(values),
     .defaults = &defaults,

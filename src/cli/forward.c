@@ -60,7 +60,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_run_opt what = {.attentions = v->attentions,
                        .hidden_states = v->hidden_states,
                        .grad = v->grad};
-    bool failed = fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e) ||
+    bool failed = fv_device_open(&d, v->device, (fv_device_opt){.threads = cli_threads(v->threads)},
+                                 &e) ||
                   fv_model_open(&m, d, v->model, how, &e) ||
                   fv_model_run(m, d, v->input, v->output, what, &e);
     fv_model_free(m);
@@ -72,17 +73,14 @@ const cli_command forward_command = {
     .name = "forward",
     .summary = "a model on raw tensors",
     .about = "Runs any model on the tensors of a safetensors file and writes what comes out to "
-             "another.  Names are those of "
-             "transformers: input_ids, attention_mask, token_type_ids, decoder_input_ids, labels "
-             "and so on go in; logits, "
+             "another.  Names are those of transformers: input_ids, attention_mask, "
+             "token_type_ids, decoder_input_ids, labels and so on go in; logits, "
              "last_hidden_state, pooler_output, start_logits, loss and so on come out, in f32.  An "
-             "input that the model does "
-             "not know is an error.\n\n"
+             "input that the model does not know is an error.\n\n"
              "Attention weights are exact: they are recomputed from the log-sum-exp that the tiled "
-             "operator keeps for each "
-             "row.  Models with an encoder and a decoder give encoder_attentions.N, "
-             "decoder_attentions.N and "
-             "cross_attentions.N.  A row in which every key is masked gives zeros.",
+             "operator keeps for each row.  Models with an encoder and a decoder give "
+             "encoder_attentions.N, decoder_attentions.N and cross_attentions.N.  A row in which "
+             "every key is masked gives zeros.",
     .options = options,
     .size = sizeof(forward_values),
     .examples = examples,

@@ -89,7 +89,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     const info_values *v = values;
     fv_device *device;
     fv_err e;
-    if (fv_device_open(&device, v->device, (fv_device_opt){.threads = (int)v->threads}, &e))
+    if (fv_device_open(&device, v->device, (fv_device_opt){.threads = cli_threads(v->threads)}, &e))
         return cli_error(c, &e);
 
     facts f = {.device = device};
@@ -111,10 +111,8 @@ const cli_command info_command = {
     .name = "info",
     .summary = "version, devices, CPU features, kernels and libraries",
     .about = "Says what this build is and what it found on this machine.  \"levels\" are the sets "
-             "of kernels that were built and that "
-             "this processor can run, best first; the environment variable FOVEA_CPU picks one of "
-             "them.  \"choices\" say which kernel "
-             "a "
+             "of kernels that were built and that this processor can run, best first; the "
+             "environment variable FOVEA_CPU picks one of them.  \"choices\" say which kernel a "
              "GPU uses when.",
     .options = options,
     .size = sizeof(info_values),

@@ -17,7 +17,7 @@ static const cli_option options[] = {
     CLI_DIR(quantize_values, model, 'm', "model", "DIR",
             "a model directory: config.json and model.safetensors"),
     CLI_DIR(quantize_values, output, 'o', "output", "DIR", "the directory to make"),
-    CLI_CHOICE(quantize_values, weights, 'w', "weights", dtypes,
+    CLI_CHOICE(quantize_values, weights, 0, "weights", dtypes,
                "how the weights of products are held; floats: all parameters"),
     CLI_FLAG(quantize_values, json, 0, "json", "print one object"),
     CLI_INT(quantize_values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),
@@ -44,7 +44,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_quantised q;
     fv_dtype weights = FV_Q8;
     fv_dtype_parse(&weights, dtypes[v->weights]);
-    bool failed = fv_device_open(&d, "cpu", (fv_device_opt){.threads = (int)v->threads}, &e) ||
+    bool failed = fv_device_open(&d, "cpu", (fv_device_opt){.threads = cli_threads(v->threads)},
+                                 &e) ||
                   fv_model_quantize(d, v->model, v->output, weights, &q, &e);
     fv_device_close(d);
     if (failed) return cli_error(c, &e);
@@ -65,14 +66,12 @@ const cli_command quantize_command = {
     .name = "quantize",
     .summary = "a copy of a model with weights of 16, 8 or 4 bits",
     .about = "Copies a model's directory and holds the weights of its matrix products in 8 or 4 "
-             "bits; embeddings, norms and biases "
-             "stay as they are.  The copy opens like any model, takes less memory and computes "
-             "faster.  It computes the "
-             "same as the original opened with --dtype q8, q4 or int8.\n\n"
+             "bits; embeddings, norms and biases stay as they are.  The copy opens like any model, "
+             "takes less memory and computes faster.  It computes the same as the original opened "
+             "with --dtype q8, q4 or int8.\n\n"
              "q8 and q4 have one scale for 32 weights; int8 has one for a row and is the fastest, "
-             "and the coarsest for "
-             "activations that are uneven.  What it costs in quality \"fovea score\" and \"fovea "
-             "eval\" tell.\n\n"
+             "and the coarsest for activations that are uneven.  What it costs in quality \"fovea "
+             "score\" and \"fovea eval\" tell.\n\n"
              "bf16, f16 and f32 are for every parameter, and such a copy is a model like any "
              "other, for transformers too.",
     .options = options,

@@ -9,7 +9,6 @@
 #include "fovea/gen.h"
 #include "fovea/see.h"
 #include "json.h"
-#include "texts.h"
 
 typedef struct values {
     const char *model, *source, *target, *text, *pair, *file, *rows, *output, *title;
@@ -27,20 +26,19 @@ static const char *const views[] = {"auto", "heat", "grid", "lines", "alignment"
 
 static const cli_option options[] = {
     CLI_DIR(values, model, 'm', "model", "DIR", "the model, as Hugging Face lays it out"),
-    CLI_TEXT(values, source, 's', "source", "TEXT", "what a translator reads"),
-    CLI_TEXT(values, target, 't', "target", "TEXT",
+    CLI_TEXT(values, source, 0, "source", "TEXT", "what a translator reads"),
+    CLI_TEXT(values, target, 0, "target", "TEXT",
              "what it is to write; without it a translation is made first"),
     CLI_TEXT(values, text, 0, "text", "TEXT", "what a model of one text reads"),
     CLI_TEXT(values, pair, 0, "pair", "TEXT", "a second sentence beside --text"),
     CLI_FILE(values, file, 'f', "file", "FILE",
              "the text is that of a file; one line may hold two, with a tab between"),
-    CLI_CHOICE(values, kind, 'k', "kind", kinds,
+    CLI_CHOICE(values, kind, 0, "kind", kinds,
                "which attention; auto: cross where there is one, else the only one"),
-    CLI_INT(values, layer, 'l', "layer", "N", -1, 1e6,
+    CLI_INT(values, layer, 0, "layer", "N", -1, 1e6,
             "one layer, counted from 0; -1: all (of a page, what it holds)"),
-    CLI_INT(values, head, 'n', "head", "N", -1, 1e6,
-            "one head, counted from 0; -1: all (likewise)"),
-    CLI_FLAG(values, rollout, 'r', "rollout",
+    CLI_INT(values, head, 0, "head", "N", -1, 1e6, "one head, counted from 0; -1: all (likewise)"),
+    CLI_FLAG(values, rollout, 0, "rollout",
              "through all layers (up to --layer), as Abnar and Zuidema combine them"),
     CLI_FLAG(values, ablate, 'a', "ablate",
              "print what each head is worth: how the loss of a token changes when that head adds "
@@ -52,9 +50,9 @@ static const cli_option options[] = {
         "alignment of a "
         "translation; auto: a map for one head or a rollout, else the alignment or the grid"),
     CLI_TEXT(values, rows, 0, "rows", "A:B", "only rows A to B-1, counted from 0: for long texts"),
-    CLI_FLAG(values, words, 'w', "words", "of a picture: tokens of a word merged"),
+    CLI_FLAG(values, words, 0, "words", "of a picture: tokens of a word merged"),
     CLI_TEXT(values, title, 0, "title", "TEXT", "above the picture; else what it shows"),
-    CLI_INT(values, beams, 'b', "beam", "N", 0, 256,
+    CLI_INT(values, beams, 0, "beam", "N", 0, 256,
             "beams, where a translation is made; 0: as the model says"),
     CLI_DEVICE(values, device),
     CLI_INT(values, threads, 0, "threads", "N", 0, 1024, "threads; 0: all cores"),
@@ -91,7 +89,7 @@ typedef struct work {
     fv_model *model;
     fv_tok *tok;
     fv_see *see;
-    cli_bytes input;            /* of --file or standard input */
+    char *input;                /* of --file or standard input */
     const char *first, *second; /* the text, or source; the second sentence, or target; or NULL */
     int32_t *source, *target, *types;
     int64_t n_source, n_target;
@@ -122,10 +120,10 @@ static int take_text(work *w, int n, char **operand)
     if (!v->file && isatty(STDIN_FILENO))
         return cli_usage(w->c, "there is no text: give it as an argument, by --source (a "
                                "translator) or --text, by --file or on standard input");
-    int code = cli_read_all(w->c, piped ? NULL : v->file, &w->input);
+    int code = cli_read_text(w->c, piped ? NULL : v->file, &w->input);
     if (code != CLI_OK) return code;
-    char *s = w->input.s;
-    size_t len = w->input.n;
+    char *s = w->input;
+    size_t len = strlen(s);
     while (len && (s[len - 1] == '\n' || s[len - 1] == '\r')) s[--len] = 0;
     char *tab = strchr(s, '\t');
     if (tab && !strchr(s, '\n') && !w->second) *tab = 0, w->second = tab + 1;
@@ -395,8 +393,8 @@ static int print_worth(const work *w)
 static fv_status all(work *w)
 {
     const values *v = w->v;
-    fv_status st = fv_device_open(&w->dev, v->device, (fv_device_opt){.threads = (int)v->threads},
-                                  &w->e);
+    fv_status st = fv_device_open(&w->dev, v->device,
+                                  (fv_device_opt){.threads = cli_threads(v->threads)}, &w->e);
     /* to serve: quantised weights are only run */
     fv_model_opt how = {.serve = true, .widen = true};
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, how, &w->e);
@@ -444,7 +442,7 @@ static void free_work(work *w)
     free(w->source);
     free(w->target);
     free(w->types);
-    free(w->input.s);
+    free(w->input);
     fv_gen_config_close(w->config);
     fv_see_free(w->see);
     fv_tok_close(w->tok);

@@ -21,13 +21,13 @@ static const values defaults = {.device = "cpu"};
 static const cli_option options[] = {
     CLI_DIR(values, dir, 'o', "output", "DIR",
             "the run: checkpoints, log, curve and in the end the model"),
-    CLI_LIST(values, set, 's', "set", "SECTION.KEY=VALUE",
+    CLI_LIST(values, set, 0, "set", "SECTION.KEY=VALUE",
              "change a key of the recipe; may be given again and again"),
     CLI_FLAG(values, resume, 'r', "resume", "go on from the newest checkpoint in the directory"),
     CLI_INT(values, threads, 't', "threads", "N", 0, 1024,
             "threads; 0: all cores this process may use"),
     CLI_TEXT(values, device, 'd', "device", "NAME", "cpu, cuda or cuda:N"),
-    CLI_FLAG(values, dry_run, 'n', "dry-run",
+    CLI_FLAG(values, dry_run, 0, "dry-run",
              "read everything, try the largest batch and print the memory a run needs; train and "
              "write nothing"),
     CLI_FLAG(values, help_keys, 0, "help-keys",
@@ -212,7 +212,8 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     if (!v->dir && !v->dry_run) return cli_usage(c, "--output DIR is missing: where the run goes");
     fv_status st = fv_recipe_open(&r, NULL, operand[0], &e);
     if (!st) st = apply(r, v, &e);
-    if (!st) st = fv_device_open(&d, v->device, (fv_device_opt){.threads = (int)v->threads}, &e);
+    if (!st)
+        st = fv_device_open(&d, v->device, (fv_device_opt){.threads = cli_threads(v->threads)}, &e);
     if (!st) st = train(v, r, d, &s, &e);
     if (!st) conclude(v, r, &s);
     fv_device_close(d);

@@ -88,6 +88,10 @@ fv_status fv_textfile_open(fv_textfile **out, const fv_env *env, const char *pat
     t->data = t->file.data;
     t->size = t->file.size;
     if (!st && is_gzip(&t->file)) st = unpack(t, path, e);
+    if (!st && t->size >= 3 && !memcmp(t->data, "\xEF\xBB\xBF", 3)) {
+        t->data += 3; /* a byte-order mark is no text */
+        t->size -= 3;
+    }
     if (!st) st = find_lines(t, path, e);
     if (st) {
         fv_textfile_close(t);

@@ -1,7 +1,9 @@
 /* classify.c - scores of labels for each text. */
+#include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 
-#include "task.h"
+#include "task_pipeline.h"
 
 typedef struct scoring {
     enum { PLAIN, ONE, MANY } how;
@@ -54,3 +56,242 @@ fv_status fv_task_logits(fv_task *t, const fv_text *texts, int64_t n, float *log
 {
     return score_all(t, texts, n, (scoring){.how = PLAIN, .out = logits}, e);
 }
+
+/* ---- the task ---- */
+
+typedef struct classify_options {
+    int64_t top;
+    double threshold;
+    bool truncate;
+    char labels[8192], hypothesis[1024], prompt[4096], examples[FV_PATH];
+    bool many;
+} classify_options;
+
+static const fv_field options[] = {
+    FV_INT(classify_options, top, 0, 1, 1 << 20,
+           "labels to print for each text, likeliest first; 0: all"),
+    FV_FLOAT(classify_options, threshold, 0, 0.5, 1,
+             "where several labels may hold at once: print those of at least this probability"),
+    FV_BOOL(classify_options, truncate, false, "cut texts that are longer than the model sees"),
+    FV_TEXT(classify_options, labels, "",
+            "A,B,C: labels of your own, for an inference model (by entailment) or a language model "
+            "(by likelihood)"),
+    FV_TEXT(classify_options, hypothesis, "This example is {}.",
+            "with --labels: what entailment is asked of, {} being a label"),
+    FV_TEXT(classify_options, prompt,
+            "Text: {}\\nLabel:", "with --labels: what a language model reads, {} being the text"),
+    FV_TEXT(classify_options, examples, "",
+            "with --labels: a file of solved examples for the prompt, text and label a line with a "
+            "tab between them"),
+    FV_BOOL(classify_options, many, false,
+            "with --labels and an inference model: several may hold at once"),
+    {0}};
+
+/* Labels and how to score them. */
+typedef struct labelling {
+    const char **label;
+    int n;
+    bool many;          /* they do not exclude each other */
+    char *own;          /* --labels, cut at its commas */
+    fv_zero_shot *zero; /* with --labels; else the model has been trained on them */
+} labelling;
+
+/* ---- labels of one's own ---- */
+
+/* Cuts "a, b,c" at its commas; returns how many, or -1 where one is empty. */
+static int cut_labels(char *s, const char **out)
+{
+    int n = 0;
+    for (char *rest; s; s = rest) {
+        rest = strchr(s, ',');
+        if (rest) *rest++ = 0;
+        while (isspace((unsigned char)*s)) s++;
+        for (size_t len = strlen(s); len && isspace((unsigned char)s[len - 1]);) s[--len] = 0;
+        if (!*s) return -1;
+        out[n++] = s;
+    }
+    return n;
+}
+
+static fv_status check_labels(const classify_options *o, labelling *l, fv_err *e)
+{
+    l->n = cut_labels(l->own, l->label);
+    if (l->n < 0) return fv_fail(e, FV_EUSAGE, "labels: an empty label in \"%.200s\"", o->labels);
+    for (int i = 0; i < l->n; i++)
+        for (int k = 0; k < i; k++)
+            if (!strcmp(l->label[i], l->label[k]))
+                return fv_fail(e, FV_EUSAGE, "labels: \"%s\" is there twice", l->label[i]);
+    if (!strstr(o->hypothesis, "{}"))
+        return fv_fail(e, FV_EUSAGE, "hypothesis: no {} for the label in \"%.200s\"",
+                       o->hypothesis);
+    if (!strstr(o->prompt, "{}"))
+        return fv_fail(e, FV_EUSAGE, "prompt: no {} for the text in \"%.200s\"", o->prompt);
+    return FV_OK;
+}
+
+static fv_status check(fv_pipeline *p, fv_err *e)
+{
+    static const char *const needs_labels[] = {"hypothesis", "prompt", "examples", "many"};
+    const classify_options *o = p->options;
+    fv_status st = fv__pipeline_self(p, sizeof(labelling), e);
+    labelling *l = p->self;
+    for (size_t i = 0; !o->labels[0] && i < sizeof needs_labels / sizeof *needs_labels; i++)
+        if (fv__setting(p->opt.settings, p->opt.n_settings, needs_labels[i]))
+            return fv_fail(e, FV_EUSAGE, "%s: needs --labels", needs_labels[i]);
+    if (st || !o->labels[0]) return st;
+    l->own = fv__strdup(&p->env, o->labels);
+    l->label = fv__alloc(&p->env, sizeof o->labels * sizeof *l->label);
+    if (!l->own || !l->label) return fv_fail(e, FV_ENOMEM, "out of memory");
+    return check_labels(o, l, e);
+}
+
+static fv_status open_task(fv_pipeline *p, fv_err *e)
+{
+    const classify_options *o = p->options;
+    labelling *l = p->self;
+    if (o->labels[0]) {
+        l->many = o->many;
+        fv_zero_shot_opt how = {.hypothesis = o->hypothesis,
+                                .prompt = o->prompt,
+                                .examples = o->examples,
+                                .many = o->many,
+                                .labels = l->label,
+                                .n = l->n};
+        return fv__zero_shot_open(&l->zero, p, how, e);
+    }
+    fv_status st = fv__open_encoder(p, FV_JOB_CLASSIFY, e);
+    if (st) return st;
+    l->n = p->task->labels;
+    l->many = fv_task_many(p->task);
+    return FV_OK;
+}
+
+static void close_task(fv_pipeline *p)
+{
+    const classify_options *o = p->options;
+    labelling *l = p->self;
+    if (!l) return;
+    fv__zero_shot_close(l->zero);
+    if (l->own) fv__free(&p->env, l->own, strlen(o->labels) + 1);
+    fv__free(&p->env, l->label, sizeof o->labels * sizeof *l->label);
+}
+
+/* ---- results ---- */
+
+typedef struct scored {
+    int label;
+    float score;
+} scored;
+
+static int by_score(const void *a, const void *b)
+{
+    const scored *x = a, *y = b;
+    return x->score != y->score ? (x->score < y->score) - (x->score > y->score)
+                                : x->label - y->label;
+}
+
+static const char *name_of(const fv_pipeline *p, int label)
+{
+    const labelling *l = p->self;
+    return l->label ? l->label[label] : p->task->label[label];
+}
+
+static void put_json(fv_pipeline *p, const fv_text *x, const scored *s, int n)
+{
+    fv_buf *b = &p->out;
+    fv__json_begin(b, '{');
+    fv__json_text_at(b, "text", x->s, x->n);
+    fv__json_key(b, "labels");
+    fv__json_begin(b, '[');
+    for (int i = 0; i < n; i++) {
+        const char *name = name_of(p, s[i].label);
+        fv__json_begin(b, '{');
+        fv__json_text_at(b, "label", name, strlen(name));
+        fv__json_number_at(b, "score", (double)s[i].score);
+        fv__json_end(b, '}');
+    }
+    fv__json_end(b, ']');
+    if (x->pair) fv__json_text_at(b, "pair", x->pair, x->pair_n);
+    fv__json_end(b, '}');
+}
+
+static void put_plain(fv_pipeline *p, const scored *s, int n)
+{
+    const classify_options *o = p->options;
+    bool many = ((const labelling *)p->self)->many;
+    int64_t top = o->top && o->top < n ? o->top : n, printed = 0;
+    for (int i = 0; i < (many ? n : top); i++) {
+        if (many && (double)s[i].score < o->threshold) continue;
+        fv__buf_fmt(&p->out, "%s%s %.6f", printed++ ? "\t" : "", name_of(p, s[i].label),
+                    (double)s[i].score);
+    }
+}
+
+static fv_status score_texts(fv_pipeline *p, const fv_text *in, int64_t n, float *scores, fv_err *e)
+{
+    const labelling *l = p->self;
+    if (l->zero) return fv__zero_shot_run(l->zero, in, n, scores, e);
+    p->task->strict = !((const classify_options *)p->options)->truncate;
+    return fv_task_classify(p->task, in, n, scores, e);
+}
+
+static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
+{
+    const labelling *l = p->self;
+    size_t bytes = (size_t)n * (size_t)l->n * sizeof(float),
+           order_bytes = (size_t)l->n * sizeof(scored);
+    float *scores = fv__alloc(&p->env, bytes);
+    scored *s = fv__alloc(&p->env, order_bytes);
+    fv_status st = scores && s ? FV_OK : fv_fail(e, FV_ENOMEM, "out of memory");
+    if (!st) st = score_texts(p, in, n, scores, e);
+    for (int64_t i = 0; i < n && !st; i++) {
+        for (int k = 0; k < l->n; k++) s[k] = (scored){k, scores[i * l->n + k]};
+        qsort(s, (size_t)l->n, sizeof *s, by_score);
+        if (p->opt.json)
+            put_json(p, &in[i], s, l->n);
+        else
+            put_plain(p, s, l->n);
+        fv__buf_str(&p->out, "\n");
+        st = fv__task_emit(p, e);
+    }
+    fv__free(&p->env, scores, bytes);
+    fv__free(&p->env, s, order_bytes);
+    return st;
+}
+
+static const fv_task_example examples[] = {
+    {"echo 'what a film' | fovea classify -m distilbert-sst2",
+     "the likeliest label and its probability"},
+    {"fovea classify -m roberta-mnli --top 0 pairs.tsv",
+     "two texts a line with a tab between them; all labels"},
+    {"fovea classify -m toxicity --json < comments.txt", "for scripts"},
+    {"fovea classify -m bart-large-mnli --labels sport,politics,science news.txt",
+     "labels nobody trained it on"},
+    {"fovea classify -m gpt2 --labels positive,negative --examples solved.tsv reviews.txt",
+     "by likelihood, after a few examples"},
+    {0}};
+
+const fv_task_kind fv__classify_task = {
+    .name = "classify",
+    .summary = "labels of texts",
+    .about = "Reads lines and prints the label of each with its probability.  A line with a tab in "
+             "it is a pair of texts.  Labels are config.json's id2label.  Probabilities exclude "
+             "each other (softmax) unless problem_type says that several labels may hold at once; "
+             "a regression's value is printed as it is.  A text longer than the model sees is "
+             "refused, or cut with --truncate.\n\n"
+             "With --labels the model need not know them.  One trained for inference (MNLI) is "
+             "asked whether \"This example is LABEL.\" follows from the text, as transformers' "
+             "zero-shot pipeline does; a language model is asked how likely it is to write LABEL "
+             "behind a prompt, which --examples begins with some that are solved; one that fills "
+             "masks is asked for each token of LABEL there.",
+    .examples = examples,
+    .options = options,
+    .size = sizeof(classify_options),
+    .pairs = true,
+    .aligned = true,
+    .batch = 256,
+    .check = check,
+    .open = open_task,
+    .run = run,
+    .close = close_task,
+    .eval = &fv__eval_classify};

@@ -2,7 +2,8 @@
  * length 1. */
 #include <math.h>
 
-#include "task.h"
+#include "fovea/array.h"
+#include "task_pipeline.h"
 
 typedef struct pooling {
     fv_pool pool;
@@ -63,3 +64,115 @@ fv_status fv_task_embed(fv_task *t, const fv_text *texts, int64_t n, fv_embed_op
                    .user = &p};
     return st ? st : fv__task_run(t, seqs, n, &w, e);
 }
+
+/* ---- the task ---- */
+
+typedef struct embed_options {
+    int pool;
+    bool raw, truncate;
+    char output[FV_PATH];
+} embed_options;
+
+static const char *const pools[] = {"given", "mean", "cls", "max", NULL}; /* fv_pool */
+
+static const fv_field options[] = {
+    FV_CHOICE(embed_options, pool, 0, pools,
+              "how a text's tokens become one vector; given: as 1_Pooling/config.json says, else "
+              "their mean"),
+    FV_BOOL(embed_options, raw, false, "do not scale vectors to length 1"),
+    FV_BOOL(embed_options, truncate, false, "cut texts that are longer than the model sees"),
+    FV_TEXT(embed_options, output, "", "write the vectors to a file instead: x.npy or x.csv"),
+    {0}};
+
+/* All vectors, where they go to a file at the end. */
+typedef struct kept {
+    fv_buf vectors;
+} kept;
+
+static fv_status open_task(fv_pipeline *p, fv_err *e)
+{
+    fv_status st = fv__pipeline_self(p, sizeof(kept), e);
+    if (st) return st;
+    ((kept *)p->self)->vectors.env = &p->env;
+    return fv__open_encoder(p, FV_JOB_EMBED, e);
+}
+
+static void close_task(fv_pipeline *p)
+{
+    if (p->self) fv__buf_free(&((kept *)p->self)->vectors);
+}
+
+static void put_vector(fv_pipeline *p, const fv_text *text, const float *x, int64_t width)
+{
+    fv_buf *b = &p->out;
+    if (!p->opt.json) {
+        for (int64_t j = 0; j < width; j++) fv__buf_fmt(b, "%s%.9g", j ? " " : "", (double)x[j]);
+        fv__buf_str(b, "\n");
+        return;
+    }
+    fv__json_begin(b, '{');
+    fv__json_text_at(b, "text", text->s, text->n);
+    fv__json_key(b, "embedding");
+    fv__json_begin(b, '[');
+    for (int64_t j = 0; j < width; j++) fv__json_put_number(b, (double)x[j]);
+    fv__buf_str(b, "]}\n");
+}
+
+static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
+{
+    const embed_options *o = p->options;
+    kept *k = p->self;
+    int64_t width = fv_task_width(p->task);
+    size_t bytes = (size_t)(n * width) * sizeof(float);
+    float *x = fv__alloc(&p->env, bytes);
+    fv_status st = x ? FV_OK : fv_fail(e, FV_ENOMEM, "out of memory");
+    p->task->strict = !o->truncate;
+    if (!st)
+        st = fv_task_embed(p->task, in, n, (fv_embed_opt){.pool = (fv_pool)o->pool, .raw = o->raw},
+                           x, e);
+    for (int64_t i = 0; i < n && !st; i++) {
+        if (o->output[0])
+            fv__buf_add(&k->vectors, x + i * width, (size_t)width * sizeof *x);
+        else
+            put_vector(p, &in[i], x + i * width, width);
+        st = fv__task_emit(p, e);
+    }
+    fv__free(&p->env, x, bytes);
+    return st || !k->vectors.failed ? st : fv_fail(e, FV_ENOMEM, "out of memory for the vectors");
+}
+
+static fv_status save(fv_pipeline *p, fv_err *e)
+{
+    const embed_options *o = p->options;
+    kept *k = p->self;
+    int64_t width = fv_task_width(p->task);
+    if (!o->output[0]) return FV_OK;
+    fv_array a = {.shape = FV_SHAPE((int64_t)(k->vectors.len / sizeof(float)) / width, width),
+                  .data = (float *)(void *)k->vectors.data};
+    return fv_array_save(&a, &p->env, o->output, e);
+}
+
+static const fv_task_example examples[] = {
+    {"fovea embed -m all-MiniLM-L6-v2 sentences.txt -o vectors.npy",
+     "a row for each line of the file"},
+    {"echo 'a dog runs' | fovea embed -m all-MiniLM-L6-v2 --json", "one vector as JSON"},
+    {"fovea embed -m bert-base-uncased --pool cls sentences.txt",
+     "the first token's state, from any encoder"},
+    {0}};
+
+const fv_task_kind fv__embed_task = {
+    .name = "embed",
+    .summary = "a vector for each line of text",
+    .about = "Reads lines and prints a vector for each, as sentence-transformers computes it: the "
+             "states of a text's tokens are averaged (or the first is taken, as the directory "
+             "says) and scaled to length 1, so that the dot product of two vectors is their "
+             "cosine.  A text longer than the model sees is refused, or cut with --truncate.",
+    .examples = examples,
+    .options = options,
+    .size = sizeof(embed_options),
+    .aligned = true,
+    .batch = 256,
+    .open = open_task,
+    .run = run,
+    .finish = save,
+    .close = close_task};

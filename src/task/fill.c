@@ -1,7 +1,7 @@
 /* fill.c - the likeliest words for each mask. */
 #include <math.h>
 
-#include "task.h"
+#include "task_pipeline.h"
 
 typedef struct filling {
     int32_t mask;
@@ -42,8 +42,13 @@ static fv_status fill_row(void *user, int64_t i, const fv_seq *s, const float *c
     return FV_OK;
 }
 
-static fv_status find_masks(fv_task *t, filling *f, const fv_seq *seqs, int64_t n, int64_t *count,
-                            fv_err *e)
+static bool contains(const fv_text *x, const char *part)
+{
+    return memmem(x->s, x->n, part, strlen(part)) != NULL;
+}
+
+static fv_status find_masks(fv_task *t, filling *f, const fv_text *texts, const fv_seq *seqs,
+                            int64_t n, int64_t *count, fv_err *e)
 {
     int64_t *first = fv__task_claim(t, (size_t)n * sizeof *first, e), longest = 0;
     if (!first) return FV_ENOMEM;
@@ -52,8 +57,14 @@ static fv_status find_masks(fv_task *t, filling *f, const fv_seq *seqs, int64_t 
         longest = seqs[i].n > longest ? seqs[i].n : longest;
         first[i] = *count;
         for (int64_t j = 0; j < seqs[i].n; j++) *count += seqs[i].ids[j] == f->mask;
-        if (*count == first[i])
-            return fv_fail(e, FV_EARG, "text %lld has no %s", (long long)i + 1, t->mask);
+        if (*count == first[i]) {
+            bool cut = t->longest && seqs[i].n >= t->longest && texts[i].n >= strlen(t->mask) &&
+                       contains(&texts[i], t->mask);
+            return fv_fail(e, FV_EARG,
+                           cut ? "the %s was cut off: the model sees %lld tokens"
+                               : "there is no %s in it",
+                           t->mask, (long long)t->longest);
+        }
     }
     f->first = first;
     f->found = fv__task_claim(t, (size_t)*count * sizeof *f->found, e);
@@ -79,7 +90,7 @@ fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64_t k,
                        (long long)V);
     fv__task_begin(t);
     fv_status st = fv__task_encode_all(t, &t->filled, texts, n, e);
-    if (!st) st = find_masks(t, &f, t->filled, n, n_found, e);
+    if (!st) st = find_masks(t, &f, texts, t->filled, n, n_found, e);
     *found = f.found;
     fv_wanted w = {.names = {"logits"}, .per_token = V, .fn = fill_row, .user = &f};
     return st ? st : fv__task_run(t, t->filled, n, &w, e);
@@ -93,3 +104,114 @@ const int32_t *fv_task_filled(fv_task *t, const fv_mask_found *m, int32_t id, in
     *n = s->n;
     return t->copy;
 }
+
+/* ---- the task ---- */
+
+typedef struct fill_options {
+    int64_t top;
+    bool truncate;
+} fill_options;
+
+static const fv_field options[] = {FV_INT(fill_options, top, 1, 5, 1 << 20,
+                                          "words for each mask, likeliest first"),
+                                   FV_BOOL(fill_options, truncate, false,
+                                           "cut texts that are longer than the model sees"),
+                                   {0}};
+
+static fv_status open_task(fv_pipeline *p, fv_err *e)
+{
+    fv_status st = fv__open_encoder(p, FV_JOB_FILL, e);
+    int64_t V = st ? 0 : fv__task_setting(p->task, "vocab_size");
+    const fill_options *o = p->options;
+    if (!st && o->top > V)
+        st = fv_fail(e, FV_EARG, "%lld words of a vocabulary of %lld", (long long)o->top,
+                     (long long)V);
+    return st;
+}
+
+/* One proposal: score, token, token_str and sequence, as transformers names them.  `only`: the text
+ * has one mask, and the sequence is shown without special tokens. */
+static fv_status put_word(fv_pipeline *p, const fv_mask_found *m, const fv_word *w, bool only,
+                          fv_err *e)
+{
+    const fv_tok *tok = p->task->tok;
+    fv_buf *b = &p->out;
+    char *word = NULL, *line = NULL;
+    size_t word_n = 0, line_n = 0;
+    int64_t n;
+    const int32_t *ids = fv_task_filled(p->task, m, w->id, &n);
+    fv_status st = fv_tok_decode(tok, &word, &word_n, &w->id, 1, false, e);
+    if (!st) st = fv_tok_decode(tok, &line, &line_n, ids, n, only, e);
+    if (!st && p->opt.json) {
+        fv__json_begin(b, '{');
+        fv__json_number_at(b, "score", (double)w->score);
+        fv__json_int_at(b, "token", w->id);
+        fv__json_text_at(b, "token_str", word, word_n);
+        fv__json_text_at(b, "sequence", line, line_n);
+        fv__json_end(b, '}');
+    } else if (!st) {
+        fv__buf_fmt(b, "%.6f\t%s\t%s\n", (double)w->score, word, line);
+    }
+    if (word) fv_tok_free_text(tok, word, word_n);
+    if (line) fv_tok_free_text(tok, line, line_n);
+    return st;
+}
+
+/* The masks [from, to) of one text. */
+static fv_status put_text(fv_pipeline *p, const fv_text *text, const fv_mask_found *found,
+                          int64_t from, int64_t to, fv_err *e)
+{
+    const fill_options *o = p->options;
+    fv_buf *b = &p->out;
+    fv_status st = FV_OK;
+    if (p->opt.json) {
+        fv__json_begin(b, '{');
+        fv__json_text_at(b, "text", text->s, text->n);
+        fv__json_key(b, "masks");
+        fv__json_begin(b, '[');
+    } else if (p->first + p->done > 1) {
+        fv__buf_str(b, "\n"); /* between texts */
+    }
+    for (int64_t i = from; i < to && !st; i++) {
+        if (p->opt.json) fv__json_begin(b, '[');
+        for (int64_t k = 0; k < o->top && !st; k++)
+            st = put_word(p, &found[i], &found[i].top[k], to - from == 1, e);
+        if (p->opt.json) fv__json_end(b, ']');
+    }
+    if (p->opt.json) fv__buf_str(b, "]}\n");
+    return st ? st : fv__task_emit(p, e);
+}
+
+static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
+{
+    const fill_options *o = p->options;
+    fv_mask_found *found;
+    int64_t n_found;
+    p->task->strict = !o->truncate;
+    fv_status st = fv_task_fill(p->task, in, n, o->top, &found, &n_found, e);
+    for (int64_t i = 0, at = 0, past; i < n && !st; i++, at = past) {
+        for (past = at; past < n_found && found[past].text == i;) past++;
+        st = put_text(p, &in[i], found, at, past, e);
+    }
+    return st;
+}
+
+static const fv_task_example examples[] = {
+    {"echo 'Paris is the [MASK] of France.' | fovea fill -m bert-base-uncased",
+     "five words with their probabilities"},
+    {"echo 'Paris is the <mask> of France.' | fovea fill -m roberta-base -k 1 --json",
+     "each model has its own mask"},
+    {0}};
+
+const fv_task_kind fv__fill_task = {
+    .name = "fill",
+    .summary = "the likeliest words for masks in texts",
+    .about = "Reads lines with masks in them, written as the model's tokenizer writes them "
+             "([MASK], <mask>), and prints for each mask the likeliest words: probability, word, "
+             "and the sentence with it.  An empty line stands between the words of two texts.",
+    .examples = examples,
+    .options = options,
+    .size = sizeof(fill_options),
+    .batch = 64,
+    .open = open_task,
+    .run = run};

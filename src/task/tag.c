@@ -6,13 +6,28 @@
  * taught, each may be asked ("simple").  A word is what the tokenizer's own splitting makes: that
  * of WordPiece is transformers' too, which for other tokenizers goes by blanks and says it is
  * guessing. */
-#include "task.h"
+#include "task_pipeline.h"
+
+/* One token's label and its probability. */
+typedef struct token_label {
+    int32_t label;
+    float score;
+} token_label;
+
+/* A part of a text that the model sees at once: tokens [at, at + n) between the special tokens
+ * around a text.  It decides the labels of [from, to): where two windows overlap, each token goes
+ * by the one in which it has more context. */
+typedef struct window {
+    int64_t text, lead, at, n, from, to;
+} window;
 
 typedef struct tagging {
-    const fv_task *t;
-    fv_join join;
-    fv_entity **runs; /* of each text, room for one a token */
-    int64_t *n;
+    fv_task *t;
+    const fv_seq *seqs;   /* whole texts */
+    token_label **labels; /* of each text's tokens */
+    fv_seq *parts;        /* windows, as the model reads them */
+    window *windows;
+    int64_t n_parts, capacity;
 } tagging;
 
 typedef struct open_run {
@@ -27,14 +42,14 @@ static const char *without_prefix(const char *label)
     return prefixed ? label + 2 : label;
 }
 
-static void finish(const tagging *g, int64_t i, open_run *r)
+static void finish(fv_entity *out, int64_t *n, int64_t text, open_run *r)
 {
     if (r->n && strcmp(r->label, "O"))
-        g->runs[i][g->n[i]++] = (fv_entity){.text = i,
-                                            .from = r->from,
-                                            .to = r->to,
-                                            .label = r->label,
-                                            .score = (float)(r->score / (double)r->n)};
+        out[(*n)++] = (fv_entity){.text = text,
+                                  .from = r->from,
+                                  .to = r->to,
+                                  .label = r->label,
+                                  .score = (float)(r->score / (double)r->n)};
     *r = (open_run){0};
 }
 
@@ -44,63 +59,229 @@ static bool inside_word(const fv_seq *s, int64_t j)
     return j > 0 && s->words[j] >= 0 && s->words[j] == s->words[j - 1];
 }
 
-static fv_status tag_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
-                         int64_t width, fv_err *e)
+/* ---- windows ---- */
+
+static fv_status add_part(tagging *g, window w, fv_err *e)
+{
+    fv_task *t = g->t;
+    const fv_seq *all = &g->seqs[w.text];
+    if (g->n_parts == g->capacity) {
+        int64_t more = g->capacity * 2 + 64;
+        fv_seq *parts = fv__task_claim(t, (size_t)more * sizeof *parts, e);
+        window *windows = fv__task_claim(t, (size_t)more * sizeof *windows, e);
+        if (!parts || !windows) return FV_ENOMEM;
+        if (g->n_parts) memcpy(parts, g->parts, (size_t)g->n_parts * sizeof *parts);
+        if (g->n_parts) memcpy(windows, g->windows, (size_t)g->n_parts * sizeof *windows);
+        g->parts = parts, g->windows = windows, g->capacity = more;
+    }
+    fv_seq *s = &g->parts[g->n_parts];
+    *s = *all;
+    g->windows[g->n_parts++] = w;
+    if (w.n == all->n) return FV_OK;
+    int64_t tail = 0; /* special tokens behind the text */
+    while (tail < all->n - w.lead && all->special[all->n - 1 - tail]) tail++;
+    s->n = w.lead + w.n + tail;
+    s->ids = fv__task_claim(t, (size_t)s->n * sizeof *s->ids, e);
+    s->types = fv__task_claim(t, (size_t)s->n * sizeof *s->types, e);
+    if (!s->ids || !s->types) return FV_ENOMEM;
+    for (int64_t i = 0; i < s->n; i++) {
+        int64_t j = i < w.lead ? i : w.at + i - w.lead;
+        if (i >= w.lead + w.n) j = all->n - tail + i - w.lead - w.n;
+        s->ids[i] = all->ids[j];
+        s->types[i] = all->types[j];
+    }
+    return FV_OK;
+}
+
+static fv_status add_windows(tagging *g, int64_t text, fv_err *e)
+{
+    const fv_seq *s = &g->seqs[text];
+    int64_t lead = 0, end = s->n, most = g->t->longest;
+    if (!most || s->n <= most) return add_part(g, (window){.text = text, .n = s->n, .to = s->n}, e);
+    while (lead < s->n && s->special[lead]) lead++;
+    while (end > lead && s->special[end - 1]) end--;
+    int64_t budget = most - lead - (s->n - end), overlap = budget / 4;
+    if (budget < 2)
+        return fv_fail(e, FV_EARG, "a model that sees %lld tokens has no room for a text",
+                       (long long)most);
+    fv_status st = FV_OK;
+    for (int64_t at = lead; !st;) {
+        bool last = at + budget >= end;
+        window w = {.text = text, .lead = lead, .at = at, .n = last ? end - at : budget};
+        w.from = at == lead ? 0 : at + overlap / 2;
+        w.to = last ? s->n : at + budget - (overlap - overlap / 2);
+        st = add_part(g, w, e);
+        if (last) break;
+        at += budget - overlap;
+    }
+    return st;
+}
+
+/* ---- labels ---- */
+
+static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                           int64_t width, fv_err *e)
 {
     const tagging *g = user;
+    const window *w = &g->windows[i];
+    token_label *labels = g->labels[w->text];
+    float p[1024];
+    if (width > 1024)
+        return fv_fail(e, FV_EARG, "%lld labels, at most 1024 are handled", (long long)width);
+    for (int64_t j = w->lead; j < w->lead + w->n && j < s->n; j++) {
+        int64_t token = w->at + j - w->lead, best = 0;
+        if (token < w->from || token >= w->to) continue;
+        memcpy(p, out[0] + j * width, (size_t)width * sizeof *p);
+        fv__softmax_row(p, width);
+        for (int64_t k = 1; k < width; k++) best = p[k] > p[best] ? k : best;
+        labels[token] = (token_label){(int32_t)best, p[best]};
+    }
+    return FV_OK;
+}
+
+/* The entities of one text; returns how many. */
+static int64_t join_labels(const fv_task *t, int64_t text, const fv_seq *s,
+                           const token_label *labels, fv_join join, fv_entity *out)
+{
     open_run run = {0};
+    int64_t n = 0;
     for (int64_t j = 0; j < s->n; j++) {
-        const float *x = out[0] + j * width;
-        int64_t best = 0;
-        float p[1024];
         if (s->special[j]) continue;
-        if (g->join == FV_JOIN_FIRST && inside_word(s, j)) {
+        if (join == FV_JOIN_FIRST && inside_word(s, j)) {
             run.to = s->spans[j].to;
             continue;
         }
-        if (width > 1024)
-            return fv_fail(e, FV_EARG, "%lld labels, at most 1024 are handled", (long long)width);
-        memcpy(p, x, (size_t)width * sizeof *p);
-        fv__softmax_row(p, width);
-        for (int64_t k = 1; k < width; k++) best = p[k] > p[best] ? k : best;
-        const char *label = fv_task_label(g->t, (int)best), *bare = without_prefix(label);
+        const char *label = fv_task_label(t, labels[j].label), *bare = without_prefix(label);
         bool begins = label != bare && label[0] == 'B';
-        if (run.n && (begins || strcmp(bare, run.label))) finish(g, i, &run);
+        if (run.n && (begins || strcmp(bare, run.label))) finish(out, &n, text, &run);
         if (!run.n) run = (open_run){.label = bare, .from = s->spans[j].from};
         run.to = s->spans[j].to;
-        run.score += (double)p[best];
+        run.score += (double)labels[j].score;
         run.n++;
     }
-    finish(g, i, &run);
-    return FV_OK;
+    finish(out, &n, text, &run);
+    return n;
+}
+
+static fv_status label_all(tagging *g, const fv_text *texts, int64_t n, fv_err *e)
+{
+    fv_task *t = g->t;
+    fv_seq *seqs = fv__task_claim(t, (size_t)n * sizeof *seqs, e);
+    g->labels = fv__task_claim(t, (size_t)n * sizeof *g->labels, e);
+    fv_status st = seqs && g->labels ? FV_OK : FV_ENOMEM;
+    g->seqs = seqs;
+    for (int64_t i = 0; i < n && !st; i++) {
+        st = fv__task_encode(t, &seqs[i], &texts[i], 0, e);
+        if (st) break;
+        g->labels[i] = fv__task_claim(t, (size_t)seqs[i].n * sizeof **g->labels, e);
+        st = g->labels[i] ? add_windows(g, i, e) : FV_ENOMEM;
+    }
+    fv_wanted w = {.names = {"logits"}, .per_token = t->labels, .fn = label_row, .user = g};
+    return st ? st : fv__task_run(t, g->parts, g->n_parts, &w, e);
 }
 
 fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join, fv_entity **found,
                       int64_t *n_found, fv_err *e)
 {
-    fv_seq *seqs;
+    tagging g = {.t = t};
     int64_t total = 0;
     fv__task_begin(t);
-    fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
+    fv_status st = label_all(&g, texts, n, e);
     if (st) return st;
-    for (int64_t i = 0; i < n; i++) total += seqs[i].n;
-    tagging g = {.t = t, .join = join, .n = fv__task_claim(t, (size_t)n * sizeof *g.n, e)};
-    g.runs = fv__task_claim(t, (size_t)n * sizeof *g.runs, e);
-    fv_entity *all = fv__task_claim(t, (size_t)total * sizeof *all, e);
-    if (!g.n || !g.runs || !all) return FV_ENOMEM;
-    for (int64_t i = 0, at = 0; i < n; at += seqs[i++].n) g.runs[i] = all + at;
-    fv_wanted w = {.names = {"logits"}, .per_token = t->labels, .fn = tag_row, .user = &g};
-    st = fv__task_run(t, seqs, n, &w, e);
-    *found = all;
+    for (int64_t i = 0; i < n; i++) total += g.seqs[i].n;
+    fv_entity *all = *found = fv__task_claim(t, (size_t)total * sizeof *all, e);
     *n_found = 0;
-    for (int64_t i = 0; !st && i < n; i++) { /* together, in the order of the texts */
+    if (!all) return FV_ENOMEM;
+    for (int64_t i = 0; !st && i < n; i++) {
         fv_chars chars;
+        fv_entity *x = all + *n_found;
+        int64_t some = join_labels(t, i, &g.seqs[i], g.labels[i], join, x);
         st = fv__task_chars(t, &chars, texts[i].s, texts[i].n, e);
-        for (int64_t k = 0; !st && k < g.n[i]; k++) {
-            fv_entity *x = &all[(*n_found)++];
-            *x = g.runs[i][k];
-            x->s = fv__chars_slice(&chars, x->from, x->to, &x->n);
-        }
+        for (int64_t k = 0; !st && k < some; k++)
+            x[k].s = fv__chars_slice(&chars, x[k].from, x[k].to, &x[k].n);
+        *n_found += some;
     }
     return st;
 }
+
+/* ---- the task ---- */
+
+typedef struct tag_options {
+    int aggregation; /* fv_join */
+} tag_options;
+
+static const char *const joins[] = {"first", "simple", NULL}; /* in the order of fv_join */
+
+static const fv_field options[] = {
+    FV_CHOICE(tag_options, aggregation, 0, joins,
+              "what is joined: words by their first token, or tokens as they are"),
+    {0}};
+
+static fv_status open_task(fv_pipeline *p, fv_err *e) { return fv__open_encoder(p, FV_JOB_TAG, e); }
+
+static void put_plain(fv_pipeline *p, const fv_entity *x)
+{
+    fv__buf_fmt(&p->out, "%lld\t%lld\t%lld\t%s\t%.6f\t", (long long)(p->first + p->done),
+                (long long)x->from, (long long)x->to, x->label, (double)x->score);
+    fv__put_flat(&p->out, x->s, x->n);
+    fv__buf_str(&p->out, "\n");
+}
+
+static void put_json(fv_buf *b, const fv_entity *x)
+{
+    fv__json_begin(b, '{');
+    fv__json_text_at(b, "label", x->label, strlen(x->label));
+    fv__json_number_at(b, "score", (double)x->score);
+    fv__json_int_at(b, "start", x->from);
+    fv__json_int_at(b, "end", x->to);
+    fv__json_text_at(b, "text", x->s, x->n);
+    fv__json_end(b, '}');
+}
+
+static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
+{
+    const tag_options *o = p->options;
+    fv_entity *found;
+    int64_t n_found, at = 0;
+    fv_status st = fv_task_tag(p->task, in, n, (fv_join)o->aggregation, &found, &n_found, e);
+    for (int64_t i = 0; i < n && !st; i++) {
+        if (p->opt.json) {
+            fv__json_begin(&p->out, '{');
+            fv__json_text_at(&p->out, "text", in[i].s, in[i].n);
+            fv__json_key(&p->out, "entities");
+            fv__json_begin(&p->out, '[');
+        }
+        for (; at < n_found && found[at].text == i; at++) {
+            if (p->opt.json)
+                put_json(&p->out, &found[at]);
+            else
+                put_plain(p, &found[at]);
+        }
+        if (p->opt.json) fv__buf_str(&p->out, "]}\n");
+        st = fv__task_emit(p, e);
+    }
+    return st;
+}
+
+static const fv_task_example examples[] = {
+    {"echo 'Angela Merkel was born in Hamburg.' | fovea tag -m bert-ner",
+     "line, from, to, label, probability, words"},
+    {"fovea tag -m bert-ner --json < news.txt", "for scripts"},
+    {0}};
+
+const fv_task_kind fv__tag_task = {
+    .name = "tag",
+    .summary = "entities in texts, as spans",
+    .about = "Reads lines and prints the entities in each: where they stand (in characters of the "
+             "line), their label and its mean probability.  A word has the label of its first "
+             "token, which is what taggers learn; words with one label are joined, B- begins a new "
+             "entity, and O is left out: transformers' aggregation \"first\".  With \"simple\" "
+             "every token goes by its own label.  Texts longer than the model sees are read in "
+             "windows that overlap.",
+    .examples = examples,
+    .options = options,
+    .size = sizeof(tag_options),
+    .batch = 256,
+    .open = open_task,
+    .run = run,
+    .eval = &fv__eval_tag};

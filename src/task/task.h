@@ -33,6 +33,7 @@ struct fv_task {
     fv_ctx *ctx;
     fv_arena host;   /* texts and results of one call */
     int64_t longest; /* tokens at once */
+    bool strict;     /* a longer text is an error, it is not cut */
     int32_t pad;
     bool types;      /* the model takes token_type_ids */
     fv_pool pool;    /* of sentence-transformers' files */

@@ -76,7 +76,8 @@ static void weights_have_their_names(void **state)
     (void)state;
     static const char *const dtypes[] = {"q8", "q4", "int8"};
     for (int i = 0; i < 3; i++) {
-        succeeded(fovea("quantize -m " TASKS "embed-mean -o embed-%s -w %s", dtypes[i], dtypes[i]));
+        succeeded(fovea("quantize -m " TASKS "embed-mean -o embed-%s --weights %s", dtypes[i],
+                        dtypes[i]));
         char *stored = strdup(
             succeeded(fovea_reads("the cat\n", "embed -m embed-%s", dtypes[i]))->out);
         const result *r = succeeded(
@@ -172,6 +173,18 @@ static void labels(void **state)
     assert_true(fabs(happy - 0.968422) < 1e-4 && fabs(sad - 0.845438) < 1e-4);
     refused(fovea_reads("x\n", "classify -m " TASKS "classify-bert --labels a,b"), 1, "entailment");
     refused(fovea_reads("x\n", "classify -m " TASKS "zero-shot --labels a,,b"), 2, "empty label");
+    refused(fovea_reads("x\n", "classify -m " TASKS "zero-shot --labels a,b,a"), 2,
+            "--labels: \"a\" is there twice");
+    refused(fovea_reads("x\n", "classify -m " TASKS "zero-shot --labels a,b --hypothesis x"), 2,
+            "--hypothesis: no {}");
+    refused(fovea_reads("x\n",
+                        "classify -m " FOVEA_TESTS "/golden/stories260K --labels a,b --prompt x"),
+            2, "--prompt: no {}");
+    refused(fovea_reads("x\n", "classify -m " TASKS "classify-bert --many"), 2, "needs --labels");
+    scratch_text("solved.tsv", "good day\thappy\nbad day\tgloomy\n");
+    refused(fovea_reads("x\n", "classify -m " FOVEA_TESTS
+                               "/golden/stories260K --labels happy,sad --examples solved.tsv"),
+            1, "solved.tsv: line 2: the label \"gloomy\" is none of --labels");
     refused(fovea_reads("x\n", "classify -m " TASKS "embed-cls --labels a,b"), 1,
             "does not write text");
 }
@@ -209,21 +222,122 @@ static void answer(void **state)
     (void)state;
     assert_int_equal(mkdir(scratch("docs"), 0700), 0);
     scratch_text("docs/a.txt", "Angela Merkel was born in Hamburg.\n");
-    const result *said = succeeded(
-        fovea_reads("who?\nwhere?\n", "answer -m " TASKS "answer-bert -c docs/a.txt -k 3 --json"));
+    const result *said = succeeded(fovea_reads("who?\nwhere?\n",
+                                               "answer -m " TASKS
+                                               "answer-bert --context docs/a.txt -k 3 --json"));
     json_t *j = json_line(said, 1);
     assert_int_equal(json_array_size(json_object_get(j, "answers")), 3);
     json_decref(j);
-    succeeded(fovea_reads("who?\n", "answer -m " TASKS "answer-roberta -d docs -e " TASKS
-                                    "embed-mean --json"));
+    succeeded(fovea_reads("who?\n",
+                          "answer -m " TASKS "answer-roberta --docs docs --embedder " TASKS
+                          "embed-mean --json"));
     j = json_line(said, 0);
     json_t *best = json_array_get(json_object_get(j, "answers"), 0);
     assert_string_equal(json_string_value(json_object_get(best, "file")), "docs/a.txt");
     json_decref(j);
     refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert"), 2, "--context");
-    refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert -d docs"), 2, "--embedder");
-    refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert -c nothing.txt"), 1,
+    refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert --docs docs"), 2, "--embedder");
+    refused(fovea_reads("who?\n", "answer -m " TASKS "answer-bert --context nothing.txt"), 1,
             "nothing.txt");
+}
+
+/* ---- lines as they are found in files ---- */
+
+/* gzip, a byte-order mark and line ends of DOS change nothing, in any command. */
+static void one_reader_for_all(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {
+        "classify -m " TASKS "classify-bert",
+        "embed -m " TASKS "embed-mean",
+        "tag -m " TASKS "tag-bert",
+        "score -m " FOVEA_TESTS "/golden/stories260K",
+        "generate -m " FOVEA_TESTS "/golden/stories260K --max-new-tokens 3 --json",
+        "tokenize -m " TASKS "embed-mean",
+    };
+    scratch_text("plain", "the cat\nnew york\n");
+    scratch_text("dos", "\xEF\xBB\xBFthe cat\r\nnew york\r\n");
+    succeeded(sh("gzip -c plain > plain.gz; gzip -c dos > dos.gz"));
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        static const char *const files[] = {"dos", "plain.gz", "dos.gz"};
+        char *want = strdup(succeeded(sh("$fovea %s < plain", commands[i]))->out);
+        assert_non_null(want);
+        for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
+            /* tokenize reads all of a file as one text: its line ends stay */
+            if (strstr(commands[i], "tokenize") && strncmp(files[k], "plain", 5)) continue;
+            assert_string_equal(succeeded(sh("$fovea %s < %s", commands[i], files[k]))->out, want);
+        }
+        free(want);
+    }
+    refused(sh("head -c 30 plain.gz | $fovea embed -m " TASKS "embed-mean"), 1, "ends early");
+}
+
+/* A text is given by argument, by file or by standard input. */
+static void texts_come_three_ways(void **state)
+{
+    (void)state;
+    scratch_text("plain", "the cat\nnew york\n");
+    char *want = strdup(succeeded(fovea("embed -m " TASKS "embed-mean plain"))->out);
+    assert_non_null(want);
+    assert_string_equal(
+        succeeded(fovea("embed -m " TASKS "embed-mean --text 'the cat' --text 'new york'"))->out,
+        want);
+    assert_string_equal(succeeded(fovea("embed -m " TASKS "embed-mean -f plain"))->out, want);
+    free(want);
+    refused(fovea("embed -m " TASKS "embed-mean --text x plain"), 2, "one input too many");
+}
+
+/* ---- lines that fail ---- */
+
+/* The bad line is named, the others give what they give alone, and the exit code tells. */
+static void a_bad_line_does_not_end_the_others(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {"classify -m " TASKS "classify-bert",
+                                           "embed -m " TASKS "embed-mean",
+                                           "tag -m " TASKS "tag-bert"};
+    scratch_text("good", "the cat\n\nnew york\n");
+    scratch_text("bad", "the cat\n\xff\nnew york\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        succeeded(sh("$fovea %s --json good | sed 2d > want", commands[i]));
+        refused(sh("$fovea %s --json bad > all; C=$?; sed 2d all > got; exit $C", commands[i]), 1,
+                "bad: line 2: not UTF-8 at byte 1");
+        succeeded(sh("cmp want got && sed -n 2p all | grep -q '\"error\"'"));
+    }
+    /* plain output with a line for each stays in step */
+    prints("$fovea classify -m " TASKS "classify-bert bad 2> /dev/null | sed -n 2p", "\n");
+}
+
+static void long_texts(void **state)
+{
+    (void)state;
+    succeeded(
+        sh("(echo the cat; yes cat | head -n 600 | tr '\\n' ' '; echo; echo new york) > long; "
+           "sed 2d long > short"));
+    static const char *const commands[] = {"classify -m " TASKS "classify-bert",
+                                           "embed -m " TASKS "embed-mean"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        refused(sh("$fovea %s long > got; C=$?; sed -i 2d got; exit $C", commands[i]), 1,
+                "long: line 2: 602 tokens, and the model sees ");
+        succeeded(sh("$fovea %s short | cmp - got", commands[i]));
+        succeeded(sh("$fovea %s --truncate long", commands[i]));
+    }
+    /* a tagger reads windows: an entity at the end of a long line is found where it stands */
+    const result *r = succeeded(sh("$fovea tag -m " TASKS "tag-bert --json long"));
+    json_t *j = json_line(r, 1), *entities = json_object_get(j, "entities");
+    size_t n = json_array_size(entities);
+    assert_true(n > 0);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(entities, n - 1), "end")),
+                     2399);
+    json_decref(j);
+    /* the mask was there */
+    refused(sh("(yes cat | head -n 600 | tr '\\n' ' '; echo '[MASK]') | $fovea fill --truncate "
+               "-m " TASKS "fill-bert"),
+            1, "the [MASK] was cut off");
+    refused(sh("(yes cat | head -n 600 | tr '\\n' ' '; echo '[MASK]') | $fovea fill -m " TASKS
+               "fill-bert"),
+            1, "603 tokens");
+    refused(sh("echo cat | $fovea fill -m " TASKS "fill-bert"), 1, "there is no [MASK] in it");
 }
 
 int main(void)
@@ -238,6 +352,10 @@ int main(void)
         cmocka_unit_test(fill),
         cmocka_unit_test(tag),
         cmocka_unit_test(answer),
+        cmocka_unit_test(one_reader_for_all),
+        cmocka_unit_test(texts_come_three_ways),
+        cmocka_unit_test(a_bad_line_does_not_end_the_others),
+        cmocka_unit_test(long_texts),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

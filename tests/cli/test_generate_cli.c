@@ -130,6 +130,61 @@ static void scores_that_are_no_numbers_are_null(void **state)
     assert_non_null(strstr(r->out, "\"score\":null"));
 }
 
+/* Results as they are done: the first line is answered before the second is there. */
+static void lines_are_answered_as_they_come(void **state)
+{
+    (void)state;
+    succeeded(sh(
+        "mkfifo in && ($fovea score -m $model < in > out &) && exec 3> in && echo The dog >&3 && "
+        "for i in $(seq 200); do [ -s out ] && break; sleep 0.05; done; wc -l < out > n; "
+        "exec 3>&-; cat n"));
+    prints("cat n", "1\n");
+}
+
+static void texts_end_at_a_stop_string(void **state)
+{
+    (void)state;
+    prints("$fovea generate -m $model --max-new-tokens 12 --stop Lily 'Once upon a time'",
+           ", there was a little girl named \n");
+    prints("$fovea generate -m $model --max-new-tokens 12 --stop xyz --stop little --num-beams 2 "
+           "'Once upon a time'",
+           ", there was a \n");
+    const result *r = succeeded(
+        sh("printf 'Once upon a time\\nOnce upon a time\\n' | $fovea generate -m "
+           "$model --max-new-tokens 12 --stop little --json"));
+    json_t *j = json_line(r, 1);
+    assert_string_equal(json_string_value(json_object_get(j, "text")), ", there was a ");
+    assert_true(number(j, "tokens") < 12); /* it ended there, it was not only cut */
+    json_decref(j);
+    refused_silently(sh("$fovea generate -m $model --stop '' x"), 2, "--stop");
+}
+
+static void a_temperature_of_0_is_greedy(void **state)
+{
+    (void)state;
+    prints("$fovea generate -m $model --max-new-tokens 12 --temperature 0 --top-p 0.9 'Once upon a "
+           "time'",
+           ", there was a little girl named Lily. She\n");
+    refused_silently(sh("$fovea generate -m $model --temperature x y"), 2, "--temperature");
+}
+
+static void several_texts_can_be_told_apart(void **state)
+{
+    (void)state;
+    prints("printf 'Once upon a time\\nOnce upon a time\\n' | $fovea generate -m $model "
+           "--max-new-tokens 3",
+           ", there was\n\n, there was\n");
+}
+
+static void threads_follow_the_environment(void **state)
+{
+    (void)state;
+    const result *r = succeeded(sh("OMP_NUM_THREADS=3 $fovea info --json"));
+    json_t *j = json_line(r, 0), *d = json_array_get(json_object_get(j, "devices"), 0);
+    assert_int_equal(json_integer_value(json_object_get(d, "threads")), 3);
+    json_decref(j);
+}
+
 static void wrong_calls_are_told(void **state)
 {
     (void)state;
@@ -150,6 +205,11 @@ int main(void)
         cmocka_unit_test(lines_give_what_each_gives_alone),
         cmocka_unit_test(drawing_follows_the_seed),
         cmocka_unit_test(texts_have_the_probability_transformers_gives),
+        cmocka_unit_test(lines_are_answered_as_they_come),
+        cmocka_unit_test(texts_end_at_a_stop_string),
+        cmocka_unit_test(a_temperature_of_0_is_greedy),
+        cmocka_unit_test(several_texts_can_be_told_apart),
+        cmocka_unit_test(threads_follow_the_environment),
         cmocka_unit_test(a_line_is_a_message),
         cmocka_unit_test(scores_that_are_no_numbers_are_null),
         cmocka_unit_test(wrong_calls_are_told),

@@ -213,14 +213,13 @@ static void what_cannot_be_done_is_said(void **state)
         int code;
         const char *says;
     } cases[] = {
-        {"$fovea translate -m $model bad", 1, "bad: line 2: not UTF-8 at byte 5"},
         {"$fovea translate -m $model nothing", 1, "nothing"},
         {"$fovea translate", 2, "-m DIR"},
         {"$fovea translate -m nowhere", 1, "nowhere"},
         {"$fovea translate -m $model --num-beam 3", 2, "did you mean '--num-beams'?"},
         {"$fovea translate -m $model --num-beams 0", 2, "--num-beams: expected an integer from 1"},
         {"$fovea translate -m $model --early-stopping perhaps", 2, "--early-stopping"},
-        {"$fovea translate -m $model --max-length 25 in", 2, "24 places"},
+        {"$fovea translate -m $model --max-length 25 in", 2, "24 positions"},
         {"mkdir -p m; cp $model/config.json $model/model.safetensors m; $fovea translate -m m in",
          1, "m"},
     };
@@ -229,8 +228,15 @@ static void what_cannot_be_done_is_said(void **state)
         refused(r, cases[i].code, cases[i].says);
         assert_string_equal(r->out, "");
     }
-    const result *r = sh("cat bad | $fovea translate -m $model");
+    /* the other lines go on */
+    const result *r = sh("$fovea translate -m $model bad");
+    refused(r, 1, "bad: line 2: not UTF-8 at byte 5");
+    const char *second = strchr(r->out, '\n');
+    assert_true(second && second > r->out && !strcmp(second, "\n\n"));
+    r = sh("cat bad | $fovea translate -m $model");
     refused(r, 1, "line 2: not UTF-8 at byte 5");
+    r = sh("cat bad | $fovea translate -m $model --json | tail -n 1");
+    assert_string_equal(r->out, "{\"line\":2,\"error\":\"not UTF-8 at byte 5\"}\n");
     succeeded(sh("$fovea translate -m $model < /dev/null"));
     r = sh("$fovea translate -m $model --stats $model/lines.txt > /dev/null");
     assert_non_null(strstr(r->err, "\"lines\":8,"));

@@ -21,13 +21,13 @@ static const cli_option options[] = {
     CLI_INT(attention_values, heads, 'n', "heads", "N", 1, 4096, "heads"),
     CLI_INT(attention_values, kv_heads, 0, "kv-heads", "N", 0, 4096,
             "heads of keys and values, shared by groups; 0: as many as heads"),
-    CLI_INT(attention_values, len, 'l', "len", "N", 1, 1 << 24, "queries in a sequence"),
+    CLI_INT(attention_values, len, 0, "len", "N", 1, 1 << 24, "queries in a sequence"),
     CLI_INT(attention_values, keys, 0, "keys", "N", 0, 1 << 24,
             "keys in a sequence; 0: as many as queries"),
-    CLI_INT(attention_values, width, 'w', "width", "N", 1, 1 << 16, "width of a head"),
+    CLI_INT(attention_values, width, 0, "width", "N", 1, 1 << 16, "width of a head"),
     CLI_INT(attention_values, value_width, 0, "value-width", "N", 0, 1 << 16,
             "width of a head's values; 0: as --width"),
-    CLI_CHOICE(attention_values, dtype, 'd', "dtype", bench_dtypes, "of everything"),
+    CLI_CHOICE(attention_values, dtype, 0, "dtype", bench_dtypes, "of everything"),
     CLI_FLAG(attention_values, causal, 'c', "causal",
              "a row sees only the keys up to its own position"),
     CLI_INT(attention_values, window, 0, "window", "N", 0, 1 << 24,
@@ -238,11 +238,9 @@ const cli_command bench_attention_command = {
     .name = "attention",
     .summary = "scaled dot-product attention, tiled",
     .about = "The rate counts the multiply-adds that the result needs (half of them when causal; "
-             "those that a mask hides count), and "
-             "with --backward those of the "
-             "gradient, in which the scores are computed once more.  extra_bytes is the memory "
-             "held beside queries, keys, values, "
-             "the output and, with --backward, their gradients.",
+             "those that a mask hides count), and with --backward those of the gradient, in which "
+             "the scores are computed once more.  extra_bytes is the memory held beside queries, "
+             "keys, values, the output and, with --backward, their gradients.",
     .options = options,
     .size = sizeof(attention_values),
     .defaults = &defaults,

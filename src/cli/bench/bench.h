@@ -66,4 +66,8 @@ void bench_draw(bench *b, int32_t *ids, int64_t n, int32_t most);
 int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what,
               bench_work work);
 
+double bench_now(void);                            /* seconds */
+int bench_ascending(const void *a, const void *b); /* doubles, for qsort */
+char *bench_read_text(const char *path);           /* to be freed; NULL: cannot be read */
+
 #endif

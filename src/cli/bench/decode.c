@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bench.h"
 #include "fovea/gen.h"
@@ -16,14 +15,14 @@ typedef struct decode_values {
 } decode_values;
 
 static const cli_option options[] = {
-    CLI_FILE(decode_values, config, 'c', "config", "FILE",
+    CLI_FILE(decode_values, config, 0, "config", "FILE",
              "config.json of a model, which gets random weights"),
     CLI_DIR(decode_values, model, 'm', "model", "DIR", "or a model's directory"),
     CLI_INT(decode_values, batch, 'b', "batch", "N", 1, 1024, "sequences side by side"),
-    CLI_INT(decode_values, len, 'l', "len", "N", 1, 1 << 20,
+    CLI_INT(decode_values, len, 0, "len", "N", 1, 1 << 20,
             "tokens of the prompt, or of the source"),
-    CLI_INT(decode_values, made, 'n', "new", "N", 1, 1 << 20, "tokens to write"),
-    CLI_CHOICE(decode_values, dtype, 'd', "dtype", cli_weights, CLI_WEIGHTS_HELP),
+    CLI_INT(decode_values, made, 0, "new", "N", 1, 1 << 20, "tokens to write"),
+    CLI_CHOICE(decode_values, dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP),
     BENCH_OPTIONS(decode_values),
     {0},
 };
@@ -50,25 +49,6 @@ typedef struct decode {
     int64_t vocab;
 } decode;
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static char *read_text(const char *path)
-{
-    FILE *f = fopen(path, "rb");
-    char *text = f ? calloc(1, 1 << 20) : NULL;
-    if (text && fread(text, 1, (1 << 20) - 1, f) == 0) {
-        free(text);
-        text = NULL;
-    }
-    if (f) fclose(f);
-    return text;
-}
-
 static int open_model(decode *d)
 {
     const decode_values *v = d->v;
@@ -77,7 +57,7 @@ static int open_model(decode *d)
     fv_model_opt how = {.serve = true};
     cli_choose_weights(v->dtype, &how.weights, &how.widen);
     if (!v->config == !v->model) return cli_usage(c, "one of --config and --model is needed");
-    char *text = v->config ? read_text(v->config) : NULL;
+    char *text = v->config ? bench_read_text(v->config) : NULL;
     if (v->config && !text) return cli_fail(c, "%s: cannot read", v->config);
     fv_status st = text ? fv_model_new(&d->model, d->b.device, text, how, 1, &e)
                         : fv_model_open(&d->model, d->b.device, v->model, how, &e);
@@ -110,7 +90,7 @@ static int measure(decode *d, double *prompt, double *token)
 {
     const fv_family *f = fv_model_family(d->model);
     fv_ctx *c = d->b.step;
-    double start = now();
+    double start = bench_now();
     bool ok = true;
     fv_session_reset(d->session);
     if (f->begin) {
@@ -121,17 +101,11 @@ static int measure(decode *d, double *prompt, double *token)
         ok = !fv_ctx_status(c);
     }
     ok = ok && read_prompt(d, f->begin ? 1 : d->v->len);
-    *prompt = now() - start;
-    start = now();
+    *prompt = bench_now() - start;
+    start = bench_now();
     ok = ok && !fv_session_greedy(c, d->session, d->ids, d->text, d->v->made);
-    *token = (now() - start) / (double)d->v->made;
+    *token = (bench_now() - start) / (double)d->v->made;
     return ok ? CLI_OK : cli_error(d->b.c, fv_ctx_err(c));
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 enum { LEAST = 3, MOST = 1000 };
@@ -143,8 +117,7 @@ static int report(decode *d, int runs, double prompt, double token)
            written = batch / token;
     if (!v->common.json) {
         printf("decode %s batch=%lld len=%lld new=%lld dtype=%s threads=%d: %.1f tokens/s (%.3g ms "
-               "a step), prompt %.1f tokens/s, "
-               "%.1f MiB\n",
+               "a step), prompt %.1f tokens/s, %.1f MiB\n",
                fv_model_family(d->model)->type, (long long)v->batch, (long long)v->len,
                (long long)v->made, fv_dtype_name(fv_model_weights(d->model)),
                fv_device_threads(d->b.device), written, 1e3 * token, read,
@@ -177,8 +150,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
         total += prompt[runs] + token[runs] * (double)d.v->made;
     }
     if (!code) {
-        qsort(prompt, (size_t)runs, sizeof *prompt, ascending);
-        qsort(token, (size_t)runs, sizeof *token, ascending);
+        qsort(prompt, (size_t)runs, sizeof *prompt, bench_ascending);
+        qsort(token, (size_t)runs, sizeof *token, bench_ascending);
         code = report(&d, runs, prompt[runs / 2], token[runs / 2]);
     }
     free(d.ids);
@@ -193,11 +166,9 @@ const cli_command bench_decode_command = {
     .name = "decode",
     .summary = "reading a prompt and writing token after token",
     .about = "Takes any family that writes text, with random weights or those of a directory, "
-             "reads a prompt and writes tokens, the "
-             "most likely one each time.  Prints tokens a second for writing (all sequences of the "
-             "batch together) and for the "
-             "prompt, or for the source where the model has an encoder, and the most memory that "
-             "was held.",
+             "reads a prompt and writes tokens, the most likely one each time.  Prints tokens a "
+             "second for writing (all sequences of the batch together) and for the prompt, or for "
+             "the source where the model has an encoder, and the most memory that was held.",
     .options = options,
     .size = sizeof(decode_values),
     .defaults = &defaults,

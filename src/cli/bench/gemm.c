@@ -15,13 +15,12 @@ static const gemm_values defaults = {.common = BENCH_DEFAULTS, .m = 2048, .n = 2
 static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "q8", "q4", "int8", NULL};
 
 static const cli_option options[] = {
-    CLI_INT(gemm_values, m, 'm', "m", "N", 1, 1 << 24, "rows of the activations"),
-    CLI_INT(gemm_values, n, 'n', "n", "N", 1, 1 << 24, "rows of the weight, columns of the result"),
-    CLI_INT(gemm_values, k, 'k', "k", "N", 1, 1 << 24, "the inner size"),
-    CLI_CHOICE(gemm_values, dtype, 'd', "dtype", dtypes,
+    CLI_INT(gemm_values, m, 0, "m", "N", 1, 1 << 24, "rows of the activations"),
+    CLI_INT(gemm_values, n, 0, "n", "N", 1, 1 << 24, "rows of the weight, columns of the result"),
+    CLI_INT(gemm_values, k, 0, "k", "N", 1, 1 << 24, "the inner size"),
+    CLI_CHOICE(gemm_values, dtype, 0, "dtype", dtypes,
                "of the weight; q8 (also called int8) and q4 are packed and meet f32 activations"),
-    CLI_FLAG(gemm_values, packed, 'p', "packed",
-             "lay the weight out beforehand, as inference does"),
+    CLI_FLAG(gemm_values, packed, 0, "packed", "lay the weight out beforehand, as inference does"),
     CLI_FLAG(gemm_values, nn, 0, "nn", "the weight is stored (K,N), not (N,K)"),
     BENCH_OPTIONS(gemm_values),
     {0},

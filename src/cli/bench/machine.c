@@ -46,15 +46,13 @@ static float chains_quad(float a)
 {
     uint64_t rounds = ROUNDS;
     __asm__ volatile(
-        "movi v30.4s, #0\n movi v31.4s, #0\n"
-        "1:\n"
-        "fmla v0.4s, v30.4s, v31.4s\n fmla v1.4s, v30.4s, v31.4s\n fmla v2.4s, v30.4s, v31.4s\n"
-        "fmla v3.4s, v30.4s, v31.4s\n fmla v4.4s, v30.4s, v31.4s\n fmla v5.4s, v30.4s, v31.4s\n"
-        "fmla v6.4s, v30.4s, v31.4s\n fmla v7.4s, v30.4s, v31.4s\n fmla v16.4s, v30.4s, v31.4s\n"
-        "fmla v17.4s, v30.4s, v31.4s\n fmla v18.4s, v30.4s, v31.4s\n fmla v19.4s, v30.4s, v31.4s\n"
-        "fmla v20.4s, v30.4s, v31.4s\n fmla v21.4s, v30.4s, v31.4s\n fmla v22.4s, v30.4s, v31.4s\n"
-        "fmla v23.4s, v30.4s, v31.4s\n"
-        "subs %0, %0, #1\n b.ne 1b\n"
+        "movi v30.4s, #0\n movi v31.4s, #0\n1:\nfmla v0.4s, v30.4s, v31.4s\n fmla v1.4s, v30.4s, "
+        "v31.4s\n fmla v2.4s, v30.4s, v31.4s\nfmla v3.4s, v30.4s, v31.4s\n fmla v4.4s, v30.4s, "
+        "v31.4s\n fmla v5.4s, v30.4s, v31.4s\nfmla v6.4s, v30.4s, v31.4s\n fmla v7.4s, v30.4s, "
+        "v31.4s\n fmla v16.4s, v30.4s, v31.4s\nfmla v17.4s, v30.4s, v31.4s\n fmla v18.4s, v30.4s, "
+        "v31.4s\n fmla v19.4s, v30.4s, v31.4s\nfmla v20.4s, v30.4s, v31.4s\n fmla v21.4s, v30.4s, "
+        "v31.4s\n fmla v22.4s, v30.4s, v31.4s\nfmla v23.4s, v30.4s, v31.4s\nsubs %0, %0, #1\n b.ne "
+        "1b\n"
         : "+r"(rounds)::"cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18",
           "v19", "v20", "v21", "v22", "v23", "v30", "v31");
     return a;
@@ -227,8 +225,7 @@ const cli_command bench_machine_command = {
     .name = "machine",
     .summary = "the limits: multiply-adds, reading memory, the triad",
     .about = "Three lines to hold the other benchmarks against.  The triad a = b + s c counts "
-             "three arrays, though on most machines "
-             "memory also moves a before it is written.",
+             "three arrays, though on most machines memory also moves a before it is written.",
     .options = options,
     .size = sizeof(machine_values),
     .defaults = &defaults,

@@ -20,17 +20,16 @@ typedef struct model_values {
 static const model_values defaults = {.common = BENCH_DEFAULTS, .batch = 8, .len = 128};
 
 #define MODEL_OPTIONS                                                                              \
-    CLI_FILE(model_values, config, 'c', "config", "FILE",                                          \
+    CLI_FILE(model_values, config, 0, "config", "FILE",                                            \
              "a config.json: its model_type, architectures and sizes"),                            \
         CLI_INT(model_values, batch, 'b', "batch", "N", 1, 1 << 20, "sequences"),                  \
-        CLI_INT(model_values, len, 'l', "len", "N", 1, 1 << 20,                                    \
+        CLI_INT(model_values, len, 0, "len", "N", 1, 1 << 20,                                      \
                 "tokens of each, on both sides where there are two"),                              \
-        CLI_CHOICE(model_values, dtype, 'd', "dtype", bench_dtypes,                                \
-                   "of parameters and arithmetic")
+        CLI_CHOICE(model_values, dtype, 0, "dtype", bench_dtypes, "of parameters and arithmetic")
 
 static const cli_option forward_options[] = {
     MODEL_OPTIONS,
-    CLI_CHOICE(model_values, weights, 'w', "weights", cli_weights, CLI_WEIGHTS_HELP),
+    CLI_CHOICE(model_values, weights, 0, "weights", cli_weights, CLI_WEIGHTS_HELP),
     CLI_FLAG(model_values, padded, 0, "padded",
              "sequences of all lengths from half of --len on, with a mask"),
     BENCH_OPTIONS(model_values),
@@ -308,11 +307,9 @@ const cli_command bench_train_command = {
     .name = "train",
     .summary = "updates of a model of any family: forward, backward and AdamW",
     .about = "Makes the model that a config.json describes, with random weights, and trains it on "
-             "random ids.  Memory counts "
-             "everything: parameters, gradients, moments and what the layers keep.  With --compare "
-             "it then takes ten updates "
-             "that learn, here and on the CPU in f32, from the same weights: choose sizes that a "
-             "CPU can do.",
+             "random ids.  Memory counts everything: parameters, gradients, moments and what the "
+             "layers keep.  With --compare it then takes ten updates that learn, here and on the "
+             "CPU in f32, from the same weights: choose sizes that a CPU can do.",
     .options = train_options,
     .size = sizeof(model_values),
     .defaults = &defaults,

@@ -18,17 +18,17 @@ static const rows_values logits = {.common = BENCH_DEFAULTS, .rows = 1024, .cols
 static const rows_values weights = {.common = BENCH_DEFAULTS, .rows = 16384, .cols = 1024};
 
 static const cli_option options[] = {
-    CLI_INT(rows_values, rows, 'r', "rows", "N", 1, 1 << 30, "rows"),
-    CLI_INT(rows_values, cols, 'c', "cols", "N", 1, 1 << 30, "columns"),
-    CLI_CHOICE(rows_values, dtype, 'd', "dtype", bench_dtypes, "of the matrix"),
+    CLI_INT(rows_values, rows, 0, "rows", "N", 1, 1 << 30, "rows"),
+    CLI_INT(rows_values, cols, 0, "cols", "N", 1, 1 << 30, "columns"),
+    CLI_CHOICE(rows_values, dtype, 0, "dtype", bench_dtypes, "of the matrix"),
     CLI_FLAG(rows_values, backward, 0, "backward", "the gradient instead"),
     BENCH_OPTIONS(rows_values),
     {0},
 };
 
 static const cli_option adamw_options[] = {
-    CLI_INT(rows_values, rows, 'r', "rows", "N", 1, 1 << 30, "rows of parameters"),
-    CLI_INT(rows_values, cols, 'c', "cols", "N", 1, 1 << 30, "columns of them"),
+    CLI_INT(rows_values, rows, 0, "rows", "N", 1, 1 << 30, "rows of parameters"),
+    CLI_INT(rows_values, cols, 0, "cols", "N", 1, 1 << 30, "columns of them"),
     BENCH_OPTIONS(rows_values),
     {0},
 };
@@ -192,62 +192,24 @@ static int run(const cli *c, const void *values, int n, char **operand)
     return code;
 }
 
-const cli_command bench_softmax_command = {
-    .name = "softmax",
-    .summary = "softmax over rows",
-    .options = options,
-    .size = sizeof(rows_values),
-    .defaults = &matrix,
-    .more = &softmax_op,
-    .run = run,
-};
+/* clang-format off */
+#define ROWS_COMMAND(word, text, table, start, op) \
+    {.name = word, .summary = text, .options = table, .size = sizeof(rows_values), \
+     .defaults = start, .more = op, .run = run}
 
-const cli_command bench_layernorm_command = {
-    .name = "layernorm",
-    .summary = "layer normalisation of rows",
-    .options = options,
-    .size = sizeof(rows_values),
-    .defaults = &matrix,
-    .more = &layernorm_op,
-    .run = run,
-};
-
-const cli_command bench_rmsnorm_command = {
-    .name = "rmsnorm",
-    .summary = "root-mean-square normalisation of rows",
-    .options = options,
-    .size = sizeof(rows_values),
-    .defaults = &matrix,
-    .more = &rmsnorm_op,
-    .run = run,
-};
-
-const cli_command bench_gelu_command = {
-    .name = "gelu",
-    .summary = "the activation x Phi(x)",
-    .options = options,
-    .size = sizeof(rows_values),
-    .defaults = &matrix,
-    .more = &gelu_op,
-    .run = run,
-};
-
-const cli_command bench_cross_entropy_command = {
-    .name = "cross-entropy",
-    .summary = "loss of logits over a vocabulary (the columns)",
-    .options = options,
-    .size = sizeof(rows_values),
-    .defaults = &logits,
-    .more = &cross_entropy_op,
-    .run = run,
-};
-
-const cli_command bench_adamw_command = {
-    .name = "adamw",
-    .summary = "one step of the optimiser over f32 parameters",
-    .options = adamw_options,
-    .size = sizeof(rows_values),
-    .defaults = &weights,
-    .more = &adamw_op,
-    .run = run,
-};
+const cli_command bench_softmax_command =
+    ROWS_COMMAND("softmax", "softmax over rows", options, &matrix, &softmax_op);
+const cli_command bench_layernorm_command =
+    ROWS_COMMAND("layernorm", "layer normalisation of rows", options, &matrix, &layernorm_op);
+const cli_command bench_rmsnorm_command =
+    ROWS_COMMAND("rmsnorm", "root-mean-square normalisation of rows", options, &matrix,
+                 &rmsnorm_op);
+const cli_command bench_gelu_command =
+    ROWS_COMMAND("gelu", "the activation x Phi(x)", options, &matrix, &gelu_op);
+const cli_command bench_cross_entropy_command =
+    ROWS_COMMAND("cross-entropy", "loss of logits over a vocabulary (the columns)", options,
+                 &logits, &cross_entropy_op);
+const cli_command bench_adamw_command =
+    ROWS_COMMAND("adamw", "one step of the optimiser over f32 parameters", adamw_options, &weights,
+                 &adamw_op);
+/* clang-format on */

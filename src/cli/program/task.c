@@ -1,0 +1,226 @@
+/* task.c - a command for each task of the library: parses, reads lines, prints results.
+ *
+ * Lines are read as they come and results printed as they are done, so memory stays flat and the
+ * command can be used in a conversation.  A line that fails is named on standard error; the others
+ * go on, and the exit code says that some failed. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+typedef struct task_values {
+    cli_model model;
+    cli_settings settings;
+    cli_list texts;
+    const char *file;
+    int64_t batch;
+    bool whole, json, stats;
+} task_values;
+
+static const cli_option options[] = {
+    CLI_MODEL(task_values),
+    CLI_LIST(task_values, texts, 0, "text", "TEXT", "a text, instead of a file; may be repeated"),
+    CLI_FILE(task_values, file, 'f', "file", "FILE", "read this file, plain or gzip"),
+    CLI_FLAG(task_values, whole, 'w', "whole", "the input is one text, not one a line"),
+    CLI_INT(task_values, batch, 'b', "batch", "N", 0, 4096,
+            "lines that go through the model together; 0: as suits the task"),
+    CLI_FLAG(task_values, json, 0, "json", "one JSON object a line"),
+    CLI_FLAG(task_values, stats, 0, "stats",
+             "at the end, on standard error: lines, tokens and seconds, as JSON"),
+    {0},
+};
+
+/* ---- results ---- */
+
+enum { TOGETHER = 4096, MOST_ERRORS = 20 }; /* lines read at once; failures that are named */
+
+typedef struct printing {
+    const cli *c;
+    const char *file; /* NULL: standard input */
+    bool numbered;    /* lines have numbers worth naming */
+    bool progress;
+    int64_t done, failed;
+    double start, shown;
+} printing;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void show_progress(printing *p)
+{
+    double t = now();
+    if (!p->progress || t - p->start < 2 || t - p->shown < 0.2) return;
+    p->shown = t;
+    fprintf(stderr, "\r%lld lines, %.1f a second ", (long long)p->done,
+            (double)p->done / (t - p->start));
+}
+
+static void clear_progress(printing *p)
+{
+    if (p->shown > 0) fprintf(stderr, "\r%40s\r", "");
+    p->shown = 0;
+}
+
+/* "fovea tag: news.txt: line 3" */
+static void name_line(const printing *p, int64_t line)
+{
+    fprintf(stderr, "%s: ", p->c->name);
+    if (p->file && p->numbered) fprintf(stderr, "%s: ", p->file);
+    if (p->numbered) fprintf(stderr, "line %lld", (long long)line);
+}
+
+static bool print_result(void *user, const fv_task_result *r)
+{
+    printing *p = user;
+    if (r->note || r->error) clear_progress(p);
+    if (r->note) {
+        name_line(p, r->record);
+        fprintf(stderr, "%s%s\n", p->numbered ? " " : "the text ", r->note);
+    }
+    if (r->error && p->failed++ < MOST_ERRORS) {
+        name_line(p, r->record);
+        fprintf(stderr, "%s%s\n", p->numbered ? ": " : "", r->error->text);
+    }
+    fwrite(r->text, 1, r->n, stdout);
+    p->done += !r->more;
+    show_progress(p);
+    return !fflush(stdout) && !ferror(stdout);
+}
+
+/* ---- input ---- */
+
+static int run_texts(printing *out, fv_pipeline *p, const fv_task_kind *k, const char *const *text,
+                     int n)
+{
+    fv_line lines[sizeof((cli_list *)0)->at / sizeof(char *) + 1];
+    fv_err e;
+    for (int i = 0; i < n; i++)
+        lines[i] = fv_line_of(text[i], strlen(text[i]), i + 1,
+                              (fv_reader_opt){.pairs = k->pairs, .whole = true});
+    out->numbered = n > 1;
+    if (fv_pipeline_run_lines(p, lines, n, print_result, out, &e)) return cli_error(out->c, &e);
+    return CLI_OK;
+}
+
+static int run_file(printing *out, fv_pipeline *p, const fv_task_kind *k, bool whole)
+{
+    fv_reader *r;
+    fv_err e;
+    const fv_line *lines;
+    int64_t n = 1, all = 0;
+    int code = CLI_OK;
+    fv_reader_opt how = {.pairs = k->pairs && !whole, .whole = whole};
+    if (fv_reader_open(&r, NULL, out->file, how, &e)) return cli_error(out->c, &e);
+    out->numbered = !whole;
+    while (n && code == CLI_OK && !ferror(stdout)) {
+        if (fv_reader_next(r, TOGETHER, &lines, &n, &e) ||
+            (n && fv_pipeline_run_lines(p, lines, n, print_result, out, &e)))
+            code = cli_error(out->c, &e);
+        all += n;
+    }
+    fv_reader_close(r);
+    if (code == CLI_OK && !all && !k->may_be_empty)
+        code = cli_fail(out->c, "%s: no text in it", out->file ? out->file : "standard input");
+    return code;
+}
+
+/* Which of the three ways a text is given: by argument, by file, by standard input. */
+static int choose_input(const cli *c, const task_values *v, int n, char **operand, cli_list *texts,
+                        const char **file)
+{
+    const fv_task_kind *k = c->command->more;
+    *texts = v->texts;
+    *file = v->file;
+    if (n && k->prompt)
+        texts->at[texts->n++] = operand[0];
+    else if (n && v->file)
+        return cli_usage(c, "--file %s and '%s' are one file too many", v->file, operand[0]);
+    else if (n)
+        *file = operand[0];
+    if (texts->n && *file)
+        return cli_usage(c, "a text and a file (%s) are one input too many", *file);
+    return CLI_OK;
+}
+
+static int run_all(const cli *c, const task_values *v, fv_pipeline *p, printing *out,
+                   const cli_list *texts)
+{
+    const fv_task_kind *k = c->command->more;
+    fv_err e;
+    /* a file that holds a prompt holds one; a file of texts has one on each line */
+    bool whole = v->whole || (k->prompt && out->file);
+    int code = texts->n ? run_texts(out, p, k, texts->at, texts->n) : run_file(out, p, k, whole);
+    if (code == CLI_OK && !ferror(stdout) && fv_pipeline_finish(p, print_result, out, &e))
+        code = cli_error(c, &e);
+    return code;
+}
+
+static int run(const cli *c, const void *values, int n, char **operand)
+{
+    const task_values *v = values;
+    const fv_task_kind *k = c->command->more;
+    fv_device *d = NULL;
+    fv_pipeline *p = NULL;
+    fv_err e;
+    cli_list texts;
+    printing out = {.c = c, .progress = isatty(STDERR_FILENO) && !isatty(STDOUT_FILENO)};
+    int code = choose_input(c, v, n, operand, &texts, &out.file);
+    if (code != CLI_OK) return code;
+    fv_pipeline_opt how = {.task = k->name,
+                           .model = v->model.dir,
+                           .settings = v->settings.at,
+                           .n_settings = v->settings.n,
+                           .json = v->json,
+                           .whole = v->whole,
+                           .batch = v->batch};
+    cli_choose_weights(v->model.dtype, &how.weights, &how.widen);
+    double start = now();
+    code = cli_open_device(c, &d, v->model.device, v->model.threads);
+    if (code == CLI_OK && fv_pipeline_open(&p, d, how, &e)) code = cli_error(c, &e);
+    out.start = now();
+    if (code == CLI_OK) code = run_all(c, v, p, &out, &texts);
+    clear_progress(&out);
+    if (out.failed > MOST_ERRORS)
+        cli_fail(c, "%lld of %lld lines failed", (long long)out.failed, (long long)out.done);
+    if (code == CLI_OK && v->stats)
+        fprintf(stderr, "{\"lines\":%lld,\"tokens\":%lld,\"open_seconds\":%.3f,\"seconds\":%.3f}\n",
+                (long long)out.done, (long long)fv_pipeline_tokens(p), out.start - start,
+                now() - out.start);
+    fv_pipeline_close(p);
+    fv_device_close(d);
+    return code == CLI_OK && out.failed ? CLI_FAILED : code;
+}
+
+/* ---- the commands ---- */
+
+enum { MOST_TASKS = 64 };
+
+const cli_command *cli_task_command(int i)
+{
+    static cli_command commands[MOST_TASKS];
+    static cli_example examples[MOST_TASKS][9];
+    const fv_task_kind *k = i < MOST_TASKS ? fv_task_kind_at(i) : NULL;
+    if (!k) return NULL;
+    for (int n = 0; n < 8 && k->examples && k->examples[n].line; n++)
+        examples[i][n] = (cli_example){k->examples[n].line, k->examples[n].what};
+    commands[i] = (cli_command){.name = k->name,
+                                .summary = k->summary,
+                                .about = k->about,
+                                .options = options,
+                                .size = sizeof(task_values),
+                                .task_fields = k->options,
+                                .fields = k->generates ? fv_gen_fields : NULL,
+                                .settings = offsetof(task_values, settings),
+                                .operands = k->prompt ? "[PROMPT]" : "[FILE]",
+                                .max_operands = 1,
+                                .examples = examples[i],
+                                .more = k,
+                                .run = run};
+    return &commands[i];
+}

@@ -1,0 +1,180 @@
+/* answer_passages.c - the files of a folder cut into passages, and those nearest to a question.
+ *
+ * A passage is what an encoder sees well at once: paragraphs are joined up to some hundred words,
+ * longer ones are cut between words. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "task_pipeline.h"
+
+#define LONGEST 1000 /* bytes of a passage */
+
+/* A file that was read; a list, so that names and texts stay where they are. */
+typedef struct fv_passage_file {
+    struct fv_passage_file *next;
+    fv_textfile *text;
+    char path[FV_PATH];
+} fv_passage_file;
+
+/* ---- passages ---- */
+
+static bool blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+/* The end of the passage that begins at s: behind a paragraph if one ends in reach, else between
+ * two words. */
+static size_t passage_end(const char *s, size_t n)
+{
+    if (n <= LONGEST) return n;
+    size_t word = LONGEST;
+    for (size_t i = LONGEST; i > LONGEST / 4; i--)
+        if (s[i] == '\n' && s[i - 1] == '\n') return i;
+    while (word && !blank(s[word])) word--;
+    if (word) return word;
+    /* one endless word: at least no half character */
+    for (word = LONGEST; (s[word] & 0xC0) == 0x80;) word--;
+    return word;
+}
+
+static void split(fv_passages *p, const char *file, const char *s, size_t n)
+{
+    int64_t chars = 0;
+    for (size_t at = 0; at < n;) {
+        if (blank(s[at])) {
+            at++, chars++;
+            continue;
+        }
+        size_t len = passage_end(s + at, n - at), used = len;
+        while (used && blank(s[at + used - 1])) used--;
+        fv_passage x = {.file = file, .text = {.s = s + at, .n = used}, .from = chars};
+        fv__buf_add(&p->at, &x, sizeof x);
+        for (size_t i = at; i < at + len; i++) chars += (s[i] & 0xC0) != 0x80;
+        at += len;
+    }
+    p->n = (int64_t)(p->at.len / sizeof(fv_passage));
+}
+
+/* ---- files ---- */
+
+typedef struct listing {
+    const fv_env *env;
+    fv_buf names; /* char * */
+    bool failed;
+} listing;
+
+static void add_name(void *user, const char *name)
+{
+    listing *l = user;
+    char *copy = name[0] == '.' ? NULL : fv__strdup(l->env, name);
+    if (name[0] == '.') return;
+    l->failed |= !copy;
+    if (copy) fv__buf_add(&l->names, &copy, sizeof copy);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static fv_status read_file(fv_passages *p, const char *dir, const char *name, fv_err *e)
+{
+    fv_err why;
+    fv_passage_file *f = fv__alloc(p->env, sizeof *f);
+    if (!f) return fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
+    snprintf(f->path, sizeof f->path, "%.2000s/%.2000s", dir, name);
+    f->next = p->files;
+    p->files = f;
+    if (fv_textfile_open(&f->text, p->env, f->path, &why)) {
+        /* a folder inside the folder is passed over; a damaged file is not */
+        return why.code == FV_EIO ? FV_OK : fv_fail(e, why.code, "%s", why.text);
+    }
+    size_t n, bad;
+    const char *s = fv_textfile_all(f->text, &n);
+    bad = fv__utf8_check(s, n);
+    if (bad < n) return fv_fail(e, FV_EFORMAT, "%s: not UTF-8 at byte %zu", f->path, bad + 1);
+    split(p, f->path, s, n);
+    return p->at.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path) : FV_OK;
+}
+
+static fv_status read_dir(fv_passages *p, const char *dir, fv_err *e)
+{
+    const fv_io *io = fv__io(p->env);
+    listing l = {.env = p->env, .names.env = p->env};
+    fv_status st = FV_OK;
+    if (io->list(io->self, dir, add_name, &l) < 0)
+        st = fv_fail(e, FV_EIO, "%s: not a folder that can be read", dir);
+    if (!st && (l.failed || l.names.failed)) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
+    size_t n = l.names.len / sizeof(char *);
+    char **names = (char **)(void *)l.names.data;
+    if (n) qsort(names, n, sizeof *names, by_name);
+    for (size_t i = 0; i < n; i++) {
+        if (!st) st = read_file(p, dir, names[i], e);
+        fv__free(p->env, names[i], strlen(names[i]) + 1);
+    }
+    fv__buf_free(&l.names);
+    if (!st && !p->n) st = fv_fail(e, FV_EARG, "%s: no text in it", dir);
+    return st;
+}
+
+fv_status fv__passages_open(fv_passages *p, const fv_env *env, const char *dir, fv_task *embedder,
+                            fv_err *e)
+{
+    *p = (fv_passages){.env = env, .at.env = env, .width = fv_task_width(embedder)};
+    fv_status st = read_dir(p, dir, e);
+    if (st) return st;
+    const fv_passage *all = (const fv_passage *)(void *)p->at.data;
+    size_t bytes = (size_t)p->n * sizeof(fv_text);
+    fv_text *texts = fv__alloc(env, bytes);
+    p->vector_bytes = (size_t)(p->n * p->width) * sizeof(float);
+    p->vectors = fv__alloc(env, p->vector_bytes);
+    if (!texts || !p->vectors) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
+    for (int64_t i = 0; i < p->n && !st; i++) texts[i] = all[i].text;
+    if (!st) st = fv_task_embed(embedder, texts, p->n, (fv_embed_opt){0}, p->vectors, e);
+    fv__free(env, texts, bytes);
+    return st;
+}
+
+void fv__passages_close(fv_passages *p)
+{
+    for (fv_passage_file *f = p->files, *next; f; f = next) {
+        next = f->next;
+        fv_textfile_close(f->text);
+        fv__free(p->env, f, sizeof *f);
+    }
+    fv__free(p->env, p->vectors, p->vector_bytes);
+    fv__buf_free(&p->at);
+    *p = (fv_passages){0};
+}
+
+/* ---- the nearest ---- */
+
+/* Keeps the `most` with the largest products, largest first. */
+static void search(const float *question, const float *vectors, int64_t n, int64_t width,
+                   int64_t most, int64_t *nearest)
+{
+    double best[64];
+    int64_t have = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double product = 0;
+        for (int64_t j = 0; j < width; j++)
+            product += (double)question[j] * (double)vectors[i * width + j];
+        int64_t at = have < most ? have++ : most;
+        if (at == most && !(product > best[--at])) continue;
+        for (; at > 0 && product > best[at - 1]; at--)
+            best[at] = best[at - 1], nearest[at] = nearest[at - 1];
+        best[at] = product;
+        nearest[at] = i;
+    }
+}
+
+fv_status fv__passages_nearest(const fv_passages *p, fv_task *embedder, const fv_text *questions,
+                               int64_t n, int64_t most, int64_t *nearest, fv_err *e)
+{
+    size_t bytes = (size_t)(n * p->width) * sizeof(float);
+    float *asked = fv__alloc(p->env, bytes);
+    if (!asked) return fv_fail(e, FV_ENOMEM, "out of memory");
+    fv_status st = fv_task_embed(embedder, questions, n, (fv_embed_opt){0}, asked, e);
+    for (int64_t i = 0; i < n && !st; i++)
+        search(asked + i * p->width, p->vectors, p->n, p->width, most, nearest + i * most);
+    fv__free(p->env, asked, bytes);
+    return st;
+}

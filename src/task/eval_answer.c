@@ -1,0 +1,101 @@
+/* eval_answer.c - answers to questions, judged as SQuAD does: exact matches and F1 of words. */
+#include <stdio.h>
+
+#include "task_pipeline.h"
+
+typedef struct work {
+    fv_eval_run *r;
+    fv_task *task;
+    fv_questions *all;
+    double exact, f1; /* sums */
+    int64_t done;
+} work;
+
+/* Predictions in SQuAD's own form, {"id": "answer", ..}, one to a line. */
+static fv_status judge(work *w, const fv_question *q, const fv_answer *x, fv_err *e)
+{
+    double exact, f1;
+    char number[32];
+    fv_buf text = {.env = &w->r->env}, *b = &w->r->predictions;
+    fv__buf_add(&text, x ? x->s : "", x ? x->n : 0);
+    fv_status st = text.failed ? fv_fail(e, FV_ENOMEM, "out of memory") : FV_OK;
+    const char *answer = text.data ? text.data : "";
+    if (!st) st = fv_answer_score(&exact, &f1, &w->r->env, answer, q->answer, q->n, e);
+    if (!st) {
+        snprintf(number, sizeof number, "%lld", (long long)w->done + 1);
+        const char *id = q->id ? q->id : number;
+        fv__buf_str(b, w->done ? ",\n" : "{");
+        fv__json_key(b, id);
+        fv__buf_str(b, " ");
+        fv__json_put_text(b, answer, text.len);
+        w->exact += exact;
+        w->f1 += f1;
+        w->done++;
+    }
+    fv__buf_free(&text);
+    return st;
+}
+
+static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
+{
+    work *w = user;
+    const fv_eval_opt *o = w->r->opt;
+    fv_answer_opt how = {.window = o->window,
+                         .stride = o->stride,
+                         .longest = o->longest,
+                         .or_none = o->or_none};
+    fv_answer *found = NULL;
+    int64_t n_found = 0;
+    fv_text *texts = fv__alloc(&w->r->env, (size_t)n * sizeof *texts);
+    if (!texts) return fv_fail(e, FV_ENOMEM, "out of memory");
+    for (int64_t i = 0; i < n; i++) {
+        const fv_question *q = fv_questions_at(w->all, from + i);
+        texts[i] = (fv_text){.s = q->text,
+                             .n = strlen(q->text),
+                             .pair = q->context,
+                             .pair_n = strlen(q->context)};
+    }
+    fv_status st = fv_task_answer(w->task, texts, n, how, &found, &n_found, e);
+    for (int64_t i = 0, at = 0; i < n && !st; i++) {
+        bool answered = at < n_found && found[at].text == i;
+        st = judge(w, fv_questions_at(w->all, from + i), answered ? &found[at] : NULL, e);
+        at += answered;
+    }
+    fv__free(&w->r->env, texts, (size_t)n * sizeof *texts);
+    return st;
+}
+
+static void report(const work *w)
+{
+    double exact = w->exact / (double)w->done, f1 = w->f1 / (double)w->done;
+    fv_buf *b = &w->r->out;
+    if (!w->r->opt->json) {
+        fv__buf_fmt(b, "exact  %6.2f  of %lld questions\nF1     %6.2f\n", exact, (long long)w->done,
+                    f1);
+        return;
+    }
+    fv__json_begin(b, '{');
+    fv__json_text_at(b, "task", "answer", 6);
+    fv__json_int_at(b, "records", w->done);
+    fv__json_number_at(b, "exact", exact);
+    fv__json_number_at(b, "f1", f1);
+    fv__buf_str(b, "}\n");
+}
+
+static fv_status run(fv_eval_run *r, fv_err *e)
+{
+    work w = {.r = r};
+    if (!r->opt->file)
+        return fv_fail(e, FV_EUSAGE, "a file of questions is needed, in SQuAD's JSON");
+    fv_status st = fv__eval_encoder(r, &w.task, FV_JOB_ANSWER, e);
+    if (!st) st = fv_questions_open(&w.all, &r->env, r->opt->file, e);
+    if (!st) st = fv__eval_slices(r, fv_questions_count(w.all), run_slice, &w, e);
+    fv__buf_str(&r->predictions, "}\n");
+    if (!st) report(&w);
+    fv_questions_close(w.all);
+    fv_task_close(w.task);
+    return st;
+}
+
+static const char *const heads[] = {"ForQuestionAnswering", NULL};
+const fv_task_eval fv__eval_answer = {.name = "answer", .heads = heads, .run = run};

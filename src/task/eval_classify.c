@@ -1,0 +1,166 @@
+/* eval_classify.c - accuracy and F1 of labels, on a file of texts with their labels. */
+#include <stdlib.h>
+
+#include "task_pipeline.h"
+
+typedef struct work {
+    fv_eval_run *r;
+    fv_task *task;
+    fv_table *rows;
+    fv_arena memory;
+    int labels;     /* that are told apart */
+    char **name;    /* of each: the model's own, as far as label_until lets them be read */
+    int *part_of;   /* which of them each label of the model belongs to */
+    float *sum;     /* the score of each */
+    int64_t *table; /* (labels,labels): which was to be given, which was */
+} work;
+
+/* Labels of the model that read alike are one: a model that knows NUM:date and NUM:count is judged
+ * by NUM as well. */
+static fv_status make_labels(work *w, fv_err *e)
+{
+    size_t n = (size_t)w->task->labels;
+    const char *until = w->r->opt->label_until ? w->r->opt->label_until : "";
+    w->name = fv__arena_alloc(&w->memory, n * sizeof *w->name);
+    w->part_of = fv__arena_alloc(&w->memory, n * sizeof *w->part_of);
+    w->sum = fv__arena_alloc(&w->memory, n * sizeof *w->sum);
+    w->table = fv__arena_alloc(&w->memory, n * n * sizeof *w->table);
+    bool ok = w->name && w->part_of && w->sum && w->table;
+    if (ok) memset(w->table, 0, n * n * sizeof *w->table);
+    for (size_t i = 0; ok && i < n; i++) {
+        const char *label = w->task->label[i];
+        size_t len = strcspn(label, until);
+        int k = 0;
+        while (k < w->labels && (strncmp(w->name[k], label, len) || w->name[k][len])) k++;
+        w->part_of[i] = k;
+        if (k < w->labels) continue;
+        char *copy = w->name[w->labels++] = fv__arena_alloc(&w->memory, len + 1);
+        ok = copy != NULL;
+        if (ok) memcpy(copy, label, len), copy[len] = 0;
+    }
+    return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "out of memory for %zu labels", n);
+}
+
+/* The number of the label of record i: its name, or the number that the model has for it. */
+static fv_status gold_label(const work *w, int64_t i, int *out, fv_err *e)
+{
+    size_t n;
+    const char *name = fv_table_text(w->rows, i, 1, &n);
+    if (w->r->opt->label_until) n = strcspn(name, w->r->opt->label_until);
+    for (*out = 0; *out < w->labels; ++*out)
+        if (strlen(w->name[*out]) == n && !memcmp(w->name[*out], name, n)) return FV_OK;
+    char *end;
+    long number = strtol(name, &end, 10);
+    bool known = n && end == name + n && number >= 0 && number < w->task->labels;
+    if (known) *out = w->part_of[number];
+    if (known) return FV_OK;
+    return fv_fail(e, FV_EFORMAT,
+                   "%s:%lld: the label \"%.*s\" is none of the model's %d, the first of which is "
+                   "\"%s\"",
+                   w->r->opt->file, (long long)fv_table_line(w->rows, i), (int)(n < 80 ? n : 80),
+                   name, w->labels, w->name[0]);
+}
+
+static fv_status count(work *w, int64_t i, const float *scores, fv_err *e)
+{
+    int gold, given = 0;
+    fv_status st = gold_label(w, i, &gold, e);
+    if (st) return st;
+    memset(w->sum, 0, (size_t)w->labels * sizeof *w->sum);
+    for (int k = 0; k < w->task->labels; k++) w->sum[w->part_of[k]] += scores[k];
+    for (int k = 1; k < w->labels; k++) given = w->sum[k] > w->sum[given] ? k : given;
+    w->table[gold * w->labels + given]++;
+    fv__buf_fmt(&w->r->predictions, "%s\t%.6f\n", w->name[given], (double)w->sum[given]);
+    return FV_OK;
+}
+
+static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
+{
+    work *w = user;
+    int64_t width = w->task->labels;
+    size_t bytes = (size_t)n * (sizeof(fv_text) + (size_t)width * sizeof(float));
+    fv_text *texts = fv__alloc(&w->r->env, bytes);
+    if (!texts) return fv_fail(e, FV_ENOMEM, "out of memory");
+    float *scores = (float *)(void *)(texts + n);
+    for (int64_t i = 0; i < n; i++) texts[i].s = fv_table_text(w->rows, from + i, 0, &texts[i].n);
+    fv_status st = fv_task_classify(w->task, texts, n, scores, e);
+    for (int64_t i = 0; !st && i < n; i++) st = count(w, from + i, scores + i * width, e);
+    fv__free(&w->r->env, texts, bytes);
+    return st;
+}
+
+static void put_json(const work *w)
+{
+    fv_buf *b = &w->r->out;
+    fv__json_begin(b, '{');
+    fv__json_text_at(b, "task", "classify", 8);
+    fv__json_int_at(b, "records", fv_table_count(w->rows));
+    fv__json_number_at(b, "accuracy", fv_accuracy(w->table, w->labels));
+    fv__json_number_at(b, "macro_f1", fv_macro_f1(w->table, w->labels));
+    fv__json_key(b, "labels");
+    fv__json_begin(b, '[');
+    for (int i = 0; i < w->labels; i++) {
+        fv__json_begin(b, '{');
+        fv__eval_match_json(b, fv_label_match(w->table, w->labels, i));
+        fv__json_text_at(b, "label", w->name[i], strlen(w->name[i]));
+        fv__json_end(b, '}');
+    }
+    fv__json_end(b, ']');
+    fv__json_key(b, "confusion");
+    fv__json_begin(b, '[');
+    for (int i = 0; i < w->labels; i++) {
+        fv__json_begin(b, '[');
+        for (int k = 0; k < w->labels; k++) fv__json_put_int(b, w->table[i * w->labels + k]);
+        fv__json_end(b, ']');
+    }
+    fv__buf_str(b, "]}\n");
+}
+
+static void put_plain(const work *w)
+{
+    fv_buf *b = &w->r->out;
+    int width = 8;
+    for (int i = 0; i < w->labels; i++) {
+        int n = (int)strlen(w->name[i]);
+        width = n > width ? n : width;
+    }
+    fv__buf_fmt(b, "%-*s %9.2f  of %lld records\n", width, "accuracy",
+                fv_accuracy(w->table, w->labels), (long long)fv_table_count(w->rows));
+    fv__buf_fmt(b, "%-*s %9.2f\n", width, "macro F1", fv_macro_f1(w->table, w->labels));
+    fv__eval_row(b, NULL, width, (fv_match){0});
+    for (int i = 0; i < w->labels; i++)
+        fv__eval_row(b, w->name[i], width, fv_label_match(w->table, w->labels, i));
+}
+
+static fv_status judge(work *w, fv_err *e)
+{
+    fv_data_report report = {0};
+    fv_records from = fv__eval_records(w->r);
+    fv_status st = fv__eval_encoder(w->r, &w->task, FV_JOB_CLASSIFY, e);
+    if (st) return st;
+    if (fv_task_many(w->task) || w->task->labels < 2)
+        return fv_fail(e, FV_EARG,
+                       "%s: its labels do not exclude each other, so there is no one right label",
+                       w->r->opt->model);
+    st = fv_table_open(&w->rows, &w->r->env, &from, 2, &report, e);
+    if (!st) st = make_labels(w, e);
+    return st ? st : fv__eval_slices(w->r, fv_table_count(w->rows), run_slice, w, e);
+}
+
+static fv_status run(fv_eval_run *r, fv_err *e)
+{
+    work w = {.r = r, .memory.env = &r->env};
+    if (!r->opt->file) return fv_fail(e, FV_EUSAGE, "a file with texts and their labels is needed");
+    fv_status st = judge(&w, e);
+    if (!st && r->opt->json)
+        put_json(&w);
+    else if (!st)
+        put_plain(&w);
+    fv__arena_free(&w.memory);
+    fv_table_close(w.rows);
+    fv_task_close(w.task);
+    return st;
+}
+
+static const char *const heads[] = {"ForSequenceClassification", NULL};
+const fv_task_eval fv__eval_classify = {.name = "classify", .heads = heads, .run = run};

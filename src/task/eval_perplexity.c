@@ -1,0 +1,144 @@
+/* eval_perplexity.c - how likely a text is to a language model: by token, by word, in bits per
+ * character and byte.
+ *
+ * A causal model reads the whole file as one text; one with an encoder has a source and a target in
+ * each record; one that fills masks has a text in each line, and every token of it is masked in
+ * turn. */
+#include <math.h>
+
+#include "task_pipeline.h"
+
+typedef struct total {
+    double log_p;
+    int64_t tokens, words, characters, bytes;
+} total;
+
+static void add_text(total *t, const char *s, size_t n)
+{
+    t->bytes += (int64_t)n;
+    for (size_t i = 0; i < n; i++) {
+        bool blank = strchr(" \t\n\v\f\r", s[i]), before = !i || strchr(" \t\n\v\f\r", s[i - 1]);
+        t->characters += ((unsigned char)s[i] & 0xC0) != 0x80;
+        t->words += !blank && before;
+    }
+}
+
+static fv_status score_file(fv_eval_run *r, fv_writer *w, total *t, fv_err *e)
+{
+    fv_textfile *text;
+    fv_text all = {0};
+    fv_status st = fv_textfile_open(&text, &r->env, r->opt->file, e);
+    if (st) return st;
+    all.s = fv_textfile_all(text, &all.n);
+    st = all.n ? fv__writer_score(w, &all, r->opt->window, r->opt->stride, &t->log_p, &t->tokens, e)
+               : fv_fail(e, FV_EARG, "%s: no text in it", r->opt->file);
+    if (!st) add_text(t, all.s, all.n);
+    fv_textfile_close(text);
+    return st;
+}
+
+static fv_status score_targets(fv_eval_run *r, fv_writer *w, total *t, fv_err *e)
+{
+    fv_table *rows;
+    fv_data_report report = {0};
+    fv_records from = fv__eval_records(r);
+    fv_status st = fv_table_open(&rows, &r->env, &from, 2, &report, e);
+    if (st) return st;
+    for (int64_t i = 0; !st && i < fv_table_count(rows); i++) {
+        fv_text text = {0};
+        double log_p = 0;
+        int64_t tokens = 0;
+        text.s = fv_table_text(rows, i, 0, &text.n);
+        text.pair = fv_table_text(rows, i, 1, &text.pair_n);
+        st = fv__writer_score_pair(w, &text, &log_p, &tokens, e);
+        t->log_p += log_p;
+        t->tokens += tokens;
+        add_text(t, text.pair, text.pair_n);
+    }
+    fv_table_close(rows);
+    return st;
+}
+
+static fv_status score_masked(fv_eval_run *r, total *t, fv_err *e)
+{
+    fv_textfile *text = NULL;
+    fv_task *task = NULL;
+    fv_status st = fv__eval_encoder(r, &task, FV_JOB_FILL, e);
+    if (!st) st = fv_textfile_open(&text, &r->env, r->opt->file, e);
+    int64_t n = st ? 0 : fv_textfile_count(text);
+    for (int64_t i = 0; !st && i < n; i++) {
+        double log_p = 0;
+        int64_t tokens = 0;
+        fv_text line = {0};
+        line.s = fv_textfile_line(text, i, &line.n);
+        if (!line.n) continue;
+        st = fv_task_score(task, &line, 1, NULL, &log_p, &tokens, e);
+        t->log_p += log_p;
+        t->tokens += tokens;
+        add_text(t, line.s, line.n);
+    }
+    fv_textfile_close(text);
+    fv_task_close(task);
+    return st;
+}
+
+static fv_status score_written(fv_eval_run *r, total *t, fv_err *e)
+{
+    fv_writer w;
+    fv_status st = fv__eval_writer(r, &w, e);
+    if (st) return st;
+    st = w.encoder ? score_targets(r, &w, t, e) : score_file(r, &w, t, e);
+    fv_writer_close(&w);
+    return st;
+}
+
+static fv_status report(fv_eval_run *r, const total *t, bool masked, fv_err *e)
+{
+    fv_buf *b = &r->out;
+    if (!t->tokens || !t->words) return fv_fail(e, FV_EARG, "there is nothing to score");
+    double by_token = exp(-t->log_p / (double)t->tokens),
+           by_word = exp(-t->log_p / (double)t->words);
+    double bits = -t->log_p / log(2), by_character = bits / (double)t->characters,
+           by_byte = bits / (double)t->bytes;
+    if (!r->opt->json) {
+        fv__buf_fmt(b, "%s%.4f  a token, of %lld\n",
+                    masked ? "pseudo-perplexity  " : "perplexity         ", by_token,
+                    (long long)t->tokens);
+        fv__buf_fmt(b, "                   %.4f  a word, of %lld\n", by_word, (long long)t->words);
+        fv__buf_fmt(b, "bits               %.4f  a character, of %lld\n", by_character,
+                    (long long)t->characters);
+        fv__buf_fmt(b, "                   %.4f  a byte, of %lld\n", by_byte, (long long)t->bytes);
+        return FV_OK;
+    }
+    fv__json_begin(b, '{');
+    fv__json_text_at(b, "task", "perplexity", 10);
+    fv__buf_str(b, masked ? ",\"masked\":true" : ",\"masked\":false");
+    fv__json_number_at(b, "perplexity", by_token);
+    fv__json_number_at(b, "word_perplexity", by_word);
+    fv__json_number_at(b, "bits_per_character", by_character);
+    fv__json_number_at(b, "bits_per_byte", by_byte);
+    fv__json_number_at(b, "log_probability", t->log_p);
+    fv__json_int_at(b, "tokens", t->tokens);
+    fv__json_int_at(b, "words", t->words);
+    fv__json_int_at(b, "characters", t->characters);
+    fv__json_int_at(b, "bytes", t->bytes);
+    fv__buf_str(b, "}\n");
+    return FV_OK;
+}
+
+static fv_status run(fv_eval_run *r, fv_err *e)
+{
+    static const char *const fills[] = {"ForMaskedLM", NULL};
+    total t = {0};
+    if (!r->opt->file) return fv_fail(e, FV_EUSAGE, "a file of text is needed");
+    if (!r->opt->model) return fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");
+    bool masked = fv__head_is(r->opt->model, fills, NULL, 0);
+    fv_status st = masked ? score_masked(r, &t, e) : score_written(r, &t, e);
+    return st ? st : report(r, &t, masked, e);
+}
+
+static const char *const heads[] = {"ForCausalLM", "LMHeadModel", "ForMaskedLM", NULL};
+const fv_task_eval fv__eval_perplexity = {.name = "perplexity",
+                                          .heads = heads,
+                                          .no_predictions = true,
+                                          .run = run};

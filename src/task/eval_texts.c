@@ -1,0 +1,176 @@
+/* eval_texts.c - what evaluations of written text share: both sides, read from one file or from
+ * two, and a pipeline over one of them. */
+#include <stdio.h>
+
+#include "task_pipeline.h"
+
+fv_status fv__eval_texts_new(fv_eval_texts *t, const fv_env *env, int64_t n, fv_err *e)
+{
+    *t = (fv_eval_texts){.env = env, .capacity = n};
+    t->at = fv__alloc(env, (size_t)(n + 1) * sizeof *t->at);
+    t->len = fv__alloc(env, (size_t)(n + 1) * sizeof *t->len);
+    return t->at && t->len ? FV_OK : fv_fail(e, FV_ENOMEM, "out of memory");
+}
+
+fv_status fv__eval_texts_add(fv_eval_texts *t, const char *s, size_t n, fv_err *e)
+{
+    char *p = t->n < t->capacity ? fv__alloc(t->env, n + 1) : NULL;
+    if (!p) return fv_fail(e, FV_ENOMEM, "out of memory");
+    memcpy(p, s, n);
+    t->len[t->n] = n;
+    t->at[t->n++] = p;
+    return FV_OK;
+}
+
+void fv__eval_texts_free(fv_eval_texts *t)
+{
+    for (int64_t i = 0; i < t->n; i++) fv__free(t->env, t->at[i], t->len[i] + 1);
+    fv__free(t->env, t->at, (size_t)(t->capacity + 1) * sizeof *t->at);
+    fv__free(t->env, t->len, (size_t)(t->capacity + 1) * sizeof *t->len);
+    *t = (fv_eval_texts){0};
+}
+
+/* ---- both sides ---- */
+
+static fv_status read_lines_of(fv_eval_texts *out, const fv_env *env, const char *path, fv_err *e)
+{
+    fv_textfile *file;
+    fv_status st = fv_textfile_open(&file, env, path, e);
+    if (st) return st;
+    st = fv__eval_texts_new(out, env, fv_textfile_count(file), e);
+    for (int64_t i = 0; !st && i < fv_textfile_count(file); i++) {
+        size_t n, bad;
+        const char *line = fv_textfile_line(file, i, &n);
+        bad = fv__utf8_check(line, n);
+        st = bad < n ? fv_fail(e, FV_EFORMAT, "%s: line %lld: not UTF-8 at byte %zu", path,
+                               (long long)i + 1, bad + 1)
+                     : fv__eval_texts_add(out, line, n, e);
+    }
+    fv_textfile_close(file);
+    return st;
+}
+
+static fv_status read_table(fv_eval_run *r, fv_eval_texts *a, fv_eval_texts *b, fv_err *e)
+{
+    fv_table *t;
+    fv_data_report report = {0};
+    fv_records from = fv__eval_records(r);
+    fv_status st = fv_table_open(&t, &r->env, &from, 2, &report, e);
+    if (st) return st;
+    st = fv__eval_texts_new(a, &r->env, fv_table_count(t), e);
+    if (!st) st = fv__eval_texts_new(b, &r->env, fv_table_count(t), e);
+    for (int64_t i = 0; i < fv_table_count(t) && !st; i++) {
+        size_t n, m;
+        const char *x = fv_table_text(t, i, 0, &n), *y = fv_table_text(t, i, 1, &m);
+        st = fv__eval_texts_add(a, x, n, e);
+        if (!st) st = fv__eval_texts_add(b, y, m, e);
+    }
+    fv_table_close(t);
+    return st;
+}
+
+static bool sides_are_clear(const fv_eval_opt *o)
+{
+    if (o->file) return o->model && !o->source && !o->hypothesis && !o->reference;
+    if (o->hypothesis) return o->reference && !o->model && !o->source && !o->predictions;
+    return o->reference && o->model && o->source;
+}
+
+fv_status fv__eval_sides(fv_eval_run *r, fv_eval_texts *texts, fv_eval_texts *reference, bool *made,
+                         fv_err *e)
+{
+    const fv_eval_opt *o = r->opt;
+    const char *path = o->hypothesis ? o->hypothesis : o->source;
+    if (!sides_are_clear(o))
+        return fv_fail(e, FV_EUSAGE,
+                       "-m DIR with a FILE of two texts a record, or with --source FILE "
+                       "--reference FILE, is needed; or, for what was written already, "
+                       "--hypothesis FILE --reference FILE");
+    *made = o->hypothesis;
+    if (o->file) {
+        path = o->file;
+        fv_status st = read_table(r, texts, reference, e);
+        if (st) return st;
+    } else {
+        fv_status st = read_lines_of(texts, &r->env, path, e);
+        if (!st) st = read_lines_of(reference, &r->env, o->reference, e);
+        if (st) return st;
+    }
+    if (texts->n != reference->n)
+        return fv_fail(e, FV_EFORMAT, "%s has %lld lines and %s %lld", path, (long long)texts->n,
+                       o->reference, (long long)reference->n);
+    return texts->n ? FV_OK : fv_fail(e, FV_EFORMAT, "%s: no lines", path);
+}
+
+/* ---- what a model makes of them ---- */
+
+typedef struct taking {
+    fv_eval_run *r;
+    fv_eval_texts *out;
+    fv_err e;
+} taking;
+
+/* The line of one record, without its end. */
+static bool take(void *user, const fv_task_result *x)
+{
+    taking *t = user;
+    const fv_eval_opt *o = t->r->opt;
+    const char *file = o->file ? o->file : o->source;
+    if (x->note) {
+        char note[512];
+        snprintf(note, sizeof note, "%.300s: line %lld %s", file, (long long)x->record, x->note);
+        t->r->fn(t->r->user, &(fv_task_result){.record = x->record, .text = "", .note = note});
+    }
+    if (x->error)
+        fv_fail(&t->e, x->error->code, "%.200s: line %lld: %s", file, (long long)x->record,
+                x->error->text);
+    else
+        fv__eval_texts_add(t->out, x->text, x->n ? x->n - 1 : 0, &t->e);
+    return !t->e.code;
+}
+
+fv_status fv__eval_pipeline(fv_eval_run *r, const char *task, const fv_setting *more, int n_more,
+                            const fv_eval_texts *in, fv_eval_texts *out, fv_err *e)
+{
+    const fv_eval_opt *o = r->opt;
+    size_t bytes = (size_t)(o->n_settings + n_more + 1) * sizeof(fv_setting),
+           text_bytes = (size_t)in->n * sizeof(fv_text);
+    fv_setting *all = fv__alloc(&r->env, bytes);
+    fv_text *texts = fv__alloc(&r->env, text_bytes);
+    fv_pipeline *p = NULL;
+    taking t = {.r = r, .out = out};
+    fv_status st = fv__eval_texts_new(out, &r->env, in->n, e);
+    if (!st && (!all || !texts)) st = fv_fail(e, FV_ENOMEM, "out of memory");
+    for (int i = 0; !st && i < n_more; i++) all[i] = more[i];
+    for (int i = 0; !st && i < o->n_settings; i++) all[n_more + i] = o->settings[i];
+    for (int64_t i = 0; !st && i < in->n; i++)
+        texts[i] = (fv_text){.s = in->at[i], .n = in->len[i]};
+    if (!st)
+        st = fv_pipeline_open(&p, r->dev,
+                              (fv_pipeline_opt){.task = task,
+                                                .model = o->model,
+                                                .weights = o->weights,
+                                                .widen = o->widen,
+                                                .settings = all,
+                                                .n_settings = o->n_settings + n_more,
+                                                .batch = o->batch},
+                              e);
+    if (!st) st = fv_pipeline_run(p, texts, in->n, 1, take, &t, e);
+    if (!st && t.e.code) st = fv_fail(e, t.e.code, "%s", t.e.text);
+    fv_pipeline_close(p);
+    fv__free(&r->env, all, bytes);
+    fv__free(&r->env, texts, text_bytes);
+    if (!st) fv__eval_put_texts(r, out);
+    return st;
+}
+
+void fv__eval_put_texts(fv_eval_run *r, const fv_eval_texts *t)
+{
+    for (int64_t i = 0; r->opt->predictions && i < t->n; i++) {
+        for (size_t k = 0; k < t->len[i]; k++) {
+            const char *c = t->at[i] + k;
+            fv__buf_add(&r->predictions, *c == '\n' || *c == '\r' ? " " : c, 1);
+        }
+        fv__buf_str(&r->predictions, "\n");
+    }
+}

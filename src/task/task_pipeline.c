@@ -1,0 +1,258 @@
+/* task_pipeline.c - pipelines: settings, batches, results, and what a failed record gives.
+ *
+ * A task's run takes a batch and hands its results on in order.  Where it fails for a reason that
+ * may lie in one record, the records that have no result yet run one by one, and those that fail
+ * again get an error for a result.  The alternative, errors per record inside every task, would
+ * have each of them sort good records from bad ones; a batch with a bad record is rare, and what a
+ * record gives does not depend on the others, so running it again costs time only then. */
+#include "task_pipeline.h"
+
+#include <stdio.h>
+
+#define X(name) extern const fv_task_kind fv__##name##_task;
+#include "task_files.h"
+#undef X
+
+static const fv_task_kind *const kinds[] = {
+#define X(name) &fv__##name##_task,
+#include "task_files.h"
+#undef X
+    NULL};
+
+const fv_task_kind *fv_task_kind_at(int i)
+{
+    return i >= 0 && i < (int)(sizeof kinds / sizeof *kinds) ? kinds[i] : NULL;
+}
+
+const fv_task_kind *fv_task_kind_find(const char *name)
+{
+    for (int i = 0; kinds[i]; i++)
+        if (!strcmp(kinds[i]->name, name)) return kinds[i];
+    return NULL;
+}
+
+/* ---- settings ---- */
+
+static bool has_key(const fv_field *table, const char *key)
+{
+    for (; table && table->name; table++)
+        if (!strcmp(table->name, key)) return true;
+    return false;
+}
+
+const char *fv__setting(const fv_setting *s, int n, const char *key)
+{
+    for (int i = n - 1; i >= 0; i--)
+        if (!strcmp(s[i].key, key)) return s[i].value;
+    return NULL;
+}
+
+static fv_status read_settings(fv_pipeline *p, fv_err *e)
+{
+    const fv_task_kind *k = p->kind;
+    fv_fields_default(p->options, k->options);
+    for (int i = 0; i < p->opt.n_settings; i++) {
+        const fv_setting *s = &p->opt.settings[i];
+        if (has_key(k->options, s->key)) {
+            fv_status st = fv_fields_set(p->options, k->options, s->key, s->value, e);
+            if (st) return fv_fail(e, FV_EUSAGE, "%s", e ? e->text : "");
+        } else if (!k->generates || !has_key(fv_gen_fields, s->key)) {
+            return fv_fail(e, FV_EUSAGE, "%s: %s has no such setting", s->key, k->name);
+        }
+    }
+    return FV_OK;
+}
+
+/* ---- opening ---- */
+
+static fv_status open_all(fv_pipeline *p, fv_err *e)
+{
+    const fv_task_kind *k = p->kind;
+    fv_err local;
+    if (!e) e = &local;
+    p->options = fv__alloc(&p->env, k->size);
+    if (!p->options) return fv_fail(e, FV_ENOMEM, "out of memory");
+    fv_status st = read_settings(p, e);
+    if (!st && !p->opt.model) st = fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");
+    if (!st && k->check) st = k->check(p, e);
+    return st ? st : k->open(p, e);
+}
+
+fv_status fv_pipeline_open(fv_pipeline **out, fv_device *d, fv_pipeline_opt opt, fv_err *e)
+{
+    const fv_task_kind *k = fv_task_kind_find(opt.task);
+    *out = NULL;
+    if (!k) return fv_fail(e, FV_EUSAGE, "there is no task \"%s\"", opt.task);
+    fv_pipeline *p = fv__alloc(fv_device_env(d), sizeof *p);
+    if (!p) return fv_fail(e, FV_ENOMEM, "out of memory");
+    p->env = *fv_device_env(d);
+    p->kind = k;
+    p->opt = opt;
+    p->dev = d;
+    p->out.env = &p->env;
+    if (!p->opt.batch) p->opt.batch = k->batch;
+    fv_status st = open_all(p, e);
+    if (st)
+        fv_pipeline_close(p);
+    else
+        *out = p;
+    return st;
+}
+
+void fv_pipeline_close(fv_pipeline *p)
+{
+    if (!p) return;
+    fv_env env = p->env;
+    if (p->kind->close) p->kind->close(p);
+    fv_task_close(p->task);
+    fv_writer_close(&p->writer);
+    fv__buf_free(&p->out);
+    fv__free(&env, p->self, p->self_size);
+    fv__free(&env, p->options, p->kind->size);
+    fv__free(&env, p, sizeof *p);
+}
+
+fv_status fv__pipeline_self(fv_pipeline *p, size_t size, fv_err *e)
+{
+    p->self = fv__alloc(&p->env, size);
+    if (!p->self) return fv_fail(e, FV_ENOMEM, "out of memory");
+    p->self_size = size;
+    return FV_OK;
+}
+
+fv_status fv__open_encoder(fv_pipeline *p, fv_job job, fv_err *e)
+{
+    fv_model_opt opt = {.weights = p->opt.weights, .widen = p->opt.widen};
+    if (opt.weights == FV_BF16) opt.dtype = FV_BF16;
+    return fv_task_open(&p->task, p->dev, p->opt.model, job, opt, e);
+}
+
+bool fv__head_is(const char *dir, const char *const *parts, char *head, size_t size)
+{
+    fv_dir *d;
+    bool found = false;
+    if (head) head[0] = 0;
+    if (fv_dir_open(&d, NULL, dir, NULL)) return false; /* opening the model will say why */
+    const char *name = fv_json_text(fv_dir_config(d), "architectures.0");
+    for (; name && *parts; parts++) found |= strstr(name, *parts) != NULL;
+    if (head && name) snprintf(head, size, "%s", name);
+    fv_dir_close(d);
+    return found;
+}
+
+int64_t fv_pipeline_tokens(const fv_pipeline *p) { return p->tokens; }
+
+/* ---- results ---- */
+
+fv_status fv__task_emit_part(fv_pipeline *p, const char *text, size_t n, fv_err *e)
+{
+    fv_task_result r = {.record = p->first + p->done, .text = text, .n = n, .more = true};
+    if (n && !p->stopped) p->stopped = !p->fn(p->user, &r);
+    return p->stopped ? fv_fail(e, FV_ESTATE, "no more results are wanted") : FV_OK;
+}
+
+fv_status fv__task_emit(fv_pipeline *p, fv_err *e)
+{
+    if (p->out.failed) return fv_fail(e, FV_ENOMEM, "out of memory");
+    fv_task_result r = {.record = p->first + p->done++,
+                        .text = p->out.data ? p->out.data : "",
+                        .n = p->out.len,
+                        .note = p->note[0] ? p->note : NULL};
+    if (!p->stopped) p->stopped = !p->fn(p->user, &r);
+    p->out.len = 0;
+    p->note[0] = 0;
+    return p->stopped ? fv_fail(e, FV_ESTATE, "no more results are wanted") : FV_OK;
+}
+
+/* A record without a result; plain output that has a line for each stays in step with its input. */
+static void emit_error(fv_pipeline *p, const fv_err *error)
+{
+    p->out.len = 0;
+    p->note[0] = 0;
+    if (p->opt.json) {
+        fv__json_begin(&p->out, '{');
+        fv__json_int_at(&p->out, "line", p->first + p->done);
+        fv__json_text_at(&p->out, "error", error->text, strlen(error->text));
+        fv__json_end(&p->out, '}');
+    }
+    if (p->opt.json || p->kind->aligned) fv__buf_str(&p->out, "\n");
+    fv_task_result r = {.record = p->first + p->done++,
+                        .text = p->out.data ? p->out.data : "",
+                        .n = p->out.len,
+                        .error = error};
+    p->stopped = !p->fn(p->user, &r);
+    p->out.len = 0;
+}
+
+/* Failures that are nobody's but the machine's or the caller's end a run. */
+static bool ends_run(const fv_pipeline *p, fv_status st)
+{
+    return p->stopped || st == FV_ENOMEM || st == FV_EDEVICE || st == FV_EMISSING ||
+           st == FV_EUSAGE || st == FV_EIO;
+}
+
+static fv_status run_batch(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
+{
+    int64_t before = p->done;
+    fv_status st = p->kind->run(p, in, n, e);
+    if (!st || p->stopped) return FV_OK;
+    for (int64_t i = p->done - before; i < n; i = p->done - before) {
+        if (ends_run(p, st)) return p->stopped ? FV_OK : st;
+        p->out.len = 0;
+        if (n > 1) st = p->kind->run(p, in + i, 1, e);
+        if (st && !ends_run(p, st)) emit_error(p, e);
+    }
+    return p->stopped || !ends_run(p, st) ? FV_OK : st;
+}
+
+static void begin(fv_pipeline *p, int64_t first, fv_task_result_fn *fn, void *user)
+{
+    p->first = first;
+    p->done = 0;
+    p->fn = fn;
+    p->user = user;
+    p->stopped = false;
+}
+
+static fv_status run_all(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
+{
+    fv_status st = FV_OK;
+    for (int64_t i = 0; i < n && !st && !p->stopped; i += p->opt.batch)
+        st = run_batch(p, in + i, n - i < p->opt.batch ? n - i : p->opt.batch, e);
+    return st;
+}
+
+fv_status fv_pipeline_run(fv_pipeline *p, const fv_text *in, int64_t n, int64_t first,
+                          fv_task_result_fn *fn, void *user, fv_err *e)
+{
+    fv_err local;
+    begin(p, first, fn, user);
+    return run_all(p, in, n, e ? e : &local);
+}
+
+fv_status fv_pipeline_run_lines(fv_pipeline *p, const fv_line *lines, int64_t n,
+                                fv_task_result_fn *fn, void *user, fv_err *e)
+{
+    fv_err local;
+    fv_text *texts = fv__alloc(&p->env, (size_t)(n + 1) * sizeof *texts);
+    if (!texts) return fv_fail(e, FV_ENOMEM, "out of memory for %lld lines", (long long)n);
+    begin(p, n ? lines[0].number : 1, fn, user);
+    fv_status st = FV_OK;
+    for (int64_t i = 0, good; i < n && !st && !p->stopped; i += good) {
+        for (good = 0; i + good < n && !lines[i + good].error.code; good++)
+            texts[good] = lines[i + good].text;
+        st = run_all(p, texts, good, e ? e : &local);
+        if (!st && !p->stopped && i + good < n) emit_error(p, &lines[i + good++].error);
+    }
+    fv__free(&p->env, texts, (size_t)(n + 1) * sizeof *texts);
+    return st;
+}
+
+fv_status fv_pipeline_finish(fv_pipeline *p, fv_task_result_fn *fn, void *user, fv_err *e)
+{
+    p->fn = fn;
+    p->user = user;
+    p->first += p->done;
+    p->done = 0;
+    return p->kind->finish ? p->kind->finish(p, e) : FV_OK;
+}

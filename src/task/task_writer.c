@@ -1,0 +1,327 @@
+/* task_writer.c - models that generate: opened with tokenizer and generation settings, run on a
+ * batch of prompts, asked for log-probabilities. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include <stdio.h>
+
+#include "task_pipeline.h"
+
+/* ---- settings ---- */
+
+static bool model_says(const fv_writer *w, const char *key)
+{
+    const fv_json *generation = fv_dir_generation(w->dir);
+    return fv_json_has(fv_dir_config(w->dir), key) || (generation && fv_json_has(generation, key));
+}
+
+static bool is_gen_key(const char *key)
+{
+    for (const fv_field *f = fv_gen_fields; f->name; f++)
+        if (!strcmp(f->name, key)) return true;
+    return false;
+}
+
+/* Whatever decides how a token is sampled means sampling, except a temperature of 0, which is
+ * greedy. */
+fv_status fv__apply_gen(fv_gen_opt *gen, const fv_setting *set, int n, fv_err *e)
+{
+    static const char *const sampling[] = {"temperature", "top_k", "top_p", "min_p", "typical_p"};
+    const char *temperature = fv__setting(set, n, "temperature");
+    char *end;
+    bool greedy = temperature && strtod(temperature, &end) == 0 && end != temperature && !*end;
+    bool samples = false;
+    for (int i = 0; i < n; i++) {
+        if (!is_gen_key(set[i].key) || (greedy && !strcmp(set[i].key, "temperature"))) continue;
+        if (fv_fields_set(gen, fv_gen_fields, set[i].key, set[i].value, e)) return FV_EUSAGE;
+        for (size_t k = 0; k < sizeof sampling / sizeof *sampling; k++)
+            samples |= !strcmp(set[i].key, sampling[k]);
+    }
+    if (greedy)
+        gen->do_sample = false;
+    else if (samples && !fv__setting(set, n, "do_sample"))
+        gen->do_sample = true;
+    if (gen->do_sample && !fv__setting(set, n, "num_beams")) gen->num_beams = 1;
+    return FV_OK;
+}
+
+/* What the caller says about generating, over what the model says. */
+static fv_status apply(fv_writer *w, fv_writer_opt o, fv_err *e)
+{
+    char of_task[96];
+    fv_status st = fv__apply_gen(&w->gen, o.settings, o.n_settings, e);
+    if (st) return st;
+    snprintf(of_task, sizeof of_task, "task_specific_params.%s.max_length", o.task ? o.task : "");
+    if (!w->gen.max_new_tokens && !fv__setting(o.settings, o.n_settings, "max_length") &&
+        !model_says(w, "max_length") && !model_says(w, of_task))
+        w->gen.max_new_tokens = o.new_tokens;
+    return FV_OK;
+}
+
+/* ---- opening ---- */
+
+/* The tokenizer is read while the weights are mapped: it is a third of the time to the first
+ * token. */
+typedef struct reading {
+    const char *dir;
+    const fv_env *env;
+    fv_tok *tok;
+    fv_err e;
+} reading;
+
+static void *read_tokenizer(void *user)
+{
+    reading *r = user;
+    r->e.code = fv_tok_open(&r->tok, r->env, r->dir, &r->e);
+    return NULL;
+}
+
+static fv_status open_both(fv_writer *w, const char *dir, fv_model_opt how, fv_err *e)
+{
+    pthread_t thread;
+    reading r = {.dir = dir, .env = fv_device_env(w->device)};
+    bool aside = !pthread_create(&thread, NULL, read_tokenizer, &r);
+    fv_status st = fv_model_open(&w->model, w->device, dir, how, e);
+    if (aside)
+        pthread_join(thread, NULL);
+    else
+        read_tokenizer(&r);
+    w->tok = r.tok;
+    if (!st && r.e.code && e) *e = r.e;
+    if (st || r.e.code) return st ? st : r.e.code;
+    return fv_encoding_new(&w->enc, w->tok, e);
+}
+
+static fv_status open_all(fv_writer *w, const char *dir, fv_writer_opt o, fv_err *e)
+{
+    double begin;
+    const fv_env *env = fv_device_env(w->device);
+    fv_model_opt how = {.serve = true, .weights = o.weights, .widen = o.widen};
+    fv_status st = fv_dir_open(&w->dir, env, dir, e);
+    if (!st) st = open_both(w, dir, how, e);
+    if (!st) st = fv_gen_config_open(&w->config, env, dir, o.task, e);
+    if (st) return st;
+    w->gen = *fv_gen_config_options(w->config);
+    const fv_family *f = fv_model_family(w->model);
+    w->encoder = f->begin != NULL;
+    if (fv_json_number(fv_dir_config(w->dir), "bos_token_id", &begin)) w->begin = (int32_t)begin;
+    if (!f->step || f->vocabulary(fv_model_self(w->model)) < 1)
+        return fv_fail(e, FV_EARG, "%s: %s does not write text", dir, fv_model_head(w->model));
+    return apply(w, o, e);
+}
+
+fv_status fv_writer_open(fv_writer *w, fv_device *d, const char *dir, fv_writer_opt o, fv_err *e)
+{
+    *w = (fv_writer){.device = d, .begin = -1};
+    fv_status st = open_all(w, dir, o, e);
+    if (st) fv_writer_close(w);
+    return st;
+}
+
+void fv_writer_close(fv_writer *w)
+{
+    fv_gen_config_close(w->config);
+    fv_model_free(w->model);
+    fv_encoding_free(w->enc);
+    fv_tok_close(w->tok);
+    fv_dir_close(w->dir);
+    *w = (fv_writer){0};
+}
+
+fv_status fv__open_writer(fv_pipeline *p, const char *task, int64_t new_tokens, fv_err *e)
+{
+    return fv_writer_open(&p->writer, p->dev, p->opt.model,
+                          (fv_writer_opt){.weights = p->opt.weights,
+                                          .widen = p->opt.widen,
+                                          .settings = p->opt.settings,
+                                          .n_settings = p->opt.n_settings,
+                                          .task = task,
+                                          .new_tokens = new_tokens},
+                          e);
+}
+
+/* ---- text and ids ---- */
+
+fv_status fv__ids_add(fv_buf *b, const int32_t *ids, int64_t n, fv_err *e)
+{
+    if (n > 0) fv__buf_add(b, ids, (size_t)n * sizeof *ids);
+    return b->failed ? fv_fail(e, FV_ENOMEM, "out of memory for %lld ids", (long long)n) : FV_OK;
+}
+
+fv_status fv__writer_encode(fv_writer *w, fv_buf *out, const char *text, size_t len, fv_err *e)
+{
+    fv_status st = fv_tok_encode(w->enc, text, len, (fv_tok_opts){.specials = true}, e);
+    if (!st && !w->enc->n && !w->encoder && w->begin >= 0) st = fv__ids_add(out, &w->begin, 1, e);
+    return st ? st : fv__ids_add(out, w->enc->ids, w->enc->n, e);
+}
+
+fv_status fv_writer_stream(fv_writer *w, fv_tok_stream **out, const int32_t *prompt, int64_t n,
+                           fv_err *e)
+{
+    const char *text;
+    size_t len;
+    fv_status st = fv_tok_stream_new(out, w->tok, true, e);
+    for (int64_t i = 0; !st && !w->encoder && i < n; i++)
+        st = fv_tok_stream_push(*out, prompt[i], &text, &len, e);
+    return st;
+}
+
+/* Appends the text of ids that follow a prompt. */
+fv_status fv__writer_decode(fv_writer *w, fv_buf *out, const fv_buf *prompt, const int32_t *ids,
+                            int64_t n, fv_err *e)
+{
+    fv_tok_stream *s = NULL;
+    fv_status st = fv_writer_stream(w, &s, fv__ids(prompt), fv__n_ids(prompt), e);
+    for (int64_t i = 0; i <= n && !st; i++) {
+        const char *piece;
+        size_t len;
+        st = i < n ? fv_tok_stream_push(s, ids[i], &piece, &len, e)
+                   : fv_tok_stream_finish(s, &piece, &len, e);
+        if (!st) fv__buf_add(out, piece, len);
+    }
+    if (s) fv_tok_stream_free(s);
+    return st || !out->failed ? st : fv_fail(e, FV_ENOMEM, "out of memory");
+}
+
+bool fv__cut_at_stop(const fv_pipeline *p, fv_buf *text)
+{
+    size_t end = text->len;
+    for (int i = 0; text->data && i < p->opt.n_settings; i++) {
+        const fv_setting *s = &p->opt.settings[i];
+        const char *at = strcmp(s->key, "stop") ? NULL : strstr(text->data, s->value);
+        if (at && (size_t)(at - text->data) < end) end = (size_t)(at - text->data);
+    }
+    bool cut = end < text->len;
+    if (cut) text->data[text->len = end] = 0;
+    return cut;
+}
+
+/* ---- a batch ---- */
+
+/* Where there are stop strings: a stream for each source, and its text so far. */
+typedef struct stopping {
+    const fv_pipeline *p;
+    fv_tok_stream **stream;
+    fv_buf *text;
+    fv_err e;
+} stopping;
+
+static bool stop_here(void *user, int64_t source, int32_t token)
+{
+    stopping *s = user;
+    const char *piece;
+    size_t n;
+    if (fv_tok_stream_push(s->stream[source], token, &piece, &n, &s->e)) return false;
+    fv__buf_add(&s->text[source], piece, n);
+    return !fv__cut_at_stop(s->p, &s->text[source]);
+}
+
+typedef struct batch {
+    fv_buf *ids; /* of each text */
+    const int32_t **at;
+    int64_t *len, *numbers;
+    stopping stops;
+    fv_generated out;
+} batch;
+
+static fv_status generate(fv_pipeline *p, const fv_writer_job *job, batch *b, const fv_text *in,
+                          int64_t n, fv_err *e)
+{
+    fv_status st = FV_OK;
+    fv_gen_opt gen = p->writer.gen;
+    bool stops = fv__setting(p->opt.settings, p->opt.n_settings, "stop") && gen.num_beams == 1 &&
+                 gen.num_return_sequences == 1;
+    for (int64_t i = 0; i < n && !st; i++) {
+        b->ids[i].env = b->stops.text[i].env = &p->env;
+        st = job->encode(p, &b->ids[i], &in[i], e);
+        if (!st && stops)
+            st = fv_writer_stream(&p->writer, &b->stops.stream[i], fv__ids(&b->ids[i]),
+                                  fv__n_ids(&b->ids[i]), e);
+        b->at[i] = fv__ids(&b->ids[i]);
+        b->len[i] = fv__n_ids(&b->ids[i]);
+        /* by the number of the record: what is sampled does not depend on the batch */
+        b->numbers[i] = p->first - 1 + p->done + i;
+    }
+    gen.numbers = b->numbers;
+    if (stops) gen.token = stop_here, gen.user = &b->stops;
+    if (!st) st = fv_generate(&b->out, p->dev, p->writer.model, b->at, b->len, n, &gen, e);
+    if (!st && b->stops.e.code) st = fv_fail(e, b->stops.e.code, "%s", b->stops.e.text);
+    for (int64_t i = 0; i < b->out.n * b->out.each && !st; i++) {
+        int64_t k = i / b->out.each;
+        p->tokens += b->out.hyp[i].n;
+        st = job->each(p, &in[k], &b->ids[k], i % b->out.each, &b->out.hyp[i],
+                       i % b->out.each == b->out.each - 1, e);
+    }
+    return st;
+}
+
+fv_status fv__write_all(fv_pipeline *p, const fv_writer_job *job, const fv_text *in, int64_t n,
+                        fv_err *e)
+{
+    size_t each = 2 * sizeof(fv_buf) + 2 * sizeof(void *) + 2 * sizeof(int64_t);
+    char *memory = fv__alloc(&p->env, (size_t)n * each);
+    if (!memory) return fv_fail(e, FV_ENOMEM, "out of memory for %lld texts", (long long)n);
+    batch b = {.ids = (fv_buf *)(void *)memory, .stops.p = p};
+    b.stops.text = b.ids + n;
+    b.stops.stream = (fv_tok_stream **)(void *)(b.stops.text + n);
+    b.at = (const int32_t **)(void *)(b.stops.stream + n);
+    b.len = (int64_t *)(void *)(b.at + n);
+    b.numbers = b.len + n;
+    fv_status st = generate(p, job, &b, in, n, e);
+    fv_generated_free(&b.out);
+    for (int64_t i = 0; i < n; i++) {
+        fv__buf_free(&b.ids[i]);
+        fv__buf_free(&b.stops.text[i]);
+        if (b.stops.stream[i]) fv_tok_stream_free(b.stops.stream[i]);
+    }
+    fv__free(&p->env, memory, (size_t)n * each);
+    return st;
+}
+
+/* ---- log-probabilities ---- */
+
+fv_status fv__writer_score(fv_writer *w, const fv_text *text, int64_t window, int64_t stride,
+                           double *log_p, int64_t *tokens, fv_err *e)
+{
+    const fv_env *env = fv_device_env(w->device);
+    fv_buf x = {.env = env};
+    *log_p = 0;
+    *tokens = 0;
+    fv_status st = fv_tok_encode(w->enc, text->s, text->n, (fv_tok_opts){.specials = true}, e);
+    if (st) return st;
+    bool begun = w->begin < 0 || (w->enc->n && w->enc->ids[0] == w->begin);
+    if (!begun) st = fv__ids_add(&x, &w->begin, 1, e);
+    if (!st) st = fv__ids_add(&x, w->enc->ids, w->enc->n, e);
+    int64_t n = fv__n_ids(&x);
+    size_t bytes = (size_t)(n + 1) * sizeof(double);
+    double *p = fv__alloc(env, bytes);
+    if (!st && !p) st = fv_fail(e, FV_ENOMEM, "out of memory");
+    if (!st && n > 1) st = fv_score(p, w->device, w->model, fv__ids(&x), n, window, stride, e);
+    if (!st) *tokens = n > 1 ? n - 1 : 0;
+    for (int64_t i = 1; i < n && !st; i++) *log_p += p[i];
+    fv__free(env, p, bytes);
+    fv__buf_free(&x);
+    return st;
+}
+
+fv_status fv__writer_score_pair(fv_writer *w, const fv_text *text, double *log_p, int64_t *tokens,
+                                fv_err *e)
+{
+    const fv_env *env = fv_device_env(w->device);
+    fv_buf source = {.env = env}, target = {.env = env};
+    *log_p = 0;
+    fv_status st = fv__writer_encode(w, &source, text->s, text->n, e);
+    if (!st)
+        st = fv_tok_encode(w->enc, text->pair, text->pair_n,
+                           (fv_tok_opts){.specials = true, .as_target = true}, e);
+    if (!st) st = fv__ids_add(&target, w->enc->ids, w->enc->n, e);
+    int64_t n = fv__n_ids(&target);
+    const int32_t *at = fv__ids(&target);
+    *tokens = n;
+    if (!st && n)
+        st = fv_score_continuations(log_p, w->device, w->model, fv__ids(&source),
+                                    fv__n_ids(&source), &at, &n, 1, w->gen.start, e);
+    fv__buf_free(&source);
+    fv__buf_free(&target);
+    return st;
+}
