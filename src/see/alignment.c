@@ -9,6 +9,7 @@
 
 #include "see.h"
 
+/* Special tokens by their spelling, as figures show them muted. */
 static bool special(const char *t)
 {
     size_t n = t ? strlen(t) : 0;

@@ -53,6 +53,7 @@ static void on_tap(void *user, fv_ctx *c, const char *site, const char *name, co
 
 /* ---- making one ---- */
 
+/* The tap belongs to the context, so one capture a context can watch at a time. */
 fv_status fv_see_watch(fv_see **out, fv_ctx *c, int64_t b, fv_err *e)
 {
     const fv_env *env = fv_device_env(fv_ctx_device(c));
@@ -85,6 +86,7 @@ void fv_see_free(fv_see *s)
 
 /* ---- labels ---- */
 
+/* Labels are checked before any is copied: on failure the old ones stay. */
 fv_status fv_see_label(fv_see *s, fv_see_kind k, const char *const *rows, int64_t n_rows,
                        const char *const *cols, int64_t n_cols, fv_err *e)
 {
@@ -139,6 +141,8 @@ static bool label_pair(fv_see *s, const fv_see_in *in, const fv_see_axis *source
     return ok;
 }
 
+/* The labels of every kind.  Encoder and decoder of a model with one stack read the same tokens;
+ * with two stacks the decoder has the target. */
 static bool label_all(fv_see *s, const fv_see_in *in, bool pair)
 {
     fv_see_axis source = {0};
@@ -194,6 +198,7 @@ int64_t fv_see_heads(const fv_see *s, fv_see_kind k) { return s->map[k].heads; }
 int64_t fv_see_rows(const fv_see *s, fv_see_kind k) { return s->map[k].rows; }
 int64_t fv_see_cols(const fv_see *s, fv_see_kind k) { return s->map[k].cols; }
 
+/* NULL without labels or out of range: callers then show the position. */
 const char *fv_see_row(const fv_see *s, fv_see_kind k, int64_t i)
 {
     const fv_see_map *m = &s->map[k];

@@ -28,6 +28,7 @@ void fv__see_axis_free(const fv_env *env, fv_see_axis *a)
     a->type = NULL;
 }
 
+/* On failure what was copied so far stays in *to and is freed with it. */
 bool fv__see_axis_copy(const fv_env *env, fv_see_axis *to, const char *const *text,
                        const int32_t *word, const int32_t *type, int64_t n)
 {
@@ -69,7 +70,9 @@ static char *visible(const fv_env *env, const char *text, size_t n, const char *
     return copy;
 }
 
-/* The text of n tokens if they hold whole characters only, else NULL. */
+/* The text of n tokens if they hold whole characters only, else NULL.  The decoder writes U+FFFD for
+ * an incomplete character; a token that really is U+FFFD is then shown by its bytes, which is no
+ * worse. */
 static char *whole_text(const fv_tok *tok, const int32_t *ids, int64_t n, size_t *len)
 {
     char *text;
@@ -144,6 +147,8 @@ static int64_t label_from(fv_see_axis *a, const fv_env *env, const fv_tok *tok, 
 /* ---- words ---- */
 
 static bool begins(const char *s, const char *with) { return !strncmp(s, with, strlen(with)); }
+/* U+2581 of SentencePiece; U+0120 and U+010A are a space and a line feed in the byte-level
+ * alphabet. */
 static bool marks_space(const char *raw)
 {
     return begins(raw, "\u2581") || begins(raw, "\u0120") || begins(raw, "\u010A");
@@ -186,6 +191,8 @@ static void number_words(fv_see_axis *a, const fv_env *env, const fv_tok *tok, c
     a->word = NULL;
 }
 
+/* label_from leaves in word[i] whether token i continues a character; number_words then replaces
+ * these flags by word numbers. */
 bool fv__see_axis_label(const fv_env *env, fv_see_axis *a, const fv_tok *tok, const int32_t *ids,
                         int64_t n)
 {

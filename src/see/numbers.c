@@ -6,6 +6,7 @@
 
 #include "see.h"
 
+/* Headings come from users and may be any bytes; JSON and SVG must be UTF-8. */
 int fv__see_char(char out[4], const char *s)
 {
     uint32_t cp;
@@ -73,6 +74,7 @@ static void number(char out[24], int64_t n, bool rollout)
     snprintf(out, 24, n == FV_SEE_ALL ? (rollout ? "rollout" : "mean") : "%lld", (long long)n);
 }
 
+/* One line a weight: long, but every tool that reads CSV can group and pivot it. */
 static void csv_row(job *j, fv_see_pick p, int64_t i)
 {
     char layer[24], head[24];
@@ -89,6 +91,7 @@ static void csv_row(job *j, fv_see_pick p, int64_t i)
     }
 }
 
+/* One row of "weights": an array of cols numbers. */
 static void json_row(job *j, int64_t i)
 {
     int64_t cols = fv_see_cols(j->s, j->kind);
@@ -154,6 +157,7 @@ static fv_status write_layer(job *j, fv_see_pick p, bool every_head, bool first,
     return st;
 }
 
+/* "rows" or "columns": the tokens, or their positions. */
 static void write_labels(job *j, const char *name,
                          const char *(*get)(const fv_see *, fv_see_kind, int64_t), int64_t from,
                          int64_t to)
@@ -195,6 +199,7 @@ static fv_status write_kind(job *j, fv_see_pick p, bool first, fv_err *e)
     return st;
 }
 
+/* All kinds, or the one that opt names. */
 static fv_status write_all(job *j, const fv_see_opt *opt, fv_err *e)
 {
     bool first = true;
@@ -216,6 +221,7 @@ static fv_status write_all(job *j, const fv_see_opt *opt, fv_err *e)
     return st;
 }
 
+/* {"attentions": [kind..]}, as docs/seeing.md describes it. */
 fv_status fv__see_json(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e)
 {
     job j = {.o = o, .s = s, .text = {.env = s->env}};
@@ -228,6 +234,7 @@ fv_status fv__see_json(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e)
     return st;
 }
 
+/* The weights as a table; the header names the columns. */
 fv_status fv__see_csv(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e)
 {
     job j = {.o = o, .s = s, .csv = true, .text = {.env = s->env}};

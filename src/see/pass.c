@@ -5,6 +5,8 @@
  * much worse the text is then predicted. */
 #include "see.h"
 
+/* Positions beyond the model's context have no embedding: the sentence is better than its index
+ * error. */
 static fv_status check_length(const fv_model *m, int64_t n, const char *what, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
@@ -14,6 +16,7 @@ static fv_status check_length(const fv_model *m, int64_t n, const char *what, fv
                    (long long)n, (long long)most);
 }
 
+/* Refused here rather than by the model, which would name its inputs and not what is missing. */
 static fv_status check_input(const fv_model *m, const fv_see_in *in, bool pair, fv_err *e)
 {
     if (in->n_source < 1) return fv_fail(e, FV_EARG, "there is no token to look at");
@@ -139,6 +142,8 @@ static fv_status mean_loss(fv_ctx *c, fv_tensor *scores, const fv_see_in *in, bo
     return st ? fv_fail(e, st, "%s", fv_ctx_err(c)->text) : FV_OK;
 }
 
+/* Two passes, with and without the head, would differ in nothing else: dropout is off and kernels
+ * give the same bits for the same input. */
 fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pick head,
                         double *loss, fv_err *e)
 {

@@ -74,6 +74,8 @@ static fv_status rows(roll *r, fv_see_kind k, int64_t layer, int64_t from, doubl
     return st;
 }
 
+/* For the page, which has all rows and wants the rollout after every layer: R_l = A_l R_(l-1) from
+ * the right costs one product a layer, where v <- v A_l would start again for each. */
 void fv__see_rollout_step(double *next, const double *r, const float *mean, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -120,6 +122,7 @@ fv_status fv__see_rollout(fv_see *s, fv_see_kind k, int64_t layer, int64_t from,
         wide = s->map[i].rows > wide ? s->map[i].rows : wide;
         wide = s->map[i].cols > wide ? s->map[i].cols : wide;
     }
+    /* as many rows at once as fit a block: each weight that is computed serves all of them */
     int64_t most = fv__see_block(wide), n = to - from < most ? to - from : most;
     roll r = {.s = s, .size = most < wide ? most : wide};
     size_t floats = (size_t)(2 * r.size * wide) * sizeof(float),

@@ -1,4 +1,6 @@
-/* save.c - a capture into a file, in the format that its name asks for. */
+/* save.c - a capture into a file, in the format that its name asks for.
+ *
+ * Adding a format means a writer in see.h, its ending in the table below and a line in write(). */
 #include "see.h"
 
 static const char *const endings[] = {"svg", "png", "pdf", "html", "json", "csv", NULL};
@@ -33,6 +35,7 @@ static fv_status check(const fv_see *s, const char *path, const fv_see_opt *opt,
     return st;
 }
 
+/* Every writer appends to the open file and leaves renaming or removing it to fv_see_save. */
 static fv_status write(fv_out *o, fv_see *s, const fv_see_opt *opt, const char *ending, fv_err *e)
 {
     if (!strcmp(ending, "json")) return fv__see_json(o, s, opt, e);

@@ -32,6 +32,7 @@ void fv__see_title(char *out, size_t n, const fv_see *s, fv_see_pick p)
 
 /* ---- checks ---- */
 
+/* The sentence for a layer or head out of range. */
 static fv_status no_such(const char *what, int64_t given, const char *kind, int64_t n, fv_err *e)
 {
     if (n == 1)
@@ -101,6 +102,7 @@ static fv_status mean_rows(fv_see *s, fv_see_pick p, int64_t from, int64_t to, f
     int64_t n = (to - from) * m->cols, first = p.layer == FV_SEE_ALL ? 0 : p.layer;
     int64_t last = p.layer == FV_SEE_ALL ? m->layers - 1 : p.layer;
     size_t bytes = (size_t)(2 * n) * sizeof(float);
+    /* one head of one layer: no mean, no scratch */
     if (p.layer != FV_SEE_ALL && p.head != FV_SEE_ALL)
         return head_rows(s, &m->layer[p.layer], p.head, from, to, out, e);
     float *scratch = fv__alloc(s->env, bytes);

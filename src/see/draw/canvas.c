@@ -11,6 +11,7 @@
 
 #define FONT "Inter, Source Sans 3, Noto Sans, DejaVu Sans, sans-serif"
 
+/* Linear between the stops, in sRGB: the stops are close enough that no other space is needed. */
 fv_rgb fv__shade(double t)
 {
     enum { LAST = FV_SHADES - 1 };
@@ -30,6 +31,7 @@ void fv__head_dash(fv_canvas *c, int64_t head)
     cairo_set_dash(c->cr, round == 1 ? dashed : dotted, round ? 2 : 0, 0);
 }
 
+/* "<...>" and "[...]" by their spelling: labels may come from a caller without a tokenizer. */
 fv_rgb fv__token_color(const char *t)
 {
     size_t n = strlen(t);
@@ -167,6 +169,7 @@ double fv__canvas_width(fv_canvas *c, const char *text, fv_style s)
     return w;
 }
 
+/* Rotation is around the anchor, so that a slanted label ends or begins exactly at its tick. */
 double fv__canvas_text(fv_canvas *c, double x, double y, const char *text, fv_style s)
 {
     double w, h, angle = -s.rotation * M_PI / 180;

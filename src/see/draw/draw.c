@@ -223,6 +223,7 @@ static fv_style label_style(double available, int64_t *step)
     return (fv_style){.size = size, .most = MAX_LABEL};
 }
 
+/* Right-aligned, ending at `right`. */
 static void row_labels(fv_canvas *c, const fv_figure *p, double right, double y, double cell,
                        int64_t step, fv_style s)
 {
@@ -254,11 +255,14 @@ static void col_labels(fv_canvas *c, const fv_figure *p, double x, double bottom
 
 /* ---- views ---- */
 
+/* Cell sizes have a least and a greatest value. */
 static double clamp(double x, double low, double high)
 {
     return x < low ? low : x > high ? high : x;
 }
 
+/* From top to bottom: title, column labels, the map with its row labels, the colour scale.  The
+ * width of the labels decides where the map begins, so they are measured first. */
 void fv__draw_heat(fv_canvas *c, const fv_figure *p, double *width, double *height)
 {
     double n = (double)(p->rows > p->cols ? p->rows : p->cols), right = 0;
@@ -283,6 +287,8 @@ void fv__draw_heat(fv_canvas *c, const fv_figure *p, double *width, double *heig
     *height = y + MARGIN;
 }
 
+/* Layers from top to bottom, heads from left to right.  Column labels stand over the first layer
+ * only and row labels before the first head: the tokens are the same in every map. */
 void fv__draw_grid(fv_canvas *c, const fv_figure *p, double *width, double *height)
 {
     double n = (double)(p->rows > p->cols ? p->rows : p->cols), cell = clamp(180 / n, 0.25, 17),

@@ -24,12 +24,13 @@ fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const cha
 #include "canvas.h"
 
 enum {
-    MAX_WEIGHTS = 1 << 26,
+    MAX_WEIGHTS = 1 << 26,   /* of all maps of a picture: 256 MB of f32 */
     SHARP_PIXELS = 12000000, /* a PNG with fewer has two a unit, for screens of today */
 };
 
 /* ---- loading ---- */
 
+/* A single map is large enough for its tokens; several are shown side by side. */
 static fv_see_view view_of(const fv_see_opt *opt)
 {
     if (opt->view != FV_VIEW_AUTO) return opt->view;
@@ -152,6 +153,7 @@ static void merge_map(const fv_figure *p, const float *from, float *to)
     }
 }
 
+/* After loading, since weights are computed for tokens; all maps become smaller in place. */
 static fv_status merge_words(fv_figure *p, fv_err *e)
 {
     const fv_see_map *m = &p->s->map[p->kind];
@@ -172,6 +174,8 @@ static fv_status merge_words(fv_figure *p, fv_err *e)
     return FV_OK;
 }
 
+/* Title and note are the caller's, or what fv__see_title makes of the pick; of an alignment the
+ * sentences themselves are the title. */
 fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err *e)
 {
     fv_see_pick pick;
@@ -235,6 +239,7 @@ const char *fv__figure_col(const fv_figure *p, int64_t i, char number[24])
     return text_or_number(fv_see_col(p->s, p->kind, i), i, number);
 }
 
+/* The function that draws this view. */
 fv_draw_fn *fv__figure_draw(const fv_figure *p)
 {
     static fv_draw_fn *const draw[FV_VIEWS] = {
@@ -293,6 +298,7 @@ static void put_title(fv_out *o, const fv_buf *b, const char *title)
     fv__out_add(o, b->data + head, b->len - head);
 }
 
+/* Draws on a surface of known size and appends the file to o. */
 static fv_status draw_to(fv_out *o, const fv_figure *p, const char *format, double w, double h,
                          fv_err *e)
 {

@@ -46,6 +46,7 @@ static double legend(fv_canvas *c, const fv_figure *p, double x, double y, doubl
     return y + 30;
 }
 
+/* Rows are the left column and columns the right one, as the page draws them. */
 void fv__draw_lines(fv_canvas *c, const fv_figure *p, double *width, double *height)
 {
     char number[24];
@@ -130,6 +131,8 @@ static void set_line(fv_canvas *c, const fv_figure *p, label_fn *label, int64_t 
     }
 }
 
+/* The source above and the target below, both centred, so that words of a monotone alignment stand
+ * over one another. */
 void fv__draw_alignment(fv_canvas *c, const fv_figure *p, double *width, double *height)
 {
     fv_style s = {.size = 17, .most = LONGEST},

@@ -76,8 +76,10 @@ static void put_byte(page *p, unsigned b)
 
 /* ---- one map ---- */
 
+/* Rounding can leave a weight just above 1. */
 static double clamp01(double x) { return x > 0 ? fmin(x, 1) : 0; }
 
+/* Opens the element of a map.  Base64 holds no "<", so nothing in it has to be escaped. */
 static void begin_map(page *p, int64_t layer, const char *head)
 {
     fv__buf_fmt(&p->text, "<script type=\"text/plain\" id=\"%s.%lld.%s\">",
@@ -137,6 +139,8 @@ static fv_status put_map(page *p, fv_see_pick pick, const char *name, float *sum
 
 /* ---- one layer ---- */
 
+/* The mean is stored although the page could add up the heads: it would have to decode all of them
+ * to show it. */
 static void put_mean(page *p, int64_t layer)
 {
     begin_map(p, layer, "mean");
@@ -178,7 +182,9 @@ static fv_status put_layer(page *p, int64_t layer, fv_err *e)
 
 /* ---- one kind ---- */
 
-/* Which layers, heads and rows of kind k the page holds; false: none. */
+/* Which layers, heads and rows of kind k the page holds; false: none.  Called three times for a
+ * kind (size, labels, weights) instead of keeping the answers: it only compares numbers.  A page of
+ * one head has neither mean nor rollout, which are made of all heads. */
 static bool choose(page *p, fv_see_kind k)
 {
     const fv_see_map *m = &p->s->map[k];
@@ -256,6 +262,7 @@ static fv_status put_kind(page *p, fv_err *e)
 
 /* ---- what is not weights ---- */
 
+/* An array of integers, left out where there is none. */
 static void put_numbers(page *p, const char *name, const int32_t *v, int64_t from, int64_t to)
 {
     if (!v) return;
@@ -283,6 +290,7 @@ static void put_axis(page *p, const char *name, const fv_see_axis *a, int64_t fr
     put_numbers(p, key, a->type, from, to);
 }
 
+/* The entry of a kind in "maps": what the page holds of it and how it is stored. */
 static void put_map_data(page *p)
 {
     const fv_see_map *m = &p->s->map[p->kind];
@@ -306,6 +314,7 @@ static void put_colors(page *p, const char *name, const uint32_t *c, int n)
     fv__buf_str(&p->text, "]");
 }
 
+/* Everything but weights, as one JSON object. */
 static void put_data(page *p)
 {
     const fv_see_opt *opt = p->opt;
