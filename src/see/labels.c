@@ -70,9 +70,9 @@ static char *visible(const fv_env *env, const char *text, size_t n, const char *
     return copy;
 }
 
-/* The text of n tokens if they hold whole characters only, else NULL.  The decoder writes U+FFFD for
- * an incomplete character; a token that really is U+FFFD is then shown by its bytes, which is no
- * worse. */
+/* The text of n tokens if they hold whole characters only, else NULL.  The decoder writes U+FFFD
+ * for an incomplete character; a token that really is U+FFFD is then shown by its bytes, which is
+ * no worse. */
 static char *whole_text(const fv_tok *tok, const int32_t *ids, int64_t n, size_t *len)
 {
     char *text;

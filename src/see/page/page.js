@@ -147,6 +147,10 @@ function drawOverview(win) {
   const box = $("overview"), whole = layout.height <= win.h + 4 && layout.width <= win.w + 4;
   box.hidden = whole;
   if (whole) return;
+  if (state.view === "lines" && panel.theme !== isDark()) { /* the lines need no bitmap: it may come a frame later */
+    setTimeout(() => { panelBitmap(); later(); }, 0);
+    return;
+  }
   const wide = panel.cols.length, high = panel.rows.length, k = Math.min(200 / wide, 150 / high);
   const s = new CanvasSurface(box, wide * k, high * k, devicePixelRatio || 1);
   box.style.width = `${wide * k}px`;
