@@ -183,7 +183,7 @@ FV_API void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype);
  *
  * and a post-norm one
  *
- *     x = fv_norm_add(c, &b->attn_norm, NULL, x, fv_dropout(c, fv_mha_fwd(c, &b->attn, x, arg), ..));
+ *     x = fv_norm_add(c, &b->attn_norm, NULL, x, fv_mha_fwd(c, &b->attn, x, arg));
  *     return fv_mlp_norm(c, &b->mlp, x, dropout, &b->mlp_norm);
  *
  * All are (B,T,width) -> (B,T,width); each may be replaced by its ops, with the same result. */

@@ -1,4 +1,9 @@
-/* heads.c - what heads of many families share: activations by name, masks, losses. */
+/* heads.c - what heads of many families share: activations by name, masks, losses.
+ *
+ * A batch may be computed in parts whose gradients are added up.  So a loss here is the sum over
+ * the part's labels, divided by the labels of the whole batch (in->n_labels): parts then add up to
+ * the mean over the batch, whatever the number of labels in each.  Where a step is captured and run
+ * again with other batches that number is on the device (in->per_label). */
 #include "model/part.h"
 
 const char *const fv_act_words[] = {"gelu",      "relu",        "silu",

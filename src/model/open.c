@@ -205,7 +205,8 @@ static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const c
     return FV_OK;
 }
 
-/* Gives the parameters the values of a file. */
+/* Gives the parameters the values of a file.  A model that serves reads them where the file is
+ * mapped; one that may change has memory of its own. */
 static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows, const char *dir,
                       fv_err *e)
 {
@@ -219,6 +220,8 @@ static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows
     return st ? st : fv_params_load(m->params, &m->env, dir, how, e);
 }
 
+/* Lays the weights of products out as opt.weights; what stays narrow in the file and is used as it
+ * is (embeddings apart) is widened to the activations' dtype. */
 static fv_status pack(fv_model *m, fv_model_opt opt, fv_err *e)
 {
     m->dtype = opt.dtype;

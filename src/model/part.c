@@ -1,4 +1,8 @@
-/* part.c - what families share. */
+/* part.c - what families share: shifted labels, outputs, output weights, the state of sessions,
+ * positions of a sequence.
+ *
+ * Nothing here knows a family.  What two of them have in common and a third has not is either here,
+ * under the name of what it does, or written twice: a family is read alone. */
 #include "model/part.h"
 
 #include "base/base.h"
@@ -17,7 +21,8 @@ static bool two_axes(fv_ctx *c, const fv_tensor *ids)
 
 /* ---- outputs ---- */
 
-/* y[b,t] = ids[b,t+by], or edge outside of the row; then `to` for every `from`. */
+/* y[b,t] = ids[b,t+by], or edge outside of the row; then `to` for every `from`.  On the device: in
+ * training labels are never read back. */
 static fv_tensor *shifted(fv_ctx *c, const fv_tensor *ids, int64_t by, int32_t edge, int32_t from,
                           int32_t to)
 {

@@ -1,4 +1,7 @@
-/* linear.c - a weight and a bias. */
+/* linear.c - y = act(x w' + b): a weight and a bias.
+ *
+ * The weight is (out,in), or (in,out) as GPT-2 stores it; a packed one is laid out for the device's
+ * product and has no such order any more. */
 #include "nn/part.h"
 #include "ops/product.h"
 

@@ -1,4 +1,8 @@
-/* mlp.c - the feed-forward part: wider, an activation or a gate, and back. */
+/* mlp.c - the feed-forward part: wider, an activation or a gate, and back.
+ *
+ *     plain:  down(act(up x))        gated:  down(act(gate x) * up x)
+ *
+ * packed: gate and up are the two halves of one weight's rows, so that one product makes both. */
 #include "nn/part.h"
 
 void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_opt opt,

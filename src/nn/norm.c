@@ -1,4 +1,7 @@
-/* norm.c - layer norm or RMS norm with its parameters. */
+/* norm.c - layer norm or RMS norm with its parameters.
+ *
+ *     layer:  gain * (x - mean) / sqrt(var + eps) + bias
+ *     RMS:    gain * x / sqrt(mean(x^2) + eps) */
 #include "nn/part.h"
 
 void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, const char *path, ...)

@@ -1,4 +1,8 @@
-/* part.c - what the layers share. */
+/* part.c - what the layers share: paths of parameters, first values, constants made on the host.
+ *
+ * Constants (rotary frequencies, buckets, positions) are filled in pieces on the stack and
+ * uploaded, so that no step allocates host memory; where they depend on a few bytes alone the
+ * context keeps them under these bytes as a key, and later steps upload nothing. */
 #include "nn/part.h"
 
 #include <stdio.h>

@@ -4,10 +4,10 @@
  *   post-norm:  norm(x + drop(f(x)))      the sum and its own norm are one pass
  *
  * Each function here is two or three ops that a family could call itself; which of the equal ways
- * is the fastest is the ops' knowledge: whether a product can add what it makes (fv__linear_adds), and
- * whether a step of one token has fused kernels (fv__fused_linear_supported).  The alternative that
- * lost is one generic layer with an option for each family: it grew to forty of them, and no family
- * could be read alone. */
+ * is the fastest is the ops' knowledge: whether a product can add what it makes (fv__linear_adds),
+ * and whether a step of one token has fused kernels (fv__fused_linear_supported).  The alternative
+ * that lost is one generic layer with an option for each family: it grew to forty of them, and no
+ * family could be read alone. */
 #include "core/core.h"
 #include "nn/part.h"
 #include "ops/product.h"

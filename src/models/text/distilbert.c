@@ -95,6 +95,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* "transformer.layer.0" and below it; a post-norm layer as BERT's, with names of its own. */
 static void declare_layer(fv_params *p, layer *l, const config *k, const char *at, int i)
 {
     fv_mha_opt mha = {.width = k->dim,

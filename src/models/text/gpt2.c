@@ -186,6 +186,8 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
+/* Tokens and positions in one pass; types, where they are given, are looked up in the same table as
+ * tokens. */
 static fv_tensor *embed(fv_ctx *c, const gpt2 *m, fv_tensor *ids, fv_tensor *types, fv_tensor *rows)
 {
     if (fv_dim(ids, 1) > m->cfg.n_positions)

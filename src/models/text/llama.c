@@ -191,6 +191,8 @@ static int window(const config *k, int i)
     return fv__layer_is_local(k->layer_types, i, i >= k->max_window_layers) ? k->sliding_window : 0;
 }
 
+/* Keys of the file -> the rotation.  Yarn's bounds are named slow and fast there, llama3's low and
+ * high; dynamic ones count from max_position_embeddings whatever the original length was. */
 static fv_rotary rotary_of(const config *k)
 {
     const rope *r = &k->rope;

@@ -394,6 +394,8 @@ static fv_tensor *decode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_mha_arg self
     return x;
 }
 
+/* The first T5 divides by the root of the width before its tied table, which is as large as first
+ * values of an embedding are; version 1.1 has an output weight of its own scale. */
 static fv_tensor *logits(fv_ctx *c, const t5 *m, fv_tensor *x)
 {
     return fv_linear(c, m->scale != 1 ? fv_scale(c, x, m->scale) : x, m->out, NULL, FV_ACT_NONE);
