@@ -5,7 +5,7 @@
 # gradients where the case has labels, and compares the files byte by byte.  Prints what differs, then the counts.
 cd "$(dirname "$0")/.." || exit 1
 [ $# = 2 ] || { echo "usage: tools/compare_builds.sh BEFORE AFTER (two fovea programs)"; exit 2; }
-before=$1 after=$2
+programs="before=$1 after=$2"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 same=0 different=0 refused=0
@@ -13,8 +13,8 @@ same=0 different=0 refused=0
 compare() { # CASE OPTION...
     name=$1
     shift
-    for build in before after; do
-        eval "program=\$$build"
+    for pair in $programs; do
+        build=${pair%%=*} program=${pair#*=}
         "$program" forward -m "tests/golden/models/$name" -i "tests/golden/models/$name/in.safetensors" \
             -o "$dir/out.safetensors" "$@" > "$dir/log" 2>&1 || mv "$dir/log" "$dir/out.safetensors"
         mv "$dir/out.safetensors" "$dir/$build"

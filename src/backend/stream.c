@@ -2,8 +2,8 @@
  *
  * A stream belongs to one context.  Its scratch is one block that every kernel call may use and
  * none keeps: it grows by a quarter more than asked for and never shrinks, so a steady state
- * allocates nothing.  Kernels return nothing; what fails in one sticks to the stream and the context
- * picks it up. */
+ * allocates nothing.  Kernels return nothing; what fails in one sticks to the stream and the
+ * context picks it up. */
 #include <stdarg.h>
 #include <stdio.h>
 
