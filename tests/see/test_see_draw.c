@@ -65,8 +65,7 @@ static void open_scene(scene *sc, int64_t rows, int64_t cols, int64_t layers, in
         uint32_t seed = (uint32_t)(rows * 100 + l);
         fv_tensor *q = noise(sc->c, rows, heads * 4, seed),
                   *k = noise(sc->c, cols, heads * 4, seed + 77);
-        fv_attention(sc->c, q, k, k,
-                     (fv_attn){.n_head = heads, .name = "model.decoder.layers.0.encoder_attn"});
+        fv_attention(sc->c, q, k, k, (fv_attn){.n_head = heads, .role = FV_ATTN_CROSS});
     }
     assert_int_equal(fv_ctx_status(sc->c), FV_OK);
     const char **names = malloc((size_t)(rows + cols) * sizeof *names);
