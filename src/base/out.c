@@ -69,7 +69,7 @@ static bool follow(char path[FV_PATH], const char *target)
 }
 
 /* Fills o->path with the file that is to be replaced, or sets o->in_place where the path must be
- * opened as it is: special files, and the links of /proc (behind /dev/stdout), whose text names no
+ * opened as it is: special files, and the links of /proc (behind those of /dev/fd), whose text names no
  * file. */
 static int resolve(fv_out *o)
 {

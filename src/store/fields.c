@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "json.h"
-#include "number.h"
 
 /* ---- members ---- */
 
@@ -204,7 +204,7 @@ typedef struct reading {
     int problems;
 } reading;
 
-static void problem(reading *r, const char *key, const json_t *found, const fv_field *wanted,
+static void problem(reading *r, const char *key, const fv__jnode *found, const fv_field *wanted,
                     const char *more)
 {
     if (r->problems++ > 4) return; /* the first few are enough to act on */
@@ -215,20 +215,18 @@ static void problem(reading *r, const char *key, const json_t *found, const fv_f
         fv__buf_str(&r->said, ", found ");
     }
     fv_buf text = {.env = r->said.env};
-    if (found) fv__json_print(&text, found, -1);
+    if (found) fv__jnode_print(&text, found, -1);
     if (text.len > 60) memcpy(text.data + 57, "...", 4);
     fv__buf_fmt(&r->said, "%s%s", text.data ? text.data : "", more);
     fv__buf_free(&text);
 }
 
-static bool join_words(char *out, size_t capacity, const json_t *list)
+static bool join_words(char *out, size_t capacity, const fv__jnode *list)
 {
-    size_t at = 0, i;
-    const json_t *v;
+    size_t at = 0;
     *out = 0;
-    json_array_foreach(list, i, v)
-    {
-        const char *s = json_string_value(v);
+    for (int i = 0; i < list->n; i++) {
+        const char *s = list->kid[i]->text;
         int n = s && *s && !strchr(s, ' ')
                     ? snprintf(out + at, capacity - at, "%s%s", i ? " " : "", s)
                     : -1;
@@ -238,19 +236,20 @@ static bool join_words(char *out, size_t capacity, const json_t *list)
     return true;
 }
 
-static bool read_value(void *obj, const fv_field *f, const json_t *v)
+static bool read_value(void *obj, const fv_field *f, const fv__jnode *v)
 {
-    const char *s = json_string_value(v);
+    const char *s = v->text;
     if (f->type == FV_FIELD_WORDS)
-        return json_is_array(v) && join_words((char *)obj + f->offset, f->size, v);
+        return v->type == FV__J_ARRAY && join_words((char *)obj + f->offset, f->size, v);
     if (f->type == FV_FIELD_TEXT) return s && put_text(obj, f, s);
-    if (f->type == FV_FIELD_CHOICE && json_is_boolean(v)) s = json_is_true(v) ? "true" : "false";
+    if (f->type == FV_FIELD_CHOICE && fv__jnode_bool(v))
+        s = v->type == FV__J_TRUE ? "true" : "false";
     if (f->type == FV_FIELD_CHOICE) return s && put_choice(obj, f, s);
-    if (f->type == FV_FIELD_BOOL  ? !json_is_boolean(v)
-        : f->type == FV_FIELD_INT ? !json_is_integer(v)
-                                  : !json_is_number(v))
+    if (f->type == FV_FIELD_BOOL  ? !fv__jnode_bool(v)
+        : f->type == FV_FIELD_INT ? v->type != FV__J_INT
+                                  : !fv__jnode_number(v))
         return false;
-    double x = f->type == FV_FIELD_BOOL ? json_is_true(v) : json_number_value(v);
+    double x = f->type == FV_FIELD_BOOL ? v->type == FV__J_TRUE : v->x;
     if (!in_range(f, x)) return false;
     put_number(obj, f, x);
     return true;
@@ -260,26 +259,24 @@ static bool read_value(void *obj, const fv_field *f, const json_t *v)
 typedef enum verdict { REFUSED, HARMLESS, IGNORED } verdict;
 
 /* "=other": the value must be that of another key of the same object, whose alias this key is. */
-static bool rule_allows(const char *allowed, const json_t *object, const json_t *v)
+static bool rule_allows(const char *allowed, const fv__jnode *object, const fv__jnode *v)
 {
     if (!allowed) return true;
-    if (*allowed == '=') {
-        const json_t *other = json_object_get(object, allowed + 1);
-        return other && json_equal(other, v);
-    }
-    json_t *wanted = json_loads(allowed, JSON_DECODE_ANY, NULL);
-    bool same = wanted && json_equal(wanted, v);
-    json_decref(wanted);
+    if (*allowed == '=') return fv__jnode_equal(fv__jnode_get(object, allowed + 1), v);
+    fv__jtree wanted = {0};
+    bool same = !fv__jtree_parse(&wanted, allowed, strlen(allowed), "rule", 8, NULL) &&
+                fv__jnode_equal(wanted.root, v);
+    fv__jtree_free(&wanted);
     return same;
 }
 
 /* A rule that names the key decides, whatever patterns say of it; members of objects ("a.b") match
  * no pattern, as objects are only looked into where their members change the result. */
-static verdict judge(const fv_key_rule *const *rules, const json_t *object, const char *key,
-                     const json_t *v)
+static verdict judge(const fv_key_rule *const *rules, const fv__jnode *object, const char *key,
+                     const fv__jnode *v)
 {
     bool named = false, matched = false;
-    if (json_is_null(v)) return HARMLESS;
+    if (v->type == FV__J_NULL) return HARMLESS;
     for (; rules && *rules; rules++)
         for (const fv_key_rule *r = *rules; r->key; r++) {
             size_t n = strlen(r->key) - 1;
@@ -295,7 +292,7 @@ static verdict judge(const fv_key_rule *const *rules, const json_t *object, cons
 }
 
 /* A key in no table: was it meant as one of ours, or is it something we do not have? */
-static void unknown(reading *r, const fv_field *table, const char *key, const json_t *v)
+static void unknown(reading *r, const fv_field *table, const char *key, const fv__jnode *v)
 {
     char more[160];
     const char *suggestion = nearest(table, key);
@@ -329,21 +326,19 @@ static bool has_below(const fv_field *table, const char *key)
 }
 
 static void read_key(reading *r, void *obj, const fv_field *table, const fv_key_rule *const *rules,
-                     const json_t *object, const char *key, json_t *v)
+                     const fv__jnode *object, const char *key, const fv__jnode *v)
 {
     const fv_field *f = find(table, key);
-    if (f && !json_is_null(v) && !read_value(obj, f, v)) problem(r, key, v, f, "");
+    if (f && v->type != FV__J_NULL && !read_value(obj, f, v)) problem(r, key, v, f, "");
     if (f) return;
-    if (!json_is_object(v) || !has_below(table, key)) {
+    if (v->type != FV__J_OBJECT || !has_below(table, key)) {
         if (judge(rules, object, key, v) == REFUSED) unknown(r, table, key, v);
         return;
     }
-    const char *name;
-    json_t *member;
-    json_object_foreach(v, name, member)
-    {
+    for (int i = 0; i < v->n; i++) {
+        const fv__jnode *member = v->kid[i];
         char key_path[256];
-        if (snprintf(key_path, sizeof key_path, "%s.%s", key, name) < (int)sizeof key_path)
+        if (snprintf(key_path, sizeof key_path, "%s.%s", key, member->key) < (int)sizeof key_path)
             read_key(r, obj, table, rules, v, key_path, member);
         else
             problem(r, key, member, NULL, " has too long a key");
@@ -354,12 +349,12 @@ fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, con
                          const fv_key_rule *const *rules, fv_err *e)
 {
     reading r = {.j = j, .said = {.env = j->env}};
-    json_t *object = fv__json_at(j, at), *v;
-    const char *key;
+    const fv__jnode *object = fv__json_at(j, at);
     fv_fields_default(obj, table);
-    if (!json_is_object(object))
+    if (!fv__jnode_is(object, FV__J_OBJECT))
         return fv_fail(e, FV_EFORMAT, "%s: %s: not an object", j->name, at);
-    json_object_foreach(object, key, v) read_key(&r, obj, table, rules, object, key, v);
+    for (int i = 0; i < object->n; i++)
+        read_key(&r, obj, table, rules, object, object->kid[i]->key, object->kid[i]);
     return report(&r, e);
 }
 
@@ -367,13 +362,11 @@ void fv_fields_ignored(const fv_field *table, const fv_json *j, const char *at,
                        const fv_key_rule *const *rules, void (*each)(void *user, const char *key),
                        void *user)
 {
-    json_t *object = fv__json_at(j, at), *v;
-    const char *key;
-    if (!json_is_object(object)) return;
-    json_object_foreach(object, key, v)
-    {
-        bool ours = find(table, key) || (json_is_object(v) && has_below(table, key));
-        if (!ours && judge(rules, object, key, v) == IGNORED) each(user, key);
+    const fv__jnode *object = fv__json_at(j, at);
+    for (int i = 0; fv__jnode_is(object, FV__J_OBJECT) && i < object->n; i++) {
+        const fv__jnode *v = object->kid[i];
+        bool ours = find(table, v->key) || (v->type == FV__J_OBJECT && has_below(table, v->key));
+        if (!ours && judge(rules, object, v->key, v) == IGNORED) each(user, v->key);
     }
 }
 
@@ -385,51 +378,56 @@ static double tidy(const fv_field *f, double x)
     return fv__strtod(fv__digits(x, f->size == sizeof(float)).s, NULL);
 }
 
-static json_t *split_words(const char *s)
+static fv__jnode *split_words(fv__jtree *t, const char *s)
 {
-    json_t *list = json_array();
+    fv__jnode *list = fv__jnode_new(t, FV__J_ARRAY);
     for (size_t n; s += strspn(s, " "), (n = strcspn(s, " ")) > 0; s += n)
-        json_array_append_new(list, json_stringn(s, n));
+        if (!fv__jnode_put(t, list, NULL, fv__jnode_text(t, s, n))) return NULL;
     return list;
 }
 
-static json_t *value_of(const void *obj, const fv_field *f)
+/* NULL: out of memory. */
+static fv__jnode *value_of(fv__jtree *t, const void *obj, const fv_field *f)
 {
-    if (f->type == FV_FIELD_TEXT) return json_string(text_of(obj, f));
-    if (f->type == FV_FIELD_WORDS) return split_words(text_of(obj, f));
+    if (f->type == FV_FIELD_TEXT)
+        return fv__jnode_text(t, text_of(obj, f), strlen(text_of(obj, f)));
+    if (f->type == FV_FIELD_WORDS) return split_words(t, text_of(obj, f));
     double x = get_number(obj, f);
-    switch (f->type) {
-    case FV_FIELD_CHOICE:
-        if (!strcmp(f->choices[(int)x], "true") || !strcmp(f->choices[(int)x], "false"))
-            return json_boolean(f->choices[(int)x][0] == 't');
-        return json_string(f->choices[(int)x]);
-    case FV_FIELD_BOOL: return json_boolean(x != 0);
-    case FV_FIELD_INT: return json_integer((json_int_t)x);
-    default: return json_real(tidy(f, x));
+    if (f->type == FV_FIELD_INT) return fv__jnode_int(t, (int64_t)x);
+    if (f->type == FV_FIELD_FLOAT) return fv__jnode_real(t, tidy(f, x));
+    const char *word = f->type == FV_FIELD_BOOL ? (x != 0 ? "true" : "false") : f->choices[(int)x];
+    if (!strcmp(word, "true")) return fv__jnode_new(t, FV__J_TRUE);
+    if (!strcmp(word, "false")) return fv__jnode_new(t, FV__J_FALSE);
+    return fv__jnode_text(t, word, strlen(word));
+}
+
+/* The words of a list are those of the field. */
+static bool same_words(const char *s, const fv__jnode *list)
+{
+    int i = 0;
+    for (size_t n; s += strspn(s, " "), (n = strcspn(s, " ")) > 0; s += n, i++) {
+        const char *word = i < list->n ? list->kid[i]->text : NULL;
+        if (!word || strlen(word) != n || memcmp(word, s, n)) return false;
     }
+    return list->type == FV__J_ARRAY && i == list->n;
 }
 
 /* What stands there already reads as this value: 1 for 1.0, or null for the default. */
-static bool says_the_same(const void *obj, const fv_field *f, const json_t *old)
+static bool says_the_same(const void *obj, const fv_field *f, const fv__jnode *old)
 {
-    if (f->type == FV_FIELD_WORDS) {
-        json_t *now = value_of(obj, f);
-        bool same = json_is_null(old) ? !*text_of(obj, f) : json_equal(now, old);
-        json_decref(now);
-        return same;
-    }
+    bool null = old->type == FV__J_NULL;
+    const char *flag = old->type == FV__J_TRUE ? "true" : "false";
+    if (f->type == FV_FIELD_WORDS)
+        return null ? !*text_of(obj, f) : same_words(text_of(obj, f), old);
     if (f->type == FV_FIELD_TEXT || f->type == FV_FIELD_CHOICE) {
         const char *now = f->type == FV_FIELD_TEXT ? text_of(obj, f)
                                                    : f->choices[(int)get_number(obj, f)];
         const char *normal = f->type == FV_FIELD_TEXT ? (f->text ? f->text : "")
                                                       : f->choices[(int)f->normal];
-        if (json_is_boolean(old)) return !strcmp(now, json_is_true(old) ? "true" : "false");
-        return json_is_null(old) ? !strcmp(now, normal)
-                                 : json_is_string(old) && !strcmp(now, json_string_value(old));
+        if (fv__jnode_bool(old)) return !strcmp(now, flag);
+        return null ? !strcmp(now, normal) : old->text && !strcmp(now, old->text);
     }
-    double x = json_is_null(old)      ? f->normal
-               : json_is_boolean(old) ? json_is_true(old)
-                                      : json_number_value(old);
+    double x = null ? f->normal : fv__jnode_bool(old) ? old->type == FV__J_TRUE : old->x;
     bool single = f->type == FV_FIELD_FLOAT && f->size == sizeof(float);
     return (single ? (double)(float)x : x) == get_number(obj, f);
 }
@@ -463,12 +461,13 @@ static bool stays_absent(const void *obj, const fv_field *table, const fv_field 
 fv_status fv_fields_write(const void *obj, const fv_field *table, fv_json *j, fv_err *e)
 {
     for (const fv_field *f = table; f->name; f++) {
-        const json_t *old = fv__json_at(j, f->name);
+        const fv__jnode *old = fv__json_at(j, f->name);
         if (old ? says_the_same(obj, f, old) : stays_absent(obj, table, f, j)) continue;
         const char *dot = strrchr(f->name, '.');
         char above[256] = "";
         if (dot) snprintf(above, sizeof above, "%.*s", (int)(dot - f->name), f->name);
-        if (json_object_set_new(fv__json_at(j, above), dot ? dot + 1 : f->name, value_of(obj, f)))
+        if (!fv__jnode_put(&j->tree, fv__json_at(j, above), dot ? dot + 1 : f->name,
+                           value_of(&j->tree, obj, f)))
             return fv_fail(e, FV_ENOMEM, "%s: %s: out of memory", j->name, f->name);
     }
     return FV_OK;

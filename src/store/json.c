@@ -1,62 +1,23 @@
-/* json.c - JSON documents.
- *
- * jansson keeps the tree.  Our scanner looks first: it bounds the depth before anything is built,
- * and its messages have the place.  Written by ourselves: jansson prints 1e-12 as
- * 9.9999999999999998e-13, and nobody wants that in a config.json. */
+/* json.c - configurations: JSON objects that are opened, looked into by path, changed and saved. */
 #include "json.h"
 
 #include <stdlib.h>
-
-#include "number.h"
-#include "scan.h"
 
 #define LARGEST (8u << 20)
 #define DEEPEST 32
 
 /* ---- in ---- */
 
-/* jansson refuses integers of more than 64 bits, and tokenizer_config.json says "no limit" by
- * 1000000000000000019884624838656.  Read as reals they keep their meaning: what needs a range
- * clamps or refuses them by it.  The text has been scanned, so that quotes and digits are where
- * they belong. */
-static json_t *load_long_integers(const fv_json *j, const char *text, size_t n, json_error_t *why)
-{
-    fv_buf b = {.env = j->env};
-    bool quoted = false;
-    for (size_t i = 0; i < n; i++) {
-        fv__buf_add(&b, &text[i], 1);
-        if (quoted && text[i] == '\\' && i + 1 < n)
-            fv__buf_add(&b, &text[++i], 1);
-        else if (text[i] == '"')
-            quoted = !quoted;
-        size_t digits = 0;
-        while (!quoted && i + digits < n && text[i + digits] >= '0' && text[i + digits] <= '9')
-            digits++;
-        if (!digits) continue;
-        fv__buf_add(&b, &text[i + 1], digits - 1);
-        i += digits - 1;
-        bool whole = i + 1 >= n || !strchr(".eE", text[i + 1]);
-        bool behind = b.len > digits && strchr(".eE+", b.data[b.len - digits - 1]);
-        if (digits > 18 && whole && !behind) fv__buf_str(&b, ".0");
-    }
-    json_t *root = b.failed ? NULL : json_loadb(b.data, b.len, JSON_REJECT_DUPLICATES, why);
-    fv__buf_free(&b);
-    return root;
-}
-
 static fv_status parse(fv_json *j, const char *text, size_t n, fv_err *e)
 {
     if (n > LARGEST)
         return fv_fail(e, FV_EFORMAT, "%s: %zu bytes are too many for a configuration", j->name, n);
-    fv_scan s = {.start = text, .at = text, .end = text + n, .path = j->name, .e = e};
-    if (!fv__scan_skip(&s, DEEPEST) || !fv__scan_end(&s)) return s.st;
-    json_error_t why;
-    j->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
-    if (!j->root && json_error_code(&why) == json_error_numeric_overflow)
-        j->root = load_long_integers(j, text, n, &why);
-    if (!j->root) return fv_fail(e, FV_EFORMAT, "%s: line %d: %s", j->name, why.line, why.text);
-    return json_is_object(j->root) ? FV_OK
-                                   : fv_fail(e, FV_EFORMAT, "%s: not a JSON object", j->name);
+    j->tree.pool.env = j->env;
+    fv_status st = fv__jtree_parse(&j->tree, text, n, j->name, DEEPEST, e);
+    if (st) return st;
+    return j->tree.root->type == FV__J_OBJECT
+               ? FV_OK
+               : fv_fail(e, FV_EFORMAT, "%s: not a JSON object", j->name);
 }
 
 static fv_status make(fv_json **out, const fv_env *env, const char *text, size_t n,
@@ -85,7 +46,7 @@ fv_status fv_json_open(fv_json **out, const fv_env *env, const char *path, fv_er
 {
     fv_file f;
     *out = NULL;
-    fv_status st = fv__file_open(&f, env, path, e);
+    fv_status st = fv__file_read(&f, env, path, 2 * LARGEST, e);
     if (st) return st;
     st = make(out, env, f.data, f.size, path, e);
     fv__file_close(&f);
@@ -95,16 +56,16 @@ fv_status fv_json_open(fv_json **out, const fv_env *env, const char *path, fv_er
 void fv_json_close(fv_json *j)
 {
     if (!j) return;
-    json_decref(j->root);
+    fv__jtree_free(&j->tree);
     if (j->name) fv__free(j->env, j->name, strlen(j->name) + 1);
     fv__free(j->env, j, sizeof *j);
 }
 
 /* ---- looking ---- */
 
-json_t *fv__json_at(const fv_json *j, const char *at)
+fv__jnode *fv__json_at(const fv_json *j, const char *at)
 {
-    json_t *v = j->root;
+    fv__jnode *v = j->tree.root;
     while (v && *at) {
         char part[256];
         size_t n = strcspn(at, ".");
@@ -112,145 +73,87 @@ json_t *fv__json_at(const fv_json *j, const char *at)
         memcpy(part, at, n);
         part[n] = 0;
         at += n + (at[n] == '.');
-        v = json_is_array(v) ? json_array_get(v, strtoul(part, NULL, 10))
-                             : json_object_get(v, part);
+        if (v->type == FV__J_ARRAY) {
+            unsigned long i = strtoul(part, NULL, 10);
+            v = i < (unsigned long)v->n ? v->kid[i] : NULL;
+        } else {
+            v = fv__jnode_get(v, part);
+        }
     }
     return v;
 }
 
 bool fv_json_has(const fv_json *j, const char *at)
 {
-    const json_t *v = fv__json_at(j, at);
-    return v && !json_is_null(v);
+    const fv__jnode *v = fv__json_at(j, at);
+    return v && v->type != FV__J_NULL;
 }
 
 const char *fv_json_text(const fv_json *j, const char *at)
 {
-    return json_string_value(fv__json_at(j, at));
+    const fv__jnode *v = fv__json_at(j, at);
+    return fv__jnode_is(v, FV__J_TEXT) ? v->text : NULL;
 }
 
 bool fv_json_number(const fv_json *j, const char *at, double *out)
 {
-    const json_t *v = fv__json_at(j, at);
-    if (!json_is_number(v)) return false;
-    *out = json_number_value(v);
+    const fv__jnode *v = fv__json_at(j, at);
+    if (!fv__jnode_number(v)) return false;
+    *out = v->x;
     return true;
 }
 
 bool fv_json_bool(const fv_json *j, const char *at, bool *out)
 {
-    const json_t *v = fv__json_at(j, at);
-    if (!json_is_boolean(v)) return false;
-    *out = json_is_true(v);
+    const fv__jnode *v = fv__json_at(j, at);
+    if (!fv__jnode_bool(v)) return false;
+    *out = v->type == FV__J_TRUE;
     return true;
 }
 
 int fv_json_count(const fv_json *j, const char *at)
 {
-    const json_t *v = fv__json_at(j, at);
-    return json_is_object(v)  ? (int)json_object_size(v)
-           : json_is_array(v) ? (int)json_array_size(v)
-                              : -1;
+    const fv__jnode *v = fv__json_at(j, at);
+    return fv__jnode_is(v, FV__J_OBJECT) || fv__jnode_is(v, FV__J_ARRAY) ? v->n : -1;
 }
 
 const char *fv_json_key(const fv_json *j, const char *at, int i)
 {
-    json_t *v = fv__json_at(j, at);
-    void *it = json_object_iter(v);
-    while (it && i-- > 0) it = json_object_iter_next(v, it);
-    return it ? json_object_iter_key(it) : NULL;
+    const fv__jnode *v = fv__json_at(j, at);
+    return fv__jnode_is(v, FV__J_OBJECT) && i >= 0 && i < v->n ? v->kid[i]->key : NULL;
 }
 
 /* ---- out ---- */
 
-static void print_text(fv_buf *b, const char *s)
+/* The value is parsed on its own, then a copy of it put into the document's pool. */
+static fv__jnode *copy(fv__jtree *t, const fv__jnode *v)
 {
-    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
-    fv__buf_str(b, "\"");
-    for (; *s; s++) {
-        const char *plain = strchr(from, *s);
-        if (plain)
-            fv__buf_fmt(b, "\\%c", to[plain - from]);
-        else if ((unsigned char)*s < 0x20)
-            fv__buf_fmt(b, "\\u%04x", (unsigned)*s);
-        else
-            fv__buf_add(b, s, 1);
-    }
-    fv__buf_str(b, "\"");
-}
-
-/* A real stays one: 1.0 is not 1. */
-static void print_real(fv_buf *b, double x)
-{
-    fv_digits d = fv__digits(x, false);
-    fv__buf_str(b, d.s);
-    if (!strpbrk(d.s, ".en")) fv__buf_str(b, ".0");
-}
-
-static void newline(fv_buf *b, int level)
-{
-    if (level < 0) return;
-    fv__buf_str(b, "\n");
-    for (int i = 0; i < level; i++) fv__buf_str(b, "  ");
-}
-
-static void print_members(fv_buf *b, const json_t *v, int level)
-{
-    const bool object = json_is_object(v);
-    const int inner = level < 0 ? level : level + 1;
-    const char *key;
-    json_t *item;
-    size_t i, n = object ? json_object_size(v) : json_array_size(v);
-    fv__buf_str(b, object ? "{" : "[");
-    if (object) {
-        i = 0;
-        json_object_foreach((json_t *)(uintptr_t)v, key, item)
-        {
-            newline(b, inner);
-            print_text(b, key);
-            fv__buf_str(b, ": ");
-            fv__json_print(b, item, inner);
-            if (++i < n) fv__buf_str(b, level < 0 ? ", " : ",");
-        }
-    } else {
-        json_array_foreach(v, i, item)
-        {
-            newline(b, inner);
-            fv__json_print(b, item, inner);
-            if (i + 1 < n) fv__buf_str(b, level < 0 ? ", " : ",");
-        }
-    }
-    if (n) newline(b, level);
-    fv__buf_str(b, object ? "}" : "]");
-}
-
-void fv__json_print(fv_buf *b, const json_t *v, int level)
-{
-    switch (json_typeof(v)) {
-    case JSON_STRING: print_text(b, json_string_value(v)); break;
-    case JSON_INTEGER: fv__buf_fmt(b, "%lld", (long long)json_integer_value(v)); break;
-    case JSON_REAL: print_real(b, json_real_value(v)); break;
-    case JSON_TRUE: fv__buf_str(b, "true"); break;
-    case JSON_FALSE: fv__buf_str(b, "false"); break;
-    case JSON_NULL: fv__buf_str(b, "null"); break;
-    default: print_members(b, v, level); break;
-    }
+    if (v->type == FV__J_TEXT) return fv__jnode_text(t, v->text, strlen(v->text));
+    fv__jnode *out = fv__jnode_new(t, v->type);
+    if (!out) return NULL;
+    out->i = v->i;
+    out->x = v->x;
+    for (int i = 0; i < v->n; i++)
+        if (!fv__jnode_put(t, out, v->kid[i]->key, copy(t, v->kid[i]))) return NULL;
+    return out;
 }
 
 fv_status fv_json_set(fv_json *j, const char *key, const char *value, fv_err *e)
 {
-    json_error_t why;
-    json_t *v = json_loads(value, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
-    if (!v) return fv_fail(e, FV_EARG, "%s: %s: %s", j->name, key, why.text);
-    return json_object_set_new(j->root, key, v)
-               ? fv_fail(e, FV_ENOMEM, "%s: %s: out of memory", j->name, key)
-               : FV_OK;
+    fv__jtree t = {.pool = {.env = j->env}};
+    fv_err why = {0};
+    fv_status st = fv__jtree_parse(&t, value, strlen(value), key, DEEPEST, &why);
+    if (st == FV_EFORMAT) st = fv_fail(e, FV_EARG, "%s: %s", j->name, why.text);
+    if (!st && !fv__jnode_put(&j->tree, j->tree.root, key, copy(&j->tree, t.root))) st = FV_ENOMEM;
+    if (st == FV_ENOMEM) fv_fail(e, st, "%s: %s: out of memory", j->name, key);
+    fv__jtree_free(&t);
+    return st;
 }
 
 fv_status fv_json_save(const fv_json *j, const char *path, fv_err *e)
 {
     fv_buf b = {.env = j->env};
-    fv__json_print(&b, j->root, 0);
+    fv__jnode_print(&b, j->tree.root, 0);
     fv__buf_str(&b, "\n");
     fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
                             : fv__file_write(j->env, path, b.data, b.len, e);

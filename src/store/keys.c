@@ -19,7 +19,7 @@ const fv_key_rule fv_keys_common[] = {
     {"cross_attention_hidden_size", "0"},
     /* rotary embeddings of several axes (Qwen2-VL) */
     {"use_mrope", "false"},
-    /* other names of a family's own keys (transformers' attribute_map), which would override them */
+    /* other names of a family's own keys (transformers' attribute_map), which override them */
     {"head_dim", "=d_kv"},
     {"hidden_size", "=d_model"},
     {"hidden_size", "=dim"},

@@ -47,8 +47,8 @@ bool fv__ckpt_name_ok(const char *name)
 
 /* ---- verifying ---- */
 
-/* A file that is missing makes the checkpoint a broken one, FV_EFORMAT; one that is there and cannot
- * be opened says nothing about it, FV_EIO. */
+/* A file that is missing makes the checkpoint a broken one, FV_EFORMAT; one that is there and
+ * cannot be opened says nothing about it, FV_EIO. */
 static fv_status must_be_there(const fv_env *env, const char *path, fv_err *e)
 {
     fv_path_kind kind;

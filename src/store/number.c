@@ -176,9 +176,6 @@ static void load_integers(int64_t *x, const void *p, fv_kind k, int64_t n)
     case FV_K_I8:
         for (int64_t i = 0; i < n; i++) x[i] = (int8_t)b[i];
         break;
-    case FV_K_BOOL:
-        for (int64_t i = 0; i < n; i++) x[i] = b[i] != 0;
-        break;
     default:
         for (int64_t i = 0; i < n; i++) x[i] = b[i];
         break;
@@ -269,7 +266,7 @@ static int64_t integers(void *dst, fv_dtype to, const void *src, fv_kind k, int6
     float x[BLOCK];
     load_integers(v, src, k, n);
     for (int64_t i = 0; i < n; i++) {
-        bool fits = k != FV_K_U64 || v[i] >= 0;
+        bool fits = k == FV_K_BOOL ? v[i] <= 1 : k != FV_K_U64 || v[i] >= 0;
         if (to == FV_I32)
             fits = fits && v[i] >= INT32_MIN && v[i] <= INT32_MAX,
             ((int32_t *)dst)[i] = (int32_t)v[i];

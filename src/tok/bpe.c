@@ -252,7 +252,7 @@ static bool encode(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
         if (id >= 0) return fv__emit(w, id, a, b);
     }
     if (w->cache && n <= FV__CACHE_WORD) {
-        hash = fv__hash(s, n);
+        hash = fv__hash(m->vocab.seed, s, n);
         slot = w->cache + hash % FV__CACHE_SLOTS;
         if (slot->hash == hash && slot->len == n && !memcmp(slot->word, s, n))
             return emit_all(w, slot->sym, slot->n, a);

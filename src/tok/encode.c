@@ -2,7 +2,10 @@
 #include "work.h"
 
 #define MAX_TEXT (UINT32_MAX / 8) /* so that no stage's growth overflows 32-bit offsets */
-#define CACHE_FROM 2048           /* bytes of text from which a cache pays */
+/* Normal forms grow text to at most 18 times its bytes; a file can ask for any number of
+ * replacements by something longer, which multiply. */
+#define MOST_GROWTH 64
+#define CACHE_FROM 2048 /* bytes of text from which a cache pays */
 
 /* ---- stages ---- */
 
@@ -116,6 +119,7 @@ bool fv__encode_text(const fv_tok *t, fv__work *w, const char *s, size_t n, fv__
                 n, (unsigned)MAX_TEXT);
         return false;
     }
+    w->most_text = n * MOST_GROWTH + (1 << 20);
     prepare_cache(t, w, n);
     return sanitise(w, s ? s : "", n) && cut_added(t, w, &w->clean, false, normalise);
 }

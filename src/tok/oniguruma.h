@@ -4,8 +4,8 @@
 
 #include "base/base.h"
 
-/* Puts the translation into *out, whose env is set.  What has no equal is refused: *refused says what
- * it is (else NULL) and *at where.  is_script: whether PCRE2 knows \p{sc:NAME}. */
+/* Puts the translation into *out, whose env is set.  What has no equal is refused: *refused says
+ * what it is (else NULL) and *at where.  is_script: whether PCRE2 knows \p{sc:NAME}. */
 void fv__oniguruma(fv_buf *out, const char *s, size_t n,
                    bool (*is_script)(const char *name, size_t n), const char **refused, size_t *at);
 

@@ -15,6 +15,10 @@ static bool reserve(fv__text *t, size_t n)
 {
     size_t want = t->n + n;
     if (t->failed) return false;
+    if (t->most && want > t->most) {
+        t->failed = true;
+        return false;
+    }
     if (want <= t->cap_s && (!t->track || want * sizeof *t->from <= t->cap_from)) return true;
     bool ok = want < UINT32_MAX;
     if (ok) {
@@ -33,7 +37,7 @@ void fv__text_start(fv__text *t, const fv_env *env, bool track, size_t capacity)
     if (t->identity) *t = (fv__text){0};
     t->env = env;
     t->track = track;
-    t->n = 0;
+    t->n = t->most = 0;
     t->failed = false;
     reserve(t, capacity + 4);
 }

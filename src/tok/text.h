@@ -2,7 +2,7 @@
 #ifndef FV_TOK_TEXT_H
 #define FV_TOK_TEXT_H
 
-#include "pool.h"
+#include "base/pool.h"
 
 /* Valid UTF-8.  from/to give, for each byte, the part of the original text it stands for; they are
  * NULL where the text is the original (identity), or where nobody will ask (track is false). */
@@ -12,11 +12,12 @@ typedef struct fv__text {
     uint32_t *from, *to;
     size_t n;
     size_t cap_s, cap_from, cap_to; /* bytes */
+    size_t most;                    /* bytes it may have; 0: no limit */
     bool track, identity, failed;
 } fv__text;
 
 void fv__text_free(fv__text *t);
-/* Empties t and makes room for `capacity` bytes. */
+/* Empties t, reserves `capacity` bytes and takes its limit away. */
 void fv__text_start(fv__text *t, const fv_env *env, bool track, size_t capacity);
 /* Makes t a view of the original; it must not be added to. */
 void fv__text_view(fv__text *t, const char *s, size_t n, bool track);

@@ -42,11 +42,25 @@ static bool finish_model(fv_tok *t)
     }
 }
 
+static fv_status check_vocab(const fv_tok *t, const char *file, fv_err *e)
+{
+    fv__model_kind kind = t->model.kind;
+    bool searched = kind == FV__MODEL_UNIGRAM || kind == FV__MODEL_WORDPIECE;
+    if (!t->model.vocab.n && !t->added.n && !t->pieces)
+        return fv_fail(e, FV_EFORMAT, "%s: the vocabulary is empty", file);
+    if (searched && t->model.vocab.longest > FV__LONGEST_TOKEN)
+        return fv_fail(e, FV_EFORMAT, "%s: a token of %zu bytes; such a model takes at most %d",
+                       file, t->model.vocab.longest, FV__LONGEST_TOKEN);
+    return FV_OK;
+}
+
 fv_status fv__tok_finish(fv_tok *t, const char *file, fv_err *e)
 {
     fv__split *last = t->n_split ? t->split + t->n_split - 1 : NULL;
     if (last && last->kind == FV__BYTE_LEVEL && t->model.kind == FV__MODEL_BPE)
         last->in_model = t->model.takes_bytes = true;
+    fv_status st = check_vocab(t, file, e);
+    if (st != FV_OK) return st;
     bool ok = finish_model(t);
     if (ok && t->post.kind == FV__POST_NONE && !t->post.single)
         ok = fv__post_layout(t, "A0", "A0B1");

@@ -11,7 +11,7 @@
 #define FV_TOK_H
 
 #include "fovea/tok.h"
-#include "pool.h"
+#include "base/pool.h"
 #include "text.h"
 #include "vocab.h"
 
@@ -356,5 +356,10 @@ fv__str fv__token_str(const fv_tok *t, int32_t id);
 /* "model" may be missing where t has one already. */
 fv_status fv__json_load(fv_tok *t, const char *data, size_t n, const char *file, fv_err *e);
 fv_status fv__spm_load(fv_tok *t, const char *data, size_t n, const char *file, fv_err *e);
+
+/* Bytes of a token of a Unigram, WordPiece or SentencePiece model.  From every position of a text
+ * these look for tokens up to their longest, so its length times the text's is what encoding may
+ * cost; published ones end below 200. */
+#define FV__LONGEST_TOKEN 1024
 
 #endif

@@ -1,6 +1,8 @@
 /* vocab.c - text to id by open addressing, id to text by index. */
 #include "vocab.h"
 
+#include <sys/random.h>
+
 /* Up to seven bytes as a number; overlapping loads instead of a loop. */
 static uint64_t tail(const char *s, size_t n)
 {
@@ -15,11 +17,22 @@ static uint64_t tail(const char *s, size_t n)
              : 0;
 }
 
-/* Multiply and fold, eight bytes at a time; good enough to be used modulo a power of two. */
-uint32_t fv__hash(const char *s, size_t n)
+/* A file can be made so that all its tokens fall into one slot of a known hash, and opening it
+ * takes minutes; it cannot know the seed. */
+uint64_t fv__hash_seed(void)
 {
-    const uint64_t k = 0x9E3779B97F4A7C15ull;
-    uint64_t h = n * k, w;
+    uint64_t seed = 0;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
+        seed = (uint64_t)(uintptr_t)&seed * 0x9E3779B97F4A7C15ull; /* where the stack lies */
+    return seed;
+}
+
+/* Multiply and fold, eight bytes at a time; good enough to be used modulo a power of two.  The seed
+ * is in the multiplier too: a start alone would not keep differences of texts from cancelling. */
+uint32_t fv__hash(uint64_t seed, const char *s, size_t n)
+{
+    const uint64_t k = (0x9E3779B97F4A7C15ull ^ seed) | 1;
+    uint64_t h = n * k + seed, w;
     for (; n >= 8; s += 8, n -= 8) {
         memcpy(&w, s, 8);
         h = (h ^ w) * k;
@@ -36,7 +49,7 @@ bool fv__vocab_init(fv__vocab *v, fv__pool *p, int64_t tokens, int64_t ids, size
     if (tokens < 0 || ids < 0 || tokens > INT32_MAX / 2 || ids > INT32_MAX / 2) return false;
     uint32_t slots = 16;
     while (slots < tokens + tokens / 3) slots *= 2;
-    *v = (fv__vocab){.cap = (int32_t)ids, .mask = slots - 1};
+    *v = (fv__vocab){.cap = (int32_t)ids, .mask = slots - 1, .seed = fv__hash_seed()};
     v->capacity = bytes + (size_t)tokens;
     if (v->capacity > UINT32_MAX) return false;
     v->text = fv__pool_alloc(p, v->capacity);
@@ -59,7 +72,7 @@ static struct fv__slot *find(const fv__vocab *v, const char *s, size_t n, uint32
 
 fv__vocab_add fv__vocab_put(fv__vocab *v, const char *s, size_t n, int32_t id)
 {
-    uint32_t hash = fv__hash(s, n);
+    uint32_t hash = fv__hash(v->seed, s, n);
     if (id < 0 || id >= v->cap || v->capacity - v->used < n + 1 || (uint32_t)v->n == v->mask)
         return FV__NO_SPACE;
     struct fv__slot *slot = find(v, s, n, hash);
@@ -77,7 +90,7 @@ fv__vocab_add fv__vocab_put(fv__vocab *v, const char *s, size_t n, int32_t id)
 
 int32_t fv__vocab_id(const fv__vocab *v, const char *s, size_t n)
 {
-    return v->slots && n <= v->longest ? find(v, s, n, fv__hash(s, n))->id : -1;
+    return v->slots && n <= v->longest ? find(v, s, n, fv__hash(v->seed, s, n))->id : -1;
 }
 
 bool fv__vocab_has(const fv__vocab *v, int32_t id)

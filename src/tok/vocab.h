@@ -2,7 +2,7 @@
 #ifndef FV_TOK_VOCAB_H
 #define FV_TOK_VOCAB_H
 
-#include "pool.h"
+#include "base/pool.h"
 
 /* ---- vocabulary: ids may have holes ---- */
 
@@ -22,6 +22,7 @@ typedef struct fv__vocab {
         uint32_t hash;
         int32_t id; /* -1: free */
     } * slots;
+    uint64_t seed; /* of its hash */
 } fv__vocab;
 
 typedef enum fv__vocab_add { FV__ADDED, FV__SAME_TEXT, FV__SAME_ID, FV__NO_SPACE } fv__vocab_add;
@@ -33,7 +34,8 @@ int32_t fv__vocab_id(const fv__vocab *v, const char *s, size_t n); /* or -1 */
 bool fv__vocab_has(const fv__vocab *v, int32_t id);
 fv__str fv__vocab_str(const fv__vocab *v, int32_t id); /* s is NULL where there is none */
 
-uint32_t fv__hash(const char *s, size_t n);
+uint64_t fv__hash_seed(void); /* random */
+uint32_t fv__hash(uint64_t seed, const char *s, size_t n);
 
 /* ---- trie ----
  *

@@ -1,4 +1,4 @@
-/* work.c - what every stage of encoding needs: memory that grows, pieces and tokens that are added. */
+/* work.c - what every stage of encoding needs: buffers that grow, pieces and tokens to add. */
 #include "work.h"
 
 bool fv__no_memory(fv__work *w)

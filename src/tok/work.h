@@ -40,7 +40,8 @@ struct fv__work {
 
     bool want; /* offsets are wanted */
     bool track;
-    fv_err err; /* why a stage failed */
+    size_t most_text; /* bytes that normalising may make of the text */
+    fv_err err;       /* why a stage failed */
 
     fv__text clean;       /* the input, valid UTF-8 */
     fv__text norm[2];     /* normalised, by turns */

@@ -3,8 +3,9 @@
  *
  * From the root of the repository:
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc \
- *       -Itests -o fuzz_array tests/fuzz/fuzz_array.c tests/helper/memfs.c src/base/[a-z]*.c \
- *       src/store/{scan,number,array,csv,npy,safetensors/{plan,open,index}}.c -lm
+ *       -Itests -o fuzz_array tests/fuzz/fuzz_array.c tests/helper/memfs.c \
+ *       src/base/[a-z]*.c src/base/json/[a-z]*.c \
+ *       src/store/{number,shape,path,array,csv,npy,safetensors/{plan,shard,open,index}}.c -lm
  *   ./fuzz_array -max_len=1024 corpus tests/golden/store */
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,10 @@
  *
  * From the root of the repository:
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc \
- *       -Itests -o fuzz_config tests/fuzz/fuzz_config.c tests/helper/memfs.c src/base/[a-z]*.c \
- *       src/store/{scan,number,array,csv,npy,json,fields,keys,safetensors/{plan,open,index}}.c \
+ *       -Itests -o fuzz_config tests/fuzz/fuzz_config.c tests/helper/memfs.c \
+ *       src/base/[a-z]*.c src/base/json/[a-z]*.c \
+ *       src/store/{number,shape,path,array,csv,npy,json,fields,keys}.c \
+ *       src/store/safetensors/{plan,shard,open,index}.c \
  *       -ljansson -lm
  *   ./fuzz_config -max_len=1024 corpus tests/golden/store/sharded */
 #include <stdlib.h>

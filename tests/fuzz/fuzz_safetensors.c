@@ -2,8 +2,8 @@
  *
  * From the root of the repository:
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc \
- *       -o fuzz_safetensors tests/fuzz/fuzz_safetensors.c src/base/[a-z]*.c \
- *       src/store/{scan,number,array,csv,npy,safetensors/{plan,open,index}}.c -lm
+ *       -o fuzz_safetensors tests/fuzz/fuzz_safetensors.c src/base/*.c src/base/json/*.c \
+ *       src/store/{number,shape,path,array,csv,npy,safetensors/{plan,shard,open,index}}.c -lm
  *   ./fuzz_safetensors -max_len=4096 corpus tests/golden/store
  *
  * Beyond memory errors it looks for a plan that takes more than twice the file, and for tensors

@@ -2,7 +2,8 @@
  *
  * From the root of the repository:
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu17 -D_GNU_SOURCE -Iinclude -Isrc \
- *       -o fuzz_tok tests/fuzz/fuzz_tok.c src/base/[a-z]*.c $(find src/tok -name '*.c') \
+ *       -o fuzz_tok tests/fuzz/fuzz_tok.c src/base/[a-z]*.c \
+ *       src/base/json/[a-z]*.c $(find src/tok -name '*.c') \
  *       -lutf8proc -lpcre2-8 -lz -lm
  *   ./fuzz_tok -max_len=20000 corpus tests/golden/tok/spm
  * A corpus of tokenizers, one a file:

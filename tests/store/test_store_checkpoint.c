@@ -85,7 +85,7 @@ static void broken_ones_are_named_and_skipped(void **state)
         {"run/ck/step-2/model.safetensors", "weights of step 3",
          "its content is not what its manifest says"},
         {"run/ck/step-2/model.safetensors", "weights", "7 bytes, its manifest says 17"},
-        {"run/ck/step-2/MANIFEST.json", "{", "MANIFEST.json: byte 1"},
+        {"run/ck/step-2/MANIFEST.json", "{", "MANIFEST.json: line 1, column 2"},
         {"run/ck/step-2/MANIFEST.json", "{\"format\": \"other\"}", "unknown format"},
         {"run/ck/step-2/MANIFEST.json",
          "{\"format\": \"fovea checkpoint 1\", \"step\": 3, \"files\": []}", "malformed"},

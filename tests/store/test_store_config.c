@@ -104,10 +104,12 @@ static void every_problem_is_named(void **state)
          "config.json: scaling: {\"type\": \"yarn\"} is not implemented"},
         {"{\"tied\": 1, \"n_layer\": 0}", "config.json: tied: expected true or false, found 1; "
                                           "n_layer: expected an integer from 1 to 96, found 0"},
-        {"{\"n_layer\": 1, \"n_layer\": 2}", "config.json: line 1: duplicate object key"},
+        {"{\"n_layer\": 1, \"n_layer\": 2}",
+         "config.json: line 1, column 1: the key \"n_layer\" is there twice"},
         {"[]", "config.json: not a JSON object"},
-        {"{\"a\": }", "config.json: byte 6: a malformed number"},
-        {"{\"a\": 1e999}", "config.json: line 1: real number overflow"},
+        {"{\"a\": }", "config.json: line 1, column 7: a value was expected"},
+        {"{\n  \"a\": \"\\u0000\"}", "config.json: line 2, column 8: a string with \\u0000"},
+        {"{\"a\": 1e999}", "config.json: line 1, column 7: a number too large"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         net n;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <zlib.h>
 
 #include "helper/files.h"
 #include "helper/tok.h"
@@ -110,12 +111,150 @@ static void patterns_cut_as_oniguruma_does(void **state)
     assert_int_equal(pieces(SPLIT("[\\\\w']+"), "x\xC2\xB2"), 2);
 }
 
+/* ---- SentencePiece models in a directory ---- */
+
+static void put_model(const char *name)
+{
+    size_t n;
+    char *model = slurp(FOVEA_TESTS "/golden/tok/spm/unigram.model", &n);
+    scratch_put(name, model, n);
+    free(model);
+}
+
+/* The last id of a text and the first, with the tokens that the class adds. */
+static void ends(int32_t *first, int32_t *last)
+{
+    fv_tok *t;
+    fv_err e = {0};
+    if (fv_tok_open(&t, NULL, scratch("."), &e)) fail_msg("%s", e.text);
+    fv_encoding *enc = tok_encode(t, "a b", 3, (fv_tok_opts){.specials = true});
+    *first = enc->ids[0] == fv_tok_id(t, "<s>");
+    *last = enc->ids[enc->n - 1] == fv_tok_id(t, "</s>");
+    fv_encoding_free(enc);
+    fv_tok_close(t);
+}
+
+/* Without tokenizer_class transformers goes by the model's type. */
+static void the_model_type_names_the_class(void **state)
+{
+    (void)state;
+    int32_t first, last;
+    put_model("spiece.model");
+    ends(&first, &last);
+    assert_true(!first && !last);
+    scratch_text("config.json", "{\"model_type\": \"t5\"}");
+    ends(&first, &last);
+    assert_true(!first && last);
+    scratch_text("config.json", "{\"model_type\": \"llama\"}");
+    ends(&first, &last);
+    assert_true(first && !last);
+    scratch_text("config.json",
+                 "{\"model_type\": \"llama\", \"tokenizer_class\": \"T5TokenizerFast\"}");
+    ends(&first, &last);
+    assert_true(!first && last);
+    scratch_drop("config.json");
+    scratch_drop("spiece.model");
+}
+
+/* ---- files that are made to hurt ---- */
+
+static fv_status opened(const char *file, size_t n, fv_err *e)
+{
+    fv_tok *t;
+    fv_status st = fv_tok_read(&t, NULL, file, n, "hostile", e);
+    if (!st) fv_tok_close(t);
+    return st;
+}
+
+/* Twenty replacements, each by ten times as much: 2 KB of tokenizer, one letter of text. */
+static void replacements_are_bounded(void **state)
+{
+    (void)state;
+    fv_tok *t;
+    fv_encoding *enc;
+    fv_err e = {0};
+    fv_buf b = {0};
+    fv__buf_str(&b, "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"<unk>\":0},\"unk_token\":"
+                    "\"<unk>\"},\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
+    for (int i = 0; i < 20; i++)
+        fv__buf_fmt(&b,
+                    "%s{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":"
+                    "\"aaaaaaaaaa\"}",
+                    i ? "," : "");
+    fv__buf_str(&b, "]}}");
+    if (fv_tok_read(&t, NULL, b.data, b.len, "hostile", &e)) fail_msg("%s", e.text);
+    assert_int_equal(fv_encoding_new(&enc, t, &e), FV_OK);
+    assert_int_equal(fv_tok_encode(enc, "a", 1, (fv_tok_opts){0}, &e), FV_EFORMAT);
+    assert_non_null(strstr(e.text, "normaliser makes more than"));
+    fv_encoding_free(enc);
+    fv_tok_close(t);
+    fv__buf_free(&b);
+}
+
+static void long_tokens_and_no_tokens_are_refused(void **state)
+{
+    (void)state;
+    static const char *const kinds[][2] = {
+        {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"", "\",-1]]}}"},
+        {"{\"model\":{\"type\":\"WordPiece\",\"continuing_subword_prefix\":\"##\",\"unk_token\":"
+         "\"[UNK]\",\"vocab\":{\"",
+         "\":0}}}"}};
+    fv_err e = {0};
+    for (int i = 0; i < 2; i++) {
+        fv_buf b = {0};
+        fv__buf_str(&b, kinds[i][0]);
+        for (int k = 0; k < 5000; k++) fv__buf_str(&b, "a");
+        fv__buf_str(&b, kinds[i][1]);
+        assert_int_equal(opened(b.data, b.len, &e), FV_EFORMAT);
+        assert_non_null(strstr(e.text, "a token of 5000 bytes"));
+        fv__buf_free(&b);
+    }
+    static const char empty[] =
+        "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{},\"unk_token\":\"<unk>\"}}";
+    assert_int_equal(opened(empty, sizeof empty - 1, &e), FV_EFORMAT);
+    assert_non_null(strstr(e.text, "empty"));
+}
+
+/* 16 MiB of zeros in 16 KiB. */
+static void gzip_bombs_are_refused(void **state)
+{
+    (void)state;
+    fv_tok *t;
+    fv_err e = {0};
+    size_t n = 16 << 20;
+    char *zeros = calloc(1, n);
+    gzFile f = gzopen(scratch("tokenizer.json.gz"), "wb9");
+    assert_non_null(f);
+    assert_int_equal(gzwrite(f, zeros, (unsigned)n), (int)n);
+    gzclose(f);
+    free(zeros);
+    assert_int_equal(fv_tok_open(&t, NULL, scratch("tokenizer.json.gz"), &e), FV_EFORMAT);
+    assert_non_null(strstr(e.text, "unpack to more than"));
+}
+
+static void numbers_at_the_edge_are_survived(void **state)
+{
+    (void)state;
+    fv_err e = {0};
+    static const char least[] = "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":"
+                                "-9223372036854775808},\"unk_token\":\"a\"}}";
+    assert_int_equal(opened(least, sizeof least - 1, &e), FV_EFORMAT);
+    fv__json j = {.s = "-9223372036854775808", .n = 20, .file = "x"};
+    int64_t x;
+    assert_true(fv__json_whole(&x, (fv__jval){.j = &j}) && x == INT64_MIN);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_round_as_serde_json_does),
         cmocka_unit_test(patterns_mean_what_oniguruma_reads),
         cmocka_unit_test(patterns_cut_as_oniguruma_does),
+        cmocka_unit_test(the_model_type_names_the_class),
+        cmocka_unit_test(replacements_are_bounded),
+        cmocka_unit_test(long_tokens_and_no_tokens_are_refused),
+        cmocka_unit_test(gzip_bombs_are_refused),
+        cmocka_unit_test(numbers_at_the_edge_are_survived),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

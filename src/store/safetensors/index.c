@@ -5,7 +5,7 @@
  * shard must be in the map, once. */
 #include <stdio.h>
 
-#include "store/scan.h"
+#include "base/json/reader.h"
 #include "store/store.h"
 
 #define MAX_SHARDS 1024
@@ -13,34 +13,37 @@
 #define LARGEST (64u << 20) /* bytes of an index */
 
 typedef struct shard_map {
-    fv_scan scan;
+    fv__json index;
+    fv__jval map; /* the weight_map */
+    fv_err *e;
+    fv_status st; /* the first failure */
     const fv_env *env;
-    const char *map; /* where the weight_map begins */
-    fv_raw *name;    /* of shards, without escapes, in order of names */
+    fv__str *name; /* of shards, without escapes, in order of names */
     size_t name_bytes;
     int shards;
     fv_st_shard *x;
     uint8_t **seen; /* for each shard one byte per tensor */
 } shard_map;
 
-static bool fail(shard_map *m, fv_status code, const char *what, fv_raw name)
+static int shown(fv__str s) { return (int)(s.n < 120 ? s.n : 120); }
+
+static bool fail(shard_map *m, fv_status code, const char *what, fv__str name)
 {
-    if (!m->scan.st)
-        m->scan.st = fv_fail(m->scan.e, code, "%s: \"%.*s\": %s", m->scan.path, FV_RAW_SHOWN(name),
-                             what);
+    if (!m->st)
+        m->st = fv_fail(m->e, code, "%s: \"%.*s\": %s", m->index.file, shown(name), name.s, what);
     return false;
 }
 
 /* ---- which shards ---- */
 
-static int compare(fv_raw a, fv_raw b)
+static int compare(fv__str a, fv__str b)
 {
     int order = memcmp(a.s, b.s, a.n < b.n ? a.n : b.n);
     return order ? order : (a.n > b.n) - (a.n < b.n);
 }
 
 /* Place of the name among the shards, or where it belongs: negative, one's complement. */
-static int shard_of(const shard_map *m, fv_raw name)
+static int shard_of(const shard_map *m, fv__str name)
 {
     int from = 0, to = m->shards;
     while (from < to) {
@@ -55,18 +58,18 @@ static int shard_of(const shard_map *m, fv_raw name)
 }
 
 /* A plain file name: an index must not reach outside of its directory. */
-static bool check_name(shard_map *m, fv_raw r)
+static bool check_name(shard_map *m, fv__str r)
 {
     static const char end[] = ".safetensors";
     size_t n = sizeof end - 1;
     if (r.n <= n || r.n > 255 || memcmp(r.s + r.n - n, end, n))
         return fail(m, FV_EFORMAT, "a shard must be a .safetensors file", r);
-    if (r.escaped || memchr(r.s, '/', r.n) || r.s[0] == '.')
+    if (memchr(r.s, '\\', r.n) || memchr(r.s, '/', r.n) || r.s[0] == '.')
         return fail(m, FV_EFORMAT, "a shard must be a file beside the index", r);
     return true;
 }
 
-static bool note_shard(shard_map *m, fv_raw tensor, fv_raw shard)
+static bool note_shard(shard_map *m, fv__str tensor, fv__str shard)
 {
     (void)tensor;
     if (!check_name(m, shard)) return false;
@@ -86,11 +89,11 @@ static bool note_shard(shard_map *m, fv_raw tensor, fv_raw shard)
 
 /* ---- which tensors ---- */
 
-static bool mark_tensor(shard_map *m, fv_raw tensor, fv_raw shard)
+static bool mark_tensor(shard_map *m, fv__str tensor, fv__str shard)
 {
     char name[LONGEST];
     if (tensor.n >= LONGEST) return fail(m, FV_EFORMAT, "a name too long", tensor);
-    fv__raw_decode(name, tensor);
+    name[fv__json_unescape(name, tensor.s, tensor.n)] = 0;
     int at = shard_of(m, shard);
     const fv_st_plan *p = &m->x[at].plan;
     const fv_st_entry *t = fv__st_plan_find(p, name);
@@ -100,40 +103,44 @@ static bool mark_tensor(shard_map *m, fv_raw tensor, fv_raw shard)
     return true;
 }
 
-static bool walk_map(shard_map *m, bool (*each)(shard_map *m, fv_raw tensor, fv_raw shard))
+static bool bad_at(shard_map *m, size_t at, const char *what)
 {
-    fv_scan *s = &m->scan;
-    fv_raw tensor, shard;
-    s->at = m->map;
-    if (!fv__scan_accept(s, '{')) return false;
-    for (bool first = true; fv__scan_more(s, '}', first); first = false)
-        if (!fv__scan_string(s, &tensor) || !fv__scan_accept(s, ':') ||
-            !fv__scan_string(s, &shard) || !each(m, tensor, shard))
-            return false;
-    return !s->st;
+    if (!m->st) m->st = fv__json_bad_at((fv__jval){.j = &m->index, .at = at}, m->e, "%s", what);
+    return false;
+}
+
+static bool walk_map(shard_map *m, bool (*each)(shard_map *m, fv__str tensor, fv__str shard))
+{
+    for (fv__jiter it = fv__json_iter(m->map); fv__json_next(&it);) {
+        fv__jval v = {.j = &m->index, .at = it.value};
+        fv__str tensor = {m->index.s + it.key, it.key_end - it.key};
+        if (fv__json_kind(v) != '"') return bad_at(m, it.value, "the name of a shard was expected");
+        if (!each(m, tensor, fv__json_raw(v))) return false;
+    }
+    return true;
 }
 
 static bool find_map(shard_map *m)
 {
-    fv_scan *s = &m->scan;
-    fv_raw key;
-    if (!fv__scan_accept(s, '{')) return false;
-    for (bool first = true; fv__scan_more(s, '}', first); first = false) {
-        if (!fv__scan_string(s, &key) || !fv__scan_accept(s, ':')) return false;
-        bool map = fv__raw_is(key, "weight_map");
-        if (map && m->map) return fv__scan_fail(s, "weight_map stands twice");
-        if (map) m->map = s->at;
-        if (!fv__scan_skip(s, 16)) return false;
+    fv__jval root;
+    m->st = fv__json_open(&root, &m->index, m->e);
+    if (m->st) return false;
+    if (fv__json_kind(root) != '{') return bad_at(m, root.at, "an object was expected");
+    for (fv__jiter it = fv__json_iter(root); fv__json_next(&it);) {
+        fv__str key = {m->index.s + it.key, it.key_end - it.key};
+        if (!fv__str_is(key, "weight_map")) continue;
+        if (m->map.j) return bad_at(m, it.key, "weight_map stands twice");
+        m->map = (fv__jval){.j = &m->index, .at = it.value};
     }
-    if (!fv__scan_end(s)) return false;
-    return m->map || fv__scan_fail(s, "no weight_map in it");
+    if (!m->map.j) return bad_at(m, root.at, "no weight_map in it");
+    return fv__json_kind(m->map) == '{' || bad_at(m, m->map.at, "an object was expected");
 }
 
 /* ---- all together ---- */
 
 static fv_status no_memory(shard_map *m)
 {
-    return m->scan.st = fv_fail(m->scan.e, FV_ENOMEM, "%s: out of memory", m->scan.path);
+    return m->st = fv_fail(m->e, FV_ENOMEM, "%s: out of memory", m->index.file);
 }
 
 static fv_status open_shards(shard_map *m, const char *path)
@@ -141,15 +148,15 @@ static fv_status open_shards(shard_map *m, const char *path)
     char file[FV_PATH];
     const char *slash = strrchr(path, '/');
     size_t n = slash ? (size_t)(slash - path) + 1 : 0;
-    if (n >= sizeof file - 256) return fv_fail(m->scan.e, FV_EIO, "%.200s...: path too long", path);
+    if (n >= sizeof file - 256) return fv_fail(m->e, FV_EIO, "%.200s...: path too long", path);
     memcpy(file, path, n);
     for (int i = 0; i < m->shards; i++) {
         fv_status st = FV_OK;
         memcpy(file + n, m->name[i].s, m->name[i].n);
         file[n + m->name[i].n] = 0;
         if (!fv__file_exists(m->env, file))
-            st = fv_fail(m->scan.e, FV_EIO, "%s: its shard %s is missing", path, file + n);
-        if (!st) st = fv__st_shard_open(&m->x[i], m->env, file, m->scan.e);
+            st = fv_fail(m->e, FV_EIO, "%s: its shard %s is missing", path, file + n);
+        if (!st) st = fv__st_shard_open(&m->x[i], m->env, file, m->e);
         if (st) return st;
         for (uint32_t k = 0; k < m->x[i].plan.count; k++) m->x[i].plan.entry[k].shard = (uint16_t)i;
     }
@@ -163,22 +170,23 @@ static fv_status check_shards(shard_map *m)
         m->seen[i] = fv__alloc(m->env, n);
         if (n && !m->seen[i]) return no_memory(m);
     }
-    if (!walk_map(m, mark_tensor)) return m->scan.st;
+    if (!walk_map(m, mark_tensor)) return m->st;
     for (int i = 0; i < m->shards; i++) {
         const fv_st_plan *p = &m->x[i].plan;
         for (uint32_t k = 0; k < p->count; k++)
             if (!m->seen[i][k])
-                return fv_fail(m->scan.e, FV_EFORMAT,
+                return fv_fail(m->e, FV_EFORMAT,
                                "%s: %.*s holds \"%.100s\", which the index does not place there",
-                               m->scan.path, FV_RAW_SHOWN(m->name[i]), p->text + p->entry[k].name);
+                               m->index.file, shown(m->name[i]), m->name[i].s,
+                               p->text + p->entry[k].name);
     }
     return FV_OK;
 }
 
 static fv_status read_index(shard_map *m, fv_st_shard **x, int *n, const char *path)
 {
-    if (!find_map(m) || !walk_map(m, note_shard)) return m->scan.st;
-    if (!m->shards) return fv_fail(m->scan.e, FV_EFORMAT, "%s: its weight_map is empty", path);
+    if (!find_map(m) || !walk_map(m, note_shard)) return m->st;
+    if (!m->shards) return fv_fail(m->e, FV_EFORMAT, "%s: its weight_map is empty", path);
     m->seen = fv__alloc(m->env, (size_t)m->shards * sizeof *m->seen);
     *x = m->x = fv__alloc(m->env, (size_t)m->shards * sizeof *m->x);
     *n = m->x ? m->shards : 0;
@@ -191,11 +199,9 @@ static fv_status read_index(shard_map *m, fv_st_shard **x, int *n, const char *p
 fv_status fv__st_index_open(fv_st_shard **x, int *n, const fv_env *env, const char *path, fv_err *e)
 {
     fv_file f;
-    fv_status st = fv__file_open(&f, env, path, e);
+    fv_status st = fv__file_read(&f, env, path, LARGEST, e);
     if (st) return st;
-    shard_map m = {
-        .scan = {.start = f.data, .at = f.data, .end = f.data + f.size, .path = path, .e = e},
-        .env = env};
+    shard_map m = {.index = {.s = f.data, .n = f.size, .file = path}, .e = e, .env = env};
     st = f.size > LARGEST ? fv_fail(e, FV_EFORMAT, "%s: too large for an index", path)
                           : read_index(&m, x, n, path);
     for (int i = 0; i < m.shards && m.seen; i++)

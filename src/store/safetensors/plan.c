@@ -12,10 +12,13 @@
 
 #include <stdio.h>
 
-#include "store/scan.h"
+#include "base/json/reader.h"
 
 typedef struct walk {
-    fv_scan scan;
+    fv__json header;
+    fv__jval root;
+    fv_err *e;
+    fv_status st;  /* the first failure */
     fv_st_plan *p; /* entry and text are NULL while counting */
     uint32_t count;
     size_t text;        /* used, or while counting an upper bound */
@@ -76,47 +79,94 @@ uint64_t fv__st_bytes(const fv_st_entry *t)
     return n * (uint64_t)fv__kinds[t->kind].bits / 8;
 }
 
-/* Always false, as fv__scan_fail. */
-static bool bad(walk *w, fv_raw name, const char *what)
+/* As much of a name as belongs into a message. */
+static int shown(fv__str s)
 {
-    if (!w->scan.st)
-        w->scan.st = fv_fail(w->scan.e, FV_EFORMAT, "%s: tensor \"%.*s\": %s", w->scan.path,
-                             FV_RAW_SHOWN(name), what);
+    size_t n = s.n < 120 ? s.n : 120;
+    while (n && n < s.n && ((unsigned char)s.s[n] & 0xC0) == 0x80) n--;
+    return (int)n;
+}
+
+/* Always false. */
+static bool bad(walk *w, fv__str name, const char *what)
+{
+    if (!w->st)
+        w->st = fv_fail(w->e, FV_EFORMAT, "%s: tensor \"%.*s\": %s", w->header.file, shown(name),
+                        name.s, what);
     return false;
 }
 
-/* Keeps a string in the plan's text and returns its offset. */
-static size_t keep(walk *w, fv_raw r)
+static bool bad_at(walk *w, size_t at, const char *what)
 {
-    size_t at = w->text;
-    w->text += w->p->text ? fv__raw_decode(w->p->text + at, r) + 1 : r.n + 1;
+    if (!w->st) w->st = fv__json_bad_at((fv__jval){.j = &w->header, .at = at}, w->e, "%s", what);
+    return false;
+}
+
+static fv__jval value_of(const fv__jiter *it) { return (fv__jval){.j = it->j, .at = it->value}; }
+
+static fv__str key_of(const fv__jiter *it)
+{
+    return (fv__str){it->j->s + it->key, it->key_end - it->key};
+}
+
+static bool is(fv__str raw, const char *word)
+{
+    char text[128];
+    if (!memchr(raw.s, '\\', raw.n)) return fv__str_is(raw, word);
+    if (raw.n >= sizeof text) return false;
+    return fv__str_is((fv__str){text, fv__json_unescape(text, raw.s, raw.n)}, word);
+}
+
+/* Keeps a string in the plan's text and returns its offset; while counting, its escapes are counted
+ * as they stand, which is more than it will take. */
+static size_t keep(walk *w, fv__str raw)
+{
+    size_t at = w->text, n = raw.n;
+    if (w->p->text) {
+        n = fv__json_unescape(w->p->text + at, raw.s, raw.n);
+        w->p->text[at + n] = 0;
+        if (memchr(w->p->text + at, 0, n)) bad(w, raw, "a string with \\u0000 in it");
+    }
+    w->text += n + 1;
     return at;
 }
 
-static bool shape(walk *w, fv_raw name, fv_st_entry *t)
+/* The number is written with digits alone, so that nothing of it is lost. */
+static bool u64(walk *w, fv__str name, fv__jval v, uint64_t *out)
 {
-    uint64_t v;
-    t->rank = 0;
-    if (!fv__scan_accept(&w->scan, '[')) return false;
-    for (bool first = true; fv__scan_more(&w->scan, ']', first); first = false) {
-        if (!fv__scan_u64(&w->scan, &v)) return false;
-        if (t->rank == FV_MAX_DIM) return bad(w, name, "more than six axes");
-        if (v > INT64_MAX) return bad(w, name, "an axis beyond 63 bits");
-        t->d[t->rank++] = (int64_t)v;
-    }
-    return !w->scan.st;
+    const char *s = v.j->s + v.at, *end = s + fv__json_size(v);
+    *out = 0;
+    for (; s < end; s++)
+        if (*s < '0' || *s > '9' || __builtin_mul_overflow(*out, 10, out) ||
+            __builtin_add_overflow(*out, (uint64_t)(*s - '0'), out))
+            return bad(w, name, "an integer of 64 bits that is not negative was expected");
+    return true;
 }
 
-static bool dtype(walk *w, fv_raw name, fv_st_entry *t)
+static bool shape(walk *w, fv__str name, fv__jval v, fv_st_entry *t)
 {
-    fv_raw word;
-    if (!fv__scan_string(&w->scan, &word)) return false;
+    uint64_t d;
+    t->rank = 0;
+    if (fv__json_kind(v) != '[') return bad(w, name, "its shape is not a list");
+    for (fv__jiter it = fv__json_iter(v); fv__json_next(&it);) {
+        if (!u64(w, name, value_of(&it), &d)) return false;
+        if (t->rank == FV_MAX_DIM) return bad(w, name, "more than six axes");
+        if (d > INT64_MAX) return bad(w, name, "an axis beyond 63 bits");
+        t->d[t->rank++] = (int64_t)d;
+    }
+    return true;
+}
+
+static bool dtype(walk *w, fv__str name, fv__jval v, fv_st_entry *t)
+{
+    if (fv__json_kind(v) != '"') return bad(w, name, "its dtype is not a string");
+    fv__str word = fv__json_raw(v);
     t->kind = (uint8_t)fv__kind_named(word.s, word.n);
     return t->kind < FV_KINDS || bad(w, name, "its dtype is none of the format");
 }
 
 /* Size by shape and dtype against the span of the offsets, without overflow. */
-static bool check_span(walk *w, fv_raw name, const fv_st_entry *t, const uint64_t span[2])
+static bool check_span(walk *w, fv__str name, const fv_st_entry *t, const uint64_t span[2])
 {
     int64_t n;
     uint64_t bytes;
@@ -129,89 +179,85 @@ static bool check_span(walk *w, fv_raw name, const fv_st_entry *t, const uint64_
            bad(w, name, "its shape and dtype do not give the size its data_offsets give");
 }
 
-static bool offsets(fv_scan *s, uint64_t span[2])
+static bool offsets(walk *w, fv__str name, fv__jval v, uint64_t span[2])
 {
-    return fv__scan_accept(s, '[') && fv__scan_u64(s, &span[0]) && fv__scan_accept(s, ',') &&
-           fv__scan_u64(s, &span[1]) && fv__scan_accept(s, ']');
+    int n = 0;
+    for (fv__jiter it = fv__json_iter(v); fv__json_next(&it); n++)
+        if (n == 2 || !u64(w, name, value_of(&it), &span[n])) break;
+    return n == 2 && fv__json_kind(v) == '[' && fv__json_count(v) == 2
+               ? true
+               : bad(w, name, "its data_offsets are not two integers");
 }
 
-static bool tensor(walk *w, fv_raw name)
+static bool tensor(walk *w, fv__str name, fv__jval v)
 {
     enum { DTYPE = 1, SHAPE = 2, SPAN = 4 };
-    fv_scan *s = &w->scan;
     fv_st_entry t = {0};
     uint64_t span[2] = {0, 0};
     int seen = 0;
-    fv_raw key;
-    if (!fv__scan_accept(s, '{')) return false;
-    for (bool first = true; fv__scan_more(s, '}', first); first = false) {
-        if (!fv__scan_string(s, &key) || !fv__scan_accept(s, ':')) return false;
-        int is = fv__raw_is(key, "dtype")          ? DTYPE
-                 : fv__raw_is(key, "shape")        ? SHAPE
-                 : fv__raw_is(key, "data_offsets") ? SPAN
-                                                   : 0;
-        if (!is) return bad(w, name, "a key other than dtype, shape and data_offsets");
-        if (seen & is) return bad(w, name, "a key stands twice");
-        seen |= is;
-        bool ok = is == DTYPE   ? dtype(w, name, &t)
-                  : is == SHAPE ? shape(w, name, &t)
-                                : offsets(s, span);
+    if (fv__json_kind(v) != '{') return bad(w, name, "an object was expected");
+    for (fv__jiter it = fv__json_iter(v); fv__json_next(&it);) {
+        fv__str key = key_of(&it);
+        int which = is(key, "dtype")          ? DTYPE
+                    : is(key, "shape")        ? SHAPE
+                    : is(key, "data_offsets") ? SPAN
+                                              : 0;
+        if (!which) return bad(w, name, "a key other than dtype, shape and data_offsets");
+        if (seen & which) return bad(w, name, "a key stands twice");
+        seen |= which;
+        bool ok = which == DTYPE   ? dtype(w, name, value_of(&it), &t)
+                  : which == SHAPE ? shape(w, name, value_of(&it), &t)
+                                   : offsets(w, name, value_of(&it), span);
         if (!ok) return false;
     }
-    if (!s->st && seen != (DTYPE | SHAPE | SPAN))
-        bad(w, name, "dtype, shape or data_offsets is missing");
-    if (s->st || !check_span(w, name, &t, span)) return false;
+    if (seen != (DTYPE | SHAPE | SPAN))
+        return bad(w, name, "dtype, shape or data_offsets is missing");
+    if (!check_span(w, name, &t, span)) return false;
     t.begin = w->base + span[0];
     t.name = (uint32_t)keep(w, name);
     if (w->p->entry) w->p->entry[w->count] = t;
     w->count++;
-    return true;
+    return !w->st;
 }
 
 /* ---- the header ---- */
 
 /* Kept behind all names in the text: wherever it stands in the header, it is walked last. */
-static bool metadata(walk *w)
+static bool metadata(walk *w, fv__jval v)
 {
-    fv_raw key, value;
-    if (!fv__scan_accept(&w->scan, '{')) return false;
-    for (bool first = true; fv__scan_more(&w->scan, '}', first); first = false) {
-        if (!fv__scan_string(&w->scan, &key) || !fv__scan_accept(&w->scan, ':') ||
-            !fv__scan_string(&w->scan, &value))
-            return false;
-        keep(w, key);
-        keep(w, value);
+    if (fv__json_kind(v) != '{') return bad_at(w, v.at, "__metadata__: an object was expected");
+    for (fv__jiter it = fv__json_iter(v); fv__json_next(&it);) {
+        if (fv__json_kind(value_of(&it)) != '"')
+            return bad_at(w, it.value, "__metadata__: a string was expected");
+        keep(w, key_of(&it));
+        keep(w, fv__json_raw(value_of(&it)));
     }
-    return !w->scan.st;
+    return !w->st;
 }
 
 static fv_status walk_header(walk *w)
 {
-    fv_scan *s = &w->scan;
-    fv_raw name;
-    const char *meta = NULL;
-    s->at = s->start + 8;
+    fv__jval meta = {0};
     w->count = 0;
     w->text = 0;
-    if (s->at == s->end || *s->at != '{') fv__scan_fail(s, "the header does not begin with '{'");
-    fv__scan_accept(s, '{');
-    for (bool first = true; fv__scan_more(s, '}', first); first = false) {
-        if (!fv__scan_string(s, &name) || !fv__scan_accept(s, ':')) break;
-        if (!fv__raw_is(name, "__metadata__")) {
-            if (!tensor(w, name)) break;
+    for (fv__jiter it = fv__json_iter(w->root); fv__json_next(&it);) {
+        if (!is(key_of(&it), "__metadata__")) {
+            if (!tensor(w, key_of(&it), value_of(&it))) return w->st;
             continue;
         }
-        if (meta) fv__scan_fail(s, "__metadata__ stands twice");
-        meta = s->at;
-        if (!fv__scan_skip(s, 1)) break;
+        if (meta.j) bad_at(w, it.key, "__metadata__ stands twice");
+        meta = value_of(&it);
     }
-    if (!fv__scan_end(s)) return s->st;
     w->p->meta = w->text;
-    if (meta) {
-        s->at = meta;
-        metadata(w);
-    }
-    return s->st;
+    if (!w->st && meta.j) metadata(w, meta);
+    return w->st;
+}
+
+/* The grammar is checked once; what was checked is walked twice. */
+static fv_status open_header(walk *w)
+{
+    if (!w->header.n || *w->header.s != '{') bad_at(w, 0, "the header does not begin with '{'");
+    return w->st ? w->st : fv__json_open(&w->root, &w->header, w->e);
 }
 
 /* Names must differ, and the spans follow one another from the beginning of the data to its end. */
@@ -223,19 +269,19 @@ static fv_status check_cover(walk *w)
     for (uint32_t i = 0; i < p->count; i++) {
         const fv_st_entry *t = &p->entry[i];
         if (t->begin != at)
-            return fv_fail(w->scan.e, FV_EFORMAT, "%s: tensor \"%.120s\": %s before its data",
-                           w->scan.path, p->text + t->name,
+            return fv_fail(w->e, FV_EFORMAT, "%s: tensor \"%.120s\": %s before its data",
+                           w->header.file, p->text + t->name,
                            t->begin > at ? "a hole" : "an overlap with the tensor");
         at += fv__st_bytes(t);
     }
     if (at != w->base + w->bytes)
-        return fv_fail(w->scan.e, FV_EFORMAT, "%s: %llu bytes at the end belong to no tensor",
-                       w->scan.path, (unsigned long long)(w->base + w->bytes - at));
+        return fv_fail(w->e, FV_EFORMAT, "%s: %llu bytes at the end belong to no tensor",
+                       w->header.file, (unsigned long long)(w->base + w->bytes - at));
     fv__heapsort(p->entry, p->count, sizeof *p->entry, by_name, p);
     for (uint32_t i = 1; i < p->count; i++)
         if (!by_name(&p->entry[i - 1], &p->entry[i], p))
-            return fv_fail(w->scan.e, FV_EFORMAT, "%s: tensor \"%.120s\" stands twice",
-                           w->scan.path, p->text + p->entry[i].name);
+            return fv_fail(w->e, FV_EFORMAT, "%s: tensor \"%.120s\" stands twice", w->header.file,
+                           p->text + p->entry[i].name);
     return FV_OK;
 }
 
@@ -257,7 +303,7 @@ static fv_status check_metadata(walk *w)
     n /= 2;
     if (n < 2) return FV_OK;
     uint32_t *key = fv__alloc(p->env, n * sizeof *key);
-    if (!key) return fv_fail(w->scan.e, FV_ENOMEM, "%s: no memory for its metadata", w->scan.path);
+    if (!key) return fv_fail(w->e, FV_ENOMEM, "%s: no memory for its metadata", w->header.file);
     for (size_t at = p->meta; at < w->text; at += strlen(p->text + at) + 1) {
         key[i++] = (uint32_t)at;
         at += strlen(p->text + at) + 1;
@@ -265,8 +311,8 @@ static fv_status check_metadata(walk *w)
     fv__heapsort(key, n, sizeof *key, by_text, p->text);
     for (i = 1; i < n && !st; i++)
         if (!by_text(&key[i - 1], &key[i], p->text))
-            st = fv_fail(w->scan.e, FV_EFORMAT, "%s: metadata \"%.120s\" stands twice",
-                         w->scan.path, p->text + key[i]);
+            st = fv_fail(w->e, FV_EFORMAT, "%s: metadata \"%.120s\" stands twice", w->header.file,
+                         p->text + key[i]);
     fv__free(p->env, key, n * sizeof *key);
     return st;
 }
@@ -281,19 +327,19 @@ uint64_t fv__st_header_len(const char *data)
 /* Where header and data lie. */
 static fv_status frame(walk *w, const char *data, size_t size)
 {
-    const char *path = w->scan.path;
+    const char *path = w->header.file;
     if (size < 8)
-        return fv_fail(w->scan.e, FV_EFORMAT, "%s: %zu bytes are too few for a safetensors file",
-                       path, size);
+        return fv_fail(w->e, FV_EFORMAT, "%s: %zu bytes are too few for a safetensors file", path,
+                       size);
     uint64_t len = fv__st_header_len(data);
     if (len > FV_ST_MAX_HEADER)
-        return fv_fail(w->scan.e, FV_EFORMAT, "%s: a header of %llu bytes; safetensors allows %d",
-                       path, (unsigned long long)len, FV_ST_MAX_HEADER);
+        return fv_fail(w->e, FV_EFORMAT, "%s: a header of %llu bytes; safetensors allows %d", path,
+                       (unsigned long long)len, FV_ST_MAX_HEADER);
     if (len > size - 8)
-        return fv_fail(w->scan.e, FV_EFORMAT, "%s: a header of %llu bytes in a file of %zu", path,
+        return fv_fail(w->e, FV_EFORMAT, "%s: a header of %llu bytes in a file of %zu", path,
                        (unsigned long long)len, size);
-    w->scan.start = data;
-    w->scan.end = data + 8 + len;
+    w->header.s = data + 8;
+    w->header.n = (size_t)len;
     w->base = 8 + (size_t)len;
     w->bytes = size - w->base;
     return FV_OK;
@@ -303,9 +349,10 @@ fv_status fv__st_plan(fv_st_plan *p, const fv_env *env, const char *head, size_t
                       const char *path, fv_err *e)
 {
     *p = (fv_st_plan){.env = env};
-    walk w = {.scan = {.path = path, .e = e}, .p = p};
+    walk w = {.header = {.file = path}, .e = e, .p = p};
     fv_status st = frame(&w, head, size);
     if (!st && w.base > n) st = fv_fail(e, FV_EFORMAT, "%s: its header is cut short", path);
+    if (!st) st = open_header(&w);
     if (!st) st = walk_header(&w);
     if (!st && w.text) {
         p->text_size = w.text;

@@ -2,7 +2,7 @@
 #ifndef FV_TOK_JSON_LOAD_H
 #define FV_TOK_JSON_LOAD_H
 
-#include "reader.h"
+#include "base/json/reader.h"
 #include "tok/tok.h"
 
 fv_status fv__load_model(fv_tok *t, fv__jval v, fv_err *e);

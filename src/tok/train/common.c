@@ -1,4 +1,4 @@
-/* common.c - what the learners of BPE and Unigram vocabularies share: progress, and the alphabet. */
+/* common.c - what the learners of BPE and Unigram share: progress, and the alphabet. */
 #include "train.h"
 
 fv_status fv__train_no_memory(fv__trainer *r)

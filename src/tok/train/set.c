@@ -5,6 +5,7 @@
 
 static bool rehash(fv__set *s)
 {
+    if (!s->mask) s->seed = fv__hash_seed();
     uint32_t slots = s->mask ? (s->mask + 1) * 2 : 1024;
     int32_t *fresh = fv__alloc(s->env, slots * sizeof *fresh);
     if (!fresh) return false;
@@ -32,13 +33,13 @@ static uint32_t find(const fv__set *s, const char *text, size_t n, uint32_t hash
 
 int32_t fv__set_find(const fv__set *s, const char *text, size_t n)
 {
-    return s->slots ? s->slots[find(s, text, n, fv__hash(text, n))] - 1 : -1;
+    return s->slots ? s->slots[find(s, text, n, fv__hash(s->seed, text, n))] - 1 : -1;
 }
 
 int32_t fv__set_add(fv__set *s, const char *text, size_t n)
 {
-    uint32_t hash = fv__hash(text, n);
     if ((uint32_t)s->n >= s->mask / 4 * 3 && (s->n >= INT32_MAX / 2 || !rehash(s))) return -1;
+    uint32_t hash = fv__hash(s->seed, text, n);
     uint32_t slot = find(s, text, n, hash);
     if (s->slots[slot]) return s->slots[slot] - 1;
     void *v = s->v, *t = s->text;

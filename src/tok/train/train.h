@@ -16,6 +16,7 @@ typedef struct fv__set {
     int32_t n;
     int32_t *slots; /* index + 1, 0: free */
     uint32_t mask;
+    uint64_t seed; /* of its hash */
     size_t used, cap_text, cap_v, slots_size;
 } fv__set;
 

@@ -320,6 +320,7 @@ bool fv__normalise(const fv__norm *step, fv__work *w, const fv__text *in, fv__te
     bool ok = true;
     if (step->kind == FV__BERT_NORM) return bert(step, w, in, out);
     fv__text_start(out, w->env, w->track, in->n + in->n / 8);
+    out->most = w->most_text;
     switch (step->kind) {
     case FV__NFC: fv__unicode_form(out, in, true, false); break;
     case FV__NFD: fv__unicode_form(out, in, false, false); break;
@@ -335,6 +336,12 @@ bool fv__normalise(const fv__norm *step, fv__work *w, const fv__text *in, fv__te
     case FV__BYTE_NORM: byte_level(out, in); break;
     case FV__SPM_NORM: spm(step, out, in); break;
     case FV__BERT_NORM: break;
+    }
+    /* the limit lies far beyond what was reserved first, so that it was growing that failed */
+    if (out->failed && out->n + step->content.n >= w->most_text / 2) {
+        fv_fail(&w->err, FV_EFORMAT, "the tokenizer's normaliser makes more than %zu bytes of it",
+                w->most_text);
+        return false;
     }
     if (out->failed) return fv__no_memory(w);
     return ok;

@@ -156,24 +156,25 @@ static fv_status set_derived(const fv_recipe *r, const fv__input *in, fv_json *j
 /* The names of the labels, both ways, as transformers keeps them. */
 static fv_status set_labels(const fv__input *in, fv_json *j, fv_err *e)
 {
-    const fv_labels *l = &in->labels;
-    json_t *to_name = json_object(), *to_id = json_object();
-    for (int32_t i = 0; i < l->n; i++) {
+    fv__jtree t = {.pool = {.env = in->env}};
+    fv__jnode *to_name = fv__jnode_new(&t, FV__J_OBJECT), *to_id = fv__jnode_new(&t, FV__J_OBJECT);
+    bool ok = to_name && to_id;
+    for (int32_t i = 0; ok && i < in->labels.n; i++) {
+        const char *name = in->labels.name[i];
         char id[16];
         snprintf(id, sizeof id, "%d", i);
-        json_object_set_new(to_name, id, json_string(l->name[i]));
-        json_object_set_new(to_id, l->name[i], json_integer(i));
+        ok = fv__jnode_put(&t, to_name, id, fv__jnode_text(&t, name, strlen(name))) &&
+             fv__jnode_put(&t, to_id, name, fv__jnode_int(&t, i));
     }
     fv_buf a = {.env = in->env}, b = {.env = in->env};
-    fv__json_print(&a, to_name, -1);
-    fv__json_print(&b, to_id, -1);
-    fv_status st = a.failed || b.failed ? fv_fail(e, FV_ENOMEM, "labels: out of memory")
-                                        : fv_json_set(j, "id2label", a.data, e);
+    if (ok) fv__jnode_print(&a, to_name, -1);
+    if (ok) fv__jnode_print(&b, to_id, -1);
+    fv_status st = !ok || a.failed || b.failed ? fv_fail(e, FV_ENOMEM, "labels: out of memory")
+                                               : fv_json_set(j, "id2label", a.data, e);
     if (!st) st = fv_json_set(j, "label2id", b.data, e);
     fv__buf_free(&a);
     fv__buf_free(&b);
-    json_decref(to_name);
-    json_decref(to_id);
+    fv__jtree_free(&t);
     return st;
 }
 
@@ -199,7 +200,7 @@ static fv_status make_config(fv_buf *text, const fv_recipe *r, const fv__input *
     }
     if (!st && !source) st = set_derived(r, in, j, f, e);
     if (!st && in->labels.n) st = set_labels(in, j, e);
-    if (!st) fv__json_print(text, j->root, 0);
+    if (!st) fv__jnode_print(text, j->tree.root, 0);
     if (!st && text->failed) st = fv_fail(e, FV_ENOMEM, "config: out of memory");
     fv_json_close(j);
     return st;

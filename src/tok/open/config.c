@@ -109,6 +109,58 @@ fv_status fv__load_config(fv__config *c, fv_tok *t, const char *dir, fv_err *e)
     return st;
 }
 
+/* ---- config.json ---- */
+
+/* Members are looked for one by one: a config.json has more of them than an fv__jobj holds. */
+static bool member(fv__jval *out, fv__jval object, const char *key)
+{
+    for (fv__jiter it = fv__json_iter(object); fv__json_next(&it);)
+        if (it.key_end - it.key == strlen(key) &&
+            !memcmp(object.j->s + it.key, key, it.key_end - it.key)) {
+            *out = (fv__jval){.j = object.j, .at = it.value};
+            return fv__json_kind(*out) == '"';
+        }
+    return false;
+}
+
+static fv_status class_of(fv__str *class, fv_tok *t, fv__jval root, fv_err *e)
+{
+    static const char *const classes[][2] = {{"t5", "T5Tokenizer"},
+                                             {"llama", "LlamaTokenizer"},
+                                             {"mistral", "LlamaTokenizer"}};
+    fv__jval v;
+    fv__str type;
+    if (member(&v, root, "tokenizer_class")) {
+        fv_status st = fv__json_to_str(class, &t->pool, v, e);
+        if (st == FV_OK && class->n > 4 && fv__tok_ends_with(class->s, "Fast")) class->n -= 4;
+        return st;
+    }
+    if (!member(&v, root, "model_type")) return FV_OK;
+    type = fv__json_raw(v);
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (fv__str_is(type, classes[i][0]))
+            *class = (fv__str){classes[i][1], strlen(classes[i][1])};
+    return FV_OK;
+}
+
+fv_status fv__class_of_model(fv__str *class, fv_tok *t, const char *dir, fv_err *e)
+{
+    char path[FV__MAX_PATH];
+    fv_file f;
+    fv__jval root = {0};
+    if (!fv__tok_has_file(t->env, dir, "config.json")) return FV_OK;
+    fv__tok_join(path, dir, "config.json");
+    fv_status st = fv__unpack(&f, t->env, path, e);
+    if (st != FV_OK) return st;
+    fv__json j = {.s = f.data, .n = f.size, .file = path};
+    st = fv__json_open(&root, &j, e);
+    if (st == FV_OK) st = class_of(class, t, root, e);
+    fv__file_close(&f);
+    return st;
+}
+
+/* ---- tokens that must be there ---- */
+
 fv_status fv__need(const fv_tok *t, fv__str token, const char *file, fv_err *e)
 {
     if (fv__vocab_id(&t->model.vocab, token.s, token.n) >= 0) return FV_OK;

@@ -4,10 +4,10 @@
  * in order.  A tree of them costs more memory than the file and most of the time to open it, and
  * comes from an allocator that a test cannot make fail.  So the document is checked once, whole
  * (grammar, UTF-8, depth), and then walked in place: a value is the offset of its first byte. */
-#ifndef FV_TOK_JSON_READER_H
-#define FV_TOK_JSON_READER_H
+#ifndef FV_BASE_JSON_READER_H
+#define FV_BASE_JSON_READER_H
 
-#include "tok/pool.h"
+#include "base/pool.h"
 
 #define FV__JSON_DEPTH 64
 #define FV__JSON_MEMBERS 96
@@ -17,10 +17,10 @@ typedef struct fv__json {
     const char *s; /* the whole document; not NUL-terminated */
     size_t n;
     const char *file; /* for messages */
-    /* objects and arrays of 64 KiB and more, and where they end: the check notes them, so that none
-     * of */
+    /* Objects and arrays of 64 KiB and more, and where they end: the check notes them, so that none
+     * of them is walked through only to get past it. */
     int n_large;
-    struct { /* them is walked through only to get past it */
+    struct {
         size_t at, end;
     } large[FV__JSON_LARGE];
 } fv__json;
@@ -91,6 +91,13 @@ fv_status fv__json_to_int(int64_t *out, fv__jval v, int64_t least, int64_t most,
 fv_status fv__json_to_double(double *out, fv__jval v, fv_err *e);
 fv_status fv__json_to_str(fv__str *out, fv__pool *p, fv__jval v, fv_err *e);
 
+/* The number, if it is a whole one that fits. */
+bool fv__json_whole(int64_t *out, fv__jval v);
+/* The nearest double to any number; false where it is not finite. */
+bool fv__json_real(double *out, fv__jval v);
+
+/* FV_EFORMAT with file, line and column in front. */
+fv_status fv__json_bad_at(fv__jval v, fv_err *e, const char *fmt, ...) FV_PRINTF(3, 4);
 /* FV_EFORMAT with file and path in front. */
 fv_status fv__json_bad(fv__jval v, fv_err *e, const char *fmt, ...) FV_PRINTF(3, 4);
 

@@ -23,6 +23,9 @@ typedef struct fv__config {
 } fv__config;
 
 fv_status fv__load_config(fv__config *c, fv_tok *t, const char *dir, fv_err *e);
+/* The class that transformers takes where tokenizer_config.json names none: config.json's
+ * tokenizer_class, or that of its model_type; stays as it is where nothing is said. */
+fv_status fv__class_of_model(fv__str *class, fv_tok *t, const char *dir, fv_err *e);
 /* An error if the vocabulary lacks a token that the class needs. */
 fv_status fv__need(const fv_tok *t, fv__str token, const char *file, fv_err *e);
 

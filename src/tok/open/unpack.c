@@ -4,8 +4,8 @@
 
 #include "unpack.h"
 
-/* A vocabulary of a million tokens takes 40 MB.  Data that is not made to hurt shrinks to a tenth by
- * gzip, seldom to a thirtieth; a file of zeros shrinks to a thousandth. */
+/* A vocabulary of a million tokens takes 40 MB.  Data that is not made to hurt shrinks to a tenth
+ * by gzip, seldom to a thirtieth; a file of zeros shrinks to a thousandth. */
 #define MOST ((size_t)1 << 30)
 #define MOST_RATIO 200
 #define FREE ((size_t)1 << 20) /* so much is inflated whatever the ratio */

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "tok.h"
+#include "tok/tok.h"
 
 #define META "\xE2\x96\x81"
 
@@ -273,6 +273,8 @@ static fv_status set_model(loader *l, const spec *s)
     static const fv__model_kind kinds[] = {0, FV__MODEL_UNIGRAM, FV__MODEL_BPE, FV__MODEL_WORDLEVEL,
                                            FV__MODEL_CHAR};
     m->kind = kinds[s->model];
+    if (m->vocab.longest > FV__LONGEST_TOKEN)
+        return bad(l, "pieces", "a piece of more than 1024 bytes is not implemented");
     m->single = m->fuse_unk = true;
     m->byte_fallback = s->byte_fallback;
     m->unk_token = fv__vocab_str(&m->vocab, m->unk);

@@ -31,6 +31,7 @@ static fv_status add_class(fv_tok *t, const char *dir, const char *file, fv_err 
     fv__config c;
     char name[32];
     fv_status st = fv__load_config(&c, t, dir, e);
+    if (st == FV_OK && !c.class.n) st = fv__class_of_model(&c.class, t, dir, e);
     bool t5 = fv__str_is(c.class, "T5Tokenizer"), llama = fv__str_is(c.class, "LlamaTokenizer");
     if (st != FV_OK || !c.class.n) return st;
     if (!t5 && !llama)
