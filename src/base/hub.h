@@ -6,7 +6,7 @@
 
 /* The directory that `name` means: itself if anything is there; else, for "gpt2", "org/name" or
  * "org/name@revision", the snapshot in the cache that hf download fills ($HF_HUB_CACHE,
- * $HF_HOME/hub, * ~/.cache/huggingface/hub).  FV_EIO says how to get what is not there. */
+ * $HF_HOME/hub, ~/.cache/huggingface/hub).  FV_EIO says how to get what is not there. */
 fv_status fv__hub_find(char out[FV_PATH], const fv_env *env, const char *name, fv_err *e);
 
 /* A repository that was cloned without its large files has texts of three lines in their place. */
