@@ -69,8 +69,8 @@ static bool follow(char path[FV_PATH], const char *target)
 }
 
 /* Fills o->path with the file that is to be replaced, or sets o->in_place where the path must be
- * opened as it is: special files, and the links of /proc (behind those of /dev/fd), whose text names no
- * file. */
+ * opened as it is: special files, and the links of /proc behind those of /dev/fd, whose text names
+ * no file. */
 static int resolve(fv_out *o)
 {
     const fv_io *io = fv__io(o->env);
