@@ -163,7 +163,7 @@ static void sentences_and_words_are_marked(void **state)
 static void parts_of_a_character_are_readable(void **state)
 {
     (void)state;
-    succeeded(fovea("see -m " TASKS "fill-roberta '\U0001F63A' -l 0 -n 0 -o emoji.json"));
+    succeeded(fovea("see -m " TASKS "fill-roberta '\U0001F63A' --layer 0 --head 0 -o emoji.json"));
     json_t *j = json_load_file(scratch("emoji.json"), 0, NULL),
            *rows = json_object_get(json_array_get(json_object_get(j, "attentions"), 0), "rows");
     size_t n = json_array_size(rows);
@@ -179,7 +179,7 @@ static void parts_of_a_character_are_readable(void **state)
 static void quantised_models_are_seen(void **state)
 {
     (void)state;
-    succeeded(fovea("quantize -m demo/model -w q8 -o q8"));
+    succeeded(fovea("quantize -m demo/model --weights q8 -o q8"));
     succeeded(fovea("see -m q8 'I like apples.' \"J'aime les pommes.\" -o q8.json"));
     json_t *j = json_load_file(scratch("q8.json"), 0, NULL);
     assert_int_equal(json_array_size(json_object_get(j, "attentions")), 3);
@@ -222,9 +222,9 @@ static void wrong_calls_are_explained(void **state)
         {"see -m demo/model --text x --target y -o x.csv", "--target goes with --source", 2},
         {"see -m demo/model --text x -o x.csv", "give --source", 1},
         {"see -m demo/model --source '' -o x.csv", "empty", 1},
-        {"see -m demo/model --source x -l 2 -o x.csv", "layers 0 to 1", 1},
-        {"see -m demo/model --source x -n 4 -o x.csv", "heads 0 to 3", 1},
-        {"see -m demo/model --source x -r -n 1 -o x.csv", "rollout", 1},
+        {"see -m demo/model --source x --layer 2 -o x.csv", "layers 0 to 1", 1},
+        {"see -m demo/model --source x --head 4 -o x.csv", "heads 0 to 3", 1},
+        {"see -m demo/model --source x --rollout --head 1 -o x.csv", "rollout", 1},
         {"see -m demo/model --source x --rows 4:2 -o x.csv", "A:B", 1},
         {"see -m demo/model --source x --rows 0:9999 -o x.csv", "rows 0 to 9998", 1},
         {"see -m demo/model --source x -o x.gif", ".svg, .png, .pdf, .html, .json or .csv", 1},

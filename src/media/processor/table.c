@@ -105,21 +105,24 @@ static fv_status save(const void *self, const char *dir, fv_err *e)
     const table *t = self;
     char path[FV_PATH];
     snprintf(path, sizeof path, "%s/preprocessor_config.json", dir);
-    json_t *o = json_object(), *names = json_array(), *means = json_array(),
-           *deviations = json_array();
-    json_object_set_new(o, "processor_kind", json_string("table"));
-    for (int i = 0; i < t->n; i++) {
-        json_array_append_new(names, json_string(t->column[i].name));
-        json_array_append_new(means, json_real(t->column[i].mean));
-        json_array_append_new(deviations, json_real(t->column[i].deviation));
+    fv__jtree tree = {.pool = {.env = t->env}};
+    fv__jnode *o = fv__jnode_new(&tree, FV__J_OBJECT), *names = fv__jnode_new(&tree, FV__J_ARRAY),
+              *means = fv__jnode_new(&tree, FV__J_ARRAY),
+              *deviations = fv__jnode_new(&tree, FV__J_ARRAY);
+    bool ok = o && names && means && deviations &&
+              fv__jnode_put(&tree, o, "processor_kind", fv__jnode_text(&tree, "table", 5));
+    for (int i = 0; ok && i < t->n; i++) {
+        const column *c = &t->column[i];
+        ok = fv__jnode_put(&tree, names, NULL, fv__jnode_text(&tree, c->name, strlen(c->name))) &&
+             fv__jnode_put(&tree, means, NULL, fv__jnode_real(&tree, c->mean)) &&
+             fv__jnode_put(&tree, deviations, NULL, fv__jnode_real(&tree, c->deviation));
     }
-    json_object_set_new(o, "columns", names);
-    json_object_set_new(o, "mean", means);
-    json_object_set_new(o, "std", deviations);
-    fv_buf b = {.env = t->env};
-    fv__json_print(&b, o, 0);
+    ok = ok && fv__jnode_put(&tree, o, "columns", names) &&
+         fv__jnode_put(&tree, o, "mean", means) && fv__jnode_put(&tree, o, "std", deviations);
+    fv_buf b = {.env = t->env, .failed = !ok};
+    if (ok) fv__jnode_print(&b, o, 0);
     fv__buf_str(&b, "\n");
-    json_decref(o);
+    fv__jtree_free(&tree);
     fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
                             : fv__file_write(t->env, path, b.data, b.len, e);
     fv__buf_free(&b);

@@ -147,42 +147,48 @@ fv_special_ids fv_processor_ids(const fv_processor *p)
 
 /* ---- writing ---- */
 
-static void put_token(const tokenizer *t, json_t *o, const char *key, int32_t id)
+static bool put_text(fv__jtree *to, const char *key, const char *text)
+{
+    return fv__jnode_put(to, to->root, key, fv__jnode_text(to, text, strlen(text)));
+}
+
+/* A token that the vocabulary does not have is left out. */
+static bool put_token(const tokenizer *t, fv__jtree *to, const char *key, int32_t id)
 {
     const char *token = id >= 0 ? fv_tok_token(t->tok, id) : NULL;
-    if (token) json_object_set_new(o, key, json_string(token));
+    return !token || put_text(to, key, token);
 }
 
 /* Whether a name stands in the vocabulary under exactly this name: <s> is a token of the frame, not
  * a [CLS], for those who read the file. */
 static int32_t named(const tokenizer *t, const char *name) { return fv_tok_id(t->tok, name); }
 
-/* The tokenizer_config.json of a tokenizer that was trained here. */
-static json_t *new_config(const tokenizer *t)
+/* The tokenizer_config.json of a tokenizer that was trained here; false: out of memory. */
+static bool new_config(const tokenizer *t, fv__jtree *to)
 {
     fv_special_ids s = ids_of(t);
-    json_t *o = json_object();
     /* some token must pad a batch: the end token where there is no other */
     int32_t pad = s.pad >= 0 ? s.pad : s.eos;
-    json_object_set_new(o, "tokenizer_class", json_string("PreTrainedTokenizerFast"));
-    put_token(t, o, "pad_token", pad >= 0 ? pad : 0);
-    put_token(t, o, "eos_token", s.eos);
-    put_token(t, o, "unk_token", s.unk);
-    put_token(t, o, "mask_token", s.mask);
-    put_token(t, o, "cls_token", named(t, "[CLS]"));
-    put_token(t, o, "sep_token", named(t, "[SEP]"));
-    json_object_set_new(o, "clean_up_tokenization_spaces", json_false());
-    if (t->max_len) json_object_set_new(o, "model_max_length", json_integer(t->max_len));
-    return o;
+    to->root = fv__jnode_new(to, FV__J_OBJECT);
+    bool ok = to->root && put_text(to, "tokenizer_class", "PreTrainedTokenizerFast") &&
+              put_token(t, to, "pad_token", pad >= 0 ? pad : 0) &&
+              put_token(t, to, "eos_token", s.eos) && put_token(t, to, "unk_token", s.unk) &&
+              put_token(t, to, "mask_token", s.mask) &&
+              put_token(t, to, "cls_token", named(t, "[CLS]")) &&
+              put_token(t, to, "sep_token", named(t, "[SEP]")) &&
+              fv__jnode_put(to, to->root, "clean_up_tokenization_spaces",
+                            fv__jnode_new(to, FV__J_FALSE));
+    if (!ok || !t->max_len) return ok;
+    return fv__jnode_put(to, to->root, "model_max_length", fv__jnode_int(to, t->max_len));
 }
 
 static fv_status write_config(const tokenizer *t, const char *path, fv_err *e)
 {
-    fv_buf b = {.env = t->env};
-    json_t *o = new_config(t);
-    fv__json_print(&b, o, 0);
+    fv__jtree tree = {.pool = {.env = t->env}};
+    fv_buf b = {.env = t->env, .failed = !new_config(t, &tree)};
+    if (!b.failed) fv__jnode_print(&b, tree.root, 0);
     fv__buf_str(&b, "\n");
-    json_decref(o);
+    fv__jtree_free(&tree);
     fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
                             : fv__file_write(t->env, path, b.data, b.len, e);
     fv__buf_free(&b);

@@ -49,7 +49,7 @@ static fv_status copy_legacy(fv_json *j, const fv_json *config, const fv_env *en
     for (const char *const *key = legacy; !st && *key; key++) {
         if (!fv_json_has(config, *key)) continue;
         fv_buf value = {.env = env};
-        fv__json_print(&value, fv__json_at(config, *key), -1);
+        fv__jnode_print(&value, fv__json_at(config, *key), -1);
         st = value.failed ? fv_fail(e, FV_ENOMEM, "generation_config.json: out of memory")
                           : fv_json_set(j, *key, value.data, e);
         fv__buf_free(&value);
