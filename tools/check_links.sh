@@ -8,6 +8,7 @@ anchors() { # FILE: its headings as links name them
 for file in $(git ls-files --cached --others --exclude-standard -- '*.md'); do
     [ -e "$file" ] || continue
     dir=$(dirname "$file")
+    # shellcheck disable=SC2016 # backquotes are meant as such
     links=$(sed '/^```/,/^```/d' "$file" | grep -oE '\]\([^) ]+\)' | sed 's/^](//; s/)$//' | grep -vE '^(https?|mailto):')
     for link in $links; do
         path=${link%%#*}
@@ -19,6 +20,7 @@ for file in $(git ls-files --cached --others --exclude-standard -- '*.md'); do
         esac
     done
     [ "$file" = CHANGELOG.md ] && continue # speaks of older trees
+    # shellcheck disable=SC2016
     for path in $(grep -oE '`(src|include|tests|tools|recipes|examples|docs|cmake|bench)/[A-Za-z0-9_./-]+`' "$file" | tr -d '\`' | sort -u); do
         [ -e "$path" ] || { echo "  $file names $path, which is not there"; failed=1; }
     done

@@ -3,7 +3,7 @@
 #define FV_SESSION_H
 
 #include "core/core.h"
-#include "fovea/gen.h"
+#include "fovea/session.h"
 
 #define MAX_SLOTS 512
 

@@ -8,86 +8,7 @@
 
 #include "base/decimal.h"
 #include "tok/json/load.h"
-
-/* ---- JSON text ---- */
-
-static void put_str(fv_buf *b, fv__str s)
-{
-    fv__buf_str(b, "\"");
-    size_t kept = 0;
-    for (size_t i = 0; i < s.n; i++) {
-        unsigned char c = (unsigned char)s.s[i];
-        if (c >= 0x20 && c != '"' && c != '\\') continue;
-        fv__buf_add(b, s.s + kept, i - kept);
-        if (c == '\n')
-            fv__buf_str(b, "\\n");
-        else if (c < 0x20)
-            fv__buf_fmt(b, "\\u%04x", c);
-        else
-            fv__buf_fmt(b, "\\%c", c);
-        kept = i + 1;
-    }
-    fv__buf_add(b, s.s + kept, s.n - kept);
-    fv__buf_str(b, "\"");
-}
-
-static void put_bool(fv_buf *b, const char *key, bool x)
-{
-    fv__buf_fmt(b, ",\"%s\":%s", key, x ? "true" : "false");
-}
-
-static void put_member(fv_buf *b, const char *key, fv__str s)
-{
-    fv__buf_fmt(b, ",\"%s\":", key);
-    put_str(b, s);
-}
-
-static bool reads_back(const char *text, double x)
-{
-    return fv__json_score(text, strlen(text)) == x;
-}
-
-/* The shortest decimal that reads back as the same number.  As serde_json does not round to the
- * nearest double, that of a neighbour may be the one it reads as x. */
-static void put_double(fv_buf *b, double x)
-{
-    char text[40];
-    bool found = false;
-    for (int digits = 15; digits <= 17 && !found; digits++) {
-        fv__format(text, sizeof text, "%.*g", digits, x);
-        found = reads_back(text, x);
-    }
-    double below = x, above = x;
-    for (int i = 0; i < 4 && !found; i++) {
-        below = nextafter(below, -INFINITY);
-        above = nextafter(above, INFINITY);
-        for (int up = 0; up < 2 && !found; up++) {
-            fv__format(text, sizeof text, "%.17g", up ? above : below);
-            found = reads_back(text, x);
-        }
-    }
-    fv__buf_str(b, text);
-    if (!strpbrk(text, ".eE")) fv__buf_str(b, ".0");
-}
-
-static void put_base64(fv_buf *b, fv__str s)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < s.n; i += 3) {
-        uint32_t x = 0;
-        for (size_t k = 0; k < 3; k++) x = x << 8 | (i + k < s.n ? (unsigned char)s.s[i + k] : 0);
-        char out[4] = {digits[x >> 18], digits[x >> 12 & 63],
-                       i + 1 < s.n ? digits[x >> 6 & 63] : '=', i + 2 < s.n ? digits[x & 63] : '='};
-        fv__buf_add(b, out, 4);
-    }
-}
-
-static void put_pattern(fv_buf *b, const fv__pattern *p)
-{
-    fv__buf_fmt(b, ",\"pattern\":{\"%s\":", p->regex ? "Regex" : "String");
-    put_str(b, p->text);
-    fv__buf_str(b, "}");
-}
+#include "tok/json/put.h"
 
 /* ---- normalizer, pre_tokenizer, decoder ---- */
 
@@ -95,7 +16,7 @@ static void put_spm_norm(fv_buf *b, const fv__norm *s)
 {
     if (s->map.units) {
         fv__buf_str(b, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"");
-        put_base64(b, s->map.blob);
+        fv__put_base64(b, s->map.blob);
         fv__buf_str(b, s->squeeze ? "\"}," : "\"}");
     }
     if (s->squeeze)
@@ -117,26 +38,26 @@ static void put_norm(fv_buf *b, const fv__norm *s)
     fv__buf_fmt(b, "{\"type\":\"%s\"", names[s->kind]);
     switch (s->kind) {
     case FV__BERT_NORM:
-        put_bool(b, "clean_text", s->clean);
-        put_bool(b, "handle_chinese_chars", s->cjk);
+        fv__put_bool(b, "clean_text", s->clean);
+        fv__put_bool(b, "handle_chinese_chars", s->cjk);
         fv__buf_fmt(b, ",\"strip_accents\":%s",
                     !s->accents_set ? "null"
                     : s->accents    ? "true"
                                     : "false");
-        put_bool(b, "lowercase", s->lowercase);
+        fv__put_bool(b, "lowercase", s->lowercase);
         break;
     case FV__STRIP:
-        put_bool(b, "strip_left", s->left);
-        put_bool(b, "strip_right", s->right);
+        fv__put_bool(b, "strip_left", s->left);
+        fv__put_bool(b, "strip_right", s->right);
         break;
     case FV__REPLACE:
-        put_pattern(b, &s->pattern);
-        put_member(b, "content", s->content);
+        fv__put_pattern(b, &s->pattern);
+        fv__put_member(b, "content", s->content);
         break;
-    case FV__PREPEND: put_member(b, "prepend", s->content); break;
+    case FV__PREPEND: fv__put_member(b, "prepend", s->content); break;
     case FV__PRECOMPILED:
         fv__buf_str(b, ",\"precompiled_charsmap\":\"");
-        put_base64(b, s->map.blob);
+        fv__put_base64(b, s->map.blob);
         fv__buf_str(b, "\"");
         break;
     default: break;
@@ -152,7 +73,7 @@ static const char *scheme_name(fv__scheme s)
 static void put_metaspace(fv_buf *b, fv__str replacement, fv__scheme scheme, bool split)
 {
     fv__buf_str(b, "{\"type\":\"Metaspace\"");
-    put_member(b, "replacement", replacement);
+    fv__put_member(b, "replacement", replacement);
     fv__buf_fmt(b, ",\"prepend_scheme\":\"%s\",\"split\":%s}", scheme_name(scheme),
                 split ? "true" : "false");
 }
@@ -160,9 +81,9 @@ static void put_metaspace(fv_buf *b, fv__str replacement, fv__scheme scheme, boo
 static void put_byte_level(fv_buf *b, bool prefix, bool trim, bool regex)
 {
     fv__buf_str(b, "{\"type\":\"ByteLevel\"");
-    put_bool(b, "add_prefix_space", prefix);
-    put_bool(b, "trim_offsets", trim);
-    put_bool(b, "use_regex", regex);
+    fv__put_bool(b, "add_prefix_space", prefix);
+    fv__put_bool(b, "trim_offsets", trim);
+    fv__put_bool(b, "use_regex", regex);
     fv__buf_str(b, "}");
 }
 
@@ -182,12 +103,12 @@ static void put_split(fv_buf *b, const fv__split *s)
         return;
     }
     fv__buf_fmt(b, "{\"type\":\"%s\"", names[s->kind]);
-    if (s->kind == FV__SPLIT) put_pattern(b, &s->pattern);
+    if (s->kind == FV__SPLIT) fv__put_pattern(b, &s->pattern);
     if (s->kind == FV__SPLIT || s->kind == FV__PUNCTUATION)
         fv__buf_fmt(b, ",\"behavior\":\"%s\"", behaviours[s->behaviour]);
-    if (s->kind == FV__SPLIT) put_bool(b, "invert", s->invert);
-    if (s->kind == FV__DIGITS) put_bool(b, "individual_digits", s->individual);
-    if (s->kind == FV__DELIMITER) put_member(b, "delimiter", s->replacement);
+    if (s->kind == FV__SPLIT) fv__put_bool(b, "invert", s->invert);
+    if (s->kind == FV__DIGITS) fv__put_bool(b, "individual_digits", s->individual);
+    if (s->kind == FV__DELIMITER) fv__put_member(b, "delimiter", s->replacement);
     if (s->kind == FV__FIXED_LENGTH) fv__buf_fmt(b, ",\"length\":%lld", (long long)s->length);
     fv__buf_str(b, "}");
 }
@@ -206,15 +127,17 @@ static void put_dec(fv_buf *b, const fv__dec *s)
         return;
     }
     fv__buf_fmt(b, "{\"type\":\"%s\"", names[s->kind]);
-    if (s->kind == FV__DEC_WORDPIECE) put_member(b, "prefix", s->text);
-    if (s->kind == FV__DEC_BPE) put_member(b, "suffix", s->text);
-    if (s->kind == FV__DEC_STRIP || s->kind == FV__DEC_REPLACE) put_member(b, "content", s->text);
+    if (s->kind == FV__DEC_WORDPIECE) fv__put_member(b, "prefix", s->text);
+    if (s->kind == FV__DEC_BPE) fv__put_member(b, "suffix", s->text);
+    if (s->kind == FV__DEC_STRIP || s->kind == FV__DEC_REPLACE)
+        fv__put_member(b, "content", s->text);
     if (s->kind == FV__DEC_STRIP)
         fv__buf_fmt(b, ",\"start\":%lld,\"stop\":%lld", (long long)s->start, (long long)s->stop);
-    if (s->kind == FV__DEC_REPLACE) put_pattern(b, &s->pattern);
+    if (s->kind == FV__DEC_REPLACE) fv__put_pattern(b, &s->pattern);
     if (s->kind == FV__DEC_CTC)
-        put_member(b, "pad_token", s->text), put_member(b, "word_delimiter_token", s->word);
-    if (s->kind == FV__DEC_CTC || s->kind == FV__DEC_WORDPIECE) put_bool(b, "cleanup", s->cleanup);
+        fv__put_member(b, "pad_token", s->text), fv__put_member(b, "word_delimiter_token", s->word);
+    if (s->kind == FV__DEC_CTC || s->kind == FV__DEC_WORDPIECE)
+        fv__put_bool(b, "cleanup", s->cleanup);
     fv__buf_str(b, "}");
 }
 
@@ -265,8 +188,8 @@ static void put_items(fv_buf *b, const fv__post *p, const char *key, const fv__t
     for (int i = 0; i < n; i++) {
         bool text = items[i].sequence >= 0;
         fv__buf_fmt(b, "%s{\"%s\":{\"id\":", i ? "," : "", text ? "Sequence" : "SpecialToken");
-        put_str(b, text ? (fv__str){items[i].sequence ? "B" : "A", 1}
-                        : p->specials[items[i].special].name);
+        fv__put_str(b, text ? (fv__str){items[i].sequence ? "B" : "A", 1}
+                            : p->specials[items[i].special].name);
         fv__buf_fmt(b, ",\"type_id\":%d}}", items[i].type);
     }
     fv__buf_str(b, "]");
@@ -281,13 +204,14 @@ static void put_template(fv_buf *b, const fv__post *p)
     for (int i = 0; i < p->n_specials; i++) {
         const fv__template_special *s = p->specials + i;
         if (i) fv__buf_str(b, ",");
-        put_str(b, s->name);
+        fv__put_str(b, s->name);
         fv__buf_str(b, ":{\"id\":");
-        put_str(b, s->name);
+        fv__put_str(b, s->name);
         fv__buf_str(b, ",\"ids\":[");
         for (int32_t k = 0; k < s->n; k++) fv__buf_fmt(b, "%s%d", k ? "," : "", s->ids[k]);
         fv__buf_str(b, "],\"tokens\":[");
-        for (int32_t k = 0; k < s->n; k++) fv__buf_str(b, k ? "," : ""), put_str(b, s->tokens[k]);
+        for (int32_t k = 0; k < s->n; k++)
+            fv__buf_str(b, k ? "," : ""), fv__put_str(b, s->tokens[k]);
         fv__buf_str(b, "]}");
     }
     fv__buf_str(b, "}}");
@@ -296,7 +220,7 @@ static void put_template(fv_buf *b, const fv__post *p)
 static void put_named(fv_buf *b, const char *key, const fv__template_special *s)
 {
     fv__buf_fmt(b, ",\"%s\":[", key);
-    put_str(b, s->name);
+    fv__put_str(b, s->name);
     fv__buf_fmt(b, ",%d]", s->ids[0]);
 }
 
@@ -320,8 +244,8 @@ static void put_post(fv_buf *b, const fv_tok *t)
         put_named(b, "sep", p->specials + 1);
         put_named(b, "cls", p->specials);
         if (p->kind == FV__POST_ROBERTA) {
-            put_bool(b, "trim_offsets", p->trim && !(p->byte_level && p->byte_trim));
-            put_bool(b, "add_prefix_space", p->trim_prefix_space);
+            fv__put_bool(b, "trim_offsets", p->trim && !(p->byte_level && p->byte_trim));
+            fv__put_bool(b, "add_prefix_space", p->trim_prefix_space);
         }
         fv__buf_str(b, "}");
     }
@@ -340,7 +264,7 @@ static void put_vocab(fv_buf *b, const fv__vocab *v)
     for (int32_t id = 0; id < v->size; id++) {
         if (!fv__vocab_has(v, id)) continue;
         fv__buf_str(b, first ? "\n" : ",\n");
-        put_str(b, fv__vocab_str(v, id));
+        fv__put_str(b, fv__vocab_str(v, id));
         fv__buf_fmt(b, ":%d", id);
         first = false;
     }
@@ -350,7 +274,7 @@ static void put_vocab(fv_buf *b, const fv__vocab *v)
 static void put_affix(fv_buf *b, const char *key, fv__str s)
 {
     if (s.n)
-        put_member(b, key, s);
+        fv__put_member(b, key, s);
     else
         fv__buf_fmt(b, ",\"%s\":null", key);
 }
@@ -361,16 +285,16 @@ static void put_bpe(fv_buf *b, const fv__model *m)
     put_affix(b, "unk_token", m->unk_token);
     put_affix(b, "continuing_subword_prefix", m->prefix);
     put_affix(b, "end_of_word_suffix", m->suffix);
-    put_bool(b, "fuse_unk", m->fuse_unk);
-    put_bool(b, "byte_fallback", m->byte_fallback);
-    put_bool(b, "ignore_merges", m->ignore_merges);
+    fv__put_bool(b, "fuse_unk", m->fuse_unk);
+    fv__put_bool(b, "byte_fallback", m->byte_fallback);
+    fv__put_bool(b, "ignore_merges", m->ignore_merges);
     put_vocab(b, &m->vocab);
     fv__buf_str(b, ",\n\"merges\":[");
     for (int32_t i = 0; i < m->n_pairs; i++) {
         fv__buf_str(b, i ? ",\n[" : "\n[");
-        put_str(b, fv__vocab_str(&m->vocab, m->pairs[i][0]));
+        fv__put_str(b, fv__vocab_str(&m->vocab, m->pairs[i][0]));
         fv__buf_str(b, ",");
-        put_str(b, fv__vocab_str(&m->vocab, m->pairs[i][1]));
+        fv__put_str(b, fv__vocab_str(&m->vocab, m->pairs[i][1]));
         fv__buf_str(b, "]");
     }
     fv__buf_str(b, "]}");
@@ -383,13 +307,13 @@ static void put_unigram(fv_buf *b, const fv__model *m)
         fv__buf_fmt(b, "%d", m->unk);
     else
         fv__buf_str(b, "null");
-    put_bool(b, "byte_fallback", m->byte_fallback);
+    fv__put_bool(b, "byte_fallback", m->byte_fallback);
     fv__buf_str(b, ",\n\"vocab\":[");
     for (int32_t id = 0; id < m->vocab.size; id++) {
         fv__buf_str(b, id ? ",\n[" : "\n[");
-        put_str(b, fv__vocab_str(&m->vocab, id));
+        fv__put_str(b, fv__vocab_str(&m->vocab, id));
         fv__buf_str(b, ",");
-        put_double(b, m->scores[id]);
+        fv__put_double(b, m->scores[id]);
         fv__buf_str(b, "]");
     }
     fv__buf_str(b, "]}");
@@ -405,8 +329,8 @@ static void put_model(fv_buf *b, const fv__model *m)
     } else {
         bool pieces = m->kind == FV__MODEL_WORDPIECE;
         fv__buf_fmt(b, "{\"type\":\"%s\"", pieces ? "WordPiece" : "WordLevel");
-        put_member(b, "unk_token", m->unk_token.s ? m->unk_token : (fv__str){"", 0});
-        if (pieces) put_member(b, "continuing_subword_prefix", m->prefix);
+        fv__put_member(b, "unk_token", m->unk_token.s ? m->unk_token : (fv__str){"", 0});
+        if (pieces) fv__put_member(b, "continuing_subword_prefix", m->prefix);
         if (pieces) fv__buf_fmt(b, ",\"max_input_chars_per_word\":%lld", (long long)m->max_chars);
         put_vocab(b, &m->vocab);
         fv__buf_str(b, "}");
@@ -434,7 +358,7 @@ static void put_limits(fv_buf *b, const fv_tok *t)
     }
     fv__buf_fmt(b, ",\n\"padding\":{\"direction\":\"%s\",\"pad_id\":%lld,\"pad_type_id\":%lld",
                 p->left ? "Left" : "Right", (long long)p->id, (long long)p->type);
-    put_member(b, "pad_token", p->token);
+    fv__put_member(b, "pad_token", p->token);
     if (p->has_multiple)
         fv__buf_fmt(b, ",\"pad_to_multiple_of\":%lld", (long long)p->multiple);
     else
@@ -448,12 +372,12 @@ static void put_limits(fv_buf *b, const fv_tok *t)
 static void put_added_one(fv_buf *b, bool first, const fv__added *a)
 {
     fv__buf_fmt(b, "%s{\"id\":%d", first ? "\n" : ",\n", a->id);
-    put_member(b, "content", a->content);
-    put_bool(b, "single_word", a->single_word);
-    put_bool(b, "lstrip", a->lstrip);
-    put_bool(b, "rstrip", a->rstrip);
-    put_bool(b, "normalized", a->normalized);
-    put_bool(b, "special", a->special);
+    fv__put_member(b, "content", a->content);
+    fv__put_bool(b, "single_word", a->single_word);
+    fv__put_bool(b, "lstrip", a->lstrip);
+    fv__put_bool(b, "rstrip", a->rstrip);
+    fv__put_bool(b, "normalized", a->normalized);
+    fv__put_bool(b, "special", a->special);
     fv__buf_str(b, "}");
 }
 
