@@ -1,6 +1,6 @@
 /* train.c - ten updates of a small GPT-2 on one batch, written out: forward, backward, AdamW.
  *
- * fv_train does all this with data, schedule, evaluation and checkpoints; this is its inner loop. */
+ * fv_train does all this with data, schedule, evaluation and checkpoints. */
 #include <stdio.h>
 
 #include <fovea/fovea.h>

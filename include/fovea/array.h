@@ -1,11 +1,12 @@
 /* array.h - small arrays in host memory, read from and written to files people have at hand.
  *
- * A place is named by one word:
+ * A source is named by one word:
  *   numbers.csv           text: one row a line; comma, semicolon, tab or blanks between numbers
  *   array.npy             NumPy, versions 1 to 3, C or Fortran order, little endian
  *   file.safetensors:name one tensor of a safetensors file
  * Whatever is stored arrives as row-major f32.  A value f32 cannot hold (beyond its range, or an
- * integer it would round) is refused with its place; so are NaN and infinity unless asked for. */
+ * integer it would round) is refused with its position; so are NaN and infinity unless asked
+ * for. */
 #ifndef FOVEA_ARRAY_H
 #define FOVEA_ARRAY_H
 
@@ -22,7 +23,7 @@ typedef struct fv_array_opt {
     bool nonfinite; /* let NaN and infinity pass: a mask of 0 and -inf needs it */
 } fv_array_opt;
 
-/* Reads the array at place.  On failure *a is empty, and closing it is allowed. */
+/* Reads the array from a source.  On failure *a is empty, and closing it is allowed. */
 FV_API fv_status fv_array_open(fv_array *a, const fv_env *env, const char *source, fv_array_opt opt,
                                fv_err *e);
 FV_API void fv_array_close(fv_array *a);

@@ -32,7 +32,7 @@ typedef enum fv_status {
     FV_ESHAPE,   /* shapes do not fit together; the text names them */
     FV_EDTYPE,   /* a dtype does not fit */
     FV_EIO,      /* the system refused to read or write; the text has file and reason */
-    FV_EFORMAT,  /* a file's content is not what its format says; the text has file and place */
+    FV_EFORMAT,  /* a file's content is not what its format says; the text has file and position */
     FV_EDEVICE,  /* a device is missing, lost or refused */
     FV_EMISSING, /* this backend has no such kernel, or this build no such feature */
     FV_ENUMERIC, /* a number that must be finite is not */

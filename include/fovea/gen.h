@@ -1,4 +1,4 @@
-/* gen.h - generating sequences: greedy, sampling and beam search; a scheduler over many requests. */
+/* gen.h - generating sequences: greedy, sampling, beam search; a scheduler over many requests. */
 #ifndef FOVEA_GEN_H
 #define FOVEA_GEN_H
 

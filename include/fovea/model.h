@@ -76,7 +76,7 @@ typedef struct fv_family {
     fv_load_opt (*load)(const void *self);
     /* Once parameters have values: computes what is not in a file (sinusoids); NULL: nothing. */
     fv_status (*ready)(void *self, fv_params *p, fv_err *e);
-    /* For a model opened to serve: lays the weights of products out as dtype (nn.h); NULL: they
+    /* For a model opened to serve: packs the weights of products as dtype (nn.h); NULL: they
      * stay as they are. */
     void (*pack)(void *self, fv_params *p, fv_dtype dtype);
     /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar).
@@ -125,12 +125,12 @@ typedef struct fv_model_opt {
     const char *from;
     fv_dtype dtype; /* of the parameters */
     bool train;     /* with gradients */
-    /* not to be changed: parameters stay in the file, and weights of products are laid out once */
+    /* not to be changed: parameters stay in the file, and weights of products are packed once */
     bool serve;
     /* as this, where it serves: f32 (or as they are stored, where that is smaller), bf16, f16, q8,
      * q4, int8 */
     fv_dtype weights;
-    bool widen; /* f32 it is: weights stored as bf16 or f16 are laid out, and multiplied, as f32 */
+    bool widen; /* f32 it is: weights stored as bf16 or f16 are packed, and multiplied, as f32 */
     const char *head; /* NULL: what config.json says, else the family's first */
 } fv_model_opt;
 

@@ -142,8 +142,8 @@ typedef struct fv_rel_mha {
 
 FV_API void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, fv_mha_opt opt, const char *path, ...)
     FV_PRINTF(4, 5);
-/* arg.memory: earlier states and then x, (B,L,width).  places (L,width): sinusoids of the distances
- * L-1, .., 1, 0. */
+/* arg.memory: earlier states and then x, (B,L,width).  positions (L,width): sinusoids of the
+ * distances L-1, .., 1, 0. */
 FV_API fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *positions,
                                  fv_mha_arg arg);
 

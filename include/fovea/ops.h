@@ -33,7 +33,7 @@ FV_API fv_tensor *fv_linear(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bi
 /* The same with w stored (K,N), as GPT-2 has it. */
 FV_API fv_tensor *fv_linear_in_out(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias,
                                    fv_act act);
-/* A weight (N,K), or (K,N) if kn, laid out for this device and converted to dtype (f32, bf16, q8,
+/* A weight (N,K), or (K,N) if in_out, packed for this device and converted to dtype (f32, bf16, q8,
  * q4).  No gradient. */
 FV_API fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool in_out);
 

@@ -1,12 +1,12 @@
-/* pack.h - weights of products laid out once, for parameters that have their values and will not
+/* pack.h - weights of products packed once, for parameters that have their values and will not
  * change. */
 #ifndef FOVEA_PACK_H
 #define FOVEA_PACK_H
 
 #include "fovea/tensor.h"
 
-/* w[0..n) of one shape, (N,K) or (K,N) if kn, one below the other as one packed tensor (nN,K) of
- * dtype (f32, bf16, q8, q4) that lives as long as p.  NULL on failure, which sticks to p
+/* w[0..n) of one shape, (N,K) or (K,N) if in_out, one below the other as one packed tensor (nN,K)
+ * of dtype (f32, bf16, q8, q4) that lives as long as p.  NULL on failure, which sticks to p
  * (fv_params_status), as where the device has no such layout: fv_params_packs says so. */
 FV_API fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype,
                                  bool in_out);

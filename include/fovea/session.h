@@ -38,7 +38,7 @@ FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
 FV_API fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out,
                                    int64_t n);
 /* Row i becomes a copy of what row from[i] was, and only n rows stay, until fv_session_reset:
- * beams that go on and beams that end, sequences that are done and make room. */
+ * beams that go on and beams that end, sequences that are done and free their rows. */
 FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n);
 
 /* ---- for families, inside begin and step ---- */
@@ -50,7 +50,7 @@ FV_API fv_tensor *fv_session_positions(fv_ctx *c, fv_session *s);
 /* counted from there, not from 0 */
 FV_API fv_tensor *fv_session_positions_from(fv_ctx *c, fv_session *s, int32_t from);
 /* Copies x into the session under a number, and gets it back in a later step.  Its first axis is
- * the rows, or divides them: then each serves as many neighbouring rows, which only change places
+ * the rows, or divides them: then each serves as many neighbouring rows, which only change rows
  * together with their group or within it. */
 FV_API void fv_session_save_state(fv_ctx *c, fv_session *s, int slot, fv_tensor *x);
 FV_API fv_tensor *fv_session_state(fv_ctx *c, fv_session *s, int slot); /* NULL: nothing there */

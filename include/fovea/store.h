@@ -1,7 +1,7 @@
 /* store.h - models on disk: safetensors, configuration, model directories and checkpoints.
  *
  * Everything here reads files it does not trust: a file is checked as a whole before any of it is
- * used, sizes are computed without overflow, and every refusal names file, place and reason.
+ * used, sizes are computed without overflow, and every refusal names file, position and reason.
  * Everything written is written beside its name, synced and renamed: a crash leaves the old file or
  * the new one. */
 #ifndef FOVEA_STORE_H
@@ -207,7 +207,7 @@ typedef struct fv_key_rule {
 FV_DATA const fv_key_rule fv_keys_common[]; /* keys every Hugging Face configuration may have */
 
 FV_API void fv_fields_default(void *obj, const fv_field *table);
-/* Reads the object at place `at` of j into *obj, defaults first.  rules: NULL, or lists of rules,
+/* Reads the object at path `at` of j into *obj, defaults first.  rules: NULL, or lists of rules,
  * ending in NULL. */
 FV_API fv_status fv_fields_read(void *obj, const fv_field *table, const fv_json *j, const char *at,
                                 const fv_key_rule *const *rules, fv_err *e);

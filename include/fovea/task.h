@@ -173,7 +173,8 @@ typedef struct fv_answer {
     int64_t from, to; /* characters of the context; 0,0: there is no answer */
     const char *s;    /* the n bytes there, in the context given */
     size_t n;
-    float score; /* probability of its ends; that of equal words in several places is added up */
+    /* probability of its ends; those of equal words at several positions are added up */
+    float score;
 } fv_answer;
 
 typedef struct fv_answer_opt {

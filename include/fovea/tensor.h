@@ -84,8 +84,8 @@ FV_API bool fv_ctx_training(const fv_ctx *c);
 FV_API fv_device *fv_ctx_device(const fv_ctx *c);
 FV_API size_t fv_ctx_bytes(const fv_ctx *c); /* memory its arenas hold */
 
-/* Marks a place in the arena; fv_keep moves x down to it and gives back everything else made since.
- * While recording both do nothing.  Any other tensor made after the mark is gone. */
+/* Marks a position in the arena; fv_keep moves x down to it and gives back everything else made
+ * since.  While recording both do nothing.  Any other tensor made after the mark is gone. */
 typedef struct fv_mark {
     size_t chunk, used;
 } fv_mark;

@@ -7,8 +7,8 @@
  *
  * Any model with an encoder and a decoder will do.  Lines of like length go through it together,
  * which changes the time and nothing else.  An empty line gives an empty line.  A line with more
- * tokens than the model has places is cut, and its translation says so.  A line that is not UTF-8
- * is refused, before anything is translated. */
+ * tokens than the model has positions is cut, and its translation says so.  A line that is not
+ * UTF-8 is refused, before anything is translated. */
 #ifndef FOVEA_TRANSLATE_H
 #define FOVEA_TRANSLATE_H
 
@@ -31,7 +31,7 @@ FV_API fv_status fv_translator_open(fv_translator **out, fv_device *d, const cha
 FV_API void fv_translator_close(fv_translator *t); /* NULL is allowed */
 
 /* How it generates: as the directory says, else with 4 beams, as many tokens as the model has
- * places.  May be changed. */
+ * positions.  May be changed. */
 FV_API fv_gen_opt *fv_translator_gen(fv_translator *t);
 FV_API const fv_tok *fv_translator_tok(const fv_translator *t);
 FV_API const fv_model *fv_translator_model(const fv_translator *t);

@@ -120,8 +120,8 @@ bool fv__device_is_host(const fv_device *d);
  * where `stored` is not FV_F32, of that: bf16, f16, or quantised, row after row.  It gets no memory
  * of its own. */
 void fv__params_borrow(fv_params *p, fv_tensor *t, const void *data, fv_dtype stored);
-/* Whose data that is: given back when the parameters go; forget: told what was laid out elsewhere,
- * perhaps for good. */
+/* Whose data that is: given back when the parameters go; forget: called for what was packed
+ * elsewhere, perhaps for good. */
 typedef struct fv_data_owner {
     void *self;
     void (*release_data)(void *self);
@@ -129,9 +129,10 @@ typedef struct fv_data_owner {
 } fv_data_owner;
 void fv__params_set_owner(fv_params *p, fv_data_owner owner);
 
-/* bf16 or f16, where matrices are lent so and not yet widened; else the parameters' own dtype. */
+/* bf16 or f16, where matrices are borrowed so and not yet converted; else the parameters' own
+ * dtype. */
 fv_dtype fv__params_stored(const fv_params *p);
-/* Gives every matrix that is lent in 16 bits, and is neither laid out for products nor looked up,
+/* Gives every matrix that is borrowed in 16 bits, and is neither packed for products nor looked up,
  * memory of its own in the parameters' dtype. */
 fv_status fv__params_widen(fv_params *p, fv_err *e);
 
@@ -144,11 +145,11 @@ void fv__params_have_grad(fv_params *p);
 bool fv__param_buffer(const fv_tensor *t);
 /* Rows of it are looked up, whatever else is done with it. */
 void fv__param_table(fv_tensor *t);
-/* It was laid out for products and is used for nothing else; *kn: from (K,N). */
+/* It was packed for products and is used for nothing else; *in_out: from (K,N). */
 bool fv__params_packed_only(const fv_tensor *t, bool *in_out);
 
-/* A packed weight as it was laid out, perhaps just now; NULL: it is to be used as it lies, in n
- * parts of one shape, (N,K) or (K,N) if *kn, which stand one below the other. */
+/* A packed weight, perhaps packed just now; NULL: it is to be used as stored, in n parts of one
+ * shape, (N,K) or (K,N) if *in_out, one below the other. */
 const void *fv__weight_data(fv_ctx *c, const fv_tensor *w);
 bool fv__weight_is_packed(const fv_tensor *w); /* it is */
 int fv__weight_parts(const fv_tensor *w, fv_tensor *const **parts, bool *in_out);

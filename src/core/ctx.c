@@ -194,7 +194,7 @@ fv_tensor *fv_keep(fv_ctx *c, fv_mark mark, fv_tensor *x)
     fv__arena_rewind(&c->data, mark);
     if (stays) return x;
     size_t bytes = fv__tensor_bytes(x->dtype, fv_len(x));
-    /* cannot fail: x itself lies at or behind this place */
+    /* cannot fail: x itself is at or behind this position */
     void *to = fv__arena_alloc(&c->data, bytes);
     if (to != x->data) c->dev->backend->move(&c->stream, to, x->data, bytes);
     x->data = to;

@@ -118,9 +118,9 @@ static void *flat(fv_params *p, fv_dtype t)
 }
 
 /* Where each parameter stands in the flat block: matrices first, then vectors, as declared, without
- * those that are lent.  An optimiser treats the two kinds differently, and so has two long runs
+ * those that are borrowed.  An optimiser treats the two kinds differently, and so has two long runs
  * instead of hundreds of short ones. */
-static void lay_out(fv_params *p)
+static void set_layout(fv_params *p)
 {
     p->elements = 0;
     for (int vectors = 0; vectors < 2; vectors++)
@@ -146,7 +146,7 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
     p->dev = d;
     p->dtype = dtype;
     p->packed = (fv_arena){.dev = d, .env = &p->env};
-    lay_out(p);
+    set_layout(p);
     p->data = flat(p, dtype);
     if (train && p->data) p->grad = flat(p, grad_type(p));
     if (!p->data || (train && !p->grad))

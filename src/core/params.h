@@ -1,4 +1,4 @@
-/* params.h - the inside of fv_params, for the files that declare, fill and lay them out. */
+/* params.h - the inside of fv_params, for the files that declare, fill and pack them. */
 #ifndef FV_CORE_PARAMS_H
 #define FV_CORE_PARAMS_H
 
@@ -10,7 +10,7 @@ typedef struct fv_entry {
     fv_init init;
     int64_t offset; /* elements into the flat block */
     bool borrowed;  /* its data is somebody else's and only read */
-    /* of what is lent, where it is not the parameters' own: 16 bits, or (N, row) bytes; else
+    /* of borrowed data, where it is not the parameters' own: 16 bits, or (N, row) bytes; else
      * FV_F32 */
     fv_dtype stored;
     bool table;           /* rows of it are looked up */
@@ -35,10 +35,10 @@ struct fv_params {
 };
 
 /* What fv_params_pack gives.  Where the file holds it as it is wanted it waits: data is NULL until
- * it is laid out (weight.c). */
+ * it is packed (weight.c). */
 typedef struct fv_weight {
     fv_tensor tensor;
-    void *packed_data; /* where it is laid out */
+    void *packed_data; /* where it is packed */
     fv_params *params;
     int uses; /* so far, while it waits */
     int n;

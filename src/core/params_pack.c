@@ -1,7 +1,7 @@
-/* params_pack.c - parameters that lie in a file, and weights laid out for products.
+/* params_pack.c - parameters that are mapped from a file, and weights packed for products.
  *
  * A model that serves reads what it can where the file is mapped, in the dtype the file has.  What
- * products need is laid out once, piece by piece, and the mapping is told to forget what it gave:
+ * products need is packed once, piece by piece, and the mapping drops the pages it was read from:
  * memory holds one copy of a weight, not two. */
 #include "params.h"
 
@@ -188,9 +188,9 @@ fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dty
     bool stored = !fv_dtype_size(w[0]->dtype);
     if (!fv_params_packs(p, dtype) || (n > 1 && in_out && !stored) ||
         (stored && w[0]->dtype != dtype)) {
-        fv_fail(&p->err, FV_EDTYPE,
-                "parameter %s: %s cannot lay %d of them, stored as %s, out as %s", w[0]->name,
-                fv_device_name(p->dev), n, fv_dtype_name(w[0]->dtype), fv_dtype_name(dtype));
+        fv_fail(&p->err, FV_EDTYPE, "parameter %s: %s cannot pack %d of them, stored as %s, as %s",
+                w[0]->name, fv_device_name(p->dev), n, fv_dtype_name(w[0]->dtype),
+                fv_dtype_name(dtype));
         return NULL;
     }
     int64_t rows = n * w[0]->shape.d[in_out], cols = w[0]->shape.d[!in_out];

@@ -126,7 +126,7 @@ static void release(fv_ctx *c, fv_node *n)
     if (y->held) return;
     bool aliased_grad = y->grad && y->grad == c->aliased_grad;
     if (aliased_grad) c->aliased_grad = NULL;
-    /* a gradient may stand in y's place */
+    /* a gradient may have been written over y */
     if (y->grad && !aliased_grad && y->grad != y->data) fv__block_free(c, y->grad, grad_bytes(y));
     y->grad = NULL;
     y->has_grad = false;

@@ -1,10 +1,10 @@
-/* weight.c - a product's weight as it lies in a file, until it pays to lay it out.
+/* weight.c - a product's weight as a file stores it, until it pays to pack it.
  *
- * To lay out a model takes as long as a dozen tokens, most of it new memory, and whoever asks one
+ * Packing a model takes as long as a dozen tokens, most of it new memory, and whoever asks one
  * question waits for that.  So the first product with a weight reads it where the file is mapped,
- * and the second one lays it out.  Both add up in the same order and give the same bits, so it does
+ * and the second one packs it.  Both add up in the same order and give the same bits, so it does
  * not matter which of several contexts comes first, nor who waits for whom: nobody does, and who
- * comes while another lays it out takes it as it lies. */
+ * comes while another thread packs it uses it as stored. */
 #include "params.h"
 
 const void *fv__weight_data(fv_ctx *c, const fv_tensor *t)

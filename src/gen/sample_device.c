@@ -19,7 +19,7 @@ typedef struct layout {
     size_t number, counts, log, token_flags, all;
 } layout;
 
-static layout lay_out(int64_t rows, int64_t V)
+static layout set_layout(int64_t rows, int64_t V)
 {
     layout l = {.counts = (size_t)rows * sizeof(int64_t)};
     l.log = l.counts + 4 * (size_t)rows * sizeof(int32_t);
@@ -73,7 +73,7 @@ static bool alike(const fv_sample *a, const fv_sample *b)
 bool fv__sampler_begin(fv_ctx *c, fv_session *s, const fv_sampler *w)
 {
     int64_t rows = s->rows, V = w->how.V;
-    layout l = lay_out(rows, V);
+    layout l = set_layout(rows, V);
     void *host = s->host;
     const fv_backend *b = s->dev->backend;
     if (fv__failed(c) ||
@@ -155,7 +155,7 @@ fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_
     for (int64_t i = 0; i < s->rows; i++)
         if (s->len[i] + n > s->cap) {
             fv_raise(c, FV_EARG,
-                     "session: row %lld has %d tokens and room for %lld, not for %lld more",
+                     "session: row %lld has %d tokens and a capacity of %lld, not of %lld more",
                      (long long)i, s->len[i], (long long)s->cap, (long long)n);
             return fv_ctx_err(c)->code;
         }

@@ -76,7 +76,7 @@ static void *cut(char **at, size_t bytes)
 }
 
 /* Places all arrays in one block; with base NULL it only adds up the bytes. */
-static size_t lay_out(fv_scheduler *s, char *base)
+static size_t set_layout(fv_scheduler *s, char *base)
 {
     char *at = base;
     size_t rows = (size_t)s->opt.rows, V = (size_t)s->V;
@@ -137,11 +137,11 @@ fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
     if (!s) return fv_fail(e, FV_ENOMEM, "scheduler: out of memory");
     *s = (fv_scheduler){.env = *fv_device_env(d), .model = m, .opt = opt};
     s->V = f->vocabulary(fv_model_self(m));
-    s->bytes = lay_out(s, NULL);
+    s->bytes = set_layout(s, NULL);
     s->block = fv__alloc(&s->env, s->bytes);
     s->locks = open_locks(s);
     if (!s->block || !s->locks) st = fv_fail(e, FV_ENOMEM, "scheduler: out of memory");
-    if (!st) lay_out(s, s->block);
+    if (!st) set_layout(s, s->block);
     if (!st) st = fv_ctx_new(&s->ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
     if (!st) st = fv_session_new(&s->session, m, d, opt.rows, opt.capacity, e);
     if (st) {

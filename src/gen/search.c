@@ -46,7 +46,7 @@ static void *cut(uintptr_t *at, size_t bytes)
 }
 
 /* Places every array of the search in one block; with base NULL it only adds up the bytes. */
-static size_t lay_out(search *s, void *base)
+static size_t set_layout(search *s, void *base)
 {
     uintptr_t at = (uintptr_t)base;
     int64_t rows = s->n * s->K, len = s->longest;
@@ -304,10 +304,10 @@ fv_status fv__search_prepare(search *s, const int32_t *const *source, bool encod
 {
     s->wide = (2 + s->o->n_ends) * s->K;
     s->top = best_needed(s, encoder);
-    s->bytes = lay_out(s, NULL);
+    s->bytes = set_layout(s, NULL);
     char *block = fv__alloc(s->env, s->bytes);
     if (!block) return fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", s->bytes);
-    lay_out(s, block);
+    set_layout(s, block);
     give_prompts(s, source, encoder);
     s->block = block;
     return FV_OK;

@@ -36,7 +36,7 @@ static fv_tensor *shifted(fv_ctx *c, const fv_tensor *ids, int64_t by, int32_t e
     return y;
 }
 
-/* labels[b,t+1] at place t, and nothing that counts at the last. */
+/* labels[b,t+1] at position t, and nothing that counts at the last. */
 fv_tensor *fv__next_labels(fv_ctx *c, const fv_items *in)
 {
     fv_tensor *labels = fv_items_get(in, "labels");
@@ -207,7 +207,7 @@ fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tens
     return fv__last_position(c, fv__fused_linear(c, x, fv__norm_then_linear(norm, &out)));
 }
 
-/* The last place at which (id == token) is `wanted`; the first place where there is none. */
+/* The last position at which (id == token) is `wanted`; the first position where there is none. */
 static fv_tensor *last_where(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token, bool wanted)
 {
     if (!x || !two_axes(c, ids)) return NULL;

@@ -1,4 +1,4 @@
-/* part.h - what families share: heads, stacks of layers, the steps of a session, places of a
+/* part.h - what families share: heads, stacks of layers, the steps of a session, positions of a
  * sequence. */
 #ifndef FV_MODEL_PART_H
 #define FV_MODEL_PART_H
@@ -10,7 +10,7 @@
 /* ---- outputs ---- */
 
 /* Puts "logits" (B,T,V) into out and, where there are labels (B,T), the "loss": of each label under
- * the logits at its place. */
+ * the logits at its position. */
 void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits,
                     fv_tensor *labels);
 
@@ -22,7 +22,7 @@ void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, f
 /* sum / in->n_labels, which may be known on the device alone. */
 fv_tensor *fv__per_label(fv_ctx *c, fv_tensor *sum, const fv_items *in);
 
-/* The labels of `in`, each moved to the place before its own; NULL: there are none. */
+/* The labels of `in`, each moved to the position before its own; NULL: there are none. */
 fv_tensor *fv__next_labels(fv_ctx *c, const fv_items *in);
 
 /* Puts "logits" (B,labels) or (B,T,labels) and, where there are labels, the "loss"; problem: an
@@ -72,7 +72,7 @@ void *fv__step_memory(fv_ctx *c, size_t bytes);
 
 /* ---- positions of a sequence ---- */
 
-/* (B,T,D) -> (B,D): the last place; the last whose id is not pad (pad < 0: the last); the last
+/* (B,T,D) -> (B,D): the last position; the last whose id is not pad (pad < 0: the last); the last
  * whose id is `token`. */
 fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x);
 /* norm(x) w' there, (B,V): the end of a step. */

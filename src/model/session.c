@@ -312,7 +312,7 @@ static bool fits(fv_ctx *c, fv_session *s, int64_t n, int64_t *most)
     for (int64_t i = s->first; i < s->first + s->rows; i++) {
         if (s->len[i] + n > s->cap) {
             fv_raise(c, FV_EARG,
-                     "session: row %lld has %d tokens and room for %lld, %lld more were given",
+                     "session: row %lld has %d tokens and a capacity of %lld, %lld more were given",
                      (long long)i, s->len[i], (long long)s->cap, (long long)n);
             return false;
         }

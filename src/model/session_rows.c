@@ -143,7 +143,7 @@ static void select_kept(fv_ctx *c, fv_session *s, slot *at, const int32_t *from,
     if (!whole) {
         fv_raise(
             c, FV_EARG,
-            "session: rows that share what is kept change places one by one, or groups overlap");
+            "session: rows that share what is kept are exchanged one by one, or groups overlap");
         return;
     }
     for (int64_t g = 0; g < left; g++)

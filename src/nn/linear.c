@@ -1,7 +1,7 @@
 /* linear.c - y = act(x w' + b): a weight and a bias.
  *
- * The weight is (out,in), or (in,out) as GPT-2 stores it; a packed one is laid out for the device's
- * product and has no such order any more. */
+ * The weight is (out,in), or (in,out) as GPT-2 stores it; a packed one is in the layout of the
+ * device's product and has no such order any more. */
 #include "nn/part.h"
 #include "ops/product.h"
 

@@ -36,8 +36,8 @@ fv_init fv__weight(float std)
 #define MAX_KEY 1024 /* bytes */
 
 /* Where a table is written, or has been. */
-static fv_tensor *room_for(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user,
-                           size_t bytes, bool *fresh)
+static fv_tensor *buffer_for(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const void *user,
+                             size_t bytes, bool *fresh)
 {
     unsigned char key[sizeof fill + MAX_KEY];
     fv_tensor *x = NULL;
@@ -57,7 +57,7 @@ fv_tensor *fv__table(fv_ctx *c, fv_dtype t, fv_shape s, fv_fill_fn *fill, const 
     _Alignas(8) unsigned char piece[PIECE];
     bool fresh;
     fv_stream *on = fv_ctx_stream(c);
-    fv_tensor *x = room_for(c, t, s, fill, user, bytes, &fresh);
+    fv_tensor *x = buffer_for(c, t, s, fill, user, bytes, &fresh);
     size_t size = fv_dtype_size(t);
     int64_t n = x && fresh ? fv_len(x) : 0, most = (int64_t)(PIECE / size);
     for (int64_t from = 0; from < n; from += most) {

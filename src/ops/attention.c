@@ -29,7 +29,7 @@ static fv_sink part(fv_sink s, int64_t from)
     return s;
 }
 
-/* The same tensor in two places: their gradients go to the same memory, one after the other. */
+/* The same tensor as two inputs: their gradients go to the same memory, one after the other. */
 static bool shared(const fv_attn_view *v)
 {
     for (int i = 0; i < INPUTS; i++)

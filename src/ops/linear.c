@@ -1,4 +1,4 @@
-/* linear.c - y = act(x w' + bias) in one product, and weights laid out for it. */
+/* linear.c - y = act(x w' + bias) in one product, and weights packed for it. */
 #include "core/core.h"
 #include "ops/act.h"
 #include "ops/product.h"
@@ -26,7 +26,7 @@ static void keep(linear *s, void *block)
     s->node.temp_bytes = fv__tensor_bytes(s->node.y->dtype, fv_len(s->node.y));
 }
 
-/* y = act(p):  dp = act'(p) dy.  It takes the place of p where p was kept.  *dbias is done with
+/* y = act(p):  dp = act'(p) dy.  It overwrites p where p was kept.  *dbias is done with
  * where one kernel does both. */
 static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s, fv_sink *dbias)
 {
@@ -50,7 +50,7 @@ static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s, fv
 static void backward(fv_ctx *c, fv_node *node);
 
 /* Where x = act(q) was made just before this and nobody else has read it, the product that would
- * give dx gives dq, in q's place, and the gradient of q's bias. */
+ * give dx gives dq, written over q, and the gradient of q's bias. */
 static bool grad_through_act(fv_ctx *c, const fv_kernels *k, const fv_node *node, fv_gemm by_x)
 {
     linear *maker = (linear *)node->prev;
@@ -135,7 +135,7 @@ static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tens
     return ok;
 }
 
-/* With a weight that is not laid out yet, part by part of its rows: that many columns of C each. */
+/* With a weight that is not packed yet, part by part of its rows: that many columns of C each. */
 static void run_parts(fv_ctx *c, const fv_kernels *k, fv_gemm g, const fv_tensor *w)
 {
     fv_tensor *const *part;
@@ -237,7 +237,7 @@ fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool in_out)
     int64_t n = w->shape.d[in_out], cols = w->shape.d[!in_out];
     size_t bytes = (unsigned)dtype < FV_DTYPES ? k->pack_bytes(n, cols, dtype) : 0;
     if (!bytes)
-        return fv_raise(c, FV_EDTYPE, "pack: this device cannot lay %s out as %s", fv_desc(w).s,
+        return fv_raise(c, FV_EDTYPE, "pack: this device cannot pack %s as %s", fv_desc(w).s,
                         fv_dtype_name(dtype));
 
     fv_tensor *y = fv_new(c, FV_U8, FV_SHAPE((int64_t)bytes));

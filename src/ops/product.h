@@ -37,8 +37,8 @@ static inline fv_gemm fv__product(fv_sink to, fv_factor a, fv_factor b, int64_t 
     return g;
 }
 
-/* onto + x w' + bias, w (N,K) or, kn, (K,N); onto (..,N), which may not be x.  One product where
- * the device can. */
+/* onto + x w' + bias, w (N,K) or, in_out, (K,N); onto (..,N), which may not be x.  One product
+ * where the device can. */
 fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tensor *w,
                           fv_tensor *bias, bool in_out);
 

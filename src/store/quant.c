@@ -1,6 +1,6 @@
 /* quant.c - rows of weights in 8 or 4 bits, as files hold them.
  *
- * The numbers are those that the matrix product makes of a weight when it lays it out
+ * The numbers are those that the matrix product makes of a weight when it packs it
  * (backend/cpu/gemm_int8.c), so a model stored so gives the same bits as one that is quantised
  * while it is opened. */
 #include <math.h>

@@ -8,7 +8,7 @@ typedef struct work {
     fv_entities found;
 } work;
 
-/* Compares sentence i; labels: what the model gave its words; given: room for their names. */
+/* Compares sentence i; labels: what the model gave its words; given: capacity for their names. */
 static void count(work *w, int64_t i, const int32_t *labels, const char **given)
 {
     const char *const *word, *const *tag;

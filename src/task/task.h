@@ -42,7 +42,7 @@ struct fv_task {
     int labels;
     const char **label;
     char mask[64];
-    fv_seq *filled; /* texts of the last fv_task_fill, and room for one of them */
+    fv_seq *filled; /* texts of the last fv_task_fill, and capacity for one of them */
     int32_t *copy;
 };
 

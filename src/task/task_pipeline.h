@@ -58,7 +58,7 @@ void fv__json_number_at(fv_buf *b, const char *key, double x);
 
 /* Text on one line: tabs and line ends become blanks. */
 void fv__put_flat(fv_buf *b, const char *s, size_t n);
-/* The template with s in the place of {}, and \n for a line's end. */
+/* The template with s instead of {}, and \n for a line's end. */
 void fv__put_template(fv_buf *b, const char *how, const char *s, size_t n);
 
 /* A text and its pair with the tab between them, for models to which a tab means nothing. */

@@ -35,7 +35,7 @@ void fv__byte_ids(fv__model *m)
     }
 }
 
-/* Ids of all bytes in all four places of a word. */
+/* Ids of all bytes at all four positions of a word. */
 static void byte_symbols(fv__model *m)
 {
     for (int variant = 0; variant < 4; variant++) {

@@ -11,7 +11,7 @@
  *     (?i) and letters that fold to two (ss is also U+00DF)   refused
  *
  * Everything else that would mean something else is refused too: a tokenizer that cuts text in
- * other places is worse than one that does not open. */
+ * other positions is worse than one that does not open. */
 #include "oniguruma.h"
 
 #define SPACES                                                                                     \

@@ -154,7 +154,7 @@ static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job,
     return st;
 }
 
-/* Checkpoints that only interruptions made: they do not take the place of one that will be
+/* Checkpoints that only interruptions made: they do not count instead of one that will be
  * averaged. */
 typedef struct extras {
     const fv_run *run;

@@ -18,7 +18,7 @@ typedef struct fv_sink {
     bool add;
 } fv_sink;
 
-/* One place of the random sequence: key (seed), stream (site, *step), position given by the
+/* One position of the random sequence: key (seed), stream (site, *step), position given by the
  * element.  step lives in device memory so that a captured graph can be replayed with another
  * value. */
 typedef struct fv_rng {
@@ -47,9 +47,10 @@ typedef struct fv_gemm {
          * f32 table */
         bt;
     fv_dtype ct; /* of c: the table's or f32 */
-    bool packed; /* b was laid out by pack (then ldb, stride_b, tb mean nothing and batch is 1) */
-    bool add;    /* no bias, act or pre then */
-    float alpha; /* 0 means 1 */
+    /* b was packed by the pack kernel (then ldb, stride_b, tb mean nothing and batch is 1) */
+    bool packed;
+    bool add;         /* no bias, act or pre then */
+    float alpha;      /* 0 means 1 */
     const void *bias; /* (n) or NULL */
     fv_act act;
     const void *
@@ -193,7 +194,7 @@ typedef struct fv_embed {
 
 /* ---- writing, one token of each sequence at a time ---- */
 
-/* y = act(norm(x) w' + bias), or added to y; x (rows,k), w (n,k) as pack lays it out.  With caches,
+/* y = act(norm(x) w' + bias), or added to y; x (rows,k), w (n,k) packed.  With caches,
  * only the first y_n columns go to y; the rest in two halves to row pos[r] of sequence r of each,
  * (rows,cap,(n-y_n)/2). */
 typedef enum fv_norm_kind { FV_NORM_NONE, FV_NORM_LAYER, FV_NORM_RMS } fv_norm_kind;
@@ -229,7 +230,7 @@ typedef struct fv_sample {
     uint64_t seed;
     const int64_t *number;     /* (rows): which sequence, for its random numbers */
     int32_t *made, *ended;     /* (rows): tokens so far, and whether it is over */
-    int32_t *token, *position; /* (rows): chosen; and (places,rows), all counted on */
+    int32_t *token, *position; /* (rows): chosen; and (steps,rows), all incremented */
     int64_t n_positions;
     int32_t *tokens; /* (log,rows): chosen, at made modulo log */
     float *scores;   /* likewise, their log-probabilities */
@@ -252,8 +253,8 @@ typedef struct fv_ended {
 } fv_ended;
 
 /* A step of beam search, all in device memory: the K running beams of each source go on, change
- * places and move on, and so do their caches.  Rows of a step are sources * K; which of all sources
- * a place has is in `source`, and what is kept about one is found by that number.  Sources that are
+ * slots and move on, and so do their caches.  Rows of a step are sources * K; which of all sources
+ * a slot has is in `source`, and what is kept about one is found by that number.  Sources that are
  * over stay where they are. */
 enum { FV_BEAMS_MAX = 16, FV_BEAMS_MAX_CANDIDATES = 64 }; /* K and wide at most */
 typedef struct fv_beams {
@@ -273,7 +274,7 @@ typedef struct fv_beams {
     fv_ended *done;                   /* (all,K), best first */
     int32_t *common; /* (all,K,K): first tokens of their caches that two beams have in common */
     int32_t *tokens, *parents; /* (made,all,K): what each beam got, and which it was before */
-    int32_t *token, *position; /* (sources*K) and (places,sources*K) */
+    int32_t *token, *position; /* (sources*K) and (steps,sources*K) */
     int64_t n_positions;
     const fv_cache_rows *cache;
     int64_t n_caches;

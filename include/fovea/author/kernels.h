@@ -17,7 +17,7 @@ typedef struct fv_kernels {
     bool (*gemm_dact)(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
     /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is
      * 0 if it cannot.  st may be dt, one of the quantised: then w is n rows of fv_dtype_row(dt, k)
-     * bytes, ld bytes apart.  Rows may be laid out in pieces: those from i on, a multiple of
+     * bytes, ld bytes apart.  Rows may be packed in pieces: those from i on, a multiple of
      * FV_PACK_ROWS, begin at pack_bytes(i, k, dt). */
     size_t (*pack_bytes)(int64_t n, int64_t k, fv_dtype dt);
     void (*pack)(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n,
@@ -170,7 +170,7 @@ typedef struct fv_kernels {
     /* sum of squares, added up in f64 */
     void (*sumsq)(fv_stream *s, float *out, const void *x, int64_t n);
     /* the norm of the gradient from its sum of squares, the scale that limits it to `most` (0: no
-     * limit), and whether all is finite; result[place] gets loss and norm */
+     * limit), and whether all is finite; result[index] gets loss and norm */
     void (*clip_norm)(fv_stream *s, fv_update *u, const float *sumsq, float most,
                       float (*result)[2]);
 

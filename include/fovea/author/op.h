@@ -46,7 +46,7 @@ FV_API fv_sink fv_grad(fv_ctx *c, fv_tensor *t);
  * afterwards, so this comes last in a backward. */
 FV_API void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n);
 
-/* The place in the random sequence for one use in this step. */
+/* A position of the random sequence, for one use in this step. */
 FV_API fv_rng fv_next_rng(fv_ctx *c);
 
 /* fv_record(c, sizeof(my_node), backward, y, x, ...): a node of that size whose fv_node is filled

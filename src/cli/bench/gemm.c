@@ -20,7 +20,7 @@ static const cli_option options[] = {
     CLI_INT(gemm_values, k, 0, "k", "N", 1, 1 << 24, "the inner size"),
     CLI_CHOICE(gemm_values, dtype, 0, "dtype", dtypes,
                "of the weight; q8 (also called int8) and q4 are packed and meet f32 activations"),
-    CLI_FLAG(gemm_values, packed, 0, "packed", "lay the weight out beforehand, as inference does"),
+    CLI_FLAG(gemm_values, packed, 0, "packed", "pack the weight beforehand, as inference does"),
     CLI_FLAG(gemm_values, nn, 0, "nn", "the weight is stored (K,N), not (N,K)"),
     BENCH_OPTIONS(gemm_values),
     {0},

@@ -79,7 +79,7 @@ static jinja_value split(jinja_run *r, jinja_text t, const jinja_args *a)
     return out;
 }
 
-/* The last place of a text, or NULL. */
+/* The last occurrence of a text, or NULL. */
 static const char *find_last(jinja_text t, jinja_text what)
 {
     for (size_t i = t.n + 1; i-- > 0;)

@@ -112,7 +112,7 @@ jinja_value fv__jinja_new_dict(jinja_pool *p, jinja_kind kind)
     return v.dict ? v : (jinja_value){0};
 }
 
-/* A list or half a dict with room for one more. */
+/* A list or half a dict with the capacity for one more. */
 static jinja_value *grown(jinja_pool *p, jinja_value *at, int64_t n, int64_t cap)
 {
     jinja_value *bigger = fv__jinja_alloc(p, (size_t)cap * sizeof *bigger);

@@ -1,6 +1,6 @@
 /* bart.c - BART: the Transformer of 2017 with learned positions and a norm on the embeddings.
  *
- *     x = norm(E[ids] + P[places + 2]);   encoder layers;   decoder layers with cross-attention;
+ *     x = norm(E[ids] + P[positions + 2]);   encoder layers;   decoder layers with cross-attention;
  *     logits = y E' + bias
  *
  * Norms come after each part.  A classifier reads the decoder where the source, given to it once

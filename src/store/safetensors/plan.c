@@ -55,7 +55,7 @@ void fv__heapsort(void *base, size_t n, size_t width,
     }
 }
 
-static int by_place(const void *a, const void *b, void *user)
+static int by_offset(const void *a, const void *b, void *user)
 {
     (void)user;
     const fv_st_entry *x = a, *y = b;
@@ -265,7 +265,7 @@ static fv_status check_cover(walk *w)
 {
     fv_st_plan *p = w->p;
     uint64_t at = w->base;
-    fv__heapsort(p->entry, p->count, sizeof *p->entry, by_place, NULL);
+    fv__heapsort(p->entry, p->count, sizeof *p->entry, by_offset, NULL);
     for (uint32_t i = 0; i < p->count; i++) {
         const fv_st_entry *t = &p->entry[i];
         if (t->begin != at)

@@ -24,7 +24,7 @@ static fv_status read_added(fv_tok *t, fv__added *a, fv__jval v, fv_err *e)
      * nobody can be right. */
     int32_t real = fv__added_number(t, a->content);
     if (real != a->id)
-        return fv__json_bad(v, e, "\"%.60s\" has id %d here, but its place in the vocabulary is %d",
+        return fv__json_bad(v, e, "\"%.60s\" has id %d here, but its index in the vocabulary is %d",
                             a->content.s, a->id, real);
     return FV_OK;
 }

@@ -13,7 +13,8 @@ fv_status fv__load_decoder(fv_tok *t, fv__jval v, fv_err *e);
 
 /* {"token": id, ...} */
 fv_status fv__json_vocab(fv__vocab *out, fv__pool *p, fv__jval v, fv_err *e);
-/* Adds merge number i of a and b; joined has room for both.  NULL, or what is wrong with it. */
+/* Adds merge number i of a and b; joined has the capacity for both.  NULL, or what is wrong with
+ * it. */
 const char *fv__bpe_add(fv__model *m, int32_t i, fv__str a, fv__str b, char *joined);
 /* {"String": s} or {"Regex": s}, compiled. */
 fv_status fv__json_pattern(fv__pattern *out, fv_tok *t, fv__jobj *o, const char *key, fv_err *e);

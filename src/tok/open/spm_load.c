@@ -238,7 +238,7 @@ static int32_t add_merges(fv_tok *t, int32_t id, int32_t rank, int32_t at)
     return n;
 }
 
-/* A merge's rank is the place of its result's score; equal scores share one, and then the leftmost
+/* A merge's rank is the rank of its result's score; equal scores share one, and then the leftmost
  * pair wins. */
 static fv_status make_merges(loader *l)
 {

@@ -15,7 +15,7 @@ typedef struct word {
 typedef struct pair {
     int32_t a, b; /* a < 0: a free slot */
     int64_t count;
-    int32_t seen; /* first of its places, 0: none */
+    int32_t seen; /* first of its occurrences, 0: none */
 } pair;
 
 typedef struct occurrence {
@@ -142,8 +142,8 @@ static entry heap_pop(state *s)
 
 /* ---- words ---- */
 
-/* Adds a word's pairs, or takes them away; `only`: note places of pairs with this symbol alone (-1:
- * of all). */
+/* Adds a word's pairs, or takes them away; `only`: note occurrences of pairs with this symbol alone
+ * (-1: of all). */
 static void count_word(state *s, int32_t w, int64_t sign, int32_t only)
 {
     const word *x = s->words + w;
@@ -234,14 +234,15 @@ static void merge_word(state *s, int32_t w, int32_t a, int32_t b, int32_t id)
 
 /* New neighbours of a fresh symbol enter the heap once all words are done, with their final
  * counts. */
-static void push_fresh(state *s, int32_t first_place, int32_t id)
+static void push_fresh(state *s, int32_t first_occurrence, int32_t id)
 {
-    for (int32_t p = first_place + 1; p <= s->n_occurrences && !s->failed; p++) {
+    for (int32_t p = first_occurrence + 1; p <= s->n_occurrences && !s->failed; p++) {
         const word *w = s->words + s->occurrences[p].word;
         for (int32_t i = 0; i + 1 < w->n; i++) {
             if ((w->s[i] != id && w->s[i + 1] != id) || w->s[i] < 0 || w->s[i + 1] < 0) continue;
             pair *q = get_pair(s, w->s[i], w->s[i + 1]);
-            if (!q || q->seen != p || !q->count) continue; /* only at a pair's last place: once */
+            /* only at a pair's last occurrence: once */
+            if (!q || q->seen != p || !q->count) continue;
             heap_push(s, (entry){q->count, q->a, q->b});
         }
     }

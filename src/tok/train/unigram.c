@@ -310,7 +310,7 @@ static int by_score(const void *pa, const void *pb)
     return d ? d : (a->text.n > b->text.n) - (a->text.n < b->text.n);
 }
 
-/* Characters always get a place, the rest goes by score. */
+/* Characters are always kept, the rest by score. */
 static void choose(state *s, int32_t budget)
 {
     int32_t kept = 0, n = 0;

@@ -1,5 +1,5 @@
-/* charsmap.c - SentencePiece's precompiled character map: a Darts double array from text to a place
- * in a list of texts.
+/* charsmap.c - SentencePiece's precompiled character map: a Darts double array from text to an
+ * offset in a list of texts.
  *
  * Layout: size of the array in bytes (little-endian u32), the array, then NUL-terminated
  * replacements.  A unit of the array has a label in bits 0-7 and 31, "a key ends here" in bit 8,

@@ -143,7 +143,7 @@ static void compose(block *b)
     b->n = out;
 }
 
-/* Sources are given out in order, as in the reference: reordered marks trade places, not
+/* Sources are given out in order, as in the reference: reordered marks are exchanged, not
  * sources. */
 static void emit(fv__text *out, const block *b)
 {

@@ -74,7 +74,7 @@ __device__ inline void update_row_max(const float (&s)[N][4], float scale, softm
 }
 
 /* The greatest sum of a thread's weights of one row and tile that is accepted without a new
- * maximum: f16 holds each of them, with room. */
+ * maximum: f16 holds each of them, with a margin. */
 #define MAX_WEIGHT_SUM 4096
 
 /* Weights 2^(score - max) of a strip, 16 columns at a time to `consume`; sum: over this
