@@ -197,7 +197,7 @@ static void cut_lines(fv_reader *r, int64_t n)
 fv_status fv_reader_next(fv_reader *r, int64_t most, const fv_line **lines, int64_t *n, fv_err *e)
 {
     fv_status st = FV_OK;
-    void *lines = r->lines;
+    void *grown = r->lines;
     *n = 0;
     *lines = NULL;
     if (r->taken) {
@@ -213,9 +213,9 @@ fv_status fv_reader_next(fv_reader *r, int64_t most, const fv_line **lines, int6
         st = read_some(r, e);
         if (st) return st;
     }
-    if (!fv__grow(r->env, &lines, &r->line_bytes, (size_t)(*n + 1) * sizeof *r->lines))
+    if (!fv__grow(r->env, &grown, &r->line_bytes, (size_t)(*n + 1) * sizeof *r->lines))
         return fv_fail(e, FV_ENOMEM, "%s: out of memory for %lld lines", r->name, (long long)*n);
-    r->lines = lines;
+    r->lines = grown;
     cut_lines(r, *n);
     *lines = r->lines;
     return FV_OK;
