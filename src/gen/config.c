@@ -114,7 +114,7 @@ static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
  * sequence would end. */
 static bool is_eos_alone(const fv_json *j, const char *word)
 {
-    char key_path[64];
+    char key_path[80];
     double x, eos;
     snprintf(key_path, sizeof key_path, "%s.0", word);
     if (!fv_json_number(j, key_path, &x)) return false;
