@@ -19,6 +19,7 @@ int main(void)
 {
     static const float x[] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f,
                               0.7f, 0.8f, 0.9f, 1.0f, 1.1f, 1.2f};
+    static const float shift = 0.9f;
     float weights[4], y[12];
     fv_device *device = NULL;
     fv_ctx *c = NULL;
@@ -33,7 +34,7 @@ int main(void)
     /* No checks on the way: after a failure everything passes NULL on, and the status says what was
      * wrong. */
     fv_tensor *qk = fv_floats(c, x, FV_SHAPE(1, 4, 3));
-    fv_tensor *v = fv_affine(c, qk, 1.0f, 0.9f);
+    fv_tensor *v = fv_add(c, qk, fv_floats(c, &shift, FV_SHAPE(1)));
     fv_read(c, fv_attention(c, qk, qk, v, (fv_attn){.n_head = 1}), y, 12);
 
     fv_status failed = fv_ctx_status(c);

@@ -13,8 +13,9 @@
 /* The last layer, its heads averaged. */
 static fv_status print_rows(fv_see *s, fv_see_kind kind, fv_err *e)
 {
-    int64_t rows = fv_see_rows(s, kind), cols = fv_see_cols(s, kind);
-    fv_see_pick pick = {.kind = kind, .layer = fv_see_layers(s, kind) - 1, .head = FV_SEE_ALL};
+    fv_see_shape shape = fv_see_shape_of(s, kind);
+    int64_t rows = shape.rows, cols = shape.cols;
+    fv_see_pick pick = {.kind = kind, .layer = shape.layers - 1, .head = FV_SEE_ALL};
     float *w = malloc((size_t)cols * sizeof *w);
     fv_status st = w ? FV_OK : FV_ENOMEM;
     for (int64_t i = 0; !st && i < rows; i++) {
@@ -49,8 +50,8 @@ int main(int argc, char **argv)
     if (!st)
         st = fv_see_run(&s, device, m,
                         (fv_see_in){.tok = tok, .source = text->ids, .n_source = text->n}, &e);
-    if (!st)
-        st = print_rows(s, fv_see_layers(s, FV_SEE_DECODER) ? FV_SEE_DECODER : FV_SEE_ENCODER, &e);
+    bool causal = !st && fv_see_shape_of(s, FV_SEE_DECODER).layers;
+    if (!st) st = print_rows(s, causal ? FV_SEE_DECODER : FV_SEE_ENCODER, &e);
     if (st) fprintf(stderr, "%s\n", e.text);
     fv_see_free(s);
     fv_encoding_free(text);

@@ -10,7 +10,6 @@
 #define FOVEA_CHAT_H
 
 #include "fovea/gen.h"
-#include "fovea/store.h"
 #include "fovea/tok.h"
 
 /* ---- templates ---- */
@@ -29,10 +28,6 @@ typedef struct fv_message {
  * name.  On failure *out is NULL. */
 FV_API fv_status fv_chat_template_open(fv_chat_template **out, const fv_env *env, const char *dir,
                                        fv_err *e);
-/* The same from a template's text and the texts of the tokens that begin and end a sequence; NULL:
- * not defined. */
-FV_API fv_status fv_chat_template_read(fv_chat_template **out, const fv_env *env, const char *text,
-                                       const char *bos, const char *eos, fv_err *e);
 FV_API void fv_chat_template_close(fv_chat_template *t); /* NULL is allowed */
 
 /* What a template may look at beside the messages; {0} or NULL for none of it. */
@@ -43,6 +38,10 @@ typedef struct fv_chat_render {
     int64_t now;           /* seconds since 1970 for strftime_now, in local time; 0: the clock's */
 } fv_chat_render;
 
+/* The same from a template's text and the texts of the tokens that begin and end a sequence; NULL:
+ * not defined. */
+FV_API fv_status fv_chat_template_read(fv_chat_template **out, const fv_env *env, const char *text,
+                                       const char *bos, const char *eos, fv_err *e);
 /* The text of n messages; NUL-terminated, freed with fv_chat_template_free_text.  What the
  * template raises (raise_exception) is FV_EARG with its message. */
 FV_API fv_status fv_chat_template_render(const fv_chat_template *t, char **text,

@@ -21,7 +21,19 @@ typedef enum fv_dtype {
     FV_DTYPES
 } fv_dtype;
 
-#define FV_FLOATS 4 /* the first four dtypes have kernel tables */
+#define FV_MAX_DIM 6 /* axes of a tensor */
+#define FV_FLOATS 4  /* the first four dtypes have kernel tables */
+
+/* Activations that a product can compute as it stores its result. */
+typedef enum fv_act {
+    FV_ACT_NONE = 0,
+    FV_RELU,
+    FV_GELU,      /* x * Phi(x), by erf */
+    FV_GELU_TANH, /* its tanh approximation (GPT-2) */
+    FV_SILU,
+    FV_TANH,
+    FV_SIGMOID
+} fv_act;
 
 typedef struct fv_device_opt {
     int threads; /* 0: all cores this process may use */
@@ -39,7 +51,6 @@ FV_API void fv_device_close(fv_device *d); /* NULL is allowed */
 FV_API const char *fv_device_name(const fv_device *d);  /* "cpu" */
 FV_API const char *fv_device_level(const fv_device *d); /* "neon+bf16+i8mm", "avx512", "sm_90" */
 FV_API int fv_device_threads(const fv_device *d);
-FV_API const fv_env *fv_device_env(const fv_device *d);
 
 /* CPU levels this build has and this machine can run, best first: writes at most `most` names,
  * returns how many. */
@@ -53,9 +64,6 @@ FV_API int fv_cuda_devices(char (*lines)[128], int most, fv_err *e);
  * unknown word. */
 FV_API const char *fv_dtype_name(fv_dtype t);
 FV_API size_t fv_dtype_size(fv_dtype t);
-/* Bytes of n values of a quantised dtype as a file holds them (docs/formats.md); n * fv_dtype_size
- * for the others. */
-FV_API size_t fv_dtype_row(fv_dtype t, int64_t n);
 FV_API bool fv_dtype_parse(fv_dtype *out, const char *name);
 
 #endif

@@ -36,7 +36,8 @@ typedef enum fv_status {
     FV_EDEVICE,  /* a device is missing, lost or refused */
     FV_EMISSING, /* this backend has no such kernel, or this build no such feature */
     FV_ENUMERIC, /* a number that must be finite is not */
-    FV_ESTATE /* called in the wrong order: gradient of an op that has none, released tensor, ... */
+    FV_ESTATE,   /* called in the wrong order: an op without gradient, a released tensor, ... */
+    FV_EUSAGE    /* settings are missing or contradict each other; the text names them */
 } fv_status;
 
 typedef struct fv_err {

@@ -1,27 +1,31 @@
-/* fovea.h - self-attention in C: the whole public surface, in reading order.
+/* fovea.h - self-attention in C: all a program needs to run, train and look into models, in reading
+ * order.
  *
  * error.h      how failure is reported
  * env.h        memory and files, replaceable
  * device.h     devices and dtypes
- * tensor.h     contexts, tensors, parameters, taps
+ * tensor.h     contexts, tensors, taps, parameters
  * items.h      tensors by name: what goes into a model and comes out
  * ops.h        the operations, attention among them
- * nn.h         layers; position.h: positions; pack.h: weights packed for products
- * store.h      safetensors, configurations, model directories, checkpoints; array.h: small matrices
+ * store.h      safetensors; array.h: small matrices; fields.h: options by name
  * tok.h        tokenizers; processor.h: what prepares a model's inputs
- * model.h      families of models, opened and saved
+ * model.h      models, opened, run and saved
  * session.h    the KV cache of sequences that are generated
  * gen.h        generating: greedy, sampling, beams, a scheduler; chat.h, translate.h
- * data.h       records and labels; feed.h: batches and their loader; grammar.h: the demo's corpus
- * metric.h     BLEU, chrF, ROUGE, F1
- * train.h      optimiser, schedule, checkpoints; recipe.h: the configuration of a run
+ * records.h    how files of records are read
+ * train.h      training; recipe.h: the configuration of a run
  * task.h       texts in, labels and spans out; pipeline.h: every task over a stream of records
  * see.h        attention, captured and drawn
  * info.h       what this build is made of
  *
- * Not included here, for authors: author/family.h to add a family, author/objective.h an objective,
- * author/processor.h a processor, author/op.h an operation; author/backend.h, author/kernels.h and
- * author/kernel_args.h to add a backend. */
+ * Those who add to the library (ops, layers, families, objectives, data, backends) include the
+ * headers in author/ too; author/author.h lists them.
+ *
+ * Options are structs passed by value or by pointer in which zero means the default.  A later
+ * version may add members at the end of one, and zero will then mean what it did before: write
+ * {.member = value} or {0}, never a list of values in order, and compile against the headers of
+ * the library that is linked.  Structs whose members are not shown are made and freed by the
+ * library. */
 #ifndef FOVEA_H
 #define FOVEA_H
 
@@ -33,11 +37,9 @@
 #include "fovea/tensor.h"
 #include "fovea/items.h"
 #include "fovea/ops.h"
-#include "fovea/nn.h"
-#include "fovea/position.h"
-#include "fovea/pack.h"
 #include "fovea/store.h"
 #include "fovea/array.h"
+#include "fovea/fields.h"
 #include "fovea/tok.h"
 #include "fovea/processor.h"
 #include "fovea/model.h"
@@ -45,10 +47,7 @@
 #include "fovea/gen.h"
 #include "fovea/chat.h"
 #include "fovea/translate.h"
-#include "fovea/data.h"
-#include "fovea/feed.h"
-#include "fovea/grammar.h"
-#include "fovea/metric.h"
+#include "fovea/records.h"
 #include "fovea/train.h"
 #include "fovea/recipe.h"
 #include "fovea/task.h"

@@ -2,6 +2,7 @@
 #ifndef FOVEA_GEN_H
 #define FOVEA_GEN_H
 
+#include "fovea/fields.h"
 #include "fovea/session.h"
 
 /* ---- generating ---- */
@@ -145,8 +146,6 @@ FV_API fv_status fv_scheduler_cancel(fv_scheduler *s, uint64_t id, fv_err *e);
 FV_API fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e);
 /* Waits until there is something to do, at most so many milliseconds; whether there is. */
 FV_API bool fv_scheduler_wait(fv_scheduler *s, int64_t milliseconds);
-/* Tokens that went through the model, prompts included. */
-FV_API int64_t fv_scheduler_processed(const fv_scheduler *s);
 
 /* ---- how likely a text is ---- */
 
@@ -156,11 +155,5 @@ FV_API int64_t fv_scheduler_processed(const fv_scheduler *s);
  * before it.  For models without an encoder. */
 FV_API fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids,
                           int64_t n, int64_t window, int64_t stride, fv_err *e);
-/* out[i] = log p(continuation i | the source or prompt), for n continuations of one: labels by
- * their likelihood. */
-FV_API fv_status fv_score_continuations(double *out, fv_device *d, const fv_model *m,
-                                        const int32_t *prompt, int64_t prompt_len,
-                                        const int32_t *const *continuation, const int64_t *len,
-                                        int64_t n, int32_t start, fv_err *e);
 
 #endif

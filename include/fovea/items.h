@@ -33,7 +33,5 @@ FV_API fv_tensor *fv_items_get(const fv_items *s, const char *name); /* NULL if 
 /* A NULL value is left out: its op has failed, or it is optional.  Beyond FV_MAX_ITEMS false, and
  * `full` is set. */
 FV_API bool fv_items_put(fv_items *s, const char *name, fv_tensor *value);
-/* Raises FV_EARG where an item was refused.  what and of are for the message: "inputs", "gpt2". */
-FV_API bool fv_items_check(fv_ctx *c, const fv_items *s, const char *what, const char *of);
 
 #endif

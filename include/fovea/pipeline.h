@@ -15,7 +15,8 @@
 #ifndef FOVEA_PIPELINE_H
 #define FOVEA_PIPELINE_H
 
-#include "fovea/store.h"
+#include "fovea/fields.h"
+#include "fovea/records.h"
 #include "fovea/task.h"
 
 typedef struct fv_pipeline fv_pipeline;
@@ -93,7 +94,6 @@ typedef struct fv_task_kind {
 } fv_task_kind;
 
 FV_API const fv_task_kind *fv_task_kind_at(int i); /* by name in order; NULL past the last */
-FV_API const fv_task_kind *fv_task_kind_find(const char *name); /* NULL: there is none */
 
 /* ---- opening and running ---- */
 

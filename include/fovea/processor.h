@@ -29,26 +29,4 @@ FV_API fv_status fv_processor_from_tok(fv_processor **out, const fv_env *env, fv
 /* NULL where it is no tokenizer. */
 FV_API const fv_tok *fv_processor_tok(const fv_processor *p);
 
-typedef struct fv_special_ids {
-    int32_t pad, bos, eos, cls, sep, mask, unk; /* -1: there is none */
-} fv_special_ids;
-
-/* Ids of the special tokens: those that tokenizer_config.json names, else those of the usual names.
- * All -1 where it is no tokenizer. */
-FV_API fv_special_ids fv_processor_ids(const fv_processor *p);
-
-/* ---- tables of numbers ---- */
-
-/* Measures the mean and standard deviation of n named columns; x has rows x n numbers, row by
- * row. */
-FV_API fv_status fv_processor_fit_table(fv_processor **out, const fv_env *env,
-                                        const char *const *column, int n, const float *x,
-                                        int64_t rows, fv_err *e);
-/* The columns it was fitted to; 0 and NULL where it is no table. */
-FV_API int fv_processor_columns(const fv_processor *p);
-FV_API const char *fv_processor_column(const fv_processor *p, int i);
-/* Normalises rows of numbers in place, (x - mean) / deviation column by column, and back. */
-FV_API void fv_processor_normalise(const fv_processor *p, float *x, int64_t rows);
-FV_API void fv_processor_restore(const fv_processor *p, float *x, int64_t rows);
-
 #endif

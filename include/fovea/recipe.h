@@ -12,6 +12,7 @@
 #ifndef FOVEA_RECIPE_H
 #define FOVEA_RECIPE_H
 
+#include "fovea/records.h"
 #include "fovea/train.h"
 
 typedef struct fv_recipe fv_recipe;
@@ -54,8 +55,8 @@ FV_API const fv_train_opt *fv_recipe_options(const fv_recipe *r);
  * call. */
 FV_API const char *fv_recipe_text(fv_recipe *r, fv_err *e);
 /* A line of help for each key of each section.  type: the family whose keys [model] shows; NULL:
- * none. */
-FV_API void fv_recipe_help(const char *type, void (*line)(void *user, const char *text),
+ * none.  false, and no line: there is no such family. */
+FV_API bool fv_recipe_help(const char *type, void (*line)(void *user, const char *text),
                            void *user);
 
 /* ---- running ---- */

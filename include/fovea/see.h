@@ -30,8 +30,6 @@ typedef enum fv_see_kind {
 } fv_see_kind;
 
 FV_API const char *fv_see_kind_name(fv_see_kind k); /* "encoder", "decoder", "cross" */
-/* Whether this model takes a source and a target: its parameters name a cross-attention. */
-FV_API bool fv_see_takes_pair(const fv_model *m);
 
 /* ---- looking ---- */
 
@@ -53,23 +51,17 @@ typedef struct fv_see_in {
 /* One forward pass of m.  The model must outlive the fv_see. */
 FV_API fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in, fv_err *e);
 
-/* The same around a pass of one's own: watches c, which must record, and sees sequence b of every
- * attention that runs in it from here on, until fv_see_free.  fv_ctx_reset ends what can be
- * asked. */
-FV_API fv_status fv_see_watch(fv_see **out, fv_ctx *c, int64_t b, fv_err *e);
-/* Texts for rows and columns of a kind, n_rows and n_cols of them, copied; without them numbers are
- * shown. */
-FV_API fv_status fv_see_label(fv_see *s, fv_see_kind k, const char *const *rows, int64_t n_rows,
-                              const char *const *cols, int64_t n_cols, fv_err *e);
 FV_API void fv_see_free(fv_see *s); /* NULL is allowed */
 
 /* ---- what was seen ---- */
 
-/* 0: the model has none of this kind */
-FV_API int64_t fv_see_layers(const fv_see *s, fv_see_kind k);
-FV_API int64_t fv_see_heads(const fv_see *s, fv_see_kind k);
-FV_API int64_t fv_see_rows(const fv_see *s, fv_see_kind k); /* those that look */
-FV_API int64_t fv_see_cols(const fv_see *s, fv_see_kind k); /* those that are looked at */
+/* How much there is of a kind; no layers: the model has none of it. */
+typedef struct fv_see_shape {
+    int64_t layers, heads;
+    int64_t rows; /* those that look */
+    int64_t cols; /* those that are looked at */
+} fv_see_shape;
+FV_API fv_see_shape fv_see_shape_of(const fv_see *s, fv_see_kind k);
 /* Row i of a cross-attention is the token that this position says; of the decoder's own, the one it
  * reads. */
 FV_API const char *fv_see_row(const fv_see *s, fv_see_kind k, int64_t i);

@@ -6,7 +6,8 @@
 #define FOVEA_SESSION_H
 
 #include "fovea/model.h"
-#include "fovea/nn.h"
+
+typedef struct fv_session fv_session;
 
 /* cap: tokens a row can hold. */
 FV_API fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int64_t rows,
@@ -15,44 +16,12 @@ FV_API void fv_session_free(fv_session *s); /* NULL is allowed */
 /* Empties all rows; memory stays allocated. */
 FV_API void fv_session_reset(fv_session *s);
 
-FV_API int64_t fv_session_count(const fv_session *s);            /* rows in use */
 FV_API int64_t fv_session_len(const fv_session *s, int64_t row); /* tokens so far */
-/* Tokens that went through the model since the session was made, those of all rows added up. */
-FV_API int64_t fv_session_processed(const fv_session *s);
-/* Cuts a row back to its first n tokens: after a padded prompt, or to try again from there. */
-FV_API void fv_session_truncate(fv_session *s, int64_t row, int64_t n);
-/* Announces how long a row will be once its prompt is read, which may take several steps with
- * padding between: what depends on the length of a prompt (dynamic rotary positions) then depends
- * neither on these steps nor on other rows. */
-FV_API void fv_session_expect(fv_session *s, int64_t row, int64_t n);
-/* For families: the length that counts for a row in the step under way, which adds n tokens. */
-FV_API int64_t fv_session_span(const fv_session *s, int64_t row, int64_t n);
 
 /* Runs the family's begin: an encoder on in, whose batch is the session's rows or divides them. */
 FV_API void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in);
 /* Appends ids I32 (rows,T) and gives the logits (rows,V) that follow; NULL once the context has
  * failed. */
 FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
-/* Greedy decoding: n tokens a row into out (n,rows), the first step reading ids (rows); both in
- * host memory.  Where the device can, it feeds its own choices back without the host. */
-FV_API fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out,
-                                   int64_t n);
-/* Row i becomes a copy of what row from[i] was, and only n rows stay, until fv_session_reset:
- * beams that go on and beams that end, sequences that are done and free their rows. */
-FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n);
-
-/* ---- for families, inside begin and step ---- */
-
-/* The cache of layer's self-attention, for the tokens of this step, in numbers of type t. */
-FV_API fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t);
-/* I32 (rows,T): where the tokens of this step stand. */
-FV_API fv_tensor *fv_session_positions(fv_ctx *c, fv_session *s);
-/* counted from there, not from 0 */
-FV_API fv_tensor *fv_session_positions_from(fv_ctx *c, fv_session *s, int32_t from);
-/* Copies x into the session under a number, and gets it back in a later step.  Its first axis is
- * the rows, or divides them: then each serves as many neighbouring rows, which only change rows
- * together with their group or within it. */
-FV_API void fv_session_save_state(fv_ctx *c, fv_session *s, int slot, fv_tensor *x);
-FV_API fv_tensor *fv_session_state(fv_ctx *c, fv_session *s, int slot); /* NULL: nothing there */
 
 #endif

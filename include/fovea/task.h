@@ -12,10 +12,6 @@
 
 typedef struct fv_task fv_task;
 
-/* A status of tasks beside fv_status's own: settings are missing or contradict each other, and the
- * text names them. */
-#define FV_EUSAGE ((fv_status)(FV_ESTATE + 1))
-
 typedef enum fv_job {
     FV_JOB_EMBED,
     FV_JOB_CLASSIFY,
@@ -55,7 +51,7 @@ typedef struct fv_writer {
     fv_model *model;
     fv_tok *tok;
     fv_encoding *enc;
-    fv_dir *dir;
+    struct fv_dir *dir;
     fv_gen_config *config;
     fv_gen_opt gen; /* its lists are the config's */
     bool encoder;   /* the model reads a source, else it continues a prompt */
@@ -72,12 +68,10 @@ typedef struct fv_writer_opt {
     int64_t new_tokens; /* at most so many where neither says */
 } fv_writer_opt;
 
+/* Fills *w from a model's directory; on failure w is empty and may be closed. */
 FV_API fv_status fv_writer_open(fv_writer *w, fv_device *d, const char *dir, fv_writer_opt opt,
                                 fv_err *e);
 FV_API void fv_writer_close(fv_writer *w);
-/* A stream of what follows a prompt: it has read that already, and gives none of its text. */
-FV_API fv_status fv_writer_stream(fv_writer *w, fv_tok_stream **out, const int32_t *prompt,
-                                  int64_t n, fv_err *e);
 
 /* ---- vectors ---- */
 
@@ -103,9 +97,6 @@ FV_API bool fv_task_many(const fv_task *t);
 /* (n,labels) */
 FV_API fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores,
                                   fv_err *e);
-/* The same before softmax or sigmoid. */
-FV_API fv_status fv_task_logits(fv_task *t, const fv_text *texts, int64_t n, float *logits,
-                                fv_err *e);
 
 /* ---- masked words ---- */
 
@@ -129,12 +120,6 @@ FV_API fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64
  * the whole sentence. */
 FV_API const int32_t *fv_task_filled(fv_task *t, const fv_mask_found *m, int32_t id, int64_t *n);
 
-/* How likely each text is: the sum of log p(token | all the others) over its tokens, each being
- * masked in turn, and how many they are.  from: only those that end behind this character of the
- * text; NULL: all.  n tokens cost n passes. */
-FV_API fv_status fv_task_score(fv_task *t, const fv_text *texts, int64_t n, const int64_t *from,
-                               double *log_p, int64_t *tokens, fv_err *e);
-
 /* ---- spans ---- */
 
 typedef struct fv_entity {
@@ -155,18 +140,6 @@ typedef enum fv_join {
  * labelled O are left out.  Valid until the next call. */
 FV_API fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join,
                              fv_entity **found, int64_t *n_found, fv_err *e);
-
-/* Words that stand apart already. */
-typedef struct fv_sentence {
-    const char *const *word;
-    int64_t n;
-} fv_sentence;
-
-/* The label of each word, those of all sentences one after the other, by its first token as models
- * are trained; -1: the word has no tokens.  Sentences longer than the model sees are read in
- * parts. */
-FV_API fv_status fv_task_tag_words(fv_task *t, const fv_sentence *s, int64_t n, int32_t *labels,
-                                   fv_err *e);
 
 typedef struct fv_answer {
     int64_t text;     /* which question */

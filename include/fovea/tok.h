@@ -29,11 +29,6 @@ typedef struct fv_tok fv_tok;
  * On failure *out is NULL. */
 FV_API fv_status fv_tok_open(fv_tok **out, const fv_env *env, const char *path, fv_err *e);
 
-/* The same from memory: the n bytes of a tokenizer.json or of a SentencePiece model, called `name`
- * in messages. */
-FV_API fv_status fv_tok_read(fv_tok **out, const fv_env *env, const void *data, size_t n,
-                             const char *name, fv_err *e);
-
 /* Writes a tokenizer.json which Hugging Face tokenizers opens with the same results. */
 FV_API fv_status fv_tok_save(const fv_tok *t, const char *path, fv_err *e);
 
@@ -47,10 +42,6 @@ FV_API int32_t fv_tok_size(const fv_tok *t);
 FV_API int32_t fv_tok_id(const fv_tok *t, const char *token);
 /* The token of an id, NUL-terminated, owned by t; NULL if there is none. */
 FV_API const char *fv_tok_token(const fv_tok *t, int32_t id);
-/* Whether decoding may leave this id out: an added token marked special, a control piece. */
-FV_API bool fv_tok_special(const fv_tok *t, int32_t id);
-/* The unknown token's id, or -1. */
-FV_API int32_t fv_tok_unknown(const fv_tok *t);
 
 /* ---- encoding ---- */
 
@@ -92,13 +83,6 @@ FV_API void fv_encoding_free(fv_encoding *enc); /* NULL is allowed */
 /* text may hold NUL bytes.  On failure enc->n is 0. */
 FV_API fv_status fv_tok_encode(fv_encoding *enc, const char *text, size_t len, fv_tok_opts o,
                                fv_err *e);
-
-/* What the file says about length: 0 if nothing.  Never applied unless fv_tok_opts.max_len asks for
- * it. */
-FV_API int64_t fv_tok_max_len(const fv_tok *t);
-/* The padding token's id as the file's padding section says, else that of [PAD] or <pad>, else
- * -1. */
-FV_API int32_t fv_tok_pad(const fv_tok *t);
 
 /* ---- decoding ---- */
 

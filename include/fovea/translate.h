@@ -33,8 +33,6 @@ FV_API void fv_translator_close(fv_translator *t); /* NULL is allowed */
 /* How it generates: as the directory says, else with 4 beams, as many tokens as the model has
  * positions.  May be changed. */
 FV_API fv_gen_opt *fv_translator_gen(fv_translator *t);
-FV_API const fv_tok *fv_translator_tok(const fv_translator *t);
-FV_API const fv_model *fv_translator_model(const fv_translator *t);
 
 typedef struct fv_lines {
     const char *const *text;

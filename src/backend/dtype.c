@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fovea/device.h"
+#include "fovea/author/backend.h"
 
 static const struct {
     const char *name;

@@ -10,8 +10,10 @@
 
 #include "demo.h"
 #include "fovea/gen.h"
-#include "fovea/grammar.h"
+#include "fovea/author/grammar.h"
 #include "fovea/train.h"
+#include "fovea/author/config.h"
+#include "fovea/author/data.h"
 
 typedef struct values {
     const char *dir, *device;

@@ -17,7 +17,8 @@ static fv_status save(fv_see *s, const char *dir, const char *name, fv_see_opt o
 /* "pommes <- apples": for each token written, the one it looked at most. */
 static fv_status print_words(fv_see *s, fv_see_pick p, fv_err *e)
 {
-    int64_t rows = fv_see_rows(s, FV_SEE_CROSS), cols = fv_see_cols(s, FV_SEE_CROSS);
+    fv_see_shape shape = fv_see_shape_of(s, FV_SEE_CROSS);
+    int64_t rows = shape.rows, cols = shape.cols;
     float *w = malloc((size_t)(rows * cols) * sizeof *w);
     if (!w) return fv_fail(e, FV_ENOMEM, "out of memory");
     fv_status st = fv_see_weights(s, p, 0, rows, w, e);

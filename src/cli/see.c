@@ -151,8 +151,7 @@ static fv_status encode(work *w, const char *text, fv_tok_opts how, bool ends, i
                         int64_t *n)
 {
     fv_encoding *enc;
-    const fv_family *f = fv_model_family(w->model);
-    int64_t most = f->context ? f->context(fv_model_self(w->model)) : 0;
+    int64_t most = fv_model_context(w->model);
     if (!*text) return fv_fail(&w->e, FV_EARG, "the text is empty: there is no token to look at");
     fv_status st = fv_encoding_new(&enc, w->tok, &w->e);
     if (st) return st;
@@ -305,7 +304,7 @@ static fv_see_kind kind_shown(const work *w, bool pair)
 {
     if (w->v->kind) return (fv_see_kind)(w->v->kind - 1);
     if (pair) return FV_SEE_CROSS;
-    return fv_see_layers(w->see, FV_SEE_ENCODER) ? FV_SEE_ENCODER : FV_SEE_DECODER;
+    return fv_see_shape_of(w->see, FV_SEE_ENCODER).layers ? FV_SEE_ENCODER : FV_SEE_DECODER;
 }
 
 static fv_status save(work *w)
@@ -335,19 +334,25 @@ static fv_status save(work *w)
 
 static bool wanted(const work *w, int kind) { return !w->v->kind || w->v->kind - 1 == kind; }
 
+/* Heads of all layers of a kind. */
+static int64_t maps(const work *w, int kind)
+{
+    fv_see_shape shape = fv_see_shape_of(w->see, (fv_see_kind)kind);
+    return shape.layers * shape.heads;
+}
+
 /* The change in loss for each head of the kinds wanted, against the loss of the model as it is. */
 static fv_status ablate(work *w, fv_see_in in)
 {
     int64_t n = 0;
-    for (int k = 0; k < FV_SEE_KINDS; k++)
-        n += fv_see_layers(w->see, (fv_see_kind)k) * fv_see_heads(w->see, (fv_see_kind)k);
+    for (int k = 0; k < FV_SEE_KINDS; k++) n += maps(w, k);
     double *to = w->worth = malloc((size_t)n * sizeof *to);
     if (!to) return fv_fail(&w->e, FV_ENOMEM, "out of memory");
     fv_status st = fv_see_ablate(w->dev, w->model, in, (fv_see_pick){.layer = FV_SEE_ALL}, &w->loss,
                                  &w->e);
     for (int k = 0; k < FV_SEE_KINDS; k++) {
-        int64_t heads = fv_see_heads(w->see, (fv_see_kind)k),
-                all = wanted(w, k) ? fv_see_layers(w->see, (fv_see_kind)k) * heads : 0;
+        int64_t heads = fv_see_shape_of(w->see, (fv_see_kind)k).heads;
+        int64_t all = wanted(w, k) ? maps(w, k) : 0;
         for (int64_t i = 0; !st && i < all; i++, to++) {
             st = fv_see_ablate(w->dev, w->model, in,
                                (fv_see_pick){(fv_see_kind)k, i / heads, i % heads, false}, to,
@@ -363,8 +368,8 @@ static int print_worth_json(const work *w)
     json_t *list = json_array();
     const double *from = w->worth;
     for (int k = 0; k < FV_SEE_KINDS; k++) {
-        int64_t heads = fv_see_heads(w->see, (fv_see_kind)k),
-                all = wanted(w, k) ? fv_see_layers(w->see, (fv_see_kind)k) * heads : 0;
+        int64_t heads = fv_see_shape_of(w->see, (fv_see_kind)k).heads;
+        int64_t all = wanted(w, k) ? maps(w, k) : 0;
         for (int64_t i = 0; i < all; i++)
             json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:f}", "kind",
                                                   fv_see_kind_name((fv_see_kind)k), "layer",
@@ -380,8 +385,9 @@ static int print_worth(const work *w)
     const double *from = w->worth;
     printf("Loss of a token: %.4f.  Change when a head adds nothing:\n", w->loss);
     for (int k = 0; k < FV_SEE_KINDS; k++) {
-        int64_t heads = fv_see_heads(w->see, (fv_see_kind)k);
-        for (int64_t l = 0; wanted(w, k) && l < fv_see_layers(w->see, (fv_see_kind)k); l++) {
+        int64_t heads = fv_see_shape_of(w->see, (fv_see_kind)k).heads;
+        for (int64_t l = 0; wanted(w, k) && l < fv_see_shape_of(w->see, (fv_see_kind)k).layers;
+             l++) {
             printf("  %-8s layer %-3lld", fv_see_kind_name((fv_see_kind)k), (long long)l);
             for (int64_t h = 0; h < heads; h++) printf(" %+8.4f", *from++);
             printf("\n");
@@ -400,7 +406,7 @@ static fv_status all(work *w)
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, how, &w->e);
     if (!st) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
     if (st) return st;
-    bool pair = fv_see_takes_pair(w->model);
+    bool pair = fv_model_has_cross(w->model);
     if (pair && (v->text || v->pair))
         return fv_fail(&w->e, FV_EARG, "%s reads a source and writes a target: give --source",
                        v->model);

@@ -142,9 +142,8 @@ static void print_line(void *user, const char *text)
 
 static int help_keys(const cli *c, const values *v)
 {
-    if (v->keys_of && !fv_family_find(v->keys_of))
+    if (!fv_recipe_help(v->keys_of, print_line, NULL))
         return cli_usage(c, "there is no family '%s'", v->keys_of);
-    fv_recipe_help(v->keys_of, print_line, NULL);
     return CLI_OK;
 }
 

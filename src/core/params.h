@@ -3,7 +3,7 @@
 #define FV_CORE_PARAMS_H
 
 #include "core.h"
-#include "fovea/pack.h"
+#include "fovea/author/params.h"
 
 typedef struct fv_entry {
     fv_tensor tensor;

@@ -2,7 +2,7 @@
  *
  * A batch is filled again and again, so its arrays keep their memory: slot i of this batch reuses
  * what slot i of the last one had, whatever its name was. */
-#include "fovea/feed.h"
+#include "fovea/author/feed.h"
 
 #include "base/base.h"
 #include "fovea/author/op.h"

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fovea/grammar.h"
+#include "fovea/author/grammar.h"
 #include "fovea/author/op.h"
 
 #include "lexicon.h"

@@ -3,6 +3,7 @@
 #define FV_INFILL_H
 
 #include "data/token_stream.h"
+#include "fovea/author/data.h"
 
 /* t->options is an fv__stream_opt.  sentinels: a sentinel stands for each hidden span and the
  * target holds the spans (T5); else the mask token does and the target is the whole text

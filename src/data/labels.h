@@ -2,7 +2,7 @@
 #ifndef FV_LABELS_H
 #define FV_LABELS_H
 
-#include "fovea/data.h"
+#include "fovea/author/data.h"
 
 /* The number of the label that stands in a line of a file: a new one where the list is open, an
  * error that names the line where it is closed. */

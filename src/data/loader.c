@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 #include "base/base.h"
-#include "fovea/feed.h"
+#include "fovea/author/feed.h"
 
 typedef struct slot {
     fv_loaded loaded;

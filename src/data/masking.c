@@ -5,6 +5,7 @@
 #include "data/masking.h"
 
 #include "data/token_stream.h"
+#include "fovea/author/tok.h"
 
 int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, float share,
                      int64_t row, fv_data_rng how)

@@ -3,7 +3,7 @@
 #ifndef FV_MASKING_H
 #define FV_MASKING_H
 
-#include "fovea/data.h"
+#include "fovea/author/data.h"
 
 /* Hides a share of ids in place and writes the hidden ones to labels, -100 elsewhere; special
  * tokens are left alone.  Returns how many are hidden. */

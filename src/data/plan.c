@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
-#include "fovea/feed.h"
+#include "fovea/author/feed.h"
 #include "fovea/author/op.h"
 
 #define WINDOW 64 /* batches a window is worth */

@@ -4,7 +4,7 @@
 #define FV_RAGGED_H
 
 #include "base/base.h"
-#include "fovea/data.h"
+#include "fovea/author/data.h"
 
 typedef struct fv__ragged {
     const fv_env *env;

@@ -3,7 +3,7 @@
 #define FV_RECORDS_H
 
 #include "base/base.h"
-#include "fovea/data.h"
+#include "fovea/author/data.h"
 
 typedef struct fv__span {
     const char *s;

@@ -5,7 +5,7 @@
 #include <zlib.h>
 
 #include "base/base.h"
-#include "fovea/data.h"
+#include "fovea/author/data.h"
 
 struct fv_textfile {
     const fv_env *env;

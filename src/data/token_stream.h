@@ -5,6 +5,7 @@
 
 #include "data/records.h"
 #include "fovea/author/op.h"
+#include "fovea/author/config.h"
 
 /* Options of the objectives that read running text; each lists the keys it has. */
 typedef struct fv__stream_opt {

@@ -14,6 +14,7 @@
 #include "base/base.h"
 #include "gen/search.h"
 #include "model/session.h"
+#include "fovea/author/session.h"
 
 enum { RUN_MAX = 8, FEW_ROWS = 64, MAX_ROWS = 65535 };
 

@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "base/decimal.h"
 #include "fovea/gen.h"
+#include "fovea/author/config.h"
 
 struct fv_gen_config {
     fv_env env;

@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "gen/search.h"
 #include "model/session.h"
+#include "fovea/author/family.h"
 
 /* ---- sources and hypotheses ---- */
 
@@ -91,7 +92,7 @@ static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err
 static fv_status measure(search *s, const fv_model *m, const int64_t *len, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
-    int64_t context = f->context ? f->context(fv_model_self(m)) : 0;
+    int64_t context = fv_model_context(m);
     if (s->session && (!context || s->session->cap < context)) context = s->session->cap;
     for (int64_t i = 0; i < s->n; i++) {
         s->prompt[i] = f->begin ? 1 : len[i];

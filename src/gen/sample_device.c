@@ -7,6 +7,7 @@
  * captured as a graph can be replayed. */
 #include "base/base.h"
 #include "model/session.h"
+#include "fovea/author/family.h"
 
 bool fv__sampler_supported(const fv_session *s, fv_dtype t)
 {

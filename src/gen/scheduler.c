@@ -22,6 +22,8 @@
 #include "base/base.h"
 #include "gen/sample.h"
 #include "model/session.h"
+#include "fovea/author/family.h"
+#include "fovea/author/gen.h"
 
 typedef struct sequence {
     struct sequence *next_waiting; /* in the queue */
@@ -124,7 +126,7 @@ fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
                            fv_scheduler_opt opt, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
-    int64_t context = f->context ? f->context(fv_model_self(m)) : 0;
+    int64_t context = fv_model_context(m);
     *out = NULL;
     if (!opt.rows) opt.rows = 16;
     if (!opt.prefill) opt.prefill = 512;

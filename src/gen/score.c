@@ -4,6 +4,8 @@
  * cross-entropy. */
 #include "base/base.h"
 #include "fovea/gen.h"
+#include "fovea/author/family.h"
+#include "fovea/author/gen.h"
 
 /* A batch of sequences on the host: input ids, and the labels to be scored (-100: not this
  * one). */
@@ -70,7 +72,7 @@ fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *
                    int64_t window, int64_t stride, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
-    int64_t context = f->context ? f->context(fv_model_self(m)) : 0;
+    int64_t context = fv_model_context(m);
     if (f->begin)
         return fv_fail(e, FV_EARG, "score: %s needs a source beside the text", fv_model_head(m));
     if (!context) context = window > 0 ? window : 2048;

@@ -15,6 +15,7 @@
 
 #include "base/base.h"
 #include "fovea/author/op.h"
+#include "fovea/author/session.h"
 #include "gen/search.h"
 #include "model/session.h"
 

@@ -7,6 +7,7 @@
 #include "base/base.h"
 #include "gen/search.h"
 #include "model/session.h"
+#include "fovea/author/session.h"
 
 bool fv__device_samples(const search *s, bool encoder)
 {

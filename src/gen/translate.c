@@ -10,6 +10,8 @@
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "fovea/author/family.h"
+#include "fovea/author/gen.h"
 
 #define WINDOW 16 /* batches that are sorted together */
 
@@ -48,13 +50,12 @@ static bool says(const fv_dir *d, const char *key)
 /* Marian's defaults where the files say nothing: 4 beams, 512 tokens. */
 static fv_status read_settings(fv_translator *t, const char *dir, fv_err *e)
 {
-    const fv_family *f = fv_model_family(t->model);
     fv_dir *files;
     fv_status st = fv_dir_open(&files, &t->env, dir, e);
     if (st) return st;
     st = fv_gen_config_open(&t->config, &t->env, dir, NULL, e);
     if (!st) t->gen = *fv_gen_config_options(t->config);
-    t->n_positions = f->context ? f->context(fv_model_self(t->model)) : 0;
+    t->n_positions = fv_model_context(t->model);
     if (!st && !says(files, "num_beams") && !t->gen.do_sample) t->gen.num_beams = 4;
     if (!st && !says(files, "max_length")) t->gen.max_length = 512;
     if (!st && t->n_positions && t->gen.max_length > t->n_positions)

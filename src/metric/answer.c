@@ -1,6 +1,6 @@
 /* answer.c - answers compared as SQuAD does: lower case, no punctuation, no articles, then by their
  * words. */
-#include "fovea/metric.h"
+#include "fovea/author/metric.h"
 
 #include <utf8proc.h>
 

@@ -11,7 +11,7 @@
 
 #include <utf8proc.h>
 
-#include "fovea/metric.h"
+#include "fovea/author/metric.h"
 #include "metric/words.h"
 
 /* ---- tokens ---- */

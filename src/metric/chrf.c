@@ -5,7 +5,7 @@
  * White space is removed first; counts are summed over the corpus, as sacrebleu does. */
 #include <stdio.h>
 
-#include "fovea/metric.h"
+#include "fovea/author/metric.h"
 #include "metric/ngram.h"
 
 #define ORDERS 6

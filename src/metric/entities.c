@@ -3,7 +3,7 @@
  *
  * An entity is right when both its ends and its type are.  One pass walks gold and predicted
  * tags side by side and counts an entity when it ends. */
-#include "fovea/metric.h"
+#include "fovea/author/metric.h"
 
 #include <stdio.h>
 #include <string.h>

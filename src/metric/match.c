@@ -1,6 +1,6 @@
 /* match.c - precision, recall and F1, and accuracy and macro-F1 from a confusion matrix whose
  * rows are the gold labels and whose columns the predicted ones. */
-#include "fovea/metric.h"
+#include "fovea/author/metric.h"
 
 static double share(double part, double of) { return of > 0 ? 100 * part / of : 0; }
 

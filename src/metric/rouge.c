@@ -3,7 +3,7 @@
  *
  * ROUGE-n is F1 of matched n-grams, ROUGE-L F1 of the longest common subsequence; each is computed
  * for a text and averaged over the texts. */
-#include "fovea/metric.h"
+#include "fovea/author/metric.h"
 
 #include "metric/words.h"
 

@@ -6,7 +6,8 @@
 
 #include "core/core.h"
 #include "fovea/model.h"
-#include "fovea/pack.h"
+#include "fovea/author/params.h"
+#include "fovea/author/family.h"
 #include "store/store.h"
 
 #define X(file) extern const fv_family fv__family_##file;
@@ -332,6 +333,10 @@ fv_head_job fv_model_job(const fv_model *m) { return m->head->job; }
 bool fv_model_has_cross(const fv_model *m)
 {
     return !m->head->encoder_only && fv_family_takes(m->family, "decoder_input_ids");
+}
+int64_t fv_model_context(const fv_model *m)
+{
+    return m->family->context ? m->family->context(m->self) : 0;
 }
 const void *fv_model_config(const fv_model *m) { return m->config; }
 fv_params *fv_model_params(const fv_model *m) { return m->params; }

@@ -9,6 +9,7 @@
 #include "core/core.h"
 #include "fovea/model.h"
 #include "fovea/ops.h"
+#include "fovea/author/family.h"
 
 typedef struct running {
     const fv_model *m;

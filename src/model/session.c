@@ -9,6 +9,7 @@
  * session's own, so that a device can capture the step as a graph and replay it. */
 #include "base/base.h"
 #include "model/session.h"
+#include "fovea/author/family.h"
 
 #define INITIAL_CAPACITY 64 /* tokens of a row allocated at first, on the host */
 

@@ -8,6 +8,7 @@
  * the table. */
 #include "base/base.h"
 #include "model/session.h"
+#include "fovea/author/session.h"
 
 size_t fv__session_prefix_bytes(const fv_session *s)
 {

@@ -4,7 +4,7 @@
 
 #include <stdarg.h>
 
-#include "fovea/nn.h"
+#include "fovea/author/nn.h"
 #include "fovea/author/op.h"
 #include "ops/fused_linear.h"
 

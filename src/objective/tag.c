@@ -7,7 +7,7 @@
 #include "data/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
-#include "fovea/metric.h"
+#include "fovea/author/metric.h"
 #include "fovea/author/op.h"
 #include "fovea/author/objective.h"
 

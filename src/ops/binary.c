@@ -1,6 +1,7 @@
 /* binary.c - y = a op b, element by element, a and b broadcast as NumPy does. */
 #include "core/core.h"
 #include "ops/walk.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     fv_node node;

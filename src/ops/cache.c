@@ -1,5 +1,6 @@
 /* cache.c - new keys or values written into a cache that outlives the step. */
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 fv_tensor *fv_cache_write(fv_ctx *c, fv_tensor *cache, fv_tensor *x, fv_tensor *pos)
 {

@@ -1,5 +1,6 @@
 /* cast.c - the same values in another float dtype. */
 #include "ops/walk.h"
+#include "fovea/author/ops.h"
 
 /* the table is that of what is read: x forward, dy backward */
 static void backward(fv_ctx *c, fv_node *n)

@@ -1,5 +1,6 @@
 /* cumsum.c - y[i] = x[0] + ... + x[i] along an axis. */
 #include "ops/walk.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     fv_node node;

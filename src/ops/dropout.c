@@ -1,6 +1,7 @@
 /* dropout.c - y = x / (1 - p) where it is kept, 0 elsewhere: what is kept depends on seed, step and
  * index alone. */
 #include "ops/walk.h"
+#include "fovea/ops.h"
 
 typedef struct {
     fv_node node;

@@ -3,6 +3,7 @@
 #include "ops/embed.h"
 
 #include "core/core.h"
+#include "fovea/author/ops.h"
 
 static bool fits(const fv_ctx *c, const fv_some_rows *r, const fv_some_rows *first)
 {

@@ -1,6 +1,7 @@
 /* gather.c - rows of a table by id, and the sum of rows into a table by id: each is the other's
  * gradient. */
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 static bool ids_ok(fv_ctx *c, const char *op, const fv_tensor *ids)
 {

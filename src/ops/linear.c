@@ -3,6 +3,7 @@
 #include "ops/act.h"
 #include "ops/product.h"
 #include "ops/walk.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     fv_node node;

@@ -1,5 +1,6 @@
 /* masked_fill.c - y = mask ? x : value. */
 #include "ops/walk.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     fv_node node;

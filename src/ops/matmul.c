@@ -1,6 +1,7 @@
 /* matmul.c - y = alpha * a b for each pair of a batch, either factor stored transposed. */
 #include "ops/product.h"
 #include "ops/walk.h"
+#include "fovea/ops.h"
 
 typedef struct {
     fv_node node;

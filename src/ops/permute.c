@@ -1,5 +1,6 @@
 /* permute.c - permute, transpose and expand: one copy with other strides. */
 #include "ops/walk.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     fv_node node;

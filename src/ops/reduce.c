@@ -1,6 +1,7 @@
 /* reduce.c - sum, mean and maximum along one axis, which disappears, or over everything. */
 #include "core/core.h"
 #include "ops/walk.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     fv_node node;

@@ -7,6 +7,7 @@
  * the zeros belong. */
 #include "core/core.h"
 #include "ops/walk.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     int64_t lead, T, L, wide;

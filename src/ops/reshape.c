@@ -1,5 +1,6 @@
 /* reshape.c - other names for the same memory: reshape and head copy nothing. */
 #include "ops/walk.h"
+#include "fovea/author/ops.h"
 
 static void backward(fv_ctx *c, fv_node *n) { fv_grad_pass(c, n->in[0], n); }
 

@@ -1,6 +1,7 @@
 /* rope.c - rotary positions: pairs of each head are rotated by pos * freq; the gradient rotates
  * back. */
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     fv_node node;

@@ -1,5 +1,6 @@
 /* slice.c - ops that copy ranges along one axis: slice, split, concat, pad and roll. */
 #include "ops/walk.h"
+#include "fovea/author/ops.h"
 
 /* A range starts at index `at` of an axis of length n. */
 typedef struct {

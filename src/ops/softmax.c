@@ -1,5 +1,6 @@
 /* softmax.c - y = exp(x) / sum exp(x) over the last axis, or its logarithm. */
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     fv_node node;

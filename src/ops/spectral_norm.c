@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 static fv_tensor *unit(fv_ctx *c, fv_tensor *x, float eps)
 {

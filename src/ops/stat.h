@@ -3,6 +3,7 @@
 #define FV_STAT_H
 
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 static inline fv_dtype fv__stat_dtype(fv_dtype t) { return t == FV_F64 ? FV_F64 : FV_F32; }
 

@@ -1,5 +1,6 @@
 /* topk.c - the k largest of each row, largest first, and where they stood. */
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     fv_node node;

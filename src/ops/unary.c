@@ -1,5 +1,6 @@
 /* unary.c - y = f(x), element by element: activations, roots, logarithms, and by * x + plus. */
 #include "ops/act.h"
+#include "fovea/author/ops.h"
 
 typedef struct {
     fv_node node;

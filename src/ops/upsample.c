@@ -1,5 +1,6 @@
 /* upsample.c - larger images: every pixel repeated, or bilinear between pixel centres. */
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 static bool image(fv_ctx *c, const char *op, const fv_tensor *x, int64_t oh, int64_t ow)
 {

@@ -20,8 +20,8 @@ static bool special(const char *t)
  * else. */
 static double score_of(const fv_see *s, const float *w, float *best)
 {
-    int64_t rows = fv_see_rows(s, FV_SEE_CROSS), cols = fv_see_cols(s, FV_SEE_CROSS), n_rows = 0,
-            n_cols = 0;
+    fv_see_shape shape = fv_see_shape_of(s, FV_SEE_CROSS);
+    int64_t rows = shape.rows, cols = shape.cols, n_rows = 0, n_cols = 0;
     double sure = 0, cover = 0;
     for (int64_t j = 0; j < cols; j++) best[j] = 0;
     for (int64_t i = 0; i < rows; i++) {

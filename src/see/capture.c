@@ -7,6 +7,8 @@
 #include <stdio.h>
 
 #include "see.h"
+#include "fovea/author/see.h"
+#include "fovea/author/tensor.h"
 
 /* ---- the tap ---- */
 
@@ -163,7 +165,7 @@ static fv_status capture(fv_see *s, const fv_model *m, const fv_see_in *in, fv_e
     fv_items out = {0};
     fv_status st = fv__see_pass(s->ctx, m, in, &out, e);
     if (!st && s->err.code) st = fv_fail(e, s->err.code, "%s", s->err.text);
-    if (!st && !label_all(s, in, fv_see_takes_pair(m)))
+    if (!st && !label_all(s, in, fv_model_has_cross(m)))
         st = fv_fail(e, FV_ENOMEM, "attention capture: out of memory");
     return st;
 }
@@ -193,10 +195,11 @@ fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in
 
 /* ---- what was captured ---- */
 
-int64_t fv_see_layers(const fv_see *s, fv_see_kind k) { return s->map[k].layers; }
-int64_t fv_see_heads(const fv_see *s, fv_see_kind k) { return s->map[k].heads; }
-int64_t fv_see_rows(const fv_see *s, fv_see_kind k) { return s->map[k].rows; }
-int64_t fv_see_cols(const fv_see *s, fv_see_kind k) { return s->map[k].cols; }
+fv_see_shape fv_see_shape_of(const fv_see *s, fv_see_kind k)
+{
+    const fv_see_map *m = &s->map[k];
+    return (fv_see_shape){m->layers, m->heads, m->rows, m->cols};
+}
 
 /* NULL without labels or out of range: callers then show the position. */
 const char *fv_see_row(const fv_see *s, fv_see_kind k, int64_t i)

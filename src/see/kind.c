@@ -16,5 +16,3 @@ fv_see_kind fv__see_kind(const fv_attn_view *v)
                                         [FV_ATTN_CROSS] = FV_SEE_CROSS};
     return kinds[fv_attn_view_role(v)];
 }
-
-bool fv_see_takes_pair(const fv_model *m) { return fv_model_has_cross(m); }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "see/see.h"
+#include "fovea/author/tok.h"
 
 enum { MAX_PARTS = 8 }; /* tokens that may make up one character */
 

@@ -78,7 +78,7 @@ static void number(char out[24], int64_t n, bool rollout)
 static void csv_row(job *j, fv_see_pick p, int64_t i)
 {
     char layer[24], head[24];
-    int64_t cols = fv_see_cols(j->s, j->kind);
+    int64_t cols = fv_see_shape_of(j->s, j->kind).cols;
     number(layer, p.layer, p.rollout);
     number(head, p.head, p.rollout);
     for (int64_t c = 0; c < cols; c++) {
@@ -94,7 +94,7 @@ static void csv_row(job *j, fv_see_pick p, int64_t i)
 /* One row of "weights": an array of cols numbers. */
 static void json_row(job *j, int64_t i)
 {
-    int64_t cols = fv_see_cols(j->s, j->kind);
+    int64_t cols = fv_see_shape_of(j->s, j->kind).cols;
     fv__buf_str(&j->text, i == j->from ? "[" : ", [");
     for (int64_t c = 0; c < cols; c++)
         fv__buf_fmt(&j->text, "%s%.9g", c ? ", " : "", (double)j->row[c]);
@@ -148,7 +148,7 @@ static fv_status write_layer(job *j, fv_see_pick p, bool every_head, bool first,
         fv__buf_str(&j->text, "\"heads\": [");
     }
     fv_status st = FV_OK;
-    int64_t heads = every_head ? fv_see_heads(j->s, j->kind) : 1;
+    int64_t heads = every_head ? fv_see_shape_of(j->s, j->kind).heads : 1;
     for (int64_t h = 0; !st && h < heads; h++) {
         if (every_head) p.head = h;
         st = write_head(j, p, h == 0, e);
@@ -174,7 +174,7 @@ static void write_labels(job *j, const char *name,
  * rollout, all together. */
 static fv_status write_kind(job *j, fv_see_pick p, bool first, fv_err *e)
 {
-    int64_t cols = fv_see_cols(j->s, j->kind);
+    int64_t cols = fv_see_shape_of(j->s, j->kind).cols;
     size_t bytes = (size_t)cols * sizeof(float);
     bool every_layer = p.layer == FV_SEE_ALL && !p.rollout;
     j->row = fv__alloc(j->s->env, bytes);
@@ -188,7 +188,7 @@ static fv_status write_kind(job *j, fv_see_pick p, bool first, fv_err *e)
         fv__buf_str(&j->text, ",\n     \"layers\": [");
     }
     fv_status st = FV_OK;
-    int64_t layers = every_layer ? fv_see_layers(j->s, j->kind) : 1;
+    int64_t layers = every_layer ? fv_see_shape_of(j->s, j->kind).layers : 1;
     bool every_head = p.head == FV_SEE_ALL && !p.rollout;
     for (int64_t l = 0; !st && l < layers; l++) {
         if (every_layer) p.layer = l;
@@ -206,11 +206,12 @@ static fv_status write_all(job *j, const fv_see_opt *opt, fv_err *e)
     fv_status st = FV_OK;
     for (int k = 0; !st && k < FV_SEE_KINDS; k++) {
         fv_see_pick p = opt->pick;
-        if (!fv_see_layers(j->s, (fv_see_kind)k) || (!opt->every_kind && p.kind != (fv_see_kind)k))
+        if (!fv_see_shape_of(j->s, (fv_see_kind)k).layers ||
+            (!opt->every_kind && p.kind != (fv_see_kind)k))
             continue;
         p.kind = j->kind = (fv_see_kind)k;
         /* kinds have rows of their own: where one has fewer, those it has */
-        int64_t rows = fv_see_rows(j->s, j->kind);
+        int64_t rows = fv_see_shape_of(j->s, j->kind).rows;
         j->from = opt->to ? opt->from : 0;
         j->to = opt->to && opt->to < rows ? opt->to : rows;
         if (j->from >= j->to) continue;

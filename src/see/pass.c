@@ -4,13 +4,13 @@
  * output of an attention may write to it, so no family knows of this.  The worth of a head is how
  * much worse the text is then predicted. */
 #include "see.h"
+#include "fovea/author/family.h"
 
 /* Positions beyond the model's context have no embedding: the sentence is better than its index
  * error. */
 static fv_status check_length(const fv_model *m, int64_t n, const char *what, fv_err *e)
 {
-    const fv_family *f = fv_model_family(m);
-    int64_t most = f->context ? f->context(fv_model_self(m)) : 0;
+    int64_t most = fv_model_context(m);
     if (!most || n <= most) return FV_OK;
     return fv_fail(e, FV_EARG, "the %s has %lld tokens, this model takes at most %lld", what,
                    (long long)n, (long long)most);
@@ -60,7 +60,7 @@ static bool takes(const fv_model *m, const char *input)
 fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_items *out, fv_err *e)
 {
     const fv_env *env = fv_device_env(fv_ctx_device(c));
-    bool pair = fv_see_takes_pair(m);
+    bool pair = fv_model_has_cross(m);
     fv_items items = {0};
     inputs f;
     fv_status st = check_input(m, in, pair, e);
@@ -150,7 +150,7 @@ fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pi
     fv_ctx *c;
     fv_items out = {0};
     silence s = {.pick = head};
-    bool pair = fv_see_takes_pair(m), none = head.layer == FV_SEE_ALL;
+    bool pair = fv_model_has_cross(m), none = head.layer == FV_SEE_ALL;
     fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
     if (st) return st;
     fv_ctx_set_tap(c, on_tap, &s);

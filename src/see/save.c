@@ -27,7 +27,7 @@ static fv_status check(const fv_see *s, const char *path, const fv_see_opt *opt,
                        "says what is written",
                        path);
     fv_status st = fv__see_check(s, opt->pick, e);
-    int64_t rows = fv_see_rows(s, opt->pick.kind);
+    int64_t rows = fv_see_shape_of(s, opt->pick.kind).rows;
     if (!st && opt->to && (opt->from < 0 || opt->from >= opt->to || opt->to > rows))
         return fv_fail(e, FV_EARG, "rows %lld to %lld: the %s attention has rows 0 to %lld",
                        (long long)opt->from, (long long)(opt->to - 1),

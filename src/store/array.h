@@ -3,6 +3,7 @@
 #define FV_STORE_ARRAY_H
 
 #include "fovea/array.h"
+#include "fovea/author/tensor.h"
 #include "store/number.h"
 
 #define FV_NPY_MAGIC "\x93NUMPY"

@@ -4,6 +4,7 @@
 
 #include "base/json/tree.h"
 #include "fovea/store.h"
+#include "fovea/author/config.h"
 
 struct fv_json {
     const fv_env *env;

@@ -9,6 +9,7 @@
  *
  * The alternative, a list of all harmless keys, refused one published model in five. */
 #include "fovea/store.h"
+#include "fovea/author/config.h"
 
 const fv_key_rule fv_keys_common[] = {
     /* keys of transformers' base class that change what a network computes */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "core/core.h"
-#include "fovea/pack.h"
+#include "fovea/author/params.h"
 #include "store.h"
 
 #define PIECE (1 << 18) /* elements converted at a time */

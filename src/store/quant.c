@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "store.h"
+#include "fovea/author/backend.h"
 
 #define BLOCK 32
 #define ROW 4096

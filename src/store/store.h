@@ -3,6 +3,8 @@
 #define FV_STORE_STORE_H
 
 #include "fovea/store.h"
+#include "fovea/author/checkpoint.h"
+#include "fovea/author/config.h"
 #include "store/safetensors/safetensors.h"
 
 /* dir/name */

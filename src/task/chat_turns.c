@@ -14,6 +14,8 @@
 #include <stdio.h>
 
 #include "base/base.h"
+#include "fovea/author/family.h"
+#include "fovea/author/tok.h"
 
 #define DEFAULT_CAPACITY 4096 /* tokens, for models without a limit */
 
@@ -143,7 +145,7 @@ fv_status fv_chat_open(fv_chat **out, fv_device *d, const fv_model *m, const fv_
                        const fv_chat_template *t, fv_chat_opt opt, fv_err *e)
 {
     const fv_family *f = fv_model_family(m);
-    int64_t context = f->context ? f->context(fv_model_self(m)) : 0;
+    int64_t context = fv_model_context(m);
     *out = NULL;
     if (f->begin)
         return fv_fail(e, FV_EARG, "%s has an encoder: it does not chat", fv_model_head(m));

@@ -52,7 +52,7 @@ fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *s
     return score_all(t, texts, n, c, e);
 }
 
-fv_status fv_task_logits(fv_task *t, const fv_text *texts, int64_t n, float *logits, fv_err *e)
+fv_status fv__task_logits(fv_task *t, const fv_text *texts, int64_t n, float *logits, fv_err *e)
 {
     return score_all(t, texts, n, (scoring){.how = PLAIN, .out = logits}, e);
 }

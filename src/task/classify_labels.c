@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "task_pipeline.h"
+#include "fovea/author/gen.h"
 
 typedef fv_status score_fn(fv_zero_shot *z, const fv_text *in, int64_t n, float *scores, fv_err *e);
 
@@ -74,7 +75,7 @@ static fv_status by_entailment(fv_zero_shot *z, const fv_text *in, int64_t n, fl
             z->pairs[k].pair = z->said[k].data;
             z->pairs[k].pair_n = z->said[k].len;
         }
-        st = fv_task_logits(t, z->pairs, labels, z->logits, e);
+        st = fv__task_logits(t, z->pairs, labels, z->logits, e);
         if (!st) score_hypotheses(z, scores + i * labels, z->logits, L);
     }
     return st;
@@ -206,7 +207,7 @@ static fv_status fill_in(fv_zero_shot *z, const fv_text *text, float *scores, fv
         z->from[i] = characters(&z->text) + 1; /* the blank */
         st = enough(said, e);
     }
-    if (!st) st = fv_task_score(t, z->pairs, n, z->from, z->log_p, z->len, e);
+    if (!st) st = fv__task_score(t, z->pairs, n, z->from, z->log_p, z->len, e);
     for (int i = 0; !st && i < n; i++)
         if (!z->len[i])
             st = fv_fail(e, FV_EARG,

@@ -72,7 +72,7 @@ static fv_status score_masked(fv_eval_run *r, total *t, fv_err *e)
         fv_text line = {0};
         line.s = fv_textfile_line(text, i, &line.n);
         if (!line.n) continue;
-        st = fv_task_score(task, &line, 1, NULL, &log_p, &tokens, e);
+        st = fv__task_score(task, &line, 1, NULL, &log_p, &tokens, e);
         t->log_p += log_p;
         t->tokens += tokens;
         add_text(t, line.s, line.n);

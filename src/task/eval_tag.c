@@ -26,14 +26,14 @@ static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
     int64_t words = 0, line;
     const char *const *tag;
     const fv_env *env = &w->r->env;
-    fv_sentence *s = fv__alloc(env, (size_t)n * sizeof *s);
+    fv__sentence *s = fv__alloc(env, (size_t)n * sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "out of memory");
     for (int64_t i = 0; i < n; words += s[i++].n)
         s[i].n = fv_tagged_sentence(w->text, from + i, &s[i].word, &tag, &line);
     size_t bytes = (size_t)(words + 1) * (sizeof(char *) + sizeof(int32_t));
     const char **given = fv__alloc(env, bytes);
     int32_t *labels = given ? (int32_t *)(void *)(given + words + 1) : NULL;
-    fv_status st = given ? fv_task_tag_words(w->task, s, n, labels, e)
+    fv_status st = given ? fv__task_tag_words(w->task, s, n, labels, e)
                          : fv_fail(e, FV_ENOMEM, "out of memory");
     for (int64_t i = 0, at = 0; !st && i < n; at += s[i++].n)
         count(w, from + i, labels + at, given);

@@ -78,7 +78,7 @@ static fv_status stream_ids(fv_pipeline *p, stream *s, const fv_buf *ids, fv_err
     int64_t n = fv__n_ids(ids), number = p->first - 1 + p->done;
     const char *text;
     size_t len;
-    fv_status st = fv_writer_stream(&p->writer, &s->s, at, n, e);
+    fv_status st = fv__writer_stream(&p->writer, &s->s, at, n, e);
     gen.token = print_token;
     gen.user = s;
     gen.numbers = &number;

@@ -1,7 +1,7 @@
 /* score.c - how likely texts are: perplexity and bits per byte.
  *
  * A causal model gives the log-probability of each token behind those before it; a model with an
- * encoder that of a target.  For a model that fills masks (fv_task_score) each token in turn is
+ * encoder that of a target.  For a model that fills masks (fv__task_score) each token in turn is
  * masked and asked for: the sum over the tokens is the pseudo-log-likelihood (Salazar et al. 2020),
  * and a text of n tokens costs n passes. */
 #include <math.h>
@@ -44,8 +44,8 @@ static bool counts(const fv_seq *s, int64_t j, int64_t from)
     return !s->special[j] && s->spans[j].to > from;
 }
 
-fv_status fv_task_score(fv_task *t, const fv_text *texts, int64_t n, const int64_t *from,
-                        double *log_p, int64_t *tokens, fv_err *e)
+fv_status fv__task_score(fv_task *t, const fv_text *texts, int64_t n, const int64_t *from,
+                         double *log_p, int64_t *tokens, fv_err *e)
 {
     fv_seq *seqs;
     int64_t all = 0, at = 0;

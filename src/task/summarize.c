@@ -1,5 +1,6 @@
 /* summarize.c - a short text for a long one, with models that were trained for it. */
 #include "task_pipeline.h"
+#include "fovea/author/tok.h"
 
 /* unless the model or the caller says otherwise */
 enum { SUMMARY_TOKENS = 142, SUMMARY_BATCH = 8 };
@@ -32,8 +33,7 @@ static fv_status encode(fv_pipeline *p, fv_buf *ids, const fv_text *text, fv_err
 {
     fv_writer *w = &p->writer;
     fv_buf all = {.env = &p->env};
-    const fv_family *f = fv_model_family(w->model);
-    int64_t most = f->context ? f->context(fv_model_self(w->model)) : 0;
+    int64_t most = fv_model_context(w->model);
     if (!most) most = fv_tok_max_len(w->tok);
     fv__buf_str(&all, prefix_of(p));
     fv__buf_add(&all, text->s, text->n);

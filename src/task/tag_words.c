@@ -109,7 +109,8 @@ static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *
     return FV_OK;
 }
 
-fv_status fv_task_tag_words(fv_task *t, const fv_sentence *s, int64_t n, int32_t *labels, fv_err *e)
+fv_status fv__task_tag_words(fv_task *t, const fv__sentence *s, int64_t n, int32_t *labels,
+                             fv_err *e)
 {
     int64_t words = 0, at = 0;
     for (int64_t i = 0; i < n; i++) words += s[i].n;

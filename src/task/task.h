@@ -4,6 +4,7 @@
 
 #include "core/core.h"
 #include "fovea/task.h"
+#include "fovea/author/config.h"
 
 /* One encoded sequence; memory of the call. */
 typedef struct fv_seq {
@@ -76,5 +77,27 @@ const char *fv__chars_slice(const fv_chars *c, int64_t from, int64_t to, size_t 
 
 /* x becomes softmax(x). */
 void fv__softmax_row(float *x, int64_t n);
+
+/* A stream of what follows a prompt: it has read that already, and gives none of its text. */
+fv_status fv__writer_stream(fv_writer *w, fv_tok_stream **out, const int32_t *prompt, int64_t n,
+                            fv_err *e);
+/* fv_task_classify before softmax or sigmoid. */
+fv_status fv__task_logits(fv_task *t, const fv_text *texts, int64_t n, float *logits, fv_err *e);
+/* How likely each text is: the sum of log p(token | all the others) over its tokens, each being
+ * masked in turn, and how many they are.  from: only those that end behind this character of the
+ * text; NULL: all.  n tokens cost n passes. */
+fv_status fv__task_score(fv_task *t, const fv_text *texts, int64_t n, const int64_t *from,
+                         double *log_p, int64_t *tokens, fv_err *e);
+
+/* Words that stand apart already. */
+typedef struct fv__sentence {
+    const char *const *word;
+    int64_t n;
+} fv__sentence;
+/* The label of each word, those of all sentences one after the other, by its first token as models
+ * are trained; -1: the word has no tokens.  Sentences longer than the model sees are read in
+ * parts. */
+fv_status fv__task_tag_words(fv_task *t, const fv__sentence *s, int64_t n, int32_t *labels,
+                             fv_err *e);
 
 #endif

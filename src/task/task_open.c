@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "task.h"
+#include "fovea/author/family.h"
+#include "fovea/author/tok.h"
 
 /* The head that a job needs, and what messages call it; embeddings take the bare encoder, whatever
  * stands on it. */

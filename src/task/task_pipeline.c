@@ -24,7 +24,7 @@ const fv_task_kind *fv_task_kind_at(int i)
     return i >= 0 && i < (int)(sizeof kinds / sizeof *kinds) ? kinds[i] : NULL;
 }
 
-const fv_task_kind *fv_task_kind_find(const char *name)
+const fv_task_kind *fv__task_kind_find(const char *name)
 {
     for (int i = 0; kinds[i]; i++)
         if (!strcmp(kinds[i]->name, name)) return kinds[i];
@@ -80,7 +80,7 @@ static fv_status open_all(fv_pipeline *p, fv_err *e)
 
 fv_status fv_pipeline_open(fv_pipeline **out, fv_device *d, fv_pipeline_opt opt, fv_err *e)
 {
-    const fv_task_kind *k = fv_task_kind_find(opt.task);
+    const fv_task_kind *k = fv__task_kind_find(opt.task);
     *out = NULL;
     if (!k) return fv_fail(e, FV_EUSAGE, "there is no task \"%s\"", opt.task);
     fv_pipeline *p = fv__alloc(fv_device_env(d), sizeof *p);

@@ -2,9 +2,9 @@
 #ifndef FV_TASK_PIPELINE_H
 #define FV_TASK_PIPELINE_H
 
-#include "fovea/data.h"
+#include "fovea/author/data.h"
 #include "fovea/gen.h"
-#include "fovea/metric.h"
+#include "fovea/author/metric.h"
 #include "fovea/pipeline.h"
 #include "task/task.h"
 
@@ -27,6 +27,8 @@ struct fv_pipeline {
     void *user;
     bool stopped; /* fn wants no more */
 };
+
+const fv_task_kind *fv__task_kind_find(const char *name); /* NULL: there is none */
 
 /* Hands p->out on as the result of the next record, and empties it. */
 fv_status fv__task_emit(fv_pipeline *p, fv_err *e);

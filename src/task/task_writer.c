@@ -6,6 +6,8 @@
 #include <stdio.h>
 
 #include "task_pipeline.h"
+#include "fovea/author/family.h"
+#include "fovea/author/gen.h"
 
 /* ---- settings ---- */
 
@@ -155,8 +157,8 @@ fv_status fv__writer_encode(fv_writer *w, fv_buf *out, const char *text, size_t 
     return st ? st : fv__ids_add(out, w->enc->ids, w->enc->n, e);
 }
 
-fv_status fv_writer_stream(fv_writer *w, fv_tok_stream **out, const int32_t *prompt, int64_t n,
-                           fv_err *e)
+fv_status fv__writer_stream(fv_writer *w, fv_tok_stream **out, const int32_t *prompt, int64_t n,
+                            fv_err *e)
 {
     const char *text;
     size_t len;
@@ -171,7 +173,7 @@ fv_status fv__writer_decode(fv_writer *w, fv_buf *out, const fv_buf *prompt, con
                             int64_t n, fv_err *e)
 {
     fv_tok_stream *s = NULL;
-    fv_status st = fv_writer_stream(w, &s, fv__ids(prompt), fv__n_ids(prompt), e);
+    fv_status st = fv__writer_stream(w, &s, fv__ids(prompt), fv__n_ids(prompt), e);
     for (int64_t i = 0; i <= n && !st; i++) {
         const char *piece;
         size_t len;
@@ -235,8 +237,8 @@ static fv_status generate(fv_pipeline *p, const fv_writer_job *job, batch *b, co
         b->ids[i].env = b->stops.text[i].env = &p->env;
         st = job->encode(p, &b->ids[i], &in[i], e);
         if (!st && stops)
-            st = fv_writer_stream(&p->writer, &b->stops.stream[i], fv__ids(&b->ids[i]),
-                                  fv__n_ids(&b->ids[i]), e);
+            st = fv__writer_stream(&p->writer, &b->stops.stream[i], fv__ids(&b->ids[i]),
+                                   fv__n_ids(&b->ids[i]), e);
         b->at[i] = fv__ids(&b->ids[i]);
         b->len[i] = fv__n_ids(&b->ids[i]);
         /* by the number of the record: what is sampled does not depend on the batch */

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "fovea/author/gen.h"
 #include "task_pipeline.h"
 
 typedef struct translate_options {
@@ -25,8 +26,7 @@ static fv_status apply(fv_pipeline *p, fv_translator *t, fv_err *e)
 {
     const translate_options *o = p->options;
     fv_gen_opt *gen = fv_translator_gen(t);
-    const fv_family *f = fv_model_family(fv_translator_model(t));
-    int64_t n_positions = f->context ? f->context(fv_model_self(fv_translator_model(t))) : 0;
+    int64_t n_positions = fv_model_context(fv_translator_model(t));
     if (o->beam) gen->num_beams = o->beam;
     if (o->nbest) gen->num_return_sequences = o->nbest;
     fv_status st = fv__apply_gen(gen, p->opt.settings, p->opt.n_settings, e);

@@ -1,6 +1,7 @@
 /* decode.c - ids to text: the tokens as a list of strings, changed by each step, joined at the
  * end. */
 #include "work.h"
+#include "fovea/author/tok.h"
 
 /* Strings one after the other; string i ends at ends[i]. */
 typedef struct list {

@@ -1,5 +1,6 @@
 /* tok.c - a tokenizer's life, and what it knows about its ids. */
 #include "tok.h"
+#include "fovea/author/tok.h"
 
 fv_tok *fv__tok_new(const fv_env *env, fv_err *e)
 {

@@ -15,6 +15,8 @@
 
 #include "train/adam.h"
 #include "train/groups.h"
+#include "fovea/author/train.h"
+#include "fovea/store.h"
 
 struct fv_adam {
     fv_device *dev;

@@ -2,6 +2,7 @@
 #ifndef FV_GROUPS_H
 #define FV_GROUPS_H
 
+#include "fovea/author/params.h"
 #include "fovea/train.h"
 
 /* Freezes what o->freeze names and fills scale (one for each parameter) with factors of the

@@ -13,6 +13,8 @@
 #include <stdio.h>
 
 #include "store/checkpoint.h"
+#include "fovea/author/family.h"
+#include "fovea/author/train.h"
 
 fv_status fv__run_join(char out[FV_PATH], const char *dir, const char *name, fv_err *e)
 {

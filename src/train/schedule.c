@@ -7,6 +7,8 @@
 #include <stddef.h>
 
 #include "fovea/train.h"
+#include "fovea/author/config.h"
+#include "fovea/author/train.h"
 
 static const char *const schedules[] = {"inverse_sqrt", "cosine", "linear", "constant", NULL};
 static const char *const results[] = {"last", "best", "average", "ema", NULL};

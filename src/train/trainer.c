@@ -11,6 +11,7 @@
 
 #include "train/run.h"
 #include "train/update.h"
+#include "fovea/author/params.h"
 
 /* updates whose losses are still to be read: at least what an updater lets go unread */
 #define MAX_WAITING 64

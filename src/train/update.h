@@ -3,6 +3,7 @@
 #define FV_UPDATE_H
 
 #include "fovea/train.h"
+#include "fovea/author/train.h"
 
 /* What batches hold, together. */
 typedef struct fv__batch_counts {

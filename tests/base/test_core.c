@@ -11,6 +11,7 @@
 
 #include "fovea/fovea.h"
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 typedef struct fixture {
     fv_mem_counter mem;

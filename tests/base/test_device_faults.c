@@ -17,6 +17,8 @@
 #include "fovea/fovea.h"
 #include "fovea/author/op.h"
 #include "fovea/recipe.h"
+#include "fovea/author/grammar.h"
+#include "fovea/author/ops.h"
 #include "helper/device.h"
 #include "helper/program.h"
 

@@ -14,6 +14,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "fovea/author/ops.h"
+#include "fovea/author/params.h"
 
 enum { B = 2, T = 24, D = 32, H = 4, STEPS = 8, THREADS = 4, N = B * T * D };
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "fovea/see.h"
+#include "fovea/author/see.h"
 
 static const char *const pieces[] = {"The",
                                      "quick",

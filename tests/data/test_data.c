@@ -13,6 +13,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "fovea/author/data.h"
+#include "fovea/author/tensor.h"
 #include "helper/device.h"
 #include "helper/files.h"
 

@@ -12,6 +12,8 @@
 
 #include "fovea/author/objective.h"
 #include "fovea/fovea.h"
+#include "fovea/author/tensor.h"
+#include "fovea/author/tok.h"
 #include "helper/device.h"
 #include "helper/files.h"
 

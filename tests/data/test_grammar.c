@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "fovea/grammar.h"
+#include "fovea/author/grammar.h"
 
 enum { N = 60000 };
 static fv_grammar_pair all[N];

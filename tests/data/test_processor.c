@@ -13,6 +13,7 @@
 #include <jansson.h>
 
 #include "fovea/fovea.h"
+#include "fovea/author/processor.h"
 #include "helper/device.h"
 #include "helper/files.h"
 

@@ -93,7 +93,7 @@ static void do_case(uint64_t number, outcome *out)
 {
     folder f = {0};
     *out = (outcome){0};
-    f.instead = prepare(number, &f.s, &f.nonfinite);
+    f.instead = prepare(number, &f.s, &f.spoiled);
     run_case(&f, out);
     if (!strncmp(out->fault, "kept", 4)) { /* what libraries keep, they keep once */
         *out = (outcome){0};

@@ -6,7 +6,7 @@
 
 static bytes content(const folder *v, int i)
 {
-    return i == MAX_FILES ? (bytes){0} : i == v->nonfinite ? v->instead : v->s->content[i];
+    return i == MAX_FILES ? (bytes){0} : i == v->spoiled ? v->instead : v->s->content[i];
 }
 
 static int find_file(const folder *v, const char *path)

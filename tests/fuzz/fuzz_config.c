@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "fovea/store.h"
+#include "fovea/author/config.h"
 #include "helper/memfs.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "fovea/tok.h"
+#include "fovea/author/tok.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

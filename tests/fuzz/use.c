@@ -8,6 +8,8 @@
 
 #include "folder.h"
 #include "memory.h"
+#include "fovea/author/config.h"
+#include "fovea/author/data.h"
 
 static void encode(const fv_tok *t)
 {

@@ -15,6 +15,7 @@
 #include "fovea/author/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
+#include "fovea/author/family.h"
 #include "fovea/author/op.h"
 #include "helper/device.h"
 

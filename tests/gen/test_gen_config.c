@@ -13,6 +13,7 @@
 
 #include "fovea/chat.h"
 #include "fovea/gen.h"
+#include "fovea/author/config.h"
 #include "helper/device.h"
 
 static char dir[] = "/tmp/fovea-gen-XXXXXX";

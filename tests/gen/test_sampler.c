@@ -16,6 +16,7 @@
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "fovea/author/op.h"
+#include "fovea/author/session.h"
 #include "gen/sample.h"
 #include "helper/device.h"
 #include "helper/writer.h"

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "fovea/grammar.h"
+#include "fovea/author/grammar.h"
 #include "device.h"
 #include "files.h"
 

@@ -5,6 +5,7 @@
 
 #include "fovea/fovea.h"
 #include "fovea/train.h"
+#include "fovea/author/data.h"
 
 enum { CORPUS_PAIRS = 60 };
 

@@ -11,6 +11,7 @@
 
 #include "device.h"
 #include "golden.h"
+#include "fovea/author/tensor.h"
 
 static fv_array load(const golden *g, const char *fmt, va_list ap)
 {

@@ -3,7 +3,7 @@
 #ifndef HELPER_LAYER_H
 #define HELPER_LAYER_H
 
-#include "fovea/nn.h"
+#include "fovea/author/nn.h"
 
 /* Names below the layer's path; NULL: BART's, which are given here. */
 typedef struct fv_layer_names {

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "device.h"
+#include "fovea/author/params.h"
 
 static float *zeros(int64_t n)
 {

@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "files.h"
+#include "fovea/author/tok.h"
 
 char *tok_component(const char *name, size_t *n)
 {

@@ -19,6 +19,7 @@
 
 #include "helper/device.h"
 #include "fovea/fovea.h"
+#include "fovea/author/family.h"
 #include "helper/files.h"
 
 #define CASES FOVEA_TESTS "/golden/models"

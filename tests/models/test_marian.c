@@ -14,6 +14,7 @@
 #include "helper/device.h"
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
+#include "fovea/author/tensor.h"
 #include "helper/golden.h"
 #include "helper/files.h"
 

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "fovea/author/config.h"
 #include "helper/device.h"
 #include "helper/files.h"
 

@@ -15,6 +15,7 @@
 #include "fovea/author/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/author/op.h"
+#include "fovea/author/session.h"
 #include "helper/device.h"
 #include "helper/files.h"
 

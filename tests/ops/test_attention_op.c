@@ -14,6 +14,8 @@
 #include "helper/device.h"
 #include "helper/golden.h"
 #include "helper/optable.h"
+#include "fovea/author/ops.h"
+#include "fovea/author/tensor.h"
 
 static fv_device *dev;
 

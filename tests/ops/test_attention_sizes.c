@@ -15,6 +15,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "fovea/author/ops.h"
+#include "fovea/author/tensor.h"
 #include "helper/device.h"
 #include "helper/numbers.h"
 

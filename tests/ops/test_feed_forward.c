@@ -14,6 +14,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "fovea/author/ops.h"
+#include "fovea/author/params.h"
 #include "helper/device.h"
 #include "helper/numbers.h"
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "helper/device.h"
-#include "fovea/nn.h"
+#include "fovea/author/nn.h"
 #include "helper/golden.h"
 #include "helper/layer.h"
 

@@ -11,7 +11,7 @@
 
 #include "helper/device.h"
 #include "fovea/author/backend.h"
-#include "fovea/nn.h"
+#include "fovea/author/nn.h"
 #include "helper/golden.h"
 #include "helper/layer.h"
 #include "ops/embed.h"

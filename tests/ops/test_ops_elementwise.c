@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include "helper/optable.h"
+#include "fovea/author/ops.h"
+#include "fovea/author/tensor.h"
 
 /* ---- unary ---- */
 

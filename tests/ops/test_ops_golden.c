@@ -10,6 +10,7 @@
 
 #include "helper/device.h"
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 #include "helper/golden.h"
 
 #define MAX_IN 3

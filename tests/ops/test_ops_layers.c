@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "fovea/nn.h"
+#include "fovea/author/nn.h"
 #include "helper/layer.h"
 #include "helper/optable.h"
 

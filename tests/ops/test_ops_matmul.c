@@ -13,6 +13,7 @@
 #include "helper/device.h"
 #include "helper/optable.h"
 #include "ops/product.h"
+#include "fovea/author/ops.h"
 
 static fv_tensor *nn(fv_ctx *c, fv_tensor *const *x)
 {

@@ -11,6 +11,8 @@
 
 #include "helper/device.h"
 #include "helper/optable.h"
+#include "fovea/author/ops.h"
+#include "fovea/author/tensor.h"
 
 /* ---- norms ---- */
 

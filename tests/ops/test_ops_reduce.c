@@ -10,6 +10,8 @@
 
 #include "helper/device.h"
 #include "helper/optable.h"
+#include "fovea/author/ops.h"
+#include "fovea/author/tensor.h"
 
 static fv_tensor *sum_first(fv_ctx *c, fv_tensor *const *x) { return fv_sum(c, x[0], 0); }
 static fv_tensor *sum_middle(fv_ctx *c, fv_tensor *const *x) { return fv_sum(c, x[0], 1); }

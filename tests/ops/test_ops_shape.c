@@ -10,6 +10,8 @@
 
 #include "helper/device.h"
 #include "helper/optable.h"
+#include "fovea/author/ops.h"
+#include "fovea/author/tensor.h"
 
 /* reshape and head share memory with x; a scale makes y a tensor of its own that can be read after
  * backward */

@@ -13,6 +13,7 @@
 #include <jansson.h>
 
 #include "fovea/see.h"
+#include "fovea/author/see.h"
 #include "helper/device.h"
 #include "helper/files.h"
 #include "helper/golden.h"
@@ -91,9 +92,10 @@ static void weights_are_those_of_transformers(void **state)
             open_lab(&l, names[which], b);
             for (int k = 0; k < FV_SEE_KINDS; k++) {
                 fv_see_kind kind = (fv_see_kind)k;
-                int64_t rows = fv_see_rows(l.s, kind), cols = fv_see_cols(l.s, kind),
-                        heads = fv_see_heads(l.s, kind);
-                assert_int_equal(fv_see_layers(l.s, kind), 2);
+                int64_t rows = fv_see_shape_of(l.s, kind).rows,
+                        cols = fv_see_shape_of(l.s, kind).cols,
+                        heads = fv_see_shape_of(l.s, kind).heads;
+                assert_int_equal(fv_see_shape_of(l.s, kind).layers, 2);
                 assert_int_equal(heads, kind == FV_SEE_ENCODER ? 4 : 2);
                 assert_int_equal(rows, kind == FV_SEE_ENCODER ? 9 : 7);
                 assert_int_equal(cols, kind == FV_SEE_DECODER ? 7 : 9);
@@ -143,7 +145,8 @@ static void rollouts_are_those_of_numpy(void **state)
             open_lab(&l, names[which], b);
             for (int k = 0; k < FV_SEE_KINDS; k++) {
                 fv_see_kind kind = (fv_see_kind)k;
-                int64_t rows = fv_see_rows(l.s, kind), cols = fv_see_cols(l.s, kind);
+                int64_t rows = fv_see_shape_of(l.s, kind).rows,
+                        cols = fv_see_shape_of(l.s, kind).cols;
                 char key[64];
                 snprintf(key, sizeof key, "%s.%d.%s", names[which], (int)b, fv_see_kind_name(kind));
                 float *want = golden_of(l.rolls, key, 2 * rows * cols),
@@ -188,7 +191,7 @@ static void compare_family(const char *name, bool pair, fv_see_kind only)
     check(fv_st_open(&want, NULL, path, &e), &e);
     snprintf(path, sizeof path, "%s/golden/models/%s", FOVEA_TESTS, name);
     check(fv_model_open(&l.m, device, path, (fv_model_opt){0}, &e), &e);
-    assert_int_equal(fv_see_takes_pair(l.m), pair);
+    assert_int_equal(fv_model_has_cross(l.m), pair);
     check(fv_ctx_new(&l.c, device, (fv_ctx_opt){.record = true}, &e), &e);
     check(fv_see_watch(&l.s, l.c, 0, &e), &e);
     fv_items in = {0}, out = {0};
@@ -200,17 +203,17 @@ static void compare_family(const char *name, bool pair, fv_see_kind only)
     assert_int_equal(fv_ctx_status(l.c), FV_OK);
     for (int k = 0; k < FV_SEE_KINDS; k++) {
         fv_see_kind kind = (fv_see_kind)k;
-        assert_int_equal(fv_see_layers(l.s, kind), pair || kind == only ? 2 : 0);
-        int64_t size = fv_see_rows(l.s, kind) * fv_see_cols(l.s, kind),
-                heads = fv_see_heads(l.s, kind);
+        assert_int_equal(fv_see_shape_of(l.s, kind).layers, pair || kind == only ? 2 : 0);
+        int64_t size = fv_see_shape_of(l.s, kind).rows * fv_see_shape_of(l.s, kind).cols,
+                heads = fv_see_shape_of(l.s, kind).heads;
         float *w = malloc((size_t)(size + 1) * sizeof *w);
-        for (int64_t i = 0; i < fv_see_layers(l.s, kind) * heads; i++) {
+        for (int64_t i = 0; i < fv_see_shape_of(l.s, kind).layers * heads; i++) {
             char key[64];
             snprintf(key, sizeof key, "%s%sattentions.%d", pair ? fv_see_kind_name(kind) : "",
                      pair ? "_" : "", (int)(i / heads));
             float *all = golden_of(want, key, 3 * heads * size);
             check(fv_see_weights(l.s, (fv_see_pick){kind, i / heads, i % heads, false}, 0,
-                                 fv_see_rows(l.s, kind), w, &e),
+                                 fv_see_shape_of(l.s, kind).rows, w, &e),
                   &e);
             near(w, all + i % heads * size, size, 1e-4f);
             free(all);
@@ -247,7 +250,7 @@ static fv_see *look(fv_model **m)
     fv_see *s;
     path_of(path, names[0], "");
     check(fv_model_open(m, device, path, (fv_model_opt){0}, &e), &e);
-    assert_true(fv_see_takes_pair(*m));
+    assert_true(fv_model_has_cross(*m));
     fv_see_in in = {.source = source, .n_source = 5, .target = target, .n_target = 6, .start = 40};
     check(fv_see_run(&s, device, *m, in, &e), &e);
     return s;
@@ -353,11 +356,11 @@ static void json_and_csv_hold_the_same_weights(void **state)
             assert_int_equal(json_array_size(heads), k == FV_SEE_ENCODER ? 4 : 2);
             for (size_t h = 0; h < json_array_size(heads); h++) {
                 json_t *rows = json_object_get(json_array_get(heads, h), "weights");
-                assert_int_equal(json_array_size(rows), fv_see_rows(s, (fv_see_kind)k));
+                assert_int_equal(json_array_size(rows), fv_see_shape_of(s, (fv_see_kind)k).rows);
                 for (size_t i = 0; i < json_array_size(rows); i++) {
                     json_t *row = json_array_get(rows, i);
                     float want[16];
-                    int64_t cols = fv_see_cols(s, (fv_see_kind)k);
+                    int64_t cols = fv_see_shape_of(s, (fv_see_kind)k).cols;
                     check(fv_see_weights(s,
                                          (fv_see_pick){(fv_see_kind)k, (int64_t)l, (int64_t)h,
                                                        false},

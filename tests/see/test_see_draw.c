@@ -13,6 +13,7 @@
 #include <jansson.h>
 
 #include "fovea/see.h"
+#include "fovea/author/see.h"
 #include "helper/device.h"
 #include "helper/files.h"
 #include "see/palette.h"

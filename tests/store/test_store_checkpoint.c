@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "fovea/store.h"
+#include "fovea/author/checkpoint.h"
 #include "helper/files.h"
 #include "helper/memfs.h"
 #include "helper/failing.h"

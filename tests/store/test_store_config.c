@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "fovea/store.h"
+#include "fovea/author/config.h"
 #include "helper/memfs.h"
 #include "helper/failing.h"
 

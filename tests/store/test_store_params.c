@@ -7,6 +7,7 @@
 
 #include "helper/device.h"
 #include "fovea/store.h"
+#include "fovea/author/checkpoint.h"
 #include "helper/memfs.h"
 #include "helper/failing.h"
 

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "fovea/store.h"
+#include "fovea/author/checkpoint.h"
 #include "helper/memfs.h"
 #include "helper/failing.h"
 

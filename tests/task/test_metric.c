@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "fovea/metric.h"
+#include "fovea/author/metric.h"
 
 static const char *const texts[] = {
     "The cat sat on the mat.",

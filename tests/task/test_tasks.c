@@ -17,6 +17,7 @@
 
 #include "fovea/fovea.h"
 #include "fovea/task.h"
+#include "fovea/author/config.h"
 #include "helper/device.h"
 
 #define CASES FOVEA_TESTS "/golden/tasks/"

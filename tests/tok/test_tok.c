@@ -13,6 +13,7 @@
 #include "helper/memfs.h"
 #include "helper/tok.h"
 #include "helper/failing.h"
+#include "fovea/author/tok.h"
 
 /* ---- each allocation fails in turn ---- */
 

@@ -10,6 +10,7 @@
 #include "helper/files.h"
 #include "helper/memfs.h"
 #include "helper/tok.h"
+#include "fovea/author/tok.h"
 
 /* ---- wrong files ---- */
 

@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "fovea/tok.h"
+#include "fovea/author/tok.h"
 
 #define GOLDEN FOVEA_TESTS "/golden/tok/"
 #define SHARED FOVEA_TESTS "/../../shared/data/tokenizers/"

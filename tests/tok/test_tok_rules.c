@@ -13,6 +13,7 @@
 #include "helper/tok.h"
 #include "tok/json/load.h"
 #include "tok/oniguruma.h"
+#include "fovea/author/tok.h"
 
 /* ---- scores ---- */
 

@@ -19,6 +19,8 @@
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "fovea/train.h"
+#include "fovea/author/checkpoint.h"
+#include "fovea/author/train.h"
 #include "helper/corpus.h"
 #include "helper/files.h"
 

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "fovea/author/grammar.h"
 #include "helper/device.h"
 #include "helper/program.h"
 

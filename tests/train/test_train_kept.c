@@ -13,6 +13,8 @@
 #include "fovea/author/backend.h"
 #include "fovea/fovea.h"
 #include "fovea/train.h"
+#include "fovea/author/family.h"
+#include "fovea/author/train.h"
 #include "helper/device.h"
 
 enum { B = 3, T = 24, UPDATES = 6, VOCAB = 96 };

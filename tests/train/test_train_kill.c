@@ -16,6 +16,8 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "fovea/author/checkpoint.h"
+#include "fovea/author/grammar.h"
 #include "helper/files.h"
 
 enum { KILLS = 50, SAVE_EVERY = 5, UPDATES = 240 };

@@ -74,6 +74,10 @@ struct fv_stream {
 FV_API void *fv_stream_scratch(fv_stream *s, size_t bytes);
 FV_API void fv_stream_fail(fv_stream *s, fv_status code, const char *fmt, ...) FV_PRINTF(3, 4);
 
+/* Bytes of n values of a quantised dtype as a file holds them (docs/formats.md); n * fv_dtype_size
+ * for the others. */
+FV_API size_t fv_dtype_row(fv_dtype t, int64_t n);
+
 /* ---- random numbers ----
  * Philox4x32-10: four words at counter i of the sequence (seed, site, step). */
 static inline void fv_philox(uint32_t out[4], uint64_t seed, uint64_t site, uint64_t step,

@@ -1,10 +1,104 @@
-/* family.h - what heads of many families share: activations by name, masks, losses as transformers
- * has them. */
+/* family.h - for authors of families: the table that is one, and what heads of many families share.
+ *
+ * A family is one file of src/models: x.c defines `const fv_family fv__family_x`, and the build
+ * lists the folder; or it is opened by fv_model_opt.family (examples/own_family.c). */
 #ifndef FOVEA_AUTHOR_FAMILY_H
 #define FOVEA_AUTHOR_FAMILY_H
 
+#include "fovea/author/checkpoint.h"
+#include "fovea/author/config.h"
+#include "fovea/author/nn.h"
+#include "fovea/author/session.h"
 #include "fovea/model.h"
-#include "fovea/nn.h"
+
+/* ---- the table ---- */
+
+/* One architecture of a family, in its table of heads. */
+typedef struct fv_family_head {
+    const char *name; /* as config.json's architectures has it: "BertForMaskedLM" */
+    fv_head_job job;
+    /* the architecture of the bare model below it; NULL: none, or this is one */
+    const char *base;
+    const char *type;  /* the model_type it belongs to, where the family has several; NULL: any */
+    bool encoder_only; /* it leaves out the decoder that others of its family have */
+} fv_family_head;
+
+typedef struct fv_setup {
+    fv_params *params;          /* declare into this */
+    const void *config;         /* filled from config.json by the family's table */
+    const fv_family_head *head; /* the architecture: one of the family's heads */
+    const fv_st *file; /* the weights that will be loaded; NULL: none, values will be random */
+} fv_setup;
+
+/* Something forward takes.  Labels may also be floats, where the problem is a regression or has
+ * many labels. */
+typedef struct fv_input {
+    const char *name;
+    fv_dtype dtype; /* FV_I32, FV_U8 for masks, FV_F32 for floats of the model's dtype */
+    bool needed;
+} fv_input;
+
+struct fv_family {
+    const char *type;        /* config.json's model_type: "marian" */
+    const char *const *also; /* other model types it serves, ending in NULL; NULL: none */
+    /* architectures, ending in {0}; the first that fits the model_type is the default */
+    const fv_family_head *heads;
+    const fv_field *config; /* the table of its keys */
+    /* other keys that change nothing, besides fv_keys_common; NULL: none */
+    const fv_key_rule *rules;
+    const fv_input *inputs; /* of all heads, ending in {0} */
+    size_t config_size;
+    size_t size; /* of the family's own struct */
+    /* What a table cannot say (heads divide the width); NULL: nothing. */
+    fv_status (*check)(const void *config, fv_err *e);
+    /* Fills self with layers and declares their parameters; failures stick to the parameters. */
+    void (*declare)(void *self, const fv_setup *s);
+    /* Tokens of the longest sequence; NULL: no limit. */
+    int64_t (*longest)(const void *self);
+    /* How names in a file may differ from those declared; NULL: not at all. */
+    fv_load_opt (*load)(const void *self);
+    /* Once parameters have values: computes what is not in a file (sinusoids); NULL: nothing. */
+    fv_status (*ready)(void *self, fv_params *p, fv_err *e);
+    /* For a model opened to serve: packs the weights of products as dtype (nn.h); NULL: they
+     * stay as they are. */
+    void (*pack)(void *self, fv_params *p, fv_dtype dtype);
+    /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar).
+     * What passes between the layers it shows by fv_tap(c, "hidden", name, x), name being
+     * transformers': "hidden_states", or "encoder_hidden_states" and "decoder_hidden_states";
+     * before the first layer, between any two, behind the last. */
+    void (*forward)(fv_ctx *c, const void *self, const fv_items *in, fv_items *out);
+
+    /* ---- generation; NULL where the family does not generate ---- */
+    /* Runs the encoder on in and keeps what steps need of it; NULL: no encoder, a source is the
+     * beginning of what follows. */
+    void (*begin)(fv_ctx *c, const void *self, fv_session *s, const fv_items *in);
+    /* Tokens it can generate: the V of step's logits. */
+    int64_t (*vocabulary)(const void *self);
+    /* Places of a sequence, or 0 for no limit; NULL: the same. */
+    int64_t (*context)(const void *self);
+    /* ids (rows,T): appends them and gives the logits (rows,V) that follow the last one. */
+    fv_tensor *(*step)(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids);
+};
+
+/* The families of this build, in order of name: NULL past the end. */
+FV_API const fv_family *fv_family_at(int i);
+FV_API const fv_family *fv_family_find(const char *type);
+/* The model_type of a config.json; where it is missing, as in files from before 2020, what its
+ * architecture or its keys say.  NULL if nothing does. */
+FV_API const char *fv_config_type(const fv_json *j);
+/* The entry of an architecture's name; NULL: the family has none of that name. */
+FV_API const fv_family_head *fv_family_head_find(const fv_family *f, const char *name);
+/* The bare model below an architecture of this name, known or not ("BertForMultipleChoice"): the
+ * one its entry names, else the family's first.  NULL: the family has none. */
+FV_API const char *fv_family_base(const fv_family *f, const char *name);
+/* Whether `name` is among the inputs of the family. */
+FV_API bool fv_family_takes(const fv_family *f, const char *name);
+
+/* The structs behind a model: its configuration, and the family's own. */
+FV_API const void *fv_model_config(const fv_model *m);
+FV_API const void *fv_model_self(const fv_model *m); /* the family's struct */
+
+/* ---- activations by name, masks, losses as transformers has them ---- */
 
 /* The values of hidden_act and its like, for FV_CHOICE; what each stands for. */
 FV_DATA const char *const fv_act_words[];

@@ -3,7 +3,7 @@
 #ifndef FOVEA_AUTHOR_KERNEL_ARGS_H
 #define FOVEA_AUTHOR_KERNEL_ARGS_H
 
-#include "fovea/ops.h"
+#include "fovea/device.h"
 
 /* Numbers kept beside the data, in at least f32: means, log-sum-exps, losses.  f32, but f64 in the
  * f64 table. */

@@ -7,8 +7,8 @@
 #ifndef FOVEA_AUTHOR_OBJECTIVE_H
 #define FOVEA_AUTHOR_OBJECTIVE_H
 
-#include "fovea/data.h"
-#include "fovea/model.h"
+#include "fovea/author/data.h"
+#include "fovea/author/config.h"
 
 /* Called with each text that a tokenizer is to be trained on. */
 typedef void fv_text_fn(void *user, const char *text, size_t len);

@@ -6,7 +6,9 @@
 #define FOVEA_AUTHOR_OP_H
 
 #include "fovea/author/backend.h"
+#include "fovea/author/params.h"
 
+typedef struct fv_node fv_node;
 struct fv_node {
     fv_node *prev;
     void (*backward)(fv_ctx *c, fv_node *n);

@@ -6,6 +6,7 @@
 
 #include "bench.h"
 #include "fovea/gen.h"
+#include "fovea/author/family.h"
 
 typedef struct decode_values {
     bench_values common;

@@ -1,5 +1,6 @@
 /* gemm.c - fovea bench gemm: the matrix product, plain and against a prepacked weight. */
 #include "bench.h"
+#include "fovea/author/ops.h"
 
 typedef struct gemm_values {
     bench_values common;

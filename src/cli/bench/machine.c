@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "bench.h"
+#include "fovea/author/tensor.h"
 
 #include <string.h>
 

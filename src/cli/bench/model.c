@@ -8,6 +8,8 @@
 
 #include "fovea/author/op.h"
 #include "fovea/train.h"
+#include "fovea/author/family.h"
+#include "fovea/author/train.h"
 
 typedef struct model_values {
     bench_values common;

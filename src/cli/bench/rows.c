@@ -5,6 +5,7 @@
  * through a tape, handing in the gradient of the result would cost as much as the operation. */
 #include "bench.h"
 #include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 typedef struct rows_values {
     bench_values common;

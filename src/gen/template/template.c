@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "fovea/chat.h"
+#include "fovea/author/config.h"
 #include "gen/template/jinja.h"
 
 /* One text of a directory; most have one, some a second for conversations with tools. */

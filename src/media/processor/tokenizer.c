@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "fovea/author/processor.h"
+#include "fovea/author/tok.h"
 #include "store/json.h"
 #include "store/store.h"
 

@@ -50,11 +50,13 @@ static fv_status choose(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_see_p
                        "an alignment joins two sentences: it shows the cross attention, not the %s",
                        fv_see_kind_name(p->kind));
     p->layers = p->heads = 1;
-    if (grid && pick->layer == FV_SEE_ALL) p->layers = fv_see_layers(s, p->kind), pick->layer = 0;
-    if (grid && pick->head == FV_SEE_ALL) p->heads = fv_see_heads(s, p->kind), pick->head = 0;
+    if (grid && pick->layer == FV_SEE_ALL)
+        p->layers = fv_see_shape_of(s, p->kind).layers, pick->layer = 0;
+    if (grid && pick->head == FV_SEE_ALL)
+        p->heads = fv_see_shape_of(s, p->kind).heads, pick->head = 0;
     if (p->view == FV_VIEW_LINES && pick->head == FV_SEE_ALL && pick->layer != FV_SEE_ALL &&
         !pick->rollout)
-        p->heads = fv_see_heads(s, p->kind), pick->head = 0;
+        p->heads = fv_see_shape_of(s, p->kind).heads, pick->head = 0;
     p->layer = pick->layer;
     p->head = pick->head;
     return FV_OK;
@@ -185,8 +187,8 @@ fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err
                      .from = opt->to ? opt->from : 0};
     fv_status st = choose(p, s, opt, &pick, e);
     if (st) return st;
-    p->rows = opt->to ? opt->to - opt->from : fv_see_rows(s, p->kind);
-    p->cols = fv_see_cols(s, p->kind);
+    p->rows = opt->to ? opt->to - opt->from : fv_see_shape_of(s, p->kind).rows;
+    p->cols = fv_see_shape_of(s, p->kind).cols;
     if (p->rows * p->cols > MAX_WEIGHTS / (p->layers * p->heads))
         return fv_fail(e, FV_EARG,
                        "%lld maps of %lld x %lld weights are too many for one picture: choose a "

@@ -1,6 +1,7 @@
 /* open.c - fv_tok_open: which file a path means. */
 #include "base/hub.h"
 #include "open.h"
+#include "fovea/author/tok.h"
 
 static bool blank(char c) { return c == ' ' || (c >= 9 && c <= 13); }
 

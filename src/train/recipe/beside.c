@@ -5,6 +5,7 @@
  * place.  The recipe's [generate] changes only the keys it gives. */
 #include <stdio.h>
 
+#include "fovea/author/family.h"
 #include "store/json.h"
 #include "train/recipe/keys.h"
 

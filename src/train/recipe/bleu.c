@@ -1,5 +1,6 @@
 /* bleu.c - BLEU of the first sentences of the validation data, translated as the model is now. */
-#include "fovea/metric.h"
+#include "fovea/author/metric.h"
+#include "fovea/author/tensor.h"
 #include "train/recipe/recipe.h"
 
 typedef struct outputs {

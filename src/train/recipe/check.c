@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "train/recipe/keys.h"
+#include "fovea/author/family.h"
 
 fv_status fv__recipe_prefix_error(const fv_recipe *r, const char *key, fv_status st, fv_err *e)
 {

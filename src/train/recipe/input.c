@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "train/recipe/keys.h"
+#include "fovea/author/processor.h"
 
 void fv__recipe_path(char out[FV_PATH], const char *dir, const char *name)
 {

@@ -5,6 +5,7 @@
  * family's, and an objective adds its own to [data]. */
 #include <stdio.h>
 
+#include "fovea/author/family.h"
 #include "train/recipe/keys.h"
 
 static const char *const kinds[] = {"byte_bpe", "bpe", "wordpiece", "unigram", NULL};
@@ -104,9 +105,11 @@ static void help_objectives(void (*line)(void *user, const char *text), void *us
     }
 }
 
-void fv_recipe_help(const char *type, void (*line)(void *user, const char *text), void *user)
+bool fv_recipe_help(const char *type, void (*line)(void *user, const char *text), void *user)
 {
-    help_model(type ? fv_family_find(type) : NULL, line, user);
+    const fv_family *f = type ? fv_family_find(type) : NULL;
+    if (type && !f) return false;
+    help_model(f, line, user);
     for (const fv__section *s = fv__sections; s->name; s++) {
         char name[32];
         snprintf(name, sizeof name, "[%s]", s->name);
@@ -115,4 +118,5 @@ void fv_recipe_help(const char *type, void (*line)(void *user, const char *text)
         fv_fields_help(s->table, line, user);
         if (s->table == fv_data_fields) help_objectives(line, user);
     }
+    return true;
 }

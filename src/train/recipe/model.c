@@ -4,6 +4,8 @@
 
 #include "store/json.h"
 #include "train/recipe/keys.h"
+#include "fovea/author/family.h"
+#include "fovea/author/train.h"
 
 /* Keys of [model] that are the recipe's, not of config.json. */
 static bool own_key(const char *key)

@@ -4,12 +4,12 @@
  * fills the struct; failures stick to the fv_params.  fv_X_fwd computes and leaves the struct
  * alone, so threads may share it.  Options are structs in which zero means the default, which is
  * what the Transformer of 2017 has. */
-#ifndef FOVEA_NN_H
-#define FOVEA_NN_H
+#ifndef FOVEA_AUTHOR_NN_H
+#define FOVEA_AUTHOR_NN_H
 
-#include "fovea/ops.h"
-#include "fovea/pack.h"
-#include "fovea/position.h"
+#include "fovea/author/ops.h"
+#include "fovea/author/params.h"
+#include "fovea/author/position.h"
 
 /* ---- linear: path.weight, path.bias ---- */
 

@@ -2,8 +2,8 @@
  * SQuAD's evaluation does, BLEU and chrF as sacreBLEU, ROUGE as rouge-score.
  *
  * All scores are in per cent.  Texts are UTF-8; malformed bytes count as U+FFFD. */
-#ifndef FOVEA_METRIC_H
-#define FOVEA_METRIC_H
+#ifndef FOVEA_AUTHOR_METRIC_H
+#define FOVEA_AUTHOR_METRIC_H
 
 #include "fovea/env.h"
 

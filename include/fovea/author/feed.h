@@ -4,8 +4,8 @@
  * makes one.  A feed is read-only: several threads may make batches of one at once.  Random choices
  * (masks, spans, offsets) come from counters, so a batch is a function of the feed, its rows, the
  * seed and the epoch, and of nothing else. */
-#ifndef FOVEA_FEED_H
-#define FOVEA_FEED_H
+#ifndef FOVEA_AUTHOR_FEED_H
+#define FOVEA_AUTHOR_FEED_H
 
 #include "fovea/model.h"
 
@@ -42,12 +42,14 @@ FV_API fv_items fv_batch_items(fv_ctx *c, const fv_batch *b);
 
 /* ---- feeds ---- */
 
+typedef struct fv_feed fv_feed;
+
 typedef struct fv_data_rng {
     uint64_t seed;
     int64_t epoch; /* -1: evaluation, the same whenever it happens */
 } fv_data_rng;
 
-typedef struct fv_feed {
+struct fv_feed {
     void *self;
     const char *metric; /* what count_correct counts: "accuracy"; NULL: only the loss is known */
     int64_t (*count)(const void *self, int64_t epoch);
@@ -61,7 +63,7 @@ typedef struct fv_feed {
     fv_status (*count_correct)(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
                                double *hits, double *of);
     void (*close)(void *self);
-} fv_feed;
+};
 
 FV_API void fv_feed_close(fv_feed *f); /* NULL, and an empty one, are allowed */
 

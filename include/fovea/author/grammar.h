@@ -6,8 +6,8 @@
  * are millions of sentences over some hundreds of words.  One pair of words in eight (a verb with
  * its object, an adjective with its noun, ...) is held out: a test sentence always has a pair that
  * no training sentence has. */
-#ifndef FOVEA_GRAMMAR_H
-#define FOVEA_GRAMMAR_H
+#ifndef FOVEA_AUTHOR_GRAMMAR_H
+#define FOVEA_AUTHOR_GRAMMAR_H
 
 #include "fovea/error.h"
 

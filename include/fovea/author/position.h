@@ -2,10 +2,11 @@
  * by rotation.
  *
  * They follow the rules of nn.h, which includes this. */
-#ifndef FOVEA_POSITION_H
-#define FOVEA_POSITION_H
+#ifndef FOVEA_AUTHOR_POSITION_H
+#define FOVEA_AUTHOR_POSITION_H
 
-#include "fovea/ops.h"
+#include "fovea/author/ops.h"
+#include "fovea/author/params.h"
 
 /* ---- positions that are added: path.weight (rows,width) ---- */
 

@@ -1,0 +1,41 @@
+/* session.h - sessions for those who generate with them step by step, and for families. */
+#ifndef FOVEA_AUTHOR_SESSION_H
+#define FOVEA_AUTHOR_SESSION_H
+
+#include "fovea/author/nn.h"
+#include "fovea/session.h"
+
+FV_API int64_t fv_session_count(const fv_session *s); /* rows in use */
+/* Tokens that went through the model since the session was made, those of all rows added up. */
+FV_API int64_t fv_session_processed(const fv_session *s);
+/* Cuts a row back to its first n tokens: after a padded prompt, or to try again from there. */
+FV_API void fv_session_truncate(fv_session *s, int64_t row, int64_t n);
+/* Announces how long a row will be once its prompt is read, which may take several steps with
+ * padding between: what depends on the length of a prompt (dynamic rotary positions) then depends
+ * neither on these steps nor on other rows. */
+FV_API void fv_session_expect(fv_session *s, int64_t row, int64_t n);
+/* For families: the length that counts for a row in the step under way, which adds n tokens. */
+FV_API int64_t fv_session_span(const fv_session *s, int64_t row, int64_t n);
+/* Greedy decoding: n tokens a row into out (n,rows), the first step reading ids (rows); both in
+ * host memory.  Where the device can, it feeds its own choices back without the host. */
+FV_API fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out,
+                                   int64_t n);
+/* Row i becomes a copy of what row from[i] was, and only n rows stay, until fv_session_reset:
+ * beams that go on and beams that end, sequences that are done and free their rows. */
+FV_API void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n);
+
+/* ---- for families, inside begin and step ---- */
+
+/* The cache of layer's self-attention, for the tokens of this step, in numbers of type t. */
+FV_API fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t);
+/* I32 (rows,T): where the tokens of this step stand. */
+FV_API fv_tensor *fv_session_positions(fv_ctx *c, fv_session *s);
+/* counted from there, not from 0 */
+FV_API fv_tensor *fv_session_positions_from(fv_ctx *c, fv_session *s, int32_t from);
+/* Copies x into the session under a number, and gets it back in a later step.  Its first axis is
+ * the rows, or divides them: then each serves as many neighbouring rows, which only change rows
+ * together with their group or within it. */
+FV_API void fv_session_save_state(fv_ctx *c, fv_session *s, int slot, fv_tensor *x);
+FV_API fv_tensor *fv_session_state(fv_ctx *c, fv_session *s, int slot); /* NULL: nothing there */
+
+#endif
