@@ -8,6 +8,7 @@
 #ifndef FOVEA_MODEL_H
 #define FOVEA_MODEL_H
 
+#include "fovea/adapter.h"
 #include "fovea/items.h"
 
 /* ---- families ---- */
@@ -49,6 +50,12 @@ typedef struct fv_model_opt {
     fv_dtype weights;
     bool widen; /* f32 it is: weights stored as bf16 or f16 are packed, and multiplied, as f32 */
     const char *head; /* NULL: what config.json says, else the family's first */
+    /* directories of adapters, folded into the weights one after another */
+    const fv_adapter_use *adapters;
+    int n_adapters;
+    /* where it trains: a new adapter, which alone is trained; fv_model_save then writes the
+     * adapter's directory.  NULL, or peft_type FV_PEFT_NONE: the model itself */
+    const fv_adapter_opt *adapter;
 } fv_model_opt;
 
 FV_API fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt,
@@ -59,6 +66,10 @@ FV_API fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, 
 /* Writes config.json and model.safetensors (parameters as dtype) into dir, which is made if
  * needed. */
 FV_API fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e);
+/* Reads the parameters that fv_model_save wrote into dir. */
+FV_API fv_status fv_model_load(fv_model *m, const char *dir, fv_err *e);
+/* The settings of the adapter that is trained on it; NULL: there is none. */
+FV_API const fv_adapter_opt *fv_model_adapter(const fv_model *m);
 FV_API void fv_model_free(fv_model *m); /* NULL is allowed */
 
 typedef struct fv_quantised {

@@ -1,7 +1,8 @@
 /* params.c - named parameters in one flat block, their gradients in a second.
  *
  * Declared first (names, shapes), given memory once: optimisers, checkpoints and all-reduce then
- * see one array.  Clearing gradients only marks them: the next backward writes where it would have
+ * see one array.  Frozen parameters (the base model below an adapter) stand in a block of their own:
+ * neither gradients nor moments are kept for them, and the optimiser never sees them.  Clearing gradients only marks them: the next backward writes where it would have
  * added, and whoever reads the flat block finds zeros where nothing arrived. */
 #include <math.h>
 #include <omp.h>
@@ -46,6 +47,8 @@ void fv_params_free(fv_params *p)
         const fv_backend *b = p->dev->backend;
         if (p->data) b->release(p->dev, p->data, fv__tensor_bytes(p->dtype, p->elements));
         if (p->grad) b->release(p->dev, p->grad, fv__tensor_bytes(grad_type(p), p->elements));
+        if (p->frozen)
+            b->release(p->dev, p->frozen, fv__tensor_bytes(p->dtype, p->frozen_elements));
     }
     fv__free(&env, p, sizeof *p);
 }
@@ -109,26 +112,27 @@ void *fv_params_scratch(fv_params *p, size_t bytes)
     return at;
 }
 
-static void *flat(fv_params *p, fv_dtype t)
+static void *flat(fv_params *p, fv_dtype t, int64_t elements)
 {
-    size_t bytes = fv__tensor_bytes(t, p->elements);
+    size_t bytes = fv__tensor_bytes(t, elements);
     void *data = p->dev->backend->alloc(p->dev, bytes);
     if (data) p->dev->backend->zero(&p->stream, data, bytes);
     return data;
 }
 
-/* Where each parameter stands in the flat block: matrices first, then vectors, as declared, without
+/* Where each parameter stands in its block: matrices first, then vectors, as declared, without
  * those that are borrowed.  An optimiser treats the two kinds differently, and so has two long runs
  * instead of hundreds of short ones. */
 static void set_layout(fv_params *p)
 {
-    p->elements = 0;
+    p->elements = p->frozen_elements = 0;
     for (int vectors = 0; vectors < 2; vectors++)
         for (size_t i = 0; i < p->n; i++) {
             fv_entry *t = p->list[i];
+            int64_t *end = t->frozen ? &p->frozen_elements : &p->elements;
             if ((t->tensor.shape.n < 2) != vectors) continue;
-            t->offset = p->elements;
-            if (!t->borrowed) p->elements += round_up(fv_len(&t->tensor));
+            t->offset = *end;
+            if (!t->borrowed) *end += round_up(fv_len(&t->tensor));
         }
     if (!p->elements) p->elements = ALIGN_ELEMENTS;
 }
@@ -147,16 +151,20 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
     p->dtype = dtype;
     p->packed = (fv_arena){.dev = d, .env = &p->env};
     set_layout(p);
-    p->data = flat(p, dtype);
-    if (train && p->data) p->grad = flat(p, grad_type(p));
-    if (!p->data || (train && !p->grad))
+    p->data = flat(p, dtype, p->elements);
+    if (p->data && p->frozen_elements) p->frozen = flat(p, dtype, p->frozen_elements);
+    if (train && p->data) p->grad = flat(p, grad_type(p), p->elements);
+    if (!p->data || (train && !p->grad) || (p->frozen_elements && !p->frozen))
         return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s%s",
-                       (long long)p->elements, fv_dtype_name(dtype), fv__memory_left(d).s);
+                       (long long)(p->elements + p->frozen_elements), fv_dtype_name(dtype),
+                       fv__memory_left(d).s);
     for (size_t i = 0; i < p->n; i++) {
         fv_entry *t = p->list[i];
         t->tensor.dtype = t->stored ? t->stored : dtype;
         if (t->borrowed) continue;
-        t->tensor.data = (char *)p->data + fv__tensor_bytes(dtype, t->offset);
+        t->tensor.data = (char *)(t->frozen ? p->frozen : p->data) +
+                         fv__tensor_bytes(dtype, t->offset);
+        if (t->frozen) continue;
         if (p->grad) t->tensor.grad = (char *)p->grad + fv__tensor_bytes(grad_type(p), t->offset);
         t->tensor.wants_grad = train && !t->init.buffer;
     }
@@ -193,10 +201,31 @@ int fv_params_train(fv_params *p, const char *prefix, bool on)
     for (size_t i = 0; i < p->n; i++) {
         fv_entry *t = p->list[i];
         if (!begins(t->name, prefix)) continue;
-        t->tensor.wants_grad = on && p->grad && !t->init.buffer;
+        t->tensor.wants_grad = on && p->grad && !t->init.buffer && !t->frozen;
         n++;
     }
     return n;
+}
+
+/* ---- base models and adapters ---- */
+
+void fv__param_freeze(fv_tensor *t) { ((fv_entry *)t)->frozen = true; }
+bool fv__param_frozen(const fv_tensor *t) { return ((const fv_entry *)t)->frozen; }
+void fv__param_mark_added(fv_tensor *t) { ((fv_entry *)t)->added = true; }
+bool fv__param_added(const fv_tensor *t) { return ((const fv_entry *)t)->added; }
+void fv__param_mark_linear(fv_tensor *t, fv_linear_kind kind)
+{
+    if (t) ((fv_entry *)t)->linear = kind;
+}
+fv_linear_kind fv__param_linear(const fv_tensor *t) { return ((const fv_entry *)t)->linear; }
+void fv__param_adapt(fv_tensor *t, fv_adapter *a) { ((fv_entry *)t)->adapter = a; }
+fv_adapter *fv__param_adapter(const fv_tensor *t)
+{
+    return t && t->is_param ? ((const fv_entry *)t)->adapter : NULL;
+}
+size_t fv__params_frozen_bytes(const fv_params *p)
+{
+    return p->frozen ? fv__tensor_bytes(p->dtype, p->frozen_elements) : 0;
 }
 
 /* ---- values ---- */
@@ -313,6 +342,7 @@ void *fv__params_grad_on(fv_params *p, fv_stream *s)
 {
     for (size_t i = 0; p->grad && i < p->n; i++) {
         fv_tensor *t = &p->list[i]->tensor;
+        if (!t->grad) continue;
         if (!t->has_grad)
             p->dev->backend->zero(s, t->grad, fv__tensor_bytes(grad_type(p), fv_len(t)));
         t->has_grad = true;
@@ -322,7 +352,8 @@ void *fv__params_grad_on(fv_params *p, fv_stream *s)
 
 void fv__params_have_grad(fv_params *p)
 {
-    for (size_t i = 0; i < p->n; i++) p->list[i]->tensor.has_grad = true;
+    for (size_t i = 0; i < p->n; i++)
+        if (p->list[i]->tensor.grad) p->list[i]->tensor.has_grad = true;
 }
 
 void *fv_params_grad(fv_params *p, int64_t *n)
@@ -374,6 +405,7 @@ fv_status fv_params_randomize(fv_params *p, uint64_t seed, fv_err *e)
     int threads = fv__device_is_host(p->dev) ? p->stream.threads : omp_get_max_threads();
     for (size_t i = 0; i < p->n; i++) {
         fv_entry *t = p->list[i];
+        if (t->frozen) continue; /* a file gives them their values */
         int64_t n = fv_len(&t->tensor);
         size_t bytes = (size_t)n * sizeof(float);
         float *host = fv__alloc(&p->env, bytes);

@@ -2,6 +2,7 @@
 #ifndef FV_CORE_PARAMS_H
 #define FV_CORE_PARAMS_H
 
+#include "adapter.h"
 #include "core.h"
 #include "fovea/author/params.h"
 
@@ -15,6 +16,10 @@ typedef struct fv_entry {
     fv_dtype stored;
     bool table;           /* rows of it are looked up */
     bool product, in_out; /* fv_params_pack was asked for it, from (K,N) */
+    bool frozen;          /* never trained: in the block without gradients */
+    bool added;           /* an adapter's own, which no file of the base model has */
+    fv_linear_kind linear;
+    fv_adapter *adapter; /* what changes the linear map of this weight, or NULL */
     char name[];
 } fv_entry;
 
@@ -28,8 +33,10 @@ struct fv_params {
     fv_dtype dtype;
     void *data;
     void *grad;
-    fv_arena layers; /* fv_params_scratch */
-    fv_arena packed; /* fv_params_pack */
+    int64_t frozen_elements; /* of the block of frozen parameters */
+    void *frozen;            /* NULL where there are none */
+    fv_arena layers;         /* fv_params_scratch */
+    fv_arena packed;         /* fv_params_pack */
     fv_data_owner owner;
     fv_err err; /* of a declaration */
 };

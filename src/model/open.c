@@ -8,6 +8,7 @@
 #include "fovea/model.h"
 #include "fovea/author/params.h"
 #include "fovea/author/family.h"
+#include "model/adapter.h"
 #include "store/store.h"
 
 #define X(file) extern const fv_family fv__family_##file;
@@ -72,6 +73,8 @@ struct fv_model {
     void *config, *self;
     fv_params *params;
     fv_dtype dtype, weights; /* of activations, and of the weights of products */
+    bool adapted;            /* an adapter is trained on it */
+    fv_adapter_opt adapter;
 };
 
 void fv_model_free(fv_model *m)
@@ -179,6 +182,27 @@ static fv_status stored_as(fv_model *m, fv_device *d, fv_model_opt *opt, fv_dtyp
     return FV_OK;
 }
 
+/* A new adapter on a model that is to be trained. */
+static fv_status declare_adapter(fv_model *m, fv_model_opt opt, fv_err *e)
+{
+    if (!opt.adapter || opt.adapter->peft_type == FV_PEFT_NONE) return FV_OK;
+    if (!opt.train || opt.n_adapters)
+        return fv_fail(e, FV_EARG,
+                       opt.train ? "an adapter is trained on the model alone"
+                                 : "a new adapter is for training");
+    m->adapter = *opt.adapter;
+    m->adapted = true;
+    return fv__adapter_declare(m->params, &m->adapter, fv_config_type(m->json), m->head->job, e);
+}
+
+static fv_status fold_adapters(fv_model *m, fv_model_opt opt, fv_err *e)
+{
+    fv_status st = FV_OK;
+    for (int i = 0; !st && i < opt.n_adapters; i++)
+        st = fv__adapter_fold(m->params, &m->env, &opt.adapters[i], fv_config_type(m->json), e);
+    return st;
+}
+
 /* From m->json to declared parameters. */
 static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const char *name,
                        fv_err *e)
@@ -203,21 +227,22 @@ static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const c
                                     .config = m->config,
                                     .head = m->head,
                                     .file = file});
-    return FV_OK;
+    return declare_adapter(m, opt, e);
 }
 
 /* Gives the parameters the values of a file.  A model that serves reads them where the file is
- * mapped; one that may change has memory of its own. */
+ * mapped; one that may change, by training or by an adapter, has memory of its own. */
 static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows, const char *dir,
                       fv_err *e)
 {
     fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
     how.rows = rows;
     how.half = true;
-    if (opt.serve) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
+    if (opt.serve && !opt.n_adapters) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
     /* else a configuration could ask for any amount of memory */
     fv_status st = fv__params_fit(m->params, &m->env, dir, how, e);
     if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
+    if (!st && m->adapted) st = fv_params_randomize(m->params, 0, e);
     return st ? st : fv_params_load(m->params, &m->env, dir, how, e);
 }
 
@@ -238,9 +263,10 @@ static fv_status pack(fv_model *m, fv_model_opt opt, fv_err *e)
     return fv__params_widen(m->params, e);
 }
 
-static fv_status ready(fv_model *m, fv_err *e)
+fv_status fv__model_ready(fv_model *m, fv_err *e)
 {
-    return m->family->ready ? m->family->ready(m->self, m->params, e) : FV_OK;
+    fv_status st = m->family->ready ? m->family->ready(m->self, m->params, e) : FV_OK;
+    return st || !m->adapted ? st : fv__adapter_ready(m->params, &m->env, e);
 }
 
 static fv_status start(fv_model **out, fv_device *d, fv_err *e)
@@ -273,7 +299,7 @@ fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_mode
     if (!st) st = build(m, opt, weights, "config", e);
     if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
     if (!st) st = fv_params_randomize(m->params, seed, e);
-    if (!st) st = ready(m, e);
+    if (!st) st = fv__model_ready(m, e);
     if (!st) st = pack(m, opt, e);
     fv_st_close(weights);
     fv_dir_close(files);
@@ -297,9 +323,15 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
         st = fv_fail(e, FV_EARG, "%s: a model that serves is not trained", dir);
     fv_dtype rows = FV_F32;
     if (!st) st = stored_as(m, d, &opt, &rows, dir, e);
+    if (!st && rows && opt.n_adapters)
+        st = fv_fail(e, FV_EMISSING,
+                     "%s: its weights are quantised; fold the adapter into the "
+                     "float model and quantise that",
+                     dir);
     if (!st) st = build(m, opt, weights, path, e);
     if (!st) st = load(m, d, opt, rows, dir, e);
-    if (!st) st = ready(m, e);
+    if (!st) st = fold_adapters(m, opt, e);
+    if (!st) st = fv__model_ready(m, e);
     if (!st) st = pack(m, opt, e);
     fv_st_close(weights);
     fv_dir_close(files);
@@ -318,6 +350,7 @@ fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
     if (snprintf(path, sizeof path, "%s/model.safetensors", dir) >= (int)sizeof path)
         return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
     fv_status st = fv__dir_make(&m->env, dir, e);
+    if (!st && m->adapted) return fv__adapter_save(m->params, &m->adapter, &m->env, dir, dtype, e);
     if (!st) st = fv_params_save(m->params, &m->env, path, dtype, 0, e);
     if (!st) st = fv_fields_write(m->config, m->family->config, m->json, e);
     snprintf(value, sizeof value, "[\"%s\"]", m->head->name);
@@ -327,6 +360,17 @@ fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
     return st ? st : fv_json_save(m->json, path, e);
 }
 
+fv_status fv_model_load(fv_model *m, const char *dir, fv_err *e)
+{
+    if (m->adapted) return fv__adapter_load(m->params, &m->env, dir, e);
+    fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
+    return fv_params_load(m->params, &m->env, dir, how, e);
+}
+
+const fv_adapter_opt *fv_model_adapter(const fv_model *m)
+{
+    return m->adapted ? &m->adapter : NULL;
+}
 const fv_family *fv_model_family(const fv_model *m) { return m->family; }
 const char *fv_model_head(const fv_model *m) { return m->head->name; }
 fv_head_job fv_model_job(const fv_model *m) { return m->head->job; }

@@ -2,6 +2,7 @@
  *
  * The weight is (out,in), or (in,out) as GPT-2 stores it; a packed one is in the layout of the
  * device's product and has no such order any more. */
+#include "core/adapter.h"
 #include "nn/part.h"
 #include "ops/product.h"
 
@@ -15,6 +16,7 @@ void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt op
     fv_shape shape = opt.in_out ? FV_SHAPE(in, out) : FV_SHAPE(out, in);
     *l = (fv_lin){.in_out = opt.in_out};
     l->w = fv_param(p, fv__weight(opt.std), shape, "%s.weight", at.s);
+    fv__param_mark_linear(l->w, opt.in_out ? FV_LINEAR_IN_OUT : FV_LINEAR_OUT_IN);
     if (!opt.no_bias)
         l->b = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(out), "%s.bias", at.s);
 }

@@ -1,6 +1,7 @@
 /* linear.c - y = act(x w' + bias) in one product, and weights packed for it. */
 #include "core/core.h"
 #include "ops/act.h"
+#include "ops/adapted.h"
 #include "ops/product.h"
 #include "ops/walk.h"
 #include "fovea/author/ops.h"
@@ -199,20 +200,29 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
     return y;
 }
 
+fv_tensor *fv__linear_plain(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, bool in_out)
+{
+    return apply(c, x, w, bias, FV_ACT_NONE, in_out, NULL);
+}
+
 fv_tensor *fv_linear(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
 {
-    return apply(c, x, w, bias, act, false, NULL);
+    const fv_adapter *a = fv__param_adapter(w);
+    return a ? fv_activate(c, fv__linear_adapted(c, a, x, w, bias, false), act)
+             : apply(c, x, w, bias, act, false, NULL);
 }
 
 fv_tensor *fv_linear_in_out(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
 {
-    return apply(c, x, w, bias, act, true, NULL);
+    const fv_adapter *a = fv__param_adapter(w);
+    return a ? fv_activate(c, fv__linear_adapted(c, a, x, w, bias, true), act)
+             : apply(c, x, w, bias, act, true, NULL);
 }
 
 bool fv__linear_adds(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 {
     const fv_kernels *k = x && (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
-    return k && k->gemm_plus && w && w->dtype == x->dtype;
+    return k && k->gemm_plus && w && w->dtype == x->dtype && !fv__param_adapter(w);
 }
 
 fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tensor *w,
@@ -225,7 +235,7 @@ fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tenso
                 fv_shape_same(residual->shape, shape);
     if (fits && fv__linear_adds(c, x, w))
         return apply(c, x, w, bias, FV_ACT_NONE, in_out, residual);
-    return fv_add(c, residual, apply(c, x, w, bias, FV_ACT_NONE, in_out, NULL));
+    return fv_add(c, residual, (in_out ? fv_linear_in_out : fv_linear)(c, x, w, bias, FV_ACT_NONE));
 }
 
 fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool in_out)

@@ -4,6 +4,7 @@
  * fit, then copy.  A file that does not fit changes nothing. */
 #include <stdio.h>
 
+#include "core/adapter.h"
 #include "core/core.h"
 #include "fovea/author/params.h"
 #include "store.h"
@@ -120,6 +121,11 @@ static void match_params(loading *l, listing *missing, listing *shapes)
         const fv_tensor *t = fv_params_at(l->p, i);
         fv_st_info *from = &l->from[i];
         const char *other = other_name(l, t->name);
+        /* an adapter's file has what is trained, the base model's what is not the adapter's */
+        if (l->opt.trained ? fv__param_frozen(t) : fv__param_added(t)) {
+            from->count = -1;
+            continue;
+        }
         if (!find(l, t->name, from) && !(other && find(l, other, from))) {
             from->count = -1;
             if (!listed(l->opt.fresh, t->name))
@@ -307,26 +313,87 @@ fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *
 
 /* ---- saving ---- */
 
+#define LONGEST_NAME 320
+
+/* A file that is being written: the parameters in it, and what they are called there. */
+typedef struct saving {
+    fv_params *p;
+    int n;
+    const fv_tensor **param;
+    char (*name)[LONGEST_NAME];
+    fv_st_item *item;
+} saving;
+
 static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
                        fv_err *e)
 {
-    return fv__params_read(user, fv_params_find(user, item->name), at, out, n, e);
+    const saving *s = user;
+    int i = 0;
+    while (i < s->n && strcmp(s->name[i], item->name)) i++;
+    return i < s->n ? fv__params_read(s->p, s->param[i], at, out, n, e)
+                    : fv_fail(e, FV_EARG, "no parameter %s", item->name);
+}
+
+/* A bias beside an adapted weight: PEFT keeps it in the layer that the adapter wraps. */
+static bool wrapped(const fv_params *p, const char *name)
+{
+    char weight[LONGEST_NAME];
+    size_t n = strlen(name), cut = strlen(".bias");
+    if (n <= cut || strcmp(name + n - cut, ".bias")) return false;
+    snprintf(weight, sizeof weight, "%.*s.weight", (int)(n - cut), name);
+    return fv__param_adapter(fv_params_find(p, weight));
+}
+
+static void name_trained(char out[LONGEST_NAME], const fv_params *p, const fv_tensor *t,
+                         const char *prefix)
+{
+    size_t n = strlen(t->name);
+    if (wrapped(p, t->name))
+        snprintf(out, LONGEST_NAME, "%s%.*s.base_layer.bias", prefix, (int)(n - strlen(".bias")),
+                 t->name);
+    else
+        snprintf(out, LONGEST_NAME, "%s%s", fv__param_added(t) ? "" : prefix, t->name);
+}
+
+/* All of them or, with a prefix for the names of the base model's, those that are trained. */
+static fv_status save(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype,
+                      const char *prefix, uint64_t shard_bytes, fv_err *e)
+{
+    size_t all = (size_t)fv_params_count(p);
+    saving s = {.p = p,
+                .param = fv__alloc(env, all * sizeof *s.param),
+                .name = fv__alloc(env, all * sizeof *s.name),
+                .item = fv__alloc(env, all * sizeof *s.item)};
+    fv_status st = s.param && s.name && s.item ? FV_OK
+                                               : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    for (size_t i = 0; !st && i < all; i++) {
+        const fv_tensor *t = fv_params_at(p, (int)i);
+        if (prefix && fv__param_frozen(t)) continue;
+        if (prefix)
+            name_trained(s.name[s.n], p, t, prefix);
+        else
+            snprintf(s.name[s.n], LONGEST_NAME, "%s", t->name);
+        s.param[s.n] = t;
+        s.item[s.n] =
+            (fv_st_item){.name = s.name[s.n], .dtype = dtype, .shape = t->shape, .from = t->dtype};
+        s.n++;
+    }
+    fv_st_save_opt opt = {.shard_bytes = shard_bytes, .fetch = fetch, .user = &s};
+    if (!st) st = fv_st_save(env, path, s.item, s.n, opt, e);
+    fv__free(env, s.param, all * sizeof *s.param);
+    fv__free(env, s.name, all * sizeof *s.name);
+    fv__free(env, s.item, all * sizeof *s.item);
+    return st;
 }
 
 fv_status fv_params_save(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype,
                          uint64_t shard_bytes, fv_err *e)
 {
-    int n = fv_params_count(p);
-    size_t scratch_bytes = (size_t)n * sizeof(fv_st_item);
-    fv_st_item *items = fv__alloc(env, scratch_bytes);
-    if (n && !items) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
-    for (int i = 0; i < n; i++) {
-        const fv_tensor *t = fv_params_at(p, i);
-        items[i] =
-            (fv_st_item){.name = t->name, .dtype = dtype, .shape = t->shape, .from = t->dtype};
-    }
-    fv_st_save_opt opt = {.shard_bytes = shard_bytes, .fetch = fetch, .user = p};
-    fv_status st = fv_st_save(env, path, items, n, opt, e);
-    fv__free(env, items, scratch_bytes);
-    return st;
+    return save(p, env, path, dtype, NULL, shard_bytes, e);
+}
+
+fv_status fv__params_save_trained(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype,
+                                  const char *prefix, fv_err *e)
+{
+    return save(p, env, path, dtype, prefix, 0, e);
 }

@@ -33,6 +33,10 @@ void fv__st_forget(const fv_st *s, const void *data, size_t bytes);
 /* Elements [at, at+n) of a tensor, converted as fv_st_read does. */
 fv_status fv__st_read_part(const fv_st *s, const fv_st_info *t, int64_t at, int64_t n, void *out,
                            fv_dtype to, fv_err *e);
+/* Writes the parameters that are trained, those of the base model with prefix in front of their
+ * names. */
+fv_status fv__params_save_trained(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype,
+                                  const char *prefix, fv_err *e);
 /* Whether fv_params_load would find every parameter in the file, asked before there is memory for
  * them. */
 fv_status fv__params_fit(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt,

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/adapter.h"
 #include "train/adam.h"
 #include "train/groups.h"
 #include "fovea/author/train.h"
@@ -32,7 +33,8 @@ struct fv_adam {
     float (*result)[2]; /* device: FV__UPDATES pairs of loss and norm */
     float *scale;       /* host: a factor of the learning rate for each parameter */
     size_t scale_bytes;
-    int *order; /* host: parameters as they stand in the flat block */
+    int *order; /* host: parameters as they stand in the flat block, without frozen ones */
+    int n_order;
     size_t order_bytes;
 };
 
@@ -85,7 +87,8 @@ static fv_status in_order(fv_adam *a, fv_err *e)
     a->order = fv__alloc(&a->dev->env, a->order_bytes);
     if (!a->order) return fv_fail(e, FV_ENOMEM, "adam: out of memory");
     for (int i = 0; i < n; i++) {
-        int at = i;
+        if (fv__param_frozen(fv_params_at(a->params, i))) continue;
+        int at = a->n_order++;
         const char *data = fv_params_at(a->params, i)->data;
         for (; at > 0 && (const char *)fv_params_at(a->params, a->order[at - 1])->data > data; at--)
             a->order[at] = a->order[at - 1];
@@ -150,7 +153,7 @@ static void update(fv_adam *a, fv_stream *s, const float *grad, fv_adamw o, floa
     int64_t all;
     char *data = fv_params_data(a->params, &all);
     size_t size = fv_dtype_size(a->dtype);
-    for (int i = 0, n = fv_params_count(a->params); i < n;) {
+    for (int i = 0, n = a->n_order; i < n;) {
         int lead = a->order[i++];
         const fv_tensor *first = fv_params_at(a->params, lead);
         while (i < n && alike(a, lead, a->order[i])) i++;
@@ -310,7 +313,7 @@ static fv_status name_in_file(char *out, int kind, const fv_tensor *t, fv_err *e
 
 fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
-    int params = fv_params_count(a->params), n = 0;
+    int params = a->n_order, n = 0;
     size_t items_bytes = (size_t)params * KINDS * sizeof(fv_st_item),
            names_bytes = (size_t)params * KINDS * LONGEST_NAME;
     fv_st_item *items = fv__alloc(env, items_bytes);
@@ -318,7 +321,7 @@ fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *
     fv_status st = items && names ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     for (int kind = 0; kind < KINDS; kind++)
         for (int i = 0; !st && block_of(a, kind) && i < params; i++, n++) {
-            const fv_tensor *t = fv_params_at(a->params, i);
+            const fv_tensor *t = fv_params_at(a->params, a->order[i]);
             st = name_in_file(names[n], kind, t, e);
             items[n] = (fv_st_item){names[n], FV_F32, t->shape, FV_F32, NULL};
         }
@@ -357,8 +360,8 @@ fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *
     float *host = fv__alloc(env, bytes);
     if (!host) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     for (int kind = 0; kind < KINDS; kind++)
-        for (int i = 0; !st && block_of(a, kind) && i < fv_params_count(a->params); i++)
-            st = restore(a, file, kind, fv_params_at(a->params, i), host, e);
+        for (int i = 0; !st && block_of(a, kind) && i < a->n_order; i++)
+            st = restore(a, file, kind, fv_params_at(a->params, a->order[i]), host, e);
     fv__free(env, host, bytes);
     fv_st_close(file);
     return st;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/adapter.h"
 #include "store/checkpoint.h"
 #include "train/run.h"
 
@@ -64,6 +65,7 @@ static fv_status add_checkpoint(fv_run *r, int64_t step, double *sum, float *hos
     for (int i = 0; !st && i < fv_params_count(p); i++) {
         const fv_tensor *t = fv_params_at(p, i);
         int64_t n = fv_len(t);
+        if (fv__param_frozen(t)) continue;
         st = fv_params_get(p, t, host, n, e);
         for (int64_t k = 0; k < n; k++) *sum++ += (double)host[k];
     }
@@ -75,6 +77,7 @@ static fv_status set_mean(fv_params *p, const double *sum, size_t n, float *host
     fv_status st = FV_OK;
     for (int i = 0; !st && i < fv_params_count(p); i++) {
         fv_tensor *t = fv_params_at(p, i);
+        if (fv__param_frozen(t)) continue;
         for (int64_t k = 0; k < fv_len(t); k++) host[k] = (float)(*sum++ / (double)n);
         st = fv_params_set(p, t, host, fv_len(t), e);
     }

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/adapter.h"
 #include "store/checkpoint.h"
 #include "fovea/author/family.h"
 #include "fovea/author/train.h"
@@ -59,6 +60,7 @@ static fv_status check_finite(const fv_train_job *job, fv_err *e)
     fv_status st = FV_OK;
     for (int i = 0; !st && i < fv_params_count(p); i++) {
         const fv_tensor *t = fv_params_at(p, i);
+        if (fv__param_frozen(t)) continue;
         int64_t n = fv_len(t), k = 0;
         void *grown = host;
         if (!fv__grow(env, &grown, &bytes, (size_t)n * sizeof *host + 1))
@@ -85,10 +87,7 @@ static fv_status write_model(const fv_train_job *job, const char *dir, fv_err *e
 /* Also used for best/ and for averaging, so no other head than the model's is accepted. */
 fv_status fv__run_params(const fv_run *r, const char *dir, fv_err *e)
 {
-    const fv_model *m = r->job->model;
-    const fv_family *f = fv_model_family(m);
-    fv_load_opt how = f->load ? f->load(fv_model_self(m)) : (fv_load_opt){0};
-    return fv_params_load(fv_model_params(m), r->env, dir, how, e);
+    return fv_model_load(r->job->model, dir, e);
 }
 
 fv_status fv__run_best(fv_run *r, const fv_train_job *job, fv_err *e)

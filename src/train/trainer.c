@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "core/adapter.h"
 #include "train/run.h"
 #include "train/update.h"
 #include "fovea/author/params.h"
@@ -260,7 +261,7 @@ static void sizes_of(const fv_train_job *j, fv_train_memory *m)
     bool narrow = dtype_of(j) != FV_F32;
     int64_t n;
     fv_params_data(p, &n);
-    m->parameters = (size_t)n * fv_dtype_size(dtype_of(j));
+    m->parameters = (size_t)n * fv_dtype_size(dtype_of(j)) + fv__params_frozen_bytes(p);
     m->gradients = (size_t)n * sizeof(float);
     m->optimiser = (size_t)n * sizeof(float) * (size_t)(2 + narrow + (j->opt.ema > 0));
 }

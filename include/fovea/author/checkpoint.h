@@ -31,6 +31,7 @@ typedef struct fv_load_opt {
     fv_dtype rows; /* fv_params_map: matrices may be in the file as rows of this quantised dtype */
     /* fv_params_map to f32: matrices stay bf16, or f16, where the file has all of them so */
     bool half;
+    bool trained; /* only parameters that are trained; those of a frozen base model stay */
 } fv_load_opt;
 
 /* Fills every parameter from path (as fv_st_open).  Names that are missing, unexpected or of

@@ -61,6 +61,7 @@ const fv__section fv__sections[] = {
     {"tokenizer", fv_tokenizer_fields, offsetof(fv_recipe, tokenizer)},
     {"train", fv_train_fields, offsetof(fv_recipe, train)},
     {"generate", fv_gen_fields, offsetof(fv_recipe, generate)},
+    {"adapter", fv_adapter_fields, offsetof(fv_recipe, adapter)},
     {0},
 };
 

@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <stdio.h>
 
+#include "model/adapter.h"
 #include "store/json.h"
 #include "train/recipe/keys.h"
 #include "fovea/author/family.h"
@@ -257,8 +258,46 @@ static fv_status load(fv_model *model, const fv_env *env, const char *from, bool
     }
     fv__buf_free(&a.names[0]);
     fv__buf_free(&a.names[1]);
-    if (!st && f->ready) st = f->ready((void *)fv_model_self(model), p, e); /* it is ours still */
-    return st;
+    return st ? st : fv__model_ready(model, e);
+}
+
+/* The recipe's adapter, with what follows from the rest of the recipe. */
+static fv_status make_adapter(fv_adapter_opt *out, const fv_recipe *r, const char *from, fv_err *e)
+{
+    static const struct {
+        fv_head_job job;
+        const char *word;
+    } tasks[] = {{FV_HEAD_CLASSIFY, "SEQ_CLS"},
+                 {FV_HEAD_TAG, "TOKEN_CLS"},
+                 {FV_HEAD_CAUSAL_LM, "CAUSAL_LM"},
+                 {FV_HEAD_SEQ2SEQ, "SEQ_2_SEQ_LM"},
+                 {FV_HEAD_ANSWER, "QUESTION_ANS"}};
+    *out = r->adapter;
+    if (out->peft_type == FV_PEFT_NONE) return FV_OK;
+    if (!from)
+        return fv_fail(e, FV_EARG,
+                       "%s: [adapter]: an adapter is trained on a model that exists: "
+                       "[model] from is missing",
+                       r->path);
+    if (!*out->base_model_name_or_path)
+        snprintf(out->base_model_name_or_path, sizeof out->base_model_name_or_path, "%s", from);
+    for (size_t i = 0; !*out->task_type && i < sizeof tasks / sizeof *tasks; i++)
+        if (tasks[i].job == fv__recipe_objective(r)->head)
+            snprintf(out->task_type, sizeof out->task_type, "%s", tasks[i].word);
+    return FV_OK;
+}
+
+static void report_size(const fv_model *model, const fv__messages *m)
+{
+    fv_params *p = fv_model_params(model);
+    int64_t all = fv_params_elements(p, ""), trained = 0;
+    for (int i = 0; i < fv_params_count(p); i++)
+        if (!fv__param_frozen(fv_params_at(p, i))) trained += fv_len(fv_params_at(p, i));
+    if (trained == all)
+        fv__message(m, "%s: %lld parameters", fv_model_head(model), (long long)all);
+    else
+        fv__message(m, "%s: %lld parameters, %lld (%.2f %%) of them trained", fv_model_head(model),
+                    (long long)all, (long long)trained, 100.0 * (double)trained / (double)all);
 }
 
 fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, const fv__input *in,
@@ -271,8 +310,13 @@ fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, con
     fv_status st = fv__recipe_family(r, &f, &head, e);
     if (st) return st;
     st = make_config(&text, r, in, f, source, e);
-    fv_model_opt how = {.dtype = fv_train_dtype(&r->train), .train = true, .head = head};
+    fv_adapter_opt adapter;
+    fv_model_opt how = {.dtype = fv_train_dtype(&r->train),
+                        .train = true,
+                        .head = head,
+                        .adapter = &adapter};
     if (source) how.from = fv__late_get(&r->model, "from");
+    if (!st) st = make_adapter(&adapter, r, how.from, e);
     if (!st) st = fv_model_new(out, d, text.data, how, (uint64_t)r->train.seed, e);
     st = fv__recipe_prefix_error(r, "[model]", st, e);
     if (!st && source) {
@@ -282,8 +326,6 @@ fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, con
         st = fv__recipe_prefix_error(r, "[model] from", st, e);
     }
     fv__buf_free(&text);
-    if (!st)
-        fv__message(m, "%s: %lld parameters", fv_model_head(*out),
-                    (long long)fv_params_elements(fv_model_params(*out), ""));
+    if (!st) report_size(*out, m);
     return st;
 }

@@ -31,6 +31,7 @@ struct fv_recipe {
     fv_tokenizer_opt tokenizer;
     fv_train_opt train;
     fv_gen_opt generate;
+    fv_adapter_opt adapter;
     fv__late_keys model, own; /* of [model], and of [data] those of an objective */
     fv_buf given;             /* "\nsection.key\n": all that were set, by file or afterwards */
     fv_buf text;

@@ -1,0 +1,49 @@
+/* adapter.h - adapters: few parameters that change a frozen model, in the format of PEFT.
+ *
+ * An adapter is a directory with adapter_config.json and adapter_model.safetensors.  It is trained
+ * on a model whose own parameters stay as they are (fv_model_opt.adapter), and used by folding it
+ * into the weights of products (fv_model_opt.adapters), so that it costs nothing while it runs. */
+#ifndef FOVEA_ADAPTER_H
+#define FOVEA_ADAPTER_H
+
+#include "fovea/store.h"
+
+typedef enum fv_peft {
+    FV_PEFT_NONE = 0, /* no adapter */
+    FV_PEFT_LORA,
+    FV_PEFT_IA3
+} fv_peft;
+
+/* The settings of an adapter, under the names of adapter_config.json.  Lists are words with blanks
+ * between them. */
+typedef struct fv_adapter_opt {
+    int peft_type; /* fv_peft */
+    int r;
+    float lora_alpha, lora_dropout;
+    bool use_rslora, use_dora, fan_in_fan_out;
+    int bias; /* which biases are trained: none, all, or those of the adapted maps */
+    /* Linear maps that are adapted: names, or the last parts of names ("q_proj v_proj"); empty:
+     * PEFT's choice for the family.  target_regex: instead of these, a pattern of whole names. */
+    char target_modules[1024], target_regex[512], exclude_modules[512];
+    char feedforward_modules[512]; /* IA3: those whose input is scaled */
+    char modules_to_save[512];     /* parts of the base model that are trained as they are */
+    char layers_to_transform[512]; /* numbers of the layers that are adapted; empty: all */
+    char task_type[32];            /* SEQ_CLS, CAUSAL_LM, ...; for other programs */
+    char base_model_name_or_path[512];
+} fv_adapter_opt;
+
+/* Keys, ranges, defaults and help of the above: [adapter] of a recipe. */
+FV_DATA const fv_field fv_adapter_fields[];
+
+/* Reads adapter_config.json of a directory.  What PEFT has and this build does not is refused by
+ * name. */
+FV_API fv_status fv_adapter_read(fv_adapter_opt *out, const fv_env *env, const char *dir,
+                                 fv_err *e);
+
+/* An adapter in use. */
+typedef struct fv_adapter_use {
+    const char *dir;
+    float weight; /* its change of the weights is multiplied by this; 0 means 1 */
+} fv_adapter_use;
+
+#endif

@@ -1,0 +1,51 @@
+/* adapter.h - adapters of a model: which linear maps they change, and their directories. */
+#ifndef FV_MODEL_ADAPTER_H
+#define FV_MODEL_ADAPTER_H
+
+#include "core/adapter.h"
+#include "fovea/adapter.h"
+#include "fovea/model.h"
+
+/* What PEFT puts in front of every name in adapter_model.safetensors. */
+#define FV__PEFT_PREFIX "base_model.model."
+
+/* One adapted linear map. */
+typedef struct fv__target {
+    fv_tensor *w;     /* a parameter of the base model */
+    char module[256]; /* its name without ".weight" */
+    int64_t in, out;
+    bool in_out; /* w is stored (in,out) */
+    bool before; /* IA3 scales its input, not its output */
+} fv__target;
+
+/* Calls each(user, target) for every linear map of p that opt names; *n counts them.  An error
+ * where it names none, or something that is no linear map.  type: the model_type. */
+typedef fv_status fv__target_fn(void *user, const fv__target *t, fv_err *e);
+fv_status fv__adapter_targets(fv_params *p, const fv_adapter_opt *opt, const char *type,
+                              fv__target_fn *each, void *user, fv_err *e);
+
+/* lora_alpha / r, or lora_alpha / sqrt(r). */
+float fv__adapter_scale(const fv_adapter_opt *opt);
+
+/* Declares the adapter's parameters behind those of the model, hangs them on the weights they
+ * change, and freezes everything else.  opt's target_modules are filled in where it has none.
+ * Before fv_params_alloc. */
+fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *type, fv_head_job job,
+                              fv_err *e);
+/* Parameters of DoRA that begin as a function of the base model's weights. */
+fv_status fv__adapter_ready(fv_params *p, const fv_env *env, fv_err *e);
+
+/* The trained parameters to and from a directory. */
+fv_status fv__adapter_save(fv_params *p, const fv_adapter_opt *opt, const fv_env *env,
+                           const char *dir, fv_dtype dtype, fv_err *e);
+fv_status fv__adapter_load(fv_params *p, const fv_env *env, const char *dir, fv_err *e);
+
+/* Changes the base weights by the adapter in a directory.  weight -1 takes a LoRA out again. */
+fv_status fv__adapter_fold(fv_params *p, const fv_env *env, const fv_adapter_use *use,
+                           const char *type, fv_err *e);
+
+/* Once all parameters have their values, also those that were loaded behind fv_model_new: computes
+ * what depends on them. */
+fv_status fv__model_ready(fv_model *m, fv_err *e);
+
+#endif

@@ -1,0 +1,14 @@
+/* adapted.h - a linear map whose weight has an adapter. */
+#ifndef FV_OPS_ADAPTED_H
+#define FV_OPS_ADAPTED_H
+
+#include "core/adapter.h"
+#include "fovea/ops.h"
+
+/* x w' + bias, w (N,K) or, in_out, (K,N), without a look at adapters. */
+fv_tensor *fv__linear_plain(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, bool in_out);
+/* The same as its adapter changes it (core/adapter.h has the formulas). */
+fv_tensor *fv__linear_adapted(fv_ctx *c, const fv_adapter *a, fv_tensor *x, fv_tensor *w,
+                              fv_tensor *bias, bool in_out);
+
+#endif

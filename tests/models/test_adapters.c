@@ -1,0 +1,366 @@
+/* test_adapters.c - adapters against PEFT: outputs, gradients, three steps of AdamW, directories.
+ *
+ * A case is a folder of tests/golden/adapters, made by tools/golden/adapters.py: an adapter as PEFT
+ * saves it, the model below it, in.safetensors and out.safetensors. */
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+#include "fovea/train.h"
+#include "helper/device.h"
+#include "helper/files.h"
+
+#define CASES FOVEA_TESTS "/golden/adapters"
+#define PREFIX "base_model.model."
+
+typedef struct paths {
+    char dir[512], base[512], in[512], out[512];
+} paths;
+
+static paths paths_of(const char *name)
+{
+    paths p;
+    char file[600], word[100];
+    snprintf(p.dir, sizeof p.dir, "%s/%s", CASES, name);
+    snprintf(p.in, sizeof p.in, "%s/%s/in.safetensors", CASES, name);
+    snprintf(p.out, sizeof p.out, "%s/%s/out.safetensors", CASES, name);
+    snprintf(file, sizeof file, "%s/base.txt", p.dir);
+    FILE *f = fopen(file, "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%99s", word), 1);
+    fclose(f);
+    snprintf(p.base, sizeof p.base, "%s/golden/models/%s", FOVEA_TESTS, word);
+    return p;
+}
+
+static void each_case(void (*run)(const char *name, const paths *p))
+{
+    DIR *d = opendir(CASES);
+    int n = 0;
+    assert_non_null(d);
+    for (struct dirent *f; (f = readdir(d));) {
+        if (f->d_name[0] == '.') continue;
+        paths p = paths_of(f->d_name);
+        run(f->d_name, &p);
+        n++;
+    }
+    closedir(d);
+    assert_true(n >= 10);
+}
+
+static float *numbers(const fv_st *s, const char *name, int64_t *n)
+{
+    fv_err e;
+    fv_st_info t;
+    check(fv_st_find(s, name, &t, &e), &e);
+    float *x = malloc((size_t)t.count * sizeof *x + 1);
+    assert_non_null(x);
+    check(fv_st_read(s, &t, x, FV_F32, t.count, &e), &e);
+    *n = t.count;
+    return x;
+}
+
+static void near(const char *name, const char *what, const float *got, const float *want, int64_t n,
+                 double bound)
+{
+    double off = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)got[i] - (double)want[i];
+        off += d * d;
+        norm += (double)want[i] * (double)want[i];
+    }
+    if (!(sqrt(off) <= bound * sqrt(norm) + 1e-6))
+        fail_msg("%s: %s: off by %g of %g", name, what, sqrt(off), sqrt(norm));
+}
+
+/* A parameter by its name in PEFT's file. */
+static fv_tensor *param(fv_params *p, const char *name)
+{
+    fv_tensor *t = fv_params_find(p, name);
+    const char *wrapped = strstr(name, ".base_layer.");
+    char plain[300];
+    if (!t) t = fv_params_find(p, name + strlen(PREFIX));
+    if (!t && wrapped) {
+        snprintf(plain, sizeof plain, "%.*s.%s", (int)(wrapped - name), name,
+                 wrapped + strlen(".base_layer."));
+        t = fv_params_find(p, plain + strlen(PREFIX));
+    }
+    if (!t) fail_msg("no parameter %s", name);
+    return t;
+}
+
+static fv_model *trainable(const paths *p)
+{
+    fv_err e;
+    fv_adapter_opt opt;
+    fv_model *m;
+    check(fv_adapter_read(&opt, NULL, p->dir, &e), &e);
+    check(fv_model_open(&m, device, p->base, (fv_model_opt){.train = true, .adapter = &opt}, &e),
+          &e);
+    check(fv_model_load(m, p->dir, &e), &e);
+    return m;
+}
+
+/* ---- folded into the weights ---- */
+
+static void folded(const char *name, const paths *p)
+{
+    fv_err e;
+    fv_adapter_use use = {.dir = p->dir};
+    for (int serve = 0; serve < 2; serve++) {
+        fv_model *m;
+        fv_model_opt opt = {.serve = serve, .adapters = &use, .n_adapters = 1};
+        check(fv_model_open(&m, device, p->base, opt, &e), &e);
+        const char *out = scratch("folded.safetensors");
+        check(fv_model_run(m, device, p->in, out, (fv_run_opt){0}, &e), &e);
+        fv_st *got, *want;
+        int64_t n, k;
+        check(fv_st_open(&got, NULL, out, &e), &e);
+        check(fv_st_open(&want, NULL, p->out, &e), &e);
+        float *a = numbers(got, "logits", &n), *b = numbers(want, "logits", &k);
+        assert_int_equal(n, k);
+        near(name, "folded logits", a, b, n, 1e-5);
+        free(a), free(b);
+        fv_st_close(got), fv_st_close(want);
+        fv_model_free(m);
+    }
+}
+
+static void test_folded(void **state)
+{
+    (void)state;
+    each_case(folded);
+}
+
+/* ---- trained ---- */
+
+static void gradients(const char *name, const paths *p, fv_params *params)
+{
+    fv_err e;
+    fv_st *want;
+    int trained = 0, held = 0;
+    check(fv_st_open(&want, NULL, p->out, &e), &e);
+    for (int i = 0; i < fv_st_count(want); i++) {
+        const char *full = fv_st_at(want, i).name;
+        int64_t n;
+        if (strncmp(full, "grad.", 5)) continue;
+        float *b = numbers(want, full, &n), *a = malloc((size_t)n * sizeof *a);
+        check(fv_params_get_grad(params, param(params, full + 5), a, n, &e), &e);
+        near(name, full, a, b, n, 1e-4);
+        free(a), free(b);
+        trained++;
+    }
+    for (int i = 0; i < fv_params_count(params); i++) held += !!fv_params_at(params, i)->grad;
+    assert_int_equal(held, trained); /* only what is trained has a gradient */
+    fv_st_close(want);
+}
+
+/* The bias of keys changes nothing, and its gradient is rounding that Adam makes large. */
+static bool has_gradient(const fv_st *want, const char *name)
+{
+    char full[400];
+    int64_t n;
+    double norm = 0;
+    snprintf(full, sizeof full, "grad.%s", name);
+    float *g = numbers(want, full, &n);
+    for (int64_t i = 0; i < n; i++) norm += (double)g[i] * (double)g[i];
+    free(g);
+    return sqrt(norm) > 1e-6;
+}
+
+static void after_steps(const char *name, const paths *p, fv_params *params)
+{
+    fv_err e;
+    fv_st *want;
+    check(fv_st_open(&want, NULL, p->out, &e), &e);
+    for (int i = 0; i < fv_st_count(want); i++) {
+        const char *full = fv_st_at(want, i).name;
+        int64_t n;
+        if (strncmp(full, "after.", 6) || !has_gradient(want, full + 6)) continue;
+        float *b = numbers(want, full, &n), *a = malloc((size_t)n * sizeof *a);
+        check(fv_params_get(params, param(params, full + 6), a, n, &e), &e);
+        near(name, full, a, b, n, 1e-4);
+        free(a), free(b);
+    }
+    fv_st_close(want);
+}
+
+static void trained(const char *name, const paths *p)
+{
+    fv_err e;
+    fv_model *m = trainable(p);
+    fv_params *params = fv_model_params(m);
+    fv_train_opt o = {.lr = 1e-2f,
+                      .schedule = FV_CONSTANT,
+                      .updates = 3,
+                      .beta1 = 0.9f,
+                      .beta2 = 0.98f,
+                      .eps = 1e-8f,
+                      .decay = 0.01f,
+                      .layer_decay = 1};
+    fv_adam *adam;
+    check(fv_adam_new(&adam, params, device, &o, &e), &e);
+    for (int step = 1; step <= 3; step++) {
+        const char *out = scratch("trained.safetensors");
+        double norm;
+        fv_params_zero_grad(params);
+        check(fv_model_run(m, device, p->in, out, (fv_run_opt){.grad = true}, &e), &e);
+        if (step == 1) {
+            fv_st *got, *want;
+            int64_t n;
+            check(fv_st_open(&got, NULL, out, &e), &e);
+            check(fv_st_open(&want, NULL, p->out, &e), &e);
+            float *a = numbers(got, "logits", &n), *b = numbers(want, "logits", &n);
+            near(name, "logits", a, b, n, 1e-5);
+            free(a), free(b);
+            a = numbers(got, "loss", &n), b = numbers(want, "loss", &n);
+            near(name, "loss", a, b, n, 1e-5);
+            free(a), free(b);
+            fv_st_close(got), fv_st_close(want);
+            gradients(name, p, params);
+        }
+        check(fv_adam_step(adam, &o, step, &norm, &e), &e);
+    }
+    after_steps(name, p, params);
+    fv_adam_free(adam);
+    fv_model_free(m);
+}
+
+static void test_trained(void **state)
+{
+    (void)state;
+    each_case(trained);
+}
+
+/* ---- directories ---- */
+
+/* Saved and read again it is the same, bit by bit. */
+static void saved(const char *name, const paths *p)
+{
+    fv_err e;
+    fv_model *m = trainable(p);
+    char dir[512], file[600];
+    snprintf(dir, sizeof dir, "%s", scratch("saved"));
+    check(fv_model_save(m, dir, FV_F32, &e), &e);
+    fv_model_free(m);
+    fv_st *got, *want;
+    snprintf(file, sizeof file, "%s/adapter_model.safetensors", dir);
+    check(fv_st_open(&got, NULL, file, &e), &e);
+    snprintf(file, sizeof file, "%s/adapter_model.safetensors", p->dir);
+    check(fv_st_open(&want, NULL, file, &e), &e);
+    int copies = 0; /* PEFT's, of modules that are saved whole and have trained biases */
+    for (int i = 0; i < fv_st_count(want); i++)
+        copies += strstr(fv_st_at(want, i).name, ".modules_to_save.") ||
+                  strstr(fv_st_at(want, i).name, ".original_module.");
+    assert_int_equal(fv_st_count(got), fv_st_count(want) - copies);
+    for (int i = 0; i < fv_st_count(got); i++) {
+        fv_st_info a = fv_st_at(got, i), b;
+        check(fv_st_find(want, a.name, &b, &e), &e);
+        assert_int_equal(a.bytes, b.bytes);
+        if (memcmp(a.data, b.data, a.bytes)) fail_msg("%s: %s changed", name, a.name);
+    }
+    fv_st_close(got), fv_st_close(want);
+    fv_adapter_opt was, is;
+    check(fv_adapter_read(&was, NULL, p->dir, &e), &e);
+    check(fv_adapter_read(&is, NULL, dir, &e), &e);
+    assert_string_equal(was.target_modules, is.target_modules);
+    assert_string_equal(was.target_regex, is.target_regex);
+    assert_string_equal(was.layers_to_transform, is.layers_to_transform);
+    assert_string_equal(was.modules_to_save, is.modules_to_save);
+    assert_int_equal(was.r, is.r);
+    scratch_drop("saved");
+}
+
+static void test_saved(void **state)
+{
+    (void)state;
+    each_case(saved);
+}
+
+/* In, and out again with the opposite weight. */
+static void test_taken_out(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_model *base, *again;
+    paths p = paths_of("llama-lora");
+    fv_adapter_use use[] = {{.dir = p.dir}, {.dir = p.dir, .weight = -1}};
+    check(fv_model_open(&base, device, p.base, (fv_model_opt){0}, &e), &e);
+    check(fv_model_open(&again, device, p.base, (fv_model_opt){.adapters = use, .n_adapters = 2},
+                        &e),
+          &e);
+    int64_t n, k;
+    float *a = test_values(fv_model_params(again), &n), *b = test_values(fv_model_params(base), &k);
+    assert_int_equal(n, k);
+    for (int64_t i = 0; i < n; i++) assert_true(fabs((double)a[i] - (double)b[i]) <= 1e-6);
+    free(a), free(b);
+    fv_model_free(base), fv_model_free(again);
+}
+
+/* ---- refusals ---- */
+
+static void refuse(const char *config, const char *base, const char *expected)
+{
+    fv_err e = {0};
+    char dir[512];
+    paths p = paths_of("llama-lora");
+    snprintf(dir, sizeof dir, "%s", scratch("bad"));
+    assert_int_equal(mkdir(dir, 0777), 0);
+    scratch_text("bad/adapter_config.json", config);
+    fv_adapter_use use = {.dir = dir};
+    fv_model *m = NULL;
+    fv_status st = fv_model_open(&m, device, base ? base : p.base,
+                                 (fv_model_opt){.adapters = &use, .n_adapters = 1}, &e);
+    assert_int_not_equal(st, FV_OK);
+    assert_null(m);
+    if (!strstr(e.text, expected)) fail_msg("\"%s\" does not say \"%s\"", e.text, expected);
+    scratch_drop("bad");
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refuse("{\"peft_type\": \"OFT\"}", NULL, "OFT");
+    refuse("{\"peft_type\": \"LORA\", \"layer_replication\": [[0, 1]], \"target_modules\": []}",
+           NULL, "layer_replication");
+    refuse("{\"peft_type\": \"LORA\", \"r\": 0, \"target_modules\": [\"q_proj\"]}", NULL, "r");
+    refuse("{\"peft_type\": \"LORA\", \"rank_pattern\": {\"q_proj\": 2}, \"target_modules\": "
+           "[\"q_proj\"]}",
+           NULL, "rank_pattern");
+    refuse("{\"peft_type\": \"LORA\"}", NULL, "target_modules");
+    refuse("{\"peft_type\": \"LORA\", \"target_modules\": \"(\"}", NULL, "adapter_model");
+    /* a sentence also where the pieces are there and do not fit: another base, another rank */
+    fv_err e = {0};
+    fv_model *m = NULL;
+    paths p = paths_of("llama-lora"), other = paths_of("bert-lora");
+    fv_adapter_use use = {.dir = p.dir};
+    fv_model_opt opt = {.adapters = &use, .n_adapters = 1};
+    assert_int_not_equal(fv_model_open(&m, device, other.base, opt, &e), FV_OK);
+    assert_non_null(strstr(e.text, "no linear map of bert"));
+    use.dir = "no/such/adapter";
+    assert_int_not_equal(fv_model_open(&m, device, p.base, opt, &e), FV_OK);
+    assert_non_null(strstr(e.text, "no/such/adapter"));
+}
+
+static int set_up(void **state) { return scratch_open(state) || open_device(state); }
+static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_folded),  cmocka_unit_test(test_trained),
+        cmocka_unit_test(test_saved),   cmocka_unit_test(test_taken_out),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
