@@ -205,7 +205,7 @@ static void trained(const char *name, const paths *p)
                       .updates = 3,
                       .beta1 = 0.9f,
                       .beta2 = 0.98f,
-                      .eps = 1e-8f,
+                      .eps = 1e-5f,
                       .decay = 0.01f,
                       .layer_decay = 1};
     fv_adam *adam;

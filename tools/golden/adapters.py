@@ -53,7 +53,7 @@ def case(name, base, config, labels=None):
     golden = {"logits": out.logits, "loss": out.loss}
     for k, p in trained.items():
         golden["grad." + k] = p.grad
-    optimiser = torch.optim.AdamW(list(trained.values()), lr=1e-2, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01)
+    optimiser = torch.optim.AdamW(list(trained.values()), lr=1e-2, betas=(0.9, 0.98), eps=1e-5, weight_decay=0.01)
     # what has one axis is not decayed
     for g in optimiser.param_groups:
         vectors = [p for p in g["params"] if p.dim() < 2]
