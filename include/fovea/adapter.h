@@ -46,4 +46,9 @@ typedef struct fv_adapter_use {
     float weight; /* its change of the weights is multiplied by this; 0 means 1 */
 } fv_adapter_use;
 
+typedef struct fv_adapter_list {
+    const fv_adapter_use *at;
+    int n;
+} fv_adapter_list;
+
 #endif

@@ -49,15 +49,15 @@ typedef struct fv_model_opt {
      * q4, int8 */
     fv_dtype weights;
     bool widen; /* f32 it is: weights stored as bf16 or f16 are packed, and multiplied, as f32 */
-    const char *head; /* NULL: what config.json says, else the family's first */
-    /* directories of adapters, folded into the weights one after another */
-    const fv_adapter_use *adapters;
-    int n_adapters;
+    const char *head;         /* NULL: what config.json says, else the family's first */
+    fv_adapter_list adapters; /* folded into the weights one after another */
     /* where it trains: a new adapter, which alone is trained; fv_model_save then writes the
      * adapter's directory.  NULL, or peft_type FV_PEFT_NONE: the model itself */
     const fv_adapter_opt *adapter;
 } fv_model_opt;
 
+/* dir: a model's directory, or that of an adapter that this library trained, which names its base
+ * model: it is opened folded. */
 FV_API fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt,
                                fv_err *e);
 /* A new one with random parameters; config is the text of a config.json. */
@@ -83,6 +83,12 @@ typedef struct fv_quantised {
  * weights.  `to` must not have a model. */
 FV_API fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_dtype weights,
                                    fv_quantised *out, fv_err *e);
+
+/* Writes the directory of the model with adapters folded into its weights, as *dtype (NULL: as the
+ * model is stored), with what stands beside them.  `to` must not have a model.  from: as in
+ * fv_model_open. */
+FV_API fv_status fv_model_merge(fv_device *d, const char *from, fv_adapter_list adapters,
+                                const char *to, const fv_dtype *dtype, fv_err *e);
 
 FV_API const fv_family *fv_model_family(const fv_model *m);
 /* Positions of a sequence that it generates; 0: no limit, or it does not generate. */

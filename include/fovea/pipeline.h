@@ -17,6 +17,7 @@
 
 #include "fovea/fields.h"
 #include "fovea/records.h"
+#include "fovea/adapter.h"
 #include "fovea/task.h"
 
 typedef struct fv_pipeline fv_pipeline;
@@ -101,6 +102,7 @@ typedef struct fv_pipeline_opt {
     const char *task, *model; /* names of a task and of a model directory */
     fv_dtype weights;         /* as in fv_model_opt */
     bool widen;
+    fv_adapter_list adapters;
     const fv_setting *settings; /* need to live for as long as the pipeline */
     int n_settings;
     bool json;     /* results as JSON objects */
@@ -130,6 +132,7 @@ typedef struct fv_eval_opt {
     const char *file;  /* of records, or NULL */
     fv_dtype weights;
     bool widen;
+    fv_adapter_list adapters;
     const fv_setting *settings; /* keys of fv_gen_fields */
     int n_settings;
     int format; /* fv_format: how the file is read, as in the [data] of a recipe */

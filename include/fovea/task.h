@@ -61,6 +61,7 @@ typedef struct fv_writer {
 typedef struct fv_writer_opt {
     fv_dtype weights; /* as in fv_model_opt */
     bool widen;
+    fv_adapter_list adapters;
     const fv_setting *settings; /* over what the model says; keys that are none of fv_gen_fields
                                    are passed over */
     int n_settings;

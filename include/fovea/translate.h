@@ -12,6 +12,7 @@
 #ifndef FOVEA_TRANSLATE_H
 #define FOVEA_TRANSLATE_H
 
+#include "fovea/adapter.h"
 #include "fovea/gen.h"
 #include "fovea/tok.h"
 
@@ -20,8 +21,9 @@ typedef struct fv_translator fv_translator;
 typedef struct fv_translate_opt {
     fv_dtype weights; /* of products: f32, bf16, q8, q4, int8 */
     bool widen;       /* as in fv_model_opt */
-    int64_t batch;    /* lines that go together; 0: 32 */
-    int64_t tokens;   /* source tokens that go together, padding included; 0: 8192 */
+    fv_adapter_list adapters;
+    int64_t batch;  /* lines that go together; 0: 32 */
+    int64_t tokens; /* source tokens that go together, padding included; 0: 8192 */
     /* also how much each token of the best translation attended to each of the source */
     bool attention;
 } fv_translate_opt;

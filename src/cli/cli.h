@@ -150,18 +150,30 @@ extern const char *const cli_weights[];
 /* members of fv_model_opt and its like */
 void cli_choose_weights(int choice, fv_dtype *weights, bool *widen);
 
+#define CLI_ADAPTER_HELP                                                                           \
+    "directory of a PEFT adapter (LoRA, DoRA, IA3) to fold into the weights; may be given again, " \
+    "and a LoRA with a weight"
+/* What --adapter gave, as fv_model_opt takes it. */
+typedef struct cli_adapters {
+    fv_adapter_use use[64];
+    char dir[64][512];
+} cli_adapters;
+int cli_take_adapters(const cli *c, const cli_list *given, cli_adapters *a, fv_adapter_list *out);
+
 /* A model and where it runs. */
 typedef struct cli_model {
     const char *dir;
     const char *device;
     int64_t threads;
     int dtype;
+    cli_list adapters;
 } cli_model;
 
 /* Entries of an option table, for a struct with a cli_model called model. */
 #define CLI_MODEL(s)                                                                               \
     CLI_DIR(s, model.dir, 'm', "model", "DIR",                                                     \
             "a model directory: config.json, model.safetensors and the tokenizer's files"),        \
+        CLI_LIST(s, model.adapters, 0, "adapter", "DIR[=WEIGHT]", CLI_ADAPTER_HELP),               \
         CLI_CHOICE(s, model.dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP),                     \
         CLI_DEVICE(s, model.device),                                                               \
         CLI_INT(s, model.threads, 't', "threads", "N", 0, 4096,                                    \

@@ -87,12 +87,14 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_err e;
     int code = cli_open_device(c, &d, v->model.device, v->model.threads);
     if (code != CLI_OK) return code;
+    cli_adapters adapters;
     cli_choose_weights(v->model.dtype, &o.weights, &o.widen);
+    code = cli_take_adapters(c, &v->model.adapters, &adapters, &o.adapters);
     o.model = v->model.dir;
     o.file = n ? operand[0] : NULL;
     o.settings = v->settings.at;
     o.n_settings = v->settings.n;
-    if (fv_eval(d, &o, print, (void *)(uintptr_t)c, &e)) code = cli_error(c, &e);
+    if (code == CLI_OK && fv_eval(d, &o, print, (void *)(uintptr_t)c, &e)) code = cli_error(c, &e);
     fv_device_close(d);
     return code;
 }

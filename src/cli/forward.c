@@ -6,6 +6,7 @@ typedef struct forward_values {
     bool attentions, hidden_states, grad;
     int64_t threads;
     int dtype;
+    cli_list adapters;
 } forward_values;
 
 static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "q8", "q4", "int8", NULL};
@@ -23,6 +24,7 @@ static const cli_option options[] = {
              "also hidden_states.N: what enters layer N, (B,T,D), and the last"),
     CLI_FLAG(forward_values, grad, 0, "grad",
              "also grad.NAME: the gradient of the loss for each parameter; needs labels"),
+    CLI_LIST(forward_values, adapters, 0, "adapter", "DIR[=WEIGHT]", CLI_ADAPTER_HELP),
     CLI_TEXT(forward_values, head, 0, "head", "NAME",
              "the architecture, where it is not that of config.json"),
     CLI_CHOICE(forward_values, dtype, 0, "dtype", dtypes,
@@ -57,6 +59,9 @@ static int run(const cli *c, const void *values, int n, char **operand)
     how.widen = how.weights == FV_F32; /* by this others check us: f32 is f32 */
     if (v->grad && how.dtype != how.weights)
         return cli_usage(c, "%s is for running alone: no --grad", dtypes[v->dtype]);
+    cli_adapters adapters;
+    int code = cli_take_adapters(c, &v->adapters, &adapters, &how.adapters);
+    if (code != CLI_OK) return code;
     fv_run_opt what = {.attentions = v->attentions,
                        .hidden_states = v->hidden_states,
                        .grad = v->grad};

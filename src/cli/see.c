@@ -16,6 +16,7 @@ typedef struct values {
     const char *device;
     int64_t layer, head, beams, threads;
     bool rollout, ablate, json, words;
+    cli_list adapters;
 } values;
 
 static const values defaults = {.layer = -1, .head = -1};
@@ -26,6 +27,7 @@ static const char *const views[] = {"auto", "heat", "grid", "lines", "alignment"
 
 static const cli_option options[] = {
     CLI_DIR(values, model, 'm', "model", "DIR", "the model, as Hugging Face lays it out"),
+    CLI_LIST(values, adapters, 0, "adapter", "DIR[=WEIGHT]", CLI_ADAPTER_HELP),
     CLI_TEXT(values, source, 0, "source", "TEXT", "what a translator reads"),
     CLI_TEXT(values, target, 0, "target", "TEXT",
              "what it is to write; without it a translation is made first"),
@@ -93,6 +95,7 @@ typedef struct work {
     const char *first, *second; /* the text, or source; the second sentence, or target; or NULL */
     int32_t *source, *target, *types;
     int64_t n_source, n_target;
+    fv_adapter_list adapters;
     fv_gen_config *config;
     fv_gen_opt gen;
     fv_see_pick best; /* the head that aligns best */
@@ -402,7 +405,7 @@ static fv_status all(work *w)
     fv_status st = fv_device_open(&w->dev, v->device,
                                   (fv_device_opt){.threads = cli_threads(v->threads)}, &w->e);
     /* to serve: quantised weights are only run */
-    fv_model_opt how = {.serve = true, .widen = true};
+    fv_model_opt how = {.serve = true, .widen = true, .adapters = w->adapters};
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, how, &w->e);
     if (!st) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
     if (st) return st;
@@ -460,7 +463,9 @@ static int run(const cli *c, const void *vals, int n, char **operand)
 {
     const values *v = vals;
     work w = {.c = c, .v = v};
+    cli_adapters adapters;
     int code = check_usage(c, v);
+    if (code == CLI_OK) code = cli_take_adapters(c, &v->adapters, &adapters, &w.adapters);
     if (code == CLI_OK) code = take_text(&w, n, operand);
     if (code == CLI_OK) {
         fv_status st = all(&w);

@@ -86,9 +86,12 @@ fv_status fv_translator_open(fv_translator **out, fv_device *d, const char *dir,
     if (!opt.batch) opt.batch = 32;
     if (!opt.tokens) opt.tokens = 8192;
     *t = (fv_translator){.env = *fv_device_env(d), .dev = d, .opt = opt};
-    fv_status st =
-        fv_model_open(&t->model, d, dir,
-                      (fv_model_opt){.serve = true, .weights = opt.weights, .widen = opt.widen}, e);
+    fv_status st = fv_model_open(&t->model, d, dir,
+                                 (fv_model_opt){.serve = true,
+                                                .weights = opt.weights,
+                                                .widen = opt.widen,
+                                                .adapters = opt.adapters},
+                                 e);
     if (!st) st = fv_tok_open(&t->tok, &t->env, dir, e);
     if (!st) st = fv_encoding_new(&t->enc, t->tok, e);
     if (!st) st = read_settings(t, dir, e);

@@ -275,7 +275,7 @@ static void freeze_base(fv_params *p, const fv_adapter_opt *opt, const pattern *
 
 typedef struct declaring {
     fv_params *p;
-    const fv_adapter_opt *opt;
+    fv_adapter_opt *opt;
 } declaring;
 
 static fv_tensor *added(fv_params *p, fv_init init, fv_shape s, const char *module,
@@ -291,7 +291,8 @@ static fv_tensor *added(fv_params *p, fv_init init, fv_shape s, const char *modu
 static fv_status declare_one(void *user, const fv__target *t, fv_err *e)
 {
     const declaring *d = user;
-    const fv_adapter_opt *o = d->opt;
+    fv_adapter_opt *o = d->opt;
+    if (t->in_out) o->fan_in_fan_out = true; /* PEFT's note of how such weights are stored */
     fv_adapter *a = fv_params_scratch(d->p, sizeof *a);
     if (!a) return fv_params_status(d->p, e);
     fv_init zero = {.kind = FV_INIT_ZERO}, one = {.kind = FV_INIT_ONE},

@@ -2,6 +2,7 @@
 #ifndef FV_MODEL_ADAPTER_H
 #define FV_MODEL_ADAPTER_H
 
+#include "base/base.h"
 #include "core/adapter.h"
 #include "fovea/adapter.h"
 #include "fovea/model.h"
@@ -40,9 +41,17 @@ fv_status fv__adapter_save(fv_params *p, const fv_adapter_opt *opt, const fv_env
                            const char *dir, fv_dtype dtype, fv_err *e);
 fv_status fv__adapter_load(fv_params *p, const fv_env *env, const char *dir, fv_err *e);
 
-/* Changes the base weights by the adapter in a directory.  weight -1 takes a LoRA out again. */
+/* Changes the base weights by the adapter in a directory.  weight -1 takes a LoRA out again.
+ * needed: names of parameters, each ending in NUL, that must come with it; NULL: none. */
 fv_status fv__adapter_fold(fv_params *p, const fv_env *env, const fv_adapter_use *use,
-                           const char *type, fv_err *e);
+                           const char *type, const fv_buf *needed, fv_err *e);
+
+#define FV__MAX_ADAPTERS 64
+
+/* A directory with an adapter and without weights of a model. */
+bool fv__adapter_is_dir(const fv_dir *d);
+/* The directory of its base model: as adapter_config.json has it, from here or from dir. */
+fv_status fv__adapter_base(char out[FV_PATH], const fv_env *env, const char *dir, fv_err *e);
 
 /* Once all parameters have their values, also those that were loaded behind fv_model_new: computes
  * what depends on them. */

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/hub.h"
 #include "core/core.h"
 #include "store/json.h"
 #include "store/store.h"
@@ -358,6 +359,10 @@ static fv_status replace_saved(folding *f, fv_err *e)
         fv_tensor *t = fv_params_at(f->p, i);
         fv_st_info info;
         if (!find_saved(f, t->name, &info)) continue;
+        if (f->weight != 1)
+            return fv_fail(e, FV_EARG,
+                           "%s: it replaces %s, so it can be used whole only, without a weight",
+                           f->path, t->name);
         size_t bytes = (size_t)info.count * sizeof(float);
         float *x = fv__alloc(f->env, bytes);
         st = x ? fv_st_read(f->file, &info, x, FV_F32, info.count, e)
@@ -369,8 +374,50 @@ static fv_status replace_saved(folding *f, fv_err *e)
     return st;
 }
 
+static fv_status check_needed(const folding *f, const fv_buf *needed, fv_err *e)
+{
+    fv_st_info info;
+    for (size_t at = 0; needed && at < needed->len; at += strlen(needed->data + at) + 1)
+        if (!find_saved(f, needed->data + at, &info))
+            return fv_fail(e, FV_EFORMAT, "%s: neither the base model nor the adapter has %s",
+                           f->path, needed->data + at);
+    return FV_OK;
+}
+
+bool fv__adapter_is_dir(const fv_dir *d)
+{
+    char path[FV_PATH];
+    return fv_dir_file(d, "adapter_config.json", path, sizeof path) &&
+           !fv_dir_file(d, "model.safetensors", path, sizeof path) &&
+           !fv_dir_file(d, "model.safetensors.index.json", path, sizeof path);
+}
+
+fv_status fv__adapter_base(char out[FV_PATH], const fv_env *env, const char *dir, fv_err *e)
+{
+    fv_adapter_opt opt;
+    char found[FV_PATH];
+    fv_status st = fv_adapter_read(&opt, env, dir, e);
+    if (st) return st;
+    const char *base = opt.base_model_name_or_path;
+    if (!*base)
+        return fv_fail(e, FV_EFORMAT, "%s/adapter_config.json: base_model_name_or_path is missing",
+                       dir);
+    bool here = !fv__hub_find(found, env, base, NULL) && fv__is_dir(env, found);
+    if (!here && *base != '/') {
+        st = fv__store_path(found, dir, base, e);
+        here = !st && fv__is_dir(env, found);
+    }
+    if (!here)
+        return fv_fail(e, FV_EIO,
+                       "%s: its base model %s is not here; give the base with -m and this "
+                       "directory with --adapter",
+                       dir, base);
+    snprintf(out, FV_PATH, "%s", found);
+    return FV_OK;
+}
+
 fv_status fv__adapter_fold(fv_params *p, const fv_env *env, const fv_adapter_use *use,
-                           const char *type, fv_err *e)
+                           const char *type, const fv_buf *needed, fv_err *e)
 {
     char path[FV_PATH];
     fv_adapter_opt opt;
@@ -384,6 +431,7 @@ fv_status fv__adapter_fold(fv_params *p, const fv_env *env, const fv_adapter_use
         st = fv_fail(e, FV_EFORMAT, "%s/adapter_config.json: target_modules is missing", use->dir);
     if (!st) st = fv_st_open(&f.file, env, path, e);
     if (!st) st = fv__adapter_targets(p, &opt, type, fold_one, &f, e);
+    if (!st) st = check_needed(&f, needed, e);
     if (!st) st = replace_saved(&f, e);
     if (!st && f.used < fv_st_count(f.file))
         st = fv_fail(e, FV_EFORMAT, "%s: %d of its %d tensors belong to nothing in this model",

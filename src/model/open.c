@@ -182,11 +182,51 @@ static fv_status stored_as(fv_model *m, fv_device *d, fv_model_opt *opt, fv_dtyp
     return FV_OK;
 }
 
+/* A directory to open: a model's, or an adapter's with that of the model it was trained on. */
+typedef struct source {
+    const char *dir;
+    fv_dir *files, *base; /* base: NULL where dir has the weights itself */
+    fv_st *weights;
+    fv_adapter_use use[FV__MAX_ADAPTERS + 1];
+    fv_buf fresh; /* names of parameters that the base lacks, each ending in NUL */
+} source;
+
+static void close_source(source *s)
+{
+    fv_st_close(s->weights);
+    fv_dir_close(s->base);
+    fv_dir_close(s->files);
+    fv__buf_free(&s->fresh);
+}
+
+/* What is wrong with the weights is said before anything is built.  The adapter of an adapter's
+ * directory is put in front of those that were given. */
+static fv_status open_source(source *s, const fv_env *env, fv_model_opt *opt, fv_err *e)
+{
+    char base[FV_PATH];
+    s->fresh.env = env;
+    fv_status st = fv_dir_open(&s->files, env, s->dir, e);
+    if (!st && fv__adapter_is_dir(s->files)) {
+        st = fv__adapter_base(base, env, fv_dir_path(s->files), e);
+        if (!st) st = fv_dir_open(&s->base, env, base, e);
+        if (!st && opt->train)
+            st = fv_fail(e, FV_EARG, "%s: an adapter's directory is used as it is; train on %s",
+                         s->dir, base);
+        if (!st && opt->adapters.n > FV__MAX_ADAPTERS)
+            st = fv_fail(e, FV_EARG, "more than %d adapters", FV__MAX_ADAPTERS);
+        if (st) return st;
+        s->use[0] = (fv_adapter_use){.dir = fv_dir_path(s->files)};
+        memcpy(s->use + 1, opt->adapters.at, (size_t)opt->adapters.n * sizeof *s->use);
+        opt->adapters = (fv_adapter_list){.at = s->use, .n = opt->adapters.n + 1};
+    }
+    return st ? st : fv_dir_weights(s->base ? s->base : s->files, &s->weights, e);
+}
+
 /* A new adapter on a model that is to be trained. */
 static fv_status declare_adapter(fv_model *m, fv_model_opt opt, fv_err *e)
 {
     if (!opt.adapter || opt.adapter->peft_type == FV_PEFT_NONE) return FV_OK;
-    if (!opt.train || opt.n_adapters)
+    if (!opt.train || opt.adapters.n)
         return fv_fail(e, FV_EARG,
                        opt.train ? "an adapter is trained on the model alone"
                                  : "a new adapter is for training");
@@ -195,11 +235,13 @@ static fv_status declare_adapter(fv_model *m, fv_model_opt opt, fv_err *e)
     return fv__adapter_declare(m->params, &m->adapter, fv_config_type(m->json), m->head->job, e);
 }
 
-static fv_status fold_adapters(fv_model *m, fv_model_opt opt, fv_err *e)
+/* What the base lacks (the head of another task) must come with the adapter. */
+static fv_status fold_adapters(fv_model *m, fv_model_opt opt, const source *s, fv_err *e)
 {
     fv_status st = FV_OK;
-    for (int i = 0; !st && i < opt.n_adapters; i++)
-        st = fv__adapter_fold(m->params, &m->env, &opt.adapters[i], fv_config_type(m->json), e);
+    for (int i = 0; !st && i < opt.adapters.n; i++)
+        st = fv__adapter_fold(m->params, &m->env, &opt.adapters.at[i], fv_config_type(m->json),
+                              i ? NULL : &s->fresh, e);
     return st;
 }
 
@@ -230,17 +272,26 @@ static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const c
     return declare_adapter(m, opt, e);
 }
 
+static void note_fresh(void *user, const char *name, bool is_fresh)
+{
+    if (is_fresh) fv__buf_add(user, name, strlen(name) + 1);
+}
+
 /* Gives the parameters the values of a file.  A model that serves reads them where the file is
  * mapped; one that may change, by training or by an adapter, has memory of its own. */
-static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows, const char *dir,
+static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows, source *s,
                       fv_err *e)
 {
+    static const char *const any[] = {"*", NULL};
+    const char *dir = s->base ? fv_dir_path(s->base) : s->dir;
     fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
     how.rows = rows;
     how.half = true;
-    if (opt.serve && !opt.n_adapters) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
+    if (s->base) how.fresh = how.ignore = any, how.on_skipped = note_fresh, how.user = &s->fresh;
+    if (opt.serve && !opt.adapters.n) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
     /* else a configuration could ask for any amount of memory */
     fv_status st = fv__params_fit(m->params, &m->env, dir, how, e);
+    s->fresh.len = 0; /* they are noted again */
     if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
     if (!st && m->adapted) st = fv_params_randomize(m->params, 0, e);
     return st ? st : fv_params_load(m->params, &m->env, dir, how, e);
@@ -308,33 +359,29 @@ fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_mode
 
 fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt, fv_err *e)
 {
-    char path[4096];
-    fv_dir *files = NULL;
-    fv_st *weights = NULL;
+    char path[FV_PATH];
+    source s = {.dir = dir};
+    fv_dtype rows = FV_F32;
     fv_status st = start(out, d, e);
     fv_model *m = *out;
-    if (!st) st = fv_dir_open(&files, &m->env, dir, e);
-    /* says what is wrong with the weights before anything is built */
-    if (!st) st = fv_dir_weights(files, &weights, e);
-    if (!st && !fv_dir_file(files, "config.json", path, sizeof path))
+    if (!st) st = open_source(&s, &m->env, &opt, e);
+    if (!st && !fv_dir_file(s.files, "config.json", path, sizeof path))
         st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
     if (!st) st = fv_json_open(&m->json, &m->env, path, e);
     if (!st && opt.serve && opt.train)
         st = fv_fail(e, FV_EARG, "%s: a model that serves is not trained", dir);
-    fv_dtype rows = FV_F32;
     if (!st) st = stored_as(m, d, &opt, &rows, dir, e);
-    if (!st && rows && opt.n_adapters)
+    if (!st && rows && opt.adapters.n)
         st = fv_fail(e, FV_EMISSING,
-                     "%s: its weights are quantised; fold the adapter into the "
-                     "float model and quantise that",
+                     "%s: its weights are quantised; fold the adapter into the float model and "
+                     "quantise that",
                      dir);
-    if (!st) st = build(m, opt, weights, path, e);
-    if (!st) st = load(m, d, opt, rows, dir, e);
-    if (!st) st = fold_adapters(m, opt, e);
+    if (!st) st = build(m, opt, s.weights, path, e);
+    if (!st) st = load(m, d, opt, rows, &s, e);
+    if (!st) st = fold_adapters(m, opt, &s, e);
     if (!st) st = fv__model_ready(m, e);
     if (!st) st = pack(m, opt, e);
-    fv_st_close(weights);
-    fv_dir_close(files);
+    close_source(&s);
     return finish(out, st);
 }
 
@@ -350,8 +397,8 @@ fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
     if (snprintf(path, sizeof path, "%s/model.safetensors", dir) >= (int)sizeof path)
         return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
     fv_status st = fv__dir_make(&m->env, dir, e);
-    if (!st && m->adapted) return fv__adapter_save(m->params, &m->adapter, &m->env, dir, dtype, e);
-    if (!st) st = fv_params_save(m->params, &m->env, path, dtype, 0, e);
+    if (!st && m->adapted) st = fv__adapter_save(m->params, &m->adapter, &m->env, dir, dtype, e);
+    if (!st && !m->adapted) st = fv_params_save(m->params, &m->env, path, dtype, 0, e);
     if (!st) st = fv_fields_write(m->config, m->family->config, m->json, e);
     snprintf(value, sizeof value, "[\"%s\"]", m->head->name);
     if (!st) st = fv_json_set(m->json, "architectures", value, e);

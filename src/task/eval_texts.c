@@ -151,6 +151,7 @@ fv_status fv__eval_pipeline(fv_eval_run *r, const char *task, const fv_setting *
                                                 .model = o->model,
                                                 .weights = o->weights,
                                                 .widen = o->widen,
+                                                .adapters = o->adapters,
                                                 .settings = all,
                                                 .n_settings = o->n_settings + n_more,
                                                 .batch = o->batch},

@@ -8,7 +8,9 @@
 
 fv_status fv__eval_encoder(fv_eval_run *r, fv_task **out, fv_job job, fv_err *e)
 {
-    fv_model_opt opt = {.weights = r->opt->weights, .widen = r->opt->widen};
+    fv_model_opt opt = {.weights = r->opt->weights,
+                        .widen = r->opt->widen,
+                        .adapters = r->opt->adapters};
     if (opt.weights == FV_BF16) opt.dtype = FV_BF16;
     if (!r->opt->model) return fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");
     return fv_task_open(out, r->dev, r->opt->model, job, opt, e);
@@ -16,9 +18,12 @@ fv_status fv__eval_encoder(fv_eval_run *r, fv_task **out, fv_job job, fv_err *e)
 
 fv_status fv__eval_writer(fv_eval_run *r, fv_writer *out, fv_err *e)
 {
-    return fv_writer_open(
-        out, r->dev, r->opt->model,
-        (fv_writer_opt){.weights = r->opt->weights, .widen = r->opt->widen, .new_tokens = 1}, e);
+    return fv_writer_open(out, r->dev, r->opt->model,
+                          (fv_writer_opt){.weights = r->opt->weights,
+                                          .widen = r->opt->widen,
+                                          .adapters = r->opt->adapters,
+                                          .new_tokens = 1},
+                          e);
 }
 
 fv_status fv__eval_slices(const fv_eval_run *r, int64_t n, fv_slice_fn *run, void *work, fv_err *e)

@@ -122,7 +122,9 @@ fv_status fv__pipeline_self(fv_pipeline *p, size_t size, fv_err *e)
 
 fv_status fv__open_encoder(fv_pipeline *p, fv_job job, fv_err *e)
 {
-    fv_model_opt opt = {.weights = p->opt.weights, .widen = p->opt.widen};
+    fv_model_opt opt = {.weights = p->opt.weights,
+                        .widen = p->opt.widen,
+                        .adapters = p->opt.adapters};
     if (opt.weights == FV_BF16) opt.dtype = FV_BF16;
     return fv_task_open(&p->task, p->dev, p->opt.model, job, opt, e);
 }

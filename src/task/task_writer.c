@@ -98,7 +98,10 @@ static fv_status open_all(fv_writer *w, const char *dir, fv_writer_opt o, fv_err
 {
     double begin;
     const fv_env *env = fv_device_env(w->device);
-    fv_model_opt how = {.serve = true, .weights = o.weights, .widen = o.widen};
+    fv_model_opt how = {.serve = true,
+                        .weights = o.weights,
+                        .widen = o.widen,
+                        .adapters = o.adapters};
     fv_status st = fv_dir_open(&w->dir, env, dir, e);
     if (!st) st = open_both(w, dir, how, e);
     if (!st) st = fv_gen_config_open(&w->config, env, dir, o.task, e);
@@ -135,6 +138,7 @@ fv_status fv__open_writer(fv_pipeline *p, const char *task, int64_t new_tokens, 
     return fv_writer_open(&p->writer, p->dev, p->opt.model,
                           (fv_writer_opt){.weights = p->opt.weights,
                                           .widen = p->opt.widen,
+                                          .adapters = p->opt.adapters,
                                           .settings = p->opt.settings,
                                           .n_settings = p->opt.n_settings,
                                           .task = task,

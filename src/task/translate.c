@@ -49,6 +49,7 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
     fv_translator *t;
     fv_translate_opt how = {.weights = p->opt.weights,
                             .widen = p->opt.widen,
+                            .adapters = p->opt.adapters,
                             .batch = p->opt.batch,
                             .attention = o->attention};
     fv_status st = fv_translator_open(&t, p->dev, p->opt.model, how, e);

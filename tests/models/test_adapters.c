@@ -119,7 +119,7 @@ static void folded(const char *name, const paths *p)
     fv_adapter_use use = {.dir = p->dir};
     for (int serve = 0; serve < 2; serve++) {
         fv_model *m;
-        fv_model_opt opt = {.serve = serve, .adapters = &use, .n_adapters = 1};
+        fv_model_opt opt = {.serve = serve, .adapters = {&use, 1}};
         check(fv_model_open(&m, device, p->base, opt, &e), &e);
         const char *out = scratch("folded.safetensors");
         check(fv_model_run(m, device, p->in, out, (fv_run_opt){0}, &e), &e);
@@ -296,9 +296,7 @@ static void test_taken_out(void **state)
     paths p = paths_of("llama-lora");
     fv_adapter_use use[] = {{.dir = p.dir}, {.dir = p.dir, .weight = -1}};
     check(fv_model_open(&base, device, p.base, (fv_model_opt){0}, &e), &e);
-    check(fv_model_open(&again, device, p.base, (fv_model_opt){.adapters = use, .n_adapters = 2},
-                        &e),
-          &e);
+    check(fv_model_open(&again, device, p.base, (fv_model_opt){.adapters = {use, 2}}, &e), &e);
     int64_t n, k;
     float *a = test_values(fv_model_params(again), &n), *b = test_values(fv_model_params(base), &k);
     assert_int_equal(n, k);
@@ -320,7 +318,7 @@ static void refuse(const char *config, const char *base, const char *expected)
     fv_adapter_use use = {.dir = dir};
     fv_model *m = NULL;
     fv_status st = fv_model_open(&m, device, base ? base : p.base,
-                                 (fv_model_opt){.adapters = &use, .n_adapters = 1}, &e);
+                                 (fv_model_opt){.adapters = {&use, 1}}, &e);
     assert_int_not_equal(st, FV_OK);
     assert_null(m);
     if (!strstr(e.text, expected)) fail_msg("\"%s\" does not say \"%s\"", e.text, expected);
@@ -344,7 +342,7 @@ static void test_refused(void **state)
     fv_model *m = NULL;
     paths p = paths_of("llama-lora"), other = paths_of("bert-lora");
     fv_adapter_use use = {.dir = p.dir};
-    fv_model_opt opt = {.adapters = &use, .n_adapters = 1};
+    fv_model_opt opt = {.adapters = {&use, 1}};
     assert_int_not_equal(fv_model_open(&m, device, other.base, opt, &e), FV_OK);
     assert_non_null(strstr(e.text, "no linear map of bert"));
     use.dir = "no/such/adapter";

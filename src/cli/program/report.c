@@ -91,6 +91,26 @@ int cli_open_device(const cli *c, fv_device **out, const char *name, int64_t thr
 
 const char *const cli_weights[] = {"stored", "f32", "bf16", "f16", "q8", "q4", "int8", NULL};
 
+/* A weight stands behind the last '=': directories may have one, too. */
+int cli_take_adapters(const cli *c, const cli_list *given, cli_adapters *a, fv_adapter_list *out)
+{
+    *out = (fv_adapter_list){.at = a->use, .n = given->n};
+    for (int i = 0; i < given->n; i++) {
+        const char *equals = strrchr(given->at[i], '=');
+        char *end = NULL;
+        double weight = equals ? strtod(equals + 1, &end) : 1;
+        bool weighted = equals && end > equals + 1 && !*end;
+        size_t n = weighted ? (size_t)(equals - given->at[i]) : strlen(given->at[i]);
+        if (weighted && !(weight >= -1e6 && weight <= 1e6 && weight != 0))
+            return cli_usage(c, "--adapter %s: expected a weight other than 0", given->at[i]);
+        if (!n || n >= sizeof a->dir[i])
+            return cli_usage(c, "--adapter %s: expected a directory", given->at[i]);
+        snprintf(a->dir[i], sizeof a->dir[i], "%.*s", (int)n, given->at[i]);
+        a->use[i] = (fv_adapter_use){.dir = a->dir[i], .weight = weighted ? (float)weight : 1};
+    }
+    return CLI_OK;
+}
+
 void cli_choose_weights(int choice, fv_dtype *weights, bool *widen)
 {
     *weights = FV_F32;

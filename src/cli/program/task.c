@@ -180,6 +180,9 @@ static int run(const cli *c, const void *values, int n, char **operand)
                            .whole = v->whole,
                            .batch = v->batch};
     cli_choose_weights(v->model.dtype, &how.weights, &how.widen);
+    cli_adapters adapters;
+    code = cli_take_adapters(c, &v->model.adapters, &adapters, &how.adapters);
+    if (code != CLI_OK) return code;
     double start = now();
     code = cli_open_device(c, &d, v->model.device, v->model.threads);
     if (code == CLI_OK && fv_pipeline_open(&p, d, how, &e)) code = cli_error(c, &e);

@@ -12,7 +12,10 @@ int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings 
     *w = (writer){.c = c};
     cli_choose_weights(m->dtype, &how.weights, &how.widen);
     if (!m->dir) return cli_usage(c, "a model is needed: -m DIR");
-    int code = cli_open_device(c, &w->device, m->device, m->threads);
+    cli_adapters adapters;
+    int code = cli_take_adapters(c, &m->adapters, &adapters, &how.adapters);
+    if (code != CLI_OK) return code;
+    code = cli_open_device(c, &w->device, m->device, m->threads);
     if (code == CLI_OK && fv_writer_open(&w->all, w->device, m->dir, how, &e))
         code = cli_error(c, &e);
     if (code != CLI_OK) return code;
