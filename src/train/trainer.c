@@ -127,7 +127,7 @@ static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_c
 {
     float value = 0;
     fv_items in = fv_batch_items(c, b), out = {0};
-    fv_model_forward(c, j->model, &in, &out);
+    fv__train_forward(feed, c, j->model, &in, &out);
     fv_tensor *y = fv_items_get(&out, "loss");
     if (!y && !fv_ctx_status(c))
         return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
@@ -275,6 +275,7 @@ fv_status fv_train_dry_run(const fv_train_job *j, fv_train_memory *out, fv_err *
     sizes_of(j, out);
     fv_status st = largest(&b, j, e);
     if (!st) st = fv_updater_new(&l.updater, j->model, j->device, &j->opt, e);
+    if (!st) fv__updater_set_feed(l.updater, j->train);
     if (!st) st = fv__updater_dry_run(l.updater, &b, e);
     if (!st) out->batch = fv_updater_bytes(l.updater);
     if (!st)
@@ -347,6 +348,7 @@ static fv_status start(loop *l, fv_err *e)
     const fv_train_opt *o = &j->opt;
     const fv_env *env = fv_device_env(j->device);
     fv_status st = fv_updater_new(&l->updater, j->model, j->device, o, e);
+    if (!st) fv__updater_set_feed(l->updater, j->train);
     if (!st && j->dir) st = fv__run_open(&l->run, j, fv__updater_adam(l->updater), l->s, e);
     if (st) return st;
     l->part = fv__alloc(env, (size_t)o->accumulate * sizeof *l->part);

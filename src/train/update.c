@@ -27,6 +27,7 @@ struct fv_updater {
     fv_model *model;
     fv_train_opt opt;
     fv_adam *adam;
+    const fv_feed *feed; /* whose forward pass is run; NULL: the family's */
     fv_ctx *in, *ctx; /* what goes in, and the work itself */
     kept kept[SHAPES];
     int64_t clock;
@@ -74,6 +75,17 @@ void fv_updater_free(fv_updater *u)
     fv__free(&env, u, sizeof *u);
 }
 
+void fv__updater_set_feed(fv_updater *u, const fv_feed *f) { u->feed = f; }
+
+void fv__train_forward(const fv_feed *f, fv_ctx *c, const fv_model *m, const fv_items *in,
+                       fv_items *out)
+{
+    if (f && f->forward)
+        f->forward(f->self, c, m, in, out);
+    else
+        fv_model_forward(c, m, in, out);
+}
+
 fv_adam *fv__updater_adam(fv_updater *u) { return u->adam; }
 size_t fv_updater_bytes(const fv_updater *u) { return fv_ctx_bytes(u->in) + fv_ctx_bytes(u->ctx); }
 int64_t fv_updater_max_pending(const fv_updater *u)
@@ -98,7 +110,7 @@ static void run(fv_ctx *c, void *user)
     fv_params *params = fv_model_params(u->model);
     fv_items out = {0};
     if (p->first) fv_params_zero_grad(params);
-    fv_model_forward(c, u->model, &p->in, &out);
+    fv__train_forward(u->feed, c, u->model, &p->in, &out);
     fv_tensor *loss = fv_items_get(&out, "loss");
     if (!loss && !fv__failed(c))
         fv_raise(c, FV_EARG, "%s computes no loss from these data", fv_model_head(u->model));

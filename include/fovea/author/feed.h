@@ -62,6 +62,14 @@ struct fv_feed {
      * there are.  NULL: the objective has no metric. */
     fv_status (*count_correct)(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
                                double *hits, double *of);
+    /* A forward pass with a loss of the objective's own: runs the model on what it needs of in and
+     * puts "loss" into out, divided as in->n_labels or per_label says.  NULL: the family's
+     * forward, which computes its loss from labels. */
+    void (*forward)(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
+                    fv_items *out);
+    /* Called once before training, when the model has its first values: what the objective wants to
+     * know of these.  NULL: nothing. */
+    fv_status (*prepare)(void *self, const fv_model *m, fv_device *d, fv_err *e);
     void (*close)(void *self);
 };
 

@@ -206,6 +206,13 @@ static fv_status dry_run(const fv_recipe *r, const fv_recipe_job *job, fv_model 
     return FV_OK;
 }
 
+/* What objectives want to know of the model before it changes. */
+static fv_status prepare(fv__input *in, const fv_model *m, fv_device *d, fv_err *e)
+{
+    fv_status st = in->train.prepare ? in->train.prepare(in->train.self, m, d, e) : FV_OK;
+    return st || !in->valid.prepare ? st : in->valid.prepare(in->valid.self, m, d, e);
+}
+
 /* Everything is opened before anything is written. */
 fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state *out, fv_err *e)
 {
@@ -224,6 +231,7 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
         st = fv__recipe_prefix_error(r, "[model] from", fv_dir_open(&source, env, from, e), e);
     if (!st) st = fv__input_open(&in, r, env, source, fresh ? NULL : job->dir, &m, e);
     if (!st) st = fv__recipe_model(&model, r, job->device, &in, source, &m, e);
+    if (!st) st = prepare(&in, model, job->device, e);
     if (!st)
         st = job->dir ? train_in_dir(r, job, fresh, model, &in, out, e)
                       : dry_run(r, job, model, &in, &m, e);
