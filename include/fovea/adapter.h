@@ -6,7 +6,7 @@
 #ifndef FOVEA_ADAPTER_H
 #define FOVEA_ADAPTER_H
 
-#include "fovea/store.h"
+#include "fovea/fields.h"
 
 typedef enum fv_peft {
     FV_PEFT_NONE = 0, /* no adapter */

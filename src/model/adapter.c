@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "core/core.h"
-#include "fovea/pack.h"
+#include "fovea/author/params.h"
 
 static const char *const types[] = {"", "LORA", "IA3", NULL};
 static const char *const biases[] = {"none", "all", "lora_only", NULL};

@@ -5,7 +5,8 @@
 #include "base/base.h"
 #include "core/adapter.h"
 #include "fovea/adapter.h"
-#include "fovea/model.h"
+#include "fovea/author/config.h"
+#include "fovea/author/family.h"
 
 /* What PEFT puts in front of every name in adapter_model.safetensors. */
 #define FV__PEFT_PREFIX "base_model.model."

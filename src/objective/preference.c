@@ -18,7 +18,7 @@
 #include "data/ragged.h"
 #include "data/records.h"
 #include "fovea/author/objective.h"
-#include "fovea/ops.h"
+#include "fovea/author/ops.h"
 #include "model/part.h"
 
 typedef struct options {
@@ -85,16 +85,15 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
     fv_buf ids = {.env = p->env};
     int64_t prompt = 0, most = fv__records_most(rd);
     fv_status st = encode_prompt(p, rec->text[0], &ids, &prompt, rd->e);
-    if (!st)
-        st = fv_tok_encode(p->enc, rec->text[1].s, rec->text[1].n, (fv_tok_opts){0}, rd->e);
+    if (!st) st = fv_tok_encode(p->enc, rec->text[1].s, rec->text[1].n, (fv_tok_opts){0}, rd->e);
     if (!st) fv__buf_add(&ids, (const char *)p->enc->ids, (size_t)p->enc->n * sizeof(int32_t));
     if (!st && p->task.eos >= 0) fv__buf_add(&ids, (const char *)&p->task.eos, sizeof p->task.eos);
     int64_t n = (int64_t)(ids.len / sizeof(int32_t)), left = n;
     if (!st && n > most) st = fv__records_long(rd, rec, 1, n, &left);
     if (!st && left > 0 && left <= prompt)
         st = fv_fail(rd->e, FV_EFORMAT,
-                     "%s:%lld: the prompt alone has %lld tokens, and max_len is %lld",
-                     rec->file[0], (long long)rec->line, (long long)prompt, (long long)most);
+                     "%s:%lld: the prompt alone has %lld tokens, and max_len is %lld", rec->file[0],
+                     (long long)rec->line, (long long)prompt, (long long)most);
     ids.len = (size_t)left * sizeof(int32_t);
     if (!st && left > 0) st = keep(rd, p, &ids, prompt, rec->line);
     if (!st && left > 0) {
@@ -128,16 +127,15 @@ static fv_status check_pairs(const preferences *p, const char *file, fv_err *e)
 {
     const side *a = &p->side[0], *b = &p->side[1];
     int64_t n = a->ids.n < b->ids.n ? a->ids.n : b->ids.n;
-    if (!a->ids.n && !b->ids.n)
-        return fv_fail(e, FV_EFORMAT, "%s: no record can be used", file);
+    if (!a->ids.n && !b->ids.n) return fv_fail(e, FV_EFORMAT, "%s: no record can be used", file);
     for (int64_t i = 0; i < n; i++)
         if (a->line[i] != b->line[i])
             return fv_fail(e, FV_EFORMAT, "%s:%lld: one of its two answers cannot be used", file,
                            (long long)(a->line[i] < b->line[i] ? a->line[i] : b->line[i]));
     return a->ids.n == b->ids.n
                ? FV_OK
-               : fv_fail(e, FV_EFORMAT, "%s: %lld chosen and %lld rejected answers can be used", file,
-                         (long long)a->ids.n, (long long)b->ids.n);
+               : fv_fail(e, FV_EFORMAT, "%s: %lld chosen and %lld rejected answers can be used",
+                         file, (long long)a->ids.n, (long long)b->ids.n);
 }
 
 /* ---- batches ---- */

@@ -3,7 +3,7 @@
 #define FV_OPS_ADAPTED_H
 
 #include "core/adapter.h"
-#include "fovea/ops.h"
+#include "fovea/author/ops.h"
 
 /* x w' + bias, w (N,K) or, in_out, (K,N), without a look at adapters. */
 fv_tensor *fv__linear_plain(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, bool in_out);

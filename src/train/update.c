@@ -28,7 +28,7 @@ struct fv_updater {
     fv_train_opt opt;
     fv_adam *adam;
     const fv_feed *feed; /* whose forward pass is run; NULL: the family's */
-    fv_ctx *in, *ctx; /* what goes in, and the work itself */
+    fv_ctx *in, *ctx;    /* what goes in, and the work itself */
     kept kept[SHAPES];
     int64_t clock;
     int64_t first, done; /* updates: the first not read, and how many since */

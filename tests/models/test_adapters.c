@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
-#include "fovea/train.h"
+#include "fovea/author/author.h"
 #include "helper/device.h"
 #include "helper/files.h"
 

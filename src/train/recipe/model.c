@@ -249,7 +249,8 @@ static fv_status load(fv_model *model, const fv_env *env, const char *from, bool
         how.user = &a;
     }
     fv_status st = fv_params_load(p, env, from, how, e);
-    int n = fv_params_count(p);
+    int n = 0;
+    for (int i = 0; i < fv_params_count(p); i++) n += !fv__param_added(fv_params_at(p, i));
     if (!st && a.n[1] == n) st = fv_fail(e, FV_EFORMAT, "%s: has no parameter of this model", from);
     if (!st) {
         fv__message(m, "%d of %d parameters come from %s", n - a.n[1], n, from);
