@@ -24,7 +24,9 @@ typedef enum fv_head_job {
     FV_HEAD_TAG,           /* a label of each token */
     FV_HEAD_ANSWER,        /* start and end of a span */
     FV_HEAD_NEXT_SENTENCE, /* whether the second segment follows the first */
-    FV_HEAD_PRETRAINING    /* BERT's: masked tokens and the next sentence together */
+    FV_HEAD_PRETRAINING,   /* BERT's: masked tokens and the next sentence together */
+    FV_HEAD_REPLACED,      /* ELECTRA's discriminator: whether each token was replaced */
+    FV_HEAD_CHOICE         /* multiple choice: one of N sequences, (B,N,T) in and (B,N) out */
 } fv_head_job;
 
 typedef struct fv_family fv_family; /* its members are for authors: author/family.h */

@@ -1,8 +1,8 @@
-/* bert.c - the block of BERT, which RoBERTa has too, and the masked-word head of both.
+/* bert.c - what BERT and its kin share: embeddings, the post-norm block, masked words, heads.
  *
- *     x = norm(x + attn(x));   x = norm(x + mlp(x))
+ *     x = norm(words + types + positions);   x = norm(x + attn(x));   x = norm(x + mlp(x))
  *
- * The two differ in embeddings, positions and heads: those are in their own files. */
+ * Where a family differs (positions, names, what a classifier reads) its own file says so. */
 #include "model/bert.h"
 
 #include <stdio.h>
@@ -11,16 +11,55 @@
 
 fv_status fv__bert_check(const fv__bert_config *k, fv_err *e)
 {
+    if (k->pad_token_id >= k->vocab_size)
+        return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d",
+                       k->pad_token_id, k->vocab_size);
     if (k->hidden_size % k->num_attention_heads == 0) return FV_OK;
     return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d",
                    k->hidden_size, k->num_attention_heads);
 }
 
+/* ---- embeddings ---- */
+
+void fv__bert_emb_init(fv_params *p, fv__bert_emb *l, const fv__bert_config *k, int64_t width,
+                       const char *at)
+{
+    fv_emb_opt plain = {.std = k->initializer_range}, padded = plain;
+    padded.has_pad = true;
+    padded.pad = k->pad_token_id;
+    fv_emb_init(p, &l->words, k->vocab_size, width, padded, "%sembeddings.word_embeddings", at);
+    fv_pos_init(p, &l->positions, k->max_position_embeddings, width, FV_POS_LEARNED, 0,
+                k->initializer_range, "%sembeddings.position_embeddings", at);
+    fv_emb_init(p, &l->types, k->type_vocab_size, width, plain,
+                "%sembeddings.token_type_embeddings", at);
+    fv_norm_init(p, &l->norm, width, (fv_norm_opt){.eps = k->layer_norm_eps},
+                 "%sembeddings.LayerNorm", at);
+}
+
+fv_tensor *fv__bert_embed(fv_ctx *c, const fv__bert_emb *l, const fv__bert_config *k,
+                          const fv_items *in, const char *family)
+{
+    fv_tensor *ids = fv_items_get(in, "input_ids"), *types = fv_items_get(in, "token_type_ids");
+    if (fv_dim(ids, 1) > k->max_position_embeddings)
+        return fv_raise(c, FV_ESHAPE, "%s: input_ids %s, but max_position_embeddings is %d", family,
+                        fv_desc(ids).s, k->max_position_embeddings);
+    fv_some_rows of[] = {
+        {l->words.table, .ids = ids, .skip = l->words.skip},
+        {l->types.table, .ids = types, .count = 1, .skip = -1},
+        {l->positions.table, .ids = fv_items_get(in, "position_ids"), .count = fv_dim(ids, 1),
+         .skip = -1},
+    };
+    fv_tensor *x = fv__embed(c, of, 3, l->norm.gain, l->norm.bias, l->norm.eps);
+    return fv_dropout(c, x, k->hidden_dropout_prob);
+}
+
+/* ---- layers ---- */
+
 /* Below `at`, "bert.encoder.layer.0". */
 static void block_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k, const char *at)
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
-    b->dropout = k->hidden_dropout_prob;
+    b->attn_dropout = b->mlp_dropout = k->hidden_dropout_prob;
     fv_mha_init(p, &b->attn,
                 (fv_mha_opt){.width = k->hidden_size,
                              .n_head = k->num_attention_heads,
@@ -53,40 +92,35 @@ fv__bert_block *fv__bert_blocks(fv_params *p, const fv__bert_config *k, const ch
 }
 
 /* x = norm(x + attn(x));  x = norm(x + mlp(x)) */
-static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
-                            fv_mha_arg none)
+fv_tensor *fv__bert_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg arg,
+                              fv_mha_arg none)
 {
     (void)none;
-    const fv__bert_block *b = self;
-    fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &b->attn, x, arg), b->dropout);
+    const fv__bert_block *b = block;
+    fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &b->attn, x, arg), b->attn_dropout);
     x = fv_norm_add(c, &b->attn_norm, NULL, x, a);
-    return fv_mlp_norm(c, &b->mlp, x, b->dropout, &b->mlp_norm);
+    return fv_mlp_norm(c, &b->mlp, x, b->mlp_dropout, &b->mlp_norm);
 }
 
-fv_tensor *fv__bert_encode(fv_ctx *c, const fv__bert_block *b, const fv__bert_config *k,
-                           fv_tensor *x, fv_tensor *mask)
+fv_tensor *fv__bert_encode(fv_ctx *c, const fv__bert_block *b, int n, fv_tensor *x, fv_tensor *mask)
 {
-    fv_mha_arg arg = fv_masked(c, mask);
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < k->num_hidden_layers; i++) {
-        fv_tap(c, "hidden", "hidden_states", x);
-        x = fv_layer_run(c, block_fwd, &b[i], x, arg, (fv_mha_arg){0});
-        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
-    }
+    x = fv__layers_run(c, fv__bert_block_fwd, b, sizeof *b, n, x,
+                       (fv__layers_arg){.self = fv_masked(c, mask)}, "hidden_states");
     fv_tap(c, "hidden", "hidden_states", x);
     return x;
 }
 
-void fv__bert_pack(fv_params *p, fv__bert_block *b, const fv__bert_config *k, fv_dtype dtype)
+void fv__bert_pack(fv_params *p, fv__bert_block *b, int n, fv_dtype dtype)
 {
-    for (int i = 0; i < k->num_hidden_layers; i++) {
+    for (int i = 0; i < n; i++) {
         fv_mha_pack(p, &b[i].attn, dtype, true);
         fv_mlp_pack(p, &b[i].mlp, dtype);
     }
 }
 
-float fv__bert_dropout(const fv__bert_config *k)
+float fv__bert_dropout(const fv__bert_config *k, fv_head_job job)
 {
+    if (job == FV_HEAD_ANSWER) return 0;
     return k->classifier_dropout >= 0 ? k->classifier_dropout : k->hidden_dropout_prob;
 }
 
@@ -106,21 +140,42 @@ fv_status fv__bert_pooler_ready(fv_params *p, fv_lin *pooler, fv_err *e)
 
 /* ---- masked words ---- */
 
+/* The dense layer and its norm, hidden_size -> the width of `words`, which score. */
+static void word_head(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words,
+                      const char *dense, const char *norm)
+{
+    int64_t width = fv_dim(words, 1);
+    *l = (fv__word_head){.act = fv_act_of(k->hidden_act), .scores = words};
+    fv_lin_init(p, &l->dense, k->hidden_size, width, (fv_lin_opt){.std = k->initializer_range},
+                "%s", dense);
+    fv_norm_init(p, &l->norm, width, (fv_norm_opt){.eps = k->layer_norm_eps}, "%s", norm);
+}
+
 void fv__word_head_init(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words,
                         const char *dense, const char *norm, const char *scores)
 {
-    fv_lin_opt lin = {.std = k->initializer_range};
-    l->act = fv_act_of(k->hidden_act);
-    fv_lin_init(p, &l->dense, k->hidden_size, k->hidden_size, lin, "%s", dense);
-    fv_norm_init(p, &l->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps}, "%s", norm);
-    l->scores = words;
+    if (!words) return;
+    word_head(p, l, k, words, dense, norm);
     l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size), "%s.bias",
                        scores);
     if (k->tie_word_embeddings) return;
     fv_lin apart; /* then the bias above is in the file and serves nothing */
-    fv_lin_init(p, &apart, k->hidden_size, k->vocab_size, lin, "%s.decoder", scores);
+    fv_lin_init(p, &apart, fv_dim(words, 1), k->vocab_size,
+                (fv_lin_opt){.std = k->initializer_range}, "%s.decoder", scores);
     l->scores = apart.w;
     l->bias = apart.b;
+}
+
+void fv__word_head_plain(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words,
+                         const char *dense, const char *norm, const char *scores)
+{
+    char weight[64];
+    if (!words) return;
+    word_head(p, l, k, words, dense, norm);
+    snprintf(weight, sizeof weight, "%s.weight", scores);
+    l->scores = fv__output(p, words, k->tie_word_embeddings, k->initializer_range, weight);
+    l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size), "%s.bias",
+                       scores);
 }
 
 fv_tensor *fv__word_head_fwd(fv_ctx *c, const fv__word_head *l, fv_tensor *x)
@@ -133,4 +188,66 @@ void fv__word_head_pack(fv_params *p, fv__word_head *l, fv_dtype dtype)
 {
     if (l->dense.w) fv_lin_pack(p, &l->dense, dtype);
     l->scores = fv__packed(p, l->scores, dtype);
+}
+
+/* ---- what heads make of an encoder's states ---- */
+
+/* (B*N,1) -> (B,N), N being the second axis of input_ids (B,N,T). */
+static void put_choices(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *scores)
+{
+    const fv_tensor *ids = fv_items_get(in, "input_ids");
+    fv_tensor *logits = fv_reshape(c, scores, FV_SHAPE(fv_dim(ids, 0), fv_dim(ids, 1)));
+    fv__put_classes(c, in, out, logits, FV_PROBLEM_SINGLE);
+}
+
+void fv__put_encoded(fv_ctx *c, const fv_items *in, fv_items *out, fv__encoded e)
+{
+    bool of_sequence = e.job == FV_HEAD_CLASSIFY || e.job == FV_HEAD_CHOICE;
+    if (e.job == FV_HEAD_BASE) {
+        fv_items_put(out, "last_hidden_state", e.x);
+        fv_items_put(out, "pooler_output", e.pooled);
+        return;
+    }
+    if (e.job == FV_HEAD_MASKED_LM) {
+        fv__put_tokens(c, in, out, fv__word_head_fwd(c, e.masked, e.x), fv_items_get(in, "labels"));
+        return;
+    }
+    fv_tensor *scores = fv_lin_fwd(c, e.classifier,
+                                   fv_dropout(c, of_sequence ? e.pooled : e.x, e.dropout));
+    if (e.job == FV_HEAD_ANSWER)
+        fv_put_spans(c, scores, in, out);
+    else if (e.job == FV_HEAD_CHOICE)
+        put_choices(c, in, out, scores);
+    else
+        fv__put_classes(c, in, out, scores,
+                        e.job == FV_HEAD_CLASSIFY ? e.problem : FV_PROBLEM_SINGLE);
+}
+
+fv_items fv__flat_choices(fv_ctx *c, const fv_items *in, fv_head_job job)
+{
+    fv_items flat = *in;
+    const fv_tensor *ids = fv_items_get(in, "input_ids");
+    if (job != FV_HEAD_CHOICE) return flat;
+    if (ids && ids->shape.n != 3)
+        fv_raise(c, FV_ESHAPE, "multiple choice: input_ids %s, expected (B,N,T)", fv_desc(ids).s);
+    for (int i = 0; i < flat.n; i++) {
+        fv_tensor *x = flat.at[i].value;
+        if (x && x->shape.n == 3) flat.at[i].value = fv_reshape(c, x, FV_SHAPE(-1, fv_dim(x, 2)));
+    }
+    return flat;
+}
+
+void fv__put_pretraining(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *words,
+                         fv_tensor *relation, const char *name, fv_tensor *next)
+{
+    fv_tensor *labels = fv_items_get(in, "labels");
+    fv_items_put(out, "prediction_logits", words);
+    fv_items_put(out, name, relation);
+    if (!labels || !next) return;
+    fv_items rows = {.n_labels = in->n_rows > 0 ? in->n_rows : (double)fv_len(next),
+                     .smooth = in->smooth,
+                     .per_label = in->per_row};
+    fv_items_put(out, "loss",
+                 fv_add(c, fv_loss_tokens(c, words, labels, in),
+                        fv_loss_tokens(c, relation, next, &rows)));
 }

@@ -15,54 +15,84 @@ typedef struct fv__bert_config {
     bool tie_word_embeddings;
 } fv__bert_config;
 
-/* All keys but vocab_size, pad_token_id and max_position_embeddings, which differ from family to
- * family. */
-#define FV__BERT_FIELDS                                                                            \
-    FV_INT(fv__bert_config, hidden_size, 1, 768, 1 << 16, "model width"),                          \
-        FV_INT(fv__bert_config, num_hidden_layers, 1, 12, 256, "layers"),                          \
-        FV_INT(fv__bert_config, num_attention_heads, 1, 12, 1024, "attention heads"),              \
-        FV_INT(fv__bert_config, intermediate_size, 1, 3072, 1 << 18,                               \
+/* The keys that all of them have but vocab_size, pad_token_id and max_position_embeddings; what is
+ * meant where one is left out differs from family to family. */
+#define FV__ENCODER_FIELDS(width, layers, n_head, inner, act, dropout)                             \
+    FV_INT(fv__bert_config, hidden_size, 1, width, 1 << 16, "model width"),                        \
+        FV_INT(fv__bert_config, num_hidden_layers, 1, layers, 256, "layers"),                      \
+        FV_INT(fv__bert_config, num_attention_heads, 1, n_head, 1024, "attention heads"),          \
+        FV_INT(fv__bert_config, intermediate_size, 1, inner, 1 << 18,                              \
                "width of the feed-forward part"),                                                  \
-        FV_CHOICE(fv__bert_config, hidden_act, 0, fv_act_words,                                    \
+        FV_CHOICE(fv__bert_config, hidden_act, act, fv_act_words,                                  \
                   "activation of the feed-forward part and of the masked-word head"),              \
-        FV_FLOAT(fv__bert_config, hidden_dropout_prob, 0, 0.1, 0.99,                               \
+        FV_FLOAT(fv__bert_config, hidden_dropout_prob, 0, dropout, 0.99,                           \
                  "on what each part of a layer adds, and on the embeddings"),                      \
-        FV_FLOAT(fv__bert_config, attention_probs_dropout_prob, 0, 0.1, 0.99,                      \
+        FV_FLOAT(fv__bert_config, attention_probs_dropout_prob, 0, dropout, 0.99,                  \
                  "on the attention weights"),                                                      \
-        FV_INT(fv__bert_config, type_vocab_size, 1, 2, 1 << 16,                                    \
-               "kinds of token: first and second sentence"),                                       \
         FV_FLOAT(fv__bert_config, initializer_range, 0, 0.02, 10,                                  \
                  "standard deviation of first values; 0: Xavier"),                                 \
         FV_FLOAT(fv__bert_config, layer_norm_eps, 1e-20, 1e-12, 1,                                 \
                  "under the square root of each norm"),                                            \
-        FV_FLOAT(fv__bert_config, classifier_dropout, 0, -1, 0.99,                                 \
-                 "before the classifier; not given: hidden_dropout_prob"),                         \
         FV_CHOICE(fv__bert_config, problem_type, 0, fv_problem_words,                              \
                   "what the labels of a sequence are; not given: as they look"),                   \
         FV_INT(fv__bert_config, num_labels, 1, 2, 1 << 20, "labels"),                              \
         FV_BOOL(fv__bert_config, tie_word_embeddings, true,                                        \
                 "the input table scores the words of the masked-word head")
 
-/* That the heads divide the width. */
+#define FV__TYPES_FIELD                                                                            \
+    FV_INT(fv__bert_config, type_vocab_size, 1, 2, 1 << 16,                                        \
+           "kinds of token: first and second sentence")
+#define FV__CLASSIFIER_DROPOUT_FIELD                                                               \
+    FV_FLOAT(fv__bert_config, classifier_dropout, 0, -1, 0.99,                                     \
+             "before the classifier; not given: hidden_dropout_prob")
+
+/* What an encoder's heads take; families with kinds of token add token_type_ids. */
+#define FV__ENCODER_INPUTS                                                                         \
+    {"input_ids", FV_I32, true}, {"attention_mask", FV_U8, false},                                 \
+        {"position_ids", FV_I32, false}, {"labels", FV_I32, false},                                \
+        {"start_positions", FV_I32, false},                                                        \
+    {                                                                                              \
+        "end_positions", FV_I32, false                                                             \
+    }
+
+/* That the heads divide the width and the padding is a token. */
 fv_status fv__bert_check(const fv__bert_config *k, fv_err *e);
+
+/* Tables of tokens, kinds of token and positions, and the norm of their sum. */
+typedef struct fv__bert_emb {
+    fv_emb words, types;
+    fv_pos positions;
+    fv_norm norm;
+} fv__bert_emb;
+
+/* Declares embeddings.* of this width below `at`, which is empty or ends in a dot. */
+void fv__bert_emb_init(fv_params *p, fv__bert_emb *l, const fv__bert_config *k, int64_t width,
+                       const char *at);
+/* input_ids, token_type_ids and position_ids of `in` -> (B,T,width), with dropout; family: for the
+ * message where there are too many tokens. */
+fv_tensor *fv__bert_embed(fv_ctx *c, const fv__bert_emb *l, const fv__bert_config *k,
+                          const fv_items *in, const char *family);
 
 /* One layer: attention and feed-forward part, each followed by the norm of its sum. */
 typedef struct fv__bert_block {
     fv_mha attn;
     fv_norm attn_norm, mlp_norm;
     fv_mlp mlp;
-    float dropout;
+    float attn_dropout, mlp_dropout;
 } fv__bert_block;
 
 /* Declares the layers encoder.layer.N below `at`, which is empty or ends in a dot. */
 fv__bert_block *fv__bert_blocks(fv_params *p, const fv__bert_config *k, const char *at);
-/* All of them on x (B,T,D), under attention_mask (B,T), (B,T,T) or NULL: (B,T,D). */
-fv_tensor *fv__bert_encode(fv_ctx *c, const fv__bert_block *b, const fv__bert_config *k,
-                           fv_tensor *x, fv_tensor *mask);
-void fv__bert_pack(fv_params *p, fv__bert_block *b, const fv__bert_config *k, fv_dtype dtype);
+/* An fv_layer_fn: one of them on x (B,T,D). */
+fv_tensor *fv__bert_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg arg,
+                              fv_mha_arg none);
+/* All n of them, under attention_mask (B,T), (B,T,T) or NULL: (B,T,D). */
+fv_tensor *fv__bert_encode(fv_ctx *c, const fv__bert_block *b, int n, fv_tensor *x,
+                           fv_tensor *mask);
+void fv__bert_pack(fv_params *p, fv__bert_block *b, int n, fv_dtype dtype);
 
-/* Before the classifier. */
-float fv__bert_dropout(const fv__bert_config *k);
+/* Before the classifier of this head; spans have none. */
+float fv__bert_dropout(const fv__bert_config *k, fv_head_job job);
 
 /* For `ready`: an encoder taken from under another head has no pooler in its file, and nothing
  * comes out for it then. */
@@ -76,14 +106,42 @@ typedef struct fv__word_head {
     fv_tensor *scores, *bias; /* (V,D), the input table where they are tied; (V) */
 } fv__word_head;
 
-/* Of words (V,D), with the names dense.*, norm.*, scores.bias and, where it is not tied,
- * scores.decoder.*. */
+/* Of words (V,E) on hidden states of k->hidden_size, with the names dense.*, norm.*, scores.bias
+ * and, where it is not tied, scores.decoder.*. */
 void fv__word_head_init(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words,
                         const char *dense, const char *norm, const char *scores);
+/* The same where the scores have one path for both: scores.weight, where not tied, and
+ * scores.bias. */
+void fv__word_head_plain(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words,
+                         const char *dense, const char *norm, const char *scores);
 /* (B,T,D) -> (B,T,V) */
 fv_tensor *fv__word_head_fwd(fv_ctx *c, const fv__word_head *l, fv_tensor *x);
 /* Lays the scores out apart from the table they may share, whose rows are still looked up; nothing
  * where there is no head. */
 void fv__word_head_pack(fv_params *p, fv__word_head *l, fv_dtype dtype);
+
+/* ---- what heads make of an encoder's states ---- */
+
+typedef struct fv__encoded {
+    fv_head_job job;
+    fv_tensor *x;      /* (B,T,D) */
+    fv_tensor *pooled; /* (B,D): what a classifier of sequences reads, and pooler_output */
+    const fv_lin *classifier;
+    const fv__word_head *masked;
+    float dropout; /* before the classifier */
+    int problem;   /* an fv_problem */
+} fv__encoded;
+
+/* Puts what these heads have in common: the bare model, masked words, sequences, tokens, spans,
+ * multiple choice. */
+void fv__put_encoded(fv_ctx *c, const fv_items *in, fv_items *out, fv__encoded e);
+
+/* For multiple choice: the inputs (B,N,T) as (B*N,T); else as they are. */
+fv_items fv__flat_choices(fv_ctx *c, const fv_items *in, fv_head_job job);
+
+/* Masked words and a relation of two segments: prediction_logits, the relation's under `name` and,
+ * with labels and next (B), the sum of both losses. */
+void fv__put_pretraining(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *words,
+                         fv_tensor *relation, const char *name, fv_tensor *next);
 
 #endif

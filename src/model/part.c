@@ -107,6 +107,20 @@ void fv__put_causal(fv_ctx *c, const fv_items *in, fv_items *out, fv_head_job jo
     fv__put_classes(c, in, out, fv_linear(c, x, w, NULL, FV_ACT_NONE), problem);
 }
 
+/* ---- stacks of layers ---- */
+
+fv_tensor *fv__layers_run(fv_ctx *c, fv_layer_fn *fn, const void *blocks, size_t size, int n,
+                          fv_tensor *x, fv__layers_arg arg, const char *shown)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < n; i++) {
+        fv_tap(c, "hidden", shown, x);
+        x = fv_layer_run(c, fn, (const char *)blocks + (size_t)i * size, x, arg.self, arg.cross);
+        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
+    }
+    return x;
+}
+
 /* ---- layer_types ---- */
 
 /* The i-th of words with blanks between; NULL past the end. */

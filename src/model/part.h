@@ -7,6 +7,24 @@
 #include "fovea/author/family.h"
 #include "fovea/author/op.h"
 
+/* What nearly every family's table names alike; T: the family's own struct. */
+#define FV__FAMILY_PARTS(T)                                                                        \
+    .heads = heads, .config = fields, .rules = rules, .inputs = inputs,                            \
+    .config_size = sizeof(config), .size = sizeof(T), .check = check, .declare = declare,          \
+    .load = load, .pack = pack, .forward = forward
+
+/* ---- stacks of layers ---- */
+
+typedef struct fv__layers_arg {
+    fv_mha_arg self, cross;
+} fv__layers_arg;
+
+/* n layers on x (B,T,D), one after the other; `blocks` is an array of n structs of `size` bytes,
+ * each handed to fn.  Shows what enters each as `shown`; what leaves the last is shown by whoever
+ * has put the norm of the stack behind it. */
+fv_tensor *fv__layers_run(fv_ctx *c, fv_layer_fn *fn, const void *blocks, size_t size, int n,
+                          fv_tensor *x, fv__layers_arg arg, const char *shown);
+
 /* ---- outputs ---- */
 
 /* Puts "logits" (B,T,V) into out and, where there are labels (B,T), the "loss": of each label under

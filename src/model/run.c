@@ -159,6 +159,18 @@ static fv_tensor *upload(running *r, const fv_input *i, const fv_st *file, const
     return x;
 }
 
+/* For a head that tells replaced tokens: labels of padding do not count, as in transformers. */
+static fv_status count_unmasked(running *r, const fv_items *in, double *n)
+{
+    const fv_tensor *mask = fv_items_get(in, "attention_mask");
+    if (!mask || fv_model_job(r->m) != FV_HEAD_REPLACED) return FV_OK;
+    uint8_t *seen = fv__arena_alloc(&r->host, (size_t)fv_len(mask));
+    if (!seen) return fv_fail(r->e, FV_ENOMEM, "%s: out of memory", r->path);
+    r->c->dev->backend->download(&r->c->stream, seen, mask->data, (size_t)fv_len(mask));
+    for (int64_t i = 0; i < fv_len(mask); i++) *n -= !seen[i];
+    return FV_OK;
+}
+
 /* Labels that a loss is divided by: those that are not -100; of floats, all.  A causal model
  * predicts each token from those before it, so the first of a row is never predicted. */
 static fv_status count_labels(running *r, const fv_items *in, const char *name, double *n)
@@ -192,6 +204,7 @@ static fv_status read_inputs(running *r, const fv_st *file, fv_items *in)
         if (i->needed && !fv_items_get(in, i->name))
             return fv_fail(r->e, FV_EARG, "%s: %s is missing", r->path, i->name);
     fv_status st = count_labels(r, in, "labels", &in->n_labels);
+    if (!st && in->n_labels > 0) st = count_unmasked(r, in, &in->n_labels);
     if (!st) st = count_labels(r, in, "start_positions", &in->n_labels);
     return st ? st : count_labels(r, in, "end_positions", &in->n_ends);
 }

@@ -4,7 +4,7 @@ import os
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (BertConfig, BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertForQuestionAnswering,
+from transformers import (BertConfig, BertForMaskedLM, BertForMultipleChoice, BertForNextSentencePrediction, BertForPreTraining, BertForQuestionAnswering,
                           BertForSequenceClassification, BertForTokenClassification, BertModel)
 
 from families import build, case, mask_of, tokens
@@ -61,3 +61,5 @@ case("bert-token", build(BertForTokenClassification, BertConfig(**SMALL, **label
      labels=torch.where(mask == 1, tokens(5, 3, T, seed=3, low=0), -100))
 case("bert-span", build(BertForQuestionAnswering, BertConfig(**SMALL)), **batch, start_positions=torch.tensor([1, 0, 0]),
      end_positions=torch.tensor([5, 2, 0]))
+case("bert-choice", build(BertForMultipleChoice, BertConfig(**SMALL)), labels=torch.tensor([1, 0]),
+     **{k: torch.stack([v[:2], v[1:]], 1) for k, v in batch.items()})

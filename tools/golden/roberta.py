@@ -1,6 +1,7 @@
 """Golden cases of RoBERTa.  Run: python3 tools/golden/roberta.py tests/golden/models   (versions: families.py)"""
 import torch
-from transformers import (CamembertConfig, CamembertForTokenClassification, RobertaConfig, RobertaForMaskedLM, RobertaForQuestionAnswering, RobertaForSequenceClassification,
+from transformers import (CamembertConfig, CamembertForTokenClassification, RobertaConfig, RobertaForMaskedLM, RobertaForMultipleChoice,
+                          RobertaForQuestionAnswering, RobertaForSequenceClassification,
                           RobertaForTokenClassification, RobertaModel,
                           XLMRobertaConfig, XLMRobertaForSequenceClassification)
 
@@ -31,3 +32,5 @@ case("xlm-roberta", build(XLMRobertaForSequenceClassification, XLMRobertaConfig(
      labels=torch.tensor([3, 0, 2]))
 case("camembert", build(CamembertForTokenClassification, CamembertConfig(**SMALL, **labels)), **batch,
      labels=torch.where(mask == 1, tokens(4, 3, T, seed=3, low=0), -100))
+case("roberta-choice", build(RobertaForMultipleChoice, RobertaConfig(**SMALL)), labels=torch.tensor([1, 0]),
+     **{k: torch.stack([v[:2], v[1:]], 1) for k, v in batch.items()})

@@ -17,6 +17,7 @@ static const fv_family_head heads[] = {
     {"BertForSequenceClassification", FV_HEAD_CLASSIFY, .base = "BertModel"},
     {"BertForTokenClassification", FV_HEAD_TAG, .base = "BertModel"},
     {"BertForQuestionAnswering", FV_HEAD_ANSWER, .base = "BertModel"},
+    {"BertForMultipleChoice", FV_HEAD_CHOICE, .base = "BertModel"},
     {0},
 };
 
@@ -26,7 +27,9 @@ static const fv_field fields[] = {
     FV_INT(config, vocab_size, 1, 30522, 1 << 24, "tokens"),
     FV_INT(config, max_position_embeddings, 1, 512, 1 << 20, "longest sequence"),
     FV_INT(config, pad_token_id, 0, 0, 1 << 24, "padding"),
-    FV__BERT_FIELDS,
+    FV__ENCODER_FIELDS(768, 12, 12, 3072, 0, 0.1),
+    FV__TYPES_FIELD,
+    FV__CLASSIFIER_DROPOUT_FIELD,
     {0},
 };
 
@@ -42,36 +45,22 @@ static const fv_key_rule rules[] = {
 };
 
 static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
+    FV__ENCODER_INPUTS,
     {"token_type_ids", FV_I32, false},
-    {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},
     {"next_sentence_label", FV_I32, false},
-    {"start_positions", FV_I32, false},
-    {"end_positions", FV_I32, false},
     {0},
 };
 
 typedef struct bert {
     config cfg;
     fv_head_job job;
-    fv_emb words, types;
-    fv_pos positions;
-    fv_norm norm;
+    fv__bert_emb emb;
     fv__bert_block *blocks;
     fv_lin pooler, classifier, relation; /* relation: is the second sentence the next one */
     fv__word_head masked;
 } bert;
 
-static fv_status check(const void *config_, fv_err *e)
-{
-    const config *k = config_;
-    if (k->pad_token_id >= k->vocab_size)
-        return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d",
-                       k->pad_token_id, k->vocab_size);
-    return fv__bert_check(k, e);
-}
+static fv_status check(const void *config_, fv_err *e) { return fv__bert_check(config_, e); }
 
 /* ---- parameters ---- */
 
@@ -84,12 +73,13 @@ static void declare_head(bert *m, fv_params *p)
         fv_lin_init(p, &m->pooler, D, D, lin, "%spooler.dense",
                     m->job == FV_HEAD_BASE ? "" : "bert.");
     if (m->job == FV_HEAD_PRETRAINING || m->job == FV_HEAD_MASKED_LM)
-        fv__word_head_init(p, &m->masked, k, m->words.table, "cls.predictions.transform.dense",
+        fv__word_head_init(p, &m->masked, k, m->emb.words.table, "cls.predictions.transform.dense",
                            "cls.predictions.transform.LayerNorm", "cls.predictions");
     if (m->job == FV_HEAD_PRETRAINING || m->job == FV_HEAD_NEXT_SENTENCE)
         fv_lin_init(p, &m->relation, D, 2, lin, "cls.seq_relationship");
     if (m->job == FV_HEAD_CLASSIFY || m->job == FV_HEAD_TAG)
         fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier");
+    if (m->job == FV_HEAD_CHOICE) fv_lin_init(p, &m->classifier, D, 1, lin, "classifier");
     if (m->job == FV_HEAD_ANSWER) fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs");
 }
 
@@ -101,16 +91,7 @@ static void declare(void *self, const fv_setup *s)
     m->job = s->head->job;
     const config *k = &m->cfg;
     const char *at = m->job == FV_HEAD_BASE ? "" : "bert.";
-    fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
-    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.word_embeddings",
-                at);
-    fv_pos_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, FV_POS_LEARNED, 0,
-                k->initializer_range, "%sembeddings.position_embeddings", at);
-    fv_emb_init(p, &m->types, k->type_vocab_size, k->hidden_size,
-                (fv_emb_opt){.std = k->initializer_range}, "%sembeddings.token_type_embeddings",
-                at);
-    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
-                 "%sembeddings.LayerNorm", at);
+    fv__bert_emb_init(p, &m->emb, k, k->hidden_size, at);
     m->blocks = fv__bert_blocks(p, k, at);
     declare_head(m, p);
 }
@@ -156,7 +137,7 @@ static fv_status ready(void *self, fv_params *p, fv_err *e)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     bert *m = self;
-    fv__bert_pack(p, m->blocks, &m->cfg, dtype);
+    fv__bert_pack(p, m->blocks, m->cfg.num_hidden_layers, dtype);
     fv__word_head_pack(p, &m->masked, dtype);
 }
 
@@ -167,79 +148,35 @@ static int64_t longest(const void *self)
 
 /* ---- forward ---- */
 
-static fv_tensor *embed(fv_ctx *c, const bert *m, const fv_items *in)
-{
-    fv_tensor *ids = fv_items_get(in, "input_ids"), *types = fv_items_get(in, "token_type_ids");
-    if (fv_dim(ids, 1) > m->cfg.max_position_embeddings)
-        return fv_raise(c, FV_ESHAPE, "bert: input_ids %s, but max_position_embeddings is %d",
-                        fv_desc(ids).s, m->cfg.max_position_embeddings);
-    fv_some_rows of[] = {
-        {m->words.table, .ids = ids, .skip = m->words.skip},
-        {m->types.table, .ids = types, .count = 1, .skip = -1},
-        {m->positions.table, .ids = fv_items_get(in, "position_ids"), .count = fv_dim(ids, 1),
-         .skip = -1},
-    };
-    fv_tensor *x = fv__embed(c, of, 3, m->norm.gain, m->norm.bias, m->norm.eps);
-    return fv_dropout(c, x, m->cfg.hidden_dropout_prob);
-}
-
-static void pretraining(fv_ctx *c, const bert *m, fv_tensor *x, fv_tensor *pooled,
-                        const fv_items *in, fv_items *out)
-{
-    fv_tensor *labels = fv_items_get(in, "labels"), *next = fv_items_get(in, "next_sentence_label");
-    fv_tensor *words = fv__word_head_fwd(c, &m->masked, x),
-              *relation = fv_lin_fwd(c, &m->relation, pooled);
-    fv_items_put(out, "prediction_logits", words);
-    fv_items_put(out, "seq_relationship_logits", relation);
-    if (!labels || !next) return;
-    fv_items rows = {.n_labels = in->n_rows > 0 ? in->n_rows : (double)fv_len(next),
-                     .smooth = in->smooth,
-                     .per_label = in->per_row};
-    fv_items_put(out, "loss",
-                 fv_add(c, fv_loss_tokens(c, words, labels, in),
-                        fv_loss_tokens(c, relation, next, &rows)));
-}
-
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const bert *m = self;
     const config *k = &m->cfg;
-    fv_tensor *logits = NULL, *pooled = NULL;
-    float dropout = fv__bert_dropout(k);
-    fv_tensor *x = fv__bert_encode(c, m->blocks, k, embed(c, m, in),
-                                   fv_items_get(in, "attention_mask"));
+    fv_items flat = fv__flat_choices(c, in, m->job);
+    fv_tensor *pooled = NULL, *x = fv__bert_embed(c, &m->emb, k, &flat, "bert");
+    x = fv__bert_encode(c, m->blocks, k->num_hidden_layers, x,
+                        fv_items_get(&flat, "attention_mask"));
     if (m->pooler.w) pooled = fv_lin_act(c, &m->pooler, fv_first(c, x), FV_TANH);
-    switch (m->job) {
-    case FV_HEAD_BASE:
-        fv_items_put(out, "last_hidden_state", x);
-        fv_items_put(out, "pooler_output", pooled);
-        return;
-    case FV_HEAD_PRETRAINING: pretraining(c, m, x, pooled, in, out); return;
-    case FV_HEAD_ANSWER: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out); return;
-    case FV_HEAD_MASKED_LM: logits = fv__word_head_fwd(c, &m->masked, x); break;
-    case FV_HEAD_NEXT_SENTENCE: logits = fv_lin_fwd(c, &m->relation, pooled); break;
-    case FV_HEAD_CLASSIFY:
-        logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, pooled, dropout));
-        break;
-    default: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, dropout)); break;
-    }
-    fv__put_classes(c, in, out, logits,
-                    m->job == FV_HEAD_CLASSIFY ? k->problem_type : FV_PROBLEM_SINGLE);
+    if (m->job == FV_HEAD_PRETRAINING)
+        fv__put_pretraining(c, in, out, fv__word_head_fwd(c, &m->masked, x),
+                            fv_lin_fwd(c, &m->relation, pooled), "seq_relationship_logits",
+                            fv_items_get(in, "next_sentence_label"));
+    else if (m->job == FV_HEAD_NEXT_SENTENCE)
+        fv__put_classes(c, in, out, fv_lin_fwd(c, &m->relation, pooled), FV_PROBLEM_SINGLE);
+    else
+        fv__put_encoded(c, in, out,
+                        (fv__encoded){.job = m->job,
+                                      .x = x,
+                                      .pooled = pooled,
+                                      .classifier = &m->classifier,
+                                      .masked = &m->masked,
+                                      .dropout = fv__bert_dropout(k, m->job),
+                                      .problem = k->problem_type});
 }
 
 const fv_family fv__family_bert = {
+    FV__FAMILY_PARTS(bert),
     .type = "bert",
-    .heads = heads,
-    .config = fields,
-    .rules = rules,
-    .inputs = inputs,
-    .config_size = sizeof(config),
-    .size = sizeof(bert),
-    .check = check,
-    .declare = declare,
     .longest = longest,
-    .load = load,
     .ready = ready,
-    .pack = pack,
-    .forward = forward,
 };

@@ -16,6 +16,7 @@ static const fv_family_head heads[] = {
      .type = "roberta"},
     {"RobertaForTokenClassification", FV_HEAD_TAG, .base = "RobertaModel", .type = "roberta"},
     {"RobertaForQuestionAnswering", FV_HEAD_ANSWER, .base = "RobertaModel", .type = "roberta"},
+    {"RobertaForMultipleChoice", FV_HEAD_CHOICE, .base = "RobertaModel", .type = "roberta"},
     {"XLMRobertaModel", FV_HEAD_BASE, .type = "xlm-roberta"},
     {"XLMRobertaForMaskedLM", FV_HEAD_MASKED_LM, .base = "XLMRobertaModel", .type = "xlm-roberta"},
     {"XLMRobertaForSequenceClassification", FV_HEAD_CLASSIFY, .base = "XLMRobertaModel",
@@ -24,6 +25,8 @@ static const fv_family_head heads[] = {
      .type = "xlm-roberta"},
     {"XLMRobertaForQuestionAnswering", FV_HEAD_ANSWER, .base = "XLMRobertaModel",
      .type = "xlm-roberta"},
+    {"XLMRobertaForMultipleChoice", FV_HEAD_CHOICE, .base = "XLMRobertaModel",
+     .type = "xlm-roberta"},
     {"CamembertModel", FV_HEAD_BASE, .type = "camembert"},
     {"CamembertForMaskedLM", FV_HEAD_MASKED_LM, .base = "CamembertModel", .type = "camembert"},
     {"CamembertForSequenceClassification", FV_HEAD_CLASSIFY, .base = "CamembertModel",
@@ -31,6 +34,7 @@ static const fv_family_head heads[] = {
     {"CamembertForTokenClassification", FV_HEAD_TAG, .base = "CamembertModel", .type = "camembert"},
     {"CamembertForQuestionAnswering", FV_HEAD_ANSWER, .base = "CamembertModel",
      .type = "camembert"},
+    {"CamembertForMultipleChoice", FV_HEAD_CHOICE, .base = "CamembertModel", .type = "camembert"},
     {0},
 };
 /* trained on more languages; else the same */
@@ -43,7 +47,9 @@ static const fv_field fields[] = {
     FV_INT(config, max_position_embeddings, 1, 512, 1 << 20,
            "rows of the position table: the longest sequence and the padding id"),
     FV_INT(config, pad_token_id, 0, 1, 1 << 24, "padding"),
-    FV__BERT_FIELDS,
+    FV__ENCODER_FIELDS(768, 12, 12, 3072, 0, 0.1),
+    FV__TYPES_FIELD,
+    FV__CLASSIFIER_DROPOUT_FIELD,
     {0},
 };
 
@@ -52,12 +58,7 @@ static const fv_key_rule rules[] = {
     {NULL, NULL},
 };
 
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},       {"attention_mask", FV_U8, false},
-    {"token_type_ids", FV_I32, false}, {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},         {"start_positions", FV_I32, false},
-    {"end_positions", FV_I32, false},  {0},
-};
+static const fv_input inputs[] = {FV__ENCODER_INPUTS, {"token_type_ids", FV_I32, false}, {0}};
 
 typedef struct roberta {
     config cfg;
@@ -88,6 +89,10 @@ static void declare_head(roberta *m, fv_params *p)
     int64_t D = k->hidden_size;
     switch (m->job) {
     case FV_HEAD_BASE: fv_lin_init(p, &m->dense, D, D, lin, "pooler.dense"); break;
+    case FV_HEAD_CHOICE:
+        fv_lin_init(p, &m->dense, D, D, lin, "roberta.pooler.dense");
+        fv_lin_init(p, &m->classifier, D, 1, lin, "classifier");
+        break;
     case FV_HEAD_MASKED_LM:
         fv__word_head_init(p, &m->masked, k, m->words.table, "lm_head.dense", "lm_head.layer_norm",
                            "lm_head");
@@ -158,7 +163,7 @@ static fv_status ready(void *self, fv_params *p, fv_err *e)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     roberta *m = self;
-    fv__bert_pack(p, m->blocks, &m->cfg, dtype);
+    fv__bert_pack(p, m->blocks, m->cfg.num_hidden_layers, dtype);
     if (m->dense.w) fv_lin_pack(p, &m->dense, dtype);
     fv__word_head_pack(p, &m->masked, dtype);
 }
@@ -192,46 +197,33 @@ static fv_tensor *embed(fv_ctx *c, const roberta *m, const fv_items *in)
     return fv_dropout(c, x, k->hidden_dropout_prob);
 }
 
+/* What a classifier of sequences reads: the pooler's output or, under names of its own, the same of
+ * a dense layer behind dropout. */
+static fv_tensor *pool(fv_ctx *c, const roberta *m, fv_tensor *x)
+{
+    x = fv_first(c, x);
+    if (m->job == FV_HEAD_CLASSIFY) x = fv_dropout(c, x, fv__bert_dropout(&m->cfg, m->job));
+    return fv_lin_act(c, &m->dense, x, FV_TANH);
+}
+
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const roberta *m = self;
     const config *k = &m->cfg;
-    fv_tensor *logits = NULL;
-    float dropout = fv__bert_dropout(k);
-    fv_tensor *x = fv__bert_encode(c, m->blocks, k, embed(c, m, in),
-                                   fv_items_get(in, "attention_mask"));
-    switch (m->job) {
-    case FV_HEAD_BASE:
-        fv_items_put(out, "last_hidden_state", x);
-        if (m->dense.w)
-            fv_items_put(out, "pooler_output", fv_lin_act(c, &m->dense, fv_first(c, x), FV_TANH));
-        return;
-    case FV_HEAD_ANSWER: fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out); return;
-    case FV_HEAD_MASKED_LM: logits = fv__word_head_fwd(c, &m->masked, x); break;
-    case FV_HEAD_CLASSIFY:
-        x = fv_lin_act(c, &m->dense, fv_dropout(c, fv_first(c, x), dropout), FV_TANH);
-        logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, dropout));
-        break;
-    default: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, dropout)); break;
-    }
-    fv__put_classes(c, in, out, logits,
-                    m->job == FV_HEAD_CLASSIFY ? k->problem_type : FV_PROBLEM_SINGLE);
+    fv_items flat = fv__flat_choices(c, in, m->job);
+    fv_tensor *x = fv__bert_encode(c, m->blocks, k->num_hidden_layers, embed(c, m, &flat),
+                                   fv_items_get(&flat, "attention_mask"));
+    fv__put_encoded(c, in, out,
+                    (fv__encoded){.job = m->job,
+                                  .x = x,
+                                  .pooled = m->dense.w ? pool(c, m, x) : NULL,
+                                  .classifier = &m->classifier,
+                                  .masked = &m->masked,
+                                  .dropout = fv__bert_dropout(k, m->job),
+                                  .problem = k->problem_type});
 }
 
 const fv_family fv__family_roberta = {
-    .type = "roberta",
-    .also = others,
-    .heads = heads,
-    .config = fields,
-    .rules = rules,
-    .inputs = inputs,
-    .config_size = sizeof(config),
-    .size = sizeof(roberta),
-    .check = check,
-    .declare = declare,
-    .longest = longest,
-    .load = load,
-    .ready = ready,
-    .pack = pack,
-    .forward = forward,
+    FV__FAMILY_PARTS(roberta), .type = "roberta", .also = others,
+    .longest = longest,        .ready = ready,
 };
