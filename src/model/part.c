@@ -267,3 +267,8 @@ fv_tensor *fv__shift_right(fv_ctx *c, fv_tensor *ids, int32_t start, int32_t pad
 {
     return shifted(c, ids, -1, start, -100, pad);
 }
+
+fv_tensor *fv__labels_as_ids(fv_ctx *c, fv_tensor *labels, int32_t pad)
+{
+    return shifted(c, labels, 0, pad, -100, pad);
+}

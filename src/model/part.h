@@ -103,5 +103,7 @@ fv_tensor *fv__last_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token);
 
 /* I32 (B,T): start, then all of ids but the last; labels that do not count become pad. */
 fv_tensor *fv__shift_right(fv_ctx *c, fv_tensor *ids, int32_t start, int32_t pad);
+/* labels (B,T), those that do not count as pad. */
+fv_tensor *fv__labels_as_ids(fv_ctx *c, fv_tensor *labels, int32_t pad);
 
 #endif

@@ -356,13 +356,19 @@ static void what_is_stored_in_16_bits_runs_so(void **state)
     }
 }
 
-/* How far bf16 may be from the published numbers, which are those of f32: two hundredths.  Two
+/* How far bf16 may be from the published numbers, which are those of f32: two hundredths.  Three
  * models amplify what is put in, their scores being products without a scale: rounding the weights
  * alone moves them by more than that, and transformers in bf16 is as far from itself in f32 as is
- * allowed here (logits 0.094 and 0.031, maps 0.133 and 0.049). */
+ * allowed here (logits 0.094, 0.031 and 0.038, maps 0.133, 0.049 and 0.030). */
 static double allowed_in_bf16(const char *name)
 {
-    return begins(name, "t5-text") ? 0.13 : begins(name, "t5-gated") ? 0.049 : 0.02;
+    static const struct {
+        const char *name;
+        double most;
+    } amplify[] = {{"t5-text", 0.13}, {"t5-gated", 0.049}, {"mt5-text", 0.04}};
+    for (size_t i = 0; i < sizeof amplify / sizeof *amplify; i++)
+        if (begins(name, amplify[i].name)) return amplify[i].most;
+    return 0.02;
 }
 
 /* Everything in bf16, as in training, and with weights of bf16 laid out to serve: logits, hidden
@@ -388,66 +394,7 @@ static void in_bf16_it_is_near_the_published_one(void **state)
     assert_int_equal(wrong, 0);
 }
 
-/* ---- refusals ---- */
-
-#define QWEN2                                                                                      \
-    "{\"model_type\":\"qwen2\",\"vocab_size\":9,\"hidden_size\":8,\"intermediate_size\":8,\"num_"  \
-    "hidden_layers\":2,"                                                                           \
-    "\"num_attention_heads\":2,\"max_position_embeddings\":8,"
-
-static void a_config_it_cannot_follow_is_refused(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *config, *says;
-    } wrong[] = {
-        {"{\"model_type\":\"bert\",\"hidden_size\":100,\"num_attention_heads\":12}", "multiple"},
-        {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}",
-         "position_embedding_type"},
-        {"{\"model_type\":\"bert\",\"is_decoder\":true}", "is_decoder"},
-        {"{\"model_type\":\"bert\",\"hidden_act\":\"mish\"}", "hidden_act"},
-        {"{\"model_type\":\"bert\",\"pad_token_id\":7,\"vocab_size\":7}", "pad_token_id"},
-        {"{\"model_type\":\"bert\",\"id2label\":{\"0\":\"a\",\"2\":\"b\"}}", "id2label"},
-        {"{\"model_type\":\"bert\",\"problem_type\":\"guess\"}", "problem_type"},
-        {"{\"model_type\":\"bert\",\"layer_norm_eps\":0}", "layer_norm_eps"},
-        {"{\"model_type\":\"bert\",\"architectures\":[\"BertForRetrieval\"]}",
-         "no head \"BertForRetrieval\""},
-        {"{\"model_type\":\"roberta\",\"max_position_embeddings\":2}", "max_position_embeddings"},
-        {"{\"model_type\":\"distilbert\",\"sinusoidal_pos_embds\":true}", "sinusoidal_pos_embds"},
-        {"{\"model_type\":\"distilbert\",\"dim\":10,\"n_heads\":3}", "multiple"},
-        {"{\"model_type\":\"modernbert\",\"layer_types\":[\"full_attention\"]}",
-         "1 entries, but num_hidden_layers is 22"},
-        {"{\"model_type\":\"modernbert\",\"num_hidden_layers\":1,\"layer_types\":[\"near\"]}",
-         "\"near\""},
-        {"{\"model_type\":\"modernbert\",\"layer_types\":[3]}", "layer_types"},
-        {"{\"model_type\":\"modernbert\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":"
-         "\"yarn\"}}}",
-         "yarn"},
-        {"{\"model_type\":\"gpt2\",\"n_embd\":10,\"n_head\":3}", "multiple"},
-        {"{\"model_type\":\"llama\",\"hidden_size\":10,\"num_attention_heads\":3}", "multiple"},
-        {"{\"model_type\":\"llama\",\"head_dim\":5}", "even number"},
-        {"{\"model_type\":\"llama\",\"num_key_value_heads\":3}", "cannot share"},
-        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"linear\"}}", "need a factor"},
-        {QWEN2
-         "\"use_sliding_window\":false,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
-         "layer 1 has a sliding"},
-        {QWEN2
-         "\"use_sliding_window\":true,\"sliding_window\":4,\"layer_types\":[\"full_attention\"]}",
-         "has 1 entries"},
-        {"{\"model_type\":\"t5\",\"relative_attention_max_distance\":16}",
-         "relative_attention_max_distance"},
-        {"{\"model_type\":\"bart\",\"d_model\":10,\"encoder_attention_heads\":3}", "multiple"},
-        {"{\"model_type\":\"bart\",\"vocab_size\":2}", "decoder_start_token_id"},
-    };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        fv_model *m;
-        fv_err e;
-        assert_int_not_equal(fv_model_new(&m, device, wrong[i].config, (fv_model_opt){0}, 1, &e),
-                             FV_OK);
-        assert_null(m);
-        if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].config, e.text);
-    }
-}
+/* ---- all of them ---- */
 
 static void every_family_has_a_case(void **state)
 {
@@ -473,7 +420,6 @@ int main(void)
         cmocka_unit_test(what_was_saved_has_the_same_bits),
         cmocka_unit_test(what_is_stored_in_16_bits_runs_so),
         cmocka_unit_test(in_bf16_it_is_near_the_published_one),
-        cmocka_unit_test(a_config_it_cannot_follow_is_refused),
         cmocka_unit_test(every_family_has_a_case),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,6 +1,6 @@
 """Golden cases of BART.  Run: python3 tools/golden/bart.py tests/golden/models   (versions: families.py)"""
 import torch
-from transformers import BartConfig, BartForConditionalGeneration, BartForSequenceClassification, BartModel
+from transformers import BartConfig, BartForConditionalGeneration, BartForQuestionAnswering, BartForSequenceClassification, BartModel
 
 from families import build, case, mask_of, tokens
 from generated import end_with, keep_config, sequences
@@ -33,3 +33,5 @@ model.generation_config.forced_bos_token_id = 0
 case("bart-scaled", model, change=keep_config(model), **batch, labels=labels, decoder_attention_mask=mask_of([6, 5, 6], 6),
      extra=sequences(model, ids, mask, ("max_length=9,num_beams=1", "max_length=9,num_beams=3,no_repeat_ngram_size=3")))
 case("bart-sequence", build(BartForSequenceClassification, BartConfig(**SMALL)), **batch, labels=torch.tensor([2, 0, 1]))
+case("bart-span", build(BartForQuestionAnswering, BartConfig(**SMALL, num_labels=2)), **batch, start_positions=torch.tensor([1, 0, 0]),
+     end_positions=torch.tensor([5, 2, 1]))

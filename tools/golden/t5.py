@@ -4,7 +4,7 @@ import os
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration, T5ForTokenClassification, T5Model
+from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration, T5ForQuestionAnswering, T5ForSequenceClassification, T5ForTokenClassification, T5Model
 
 from families import build, case, mask_of, tokens
 from generated import end_with, sequences
@@ -57,3 +57,10 @@ for name, change in (("t5-gated", as_published), ("t5-gated-resaved", None)):
     end_with(model, ids, mask)
     case(name, model, change=change, **batch, labels=labels, decoder_attention_mask=mask_of([6, 5, 6], 6),
          extra=sequences(model, ids, mask, ("max_new_tokens=9,num_beams=1", "max_new_tokens=9,num_beams=3")))
+ended = ids.clone()
+for i, n in enumerate((9, 4, 1)):
+    ended[i, n - 1] = 1
+case("t5-sequence", build(T5ForSequenceClassification, T5Config(**SMALL, **names)), input_ids=ended, attention_mask=mask,
+     labels=torch.tensor([2, 0, 1]))
+case("t5-span", build(T5ForQuestionAnswering, T5Config(**SMALL), spread=0.1), **batch, start_positions=torch.tensor([1, 0, 0]),
+     end_positions=torch.tensor([5, 2, 0]))

@@ -1,16 +1,21 @@
-/* t5.c - T5: an encoder and a decoder that know where a token stands by distance alone.
+/* t5.c - T5 and mT5: an encoder and a decoder that know where a token stands by distance alone.
  *
  *     x += attn(norm x) with a bias for each distance;   x += wo(relu(wi n)), n = norm x;
  *     logits = norm(y) E' / sqrt(D)
  *
  * RMS norms first, no biases, scores are not scaled, and the width of all heads together need not
  * be the model's.  The first block of a stack holds the table of distances for all.  Version 1.1
- * has a gate in the feed-forward part and an output weight of its own, which is not scaled. */
+ * has a gate in the feed-forward part and an output weight of its own, which is not scaled; mT5 is
+ * version 1.1 on a hundred languages, and never scaled whatever its configuration says.
+ *
+ * A classifier and spans read the decoder, which reads the source once more; tokens are tagged by the
+ * encoder alone. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
-#include "model/part.h"
+#include "model/seq2seq.h"
 
 #define MAX_LAYER 96
 
@@ -20,7 +25,7 @@ typedef struct config {
     int feed_forward_proj, scale_decoder_outputs;
     float dropout_rate, classifier_dropout, layer_norm_epsilon, initializer_factor;
     bool tie_word_embeddings;
-    int pad_token_id, decoder_start_token_id, num_labels;
+    int pad_token_id, eos_token_id, decoder_start_token_id, num_labels, problem_type;
 } config;
 
 static const char *const feeds[] = {"relu", "gated-gelu", "gated-silu",     "gated-relu", "gelu",
@@ -59,7 +64,10 @@ static const fv_field fields[] = {
     FV_BOOL(config, tie_word_embeddings, true, "the table is the output weight too"),
     FV_INT(config, pad_token_id, 0, 0, 1 << 24, "padding"),
     FV_INT(config, decoder_start_token_id, 0, 0, 1 << 24, "what the decoder begins with"),
+    FV_INT(config, eos_token_id, 0, 1, 1 << 24, "end of a sequence, where a classifier reads"),
     FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
+    FV_CHOICE(config, problem_type, 0, fv_problem_words,
+              "what the labels of a sequence are; not given: as they look"),
     {0},
 };
 
@@ -71,47 +79,35 @@ static const fv_key_rule rules[] = {
 };
 
 static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
-    {"decoder_input_ids", FV_I32, false},
-    {"decoder_attention_mask", FV_U8, false},
-    {"labels", FV_I32, false},
+    FV__SEQ2SEQ_INPUTS,
+    {"start_positions", FV_I32, false},
+    {"end_positions", FV_I32, false},
     {0},
 };
 
-static const fv_family_head heads[] = {
-    {"T5ForConditionalGeneration", FV_HEAD_SEQ2SEQ, .base = "T5Model"},
-    {"T5Model", .job = FV_HEAD_BASE},
-    {"T5EncoderModel", FV_HEAD_ENCODER, .encoder_only = true},
-    {"T5ForTokenClassification", FV_HEAD_TAG, .base = "T5EncoderModel", .encoder_only = true},
-    {0},
-};
+#define HEADS(name, type_)                                                                         \
+    {name "ForConditionalGeneration", FV_HEAD_SEQ2SEQ, .base = name "Model", .type = type_},       \
+        {name "Model", .job = FV_HEAD_BASE, .type = type_},                                        \
+        {name "EncoderModel", FV_HEAD_ENCODER, .encoder_only = true, .type = type_},               \
+        {name "ForTokenClassification", FV_HEAD_TAG, .base = name "EncoderModel",                  \
+         .encoder_only = true, .type = type_},                                                     \
+        {name "ForSequenceClassification", FV_HEAD_CLASSIFY, .base = name "Model", .type = type_}, \
+    {                                                                                              \
+        name "ForQuestionAnswering", FV_HEAD_ANSWER, .base = name "Model", .type = type_           \
+    }
 
-typedef struct encoder_block {
-    fv_mha attn;
-    fv_norm attn_norm, mlp_norm;
-    fv_mlp mlp;
-    float dropout;
-} encoder_block;
-
-typedef struct decoder_block {
-    fv_mha self, cross;
-    fv_norm self_norm, cross_norm, mlp_norm;
-    fv_mlp mlp;
-    float dropout;
-} decoder_block;
+static const fv_family_head heads[] = {HEADS("T5", "t5"), HEADS("MT5", "mt5"), {0}};
+static const char *const others[] = {"mt5", NULL};
 
 typedef struct t5 {
     config cfg;
     fv_head_job job;
     fv_emb tokens;
     fv_rel_bias encoder_rel, decoder_rel;
-    encoder_block *encoder;
-    decoder_block *decoder;
-    fv_norm encoder_norm, decoder_norm;
+    fv__stacks stacks;
     fv_tensor *out; /* (V,D) */
     float scale;    /* of what out reads */
-    fv_lin classifier;
+    fv_lin dense, classifier;
 } t5;
 
 static int decoder_layers(const config *k)
@@ -173,7 +169,7 @@ static fv_norm_opt norm_opt(const config *k)
 }
 
 /* "encoder.block.0" and below it: part 0 is the attention, part 1 the feed-forward part. */
-static void encoder_block_init(fv_params *p, encoder_block *b, const config *k, const char *at,
+static void encoder_block_init(fv_params *p, fv__encoder_block *b, const config *k, const char *at,
                                int i)
 {
     char path[96];
@@ -188,75 +184,76 @@ static void encoder_block_init(fv_params *p, encoder_block *b, const config *k, 
                  at, i);
 }
 
-static void decoder_block_init(fv_params *p, decoder_block *b, const config *k, int i)
+static void decoder_block_init(fv_params *p, fv__decoder_block *b, const config *k, const char *at,
+                               int i)
 {
     char path[96];
     b->dropout = k->dropout_rate;
-    snprintf(path, sizeof path, "decoder.block.%d.layer.0.SelfAttention", i);
+    snprintf(path, sizeof path, "%sdecoder.block.%d.layer.0.SelfAttention", at, i);
     mha_init(p, &b->self, k, path);
-    fv_norm_init(p, &b->self_norm, k->d_model, norm_opt(k), "decoder.block.%d.layer.0.layer_norm",
-                 i);
-    snprintf(path, sizeof path, "decoder.block.%d.layer.1.EncDecAttention", i);
+    fv_norm_init(p, &b->self_norm, k->d_model, norm_opt(k), "%sdecoder.block.%d.layer.0.layer_norm",
+                 at, i);
+    snprintf(path, sizeof path, "%sdecoder.block.%d.layer.1.EncDecAttention", at, i);
     mha_init(p, &b->cross, k, path);
-    fv_norm_init(p, &b->cross_norm, k->d_model, norm_opt(k), "decoder.block.%d.layer.1.layer_norm",
-                 i);
-    snprintf(path, sizeof path, "decoder.block.%d.layer.2.DenseReluDense", i);
+    fv_norm_init(p, &b->cross_norm, k->d_model, norm_opt(k),
+                 "%sdecoder.block.%d.layer.1.layer_norm", at, i);
+    snprintf(path, sizeof path, "%sdecoder.block.%d.layer.2.DenseReluDense", at, i);
     mlp_init(p, &b->mlp, k, path);
-    fv_norm_init(p, &b->mlp_norm, k->d_model, norm_opt(k), "decoder.block.%d.layer.2.layer_norm",
-                 i);
-}
-
-/* x += attn(norm x);  x += mlp(norm x) */
-static fv_tensor *encoder_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg arg,
-                                    fv_mha_arg none)
-{
-    (void)none;
-    const encoder_block *b = block;
-    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
-    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
-    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
-}
-
-/* x += self(norm x);  x += cross(norm x, memory);  x += mlp(norm x) */
-static fv_tensor *decoder_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg self,
-                                    fv_mha_arg cross)
-{
-    const decoder_block *b = block;
-    fv_tensor *h = fv_norm_fwd(c, &b->self_norm, x),
-              *a = fv_dropout(c, fv_mha_fwd(c, &b->self, h, self), b->dropout);
-    h = fv_norm_add(c, &b->cross_norm, &x, x, a); /* x += a, h = norm(x) */
-    a = fv_dropout(c, fv_mha_fwd(c, &b->cross, h, cross), b->dropout);
-    h = fv_norm_add(c, &b->mlp_norm, &x, x, a);
-    return fv_add(c, x, fv_dropout(c, fv_mlp_fwd(c, &b->mlp, h), b->dropout));
+    fv_norm_init(p, &b->mlp_norm, k->d_model, norm_opt(k), "%sdecoder.block.%d.layer.2.layer_norm",
+                 at, i);
 }
 
 /* Whether the output weight is the table of tokens: where a file has none of its own it is, as in
  * transformers, whatever the configuration says. */
-static bool tied(const config *k, const fv_st *file)
+static bool tied(const config *k, const fv_setup *s, bool multilingual)
 {
     fv_st_info found;
-    if (file && fv_st_find(file, "lm_head.weight", &found, NULL)) return true;
+    if (s->file && fv_st_find(s->file, "lm_head.weight", &found, NULL)) return true;
+    if (s->file && multilingual) return false;
     /* Files of version 1.1 say that nothing is tied; some written later say instead that nothing is
      * scaled. */
     return k->tie_word_embeddings && k->scale_decoder_outputs != PLAIN;
 }
 
-static void declare_decoder(t5 *m, fv_params *p, const fv_st *file)
+static void declare_output(t5 *m, fv_params *p, const fv_setup *s)
 {
     const config *k = &m->cfg;
-    fv_norm_opt norm = {.rms = true, .eps = k->layer_norm_epsilon};
-    m->decoder = fv_params_scratch(p, (size_t)decoder_layers(k) * sizeof *m->decoder);
-    for (int i = 0; m->decoder && i < decoder_layers(k); i++)
-        decoder_block_init(p, &m->decoder[i], k, i);
-    fv_rel_bias_init(p, &m->decoder_rel, k->relative_attention_num_buckets, k->num_heads,
-                     k->relative_attention_max_distance, true,
-                     "decoder.block.0.layer.0.SelfAttention.relative_attention_bias");
-    fv_norm_init(p, &m->decoder_norm, k->d_model, norm, "decoder.final_layer_norm");
-    if (m->job != FV_HEAD_SEQ2SEQ) return;
+    bool multilingual = s->head->type && !strcmp(s->head->type, "mt5");
     bool scaled = k->scale_decoder_outputs == AS_TIED ? k->tie_word_embeddings
                                                       : k->scale_decoder_outputs == SCALED;
-    m->scale = scaled ? 1 / sqrtf((float)k->d_model) : 1;
-    m->out = fv__output(p, m->tokens.table, tied(k, file), k->initializer_factor, "lm_head.weight");
+    m->scale = scaled && !multilingual ? 1 / sqrtf((float)k->d_model) : 1;
+    m->out = fv__output(p, m->tokens.table, tied(k, s, multilingual), k->initializer_factor,
+                        "lm_head.weight");
+}
+
+static void declare_decoder(t5 *m, fv_params *p, const char *at)
+{
+    const config *k = &m->cfg;
+    fv__stacks *s = &m->stacks;
+    s->n_decoder = decoder_layers(k);
+    s->decoder_fn = fv__decoder_pre_norm;
+    s->decoder = fv_params_scratch(p, (size_t)s->n_decoder * sizeof *s->decoder);
+    for (int i = 0; s->decoder && i < s->n_decoder; i++)
+        decoder_block_init(p, &s->decoder[i], k, at, i);
+    fv_rel_bias_init(p, &m->decoder_rel, k->relative_attention_num_buckets, k->num_heads,
+                     k->relative_attention_max_distance, true,
+                     "%sdecoder.block.0.layer.0.SelfAttention.relative_attention_bias", at);
+    fv_norm_init(p, &s->decoder_norm, k->d_model, norm_opt(k), "%sdecoder.final_layer_norm", at);
+}
+
+static void declare_encoder(t5 *m, fv_params *p, const char *at)
+{
+    const config *k = &m->cfg;
+    fv__stacks *s = &m->stacks;
+    s->n_encoder = k->num_layers;
+    s->encoder_fn = fv__encoder_pre_norm;
+    s->encoder = fv_params_scratch(p, (size_t)s->n_encoder * sizeof *s->encoder);
+    for (int i = 0; s->encoder && i < s->n_encoder; i++)
+        encoder_block_init(p, &s->encoder[i], k, at, i);
+    fv_rel_bias_init(p, &m->encoder_rel, k->relative_attention_num_buckets, k->num_heads,
+                     k->relative_attention_max_distance, false,
+                     "%sencoder.block.0.layer.0.SelfAttention.relative_attention_bias", at);
+    fv_norm_init(p, &s->encoder_norm, k->d_model, norm_opt(k), "%sencoder.final_layer_norm", at);
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -266,22 +263,20 @@ static void declare(void *self, const fv_setup *s)
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
     m->job = s->head->job;
-    const char *at = m->job == FV_HEAD_TAG ? "transformer." : "";
+    const char *at = m->job == FV_HEAD_TAG || m->job == FV_HEAD_CLASSIFY ? "transformer." : "";
+    fv_lin_opt lin = {.std = k->initializer_factor / sqrtf((float)k->d_model)};
     fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model,
                 (fv_emb_opt){.std = k->initializer_factor}, "%sshared", at);
-    m->encoder = fv_params_scratch(p, (size_t)k->num_layers * sizeof *m->encoder);
-    for (int i = 0; m->encoder && i < k->num_layers; i++)
-        encoder_block_init(p, &m->encoder[i], k, at, i);
-    fv_rel_bias_init(p, &m->encoder_rel, k->relative_attention_num_buckets, k->num_heads,
-                     k->relative_attention_max_distance, false,
-                     "%sencoder.block.0.layer.0.SelfAttention.relative_attention_bias", at);
-    fv_norm_init(p, &m->encoder_norm, k->d_model,
-                 (fv_norm_opt){.rms = true, .eps = k->layer_norm_epsilon},
-                 "%sencoder.final_layer_norm", at);
-    fv_lin_opt classifier = {.std = k->initializer_factor / sqrtf((float)k->d_model)};
+    declare_encoder(m, p, at);
     if (m->job == FV_HEAD_TAG)
-        fv_lin_init(p, &m->classifier, k->d_model, k->num_labels, classifier, "classifier");
-    if (m->job == FV_HEAD_SEQ2SEQ || m->job == FV_HEAD_BASE) declare_decoder(m, p, s->file);
+        fv_lin_init(p, &m->classifier, k->d_model, k->num_labels, lin, "classifier");
+    if (s->head->encoder_only) return;
+    declare_decoder(m, p, at);
+    if (m->job == FV_HEAD_SEQ2SEQ) declare_output(m, p, s);
+    if (m->job == FV_HEAD_ANSWER) fv_lin_init(p, &m->classifier, k->d_model, 2, lin, "qa_outputs");
+    if (m->job != FV_HEAD_CLASSIFY) return;
+    fv_lin_init(p, &m->dense, k->d_model, k->d_model, lin, "classification_head.dense");
+    fv_lin_init(p, &m->classifier, k->d_model, k->num_labels, lin, "classification_head.out_proj");
 }
 
 static fv_load_opt load(const void *self)
@@ -297,75 +292,33 @@ static fv_load_opt load(const void *self)
      * never used. */
     static const char *const unused[] = {
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", NULL};
-    static const fv_tie encoder_ties[] = {{"transformer.encoder.embed_tokens.weight",
-                                           "transformer.shared.weight"},
-                                          {NULL, NULL}};
+    static const fv_tie below_ties[] = {
+        {"transformer.encoder.embed_tokens.weight", "transformer.shared.weight"},
+        {"transformer.decoder.embed_tokens.weight", "transformer.shared.weight"},
+        {NULL, NULL},
+    };
     static const char *const beyond[] = {"decoder.*", "lm_head.weight", "classifier.*", NULL};
     static const char *const head[] = {
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", "lm_head.weight",
         NULL};
     const t5 *m = self;
-    if (m->job == FV_HEAD_TAG) return (fv_load_opt){.prefix = "transformer.", .ties = encoder_ties};
+    if (m->job == FV_HEAD_TAG || m->job == FV_HEAD_CLASSIFY)
+        return (fv_load_opt){.prefix = "transformer.", .ties = below_ties};
     return (fv_load_opt){.ties = ties,
                          .prefix = m->job == FV_HEAD_ENCODER ? "transformer." : NULL,
-                         .ignore = m->job == FV_HEAD_ENCODER ? beyond
-                                   : m->job == FV_HEAD_BASE  ? head
-                                                             : unused};
+                         .ignore = m->job == FV_HEAD_ENCODER   ? beyond
+                                   : m->job == FV_HEAD_SEQ2SEQ ? unused
+                                                               : head};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     t5 *m = self;
-    for (int i = 0; i < m->cfg.num_layers; i++) {
-        fv_mha_pack(p, &m->encoder[i].attn, dtype, true);
-        fv_mlp_pack(p, &m->encoder[i].mlp, dtype);
-    }
-    for (int i = 0; m->decoder && i < decoder_layers(&m->cfg); i++) {
-        fv_mha_pack(p, &m->decoder[i].self, dtype, true);
-        fv_mha_pack(p, &m->decoder[i].cross, dtype, false);
-        fv_mlp_pack(p, &m->decoder[i].mlp, dtype);
-    }
+    fv__stacks_pack(p, &m->stacks, dtype);
     m->out = fv__packed(p, m->out, dtype);
 }
 
 /* ---- forward ---- */
-
-static fv_tensor *run_encoder(fv_ctx *c, const t5 *m, fv_tensor *x, fv_mha_arg arg,
-                              const char *shown)
-{
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.num_layers; i++) {
-        fv_tap(c, "hidden", shown, x);
-        x = fv_layer_run(c, encoder_block_fwd, &m->encoder[i], x, arg, (fv_mha_arg){0});
-        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
-    }
-    return x;
-}
-
-static fv_tensor *run_decoder(fv_ctx *c, const t5 *m, fv_tensor *x, fv_mha_arg self,
-                              fv_mha_arg cross)
-{
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < decoder_layers(&m->cfg); i++) {
-        fv_tap(c, "hidden", "decoder_hidden_states", x);
-        x = fv_layer_run(c, decoder_block_fwd, &m->decoder[i], x, self, cross);
-        x = fv_keep(c, mark, x);
-    }
-    return x;
-}
-
-/* The same for the next tokens of a session, which has the keys and values of both sides. */
-static fv_tensor *step_decoder(fv_ctx *c, const t5 *m, fv_session *s, fv_tensor *x, fv_mha_arg self)
-{
-    for (int i = 0; i < decoder_layers(&m->cfg); i++) {
-        const decoder_block *b = &m->decoder[i];
-        fv_kv own = fv__own_cache(c, s, i, &b->self), source = fv__source_cache(c, s, i);
-        self.kv = &own;
-        x = decoder_block_fwd(c, b, x, self,
-                              (fv_mha_arg){.kv = &source, .key_mask = fv__source_mask(c, s)});
-    }
-    return x;
-}
 
 static fv_tensor *embed(fv_ctx *c, const t5 *m, fv_tensor *ids)
 {
@@ -374,24 +327,17 @@ static fv_tensor *embed(fv_ctx *c, const t5 *m, fv_tensor *ids)
 
 static fv_tensor *encode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_tensor *mask, const char *shown)
 {
-    fv_tensor *x = embed(c, m, ids);
     fv_mha_arg arg = {.key_mask = mask};
+    fv_tensor *x = embed(c, m, ids);
     arg.rel = fv_rel_bias_fwd(c, &m->encoder_rel, &arg.rel_zero);
-    x = run_encoder(c, m, x, arg, shown);
-    x = fv_dropout(c, fv_norm_fwd(c, &m->encoder_norm, x), m->cfg.dropout_rate);
-    fv_tap(c, "hidden", shown, x);
-    return x;
+    return fv_dropout(c, fv__encode(c, &m->stacks, x, arg, shown), m->cfg.dropout_rate);
 }
 
 static fv_tensor *decode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_mha_arg self, fv_mha_arg cross)
 {
     fv_tensor *x = embed(c, m, ids);
-    self.causal = true;
     self.rel = fv_rel_bias_fwd(c, &m->decoder_rel, &self.rel_zero);
-    x = run_decoder(c, m, x, self, cross);
-    x = fv_dropout(c, fv_norm_fwd(c, &m->decoder_norm, x), m->cfg.dropout_rate);
-    fv_tap(c, "hidden", "decoder_hidden_states", x);
-    return x;
+    return fv_dropout(c, fv__decode(c, &m->stacks, x, self, cross), m->cfg.dropout_rate);
 }
 
 /* The first T5 divides by the root of the width before its tied table, which is as large as first
@@ -401,33 +347,52 @@ static fv_tensor *logits(fv_ctx *c, const t5 *m, fv_tensor *x)
     return fv_linear(c, m->scale != 1 ? fv_scale(c, x, m->scale) : x, m->out, NULL, FV_ACT_NONE);
 }
 
+/* What the decoder reads: decoder_input_ids, else labels shifted or, for a classifier and for spans,
+ * the source. */
+static fv_tensor *target(fv_ctx *c, const t5 *m, const fv_items *in)
+{
+    fv_tensor *ids = fv_items_get(in, "decoder_input_ids"), *from = NULL;
+    if (ids) return ids;
+    if (m->job == FV_HEAD_SEQ2SEQ) from = fv_items_get(in, "labels");
+    if (m->job == FV_HEAD_CLASSIFY || m->job == FV_HEAD_ANSWER)
+        from = fv_items_get(in, "input_ids");
+    return from ? fv__shift_right(c, from, m->cfg.decoder_start_token_id, m->cfg.pad_token_id)
+                : fv_raise(c, FV_EARG, "t5: decoder_input_ids%s are missing",
+                           m->job == FV_HEAD_SEQ2SEQ ? " or labels" : "");
+}
+
+static void put_decoded(fv_ctx *c, const t5 *m, const fv_items *in, fv_items *out, fv_tensor *x)
+{
+    const config *k = &m->cfg;
+    if (m->job == FV_HEAD_BASE) fv_items_put(out, "last_hidden_state", x);
+    if (m->job == FV_HEAD_SEQ2SEQ)
+        fv__put_tokens(c, in, out, logits(c, m, x), fv_items_get(in, "labels"));
+    if (m->job == FV_HEAD_ANSWER) fv_put_spans(c, fv_lin_fwd(c, &m->classifier, x), in, out);
+    if (m->job != FV_HEAD_CLASSIFY) return;
+    x = fv__at_end(c, x, fv_items_get(in, "input_ids"), k->eos_token_id);
+    x = fv__end_scores(c, x, &m->dense, &m->classifier, k->classifier_dropout);
+    fv__put_classes(c, in, out, x, k->problem_type);
+}
+
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const t5 *m = self;
-    fv_tensor *mask = fv_items_get(in, "attention_mask"), *labels = fv_items_get(in, "labels");
-    fv_tensor *ids = fv_items_get(in, "decoder_input_ids");
-    const char *shown = m->decoder ? "encoder_hidden_states" : "hidden_states";
-    fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask, shown);
+    bool both = m->stacks.decoder != NULL;
+    fv_tensor *mask = fv_items_get(in, "attention_mask");
+    fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask,
+                               both ? "encoder_hidden_states" : "hidden_states");
     if (m->job == FV_HEAD_TAG) {
         memory = fv_dropout(c, memory, m->cfg.classifier_dropout);
-        fv__put_tokens(c, in, out, fv_lin_fwd(c, &m->classifier, memory), labels);
+        fv__put_tokens(c, in, out, fv_lin_fwd(c, &m->classifier, memory),
+                       fv_items_get(in, "labels"));
         return;
     }
-    fv_items_put(out, m->decoder ? "encoder_last_hidden_state" : "last_hidden_state", memory);
-    if (m->job == FV_HEAD_ENCODER) return;
-    if (!ids && labels)
-        ids = fv__shift_right(c, labels, m->cfg.decoder_start_token_id, m->cfg.pad_token_id);
-    if (!ids) {
-        fv_raise(c, FV_EARG, "t5: decoder_input_ids or labels are missing");
-        return;
-    }
-    fv_tensor *x = decode(c, m, ids,
+    fv_items_put(out, both ? "encoder_last_hidden_state" : "last_hidden_state", memory);
+    if (!both) return;
+    fv_tensor *x = decode(c, m, target(c, m, in),
                           (fv_mha_arg){.key_mask = fv_items_get(in, "decoder_attention_mask")},
                           (fv_mha_arg){.memory = memory, .key_mask = mask});
-    if (m->job == FV_HEAD_BASE)
-        fv_items_put(out, "last_hidden_state", x);
-    else
-        fv__put_tokens(c, in, out, logits(c, m, x), fv_items_get(in, "labels"));
+    put_decoded(c, m, in, out, x);
 }
 
 /* ---- generation: the encoder once, its keys and values kept; then token after token ---- */
@@ -436,20 +401,17 @@ static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in
 {
     const t5 *m = self;
     fv_tensor *mask = fv_items_get(in, "attention_mask");
-    fv_tensor *memory = encode(c, m, fv_items_get(in, "input_ids"), mask, "encoder_hidden_states");
-    fv__source_mask_keep(c, s, mask);
-    for (int i = 0; i < decoder_layers(&m->cfg); i++)
-        fv__source_keep(c, s, i, fv_mha_keys(c, &m->decoder[i].cross, memory));
+    fv__source_begin(c, &m->stacks, s,
+                     encode(c, m, fv_items_get(in, "input_ids"), mask, "encoder_hidden_states"),
+                     mask);
 }
 
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const t5 *m = self;
-    fv_tensor *x = embed(c, m, ids);
-    fv_mha_arg arg = {.causal = true};
+    fv_mha_arg arg = {0};
     arg.rel = fv_rel_bias_fwd(c, &m->decoder_rel, &arg.rel_zero);
-    x = step_decoder(c, m, s, x, arg);
-    return logits(c, m, fv_norm_fwd(c, &m->decoder_norm, fv__last_position(c, x)));
+    return logits(c, m, fv__target_step(c, &m->stacks, s, embed(c, m, ids), arg));
 }
 
 static int64_t vocabulary(const void *self)
@@ -459,19 +421,6 @@ static int64_t vocabulary(const void *self)
 }
 
 const fv_family fv__family_t5 = {
-    .type = "t5",
-    .heads = heads,
-    .config = fields,
-    .rules = rules,
-    .inputs = inputs,
-    .config_size = sizeof(config),
-    .size = sizeof(t5),
-    .check = check,
-    .declare = declare,
-    .load = load,
-    .pack = pack,
-    .forward = forward,
-    .begin = begin,
-    .vocabulary = vocabulary,
-    .step = step,
+    FV__FAMILY_PARTS(t5),     .type = "t5", .also = others, .begin = begin,
+    .vocabulary = vocabulary, .step = step,
 };

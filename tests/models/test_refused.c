@@ -1,0 +1,133 @@
+/* test_refused.c - configurations that no family can follow and inputs that a head cannot use get a
+ * sentence. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "helper/device.h"
+#include "fovea/fovea.h"
+#include "helper/files.h"
+
+#define CASES FOVEA_TESTS "/golden/models/"
+
+static int set_up(void **state) { return scratch_open(state) || open_device(state); }
+
+static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
+
+static void ok(fv_status st, const char *which, const fv_err *e)
+{
+    if (st) fail_msg("%s: %s", which, e->text);
+}
+
+#define QWEN2                                                                                      \
+    "{\"model_type\":\"qwen2\",\"vocab_size\":9,\"hidden_size\":8,\"intermediate_size\":8,\"num_"  \
+    "hidden_layers\":2,"                                                                           \
+    "\"num_attention_heads\":2,\"max_position_embeddings\":8,"
+
+static void a_config_it_cannot_follow_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *says;
+    } wrong[] = {
+        {"{\"model_type\":\"bert\",\"hidden_size\":100,\"num_attention_heads\":12}", "multiple"},
+        {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}",
+         "position_embedding_type"},
+        {"{\"model_type\":\"bert\",\"is_decoder\":true}", "is_decoder"},
+        {"{\"model_type\":\"bert\",\"hidden_act\":\"mish\"}", "hidden_act"},
+        {"{\"model_type\":\"bert\",\"pad_token_id\":7,\"vocab_size\":7}", "pad_token_id"},
+        {"{\"model_type\":\"bert\",\"id2label\":{\"0\":\"a\",\"2\":\"b\"}}", "id2label"},
+        {"{\"model_type\":\"bert\",\"problem_type\":\"guess\"}", "problem_type"},
+        {"{\"model_type\":\"bert\",\"layer_norm_eps\":0}", "layer_norm_eps"},
+        {"{\"model_type\":\"bert\",\"architectures\":[\"BertForRetrieval\"]}",
+         "no head \"BertForRetrieval\""},
+        {"{\"model_type\":\"roberta\",\"max_position_embeddings\":2}", "max_position_embeddings"},
+        {"{\"model_type\":\"distilbert\",\"sinusoidal_pos_embds\":true}", "sinusoidal_pos_embds"},
+        {"{\"model_type\":\"distilbert\",\"dim\":10,\"n_heads\":3}", "multiple"},
+        {"{\"model_type\":\"modernbert\",\"layer_types\":[\"full_attention\"]}",
+         "1 entries, but num_hidden_layers is 22"},
+        {"{\"model_type\":\"modernbert\",\"num_hidden_layers\":1,\"layer_types\":[\"near\"]}",
+         "\"near\""},
+        {"{\"model_type\":\"modernbert\",\"layer_types\":[3]}", "layer_types"},
+        {"{\"model_type\":\"modernbert\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":"
+         "\"yarn\"}}}",
+         "yarn"},
+        {"{\"model_type\":\"gpt2\",\"n_embd\":10,\"n_head\":3}", "multiple"},
+        {"{\"model_type\":\"llama\",\"hidden_size\":10,\"num_attention_heads\":3}", "multiple"},
+        {"{\"model_type\":\"llama\",\"head_dim\":5}", "even number"},
+        {"{\"model_type\":\"llama\",\"num_key_value_heads\":3}", "cannot share"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"linear\"}}", "need a factor"},
+        {QWEN2
+         "\"use_sliding_window\":false,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+         "layer 1 has a sliding"},
+        {QWEN2
+         "\"use_sliding_window\":true,\"sliding_window\":4,\"layer_types\":[\"full_attention\"]}",
+         "has 1 entries"},
+        {"{\"model_type\":\"t5\",\"relative_attention_max_distance\":16}",
+         "relative_attention_max_distance"},
+        {"{\"model_type\":\"bart\",\"d_model\":10,\"encoder_attention_heads\":3}", "multiple"},
+        {"{\"model_type\":\"bart\",\"vocab_size\":2}", "decoder_start_token_id"},
+        {"{\"model_type\":\"marian\",\"normalize_before\":true}", "normalize_before"},
+        {"{\"model_type\":\"mbart\",\"normalize_before\":false}", "normalize_before"},
+        {"{\"model_type\":\"pegasus\",\"static_position_embeddings\":false}",
+         "static_position_embeddings"},
+        {"{\"model_type\":\"m2m_100\",\"d_model\":2,\"encoder_attention_heads\":1}", "sinusoids"},
+        {"{\"model_type\":\"electra\",\"hidden_size\":10,\"num_attention_heads\":3}", "multiple"},
+        {"{\"model_type\":\"albert\",\"pad_token_id\":7,\"vocab_size\":7}", "pad_token_id"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        fv_model *m;
+        fv_err e;
+        assert_int_not_equal(fv_model_new(&m, device, wrong[i].config, (fv_model_opt){0}, 1, &e),
+                             FV_OK);
+        assert_null(m);
+        if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].config, e.text);
+    }
+}
+
+/* Where a classifier reads the end of its source, a source without one is no input; the choice of one
+ * sequence needs several. */
+static void inputs_a_head_cannot_use_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *says;
+        fv_shape shape;
+    } wrong[] = {{"bart-sequence", "has no eos_token_id", {.n = 2, .d = {2, 3}}},
+                 {"mt5-sequence", "has no eos_token_id", {.n = 2, .d = {2, 3}}},
+                 {"bert-choice", "expected (B,N,T)", {.n = 2, .d = {2, 3}}}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        fv_model *m;
+        fv_err e;
+        int32_t ids[] = {5, 6, 7, 8, 9, 5};
+        fv_st_item in = {.name = "input_ids",
+                         .dtype = FV_I32,
+                         .from = FV_I32,
+                         .shape = wrong[i].shape,
+                         .data = ids};
+        ok(fv_st_save(NULL, scratch("in.safetensors"), &in, 1, (fv_st_save_opt){0}, &e), "in", &e);
+        char path[512];
+        snprintf(path, sizeof path, CASES "%s", wrong[i].name);
+        ok(fv_model_open(&m, device, path, (fv_model_opt){0}, &e), wrong[i].name, &e);
+        snprintf(path, sizeof path, "%s", scratch("in.safetensors"));
+        assert_int_not_equal(fv_model_run(m, device, path, scratch("out.safetensors"),
+                                          (fv_run_opt){0}, &e),
+                             FV_OK);
+        if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].name, e.text);
+        fv_model_free(m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_config_it_cannot_follow_is_refused),
+        cmocka_unit_test(inputs_a_head_cannot_use_are_refused),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
