@@ -1,7 +1,11 @@
 /* weights.cu - exact attention weights of some rows of a head, recomputed from the log-sum-exp;
  * and writes to the KV cache.
  *
- *     w_ij = 2^(score_ij - lse_i) */
+ *     w_ij = 2^(scale q_i.k_j (+ bias_ij) - max_i) / sum_i,  lse_i = (max_i, sum_i)
+ *
+ * The exponent is the forward kernels' own expression (exp_scores): fma(s, scale, -max), not
+ * fl(scale s) - max.  At scores of 1e3 the rounding of scale s is worth 4e-6 of a weight, and the
+ * rows would not sum to 1. */
 #include "attention.h"
 
 #define KEYS 64          /* keys of a tile */
@@ -36,11 +40,9 @@ __global__ void __launch_bounds__(32 * WARPS)
                                  attn.a.k_row, keys - j, (int)attn.a.Wk, attn.vector_k);
     };
     row_stat stat[2];
-    int first[2], end[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int i = tile_row(row0, r * 2);
-        first[r] = head.first_key(i), end[r] = i < i1 ? head.end_key(i) : 0;
         stat[r] = weight_stat(i < i1 ? attn.lse(b, h, i) : make_float2(0, 0));
     }
     load_tile_async<TILE_ROWS, W>(q, attn.q(b, h, tile), attn.a.q_row, i1 - tile, (int)attn.a.Wk,
@@ -53,6 +55,8 @@ __global__ void __launch_bounds__(32 * WARPS)
         __syncthreads(); /* this tile is here, and the one before is not needed any more */
         if (j0 + KEYS < last) load_tiles(j0 + KEYS);
         mul_nt<KEYS / 8, W, S, S>(s, q + warp * 16 * S, k + j0 / KEYS % 2 * KEYS * S);
+        exp_scores<false, ANY>(s, head, row0, j0, head.all_visible(tile, TILE_ROWS, j0, KEYS),
+                               [&](int e, int) { return stat[e / 2]; });
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int i = tile_row(row0, r * 2);
@@ -60,14 +64,8 @@ __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) {
                 int j = tile_col(j0, n, 0);
-                float v[2];
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    bool in_range = j + e >= first[r] && j + e < end[r];
-                    float x = in_range ? head.score(s[n][r * 2 + e], i, j + e) : -INFINITY;
-                    /* a product may differ in the last bits from the forward kernel's */
-                    v[e] = fminf(weight_of(x, 1, stat[r]), 1);
-                }
+                /* another forward kernel (wgmma, cuDNN) may round a product otherwise */
+                const float v[2] = {fminf(s[n][r * 2], 1), fminf(s[n][r * 2 + 1], 1)};
                 if (i < i1 && keys % 2 == 0 && j < keys)
                     sink_store(w, to + j, v);
                 else
@@ -121,6 +119,7 @@ void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b
                        int64_t i0, int64_t i1)
 {
     attn_params<T> attn = make_params<T>(s, a);
+    attn.a.dropout = 0; /* weights are those before dropout */
     if (a->Tq == 1) {
         if (i1 > i0)
             launch(s, "attention_weights", weights_of_one_row<T>, 1, THREADS, 0, to<T>(w), attn,

@@ -1,6 +1,6 @@
 /* weights_sm90.cu - exact attention weights of rows of one head on Hopper, from the log-sum-exp.
  *
- *     w_ij = exp(score_ij - lse_i),  for queries i in [from, to) and all keys j
+ *     w_ij = 2^(fma(s_ij, scale, -max_i)) / sum_i,  for queries i in [from, to) and all keys j
  *
  * Bound by the stores of w, 2 or 4 bytes a pair.  Persistent kernel, one block per SM:
  *
@@ -205,6 +205,9 @@ consume_tiles(const weights_layout<P> &m, const stage_ring<STAGES> &k_ring,
         for (int r = 0; r < 2; r++) stat[r] = weight_stat(lse[r]);
         exp_scores<false, P::KIND>(s, head, row0, key, head.all_visible(rows, 64, key, KEYS),
                                    [&](int e, int) { return stat[e / 2]; });
+        /* the forward kernel may have been another one (mma.sync, cuDNN) and round otherwise */
+#pragma unroll
+        for (int e = 0; e < KEYS / 2; e++) s[e / 4][e % 4] = fminf(s[e / 4][e % 4], 1);
         O *out = m.out + (group * P::OUT_BUFFERS + (int)(q_iter++ % P::OUT_BUFFERS)) * TILE;
         /* the store before from this buffer has read it */
         if (is_store_thread) bulk_wait_read<P::OUT_BUFFERS - 1>();
@@ -293,11 +296,9 @@ bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const attn_params<T> *attn,
                             int64_t h, int64_t i0, int64_t i1)
 {
     weights_plan plan = {(int)b, (int)h, (int)i0, (int)i1, 0, 0, 0};
-    attn_params<T> before = *attn; /* weights are those before dropout */
-    before.a.dropout = 0;
     if (w.add) return false;
-    return w.dtype == FV_F32 ? start_as(s, (float *)w.data, before, plan)
-                             : start_as(s, (T *)w.data, before, plan);
+    return w.dtype == FV_F32 ? start_as(s, (float *)w.data, *attn, plan)
+                             : start_as(s, (T *)w.data, *attn, plan);
 }
 
 template bool fv_cuda_weights_hopper<bf16>(fv_stream *, fv_sink, const attn_params<bf16> *, int64_t,

@@ -127,6 +127,13 @@ __device__ inline void mul_nt(float (&c)[M][N][4], a_fragments<T, M, K, S> &a, c
     }
 }
 
+/* One chain of fmaf along k, never left to the compiler: a score then has the same bits in the
+ * forward pass, the backward passes (transposed or not) and the exact weights. */
+__device__ inline float dot4(float4 a, float4 b, float sum)
+{
+    return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
+
 template <int N, int K, int SA, int SB>
 __device__ inline void mul_nt(float (&c)[N][4], const float *a, const float *b)
 {
@@ -139,10 +146,8 @@ __device__ inline void mul_nt(float (&c)[N][4], const float *a, const float *b)
         for (int n = 0; n < N; n++) {
             float4 x = *(const float4 *)(rb + n * 8 * SB + k),
                    y = *(const float4 *)(rb + (n * 8 + 1) * SB + k);
-            c[n][0] += u.x * x.x + u.y * x.y + u.z * x.z + u.w * x.w;
-            c[n][1] += u.x * y.x + u.y * y.y + u.z * y.z + u.w * y.w;
-            c[n][2] += v.x * x.x + v.y * x.y + v.z * x.z + v.w * x.w;
-            c[n][3] += v.x * y.x + v.y * y.y + v.z * y.z + v.w * y.w;
+            c[n][0] = dot4(u, x, c[n][0]), c[n][1] = dot4(u, y, c[n][1]);
+            c[n][2] = dot4(v, x, c[n][2]), c[n][3] = dot4(v, y, c[n][3]);
         }
     }
 }
