@@ -61,6 +61,9 @@ typedef struct fv_io {
     int (*open_new)(void *self, const char *path);
     /* removes the entry `name` of a directory that is not itself a link; NULL: unlink does */
     int (*unlink_in)(void *self, const char *dir, const char *name);
+    /* locks a directory against other processes until the descriptor it returns is closed;
+     * -EWOULDBLOCK where another has it; NULL: nothing is locked */
+    int (*lock_dir)(void *self, const char *path);
     void *self;
 } fv_io;
 

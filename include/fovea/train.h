@@ -81,6 +81,7 @@ typedef struct fv_train_job {
     /* the run: checkpoints/, best/, model/, train.jsonl, curve.svg, events; NULL: nothing is
      * written */
     const char *dir;
+    bool locked;              /* the caller has locked dir; else fv_train does */
     const char *config;       /* text that must be the same to resume; NULL: none */
     bool resume;              /* go on from the newest checkpoint, if there is one */
     const volatile int *stop; /* non-zero: finish the update, save, return; NULL: never */

@@ -119,6 +119,11 @@ fv_status fv__file_write(const fv_env *env, const char *path, const void *data, 
                          fv_err *e);
 /* Makes the directory unless it is there; the one above it must be, and is synced. */
 fv_status fv__dir_make(const fv_env *env, const char *path, fv_err *e);
+/* Locks a directory against every other run in it until fv__dir_unlock.  *lock is -1 where the file
+ * system has no locks on directories (NFS): that is no error.  One that another holds is
+ * FV_ESTATE. */
+fv_status fv__dir_lock(int *lock, const fv_env *env, const char *path, fv_err *e);
+void fv__dir_unlock(int *lock, const fv_env *env);
 /* The directory of a path: "." if it names none. */
 void fv__dir_of(char out[FV_PATH], const char *path);
 

@@ -51,6 +51,26 @@ fv_status fv__dir_make(const fv_env *env, const char *path, fv_err *e)
     return rc ? fv_fail(e, FV_EIO, "%s: cannot sync: %s", above, strerror(-rc)) : FV_OK;
 }
 
+fv_status fv__dir_lock(int *lock, const fv_env *env, const char *path, fv_err *e)
+{
+    const fv_io *io = fv__io(env);
+    int fd = io->lock_dir ? io->lock_dir(io->self, path) : -ENOSYS;
+    *lock = fd < 0 ? -1 : fd;
+    if (fd == -EWOULDBLOCK)
+        return fv_fail(e, FV_ESTATE, "%s: another process is training in it", path);
+    bool none = fd == -ENOSYS || fd == -EBADF || fd == -EINVAL || fd == -ENOLCK ||
+                fd == -EOPNOTSUPP;
+    if (fd >= 0 || none) return FV_OK;
+    return fv_fail(e, FV_EIO, "%s: cannot lock: %s", path, strerror(-fd));
+}
+
+void fv__dir_unlock(int *lock, const fv_env *env)
+{
+    const fv_io *io = fv__io(env);
+    if (*lock >= 0) io->close(io->self, *lock);
+    *lock = -1;
+}
+
 /* ---- where to write ---- */
 
 /* A relative target of a link is relative to the directory of the link. */

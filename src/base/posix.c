@@ -1,8 +1,13 @@
-/* posix.c - the file system behind an fv_env that has none of its own. */
+/* posix.c - the file system behind an fv_env that has none of its own.
+ *
+ * A signal that a handler caught may end any call with EINTR, on network file systems also those
+ * that a local disk never interrupts (fsync, rename, open).  Every call is made again then: a
+ * Ctrl-C that asks a training to save must not make the saving fail. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -104,32 +109,50 @@ static int posix_sync(void *self, int fd)
 static int posix_close(void *self, int fd)
 {
     (void)self;
-    return close(fd) ? -errno : 0;
+    /* never again: with EINTR, too, the descriptor is closed, and may be another thread's by now */
+    return close(fd) && errno != EINTR ? -errno : 0;
 }
 
 static int posix_rename(void *self, const char *from, const char *to)
 {
     (void)self;
-    return rename(from, to) ? -errno : 0;
+    int rc;
+    do rc = rename(from, to);
+    while (rc && errno == EINTR);
+    return rc ? -errno : 0;
 }
 
 static int posix_unlink(void *self, const char *path)
 {
     (void)self;
-    return unlink(path) ? -errno : 0;
+    int rc;
+    do rc = unlink(path);
+    while (rc && errno == EINTR);
+    return rc ? -errno : 0;
 }
 
 static int posix_mkdir(void *self, const char *path)
 {
     (void)self;
-    return mkdir(path, 0777) ? -errno : 0;
+    int rc;
+    do rc = mkdir(path, 0777);
+    while (rc && errno == EINTR);
+    return rc ? -errno : 0;
+}
+
+static int open_dir(const char *path, int flags)
+{
+    int fd;
+    do fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags);
+    while (fd < 0 && errno == EINTR);
+    return fd < 0 ? -errno : fd;
 }
 
 static int posix_sync_dir(void *self, const char *path)
 {
     (void)self;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return -errno;
+    int fd = open_dir(path, 0);
+    if (fd < 0) return fd;
     int rc = sync_retried(fd);
     close(fd);
     return rc;
@@ -138,17 +161,30 @@ static int posix_sync_dir(void *self, const char *path)
 static int posix_rmdir(void *self, const char *path)
 {
     (void)self;
-    return rmdir(path) ? -errno : 0;
+    int rc;
+    do rc = rmdir(path);
+    while (rc && errno == EINTR);
+    return rc ? -errno : 0;
 }
 
 static int posix_list(void *self, const char *path, fv_name_fn *each, void *user)
 {
     (void)self;
-    DIR *dir = opendir(path);
-    if (!dir) return -errno;
+    int fd = open_dir(path, 0);
+    if (fd < 0) return fd;
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        int rc = -errno;
+        close(fd);
+        return rc;
+    }
     struct dirent *entry;
     errno = 0;
-    while ((entry = readdir(dir))) {
+    while ((entry = readdir(dir)) || errno == EINTR) {
+        if (!entry) {
+            errno = 0;
+            continue;
+        }
         if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) each(user, entry->d_name);
         errno = 0;
     }
@@ -163,7 +199,10 @@ static int posix_kind(void *self, const char *path)
 {
     (void)self;
     struct stat st;
-    if (stat(path, &st)) return -errno;
+    int rc;
+    do rc = stat(path, &st);
+    while (rc && errno == EINTR);
+    if (rc) return -errno;
     return S_ISREG(st.st_mode) ? FV_PATH_FILE : S_ISDIR(st.st_mode) ? FV_PATH_DIR : FV_PATH_SPECIAL;
 }
 
@@ -182,9 +221,26 @@ static int posix_read_link(void *self, const char *path, char *out, size_t n)
 static int posix_unlink_in(void *self, const char *dir, const char *name)
 {
     (void)self;
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return -errno;
-    int rc = unlinkat(fd, name, 0) ? -errno : 0;
+    int fd = open_dir(dir, O_NOFOLLOW), rc;
+    if (fd < 0) return fd;
+    do rc = unlinkat(fd, name, 0);
+    while (rc && errno == EINTR);
+    if (rc) rc = -errno;
+    close(fd);
+    return rc;
+}
+
+/* flock, not fcntl: it belongs to the open directory, so two runs in one process exclude each other
+ * too, and nothing that this process opens and closes meanwhile lets it go. */
+static int posix_lock_dir(void *self, const char *path)
+{
+    (void)self;
+    int fd = open_dir(path, 0), rc;
+    if (fd < 0) return fd;
+    do rc = flock(fd, LOCK_EX | LOCK_NB);
+    while (rc && errno == EINTR);
+    if (!rc) return fd;
+    rc = -errno;
     close(fd);
     return rc;
 }
@@ -210,6 +266,7 @@ static const fv_io posix = {
     .read_link = posix_read_link,
     .open_new = posix_open_new,
     .unlink_in = posix_unlink_in,
+    .lock_dir = posix_lock_dir,
 };
 
 const fv_io *fv__io(const fv_env *env) { return env && env->io ? env->io : &posix; }

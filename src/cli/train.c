@@ -1,4 +1,5 @@
 /* train.c - fovea train: follows a recipe, shows how it goes, and can be stopped and resumed. */
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -49,17 +50,37 @@ static const cli_example examples[] = {
     {0},
 };
 
-/* ---- interruption: the first finishes the update and saves, the second ends at once ---- */
+/* ---- signals ----
+ * SIGINT, SIGTERM, SIGHUP (the terminal was closed) and SIGPIPE (whoever read the progress is gone)
+ * finish the update and save; the second of the first three ends at once.  SIGXFSZ is ignored: the
+ * write that went beyond the limit then fails, and says so.  SIGHUP stays ignored under nohup. */
 
-enum { INTERRUPTED = 130 }; /* exit status: 128 + SIGINT, as a shell reports it */
-static volatile int interrupted;
+static volatile int interrupted;           /* the trainer's flag */
+static volatile sig_atomic_t which_signal; /* the first */
+
+/* The exit status, as a shell reports the signal. */
+static int interrupted_code(void) { return 128 + (int)which_signal; }
 
 static void on_interrupt(int sig)
 {
     static const char text[] = "\nfinishing the update and saving; once more to quit at once\n";
-    (void)sig;
-    if (interrupted++) _exit(INTERRUPTED);
-    if (write(2, text, sizeof text - 1) < 0) interrupted = 1;
+    int before = errno;
+    if (interrupted && sig != SIGPIPE) _exit(interrupted_code());
+    if (!interrupted) which_signal = sig;
+    interrupted = 1;
+    if (sig != SIGPIPE && write(2, text, sizeof text - 1) < 0) interrupted = 1;
+    errno = before;
+}
+
+static void catch_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+    const struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+    struct sigaction old;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
+            sigaction(signals[i], &act, NULL);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 /* ---- progress ---- */
@@ -175,8 +196,7 @@ static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_train_sta
                          .progress = progress,
                          .on_message = on_message,
                          .user = &w};
-    struct sigaction act = {.sa_handler = on_interrupt};
-    if (!v->dry_run) sigaction(SIGINT, &act, NULL), sigaction(SIGTERM, &act, NULL);
+    if (!v->dry_run) catch_signals();
     fv_status st = fv_recipe_train(r, &job, s, e);
     clear(&w);
     return st;
@@ -218,7 +238,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     fv_device_close(d);
     fv_recipe_close(r);
     if (st) return cli_error(c, &e);
-    return interrupted ? INTERRUPTED : CLI_OK;
+    return interrupted ? interrupted_code() : CLI_OK;
 }
 
 const cli_command train_command = {
@@ -230,7 +250,8 @@ const cli_command train_command = {
              "file for TensorBoard, "
              "curve.svg, checkpoints and, in the end, the model in Hugging Face's layout with its "
              "tokenizer.\n\n"
-             "Ctrl-C finishes the update, saves and exits with 130; a second one quits at once.  A "
+             "Ctrl-C finishes the update, saves and exits with 130; a second one quits at once.  "
+             "So do SIGTERM, a closed terminal, and a closed pipe that the progress goes to.  A "
              "resumed run "
              "ends with the same bits as one "
              "that was never stopped, whatever the number of threads.",

@@ -292,11 +292,12 @@ fv_status fv__run_open(fv_run **out, const fv_train_job *job, fv_adam *adam, fv_
     if (!r) return fv_fail(e, FV_ENOMEM, "%s: out of memory", job->dir);
     r->env = env;
     r->job = job;
-    r->last = -1;
+    r->last = r->lock = -1;
     fv_status st = fv__run_join(r->checkpoints, job->dir, "checkpoints", e);
     if (st) return st;
     memcpy(r->dir, job->dir, strlen(job->dir) + 1);
     st = fv__dir_make(env, job->dir, e);
+    if (!st && !job->locked) st = fv__dir_lock(&r->lock, env, job->dir, e);
     if (!st) st = fv__dir_make(env, r->checkpoints, e);
     if (!st && job->resume) st = resume(r, job, adam, s, e);
     return st ? st : fv__log_open(&r->log, env, r->dir, job->resume ? s->step : -1, e);
@@ -306,6 +307,7 @@ void fv__run_close(fv_run *r)
 {
     if (!r) return;
     fv__log_close(r->log);
+    fv__dir_unlock(&r->lock, r->env);
     fv__free(r->env, r, sizeof *r);
 }
 

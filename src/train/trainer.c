@@ -216,7 +216,8 @@ static fv_status with_advice(const loop *l, fv_status st, fv_err *e)
     int64_t good = l->run ? fv__run_last(l->run) : -1;
     bool memory = st == FV_ENOMEM;
     char intact[80] = "";
-    if ((st != FV_ENUMERIC && st != FV_EDEVICE && !memory) || !e) return st;
+    bool failing = st == FV_ENUMERIC || st == FV_EDEVICE || (st == FV_EIO && good >= 0);
+    if ((!failing && !memory) || !e) return st;
     fv_err why = *e;
     if (good >= 0)
         snprintf(intact, sizeof intact, "; the last checkpoint, of update %lld, is intact",

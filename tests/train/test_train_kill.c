@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -47,8 +48,11 @@ static int set_up(void **state)
     return 0;
 }
 
+/* What is done in the new process before it becomes the program; NULL: nothing. */
+typedef void prepare(void);
+
 /* Starts "fovea train" on a run of so many updates; returns its process. */
-static pid_t start(const char *dir, int updates, int threads)
+static pid_t start_with(prepare *before, const char *dir, int updates, int threads)
 {
     char recipe[256], out[256], count[64], n[16];
     snprintf(recipe, sizeof recipe, "%s", scratch("r.ini"));
@@ -58,9 +62,15 @@ static pid_t start(const char *dir, int updates, int threads)
     pid_t pid = fork();
     if (pid) return pid;
     if (!freopen("/dev/null", "w", stdout) || !freopen(scratch("stderr"), "w", stderr)) _exit(126);
+    if (before) before();
     execl(FOVEA_PROGRAM, "fovea", "train", recipe, "-o", out, "--resume", "--threads", n, "--set",
           count, (char *)NULL);
     _exit(127);
+}
+
+static pid_t start(const char *dir, int updates, int threads)
+{
+    return start_with(NULL, dir, updates, threads);
 }
 
 static int finish(pid_t pid)
@@ -127,17 +137,111 @@ static void killed_at_any_moment_it_loses_one_interval_at_most(void **state)
     same_run("killed", "whole");
 }
 
-static void an_interrupt_finishes_the_update_and_saves(void **state)
+static void wait_for_updates(const char *dir, int64_t n)
+{
+    for (int i = 0; i < 2000 && logged(dir) < n; i++) usleep(5000);
+}
+
+static void a_signal_finishes_the_update_and_saves(void **state)
 {
     (void)state;
-    pid_t pid = start("stopped", 60, 2);
-    for (int i = 0; i < 2000 && logged("stopped") < 3; i++) usleep(5000);
-    kill(pid, SIGINT);
-    assert_int_equal(finish(pid), 130);
-    assert_int_equal(newest("stopped"), logged("stopped"));
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 3; i++) {
+        int64_t before = logged("stopped");
+        pid_t pid = start("stopped", 60, 2);
+        wait_for_updates("stopped", before + 3);
+        kill(pid, signals[i]);
+        assert_int_equal(finish(pid), 128 + signals[i]);
+        assert_int_equal(newest("stopped"), logged("stopped"));
+    }
     assert_int_equal(finish(start("stopped", 60, 1)), 0);
     assert_int_equal(finish(start("straight", 60, 2)), 0);
     same_run("stopped", "straight");
+}
+
+static void expect_error(const char *part)
+{
+    size_t n;
+    char *text = slurp(scratch("stderr"), &n);
+    if (!strstr(text, part)) fail_msg("no \"%s\" in: %s", part, text);
+    free(text);
+}
+
+/* Whoever read the progress is gone: the run is saved. */
+static int pipe_ends[2];
+static void write_to_pipe(void) { dup2(pipe_ends[1], 2), close(pipe_ends[0]), close(pipe_ends[1]); }
+
+static void a_closed_pipe_saves(void **state)
+{
+    (void)state;
+    assert_int_equal(pipe(pipe_ends), 0);
+    pid_t pid = start_with(write_to_pipe, "piped", UPDATES, 1);
+    close(pipe_ends[1]);
+    wait_for_updates("piped", 3);
+    close(pipe_ends[0]);
+    assert_int_equal(finish(pid), 128 + SIGPIPE);
+    assert_int_equal(newest("piped"), logged("piped"));
+}
+
+/* Beyond the limit on the size of a file a write fails as on a full disk. */
+static void limit_files(void) { setrlimit(RLIMIT_FSIZE, &(struct rlimit){30000, 30000}); }
+
+static void a_file_beyond_the_limit_is_a_sentence(void **state)
+{
+    (void)state;
+    assert_int_equal(finish(start("limited", 10, 1)), 0);
+    assert_int_equal(finish(start_with(limit_files, "limited", 40, 1)), 1);
+    expect_error("File too large");
+    expect_error("the last checkpoint, of update 10, is intact");
+    assert_int_equal(newest("limited"), 10);
+    assert_int_equal(finish(start("limited", 40, 1)), 0);
+    assert_int_equal(finish(start("unlimited", 40, 1)), 0);
+    assert_true(same_files(scratch("limited/model/model.safetensors"),
+                           scratch("unlimited/model/model.safetensors")));
+}
+
+/* Nothing that is printed ends up in a file that was opened in place of standard error. */
+static void close_standard(void) { close(0), close(1), close(2); }
+
+static void closed_standard_files_are_not_reused(void **state)
+{
+    (void)state;
+    size_t n;
+    finish(start_with(close_standard, "closed", 10, 1));
+    assert_int_equal(newest("closed"), 10);
+    char *text = slurp(scratch("closed/train.jsonl"), &n);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+        if (*line != '{') fail_msg("in train.jsonl: %s", line);
+    free(text);
+}
+
+static void a_second_run_in_the_directory_is_refused(void **state)
+{
+    (void)state;
+    pid_t pid = start("shared", 60, 1);
+    wait_for_updates("shared", 3);
+    kill(pid, SIGSTOP); /* or it may be through before the second starts */
+    assert_int_equal(finish(start("shared", 60, 1)), 1);
+    expect_error("shared: another process is training in it");
+    kill(pid, SIGCONT);
+    assert_int_equal(finish(pid), 0);
+    assert_int_equal(finish(start("unshared", 60, 1)), 0);
+    same_run("shared", "unshared");
+}
+
+static void interrupt_calls(void)
+{
+    setenv("LD_PRELOAD", FOVEA_FAULTS, 1);
+    setenv("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0", 1);
+    setenv("FAULT_EINTR", "1", 1);
+}
+
+static void interrupted_calls_are_made_again(void **state)
+{
+    (void)state;
+    assert_int_equal(finish(start("calm", 10, 1)), 0);
+    assert_int_equal(finish(start_with(interrupt_calls, "interrupted", 10, 1)), 0);
+    same_run("interrupted", "calm");
 }
 
 static void broken_checkpoints_are_skipped(void **state)
@@ -186,7 +290,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_at_any_moment_it_loses_one_interval_at_most),
-        cmocka_unit_test(an_interrupt_finishes_the_update_and_saves),
+        cmocka_unit_test(a_signal_finishes_the_update_and_saves),
+        cmocka_unit_test(a_closed_pipe_saves),
+        cmocka_unit_test(a_file_beyond_the_limit_is_a_sentence),
+        cmocka_unit_test(closed_standard_files_are_not_reused),
+        cmocka_unit_test(a_second_run_in_the_directory_is_refused),
+        cmocka_unit_test(interrupted_calls_are_made_again),
         cmocka_unit_test(broken_checkpoints_are_skipped),
         cmocka_unit_test(a_run_goes_on_with_smaller_batches),
     };

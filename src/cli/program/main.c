@@ -4,6 +4,7 @@
  * The commands are the files of src/cli/ (CMake lists them) and one for each task of the library;
  * nothing here names any of them. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,9 +99,22 @@ static void on_sigbus(int signal)
     _exit(CLI_FAILED);
 }
 
+/* A descriptor that the caller closed would be given to the next file that is opened, and what is
+ * printed would end up in it.  The mode is the opposite of what it is for, so that using it fails
+ * as it does without it. */
+static bool open_standard_files(void)
+{
+    bool good = true;
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            good = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) == fd && good;
+    return good;
+}
+
 int main(int argc, char **argv)
 {
     cli_path path;
+    if (!open_standard_files()) return CLI_FAILED; /* and nowhere to say so */
     struct sigaction bus = {.sa_handler = on_sigbus};
     sigaction(SIGBUS, &bus, NULL);
     int n, code;

@@ -156,6 +156,7 @@ static fv_status train(const fv_recipe *r, const fv_recipe_job *job, fv_model *m
                       .processor = in->processor,
                       .opt = r->train,
                       .dir = job->dir,
+                      .locked = true,
                       .config = config.data,
                       .resume = job->resume,
                       .stop = job->stop,
@@ -172,13 +173,27 @@ static fv_status train(const fv_recipe *r, const fv_recipe_job *job, fv_model *m
     return st;
 }
 
+/* Makes the directory of a new run and locks it.  Another run may have made it, too, since it was
+ * found missing: then its files are there, and nothing of it is touched. */
+static fv_status take_dir(const fv_recipe_job *job, const fv_env *env, int *lock, fv_err *e)
+{
+    bool fresh;
+    fv_status st = fv__dir_make(env, job->dir, e);
+    if (!st) st = fv__dir_lock(lock, env, job->dir, e);
+    if (!st) st = check_dir(job, env, &fresh, e);
+    if (!st && !fresh)
+        st = fv_fail(e, FV_ESTATE, "%s: another process began a run in it just now", job->dir);
+    return st;
+}
+
 /* Writes the recipe and the processor, so that a resumed run finds them, and trains. */
-static fv_status train_in_dir(fv_recipe *r, const fv_recipe_job *job, bool fresh, fv_model *model,
-                              const fv__input *in, fv_train_state *out, fv_err *e)
+static fv_status train_in_dir(fv_recipe *r, const fv_recipe_job *job, bool fresh, int *lock,
+                              fv_model *model, const fv__input *in, fv_train_state *out, fv_err *e)
 {
     size_t kept = existing(in->env, job->dir);
-    fv_status st = fv__dir_make(in->env, job->dir, e);
-    if (!st && in->made) st = fv_processor_save(in->processor, job->dir, e);
+    fv_status st = *lock < 0 && fresh ? take_dir(job, in->env, lock, e) : FV_OK;
+    if (st) return st;
+    if (in->made) st = fv_processor_save(in->processor, job->dir, e);
     if (!st && fresh) st = write_recipe(r, in->env, job->dir, e);
     if (!st) st = train(r, job, model, in, out, e);
     /* only now, as the recipe may be one that does not fit the run */
@@ -223,8 +238,10 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
     fv_dir *source = NULL;
     fv_model *model = NULL;
     bool fresh = true;
+    int lock = -1;
     *out = (fv_train_state){.loss = NAN, .valid = NAN, .metric = NAN, .best = NAN};
     fv_status st = fv_recipe_check(r, e);
+    if (!st && job->dir && fv__is_dir(env, job->dir)) st = fv__dir_lock(&lock, env, job->dir, e);
     if (!st && job->dir) st = check_dir(job, env, &fresh, e);
     if (!st && !fresh) st = compare_recipes(r, env, job->dir, e);
     if (!st && from)
@@ -233,10 +250,11 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
     if (!st) st = fv__recipe_model(&model, r, job->device, &in, source, &m, e);
     if (!st) st = prepare(&in, model, job->device, e);
     if (!st)
-        st = job->dir ? train_in_dir(r, job, fresh, model, &in, out, e)
+        st = job->dir ? train_in_dir(r, job, fresh, &lock, model, &in, out, e)
                       : dry_run(r, job, model, &in, &m, e);
     fv_model_free(model);
     fv_dir_close(source);
     fv__input_close(&in);
+    fv__dir_unlock(&lock, env);
     return st;
 }
