@@ -23,6 +23,6 @@ const char *fv_status_name(fv_status code)
 {
     static const char *const names[] = {"ok",      "out of memory", "argument", "shape",
                                         "dtype",   "input/output",  "format",   "device",
-                                        "missing", "numeric",       "state"};
+                                        "missing", "numeric",       "state",    "usage"};
     return (unsigned)code < sizeof names / sizeof *names ? names[code] : "unknown status";
 }

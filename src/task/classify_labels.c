@@ -274,15 +274,12 @@ static fv_status read_shots(fv_zero_shot *z, fv_err *e)
 
 static fv_status open_model(fv_zero_shot *z, fv_err *e)
 {
-    static const char *const judges[] = {"ForSequenceClassification", NULL}, *const fills[] = {
-                                                                                 "ForMaskedLM",
-                                                                                 NULL};
-    const char *dir = z->p->opt.model;
-    if (fv__head_is(dir, judges, NULL, 0)) {
+    fv_head_job job = fv__head_job(z->p->opt.model, NULL, 0);
+    if (job == FV_HEAD_CLASSIFY) {
         z->score = by_entailment;
         return open_entailment(z, e);
     }
-    bool masked = fv__head_is(dir, fills, NULL, 0);
+    bool masked = job == FV_HEAD_MASKED_LM;
     z->score = masked ? by_filling : by_likelihood;
     fv_status st = read_shots(z, e);
     if (st) return st;

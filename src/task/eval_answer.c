@@ -97,5 +97,5 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     return st;
 }
 
-static const char *const heads[] = {"ForQuestionAnswering", NULL};
+static const fv_head_job heads[] = {FV_HEAD_ANSWER, FV_HEAD_BASE};
 const fv_task_eval fv__eval_answer = {.name = "answer", .heads = heads, .run = run};

@@ -162,5 +162,5 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     return st;
 }
 
-static const char *const heads[] = {"ForSequenceClassification", NULL};
+static const fv_head_job heads[] = {FV_HEAD_CLASSIFY, FV_HEAD_BASE};
 const fv_task_eval fv__eval_classify = {.name = "classify", .heads = heads, .run = run};

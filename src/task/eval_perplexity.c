@@ -128,16 +128,15 @@ static fv_status report(fv_eval_run *r, const total *t, bool masked, fv_err *e)
 
 static fv_status run(fv_eval_run *r, fv_err *e)
 {
-    static const char *const fills[] = {"ForMaskedLM", NULL};
     total t = {0};
     if (!r->opt->file) return fv_fail(e, FV_EUSAGE, "a file of text is needed");
     if (!r->opt->model) return fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");
-    bool masked = fv__head_is(r->opt->model, fills, NULL, 0);
+    bool masked = fv__head_job(r->opt->model, NULL, 0) == FV_HEAD_MASKED_LM;
     fv_status st = masked ? score_masked(r, &t, e) : score_written(r, &t, e);
     return st ? st : report(r, &t, masked, e);
 }
 
-static const char *const heads[] = {"ForCausalLM", "LMHeadModel", "ForMaskedLM", NULL};
+static const fv_head_job heads[] = {FV_HEAD_CAUSAL_LM, FV_HEAD_MASKED_LM, FV_HEAD_BASE};
 const fv_task_eval fv__eval_perplexity = {.name = "perplexity",
                                           .heads = heads,
                                           .no_predictions = true,

@@ -41,5 +41,5 @@ static fv_status run(fv_eval_run *r, fv_err *e)
 }
 
 /* a model that translates has the same architecture: it is said by --task */
-static const char *const heads[] = {NULL};
+static const fv_head_job heads[] = {FV_HEAD_BASE};
 const fv_task_eval fv__eval_summarize = {.name = "summarize", .heads = heads, .run = run};

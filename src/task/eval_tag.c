@@ -100,5 +100,5 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     return st;
 }
 
-static const char *const heads[] = {"ForTokenClassification", NULL};
+static const fv_head_job heads[] = {FV_HEAD_TAG, FV_HEAD_BASE};
 const fv_task_eval fv__eval_tag = {.name = "tag", .heads = heads, .run = run};

@@ -87,5 +87,5 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     return st;
 }
 
-static const char *const heads[] = {"ForConditionalGeneration", "MTModel", NULL};
+static const fv_head_job heads[] = {FV_HEAD_SEQ2SEQ, FV_HEAD_BASE};
 const fv_task_eval fv__eval_translate = {.name = "translate", .heads = heads, .run = run};

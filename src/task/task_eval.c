@@ -112,17 +112,19 @@ static fv_status find_named(const char *name, const fv_task_eval **out, fv_err *
 static fv_status find_for_model(const char *dir, const fv_task_eval **out, fv_err *e)
 {
     fv_dir *d;
-    char head[128] = "";
+    char name[128];
     const fv_task_kind *k;
     fv_status st = fv_dir_open(&d, NULL, dir, e);
     if (st) return st;
     fv_dir_close(d);
+    fv_head_job job = fv__head_job(dir, name, sizeof name);
     for (int i = 0; !*out && (k = fv_task_kind_at(i)); i++)
-        if (k->eval && fv__head_is(dir, k->eval->heads, head, sizeof head)) *out = k->eval;
+        for (const fv_head_job *h = k->eval ? k->eval->heads : NULL; h && *h != FV_HEAD_BASE; h++)
+            if (*h == job) *out = k->eval;
     if (*out) return FV_OK;
     return fv_fail(e, FV_EARG,
                    "%s: what to evaluate is not clear from its architecture (%s); say --task", dir,
-                   head[0] ? head : "none is named");
+                   name[0] ? name : "none is named");
 }
 
 static fv_status find_task(const fv_eval_opt *o, const fv_task_eval **out, fv_err *e)

@@ -9,6 +9,8 @@
 
 #include <stdio.h>
 
+#include "fovea/author/family.h"
+
 #define X(name) extern const fv_task_kind fv__##name##_task;
 #include "task_files.h"
 #undef X
@@ -129,17 +131,19 @@ fv_status fv__open_encoder(fv_pipeline *p, fv_job job, fv_err *e)
     return fv_task_open(&p->task, p->dev, p->opt.model, job, opt, e);
 }
 
-bool fv__head_is(const char *dir, const char *const *parts, char *head, size_t size)
+fv_head_job fv__head_job(const char *dir, char *name, size_t size)
 {
     fv_dir *d;
-    bool found = false;
-    if (head) head[0] = 0;
-    if (fv_dir_open(&d, NULL, dir, NULL)) return false; /* opening the model will say why */
-    const char *name = fv_json_text(fv_dir_config(d), "architectures.0");
-    for (; name && *parts; parts++) found |= strstr(name, *parts) != NULL;
-    if (head && name) snprintf(head, size, "%s", name);
+    if (name) name[0] = 0;
+    if (fv_dir_open(&d, NULL, dir, NULL)) return FV_HEAD_BASE;
+    const char *type = fv_config_type(fv_dir_config(d)),
+               *architecture = fv_json_text(fv_dir_config(d), "architectures.0");
+    const fv_family *f = type ? fv_family_find(type) : NULL;
+    const fv_family_head *head = f && architecture ? fv_family_head_find(f, architecture) : NULL;
+    fv_head_job job = head ? head->job : FV_HEAD_BASE;
+    if (name && architecture) snprintf(name, size, "%s", architecture);
     fv_dir_close(d);
-    return found;
+    return job;
 }
 
 int64_t fv_pipeline_tokens(const fv_pipeline *p) { return p->tokens; }

@@ -102,9 +102,10 @@ fv_status fv__writer_score(fv_writer *w, const fv_text *text, int64_t window, in
 fv_status fv__writer_score_pair(fv_writer *w, const fv_text *text, double *log_p, int64_t *tokens,
                                 fv_err *e);
 
-/* Whether the architecture that a directory names holds one of these; false where it cannot be
- * opened.  Until heads say what they are for, this is the one place that goes by their names. */
-bool fv__head_is(const char *dir, const char *const *parts, char *head, size_t size);
+/* What the architecture that a directory names computes; FV_HEAD_BASE where it cannot be opened or
+ * no family has that architecture: opening the model will say why.  name, if not NULL, gets the
+ * architecture's, "" for none. */
+fv_head_job fv__head_job(const char *dir, char *name, size_t size);
 
 /* ---- passages of a folder of files, for answer ---- */
 
@@ -162,8 +163,8 @@ typedef struct fv_eval_run {
 
 struct fv_task_eval {
     const char *name; /* for --task */
-    /* what the architecture's name holds, ending in NULL: models that are evaluated like this */
-    const char *const *heads;
+    /* what the heads of models that are evaluated like this compute, ending in FV_HEAD_BASE */
+    const fv_head_job *heads;
     bool no_predictions; /* there is nothing for --predictions */
     fv_status (*run)(fv_eval_run *r, fv_err *e);
 };

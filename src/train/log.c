@@ -48,23 +48,29 @@ static fv_status journal_add(journal *j, const fv_buf *b, fv_err *e)
     return FV_OK;
 }
 
-/* Writes what the file starts with under another name, then renames it; fd stays open on it. */
+/* Writes what the file starts with under a random name beside it, then renames it; fd stays open
+ * on it, which fv__out_commit would close. */
 static fv_status journal_open(journal *j, const fv_env *env, const char *dir, const char *name,
                               const fv_buf *start, fv_err *e)
 {
     const fv_io *io = fv__io(env);
-    char tmp[FV_PATH];
+    fv_out out;
     *j = (journal){.env = env, .fd = -1};
     int n = snprintf(j->path, sizeof j->path, "%s/%s", dir, name);
-    if (n < 0 || (size_t)n + 5 > sizeof tmp)
+    if (n < 0 || (size_t)n >= sizeof j->path)
         return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
-    snprintf(tmp, sizeof tmp, "%.*s.tmp", (int)sizeof tmp - 5, j->path);
-    j->fd = io->open_write(io->self, tmp);
-    if (j->fd < 0) return failed(j, "make", j->fd, e);
-    fv_status st = journal_add(j, start, e);
-    int rc = st ? 0 : io->sync(io->self, j->fd);
-    if (!st && !rc) rc = io->rename(io->self, tmp, j->path);
-    return st || !rc ? st : failed(j, "replace", rc, e);
+    if (start->failed) return fv_fail(e, FV_ENOMEM, "%s: out of memory", j->path);
+    fv_status st = fv__out_open(&out, env, j->path, e);
+    if (st) return st;
+    fv__out_add(&out, start->data, start->len);
+    int rc = out.rc ? out.rc : io->sync(io->self, out.fd);
+    if (!rc && !out.in_place) rc = io->rename(io->self, out.tmp, out.path);
+    if (!rc) {
+        j->fd = out.fd;
+        return FV_OK;
+    }
+    fv__out_abandon(&out);
+    return failed(j, "replace", rc, e);
 }
 
 static void journal_close(journal *j)
