@@ -24,7 +24,6 @@ void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
                   .window = opt.window,
                   .scale = opt.scale,
                   .dropout = opt.dropout,
-                  .out_dropout = opt.out_dropout,
                   .name = kept(p, &at)};
     l->n_kv_head = opt.n_kv_head ? opt.n_kv_head : opt.n_head;
     l->head = opt.head ? opt.head : opt.n_head > 0 ? opt.width / opt.n_head : 0;
@@ -142,7 +141,7 @@ fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
 
 fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 {
-    return fv_dropout(c, fv_lin_fwd(c, &l->out, fv__mha_heads(c, l, x, arg)), l->out_dropout);
+    return fv_lin_fwd(c, &l->out, fv__mha_heads(c, l, x, arg));
 }
 
 /* One weight for q, k and v, and a cache that their product writes to. */

@@ -24,7 +24,7 @@ static bool adds(const fv_ctx *c, const fv_lin *l, const fv_tensor *x, float dro
 fv_tensor *fv_mha_add_norm(fv_ctx *c, const fv_mha *l, fv_tensor **x, fv_tensor *h, fv_mha_arg arg,
                            float dropout, const fv_norm *norm)
 {
-    if (adds(c, &l->out, *x, dropout) && !drops(c, l->out_dropout)) {
+    if (adds(c, &l->out, *x, dropout)) {
         *x = fv__lin_add(c, &l->out, *x, fv__mha_heads(c, l, h, arg));
         return fv_norm_fwd(c, norm, *x);
     }

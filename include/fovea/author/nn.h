@@ -83,7 +83,7 @@ FV_API fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x);
 typedef struct fv_mha {
     fv_lin q, k, v, qkv, out;
     int64_t n_head, n_kv_head, head, window;
-    float scale, dropout, out_dropout;
+    float scale, dropout;
     const char *name; /* the path, for taps */
 } fv_mha;
 
@@ -95,9 +95,8 @@ typedef struct fv_mha_opt {
     int64_t window;    /* > 0: only that many keys back */
     bool packed;       /* one weight for q, k and v (self-attention only) */
     bool in_out, no_bias, no_out_bias;
-    float scale;       /* 0: 1/sqrt(head) */
-    float dropout;     /* on the weights */
-    float out_dropout; /* on what comes out */
+    float scale;   /* 0: 1/sqrt(head) */
+    float dropout; /* on the weights */
     float std;
     /* below the path; NULL: q_proj, .., in_proj, out_proj */
     const char *q_name, *k_name, *v_name, *qkv_name, *out_name;

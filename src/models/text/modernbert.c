@@ -115,6 +115,7 @@ typedef struct block {
     fv_norm attn_norm, mlp_norm;
     fv_mha attn;
     fv_mlp mlp;
+    float dropout; /* on what the attention gives */
 } block;
 
 typedef struct modernbert {
@@ -160,6 +161,7 @@ static fv_norm_opt norm_opt(const config *k)
  * embeddings stands just before it. */
 static void block_init(fv_params *p, block *b, const config *k, int i, const char *at)
 {
+    b->dropout = k->attention_dropout;
     fv_mha_init(p, &b->attn,
                 (fv_mha_opt){.width = k->hidden_size,
                              .n_head = k->num_attention_heads,
@@ -167,7 +169,6 @@ static void block_init(fv_params *p, block *b, const config *k, int i, const cha
                              .no_bias = !k->attention_bias,
                              .no_out_bias = !k->attention_bias,
                              .dropout = k->attention_dropout,
-                             .out_dropout = k->attention_dropout,
                              .std = k->initializer_range,
                              .qkv_name = "Wqkv",
                              .out_name = "Wo"},
@@ -192,7 +193,7 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     (void)none;
     const block *b = self;
     fv_tensor *h = b->attn_norm.gain ? fv_norm_fwd(c, &b->attn_norm, x) : x;
-    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, 0, &b->mlp_norm);
+    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
     return fv_mlp_add(c, &b->mlp, x, h, 0);
 }
 
