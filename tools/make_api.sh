@@ -85,18 +85,22 @@ section() {
 page() {
     users=$(listed include/fovea/fovea.h)
     authors=$(listed include/fovea/author/author.h)
-    echo '# The C interface'
-    echo
-    echo 'Made by `tools/make_api.sh` from the comments of the headers; edit those.  [design.md](design.md) explains why things are'
-    echo 'as they are, and [glossary.md](glossary.md) the terms.'
-    echo
-    echo 'For programs that run, train and look into models (`#include <fovea/fovea.h>`):'
-    echo
+    cat << 'END'
+# The C interface
+
+Made by `tools/make_api.sh` from the comments of the headers; edit those.  [design.md](design.md) explains why things are
+as they are, and [glossary.md](glossary.md) the terms.
+
+For programs that run, train and look into models (`#include <fovea/fovea.h>`):
+
+END
     # shellcheck disable=SC2086 # a list of files
     contents $users
-    echo
-    echo 'For those who add operations, layers, families, objectives, data and backends (`#include <fovea/author/author.h>`):'
-    echo
+    cat << 'END'
+
+For those who add operations, layers, families, objectives, data and backends (`#include <fovea/author/author.h>`):
+
+END
     # shellcheck disable=SC2086
     contents $authors
     echo
