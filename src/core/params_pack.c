@@ -91,30 +91,23 @@ fv_status fv__params_widen(fv_params *p, fv_err *e)
     return fv_params_status(p, e);
 }
 
-/* t[0], t[1], .. one behind the other; zeros for what is NULL, which has as many elements as the
- * others. */
-static void join(const fv_params *p, fv_stream *s, void *out, fv_tensor *const *t, int n,
-                 size_t each)
-{
-    const fv_backend *b = p->dev->backend;
-    for (int i = 0; i < n; i++) {
-        if (t[i])
-            b->move(s, (char *)out + (size_t)i * each, t[i]->data, each);
-        else
-            b->zero(s, (char *)out + (size_t)i * each, each);
-    }
-}
-
-static bool alike(fv_params *p, fv_tensor *const *t, int n, int axes)
+/* Weights (all axes but `joined` as long) and vectors that can be joined; a vector that is NULL
+ * counts as zeros, and then the others are as long as one another. */
+static bool alike(fv_params *p, fv_tensor *const *t, int n, int axes, int joined)
 {
     const fv_tensor *first = NULL;
+    bool whole = true;
+    for (int i = 0; i < n; i++) whole = whole && t[i];
     for (int i = 0; i < n; i++) {
         if (!first) first = t[i];
-        if (!t[i] ||
-            (t[i]->shape.n == axes && fv_shape_same(t[i]->shape, first->shape) && !t[i]->packed))
-            continue;
+        if (!t[i] && axes == 1) continue;
+        bool same = t[i] && t[i]->shape.n == axes && first->shape.n == axes && !t[i]->packed &&
+                    t[i]->dtype == first->dtype;
+        for (int d = 0; d < axes && same; d++)
+            same = t[i]->shape.d[d] == first->shape.d[d] || (d == joined && whole);
+        if (same) continue;
         fv_fail(&p->err, FV_ESHAPE, "parameters: %s and %s cannot be joined", fv_desc(first).s,
-                fv_desc(t[i]).s);
+                t[i] ? fv_desc(t[i]).s : "nothing");
         return false;
     }
     return first;
@@ -122,14 +115,22 @@ static bool alike(fv_params *p, fv_tensor *const *t, int n, int axes)
 
 fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
 {
-    if (p->err.code || !p->data || !alike(p, t, n, 1)) return NULL;
-    int64_t len = 0;
-    for (int i = 0; i < n; i++) len = t[i] ? fv_len(t[i]) : len;
-    void *data = taken(p, fv__tensor_bytes(p->dtype, n * len));
-    fv_tensor *y = data ? fv_params_scratch(p, sizeof *y) : NULL;
+    if (p->err.code || !p->data || !alike(p, t, n, 1, 0)) return NULL;
+    int64_t each = 0, len = 0;
+    for (int i = 0; i < n; i++) each = t[i] ? fv_len(t[i]) : each;
+    for (int i = 0; i < n; i++) len += t[i] ? fv_len(t[i]) : each;
+    char *to = taken(p, fv__tensor_bytes(p->dtype, len));
+    fv_tensor *y = to ? fv_params_scratch(p, sizeof *y) : NULL;
     if (!y) return NULL;
-    *y = (fv_tensor){.data = data, .shape = FV_SHAPE(n * len), .dtype = p->dtype};
-    join(p, &p->stream, data, t, n, fv__tensor_bytes(p->dtype, len));
+    *y = (fv_tensor){.data = to, .shape = FV_SHAPE(len), .dtype = p->dtype};
+    for (int i = 0; i < n; i++) {
+        size_t bytes = fv__tensor_bytes(p->dtype, t[i] ? fv_len(t[i]) : each);
+        if (t[i])
+            p->dev->backend->move(&p->stream, to, t[i]->data, bytes);
+        else
+            p->dev->backend->zero(&p->stream, to, bytes);
+        to += bytes;
+    }
     return y;
 }
 
@@ -163,13 +164,17 @@ static size_t bytes_of(const fv_tensor *w, bool in_out)
 bool fv__params_pack_weight(fv_params *p, fv_stream *s, fv_tensor *y, void *to, fv_tensor *const *w,
                             int n, bool in_out)
 {
-    size_t each = bytes_of(w[0], in_out);
-    void *from = n > 1 ? fv_stream_scratch(s, (size_t)n * each) : w[0]->data;
+    size_t all = 0;
+    for (int i = 0; i < n; i++) all += bytes_of(w[i], in_out);
+    char *from = n > 1 ? fv_stream_scratch(s, all) : w[0]->data, *to_part = from;
     if (!from) return false;
-    if (n > 1) join(p, s, from, w, n, each);
+    for (int i = 0; n > 1 && i < n; i++) {
+        p->dev->backend->move(s, to_part, w[i]->data, bytes_of(w[i], in_out));
+        to_part += bytes_of(w[i], in_out);
+    }
     pack_one(p, s, y, to, from, w[0]->dtype, in_out && fv_dtype_size(w[0]->dtype),
              n == 1 && fv_params_borrowed(w[0]));
-    for (int i = 0; i < n; i++) forget(p, w[i], each);
+    for (int i = 0; i < n; i++) forget(p, w[i], bytes_of(w[i], in_out));
     return true;
 }
 
@@ -184,7 +189,7 @@ static bool can_wait(const fv_params *p, fv_tensor *const *w, int n, fv_dtype dt
 
 fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype, bool in_out)
 {
-    if (p->err.code || !p->data || n < 1 || !w[0] || !alike(p, w, n, 2)) return NULL;
+    if (p->err.code || !p->data || n < 1 || !w[0] || !alike(p, w, n, 2, in_out)) return NULL;
     bool stored = !fv_dtype_size(w[0]->dtype);
     if (!fv_params_packs(p, dtype) || (n > 1 && in_out && !stored) ||
         (stored && w[0]->dtype != dtype)) {
@@ -193,7 +198,8 @@ fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dty
                 fv_dtype_name(dtype));
         return NULL;
     }
-    int64_t rows = n * w[0]->shape.d[in_out], cols = w[0]->shape.d[!in_out];
+    int64_t rows = 0, cols = w[0]->shape.d[!in_out];
+    for (int i = 0; i < n; i++) rows += w[i]->shape.d[in_out];
     void *data = taken(p, kernels(p)->pack_bytes(rows, cols, dtype));
     fv_weight *y = data ? fv_params_scratch(p, sizeof *y + (size_t)n * sizeof *w) : NULL;
     if (!y) return NULL;

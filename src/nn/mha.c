@@ -110,14 +110,16 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
 
     fv_tensor *t[3];
     bool complete = arg.kv && !arg.kv->pos; /* nothing is added to the keys */
-    project(c, l, x, arg.memory ? arg.memory : x, !complete,
-            arg.kv && !complete ? arg.kv->k->dtype : x->dtype, t);
-    t[0] = apply_rope(c, &arg.rope, t[0], l->n_head);
+    fv_dtype cached = arg.kv && !complete ? arg.kv->k->dtype : x->dtype;
+    project(c, l, x, arg.memory ? arg.memory : x, !complete, arg.rope.freq ? x->dtype : cached, t);
+    /* rotated before it is rounded to the cache's dtype, as fv__mha_decode does */
+    t[0] = fv_cast(c, apply_rope(c, &arg.rope, t[0], l->n_head), cached);
     if (complete) {
         t[1] = arg.kv->k;
         t[2] = arg.kv->v;
     } else {
-        t[1] = apply_rope(c, &arg.rope, t[1], l->n_kv_head);
+        t[1] = fv_cast(c, apply_rope(c, &arg.rope, t[1], l->n_kv_head), cached);
+        t[2] = fv_cast(c, t[2], cached);
     }
     if (arg.kv && !complete) {
         t[1] = fv_cache_write(c, arg.kv->k, t[1], arg.kv->pos);
@@ -148,8 +150,9 @@ fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor *x,
                               const fv_mha_arg *arg)
 {
-    return arg->kv && arg->kv->pos && !arg->memory && !arg->rope.freq &&
-           fv__fused_linear_supported(c, x, l->qkv.w) && fv__fused_linear_supported(c, x, l->out.w);
+    if (arg->rope.freq && !fv__fused_rope_supported(c, arg->rope.freq, l->head)) return false;
+    return arg->kv && arg->kv->pos && !arg->memory && fv__fused_linear_supported(c, x, l->qkv.w) &&
+           fv__fused_linear_supported(c, x, l->out.w);
 }
 
 /* Where weights are bf16 a device keeps keys and values so too: what attention reads is most of
@@ -157,7 +160,7 @@ bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor 
 fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg *arg)
 {
     bool half = c->dtype == FV_F32 && !fv__device_is_host(c->dev) && l->qkv.w && l->qkv.w->packed &&
-                l->qkv.w->dtype == FV_BF16 && !arg->rope.freq && !arg->bias && !arg->rel;
+                l->qkv.w->dtype == FV_BF16 && !arg->bias && !arg->rel;
     return half ? FV_BF16 : c->dtype;
 }
 
@@ -169,6 +172,10 @@ fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_te
     in.v = arg.kv->v;
     in.pos = arg.kv->pos;
     in.half = arg.kv->k->dtype == FV_BF16;
+    in.rope_freq = arg.rope.freq;
+    in.rope_pos = arg.rope.pos;
+    in.head = l->head;
+    in.adjacent = arg.rope.adjacent;
     fv_tensor *q = fv__fused_linear(c, x, in),
               *y = fv_attention(c, q, arg.kv->k, arg.kv->v, settings(l, &arg));
     return fv__fused_linear(c, y,
@@ -182,8 +189,7 @@ fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory)
 
 void fv_mha_pack(fv_params *p, fv_mha *l, fv_dtype dtype, bool joined)
 {
-    bool alike = l->n_kv_head == l->n_head && !l->q.in_out;
-    if (joined && l->q.w && alike && fv_params_packs(p, dtype)) {
+    if (joined && l->q.w && !l->q.in_out && fv_params_packs(p, dtype)) {
         l->qkv.w = fv_params_pack(p, (fv_tensor *[]){l->q.w, l->k.w, l->v.w}, 3, dtype, false);
         l->qkv.b = fv_params_join(p, (fv_tensor *[]){l->q.b, l->k.b, l->v.b}, 3);
     } else {

@@ -42,13 +42,20 @@ fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
 
 bool fv__mlp_decode_supported(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x)
 {
-    return !l->gate.w && !l->packed && fv__fused_linear_supported(c, x, l->up.w) &&
+    if (l->gate.w && (!fv__fused_gate_supported(c, fv_dim(l->up.w, 0)) ||
+                      !fv__fused_linear_supported(c, x, l->gate.w)))
+        return false;
+    return !l->packed && fv__fused_linear_supported(c, x, l->up.w) &&
            fv__fused_linear_supported(c, x, l->down.w);
 }
 
 fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x)
 {
-    fv_fused_linear_arg up = fv__norm_then_linear(norm, &l->up);
+    fv_fused_linear_arg up = fv__norm_then_linear(norm, l->gate.w ? &l->gate : &l->up);
+    if (l->gate.w) {
+        up.up = l->up.w;
+        up.up_b = l->up.b;
+    }
     up.act = l->act;
     up.half = true;
     return fv__fused_linear(c, fv__fused_linear(c, x, up),

@@ -22,6 +22,20 @@ bool fv__fused_linear_supported(const fv_ctx *c, const fv_tensor *x, const fv_te
            takes(c, x, w);
 }
 
+/* A tile of 8 columns holds 4 pairs: of gate and up, or of what is rotated together. */
+#define TILE_PAIRS 4
+
+bool fv__fused_gate_supported(const fv_ctx *c, int64_t n)
+{
+    return c->dev->k[FV_F32]->fused_linear_gates && n % TILE_PAIRS == 0;
+}
+
+bool fv__fused_rope_supported(const fv_ctx *c, const fv_tensor *freq, int64_t head)
+{
+    return c->dev->k[FV_F32]->fused_linear_gates && head % (2 * TILE_PAIRS) == 0 &&
+           fv_cols(freq) % TILE_PAIRS == 0 && 2 * fv_cols(freq) <= head;
+}
+
 static const void *data_of(const fv_tensor *t) { return t ? t->data : NULL; }
 
 static bool fit(const fv_tensor *x, const fv_fused_linear_arg *a, fv_dtype t, int64_t y_n)
@@ -30,6 +44,12 @@ static bool fit(const fv_tensor *x, const fv_fused_linear_arg *a, fv_dtype t, in
     bool ok = fv_cols(x) == k && (!a->b || fv_len(a->b) == n) &&
               (!a->gain || fv_len(a->gain) == k) && (!a->shift || fv_len(a->shift) == k) &&
               (!a->residual || (fv_cols(a->residual) == n && fv_rows(a->residual) == fv_rows(x)));
+    ok = ok && (!a->up || (fv_shape_same(a->up->shape, a->w->shape) && !a->b == !a->up_b &&
+                           (!a->up_b || fv_len(a->up_b) == n) && !a->k && !a->residual));
+    if (a->rope_freq)
+        ok = ok && a->k && a->rope_pos && !a->act && fv_len(a->rope_pos) == fv_rows(x) &&
+             y_n % a->head == 0 && fv_cols(a->k) % a->head == 0 &&
+             (a->rope_freq->shape.n == 1 || fv_dim(a->rope_freq, 0) == fv_rows(x));
     return ok && (!a->k || (a->v && a->pos && y_n > 0 && fv_shape_same(a->k->shape, a->v->shape) &&
                             a->k->dtype == t && fv_dim(a->k, 0) == fv_rows(x) &&
                             fv_len(a->pos) == fv_rows(x)));
@@ -43,8 +63,8 @@ fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a)
     if (!fit(x, &a, t, y_n))
         return fv_raise(
             c, FV_ESHAPE,
-            "fused_linear: x %s, w %s: expected rows of one width, and a bias, norm, sum "
-            "and cache for them",
+            "fused_linear: x %s, w %s: expected rows of one width, and a bias, norm, sum, gate, "
+            "rotation and cache for them",
             fv_desc(x).s, fv_desc(a.w).s);
     fv_tensor *y = a.residual ? a.residual : fv_new(c, t, FV_SHAPE(fv_dim(x, 0), 1, y_n));
     if (!y) return NULL;
@@ -64,12 +84,23 @@ fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a)
                          .act = a.act,
                          .add = a.residual != NULL,
                          .y = y->data,
-                         .y_n = y_n};
+                         .y_n = y_n,
+                         .up = data_of(a.up),
+                         .up_bias = data_of(a.up_b)};
     if (a.k) {
         r.k_cache = a.k->data;
         r.v_cache = a.v->data;
         r.pos = a.pos->data;
         r.cap = fv_dim(a.k, 1);
+    }
+    if (a.rope_freq) {
+        int32_t half = (int32_t)fv_cols(a.rope_freq);
+        r.rope = (fv_fused_rope){.freq = a.rope_freq->data,
+                                 .pos = a.rope_pos->data,
+                                 .freq_row = a.rope_freq->shape.n == 2 ? half : 0,
+                                 .half = half,
+                                 .head = (int32_t)a.head,
+                                 .adjacent = a.adjacent};
     }
     if (!c->dev->k[FV_F32]->fused_linear(&c->stream, &r))
         return fv_raise(c, FV_EMISSING, "fused_linear: %s has no kernel for x %s, w %s",

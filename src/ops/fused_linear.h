@@ -6,7 +6,8 @@
 #include "fovea/author/op.h"
 
 /* y = act(norm(x) w' + b), or added to `residual`, which is changed and returned.  With caches the
- * last columns, half for each, go to row pos of them.  No gradient. */
+ * last columns, half for each, go to row pos of them; what becomes y and a key may be rotated
+ * first, as fv_rope does.  With `up`: y = act(norm(x) w' + b) * (norm(x) up' + up_b).  No gradient. */
 typedef struct fv_fused_linear_arg {
     const fv_tensor *w, *b;
     fv_act act;
@@ -14,12 +15,19 @@ typedef struct fv_fused_linear_arg {
     const fv_tensor *gain, *shift;
     float eps;
     fv_tensor *residual;
-    const fv_tensor *k, *v, *pos; /* caches (B,cap,G*W) and pos (B), or NULL */
+    const fv_tensor *k, *v, *pos;          /* caches (B,cap,G*W) and pos (B), or NULL */
+    const fv_tensor *up, *up_b;            /* of w's shape, of b's; or NULL */
+    const fv_tensor *rope_pos, *rope_freq; /* (B), (half) or (B,half); NULL: no rotation */
+    int64_t head;                          /* width of a rotated head */
+    bool adjacent;                         /* pairs (2i,2i+1), else (i,i+half) */
     bool half; /* y may be bf16, and then caches are: what comes next reads it so anyway */
 } fv_fused_linear_arg;
 
 /* Whether fv__fused_linear takes x (B,1,D) and weights like w. */
 bool fv__fused_linear_supported(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w);
+/* Whether the device's kernel gates, with n columns, and rotates heads of that width. */
+bool fv__fused_gate_supported(const fv_ctx *c, int64_t n);
+bool fv__fused_rope_supported(const fv_ctx *c, const fv_tensor *freq, int64_t head);
 fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a);
 
 #endif

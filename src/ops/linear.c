@@ -146,9 +146,9 @@ static void run_parts(fv_ctx *c, const fv_kernels *k, fv_gemm g, const fv_tensor
     size_t size = fv_dtype_size(k->dtype);
     g.packed = false;
     g.tb = !in_out;
-    g.n /= n;
-    g.ldb = in_out ? g.n : g.k;
     for (int i = 0; i < n; i++) {
+        g.n = part[i]->shape.d[in_out];
+        g.ldb = in_out ? g.n : g.k;
         g.b = part[i]->data;
         k->gemm(fv_ctx_stream(c), &g);
         g.c = (char *)g.c + (size_t)g.n * size;

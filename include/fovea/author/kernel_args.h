@@ -194,9 +194,19 @@ typedef struct fv_embed {
 
 /* ---- writing, one token of each sequence at a time ---- */
 
+/* Rotates columns before they are stored, as the rope kernel does: of each head, `head` columns
+ * wide, `half` pairs by pos[r] * freq[i].  head is a multiple of 8, half of 4. */
+typedef struct fv_fused_rope {
+    const float *freq;  /* (half), or (rows,half) if freq_row is half; NULL: nothing is rotated */
+    const int32_t *pos; /* (rows) */
+    int32_t freq_row, half, head;
+    bool adjacent; /* pairs (2i,2i+1), else (i,i+half) */
+} fv_fused_rope;
+
 /* y = act(norm(x) w' + bias), or added to y; x (rows,k), w (n,k) packed.  With caches,
  * only the first y_n columns go to y; the rest in two halves to row pos[r] of sequence r of each,
- * (rows,cap,(n-y_n)/2). */
+ * (rows,cap,(n-y_n)/2), and y and the first half may be rotated.
+ * With `up` (n,k): y = act(norm(x) w' + bias) * (norm(x) up' + up_bias); n is a multiple of 4. */
 typedef enum fv_norm_kind { FV_NORM_NONE, FV_NORM_LAYER, FV_NORM_RMS } fv_norm_kind;
 typedef struct fv_fused_linear {
     int64_t rows, n, k;
@@ -211,6 +221,8 @@ typedef struct fv_fused_linear {
     void *k_cache, *v_cache;
     const int32_t *pos;
     int64_t cap, y_n;
+    const void *up, *up_bias;
+    fv_fused_rope rope;
 } fv_fused_linear;
 
 /* Takes a token for each row of logits and moves the row on.  Rows that have ended repeat `pad` and

@@ -230,7 +230,8 @@ static bool fused_linear(fv_stream *s, const fv_fused_linear *r)
 {
     const gemm_kind *kind = NAME(gemm_packed)(r->wt);
     bool aside = r->add || r->k_cache;
-    if (!kind || 2 * r->rows > kind->mr || r->xt != FV_F32 || r->yt != FV_F32 || (aside && r->act))
+    if (!kind || 2 * r->rows > kind->mr || r->xt != FV_F32 || r->yt != FV_F32 ||
+        (aside && r->act) || r->up || r->rope.freq)
         return false;
     few f = {.kind = kind,
              .rows = r->rows,

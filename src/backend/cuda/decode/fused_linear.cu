@@ -91,27 +91,26 @@ __device__ inline void fetch_normalised(const fused_linear_job &f, bf16 *to, con
  * AHEAD steps. */
 template <int AHEAD> struct w_pipeline {
     uint4 low[AHEAD], high[AHEAD];
-    const bf16 *w; /* at step 0 */
-    int k, end;    /* K of step 0, and the end of this block's range */
+    const bf16 *w_low, *w_high; /* at step 0 */
+    int k, end;                 /* K of step 0, and the end of this block's range */
     bool has_low, has_high;
 
     __device__ void load_step(const fused_linear_job &f, int slot, int offset)
     {
         bool in = k + offset < end;
-        low[slot] = in && has_low ? __ldg((const uint4 *)(w + offset)) : uint4{};
-        high[slot] = in && has_high ? __ldg((const uint4 *)(w + 8 * (int64_t)f.k + offset))
-                                    : uint4{};
+        low[slot] = in && has_low ? __ldg((const uint4 *)(w_low + offset)) : uint4{};
+        high[slot] = in && has_high ? __ldg((const uint4 *)(w_high + offset)) : uint4{};
     }
     /* The block's K range starts at `from`, this warp's at `at`; its steps are `by` apart. */
     __device__ void begin(const fused_linear_job &f, int64_t tile, int from, int at, int by)
     {
-        int lane = threadIdx.x % 32;
-        int64_t n = tile * COLUMNS + lane / 4;
+        int lane = threadIdx.x % 32, n = (int)tile * COLUMNS + lane / 4;
         k = at + lane % 4 * 8;
         end = from + f.part < f.k ? from + f.part : f.k;
-        w = (const bf16 *)f.a.w + n * f.k + k;
-        has_low = n < f.a.n;
-        has_high = n + 8 < f.a.n;
+        w_low = weight_row(f.a, 2 * (int)tile, lane / 4, f.k) + k;
+        w_high = weight_row(f.a, 2 * (int)tile + 1, lane / 4, f.k) + k;
+        has_low = n < f.columns;
+        has_high = n + 8 < f.columns;
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) load_step(f, j, j * by);
     }
@@ -147,10 +146,38 @@ struct quad_operands {
     }
 };
 
+/* Two pairs of a gated or rotated layer, from products n .. n + 3 of row r. */
+__device__ inline void store_two_pairs(const fused_linear_job &f, int64_t r, int n,
+                                       const float (&v)[4])
+{
+    const fv_fused_linear &a = f.a;
+    tile_columns c(a, n / 8);
+    int at = a.k_cache ? a.pos[r] : 0;
+    auto put = [&](int column, float x) {
+        target p = result_target(f, r, column, at);
+        if (p.to && a.yt == FV_BF16)
+            ((bf16 *)p.to)[p.i] = __float2bfloat16_rn(x);
+        else if (p.to)
+            ((float *)p.to)[p.i] = x;
+    };
+    for (int e = 0; e < 2; e++) {
+        int pair = n % 8 / 2 + e;
+        float2 b = pair_bias((const float *)a.bias, (const float *)a.up_bias, c, pair, true);
+        float2 x = finish_pair(a.act, c, make_float2(v[2 * e] + b.x, v[2 * e + 1] + b.y),
+                               pair_turn(a.rope, c, pair, r));
+        put(c.column(pair), x.x);
+        if (c.apart) put(c.column(pair) + c.apart, x.y);
+    }
+}
+
 __device__ inline void store_four_results(const fused_linear_job &f, int64_t r, int64_t n,
                                           float (&v)[4], const quad_operands &b)
 {
     const fv_fused_linear &a = f.a;
+    if (a.up || a.rope.freq) {
+        if (n < f.columns) store_two_pairs(f, r, (int)n, v);
+        return;
+    }
     if (!f.quads) {
         for (int e = 0; e < 4; e++) {
             epilogue_operands one;
@@ -180,7 +207,7 @@ __device__ void finish(const fused_linear_job &f, float *sums, const float (&c)[
     int lane = threadIdx.x % 32, column = threadIdx.x % (COLUMNS / 4) * 4,
         r = threadIdx.x / (COLUMNS / 4);
     float *mine = sums + threadIdx.x / 32 * SIZE, v[4] = {}, u[4];
-    int64_t parts = gridDim.z, at = (blockIdx.y * ceil_div(f.a.n, COLUMNS) + tile) * parts,
+    int64_t parts = gridDim.z, at = (blockIdx.y * ceil_div(f.columns, COLUMNS) + tile) * parts,
             n = tile * COLUMNS + column;
     float *part = f.sums + at * (NT * 8 * COLUMNS) + r * COLUMNS + column; /* of block z = 0 */
     quad_operands b;
@@ -324,7 +351,8 @@ int parts_for(const device *d, int64_t blocks, int whole)
 template <class X, int NT> void start(fv_stream *s, fused_linear_job f)
 {
     const device *d = device_of(s);
-    int64_t tiles = ceil_div(f.a.n, COLUMNS), groups = ceil_div(f.a.rows, MAX_ROWS);
+    int64_t tiles = ceil_div(f.columns, COLUMNS), groups = ceil_div(f.a.rows, MAX_ROWS);
+    bool paired = f.a.up || f.a.rope.freq;
     /* some GPUs have less than MAX_X */
     int whole = (int)ceil_div(f.k, ROUND) * ROUND, smem_bytes = (int)d->max_smem - 256;
     int fits = ((smem_bytes < MAX_X ? smem_bytes : MAX_X) / (NT * 8 * (int)sizeof(bf16)) - 32) /
@@ -336,7 +364,7 @@ template <class X, int NT> void start(fv_stream *s, fused_linear_job f)
     f.chunk = f.part < fits ? f.part : fits;
     size_t rows = (size_t)(NT * 8 * (f.chunk + 32)) * sizeof(bf16),
            sums = (size_t)(WARPS * NT * 8 * SUM_STRIDE) * sizeof(float);
-    if (parts == 1 && f.chunk == f.part && !normed && tiles >= 8 * d->sm_count) {
+    if (parts == 1 && f.chunk == f.part && !normed && !paired && tiles >= 8 * d->sm_count) {
         int64_t blocks = 2 * (int64_t)d->sm_count;
         launch_pdl(s, "fused_linear", NT == 1, fused_linear_wide<X, NT>,
                    dim3((unsigned)blocks, (unsigned)groups), 32 * WARPS, rows, f);
@@ -380,18 +408,31 @@ bool prepare(fv_stream *s, fused_linear_job *f)
     return true;
 }
 
+/* What gated and rotated layers need so that no pair crosses a tile, a head or a cache. */
+bool pairs_fit(const fv_fused_linear *a)
+{
+    const fv_fused_rope &o = a->rope;
+    if (a->up && (a->add || a->k_cache || o.freq || a->n % 4 || !aligned(a->up))) return false;
+    if (!a->bias != !a->up_bias && a->up) return false;
+    return !o.freq ||
+           (a->k_cache && !a->add && !a->act && o.head > 0 && o.head % 8 == 0 && o.half % 4 == 0 &&
+            2 * o.half <= o.head && a->y_n % o.head == 0 && (a->n - a->y_n) % (2 * o.head) == 0);
+}
+
 /* The kernel table's entry; false: another dtype, alignment or size. */
 bool fused_linear(fv_stream *s, const fv_fused_linear *a)
 {
     bool can = a->wt == FV_BF16 && (a->xt == FV_F32 || (a->xt == FV_BF16 && !a->norm)) &&
                (a->yt == FV_F32 || (a->yt == FV_BF16 && !a->add)) && a->k % 8 == 0 && a->k > 0 &&
                aligned(a->x, a->w, a->gain, a->shift) && a->k <= 1 << 24 &&
-               a->rows <= 16 * MAX_ROWS;
+               a->rows <= 16 * MAX_ROWS && a->n < INT32_MAX / 2 && pairs_fit(a);
     if (!can || s->err.code || !a->rows || !a->n) return can;
     fused_linear_job f = {};
     f.a = *a;
     f.k = (int)a->k;
-    f.quads = a->n % 4 == 0 && aligned(a->y, a->bias, a->k_cache, a->v_cache) &&
+    f.columns = (int)(a->up ? 2 * a->n : a->n);
+    f.quads = !a->up && !a->rope.freq && a->n % 4 == 0 &&
+              aligned(a->y, a->bias, a->k_cache, a->v_cache) &&
               (!a->k_cache || (a->y_n % 4 == 0 && (a->n - a->y_n) % 8 == 0));
     f.ticket = device_of(s)->tickets;
     f.bad = faults_of(s) + FAULT_CACHE;
@@ -404,6 +445,8 @@ bool fused_linear(fv_stream *s, const fv_fused_linear *a)
 /* In the f32 table alone: x is f32, or bf16 on its way from an f32 op. */
 template <class T> void fv_cuda_fused_linear(fv_kernels *k)
 {
-    if (kind<T>::dtype == FV_F32) k->fused_linear = fused_linear;
+    if (kind<T>::dtype != FV_F32) return;
+    k->fused_linear = fused_linear;
+    k->fused_linear_gates = true;
 }
 FOR_ALL_DTYPES(fv_cuda_fused_linear)

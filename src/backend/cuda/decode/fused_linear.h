@@ -1,5 +1,15 @@
 /* fused_linear.h - y = act(norm(x) W' + bias) (+ y) for the few rows of a decode step: what the
- * stand-alone kernel (fused_linear.cu) and the megakernel share. */
+ * stand-alone kernel (fused_linear.cu) and the megakernel share.
+ *
+ * Two more forms, for Llama-like layers:
+ *     gated:    y_j = act(gate_j + b_j) * (up_j + c_j),   gate = n W', up = n U', n = norm(x)
+ *     rotated:  (q_i, q_(i + half)) -> (q_i cos - q_(i + half) sin, q_i sin + q_(i + half) cos)
+ *               with the angle pos * freq_i; keys likewise, values not
+ * In both, two products must meet in one thread.  A thread holds two neighbouring columns of a tile
+ * of 8, so a tile is made of those rows of W (and U) that belong together (tile_columns), and the
+ * kernels only differ from the plain form in which rows they load and in the last few
+ * instructions.  Weights interleaved in memory would do the same, but then prefill and everybody
+ * else who reads them would have to know. */
 #ifndef FV_CUDA_FUSED_LINEAR_H
 #define FV_CUDA_FUSED_LINEAR_H
 
@@ -9,9 +19,81 @@
 struct row_job {
     fv_fused_linear a;
     int k;
-    bool quads; /* four columns per store */
+    int columns; /* products per row of x: n, or 2 n if gated */
+    bool quads;  /* four columns per store */
     fault *bad;
 };
+
+/* Which columns a tile of 8 products is made of, as four pairs: pair p is columns column(p) and
+ * column(p) + apart. */
+struct tile_columns {
+    int base, apart; /* apart: 1; half: a rotated pair; 0: gate and up of one column */
+    int turn;        /* frequency of the first pair; -1: not rotated */
+    __device__ tile_columns(const fv_fused_linear &a, int tile) : base(8 * tile), apart(1), turn(-1)
+    {
+        if (a.up) {
+            base = 4 * tile, apart = 0;
+        } else if (a.rope.freq && base < ((int)a.n + (int)a.y_n) / 2) {
+            int c = base % a.rope.head;
+            if (c >= 2 * a.rope.half) return;
+            turn = c / 2;
+            if (!a.rope.adjacent) base -= c - c / 2, apart = a.rope.half;
+        }
+    }
+    __device__ int column(int pair) const { return base + (apart == 1 ? 2 * pair : pair); }
+};
+
+/* Row j of a tile's weights: k elements. */
+__device__ inline const bf16 *weight_row(const fv_fused_linear &a, int tile, int j, int k)
+{
+    tile_columns c(a, tile);
+    const bf16 *w = (const bf16 *)(j % 2 && !c.apart ? a.up : a.w);
+    return w + (int64_t)(c.column(j / 2) + j % 2 * c.apart) * k;
+}
+
+/* Bias of a pair; `both`: of plain columns the second exists. */
+__device__ inline float2 pair_bias(const float *bias, const float *up_bias, const tile_columns &c,
+                                   int pair, bool both)
+{
+    int n = c.column(pair);
+    if (!bias) return make_float2(0, 0);
+    return make_float2(bias[n], !c.apart ? up_bias[n] : both ? bias[n + c.apart] : 0);
+}
+
+/* (cos, sin) for a pair of row r. */
+__device__ inline float2 pair_turn(const fv_fused_rope &o, const tile_columns &c, int pair,
+                                   int64_t r)
+{
+    if (c.turn < 0) return make_float2(1, 0);
+    return rotation(o.pos[r], o.freq[r * o.freq_row + c.turn + pair]);
+}
+
+/* Sums of a pair, bias added, become results; gated: both the same. */
+__device__ inline float2 finish_pair(fv_act act, const tile_columns &c, float2 v, float2 turn)
+{
+    if (!c.apart) {
+        v.x = v.y = activate(act, v.x) * v.y;
+    } else if (c.turn >= 0) {
+        v = make_float2(v.x * turn.x - v.y * turn.y, v.x * turn.y + v.y * turn.x);
+    } else if (act != FV_ACT_NONE) {
+        v = make_float2(activate(act, v.x), activate(act, v.y));
+    }
+    return v;
+}
+
+/* Lanes 4 q .. 4 q + 3 hold the pairs of a row; each gets two neighbouring columns instead, n and
+ * the next, to store them at once.  False: the lane beside it stores its result. */
+__device__ inline bool neighbours(float2 &v, int &n, const tile_columns &c)
+{
+    int pair = threadIdx.x % 4;
+    bool odd = pair % 2;
+    n = c.column(pair);
+    if (c.apart == 1) return true;
+    float other = __shfl_xor_sync(0xfu << (threadIdx.x & 28), odd ? v.x : v.y, 1);
+    (odd ? v.x : v.y) = other;
+    n = c.base + (pair & 2) + (odd ? c.apart : 0);
+    return !odd || c.apart;
+}
 
 __device__ inline uint4 rounded(const float (&v)[8])
 {

@@ -29,7 +29,6 @@
 #define PREFETCH_OPS 2 /* how many ops ahead of an attention its keys are prefetched into L2 */
 #define MAX_ROWS 64
 #define FLAGGED_MAX_ROWS 8 /* beyond, spinning on every value costs more than a barrier */
-#define MEGAKERNEL_HEAD 64 /* the only head width */
 #define ROWS_BLOCK 16      /* sequences per block group: M of the mma */
 
 /* tiles of a GEMM, and its K loop */
@@ -64,6 +63,13 @@ struct mk_output {
     flagged_word *area; /* NULL: no op of this launch reads the result */
     bool to_global;     /* false: a later op overwrites it before the launch ends */
 };
+
+/* Head widths of attentions in the megakernel.  Every width is code in both kernels, and an f32
+ * cache is not what serving uses. */
+template <class T> constexpr bool megakernel_head(int64_t width)
+{
+    return width == 64 || (sizeof(T) == 2 && width == 128);
+}
 
 /* A fused linear layer.  Its tiles of columns go round-robin over the blocks of a group, starting
  * at first_block, where the GEMM before ended. */

@@ -92,17 +92,17 @@ template <class T> struct flagged_io {
 };
 
 /* One warp per head, where there are more heads than warps can share. */
-template <class T>
+template <int W, class T>
 __device__ inline void attend_by_warps(const decode_attention<T> &j, block_group t)
 {
     int heads = (int)j.attn.a.H;
     for (int u = t.block + (int)threadIdx.x / 32 * t.blocks; u < heads * t.rows;
          u += t.blocks * MMA_WARPS)
-        decode_attend_by_warp<T, MEGAKERNEL_HEAD / 16, 16>(j.attn, u % heads, t.row + u / heads);
+        decode_attend_by_warp<T, W / 16, 16>(j.attn, u % heads, t.row + u / heads);
 }
 
 /* One block per head, or per part of its keys. */
-template <class T>
+template <int W, class T>
 __device__ inline void attend_by_blocks(const mk_op &o, const decode_attention<T> &j, block_group t,
                                         float *record, unsigned epoch, int op)
 {
@@ -110,26 +110,26 @@ __device__ inline void attend_by_blocks(const mk_op &o, const decode_attention<T
     for (int u = t.block; u < j.parts * heads * t.rows; u += t.blocks) {
         int b = t.row + u / j.parts / heads;
         decode_sync(); /* the records may still be read by the previous head or op */
-        decode_attend<T, MEGAKERNEL_HEAD *(int)sizeof(T) / 16>(
-            j, u % j.parts, u / j.parts % heads, b, record,
-            flagged_io<T>(j, o.out, (T *)(record + NEW_KV_AT), b, epoch, op));
+        decode_attend<T, W *(int)sizeof(T) / 16>(j, u % j.parts, u / j.parts % heads, b, record,
+                                                 flagged_io<T>(j, o.out, (T *)(record + NEW_KV_AT),
+                                                               b, epoch, op));
     }
 }
 
 /* by_warp was decided by the planner: many sequences and more heads than two per SM. */
-template <bool MANY, class T>
+template <bool MANY, int W, class T>
 __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, const block_group &t,
                               float *record, unsigned epoch, int op)
 {
     if (MANY && j.by_warp)
-        attend_by_warps(j, t);
+        attend_by_warps<W>(j, t);
     else
-        attend_by_blocks(o, j, t, record, epoch, op);
+        attend_by_blocks<W>(o, j, t, record, epoch, op);
 }
 
 /* Prefetches the keys and values this block will attend to into L2, while the MMA warps are in the
  * GEMMs before.  The newest ones are not written yet; as a prefetch is a hint that does not matter.
- * With many heads only the first keys of each: L2 does not hold all. */
+ * With many heads only the first keys of each that are in the window: L2 does not hold all. */
 template <class T> __device__ inline void prefetch_kv(const decode_job<T> &j, const block_group &t)
 {
     constexpr int LINE = 128 / sizeof(T);
@@ -139,8 +139,9 @@ template <class T> __device__ inline void prefetch_kv(const decode_job<T> &j, co
         int b = t.row + u / j.parts / heads, g = u / j.parts % heads / (heads / (int)attn.a.G),
             n = (int)attn.a.Tk;
         if (attn.a.lens && attn.a.lens[b] < n) n = attn.a.lens[b];
-        if (j.by_warp) n = min(n, PREFETCH_KEYS);
-        int each = (n + j.parts - 1) / j.parts, from = u % j.parts * each;
+        int first = attn.a.window > 0 ? max(n - (int)attn.a.window, 0) : 0;
+        if (j.by_warp) n = min(n, first + PREFETCH_KEYS);
+        int each = (n - first + j.parts - 1) / j.parts, from = first + u % j.parts * each;
         for (int i = threadIdx.x % 32; i < 2 * lines * each; i += 32) {
             int key = from + i / (2 * lines), line = i / 2 % lines;
             if (key >= n) break;

@@ -147,7 +147,7 @@ __device__ inline void store_pair(void *to, int64_t i, bool narrow, bool even, b
  * every store. */
 struct mk_epilogue {
     void *y, *k, *v;
-    const float *bias;
+    const float *bias, *up_bias;
     const int32_t *pos;
     int n, y_n, cap, act;
     bool add, narrow, to_global; /* narrow: y and caches are bf16 */
@@ -156,7 +156,8 @@ struct mk_epilogue {
     unsigned epoch;
     __device__ mk_epilogue(const decode_gemm &f, const mk_output &to, unsigned first_epoch, int op)
         : y(f.a.y), k(f.a.k_cache), v(f.a.v_cache),
-          bias(f.bias_in_slot ? NULL : (const float *)f.a.bias), pos(f.a.pos), n((int)f.a.n),
+          bias(f.bias_in_slot ? NULL : (const float *)f.a.bias),
+          up_bias((const float *)f.a.up_bias), pos(f.a.pos), n((int)f.a.n),
           y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act), add(f.a.add),
           narrow(f.a.yt == FV_BF16), to_global(to.to_global), residual(f.y_in.reader(first_epoch)),
           flagged_out(to.area), epoch(first_epoch + (unsigned)op)
@@ -164,28 +165,34 @@ struct mk_epilogue {
     }
 };
 
-/* Two adjacent columns of one row.  Their bias, residual and cache position are loaded before the
- * K loop, so their latency is hidden. */
+/* A pair of columns of one row.  Bias, residual, angle and cache position are loaded before the K
+ * loop, so their latency is hidden. */
 struct result_pair {
     float2 bias, old; /* old: the residual */
+    float2 turn;      /* cos and sin */
     flagged_word pending[2];
     int at; /* position in the KV cache */
-    __device__ void prefetch(const mk_epilogue &g, int row, int n)
+    __device__ void prefetch(const mk_epilogue &g, const fv_fused_rope &rope, const tile_columns &c,
+                             int row)
     {
+        int pair = threadIdx.x % 4, n = c.column(pair);
         int64_t i = row * (int64_t)g.y_n + n;
         bool both = n + 1 < g.n;
-        if (g.bias) bias = make_float2(g.bias[n], both ? g.bias[n + 1] : 0);
+        bias = pair_bias(g.bias, g.up_bias, c, pair, both);
+        turn = pair_turn(rope, c, pair, row);
         if (g.residual.area)
             g.residual.load_flagged(pending, i);
         else if (g.add)
             old = make_float2(((const float *)g.y)[i], both ? ((const float *)g.y)[i + 1] : 0);
         if (n >= g.y_n) at = g.pos[row];
     }
-    __device__ void store_result(const mk_epilogue &g, int row, int n, float2 sum, fault *bad)
+    __device__ void store_result(const mk_epilogue &g, const tile_columns &c, int row, float2 sum,
+                                 fault *bad)
     {
         float2 v = make_float2(sum.x + bias.x, sum.y + bias.y);
-        if (g.act != FV_ACT_NONE)
-            v = make_float2(activate((fv_act)g.act, v.x), activate((fv_act)g.act, v.y));
+        int n;
+        v = finish_pair((fv_act)g.act, c, v, turn);
+        if (!neighbours(v, n, c)) return;
         if (g.residual.area) old = g.residual.wait_flagged(pending, row * (int64_t)g.y_n + n);
         v.x += old.x, v.y += old.y;
         if (g.flagged_out) store_flags(g, row * g.n + n, v);
@@ -235,10 +242,10 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
     mk_epilogue g(f, o.out, epoch, op);
     x_chunks chunks(f, t, x);
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks) {
-        int n = (t0 + tile * blocks) * TILE + column;
-        bool now = row < t.rows && n < g.n;
+        tile_columns which(f.a, t0 + tile * blocks);
+        bool now = row < t.rows && which.column(column / 2) < g.n;
         result_pair b = {};
-        if (now) b.prefetch(g, t.row + row, n);
+        if (now) b.prefetch(g, f.a.rope, which, t.row + row);
         if (t0 == first && !(MANY && f.stream_x)) {
             load_x<MANY>(f, x, t, r, slots, epoch);
             decode_sync();
@@ -266,7 +273,7 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
             float2 u = *(const float2 *)&d->sums[tile][w][row * TILE + column];
             v.x += u.x, v.y += u.y;
         }
-        b.store_result(g, t.row + row, n, v, f.bad);
+        b.store_result(g, which, t.row + row, v, f.bad);
     }
 }
 

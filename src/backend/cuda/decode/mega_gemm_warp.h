@@ -48,49 +48,69 @@ __device__ inline void mma_own_tiles(tile_acc<GROUPS> &c, unsigned x, int stride
     for (int i = 0; i < GROUPS * TILES_PER_WARP * 4; i++) (&c[0][0][0])[i] += (&odd[0][0][0])[i];
 }
 
-template <fv_act ACT, int GROUPS> __device__ inline void activate_tiles(tile_acc<GROUPS> &c)
+/* act of all products; gated: act(gate) * up in both of a pair. */
+template <fv_act ACT> __device__ inline void activate_tiles(tile_acc<1> &c, bool gated)
 {
 #pragma unroll
-    for (int i = 0; i < GROUPS * TILES_PER_WARP * 4; i++)
-        (&c[0][0][0])[i] = activate(ACT, (&c[0][0][0])[i]);
-}
-
-/* One branch on the activation, not one per element. */
-template <int GROUPS> __device__ inline void activate_tiles(tile_acc<GROUPS> &c, fv_act act)
-{
-    switch (act) {
-    case FV_RELU: activate_tiles<FV_RELU, GROUPS>(c); return;
-    case FV_GELU: activate_tiles<FV_GELU, GROUPS>(c); return;
-    case FV_GELU_TANH: activate_tiles<FV_GELU_TANH, GROUPS>(c); return;
-    case FV_SILU: activate_tiles<FV_SILU, GROUPS>(c); return;
-    case FV_TANH: activate_tiles<FV_TANH, GROUPS>(c); return;
-    case FV_SIGMOID: activate_tiles<FV_SIGMOID, GROUPS>(c); return;
-    default: return;
+    for (int i = 0; i < TILES_PER_WARP * 4; i += 2) {
+        float *pair = &c[0][0][0] + i, x = activate(ACT, pair[0]);
+        if (gated)
+            pair[0] = pair[1] = x * pair[1];
+        else
+            pair[0] = x, pair[1] = activate(ACT, pair[1]);
     }
 }
 
-/* Stores a tile, columns lane % 4 * 2 and the next: it belongs as a whole to y, the key cache or
- * the value cache. */
+/* One branch on the activation, not one per element. */
+__device__ inline void activate_tiles(tile_acc<1> &c, fv_act act, bool gated)
+{
+    switch (act) {
+    case FV_RELU: activate_tiles<FV_RELU>(c, gated); return;
+    case FV_GELU: activate_tiles<FV_GELU>(c, gated); return;
+    case FV_GELU_TANH: activate_tiles<FV_GELU_TANH>(c, gated); return;
+    case FV_SILU: activate_tiles<FV_SILU>(c, gated); return;
+    case FV_TANH: activate_tiles<FV_TANH>(c, gated); return;
+    case FV_SIGMOID: activate_tiles<FV_SIGMOID>(c, gated); return;
+    default: activate_tiles<FV_ACT_NONE>(c, gated); return;
+    }
+}
+
+/* (cos, sin) of this lane's pairs, one for each row of the mma's upper and lower half. */
+struct tile_turns {
+    float2 v[TILES_PER_WARP][2];
+    __device__ void load(const fv_fused_rope &rope, const tile_columns &c, const block_group &t,
+                         int j)
+    {
+        int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            v[j][i] = pair_turn(rope, c, lane % 4, t.row + min(i * 8 + lane / 4, t.rows - 1));
+    }
+};
+
+/* Stores a tile; it belongs as a whole to y, the key cache or the value cache. */
 template <int GROUPS>
 __device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
                                    const tile_acc<GROUPS> &c, const int (&cache_row)[GROUPS][2],
-                                   int j, int tile)
+                                   const tile_turns &turn, int j, const tile_columns &which)
 {
     const fv_fused_linear &a = f.a;
-    int lane = threadIdx.x % 32, all = (int)a.n, n = tile * TILE,
-        y_n = a.k_cache ? (int)a.y_n : all, half = (all - y_n) / 2;
-    bool cached = n >= y_n, narrow = a.yt == FV_BF16, second = cached && n - y_n >= half;
+    int lane = threadIdx.x % 32, all = (int)a.n, y_n = a.k_cache ? (int)a.y_n : all,
+        half = (all - y_n) / 2;
+    bool cached = which.base >= y_n, narrow = a.yt == FV_BF16,
+         second = cached && which.base - y_n >= half;
     char *to = (char *)(!cached ? a.y : second ? a.v_cache : a.k_cache);
-    int stride = cached ? half : y_n,
-        column = (cached ? n - y_n - (second ? half : 0) : n) + lane % 4 * 2,
-        left = all - n - lane % 4 * 2;
+    int stride = cached ? half : y_n, first = !cached ? 0 : second ? y_n + half : y_n;
 #pragma unroll
     for (int i = 0; i < 2 * GROUPS; i++) {
-        int row = i * 8 + lane / 4;
-        int64_t at = (cached ? cache_row[i / 2][i % 2] : t.row + row) * (int64_t)stride + column;
+        int row = i * 8 + lane / 4, n;
         float2 v = make_float2(c[i / 2][j][i % 2 * 2], c[i / 2][j][i % 2 * 2 + 1]);
-        if (row >= t.rows || left <= 0 || (cached && cache_row[i / 2][i % 2] < 0)) continue;
-        store_pair(to, at, narrow, stride % 2 == 0, left > 1, v);
+        if (GROUPS == 1 && which.turn >= 0)
+            v = finish_pair(FV_ACT_NONE, which, v, turn.v[j][i % 2]);
+        bool mine = neighbours(v, n, which);
+        int64_t at = (cached ? cache_row[i / 2][i % 2] : t.row + row) * (int64_t)stride + n - first;
+        if (!mine || row >= t.rows || n >= all || (cached && cache_row[i / 2][i % 2] < 0)) continue;
+        store_pair(to, at, narrow, stride % 2 == 0, n + 1 < all, v);
     }
 }
 
@@ -110,14 +130,15 @@ __device__ inline void find_cache_rows(int (&cache_row)[GROUPS][2], const decode
     }
 }
 
-/* Bias of two columns, from the slot or from global memory. */
-__device__ inline float2 tile_bias(const decode_gemm &f, const unsigned char *slot, int column)
+/* Bias of a pair, from the slot or from global memory. */
+__device__ inline float2 tile_bias(const decode_gemm &f, const unsigned char *slot,
+                                   const tile_columns &c)
 {
-    const float *bias = (const float *)f.a.bias;
-    int n = (int)f.a.n;
-    if (f.bias_in_slot) return *(const float2 *)(slot + BIAS_AT + threadIdx.x % 4 * 8);
-    return make_float2(bias && column < n ? bias[column] : 0,
-                       bias && column + 1 < n ? bias[column + 1] : 0);
+    int pair = threadIdx.x % 4, n = c.column(pair);
+    if (f.bias_in_slot) return *(const float2 *)(slot + BIAS_AT + pair * 8);
+    if (n >= (int)f.a.n) return make_float2(0, 0);
+    return pair_bias((const float *)f.a.bias, (const float *)f.a.up_bias, c, pair,
+                     n + 1 < (int)f.a.n);
 }
 
 /* Waits for a slot that this warp alone reads.  A parity wait can only tell the current phase from
@@ -152,24 +173,29 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
         unsigned w[TILES_PER_WARP], empty[TILES_PER_WARP];
         int n = min(tiles - m, TILES_PER_WARP);
         slot_ring at_tile = mine;
+        tile_turns turn;
 #pragma unroll
         for (int j = 0; j < TILES_PER_WARP; j++) {
+            tile_columns which(f.a, first + (m + j) * t.blocks);
+            if (GROUPS == 1) turn.load(f.a.rope, which, t, j);
             if (j && n > 1) at_tile.next(); /* without a second tile: the first again */
             wait_tile(d, at_tile);
             w[j] = at_tile.slot() + (unsigned)(lane / 4 * ROW_BYTES + lane % 4 * 16);
             empty[j] = at_tile.empty();
-            float2 b = tile_bias(f, slots + at_tile.i * SLOT_BYTES,
-                                 (first + (m + j) * t.blocks) * TILE + lane % 4 * 2);
+            float2 b = tile_bias(f, slots + at_tile.i * SLOT_BYTES, which);
 #pragma unroll
             for (int i = 0; i < 4 * GROUPS; i++) c[i / 4][j][i % 4] = i % 2 ? b.y : b.x;
         }
         mma_own_tiles<GROUPS>(c, smem_addr(x), x_stride(f.k), t.rows, w, f.k / STEP);
         __syncwarp();
         if (lane < n) mbarrier_arrive_count(lane ? empty[1] : empty[0], MMA_WARPS);
-        if (GROUPS == 1 && f.a.act) activate_tiles<GROUPS>(c, f.a.act);
+        if constexpr (GROUPS == 1)
+            if (f.a.act || f.a.up) activate_tiles(c, f.a.act, f.a.up);
 #pragma unroll
         for (int j = 0; j < TILES_PER_WARP; j++)
-            if (j < n) store_tiles<GROUPS>(f, t, c, cache_row, j, first + (m + j) * t.blocks);
+            if (j < n)
+                store_tiles<GROUPS>(f, t, c, cache_row, turn, j,
+                                    tile_columns(f.a, first + (m + j) * t.blocks));
         mine.skip(MMA_WARPS * TILES_PER_WARP);
     }
     r.skip(tiles);

@@ -318,7 +318,7 @@ bool attention_defer(fv_stream *s, const decode_job<T> &j, op_kind kind,
 {
     int64_t heads = j.attn.a.B * j.attn.a.H;
     bool by_warp = j.attn.a.B > FLAGGED_MAX_ROWS && heads > 2 * (int64_t)device_of(s)->sm_count;
-    if (!device_of(s)->hopper || j.attn.a.Wk != MEGAKERNEL_HEAD || j.attn.a.B > MAX_ROWS)
+    if (!device_of(s)->hopper || !megakernel_head<T>(j.attn.a.Wk) || j.attn.a.B > MAX_ROWS)
         return false;
     if (!stream_state_of(s)->capturing && !by_warp) return false;
     mk_op o = {};
@@ -345,7 +345,8 @@ bool fv_cuda_defer(fv_stream *s, const decode_job<bf16> &j)
  * per warp, one block group or two. */
 bool fv_cuda_defer(fv_stream *s, const row_job &j)
 {
-    int64_t tiles = ceil_div(j.a.n, TILE);
+    int64_t tiles = ceil_div(j.columns, TILE);
+    bool paired = j.a.up || j.a.rope.freq; /* tiles are not 8 neighbouring columns */
     bool even = !j.a.k_cache || (j.a.y_n % 2 == 0 && (j.a.n - j.a.y_n) % 4 == 0);
     if (!device_of(s)->hopper || j.a.rows > MAX_ROWS || j.k % STEP || !even) return false;
     if (tiles > INT32_MAX / TILE || j.a.cap > INT32_MAX ||
@@ -358,7 +359,7 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     decode_gemm &f = o.gemm;
     (row_job &)f = j;
     f.tiles = (int)tiles;
-    f.bias_in_slot = j.a.bias && j.a.n % TILE == 0 && aligned(j.a.bias);
+    f.bias_in_slot = j.a.bias && !paired && j.a.n % TILE == 0 && aligned(j.a.bias);
     f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, MAX_CHUNK)), STEP) * STEP;
     f.stream_x = j.a.rows > FLAGGED_MAX_ROWS && j.a.xt == FV_BF16 && j.k > f.chunk;
     int64_t groups = ceil_div(j.a.rows, ROWS_BLOCK), blocks = device_of(s)->sm_count / groups;
@@ -369,7 +370,7 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     f.tile_per_warp = simple && j.a.rows > FLAGGED_MAX_ROWS && j.k <= MAX_CHUNK &&
                       tiles > GROUP * blocks;
     /* a vocabulary: two groups together read the weights once */
-    if (f.tile_per_warp && groups > 1 && !j.a.act && !j.a.k_cache &&
+    if (f.tile_per_warp && groups > 1 && !j.a.act && !paired && !j.a.k_cache &&
         tiles >= 8 * device_of(s)->sm_count)
         o.groups = 2;
     return defer_op(s, &o, j.a.rows);

@@ -334,7 +334,8 @@ __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group 
     /* the producer has loaded gain and shift into the next slot */
     const float *gain = (const float *)(slots + ring.i * SLOT_BYTES);
     mbarrier_wait(ring.full(), ring.laps & 1);
-    normalise_all<MANY>(f, to, t, in, f.a.gain ? gain : NULL, f.a.shift ? gain + k : NULL);
+    normalise_all<MANY>(f, to, t, in, f.a.gain ? gain : NULL,
+                        f.a.shift ? gain + (f.a.gain ? k : 0) : NULL);
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty());
     ring.next();

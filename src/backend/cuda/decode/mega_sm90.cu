@@ -32,20 +32,20 @@ __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring 
         store_release_cta(&d->issued, r.sequence() + 1);
         mbarrier_arrive_expect_tx(r.full(), bytes * ((f.a.gain != NULL) + (f.a.shift != NULL)));
         if (f.a.gain) bulk_load(r.slot(), f.a.gain, bytes, r.full());
-        if (f.a.shift) bulk_load(r.slot() + (unsigned)bytes, f.a.shift, bytes, r.full());
+        if (f.a.shift)
+            bulk_load(r.slot() + (unsigned)(f.a.gain ? bytes : 0), f.a.shift, bytes, r.full());
     }
     r.next();
 }
 
 /* The weights of this block's tiles, in the order in which gemm_shared_k and gemm_own_tiles
  * consume them: groups of GROUP tiles, within them K chunk by chunk, within that tile by tile.  A
- * slot is one tile's chunk: TILE bulk copies, one per row of W, issued by TILE lanes. */
+ * slot is one tile's chunk: TILE bulk copies, one per row of W, issued by TILE lanes.  Which rows
+ * make up a tile is weight_row's choice. */
 __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring &r, int first,
                                     int blocks)
 {
-    int lane = threadIdx.x % 32;
-    const bf16 *w = (const bf16 *)f.a.w;
-    int n = (int)f.a.n, k = f.k, tiles = f.tiles, chunk = f.chunk;
+    int lane = threadIdx.x % 32, n = f.columns, k = f.k, tiles = f.tiles, chunk = f.chunk;
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks)
         for (int from = 0; from < k; from += chunk)
             for (int tile = t0; tile < tiles && tile < t0 + GROUP * blocks; tile += blocks) {
@@ -64,7 +64,7 @@ __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring 
                               TILE * (int)sizeof(float), r.full());
                 if (lane < rows)
                     bulk_load(r.slot() + (unsigned)(lane * ROW_BYTES),
-                              w + (int64_t)(tile * TILE + lane) * k + from, bytes, r.full());
+                              weight_row(f.a, tile, lane, k) + from, bytes, r.full());
                 r.next();
             }
 }
@@ -182,9 +182,11 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         if (MANY && i && t.rows > 0)
             group_barrier(p, t, o.groups, o.groups == 2 ? ++pair_rounds : ++group_rounds);
         if (o.kind == ATTENTION)
-            attend<MANY>(o, o.attention, t, d->sums[0][0], epoch, i);
+            attend<MANY, 64>(o, o.attention, t, d->sums[0][0], epoch, i);
+        else if (o.kind == ATTENTION_BF16 && o.attention_bf16.attn.a.Wk == 64)
+            attend<MANY, 64>(o, o.attention_bf16, t, d->sums[0][0], epoch, i);
         else if (o.kind == ATTENTION_BF16)
-            attend<MANY>(o, o.attention_bf16, t, d->sums[0][0], epoch, i);
+            attend<MANY, 128>(o, o.attention_bf16, t, d->sums[0][0], epoch, i);
         else if (MANY && o.groups == 2)
             gemm_own_tiles<2>(o, t, r, d, x, slots, epoch);
         else if (MANY && o.gemm.tile_per_warp)

@@ -64,7 +64,8 @@ struct block_group {
 /* Gain and shift of the norm travel in a slot of their own, ahead of the weights, if they fit. */
 __device__ inline bool has_gain(const decode_gemm &f)
 {
-    return f.a.norm && (f.a.gain || f.a.shift) && 2 * f.k * (int)sizeof(float) <= SLOT_BYTES;
+    int vectors = (f.a.gain != NULL) + (f.a.shift != NULL);
+    return f.a.norm && vectors && vectors * f.k * (int)sizeof(float) <= SLOT_BYTES;
 }
 
 #endif

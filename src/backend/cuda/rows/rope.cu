@@ -1,5 +1,5 @@
 /* rope.cu - rotary position embedding, forward and (with the opposite angle) backward. */
-#include "backend/cuda/device/cuda.h"
+#include "scalar.h"
 
 namespace
 {
@@ -21,11 +21,11 @@ void rope(fv_stream *s, fv_sink sink_y, const void *x_, const int32_t *pos, cons
             return;
         }
         int64_t p = head * W + i * (adjacent ? 2 : 1), q = p + (adjacent ? 1 : half);
-        float co, si, a = to_float(x[p]), b = to_float(x[q]);
-        sincosf((float)pos[row] * freq[i], &si, &co);
-        if (back) si = -si;
-        sink_put(y, p, a * co - b * si);
-        sink_put(y, q, a * si + b * co);
+        float a = to_float(x[p]), b = to_float(x[q]);
+        float2 turn = rotation(pos[row], freq[i]);
+        if (back) turn.y = -turn.y;
+        sink_put(y, p, a * turn.x - b * turn.y);
+        sink_put(y, q, a * turn.y + b * turn.x);
     });
 }
 } // namespace

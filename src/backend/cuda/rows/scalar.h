@@ -124,6 +124,22 @@ __device__ inline float gelu_tanh_grad_approx(float x)
     return fmaf(x * fmaf(6 * c * a, square, 2 * c), fmaf(-s, s, s), s);
 }
 
+/* (cos, sin) of the angle pos * freq, which is rounded to f32 as everybody does.  Reduced to
+ * |r| <= pi / 4 in f64, then Taylor's series, off by at most 1e-7 up to angles of 1e6.  sincosf has
+ * a path for large angles that gives every kernel a stack frame, and the decode kernels have no
+ * registers for it. */
+__device__ inline float2 rotation(int pos, float freq)
+{
+    double angle = (double)((float)pos * freq);
+    int n = __double2int_rn(angle * 0.63661977236758134308); /* 2 / pi */
+    float r = (float)fma((double)n, -1.57079632679489661923, angle), z = r * r;
+    float s = r *
+              fmaf(z, fmaf(z, fmaf(z, fmaf(z, 1.f / 362880, -1.f / 5040), 1.f / 120), -1.f / 6), 1);
+    float c = fmaf(z, fmaf(z, fmaf(z, fmaf(z, 1.f / 40320, -1.f / 720), 1.f / 24), -.5f), 1);
+    float2 v = n & 1 ? make_float2(-s, c) : make_float2(c, s);
+    return n & 2 ? make_float2(-v.x, -v.y) : v;
+}
+
 __device__ inline float activate(fv_act act, float x)
 {
     switch (act) {
