@@ -86,6 +86,8 @@ def rows():
     for batch in (1, 64):
         ask = ["decode", *config("gpt2-124m"), "--len", 32, "--new", 128, "--batch", batch, *bf16]
         yield Row(f"decode/{batch}", ask, "tokens_per_s", "tokens/s", ["decode", f"batch={batch}"])
+        ask = ["decode", *config("llama-110m"), "--len", 32, "--new", 128, "--batch", batch, *bf16]
+        yield Row(f"decode/llama/{batch}", ask, "tokens_per_s", "tokens/s", ["decode", f"batch={batch}", "llama=1"])
     for batch in (32, 128, 256):
         ask = ["forward", *config("bert-base"), "--len", 128, "--batch", batch, *bf16]
         yield Row(f"bert/{batch}", ask, "sentences_per_s", "sentences/s", ["forward", f"batch={batch}"])

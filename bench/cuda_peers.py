@@ -80,6 +80,47 @@ class Gpt2(nn.Module):
         return F.linear(self.norm(x[:, -1]), self.words.weight).argmax(-1, keepdim=True)
 
 
+class LlamaLayer(Layer):
+    """RMS norms, rotary positions, no biases, gate and up in one product."""
+
+    def __init__(self, width, heads, inner):
+        nn.Module.__init__(self)
+        self.heads = heads
+        self.norm = nn.ModuleList(nn.RMSNorm(width, eps=1e-5) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 2 * inner, bias=False), nn.Linear(inner, width, bias=False)
+
+    def forward(self, x, angle, cache, place, seen):
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm[0](x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        cos, sin, half = angle.cos().to(x.dtype), angle.sin().to(x.dtype), d // self.heads // 2
+        turn = lambda y: y * cos + torch.cat((-y[..., half:], y[..., :half]), -1) * sin
+        k, v = (c.index_copy_(2, place, new) for c, new in zip(cache, (turn(k), v)))
+        y = F.scaled_dot_product_attention(turn(q), k, v, attn_mask=seen)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        gate, up = self.up(self.norm[1](x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Llama(Gpt2):
+    """bench/configs/llama-110m.json"""
+
+    def __init__(self, vocab=32000, width=768, layers=12, heads=12, inner=2048):
+        nn.Module.__init__(self)
+        self.words = nn.Embedding(vocab, width)
+        self.layers = nn.ModuleList(LlamaLayer(width, heads, inner) for _ in range(layers))
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+        half = torch.arange(0, width // heads, 2) / (width // heads)
+        self.frequency = torch.pow(1e4, -half).repeat(2).to(DEVICE)
+
+    def step(self, ids, place, cache):
+        seen = (torch.arange(cache[0][0].size(2), device=DEVICE) <= place[:, None])[None, None]
+        x, angle = self.words(ids), place[:, None] * self.frequency
+        for layer, kept in zip(self.layers, cache):
+            x = layer(x, angle, kept, place, seen)
+        return F.linear(self.norm(x[:, -1]), self.words.weight).argmax(-1, keepdim=True)
+
+
 class Bert(nn.Module):
     def __init__(self, vocab=30522, places=512, width=768, layers=12, heads=12):
         super().__init__()
@@ -164,12 +205,13 @@ def forward(batch, length=128):
 
 
 @torch.no_grad()
-def decode(batch, prompt=32, new=128):
+def decode(batch, prompt=32, new=128, llama=0):
     """One graph for a token, replayed; what was read before is taken as given."""
-    model = Gpt2(vocab=50257).to(DEVICE, torch.bfloat16).eval().requires_grad_(False)
+    vocab = 32000 if llama else 50257
+    model = (Llama if llama else Gpt2)(vocab=vocab).to(DEVICE, torch.bfloat16).eval().requires_grad_(False)
     cache = model.cache(batch, prompt + new, torch.bfloat16)
     compiled = torch.compile(lambda t, p: model.step(t, p, cache), dynamic=False, fullgraph=True)
-    token, place = ids(50257, batch, 1), torch.tensor([prompt], device=DEVICE)
+    token, place = ids(vocab, batch, 1), torch.tensor([prompt], device=DEVICE)
     aside = torch.cuda.Stream()
     with torch.cuda.stream(aside):
         for _ in range(3):

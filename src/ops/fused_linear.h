@@ -7,7 +7,8 @@
 
 /* y = act(norm(x) w' + b), or added to `residual`, which is changed and returned.  With caches the
  * last columns, half for each, go to row pos of them; what becomes y and a key may be rotated
- * first, as fv_rope does.  With `up`: y = act(norm(x) w' + b) * (norm(x) up' + up_b).  No gradient. */
+ * first, as fv_rope does.  With `up`: y = act(norm(x) w' + b) * (norm(x) up' + up_b).
+ * No gradient. */
 typedef struct fv_fused_linear_arg {
     const fv_tensor *w, *b;
     fv_act act;
