@@ -71,6 +71,13 @@ namespace
 
 /* ---- dataflow ---- */
 
+bool writes_besides_y(const op_access &n, const region &r)
+{
+    for (const region &w : n.other_writes)
+        if (w.overlaps(r)) return true;
+    return false;
+}
+
 /* The op whose result is exactly this region; -1: not written in this launch; -2: written, but not
  * available as flagged words. */
 int writer_of(const megakernel *g, const region &r)
@@ -78,8 +85,7 @@ int writer_of(const megakernel *g, const region &r)
     for (int i = g->p.n - 1; i >= 0; i--) {
         const op_access &n = g->access[i];
         if (n.y.overlaps(r)) return n.y.is(r) && n.area >= 0 ? i : -2;
-        for (const region &k : n.other_writes)
-            if (k.overlaps(r)) return -2;
+        if (writes_besides_y(n, r)) return -2;
     }
     return -1;
 }
@@ -109,20 +115,15 @@ bool connect_input(fv_stream *s, megakernel *g, op_access *n, region *r, int64_t
 /* Every op that reads or writes what n writes has finished by then. */
 bool writes_are_safe(const megakernel *g, const op_access &n)
 {
+    auto writes = [&](const region &r) { return n.y.overlaps(r) || writes_besides_y(n, r); };
     for (int i = 0; i < g->p.n; i++) {
         const op_access &o = g->access[i];
         if (n.before[(size_t)i]) continue;
         for (const region &r : o.read)
-            if (n.y.overlaps(r) || n.other_writes[0].overlaps(r) || n.other_writes[1].overlaps(r) ||
-                n.other_writes[2].overlaps(r))
-                return false;
-        for (const region &k : o.other_writes)
-            if (n.y.overlaps(k) || n.other_writes[0].overlaps(k) || n.other_writes[1].overlaps(k) ||
-                n.other_writes[2].overlaps(k))
-                return false;
-        if (n.other_writes[0].overlaps(o.y) || n.other_writes[1].overlaps(o.y) ||
-            n.other_writes[2].overlaps(o.y))
-            return false;
+            if (writes(r)) return false;
+        for (const region &w : o.other_writes)
+            if (writes(w)) return false;
+        if (writes_besides_y(n, o.y)) return false;
     }
     return true;
 }
@@ -208,11 +209,9 @@ bool attention_inputs(fv_stream *s, megakernel *g, op_access *n, decode_attentio
     n->before = op >= 0 ? g->access[op].before : op_set(); /* a head waits for its own part only */
     for (int i = 1; i < 3; i++) /* no other op may have written to the caches */
         for (int o = 0; o < g->p.n; o++)
-            if (o != op || !w)
-                if (g->access[o].y.overlaps(n->read[i]) ||
-                    g->access[o].other_writes[0].overlaps(n->read[i]) ||
-                    g->access[o].other_writes[1].overlaps(n->read[i]))
-                    return false;
+            if ((o != op || !w) &&
+                (g->access[o].y.overlaps(n->read[i]) || writes_besides_y(g->access[o], n->read[i])))
+                return false;
     return true;
 }
 

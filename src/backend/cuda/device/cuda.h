@@ -302,11 +302,6 @@ template <class F> static void each(fv_stream *s, const char *name, int64_t n, F
 {
     launch(s, name, each_kernel<F>, each_grid(s, n), THREADS, 0, n, f);
 }
-/* The same for a functor with at<1>(i). */
-template <class F> static void each(fv_stream *s, const char *name, int64_t n, bool, F f)
-{
-    each(s, name, n, [=] __device__(int64_t i) { f.template at<1>(i); });
-}
 
 /* f(width<V>(), i) for elements i .. i+V-1: V is WIDE where n is a multiple and `vectorised`
  * (pointers are aligned), else 1. */
