@@ -121,7 +121,7 @@ __device__ inline void group_barrier(const mk_ops &p, const block_group &t, int 
         unsigned all = (unsigned)(t.blocks * n), *arrived = groups == 2
                                                                 ? &p.counters->pair_arrived[t.index]
                                                                 : &p.counters->arrived[t.index];
-        add_release_gpu(arrived);
+        increment_release_gpu(arrived);
         while (load_acquire_gpu(arrived) < all) continue;
     }
     decode_sync();

@@ -3,7 +3,7 @@
 #ifndef FV_CUDA_DECODE_MEGA_SMEM_H
 #define FV_CUDA_DECODE_MEGA_SMEM_H
 
-#include "backend/cuda/device/sm90_addr.h"
+#include "backend/cuda/device/sm90_pipeline.h"
 #include "mega.h"
 
 /* Start of the dynamic smem; rows of x (x_bytes) and the slots follow. */
@@ -15,6 +15,16 @@ struct __align__(128) mk_smem
     unsigned issued; /* slots filled or being filled since the start */
     __align__(16) float sums[GROUP][MMA_WARPS][TILE_SUMS];
 };
+
+__device__ inline uint4 ld_shared16(uint32_t a)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(a)
+                 : "memory");
+    return v;
+}
 
 /* Ring of weight slots with a full and an empty mbarrier each; producer and consumers walk it in
  * the same order. */

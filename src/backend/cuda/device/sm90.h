@@ -21,7 +21,8 @@ __device__ inline uint32_t smem_addr(const void *p)
 }
 
 /* ---- mbarriers: a phase is complete when all arrivals and all bytes expected are in; a wait
- * names the phase by its parity ---- */
+ * names the phase by its parity.  Each takes a pointer, or a 32-bit shared-memory address: a ring
+ * that computes slot and barrier from an index does it in half the registers with addresses ---- */
 
 __device__ inline void mbarrier_init(uint64_t *b, unsigned arrivals)
 {
@@ -35,28 +36,42 @@ __device__ inline void mbarrier_init_fence()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-__device__ inline void mbarrier_arrive(uint64_t *b)
+__device__ inline void mbarrier_arrive(uint32_t b)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_addr(b)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
+}
+__device__ inline void mbarrier_arrive(uint64_t *b) { mbarrier_arrive(smem_addr(b)); }
+
+/* Counts as n arrivals: one warp for all. */
+__device__ inline void mbarrier_arrive_count(uint32_t b, int n)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(n) : "memory");
 }
 
-__device__ inline void mbarrier_arrive_expect_tx(uint64_t *b, unsigned bytes)
+__device__ inline void mbarrier_arrive_expect_tx(uint32_t b, unsigned bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)),
-                 "r"(bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes)
                  : "memory");
 }
+__device__ inline void mbarrier_arrive_expect_tx(uint64_t *b, unsigned bytes)
+{
+    mbarrier_arrive_expect_tx(smem_addr(b), bytes);
+}
 
-__device__ inline void mbarrier_wait(uint64_t *b, unsigned parity)
+__device__ inline void mbarrier_wait(uint32_t b, unsigned parity)
 {
     uint32_t done;
     do
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], "
                      "%2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(done)
-                     : "r"(smem_addr(b)), "r"(parity)
+                     : "r"(b), "r"(parity)
                      : "memory");
     while (!done);
+}
+__device__ inline void mbarrier_wait(uint64_t *b, unsigned parity)
+{
+    mbarrier_wait(smem_addr(b), parity);
 }
 
 /* Whether a phase is complete, without waiting.  Asked some instructions ahead, it spares
@@ -129,13 +144,17 @@ __device__ inline void tma_prefetch_4d(const CUtensorMap *map, int c, int h, int
 }
 
 /* Loads contiguous bytes (cp.async.bulk); they count on mbarrier b. */
-__device__ inline void bulk_load(void *to, const void *from, unsigned bytes, uint64_t *b)
+__device__ inline void bulk_load(uint32_t to, const void *from, unsigned bytes, uint32_t b)
 {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(smem_addr(to)),
-        "l"(from), "r"(bytes), "r"(smem_addr(b))
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(b)
         : "memory");
+}
+__device__ inline void bulk_load(void *to, const void *from, unsigned bytes, uint64_t *b)
+{
+    bulk_load(smem_addr(to), from, bytes, smem_addr(b));
 }
 
 /* Loads one panel of a matrix, from column c and row `row` on; the tensor map has the number of

@@ -9,7 +9,7 @@
  *     pingpong        consumer warpgroups issue wgmma in turns
  *     tma_load_tile   all 64-column panels of a tile
  *     store_swizzled  accumulators to a swizzled tile, and from there to global memory
- *     *_acquire, *_release   counters in global memory between blocks
+ *     *_acquire, *_release   counters in global memory between blocks, a flag in shared memory
  *
  * A ring has no state of its own.  Producer and consumers count iterations, over all work items of
  * the block, and a count gives stage i % N and phase i / N: one register instead of two, and a
@@ -182,6 +182,17 @@ __device__ inline void store_release_gpu(unsigned *p, unsigned n)
 __device__ inline void increment_release_gpu(unsigned *p)
 {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory");
+}
+
+__device__ inline void store_release_cta(unsigned *smem, unsigned n)
+{
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(smem_addr(smem)), "r"(n) : "memory");
+}
+__device__ inline unsigned load_acquire_cta(const unsigned *smem)
+{
+    unsigned n;
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(n) : "r"(smem_addr(smem)) : "memory");
+    return n;
 }
 
 /* ---- on the host ---- */
