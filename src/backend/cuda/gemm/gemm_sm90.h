@@ -18,7 +18,7 @@
 #ifndef FV_CUDA_GEMM_GEMM_SM90_H
 #define FV_CUDA_GEMM_GEMM_SM90_H
 
-#include "backend/cuda/device/sm90.h"
+#include "backend/cuda/device/sm90_pipeline.h"
 
 #define TILE_M 128
 #define TILE_N 192
@@ -38,6 +38,8 @@ struct gemm_stage {
 struct alignas(16) gemm_smem {
     gemm_stage s[STAGES];
     uint64_t full[STAGES], empty[STAGES], pingpong[2];
+
+    __device__ stage_ring<STAGES> ring() { return {full, empty}; }
 };
 
 __device__ inline gemm_smem *gemm_smem_at(uint8_t *memory)
@@ -48,10 +50,7 @@ __device__ inline gemm_smem *gemm_smem_at(uint8_t *memory)
 /* By one thread; a __syncthreads must follow. */
 __device__ inline void gemm_smem_init(gemm_smem *r)
 {
-    for (int i = 0; i < STAGES; i++) {
-        mbarrier_init(&r->full[i], 1);
-        mbarrier_init(&r->empty[i], 4); /* one arrival per consumer warp */
-    }
+    r->ring().init(1, 4); /* empty: one arrival per consumer warp */
     for (int i = 0; i < 2; i++) mbarrier_init(&r->pingpong[i], 4);
     mbarrier_init_fence();
 }
@@ -69,7 +68,7 @@ __device__ inline void produce_tiles(const gemm_tiles &t, gemm_smem *r, const CU
         for (int k = 0; k < t.k_steps; k++, step++) {
             gemm_stage *s = &r->s[step % STAGES];
             uint64_t *full = &r->full[step % STAGES];
-            mbarrier_wait(&r->empty[step % STAGES], (step / STAGES & 1) ^ 1);
+            r->ring().wait_empty(step);
             mbarrier_arrive_expect_tx(full, sizeof *s);
             tma_load_2d(s->a, a, full, k * PANEL, row);
             if (IN_OUT) {
@@ -103,7 +102,7 @@ template <bool IN_OUT, bool FIRST>
 __device__ inline void mma_step(gemm_acc &c, gemm_smem *r, uint64_t a, uint64_t w, unsigned step)
 {
     unsigned at = step % STAGES * (unsigned)sizeof(gemm_stage);
-    mbarrier_wait(&r->full[step % STAGES], step / STAGES & 1);
+    r->ring().wait_full(step);
     wgmma_fence();
 #pragma unroll
     for (unsigned k = 0; k < PANEL; k += 16)
