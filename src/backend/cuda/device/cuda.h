@@ -48,7 +48,7 @@ struct fault {
 
 /* TICKETS: arrival counters for "the last block reduces" kernels; each kernel resets its own.
  * PDL_MAX_ROWS: beyond it kernels are long enough that overlapping their prologues does not pay. */
-enum { TICKETS = 1 << 16, MEGAKERNEL_TICKETS = 8, PDL_MAX_ROWS = 8 };
+enum { TICKETS = 1 << 16, MEGAKERNEL_TICKETS = 16, PDL_MAX_ROWS = 8 };
 enum { FLAGGED_AREAS = 8, FLAGGED_WORDS = 1 << 16 }; /* decode/flags.h; words per area */
 
 struct megakernel;      /* decode/mega_plan.cu: op descriptors deferred to one launch */
