@@ -20,7 +20,7 @@
 #include "helper/files.h"
 #include "helper/numbers.h"
 
-enum { V = 211, NEW = 12, MOST_ROWS = 100, LONG = 290, CAPACITY = 640, LAYERS = 2 };
+enum { V = 211, NEW = 8, MOST_ROWS = 100, LONG = 290, CAPACITY = 640, LAYERS = 2 };
 #define TOLERANCE 0.05f /* of the distance between a row's largest and smallest logit */
 
 #define LLAMA                                                                                      \
