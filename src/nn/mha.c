@@ -1,5 +1,14 @@
 /* mha.c - multi-head attention: projections around the attention operator, rotary positions and a
- * cache between them. */
+ * cache between them.
+ *
+ *     q, k, v = x Wq', x Wk', x Wv';   q, k rotated by position;   k, v appended to the cache;
+ *     y = attention(q, k, v) Wo'
+ *
+ * Three ways to the same numbers.  Training and encoders: one product each, or one for all where
+ * the file stores them so.  Serving packs Wq, Wk, Wv one below the other (of grouped heads k and v
+ * are fewer rows), so that one product reads x once.  A decode step where the device has fused
+ * kernels: norm, product, rotation and cache are one call, output product and residual another
+ * (fv__mha_decode). */
 #include "nn/part.h"
 
 #include <math.h>
@@ -164,6 +173,7 @@ fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg 
     return half ? FV_BF16 : c->dtype;
 }
 
+/* x += attention(norm(x)): q comes back rotated, k and v are in row pos of the caches by then. */
 fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
                           fv_mha_arg arg)
 {

@@ -49,6 +49,7 @@ bool fv__mlp_decode_supported(const fv_ctx *c, const fv_mlp *l, const fv_tensor 
            fv__fused_linear_supported(c, x, l->down.w);
 }
 
+/* x += down(h), h = act(up(norm x)), or act(gate n) * up(n) as one product of both weights. */
 fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x)
 {
     fv_fused_linear_arg up = fv__norm_then_linear(norm, l->gate.w ? &l->gate : &l->up);

@@ -1,5 +1,14 @@
 /* fused_linear.c - a linear layer for one token of each sequence, with the norm before it and the
- * sum behind it. */
+ * sum behind it.
+ *
+ *     n = norm(x);  y = act(n w' + b),  y += n w' + b,  y = act(n w' + b) * (n up' + up_b),
+ *     or [q k v] = n w' + b with q and k rotated, q to y, k and v to the caches
+ *
+ * A decode step reads every weight for a handful of rows: what stands between two products costs as
+ * much as they do.  This op has no gradient and is not for the table of public ops: it exists where
+ * a device's kernel says so (fv__fused_*_supported), and nn falls back to the ops it stands for.
+ * One op with optional parts rather than one per combination: kernels share all but their last
+ * instructions, and the megakernel on CUDA needs the parts as data. */
 #include "ops/fused_linear.h"
 
 #include "core/core.h"
@@ -38,6 +47,7 @@ bool fv__fused_rope_supported(const fv_ctx *c, const fv_tensor *freq, int64_t he
 
 static const void *data_of(const fv_tensor *t) { return t ? t->data : NULL; }
 
+/* Shapes agree, and no parts that exclude one another: a sum with caches or a gate. */
 static bool fit(const fv_tensor *x, const fv_fused_linear_arg *a, fv_dtype t, int64_t y_n)
 {
     int64_t n = fv_dim(a->w, 0), k = fv_dim(a->w, 1);

@@ -1,5 +1,5 @@
-/* mega_gemm.h - y = act(x W' + bias) (+ y) as an op of the megakernel, split-K over the warps of a
- * block.
+/* mega_gemm.h - y = act(x W' + bias) (+ y), gated or rotated (fused_linear.h), as an op of the
+ * megakernel, split-K over the warps of a block.
  *
  * A tile is 8 columns of y; its weights are 8 rows of W, each one bulk copy into a slot of the
  * ring. mma.m16n8k16: A is up to 16 rows of x, B is a tile.  The order of K within an mma is free,

@@ -1,6 +1,9 @@
 /* mega_gemm_warp.h - y = act(x W' + bias) as an op of the megakernel, for many rows and many
  * columns: each warp computes whole tiles.
  *
+ * Gated and rotated layers as in mega_gemm.h: pairs meet in a lane (tile_columns), are finished
+ * there, and lanes exchange halves so that each stores two neighbouring columns.
+ *
  * Split-K over warps (mega_gemm.h) costs two block barriers per GROUP tiles.  Where there are tiles
  * enough for every warp, a warp takes two tiles at a time, runs over all of K and stores from
  * registers.  For a vocabulary, two block groups work as one (GROUPS = 2), so W is read once for 32

@@ -1,5 +1,11 @@
 /* mega_rows.h - loads the rows of x of a fused linear layer into smem as bf16, from global memory
- * or flagged words, normalised (LayerNorm or RMSNorm) on the way.
+ * or flagged words, normalised on the way.
+ *
+ *     LayerNorm:  (x - mean) / sqrt(var + eps) * gain + shift
+ *     RMSNorm:    x / sqrt(mean(x^2) + eps) * gain
+ *
+ * Every block normalises all rows for itself: a row is 3 KB, and waiting for one block to do it for
+ * all would be another trip through L2.
  *
  * Up to FLAGGED_MAX_ROWS rows (MANY false) rows are stored permuted: see pair_at.  Rows of up to
  * 768 elements stay in a warp's registers between the statistics and the store; longer ones are
