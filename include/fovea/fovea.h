@@ -41,6 +41,7 @@
 #include "fovea/array.h"
 #include "fovea/fields.h"
 #include "fovea/tok.h"
+#include "fovea/image.h"
 #include "fovea/processor.h"
 #include "fovea/model.h"
 #include "fovea/session.h"

@@ -51,6 +51,7 @@ void fv_processor_close(fv_processor *p)
 
 void *fv_processor_self(const fv_processor *p, const fv_processor_type *type)
 {
+    if (p && p->type != type && p->type->inside) p = p->type->inside(p->self);
     return p && p->type == type ? p->self : NULL;
 }
 
@@ -63,14 +64,26 @@ static const fv_processor_type *find(const char *kind)
     return NULL;
 }
 
+/* preprocessor_config.json or, where it is not there, a processor_config.json, in which newer
+ * versions of transformers put what two kinds share; NULL: neither. */
+static fv_status open_config(fv_json **out, const fv_env *env, const char *path, fv_err *e)
+{
+    static const char *const names[] = {"preprocessor_config.json", "processor_config.json"};
+    char file[FV_PATH];
+    *out = NULL;
+    for (int i = 0; i < 2; i++) {
+        snprintf(file, sizeof file, "%s/%s", path, names[i]);
+        if (fv__file_exists(env, file)) return fv_json_open(out, env, file, e);
+    }
+    return FV_OK;
+}
+
 /* The kind whose files are at path; "none" where there are none. */
 static fv_status recognise(const fv_processor_type **out, const fv_env *env, const char *path,
                            fv_err *e)
 {
-    char file[FV_PATH];
-    fv_json *j = NULL;
-    snprintf(file, sizeof file, "%s/preprocessor_config.json", path);
-    fv_status st = fv__file_exists(env, file) ? fv_json_open(&j, env, file, e) : FV_OK;
+    fv_json *j;
+    fv_status st = open_config(&j, env, path, e);
     *out = find("none");
     for (int i = 0; !st && i < COUNT; i++)
         if (types[i]->recognise(env, path, j)) *out = types[i];

@@ -16,10 +16,13 @@ typedef struct fv_processor_type {
     fv_status (*open)(void *self, const fv_env *env, const char *path, fv_err *e);
     fv_status (*save)(const void *self, const char *dir, fv_err *e);
     void (*close)(void *self); /* also after an open that failed */
+    /* A processor inside it (the tokenizer beside an image processor); NULL: it never has one. */
+    const struct fv_processor *(*inside)(const void *self);
 } fv_processor_type;
 
 /* A processor of a type with its struct zeroed, for a file that makes one from something else than
- * a directory; fv_processor_self is that struct. */
+ * a directory; fv_processor_self is that struct, or that of the processor inside p where that one
+ * is of the type. */
 FV_API fv_status fv_processor_new(fv_processor **out, const fv_env *env,
                                   const fv_processor_type *type, fv_err *e);
 FV_API void *fv_processor_self(const fv_processor *p, const fv_processor_type *type);
