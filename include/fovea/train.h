@@ -31,7 +31,7 @@ typedef struct fv_train_opt {
     char freeze[512], lr_scale[512];
     int dtype; /* fv_train_dtypes */
     bool recompute;
-    int64_t seed, prefetch;
+    int64_t seed, prefetch, workers;
     int64_t log_every, eval_every, save_every, keep, patience;
     int best_by; /* 0: loss, 1: metric */
     int64_t bleu;

@@ -1,17 +1,23 @@
-/* loader.c - the batches of epoch after epoch, in order, prefetched by a thread.
+/* loader.c - the batches of epoch after epoch, in order, prefetched by threads.
  *
- * A ring buffer of slots with one producer and one consumer: the producer fills them in order, the
- * consumer takes them in order and releases all it holds at once.  Three counters of slots
- * (made, taken, freed) are all the shared state.  Which batch comes next depends on counting alone,
- * so prefetching changes when a batch is made, never what is in it.  Without prefetching
- * (ahead = 0) there is no thread, and fv_loader_next fills the slot itself. */
+ * A ring buffer of slots with one consumer, which takes them in order and releases all it holds at
+ * once.  Workers claim slots in order too: under the lock the next batch is planned and its rows
+ * are copied into the slot, then it is made without the lock.  Which batch a slot gets depends on
+ * counting alone, so the number of workers changes when a batch is made, never what is in it.
+ * Without prefetching (ahead = 0) there is no thread, and fv_loader_next fills the slot itself. */
 #include <pthread.h>
 
 #include "base/base.h"
 #include "fovea/author/feed.h"
 
+enum { MOST_WORKERS = 64 };
+
 typedef struct slot {
     fv_loaded loaded;
+    int32_t *rows; /* the examples of its batch */
+    size_t rows_bytes;
+    int64_t n;
+    int64_t number; /* of the batch that is ready in it, from 1 */
     fv_status st;
     fv_err err;
 } slot;
@@ -20,18 +26,18 @@ struct fv_loader {
     const fv_env *env;
     fv_feed feed;
     fv_loader_opt opt;
-    fv_plan *plan; /* of the maker, as are epoch and batch */
-    int64_t epoch, batch;
     slot *ring;
     int64_t n; /* slots */
     slot *failed;
 
-    bool threaded;
-    pthread_t thread;
+    int workers;
+    pthread_t thread[MOST_WORKERS];
     pthread_mutex_t lock; /* over what follows */
     pthread_cond_t moved;
-    int64_t made, taken, freed; /* slots so far: freed <= taken <= made <= freed + n */
-    bool quit;
+    fv_plan *plan; /* of the epoch that is being made */
+    int64_t epoch, batch;
+    int64_t claimed, taken, freed; /* slots so far: freed <= taken <= claimed <= freed + n */
+    bool quit;                     /* no further slot is claimed */
 };
 
 /* ---- making ---- */
@@ -54,42 +60,55 @@ static fv_status advance(fv_loader *f, fv_err *e)
     return FV_OK;
 }
 
-/* Makes the next batch in a slot, whose memory is reused; a failure is stored there. */
-static void fill(fv_loader *f, slot *s)
+/* Gives the slot its batch: which examples, of which epoch. */
+static fv_status claim(fv_loader *f, slot *s)
 {
-    int64_t n;
-    fv_batch_clear(&s->loaded.batch);
+    void *p = s->rows;
     s->st = advance(f, &s->err);
-    if (s->st) return;
-    const int32_t *rows = fv_plan_batch(f->plan, f->batch, &n);
+    if (s->st) return s->st;
+    const int32_t *rows = fv_plan_batch(f->plan, f->batch, &s->n);
+    size_t bytes = (size_t)s->n * sizeof *rows;
+    if (!fv__grow(f->env, &p, &s->rows_bytes, bytes))
+        return s->st = fv_fail(&s->err, FV_ENOMEM, "batches: out of memory");
+    s->rows = p;
+    memcpy(s->rows, rows, bytes);
     s->loaded.epoch = f->epoch;
     s->loaded.index = f->batch++;
     s->loaded.last = f->batch == fv_plan_count(f->plan);
-    s->st = f->feed.make(f->feed.self, &s->loaded.batch, rows, n,
-                         (fv_data_rng){f->opt.plan.rng.seed, f->epoch}, &s->err);
+    return FV_OK;
+}
+
+/* Makes the batch of a slot, whose memory is reused; a failure is stored there. */
+static void fill(const fv_loader *f, slot *s)
+{
+    fv_batch_clear(&s->loaded.batch);
+    if (s->st) return;
+    s->st = f->feed.make(f->feed.self, &s->loaded.batch, s->rows, s->n,
+                         (fv_data_rng){f->opt.plan.rng.seed, s->loaded.epoch}, &s->err);
     if (!s->st && s->loaded.batch.err.code)
         s->st = fv_fail(&s->err, s->loaded.batch.err.code, "%s", s->loaded.batch.err.text);
 }
 
-/* The producer: waits for a free slot, fills it without the lock, publishes it.  It ends after a
- * failure, which is the last slot that the consumer sees. */
+/* A worker: waits for a free slot, claims it, fills it without the lock, publishes it.  After a
+ * failure nothing more is claimed: it is the last slot that the consumer sees. */
 static void *work(void *self)
 {
     fv_loader *f = self;
-    for (bool failed = false; !failed;) {
-        pthread_mutex_lock(&f->lock);
-        while (!f->quit && f->made == f->freed + f->n) pthread_cond_wait(&f->moved, &f->lock);
-        bool quit = f->quit;
-        slot *s = &f->ring[f->made % f->n];
+    pthread_mutex_lock(&f->lock);
+    for (;;) {
+        while (!f->quit && f->claimed == f->freed + f->n) pthread_cond_wait(&f->moved, &f->lock);
+        if (f->quit) break;
+        int64_t number = ++f->claimed;
+        slot *s = &f->ring[(number - 1) % f->n];
+        if (claim(f, s)) f->quit = true;
         pthread_mutex_unlock(&f->lock);
-        if (quit) break;
         fill(f, s);
-        failed = s->st != FV_OK;
         pthread_mutex_lock(&f->lock);
-        f->made++;
+        if (s->st) f->quit = true;
+        s->number = number;
         pthread_cond_broadcast(&f->moved);
-        pthread_mutex_unlock(&f->lock);
     }
+    pthread_mutex_unlock(&f->lock);
     return NULL;
 }
 
@@ -99,12 +118,13 @@ fv_status fv_loader_next(fv_loader *f, const fv_loaded **out, fv_err *e)
 {
     if (f->failed) return fv_fail(e, f->failed->st, "%s", f->failed->err.text);
     slot *s = &f->ring[f->taken % f->n];
-    if (f->threaded) {
+    if (f->workers) {
         pthread_mutex_lock(&f->lock);
-        while (f->made == f->taken) pthread_cond_wait(&f->moved, &f->lock);
+        while (s->number != f->taken + 1) pthread_cond_wait(&f->moved, &f->lock);
         f->taken++;
         pthread_mutex_unlock(&f->lock);
     } else {
+        claim(f, s);
         fill(f, s);
         f->taken++;
     }
@@ -122,6 +142,20 @@ void fv_loader_release(fv_loader *f)
 }
 
 /* ---- lifetime ---- */
+
+/* More workers than batches that are made ahead would only wait. */
+static fv_status start(fv_loader *f, fv_err *e)
+{
+    int64_t want = f->opt.workers > 0 ? f->opt.workers : 1;
+    if (want > f->opt.ahead) want = f->opt.ahead;
+    if (want > MOST_WORKERS) want = MOST_WORKERS;
+    while (f->workers < want) {
+        int rc = pthread_create(&f->thread[f->workers], NULL, work, f);
+        if (rc) return fv_fail(e, FV_ENOMEM, "batches: cannot start a thread: %s", strerror(rc));
+        f->workers++;
+    }
+    return FV_OK;
+}
 
 fv_status fv_loader_new(fv_loader **out, const fv_env *env, const fv_feed *feed, fv_loader_opt opt,
                         fv_err *e)
@@ -141,11 +175,7 @@ fv_status fv_loader_new(fv_loader **out, const fv_env *env, const fv_feed *feed,
     f->ring = fv__alloc(env, (size_t)n * sizeof *f->ring);
     for (int64_t i = 0; f->ring && i < n; i++) f->ring[i].loaded.batch.env = env;
     fv_status st = f->ring ? FV_OK : fv_fail(e, FV_ENOMEM, "batches: out of memory");
-    if (!st && opt.ahead > 0) {
-        int rc = pthread_create(&f->thread, NULL, work, f);
-        f->threaded = !rc;
-        if (rc) st = fv_fail(e, FV_ENOMEM, "batches: cannot start a thread: %s", strerror(rc));
-    }
+    if (!st) st = start(f, e);
     if (st)
         fv_loader_free(f);
     else
@@ -156,15 +186,16 @@ fv_status fv_loader_new(fv_loader **out, const fv_env *env, const fv_feed *feed,
 void fv_loader_free(fv_loader *f)
 {
     if (!f) return;
-    if (f->threaded) {
-        pthread_mutex_lock(&f->lock);
-        f->quit = true;
-        pthread_cond_broadcast(&f->moved);
-        pthread_mutex_unlock(&f->lock);
-        pthread_join(f->thread, NULL);
-    }
+    pthread_mutex_lock(&f->lock);
+    f->quit = true;
+    pthread_cond_broadcast(&f->moved);
+    pthread_mutex_unlock(&f->lock);
+    for (int i = 0; i < f->workers; i++) pthread_join(f->thread[i], NULL);
     fv_plan_free(f->plan);
-    for (int64_t i = 0; f->ring && i < f->n; i++) fv_batch_free(&f->ring[i].loaded.batch);
+    for (int64_t i = 0; f->ring && i < f->n; i++) {
+        fv_batch_free(&f->ring[i].loaded.batch);
+        fv__free(f->env, f->ring[i].rows, f->ring[i].rows_bytes);
+    }
     fv__free(f->env, f->ring, (size_t)f->n * sizeof *f->ring);
     pthread_mutex_destroy(&f->lock);
     pthread_cond_destroy(&f->moved);

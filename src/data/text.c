@@ -2,58 +2,18 @@
  *
  * The file is mapped, or unpacked into memory where its first bytes are gzip's; one pass finds
  * where each line begins, so that line i is found without reading those before it. */
-#include <zlib.h>
-
 #include "base/base.h"
+#include "data/plain.h"
 #include "fovea/author/data.h"
 
 struct fv_textfile {
     const fv_env *env;
-    fv_file file;
-    fv_buf plain; /* what came out of a gzip file */
+    fv__plain file;
     const char *data;
     size_t size;
     size_t *at; /* where each line begins, and one more: the end */
     size_t n, bytes;
 };
-
-static bool is_gzip(const fv_file *f)
-{
-    return f->size > 2 && (unsigned char)f->data[0] == 0x1f && (unsigned char)f->data[1] == 0x8b;
-}
-
-/* Members one after another, as gzip allows; anything else behind them is refused. */
-static fv_status unpack(fv_textfile *t, const char *path, fv_err *e)
-{
-    z_stream z = {0};
-    char chunk[65536];
-    size_t left = t->file.size;
-    if (inflateInit2(&z, 15 + 16) != Z_OK) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
-    z.next_in = (Bytef *)(uintptr_t)t->file.data;
-    int rc = Z_OK;
-    do {
-        if (!z.avail_in) {
-            z.avail_in = left > (1u << 30) ? 1u << 30 : (uInt)left;
-            left -= z.avail_in;
-        }
-        z.next_out = (Bytef *)chunk;
-        z.avail_out = sizeof chunk;
-        rc = inflate(&z, Z_NO_FLUSH);
-        fv__buf_add(&t->plain, chunk, sizeof chunk - z.avail_out);
-        if (rc == Z_STREAM_END && (z.avail_in || left)) rc = inflateReset(&z);
-    } while (rc == Z_OK && !t->plain.failed && (z.avail_in || left || !z.avail_out));
-    inflateEnd(&z);
-    if (t->plain.failed)
-        return fv_fail(e, FV_ENOMEM, "%s: out of memory after %zu unpacked bytes", path,
-                       t->plain.len);
-    if (rc != Z_STREAM_END)
-        return fv_fail(e, FV_EFORMAT,
-                       "%s: gzip data is damaged or ends early after %zu unpacked bytes", path,
-                       t->plain.len);
-    t->data = t->plain.data;
-    t->size = t->plain.len;
-    return FV_OK;
-}
 
 /* Notes that a line begins at this byte. */
 static bool mark(fv_textfile *t, size_t at)
@@ -83,11 +43,9 @@ fv_status fv_textfile_open(fv_textfile **out, const fv_env *env, const char *pat
     fv_textfile *t = *out = fv__alloc(env, sizeof *t);
     if (!t) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     t->env = env;
-    t->plain.env = env;
-    fv_status st = fv__file_open(&t->file, env, path, e);
+    fv_status st = fv__plain_open(&t->file, env, path, e);
     t->data = t->file.data;
     t->size = t->file.size;
-    if (!st && is_gzip(&t->file)) st = unpack(t, path, e);
     if (!st && t->size >= 3 && !memcmp(t->data, "\xEF\xBB\xBF", 3)) {
         t->data += 3; /* a byte-order mark is no text */
         t->size -= 3;
@@ -103,8 +61,7 @@ fv_status fv_textfile_open(fv_textfile **out, const fv_env *env, const char *pat
 void fv_textfile_close(fv_textfile *t)
 {
     if (!t) return;
-    fv__file_close(&t->file);
-    fv__buf_free(&t->plain);
+    fv__plain_close(&t->file);
     fv__free(t->env, t->at, t->bytes);
     fv__free(t->env, t, sizeof *t);
 }

@@ -51,6 +51,18 @@ fv_tensor *fv_loss_tokens(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, const
     return fv__per_label(c, fv_sum_all(c, rows), in);
 }
 
+/* Of examples that were mixed from two (mixup, CutMix): labels and the share of the first, then the
+ * labels of the other.  loss = sum_i share_i CE(labels_i) + (1 - share_i) CE(mixed_labels_i) */
+static fv_tensor *loss_mixed(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_tensor *others,
+                             const fv_items *in)
+{
+    fv_ce_opt how = {.smooth = in->smooth, .ignore = -100};
+    fv_tensor *a = fv_cross_entropy(c, logits, labels, how),
+              *b = fv_cross_entropy(c, logits, others, how),
+              *share = fv_cast(c, fv_items_get(in, "label_share"), a ? a->dtype : FV_F32);
+    return fv__per_label(c, fv_sum_all(c, fv_add(c, b, fv_mul(c, share, fv_sub(c, a, b)))), in);
+}
+
 /* Means over this part of the batch become its share of the mean over all. */
 static fv_tensor *share(fv_ctx *c, fv_tensor *mean, const fv_tensor *labels, const fv_items *in)
 {
@@ -69,6 +81,8 @@ fv_tensor *fv_loss_classes(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_p
     if (ids != (p == FV_PROBLEM_SINGLE))
         return fv_raise(c, FV_EDTYPE, "%s with labels %s: expected %s", fv_problem_words[p],
                         fv_desc(labels).s, ids ? "floats" : "integers");
+    fv_tensor *others = fv_items_get(in, "mixed_labels");
+    if (ids && others) return loss_mixed(c, logits, labels, others, in);
     if (ids) return fv_loss_tokens(c, logits, labels, in);
     if (fv_len(labels) == fv_len(logits)) labels = fv_reshape(c, labels, logits->shape);
     return share(c, (p == FV_PROBLEM_MULTI ? fv_bce : fv_mse)(c, logits, labels), labels, in);

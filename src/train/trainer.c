@@ -359,7 +359,8 @@ static fv_status start(loop *l, fv_err *e)
                                      .rng = {(uint64_t)o->seed, l->s->epoch}},
                             .batch = l->s->batch,
                             .hold = o->accumulate,
-                            .ahead = o->prefetch};
+                            .ahead = o->prefetch,
+                            .workers = o->workers};
     return fv_loader_new(&l->loader, env, j->train, loader, e);
 }
 

@@ -12,6 +12,7 @@
 
 #include <math.h>
 
+#include "fovea/ops.h"
 #include "train/adam.h"
 
 #define SHAPES 16
@@ -101,6 +102,17 @@ typedef struct part {
     bool first, last; /* of its update */
 } part;
 
+/* Floats that the family takes (pixel_values) in its own dtype; they were uploaded as f32. */
+static fv_items as_model(fv_ctx *c, const fv_updater *u, const fv_items *uploaded)
+{
+    fv_items in = *uploaded;
+    for (const fv_input *i = fv_model_family(u->model)->inputs; i->name; i++)
+        for (int k = 0; i->dtype == FV_F32 && k < in.n; k++)
+            if (!strcmp(in.at[k].name, i->name))
+                in.at[k].value = fv_cast(c, in.at[k].value, dtype_of(u));
+    return in;
+}
+
 /* Forward, backward and, after the last batch of the update, the optimiser: what is captured.  All
  * parameters have gradients afterwards, used or not, as a replay leaves them. */
 static void run(fv_ctx *c, void *user)
@@ -108,9 +120,9 @@ static void run(fv_ctx *c, void *user)
     const part *p = user;
     fv_updater *u = p->u;
     fv_params *params = fv_model_params(u->model);
-    fv_items out = {0};
+    fv_items in = as_model(c, u, &p->in), out = {0};
     if (p->first) fv_params_zero_grad(params);
-    fv__train_forward(u->feed, c, u->model, &p->in, &out);
+    fv__train_forward(u->feed, c, u->model, &in, &out);
     fv_tensor *loss = fv_items_get(&out, "loss");
     if (!loss && !fv__failed(c))
         fv_raise(c, FV_EARG, "%s computes no loss from these data", fv_model_head(u->model));

@@ -5,7 +5,7 @@
 
 #include "fovea/author/feed.h"
 #include "fovea/records.h"
-#include "fovea/tok.h"
+#include "fovea/processor.h"
 
 /* ---- text files: plain or gzip, a line each ---- */
 
@@ -100,13 +100,42 @@ FV_API int32_t fv_labels_find(const fv_labels *l, const char *s, size_t n);
 FV_API fv_status fv_labels_add(fv_labels *l, int32_t *id, const char *s, size_t n, fv_err *e);
 FV_API void fv_labels_free(fv_labels *l); /* empties it; its numbers are gone */
 
+/* ---- images, each with a label or a text ---- */
+
+typedef struct fv_images fv_images;
+
+typedef struct fv_images_opt {
+    /* Where they stand: a folder or an archive (.tar, .tar.gz) with a folder for each label; an IDX
+     * file, with the labels in `beside` or in the file of the same name with "labels-idx1"; a table
+     * whose first field names an image and whose second is its label or text.  Of part and most,
+     * images are taken evenly, as those of a label usually stand together. */
+    fv_records from;
+    /* What the first field of a table is looked up in, relative to the table's folder: a folder or
+     * an archive (as path), an IDX file (as number from 0); NULL: that folder itself. */
+    const char *images;
+    const char *where; /* "field=value": only such rows of a table; NULL: all */
+    fv_labels *labels; /* grows while they are opened; NULL: they have no labels, but texts */
+} fv_images_opt;
+
+FV_API fv_status fv_images_open(fv_images **out, const fv_env *env, const fv_images_opt *opt,
+                                fv_data_report *report, fv_err *e);
+FV_API void fv_images_close(fv_images *m); /* NULL is allowed */
+FV_API int64_t fv_images_count(const fv_images *m);
+/* Decodes image i, using the memory of out again; several threads may at once. */
+FV_API fv_status fv_images_get(const fv_images *m, int64_t i, fv_image *out, fv_err *e);
+FV_API int32_t fv_images_label(const fv_images *m, int64_t i);    /* -1: it has none */
+FV_API const char *fv_images_text(const fv_images *m, int64_t i); /* of a table; else NULL */
+/* Its name, for messages: out has at least 256 bytes. */
+FV_API void fv_images_name(const fv_images *m, int64_t i, char *out, size_t n);
+
 /* ---- feeds of records ---- */
 
 /* What a feed is opened with, besides its files.  Ids are -1 where the tokenizer has no such
  * token. */
 typedef struct fv_feed_opt {
     const fv_env *env;
-    const fv_tok *tok; /* must outlive the feed */
+    const fv_tok *tok;             /* must outlive the feed; NULL: there is none */
+    const fv_processor *processor; /* likewise */
     int32_t pad, start, eos, cls, sep, mask;
     bool evaluation;     /* the feed is evaluated, not trained on: texts for metrics are kept */
     const void *options; /* the objective's own struct, filled by its table of keys */

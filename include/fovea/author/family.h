@@ -124,7 +124,8 @@ FV_API fv_tensor *fv_first(fv_ctx *c, fv_tensor *x);
 /* logits (..,V), labels (..) with -100 for those that do not count. */
 FV_API fv_tensor *fv_loss_tokens(fv_ctx *c, fv_tensor *logits, fv_tensor *labels,
                                  const fv_items *in);
-/* logits (B,L); labels I32 (B), floats (B) or (B,L). */
+/* logits (B,L); labels I32 (B), floats (B) or (B,L).  Examples mixed from two have among the inputs
+ * "mixed_labels" I32 (B), those of the other, and "label_share" (B), what counts of the first. */
 FV_API fv_tensor *fv_loss_classes(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_problem p,
                                   const fv_items *in);
 /* x (B,T,2): puts start_logits and end_logits, and with start_positions and end_positions in, the

@@ -94,7 +94,7 @@ FV_API int64_t fv_plan_count(const fv_plan *p);
 /* The numbers of the n examples of batch i. */
 FV_API const int32_t *fv_plan_batch(const fv_plan *p, int64_t i, int64_t *n);
 
-/* ---- loaders: batches in order, made ahead of their use by a thread ---- */
+/* ---- loaders: batches in order, made ahead of their use by threads ---- */
 
 typedef struct fv_loader fv_loader;
 
@@ -103,6 +103,7 @@ typedef struct fv_loader_opt {
     int64_t batch;    /* batches of that epoch to skip: used before the run was resumed */
     int64_t hold;     /* batches that the caller holds at a time; 0: 1 */
     int64_t ahead;    /* batches that are prefetched; 0: none, and no thread */
+    int64_t workers;  /* threads that make them; 0: 1 */
 } fv_loader_opt;
 
 typedef struct fv_loaded {
@@ -113,7 +114,7 @@ typedef struct fv_loaded {
 
 FV_API fv_status fv_loader_new(fv_loader **out, const fv_env *env, const fv_feed *f,
                                fv_loader_opt opt, fv_err *e);
-FV_API void fv_loader_free(fv_loader *f); /* NULL is allowed; waits for the thread */
+FV_API void fv_loader_free(fv_loader *f); /* NULL is allowed; waits for the threads */
 /* The next batch, valid until fv_loader_release has been called and `hold` more were asked for. */
 FV_API fv_status fv_loader_next(fv_loader *f, const fv_loaded **out, fv_err *e);
 /* The caller holds none of the batches it was given so far any more. */

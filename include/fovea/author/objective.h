@@ -22,13 +22,19 @@ typedef struct fv_objective {
     size_t options_size;
 
     /* ---- a tokenizer that is trained for it (WordPiece has BERT's instead) ---- */
-    const char *processor;             /* the kind of processor it needs: "tokenizer" */
+    const char *processor;             /* the kind of processor it needs: "tokenizer", "image" */
     const char *const *specials;       /* special tokens, in order of their ids; NULL: none */
     const char *const *specials_bytes; /* those of a byte-level tokenizer; NULL: the same */
     const char *before, *after;        /* put around every text; NULL: nothing */
     /* Calls each with every text of the training file. */
     fv_status (*texts)(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
                        fv_err *e);
+
+    /* Makes the processor of a new model, of another kind than a tokenizer, from its own options
+     * and the training records.  tok: the tokenizer that was trained or opened, owned from here on;
+     * NULL where `texts` is.  NULL: the processor has no files, or they stand with the model. */
+    fv_status (*make_processor)(fv_processor **out, const fv_env *env, const void *options,
+                                const fv_records *from, fv_processor *tok, fv_err *e);
 
     /* ---- the model ---- */
     fv_head_job head;               /* what the model's head must compute */

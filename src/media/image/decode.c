@@ -7,8 +7,8 @@
 
 #define MOST_BYTES ((size_t)1 << 30) /* of a file */
 
-fv_status fv__coded_room(const fv__coded *f, int64_t width, int64_t height, int channels,
-                         int64_t most_pixels_per_byte)
+fv_status fv__coded_alloc(const fv__coded *f, int64_t width, int64_t height, int channels,
+                          int64_t most_pixels_per_byte)
 {
     int64_t pixels;
     if (width < 1 || height < 1 || width > FV_IMAGE_MOST_PIXELS || height > FV_IMAGE_MOST_PIXELS ||

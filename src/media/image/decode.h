@@ -21,8 +21,8 @@ fv_status fv__jpeg_decode(fv__coded *f);
 
 /* Room for what a header promises, unless that is more than an image may have, or more than so few
  * bytes can hold. */
-fv_status fv__coded_room(const fv__coded *f, int64_t width, int64_t height, int channels,
-                         int64_t most_pixels_per_byte);
+fv_status fv__coded_alloc(const fv__coded *f, int64_t width, int64_t height, int channels,
+                          int64_t most_pixels_per_byte);
 
 /* Tag 0x0112 of the first directory of TIFF data, 1..8; 0: there is none that can be read. */
 int fv__exif_orientation(const uint8_t *tiff, size_t n);

@@ -74,8 +74,8 @@ static bool begin(reading *r)
                         "%s: a JPEG file in CMYK, the colours of print; convert it to RGB",
                         f->name);
     else
-        r->st = fv__coded_room(f, c->image_width, c->image_height,
-                               c->jpeg_color_space == JCS_GRAYSCALE ? 1 : 3, PIXELS_PER_BYTE);
+        r->st = fv__coded_alloc(f, c->image_width, c->image_height,
+                                c->jpeg_color_space == JCS_GRAYSCALE ? 1 : 3, PIXELS_PER_BYTE);
     c->out_color_space = c->jpeg_color_space == JCS_GRAYSCALE ? JCS_GRAYSCALE : JCS_RGB;
     return !r->st;
 }

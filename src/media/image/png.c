@@ -82,8 +82,8 @@ static bool read_pixels(work *w)
     png_read_info(p, w->info);
     int channels = set_transforms(p, w->info);
     png_set_interlace_handling(p);
-    w->st = fv__coded_room(f, png_get_image_width(p, w->info), png_get_image_height(p, w->info),
-                           channels, pixels_per_byte(p, w->info));
+    w->st = fv__coded_alloc(f, png_get_image_width(p, w->info), png_get_image_height(p, w->info),
+                            channels, pixels_per_byte(p, w->info));
     if (w->st) return false;
     png_read_update_info(p, w->info);
     size_t row = (size_t)f->out->width * (size_t)channels, height = (size_t)f->out->height;

@@ -116,6 +116,28 @@ static fv_status train_tokenizer(fv_processor **out, const fv_recipe *r, const f
     return fv_processor_from_tok(out, env, tok, r->data.max_len, e);
 }
 
+/* The tokenizer that [tokenizer] names, or a new one. */
+static fv_status new_tokenizer(fv_processor **out, const fv_recipe *r, const fv_env *env,
+                               const fv__messages *m, fv_err *e)
+{
+    if (!*r->tokenizer.from) return train_tokenizer(out, r, env, m, e);
+    fv_status st = fv_processor_open(out, env, "tokenizer", r->tokenizer.from, e);
+    return fv__recipe_prefix_error(r, "[tokenizer] from", st, e);
+}
+
+/* Of another kind than a tokenizer, with one inside it where the objective also reads texts. */
+static fv_status make_processor(fv__input *in, const fv_recipe *r, const fv__messages *m, fv_err *e)
+{
+    char path[FV_PATH], beside[FV_PATH];
+    fv_processor *tok = NULL;
+    const fv_objective *o = fv__recipe_objective(r);
+    fv_records from = records(r, false, path, beside);
+    fv_status st = o->texts ? new_tokenizer(&tok, r, in->env, m, e) : FV_OK;
+    if (st) return st;
+    st = o->make_processor(&in->processor, in->env, in->own, &from, tok, e);
+    return fv__recipe_prefix_error(r, "[data] train", st, e);
+}
+
 /* A resumed run opens the one it made; else the recipe's, that of the model it goes on from, or a
  * new one. */
 static fv_status open_processor(fv__input *in, const fv_recipe *r, const char *resumed,
@@ -128,11 +150,8 @@ static fv_status open_processor(fv__input *in, const fv_recipe *r, const char *r
     if (resumed && (!text || fv__file_exists(in->env, path)))
         return fv_processor_open(&in->processor, in->env, kind, resumed, e);
     in->made = true;
-    if (text && *r->tokenizer.from)
-        return fv__recipe_prefix_error(r, "[tokenizer] from",
-                                       fv_processor_open(&in->processor, in->env, kind,
-                                                         r->tokenizer.from, e),
-                                       e);
+    if (text && *r->tokenizer.from) return new_tokenizer(&in->processor, r, in->env, m, e);
+    if (!from && fv__recipe_objective(r)->make_processor) return make_processor(in, r, m, e);
     if (from || !text)
         return fv__recipe_prefix_error(r, "[model] from",
                                        fv_processor_open(&in->processor, in->env, kind,
@@ -223,6 +242,7 @@ static fv_status open_feed(fv__input *in, const fv_recipe *r, bool valid, const 
                      .cls = in->cls,
                      .sep = in->sep,
                      .mask = in->mask,
+                     .processor = in->processor,
                      .evaluation = valid,
                      .options = in->own,
                      .labels = &in->labels};

@@ -146,13 +146,32 @@ static fv_status set_derived(const fv_recipe *r, const fv__input *in, fv_json *j
         {"decoder_start_token_id", in->start, true},
     };
     fv_status st = FV_OK;
-    for (size_t i = 0; !st && i < sizeof derived / sizeof *derived; i++) {
+    for (size_t i = 0; tok && !st && i < sizeof derived / sizeof *derived; i++) {
         char text[32];
         if (derived[i].value < 0 || fv__late_get(&r->model, derived[i].key)) continue;
         if (!fv__field_find(f->config, derived[i].key) && !derived[i].always) continue;
         snprintf(text, sizeof text, "%d", derived[i].value);
         st = fv_json_set(j, derived[i].key, text, e);
     }
+    return st;
+}
+
+/* What follows from the image processor, unless the recipe gives it. */
+static fv_status set_image(const fv_recipe *r, const fv__input *in, fv_json *j, const fv_family *f,
+                           fv_err *e)
+{
+    const fv_image_steps *s = fv_processor_steps(in->processor);
+    char text[64];
+    int w, h;
+    if (!s) return FV_OK;
+    fv_status st = fv_processor_image_size(in->processor, 224, 224, &w, &h, e);
+    snprintf(text, sizeof text, w == h ? "%d" : "[%d, %d]", h, w);
+    if (!st && !fv__late_get(&r->model, "image_size") && fv__field_find(f->config, "image_size"))
+        st = fv_json_set(j, "image_size", text, e);
+    snprintf(text, sizeof text, "%d", s->channels);
+    if (!st && !fv__late_get(&r->model, "num_channels") &&
+        fv__field_find(f->config, "num_channels"))
+        st = fv_json_set(j, "num_channels", text, e);
     return st;
 }
 
@@ -202,6 +221,7 @@ static fv_status make_config(fv_buf *text, const fv_recipe *r, const fv__input *
         if (!own_key(m->key)) st = set_value(j, f, m->key, m->value, e);
     }
     if (!st && !source) st = set_derived(r, in, j, f, e);
+    if (!st && !source) st = set_image(r, in, j, f, e);
     if (!st && in->labels.n) st = set_labels(in, j, e);
     if (!st) fv__jnode_print(text, j->tree.root, 0);
     if (!st && text->failed) st = fv_fail(e, FV_ENOMEM, "config: out of memory");

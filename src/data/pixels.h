@@ -1,0 +1,57 @@
+/* pixels.h - images as pixel_values of a batch: decoded, fitted, changed at random, normalised. */
+#ifndef FV_DATA_PIXELS_H
+#define FV_DATA_PIXELS_H
+
+#include "data/augment.h"
+#include "fovea/data.h"
+
+typedef struct fv__pixels {
+    const fv_env *env;
+    const fv_processor *processor;
+    fv_images *images; /* owned */
+    fv__augment augment;
+    uint8_t fill[3]; /* the mean, as levels */
+    int width, height, channels;
+    uint8_t *cache; /* all of them, (n,height,width,channels); NULL: they are decoded every time */
+    size_t cache_bytes;
+} fv__pixels;
+
+/* Owns images from here on, also on failure.  Where all of them fit into `cache` bytes they are
+ * decoded now, on all processors. */
+fv_status fv__pixels_open(fv__pixels *p, const fv_env *env, const fv_processor *processor,
+                          fv_images *images, const fv__augment *augment, size_t cache, fv_err *e);
+void fv__pixels_close(fv__pixels *p);
+
+/* Puts pixel_values (n,C,H,W) and, where images are mixed, label_share (n).  The batch of an
+ * evaluation (epoch -1) is not changed at random. */
+fv_status fv__pixels_put(const fv__pixels *p, fv_batch *out, const int32_t *rows, int64_t n,
+                         fv_data_rng how, fv_err *e);
+static inline bool fv__pixels_mixed(const fv__pixels *p, fv_data_rng how)
+{
+    return how.epoch >= 0 && (p->augment.mixup > 0 || p->augment.cutmix > 0);
+}
+
+/* The options of a new image processor, as keys of an objective whose options have them as
+ * `steps`. */
+typedef struct fv__new_steps {
+    int image_size, channels;
+    int resample; /* of fv__resample_words */
+    char mean[64], std[64];
+} fv__new_steps;
+extern const char *const fv__resample_words[];
+
+#define FV__STEPS_KEYS(type_)                                                                      \
+    FV_INT_KEY("image_size", type_, steps.image_size, 0, 0, 4096,                                  \
+               "pixels of a side, to which images are resized; 0: the first image's"),             \
+        FV_INT_KEY("channels", type_, steps.channels, 0, 0, 3, "1: grey, 3: RGB; 0: the first's"), \
+        FV_CHOICE_KEY("resample", type_, steps.resample, 2, fv__resample_words,                    \
+                      "how images are resized"),                                                   \
+        FV_TEXT_KEY("mean", type_, steps.mean, "",                                                 \
+                    "of each channel in 0..1, to be subtracted; empty: that of the data"),         \
+        FV_TEXT_KEY("std", type_, steps.std, "", "by which is divided; empty: that of the data")
+
+/* A processor for the images of a data set; tok as in fv_processor_from_steps. */
+fv_status fv__pixels_processor(fv_processor **out, const fv_env *env, const fv__new_steps *how,
+                               const fv_images *images, fv_processor *tok, fv_err *e);
+
+#endif
