@@ -95,9 +95,9 @@ FV_API fv_status fv_session_generate(fv_generated *out, fv_ctx *c, fv_session *s
  * same bits whoever is beside it: it is what fv_generate gives for its prompt alone.  For
  * families without an encoder, one beam and one sequence a request.
  *
- * Threads: one calls fv_scheduler_step (and is where callbacks run); submit, cancel and wait may
- * be called from any thread, and from callbacks.  The model is shared and outlives the scheduler.
- */
+ * Threads: one calls fv_scheduler_step (and is where callbacks run); submit, cancel, wait and stats
+ * may be called from any thread, and from callbacks.  The model is shared and outlives the
+ * scheduler. */
 typedef struct fv_scheduler fv_scheduler;
 
 typedef struct fv_scheduler_opt {
@@ -105,6 +105,11 @@ typedef struct fv_scheduler_opt {
     int64_t capacity; /* tokens of a sequence with its prompt; 0: the model's context, or 2048 */
     int64_t prefill;  /* prompt tokens that one step reads at most; 0: 512 */
     int64_t waiting;  /* requests that may wait for a row; 0: 1024 */
+    /* bytes of the KV cache at most: fewer rows than asked for if they do not fit; 0: no limit */
+    int64_t cache_bytes;
+    /* bytes of keys and values kept of sequences that were read, for prompts that begin alike;
+     * 0: none */
+    int64_t prefix_bytes;
 } fv_scheduler_opt;
 
 typedef enum fv_finish {
@@ -115,28 +120,73 @@ typedef enum fv_finish {
     FV_FINISH_FAILED     /* likewise; error says why */
 } fv_finish;
 
+typedef struct fv_scored {
+    int32_t token;
+    float score; /* log-probability by the model's own logits */
+} fv_scored;
+
+/* Exact attention weights (layers, heads, rows, cols): of rows [first, first + rows) of the
+ * sequence, each to positions 0 .. cols - 1. */
+typedef struct fv_sched_weights {
+    const float *w;
+    int n_layers, n_heads; /* those the request lists, in its order */
+    int64_t first, rows, cols;
+} fv_sched_weights;
+
 typedef struct fv_sched_event {
     uint64_t id;
     int32_t token; /* -1: none */
     float score;   /* its log-probability */
     int64_t n;     /* tokens generated so far */
     fv_finish finish;
-    const fv_err *error; /* of FV_FINISH_FAILED, else NULL */
+    const fv_err *error;  /* of FV_FINISH_FAILED, else NULL */
+    const fv_scored *top; /* the likeliest tokens in its position, best first: n_top of them */
+    int n_top;
+    /* where asked for: of the row that chose the token or, with token -1, of rows of the prompt */
+    const fv_sched_weights *attention;
+    int64_t cached; /* tokens of the prompt that were not read, since a cache had them */
 } fv_sched_event;
 
 /* Called for each token, the last one with its reason; false: the sequence ends here, and there is
  * no further call. */
 typedef bool fv_sched_fn(void *user, const fv_sched_event *event);
+/* May change the V logits of the next token, before everything else looks at them: constrained
+ * generation.  ids: the sequence so far, n of them. */
+typedef void fv_logits_fn(void *user, float *logits, int64_t V, const int32_t *ids, int64_t n);
+
+typedef struct fv_logit_bias {
+    int32_t token;
+    float add; /* to its logit */
+} fv_logit_bias;
+
+typedef struct fv_sched_request {
+    const int32_t *prompt;
+    int64_t n;
+    const fv_gen_opt *opt; /* token and user are not used, and of numbers the first */
+    fv_sched_fn *fn;
+    void *user;
+    const fv_logit_bias *bias;
+    int n_bias;
+    /* OpenAI's: taken from a logit for each time its token was generated, and once if it was */
+    float frequency_penalty, presence_penalty;
+    int top;              /* likeliest tokens that come with each token; at most 64 */
+    fv_logits_fn *logits; /* or NULL */
+    void *logits_user;
+    /* Exact weights of these layers and heads come with each token; none where n_layers is 0. */
+    const int32_t *layers, *heads;
+    int n_layers, n_heads;
+    bool prompt_rows; /* those of the prompt's rows too, in calls without a token */
+    int priority;     /* greater ones get a row first */
+    uint64_t owner;   /* among equals the owner with the fewest rows comes first, then who waits */
+} fv_sched_request;
 
 FV_API fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
                                   fv_scheduler_opt opt, fv_err *e);
 /* Sequences in flight end without a call.  NULL is allowed. */
 FV_API void fv_scheduler_free(fv_scheduler *s);
-/* Prompt and options are copied, with the lists; opt->token and opt->user are not used, and of
- * opt->numbers the first.  *id is known before the first callback.  Refused with a sentence: an
- * empty prompt, one that does not fit, too many that wait. */
-FV_API fv_status fv_scheduler_submit(fv_scheduler *s, uint64_t *id, const int32_t *prompt,
-                                     int64_t n, const fv_gen_opt *opt, fv_sched_fn *fn, void *user,
+/* Everything is copied, with the lists.  *id is known before the first callback.  Refused with a
+ * sentence: an empty prompt, one that does not fit, too many that wait (FV_ESTATE). */
+FV_API fv_status fv_scheduler_submit(fv_scheduler *s, uint64_t *id, const fv_sched_request *r,
                                      fv_err *e);
 /* The sequence ends at the next step, with FV_FINISH_CANCELLED.  FV_EARG: there is none of that
  * id, or it has ended. */
@@ -146,6 +196,17 @@ FV_API fv_status fv_scheduler_cancel(fv_scheduler *s, uint64_t id, fv_err *e);
 FV_API fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e);
 /* Waits until there is something to do, at most so many milliseconds; whether there is. */
 FV_API bool fv_scheduler_wait(fv_scheduler *s, int64_t milliseconds);
+
+typedef struct fv_sched_stats {
+    int64_t rows, capacity;    /* as made: sequences side by side, tokens of each */
+    int64_t layers, heads;     /* of the model's attention */
+    int64_t waiting, running;  /* sequences now */
+    int64_t prompt, generated; /* tokens read and written since it was made */
+    int64_t shared;            /* tokens of prompts that a kept prefix saved */
+    int64_t cache_tokens;      /* in the KV cache now */
+    int64_t prefix_bytes;      /* kept for prompts to come */
+} fv_sched_stats;
+FV_API fv_sched_stats fv_scheduler_stats(fv_scheduler *s);
 
 /* ---- how likely a text is ---- */
 

@@ -88,8 +88,10 @@ void fv_session_expect(fv_session *s, int64_t row, int64_t n)
     if (n > 0 && n <= s->cap) s->expected[row] = (int32_t)n;
 }
 
-int64_t fv_session_span(const fv_session *s, int64_t row, int64_t n)
+int64_t fv_session_span(fv_session *s, int64_t row, int64_t n)
 {
+    s->spans = true;
+    row += s->first; /* of a step that is narrowed */
     return s->len[row] < s->expected[row] ? s->expected[row] : s->len[row] + n;
 }
 
@@ -367,7 +369,7 @@ void fv__session_resize(fv_session *s, int64_t rows)
 {
     if (rows == s->rows) return;
     for (int64_t i = rows < s->rows ? rows : s->rows; i < s->all; i++) {
-        s->len[i] = 0;
+        s->len[i] = s->expected[i] = 0;
         for (int64_t j = 0; s->shared && j < s->all; j++)
             s->shared[i * s->all + j] = s->shared[j * s->all + i] = 0;
     }

@@ -34,6 +34,7 @@ struct fv_session {
     int64_t widest;                    /* while narrowed: rows in use otherwise */
     int64_t processed;                 /* tokens that went through the model, of all rows */
     int64_t cap, allocated;            /* tokens of a row: the limit, and what is allocated */
+    bool spans;                        /* the family asks how long a prompt is in all */
     int32_t *len;                      /* tokens of each row before the step under way */
     int32_t *expected;                 /* of its whole prompt, where that was announced; else 0 */
     fv_tensor *pos, *lens, *positions; /* on the device, for the step under way */
@@ -81,6 +82,13 @@ void fv__session_restore(fv_session *s);
 /* Changes how many rows are in use, at most those it was made for: rows go from the end and new
  * ones are empty.  Unlike fv_session_select it may leave none, and give rows back. */
 void fv__session_resize(fv_session *s, int64_t rows);
+
+/* session_prefix.c: bytes of a token in all caches, known once a step has run; and a run of tokens
+ * of a row, copied out into device memory and back behind the tokens of another row.  False once
+ * the context has failed. */
+size_t fv__session_token_bytes(const fv_session *s);
+void fv__session_copy(fv_ctx *c, fv_session *s, int64_t row, int64_t from, int64_t n, void *to);
+bool fv__session_paste(fv_ctx *c, fv_session *s, int64_t row, int64_t n, void *from);
 
 /* ---- gen/sample_device.c: runs of steps in which the device chooses ---- */
 

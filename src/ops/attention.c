@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "core/core.h"
+#include "ops/attention.h"
 #include "ops/stat.h"
 
 enum { Q, K, V, BIAS, REL, INPUTS };
@@ -277,6 +278,16 @@ fv_tensor *fv_attn_view_map(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_
         k->attention_weights(fv_ctx_stream(c), (fv_sink){w->data, t, false}, &v->args, b, head,
                              from, to);
     return w;
+}
+
+void fv__attn_view_write(fv_ctx *c, const fv_attn_view *v, float *out, int64_t b, int64_t head,
+                         int64_t from, int64_t to)
+{
+    const fv_kernels *k = fv_kernels_of(c, v->dtype);
+    if (k && fv_need(c, k->attention_weights, "attention_weights", v->dtype) &&
+        askable(c, v, FV_F32, b, head, from, to))
+        k->attention_weights(fv_ctx_stream(c), (fv_sink){out, FV_F32, false}, &v->args, b, head,
+                             from, to);
 }
 
 fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head,

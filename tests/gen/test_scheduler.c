@@ -1,6 +1,7 @@
 /* test_scheduler.c - sequences that join and leave a batch get, bit for bit, what each gets alone:
  * over random arrivals, cancellations, thread counts and ways of sampling; requests from several
  * threads; what is refused. */
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,6 +67,9 @@ static void make_request(request *r, int i)
 {
     *r = (request){.n = 1 + dice(70), .number = dice(5)};
     for (int64_t k = 0; k < r->n; k++) r->prompt[k] = (int32_t)dice(V);
+    /* half of them begin alike, for some way */
+    for (int64_t k = 0, same = dice(2) ? dice(70) : 0; k < r->n && k < same; k++)
+        r->prompt[k] = (int32_t)(7 * k % V);
     fv_fields_default(&r->opt, fv_gen_fields);
     r->opt.num_beams = 1;
     r->opt.max_new_tokens = 1 + dice(MOST - 1);
@@ -86,10 +90,16 @@ static void make_request(request *r, int i)
     r->opt.numbers = &r->number;
 }
 
+static fv_status ask(fv_scheduler *s, request *r, int64_t n, fv_err *e)
+{
+    fv_sched_request q = {.prompt = r->prompt, .n = n, .opt = &r->opt, .fn = take, .user = r};
+    return fv_scheduler_submit(s, &r->id, &q, e);
+}
+
 static void submit(fv_scheduler *s, request *r)
 {
     fv_err e;
-    check(fv_scheduler_submit(s, &r->id, r->prompt, r->n, &r->opt, take, r, &e), &e);
+    check(ask(s, r, r->n, &e), &e);
 }
 
 /* The same request in a scheduler of its own, and by fv_generate. */
@@ -122,7 +132,7 @@ static void compare_alone(fv_device *d, const fv_model *m, const request *r)
 }
 
 /* Requests come at random steps; some are cancelled on their way, some end by their callback. */
-static void run_once(fv_device *d, const fv_model *m, int64_t rows, int64_t part, uint32_t seed)
+static void run_once(fv_device *d, const fv_model *m, fv_scheduler_opt opt, uint32_t seed)
 {
     static request all[REQUESTS];
     fv_scheduler *s;
@@ -132,7 +142,7 @@ static void run_once(fv_device *d, const fv_model *m, int64_t rows, int64_t part
     state_of_dice = seed;
     for (int i = 0; i < REQUESTS; i++) make_request(&all[i], i);
     for (int i = 0; i < REQUESTS; i += 5) all[i].stop_at = 1 + dice(6);
-    check(fv_scheduler_new(&s, d, m, (fv_scheduler_opt){.rows = rows, .prefill = part}, &e), &e);
+    check(fv_scheduler_new(&s, d, m, opt, &e), &e);
     for (int steps = 0; left || next < REQUESTS; steps++) {
         assert_true(steps < 100000);
         for (uint32_t k = dice(3); k > 0 && next < REQUESTS; k--) submit(s, &all[next++]);
@@ -140,6 +150,10 @@ static void run_once(fv_device *d, const fv_model *m, int64_t rows, int64_t part
         check(fv_scheduler_step(s, &left, &e), &e);
     }
     assert_false(fv_scheduler_wait(s, 1));
+    fv_sched_stats stats = fv_scheduler_stats(s);
+    assert_int_equal(stats.waiting + stats.running, 0);
+    assert_true(opt.prefix_bytes ? stats.shared > 0 : !stats.shared);
+    assert_true(stats.prefix_bytes <= opt.prefix_bytes);
     fv_scheduler_free(s);
     for (int i = 0; i < REQUESTS; i++) {
         bool stopped = all[i].stop_at && all[i].got == all[i].stop_at;
@@ -152,7 +166,8 @@ static void neighbours_change_no_bit(void **state)
 {
     (void)state;
     static const int threads[] = {1, 2, 4};
-    static const int64_t rows[] = {1, 3, 8}, parts[] = {7, 512, 33};
+    static const int64_t rows[] = {1, 3, 8}, parts[] = {7, 512, 33},
+                         prefixes[] = {0, 100000, 1 << 24};
     for (int t = 0; t < 3; t++) {
         fv_device *d;
         fv_err e;
@@ -161,11 +176,204 @@ static void neighbours_change_no_bit(void **state)
             fv_model *m;
             check(fv_model_new(&m, d, configs[f], (fv_model_opt){.serve = true}, 7, &e), &e);
             for (int i = 0; i < 3; i++)
-                run_once(d, m, rows[i], parts[(i + t) % 3], (uint32_t)(100 * t + 10 * f + i));
+                run_once(d, m,
+                         (fv_scheduler_opt){.rows = rows[i],
+                                            .prefill = parts[(i + t) % 3],
+                                            .prefix_bytes = prefixes[(i + 2 * t) % 3]},
+                         (uint32_t)(100 * t + 10 * f + i));
             fv_model_free(m);
         }
         fv_device_close(d);
     }
+}
+
+/* ---- attention, likeliest tokens, biases ---- */
+
+enum { LAYERS = 2, HEADS = 4 };
+
+/* Weights of the rows of a sequence, as they came. */
+typedef struct watching {
+    request r;
+    float w[LAYERS][HEADS][128][128];
+    int64_t rows;
+    fv_scored top[MOST][3];
+} watching;
+
+static bool watch(void *user, const fv_sched_event *ev)
+{
+    watching *x = user;
+    const fv_sched_weights *w = ev->attention;
+    if (ev->finish == FV_FINISH_CANCELLED) return true;
+    assert_non_null(w);
+    assert_int_equal(w->first, x->rows);
+    assert_true(w->first + w->rows <= w->cols);
+    const float *from = w->w;
+    for (int l = 0; l < w->n_layers; l++)
+        for (int h = 0; h < w->n_heads; h++)
+            for (int64_t i = 0; i < w->rows; i++, from += w->cols)
+                memcpy(x->w[1 - l][h][w->first + i], from, (size_t)w->cols * sizeof *from);
+    x->rows += w->rows;
+    if (ev->token < 0) return true;
+    assert_int_equal(ev->n_top, 3);
+    memcpy(x->top[x->r.got], ev->top, sizeof x->top[0]);
+    return take(&x->r, ev);
+}
+
+/* The weights beside the tokens are those of one pass over the whole sequence. */
+static void compare_seen(fv_device *d, const fv_model *m, const watching *x)
+{
+    fv_see *see;
+    fv_err e;
+    int32_t all[128];
+    static float want[128 * 128];
+    int64_t n = x->rows;
+    memcpy(all, x->r.prompt, (size_t)x->r.n * sizeof *all);
+    memcpy(all + x->r.n, x->r.token, (size_t)x->r.got * sizeof *all);
+    assert_int_equal(n, x->r.n + x->r.got - 1);
+    check(fv_see_run(&see, d, m, (fv_see_in){.source = all, .n_source = n}, &e), &e);
+    for (int l = 0; l < LAYERS; l++)
+        for (int h = 0; h < HEADS; h++) {
+            fv_see_pick p = {.kind = FV_SEE_DECODER, .layer = l, .head = h};
+            check(fv_see_weights(see, p, 0, n, want, &e), &e);
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t j = 0; j <= i; j++)
+                    if (!(fabsf(x->w[l][h][i][j] - want[i * n + j]) < 2e-5f))
+                        fail_msg("layer %d head %d row %d key %d: %g, expected %g", l, h, (int)i,
+                                 (int)j, (double)x->w[l][h][i][j], (double)want[i * n + j]);
+        }
+    fv_see_free(see);
+}
+
+static void weights_come_with_the_tokens(void **state)
+{
+    (void)state;
+    static watching x[4];
+    static request others[6];
+    static const int32_t layers[] = {1, 0}, heads[] = {0, 1, 2, 3};
+    for (int f = 0; f < 2; f++) {
+        fv_model *m;
+        fv_scheduler *s;
+        fv_err e;
+        int64_t left = 1;
+        state_of_dice = 9;
+        check(fv_model_new(&m, device, configs[f], (fv_model_opt){.serve = true}, 7, &e), &e);
+        check(fv_scheduler_new(&s, device, m,
+                               (fv_scheduler_opt){.rows = 5, .prefill = 9, .prefix_bytes = 1 << 20},
+                               &e),
+              &e);
+        assert_int_equal(fv_scheduler_stats(s).layers, LAYERS);
+        assert_int_equal(fv_scheduler_stats(s).heads, HEADS);
+        for (int i = 0; i < 6; i++) {
+            make_request(&others[i], i);
+            submit(s, &others[i]);
+            if (i >= 4) continue;
+            memset(&x[i], 0, sizeof x[i]);
+            make_request(&x[i].r, i);
+            x[i].r.opt.ends = x[i].r.ends, x[i].r.opt.banned = x[i].r.banned;
+            x[i].r.opt.numbers = &x[i].r.number;
+            fv_sched_request q = {.prompt = x[i].r.prompt, .n = x[i].r.n, .opt = &x[i].r.opt};
+            q.fn = watch, q.user = &x[i], q.top = 3;
+            q.layers = layers, q.heads = heads, q.n_layers = 2, q.n_heads = 4;
+            q.prompt_rows = true;
+            check(fv_scheduler_submit(s, &x[i].r.id, &q, &e), &e);
+        }
+        while (left) check(fv_scheduler_step(s, &left, &e), &e);
+        fv_scheduler_free(s);
+        for (int i = 0; i < 6; i++) compare_alone(device, m, &others[i]);
+        for (int i = 0; i < 4; i++) compare_alone(device, m, &x[i].r);
+        for (int i = 0; i < 4; i++) compare_seen(device, m, &x[i]);
+        for (int i = 0; i < x[0].r.got; i++) /* greedy: the likeliest, but for penalties */
+            assert_true(x[0].top[i][0].score >= x[0].top[i][1].score);
+        fv_model_free(m);
+    }
+}
+
+static void ban_all_but_seven(void *user, float *logits, int64_t n, const int32_t *ids, int64_t k)
+{
+    (void)ids, (void)k;
+    for (int64_t i = 0; i < n; i++)
+        if (i != *(int *)user) logits[i] = -INFINITY;
+}
+
+static void biases_and_functions_decide(void **state)
+{
+    (void)state;
+    fv_model *m;
+    fv_scheduler *s;
+    fv_err e;
+    request r[3];
+    int64_t left = 1;
+    int seven = 7;
+    fv_logit_bias five = {5, 1e4f};
+    check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
+    check(fv_scheduler_new(&s, device, m, (fv_scheduler_opt){.rows = 4}, &e), &e);
+    for (int i = 0; i < 3; i++) {
+        make_request(&r[i], 0);
+        r[i].opt.eos = -1, r[i].opt.n_ends = r[i].opt.n_banned = 0;
+        r[i].opt.repetition_penalty = 1, r[i].opt.no_repeat_ngram_size = 0;
+        r[i].opt.max_new_tokens = 8;
+        fv_sched_request q = {.prompt = r[i].prompt, .n = r[i].n, .opt = &r[i].opt};
+        q.fn = take, q.user = &r[i];
+        if (i == 0) q.bias = &five, q.n_bias = 1;
+        if (i == 1) q.logits = ban_all_but_seven, q.logits_user = &seven;
+        if (i == 2) q.presence_penalty = 1e4f, q.frequency_penalty = 1;
+        check(fv_scheduler_submit(s, &r[i].id, &q, &e), &e);
+    }
+    while (left) check(fv_scheduler_step(s, &left, &e), &e);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(r[0].token[i], 5);
+        assert_int_equal(r[1].token[i], 7);
+        assert_true(r[1].score[i] < 0); /* the model's own probability */
+        for (int k = 0; k < i; k++) assert_int_not_equal(r[2].token[i], r[2].token[k]);
+    }
+    fv_scheduler_free(s);
+    fv_model_free(m);
+}
+
+/* Priorities first; then whoever has fewer rows. */
+static int order[8], ordered;
+static bool note_order(void *user, const fv_sched_event *ev)
+{
+    if (ev->n == 1) order[ordered++] = *(int *)user;
+    return true;
+}
+
+static void queueing_is_fair(void **state)
+{
+    (void)state;
+    fv_model *m;
+    fv_scheduler *s;
+    fv_err e;
+    request r;
+    static int names[] = {0, 1, 2, 3, 4};
+    static const int priority[] = {0, 0, 0, 0, 1}, owner[] = {1, 1, 1, 2, 1};
+    int64_t left = 1;
+    uint64_t id;
+    check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
+    check(fv_scheduler_new(&s, device, m, (fv_scheduler_opt){.rows = 4}, &e), &e);
+    make_request(&r, 0);
+    r.opt.eos = -1, r.opt.n_ends = 0, r.opt.max_new_tokens = 30;
+    ordered = 0;
+    for (int i = 0; i < 5; i++) {
+        fv_sched_request q = {.prompt = r.prompt, .n = 4, .opt = &r.opt};
+        q.fn = note_order, q.user = &names[i], q.priority = priority[i];
+        q.owner = (uint64_t)owner[i];
+        check(fv_scheduler_submit(s, &id, &q, &e), &e);
+    }
+    while (left) check(fv_scheduler_step(s, &left, &e), &e);
+    assert_int_equal(order[0], 4); /* priority */
+    assert_int_equal(order[1], 3); /* the other owner has no row yet */
+    assert_int_equal(order[2], 0);
+    assert_int_equal(order[3], 1);
+    assert_int_equal(order[4], 2);
+    fv_scheduler_free(s);
+    assert_int_equal(fv_scheduler_new(&s, device, m, (fv_scheduler_opt){.cache_bytes = 1000}, &e),
+                     FV_EARG);
+    assert_non_null(strstr(e.text, "holds no sequence"));
+    check(fv_scheduler_new(&s, device, m, (fv_scheduler_opt){.cache_bytes = 1000000}, &e), &e);
+    assert_in_range(fv_scheduler_stats(s).rows, 1, 15);
+    fv_scheduler_free(s);
+    fv_model_free(m);
 }
 
 /* ---- threads ---- */
@@ -224,28 +432,26 @@ static void wrong_requests_are_refused(void **state)
     fv_scheduler *s;
     fv_err e;
     request r, two[3];
-    uint64_t id;
     check(fv_model_new(&m, device, configs[1], (fv_model_opt){.serve = true}, 7, &e), &e);
     check(fv_scheduler_new(&s, device, m,
                            (fv_scheduler_opt){.rows = 2, .capacity = 64, .waiting = 2}, &e),
           &e);
     make_request(&r, 0);
-    assert_int_equal(fv_scheduler_submit(s, &id, r.prompt, 0, &r.opt, take, &r, &e), FV_EARG);
+    assert_int_equal(ask(s, &r, 0, &e), FV_EARG);
     assert_non_null(strstr(e.text, "empty"));
-    assert_int_equal(fv_scheduler_submit(s, &id, r.prompt, 64, &r.opt, take, &r, &e), FV_EARG);
+    assert_int_equal(ask(s, &r, 64, &e), FV_EARG);
     assert_non_null(strstr(e.text, "holds 64"));
     r.prompt[0] = V;
-    assert_int_equal(fv_scheduler_submit(s, &id, r.prompt, 2, &r.opt, take, &r, &e), FV_EARG);
+    assert_int_equal(ask(s, &r, 2, &e), FV_EARG);
     assert_non_null(strstr(e.text, "vocabulary"));
     r.opt.num_beams = 2;
-    assert_int_equal(fv_scheduler_submit(s, &id, r.prompt, 2, &r.opt, take, &r, &e), FV_EARG);
+    assert_int_equal(ask(s, &r, 2, &e), FV_EARG);
     assert_int_equal(fv_scheduler_cancel(s, 99, &e), FV_EARG);
     for (int i = 0; i < 3; i++) {
         make_request(&two[i], i);
         two[i].n = 5;
-        fv_status st = fv_scheduler_submit(s, &two[i].id, two[i].prompt, 5, &two[i].opt, take,
-                                           &two[i], &e);
-        assert_int_equal(st, i < 2 ? FV_OK : FV_EARG);
+        fv_status st = ask(s, &two[i], 5, &e);
+        assert_int_equal(st, i < 2 ? FV_OK : FV_ESTATE);
     }
     assert_non_null(strstr(e.text, "waiting"));
     fv_scheduler_free(s); /* with two in flight */
@@ -256,6 +462,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(neighbours_change_no_bit),
+        cmocka_unit_test(weights_come_with_the_tokens),
+        cmocka_unit_test(biases_and_functions_decide),
+        cmocka_unit_test(queueing_is_fair),
         cmocka_unit_test(requests_come_from_any_thread),
         cmocka_unit_test(wrong_requests_are_refused),
     };

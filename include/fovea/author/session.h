@@ -15,7 +15,7 @@ FV_API void fv_session_truncate(fv_session *s, int64_t row, int64_t n);
  * neither on these steps nor on other rows. */
 FV_API void fv_session_expect(fv_session *s, int64_t row, int64_t n);
 /* For families: the length that counts for a row in the step under way, which adds n tokens. */
-FV_API int64_t fv_session_span(const fv_session *s, int64_t row, int64_t n);
+FV_API int64_t fv_session_span(fv_session *s, int64_t row, int64_t n);
 /* Greedy decoding: n tokens a row into out (n,rows), the first step reading ids (rows); both in
  * host memory.  Where the device can, it feeds its own choices back without the host. */
 FV_API fv_status fv_session_greedy(fv_ctx *c, fv_session *s, const int32_t *ids, int32_t *out,

@@ -354,10 +354,11 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 static fv_rope_arg step_rotations(fv_ctx *c, const llama *m, fv_session *s, fv_tensor *ids)
 {
+    fv_tensor *at = fv_session_positions(c, s);
+    if (m->rotary.kind != FV_ROTARY_DYNAMIC) return fv_rotary_at(c, &m->rotary, at, 1);
     int64_t rows = fv_session_count(s), *len = fv__step_memory(c, (size_t)rows * sizeof *len);
     for (int64_t i = 0; len && i < rows; i++) len[i] = fv_session_span(s, i, fv_dim(ids, 1));
-    return len ? fv_rotary_rows(c, &m->rotary, fv_session_positions(c, s), len, rows)
-               : (fv_rope_arg){0};
+    return len ? fv_rotary_rows(c, &m->rotary, at, len, rows) : (fv_rope_arg){0};
 }
 
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)

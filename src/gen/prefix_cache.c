@@ -1,0 +1,146 @@
+/* prefix_cache.c - keys and values of sequences that were read, for prompts that begin alike.
+ *
+ * What is kept are blocks of 16 tokens.  A block is found by its tokens and by the block before
+ * it, so it stands for everything from the first token on, and sequences that begin alike share
+ * their blocks: a system prompt is kept once, however many conversations follow it.  A block that
+ * is found is copied into the row, which costs a small part of what reading its tokens would; the
+ * least recently used one gives way when the budget is full.
+ *
+ * Equal tokens behind equal tokens give equal keys and values, bit for bit, whatever step they
+ * were computed in: so a sequence gets the same tokens with the cache and without.  That does not
+ * hold where keys depend on the length of the whole prompt (dynamic rotary positions); such a
+ * model asks its session for it (fv_session_span), and the cache switches itself off.
+ *
+ * Blocks that rows refer to by a page table, without copies, were not chosen: every backend's
+ * attention kernel would have to follow the table, and a copy of a block is a hundredth of
+ * computing it. */
+#include "gen/prefix_cache.h"
+
+#include "base/base.h"
+
+static uint64_t hash_of(uint64_t parent, const int32_t *ids)
+{
+    uint64_t h = parent * 0x9E3779B97F4A7C15u + 1;
+    for (int i = 0; i < FV_PREFIX_BLOCK; i++) {
+        h = (h ^ (uint32_t)ids[i]) * 0xBF58476D1CE4E5B9u;
+        h ^= h >> 29;
+    }
+    return h;
+}
+
+static int32_t *bucket_of(fv_prefix_cache *p, uint64_t parent, const int32_t *ids)
+{
+    return &p->bucket[hash_of(parent, ids) % (uint64_t)p->room];
+}
+
+static fv_prefix_block *find(fv_prefix_cache *p, uint64_t parent, const int32_t *ids)
+{
+    for (int32_t i = *bucket_of(p, parent, ids); i >= 0; i = p->block[i].next) {
+        fv_prefix_block *b = &p->block[i];
+        if (b->parent == parent && !memcmp(b->ids, ids, sizeof b->ids)) {
+            b->used = ++p->clock;
+            return b;
+        }
+    }
+    return NULL;
+}
+
+static size_t table_bytes(const fv_prefix_cache *p)
+{
+    return (size_t)p->room * (sizeof *p->block + sizeof *p->bucket);
+}
+
+/* The table, once a step has shown how many bytes a token has. */
+static bool prepare(fv_prefix_cache *p, const fv_session *s)
+{
+    if (s->spans) p->off = true;
+    if (!p->budget || p->off) return false;
+    if (p->block) return true;
+    p->each = fv__session_token_bytes(s) * FV_PREFIX_BLOCK;
+    p->room = p->each ? p->budget / (int64_t)p->each : 0;
+    if (p->room > 1 << 24) p->room = 1 << 24;
+    if (p->room < 1) return false;
+    p->block = fv__alloc(&p->env, table_bytes(p));
+    p->off = !p->block;
+    if (p->off) return false;
+    p->bucket = (int32_t *)(p->block + p->room);
+    for (int64_t i = 0; i < p->room; i++) {
+        p->bucket[i] = -1;
+        p->block[i].next = i + 1 < p->room ? (int32_t)i + 1 : -1;
+    }
+    return true;
+}
+
+/* Takes the least recently used block out of its bucket; what followed it in a sequence can no
+ * longer be found and is, in its turn, the least recently used. */
+static int32_t evict(fv_prefix_cache *p)
+{
+    int64_t oldest = 0;
+    for (int64_t i = 1; i < p->n; i++)
+        if (p->block[i].used < p->block[oldest].used) oldest = i;
+    fv_prefix_block *b = &p->block[oldest];
+    int32_t *at = bucket_of(p, b->parent, b->ids);
+    while (*at != oldest) at = &p->block[*at].next;
+    *at = b->next;
+    return (int32_t)oldest;
+}
+
+/* A block with memory for its keys and values, in no bucket; NULL: there is no memory. */
+static fv_prefix_block *fresh(fv_prefix_cache *p, fv_session *s)
+{
+    if (p->n >= p->room) return &p->block[evict(p)];
+    void *data = s->dev->backend->alloc(s->dev, p->each);
+    if (!data) return NULL;
+    fv_prefix_block *b = &p->block[p->free];
+    p->free = b->next;
+    p->n++;
+    b->data = data;
+    return b;
+}
+
+int64_t fv__prefix_load(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int64_t row,
+                        const int32_t *ids, int64_t most)
+{
+    uint64_t parent = 0;
+    int64_t n = 0;
+    if (!prepare(p, s)) return 0;
+    for (fv_prefix_block *b; n + FV_PREFIX_BLOCK <= most; n += FV_PREFIX_BLOCK) {
+        b = find(p, parent, ids + n);
+        if (!b || !fv__session_paste(c, s, row, FV_PREFIX_BLOCK, b->data)) break;
+        parent = b->serial;
+    }
+    return n;
+}
+
+void fv__prefix_store(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int64_t row, const int32_t *ids,
+                      int64_t n)
+{
+    uint64_t parent = 0;
+    if (!prepare(p, s)) return;
+    for (int64_t i = 0; i + FV_PREFIX_BLOCK <= n; i += FV_PREFIX_BLOCK) {
+        fv_prefix_block *b = find(p, parent, ids + i);
+        if (!b) {
+            b = fresh(p, s);
+            if (!b) return;
+            int32_t *bucket = bucket_of(p, parent, ids + i);
+            memcpy(b->ids, ids + i, sizeof b->ids);
+            b->serial = ++p->serial;
+            b->parent = parent;
+            b->used = ++p->clock;
+            b->next = *bucket;
+            *bucket = (int32_t)(b - p->block);
+            fv__session_copy(c, s, row, i, FV_PREFIX_BLOCK, b->data);
+        }
+        parent = b->serial;
+    }
+}
+
+int64_t fv__prefix_bytes(const fv_prefix_cache *p) { return p->n * (int64_t)p->each; }
+
+void fv__prefix_free(fv_prefix_cache *p, fv_device *d)
+{
+    for (int64_t i = 0; p->block && i < p->n; i++)
+        d->backend->release(d, p->block[i].data, p->each);
+    fv__free(&p->env, p->block, table_bytes(p));
+    p->block = NULL;
+}

@@ -1,0 +1,83 @@
+/* scheduler_token.c - the next token of a sequence, and the call that tells of it. */
+#include <math.h>
+
+#include "gen/scheduler.h"
+
+/* From here on it cannot be cancelled; its row is taken by the next retire. */
+static void mark_done(fv_scheduler *s, sequence *q)
+{
+    pthread_mutex_lock(&s->lock);
+    q->done = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void fv__sched_end(fv_scheduler *s, sequence *q, fv_finish why, const fv_err *error)
+{
+    mark_done(s, q);
+    q->ask.fn(q->ask.user,
+              &(fv_sched_event){
+                  .id = q->id, .token = -1, .n = q->n - q->prompt, .finish = why, .error = error});
+}
+
+/* What a request does to the logits before transformers' processors: its own function, biases, and
+ * OpenAI's penalties, which count what was generated and not the prompt. */
+static void change_logits(const fv_scheduler *s, const sequence *q, float *logits)
+{
+    const fv_sched_request *r = &q->ask;
+    if (r->logits) r->logits(r->logits_user, logits, s->V, q->ids, q->n);
+    for (int i = 0; i < r->n_bias; i++) logits[r->bias[i].token] += r->bias[i].add;
+    if (r->frequency_penalty == 0 && r->presence_penalty == 0) return;
+    /* candidates serve as marks: 0 for a token that has had its presence penalty */
+    for (int64_t i = q->prompt; i < q->n; i++) s->candidates[q->ids[i]].score = r->presence_penalty;
+    for (int64_t i = q->prompt; i < q->n; i++) {
+        logits[q->ids[i]] -= r->frequency_penalty + s->candidates[q->ids[i]].score;
+        s->candidates[q->ids[i]].score = 0;
+    }
+}
+
+static bool is_changed(const sequence *q)
+{
+    const fv_sched_request *r = &q->ask;
+    return r->logits || r->n_bias || r->frequency_penalty != 0 || r->presence_penalty != 0;
+}
+
+/* The likeliest tokens by the model's own logits. */
+static int likeliest(const fv_scheduler *s, const sequence *q, const float *logits, double all,
+                     fv_scored *out)
+{
+    int n = q->ask.top;
+    if (!n) return 0;
+    fv__top_k(s->candidates, n, logits, s->V);
+    for (int i = 0; i < n; i++)
+        out[i] = (fv_scored){s->candidates[i].token, (float)((double)s->candidates[i].score - all)};
+    return n;
+}
+
+void fv__sched_take_token(fv_scheduler *s, sequence *q, float *logits,
+                          const fv_sched_weights *attention)
+{
+    fv_scored top[FV_SCHED_TOP];
+    fv_prefix f = {q->ids, q->n, q->prompt, q->end};
+    bool changed = is_changed(q);
+    double all = changed || q->ask.top ? fv__log_sum_exp(logits, s->V) : 0;
+    fv_sched_event ev = {.id = q->id, .top = top, .attention = attention, .cached = q->shared};
+    ev.n_top = likeliest(s, q, logits, all, top);
+    if (changed) {
+        memcpy(s->raw, logits, (size_t)s->V * sizeof *logits);
+        change_logits(s, q, logits);
+    }
+    fv_candidate best = fv__next_token(logits, s->V, f, &q->opt, q->number, s->scratch,
+                                       s->candidates);
+    ev.token = best.token;
+    ev.score = changed ? (float)((double)s->raw[best.token] - all) : best.score;
+    q->ids[q->n++] = best.token;
+    if (q->n >= q->end) ev.finish = FV_FINISH_LENGTH;
+    if (fv__token_is_eos(best.token, &q->opt)) ev.finish = FV_FINISH_STOP;
+    if (ev.finish) mark_done(s, q);
+    ev.n = q->n - q->prompt;
+    pthread_mutex_lock(&s->lock);
+    s->stats.generated++;
+    pthread_mutex_unlock(&s->lock);
+    bool more = q->ask.fn(q->ask.user, &ev);
+    if (!more && !ev.finish) mark_done(s, q);
+}

@@ -1,0 +1,13 @@
+/* attention.h - exact weights into device memory of the caller's own, in a step that repeats. */
+#ifndef FV_ATTENTION_H
+#define FV_ATTENTION_H
+
+#include "core/core.h"
+#include "fovea/ops.h"
+
+/* fv_attn_view_map into f32 `out`, (to-from, Tk) in device memory that lives longer than the
+ * context's tensors: a captured step can be replayed with it. */
+void fv__attn_view_write(fv_ctx *c, const fv_attn_view *v, float *out, int64_t b, int64_t head,
+                         int64_t from, int64_t to);
+
+#endif
