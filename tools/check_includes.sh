@@ -40,6 +40,7 @@ wrong=$(
                 from = $2
                 sub(/\/.*/, "", from)
                 if (from == room || (!outer && (room, from) in may)) next
+                if (room == "cli" && from == "server") next # the command that starts it
             }
             print "  " $1 " includes " $2 ": " room " may not"
         }' tools/layers.txt -

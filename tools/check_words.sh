@@ -15,7 +15,7 @@ refuse() { # WHY PATTERN, file names on standard input; comments that only name 
 list() { git ls-files --cached --others --exclude-standard -- "$@" | while read -r file; do [ -e "$file" ] && echo "$file"; done; }
 text() { list '*.c' '*.h' '*.cu' '*.cc' '*.md' '*.sh' '*.py' '*.cmake' '*.txt' '*.in' Makefile .ci | grep -vE '^(tools/check_words.sh|tests/golden/)'; }
 code() { list '*.c' '*.h' '*.cc' '*.cu'; }
-library() { list 'src/*.c' 'src/*.h' 'src/*.cu' | grep -v '^src/cli/'; }
+library() { list 'src/*.c' 'src/*.h' 'src/*.cu' | grep -vE '^src/(cli|server)/'; }
 
 text > "$names" && refuse "unfinished" '\b(TODO|FIXME|XXX|HACK)\b|\bfor now\b|\bplaceholder\b' < "$names"
 refuse "a path of one machine" '/(home|Users|root|work)/[a-z]|/tmp/(venv|build)' < "$names"

@@ -52,6 +52,9 @@ FV_API fv_status fv_chat_template_render(const fv_chat_template *t, char **text,
 FV_API fv_status fv_chat_template_render_json(const fv_chat_template *t, char **text,
                                               const char *messages, const fv_chat_render *opt,
                                               fv_err *e);
+/* The special token that stands behind an assistant's message, at which a reply ends; -1: there is
+ * none.  enc: an encoding of tok, whose results are overwritten. */
+FV_API int32_t fv_chat_end_of_turn(const fv_chat_template *t, const fv_tok *tok, fv_encoding *enc);
 FV_API void fv_chat_template_free_text(const fv_chat_template *t, char *text);
 
 /* ---- chats ---- */

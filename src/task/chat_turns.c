@@ -111,20 +111,20 @@ static fv_status encode(fv_chat *c, const fv_message *m, int n, bool closed, fv_
 
 /* The special token that the template writes behind an assistant's message.
  * generation_config.json lists it for most models, not for all. */
-static int32_t find_end_of_turn(fv_chat *c)
+int32_t fv_chat_end_of_turn(const fv_chat_template *t, const fv_tok *tok, fv_encoding *enc)
 {
     static const char reply[] = "qzqzq";
     const fv_message m[] = {{"user", "a"}, {"assistant", reply}};
     fv_chat_render how = {.closed = true};
     char *text;
     int32_t found = -1;
-    if (fv_chat_template_render(c->template, &text, m, 2, &how, NULL)) return -1;
+    if (fv_chat_template_render(t, &text, m, 2, &how, NULL)) return -1;
     const char *at = strstr(text, reply), *tail = at ? at + sizeof reply - 1 : "";
     while (*tail == ' ' || *tail == '\n') tail++;
-    if (*tail && !fv_tok_encode(c->enc, tail, strlen(tail), (fv_tok_opts){0}, NULL) && c->enc->n &&
-        fv_tok_special(c->tok, c->enc->ids[0]))
-        found = c->enc->ids[0];
-    fv_chat_template_free_text(c->template, text);
+    if (*tail && !fv_tok_encode(enc, tail, strlen(tail), (fv_tok_opts){0}, NULL) && enc->n &&
+        fv_tok_special(tok, enc->ids[0]))
+        found = enc->ids[0];
+    fv_chat_template_free_text(t, text);
     return found;
 }
 
@@ -165,7 +165,7 @@ fv_status fv_chat_open(fv_chat **out, fv_device *d, const fv_model *m, const fv_
     if (!st) st = fv_session_new(&c->session, m, d, 1, c->capacity, e);
     if (!st) c->held = fv__alloc(&c->env, (size_t)c->capacity * sizeof *c->held);
     if (!st && !c->held) st = fv_fail(e, FV_ENOMEM, "chat: out of memory");
-    if (!st) c->end_of_turn = find_end_of_turn(c);
+    if (!st) c->end_of_turn = fv_chat_end_of_turn(t, tok, c->enc);
     if (st)
         fv_chat_close(c);
     else

@@ -1,0 +1,169 @@
+/* serve.c - fovea serve: models behind an HTTP interface. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "server/server.h"
+
+typedef struct serve_values {
+    cli_list models;
+    int dtype;
+    const char *device;
+    int64_t threads;
+    const char *host, *socket, *keys, *cors;
+    int64_t port;
+    int64_t rows, context, prefill, waiting, cache, prefixes;
+    int64_t body, connections, weights;
+    double head_time, body_time, idle_time, answer_time, drain_time;
+    bool quiet;
+} serve_values;
+
+static const serve_values defaults = {.port = 8080,
+                                      .rows = 16,
+                                      .prefill = 512,
+                                      .waiting = 1024,
+                                      .prefixes = 256,
+                                      .body = 4,
+                                      .connections = 4096,
+                                      .weights = 4000000,
+                                      .head_time = 10,
+                                      .body_time = 30,
+                                      .idle_time = 75,
+                                      .answer_time = 600,
+                                      .drain_time = 30};
+
+static const cli_option options[] = {
+    CLI_LIST(serve_values, models, 'm', "model", "[NAME=]DIR",
+             "a model directory, and the name requests ask for; may be repeated"),
+    CLI_CHOICE(serve_values, dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP),
+    CLI_DEVICE(serve_values, device),
+    CLI_INT(serve_values, threads, 't', "threads", "N", 0, 4096,
+            "0: as OMP_NUM_THREADS says, else all cores"),
+    CLI_TEXT(serve_values, host, 0, "host", "HOST", "to listen at; 127.0.0.1 unless given"),
+    CLI_INT(serve_values, port, 0, "port", "N", 0, 65535, "0: one that is free"),
+    CLI_FILE(serve_values, socket, 0, "socket", "PATH",
+             "listen at a Unix socket instead of host and port"),
+    CLI_FILE(serve_values, keys, 0, "api-keys", "FILE",
+             "requests need one of these keys, one a line (Authorization: Bearer KEY)"),
+    CLI_TEXT(serve_values, cors, 0, "cors", "ORIGIN",
+             "pages of this origin may call from a browser; none may unless given"),
+    CLI_INT(serve_values, rows, 0, "batch", "N", 1, 4096, "sequences that run side by side"),
+    CLI_INT(serve_values, context, 0, "context", "N", 0, 1 << 24,
+            "tokens of a sequence with its prompt; 0: the model's context, or 2048"),
+    CLI_INT(serve_values, prefill, 0, "prefill", "N", 1, 1 << 20,
+            "tokens of a prompt that one step reads at most"),
+    CLI_INT(serve_values, waiting, 0, "queue", "N", 1, 1 << 20,
+            "sequences that may wait; more are refused with status 429"),
+    CLI_INT(serve_values, cache, 0, "kv-budget", "MIB", 0, 1 << 30,
+            "memory of each model's KV cache at most: fewer sequences side by side; 0: no limit"),
+    CLI_INT(serve_values, prefixes, 0, "prefix-budget", "MIB", 0, 1 << 30,
+            "memory for keys and values of prompts, for those that begin alike; 0: none"),
+    CLI_INT(serve_values, body, 0, "body-limit", "MIB", 1, 1024, "of a request"),
+    CLI_INT(serve_values, connections, 0, "connections", "N", 1, 1 << 20, "open at once"),
+    CLI_INT(serve_values, weights, 0, "attention-limit", "N", 1, 1 << 30,
+            "attention weights in one answer"),
+    CLI_REAL(serve_values, head_time, 0, "header-timeout", "S", 0.1, 3600,
+             "seconds for the head of a request"),
+    CLI_REAL(serve_values, body_time, 0, "body-timeout", "S", 0.1, 3600, "seconds for its body"),
+    CLI_REAL(serve_values, idle_time, 0, "idle-timeout", "S", 0.1, 3600,
+             "seconds of a connection without a request"),
+    CLI_REAL(serve_values, answer_time, 0, "answer-timeout", "S", 0.1, 86400,
+             "seconds from a request to the end of its answer"),
+    CLI_REAL(serve_values, drain_time, 0, "drain-timeout", "S", 0, 86400,
+             "seconds for what runs when SIGTERM comes"),
+    CLI_FLAG(serve_values, quiet, 0, "quiet", "no line for each request"),
+    {0},
+};
+
+static const cli_example examples[] = {
+    {"fovea serve -m Qwen2.5-0.5B-Instruct", "at http://127.0.0.1:8080, with a page"},
+    {"fovea serve -m chat=qwen -m vectors=minilm --port 9000", "two models, by name"},
+    {"fovea serve -m gpt2 --dtype q8 --socket /run/fovea/fovea.sock", "behind a proxy"},
+    {0},
+};
+
+/* "NAME=DIR", or a directory whose last part is the name. */
+static int read_models(const cli *c, const cli_list *list, sv_model *out, char (*names)[128])
+{
+    if (!list->n) return cli_usage(c, "a model is needed: -m DIR");
+    for (int i = 0; i < list->n; i++) {
+        const char *given = list->at[i], *equals = strchr(given, '='), *end = given + strlen(given);
+        const char *from = given, *to = equals;
+        if (!equals) {
+            while (end > given + 1 && end[-1] == '/') end--;
+            for (to = from = end; from > given && from[-1] != '/';) from--;
+        }
+        size_t n = (size_t)(to - from);
+        if (!n || n >= sizeof names[i])
+            return cli_usage(c, "%s: a name of 1 to %zu characters was expected", given,
+                             sizeof names[i] - 1);
+        memcpy(names[i], from, n);
+        names[i][n] = 0;
+        if (strpbrk(names[i], "\"\\\n"))
+            return cli_usage(c, "%s: a name has no quotes, backslashes and line ends", names[i]);
+        out[i] = (sv_model){.name = names[i], .dir = equals ? equals + 1 : given};
+        for (int k = 0; k < i; k++)
+            if (!strcmp(names[k], names[i]))
+                return cli_usage(c, "two models are called %s: say NAME=DIR", names[i]);
+    }
+    return CLI_OK;
+}
+
+static int64_t ms(double seconds) { return (int64_t)(seconds * 1000); }
+
+static int run(const cli *c, const void *values, int n, char **operand)
+{
+    const serve_values *v = values;
+    sv_model models[64];
+    char names[64][128];
+    fv_err e;
+    (void)n, (void)operand;
+    int code = read_models(c, &v->models, models, names);
+    if (code) return code;
+    sv_opt o = {.models = models,
+                .n_models = v->models.n,
+                .host = v->host,
+                .port = v->port,
+                .socket = v->socket,
+                .device = v->device,
+                .threads = cli_threads(v->threads),
+                .scheduler = {.rows = v->rows,
+                              .capacity = v->context,
+                              .prefill = v->prefill,
+                              .waiting = v->waiting,
+                              .cache_bytes = v->cache << 20,
+                              .prefix_bytes = v->prefixes << 20},
+                .body_bytes = v->body << 20,
+                .connections = v->connections,
+                .attention_floats = v->weights,
+                .header_ms = ms(v->head_time),
+                .body_ms = ms(v->body_time),
+                .idle_ms = ms(v->idle_time),
+                .answer_ms = ms(v->answer_time),
+                .drain_ms = ms(v->drain_time),
+                .keys = v->keys,
+                .cors = v->cors,
+                .quiet = v->quiet};
+    cli_choose_weights(v->dtype, &o.weights, &o.widen);
+    return sv_serve(&o, &e) ? cli_error(c, &e) : CLI_OK;
+}
+
+const cli_command serve_command = {
+    .name = "serve",
+    .summary = "models behind an HTTP interface, and a page that shows attention live",
+    .about =
+        "Serves models to OpenAI's clients: /v1/chat/completions, /v1/completions, "
+        "/v1/embeddings and /v1/models, streaming included; further /v1/classify, tag, answer, "
+        "fill, translate and rerank, by what each model can do.  With \"attention\" in a "
+        "request its answer holds the exact attention weights of the rows asked for.\n\n"
+        "Sequences join and leave a running batch at every step, and each gets the tokens it would "
+        "get alone.  It listens at the loopback only unless --host says otherwise; TLS is for a "
+        "proxy in front.  SIGTERM lets what runs come to its end, SIGHUP reads models and keys "
+        "again.",
+    .options = options,
+    .size = sizeof(serve_values),
+    .defaults = &defaults,
+    .examples = examples,
+    .run = run,
+};

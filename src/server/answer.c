@@ -1,0 +1,139 @@
+/* answer.c - answers to a request, from any thread: whole, or as server-sent events. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core.h"
+
+/* The lock is held. */
+static void resume(sv_request *r)
+{
+    if (!r->suspended) return;
+    r->suspended = false;
+    MHD_resume_connection(r->mhd);
+}
+
+void sv_answer(sv_request *r, unsigned status, const char *type, sv_text *body)
+{
+    pthread_mutex_lock(&r->lock);
+    if (!r->ready) {
+        sv_free(&r->out);
+        r->out = *body;
+        *body = (sv_text){0};
+        r->status = r->out.failed ? 500 : status;
+        r->type = type;
+        r->ready = true;
+        resume(r);
+    }
+    pthread_mutex_unlock(&r->lock);
+    sv_free(body);
+}
+
+static void write_error(sv_text *t, const char *message, const char *kind, const char *param,
+                        unsigned status)
+{
+    sv_open(t, '{');
+    sv_key(t, "error");
+    sv_open(t, '{');
+    sv_string_at(t, "message", message);
+    sv_string_at(t, "type", kind);
+    if (param)
+        sv_string_at(t, "param", param);
+    else
+        sv_raw_at(t, "param", "null");
+    sv_int_at(t, "code", status);
+    sv_close(t, '}');
+    sv_close(t, '}');
+}
+
+void sv_refuse(sv_request *r, unsigned status, const char *kind, const char *param, const char *fmt,
+               ...)
+{
+    char message[640];
+    sv_text t = {0};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(message, sizeof message, fmt, ap);
+    va_end(ap);
+    write_error(&t, message, kind, param, status);
+    if (r->streaming) { /* too late for a status: an event says so, and the stream ends */
+        sv_event(r, t.s, t.n);
+        sv_free(&t);
+        sv_end(r);
+        return;
+    }
+    sv_put(&t, "\n");
+    sv_answer(r, status, NULL, &t);
+}
+
+void sv_refuse_error(sv_request *r, const fv_err *e)
+{
+    bool usage = e->code == FV_EARG || e->code == FV_ESHAPE || e->code == FV_EFORMAT ||
+                 e->code == FV_EUSAGE || e->code == FV_EMISSING;
+    bool later = e->code == FV_ENOMEM || e->code == FV_ESTATE;
+    if (usage)
+        sv_refuse(r, 400, "invalid_request_error", NULL, "%s", e->text);
+    else if (later)
+        sv_refuse(r, 503, "overloaded_error", NULL, "%s", e->text);
+    else
+        sv_refuse(r, 500, "server_error", NULL, "%s", e->text);
+}
+
+void sv_stream(sv_request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    if (!r->ready) {
+        r->status = 200;
+        r->streaming = r->ready = true;
+        resume(r);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void sv_event(sv_request *r, const char *data, size_t n)
+{
+    pthread_mutex_lock(&r->lock);
+    if (!r->gone && !r->ended) {
+        sv_put(&r->out, "data: ");
+        sv_add(&r->out, data, n);
+        sv_put(&r->out, "\n\n");
+        resume(r);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void sv_end(sv_request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    r->ended = true;
+    resume(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool sv_gone(sv_request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool gone = r->gone;
+    pthread_mutex_unlock(&r->lock);
+    return gone;
+}
+
+void sv_on_gone(sv_request *r, sv_cancel_fn *fn)
+{
+    pthread_mutex_lock(&r->lock);
+    bool late = r->gone;
+    r->cancel = fn;
+    pthread_mutex_unlock(&r->lock);
+    if (late) fn(r);
+}
+
+void sv_abandon(sv_request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool unfinished = !r->gone && (!r->ready || (r->streaming && !r->ended));
+    sv_cancel_fn *cancel = unfinished ? r->cancel : NULL;
+    r->gone = true;
+    pthread_mutex_unlock(&r->lock);
+    if (unfinished) r->server->disconnected++;
+    if (cancel) cancel(r);
+}

@@ -1,0 +1,145 @@
+/* core.h - the server's own state, shared by its files. */
+#ifndef SV_CORE_H
+#define SV_CORE_H
+
+#include <stdatomic.h>
+
+#include "http.h"
+
+/* ---- figures for /metrics ---- */
+
+#define SV_BOUNDS 16
+
+/* Times in seconds: how many were at most bound[i], their sum and their number. */
+typedef struct sv_histogram {
+    _Atomic int64_t at[SV_BOUNDS + 1];
+    _Atomic int64_t sum_us;
+} sv_histogram;
+
+extern const double sv_bounds[SV_BOUNDS];
+void sv_observe(sv_histogram *h, double seconds);
+
+/* ---- one model ---- */
+
+typedef void sv_work_fn(sv_engine *g, sv_request *r);
+
+typedef struct sv_work {
+    struct sv_work *next;
+    sv_work_fn *fn;
+    sv_request *r;
+} sv_work;
+
+/* A model that is open, with the thread that runs it.  Counted: by the server while it is the one
+ * of its name, and by requests; the last to let go ends the thread and closes the model. */
+struct sv_engine {
+    sv_server *server;
+    char *name, *dir;
+    fv_device *device;
+    fv_head_job job;
+    bool generates;             /* a causal language model: it has a writer and a scheduler */
+    fv_writer writer;           /* its enc is not used: requests take one of the pool */
+    fv_chat_template *template; /* NULL: there is none */
+    char no_template[512];      /* and this is why */
+    fv_scheduler *scheduler;
+    fv_tok *tok;                      /* the writer's, where there is one */
+    fv_task *task[FV_JOB_ANSWER + 1]; /* opened when first asked for, by the engine's thread */
+    fv_translator *translator;
+    fv_model *seen;  /* for /v1/attention, where no writer or translator has one */
+    int64_t created; /* seconds since 1970 */
+    atomic_int refs;
+    /* the queue of work beside the scheduler */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    sv_work *first, *last;
+    int64_t queued;
+    bool stopping;
+    bool pending; /* the scheduler has got something since its last step */
+    /* encodings not in use */
+    fv_encoding *spare[32];
+    int n_spare;
+    sv_histogram first_token, between_tokens;
+};
+
+fv_status sv_engine_open(sv_engine **out, sv_server *s, const char *name, const char *dir,
+                         fv_err *e);
+void sv_engine_hold(sv_engine *g);
+void sv_engine_drop(sv_engine *g);
+/* The engine of the model that the request's body names, held by the request; NULL: refused. */
+sv_engine *sv_find_engine(sv_request *r);
+/* Runs fn on the engine's thread, between two steps of its scheduler; false: refused, since too
+ * much waits. */
+bool sv_post(sv_engine *g, sv_request *r, sv_work_fn *fn);
+void sv_wake(sv_engine *g); /* the scheduler has got something to do */
+fv_encoding *sv_take_encoding(sv_engine *g, fv_err *e);
+void sv_give_encoding(sv_engine *g, fv_encoding *enc);
+/* The model itself, for passes of one's own; NULL: refused.  On the engine's thread. */
+const fv_model *sv_engine_model(sv_engine *g, sv_request *r);
+/* The engine's task for a job, opened at its first use; NULL: refused.  On the engine's thread. */
+fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job);
+
+/* ---- the server ---- */
+
+#define SV_MAX_MODELS 64
+#define SV_MAX_KEYS 1024
+
+typedef struct sv_keys {
+    int n;
+    struct {
+        unsigned char bytes[128]; /* padded with zeros */
+        size_t n;
+    } at[SV_MAX_KEYS];
+} sv_keys;
+
+struct sv_server {
+    sv_opt opt;
+    fv_device *device;
+    struct MHD_Daemon *daemon;
+    int socket;
+    pthread_mutex_t lock;  /* of engines and keys */
+    pthread_cond_t closed; /* an engine has been */
+    int engines;           /* that are open, those included that a reload has replaced */
+    sv_engine *engine[SV_MAX_MODELS];
+    sv_keys *keys; /* NULL: none are needed */
+    _Atomic bool draining;
+    _Atomic int64_t active; /* requests that were dispatched and are not done */
+    _Atomic uint64_t last_request;
+    _Atomic int64_t answered[6]; /* by hundreds of the status */
+    _Atomic int64_t disconnected, connections;
+    sv_histogram times;
+    double started;
+    /* watch.c */
+    pthread_t watcher;
+    pthread_mutex_t watch_lock;
+    sv_connection *open;
+    uint64_t last_connection;
+    int epoll, wake;
+    _Atomic bool closing;
+};
+
+const sv_route *sv_find_route(const char *method, const char *path, bool *other_method);
+const sv_route *sv_route_at(int i); /* NULL past the last */
+
+/* log.c: one JSON object on a line of standard error. */
+void sv_log(const char *level, const char *fmt, ...) FV_PRINTF(2, 3);
+void sv_log_request(const sv_request *r);
+
+/* keys.c */
+fv_status sv_keys_read(sv_keys **out, const char *path, fv_err *e);
+bool sv_keys_allow(sv_server *s, const char *authorization);
+
+/* listen.c: a socket that listens, or -1; *what says where. */
+int sv_listen(const sv_opt *o, char *what, size_t n, fv_err *e);
+
+/* inputs.c: texts of a field: a string, or a list of strings; with pairs a list of two strings is a
+ * text and its pair.  NULL: refused; else to be freed. */
+fv_text *sv_read_texts(sv_request *r, const char *key, bool pairs, int64_t *n);
+void sv_begin_list(sv_text *t, const sv_engine *g, const char *key);
+
+/* routes */
+sv_route_fn sv_models, sv_model_named, sv_livez, sv_readyz, sv_metrics;
+sv_route_fn sv_completions, sv_chat, sv_tokenize, sv_detokenize, sv_apply_template;
+sv_route_fn sv_embeddings, sv_attention;
+sv_route_fn sv_classify, sv_tag, sv_answer_question, sv_fill, sv_translate, sv_rerank;
+
+#endif

@@ -1,0 +1,288 @@
+/* engine.c - a model that is open, and the thread that runs it.
+ *
+ * The thread steps the scheduler while sequences are in flight, and between two steps runs one
+ * piece of other work (embeddings, labels, translations, attention of a given text): so a long
+ * queue of such work delays sequences by one piece a step and no more.  One thread a model keeps
+ * contexts and tasks, which belong to one thread each, free of locks. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core.h"
+
+enum { MOST_WORK = 1024 };
+
+/* ---- opening ---- */
+
+/* What the architecture of a directory computes, before its weights are opened. */
+static fv_status find_job(fv_head_job *job, const char *dir, fv_err *e)
+{
+    fv_dir *d;
+    fv_status st = fv_dir_open(&d, NULL, dir, e);
+    if (st) return st;
+    const fv_json *j = fv_dir_config(d);
+    const char *type = fv_config_type(j), *name = fv_json_text(j, "architectures.0");
+    const fv_family *f = type ? fv_family_find(type) : NULL;
+    const fv_family_head *h = f && name ? fv_family_head_find(f, name) : NULL;
+    if (!f)
+        st = fv_fail(e, FV_EMISSING, "%s: no family of this build has its model_type", dir);
+    else
+        *job = h ? h->job : f->heads[0].job;
+    fv_dir_close(d);
+    return st;
+}
+
+static fv_status open_generation(sv_engine *g, fv_err *e)
+{
+    const sv_opt *o = &g->server->opt;
+    fv_err why;
+    fv_writer_opt how = {.weights = o->weights, .widen = o->widen, .new_tokens = 16};
+    fv_status st = fv_writer_open(&g->writer, g->device, g->dir, how, e);
+    if (st) return st;
+    g->tok = g->writer.tok;
+    if (fv_chat_template_open(&g->template, NULL, g->dir, &why))
+        snprintf(g->no_template, sizeof g->no_template, "%s", why.text);
+    g->generates = true;
+    return fv_scheduler_new(&g->scheduler, g->device, g->writer.model, o->scheduler, e);
+}
+
+static fv_status open_task(sv_engine *g, fv_job job, fv_err *e)
+{
+    const sv_opt *o = &g->server->opt;
+    fv_model_opt how = {.serve = true, .weights = o->weights, .widen = o->widen};
+    return fv_task_open(&g->task[job], g->device, g->dir, job, how, e);
+}
+
+static fv_status open_translator(sv_engine *g, fv_err *e)
+{
+    const sv_opt *o = &g->server->opt;
+    fv_translate_opt how = {.weights = o->weights, .widen = o->widen, .attention = true};
+    return fv_translator_open(&g->translator, g->device, g->dir, how, e);
+}
+
+/* Opens what the model is for, so that a directory that cannot be served is refused at once. */
+static fv_status open_model(sv_engine *g, fv_err *e)
+{
+    static const fv_job jobs[] = {[FV_HEAD_BASE] = FV_JOB_EMBED,
+                                  [FV_HEAD_ENCODER] = FV_JOB_EMBED,
+                                  [FV_HEAD_MASKED_LM] = FV_JOB_FILL,
+                                  [FV_HEAD_CLASSIFY] = FV_JOB_CLASSIFY,
+                                  [FV_HEAD_TAG] = FV_JOB_TAG,
+                                  [FV_HEAD_ANSWER] = FV_JOB_ANSWER,
+                                  [FV_HEAD_NEXT_SENTENCE] = FV_JOB_EMBED,
+                                  [FV_HEAD_PRETRAINING] = FV_JOB_EMBED};
+    fv_status st = find_job(&g->job, g->dir, e);
+    if (st) return st;
+    if (g->job == FV_HEAD_CAUSAL_LM) return open_generation(g, e);
+    st = fv_tok_open(&g->tok, NULL, g->dir, e);
+    if (st) return st;
+    if (g->job == FV_HEAD_SEQ2SEQ) return open_translator(g, e);
+    if ((size_t)g->job >= sizeof jobs / sizeof *jobs)
+        return fv_fail(e, FV_EMISSING, "%s: the server has no task for such a model", g->dir);
+    return open_task(g, jobs[g->job], e);
+}
+
+static void close_engine(sv_engine *g)
+{
+    fv_scheduler_free(g->scheduler);
+    for (int i = 0; i < g->n_spare; i++) fv_encoding_free(g->spare[i]);
+    for (int i = 0; i <= FV_JOB_ANSWER; i++) fv_task_close(g->task[i]);
+    fv_translator_close(g->translator);
+    fv_model_free(g->seen);
+    fv_chat_template_close(g->template);
+    if (!g->generates) fv_tok_close(g->tok);
+    fv_writer_close(&g->writer);
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->wake);
+    free(g->name);
+    free(g->dir);
+    sv_server *s = g->server;
+    free(g);
+    pthread_mutex_lock(&s->lock);
+    s->engines--;
+    pthread_cond_broadcast(&s->closed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- the thread ---- */
+
+static sv_work *take_work(sv_engine *g)
+{
+    sv_work *w = g->first;
+    if (!w) return NULL;
+    g->first = w->next;
+    if (!g->first) g->last = NULL;
+    g->queued--;
+    return w;
+}
+
+static void *run(void *self)
+{
+    sv_engine *g = self;
+    fv_err e;
+    int64_t left = 0;
+    for (;;) {
+        pthread_mutex_lock(&g->lock);
+        while (!g->first && !left && !g->pending && !g->stopping)
+            pthread_cond_wait(&g->wake, &g->lock);
+        bool stop = g->stopping && !g->first && !left && !g->pending;
+        g->pending = false;
+        sv_work *w = take_work(g);
+        pthread_mutex_unlock(&g->lock);
+        if (stop) break;
+        if (w) {
+            if (!sv_gone(w->r)) w->fn(g, w->r);
+            sv_drop(w->r);
+            free(w);
+        }
+        if (g->scheduler && fv_scheduler_step(g->scheduler, &left, &e))
+            sv_log("error", "%s: %s", g->name, e.text);
+    }
+    close_engine(g);
+    return NULL;
+}
+
+fv_status sv_engine_open(sv_engine **out, sv_server *s, const char *name, const char *dir,
+                         fv_err *e)
+{
+    pthread_attr_t detached;
+    *out = NULL;
+    sv_engine *g = calloc(1, sizeof *g);
+    if (!g) return fv_fail(e, FV_ENOMEM, "out of memory");
+    g->server = s;
+    g->device = s->device;
+    g->created = (int64_t)time(NULL);
+    g->refs = 1;
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->wake, NULL);
+    g->name = strdup(name);
+    g->dir = strdup(dir);
+    pthread_mutex_lock(&s->lock);
+    s->engines++;
+    pthread_mutex_unlock(&s->lock);
+    fv_status st = g->name && g->dir ? open_model(g, e) : fv_fail(e, FV_ENOMEM, "out of memory");
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    if (!st && pthread_create(&g->thread, &detached, run, g))
+        st = fv_fail(e, FV_ENOMEM, "%s: no thread can be started", dir);
+    pthread_attr_destroy(&detached);
+    if (st)
+        close_engine(g);
+    else
+        *out = g;
+    return st;
+}
+
+void sv_engine_hold(sv_engine *g) { g->refs++; }
+
+/* The last one may let go on the engine's own thread: so it is the thread that closes. */
+void sv_engine_drop(sv_engine *g)
+{
+    if (--g->refs) return;
+    pthread_mutex_lock(&g->lock);
+    g->stopping = true;
+    pthread_cond_signal(&g->wake);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void sv_wake(sv_engine *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->pending = true;
+    pthread_cond_signal(&g->wake);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static bool append(sv_engine *g, sv_work *w)
+{
+    pthread_mutex_lock(&g->lock);
+    bool room = g->queued < MOST_WORK;
+    if (room) {
+        if (g->last) g->last->next = w;
+        if (!g->first) g->first = w;
+        g->last = w;
+        g->queued++;
+        pthread_cond_signal(&g->wake);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return room;
+}
+
+bool sv_post(sv_engine *g, sv_request *r, sv_work_fn *fn)
+{
+    sv_work *w = malloc(sizeof *w);
+    if (!w) {
+        sv_refuse(r, 503, "overloaded_error", NULL, "out of memory");
+        return false;
+    }
+    *w = (sv_work){.fn = fn, .r = sv_hold(r)};
+    bool taken = append(g, w);
+    if (taken) return true;
+    sv_drop(r);
+    free(w);
+    sv_refuse(r, 429, "rate_limit_error", NULL, "%d requests wait for %s, which is the most",
+              MOST_WORK, g->name);
+    return false;
+}
+
+/* ---- what requests ask of it ---- */
+
+sv_engine *sv_find_engine(sv_request *r)
+{
+    const char *name = NULL;
+    sv_server *s = r->server;
+    if (!sv_get_text(r, "model", &name, NULL)) return NULL;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->opt.n_models && !r->engine; i++)
+        if (!name || !strcmp(s->engine[i]->name, name)) r->engine = s->engine[i];
+    if (r->engine) sv_engine_hold(r->engine);
+    pthread_mutex_unlock(&s->lock);
+    if (!r->engine)
+        sv_refuse(r, 404, "invalid_request_error", "model", "no model %.200s is served", name);
+    return r->engine;
+}
+
+fv_encoding *sv_take_encoding(sv_engine *g, fv_err *e)
+{
+    fv_encoding *enc = NULL;
+    pthread_mutex_lock(&g->lock);
+    if (g->n_spare) enc = g->spare[--g->n_spare];
+    pthread_mutex_unlock(&g->lock);
+    if (!enc && fv_encoding_new(&enc, g->tok, e)) return NULL;
+    return enc;
+}
+
+void sv_give_encoding(sv_engine *g, fv_encoding *enc)
+{
+    pthread_mutex_lock(&g->lock);
+    bool room = g->n_spare < (int)(sizeof g->spare / sizeof *g->spare);
+    if (room) g->spare[g->n_spare++] = enc;
+    pthread_mutex_unlock(&g->lock);
+    if (!room) fv_encoding_free(enc);
+}
+
+fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job)
+{
+    fv_err e;
+    if (!g->task[job] && open_task(g, job, &e)) {
+        g->task[job] = NULL;
+        sv_refuse_error(r, &e);
+        return NULL;
+    }
+    return g->task[job];
+}
+
+const fv_model *sv_engine_model(sv_engine *g, sv_request *r)
+{
+    const sv_opt *o = &g->server->opt;
+    fv_model_opt how = {.serve = true, .weights = o->weights, .widen = o->widen};
+    fv_err e;
+    if (g->generates) return g->writer.model;
+    if (g->translator) return fv_translator_model(g->translator);
+    if (!g->seen && fv_model_open(&g->seen, g->device, g->dir, how, &e)) {
+        g->seen = NULL;
+        sv_refuse_error(r, &e);
+    }
+    return g->seen;
+}

@@ -1,0 +1,297 @@
+/* http.c - the HTTP side of a request: its head is checked, its body read, its answer sent.
+ *
+ * libmicrohttpd parses; what it is lenient about is checked here before the body is read: a length
+ * that is given twice or beside a transfer coding, codings other than chunked, a missing host.
+ * Such a request is refused and its connection closed, so that a proxy in front and this server
+ * cannot disagree about where a request ends.
+ *
+ * While an answer is being made elsewhere the connection is suspended: it costs no thread.  The
+ * request's lock decides who comes first: whoever makes the answer ready resumes a connection
+ * that is suspended, and the HTTP thread suspends only while nothing is ready. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core.h"
+
+double sv_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- life ---- */
+
+sv_request *sv_hold(sv_request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    r->refs++;
+    pthread_mutex_unlock(&r->lock);
+    return r;
+}
+
+void sv_drop(sv_request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool last = --r->refs == 0;
+    pthread_mutex_unlock(&r->lock);
+    if (!last) return;
+    if (r->free_job) r->free_job(r->job);
+    if (r->engine) sv_engine_drop(r->engine);
+    json_decref(r->json);
+    sv_free(&r->body);
+    sv_free(&r->out);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+static bool plain_id(const char *s)
+{
+    size_t n = strlen(s);
+    return n > 0 && n < 40 &&
+           strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                     "0123456789-_.") == n;
+}
+
+static const char *header(struct MHD_Connection *mhd, const char *name)
+{
+    return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
+}
+
+static uint64_t hash(const char *s)
+{
+    uint64_t h = 1469598103934665603u;
+    for (; s && *s; s++) h = (h ^ (unsigned char)*s) * 1099511628211u;
+    return h;
+}
+
+static sv_request *new_request(sv_server *s, struct MHD_Connection *mhd, const char *method,
+                               const char *url)
+{
+    sv_request *r = calloc(1, sizeof *r);
+    if (!r) return NULL;
+    const char *given = header(mhd, "X-Request-Id");
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    pthread_mutex_init(&r->lock, NULL);
+    r->server = s;
+    r->mhd = mhd;
+    r->connection = info ? info->socket_context : NULL;
+    r->refs = 1;
+    r->arrived = sv_now();
+    r->owner = hash(header(mhd, "Authorization"));
+    if (given && plain_id(given))
+        snprintf(r->id, sizeof r->id, "%s", given);
+    else
+        snprintf(r->id, sizeof r->id, "req-%llx-%llu", (unsigned long long)(s->started * 1e6),
+                 (unsigned long long)++s->last_request);
+    snprintf(r->method, sizeof r->method, "%s", method);
+    snprintf(r->path, sizeof r->path, "%s", url);
+    return r;
+}
+
+/* ---- the head ---- */
+
+typedef struct framing {
+    int lengths, codings, hosts;
+    const char *length, *coding;
+} framing;
+
+static enum MHD_Result look(void *self, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    framing *f = self;
+    (void)kind;
+    if (!strcasecmp(key, "Content-Length")) f->lengths++, f->length = value ? value : "";
+    if (!strcasecmp(key, "Transfer-Encoding")) f->codings++, f->coding = value ? value : "";
+    if (!strcasecmp(key, "Host")) f->hosts++;
+    return MHD_YES;
+}
+
+/* Refuses what two parsers may read differently; false: refused. */
+static bool check_framing(sv_request *r, const char *version)
+{
+    framing f = {0};
+    MHD_get_connection_values(r->mhd, MHD_HEADER_KIND, look, &f);
+    size_t digits = f.length ? strspn(f.length, "0123456789") : 0;
+    if (f.lengths > 1 || f.codings > 1 || (f.lengths && f.codings))
+        sv_refuse(r, 400, "invalid_request_error", NULL,
+                  "the length of the body is given more than once");
+    else if (f.codings && strcasecmp(f.coding, "chunked"))
+        sv_refuse(r, 400, "invalid_request_error", NULL,
+                  "the transfer coding is not chunked, and no other is understood");
+    else if (f.lengths && (!digits || f.length[digits] || digits > 15))
+        sv_refuse(r, 400, "invalid_request_error", NULL, "Content-Length is not a number");
+    else if (f.hosts > 1 || (!f.hosts && !strcmp(version, "HTTP/1.1")))
+        sv_refuse(r, 400, "invalid_request_error", NULL, "one Host header is needed");
+    else if (f.lengths && strtoll(f.length, NULL, 10) > r->server->opt.body_bytes)
+        sv_refuse(r, 413, "invalid_request_error", NULL, "a body has at most %lld bytes",
+                  (long long)r->server->opt.body_bytes);
+    else
+        return true;
+    return false;
+}
+
+static bool check_route(sv_request *r, const char *url)
+{
+    bool other = false;
+    r->route = strlen(url) < sizeof r->path ? sv_find_route(r->method, url, &other) : NULL;
+    if (!r->route && other)
+        sv_refuse(r, 405, "invalid_request_error", NULL, "%s does not take %s", r->path, r->method);
+    else if (!r->route)
+        sv_refuse(r, 404, "invalid_request_error", NULL, "there is nothing at %s", r->path);
+    else if (!r->route->open && !sv_keys_allow(r->server, header(r->mhd, "Authorization")))
+        sv_refuse(r, 401, "authentication_error", NULL,
+                  "an API key is needed: Authorization: Bearer KEY");
+    else
+        return true;
+    return false;
+}
+
+/* ---- sending ---- */
+
+/* Gives what is there; suspends the connection while there is nothing. */
+static ssize_t read_events(void *self, uint64_t pos, char *buf, size_t max)
+{
+    sv_request *r = self;
+    ssize_t n = 0;
+    (void)pos;
+    pthread_mutex_lock(&r->lock);
+    size_t left = r->out.n - r->sent;
+    if (left) {
+        n = (ssize_t)(left < max ? left : max);
+        memcpy(buf, r->out.s + r->sent, (size_t)n);
+        r->sent += (size_t)n;
+        if (r->sent == r->out.n) r->out.n = r->sent = 0;
+    } else if (r->out.failed) {
+        n = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (r->ended || r->gone) {
+        n = MHD_CONTENT_READER_END_OF_STREAM;
+    } else {
+        MHD_suspend_connection(r->mhd);
+        r->suspended = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+static void drop_reader(void *self) { sv_drop(self); }
+
+static void add_headers(const sv_request *r, struct MHD_Response *resp)
+{
+    static const char *const fixed[][2] = {
+        {"X-Content-Type-Options", "nosniff"},
+        {"Cache-Control", "no-store"},
+    };
+    const char *type = r->type ? r->type : "application/json";
+    MHD_add_response_header(resp, "Content-Type", r->streaming ? "text/event-stream" : type);
+    MHD_add_response_header(resp, "X-Request-Id", r->id);
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        MHD_add_response_header(resp, fixed[i][0], fixed[i][1]);
+    if (r->server->opt.cors)
+        MHD_add_response_header(resp, "Access-Control-Allow-Origin", r->server->opt.cors);
+    if (r->type && !strncmp(r->type, "text/html", 9))
+        MHD_add_response_header(resp, "Content-Security-Policy",
+                                "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                                "'unsafe-inline'; connect-src 'self'; img-src data:; "
+                                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+    if (r->status == 401) MHD_add_response_header(resp, "WWW-Authenticate", "Bearer");
+    if (r->status == 429 || r->status == 503) MHD_add_response_header(resp, "Retry-After", "1");
+    if (r->server->draining) MHD_add_response_header(resp, "Connection", "close");
+}
+
+/* Queues the answer that is ready; the lock is held. */
+static enum MHD_Result send_answer(sv_request *r)
+{
+    struct MHD_Response *resp;
+    if (r->streaming) {
+        r->refs++;
+        resp = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_events, r,
+                                                 drop_reader);
+        if (!resp) r->refs--;
+    } else {
+        resp = MHD_create_response_from_buffer(r->out.n, r->out.s, MHD_RESPMEM_MUST_FREE);
+        if (resp) r->out = (sv_text){0};
+    }
+    if (!resp) return MHD_NO;
+    add_headers(r, resp);
+    r->queued = true;
+    enum MHD_Result ok = MHD_queue_response(r->mhd, r->status, resp);
+    MHD_destroy_response(resp);
+    return ok;
+}
+
+/* ---- the callbacks ---- */
+
+static enum MHD_Result begin(sv_server *s, struct MHD_Connection *mhd, const char *url,
+                             const char *method, const char *version, void **self)
+{
+    sv_request *r = new_request(s, mhd, method, url);
+    if (!r) return MHD_NO;
+    *self = r;
+    sv_watch(s, r->connection, s->opt.body_ms, NULL);
+    if (!check_framing(r, version) || !check_route(r, url)) return send_answer(r);
+    return MHD_YES;
+}
+
+/* The request is whole: its route answers, now or later. */
+static enum MHD_Result dispatch(sv_request *r)
+{
+    r->dispatched = true;
+    r->server->active++;
+    sv_watch(r->server, r->connection, r->server->opt.answer_ms, r);
+    if (r->too_large)
+        sv_refuse(r, 413, "invalid_request_error", NULL, "a body has at most %lld bytes",
+                  (long long)r->server->opt.body_bytes);
+    else
+        r->route->fn(r);
+    pthread_mutex_lock(&r->lock);
+    enum MHD_Result ok = MHD_YES;
+    if (r->ready) {
+        ok = send_answer(r);
+    } else {
+        MHD_suspend_connection(r->mhd);
+        r->suspended = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return ok;
+}
+
+enum MHD_Result sv_handle(void *server, struct MHD_Connection *mhd, const char *url,
+                          const char *method, const char *version, const char *data, size_t *n,
+                          void **self)
+{
+    sv_server *s = server;
+    sv_request *r = *self;
+    if (!r) return begin(s, mhd, url, method, version, self);
+    if (*n) {
+        r->too_large |= r->body.n + *n > (size_t)s->opt.body_bytes;
+        if (!r->too_large) sv_add(&r->body, data, *n);
+        *n = 0;
+        return MHD_YES;
+    }
+    if (!r->dispatched) return dispatch(r);
+    pthread_mutex_lock(&r->lock);
+    /* a client that has gone is given no answer: MHD_NO closes its connection */
+    enum MHD_Result ok = r->ready && !r->queued ? send_answer(r) : MHD_NO;
+    pthread_mutex_unlock(&r->lock);
+    return ok;
+}
+
+void sv_completed(void *server, struct MHD_Connection *mhd, void **self,
+                  enum MHD_RequestTerminationCode why)
+{
+    sv_server *s = server;
+    sv_request *r = *self;
+    (void)mhd, (void)why;
+    if (!r) return;
+    sv_watch(s, r->connection, s->opt.idle_ms, NULL);
+    if (r->dispatched) sv_abandon(r);
+    if (r->dispatched) s->active--;
+    if (r->status >= 100 && r->status < 600) s->answered[r->status / 100]++;
+    if (r->dispatched) sv_observe(&s->times, sv_now() - r->arrived);
+    if (!s->opt.quiet) sv_log_request(r);
+    *self = NULL;
+    sv_drop(r);
+}

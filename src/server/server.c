@@ -1,0 +1,185 @@
+/* server.c - opening models, waiting for signals, reading models again, draining, closing. */
+#include "server.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core.h"
+
+/* ---- models ---- */
+
+static fv_status open_models(sv_server *s, fv_err *e)
+{
+    for (int i = 0; i < s->opt.n_models; i++) {
+        const sv_model *m = &s->opt.models[i];
+        double from = sv_now();
+        fv_status st = sv_engine_open(&s->engine[i], s, m->name, m->dir, e);
+        if (st) return st;
+        sv_log("info", "%s: open after %.2f s", m->name, sv_now() - from);
+    }
+    return FV_OK;
+}
+
+/* Each model is opened beside the one that serves and takes its place; requests that run keep
+ * theirs.  One that does not open leaves what there was. */
+static void reload(sv_server *s)
+{
+    fv_err e;
+    sv_keys *keys;
+    for (int i = 0; i < s->opt.n_models; i++) {
+        sv_engine *fresh, *old = s->engine[i];
+        if (sv_engine_open(&fresh, s, old->name, old->dir, &e)) {
+            sv_log("error", "%s: not read again, the old one goes on: %s", old->name, e.text);
+            continue;
+        }
+        pthread_mutex_lock(&s->lock);
+        s->engine[i] = fresh;
+        pthread_mutex_unlock(&s->lock);
+        sv_log("info", "%s: read again", fresh->name);
+        sv_engine_drop(old);
+    }
+    if (!s->opt.keys) return;
+    if (sv_keys_read(&keys, s->opt.keys, &e)) {
+        sv_log("error", "keys not read again, the old ones hold: %s", e.text);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    sv_keys *old = s->keys;
+    s->keys = keys;
+    pthread_mutex_unlock(&s->lock);
+    free(old);
+    sv_log("info", "keys read again: %d", keys->n);
+}
+
+static void close_models(sv_server *s)
+{
+    for (int i = 0; i < s->opt.n_models; i++)
+        if (s->engine[i]) sv_engine_drop(s->engine[i]);
+    pthread_mutex_lock(&s->lock);
+    while (s->engines > 0) pthread_cond_wait(&s->closed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- HTTP ---- */
+
+/* Every connection takes a descriptor. */
+static void raise_limits(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files)) return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
+static fv_status start_http(sv_server *s, fv_err *e)
+{
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
+    raise_limits();
+    s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, sv_handle, s, MHD_OPTION_LISTEN_SOCKET,
+                                 s->socket, MHD_OPTION_NOTIFY_COMPLETED, sv_completed, s,
+                                 MHD_OPTION_NOTIFY_CONNECTION, sv_connected, s,
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->opt.connections,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384,
+                                 MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_CONNECTION_TIMEOUT,
+                                 (unsigned)((s->opt.idle_ms + 999) / 1000), MHD_OPTION_END);
+    if (s->daemon) return FV_OK;
+    return fv_fail(e, FV_EIO, "the HTTP server does not start: %s", strerror(errno));
+}
+
+/* ---- waiting and ending ---- */
+
+static void wait_for_signals(sv_server *s, const sigset_t *set)
+{
+    for (int sig = 0; sig != SIGTERM && sig != SIGINT;) {
+        if (sigwait(set, &sig)) return;
+        if (sig == SIGHUP) reload(s);
+    }
+}
+
+/* No new connections; what runs may go on for a while, or until the signal comes again. */
+static void drain(sv_server *s, const sigset_t *set)
+{
+    struct timespec tick = {.tv_nsec = 20000000};
+    double until = sv_now() + 1e-3 * (double)s->opt.drain_ms;
+    s->draining = true;
+    MHD_socket fd = MHD_quiesce_daemon(s->daemon);
+    if (fd != MHD_INVALID_SOCKET) close(fd);
+    sv_log("info", "draining: %lld requests", (long long)s->active);
+    while (s->active > 0 && sv_now() < until) {
+        int sig = sigtimedwait(set, NULL, &tick);
+        if (sig == SIGTERM || sig == SIGINT) break;
+    }
+}
+
+/* Requests that are left are told that their clients have gone: nobody will send an answer. */
+static void abandon_all(sv_server *s)
+{
+    for (int n = 1; n > 0;) {
+        n = 0;
+        pthread_mutex_lock(&s->watch_lock);
+        sv_request *r = NULL;
+        for (sv_connection *c = s->open; c && !r; c = c->next)
+            if (c->waits) r = sv_hold(c->waits), c->waits = NULL;
+        pthread_mutex_unlock(&s->watch_lock);
+        if (!r) break;
+        n = 1;
+        sv_abandon(r);
+        sv_refuse(r, 503, "overloaded_error", NULL, "the server is shutting down");
+        sv_drop(r);
+    }
+}
+
+static fv_status serve(sv_server *s, const sigset_t *set, fv_err *e)
+{
+    char where[128];
+    fv_status st = open_models(s, e);
+    if (!st && s->opt.keys) st = sv_keys_read(&s->keys, s->opt.keys, e);
+    if (st) return st;
+    s->socket = sv_listen(&s->opt, where, sizeof where, e);
+    if (s->socket < 0) return e ? e->code : FV_EIO;
+    if (!sv_watch_open(s)) return fv_fail(e, FV_EIO, "no thread can be started");
+    st = start_http(s, e);
+    if (!st) {
+        sv_log("info", "listening at %s", where);
+        wait_for_signals(s, set);
+        drain(s, set);
+        abandon_all(s);
+        MHD_stop_daemon(s->daemon);
+    }
+    sv_watch_close(s);
+    if (s->opt.socket) unlink(s->opt.socket);
+    return st;
+}
+
+fv_status sv_serve(const sv_opt *opt, fv_err *e)
+{
+    sigset_t set;
+    sv_server *s = calloc(1, sizeof *s);
+    if (!s) return fv_fail(e, FV_ENOMEM, "out of memory");
+    s->opt = *opt;
+    s->started = sv_now();
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->closed, NULL);
+    pthread_mutex_init(&s->watch_lock, NULL);
+    /* before any thread is started, so that all of them leave these signals to this one */
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    fv_status st = fv_device_open(&s->device, opt->device, (fv_device_opt){.threads = opt->threads},
+                                  e);
+    if (!st) st = serve(s, &set, e);
+    close_models(s);
+    fv_device_close(s->device);
+    free(s->keys);
+    free(s);
+    return st;
+}

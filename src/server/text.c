@@ -1,0 +1,162 @@
+/* text.c - bytes that grow, and JSON written into them.
+ *
+ * Answers are written, not built as a tree: a map of attention weights has a million numbers, and
+ * a tree of them would be ten times the text. */
+#include "text.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool grow(sv_text *t, size_t more)
+{
+    if (t->failed || more > SIZE_MAX / 2 - t->n) return !(t->failed = true);
+    if (t->n + more + 1 <= t->cap) return true;
+    size_t cap = t->cap ? t->cap : 256;
+    while (cap < t->n + more + 1) cap *= 2;
+    char *s = realloc(t->s, cap);
+    if (!s) return !(t->failed = true);
+    t->s = s;
+    t->cap = cap;
+    return true;
+}
+
+void sv_add(sv_text *t, const char *s, size_t n)
+{
+    if (!grow(t, n)) return;
+    if (n) memcpy(t->s + t->n, s, n);
+    t->n += n;
+    t->s[t->n] = 0;
+}
+
+void sv_put(sv_text *t, const char *s) { sv_add(t, s, strlen(s)); }
+
+void sv_fmt(sv_text *t, const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    if (n >= 0 && grow(t, (size_t)n)) {
+        vsnprintf(t->s + t->n, (size_t)n + 1, fmt, again);
+        t->n += (size_t)n;
+    }
+    va_end(again);
+    va_end(ap);
+}
+
+void sv_free(sv_text *t)
+{
+    free(t->s);
+    *t = (sv_text){0};
+}
+
+/* ---- JSON ---- */
+
+static void separate(sv_text *t)
+{
+    char last = t->n ? t->s[t->n - 1] : 0;
+    if (last && !strchr("{[:,\n ", last)) sv_add(t, ",", 1);
+}
+
+void sv_open(sv_text *t, char bracket)
+{
+    separate(t);
+    sv_add(t, &bracket, 1);
+}
+
+void sv_close(sv_text *t, char bracket) { sv_add(t, &bracket, 1); }
+
+/* Length of the UTF-8 character at s, of n bytes; 0: malformed. */
+static size_t character(const unsigned char *s, size_t n)
+{
+    static const unsigned char least[] = {0, 0, 0xc2, 0xe0, 0xf0};
+    size_t len = s[0] < 0x80 ? 1 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    if (s[0] < 0x80) return 1;
+    if (s[0] < least[len] || s[0] > 0xf4 || len > n) return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+    bool outside = (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf4 && s[1] > 0x8f);
+    return overlong || outside ? 0 : len;
+}
+
+static void escape(sv_text *t, unsigned char c)
+{
+    static const char *const named[] = {
+        ['\b'] = "\\b", ['\f'] = "\\f", ['\n'] = "\\n", ['\r'] = "\\r",
+        ['\t'] = "\\t", ['"'] = "\\\"", ['\\'] = "\\\\"};
+    if (c < sizeof named / sizeof *named && named[c])
+        sv_put(t, named[c]);
+    else
+        sv_fmt(t, "\\u%04x", c);
+}
+
+void sv_string(sv_text *t, const char *s, size_t n)
+{
+    separate(t);
+    sv_add(t, "\"", 1);
+    for (size_t i = 0, len; i < n; i += len) {
+        unsigned char c = (unsigned char)s[i];
+        len = character((const unsigned char *)s + i, n - i);
+        if (c < 0x20 || c == '"' || c == '\\')
+            escape(t, c);
+        else
+            sv_add(t, len ? s + i : "\xef\xbf\xbd", len ? len : 3);
+        if (!len) len = 1;
+    }
+    sv_add(t, "\"", 1);
+}
+
+void sv_key(sv_text *t, const char *key)
+{
+    sv_string(t, key, strlen(key));
+    sv_add(t, ":", 1);
+}
+
+void sv_real(sv_text *t, double x)
+{
+    separate(t);
+    if (isfinite(x))
+        sv_fmt(t, "%.9g", x);
+    else
+        sv_put(t, "null");
+}
+
+void sv_int(sv_text *t, int64_t x)
+{
+    separate(t);
+    sv_fmt(t, "%lld", (long long)x);
+}
+
+void sv_raw(sv_text *t, const char *json)
+{
+    separate(t);
+    sv_put(t, json);
+}
+
+void sv_string_at(sv_text *t, const char *key, const char *s)
+{
+    sv_key(t, key);
+    sv_string(t, s, strlen(s));
+}
+
+void sv_real_at(sv_text *t, const char *key, double x)
+{
+    sv_key(t, key);
+    sv_real(t, x);
+}
+
+void sv_int_at(sv_text *t, const char *key, int64_t x)
+{
+    sv_key(t, key);
+    sv_int(t, x);
+}
+
+void sv_raw_at(sv_text *t, const char *key, const char *json)
+{
+    sv_key(t, key);
+    sv_raw(t, json);
+}
