@@ -15,16 +15,24 @@ typedef enum fv_field_type {
     FV_FIELD_BOOL,
     FV_FIELD_TEXT,
     FV_FIELD_CHOICE,
-    FV_FIELD_WORDS
+    FV_FIELD_WORDS,
+    FV_FIELD_INTS
 } fv_field_type;
+
+#define FV_MAX_LIST 16
+/* Of a field of integers. */
+typedef struct fv_int_list {
+    int n;
+    int at[FV_MAX_LIST];
+} fv_int_list;
 
 typedef struct fv_field {
     const char *name; /* the key; "rope_scaling.factor" is a member of the object at rope_scaling */
     fv_field_type type;
-    /* of the member: int or int64_t; float or double; bool; char[]; an enum; char[] */
+    /* of the member: int or int64_t; float or double; bool; char[]; an enum; char[]; fv_int_list */
     size_t offset, size;
     double least, normal, greatest;
-    const char *text; /* what a text is by default */
+    const char *text; /* what a text, or a list of integers, is by default */
     /* of a choice, ending in NULL; normal is the index of the default */
     const char *const *choices;
     const char *help;

@@ -26,7 +26,12 @@ typedef enum fv_head_job {
     FV_HEAD_NEXT_SENTENCE, /* whether the second segment follows the first */
     FV_HEAD_PRETRAINING,   /* BERT's: masked tokens and the next sentence together */
     FV_HEAD_REPLACED,      /* ELECTRA's discriminator: whether each token was replaced */
-    FV_HEAD_CHOICE         /* multiple choice: one of N sequences, (B,N,T) in and (B,N) out */
+    FV_HEAD_CHOICE,        /* multiple choice: one of N sequences, (B,N,T) in and (B,N) out */
+    FV_HEAD_MASKED_IMAGE,  /* pixels of patches that were hidden */
+    FV_HEAD_PROJECT,       /* one vector for each input, in a space that two encoders share */
+    FV_HEAD_CONTRASTIVE,   /* how well each image fits each text */
+    FV_HEAD_DETECT,        /* boxes and what is in them */
+    FV_HEAD_SEGMENT        /* a label of each pixel */
 } fv_head_job;
 
 typedef struct fv_family fv_family; /* its members are for authors: author/family.h */

@@ -1,4 +1,4 @@
-/* conv.c - convolutions with their parameters, and images as sequences of patches. */
+/* conv.c - convolutions with their parameters. */
 #include "nn/part.h"
 
 void fv_conv_init(fv_params *p, fv_conv *l, int64_t in, int64_t out, int64_t kernel,
@@ -23,11 +23,4 @@ fv_tensor *fv_conv_fwd(fv_ctx *c, const fv_conv *l, fv_tensor *x)
     if (l->transposed)
         return (l->dims == 1 ? fv_conv1d_transpose : fv_conv2d_transpose)(c, x, l->w, l->b, l->opt);
     return (l->dims == 1 ? fv_conv1d : fv_conv2d)(c, x, l->w, l->b, l->opt);
-}
-
-fv_tensor *fv_conv_patches(fv_ctx *c, const fv_conv *l, fv_tensor *image)
-{
-    fv_tensor *y = fv_conv_fwd(c, l, image); /* (B,width,rows,columns) */
-    if (!y || y->shape.n < 3) return NULL;
-    return fv_transpose(c, fv_reshape(c, y, FV_SHAPE(y->shape.d[0], y->shape.d[1], -1)));
 }

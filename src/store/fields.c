@@ -38,6 +38,10 @@ static bool is_text(const fv_field *f)
 {
     return f->type == FV_FIELD_TEXT || f->type == FV_FIELD_WORDS;
 }
+static fv_int_list *list_of(const void *obj, const fv_field *f)
+{
+    return (fv_int_list *)(uintptr_t)((const char *)obj + f->offset);
+}
 static const char *text_of(const void *obj, const fv_field *f)
 {
     return (const char *)obj + f->offset;
@@ -70,7 +74,9 @@ static bool in_range(const fv_field *f, double x)
 void fv_fields_default(void *obj, const fv_field *table)
 {
     for (const fv_field *f = table; f->name; f++)
-        if (is_text(f))
+        if (f->type == FV_FIELD_INTS)
+            fv__list_parse(list_of(obj, f), f, f->text);
+        else if (is_text(f))
             put_text(obj, f, f->text ? f->text : "");
         else
             put_number(obj, f, f->normal);
@@ -111,6 +117,10 @@ static void add_wanted(fv_buf *b, const fv_field *f)
         break;
     case FV_FIELD_FLOAT:
         fv__buf_str(b, "a number");
+        add_range(b, f);
+        break;
+    case FV_FIELD_INTS:
+        fv__buf_fmt(b, "one to %d integers", FV_MAX_LIST);
         add_range(b, f);
         break;
     case FV_FIELD_BOOL: fv__buf_str(b, "true or false"); break;
@@ -155,6 +165,7 @@ static bool parse_number(const fv_field *f, const char *s, double *x)
 static bool set_text(void *obj, const fv_field *f, const char *value)
 {
     double x;
+    if (f->type == FV_FIELD_INTS) return fv__list_parse(list_of(obj, f), f, value);
     if (is_text(f)) return put_text(obj, f, value);
     if (f->type == FV_FIELD_CHOICE) return put_choice(obj, f, value);
     if (!parse_number(f, value, &x)) return false;
@@ -185,8 +196,9 @@ int fv_fields_get(const void *obj, const fv_field *table, const char *key, char 
 {
     const fv_field *f = find(table, key);
     if (!f) return -1;
-    double x = is_text(f) ? 0 : get_number(obj, f);
+    double x = is_text(f) || f->type == FV_FIELD_INTS ? 0 : get_number(obj, f);
     switch (f->type) {
+    case FV_FIELD_INTS: return fv__list_print(list_of(obj, f), out, n);
     case FV_FIELD_TEXT:
     case FV_FIELD_WORDS: return snprintf(out, n, "%s", text_of(obj, f));
     case FV_FIELD_CHOICE: return snprintf(out, n, "%s", f->choices[(int)x]);
@@ -239,6 +251,7 @@ static bool join_words(char *out, size_t capacity, const fv__jnode *list)
 static bool read_value(void *obj, const fv_field *f, const fv__jnode *v)
 {
     const char *s = v->text;
+    if (f->type == FV_FIELD_INTS) return fv__list_read(list_of(obj, f), f, v);
     if (f->type == FV_FIELD_WORDS)
         return v->type == FV__J_ARRAY && join_words((char *)obj + f->offset, f->size, v);
     if (f->type == FV_FIELD_TEXT) return s && put_text(obj, f, s);
@@ -253,42 +266,6 @@ static bool read_value(void *obj, const fv_field *f, const fv__jnode *v)
     if (!in_range(f, x)) return false;
     put_number(obj, f, x);
     return true;
-}
-
-/* How a key that is in no table is taken. */
-typedef enum verdict { REFUSED, HARMLESS, IGNORED } verdict;
-
-/* "=other": the value must be that of another key of the same object, whose alias this key is. */
-static bool rule_allows(const char *allowed, const fv__jnode *object, const fv__jnode *v)
-{
-    if (!allowed) return true;
-    if (*allowed == '=') return fv__jnode_equal(fv__jnode_get(object, allowed + 1), v);
-    fv__jtree wanted = {0};
-    bool same = !fv__jtree_parse(&wanted, allowed, strlen(allowed), "rule", 8, NULL) &&
-                fv__jnode_equal(wanted.root, v);
-    fv__jtree_free(&wanted);
-    return same;
-}
-
-/* A rule that names the key decides, whatever patterns say of it; members of objects ("a.b") match
- * no pattern, as objects are only looked into where their members change the result. */
-static verdict judge(const fv_key_rule *const *rules, const fv__jnode *object, const char *key,
-                     const fv__jnode *v)
-{
-    bool named = false, matched = false;
-    if (v->type == FV__J_NULL) return HARMLESS;
-    for (; rules && *rules; rules++)
-        for (const fv_key_rule *r = *rules; r->key; r++) {
-            size_t n = strlen(r->key) - 1;
-            if (r->key[n] == '*') {
-                matched = matched || (!strncmp(r->key, key, n) && !strchr(key, '.'));
-                continue;
-            }
-            if (strcmp(r->key, key)) continue;
-            named = true;
-            if (rule_allows(r->value, object, v)) return HARMLESS;
-        }
-    return matched && !named ? IGNORED : REFUSED;
 }
 
 /* A key in no table: was it meant as one of ours, or is it something we do not have? */
@@ -332,7 +309,7 @@ static void read_key(reading *r, void *obj, const fv_field *table, const fv_key_
     if (f && v->type != FV__J_NULL && !read_value(obj, f, v)) problem(r, key, v, f, "");
     if (f) return;
     if (v->type != FV__J_OBJECT || !has_below(table, key)) {
-        if (judge(rules, object, key, v) == REFUSED) unknown(r, table, key, v);
+        if (fv__key_judge(rules, object, key, v) == FV__KEY_REFUSED) unknown(r, table, key, v);
         return;
     }
     for (int i = 0; i < v->n; i++) {
@@ -366,7 +343,7 @@ void fv_fields_ignored(const fv_field *table, const fv_json *j, const char *at,
     for (int i = 0; fv__jnode_is(object, FV__J_OBJECT) && i < object->n; i++) {
         const fv__jnode *v = object->kid[i];
         bool ours = find(table, v->key) || (v->type == FV__J_OBJECT && has_below(table, v->key));
-        if (!ours && judge(rules, object, v->key, v) == IGNORED) each(user, v->key);
+        if (!ours && fv__key_judge(rules, object, v->key, v) == FV__KEY_IGNORED) each(user, v->key);
     }
 }
 
@@ -392,6 +369,7 @@ static fv__jnode *value_of(fv__jtree *t, const void *obj, const fv_field *f)
     if (f->type == FV_FIELD_TEXT)
         return fv__jnode_text(t, text_of(obj, f), strlen(text_of(obj, f)));
     if (f->type == FV_FIELD_WORDS) return split_words(t, text_of(obj, f));
+    if (f->type == FV_FIELD_INTS) return fv__list_node(t, list_of(obj, f), f);
     double x = get_number(obj, f);
     if (f->type == FV_FIELD_INT) return fv__jnode_int(t, (int64_t)x);
     if (f->type == FV_FIELD_FLOAT) return fv__jnode_real(t, tidy(f, x));
@@ -417,6 +395,7 @@ static bool says_the_same(const void *obj, const fv_field *f, const fv__jnode *o
 {
     bool null = old->type == FV__J_NULL;
     const char *flag = old->type == FV__J_TRUE ? "true" : "false";
+    if (f->type == FV_FIELD_INTS) return fv__list_same(list_of(obj, f), f, old);
     if (f->type == FV_FIELD_WORDS)
         return null ? !*text_of(obj, f) : same_words(text_of(obj, f), old);
     if (f->type == FV_FIELD_TEXT || f->type == FV_FIELD_CHOICE) {
@@ -436,6 +415,7 @@ static bool says_the_same(const void *obj, const fv_field *f, const fv__jnode *o
  * not given. */
 static bool not_given(const void *obj, const fv_field *f)
 {
+    if (f->type == FV_FIELD_INTS) return !list_of(obj, f)->n;
     if (is_text(f)) return f->type == FV_FIELD_WORDS && !*text_of(obj, f);
     double x = get_number(obj, f);
     if (f->type == FV_FIELD_CHOICE) return !*f->choices[(int)x];
@@ -481,7 +461,7 @@ void fv_fields_help(const fv_field *table, void (*line)(void *user, const char *
         fv_buf b = {0};
         fv__buf_fmt(&b, "%-24s %s; ", f->name, f->help);
         add_wanted(&b, f);
-        if (is_text(f))
+        if (is_text(f) || f->type == FV_FIELD_INTS)
             fv__buf_fmt(&b, " [%s]", f->text ? f->text : "");
         else if (f->type == FV_FIELD_CHOICE)
             fv__buf_fmt(&b, " [%s]", f->choices[(int)f->normal]);

@@ -15,4 +15,17 @@ struct fv_json {
 /* The value at a path of keys and indices joined by dots, or NULL. */
 fv__jnode *fv__json_at(const fv_json *j, const char *at);
 
+/* How a key that is in no table is taken: object is what holds it, v its value. */
+typedef enum fv__verdict { FV__KEY_REFUSED, FV__KEY_HARMLESS, FV__KEY_IGNORED } fv__verdict;
+fv__verdict fv__key_judge(const fv_key_rule *const *rules, const fv__jnode *object, const char *key,
+                          const fv__jnode *v);
+
+/* Fields of integers (fields_list.c): from text with blanks or commas between, from and to JSON.
+ * False leaves the list in any state. */
+bool fv__list_parse(fv_int_list *out, const fv_field *f, const char *text);
+bool fv__list_read(fv_int_list *out, const fv_field *f, const fv__jnode *v);
+bool fv__list_same(const fv_int_list *list, const fv_field *f, const fv__jnode *v);
+fv__jnode *fv__list_node(fv__jtree *t, const fv_int_list *list, const fv_field *f);
+int fv__list_print(const fv_int_list *list, char *out, size_t n);
+
 #endif

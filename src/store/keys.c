@@ -8,8 +8,9 @@
  * is, and refused at any other.  Keys that a family reads differently stand in the family's list.
  *
  * The alternative, a list of all harmless keys, refused one published model in five. */
-#include "fovea/store.h"
-#include "fovea/author/config.h"
+#include <string.h>
+
+#include "json.h"
 
 const fv_key_rule fv_keys_common[] = {
     /* keys of transformers' base class that change what a network computes */
@@ -116,3 +117,36 @@ const fv_key_rule fv_keys_common[] = {
     {"*", NULL},
     {0},
 };
+
+/* "=other": the value must be that of another key of the same object, whose alias this key is. */
+static bool rule_allows(const char *allowed, const fv__jnode *object, const fv__jnode *v)
+{
+    if (!allowed) return true;
+    if (*allowed == '=') return fv__jnode_equal(fv__jnode_get(object, allowed + 1), v);
+    fv__jtree wanted = {0};
+    bool same = !fv__jtree_parse(&wanted, allowed, strlen(allowed), "rule", 8, NULL) &&
+                fv__jnode_equal(wanted.root, v);
+    fv__jtree_free(&wanted);
+    return same;
+}
+
+/* A rule that names the key decides, whatever patterns say of it; members of objects ("a.b") match
+ * no pattern, as objects are only looked into where their members change the result. */
+fv__verdict fv__key_judge(const fv_key_rule *const *rules, const fv__jnode *object, const char *key,
+                          const fv__jnode *v)
+{
+    bool named = false, matched = false;
+    if (v->type == FV__J_NULL) return FV__KEY_HARMLESS;
+    for (; rules && *rules; rules++)
+        for (const fv_key_rule *r = *rules; r->key; r++) {
+            size_t n = strlen(r->key) - 1;
+            if (r->key[n] == '*') {
+                matched = matched || (!strncmp(r->key, key, n) && !strchr(key, '.'));
+                continue;
+            }
+            if (strcmp(r->key, key)) continue;
+            named = true;
+            if (rule_allows(r->value, object, v)) return FV__KEY_HARMLESS;
+        }
+    return matched && !named ? FV__KEY_IGNORED : FV__KEY_REFUSED;
+}

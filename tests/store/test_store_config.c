@@ -20,6 +20,7 @@ typedef struct net {
     char name[8];
     int act;
     char parts[12];
+    fv_int_list size, depths;
 } net;
 
 static const char *const acts[] = {"relu", "gelu", NULL};
@@ -33,6 +34,8 @@ static const fv_field table[] = {
     FV_TEXT(net, name, "base", "what to call it"),
     FV_CHOICE(net, act, 1, acts, "activation"),
     FV_WORDS(net, parts, "what it has"),
+    FV_INTS(net, size, 1, "224", 999, "pixels of a side, or height and width"),
+    FV_INTS(net, depths, 1, "2 2", 64, "layers of each stage"),
     {0},
 };
 
@@ -98,6 +101,13 @@ static void every_problem_is_named(void **state)
          "config.json: parts: expected words of at most 11 bytes"},
         {"{\"parts\": [\"a b\"]}", "config.json: parts: expected words"},
         {"{\"parts\": [1]}", "config.json: parts: expected words"},
+        {"{\"size\": [480, 1.5]}",
+         "config.json: size: expected one to 16 integers from 1 to 999, found [480, 1.5]"},
+        {"{\"size\": 1000}", "config.json: size: expected one to 16 integers"},
+        {"{\"size\": \"224\"}", "config.json: size: expected one to 16 integers"},
+        {"{\"depths\": []}", "config.json: depths: expected one to 16 integers"},
+        {"{\"depths\": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}",
+         "config.json: depths: expected one to 16 integers"},
         {"{\"n_layers\": 3}",
          "config.json: n_layers: 3 is not implemented (the nearest key that is: n_layer)"},
         {"{\"is_decoder\": true}", "config.json: is_decoder: true is not implemented"},
@@ -132,6 +142,35 @@ static void every_problem_is_named(void **state)
     deep[sizeof deep - 1] = 0;
     assert_int_equal(read_net(&n, deep, &e), FV_EFORMAT);
     assert_non_null(strstr(e.text, "nested too deep"));
+}
+
+/* One number for a list of one, where the default is one number; a list stays a list. */
+static void lists_are_read_and_written(void **state)
+{
+    (void)state;
+    net n;
+    fv_err e = {0};
+    fv_json *j;
+    char text[64];
+    double x;
+    assert_int_equal(read_net(&n, "{}", &e), FV_OK);
+    assert_true(n.size.n == 1 && n.size.at[0] == 224 && n.depths.n == 2 && n.depths.at[1] == 2);
+    assert_int_equal(read_net(&n, "{\"size\": [480, 640], \"depths\": 3}", &e), FV_OK);
+    assert_true(n.size.n == 2 && n.size.at[1] == 640 && n.depths.n == 1 && n.depths.at[0] == 3);
+    assert_int_equal(fv_fields_get(&n, table, "size", text, sizeof text), 7);
+    assert_string_equal(text, "480 640");
+    assert_int_equal(fv_fields_set(&n, table, "size", "32", &e), FV_OK);
+    assert_int_equal(fv_fields_set(&n, table, "depths", "1, 2,3", &e), FV_OK);
+    assert_int_equal(fv_fields_set(&n, table, "depths", "1 x", &e), FV_EARG);
+    assert_int_equal(fv_fields_set(&n, table, "depths", "1 2 3", &e), FV_OK);
+    assert_int_equal(fv_json_parse(&j, NULL, "{\"size\": [32]}", "config.json", &e), FV_OK);
+    assert_int_equal(fv_fields_write(&n, table, j, &e), FV_OK);
+    assert_true(fv_json_count(j, "size") == 1 && fv_json_count(j, "depths") == 3); /* as it was */
+    fv_json_close(j);
+    assert_int_equal(fv_json_parse(&j, NULL, "{\"size\": [8, 9]}", "config.json", &e), FV_OK);
+    assert_int_equal(fv_fields_write(&n, table, j, &e), FV_OK);
+    assert_true(fv_json_number(j, "size", &x) && x == 32);
+    fv_json_close(j);
 }
 
 static void unknown_keys_survive_being_written(void **state)
@@ -350,6 +389,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fields_are_read),
         cmocka_unit_test(every_problem_is_named),
+        cmocka_unit_test(lists_are_read_and_written),
         cmocka_unit_test(unknown_keys_survive_being_written),
         cmocka_unit_test(fields_are_set_from_text),
         cmocka_unit_test(help_is_printed),

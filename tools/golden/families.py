@@ -14,9 +14,10 @@ Run a family's script with the folder: python3 tools/golden/bert.py tests/golden
 import os
 import shutil
 import sys
+import tempfile
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 
 def build(cls, config, seed=7, spread=0.2):
@@ -35,6 +36,11 @@ def tokens(vocab, *shape, seed=1, low=1):
     return torch.randint(low, vocab, shape, generator=torch.Generator().manual_seed(seed))
 
 
+def pixels(*shape, seed=1):
+    """Images as a processor gives them: normalised floats."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
 def mask_of(lengths, width):
     """(B,width): row b begins with lengths[b] ones."""
     return (torch.arange(width)[None, :] < torch.tensor(lengths)[:, None]).long()
@@ -49,6 +55,18 @@ def flatten(output):
         elif isinstance(value, tuple) and all(torch.is_tensor(v) for v in value):
             flat.update({f"{name}.{i}": v for i, v in enumerate(value)})
     return flat
+
+
+def gradients(model, folder):
+    """{published name: gradient}.  transformers may call a parameter otherwise than its file does: then the gradients go the
+    way the weights went, through save_pretrained."""
+    grads = {k: p.grad.detach().clone() for k, p in model.named_parameters() if p.grad is not None}
+    published = load_file(os.path.join(folder, "model.safetensors"))
+    if all(k in published for k in grads):
+        return grads
+    with tempfile.TemporaryDirectory() as other:
+        model.save_pretrained(other, state_dict=grads)
+        return load_file(os.path.join(other, "model.safetensors"))
 
 
 def case(name, model, extra=None, change=None, instead=None, **inputs):
@@ -66,7 +84,7 @@ def case(name, model, extra=None, change=None, instead=None, **inputs):
     if output.get("loss") is not None:
         model.zero_grad()
         output.loss.backward()
-        found.update({"grad." + key: p.grad for key, p in model.named_parameters() if p.grad is not None})
+        found.update({"grad." + key: g for key, g in gradients(model, folder).items()})
     found.update(extra or {})
     found = {k: v.detach().clone().contiguous() for k, v in found.items()}
     save_file({k: v.contiguous() for k, v in inputs.items()}, os.path.join(folder, "in.safetensors"))

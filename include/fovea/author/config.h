@@ -46,6 +46,9 @@ FV_API fv_status fv_json_save(const fv_json *j, const char *path, fv_err *e);
     FV_TEXT_KEY(#member_, type_, member_, text_, __VA_ARGS__)
 /* A list of words, which the member holds with blanks between them; none by default. */
 #define FV_WORDS(type_, member_, ...) FV_WORDS_KEY(#member_, type_, member_, __VA_ARGS__)
+/* One integer or a list of them: "image_size": 224 or [480, 640].  text_: the default, "224". */
+#define FV_INTS(type_, member_, least_, text_, greatest_, ...)                                     \
+    FV_INTS_KEY(#member_, type_, member_, least_, text_, greatest_, __VA_ARGS__)
 #define FV_CHOICE(type_, member_, normal_, choices_, ...)                                          \
     FV_CHOICE_KEY(#member_, type_, member_, normal_, choices_, __VA_ARGS__)
 #define FV_INT_KEY(key_, type_, member_, least_, normal_, greatest_, ...)                          \
@@ -61,6 +64,9 @@ FV_API fv_status fv_json_save(const fv_json *j, const char *path, fv_err *e);
     FV_FIELD(key_, FV_FIELD_TEXT, type_, member_, .text = text_, .help = __VA_ARGS__)
 #define FV_WORDS_KEY(key_, type_, member_, ...)                                                    \
     FV_FIELD(key_, FV_FIELD_WORDS, type_, member_, .help = __VA_ARGS__)
+#define FV_INTS_KEY(key_, type_, member_, least_, text_, greatest_, ...)                           \
+    FV_FIELD(key_, FV_FIELD_INTS, type_, member_, .least = least_, .text = text_,                  \
+             .greatest = greatest_, .help = __VA_ARGS__)
 #define FV_CHOICE_KEY(key_, type_, member_, normal_, choices_, ...)                                \
     FV_FIELD(key_, FV_FIELD_CHOICE, type_, member_, .normal = normal_, .choices = choices_,        \
              .help = __VA_ARGS__)

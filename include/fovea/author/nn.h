@@ -228,7 +228,19 @@ FV_API void fv_conv_init(fv_params *p, fv_conv *l, int64_t in, int64_t out, int6
                          fv_conv_layer_opt opt, const char *path, ...) FV_PRINTF(7, 8);
 FV_API fv_tensor *fv_conv_fwd(fv_ctx *c, const fv_conv *l, fv_tensor *x);
 /* An image (B,C,H,W) as the sequence of its patches (B,N,width), row by row; init with stride =
- * kernel. */
+ * kernel, which makes it one product with the weight.  Pixels at the right and bottom that do not
+ * fill a patch do not count. */
 FV_API fv_tensor *fv_conv_patches(fv_ctx *c, const fv_conv *l, fv_tensor *image);
+
+/* (B,C,H,W) -> (B,H/p * W/p,C*p*p): the pixels of each patch, channel by channel; and back, given
+ * the rows and columns of the grid of patches. */
+FV_API fv_tensor *fv_patchify(fv_ctx *c, fv_tensor *image, int64_t p);
+FV_API fv_tensor *fv_unpatchify(fv_ctx *c, fv_tensor *x, int64_t channels, int64_t p, int64_t rows,
+                                int64_t cols);
+
+/* A grid of vectors resized by bicubic interpolation, as PyTorch's interpolate has it (pixel
+ * centres, borders repeated, no antialiasing): x (h*w,D) or (1,h*w,D) -> (oh*ow,D). */
+FV_API fv_tensor *fv_grid_resize(fv_ctx *c, fv_tensor *x, int64_t h, int64_t w, int64_t oh,
+                                 int64_t ow);
 
 #endif

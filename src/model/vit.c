@@ -1,0 +1,166 @@
+/* vit.c - the block of ViT, which DeiT, YOLOS and models of video have too, and the grid of
+ * positions of all of them.
+ *
+ *     x = x + attn(norm(x));   x = x + mlp(norm(x))
+ *
+ * Images of another size than the configured one get the table of positions resized to their grid,
+ * which transformers does where it is asked to (interpolate_pos_encoding) and refuses otherwise. */
+#include "model/vit.h"
+
+#include <stdio.h>
+
+fv_status fv__vit_check(const fv__vit_config *k, fv_err *e)
+{
+    if (k->hidden_size % k->num_attention_heads)
+        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d",
+                       k->hidden_size, k->num_attention_heads);
+    if (k->image_size.n > 2 || k->patch_size.n > 2)
+        return fv_fail(e, FV_EFORMAT, "image_size and patch_size have a height and a width");
+    if (fv__side(&k->patch_size, 0) != fv__side(&k->patch_size, 1))
+        return fv_fail(e, FV_EMISSING, "patch_size: patches that are no squares");
+    if (fv__vit_grid(k, 0) < 1 || fv__vit_grid(k, 1) < 1)
+        return fv_fail(e, FV_EFORMAT, "image_size %lldx%lld holds no patch of %lld pixels",
+                       (long long)fv__side(&k->image_size, 0),
+                       (long long)fv__side(&k->image_size, 1),
+                       (long long)fv__side(&k->patch_size, 0));
+    return FV_OK;
+}
+
+/* ---- layers ---- */
+
+/* Below `at`, "vit.encoder.layer.0". */
+static void block_init(fv_params *p, fv__vit_block *b, const fv__vit_config *k, const char *at)
+{
+    fv_norm_opt norm = {.eps = k->layer_norm_eps};
+    b->dropout = k->hidden_dropout_prob;
+    fv_mha_init(p, &b->attn,
+                (fv_mha_opt){.width = k->hidden_size,
+                             .n_head = k->num_attention_heads,
+                             .no_bias = !k->qkv_bias,
+                             .dropout = k->attention_probs_dropout_prob,
+                             .std = k->initializer_range,
+                             .q_name = "attention.query",
+                             .k_name = "attention.key",
+                             .v_name = "attention.value",
+                             .out_name = "output.dense"},
+                "%s.attention", at);
+    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
+                (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
+                             .std = k->initializer_range,
+                             .up_name = "intermediate.dense",
+                             .down_name = "output.dense"},
+                "%s", at);
+    fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.layernorm_before", at);
+    fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.layernorm_after", at);
+}
+
+fv__vit_block *fv__vit_blocks(fv_params *p, const fv__vit_config *k, const char *at)
+{
+    fv__vit_block *b = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *b);
+    for (int i = 0; b && i < k->num_hidden_layers; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "%sencoder.layer.%d", at, i);
+        block_init(p, &b[i], k, path);
+    }
+    return b;
+}
+
+static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
+                            fv_mha_arg none)
+{
+    (void)none;
+    const fv__vit_block *b = self;
+    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
+    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
+    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
+}
+
+fv_tensor *fv__vit_encode(fv_ctx *c, const fv__vit_block *b, const fv__vit_config *k, fv_tensor *x)
+{
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < k->num_hidden_layers; i++) {
+        fv_tap(c, "hidden", "hidden_states", x);
+        x = fv_layer_run(c, block_fwd, &b[i], x, (fv_mha_arg){0}, (fv_mha_arg){0});
+        x = fv_keep(c, mark, x);
+    }
+    fv_tap(c, "hidden", "hidden_states", x);
+    return x;
+}
+
+void fv__vit_pack(fv_params *p, fv__vit_block *b, const fv__vit_config *k, fv_dtype dtype)
+{
+    for (int i = 0; i < k->num_hidden_layers; i++) {
+        fv_mha_pack(p, &b[i].attn, dtype, true);
+        fv_mlp_pack(p, &b[i].mlp, dtype);
+    }
+}
+
+/* ---- embeddings ---- */
+
+bool fv__is_image(fv_ctx *c, const char *family, const fv_tensor *image, int channels)
+{
+    if (!image) return false;
+    if (image->shape.n == 4 && fv_dim(image, 1) == channels) return true;
+    fv_raise(c, FV_ESHAPE, "%s: pixel_values %s, expected (B,%d,height,width)", family,
+             fv_desc(image).s, channels);
+    return false;
+}
+
+fv_tensor *fv__vit_positions(fv_ctx *c, fv_tensor *table, int64_t special, int64_t h, int64_t w,
+                             int64_t rows, int64_t cols)
+{
+    if (rows == h && cols == w) return table;
+    int64_t D = fv_cols(table);
+    fv_tensor *grid = fv_grid_resize(c, fv_slice(c, table, 1, special, special + h * w), h, w, rows,
+                                     cols);
+    grid = fv_reshape(c, grid, FV_SHAPE(1, rows * cols, D));
+    if (!special) return grid;
+    return fv_concat(c, (fv_tensor *[]){fv_slice(c, table, 1, 0, special), grid}, 2, 1);
+}
+
+fv_tensor *fv__prepend(fv_ctx *c, fv_tensor *token, fv_tensor *x)
+{
+    if (!x || !token) return NULL;
+    fv_shape s = FV_SHAPE(fv_dim(x, 0), fv_dim(token, 1), fv_dim(x, 2));
+    return fv_concat(c, (fv_tensor *[]){fv_expand(c, token, s), x}, 2, 1);
+}
+
+/* (B,N,1): 1 where a patch is hidden. */
+static fv_tensor *hidden_as_float(fv_ctx *c, fv_tensor *hidden)
+{
+    fv_shape s = FV_SHAPE(fv_dim(hidden, 0), fv_dim(hidden, 1), 1);
+    return fv_masked_fill(c, fv_full(c, s, 1), fv_reshape(c, hidden, s), 0);
+}
+
+fv_tensor *fv__hide_patches(fv_ctx *c, fv_tensor *x, fv_tensor *hidden, fv_tensor *token)
+{
+    if (!x || !hidden) return x;
+    if (hidden->shape.n != 2 || fv_dim(hidden, 0) != fv_dim(x, 0) ||
+        fv_dim(hidden, 1) != fv_dim(x, 1))
+        return fv_raise(c, FV_ESHAPE, "bool_masked_pos %s for patches %s", fv_desc(hidden).s,
+                        fv_desc(x).s);
+    fv_tensor *m = hidden_as_float(c, hidden);
+    return fv_add(c, fv_mul(c, x, fv_affine(c, m, -1, 1)), fv_mul(c, token, m));
+}
+
+/* ---- masked images ---- */
+
+void fv__put_pixels(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, int64_t p)
+{
+    fv_tensor *image = fv_items_get(in, "pixel_values"),
+              *hidden = fv_items_get(in, "bool_masked_pos");
+    int64_t channels = fv_dim(image, 1);
+    fv_items_put(out, "reconstruction",
+                 fv_unpatchify(c, x, channels, p, fv_dim(image, 2) / p, fv_dim(image, 3) / p));
+    if (!hidden) return;
+    fv_tensor *m = hidden_as_float(c, hidden),
+              *off = fv_mul(c, fv_abs(c, fv_sub(c, fv_patchify(c, image, p), x)), m),
+              *sum = fv_scale(c, fv_sum_all(c, off), 1 / (float)channels);
+    /* 1e-5 as in transformers, so that nothing hidden is a loss of 0 */
+    fv_tensor *count = fv_affine(c, fv_sum_all(c, m), (float)(p * p), 1e-5f);
+    if (in->n_labels > 0)
+        sum = fv__per_label(c, fv_scale(c, sum, 1 / (float)(p * p)), in);
+    else
+        sum = fv_div(c, sum, count);
+    fv_items_put(out, "loss", sum);
+}
