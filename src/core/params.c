@@ -395,7 +395,8 @@ static void first_values(float *y, int64_t n, fv_init init, double bound, uint64
     if (n < SAMPLES_PER_CALL) threads = 1;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; i++)
-        y[i] = init.kind == FV_INIT_ONE ? 1.0f : sample_init(init, bound, seed, site, (uint64_t)i);
+        y[i] = init.kind == FV_INIT_ONE ? (float)bound
+                                        : sample_init(init, bound, seed, site, (uint64_t)i);
 }
 
 fv_status fv_params_randomize(fv_params *p, uint64_t seed, fv_err *e)

@@ -55,6 +55,14 @@ bool fv_decode_block(fv_ctx *c, fv_tensor **x, const fv_norm *attn_norm, const f
     return true;
 }
 
+fv_tensor *fv_drop_path(fv_ctx *c, fv_tensor *x, float p)
+{
+    if (!x || !drops(c, p)) return x;
+    fv_shape one = {.n = x->shape.n};
+    for (int i = 0; i < one.n; i++) one.d[i] = i ? 1 : x->shape.d[0];
+    return fv_mul(c, x, fv_dropout(c, fv_cast(c, fv_full(c, one, 1), x->dtype), p));
+}
+
 /* ---- a block that is computed twice, where the context asks for it ---- */
 
 typedef struct again {

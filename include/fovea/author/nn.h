@@ -201,6 +201,10 @@ FV_API fv_tensor *fv_mlp_norm(fv_ctx *c, const fv_mlp *l, fv_tensor *x, float dr
 FV_API bool fv_decode_block(fv_ctx *c, fv_tensor **x, const fv_norm *attn_norm, const fv_mha *attn,
                             const fv_norm *mlp_norm, const fv_mlp *mlp, fv_mha_arg arg);
 
+/* Stochastic depth: in training a share p of the batch is 0 and the rest divided by 1 - p, each
+ * element of axis 0 as a whole; else x itself. */
+FV_API fv_tensor *fv_drop_path(fv_ctx *c, fv_tensor *x, float p);
+
 /* fn(c, block, x, self, cross), computed again in the backward pass where the context recomputes
  * (fv_checkpoint).  block must live until then. */
 typedef fv_tensor *fv_layer_fn(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg self,

@@ -7,7 +7,7 @@
 
 typedef enum fv_init_kind {
     FV_INIT_ZERO,
-    FV_INIT_ONE,
+    FV_INIT_ONE, /* times scale, where that is not 0 */
     FV_INIT_NORMAL,
     FV_INIT_UNIFORM,
     FV_INIT_XAVIER
