@@ -4,7 +4,7 @@
 
 #include "data/dice.h"
 #include "fovea/image.h"
-#include "fovea/store.h"
+#include "fovea/author/config.h"
 
 typedef struct fv__augment {
     bool flip;

@@ -3,7 +3,7 @@
 #define FV_DATA_DICE_H
 
 #include "fovea/author/backend.h"
-#include "fovea/feed.h"
+#include "fovea/author/feed.h"
 
 /* Streams of Philox; plan.c has 0 and 1. */
 enum { FV__DICE_AUGMENT = 7, FV__DICE_MIX = 8 };

@@ -8,7 +8,7 @@
 #include "data/idx.h"
 #include "data/labels.h"
 #include "data/tree.h"
-#include "fovea/data.h"
+#include "fovea/author/data.h"
 #include "store/store.h"
 
 typedef struct item {

@@ -3,7 +3,7 @@
 #define FV_DATA_PIXELS_H
 
 #include "data/augment.h"
-#include "fovea/data.h"
+#include "fovea/author/data.h"
 
 typedef struct fv__pixels {
     const fv_env *env;

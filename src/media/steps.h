@@ -3,7 +3,7 @@
 #define FV_MEDIA_STEPS_H
 
 #include "fovea/processor.h"
-#include "fovea/store.h"
+#include "fovea/author/config.h"
 
 /* at: where they stand in j: "" or "image_processor".  path: for messages. */
 fv_status fv__steps_read(fv_image_steps *out, const fv_json *j, const char *at, const char *path,
