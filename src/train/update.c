@@ -12,6 +12,7 @@
 
 #include <math.h>
 
+#include "fovea/author/family.h"
 #include "fovea/ops.h"
 #include "train/adam.h"
 
