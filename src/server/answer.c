@@ -118,6 +118,14 @@ bool sv_gone(sv_request *r)
     return gone;
 }
 
+bool sv_is_ready(sv_request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool ready = r->ready && !r->streaming;
+    pthread_mutex_unlock(&r->lock);
+    return ready;
+}
+
 void sv_on_gone(sv_request *r, sv_cancel_fn *fn)
 {
     pthread_mutex_lock(&r->lock);

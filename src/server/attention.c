@@ -55,7 +55,7 @@ static bool choose_kind(job *k, bool pair)
     for (int i = 0; i < FV_SEE_KINDS; i++) {
         bool meant = word ? !strcmp(word, fv_see_kind_name((fv_see_kind)i))
                           : !pair || i == FV_SEE_CROSS;
-        if (meant && fv_see_layers(k->see, (fv_see_kind)i) && k->kind == FV_SEE_KINDS)
+        if (meant && fv_see_shape_of(k->see, (fv_see_kind)i).layers && k->kind == FV_SEE_KINDS)
             k->kind = (fv_see_kind)i;
     }
     if (k->kind != FV_SEE_KINDS) return true;
@@ -66,10 +66,9 @@ static bool choose_kind(job *k, bool pair)
 
 static bool run_pass(job *k)
 {
-    const fv_model *m = sv_engine_model(k->g, k->r);
+    const fv_model *m = sv_engine_model(k->g);
     fv_err e;
-    if (!m) return false;
-    bool pair = fv_see_takes_pair(m);
+    bool pair = k->g->translator != NULL;
     if (!encode(k, "input", false, &k->source, &k->n_source) ||
         (pair && !encode(k, "target", true, &k->target, &k->n_target)))
         return false;
@@ -88,8 +87,9 @@ static bool run_pass(job *k)
 static bool read_rows(job *k)
 {
     const json_t *j = json_object_get(k->r->json, "rows");
-    k->rows = fv_see_rows(k->see, k->kind);
-    k->cols = fv_see_cols(k->see, k->kind);
+    fv_see_shape shape = fv_see_shape_of(k->see, k->kind);
+    k->rows = shape.rows;
+    k->cols = shape.cols;
     k->from = 0, k->to = k->rows;
     if (!j || json_is_null(j)) return true;
     k->from = json_integer_value(json_array_get(j, 0));
@@ -114,10 +114,10 @@ static bool check_size(job *k)
 
 static bool read_ask(job *k)
 {
-    int64_t layers = fv_see_layers(k->see, k->kind), heads = fv_see_heads(k->see, k->kind);
+    fv_see_shape shape = fv_see_shape_of(k->see, k->kind);
     if (!json_object_get(k->r->json, "attention"))
         json_object_set_new(k->r->json, "attention", json_object());
-    if (!sv_read_attention(k->r, &k->ask, layers, heads)) return false;
+    if (!sv_read_attention(k->r, &k->ask, shape.layers, shape.heads)) return false;
     return read_rows(k) && check_size(k);
 }
 

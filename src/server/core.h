@@ -44,7 +44,7 @@ struct sv_engine {
     fv_tok *tok;                      /* the writer's, where there is one */
     fv_task *task[FV_JOB_ANSWER + 1]; /* opened when first asked for, by the engine's thread */
     fv_translator *translator;
-    fv_model *seen;  /* for /v1/attention, where no writer or translator has one */
+    fv_model *model; /* for /v1/attention; NULL where the writer has it */
     int64_t created; /* seconds since 1970 */
     atomic_int refs;
     /* the queue of work beside the scheduler */
@@ -73,8 +73,7 @@ bool sv_post(sv_engine *g, sv_request *r, sv_work_fn *fn);
 void sv_wake(sv_engine *g); /* the scheduler has got something to do */
 fv_encoding *sv_take_encoding(sv_engine *g, fv_err *e);
 void sv_give_encoding(sv_engine *g, fv_encoding *enc);
-/* The model itself, for passes of one's own; NULL: refused.  On the engine's thread. */
-const fv_model *sv_engine_model(sv_engine *g, sv_request *r);
+const fv_model *sv_engine_model(const sv_engine *g); /* for passes of one's own */
 /* The engine's task for a job, opened at its first use; NULL: refused.  On the engine's thread. */
 fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job);
 

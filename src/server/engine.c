@@ -15,29 +15,13 @@ enum { MOST_WORK = 1024 };
 
 /* ---- opening ---- */
 
-/* What the architecture of a directory computes, before its weights are opened. */
-static fv_status find_job(fv_head_job *job, const char *dir, fv_err *e)
-{
-    fv_dir *d;
-    fv_status st = fv_dir_open(&d, NULL, dir, e);
-    if (st) return st;
-    const fv_json *j = fv_dir_config(d);
-    const char *type = fv_config_type(j), *name = fv_json_text(j, "architectures.0");
-    const fv_family *f = type ? fv_family_find(type) : NULL;
-    const fv_family_head *h = f && name ? fv_family_head_find(f, name) : NULL;
-    if (!f)
-        st = fv_fail(e, FV_EMISSING, "%s: no family of this build has its model_type", dir);
-    else
-        *job = h ? h->job : f->heads[0].job;
-    fv_dir_close(d);
-    return st;
-}
-
 static fv_status open_generation(sv_engine *g, fv_err *e)
 {
     const sv_opt *o = &g->server->opt;
     fv_err why;
     fv_writer_opt how = {.weights = o->weights, .widen = o->widen, .new_tokens = 16};
+    fv_model_free(g->model); /* the writer opens its own */
+    g->model = NULL;
     fv_status st = fv_writer_open(&g->writer, g->device, g->dir, how, e);
     if (st) return st;
     g->tok = g->writer.tok;
@@ -72,8 +56,11 @@ static fv_status open_model(sv_engine *g, fv_err *e)
                                   [FV_HEAD_ANSWER] = FV_JOB_ANSWER,
                                   [FV_HEAD_NEXT_SENTENCE] = FV_JOB_EMBED,
                                   [FV_HEAD_PRETRAINING] = FV_JOB_EMBED};
-    fv_status st = find_job(&g->job, g->dir, e);
+    const sv_opt *o = &g->server->opt;
+    fv_model_opt how = {.serve = true, .weights = o->weights, .widen = o->widen};
+    fv_status st = fv_model_open(&g->model, g->device, g->dir, how, e);
     if (st) return st;
+    g->job = fv_model_job(g->model);
     if (g->job == FV_HEAD_CAUSAL_LM) return open_generation(g, e);
     st = fv_tok_open(&g->tok, NULL, g->dir, e);
     if (st) return st;
@@ -89,7 +76,7 @@ static void close_engine(sv_engine *g)
     for (int i = 0; i < g->n_spare; i++) fv_encoding_free(g->spare[i]);
     for (int i = 0; i <= FV_JOB_ANSWER; i++) fv_task_close(g->task[i]);
     fv_translator_close(g->translator);
-    fv_model_free(g->seen);
+    fv_model_free(g->model);
     fv_chat_template_close(g->template);
     if (!g->generates) fv_tok_close(g->tok);
     fv_writer_close(&g->writer);
@@ -273,16 +260,7 @@ fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job)
     return g->task[job];
 }
 
-const fv_model *sv_engine_model(sv_engine *g, sv_request *r)
+const fv_model *sv_engine_model(const sv_engine *g)
 {
-    const sv_opt *o = &g->server->opt;
-    fv_model_opt how = {.serve = true, .weights = o->weights, .widen = o->widen};
-    fv_err e;
-    if (g->generates) return g->writer.model;
-    if (g->translator) return fv_translator_model(g->translator);
-    if (!g->seen && fv_model_open(&g->seen, g->device, g->dir, how, &e)) {
-        g->seen = NULL;
-        sv_refuse_error(r, &e);
-    }
-    return g->seen;
+    return g->generates ? g->writer.model : g->model;
 }

@@ -94,6 +94,28 @@ static sv_request *new_request(sv_server *s, struct MHD_Connection *mhd, const c
 
 /* ---- the head ---- */
 
+static int hex(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    c = (char)(c | 32);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* %00 stays as it is: decoded, it would end the path, and what follows it would go unseen. */
+size_t sv_unescape(void *server, struct MHD_Connection *mhd, char *s)
+{
+    size_t n = 0;
+    (void)server, (void)mhd;
+    for (size_t i = 0; s[i]; i++) {
+        int high = s[i] == '%' ? hex(s[i + 1]) : -1, low = high >= 0 ? hex(s[i + 2]) : -1;
+        bool coded = low >= 0 && high * 16 + low > 0;
+        s[n++] = coded ? (char)(high * 16 + low) : s[i];
+        if (coded) i += 2;
+    }
+    s[n] = 0;
+    return n;
+}
+
 typedef struct framing {
     int lengths, codings, hosts;
     const char *length, *coding;
@@ -240,12 +262,13 @@ static enum MHD_Result dispatch(sv_request *r)
 {
     r->dispatched = true;
     r->server->active++;
-    sv_watch(r->server, r->connection, r->server->opt.answer_ms, r);
     if (r->too_large)
         sv_refuse(r, 413, "invalid_request_error", NULL, "a body has at most %lld bytes",
                   (long long)r->server->opt.body_bytes);
     else
         r->route->fn(r);
+    /* a client that closes its side while its answer is being made is taken to have gone */
+    sv_watch(r->server, r->connection, r->server->opt.answer_ms, sv_is_ready(r) ? NULL : r);
     pthread_mutex_lock(&r->lock);
     enum MHD_Result ok = MHD_YES;
     if (r->ready) {

@@ -79,7 +79,8 @@ void sv_refuse_error(sv_request *r, const fv_err *e);
 void sv_stream(sv_request *r);
 void sv_event(sv_request *r, const char *data, size_t n);
 void sv_end(sv_request *r);
-bool sv_gone(sv_request *r); /* nobody waits for the answer any more */
+bool sv_gone(sv_request *r);     /* nobody waits for the answer any more */
+bool sv_is_ready(sv_request *r); /* there is an answer, or its beginning */
 
 /* What ends the work for a request whose client has gone; called at once where it has already, and
  * from any thread. */
@@ -105,6 +106,8 @@ bool sv_get_bool(sv_request *r, const char *key, bool *out);
 bool sv_get_text(sv_request *r, const char *key, const char **out, size_t *n);
 
 /* ---- the HTTP side ---- */
+
+size_t sv_unescape(void *server, struct MHD_Connection *mhd, char *s);
 
 enum MHD_Result sv_handle(void *server, struct MHD_Connection *mhd, const char *url,
                           const char *method, const char *version, const char *data, size_t *n,

@@ -86,7 +86,8 @@ static fv_status start_http(sv_server *s, fv_err *e)
                                  MHD_OPTION_NOTIFY_CONNECTION, sv_connected, s,
                                  MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->opt.connections,
                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384,
-                                 MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_CONNECTION_TIMEOUT,
+                                 MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK,
+                                 sv_unescape, s, MHD_OPTION_CONNECTION_TIMEOUT,
                                  (unsigned)((s->opt.idle_ms + 999) / 1000), MHD_OPTION_END);
     if (s->daemon) return FV_OK;
     return fv_fail(e, FV_EIO, "the HTTP server does not start: %s", strerror(errno));

@@ -29,7 +29,8 @@ static int start(void **state)
              "cp -r '%s' '%s' && cp '%s/golden/chatml.jinja' '%s/chat_template.jinja'", STORIES,
              scratch("chat"), FOVEA_TESTS, scratch("chat"));
     if (system(line)) return -1;
-    serve_start("-m plain='%s' -m chat=chat --batch 8 --header-timeout 2 --prefill 64 --quiet", STORIES);
+    serve_start("-m plain='%s' -m chat=chat --batch 8 --header-timeout 2 --prefill 64 --quiet",
+                STORIES);
     return 0;
 }
 
