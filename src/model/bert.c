@@ -55,6 +55,18 @@ fv_tensor *fv__bert_embed(fv_ctx *c, const fv__bert_emb *l, const fv__bert_confi
 
 /* ---- layers ---- */
 
+void fv__bert_mlp_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k, const char *at)
+{
+    fv_norm_opt norm = {.eps = k->layer_norm_eps};
+    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
+                (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
+                             .std = k->initializer_range,
+                             .up_name = "intermediate.dense",
+                             .down_name = "output.dense"},
+                "%s", at);
+    fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.output.LayerNorm", at);
+}
+
 /* Below `at`, "bert.encoder.layer.0". */
 static void block_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k, const char *at)
 {
@@ -71,13 +83,7 @@ static void block_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k
                              .out_name = "output.dense"},
                 "%s.attention", at);
     fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.attention.output.LayerNorm", at);
-    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
-                (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
-                             .std = k->initializer_range,
-                             .up_name = "intermediate.dense",
-                             .down_name = "output.dense"},
-                "%s", at);
-    fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.output.LayerNorm", at);
+    fv__bert_mlp_init(p, b, k, at);
 }
 
 fv__bert_block *fv__bert_blocks(fv_params *p, const fv__bert_config *k, const char *at)

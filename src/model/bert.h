@@ -17,7 +17,7 @@ typedef struct fv__bert_config {
 
 /* The keys that all of them have but vocab_size, pad_token_id and max_position_embeddings; what is
  * meant where one is left out differs from family to family. */
-#define FV__ENCODER_FIELDS(width, layers, n_head, inner, act, dropout)                             \
+#define FV__ENCODER_FIELDS(width, layers, n_head, inner, act, dropout, eps)                        \
     FV_INT(fv__bert_config, hidden_size, 1, width, 1 << 16, "model width"),                        \
         FV_INT(fv__bert_config, num_hidden_layers, 1, layers, 256, "layers"),                      \
         FV_INT(fv__bert_config, num_attention_heads, 1, n_head, 1024, "attention heads"),          \
@@ -31,7 +31,7 @@ typedef struct fv__bert_config {
                  "on the attention weights"),                                                      \
         FV_FLOAT(fv__bert_config, initializer_range, 0, 0.02, 10,                                  \
                  "standard deviation of first values; 0: Xavier"),                                 \
-        FV_FLOAT(fv__bert_config, layer_norm_eps, 1e-20, 1e-12, 1,                                 \
+        FV_FLOAT(fv__bert_config, layer_norm_eps, 1e-20, eps, 1,                                   \
                  "under the square root of each norm"),                                            \
         FV_CHOICE(fv__bert_config, problem_type, 0, fv_problem_words,                              \
                   "what the labels of a sequence are; not given: as they look"),                   \
@@ -83,6 +83,8 @@ typedef struct fv__bert_block {
 
 /* Declares the layers encoder.layer.N below `at`, which is empty or ends in a dot. */
 fv__bert_block *fv__bert_blocks(fv_params *p, const fv__bert_config *k, const char *at);
+/* The feed-forward part of one, intermediate.dense and output.*, below its path. */
+void fv__bert_mlp_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k, const char *at);
 /* An fv_layer_fn: one of them on x (B,T,D). */
 fv_tensor *fv__bert_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg arg,
                               fv_mha_arg none);

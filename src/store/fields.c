@@ -252,8 +252,9 @@ static bool read_value(void *obj, const fv_field *f, const fv__jnode *v)
 {
     const char *s = v->text;
     if (f->type == FV_FIELD_INTS) return fv__list_read(list_of(obj, f), f, v);
-    if (f->type == FV_FIELD_WORDS)
-        return v->type == FV__J_ARRAY && join_words((char *)obj + f->offset, f->size, v);
+    if (f->type == FV_FIELD_WORDS) /* a text in place of a list ("c2p|p2c") is kept as it is */
+        return s ? put_text(obj, f, s)
+                 : v->type == FV__J_ARRAY && join_words((char *)obj + f->offset, f->size, v);
     if (f->type == FV_FIELD_TEXT) return s && put_text(obj, f, s);
     if (f->type == FV_FIELD_CHOICE && fv__jnode_bool(v))
         s = v->type == FV__J_TRUE ? "true" : "false";
@@ -396,6 +397,7 @@ static bool says_the_same(const void *obj, const fv_field *f, const fv__jnode *o
     bool null = old->type == FV__J_NULL;
     const char *flag = old->type == FV__J_TRUE ? "true" : "false";
     if (f->type == FV_FIELD_INTS) return fv__list_same(list_of(obj, f), f, old);
+    if (f->type == FV_FIELD_WORDS && old->text) return !strcmp(old->text, text_of(obj, f));
     if (f->type == FV_FIELD_WORDS)
         return null ? !*text_of(obj, f) : same_words(text_of(obj, f), old);
     if (f->type == FV_FIELD_TEXT || f->type == FV_FIELD_CHOICE) {

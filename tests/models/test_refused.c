@@ -78,6 +78,13 @@ static void a_config_it_cannot_follow_is_refused(void **state)
          "static_position_embeddings"},
         {"{\"model_type\":\"m2m_100\",\"d_model\":2,\"encoder_attention_heads\":1}", "sinusoids"},
         {"{\"model_type\":\"electra\",\"hidden_size\":10,\"num_attention_heads\":3}", "multiple"},
+        {"{\"model_type\":\"mpnet\",\"relative_attention_num_buckets\":16}",
+         "relative_attention_num_buckets"},
+        {"{\"model_type\":\"deberta-v2\",\"conv_kernel_size\":2}", "conv_kernel_size"},
+        {"{\"model_type\":\"deberta-v2\",\"embedding_size\":7}", "embedding_size"},
+        {"{\"model_type\":\"deberta-v2\",\"relative_attention\":true,\"position_buckets\":8,"
+         "\"max_relative_positions\":5}",
+         "position_buckets"},
         {"{\"model_type\":\"albert\",\"pad_token_id\":7,\"vocab_size\":7}", "pad_token_id"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

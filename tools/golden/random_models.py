@@ -73,12 +73,13 @@ FAMILIES = {  # name: prefix of the classes, architectures, configuration
         r, embedding_size=r.choice((5, 8, 12)), type_vocab_size=2)),
     "albert": ("Albert", ("Model", "ForPreTraining") + HEADS, lambda r: encoder(
         r, embedding_size=r.choice((5, 8, 12)), num_hidden_groups=r.randint(1, 3), inner_group_num=r.randint(1, 2), type_vocab_size=2)),
-    "mpnet": ("MPNet", ("Model",) + HEADS, lambda r: encoder(r, relative_attention_num_buckets=r.choice((8, 16, 32)))),
+    "mpnet": ("MPNet", ("Model",) + HEADS, lambda r: encoder(r, pad_token_id=1)),
     "deberta-v2": ("DebertaV2", ("Model",) + HEADS, lambda r: (lambda k: dict(
-        k, type_vocab_size=r.choice((0, 2)), relative_attention=r.random() < 0.85, max_relative_positions=r.choice((-1, 4, 12)),
-        position_buckets=r.choice((-1, 2, 4, 8)), share_att_key=r.random() < 0.6,
-        pos_att_type=r.choice((["c2p"], ["p2c"], ["c2p", "p2c"], ["p2c", "c2p"])), norm_rel_ebd=r.choice(("none", "layer_norm")),
-        position_biased_input=r.random() < 0.4, legacy=True))(encoder(r))),
+        k, type_vocab_size=r.choice((0, 2)), relative_attention=r.random() < 0.85, max_relative_positions=r.choice((-1, 6, 12)),
+        position_buckets=r.choice((-1, 2, 4, 8)), share_att_key=r.random() < 0.6, pos_att_type=r.choice(("c2p", "p2c", "c2p|p2c", "p2c|c2p")),
+        norm_rel_ebd=r.choice(("none", "layer_norm")), position_biased_input=r.random() < 0.4, legacy=r.random() < 0.6,
+        pooler_hidden_act=r.choice(ACTS), **(dict(conv_kernel_size=r.choice((1, 3, 5)), conv_act=r.choice(ACTS)) if r.random() < 0.4
+                                             else {})))(encoder(r))),
     "t5": ("T5", T5_HEADS, t5),
     "mt5": ("MT5", T5_HEADS, t5),
     "bart": ("Bart", BART_HEADS, stacks),
@@ -152,7 +153,7 @@ def one(fovea, family, seed):
     head = prefix + r.choice(heads)
     options = configure(r)
     if "Sequence" in head or "Token" in head:
-        options["num_labels"] = r.randint(2, 5)
+        options["num_labels"] = r.randint(3 if family == "bart" else 2, 5)
     config = getattr(transformers, prefix + "Config")(**options)
     model = build(getattr(transformers, head), config, seed=seed, spread=0.3)
     batch = batch_of(r, config, head, seed)

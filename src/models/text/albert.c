@@ -35,7 +35,7 @@ static const fv_field fields[] = {
     FV_INT(config, inner_group_num, 1, 1, 256, "layers that one step through a group runs"),
     FV_INT(fv__bert_config, max_position_embeddings, 1, 512, 1 << 20, "longest sequence"),
     FV_INT(fv__bert_config, pad_token_id, 0, 0, 1 << 24, "padding"),
-    FV__ENCODER_FIELDS(4096, 12, 64, 16384, GELU_NEW, 0),
+    FV__ENCODER_FIELDS(4096, 12, 64, 16384, GELU_NEW, 0, 1e-12),
     FV__TYPES_FIELD,
     FV_FLOAT_KEY("classifier_dropout_prob", fv__bert_config, classifier_dropout, 0, 0.1, 0.99,
                  "before the classifier"),

@@ -30,7 +30,7 @@ static const fv_field fields[] = {
     FV_INT(config, embedding_size, 1, 128, 1 << 16, "width of the embeddings"),
     FV_INT(fv__bert_config, max_position_embeddings, 1, 512, 1 << 20, "longest sequence"),
     FV_INT(fv__bert_config, pad_token_id, 0, 0, 1 << 24, "padding"),
-    FV__ENCODER_FIELDS(256, 12, 4, 1024, 0, 0.1),
+    FV__ENCODER_FIELDS(256, 12, 4, 1024, 0, 0.1, 1e-12),
     FV__TYPES_FIELD,
     FV__CLASSIFIER_DROPOUT_FIELD,
     {0},

@@ -47,7 +47,7 @@ static const fv_field fields[] = {
     FV_INT(config, max_position_embeddings, 1, 512, 1 << 20,
            "rows of the position table: the longest sequence and the padding id"),
     FV_INT(config, pad_token_id, 0, 1, 1 << 24, "padding"),
-    FV__ENCODER_FIELDS(768, 12, 12, 3072, 0, 0.1),
+    FV__ENCODER_FIELDS(768, 12, 12, 3072, 0, 0.1, 1e-12),
     FV__TYPES_FIELD,
     FV__CLASSIFIER_DROPOUT_FIELD,
     {0},
