@@ -195,11 +195,16 @@ bool always_preferred(const device *, const fv_attn_args *, bool) { return true;
 
 bool decode_supports(const fv_attn_args *a, fv_dtype) { return a->Tq == 1; }
 
+/* f(T()) with the element type of t; by_16_bit: for kernels that have no f32. */
+template <class F> bool by_16_bit(fv_dtype t, F f) { return t == FV_BF16 ? f(bf16()) : f(f16()); }
+template <class F> bool by_dtype(fv_dtype t, F f)
+{
+    return t == FV_F32 ? f(float()) : by_16_bit(t, f);
+}
+
 bool decode_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
-    if (t == FV_BF16) return fv_cuda_attention_decode<bf16>(s, a);
-    return t == FV_F16 ? fv_cuda_attention_decode<f16>(s, a)
-                       : fv_cuda_attention_decode<float>(s, a);
+    return by_dtype(t, [&](auto e) { return fv_cuda_attention_decode<decltype(e)>(s, a); });
 }
 
 bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dtype)
@@ -209,15 +214,14 @@ bool no_gradient(fv_stream *, const fv_attn_args *, const fv_attn_grads *, fv_dt
 
 bool hopper_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
-    if (!device_of(s)->hopper) return false;
-    return t == FV_BF16 ? fv_cuda_attention_hopper<bf16>(s, a)
-                        : fv_cuda_attention_hopper<f16>(s, a);
+    return device_of(s)->hopper &&
+           by_16_bit(t, [&](auto e) { return fv_cuda_attention_hopper<decltype(e)>(s, a); });
 }
 
 bool short_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
-    if (!device_of(s)->hopper) return false;
-    return t == FV_BF16 ? fv_cuda_attention_short<bf16>(s, a) : fv_cuda_attention_short<f16>(s, a);
+    return device_of(s)->hopper &&
+           by_16_bit(t, [&](auto e) { return fv_cuda_attention_short<decltype(e)>(s, a); });
 }
 
 /* The sequence is the z index of the portable kernels' grids. */
@@ -232,27 +236,16 @@ bool refuse_batch(fv_stream *s, const fv_attn_args *a)
 
 bool tiled_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
-    if (refuse_batch(s, a)) return true;
-    if (t == FV_BF16)
-        fv_cuda_attention_tiled<bf16>(s, a);
-    else if (t == FV_F16)
-        fv_cuda_attention_tiled<f16>(s, a);
-    else
-        fv_cuda_attention_tiled<float>(s, a);
-    return true;
+    return refuse_batch(s, a) ||
+           by_dtype(t, [&](auto e) { return fv_cuda_attention_tiled<decltype(e)>(s, a), true; });
 }
 
 bool tiled_backward_with(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t,
                          bool hopper)
 {
-    if (refuse_batch(s, a)) return true;
-    if (t == FV_BF16)
-        fv_cuda_attention_tiled_bwd<bf16>(s, a, g, hopper);
-    else if (t == FV_F16)
-        fv_cuda_attention_tiled_bwd<f16>(s, a, g, hopper);
-    else
-        fv_cuda_attention_tiled_bwd<float>(s, a, g, false);
-    return true;
+    return refuse_batch(s, a) || by_dtype(t, [&](auto e) {
+               return fv_cuda_attention_tiled_bwd<decltype(e)>(s, a, g, hopper), true;
+           });
 }
 
 bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
@@ -263,13 +256,12 @@ bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
 bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
     if (!device_of(s)->hopper) return false;
-    bool bwd_smem = bwd_smem_supports(device_of(s), a);
-    if (bwd_smem)
-        bwd_smem = t == FV_BF16 ? fv_cuda_attention_bwd_smem<bf16>(s, a, g)
-                                : fv_cuda_attention_bwd_smem<f16>(s, a, g);
-    if (bwd_smem) return true;
-    bool done = t == FV_BF16 ? fv_cuda_attention_hopper_bwd<bf16>(s, a, g)
-                             : fv_cuda_attention_hopper_bwd<f16>(s, a, g);
+    if (bwd_smem_supports(device_of(s), a) &&
+        by_16_bit(t, [&](auto e) { return fv_cuda_attention_bwd_smem<decltype(e)>(s, a, g); }))
+        return true;
+    bool done = by_16_bit(t, [&](auto e) {
+        return fv_cuda_attention_hopper_bwd<decltype(e)>(s, a, g);
+    });
     if (!done || (!g->dbias.data && !g->drel.data)) return done;
     fv_attn_grads added = *g;
     added.dq = added.dk = added.dv = fv_sink{};
