@@ -45,6 +45,8 @@ __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring 
 __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring &r, int first,
                                     int blocks)
 {
+    const bf16 *w = (const bf16 *)f.a.w;
+    bool paired = f.a.up || f.a.rope.freq; /* else rows of a tile are neighbours */
     int lane = threadIdx.x % 32, n = f.columns, k = f.k, tiles = f.tiles, chunk = f.chunk;
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks)
         for (int from = 0; from < k; from += chunk)
@@ -62,9 +64,10 @@ __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring 
                 if (lane == TILE && bias)
                     bulk_load(r.slot() + BIAS_AT, (const float *)f.a.bias + tile * TILE,
                               TILE * (int)sizeof(float), r.full());
+                const bf16 *row = paired ? weight_row(f.a, tile, lane, k)
+                                         : w + (int64_t)(tile * TILE + lane) * k;
                 if (lane < rows)
-                    bulk_load(r.slot() + (unsigned)(lane * ROW_BYTES),
-                              weight_row(f.a, tile, lane, k) + from, bytes, r.full());
+                    bulk_load(r.slot() + (unsigned)(lane * ROW_BYTES), row + from, bytes, r.full());
                 r.next();
             }
 }
