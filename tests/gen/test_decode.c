@@ -27,12 +27,13 @@ enum { V = 211, NEW = 8, MOST_ROWS = 100, LONG = 290, CAPACITY = 640, LAYERS = 2
     "\"vocab_size\":211,\"num_hidden_layers\":2,\"max_position_embeddings\":1024,"                 \
     "\"initializer_range\":0.1,"
 
-/* heads 64 wide; 128 wide with biases; a window, and heads wider than the model's share */
+/* heads 64 wide; 128 wide with biases, so many that warps share them; a window; no rotation */
 static const char *const configs[] = {
     "{\"model_type\":\"llama\"," LLAMA "\"hidden_size\":256,\"intermediate_size\":352,"
     "\"num_attention_heads\":4,\"num_key_value_heads\":2}",
-    "{\"model_type\":\"qwen2\"," LLAMA "\"hidden_size\":512,\"intermediate_size\":800,"
-    "\"num_attention_heads\":4,\"num_key_value_heads\":1,\"tie_word_embeddings\":true}",
+    "{\"model_type\":\"qwen2\"," LLAMA "\"hidden_size\":256,\"intermediate_size\":416,"
+    "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"head_dim\":128,"
+    "\"tie_word_embeddings\":true}",
     "{\"model_type\":\"mistral\"," LLAMA "\"hidden_size\":128,\"intermediate_size\":160,"
     "\"num_attention_heads\":6,\"num_key_value_heads\":3,\"head_dim\":64,\"sliding_window\":8}",
     "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":1024,\"initializer_range\":0.1,"
