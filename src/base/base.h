@@ -48,6 +48,13 @@ void fv__buf_str(fv_buf *b, const char *s);
 void fv__buf_fmt(fv_buf *b, const char *fmt, ...) FV_PRINTF(2, 3);
 void fv__buf_free(fv_buf *b);
 
+/* gzip shrinks text to a third, seldom to a thirtieth; what it shrinks to a thousandth was made to
+ * fill a memory.  Whether `in` compressed bytes may have become `out`. */
+static inline bool fv__may_inflate(uint64_t in, uint64_t out)
+{
+    return out <= (16u << 20) || out / 200 <= in;
+}
+
 /* ---- strings ---- */
 
 char *fv__strdup(const fv_env *env, const char *s); /* free with fv__free(env, p, strlen(p) + 1) */

@@ -8,8 +8,8 @@
 
 #include "base.h"
 
-#define SMALL ((size_t)16 << 20)     /* files up to this size are read, not mapped */
-#define MOST_PIPED ((size_t)1 << 30) /* of a pipe or a device, which may never end */
+#define SMALL ((size_t)16 << 20)       /* files up to this size are read, not mapped */
+#define MOST_PIPED ((size_t)256 << 20) /* of a pipe or a device, which may never end */
 
 /* ---- what is there ---- */
 

@@ -6,19 +6,12 @@
 
 #include "base/base.h"
 #include "fovea/author/op.h"
-
-/* FNV-1a.  The names are few and come from the user's own training data. */
-static uint32_t hash_of(const char *s, size_t n)
-{
-    uint32_t h = 2166136261u;
-    while (n--) h = (h ^ (unsigned char)*s++) * 16777619u;
-    return h;
-}
+#include "tok/vocab.h"
 
 /* The slot that holds the name, or the free one where it belongs; a slot is a number plus 1. */
 static uint32_t find_slot(const fv_labels *l, const char *s, size_t n)
 {
-    uint32_t at = hash_of(s, n) & (l->slots - 1);
+    uint32_t at = fv__hash(l->seed, s, n) & (l->slots - 1);
     for (int32_t id; (id = l->slot[at]); at = (at + 1) & (l->slots - 1))
         if (strlen(l->name[id - 1]) == n && !memcmp(l->name[id - 1], s, n)) break;
     return at;
@@ -34,6 +27,7 @@ static bool widen(fv_labels *l)
 {
     if (l->slots && (uint32_t)l->n * 2 < l->slots) return true;
     uint32_t slots = l->slots ? l->slots * 2 : 64;
+    if (!l->slots) l->seed = fv__hash_seed();
     int32_t *slot = fv__alloc(l->env, slots * sizeof *slot);
     if (!slot) return false;
     memset(slot, 0, slots * sizeof *slot);

@@ -6,7 +6,6 @@
 
 typedef struct fv__plain {
     fv_file file;
-    fv_buf unpacked; /* what came out of a gzip file */
     const char *data;
     size_t size;
 } fv__plain;

@@ -1,4 +1,4 @@
-/* lines.c - lines of a file or of standard input, as they come.
+/* text_lines.c - lines of a file or of standard input, as they come.
  *
  * Bytes are read in chunks, inflated where they begin like gzip, and cut at line ends.  A line that
  * is not UTF-8 carries an error, so that the others can go on.  fv_textfile maps a file and knows
@@ -14,7 +14,9 @@
 #include "fovea/pipeline.h"
 
 #define CHUNK 65536
-#define LONGEST ((size_t)1 << 30) /* bytes of a line; /dev/zero is one without an end */
+/* Bytes of a line (/dev/zero is one without an end) and of a file that is read as one text: encoding
+ * takes some 60 bytes of memory for each. */
+#define LONGEST ((size_t)16 << 20)
 
 struct fv_reader {
     const fv_env *env;
@@ -23,13 +25,15 @@ struct fv_reader {
     int fd;
     z_stream z;
     enum { UNKNOWN, PLAIN, GZIP } format;
-    bool member;     /* inside a gzip member */
-    bool ended;      /* no byte is left to read */
-    bool started;    /* what a byte-order mark would be has been read */
-    fv_buf raw;      /* the first bytes, until the format is clear */
-    fv_buf text;     /* bytes that are in no line yet, behind those of the last lines */
-    size_t taken;    /* of text, in the last lines */
-    size_t searched; /* of text: no line ends before it */
+    bool member;               /* inside a gzip member */
+    uint64_t packed, unpacked; /* bytes of all members so far */
+    bool ended;                /* no byte is left to read */
+    bool started;              /* what a byte-order mark would be has been read */
+    fv_buf raw;                /* the first bytes, until the format is clear */
+    fv_buf text;               /* bytes that are in no line yet, behind those of the last lines */
+    size_t open;               /* bytes of the line that has no end yet */
+    size_t taken;              /* of text, in the last lines */
+    size_t searched;           /* of text: no line ends before it */
     int64_t number;
     fv_line *lines;
     size_t line_bytes;
@@ -74,12 +78,18 @@ static fv_status inflate_some(fv_reader *r, const char *bytes, size_t n, fv_err 
     char chunk[CHUNK];
     r->z.next_in = (Bytef *)(uintptr_t)bytes;
     r->z.avail_in = (uInt)n;
+    r->packed += n;
     while (r->z.avail_in) {
         r->z.next_out = (Bytef *)chunk;
         r->z.avail_out = sizeof chunk;
         r->member = true;
         int rc = inflate(&r->z, Z_NO_FLUSH);
         fv__buf_add(&r->text, chunk, sizeof chunk - r->z.avail_out);
+        r->unpacked += sizeof chunk - r->z.avail_out;
+        if (!fv__may_inflate(r->packed, r->unpacked))
+            return fv_fail(e, FV_EFORMAT,
+                           "%s: %llu bytes unpack to more than %llu, which is refused", r->name,
+                           (unsigned long long)r->packed, (unsigned long long)r->unpacked);
         if (rc == Z_STREAM_END) {
             r->member = false;
             rc = inflateReset(&r->z);
@@ -106,8 +116,23 @@ static fv_status begin(fv_reader *r, fv_err *e)
     return FV_OK;
 }
 
+/* A line, or all of it, that goes on for too long; `before` bytes were there before this reading. */
+static fv_status check_length(fv_reader *r, size_t before, fv_err *e)
+{
+    size_t more = r->text.len - before;
+    const char *added = more ? r->text.data + before : "", *end = memrchr(added, '\n', more);
+    r->open = end ? more - (size_t)(end + 1 - added) : r->open + more;
+    if (r->opt.whole && r->text.len > LONGEST)
+        return fv_fail(e, FV_EFORMAT, "%s: more than %zu bytes, which are too many for one text",
+                       r->name, LONGEST);
+    if (r->opt.whole || r->open <= LONGEST) return FV_OK;
+    return fv_fail(e, FV_EFORMAT, "%s: a line behind line %lld has more than %zu bytes", r->name,
+                   (long long)r->number, LONGEST);
+}
+
 static fv_status read_some(fv_reader *r, fv_err *e)
 {
+    size_t before = r->text.len;
     char chunk[CHUNK];
     const fv_io *io = fv__io(r->env);
     int64_t got;
@@ -126,9 +151,7 @@ static fv_status read_some(fv_reader *r, fv_err *e)
     }
     if (!st && r->ended && r->member)
         st = fv_fail(e, FV_EFORMAT, "%s: gzip data ends early", r->name);
-    if (!st && r->text.len > LONGEST && !r->opt.whole)
-        st = fv_fail(e, FV_EFORMAT, "%s: line %lld is longer than %zu bytes", r->name,
-                     (long long)r->number + 1, LONGEST);
+    if (!st) st = check_length(r, before, e);
     if (!st && (r->text.failed || r->raw.failed))
         st = fv_fail(e, FV_ENOMEM, "%s: out of memory after line %lld", r->name,
                      (long long)r->number);

@@ -88,6 +88,7 @@ fv_status fv__added_finish(fv_tok *t, const char *file, fv_err *e)
     if (ok) {
         w->t = t;
         w->env = t->env;
+        fv__work_limits(w, text);
         for (int32_t i = 0; i < s->n; i++) {
             order[i] = (numbered){s->all[i].id, i};
             if (fv__vocab_put(&s->names, s->all[i].content.s, s->all[i].content.n, i) !=
@@ -154,17 +155,18 @@ static size_t spaces_after(const char *s, size_t i, size_t n)
     return i;
 }
 
-const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, size_t n, size_t *at,
-                                size_t done, size_t *a, size_t *b)
+const fv__added *fv__added_find(const fv_tok *t, fv__work *w, bool normal, const char *s, size_t n,
+                                size_t *at, size_t done, size_t *a, size_t *b)
 {
     const fv__added_set *set = &t->added;
     const fv__trie *trie = normal ? &set->normal : &set->raw;
     const bool *first = normal ? set->first_normal : set->first_raw;
     if (trie->n <= 1) return NULL;
-    for (size_t i = *at; i < n;) {
+    for (size_t i = *at; i < n && w->steps <= w->most_steps;) {
         size_t len;
-        int32_t hit = first[(unsigned char)s[i]] ? fv__trie_longest(trie, 0, s + i, n - i, &len)
-                                                 : -1;
+        int32_t hit = -1;
+        if (first[(unsigned char)s[i]])
+            hit = fv__trie_longest(trie, 0, s + i, n - i, &len, &w->steps);
         if (hit < 0) {
             i++;
             continue;

@@ -11,8 +11,7 @@
 
 static const fv__merge *find(const fv__model *m, int32_t a, int32_t b)
 {
-    uint32_t h = ((uint32_t)a * 0x9E3779B1u) ^ ((uint32_t)b * 0x85EBCA6Bu);
-    for (uint32_t i = (h ^ h >> 15) & m->merge_mask;; i = (i + 1) & m->merge_mask) {
+    for (uint32_t i = fv__merge_slot(m, a, b);; i = (i + 1) & m->merge_mask) {
         const fv__merge *s = m->merges + i;
         if (s->id < 0) return NULL;
         if (s->a == (uint32_t)a && s->b == (uint32_t)b) return s;
@@ -274,7 +273,8 @@ bool fv__bpe(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
     uint32_t from = a;
     for (uint32_t i = a; m->frozen && i < b;) {
         size_t len = 1;
-        int32_t id = fv__trie_longest(m->frozen, 0, w->text->s + i, b - i, &len);
+        int32_t id = fv__trie_longest(m->frozen, 0, w->text->s + i, b - i, &len, &w->steps);
+        if (!fv__within_limits(w)) return false;
         if (id >= 0) {
             if (from < i && !encode(m, w, from, i)) return false;
             if (!fv__emit(w, id, i, i + (uint32_t)len)) return false;

@@ -7,7 +7,9 @@
 bool fv__merge_table(fv__model *m, fv__pool *p, int32_t n)
 {
     uint32_t slots = 16;
-    while (slots < (uint32_t)n + (uint32_t)n / 4) slots *= 2;
+    m->merge_shift = 60;
+    while (slots < (uint32_t)n + (uint32_t)n / 4) slots *= 2, m->merge_shift--;
+    m->merge_key = fv__hash_seed() | 1;
     m->merges = fv__pool_array(p, slots, sizeof *m->merges);
     m->pairs = fv__pool_array(p, (size_t)n, sizeof *m->pairs);
     if (!m->merges || !m->pairs) return false;
@@ -19,8 +21,7 @@ bool fv__merge_table(fv__model *m, fv__pool *p, int32_t n)
 /* A pair given twice keeps its last rank, as a map filled in order does. */
 void fv__merge_put(fv__model *m, int32_t a, int32_t b, int32_t rank, int32_t id)
 {
-    uint32_t h = ((uint32_t)a * 0x9E3779B1u) ^ ((uint32_t)b * 0x85EBCA6Bu);
-    uint32_t i = (h ^ h >> 15) & m->merge_mask;
+    uint32_t i = fv__merge_slot(m, a, b);
     while (m->merges[i].id >= 0 && (m->merges[i].a != (uint32_t)a || m->merges[i].b != (uint32_t)b))
         i = (i + 1) & m->merge_mask;
     m->merges[i] = (fv__merge){(uint32_t)a, (uint32_t)b, rank, id};

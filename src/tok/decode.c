@@ -9,6 +9,7 @@ typedef struct list {
     size_t *ends;
     size_t n, cap;
     bool failed;
+    size_t most; /* bytes that replacing may make of it */
 } list;
 
 static void list_end(list *l)
@@ -199,7 +200,8 @@ static bool replace(const fv__dec *d, fv__work *w, list *out, fv__str s)
     size_t at = 0, kept = 0, a, b;
     int found = 0;
     uint32_t cp;
-    while (at <= s.n && (found = fv__pattern_find(&d->pattern, w, s.s, s.n, at, &a, &b)) > 0) {
+    while (at <= s.n && out->text.len <= out->most &&
+           (found = fv__pattern_find(&d->pattern, w, s.s, s.n, at, &a, &b)) > 0) {
         if (a != b || a != kept || !at) {
             fv__buf_add(&out->text, s.s + kept, a - kept);
             fv__buf_add(&out->text, d->text.s, d->text.n);
@@ -209,6 +211,11 @@ static bool replace(const fv__dec *d, fv__work *w, list *out, fv__str s)
     }
     fv__buf_add(&out->text, s.s + kept, s.n - kept);
     list_end(out);
+    if (out->text.len > out->most) {
+        fv_fail(&w->err, FV_EFORMAT, "the tokenizer's decoder makes more than %zu bytes of it",
+                out->most);
+        return false;
+    }
     return found >= 0;
 }
 
@@ -347,9 +354,11 @@ static fv_status run_steps(const fv_tok *t, fv__work *w, fv_buf *out, const fv__
         if (!t->has_dec && i) fv__buf_str(&cur.text, " ");
         list_add(&cur, tokens[i].s, tokens[i].n);
     }
+    fv__work_limits(w, cur.text.len);
     for (int i = 0; i < t->n_dec && ok && !cur.failed && !cur.text.failed; i++) {
-        next = (list){.text = {.env = t->env}};
-        ok = !cur.n || run_step(t->dec + i, w, &next, &cur);
+        next = (list){.text = {.env = t->env}, .most = w->most_text};
+        w->steps += cur.text.len * FV__STEPS_PASS;
+        ok = fv__within_limits(w) && (!cur.n || run_step(t->dec + i, w, &next, &cur));
         list_free(&cur);
         cur = next;
     }

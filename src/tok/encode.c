@@ -2,10 +2,7 @@
 #include "work.h"
 
 #define MAX_TEXT (UINT32_MAX / 8) /* so that no stage's growth overflows 32-bit offsets */
-/* Normal forms grow text to at most 18 times its bytes; a file can ask for any number of
- * replacements by something longer, which multiply. */
-#define MOST_GROWTH 64
-#define CACHE_FROM 2048 /* bytes of text from which a cache pays */
+#define CACHE_FROM 2048           /* bytes of text from which a cache pays */
 
 /* ---- stages ---- */
 
@@ -47,13 +44,14 @@ static bool cut_added(const fv_tok *t, fv__work *w, const fv__text *text, bool n
 {
     size_t at = 0, done = 0, a, b;
     const fv__added *hit;
-    while ((hit = fv__added_find(t, normal, text->s, text->n, &at, done, &a, &b))) {
+    while ((hit = fv__added_find(t, w, normal, text->s, text->n, &at, done, &a, &b))) {
         if (a < done) a = done;
         if (b <= a) continue;
         if (done < a && !rest(t, w, text, done, a)) return false;
         if (!fv__emit_added(w, hit, text, a, b)) return false;
         done = b;
     }
+    if (!fv__within_limits(w)) return false;
     return done >= text->n || rest(t, w, text, done, text->n);
 }
 
@@ -119,7 +117,7 @@ bool fv__encode_text(const fv_tok *t, fv__work *w, const char *s, size_t n, fv__
                 n, (unsigned)MAX_TEXT);
         return false;
     }
-    w->most_text = n * MOST_GROWTH + (1 << 20);
+    fv__work_limits(w, n);
     prepare_cache(t, w, n);
     return sanitise(w, s ? s : "", n) && cut_added(t, w, &w->clean, false, normalise);
 }

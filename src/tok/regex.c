@@ -2,12 +2,20 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "oniguruma.h"
 #include "work.h"
 
 #define MAX_PATTERN 16384
 #define STEP_LIMIT 4000000
+/* Starts of a match that the first call tries; each call that finds none and was quick doubles them
+ * for the next. */
+#define STARTS 256
+#define QUICK 0.02
+/* Seconds that all matches in a text may take: real patterns need 0.05 for a megabyte. */
+#define SECONDS 0.3
+#define SECONDS_A_BYTE 0.8e-6
 
 /* ---- memory for PCRE2, which does not say how much it gives back ---- */
 
@@ -40,7 +48,8 @@ static void *compile(fv_buf *text, const fv_env *env, char *why, size_t size, bo
     if (context) {
         pcre2_set_max_pattern_length(context, MAX_PATTERN);
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-        uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+        uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                           PCRE2_USE_OFFSET_LIMIT;
         code = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->len, options,
                              &number, &at, context);
         /* without it matching is slower, not different */
@@ -127,6 +136,48 @@ void fv__pattern_release(fv__work *w)
     pcre2_jit_stack_free(w->jit_stack);
 }
 
+static double seconds(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* PCRE2's limit counts backtracking only; a pattern that looks ahead to the end of the text from
+ * every position is quadratic without any.  The thread's own time decides, so that a busy machine
+ * refuses no more than an idle one; the clock, which is cheap, says when to ask for it. */
+static bool late(fv__work *w, double now)
+{
+    double most = SECONDS + SECONDS_A_BYTE * (double)w->bytes;
+    if (now - w->match_start < most) return false;
+    return seconds(CLOCK_THREAD_CPUTIME_ID) - w->match_cpu > most;
+}
+
+/* The match that begins first at or behind `at`, a block of possible starts at a time. */
+static int find_from(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at)
+{
+    double before = 0;
+    if (!w->matches++) {
+        w->match_start = before = seconds(CLOCK_MONOTONIC);
+        w->match_cpu = seconds(CLOCK_THREAD_CPUTIME_ID);
+    }
+    for (size_t starts = STARTS;;) {
+        pcre2_set_offset_limit(w->match_context, at + starts);
+        int rc = pcre2_match(p->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK, w->match,
+                             w->match_context);
+        bool none = rc == PCRE2_ERROR_NOMATCH && n - at > starts;
+        if (none || w->matches % 4 == 0) {
+            double now = seconds(CLOCK_MONOTONIC);
+            if (late(w, now)) return PCRE2_ERROR_MATCHLIMIT;
+            at += none ? starts + 1 : 0;
+            if (now - before < QUICK || before == 0) starts *= 2;
+            before = now;
+        }
+        if (!none) return rc;
+        while (at < n && (s[at] & 0xC0) == 0x80) at++;
+    }
+}
+
 int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at,
                      size_t *from, size_t *to)
 {
@@ -138,8 +189,7 @@ int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n,
         return 1;
     }
     if (!prepare(w)) return fv__no_memory(w) - 1;
-    int rc = pcre2_match(p->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK, w->match,
-                         w->match_context);
+    int rc = find_from(p, w, s, n, at);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc == PCRE2_ERROR_NOMEMORY) return fv__no_memory(w) - 1;
     if (rc < 0) {

@@ -213,6 +213,7 @@ static fv__text *other_text(fv__work *w, size_t capacity)
 {
     fv__text *out = w->text == &w->shift[0] ? &w->shift[1] : &w->shift[0];
     fv__text_start(out, w->env, w->track, capacity);
+    out->most = w->most_text;
     return out;
 }
 
@@ -226,7 +227,7 @@ static void put_prefix(fv__text *out, const fv__text *in, size_t a, fv__str pref
 
 static bool adopt(fv__work *w, const fv__text *out)
 {
-    if (out->failed) return fv__no_memory(w);
+    if (!fv__text_made(w, out)) return false;
     w->text = out;
     return true;
 }
@@ -325,6 +326,8 @@ static fv__behaviour behaviour_of(const fv__split *step)
 
 bool fv__split_text(const fv__split *step, fv__work *w)
 {
+    w->steps += (w->text->n + w->n_pieces * 4) * FV__STEPS_PASS;
+    if (!fv__within_limits(w)) return false;
     if (step->kind == FV__METASPACE && !metaspace_text(step, w)) return false;
     if (step->kind == FV__BYTE_LEVEL && step->prefix_space && !add_prefix_space(w)) return false;
     bool cuts = step->kind == FV__BYTE_LEVEL  ? step->use_regex

@@ -16,7 +16,7 @@ static bool reserve(fv__text *t, size_t n)
     size_t want = t->n + n;
     if (t->failed) return false;
     if (t->most && want > t->most) {
-        t->failed = true;
+        t->failed = t->over = true;
         return false;
     }
     if (want <= t->cap_s && (!t->track || want * sizeof *t->from <= t->cap_from)) return true;
@@ -38,7 +38,7 @@ void fv__text_start(fv__text *t, const fv_env *env, bool track, size_t capacity)
     t->env = env;
     t->track = track;
     t->n = t->most = 0;
-    t->failed = false;
+    t->failed = t->over = false;
     reserve(t, capacity + 4);
 }
 

@@ -14,6 +14,7 @@ typedef struct fv__text {
     size_t cap_s, cap_from, cap_to; /* bytes */
     size_t most;                    /* bytes it may have; 0: no limit */
     bool track, identity, failed;
+    bool over; /* failed because of the limit */
 } fv__text;
 
 void fv__text_free(fv__text *t);

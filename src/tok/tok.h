@@ -153,6 +153,8 @@ typedef struct fv__model {
     /* BPE */
     fv__merge *merges; /* open addressing */
     uint32_t merge_mask;
+    int merge_shift; /* of fv__merge_slot */
+    uint64_t merge_key;
     int32_t (*pairs)[2]; /* by rank, for saving */
     int32_t n_pairs;
     int32_t made;           /* by the merge that was read last */
@@ -185,6 +187,13 @@ void fv__byte_ids(fv__model *m);
 static inline uint32_t fv__joint(uint32_t a, uint32_t b)
 {
     return (a * 0x9E3779B1u ^ b * 0x85EBCA6Bu) * 0xC2B2AE35u >> (32 - FV__JOINT_BITS);
+}
+/* Where the search for a pair begins: the high bits of a product with a random odd key, so that no
+ * file can choose pairs that meet. */
+static inline uint32_t fv__merge_slot(const fv__model *m, int32_t a, int32_t b)
+{
+    uint64_t pair = (uint64_t)(uint32_t)a << 32 | (uint32_t)b;
+    return (uint32_t)(pair * m->merge_key >> m->merge_shift);
 }
 bool fv__merge_table(fv__model *m, fv__pool *p, int32_t n);
 void fv__merge_put(fv__model *m, int32_t a, int32_t b, int32_t rank, int32_t id);
@@ -342,9 +351,10 @@ fv_tok *fv__tok_new(const fv_env *env, fv_err *e);
 fv_status fv__tok_finish(fv_tok *t, const char *file, fv_err *e);
 fv_status fv__added_finish(fv_tok *t, const char *file, fv_err *e);
 /* The next added token in s[0, n).  *at is where to look on, moved past the match; done is the end
- * of the last one taken, to which a stripping token may reach back.  NULL: no more. */
-const fv__added *fv__added_find(const fv_tok *t, bool normal, const char *s, size_t n, size_t *at,
-                                size_t done, size_t *a, size_t *b);
+ * of the last one taken, to which a stripping token may reach back.  NULL: no more, or beyond the
+ * limits of w. */
+const fv__added *fv__added_find(const fv_tok *t, fv__work *w, bool normal, const char *s, size_t n,
+                                size_t *at, size_t done, size_t *a, size_t *b);
 const fv__added *fv__added_by_id(const fv_tok *t, int32_t id);
 /* Numbers an added token as the reference does: its id in the model, else the next one after the
  * vocabulary's count. */

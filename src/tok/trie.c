@@ -107,11 +107,13 @@ bool fv__trie_build(fv__trie *t, fv__pool *p, const fv__str *keys, const int32_t
     return ok;
 }
 
-int32_t fv__trie_longest(const fv__trie *t, uint32_t root, const char *s, size_t n, size_t *len)
+int32_t fv__trie_longest(const fv__trie *t, uint32_t root, const char *s, size_t n, size_t *len,
+                         uint64_t *steps)
 {
     int32_t best = -1;
     uint32_t node = root;
-    for (size_t i = 0; i < n; i++) {
+    size_t i;
+    for (i = 0; i < n; i++) {
         node = fv__trie_step(t, node, (unsigned char)s[i]);
         if (node == FV__TRIE_NONE) break;
         if (t->nodes[node].value >= 0) {
@@ -119,5 +121,6 @@ int32_t fv__trie_longest(const fv__trie *t, uint32_t root, const char *s, size_t
             *len = i + 1;
         }
     }
+    *steps += i;
     return best;
 }

@@ -67,16 +67,16 @@ static void offer(const fv__model *m, fv__path *to, double so_far, double score,
     if (to->start == UINT32_MAX || sum > to->score) *to = (fv__path){sum, id, start, 0};
 }
 
-static void forward(const fv__model *m, fv__path *best, const char *s, uint32_t n)
+static bool forward(const fv__model *m, fv__work *w, fv__path *best, const char *s, uint32_t n)
 {
     best[0] = (fv__path){0, -1, 0, 0};
     for (uint32_t i = 1; i <= n; i++) best[i].start = UINT32_MAX;
     for (uint32_t i = 0, len, reach = 0; i < n; i += len) {
-        uint32_t cp, node = 0;
+        uint32_t cp, node = 0, k;
         bool alone = false;
         if (m->single && i == reach && best[i].score < -RESTART) best[i].score = 0;
         len = (uint32_t)fv__char_at(&cp, s + i);
-        for (uint32_t k = i; k < n; k++) {
+        for (k = i; k < n; k++) {
             node = fv__trie_step(&m->trie, node, (unsigned char)s[k]);
             if (node == FV__TRIE_NONE) break;
             int32_t id = m->trie.nodes[node].value;
@@ -87,7 +87,10 @@ static void forward(const fv__model *m, fv__path *best, const char *s, uint32_t 
         }
         if (i + len > reach) reach = i + len;
         if (!alone) offer(m, best + i + len, best[i].score, m->unk_score, -1, i);
+        w->steps += k - i;
+        if (w->steps > w->most_steps) break;
     }
+    return fv__within_limits(w);
 }
 
 /* Bytes of an unknown stretch, if all have a token. */
@@ -126,7 +129,7 @@ bool fv__unigram(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
     w->path = path;
     if (!ok) return false;
     fv__path *best = w->path;
-    forward(m, best, s, n);
+    if (!forward(m, w, best, s, n)) return false;
     for (uint32_t end = n; end; end = best[end].start) best[best[end].start].next = end;
     for (uint32_t from = 0, to; from < n; from = to) {
         to = best[from].next;

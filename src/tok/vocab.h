@@ -79,7 +79,9 @@ static inline uint32_t fv__trie_step(const fv__trie *t, uint32_t node, unsigned 
     return FV__TRIE_NONE;
 }
 
-/* Value of the longest key that starts s (its length in *len), or -1. */
-int32_t fv__trie_longest(const fv__trie *t, uint32_t root, const char *s, size_t n, size_t *len);
+/* Value of the longest key that starts s (its length in *len), or -1.  *steps grows by the bytes
+ * that were looked at. */
+int32_t fv__trie_longest(const fv__trie *t, uint32_t root, const char *s, size_t n, size_t *len,
+                         uint64_t *steps);
 
 #endif

@@ -49,9 +49,10 @@ bool fv__wordpiece(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
         size_t len = 0;
         int32_t id = -1;
         if (i == a)
-            id = fv__trie_longest(&m->trie, 0, s + i, b - i, &len);
+            id = fv__trie_longest(&m->trie, 0, s + i, b - i, &len, &w->steps);
         else if (m->has_continuing)
-            id = fv__trie_longest(&m->trie, m->continuing, s + i, b - i, &len);
+            id = fv__trie_longest(&m->trie, m->continuing, s + i, b - i, &len, &w->steps);
+        if (!fv__within_limits(w)) return false;
         if (id < 0) { /* one part unknown makes the whole word unknown */
             w->sink->n = before;
             return unknown(m, w, a, b);

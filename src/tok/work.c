@@ -7,6 +7,41 @@ bool fv__no_memory(fv__work *w)
     return false;
 }
 
+/* Normal forms grow text to at most 18 times its bytes; a file can ask for any number of
+ * replacements by something longer, which multiply. */
+#define MOST_GROWTH 64
+/* A step takes some 3 ns.  Published vocabularies need 5 to 20 for a byte of text, up to 130 where it
+ * is one long run of spaces, and about as much for all stages before the model. */
+#define MOST_STEPS 256
+#define FREE_STEPS (64 << 20)
+
+void fv__work_limits(fv__work *w, size_t n)
+{
+    w->bytes = n;
+    w->most_text = n * MOST_GROWTH + (1 << 20);
+    w->most_steps = (uint64_t)n * MOST_STEPS + FREE_STEPS;
+    w->steps = w->matches = 0;
+}
+
+bool fv__within_limits(fv__work *w)
+{
+    if (w->steps <= w->most_steps) return true;
+    fv_fail(&w->err, FV_EFORMAT,
+            "the tokenizer takes more than %llu steps for a text of %zu bytes, which is refused",
+            (unsigned long long)w->most_steps, w->bytes);
+    return false;
+}
+
+bool fv__text_made(fv__work *w, const fv__text *t)
+{
+    if (t->failed && t->most && t->over) {
+        fv_fail(&w->err, FV_EFORMAT, "the tokenizer makes more than %zu bytes of it", t->most);
+        return false;
+    }
+    if (t->failed) return fv__no_memory(w);
+    return fv__within_limits(w);
+}
+
 bool fv__want(fv__work *w, void **p, size_t *cap, size_t n, size_t size)
 {
     size_t bytes;

@@ -40,8 +40,15 @@ struct fv__work {
 
     bool want; /* offsets are wanted */
     bool track;
-    size_t most_text; /* bytes that normalising may make of the text */
-    fv_err err;       /* why a stage failed */
+    /* A tokenizer's file decides how much work a text is.  Stages count what they do (a step of a
+     * trie, a byte that is passed on), matching is timed, and what goes beyond the limits is
+     * refused: see fv__work_limits. */
+    size_t most_text;              /* bytes that normalising may make of the text */
+    uint64_t steps, most_steps;    /* so far, and at most */
+    uint64_t matches;              /* calls of PCRE2 */
+    double match_start, match_cpu; /* when the first was: on the clock, and of this thread's time */
+    size_t bytes;                  /* of the text that is encoded or decoded */
+    fv_err err;                    /* why a stage failed */
 
     fv__text clean;       /* the input, valid UTF-8 */
     fv__text norm[2];     /* normalised, by turns */
@@ -76,10 +83,19 @@ bool fv__emit(fv__work *w, int32_t id, uint32_t a, uint32_t b);
 /* One for an added token, found at [a, b) of text. */
 bool fv__emit_added(fv__work *w, const fv__added *added, const fv__text *text, size_t a, size_t b);
 bool fv__no_memory(fv__work *w);
+/* Limits for a text of n bytes, with nothing counted yet. */
+void fv__work_limits(fv__work *w, size_t n);
+/* false fills w->err: more steps than this text is worth. */
+bool fv__within_limits(fv__work *w);
+/* A text that a stage has made is whole; false fills w->err: beyond the limit, or out of memory. */
+bool fv__text_made(fv__work *w, const fv__text *t);
 bool fv__add_piece(fv__work *w, size_t a, size_t b);
 /* The tokens of one text, into sink; false fills w->err. */
 bool fv__encode_text(const fv_tok *t, fv__work *w, const char *s, size_t n, fv__tokens *sink);
 void fv__pattern_release(fv__work *w);
+
+/* Steps that a byte counts for which a stage reads or writes: such stages take some 10 ns for it. */
+#define FV__STEPS_PASS 3
 
 #define FV__CACHE_SLOTS 4096
 #define FV__CACHE_WORD 22

@@ -92,6 +92,7 @@ typedef struct fv_labels {
     size_t name_bytes;
     int32_t *slot; /* a hash table of numbers from 1 */
     uint32_t slots;
+    uint64_t seed; /* of the hash */
 } fv_labels;
 
 /* Its number, or -1. */

@@ -4,11 +4,7 @@
 
 #include "unpack.h"
 
-/* A vocabulary of a million tokens takes 40 MB.  Data that is not made to hurt shrinks to a tenth
- * by gzip, seldom to a thirtieth; a file of zeros shrinks to a thousandth. */
-#define MOST ((size_t)1 << 30)
-#define MOST_RATIO 200
-#define FREE ((size_t)1 << 20) /* so much is inflated whatever the ratio */
+#define MOST ((size_t)256 << 20) /* a vocabulary of a million tokens takes 40 MB */
 
 static voidpf lib_alloc(voidpf env, uInt n, uInt size)
 {
@@ -26,45 +22,63 @@ static void lib_free(voidpf env, voidpf block)
     fv__free(env, p, *p);
 }
 
-/* Inflates f in place.  The buffer doubles as text arrives: its size never comes from the file. */
-static fv_status inflate_file(fv_file *f, const char *path, fv_err *e)
+/* Inflates all members of in, one after another as gzip allows, into out, whose buffer doubles as
+ * text arrives: its size never comes from the file.  Returns zlib's last word. */
+static int inflate_members(z_stream *z, const fv_file *in, fv_file *out, size_t most, bool *bomb)
 {
-    z_stream z = {.zalloc = lib_alloc, .zfree = lib_free, .opaque = (void *)(uintptr_t)f->env};
-    fv_file out = {.env = f->env};
     void *data = NULL;
-    bool bomb = false;
-    int rc = f->size < UINT32_MAX ? inflateInit2(&z, 16 + MAX_WBITS) : Z_MEM_ERROR;
-    if (rc != Z_OK) return fv_fail(e, FV_ENOMEM, "%s: out of memory while unpacking", path);
-    z.next_in = (Bytef *)(uintptr_t)f->data;
-    z.avail_in = (uInt)f->size;
+    size_t left = in->size;
+    int rc = Z_OK;
+    z->next_in = (Bytef *)(uintptr_t)in->data;
     while (rc == Z_OK) {
-        if (!fv__grow(f->env, &data, &out.cap, out.size + 4096)) {
+        if (!z->avail_in) {
+            z->avail_in = left > (1u << 30) ? 1u << 30 : (uInt)left;
+            left -= z->avail_in;
+        }
+        if (!fv__grow(in->env, &data, &out->cap, out->size + 4096)) {
             rc = Z_MEM_ERROR;
             break;
         }
-        size_t capacity = out.cap - out.size < 1u << 30 ? out.cap - out.size : 1u << 30;
-        z.next_out = (Bytef *)data + out.size;
-        z.avail_out = (uInt)capacity;
-        rc = inflate(&z, Z_NO_FLUSH);
-        out.size += capacity - z.avail_out;
-        bomb = out.size > FREE && (out.size > MOST || out.size / MOST_RATIO > f->size);
-        if (rc == Z_BUF_ERROR || bomb) break; /* the file ends too early, or never */
+        size_t capacity = out->cap - out->size < 1u << 24 ? out->cap - out->size : 1u << 24;
+        z->next_out = (Bytef *)data + out->size;
+        z->avail_out = (uInt)capacity;
+        rc = inflate(z, Z_NO_FLUSH);
+        out->size += capacity - z->avail_out;
+        *bomb = out->size > most || !fv__may_inflate(in->size, out->size);
+        if (*bomb) break;
+        if (rc == Z_STREAM_END && (z->avail_in || left)) rc = inflateReset(z);
     }
-    bool whole = rc == Z_STREAM_END && !z.avail_in && !bomb;
+    out->data = data;
+    return rc;
+}
+
+bool fv__is_gzip(const fv_file *f)
+{
+    return f->size > 2 && (unsigned char)f->data[0] == 0x1F && (unsigned char)f->data[1] == 0x8B;
+}
+
+fv_status fv__inflate_file(fv_file *f, const char *path, size_t most, fv_err *e)
+{
+    z_stream z = {.zalloc = lib_alloc, .zfree = lib_free, .opaque = (void *)(uintptr_t)f->env};
+    fv_file out = {.env = f->env};
+    bool bomb = false;
+    if (inflateInit2(&z, 16 + MAX_WBITS) != Z_OK)
+        return fv_fail(e, FV_ENOMEM, "%s: out of memory while unpacking", path);
+    int rc = inflate_members(&z, f, &out, most, &bomb);
     inflateEnd(&z);
-    if (!whole) {
-        fv__free(f->env, data, out.cap);
-        if (rc == Z_MEM_ERROR)
-            return fv_fail(e, FV_ENOMEM, "%s: out of memory while unpacking", path);
-        if (bomb)
-            return fv_fail(e, FV_EFORMAT, "%s: %zu bytes unpack to more than %zu, which is refused",
-                           path, f->size, out.size);
-        return fv_fail(e, FV_EFORMAT, "%s: the gzip data is damaged", path);
+    if (rc == Z_STREAM_END && !bomb) {
+        fv__file_close(f);
+        *f = out;
+        return FV_OK;
     }
-    fv__file_close(f);
-    out.data = data;
-    *f = out;
-    return FV_OK;
+    fv__free(f->env, (void *)(uintptr_t)out.data, out.cap);
+    if (rc == Z_MEM_ERROR)
+        return fv_fail(e, FV_ENOMEM, "%s: out of memory after %zu unpacked bytes", path, out.size);
+    if (bomb)
+        return fv_fail(e, FV_EFORMAT, "%s: %zu bytes unpack to more than %zu, which is refused",
+                       path, f->size, out.size);
+    return fv_fail(e, FV_EFORMAT, "%s: gzip data is damaged or ends early after %zu unpacked bytes",
+                   path, out.size);
 }
 
 bool fv__packed_exists(const fv_env *env, const char *path)
@@ -82,8 +96,7 @@ fv_status fv__unpack(fv_file *f, const fv_env *env, const char *path, fv_err *e)
                  !fv__file_exists(env, gz);
     fv_status st = fv__file_read(f, env, plain ? path : gz, MOST, e);
     if (st != FV_OK) return st;
-    bool packed = f->size > 2 && (unsigned char)f->data[0] == 0x1F &&
-                  (unsigned char)f->data[1] == 0x8B;
-    if (packed && (st = inflate_file(f, plain ? path : gz, e)) != FV_OK) fv__file_close(f);
+    if (fv__is_gzip(f) && (st = fv__inflate_file(f, plain ? path : gz, MOST, e)) != FV_OK)
+        fv__file_close(f);
     return st;
 }

@@ -10,4 +10,9 @@ bool fv__packed_exists(const fv_env *env, const char *path);
  * by fv__file_close. */
 fv_status fv__unpack(fv_file *f, const fv_env *env, const char *path, fv_err *e);
 
+/* Replaces a gzip file's bytes, which may have several members, by what they unpack to: at most
+ * `most` bytes, and never out of proportion.  On failure f is as it was. */
+bool fv__is_gzip(const fv_file *f);
+fv_status fv__inflate_file(fv_file *f, const char *path, size_t most, fv_err *e);
+
 #endif

@@ -1,5 +1,6 @@
 /* train.c - fv_tok_train: count the pieces of all texts, then learn a vocabulary from them. */
 #include "train.h"
+#include "tok/open/unpack.h"
 #include "tok/work.h"
 
 static const fv_tok_train_opts defaults;
@@ -198,6 +199,8 @@ fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts,
 
 /* ---- files ---- */
 
+/* As everywhere: gzip is unpacked, a byte-order mark and the CR of a line end are no text, and what
+ * is not UTF-8 is refused with its line. */
 typedef struct reader {
     const fv_env *env;
     const char *const *paths;
@@ -205,6 +208,7 @@ typedef struct reader {
     fv_file file;
     bool open;
     size_t pos;
+    long long line;
     fv_err *e;
     fv_status st;
 } reader;
@@ -219,7 +223,13 @@ static bool next_line(void *self, const char **text, size_t *len)
             *text = s;
             *len = nl ? (size_t)(nl - s) : r->file.size - r->pos;
             r->pos += *len + 1;
-            return true;
+            r->line++;
+            if (*len && s[*len - 1] == '\r') --*len;
+            size_t good = fv__utf8_check(s, *len);
+            if (good == *len) return true;
+            r->st = fv_fail(r->e, FV_EFORMAT, "%s: line %lld: not UTF-8 at byte %zu",
+                            r->paths[r->at - 1], r->line, good + 1);
+            return false;
         }
         if (r->open) fv__file_close(&r->file);
         r->open = false;
@@ -227,7 +237,12 @@ static bool next_line(void *self, const char **text, size_t *len)
         r->st = fv__file_open(&r->file, r->env, r->paths[r->at++], r->e);
         if (r->st != FV_OK) return false;
         r->open = true;
-        r->pos = 0;
+        if (fv__is_gzip(&r->file))
+            r->st = fv__inflate_file(&r->file, r->paths[r->at - 1], SIZE_MAX, r->e);
+        if (r->st != FV_OK) return false;
+        bool mark = r->file.size >= 3 && !memcmp(r->file.data, "\xEF\xBB\xBF", 3);
+        r->pos = mark ? 3 : 0;
+        r->line = 0;
     }
 }
 

@@ -123,7 +123,8 @@ static bool bert(const fv__norm *step, fv__work *w, const fv__text *in, fv__text
     }
     out->failed = out->failed || failed;
     fv__text_free(&spare);
-    return !out->failed || fv__no_memory(w);
+    w->steps += (in->n + out->n) * FV__STEPS_PASS;
+    return fv__text_made(w, out);
 }
 
 static void strip(const fv__norm *step, fv__text *out, const fv__text *in)
@@ -151,7 +152,7 @@ static bool replace(const fv__norm *step, fv__work *w, fv__text *out, const fv__
     size_t at = 0, kept = 0, a, b;
     uint32_t from, to, cp;
     int found = 0;
-    while (at <= in->n &&
+    while (at <= in->n && !out->failed &&
            (found = fv__pattern_find(&step->pattern, w, in->s, in->n, at, &a, &b)) > 0) {
         bool empty_again = a == b && a == kept && at; /* no empty match right after another match */
         if (!empty_again) {
@@ -244,13 +245,14 @@ static void precompiled(const fv__norm *step, fv__text *out, const fv__text *in)
 #define META "\xE2\x96\x81"
 
 /* What the text at i becomes, and how many bytes of it that takes. */
-static fv__str spm_prefix(const fv__norm *step, const fv__text *in, size_t i, size_t *used)
+static fv__str spm_prefix(const fv__norm *step, fv__work *w, const fv__text *in, size_t i,
+                          size_t *used)
 {
     fv__str rule;
     uint32_t cp;
     const char *s = in->s + i;
     size_t left = in->n - i;
-    if (step->symbols && fv__trie_longest(step->symbols, 0, s, left, used) >= 0)
+    if (step->symbols && fv__trie_longest(step->symbols, 0, s, left, used, &w->steps) >= 0)
         return (fv__str){s, *used};
     if (step->map.units && fv__charsmap_find(&step->map, s, left, true, used, &rule)) return rule;
     *used = (size_t)fv__char_at(&cp, s);
@@ -271,12 +273,12 @@ static void spm_put(const fv__norm *step, fv__text *out, const fv__text *in, siz
     }
 }
 
-static void spm(const fv__norm *step, fv__text *out, const fv__text *in)
+static void spm(const fv__norm *step, fv__work *w, fv__text *out, const fv__text *in)
 {
     size_t i = 0, used;
     fv__str text, space = step->escape ? (fv__str){META, 3} : (fv__str){" ", 1};
-    while (step->squeeze && i < in->n) {
-        text = spm_prefix(step, in, i, &used);
+    while (step->squeeze && i < in->n && w->steps <= w->most_steps) {
+        text = spm_prefix(step, w, in, i, &used);
         if (!fv__str_is(text, " ")) break;
         i += used;
     }
@@ -287,8 +289,8 @@ static void spm(const fv__norm *step, fv__text *out, const fv__text *in)
         fv__text_put(out, space.s, space.n, from, from);
     }
     bool after_space = step->squeeze;
-    while (i < in->n) {
-        text = spm_prefix(step, in, i, &used);
+    while (i < in->n && w->steps <= w->most_steps) {
+        text = spm_prefix(step, w, in, i, &used);
         while (after_space && text.n && *text.s == ' ') text.s++, text.n--;
         if (text.n) {
             spm_put(step, out, in, i, used, text);
@@ -334,15 +336,9 @@ bool fv__normalise(const fv__norm *step, fv__work *w, const fv__text *in, fv__te
     case FV__PREPEND: prepend(step, out, in); break;
     case FV__PRECOMPILED: precompiled(step, out, in); break;
     case FV__BYTE_NORM: byte_level(out, in); break;
-    case FV__SPM_NORM: spm(step, out, in); break;
+    case FV__SPM_NORM: spm(step, w, out, in); break;
     case FV__BERT_NORM: break;
     }
-    /* the limit lies far beyond what was reserved first, so that it was growing that failed */
-    if (out->failed && out->n + step->content.n >= w->most_text / 2) {
-        fv_fail(&w->err, FV_EFORMAT, "the tokenizer's normaliser makes more than %zu bytes of it",
-                w->most_text);
-        return false;
-    }
-    if (out->failed) return fv__no_memory(w);
-    return ok;
+    w->steps += (in->n + out->n) * FV__STEPS_PASS;
+    return ok && fv__text_made(w, out);
 }
