@@ -3,13 +3,13 @@
 # the style checks.  Quick when nothing is missing.  Without root or sudo it prints the one line to run.
 set -eu
 
-build="build-essential cmake ninja-build pkg-config libjansson-dev libutf8proc-dev libpcre2-dev zlib1g-dev libinih-dev"
-build="$build libcairo2-dev libpango1.0-dev libxxhash-dev libcmocka-dev"
+build="build-essential cmake ninja-build pkg-config libutf8proc-dev libpcre2-dev zlib1g-dev libinih-dev"
+build="$build libcairo2-dev libpango1.0-dev libxxhash-dev libcmocka-dev libjansson-dev"
 build="$build libpng-dev libjpeg-dev libsndfile1-dev libkissfft-dev libmicrohttpd-dev"
 check="clang-format clang-tidy cppcheck shellcheck mandoc universal-ctags"
 
 if ! command -v dpkg-query > /dev/null; then
-    echo "setup: not a Debian system; needed are a C17 compiler with OpenMP, CMake, Ninja, pkg-config, jansson, utf8proc, PCRE2, zlib, inih, cairo, Pango, xxHash, cmocka, libpng, libjpeg, libsndfile, kissfft, libmicrohttpd" >&2
+    echo "setup: not a Debian system; needed are a C17 compiler with OpenMP, CMake, Ninja, pkg-config, utf8proc, PCRE2, zlib, inih, cairo, Pango, xxHash, cmocka and jansson for the tests, libpng, libjpeg, libsndfile, kissfft, libmicrohttpd" >&2
     exit 0
 fi
 

@@ -246,7 +246,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     if (!code) code = split_heads(c, o, &a);
     if (!code) code = solve(c, o, &a, &in.mask);
     if (!code && o->json)
-        code = cli_print_json(c, attend_json(&a));
+        attend_json(&a);
     else if (!code)
         attend_print(&a, (int)o->digits);
 

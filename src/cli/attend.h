@@ -19,6 +19,6 @@ typedef struct attention {
 
 /* The lesson: each step with its numbers, `digits` behind the point. */
 void attend_print(const attention *a, int digits);
-json_t *attend_json(const attention *a);
+void attend_json(const attention *a);
 
 #endif

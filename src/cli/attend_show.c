@@ -104,22 +104,27 @@ void attend_print(const attention *a, int digits)
 }
 
 /* (H,Tq,Tk), null where the mask is 0. */
-static json_t *by_head(const attention *a, const float *x, const uint8_t *mask)
+static void put_heads(cli_json *j, const char *key, const attention *a, const float *x,
+                      const uint8_t *mask)
 {
-    json_t *heads = json_array();
+    cli_json_put(j, "s:[", key);
     for (int64_t h = 0; h < a->H; h++) {
         int64_t at = h * a->Tq * a->Tk;
-        json_array_append_new(heads,
-                              cli_json_matrix(x + at, mask ? mask + at : NULL, a->Tq, a->Tk));
+        cli_json_matrix(j, x + at, mask ? mask + at : NULL, a->Tq, a->Tk);
     }
-    return heads;
+    cli_json_put(j, "]");
 }
 
-json_t *attend_json(const attention *a)
+void attend_json(const attention *a)
 {
-    return json_pack("{s:I, s:I, s:I, s:b, s:f, s:o, s:o, s:o, s:o}", "queries", (json_int_t)a->Tq,
-                     "keys", (json_int_t)a->Tk, "heads", (json_int_t)a->H, "causal", a->causal,
-                     "scale", (double)a->scale, "scores", by_head(a, a->scores, NULL), "scaled",
-                     by_head(a, a->scaled, a->mask), "weights", by_head(a, a->weights, NULL),
-                     "output", cli_json_matrix(a->output, NULL, a->Tq, a->H * a->Wv));
+    cli_json j = {0};
+    cli_json_put(&j, "{s:I, s:I, s:I, s:b, s:f", "queries", a->Tq, "keys", a->Tk, "heads", a->H,
+                 "causal", a->causal, "scale", (double)a->scale);
+    put_heads(&j, "scores", a, a->scores, NULL);
+    put_heads(&j, "scaled", a, a->scaled, a->mask);
+    put_heads(&j, "weights", a, a->weights, NULL);
+    cli_json_put(&j, "s:", "output");
+    cli_json_matrix(&j, a->output, NULL, a->Tq, a->H * a->Wv);
+    cli_json_put(&j, "}");
+    cli_json_end();
 }

@@ -58,9 +58,8 @@ static int answer(talk *t, const char *text, size_t len)
         fv_chat_reply(t->chat, &t->w.gen, print_text, t, &e))
         return cli_error(t->w.c, &e);
     const fv_message *m = fv_chat_messages(t->chat, &n);
-    if (t->json)
-        return cli_print_json(t->w.c, json_pack("{s:s, s:s}", "role", "assistant", "content",
-                                                m[n - 1].text));
+    cli_json j = {0};
+    if (t->json) cli_json_put(&j, "{s:s, s:s}", "role", "assistant", "content", m[n - 1].text);
     putchar('\n');
     return CLI_OK;
 }

@@ -62,25 +62,31 @@ static void print_text(const facts *f)
     printf("\n");
 }
 
-static json_t *to_json(const facts *f)
+static void put_list(cli_json *j, const char *key, const char *const *list, int n)
 {
-    json_t *levels = json_array(), *features = json_array(), *libraries = json_object();
-    for (int i = 0; i < f->n_levels; i++) json_array_append_new(levels, json_string(f->levels[i]));
-    for (int i = 0; i < f->n_features; i++)
-        json_array_append_new(features, json_string(f->features[i]));
+    cli_json_put(j, "s:[", key);
+    for (int i = 0; i < n && i < MOST; i++) cli_json_put(j, "s", list[i]);
+    cli_json_put(j, "]");
+}
+
+static void print_json(const facts *f)
+{
+    cli_json j = {0};
+    cli_json_put(&j, "{s:s, s:[{s:s, s:s, s:i", "version", fv_version(), "devices", "name",
+                 fv_device_name(f->device), "level", fv_device_level(f->device), "threads",
+                 fv_device_threads(f->device));
+    cli_json_put(&j, "s:[", "choices");
+    for (int i = 0; i < f->n_choices && i < MOST; i++) cli_json_put(&j, "s", f->choices[i]);
+    cli_json_put(&j, "]}], s:[", "gpus");
+    for (int i = 0; i < f->n_gpus && i < MOST; i++) cli_json_put(&j, "s", f->gpus[i]);
+    cli_json_put(&j, "]");
+    put_list(&j, "levels", f->levels, f->n_levels);
+    put_list(&j, "features", f->features, f->n_features);
+    cli_json_put(&j, "s:{", "libraries");
     for (int i = 0; i < f->n_libraries; i++)
-        json_object_set_new(libraries, f->libraries[i].name, json_string(f->libraries[i].version));
-    json_t *gpus = json_array();
-    for (int i = 0; i < f->n_gpus && i < MOST; i++)
-        json_array_append_new(gpus, json_string(f->gpus[i]));
-    json_t *choices = json_array();
-    for (int i = 0; i < f->n_choices && i < MOST; i++)
-        json_array_append_new(choices, json_string(f->choices[i]));
-    json_t *device = json_pack("{s:s, s:s, s:i, s:o}", "name", fv_device_name(f->device), "level",
-                               fv_device_level(f->device), "threads", fv_device_threads(f->device),
-                               "choices", choices);
-    return json_pack("{s:s, s:[o], s:o, s:o, s:o, s:o}", "version", fv_version(), "devices", device,
-                     "gpus", gpus, "levels", levels, "features", features, "libraries", libraries);
+        cli_json_put(&j, "s:s", f->libraries[i].name, f->libraries[i].version);
+    cli_json_put(&j, "}}");
+    cli_json_end();
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)
@@ -98,13 +104,12 @@ static int run(const cli *c, const void *values, int n, char **operand)
     f.n_levels = fv_cpu_levels(f.levels, MOST);
     f.n_features = fv_cpu_features(f.features, MOST);
     f.n_libraries = fv_libraries(f.libraries, MOST);
-    int code = CLI_OK;
     if (v->json)
-        code = cli_print_json(c, to_json(&f));
+        print_json(&f);
     else
         print_text(&f);
     fv_device_close(device);
-    return code;
+    return CLI_OK;
 }
 
 const cli_command info_command = {

@@ -49,11 +49,14 @@ static int run(const cli *c, const void *values, int n, char **operand)
                   fv_model_quantize(d, v->model, v->output, weights, &q, &e);
     fv_device_close(d);
     if (failed) return cli_error(c, &e);
-    if (v->json)
-        return cli_print_json(c, json_pack("{s:s, s:s, s:i, s:i, s:I, s:I}", "model", v->output,
-                                           "weights", dtypes[v->weights], "matrices", q.weights,
-                                           "others", q.others, "bytes_before", (json_int_t)q.before,
-                                           "bytes_after", (json_int_t)q.after));
+    if (v->json) {
+        cli_json j = {0};
+        cli_json_put(&j, "{s:s, s:s, s:i, s:i, s:I, s:I}", "model", v->output, "weights",
+                     dtypes[v->weights], "matrices", q.weights, "others", q.others, "bytes_before",
+                     (int64_t)q.before, "bytes_after", (int64_t)q.after);
+        cli_json_end();
+        return CLI_OK;
+    }
     char others[64] = "";
     if (q.others) snprintf(others, sizeof others, ", %d other parameters as they were", q.others);
     printf("%s: %d %s as %s%s; %.1f MB instead of %.1f MB\n", v->output, q.weights,

@@ -368,18 +368,19 @@ static fv_status ablate(work *w, fv_see_in in)
 
 static int print_worth_json(const work *w)
 {
-    json_t *list = json_array();
+    cli_json j = {0};
     const double *from = w->worth;
+    cli_json_put(&j, "{s:f, s:[", "loss", w->loss, "heads");
     for (int k = 0; k < FV_SEE_KINDS; k++) {
         int64_t heads = fv_see_shape_of(w->see, (fv_see_kind)k).heads;
         int64_t all = wanted(w, k) ? maps(w, k) : 0;
         for (int64_t i = 0; i < all; i++)
-            json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:f}", "kind",
-                                                  fv_see_kind_name((fv_see_kind)k), "layer",
-                                                  (json_int_t)(i / heads), "head",
-                                                  (json_int_t)(i % heads), "change", *from++));
+            cli_json_put(&j, "{s:s, s:I, s:I, s:f}", "kind", fv_see_kind_name((fv_see_kind)k),
+                         "layer", i / heads, "head", i % heads, "change", *from++);
     }
-    return cli_print_json(w->c, json_pack("{s:f, s:o}", "loss", w->loss, "heads", list));
+    cli_json_put(&j, "]}");
+    cli_json_end();
+    return CLI_OK;
 }
 
 static int print_worth(const work *w)

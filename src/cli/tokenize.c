@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "fovea/store.h"
 #include "fovea/tok.h"
 #include "json.h"
 
@@ -33,17 +34,21 @@ static const cli_example tokenize_examples[] = {
     {0},
 };
 
-static json_t *encoding_json(const fv_tok *t, const fv_encoding *enc)
+static void print_encoding(const fv_tok *t, const fv_encoding *enc)
 {
-    json_t *ids = json_array(), *tokens = json_array(), *offsets = json_array();
+    cli_json j = {0};
+    cli_json_put(&j, "{s:[", "ids");
+    for (int64_t i = 0; i < enc->n; i++) cli_json_put(&j, "i", enc->ids[i]);
+    cli_json_put(&j, "], s:[", "tokens");
     for (int64_t i = 0; i < enc->n; i++) {
         const char *token = fv_tok_token(t, enc->ids[i]);
-        json_array_append_new(ids, json_integer(enc->ids[i]));
-        json_array_append_new(tokens, json_string(token ? token : ""));
-        json_array_append_new(offsets, json_pack("[I,I]", (json_int_t)enc->spans[i].from,
-                                                 (json_int_t)enc->spans[i].to));
+        cli_json_put(&j, "s", token ? token : "");
     }
-    return json_pack("{s:o, s:o, s:o}", "ids", ids, "tokens", tokens, "offsets", offsets);
+    cli_json_put(&j, "], s:[", "offsets");
+    for (int64_t i = 0; i < enc->n; i++)
+        cli_json_put(&j, "[I, I]", (int64_t)enc->spans[i].from, (int64_t)enc->spans[i].to);
+    cli_json_put(&j, "]}");
+    cli_json_end();
 }
 
 static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, const fv_text *text)
@@ -57,7 +62,7 @@ static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, const
     if (fv_tok_encode(enc, text->s, text->n, o, &e)) {
         code = cli_error(c, &e);
     } else if (v->json) {
-        code = cli_print_json(c, encoding_json(t, enc));
+        print_encoding(t, enc);
     } else {
         for (int64_t i = 0; i < enc->n; i++) printf("%s%d", i ? " " : "", enc->ids[i]);
         printf("\n");
@@ -66,34 +71,44 @@ static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, const
     return code;
 }
 
+/* The ids of an object that has them, as --json prints one. */
+static int read_object(const cli *c, const fv_text *text, int32_t *out, int64_t *n)
+{
+    fv_json *j;
+    fv_err e;
+    if (fv_json_parse(&j, NULL, text->s, "the input", &e)) return cli_error(c, &e);
+    int count = fv_json_count(j, "ids");
+    bool ok = count >= 0;
+    for (int i = 0; ok && i < count; i++) {
+        char at[32];
+        double x = -1;
+        snprintf(at, sizeof at, "ids.%d", i);
+        ok = fv_json_number(j, at, &x) && x >= 0 && x <= INT32_MAX && x == (double)(int32_t)x;
+        if (ok) out[(*n)++] = (int32_t)x;
+    }
+    fv_json_close(j);
+    return ok ? CLI_OK : cli_fail(c, "the input is no list of ids");
+}
+
 /* Ids of "[1, 2]", of {"ids": [1, 2], ...}, or of numbers with space between. */
 static int read_ids(const cli *c, const fv_text *text, int32_t **out, int64_t *n)
 {
-    size_t start = strspn(text->s, " \t\r\n"); /* a NUL stands behind the text */
+    static const char between[] = " \t\r\n,";
+    const char *p = text->s + strspn(text->s, " \t\r\n"); /* a NUL stands behind the text */
+    bool list = *p == '[';
     *n = 0;
     *out = malloc((text->n / 2 + 1) * sizeof **out);
     if (!*out) return cli_fail(c, "out of memory");
-    if (text->s[start] == '{' || text->s[start] == '[') {
-        json_t *root = json_loadb(text->s, text->n, JSON_REJECT_DUPLICATES, NULL);
-        json_t *list = json_is_object(root) ? json_object_get(root, "ids") : root;
-        bool ok = json_is_array(list);
-        for (size_t i = 0; ok && i < json_array_size(list); i++) {
-            json_t *x = json_array_get(list, i);
-            ok = json_is_integer(x) && json_integer_value(x) >= 0 &&
-                 json_integer_value(x) <= INT32_MAX;
-            (*out)[(*n)++] = (int32_t)json_integer_value(x);
-        }
-        json_decref(root);
-        return ok ? CLI_OK : cli_fail(c, "the input is no list of ids");
-    }
-    char *end;
-    for (const char *p = text->s + start; *p; p = end + strspn(end, " \t\r\n,")) {
+    if (*p == '{') return read_object(c, text, *out, n);
+    if (list) p++, p += strspn(p, between);
+    for (char *end; *p && *p != ']'; p = end + strspn(end, between)) {
         long long x = strtoll(p, &end, 10);
         if (end == p || x < 0 || x > INT32_MAX)
             return cli_fail(c, "the input is no list of ids: \"%.20s\"", p);
         (*out)[(*n)++] = (int32_t)x;
     }
-    return CLI_OK;
+    if (list == (*p == ']') && !p[list + strspn(p + list, " \t\r\n")]) return CLI_OK;
+    return cli_fail(c, "the input is no list of ids: \"%.20s\"", p);
 }
 
 static int decode(const cli *c, const tokenize_values *v, const fv_tok *t, const fv_text *text)
@@ -108,10 +123,15 @@ static int decode(const cli *c, const tokenize_values *v, const fv_tok *t, const
         code = cli_error(c, &e);
     free(ids);
     if (code != CLI_OK) return code;
-    if (v->json)
-        code = cli_print_json(c, json_pack("{s:s%}", "text", s, len));
-    else
+    cli_json j = {0};
+    if (v->json) {
+        cli_json_put(&j, "{s:", "text");
+        cli_json_text(&j, s, len);
+        cli_json_put(&j, "}");
+        cli_json_end();
+    } else {
         fwrite(s, 1, len, stdout);
+    }
     /* what goes to a file or a pipe is the text, exactly */
     if (!v->json && isatty(STDOUT_FILENO)) printf("\n");
     fv_tok_free_text(t, s, len);

@@ -1,5 +1,4 @@
 /* info.c - the libraries behind this one, and what the processor can do. */
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <utf8proc.h>
@@ -28,7 +27,6 @@ int fv_libraries(fv_library *out, int max)
 #if defined(HAVE_CAIRO)
         {"cairo", cairo_version_string()},
 #endif
-        {"jansson", jansson_version_str()},
         {"openmp", openmp},
         {"pcre2", pcre2},
         {"utf8proc", utf8proc_version()},

@@ -1,54 +1,62 @@
 /* questions.c - questions about texts, in SQuAD's JSON: articles of paragraphs, each a context with
  * its questions. */
-#include <jansson.h>
-
+#include "base/json/tree.h"
 #include "data/records.h"
+
+enum { JSON_DEPTH = 32 };
 
 struct fv_questions {
     const fv_env *env;
-    json_t *root; /* owns every text */
+    fv__jtree tree; /* owns every text */
     fv_question *at;
     const char **answer; /* of all questions */
     size_t at_bytes, answer_bytes;
     int64_t n, n_answers;
 };
 
-/* Every question in turn: once to count, once to fill. */
-typedef fv_status each_fn(fv_questions *q, const char *path, const char *context, const json_t *qa,
-                          fv_err *e);
+/* NULL where there is no such text. */
+static const char *text_at(const fv__jnode *object, const char *key)
+{
+    const fv__jnode *v = fv__jnode_get(object, key);
+    return fv__jnode_is(v, FV__J_TEXT) ? v->text : NULL;
+}
 
-static fv_status count(fv_questions *q, const char *path, const char *context, const json_t *qa,
+static int elements(const fv__jnode *v) { return fv__jnode_is(v, FV__J_ARRAY) ? v->n : 0; }
+
+/* Every question in turn: once to count, once to fill. */
+typedef fv_status each_fn(fv_questions *q, const char *path, const char *context,
+                          const fv__jnode *qa, fv_err *e);
+
+static fv_status count(fv_questions *q, const char *path, const char *context, const fv__jnode *qa,
                        fv_err *e)
 {
     (void)path, (void)context, (void)e;
     q->n++;
-    q->n_answers += (int64_t)json_array_size(json_object_get(qa, "answers"));
+    q->n_answers += elements(fv__jnode_get(qa, "answers"));
     return FV_OK;
 }
 
 /* A question without answers is one that the text does not answer; with answers it must say where
  * the first one begins. */
-static fv_status fill(fv_questions *q, const char *path, const char *context, const json_t *qa,
+static fv_status fill(fv_questions *q, const char *path, const char *context, const fv__jnode *qa,
                       fv_err *e)
 {
     fv_question *x = &q->at[q->n++];
-    const json_t *answers = json_object_get(qa, "answers"), *one, *start = NULL;
-    size_t i;
-    *x = (fv_question){.id = json_string_value(json_object_get(qa, "id")),
-                       .text = json_string_value(json_object_get(qa, "question")),
+    const fv__jnode *answers = fv__jnode_get(qa, "answers");
+    *x = (fv_question){.id = text_at(qa, "id"),
+                       .text = text_at(qa, "question"),
                        .context = context,
                        .answer = q->answer + q->n_answers,
                        .start = -1};
-    bool ok = x->text && json_is_array(answers);
-    json_array_foreach(answers, i, one)
-    {
-        const char *text = json_string_value(json_object_get(one, "text"));
+    bool ok = x->text && fv__jnode_is(answers, FV__J_ARRAY);
+    for (int i = 0; i < elements(answers); i++) {
+        const fv__jnode *start = fv__jnode_get(answers->kid[i], "answer_start");
+        const char *text = text_at(answers->kid[i], "text");
         ok = ok && text;
-        if (!i) start = json_object_get(one, "answer_start");
+        if (!i && fv__jnode_is(start, FV__J_INT)) x->start = start->i;
         q->answer[q->n_answers++] = text;
         x->n++;
     }
-    if (json_is_integer(start)) x->start = json_integer_value(start);
     if (ok && (!x->n || x->start >= 0)) return FV_OK;
     return fv_fail(e, FV_EFORMAT, "%s: question %lld: not as SQuAD has it", path, (long long)q->n);
 }
@@ -56,20 +64,18 @@ static fv_status fill(fv_questions *q, const char *path, const char *context, co
 /* Calls each with every question, in the order of the file. */
 static fv_status walk(fv_questions *q, const char *path, each_fn *each, fv_err *e)
 {
-    size_t i, j, k;
-    json_t *article, *paragraph, *qa;
+    const fv__jnode *articles = fv__jnode_get(q->tree.root, "data");
     fv_status st = FV_OK;
     q->n = q->n_answers = 0;
-    json_array_foreach(json_object_get(q->root, "data"), i, article)
-    {
-        json_array_foreach(json_object_get(article, "paragraphs"), j, paragraph)
-        {
-            const char *context = json_string_value(json_object_get(paragraph, "context"));
+    for (int i = 0; i < elements(articles); i++) {
+        const fv__jnode *paragraphs = fv__jnode_get(articles->kid[i], "paragraphs");
+        for (int j = 0; j < elements(paragraphs); j++) {
+            const fv__jnode *qas = fv__jnode_get(paragraphs->kid[j], "qas");
+            const char *context = text_at(paragraphs->kid[j], "context");
             if (!context) return fv_fail(e, FV_EFORMAT, "%s: a paragraph has no context", path);
-            json_array_foreach(json_object_get(paragraph, "qas"), k, qa)
-            {
-                if ((st = each(q, path, context, qa, e))) return st;
-            }
+            for (int k = 0; !st && k < elements(qas); k++)
+                st = each(q, path, context, qas->kid[k], e);
+            if (st) return st;
         }
     }
     return st;
@@ -78,13 +84,13 @@ static fv_status walk(fv_questions *q, const char *path, each_fn *each, fv_err *
 static fv_status parse(fv_questions *q, const char *path, fv_err *e)
 {
     fv_textfile *t;
-    json_error_t err;
     fv_status st = fv_textfile_open(&t, q->env, path, e);
     if (st) return st;
     size_t n;
     const char *text = fv_textfile_all(t, &n);
-    q->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &err);
-    if (!q->root) st = fv_fail(e, FV_EFORMAT, "%s:%d: not JSON: %s", path, err.line, err.text);
+    fv_err why = {0};
+    st = fv__jtree_parse(&q->tree, text, n, path, JSON_DEPTH, &why);
+    if (st) st = fv_fail(e, st, "not JSON: %s", why.text);
     fv_textfile_close(t);
     return st;
 }
@@ -109,7 +115,7 @@ fv_status fv_questions_open(fv_questions **out, const fv_env *env, const char *p
 {
     fv_questions *q = *out = fv__alloc(env, sizeof *q);
     if (!q) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
-    q->env = env;
+    q->env = q->tree.pool.env = env;
     fv_status st = read_all(q, path, e);
     if (st) {
         fv_questions_close(q);
@@ -122,7 +128,7 @@ void fv_questions_close(fv_questions *q)
 {
     if (!q) return;
     const fv_env *env = q->env;
-    json_decref(q->root);
+    fv__jtree_free(&q->tree);
     fv__free(env, q->at, q->at_bytes);
     fv__free(env, q->answer, q->answer_bytes);
     fv__free(env, q, sizeof *q);

@@ -10,12 +10,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <jansson.h>
+#include "base/json/tree.h"
 
 const char *const fv_formats[] = {"auto", "lines", "tsv", "jsonl", "word", NULL};
 const char *const fv_policies[] = {"drop", "cut", "refuse", NULL};
 
-enum { DEFAULT_MAX_LEN = 512, MAX_COLUMNS = 256 };
+enum { DEFAULT_MAX_LEN = 512, MAX_COLUMNS = 256, JSON_DEPTH = 32 };
 
 /* ---- checks: each counts what it leaves out and notes the first few lines ---- */
 
@@ -181,23 +181,22 @@ static fv_status read_words(fv__reading *r, const fv_textfile *t)
 /* Fields must be strings: a number or a list is more likely a wrong field than a text. */
 static fv_status read_json_line(fv__reading *r, fv__span line, int64_t number)
 {
-    json_error_t err;
-    json_t *o = json_loadb(line.s, line.n, JSON_REJECT_DUPLICATES, &err);
-    if (!o)
-        return fv_fail(r->e, FV_EFORMAT, "%s:%lld: not JSON: %s", r->from->file, (long long)number,
-                       err.text);
+    fv__jtree tree = {.pool = {.env = r->env}};
+    fv_err why = {0};
+    fv_status st = fv__jtree_parse(&tree, line.s, line.n, "the line", JSON_DEPTH, &why);
+    if (st)
+        st = fv_fail(r->e, st, "%s:%lld: not JSON: %s", r->from->file, (long long)number, why.text);
     fv__span text[2] = {{"", 0}, {"", 0}};
-    fv_status st = FV_OK;
     for (int i = 0; !st && i < r->n_texts; i++) {
-        const json_t *v = json_object_get(o, r->from->field[i]);
-        if (json_is_string(v))
-            text[i] = (fv__span){json_string_value(v), json_string_length(v)};
+        const fv__jnode *v = fv__jnode_get(tree.root, r->from->field[i]);
+        if (fv__jnode_is(v, FV__J_TEXT))
+            text[i] = (fv__span){v->text, strlen(v->text)};
         else
             st = fv_fail(r->e, FV_EFORMAT, "%s:%lld: no text called \"%s\"", r->from->file,
                          (long long)number, r->from->field[i]);
     }
     if (!st) st = give(r, text[0], text[1], number);
-    json_decref(o);
+    fv__jtree_free(&tree);
     return st;
 }
 

@@ -1,5 +1,5 @@
-/* json_out.c - JSON of results, written as jansson writes it: compact, floats with nine digits
- * (enough for f32), null where JSON has no number. */
+/* json_out.c - JSON of results: compact, floats with nine digits (enough for f32), null where JSON
+ * has no number. */
 #include <math.h>
 #include <stdio.h>
 

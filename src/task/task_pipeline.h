@@ -44,7 +44,7 @@ const char *fv__setting(const fv_setting *s, int n, const char *key); /* the las
 /* Settings of generating over what gen has. */
 fv_status fv__apply_gen(fv_gen_opt *gen, const fv_setting *set, int n, fv_err *e);
 
-/* ---- JSON, as jansson writes it: compact, nine digits, null for what is not finite ---- */
+/* ---- JSON: compact, nine digits, null for what is not finite ---- */
 
 /* Commas are put where they belong. */
 void fv__json_begin(fv_buf *b, char bracket);

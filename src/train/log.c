@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include <jansson.h>
+#include "base/json/tree.h"
 
 /* A file that grows, after it has replaced an older one. */
 typedef struct journal {
@@ -121,10 +121,23 @@ static void as_events(fv_buf *b, const fv__entry *x, const char *metric)
 
 /* ---- reading an older log ---- */
 
-static double member(const json_t *o, const char *key)
+static double member(const fv__jnode *o, const char *key)
 {
-    const json_t *v = json_object_get(o, key);
-    return json_is_number(v) ? json_number_value(v) : (double)NAN;
+    const fv__jnode *v = fv__jnode_get(o, key);
+    return fv__jnode_number(v) ? v->x : (double)NAN;
+}
+
+static const char *text_member(const fv__jnode *o, const char *key)
+{
+    const fv__jnode *v = fv__jnode_get(o, key);
+    return fv__jnode_is(v, FV__J_TEXT) ? v->text : NULL;
+}
+
+/* 0 where it is missing. */
+static int64_t whole_member(const fv__jnode *o, const char *key)
+{
+    const fv__jnode *v = fv__jnode_get(o, key);
+    return fv__jnode_is(v, FV__J_INT) ? v->i : 0;
 }
 
 static bool keep(fv__log *l, fv__entry x)
@@ -141,14 +154,15 @@ static bool keep(fv__log *l, fv__entry x)
 static bool read_line(fv__log *l, const char *s, size_t n, int64_t step, fv_buf *lines,
                       fv_buf *events)
 {
-    json_t *o = json_loadb(s, n, 0, NULL);
-    const char *event = json_string_value(json_object_get(o, "event")),
-               *metric = json_string_value(json_object_get(o, "metric"));
-    bool ok = true;
-    if (event && json_integer_value(json_object_get(o, "step")) <= step) {
+    fv__jtree tree = {.pool = {.env = l->env}};
+    fv_status st = fv__jtree_parse(&tree, s, n, "train.jsonl", 8, NULL);
+    const fv__jnode *o = st ? NULL : tree.root;
+    const char *event = text_member(o, "event"), *metric = text_member(o, "metric");
+    bool ok = st != FV_ENOMEM;
+    if (event && whole_member(o, "step") <= step) {
         bool valid = !strcmp(event, "valid");
-        fv__entry x = {.step = json_integer_value(json_object_get(o, "step")),
-                       .epoch = json_integer_value(json_object_get(o, "epoch")),
+        fv__entry x = {.step = whole_member(o, "step"),
+                       .epoch = whole_member(o, "epoch"),
                        .valid = valid,
                        .loss = member(o, valid ? "valid_loss" : "loss"),
                        .metric = member(o, "value"),
@@ -160,7 +174,7 @@ static bool read_line(fv__log *l, const char *s, size_t n, int64_t step, fv_buf 
         as_line(lines, &x, metric);
         as_events(events, &x, metric);
     }
-    json_decref(o);
+    fv__jtree_free(&tree);
     return ok;
 }
 

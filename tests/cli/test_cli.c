@@ -146,7 +146,7 @@ static void test_info(void **state)
     json_t *device = json_array_get(json_object_get(j, "devices"), 0);
     assert_int_equal(json_integer_value(json_object_get(device, "threads")), 3);
     assert_true(json_array_size(json_object_get(j, "levels")) >= 1);
-    assert_non_null(json_object_get(json_object_get(j, "libraries"), "jansson"));
+    assert_non_null(json_object_get(json_object_get(j, "libraries"), "pcre2"));
     json_decref(j);
     assert_non_null(strstr(fovea("info")->out, "kernels for"));
     assert_int_equal(sh("FOVEA_CPU=abacus $fovea info")->code, 1);

@@ -6,7 +6,7 @@
  *       src/base/[a-z]*.c src/base/json/[a-z]*.c \
  *       src/store/{number,shape,path,array,csv,npy,json,fields,keys}.c \
  *       src/store/safetensors/{plan,shard,open,index}.c \
- *       -ljansson -lm
+ *       -lm
  *   ./fuzz_config -max_len=1024 corpus tests/golden/store/sharded */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,8 @@
 /* attention.c - fovea bench attention: the operator, forward and with its gradient. */
 #include "bench.h"
+
+#include <stdlib.h>
+
 #include "fovea/author/op.h"
 
 typedef struct attention_values {
@@ -170,7 +173,7 @@ static double flops(const fv_attn_args *a, bool backward)
 }
 
 /* What was asked, besides sizes. */
-static void name_options(json_t *parameters, const attention_values *v)
+static void name_options(bench_parameters *p, const attention_values *v)
 {
     const struct {
         const char *name;
@@ -178,31 +181,33 @@ static void name_options(json_t *parameters, const attention_values *v)
     } flags[] = {
         {"mask", v->mask},           {"key_mask", v->key_mask},           {"bias", v->bias},
         {"distances", v->distances}, {"bias_gradient", v->bias_gradient}, {NULL, false}};
-    if (v->value_width)
-        json_object_set_new(parameters, "value_width", json_integer(v->value_width));
-    if (v->window) json_object_set_new(parameters, "window", json_integer(v->window));
+    if (v->value_width) bench_number(p, "value_width", (double)v->value_width);
+    if (v->window) bench_number(p, "window", (double)v->window);
     for (int i = 0; flags[i].name; i++)
-        if (flags[i].is) json_object_set_new(parameters, flags[i].name, json_true());
-    if (v->dropout > 0) json_object_set_new(parameters, "dropout", json_real(v->dropout));
-    if (v->weights)
-        json_object_set_new(parameters, "weights", json_string(weights_words[v->weights]));
+        if (flags[i].is) bench_flag(p, flags[i].name, true);
+    if (v->dropout > 0) bench_number(p, "dropout", v->dropout);
+    if (v->weights) bench_word(p, "weights", weights_words[v->weights]);
 }
 
 static int measure(bench *b, const attention_values *v, fv_attn_args sizes)
 {
     call c = prepare(b, v, sizes);
     const fv_attn_args *a = &c.args;
-    json_t *parameters = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:b}", "batch",
-                                   (json_int_t)a->B, "heads", (json_int_t)a->H, "kv_heads",
-                                   (json_int_t)a->G, "len", (json_int_t)a->Tq, "keys",
-                                   (json_int_t)a->Tk, "width", (json_int_t)a->Wk, "dtype",
-                                   bench_dtypes[v->dtype], "causal", v->causal, "backward",
-                                   v->backward);
+    bench_parameters p = {0};
+    bench_number(&p, "batch", (double)a->B);
+    bench_number(&p, "heads", (double)a->H);
+    bench_number(&p, "kv_heads", (double)a->G);
+    bench_number(&p, "len", (double)a->Tq);
+    bench_number(&p, "keys", (double)a->Tk);
+    bench_number(&p, "width", (double)a->Wk);
+    bench_word(&p, "dtype", bench_dtypes[v->dtype]);
+    bench_flag(&p, "causal", v->causal);
+    bench_flag(&p, "backward", v->backward);
     double size = (double)fv_dtype_size(c.dtype);
     double inputs = size * (double)(a->B * (a->Tq * a->H + a->Tk * a->G) * (a->Wk + a->Wv));
     bench_work work = {.flops = flops(a, v->backward), .inputs = v->backward ? 2 * inputs : inputs};
-    name_options(parameters, v);
-    return bench_run(b, "attention", parameters, attend, &c, work);
+    name_options(&p, v);
+    return bench_run(b, "attention", &p, attend, &c, work);
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)

@@ -61,9 +61,21 @@ fv_tensor *bench_floats(bench *b, fv_shape s);
 fv_tensor *bench_ids(bench *b, fv_shape s, int32_t most);
 void bench_draw(bench *b, int32_t *ids, int64_t n, int32_t most);
 
-/* Repeats fn, and prints a line: the name, the parameters (a JSON object, which it drops), times,
- * rates and memory. */
-int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what,
+/* What was measured: sizes, words and flags, in the order they are printed. */
+typedef struct bench_parameters {
+    int n;
+    struct {
+        const char *key, *word; /* word NULL: a number; "" : a flag */
+        double number;
+    } at[16];
+} bench_parameters;
+
+void bench_number(bench_parameters *p, const char *key, double x);
+void bench_word(bench_parameters *p, const char *key, const char *word);
+void bench_flag(bench_parameters *p, const char *key, bool is);
+
+/* Repeats fn, and prints a line: the name, the parameters, times, rates and memory. */
+int bench_run(bench *b, const char *name, const bench_parameters *p, bench_fn *fn, void *what,
               bench_work work);
 
 double bench_now(void);                            /* seconds */

@@ -165,16 +165,42 @@ static int measure(bench *b, timing *t, bench_fn *fn, void *what)
 
 /* ---- reporting ---- */
 
-/* "m=2048 n=2048 k=2048 dtype=f32" */
-static void print_parameters(const json_t *parameters)
+static void add(bench_parameters *p, const char *key, const char *word, double number)
 {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)parameters, key, value)
-    {
-        if (json_is_true(value)) printf(" %s", key);
-        if (json_is_string(value)) printf(" %s=%s", key, json_string_value(value));
-        if (json_is_integer(value)) printf(" %s=%lld", key, (long long)json_integer_value(value));
+    if (p->n == (int)(sizeof p->at / sizeof *p->at)) return;
+    p->at[p->n].key = key;
+    p->at[p->n].word = word;
+    p->at[p->n++].number = number;
+}
+
+void bench_number(bench_parameters *p, const char *key, double x) { add(p, key, NULL, x); }
+void bench_word(bench_parameters *p, const char *key, const char *word) { add(p, key, word, 0); }
+void bench_flag(bench_parameters *p, const char *key, bool is) { add(p, key, "", is); }
+
+/* "m=2048 n=2048 k=2048 dtype=f32" */
+static void print_parameters(const bench_parameters *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const char *word = p->at[i].word;
+        if (word && !*word && p->at[i].number != 0) printf(" %s", p->at[i].key);
+        if (word && *word) printf(" %s=%s", p->at[i].key, word);
+        if (!word) printf(" %s=%.15g", p->at[i].key, p->at[i].number);
+    }
+}
+
+static void put_parameters(cli_json *j, const bench_parameters *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const char *key = p->at[i].key, *word = p->at[i].word;
+        double x = p->at[i].number;
+        if (word && *word)
+            cli_json_put(j, "s:s", key, word);
+        else if (word)
+            cli_json_put(j, "s:b", key, x != 0);
+        else if (x == (double)(int64_t)x)
+            cli_json_put(j, "s:I", key, (int64_t)x);
+        else
+            cli_json_put(j, "s:f", key, x);
     }
 }
 
@@ -187,11 +213,11 @@ static double peak(const bench *b)
     return host > held ? host : held;
 }
 
-static void print_text(const bench *b, const char *name, const json_t *parameters, const timing *t,
+static void print_text(const bench *b, const char *name, const bench_parameters *p, const timing *t,
                        bench_work w)
 {
     printf("%s", name);
-    print_parameters(parameters);
+    print_parameters(p);
     printf(" %s threads=%d: %.4g ms +- %.2g", fv_device_level(b->device),
            fv_device_threads(b->device), 1e3 * t->median, 1e3 * t->spread);
     if (w.flops > 0) printf(", %.1f GFLOP/s", 1e-9 * w.flops / t->median);
@@ -201,37 +227,33 @@ static void print_text(const bench *b, const char *name, const json_t *parameter
     printf(", %.1f MiB\n", peak(b) / 1048576);
 }
 
-static json_t *to_json(const bench *b, const char *name, json_t *parameters, const timing *t,
+static void print_json(const bench *b, const char *name, const bench_parameters *p, const timing *t,
                        bench_work w)
 {
-    json_t *line = json_pack("{s:s}", "name", name);
-    json_object_update(line, parameters);
-    json_t *rest = json_pack("{s:s, s:i, s:s, s:i, s:f, s:f}", "device", fv_device_name(b->device),
-                             "threads", fv_device_threads(b->device), "level",
-                             fv_device_level(b->device), "runs", t->runs, "median_s", t->median,
-                             "spread_s", t->spread);
-    json_object_update(line, rest);
-    json_decref(rest);
-    if (w.flops > 0) json_object_set_new(line, "gflops", json_real(1e-9 * w.flops / t->median));
-    if (w.bytes > 0) json_object_set_new(line, "gb_per_s", json_real(1e-9 * w.bytes / t->median));
-    if (w.tokens > 0) json_object_set_new(line, "tokens_per_s", json_real(w.tokens / t->median));
-    if (w.sentences > 0)
-        json_object_set_new(line, "sentences_per_s", json_real(w.sentences / t->median));
-    json_object_set_new(line, "peak_bytes", json_integer((json_int_t)peak(b)));
-    if (w.inputs > 0)
-        json_object_set_new(line, "extra_bytes", json_integer((json_int_t)(peak(b) - w.inputs)));
-    return line;
+    cli_json j = {0};
+    cli_json_put(&j, "{s:s", "name", name);
+    put_parameters(&j, p);
+    cli_json_put(&j, "s:s, s:i, s:s, s:i, s:f, s:f", "device", fv_device_name(b->device), "threads",
+                 fv_device_threads(b->device), "level", fv_device_level(b->device), "runs", t->runs,
+                 "median_s", t->median, "spread_s", t->spread);
+    if (w.flops > 0) cli_json_put(&j, "s:f", "gflops", 1e-9 * w.flops / t->median);
+    if (w.bytes > 0) cli_json_put(&j, "s:f", "gb_per_s", 1e-9 * w.bytes / t->median);
+    if (w.tokens > 0) cli_json_put(&j, "s:f", "tokens_per_s", w.tokens / t->median);
+    if (w.sentences > 0) cli_json_put(&j, "s:f", "sentences_per_s", w.sentences / t->median);
+    cli_json_put(&j, "s:I", "peak_bytes", (int64_t)peak(b));
+    if (w.inputs > 0) cli_json_put(&j, "s:I", "extra_bytes", (int64_t)(peak(b) - w.inputs));
+    cli_json_put(&j, "}");
+    cli_json_end();
 }
 
-int bench_run(bench *b, const char *name, json_t *parameters, bench_fn *fn, void *what,
+int bench_run(bench *b, const char *name, const bench_parameters *p, bench_fn *fn, void *what,
               bench_work work)
 {
     timing t = {0};
     int code = measure(b, &t, fn, what);
     if (!code && b->opt.json)
-        code = cli_print_json(b->c, to_json(b, name, parameters, &t, work));
+        print_json(b, name, p, &t, work);
     else if (!code)
-        print_text(b, name, parameters, &t, work);
-    json_decref(parameters);
+        print_text(b, name, p, &t, work);
     return code;
 }

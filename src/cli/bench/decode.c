@@ -125,15 +125,15 @@ static int report(decode *d, int runs, double prompt, double token)
                (double)d->b.memory.peak / 1048576);
         return CLI_OK;
     }
-    return cli_print_json(
-        d->b.c,
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:s, s:i, s:f, s:f, s:f, s:I}", "name",
-                  "decode", "family", fv_model_family(d->model)->type, "batch",
-                  (json_int_t)v->batch, "len", (json_int_t)v->len, "new", (json_int_t)v->made,
-                  "dtype", fv_dtype_name(fv_model_weights(d->model)), "threads",
-                  fv_device_threads(d->b.device), "level", fv_device_level(d->b.device), "runs",
-                  runs, "median_s", token, "tokens_per_s", written, "prompt_tokens_per_s", read,
-                  "peak_bytes", (json_int_t)d->b.memory.peak));
+    cli_json j = {0};
+    cli_json_put(&j, "{s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:s, s:i, s:f, s:f, s:f, s:I}", "name",
+                 "decode", "family", fv_model_family(d->model)->type, "batch", v->batch, "len",
+                 v->len, "new", v->made, "dtype", fv_dtype_name(fv_model_weights(d->model)),
+                 "threads", fv_device_threads(d->b.device), "level", fv_device_level(d->b.device),
+                 "runs", runs, "median_s", token, "tokens_per_s", written, "prompt_tokens_per_s",
+                 read, "peak_bytes", (int64_t)d->b.memory.peak);
+    cli_json_end();
+    return CLI_OK;
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)

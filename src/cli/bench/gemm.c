@@ -77,11 +77,15 @@ static int run(const cli *c, const void *values, int n_operands, char **operand)
         p.w = bench_floats(&b, v->nn ? FV_SHAPE(v->k, v->n) : FV_SHAPE(v->n, v->k));
         if (packed) p.w = fv_pack(b.hold, p.w, dtype, v->nn);
         double m = (double)v->m, n = (double)v->n, k = (double)v->k;
-        json_t *parameters = json_pack("{s:I, s:I, s:I, s:s, s:b, s:b}", "m", (json_int_t)v->m, "n",
-                                       (json_int_t)v->n, "k", (json_int_t)v->k, "dtype", name,
-                                       "packed", packed, "nn", v->nn);
+        bench_parameters of = {0};
+        bench_number(&of, "m", m);
+        bench_number(&of, "n", n);
+        bench_number(&of, "k", k);
+        bench_word(&of, "dtype", name);
+        bench_flag(&of, "packed", packed);
+        bench_flag(&of, "nn", v->nn);
         double bytes = weight_bytes(n * k, dtype) + (m * k + m * n) * (double)fv_dtype_size(outer);
-        code = bench_run(&b, "gemm", parameters, multiply, &p,
+        code = bench_run(&b, "gemm", &of, multiply, &p,
                          (bench_work){.flops = 2 * m * n * k, .bytes = bytes});
     }
     bench_close(&b);

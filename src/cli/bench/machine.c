@@ -193,10 +193,10 @@ static int measure(bench *b, probe *p)
 {
     double threads = fv_device_threads(b->device), n = (double)p->n;
     bench_work fma = {.flops = p->flops * threads};
-    int code = bench_run(b, "multiply-add", json_object(), multiply_add, p, fma);
-    if (!code)
-        code = bench_run(b, "read", json_object(), read_all, p, (bench_work){.bytes = 4 * n});
-    if (!code) code = bench_run(b, "triad", json_object(), triad, p, (bench_work){.bytes = 12 * n});
+    const bench_parameters none = {0};
+    int code = bench_run(b, "multiply-add", &none, multiply_add, p, fma);
+    if (!code) code = bench_run(b, "read", &none, read_all, p, (bench_work){.bytes = 4 * n});
+    if (!code) code = bench_run(b, "triad", &none, triad, p, (bench_work){.bytes = 12 * n});
     return code;
 }
 

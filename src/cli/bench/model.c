@@ -254,10 +254,11 @@ static int compare(const cli *c, const model_values *v)
     if (!code) code = learn(c, &plain, cpu);
     for (int i = 0; !code && i < COMPARED; i++) {
         double off = fabs(here[i] - cpu[i]) / cpu[i];
+        cli_json j = {0};
         if (v->common.json)
-            code = cli_print_json(c, json_pack("{s:s, s:i, s:f, s:f, s:f}", "name", "compare",
-                                               "update", i + 1, "loss", here[i], "cpu_loss", cpu[i],
-                                               "off", off));
+            cli_json_put(&j, "{s:s, s:i, s:f, s:f, s:f}", "name", "compare", "update", i + 1,
+                         "loss", here[i], "cpu_loss", cpu[i], "off", off),
+                cli_json_end();
         else
             printf("update %d: loss %.6f, on the CPU in f32 %.6f, off by %.1e\n", i + 1, here[i],
                    cpu[i], off);
@@ -276,18 +277,19 @@ static int run(const cli *c, const void *values, int n, char **operand)
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
     if (!code && prepare(&b, &s, v, train, 1e-6f)) code = cli_error(c, &s.e);
     if (!code) {
-        json_t *parameters =
-            json_pack("{s:s, s:s, s:I, s:I, s:s, s:I}", "family", fv_model_family(s.model)->type,
-                      "head", fv_model_head(s.model), "batch", (json_int_t)v->batch, "len",
-                      (json_int_t)v->len, "dtype", bench_dtypes[v->dtype], "parameters",
-                      (json_int_t)fv_params_elements(fv_model_params(s.model), ""));
-        if (!train)
-            json_object_set_new(parameters, "weights", json_string(cli_weights[v->weights]));
-        if (v->padded) json_object_set_new(parameters, "padded", json_true());
-        if (train && v->recompute) json_object_set_new(parameters, "recompute", json_true());
+        bench_parameters p = {0};
+        bench_word(&p, "family", fv_model_family(s.model)->type);
+        bench_word(&p, "head", fv_model_head(s.model));
+        bench_number(&p, "batch", (double)v->batch);
+        bench_number(&p, "len", (double)v->len);
+        bench_word(&p, "dtype", bench_dtypes[v->dtype]);
+        bench_number(&p, "parameters", (double)fv_params_elements(fv_model_params(s.model), ""));
+        if (!train) bench_word(&p, "weights", cli_weights[v->weights]);
+        if (v->padded) bench_flag(&p, "padded", true);
+        if (train && v->recompute) bench_flag(&p, "recompute", true);
         bench_work work = {.tokens = (double)v->batch * (double)v->len,
                            .sentences = (double)v->batch};
-        code = bench_run(&b, c->command->name, parameters, train ? update : forward, &s, work);
+        code = bench_run(&b, c->command->name, &p, train ? update : forward, &s, work);
     }
     close_subject(&b, &s);
     return code || !v->compare ? code : compare(c, v);

@@ -180,13 +180,15 @@ static int run(const cli *c, const void *values, int n, char **operand)
     int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
     if (!code) {
         operands o = make(&b, v, op);
-        json_t *parameters = json_pack("{s:I, s:I, s:s}", "rows", (json_int_t)v->rows, "cols",
-                                       (json_int_t)v->cols, "dtype", bench_dtypes[v->dtype]);
-        if (op->backward) json_object_set_new(parameters, "backward", json_boolean(v->backward));
+        bench_parameters p = {0};
+        bench_number(&p, "rows", (double)v->rows);
+        bench_number(&p, "cols", (double)v->cols);
+        bench_word(&p, "dtype", bench_dtypes[v->dtype]);
+        if (op->backward) bench_flag(&p, "backward", v->backward);
         double passes = v->backward ? op->reads_backward : op->reads_forward;
         double bytes = passes * (double)v->rows * (double)v->cols *
                        (double)fv_dtype_size(bench_dtype(v->dtype));
-        code = bench_run(&b, op->name, parameters, v->backward ? op->backward : op->forward, &o,
+        code = bench_run(&b, op->name, &p, v->backward ? op->backward : op->forward, &o,
                          (bench_work){.bytes = bytes});
     }
     bench_close(&b);
