@@ -25,7 +25,7 @@ int fv_libraries(fv_library *out, int max)
         const char *name, *version;
     } all[] = {
 #if defined(HAVE_CAIRO)
-        {"cairo", cairo_version_string()},
+        {"cairo", CAIRO_VERSION_STRING}, /* of the headers: it is loaded for pictures only */
 #endif
         {"openmp", openmp},
         {"pcre2", pcre2},

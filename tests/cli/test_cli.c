@@ -425,6 +425,24 @@ static void test_letters(void **state)
     assert_true(found > 20);
 }
 
+/* Threads that cannot be started are an error like any other, not libgomp's end of the process. */
+static void test_too_many_threads(void **state)
+{
+    (void)state;
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+    skip(); /* a sanitizer maps terabytes */
+#endif
+    refused(sh("ulimit -v 2000000; exec $fovea info --threads 1024"), 1,
+            "cannot start 1024 threads: ");
+}
+
+/* The libraries that draw are loaded for pictures only. */
+static void test_pictures_are_loaded_late(void **state)
+{
+    (void)state;
+    assert_int_not_equal(sh("ldd \"$fovea\" | grep -E 'cairo|pango|glib'")->code, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -445,6 +463,8 @@ int main(void)
         cmocka_unit_test(test_manual_and_completion),
         cmocka_unit_test(test_letters),
         cmocka_unit_test(test_leaks),
+        cmocka_unit_test(test_too_many_threads),
+        cmocka_unit_test(test_pictures_are_loaded_late),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);
 }

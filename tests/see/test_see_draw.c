@@ -232,6 +232,7 @@ static void check_sheet(const fv_figure *p, const char *what)
     boxes *all = calloc(1, sizeof *all);
     double w, h, x0, y0, iw, ih;
     fv_canvas c;
+    assert_int_equal(fv__draw_library(NULL), FV_OK);
     cairo_surface_t *s = cairo_recording_surface_create(CAIRO_CONTENT_COLOR_ALPHA, NULL);
     assert_true(fv__canvas_open(&c, s));
     c.on_text = keep_box;
@@ -331,6 +332,7 @@ static void titles_are_cut_between_words(void **state)
 {
     (void)state;
     fv_canvas c;
+    assert_int_equal(fv__draw_library(NULL), FV_OK);
     cairo_surface_t *s = cairo_recording_surface_create(CAIRO_CONTENT_COLOR_ALPHA, NULL);
     assert_true(fv__canvas_open(&c, s));
     const char *text = "The small child helps the beautiful neighbour of the old house";

@@ -1,5 +1,7 @@
 /* cpu.c - the CPU as a device: its memory, the instruction levels it has, and the tables for one of
  * them. */
+#include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,6 +160,57 @@ static int cores(void)
     return n > 0 ? n : 1;
 }
 
+/* ---- threads ---- */
+
+typedef struct gate {
+    pthread_mutex_t mutex;
+    pthread_cond_t open;
+    bool is_open;
+} gate;
+
+static void *wait_at(void *arg)
+{
+    gate *g = arg;
+    pthread_mutex_lock(&g->mutex);
+    while (!g->is_open) pthread_cond_wait(&g->open, &g->mutex);
+    pthread_mutex_unlock(&g->mutex);
+    return NULL;
+}
+
+/* Holds n threads at once; 0, or why the last one could not be made. */
+static int try_threads(const fv_env *env, int n)
+{
+    gate g = {.mutex = PTHREAD_MUTEX_INITIALIZER, .open = PTHREAD_COND_INITIALIZER};
+    pthread_t *thread = fv__alloc(env, (size_t)n * sizeof *thread);
+    int made = 0, rc = thread ? 0 : ENOMEM;
+    while (!rc && made < n) {
+        rc = pthread_create(&thread[made], NULL, wait_at, &g);
+        made += !rc;
+    }
+    pthread_mutex_lock(&g.mutex);
+    g.is_open = true;
+    pthread_cond_broadcast(&g.open);
+    pthread_mutex_unlock(&g.mutex);
+    for (int i = 0; i < made; i++) pthread_join(thread[i], NULL);
+    fv__free(env, thread, (size_t)n * sizeof *thread);
+    return rc;
+}
+
+/* libgomp ends the process where a thread cannot be made.  So as many are made here first, where
+ * that is an error like any other, and then libgomp makes those it keeps for this thread. */
+static fv_status start_threads(const fv_device *d, fv_err *e)
+{
+    int rc = d->threads > 1 ? try_threads(&d->env, d->threads - 1) : 0;
+    if (rc)
+        return fv_fail(e, FV_ENOMEM, "device cpu: cannot start %d threads: %s", d->threads,
+                       strerror(rc));
+    if (d->threads > 1)
+#pragma omp parallel num_threads(d->threads)
+    {
+    }
+    return FV_OK;
+}
+
 fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e)
 {
     const level *l = choose(opt.level, e);
@@ -173,5 +226,7 @@ fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e)
     d->impl = k;
     d->level = l->name;
     d->threads = opt.threads ? opt.threads : cores();
-    return FV_OK;
+    fv_status st = start_threads(d, e);
+    if (st) cpu_close(d);
+    return st;
 }

@@ -100,23 +100,41 @@ static double layout_width(fv_canvas *c, const char *text, int n)
     return (double)w / PANGO_SCALE;
 }
 
-/* The text with words left out of its middle until it is at most `most` wide, to be freed with
- * g_free; NULL if not even its first and last word fit. */
-static char *omit_words(fv_canvas *c, const char *text, double most)
+/* Where word i of a text begins; its end is one before the next. */
+static const char *word_at(const char *text, int i)
 {
-    char **word = g_strsplit(text, " ", -1), *fits = NULL;
-    int n = (int)g_strv_length(word);
-    for (int kept = n - 1; kept >= 2 && !fits; kept--) {
+    while (i--) text = strchr(text, ' ') + 1;
+    return text;
+}
+
+/* The text with words left out of its middle until it is at most `most` wide; false if not even its
+ * first and last word fit. */
+static bool omit_words(fv_canvas *c, fv_buf *out, const char *text, double most)
+{
+    int n = 1;
+    for (const char *s = text; *s; s++) n += *s == ' ';
+    for (int kept = n - 1; kept >= 2; kept--) {
         int head = (kept + 1) / 2, tail = kept / 2;
-        GString *s = g_string_new(NULL);
-        for (int i = 0; i < head; i++) g_string_append_printf(s, "%s ", word[i]);
-        g_string_append(s, "\u2026");
-        for (int i = n - tail; i < n; i++) g_string_append_printf(s, " %s", word[i]);
-        if (layout_width(c, s->str, (int)s->len) <= most) fits = g_strdup(s->str);
-        g_string_free(s, TRUE);
+        out->len = 0;
+        fv__buf_add(out, text, (size_t)(word_at(text, head) - text));
+        fv__buf_fmt(out, "\u2026 %s", word_at(text, n - tail));
+        if (out->failed) return false;
+        if (layout_width(c, out->data, (int)out->len) <= most) return true;
     }
-    g_strfreev(word);
-    return fits;
+    return false;
+}
+
+/* Bytes that are not UTF-8 as U+FFFD: headings come from users. */
+static const char *valid_text(fv_buf *out, const char *text)
+{
+    size_t n = strlen(text), good;
+    if (fv__utf8_check(text, n) == n) return text;
+    for (size_t at = 0; at < n; at += good + 1) {
+        good = fv__utf8_check(text + at, n - at);
+        fv__buf_add(out, text + at, good);
+        if (at + good < n) fv__buf_str(out, "\uFFFD");
+    }
+    return out->failed || !out->data ? "" : out->data;
 }
 
 /* The layout is used for every text, so what an earlier one set is undone here. */
@@ -137,15 +155,13 @@ static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h
 {
     int pw, ph;
     set_font(c, s);
-    /* headings come from users */
-    char *valid = g_utf8_validate(text, -1, NULL) ? NULL : g_utf8_make_valid(text, -1);
-    const char *whole = valid ? valid : text;
+    fv_buf valid = {0}, cut = {0};
+    const char *whole = valid_text(&valid, text);
     pango_layout_set_text(c->layout, whole, -1);
     pango_layout_get_size(c->layout, &pw, &ph);
     bool wide = s.most > 0 && pw > s.most * PANGO_SCALE;
-    char *cut = wide && s.whole_words ? omit_words(c, whole, s.most) : NULL;
-    if (cut) {
-        pango_layout_set_text(c->layout, cut, -1);
+    if (wide && s.whole_words && omit_words(c, &cut, whole, s.most)) {
+        pango_layout_set_text(c->layout, cut.data, -1);
         pango_layout_get_size(c->layout, &pw, &ph);
     } else if (wide) {
         pango_layout_set_text(c->layout, whole, -1);
@@ -156,8 +172,8 @@ static void set(fv_canvas *c, const char *text, fv_style s, double *w, double *h
         pw = logical.width;
         pango_layout_set_width(c->layout, pw);
     }
-    g_free(cut);
-    g_free(valid);
+    fv__buf_free(&cut);
+    fv__buf_free(&valid);
     *w = (double)pw / PANGO_SCALE;
     *h = (double)ph / PANGO_SCALE;
 }

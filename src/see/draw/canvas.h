@@ -3,9 +3,7 @@
 #ifndef FV_SEE_CANVAS_H
 #define FV_SEE_CANVAS_H
 
-#include <cairo.h>
-#include <pango/pangocairo.h>
-
+#include "see/draw/library.h"
 #include "see/see.h"
 
 typedef struct fv_rgb {

@@ -24,9 +24,10 @@ static double line_under(fv_canvas *c, const char *text, double x, double *y, fv
     bool wide = most > 0 && fv__canvas_width(c, text, s) > most;
     s.most = most;
     if (wide && arrow) {
-        char *first = g_strndup(text, (gsize)(arrow - text));
-        w = fv__canvas_text(c, x, *y + 9, first, s);
-        g_free(first);
+        fv_buf first = {0};
+        fv__buf_add(&first, text, (size_t)(arrow - text));
+        w = fv__canvas_text(c, x, *y + 9, first.data ? first.data : "", s);
+        fv__buf_free(&first);
         *y += 20;
         text = arrow + 1;
     }

@@ -17,8 +17,6 @@ fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const cha
                    format);
 }
 #else
-#include <cairo-pdf.h>
-#include <cairo-svg.h>
 #include <stdio.h>
 
 #include "canvas.h"
@@ -345,7 +343,8 @@ fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const cha
     fv_figure p;
     fv_canvas c;
     double w = 0, h = 0;
-    fv_status st = fv__figure_load(&p, s, opt, e);
+    fv_status st = fv__draw_library(e);
+    if (!st) st = fv__figure_load(&p, s, opt, e);
     if (st) return st;
     cairo_surface_t *nothing = cairo_image_surface_create(CAIRO_FORMAT_A8, 1, 1);
     bool ok = fv__canvas_open(&c, nothing);
