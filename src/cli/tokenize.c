@@ -71,23 +71,31 @@ static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, const
     return code;
 }
 
-/* The ids of an object that has them, as --json prints one. */
-static int read_object(const cli *c, const fv_text *text, int32_t *out, int64_t *n)
+/* Behind a string of JSON that begins at p; NULL: it does not end. */
+static const char *past_string(const char *p)
 {
-    fv_json *j;
-    fv_err e;
-    if (fv_json_parse(&j, NULL, text->s, "the input", &e)) return cli_error(c, &e);
-    int count = fv_json_count(j, "ids");
-    bool ok = count >= 0;
-    for (int i = 0; ok && i < count; i++) {
-        char at[32];
-        double x = -1;
-        snprintf(at, sizeof at, "ids.%d", i);
-        ok = fv_json_number(j, at, &x) && x >= 0 && x <= INT32_MAX && x == (double)(int32_t)x;
-        if (ok) out[(*n)++] = (int32_t)x;
+    for (p++; *p && *p != '"'; p++)
+        if (*p == '\\' && p[1]) p++;
+    return *p ? p + 1 : NULL;
+}
+
+/* Where the list of an object's own member "ids" begins, as --json prints one; NULL: nowhere. */
+static const char *find_ids(const char *p)
+{
+    for (int depth = 0; p && *p;) {
+        if (*p == '"') {
+            const char *key = p;
+            p = past_string(p);
+            bool ids = depth == 1 && p && p - key == 5 && !strncmp(key, "\"ids\"", 5);
+            const char *colon = ids ? p + strspn(p, " \t\r\n") : NULL;
+            if (colon && *colon == ':') return colon + 1 + strspn(colon + 1, " \t\r\n");
+            continue;
+        }
+        depth += *p == '{' || *p == '[';
+        depth -= *p == '}' || *p == ']';
+        p++;
     }
-    fv_json_close(j);
-    return ok ? CLI_OK : cli_fail(c, "the input is no list of ids");
+    return NULL;
 }
 
 /* Ids of "[1, 2]", of {"ids": [1, 2], ...}, or of numbers with space between. */
@@ -95,11 +103,14 @@ static int read_ids(const cli *c, const fv_text *text, int32_t **out, int64_t *n
 {
     static const char between[] = " \t\r\n,";
     const char *p = text->s + strspn(text->s, " \t\r\n"); /* a NUL stands behind the text */
-    bool list = *p == '[';
+    bool object = *p == '{';
     *n = 0;
+    *out = NULL;
+    if (object) p = find_ids(p);
+    if (!p) return cli_fail(c, "the input is an object without ids");
+    bool list = *p == '[';
     *out = malloc((text->n / 2 + 1) * sizeof **out);
     if (!*out) return cli_fail(c, "out of memory");
-    if (*p == '{') return read_object(c, text, *out, n);
     if (list) p++, p += strspn(p, between);
     for (char *end; *p && *p != ']'; p = end + strspn(end, between)) {
         long long x = strtoll(p, &end, 10);
@@ -107,6 +118,7 @@ static int read_ids(const cli *c, const fv_text *text, int32_t **out, int64_t *n
             return cli_fail(c, "the input is no list of ids: \"%.20s\"", p);
         (*out)[(*n)++] = (int32_t)x;
     }
+    if (object && list && *p == ']') return CLI_OK;
     if (list == (*p == ']') && !p[list + strspn(p + list, " \t\r\n")]) return CLI_OK;
     return cli_fail(c, "the input is no list of ids: \"%.20s\"", p);
 }

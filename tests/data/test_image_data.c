@@ -15,6 +15,7 @@
 #include "data/augment.h"
 #include "data/tar.h"
 #include "fovea/author/objective.h"
+#include "fovea/author/author.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"
 #include "helper/files.h"

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "fovea/nn.h"
+#include "fovea/author/nn.h"
 #include "helper/optable.h"
 
 static fv_tensor *patches(fv_ctx *c, fv_tensor *const *x) { return fv_patchify(c, x[0], 3); }
