@@ -70,7 +70,7 @@ static fv_status fill_cache(fv__pixels *p, uint8_t *cache, fv_err *e)
                 memcpy(cache + (size_t)i * image_bytes(p), s.fit.data, image_bytes(p));
                 continue;
             }
-#pragma omp critical(fv_pixels_failure)
+#pragma omp critical /* unnamed: a name would be an exported symbol */
             if (i < at) {
                 at = i;
                 first = fv_fail(e, st, "%s", why.text);

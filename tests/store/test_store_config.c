@@ -96,7 +96,7 @@ static void every_problem_is_named(void **state)
         {"{\"name\": \"much too long\"}",
          "config.json: name: expected a text of at most 7 bytes, found \"much too long\""},
         {"{\"act\": \"swish\"}", "config.json: act: expected one of relu, gelu, found \"swish\""},
-        {"{\"parts\": \"near\"}", "config.json: parts: expected words of at most 11 bytes"},
+        {"{\"parts\": 3}", "config.json: parts: expected words of at most 11 bytes"},
         {"{\"parts\": [\"near\", \"farther\"]}",
          "config.json: parts: expected words of at most 11 bytes"},
         {"{\"parts\": [\"a b\"]}", "config.json: parts: expected words"},
@@ -125,7 +125,7 @@ static void every_problem_is_named(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         net n;
         fv_err e = {0};
-        assert_int_equal(read_net(&n, cases[i].text, &e), FV_EFORMAT);
+        if (read_net(&n, cases[i].text, &e) != FV_EFORMAT) fail_msg("accepted: %s", cases[i].text);
         if (strncmp(e.text, cases[i].message, strlen(cases[i].message)))
             fail_msg("%s\nsays:     %s\nexpected: %s", cases[i].text, e.text, cases[i].message);
     }
