@@ -16,7 +16,8 @@ typedef enum fv_field_type {
     FV_FIELD_TEXT,
     FV_FIELD_CHOICE,
     FV_FIELD_WORDS,
-    FV_FIELD_INTS
+    FV_FIELD_INTS,
+    FV_FIELD_NUMBERS
 } fv_field_type;
 
 #define FV_MAX_LIST 16
@@ -29,7 +30,8 @@ typedef struct fv_int_list {
 typedef struct fv_field {
     const char *name; /* the key; "rope_scaling.factor" is a member of the object at rope_scaling */
     fv_field_type type;
-    /* of the member: int or int64_t; float or double; bool; char[]; an enum; char[]; fv_int_list */
+    /* of the member: int or int64_t; float or double; bool; char[]; an enum; char[]; fv_int_list;
+     * float[] */
     size_t offset, size;
     double least, normal, greatest;
     const char *text; /* what a text, or a list of integers, is by default */
@@ -48,7 +50,7 @@ FV_API void fv_fields_default(void *obj, const fv_field *table);
 FV_API fv_status fv_fields_set(void *obj, const fv_field *table, const char *key, const char *value,
                                fv_err *e);
 /* Writes the value as fv_fields_set would read it; returns its length, as snprintf, or -1 for an
- * unknown key. */
+ * unknown key and for a list of floats, which only a file can give. */
 FV_API int fv_fields_get(const void *obj, const fv_field *table, const char *key, char *out,
                          size_t n);
 

@@ -78,6 +78,8 @@ void fv_fields_default(void *obj, const fv_field *table)
             fv__list_parse(list_of(obj, f), f, f->text);
         else if (is_text(f))
             put_text(obj, f, f->text ? f->text : "");
+        else if (f->type == FV_FIELD_NUMBERS)
+            memset((char *)obj + f->offset, 0, f->size);
         else
             put_number(obj, f, f->normal);
 }
@@ -121,6 +123,10 @@ static void add_wanted(fv_buf *b, const fv_field *f)
         break;
     case FV_FIELD_INTS:
         fv__buf_fmt(b, "one to %d integers", FV_MAX_LIST);
+        add_range(b, f);
+        break;
+    case FV_FIELD_NUMBERS:
+        fv__buf_fmt(b, "a list of at most %zu numbers", f->size / sizeof(float));
         add_range(b, f);
         break;
     case FV_FIELD_BOOL: fv__buf_str(b, "true or false"); break;
@@ -168,6 +174,7 @@ static bool set_text(void *obj, const fv_field *f, const char *value)
     if (f->type == FV_FIELD_INTS) return fv__list_parse(list_of(obj, f), f, value);
     if (is_text(f)) return put_text(obj, f, value);
     if (f->type == FV_FIELD_CHOICE) return put_choice(obj, f, value);
+    if (f->type == FV_FIELD_NUMBERS) return false; /* a file alone can give them */
     if (!parse_number(f, value, &x)) return false;
     put_number(obj, f, x);
     return true;
@@ -195,7 +202,7 @@ fv_status fv_fields_set(void *obj, const fv_field *table, const char *key, const
 int fv_fields_get(const void *obj, const fv_field *table, const char *key, char *out, size_t n)
 {
     const fv_field *f = find(table, key);
-    if (!f) return -1;
+    if (!f || f->type == FV_FIELD_NUMBERS) return -1;
     double x = is_text(f) || f->type == FV_FIELD_INTS ? 0 : get_number(obj, f);
     switch (f->type) {
     case FV_FIELD_INTS: return fv__list_print(list_of(obj, f), out, n);
@@ -252,6 +259,7 @@ static bool read_value(void *obj, const fv_field *f, const fv__jnode *v)
 {
     const char *s = v->text;
     if (f->type == FV_FIELD_INTS) return fv__list_read(list_of(obj, f), f, v);
+    if (f->type == FV_FIELD_NUMBERS) return fv__numbers_read(obj, f, v);
     if (f->type == FV_FIELD_WORDS) /* a text in place of a list ("c2p|p2c") is kept as it is */
         return s ? put_text(obj, f, s)
                  : v->type == FV__J_ARRAY && join_words((char *)obj + f->offset, f->size, v);
@@ -371,6 +379,7 @@ static fv__jnode *value_of(fv__jtree *t, const void *obj, const fv_field *f)
         return fv__jnode_text(t, text_of(obj, f), strlen(text_of(obj, f)));
     if (f->type == FV_FIELD_WORDS) return split_words(t, text_of(obj, f));
     if (f->type == FV_FIELD_INTS) return fv__list_node(t, list_of(obj, f), f);
+    if (f->type == FV_FIELD_NUMBERS) return fv__numbers_node(t, obj, f);
     double x = get_number(obj, f);
     if (f->type == FV_FIELD_INT) return fv__jnode_int(t, (int64_t)x);
     if (f->type == FV_FIELD_FLOAT) return fv__jnode_real(t, tidy(f, x));
@@ -397,6 +406,8 @@ static bool says_the_same(const void *obj, const fv_field *f, const fv__jnode *o
     bool null = old->type == FV__J_NULL;
     const char *flag = old->type == FV__J_TRUE ? "true" : "false";
     if (f->type == FV_FIELD_INTS) return fv__list_same(list_of(obj, f), f, old);
+    if (f->type == FV_FIELD_NUMBERS)
+        return null ? !fv__numbers_count(obj, f) : fv__numbers_same(obj, f, old);
     if (f->type == FV_FIELD_WORDS && old->text) return !strcmp(old->text, text_of(obj, f));
     if (f->type == FV_FIELD_WORDS)
         return null ? !*text_of(obj, f) : same_words(text_of(obj, f), old);
@@ -418,6 +429,7 @@ static bool says_the_same(const void *obj, const fv_field *f, const fv__jnode *o
 static bool not_given(const void *obj, const fv_field *f)
 {
     if (f->type == FV_FIELD_INTS) return !list_of(obj, f)->n;
+    if (f->type == FV_FIELD_NUMBERS) return !fv__numbers_count(obj, f);
     if (is_text(f)) return f->type == FV_FIELD_WORDS && !*text_of(obj, f);
     double x = get_number(obj, f);
     if (f->type == FV_FIELD_CHOICE) return !*f->choices[(int)x];

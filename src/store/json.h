@@ -28,4 +28,10 @@ bool fv__list_same(const fv_int_list *list, const fv_field *f, const fv__jnode *
 fv__jnode *fv__list_node(fv__jtree *t, const fv_int_list *list, const fv_field *f);
 int fv__list_print(const fv_int_list *list, char *out, size_t n);
 
+/* Fields of floats (fields_numbers.c): how many the member has; from and to JSON. */
+int fv__numbers_count(const void *obj, const fv_field *f);
+bool fv__numbers_read(void *obj, const fv_field *f, const fv__jnode *v);
+bool fv__numbers_same(const void *obj, const fv_field *f, const fv__jnode *v);
+fv__jnode *fv__numbers_node(fv__jtree *t, const void *obj, const fv_field *f);
+
 #endif

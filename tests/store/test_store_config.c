@@ -21,6 +21,7 @@ typedef struct net {
     int act;
     char parts[12];
     fv_int_list size, depths;
+    float stretch[3];
 } net;
 
 static const char *const acts[] = {"relu", "gelu", NULL};
@@ -36,6 +37,7 @@ static const fv_field table[] = {
     FV_WORDS(net, parts, "what it has"),
     FV_INTS(net, size, 1, "224", 999, "pixels of a side, or height and width"),
     FV_INTS(net, depths, 1, "2 2", 64, "layers of each stage"),
+    FV_NUMBERS_KEY("stretch", net, stretch, 0.5, 9, "of each frequency"),
     {0},
 };
 
@@ -77,6 +79,9 @@ static void fields_are_read(void **state)
     assert_string_equal(n.parts, "");
     assert_int_equal(read_net(&n, "{\"parts\": [\"near\", \"far\"]}", &e), FV_OK);
     assert_string_equal(n.parts, "near far");
+    assert_true(n.stretch[0] == 0);
+    assert_int_equal(read_net(&n, "{\"stretch\": [1, 2.5]}", &e), FV_OK);
+    assert_true(n.stretch[0] == 1 && n.stretch[1] == 2.5f && n.stretch[2] == 0);
     assert_int_equal(read_net(&n, "{\"n_layer\": null}", &e), FV_OK);
     assert_int_equal(n.n_layer, 12);
 }
@@ -101,6 +106,11 @@ static void every_problem_is_named(void **state)
          "config.json: parts: expected words of at most 11 bytes"},
         {"{\"parts\": [\"a b\"]}", "config.json: parts: expected words"},
         {"{\"parts\": [1]}", "config.json: parts: expected words"},
+        {"{\"stretch\": [1, 0]}",
+         "config.json: stretch: expected a list of at most 3 numbers from 0.5 to 9, found [1, 0]"},
+        {"{\"stretch\": [1, 1, 1, 1]}", "config.json: stretch: expected a list of at most 3"},
+        {"{\"stretch\": [\"1\"]}", "config.json: stretch: expected a list"},
+        {"{\"stretch\": 1}", "config.json: stretch: expected a list"},
         {"{\"size\": [480, 1.5]}",
          "config.json: size: expected one to 16 integers from 1 to 999, found [480, 1.5]"},
         {"{\"size\": 1000}", "config.json: size: expected one to 16 integers"},
@@ -198,6 +208,7 @@ static void unknown_keys_survive_being_written(void **state)
     n.n_embd = 32;
     n.dropout = 0.2f;
     snprintf(n.parts, sizeof n.parts, "near  far");
+    n.stretch[0] = 1, n.stretch[1] = 1.1f;
     assert_int_equal(fv_fields_write(&n, table, j, NULL), FV_OK);
     assert_int_equal(fv_json_set(j, "architectures", "[\"Net\"]", NULL), FV_OK);
     assert_int_equal(fv_json_set(j, "broken", "[", NULL), FV_EARG);
@@ -213,6 +224,8 @@ static void unknown_keys_survive_being_written(void **state)
     assert_false(fv_json_has(j, "n_layer"));
     assert_int_equal(fv_json_count(j, "parts"), 2);
     assert_string_equal(fv_json_text(j, "parts.1"), "far");
+    assert_int_equal(fv_json_count(j, "stretch"), 2);
+    assert_true(fv_json_number(j, "stretch.1", &x) && x == 1.1);
     assert_string_equal(fv_json_text(j, "architectures.0"), "Net");
     assert_null(fv_json_text(j, "architectures.1"));
     assert_int_equal(fv_json_count(j, "use_cache"), 3);
@@ -248,6 +261,7 @@ static void fields_are_set_from_text(void **state)
                                          {"n_layer", "2.5"},    {"n_layer", "97"},
                                          {"dropout", "nan"},    {"tied", "maybe"},
                                          {"name", "too long!"}, {"act", "swish"},
+                                         {"stretch", "1"},
                                          {"n_layer", "0x3"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(fv_fields_set(&n, table, bad[i][0], bad[i][1], &e), FV_EARG);

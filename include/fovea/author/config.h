@@ -67,6 +67,10 @@ FV_API fv_status fv_json_save(const fv_json *j, const char *path, fv_err *e);
 #define FV_INTS_KEY(key_, type_, member_, least_, text_, greatest_, ...)                           \
     FV_FIELD(key_, FV_FIELD_INTS, type_, member_, .least = least_, .text = text_,                  \
              .greatest = greatest_, .help = __VA_ARGS__)
+/* A list of numbers other than 0, with 0 behind the last in the member; none by default. */
+#define FV_NUMBERS_KEY(key_, type_, member_, least_, greatest_, ...)                               \
+    FV_FIELD(key_, FV_FIELD_NUMBERS, type_, member_, .least = least_, .greatest = greatest_,       \
+             .help = __VA_ARGS__)
 #define FV_CHOICE_KEY(key_, type_, member_, normal_, choices_, ...)                                \
     FV_FIELD(key_, FV_FIELD_CHOICE, type_, member_, .normal = normal_, .choices = choices_,        \
              .help = __VA_ARGS__)
