@@ -435,13 +435,33 @@ fv_dtype fv_model_dtype(const fv_model *m) { return m->dtype; }
 fv_dtype fv_model_weights(const fv_model *m) { return m->weights; }
 const void *fv_model_self(const fv_model *m) { return m->self; }
 
+/* position_ids (1,T) stand for all rows of input_ids (B,T), as in transformers. */
+static void spread_positions(fv_ctx *c, fv_items *in)
+{
+    const fv_tensor *ids = fv_items_get(in, "input_ids");
+    for (int i = 0; ids && i < in->n; i++) {
+        fv_tensor *pos = in->at[i].value, *all;
+        if (strcmp(in->at[i].name, "position_ids") || !pos || pos->shape.n != 2 ||
+            fv_dim(pos, 0) != 1 || ids->shape.n != 2 || fv_dim(ids, 0) == 1)
+            continue;
+        if (!(all = fv_new(c, pos->dtype, FV_SHAPE(fv_dim(ids, 0), fv_dim(pos, 1))))) return;
+        size_t row = fv__tensor_bytes(pos->dtype, fv_dim(pos, 1));
+        for (int64_t b = 0; b < fv_dim(ids, 0); b++)
+            c->dev->backend->move(fv_ctx_stream(c), (char *)all->data + (size_t)b * row, pos->data,
+                                  row);
+        in->at[i].value = all;
+    }
+}
+
 void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out)
 {
+    fv_items given = *in;
     const char *type = m->family->type;
     fv_items_check(c, in, "inputs", type);
     for (const fv_input *i = m->family->inputs; i->name; i++)
         if (i->needed && !fv_items_get(in, i->name) && !fv__failed(c))
             fv_raise(c, FV_EARG, "%s: %s is missing", type, i->name);
-    if (!fv__failed(c)) m->family->forward(c, m->self, in, out);
+    if (!fv__failed(c)) spread_positions(c, &given);
+    if (!fv__failed(c)) m->family->forward(c, m->self, &given, out);
     fv_items_check(c, out, "outputs", type);
 }

@@ -33,6 +33,7 @@ void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
                   .window = opt.window,
                   .scale = opt.scale,
                   .dropout = opt.dropout,
+                  .by_head = opt.by_head,
                   .name = kept(p, &at)};
     l->n_kv_head = opt.n_kv_head ? opt.n_kv_head : opt.n_head;
     l->head = opt.head ? opt.head : opt.n_head > 0 ? opt.width / opt.n_head : 0;
@@ -54,7 +55,21 @@ void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
         fv_lin_init(p, &l->k, from, kv, in, "%s", fv__below(&at, opt.k_name, "k_proj").s);
         fv_lin_init(p, &l->v, from, kv, in, "%s", fv__below(&at, opt.v_name, "v_proj").s);
     }
+    if (opt.norm_heads) {
+        fv_norm_init(p, &l->q_norm, l->head, opt.head_norm, "%s.q_norm", at.s);
+        fv_norm_init(p, &l->k_norm, l->head, opt.head_norm, "%s.k_norm", at.s);
+    }
     fv_lin_init(p, &l->out, q, opt.width, out, "%s", fv__below(&at, opt.out_name, "out_proj").s);
+}
+
+static bool has_factor(const fv_rope_arg *t)
+{
+    return t->freq && t->attention_factor > 0 && t->attention_factor != 1;
+}
+
+static bool rotates_all(const fv_mha *l, const fv_rope_arg *t)
+{
+    return 2 * fv_cols(t->freq) == l->head;
 }
 
 static fv_attn settings(const fv_mha *l, const fv_mha_arg *a)
@@ -74,17 +89,56 @@ static fv_attn settings(const fv_mha *l, const fv_mha_arg *a)
     /* Keys of somebody else, or complete before this call: an encoder's. */
     if (a->memory || (a->kv && !a->kv->pos)) s.role = FV_ATTN_CROSS;
     if (a->kv) s.lens = a->kv->lens;
-    if (a->rope.score_scale > 0 && a->rope.score_scale != 1)
-        s.scale = a->rope.score_scale *
+    /* A factor on all of q and of k is its square on the scores. */
+    if (has_factor(&a->rope) && rotates_all(l, &a->rope))
+        s.scale = a->rope.attention_factor * a->rope.attention_factor *
                   (l->scale != 0 ? l->scale : (float)(1 / sqrt((double)l->head)));
     return s;
 }
 
-static fv_tensor *apply_rope(fv_ctx *c, const fv_rope_arg *t, fv_tensor *x, int64_t n_head)
+/* The factor where a head is rotated, 1 behind that. */
+typedef struct head_factors {
+    float factor;
+    int32_t rotated, head; /* widths */
+} head_factors;
+
+static void list_factors(void *out, const void *user, int64_t from, int64_t n)
 {
-    return t->freq ? fv_rope(c, x, t->pos, t->freq,
-                             (fv_rope_opt){.n_head = n_head, .adjacent = t->adjacent})
-                   : x;
+    const head_factors *u = user;
+    for (int64_t i = 0; i < n; i++) ((float *)out)[i] = from + i < u->rotated ? u->factor : 1;
+}
+
+/* Rotates each head of x (B,T,n_head*W) by the positions pos. */
+static fv_tensor *apply_rope(fv_ctx *c, const fv_mha *l, const fv_rope_arg *t, fv_tensor *x,
+                             fv_tensor *pos, int64_t n_head)
+{
+    if (!x || !t->freq) return x;
+    fv_shape shape = x->shape;
+    x = fv_rope(c, x, pos, t->freq, (fv_rope_opt){.n_head = n_head, .adjacent = t->adjacent});
+    if (!x || !has_factor(t) || rotates_all(l, t)) return x;
+    head_factors f = {t->attention_factor, (int32_t)(2 * fv_cols(t->freq)), (int32_t)l->head};
+    fv_tensor *by = fv__table(c, FV_F32, FV_SHAPE(l->head), list_factors, &f, sizeof f);
+    x = fv_mul(c, fv_reshape(c, x, FV_SHAPE(-1, l->head)), fv_cast(c, by, x->dtype));
+    return fv_reshape(c, x, shape);
+}
+
+/* The norm of each head of x (B,T,n_head*W), where there is one. */
+static fv_tensor *norm_heads(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x)
+{
+    if (!x || !norm->gain) return x;
+    fv_tensor *heads = fv_reshape(c, x, FV_SHAPE(-1, l->head));
+    return fv_reshape(c, fv_norm_fwd(c, norm, heads), x->shape);
+}
+
+/* (B,T,H*3*W), with q, k and v of each head side by side -> three of (B,T,H*W). */
+static void split_heads(fv_ctx *c, const fv_mha *l, fv_tensor *all, fv_tensor *qkv[3])
+{
+    if (!all) return;
+    fv_shape shape = all->shape;
+    shape.d[shape.n - 1] = l->n_head * l->head;
+    fv_tensor *heads = fv_reshape(c, all, FV_SHAPE(-1, 3 * l->head));
+    for (int i = 0; i < 3; i++)
+        qkv[i] = fv_reshape(c, fv_slice(c, heads, -1, i * l->head, (i + 1) * l->head), shape);
 }
 
 /* What one weight makes becomes t at once: a cache may be narrower than what passes through
@@ -92,10 +146,14 @@ static fv_tensor *apply_rope(fv_ctx *c, const fv_rope_arg *t, fv_tensor *x, int6
 static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory, bool with_keys,
                     fv_dtype t, fv_tensor *qkv[3])
 {
-    qkv[1] = qkv[2] = NULL;
+    qkv[0] = qkv[1] = qkv[2] = NULL;
     if (l->qkv.w) {
         fv_tensor *all = fv_cast(c, fv_lin_fwd(c, &l->qkv, x), t);
         int64_t q = l->n_head * l->head, kv = l->n_kv_head * l->head;
+        if (l->by_head) {
+            split_heads(c, l, all, qkv);
+            return;
+        }
         qkv[0] = fv_slice(c, all, -1, 0, q);
         qkv[1] = fv_slice(c, all, -1, q, q + kv);
         qkv[2] = fv_slice(c, all, -1, q + kv, q + 2 * kv);
@@ -114,25 +172,33 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
         return fv_raise(c, FV_EARG,
                         "%s: one weight holds q, k and v, so nothing but x can be attended to",
                         l->name);
-    if (l->qkv.w && !arg.rope.freq && !arg.kv)
+    if (l->qkv.w && !arg.rope.freq && !arg.kv && !l->by_head && !l->q_norm.gain)
         return fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how);
 
     fv_tensor *t[3];
     bool complete = arg.kv && !arg.kv->pos; /* nothing is added to the keys */
+    bool at_read = arg.kv && arg.rope.at_read;
     fv_dtype cached = arg.kv && !complete ? arg.kv->k->dtype : x->dtype;
     project(c, l, x, arg.memory ? arg.memory : x, !complete, arg.rope.freq ? x->dtype : cached, t);
     /* rotated before it is rounded to the cache's dtype, as fv__mha_decode does */
-    t[0] = fv_cast(c, apply_rope(c, &arg.rope, t[0], l->n_head), cached);
+    t[0] = norm_heads(c, l, &l->q_norm, t[0]);
+    t[0] = fv_cast(c, apply_rope(c, l, &arg.rope, t[0], arg.rope.pos, l->n_head), cached);
     if (complete) {
         t[1] = arg.kv->k;
         t[2] = arg.kv->v;
     } else {
-        t[1] = fv_cast(c, apply_rope(c, &arg.rope, t[1], l->n_kv_head), cached);
+        t[1] = norm_heads(c, l, &l->k_norm, t[1]);
+        if (!at_read) t[1] = apply_rope(c, l, &arg.rope, t[1], arg.rope.pos, l->n_kv_head);
+        t[1] = fv_cast(c, t[1], cached);
         t[2] = fv_cast(c, t[2], cached);
     }
     if (arg.kv && !complete) {
         t[1] = fv_cache_write(c, arg.kv->k, t[1], arg.kv->pos);
         t[2] = fv_cache_write(c, arg.kv->v, t[2], arg.kv->pos);
+    }
+    if (at_read && t[1]) {
+        fv_tensor *pos = fv_positions(c, fv_dim(t[1], 0), fv_dim(t[1], 1), 0);
+        t[1] = apply_rope(c, l, &arg.rope, t[1], pos, l->n_kv_head);
     }
     return fv_cast(c, fv_attention(c, t[0], t[1], t[2], how), x->dtype);
 }
@@ -159,7 +225,10 @@ fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor *x,
                               const fv_mha_arg *arg)
 {
-    if (arg->rope.freq && !fv__fused_rope_supported(c, arg->rope.freq, l->head)) return false;
+    const fv_rope_arg *rope = &arg->rope;
+    bool partial = has_factor(rope) && !rotates_all(l, rope);
+    if (rope->freq && !fv__fused_rope_supported(c, rope->freq, l->head)) return false;
+    if (l->by_head || l->q_norm.gain || rope->at_read || partial) return false;
     return arg->kv && arg->kv->pos && !arg->memory && fv__fused_linear_supported(c, x, l->qkv.w) &&
            fv__fused_linear_supported(c, x, l->out.w);
 }

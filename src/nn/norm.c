@@ -1,7 +1,10 @@
 /* norm.c - layer norm or RMS norm with its parameters.
  *
  *     layer:  gain * (x - mean) / sqrt(var + eps) + bias
- *     RMS:    gain * x / sqrt(mean(x^2) + eps) */
+ *     RMS:    gain * x / sqrt(mean(x^2) + eps), with 1 + gain for gain where plus_one
+ *
+ * 1 + gain is an op of its own, of one row: a file holds the gain, and so do its gradient and the
+ * optimiser. */
 #include "nn/part.h"
 
 void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, const char *path, ...)
@@ -10,21 +13,27 @@ void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, cons
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    *l = (fv_norm){.eps = opt.eps > 0 ? opt.eps : 1e-5f, .rms = opt.rms};
-    l->gain = fv_param(p, (fv_init){.kind = FV_INIT_ONE}, FV_SHAPE(width), "%s.weight", at.s);
+    *l = (fv_norm){.eps = opt.eps > 0 ? opt.eps : 1e-5f, .rms = opt.rms, .plus_one = opt.plus_one};
+    fv_init first = {.kind = opt.plus_one ? FV_INIT_ZERO : FV_INIT_ONE};
+    l->gain = fv_param(p, first, FV_SHAPE(width), "%s.weight", at.s);
     if (!opt.rms && !opt.no_bias)
         l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(width), "%s.bias", at.s);
 }
 
+static fv_tensor *gain_of(fv_ctx *c, const fv_norm *l)
+{
+    return l->plus_one ? fv_affine(c, l->gain, 1, 1) : l->gain;
+}
+
 fv_tensor *fv_norm_fwd(fv_ctx *c, const fv_norm *l, fv_tensor *x)
 {
-    return l->rms ? fv_rmsnorm(c, x, l->gain, l->eps)
+    return l->rms ? fv_rmsnorm(c, x, gain_of(c, l), l->eps)
                   : fv_layernorm(c, x, l->gain, l->bias, l->eps);
 }
 
 fv_tensor *fv_norm_add(fv_ctx *c, const fv_norm *l, fv_tensor **sum, fv_tensor *x, fv_tensor *a)
 {
-    return l->rms ? fv_add_rmsnorm(c, sum, x, a, l->gain, l->eps)
+    return l->rms ? fv_add_rmsnorm(c, sum, x, a, gain_of(c, l), l->eps)
                   : fv_add_layernorm(c, sum, x, a, l->gain, l->bias, l->eps);
 }
 

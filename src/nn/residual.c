@@ -49,7 +49,8 @@ fv_tensor *fv_mlp_norm(fv_ctx *c, const fv_mlp *l, fv_tensor *x, float dropout, 
 bool fv_decode_block(fv_ctx *c, fv_tensor **x, const fv_norm *attn_norm, const fv_mha *attn,
                      const fv_norm *mlp_norm, const fv_mlp *mlp, fv_mha_arg arg)
 {
-    if (!fv__mha_decode_supported(c, attn, *x, &arg) || !fv__mlp_decode_supported(c, mlp, *x))
+    if (attn_norm->plus_one || mlp_norm->plus_one || !fv__mha_decode_supported(c, attn, *x, &arg) ||
+        !fv__mlp_decode_supported(c, mlp, *x))
         return false;
     *x = fv__mlp_decode(c, mlp, mlp_norm, fv__mha_decode(c, attn, attn_norm, *x, arg));
     return true;

@@ -56,27 +56,35 @@ static double llama3(const fv_rotary *r, double base, int64_t i)
     return (1 - smooth) * f / (double)r->factor + smooth * f;
 }
 
+bool fv_rotary_grows(const fv_rotary *r)
+{
+    return r->kind == FV_ROTARY_DYNAMIC || r->kind == FV_ROTARY_LONG;
+}
+
 void fv_rotary_freqs(const fv_rotary *r, int64_t len, float *freq)
 {
     double base = r->base > 0 ? (double)r->base : 10000;
+    const float *divisor = len > r->trained ? r->long_factor : r->short_factor;
     if (r->kind == FV_ROTARY_DYNAMIC) base = dynamic_base(r, base, len);
     for (int64_t i = 0; i < r->width / 2; i++) {
         double f = plain(base, i, r->width);
         if (r->kind == FV_ROTARY_LINEAR) f /= (double)r->factor;
         if (r->kind == FV_ROTARY_YARN) f = yarn(r, base, i);
         if (r->kind == FV_ROTARY_LLAMA3) f = llama3(r, base, i);
+        if (r->kind == FV_ROTARY_LONG) f /= (double)divisor[i];
         freq[i] = (float)f;
     }
 }
 
-/* Yarn multiplies cos and sin, so q and k: their product has the square. */
-static float yarn_score_scale(const fv_rotary *r)
+/* Yarn and longrope multiply cos and sin by it, and so what is rotated of q and of k. */
+static double attention_factor(const fv_rotary *r)
 {
-    if (r->kind != FV_ROTARY_YARN) return 1;
-    double by = r->score_scale > 0 ? (double)r->score_scale
-                : r->factor > 1    ? 0.1 * log((double)r->factor) + 1
-                                   : 1;
-    return (float)(by * by);
+    bool yarn = r->kind == FV_ROTARY_YARN;
+    if (!yarn && r->kind != FV_ROTARY_LONG) return 1;
+    if (r->attention_factor > 0) return (double)r->attention_factor;
+    if (!(r->factor > 1)) return 1;
+    double grown = log((double)r->factor);
+    return yarn ? 0.1 * grown + 1 : sqrt(1 + grown / log((double)r->trained));
 }
 
 static void listed(void *out, const void *user, int64_t from, int64_t n)
@@ -107,11 +115,13 @@ static void listed_rows(void *out, const void *user, int64_t from, int64_t n)
 fv_rope_arg fv_rotary_rows(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, const int64_t *len,
                            int64_t rows)
 {
-    bool alike = true; /* up to the trained length nothing grows */
+    /* Up to the trained length nothing grows, and longrope does not beyond it. */
+    bool alike = true, stays = r->kind == FV_ROTARY_LONG;
     for (int64_t i = 1; i < rows; i++)
-        alike = alike && (len[i] == len[0] || (len[i] <= r->trained && len[0] <= r->trained));
+        alike = alike && (len[i] == len[0] || (len[i] <= r->trained && len[0] <= r->trained) ||
+                          (stays && len[i] > r->trained && len[0] > r->trained));
     fv_rope_arg a = fv_rotary_at(c, r, pos, rows > 0 ? len[0] : 1);
-    if (alike || r->kind != FV_ROTARY_DYNAMIC || !a.freq) return a;
+    if (alike || !fv_rotary_grows(r) || !a.freq) return a;
     by_row u = {r, len};
     a.freq = fv__table(c, FV_F32, FV_SHAPE(rows, r->width / 2), listed_rows, &u, 0);
     return a;
@@ -127,14 +137,19 @@ fv_rope_arg fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t 
                  (long long)r->width, (double)r->factor, (long long)r->trained);
         return (fv_rope_arg){0};
     }
+    if (r->kind == FV_ROTARY_LONG && (!r->short_factor || !r->long_factor)) {
+        fv_raise(c, FV_EARG, "rotary: longrope without its factors");
+        return (fv_rope_arg){0};
+    }
     fv_rotary_freqs(r, len, freq);
-    /* Dynamic ones change from step to step where a session's sequences grow; while recording the
+    /* They may change from step to step where a session's sequences grow; while recording the
      * length is the batch's own. */
-    bool grows = r->kind == FV_ROTARY_DYNAMIC && !c->record;
+    bool grows = fv_rotary_grows(r) && !c->record;
     size_t kept = grows ? 0 : (size_t)(r->width / 2) * sizeof *freq;
     fv_tensor *f = fv__table(c, FV_F32, FV_SHAPE(r->width / 2), listed, freq, kept);
     return (fv_rope_arg){.pos = pos,
                          .freq = f,
                          .adjacent = r->adjacent,
-                         .score_scale = yarn_score_scale(r)};
+                         .attention_factor = (float)attention_factor(r),
+                         .at_read = r->kind == FV_ROTARY_LONG};
 }

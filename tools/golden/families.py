@@ -69,9 +69,9 @@ def gradients(model, folder):
         return load_file(os.path.join(other, "model.safetensors"))
 
 
-def case(name, model, extra=None, change=None, instead=None, **inputs):
+def case(name, model, extra=None, change=None, instead=None, only=None, **inputs):
     """Writes the case.  extra: tensors for out.safetensors beside the outputs; change(folder): called once the model is saved;
-    instead: inputs that transformers wants in another form."""
+    instead: inputs that transformers wants in another form; only: outputs that are kept, and the gradients."""
     folder = os.path.join(sys.argv[1], name)
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
@@ -80,7 +80,7 @@ def case(name, model, extra=None, change=None, instead=None, **inputs):
     if change:
         change(folder)
     output = model(**{**inputs, **(instead or {})}, output_attentions=True, output_hidden_states=True, return_dict=True)
-    found = flatten(output)
+    found = {k: v for k, v in flatten(output).items() if only is None or k in only}
     if output.get("loss") is not None:
         model.zero_grad()
         output.loss.backward()

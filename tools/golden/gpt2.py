@@ -4,7 +4,8 @@ import os
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel, GPT2Model
+from transformers import (GPT2Config, GPT2ForQuestionAnswering, GPT2ForSequenceClassification, GPT2ForTokenClassification, GPT2LMHeadModel,
+                          GPT2Model)
 
 from families import build, case, mask_of, tokens
 from generated import end_with, sequences
@@ -48,3 +49,6 @@ case("gpt2-apart", model, change=with_generation_config, **batch, labels=followi
      extra=sequences(model, ids, mask, ("max_new_tokens=12,num_beams=1", "max_new_tokens=9,num_beams=3")))
 names = dict(id2label={i: f"L{i}" for i in range(4)}, label2id={f"L{i}": i for i in range(4)})
 case("gpt2-sequence", build(GPT2ForSequenceClassification, GPT2Config(**SMALL, **names)), **batch, labels=torch.tensor([3, 0, 2]))
+case("gpt2-tags", build(GPT2ForTokenClassification, GPT2Config(**SMALL, **names)), **batch, labels=torch.where(mask == 1, ids % 4, -100))
+case("gpt2-spans", build(GPT2ForQuestionAnswering, GPT2Config(**SMALL)), **batch, start_positions=torch.tensor([2, 0, 0]),
+     end_positions=torch.tensor([5, 3, 0]))

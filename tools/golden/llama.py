@@ -3,8 +3,9 @@ import json
 import os
 
 import torch
-from transformers import (LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, LlamaModel, MistralConfig,
-                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM)
+from transformers import (LlamaConfig, LlamaForCausalLM, LlamaForQuestionAnswering, LlamaForSequenceClassification,
+                          LlamaForTokenClassification, LlamaModel, MistralConfig, MistralForCausalLM, MistralForQuestionAnswering,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen2ForQuestionAnswering, Qwen2ForTokenClassification)
 
 from families import build, case, mask_of, tokens
 from generated import end_with, sequences
@@ -78,3 +79,12 @@ layers = ["sliding_attention", "full_attention", "sliding_attention"]
 model = build(Qwen2ForCausalLM, Qwen2Config(**dict(small, hidden_size=16, num_hidden_layers=3), use_sliding_window=True, sliding_window=4,
                                             layer_types=layers), spread=0.4)
 case("qwen2-near-by-layer", model, input_ids=ids, attention_mask=near, labels=torch.where(near == 1, following, -100))
+ends = dict(start_positions=torch.tensor([2, 0, 0]), end_positions=torch.tensor([7, 3, 0]))
+kinds = torch.where(mask == 1, ids % 3, -100)
+case("llama-tags", build(LlamaForTokenClassification, LlamaConfig(**SMALL, **names)), **batch, labels=kinds)
+case("llama-spans", build(LlamaForQuestionAnswering, LlamaConfig(**SMALL)), **batch, **ends)
+case("mistral-spans", build(MistralForQuestionAnswering, MistralConfig(**SMALL, sliding_window=None)), **batch, **ends)
+case("qwen2-tags", build(Qwen2ForTokenClassification, Qwen2Config(**dict(small, hidden_size=16), **names)), **batch, labels=kinds)
+case("qwen2-spans", build(Qwen2ForQuestionAnswering, Qwen2Config(**dict(small, hidden_size=16)), seed=8), **batch, **ends)
+case("llama-longrope", build(LlamaModel, turned(rope_type="longrope", factor=4.0, original_max_position_embeddings=12,
+                                                short_factor=[1.0, 1.2, 1.5], long_factor=[1.0, 3.0, 6.0])), input_ids=long)

@@ -40,13 +40,14 @@ FV_API void fv_lin_pack(fv_params *p, fv_lin *l, fv_dtype dtype);
 typedef struct fv_norm {
     fv_tensor *gain, *bias;
     float eps;
-    bool rms;
+    bool rms, plus_one;
 } fv_norm;
 
 typedef struct fv_norm_opt {
     bool rms; /* RMS norm, which has no bias; else layer norm */
     bool no_bias;
-    float eps; /* 0: 1e-5 */
+    bool plus_one; /* RMS: 1 + gain multiplies, and the gain begins as 0 (Gemma) */
+    float eps;     /* 0: 1e-5 */
 } fv_norm_opt;
 
 FV_API void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, const char *path,
@@ -82,6 +83,8 @@ FV_API fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x);
 
 typedef struct fv_mha {
     fv_lin q, k, v, qkv, out;
+    fv_norm q_norm, k_norm; /* of each head, before it is rotated; without a gain: none */
+    bool by_head;
     int64_t n_head, n_kv_head, head, window;
     float scale, dropout;
     const char *name; /* the path, for taps */
@@ -94,6 +97,9 @@ typedef struct fv_mha_opt {
     int64_t head;      /* width of one head; 0: width / n_head */
     int64_t window;    /* > 0: only that many keys back */
     bool packed;       /* one weight for q, k and v (self-attention only) */
+    bool by_head;      /* packed: rows of q, k and v of one head, then of the next (GPT-NeoX) */
+    bool norm_heads;   /* path.q_norm and path.k_norm: norms of each head's queries and keys */
+    fv_norm_opt head_norm;
     bool in_out, no_bias, no_out_bias;
     float scale;   /* 0: 1/sqrt(head) */
     float dropout; /* on the weights */

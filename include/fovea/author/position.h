@@ -64,29 +64,42 @@ typedef enum fv_rotary_kind {
     FV_ROTARY_LINEAR,  /* all frequencies divided by factor */
     FV_ROTARY_DYNAMIC, /* the base grows with the length, once beyond `trained` */
     FV_ROTARY_YARN,
-    FV_ROTARY_LLAMA3
+    FV_ROTARY_LLAMA3,
+    FV_ROTARY_LONG /* a divisor of each frequency, by whether the length is beyond `trained` */
 } fv_rotary_kind;
 
 typedef struct fv_rotary {
     fv_rotary_kind kind;
-    int64_t width;   /* how much of a head is turned; an even number, at most 512 */
-    bool adjacent;   /* pairs (2i,2i+1), else (i,i+width/2) */
-    float base;      /* 0: 10000 */
-    float factor;    /* of the longer context */
-    int64_t trained; /* positions before that (yarn and llama3: original_max_position_embeddings) */
+    int64_t width; /* how much of a head is turned; an even number, at most 512 */
+    bool adjacent; /* pairs (2i,2i+1), else (i,i+width/2) */
+    float base;    /* 0: 10000 */
+    float factor;  /* of the longer context */
+    /* positions before that (yarn, llama3, longrope: original_max_position_embeddings) */
+    int64_t trained;
     /* llama3: low_freq_factor, high_freq_factor (0: 1, 4); yarn: beta_slow, beta_fast (0: 1, 32) */
     float low, high;
-    float score_scale; /* yarn's attention_factor; 0: 0.1 ln(factor) + 1 */
-    bool no_truncate;  /* yarn: bounds of the ramp are not rounded */
+    /* yarn's and longrope's attention_factor; 0: 0.1 ln(factor) + 1, and for longrope
+     * sqrt(1 + ln(factor) / ln(trained)) */
+    float attention_factor;
+    bool no_truncate; /* yarn: bounds of the ramp are not rounded */
+    /* longrope: width/2 divisors each, up to `trained` positions and beyond; they live as long */
+    const float *short_factor, *long_factor;
 } fv_rotary;
 
 /* What a step needs: frequencies on the device, beside the positions I32 (B,T).  len: positions in
- * use, for dynamic. */
+ * use, for dynamic and longrope. */
 typedef struct fv_rope_arg {
     fv_tensor *pos, *freq;
     bool adjacent;
-    float score_scale; /* factor on the scores; 0: 1 */
+    /* multiplies the rotated part of q and of k (yarn, longrope); 0: 1 */
+    float attention_factor;
+    /* a cache holds keys as they are, and they are rotated when they are read: longrope rotates all
+     * of them anew when a sequence grows beyond `trained` */
+    bool at_read;
 } fv_rope_arg;
+
+/* Whether frequencies change with the length of a sequence. */
+FV_API bool fv_rotary_grows(const fv_rotary *r);
 
 FV_API void fv_rotary_freqs(const fv_rotary *r, int64_t len, float *freq); /* width/2 of them */
 FV_API fv_rope_arg fv_rotary_at(fv_ctx *c, const fv_rotary *r, fv_tensor *pos, int64_t len);

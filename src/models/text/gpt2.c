@@ -18,7 +18,8 @@
 typedef struct config {
     int vocab_size, n_positions, n_embd, n_layer, n_head, n_inner;
     int activation_function;
-    float resid_pdrop, embd_pdrop, attn_pdrop, layer_norm_epsilon, initializer_range;
+    float resid_pdrop, embd_pdrop, attn_pdrop, layer_norm_epsilon, classifier_dropout,
+        initializer_range;
     bool scale_attn_weights, scale_attn_by_inverse_layer_idx, tie_word_embeddings;
     int pad_token_id, num_labels, problem_type;
 } config;
@@ -35,6 +36,7 @@ static const fv_field fields[] = {
     FV_FLOAT(config, resid_pdrop, 0, 0.1, 0.99, "dropout on what each part of a layer adds"),
     FV_FLOAT(config, embd_pdrop, 0, 0.1, 0.99, "dropout on the embeddings"),
     FV_FLOAT(config, attn_pdrop, 0, 0.1, 0.99, "dropout on the attention weights"),
+    FV_FLOAT(config, classifier_dropout, 0, 0.1, 0.99, "dropout before labels of tokens"),
     FV_FLOAT(config, layer_norm_epsilon, 1e-12, 1e-5, 1, "added to the variance"),
     FV_FLOAT(config, initializer_range, 0, 0.02, 10,
              "standard deviation of first values; 0: Xavier"),
@@ -60,13 +62,16 @@ static const fv_key_rule rules[] = {
 static const fv_input inputs[] = {
     {"input_ids", FV_I32, true},       {"attention_mask", FV_U8, false},
     {"token_type_ids", FV_I32, false}, {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},         {0},
+    {"labels", FV_I32, false},         {"start_positions", FV_I32, false},
+    {"end_positions", FV_I32, false},  {0},
 };
 
 static const fv_family_head heads[] = {
     {"GPT2LMHeadModel", FV_HEAD_CAUSAL_LM, .base = "GPT2Model"},
     {"GPT2Model", .job = FV_HEAD_BASE},
     {"GPT2ForSequenceClassification", FV_HEAD_CLASSIFY, .base = "GPT2Model"},
+    {"GPT2ForTokenClassification", FV_HEAD_TAG, .base = "GPT2Model"},
+    {"GPT2ForQuestionAnswering", FV_HEAD_ANSWER, .base = "GPT2Model"},
     {0},
 };
 
@@ -79,12 +84,11 @@ typedef struct block {
 
 typedef struct gpt2 {
     config cfg;
-    fv_head_job job;
     fv_emb tokens;
     fv_pos wpe;
     block *blocks;
     fv_norm norm;
-    fv_tensor *out; /* (V,D) or, to classify, (labels,D); NULL: none */
+    fv__causal_head head;
 } gpt2;
 
 static fv_status check(const void *config_, fv_err *e)
@@ -143,8 +147,7 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->job = s->head->job;
-    const char *below = m->job == FV_HEAD_BASE ? "" : "transformer.";
+    const char *below = s->head->job == FV_HEAD_BASE ? "" : "transformer.";
     fv_emb_init(p, &m->tokens, k->vocab_size, k->n_embd, (fv_emb_opt){.std = k->initializer_range},
                 "%swte", below);
     fv_pos_init(p, &m->wpe, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->initializer_range,
@@ -157,21 +160,33 @@ static void declare(void *self, const fv_setup *s)
     }
     fv_norm_init(p, &m->norm, k->n_embd, (fv_norm_opt){.eps = k->layer_norm_epsilon}, "%sln_f",
                  below);
-    m->out = fv__causal_output(p, m->job, m->tokens.table, k->tie_word_embeddings, k->num_labels,
-                               k->initializer_range);
+    fv__causal_init(p, &m->head, s->head->job, m->tokens.table,
+                    (fv__causal_opt){.tied = k->tie_word_embeddings,
+                                     .labels = k->num_labels,
+                                     .problem = k->problem_type,
+                                     .pad = k->pad_token_id,
+                                     .dropout = k->classifier_dropout,
+                                     .std = k->initializer_range,
+                                     .tag = "classifier"});
 }
 
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.weight", "transformer.wte.weight"}, {NULL, NULL}};
     static const char *const masks[] = {"*.attn.bias", "*.attn.masked_bias", NULL};
-    static const char *const masks_and_heads[] = {"*.attn.bias", "*.attn.masked_bias",
-                                                  "lm_head.weight", "score.weight", NULL};
+    static const char *const masks_and_heads[] = {"*.attn.bias",
+                                                  "*.attn.masked_bias",
+                                                  "lm_head.weight",
+                                                  "score.weight",
+                                                  "classifier.*",
+                                                  "qa_outputs.*",
+                                                  NULL};
     const gpt2 *m = self;
     return (fv_load_opt){.prefix = "transformer.",
-                         .ties = m->job == FV_HEAD_CAUSAL_LM && m->cfg.tie_word_embeddings ? ties
-                                                                                           : NULL,
-                         .ignore = m->job == FV_HEAD_BASE ? masks_and_heads : masks};
+                         .ties = m->head.job == FV_HEAD_CAUSAL_LM && m->cfg.tie_word_embeddings
+                                     ? ties
+                                     : NULL,
+                         .ignore = m->head.job == FV_HEAD_BASE ? masks_and_heads : masks};
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
@@ -181,7 +196,7 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
         fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
         fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
     }
-    m->out = fv__packed(p, m->out, dtype);
+    m->head.w = fv__packed(p, m->head.w, dtype);
 }
 
 /* ---- forward ---- */
@@ -224,13 +239,13 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 {
     const gpt2 *m = self;
     fv_tensor *ids = fv_items_get(in, "input_ids"), *mask = fv_items_get(in, "attention_mask");
-    fv_tensor *next = m->job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
+    fv_tensor *next = m->head.job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
     fv_tensor *x = embed(c, m, ids, fv_items_get(in, "token_type_ids"),
                          fv_items_get(in, "position_ids"));
     x = blocks(c, m, NULL, x, (fv_mha_arg){.causal = true, .key_mask = mask});
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
-    fv__put_causal(c, in, out, m->job, x, m->out, next, m->cfg.pad_token_id, m->cfg.problem_type);
+    fv__causal_put(c, &m->head, in, out, x, next);
 }
 
 /* ---- generation ---- */
@@ -240,13 +255,13 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     const gpt2 *m = self;
     fv_tensor *x = embed(c, m, ids, NULL, fv_session_positions(c, s));
     x = blocks(c, m, s, x, (fv_mha_arg){.causal = true});
-    return fv__last_scores(c, x, &m->norm, m->out);
+    return fv__last_scores(c, x, &m->norm, m->head.w);
 }
 
 static int64_t vocabulary(const void *self)
 {
     const gpt2 *m = self;
-    return m->job == FV_HEAD_CAUSAL_LM ? m->cfg.vocab_size : 0;
+    return m->head.job == FV_HEAD_CAUSAL_LM ? m->cfg.vocab_size : 0;
 }
 
 static int64_t context(const void *self) { return ((const gpt2 *)self)->cfg.n_positions; }
