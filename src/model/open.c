@@ -9,6 +9,7 @@
 #include "fovea/author/params.h"
 #include "fovea/author/family.h"
 #include "model/adapter.h"
+#include "store/json.h"
 #include "store/store.h"
 
 #define X(file) extern const fv_family fv__family_##file;
@@ -138,6 +139,35 @@ static fv_status choose_head(fv_model *m, const char *wanted, const char *name, 
                    named, suggestion ? suggestion : f->heads[0].name);
 }
 
+/* A model of several parts becomes the one that the family has: configuration and head. */
+static fv_status take_part(fv_model *m, const char *name, fv_err *e)
+{
+    const char *part = m->family->part;
+    const fv_family_head *h = m->family->heads;
+    if (!part || fv_json_count(m->json, part) < 0) return FV_OK;
+    while (h->name && (h->type || h->job != m->head->job)) h++;
+    if (!h->name)
+        return fv_fail(e, FV_EMISSING, "%s: %s has no head of its %s for \"%s\"", name,
+                       m->family->type, part, m->head->name);
+    fv_buf text = {.env = &m->env};
+    fv_json *own = NULL;
+    char heads[256];
+    snprintf(heads, sizeof heads, "[\"%s\"]", h->name);
+    fv__jnode_print(&text, fv__json_at(m->json, part), 0);
+    fv_status st = text.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", name)
+                               : fv_json_parse(&own, &m->env, text.data, name, e);
+    if (!st) st = fv_json_set(own, "architectures", heads, e);
+    fv__buf_free(&text);
+    if (st) {
+        fv_json_close(own);
+        return st;
+    }
+    fv_json_close(m->json);
+    m->json = own;
+    m->head = h;
+    return FV_OK;
+}
+
 /* transformers counts labels by their names; a family that has labels has a field num_labels. */
 static fv_status count_labels(fv_model *m, const char *name, fv_err *e)
 {
@@ -251,6 +281,7 @@ static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const c
 {
     fv_status st = choose_family(m, opt.family, name, e);
     if (!st) st = choose_head(m, opt.head, name, e);
+    if (!st) st = take_part(m, name, e);
     if (st) return st;
     const fv_family *f = m->family;
     m->config = fv__alloc(&m->env, f->config_size);

@@ -10,8 +10,7 @@ const char *const fv__rope_words[] = {"",       "default",  "linear", "dynamic",
                                       "llama3", "longrope", "su",     NULL};
 enum { NOT_GIVEN, DEFAULT, LINEAR, DYNAMIC, YARN, LLAMA3, LONGROPE, SU };
 
-/* Whether the file has this object with anything in it. */
-static bool is_given(const fv__rope_object *o)
+bool fv__rope_is_given(const fv__rope_object *o)
 {
     return o->rope_type || o->type || o->theta > 0 || o->factor > 0 || o->original ||
            *o->short_factor != 0 || o->partial > 0;
@@ -19,7 +18,7 @@ static bool is_given(const fv__rope_object *o)
 
 static const fv__rope_object *object_of(const fv__rope *r)
 {
-    return is_given(&r->scaling) ? &r->scaling : &r->parameters;
+    return fv__rope_is_given(&r->scaling) ? &r->scaling : &r->parameters;
 }
 
 static int word_of(const fv__rope_object *o, fv__rope_opt opt)

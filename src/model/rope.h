@@ -79,6 +79,8 @@ typedef struct fv__rope_opt {
     bool rotates_partly; /* it has the fields of FV__ROPE_PARTIAL */
 } fv__rope_opt;
 
+/* Whether the file has this object, with anything in it. */
+bool fv__rope_is_given(const fv__rope_object *o);
 fv_status fv__rope_check(const fv__rope *r, fv__rope_opt opt, fv_err *e);
 /* r was checked and lives as long. */
 fv_rotary fv__rope_rotary(const fv__rope *r, fv__rope_opt opt);

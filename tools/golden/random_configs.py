@@ -90,6 +90,20 @@ def gemma(r):
     return transformers.GemmaConfig(**k, rope_parameters=rope(r, k["head_dim"]))
 
 
+@family("Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3TextForSequenceClassification")
+def gemma3(r):
+    k = sizes(r)
+    k["hidden_activation"] = k.pop("hidden_act")
+    k.update(hidden_size=k["num_attention_heads"] * r.randint(1, 6), head_dim=r.choice([2, 6, 8, 20]), attention_bias=r.random() < 0.3,
+             sliding_window=r.randint(1, 9), query_pre_attn_scalar=r.choice([3, 8, 256]))
+    if r.random() < 0.5:
+        k["layer_types"] = layers(r, k["num_hidden_layers"])
+    else:
+        k["sliding_window_pattern"] = r.randint(1, 3)
+    ropes = {"full_attention": rope(r, k["head_dim"]), "sliding_attention": rope(r, k["head_dim"])}
+    return transformers.Gemma3TextConfig(**k, rope_parameters=ropes)
+
+
 # ---- one case ----
 
 def positions_of(r, config, B, T):

@@ -41,6 +41,10 @@ typedef struct fv_input {
 struct fv_family {
     const char *type;        /* config.json's model_type: "marian" */
     const char *const *also; /* other model types it serves, ending in NULL; NULL: none */
+    /* key of the object with the family's own configuration in files of models that have parts of
+     * several kinds ("text_config"): such a model is opened, and saved, as that part alone, with
+     * the head of the same job that has no type of its own.  NULL: there are none. */
+    const char *part;
     /* architectures, ending in {0}; the first that fits the model_type is the default */
     const fv_family_head *heads;
     const fv_field *config; /* the table of its keys */
