@@ -104,6 +104,17 @@ def gemma3(r):
     return transformers.Gemma3TextConfig(**k, rope_parameters=ropes)
 
 
+@family("Phi3ForCausalLM", "Phi3Model", "Phi3ForSequenceClassification", "Phi3ForTokenClassification")
+def phi3(r):
+    k = sizes(r)
+    head, share = r.choice([(4, 1.0), (6, 1.0), (8, 0.75), (10, 0.7), (12, 0.5), (16, 0.4)])
+    k.update(hidden_size=head * k["num_attention_heads"], resid_pdrop=0.1, original_max_position_embeddings=r.choice([4, 8, 64]),
+             sliding_window=r.choice([None, None, 3, 7]))
+    p = rope(r, int(head * share), ("default", "longrope"))
+    p.pop("original_max_position_embeddings", None)
+    return transformers.Phi3Config(**k, rope_parameters=dict(p, partial_rotary_factor=share))
+
+
 # ---- one case ----
 
 def positions_of(r, config, B, T):
