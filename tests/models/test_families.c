@@ -207,12 +207,14 @@ static void what_serves_gives_the_same(void **state)
 
 /* A tensor of the published file is in ours under its name, or its bits are under another: tied
  * weights are stored once.  Integers are no parameters, position_ids in old files, nor are the
- * masks in GPT-2's; of a model with parts for images the text part is saved. */
+ * masks in GPT-2's and GPT-NeoX's; of a model with parts for images the text part is saved. */
 static bool holds(const fv_st *saved, const fv_st_info *t)
 {
     fv_st_info s;
     if (t->dtype_name[0] == 'i' || strstr(t->name, ".attn.bias") ||
-        begins(t->name, "vision_tower.") || begins(t->name, "multi_modal_projector."))
+        strstr(t->name, ".attention.bias") || strstr(t->name, ".masked_bias") ||
+        strstr(t->name, ".inv_freq") || begins(t->name, "vision_tower.") ||
+        begins(t->name, "multi_modal_projector."))
         return true;
     if (!fv_st_find(saved, t->name, &s, NULL))
         return s.bytes == t->bytes && !memcmp(s.data, t->data, t->bytes);

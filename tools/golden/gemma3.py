@@ -1,4 +1,5 @@
 """Golden cases of Gemma 3.  Run: python3 tools/golden/gemma3.py tests/golden/models   (versions: families.py)"""
+from safetensors.torch import save_file
 from transformers import (Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Gemma3TextConfig,
                           Gemma3TextForSequenceClassification, Gemma3TextModel)
 
@@ -26,5 +27,7 @@ whole = build(Gemma3ForConditionalGeneration, Gemma3Config(text_config=dict(GEMM
                                                            mm_tokens_per_image=1))
 text = Gemma3ForCausalLM._from_config(whole.config.text_config, attn_implementation="eager").eval()
 text.load_state_dict({k.replace("model.language_model.", "model."): v for k, v in whole.state_dict().items() if "language_model" in k or k.startswith("lm_head")})
-text.save_pretrained = whole.save_pretrained
+# the directory is that of the whole model; gradients have the names of the part
+text.save_pretrained = lambda folder, state_dict=None: (save_file(state_dict, f"{folder}/model.safetensors") if state_dict
+                                                        else whole.save_pretrained(folder))
 case("gemma3-seeing", text, input_ids=batch["input_ids"], labels=batch["input_ids"].clone())

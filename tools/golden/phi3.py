@@ -8,9 +8,9 @@ PHI3 = dict(SMALL, hidden_size=16, num_attention_heads=2, num_key_value_heads=1)
 LONG = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.4], long_factor=[1.0, 2.5, 6.0])
 
 case("phi3", build(Phi3Model, Phi3Config(**PHI3)), **batch)
-# as published: rope_scaling with an earlier name of longrope; 12 positions were trained on, so that generating crosses them
+# as published: rope_scaling beside rope_theta; 12 positions were trained on, so that generating crosses them
 older = rewritten(rope_parameters=None, rope_theta=10000.0, partial_rotary_factor=0.75,
-                  rope_scaling=dict(type="su", short_factor=LONG["short_factor"], long_factor=LONG["long_factor"]))
+                  rope_scaling=dict(type="longrope", short_factor=LONG["short_factor"], long_factor=LONG["long_factor"]))
 language("phi3-long", Phi3ForCausalLM, Phi3Config(**PHI3, rope_parameters=dict(LONG), original_max_position_embeddings=12), spread=0.3, change=older)
 case("phi3-beyond", build(Phi3Model, Phi3Config(**PHI3, rope_parameters=dict(LONG), original_max_position_embeddings=12)),
      input_ids=tokens(34, 2, 15, seed=5))

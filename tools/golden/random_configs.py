@@ -107,12 +107,23 @@ def gemma3(r):
 @family("Phi3ForCausalLM", "Phi3Model", "Phi3ForSequenceClassification", "Phi3ForTokenClassification")
 def phi3(r):
     k = sizes(r)
-    head, share = r.choice([(4, 1.0), (6, 1.0), (8, 0.75), (10, 0.7), (12, 0.5), (16, 0.4)])
+    head, share = r.choice([(4, 1.0), (6, 1.0), (8, 0.75), (20, 0.7), (12, 0.5), (20, 0.4)])
     k.update(hidden_size=head * k["num_attention_heads"], resid_pdrop=0.1, original_max_position_embeddings=r.choice([4, 8, 64]),
              sliding_window=r.choice([None, None, 3, 7]))
     p = rope(r, int(head * share), ("default", "longrope"))
     p.pop("original_max_position_embeddings", None)
     return transformers.Phi3Config(**k, rope_parameters=dict(p, partial_rotary_factor=share))
+
+
+@family("GPTNeoXForCausalLM", "GPTNeoXModel", "GPTNeoXForSequenceClassification", "GPTNeoXForTokenClassification",
+        "GPTNeoXForQuestionAnswering")
+def gpt_neox(r):
+    k = sizes(r)
+    head, share = r.choice([(4, 1.0), (8, 0.25), (8, 0.75), (20, 0.7), (12, 0.5), (16, 0.25)])
+    k.pop("num_key_value_heads")
+    k["layer_norm_eps"] = k.pop("rms_norm_eps")
+    k.update(hidden_size=head * k["num_attention_heads"], attention_bias=r.random() < 0.7, use_parallel_residual=r.random() < 0.6)
+    return transformers.GPTNeoXConfig(**k, rope_parameters=dict(rope(r, int(head * share)), partial_rotary_factor=share))
 
 
 # ---- one case ----
@@ -219,6 +230,8 @@ def run(fovea, folder, kind, seed):
     if done.returncode:
         return "refused", f"{head}: {done.stderr.strip()}"
     got = load_file(f"{folder}/got.safetensors")
+    if "grad.embed_out.weight" in got:  # GPT-NeoX's name in files
+        got["grad.lm_head.weight"] = got["grad.embed_out.weight"]
     # the loss of spans is over all positions, padding too
     spans = "Question" in head and (mask == 0).any()
     for name in want:
