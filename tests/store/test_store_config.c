@@ -261,8 +261,7 @@ static void fields_are_set_from_text(void **state)
                                          {"n_layer", "2.5"},    {"n_layer", "97"},
                                          {"dropout", "nan"},    {"tied", "maybe"},
                                          {"name", "too long!"}, {"act", "swish"},
-                                         {"stretch", "1"},
-                                         {"n_layer", "0x3"}};
+                                         {"stretch", "1"},      {"n_layer", "0x3"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(fv_fields_set(&n, table, bad[i][0], bad[i][1], &e), FV_EARG);
     assert_string_equal(e.text, "n_layer: expected an integer from 1 to 96, found \"0x3\"");

@@ -126,6 +126,19 @@ def gpt_neox(r):
     return transformers.GPTNeoXConfig(**k, rope_parameters=dict(rope(r, int(head * share)), partial_rotary_factor=share))
 
 
+@family("OPTForCausalLM", "OPTModel", "OPTForSequenceClassification", "OPTForQuestionAnswering")
+def opt(r):
+    k = sizes(r)
+    for key in ("num_key_value_heads", "rms_norm_eps", "initializer_range"):
+        k.pop(key)
+    k.update(ffn_dim=k.pop("intermediate_size"), activation_function=k.pop("hidden_act"), enable_bias=r.random() < 0.7,
+             hidden_size=k["num_attention_heads"] * r.randint(1, 6), do_layer_norm_before=r.random() < 0.6,
+             _remove_final_layer_norm=r.random() < 0.3)
+    if r.random() < 0.5:
+        k["word_embed_proj_dim"] = r.randint(2, 20)
+    return transformers.OPTConfig(**k)
+
+
 # ---- one case ----
 
 def positions_of(r, config, B, T):
