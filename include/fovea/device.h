@@ -32,7 +32,8 @@ typedef enum fv_act {
     FV_GELU_TANH, /* its tanh approximation (GPT-2) */
     FV_SILU,
     FV_TANH,
-    FV_SIGMOID
+    FV_SIGMOID,
+    FV_QUICK_GELU /* x * sigmoid(1.702 x), as OpenAI's CLIP has it */
 } fv_act;
 
 typedef struct fv_device_opt {

@@ -31,7 +31,8 @@ typedef enum fv_head_job {
     FV_HEAD_PROJECT,       /* one vector for each input, in a space that two encoders share */
     FV_HEAD_CONTRASTIVE,   /* how well each image fits each text */
     FV_HEAD_DETECT,        /* boxes and what is in them */
-    FV_HEAD_SEGMENT        /* a label of each pixel */
+    FV_HEAD_SEGMENT,       /* a label of each pixel */
+    FV_HEAD_GAN            /* images from noise, and a network that judges images */
 } fv_head_job;
 
 typedef struct fv_family fv_family; /* its members are for authors: author/family.h */

@@ -64,13 +64,25 @@ static bool shape_ok(fv_shape s)
     return n < INT64_MAX / 16;
 }
 
+void fv__params_scope(fv_params *p, const char *scope)
+{
+    snprintf(p->scope, sizeof p->scope, "%s", scope);
+}
+
+void fv__params_fail(fv_params *p, const fv_err *e)
+{
+    if (!p->err.code) p->err = *e;
+}
+
 fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...)
 {
     char name[256];
     va_list ap;
     va_start(ap, fmt);
-    int len = vsnprintf(name, sizeof name, fmt, ap);
+    int scope = snprintf(name, sizeof name, "%s", p->scope);
+    int len = vsnprintf(name + scope, sizeof name - (size_t)scope, fmt, ap);
     va_end(ap);
+    len = len < 1 ? len : len + scope;
     if (p->err.code) return NULL;
 
     fv_tensor bad = {.shape = s};

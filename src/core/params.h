@@ -38,8 +38,15 @@ struct fv_params {
     fv_arena layers;         /* fv_params_scratch */
     fv_arena packed;         /* fv_params_pack */
     fv_data_owner owner;
-    fv_err err; /* of a declaration */
+    char scope[64]; /* in front of the names that are declared */
+    fv_err err;     /* of a declaration */
 };
+
+/* Names declared from now on are below `scope`, "encoder." or "": parameters of a model inside
+ * another's. */
+void fv__params_scope(fv_params *p, const char *scope);
+/* Makes a failure stick, as those of declaring do. */
+void fv__params_fail(fv_params *p, const fv_err *e);
 
 /* What fv_params_pack gives.  Where the file holds it as it is wanted it waits: data is NULL until
  * it is packed (weight.c). */

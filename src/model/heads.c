@@ -9,13 +9,14 @@
 const char *const fv_act_words[] = {"gelu",      "relu",        "silu",
                                     "swish",     "gelu_new",    "gelu_pytorch_tanh",
                                     "gelu_fast", "gelu_python", "tanh",
-                                    "sigmoid",   NULL};
+                                    "sigmoid",   "quick_gelu",  NULL};
 
 /* gelu_new, gelu_fast and gelu_pytorch_tanh write one formula in three ways. */
 fv_act fv_act_of(int word)
 {
-    static const fv_act acts[] = {FV_GELU,      FV_RELU,      FV_SILU, FV_SILU, FV_GELU_TANH,
-                                  FV_GELU_TANH, FV_GELU_TANH, FV_GELU, FV_TANH, FV_SIGMOID};
+    static const fv_act acts[] = {FV_GELU,      FV_RELU,      FV_SILU,      FV_SILU,
+                                  FV_GELU_TANH, FV_GELU_TANH, FV_GELU_TANH, FV_GELU,
+                                  FV_TANH,      FV_SIGMOID,   FV_QUICK_GELU};
     return word >= 0 && word < (int)(sizeof acts / sizeof *acts) ? acts[word] : FV_ACT_NONE;
 }
 

@@ -299,7 +299,8 @@ static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const c
     f->declare(m->self, &(fv_setup){.params = m->params,
                                     .config = m->config,
                                     .head = m->head,
-                                    .file = file});
+                                    .file = file,
+                                    .json = m->json});
     return declare_adapter(m, opt, e);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 #include "core/core.h"
+#include "core/params.h"
 #include "nn/part.h"
 
 /* ---- ids ---- */
@@ -162,6 +163,18 @@ fv_tensor *fv__layers_run(fv_ctx *c, fv_layer_fn *fn, const void *blocks, size_t
     return x;
 }
 
+bool fv__file_has(const fv_setup *s, const char *prefix, const char *name)
+{
+    char path[256];
+    fv_st_info found;
+    bool has = !s->file;
+    for (int i = 0; !has && i < 2; i++) {
+        int n = snprintf(path, sizeof path, "%s%s%s", s->params->scope, i ? prefix : "", name);
+        has = n < (int)sizeof path && !fv_st_find(s->file, path, &found, NULL);
+    }
+    return has;
+}
+
 /* ---- layer_types ---- */
 
 /* The i-th of words with blanks between; NULL past the end. */
@@ -262,17 +275,16 @@ fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tens
     return fv__last_position(c, fv__fused_linear(c, x, fv__norm_then_linear(norm, &out)));
 }
 
-/* The last position at which (id == token) is `wanted`; the first position where there is none. */
-static fv_tensor *last_where(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token, bool wanted)
+fv_tensor *fv__position_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token, fv_find what)
 {
     if (!x || !two_axes(c, ids)) return NULL;
     const fv_kernels *k = fv_kernels_of(c, c->dtype);
-    fv_tensor *at = fv_need(c, k && k->last_index, "last", c->dtype)
+    fv_tensor *at = fv_need(c, k && k->find_index, "find_index", c->dtype)
                         ? fv_new(c, FV_I32, FV_SHAPE(fv_dim(ids, 0)))
                         : NULL;
     if (at)
-        k->last_index(fv_ctx_stream(c), at->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), token,
-                      wanted);
+        k->find_index(fv_ctx_stream(c), at->data, ids->data, fv_dim(ids, 0), fv_dim(ids, 1), token,
+                      what);
     return fv_gather(c, fv_reshape(c, x, FV_SHAPE(-1, fv_dim(x, 2))), at, -1);
 }
 
@@ -296,12 +308,19 @@ bool fv__row_lengths(fv_ctx *c, const fv_tensor *pos, const fv_tensor *mask, int
 
 fv_tensor *fv__last_but(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t pad)
 {
-    return pad < 0 ? fv__last_position(c, x) : last_where(c, x, ids, pad, false);
+    return pad < 0 ? fv__last_position(c, x) : fv__position_of(c, x, ids, pad, FV_FIND_LAST_OTHER);
 }
 
 fv_tensor *fv__last_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token)
 {
-    return last_where(c, x, ids, token, true);
+    return fv__position_of(c, x, ids, token, FV_FIND_LAST);
+}
+
+fv_tensor *fv__replace_ids(fv_ctx *c, fv_tensor *ids, int32_t from, int32_t to)
+{
+    if (!ids) return NULL;
+    fv_tensor *rows = fv_reshape(c, ids, FV_SHAPE(1, fv_len(ids)));
+    return fv_reshape(c, shifted(c, rows, 0, 0, from, to), ids->shape);
 }
 
 fv_tensor *fv__shift_right(fv_ctx *c, fv_tensor *ids, int32_t start, int32_t pad)

@@ -80,6 +80,10 @@ const char *const *fv__causal_ignored(fv_head_job job);
 void fv__causal_put(fv_ctx *c, const fv__causal_head *h, const fv_items *in, fv_items *out,
                     fv_tensor *x, fv_tensor *next);
 
+/* Whether the file of a setup has this name, below the scope that is declared in, or that name with
+ * `prefix` in front.  True where there is no file. */
+bool fv__file_has(const fv_setup *s, const char *prefix, const char *name);
+
 /* ---- layer_types: "full_attention" or "sliding_attention" for each layer, with blanks between; ""
  * where it is not given ---- */
 
@@ -114,8 +118,13 @@ fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tens
 /* len[b] = 1 + the greatest position (B,T) of a row among those that mask (B,T) leaves; mask may be
  * NULL.  False where that failed.  It waits for the device. */
 bool fv__row_lengths(fv_ctx *c, const fv_tensor *pos, const fv_tensor *mask, int64_t *len);
+/* (B,T,D) -> (B,D): the position of ids (B,T) that `what` describes. */
+fv_tensor *fv__position_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token, fv_find what);
 fv_tensor *fv__last_but(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t pad);
 fv_tensor *fv__last_of(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t token);
+
+/* ids with `to` in place of every `from`. */
+fv_tensor *fv__replace_ids(fv_ctx *c, fv_tensor *ids, int32_t from, int32_t to);
 
 /* I32 (B,T): start, then all of ids but the last; labels that do not count become pad. */
 fv_tensor *fv__shift_right(fv_ctx *c, fv_tensor *ids, int32_t start, int32_t pad);

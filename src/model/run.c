@@ -72,18 +72,22 @@ static void add_tensor(running *r, const char *name, const fv_tensor *t)
 /* ---- what passes ---- */
 
 /* Which of transformers' tuples an attention belongs to: with one stack there is only one. */
-static const char *kind_of(const fv_model *m, const fv_attn_view *v)
+static const char *kind_of(const fv_model *m, const fv_attn_view *v, const char *name)
 {
     static const char *const kinds[] = {[FV_ATTN_SELF] = "encoder_attentions",
                                         [FV_ATTN_CAUSAL] = "decoder_attentions",
                                         [FV_ATTN_CROSS] = "cross_attentions"};
+    /* two encoders side by side: the first word of an attention's name says whose it is */
+    if (fv_model_job(m) == FV_HEAD_CONTRASTIVE)
+        return strncmp(name, "text_model.", 11) ? "vision_model_output.attentions"
+                                                : "text_model_output.attentions";
     return fv_model_has_cross(m) ? kinds[fv_attn_view_role(v)] : "attentions";
 }
 
-static void add_map(running *r, const fv_attn_view *v)
+static void add_map(running *r, const fv_attn_view *v, const char *name)
 {
     fv_shape s = fv_attn_view_shape(v);
-    const char *kind = kind_of(r->m, v);
+    const char *kind = kind_of(r->m, v, name ? name : "");
     float *to = add(r, s, "%s.%d", kind, count(r, kind));
     for (int64_t i = 0; to && i < s.d[0] * s.d[1]; i++, to += s.d[2] * s.d[3])
         if (fv_attn_view_weights(r->c, v, i / s.d[1], i % s.d[1], 0, s.d[2], to)) return;
@@ -94,7 +98,7 @@ static void tap(void *user, fv_ctx *c, const char *site, const char *name, const
     running *r = user;
     (void)c;
     if (r->st || !what) return;
-    if (r->opt.attentions && !strcmp(site, "attention")) add_map(r, what);
+    if (r->opt.attentions && !strcmp(site, "attention")) add_map(r, what, name);
     if (r->opt.hidden_states && !strcmp(site, "hidden")) {
         const fv_tensor *x = what;
         float *to = add(r, x->shape, "%s.%d", name, count(r, name));
@@ -182,9 +186,11 @@ static fv_status count_labels(running *r, const fv_items *in, const char *name, 
     int32_t *host = fv__arena_alloc(&r->host, (size_t)fv_len(labels) * sizeof *host);
     if (!host) return fv_fail(r->e, FV_ENOMEM, "%s: out of memory", r->path);
     if (fv_read_i32(r->c, labels, host, fv_len(labels))) return failed(r);
+    const fv_family *f = fv_model_family(r->m);
     bool shifted = fv_model_job(r->m) == FV_HEAD_CAUSAL_LM;
+    int32_t other = f->ignored ? f->ignored(fv_model_self(r->m)) : -100;
     for (int64_t i = 0; i < fv_len(labels); i++)
-        *n -= host[i] == -100 || (shifted && i % fv_cols(labels) == 0);
+        *n -= host[i] == -100 || host[i] == other || (shifted && i % fv_cols(labels) == 0);
     if (*n > 0) return FV_OK;
     return fv_fail(r->e, FV_EARG, "%s: %s: none of them counts, so there is no loss", r->path,
                    name);

@@ -65,8 +65,8 @@ fv__vit_block *fv__vit_blocks(fv_params *p, const fv__vit_config *k, const char 
     return b;
 }
 
-static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
-                            fv_mha_arg none)
+fv_tensor *fv__vit_block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
+                             fv_mha_arg none)
 {
     (void)none;
     const fv__vit_block *b = self;
@@ -75,21 +75,27 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
 }
 
-fv_tensor *fv__vit_encode(fv_ctx *c, const fv__vit_block *b, const fv__vit_config *k, fv_tensor *x)
+fv_tensor *fv__vit_run(fv_ctx *c, const fv__vit_block *b, int layers, fv_tensor *x, fv_mha_arg arg,
+                       const char *hidden)
 {
     fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < k->num_hidden_layers; i++) {
-        fv_tap(c, "hidden", "hidden_states", x);
-        x = fv_layer_run(c, block_fwd, &b[i], x, (fv_mha_arg){0}, (fv_mha_arg){0});
+    for (int i = 0; i < layers; i++) {
+        fv_tap(c, "hidden", hidden, x);
+        x = fv_layer_run(c, fv__vit_block_fwd, &b[i], x, arg, (fv_mha_arg){0});
         x = fv_keep(c, mark, x);
     }
-    fv_tap(c, "hidden", "hidden_states", x);
+    fv_tap(c, "hidden", hidden, x);
     return x;
 }
 
-void fv__vit_pack(fv_params *p, fv__vit_block *b, const fv__vit_config *k, fv_dtype dtype)
+fv_tensor *fv__vit_encode(fv_ctx *c, const fv__vit_block *b, const fv__vit_config *k, fv_tensor *x)
 {
-    for (int i = 0; i < k->num_hidden_layers; i++) {
+    return fv__vit_run(c, b, k->num_hidden_layers, x, (fv_mha_arg){0}, "hidden_states");
+}
+
+void fv__vit_pack(fv_params *p, fv__vit_block *b, int layers, fv_dtype dtype)
+{
+    for (int i = 0; i < layers; i++) {
         fv_mha_pack(p, &b[i].attn, dtype, true);
         fv_mlp_pack(p, &b[i].mlp, dtype);
     }

@@ -59,11 +59,17 @@ typedef struct fv__vit_block {
     float dropout;
 } fv__vit_block;
 
+/* One of them on x, for fv_layer_run. */
+fv_tensor *fv__vit_block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
+                             fv_mha_arg none);
 /* Declares the layers encoder.layer.N below `at`, which is empty or ends in a dot. */
 fv__vit_block *fv__vit_blocks(fv_params *p, const fv__vit_config *k, const char *at);
 /* All of them on x (B,T,D); hidden states are shown to the tap. */
 fv_tensor *fv__vit_encode(fv_ctx *c, const fv__vit_block *b, const fv__vit_config *k, fv_tensor *x);
-void fv__vit_pack(fv_params *p, fv__vit_block *b, const fv__vit_config *k, fv_dtype dtype);
+/* The same for blocks of any names, under masks, with the name that hidden states are shown by. */
+fv_tensor *fv__vit_run(fv_ctx *c, const fv__vit_block *b, int layers, fv_tensor *x, fv_mha_arg arg,
+                       const char *hidden);
+void fv__vit_pack(fv_params *p, fv__vit_block *b, int layers, fv_dtype dtype);
 
 /* The rows of a table (1,special + h*w,D) for a grid of rows by cols patches: as it is where that
  * is h by w, else the positions of the patches resized; those of the first `special` tokens

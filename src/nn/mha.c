@@ -43,6 +43,7 @@ void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
     fv_lin_opt in = {.no_bias = opt.no_bias, .in_out = opt.in_out, .std = opt.std}, out = in,
                ask = in;
     out.no_bias = opt.no_out_bias;
+    if (opt.out_std > 0) out.std = opt.out_std;
     /* Scores begin alike whatever their scale: T5 does not divide them by the root of the head's
      * width, but begins with q so. */
     if (opt.scale > 0)

@@ -18,6 +18,7 @@ void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_
                 fv__below(&at, opt.up_name, "fc1").s);
     if (opt.gated && !opt.packed)
         fv_lin_init(p, &l->gate, width, hidden, lin, "%s", fv__below(&at, opt.gate_name, "gate").s);
+    if (opt.down_std > 0) lin.std = opt.down_std;
     fv_lin_init(p, &l->down, hidden, width, lin, "%s", fv__below(&at, opt.down_name, "fc2").s);
 }
 

@@ -37,6 +37,31 @@ fv_tensor *fv_norm_add(fv_ctx *c, const fv_norm *l, fv_tensor **sum, fv_tensor *
                   : fv_add_layernorm(c, sum, x, a, l->gain, l->bias, l->eps);
 }
 
+/* ---- over the batch ---- */
+
+void fv_bn_init(fv_params *p, fv_bn *l, int64_t channels, fv_bn_opt opt, const char *path, ...)
+{
+    va_list ap;
+    va_start(ap, path);
+    fv_path at = fv__path(path, ap);
+    va_end(ap);
+    fv_init one = {.kind = FV_INIT_ONE}, zero = {.kind = FV_INIT_ZERO};
+    *l = (fv_bn){.momentum = opt.momentum > 0 ? opt.momentum : 0.1f,
+                 .eps = opt.eps > 0 ? opt.eps : 1e-5f};
+    if (!opt.plain) {
+        l->gain = fv_param(p, one, FV_SHAPE(channels), "%s.weight", at.s);
+        l->bias = fv_param(p, zero, FV_SHAPE(channels), "%s.bias", at.s);
+    }
+    zero.buffer = one.buffer = true;
+    l->mean = fv_param(p, zero, FV_SHAPE(channels), "%s.running_mean", at.s);
+    l->var = fv_param(p, one, FV_SHAPE(channels), "%s.running_var", at.s);
+}
+
+fv_tensor *fv_bn_fwd(fv_ctx *c, const fv_bn *l, fv_tensor *x)
+{
+    return fv_batchnorm(c, x, l->gain, l->bias, l->mean, l->var, l->momentum, l->eps);
+}
+
 fv_fused_linear_arg fv__norm_then_linear(const fv_norm *norm, const fv_lin *l)
 {
     return (fv_fused_linear_arg){.w = l->w,

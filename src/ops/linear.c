@@ -18,7 +18,7 @@ typedef struct {
 /* The derivative of these cannot be had from y alone, so the value before them is kept. */
 static bool needs_pre(fv_act act)
 {
-    return act == FV_GELU || act == FV_GELU_TANH || act == FV_SILU;
+    return act == FV_GELU || act == FV_GELU_TANH || act == FV_SILU || act == FV_QUICK_GELU;
 }
 
 /* Memory of y's size that comes free once the gradient is through. */

@@ -130,13 +130,26 @@ static bool rule_allows(const char *allowed, const fv__jnode *object, const fv__
     return same;
 }
 
+/* Whether a pattern says that the object at a.b's "a" is a configuration of its own: "a.*". */
+static bool is_config(const fv_key_rule *const *rules, const char *key, size_t dot)
+{
+    for (; rules && *rules; rules++)
+        for (const fv_key_rule *r = *rules; r->key; r++)
+            if (!strncmp(r->key, key, dot + 1) && !strcmp(r->key + dot, ".*")) return true;
+    return false;
+}
+
 /* A rule that names the key decides, whatever patterns say of it; members of objects ("a.b") match
- * no pattern, as objects are only looked into where their members change the result. */
+ * no pattern, as objects are only looked into where their members change the result.  Those of an
+ * object that is a configuration of its own are judged as keys of a whole one. */
 fv__verdict fv__key_judge(const fv_key_rule *const *rules, const fv__jnode *object, const char *key,
                           const fv__jnode *v)
 {
     bool named = false, matched = false;
+    size_t dot = strcspn(key, ".");
     if (v->type == FV__J_NULL) return FV__KEY_HARMLESS;
+    if (key[dot] && is_config(rules, key, dot))
+        return fv__key_judge(rules, object, key + dot + 1, v);
     for (; rules && *rules; rules++)
         for (const fv_key_rule *r = *rules; r->key; r++) {
             size_t n = strlen(r->key) - 1;

@@ -56,6 +56,7 @@ static double activate(fv_act act, double x)
     case FV_SILU: return x / (1 + exp(-x));
     case FV_TANH: return tanh(x);
     case FV_SIGMOID: return 1 / (1 + exp(-x));
+    case FV_QUICK_GELU: return x / (1 + exp(-1.702 * x));
     default: return x;
     }
 }
@@ -218,7 +219,7 @@ static void test_activation(void **state)
     (void)state;
     const fv_dtype tables[] = {FV_F32, FV_BF16, FV_F16};
     for (int d = 0; d < 3; d++)
-        for (fv_act act = FV_ACT_NONE; act <= FV_SIGMOID; act++)
+        for (fv_act act = FV_ACT_NONE; act <= FV_QUICK_GELU; act++)
             for (int i = 0; i < 4; i++)
                 check(&(gemm_case){.m = 1 + 9 * i,
                                    .n = 37,

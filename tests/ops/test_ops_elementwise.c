@@ -38,6 +38,10 @@ static fv_tensor *activate(fv_ctx *c, fv_tensor *const *x)
 {
     return fv_activate(c, x[0], FV_GELU_TANH);
 }
+static fv_tensor *quick_gelu(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_activate(c, x[0], FV_QUICK_GELU);
+}
 
 static double each_scale(double x) { return -2.5 * x; }
 static double each_affine(double x) { return 3 * x + 0.5; }
@@ -48,6 +52,7 @@ static double each_gelu_tanh(double x)
 {
     return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * pow(x, 3))));
 }
+static double each_quick_gelu(double x) { return x / (1 + exp(-1.702 * x)); }
 static double each_silu(double x) { return x / (1 + exp(-x)); }
 static double each_sigmoid(double x) { return 0.5 + 0.5 * tanh(x / 2); }
 static double each_rsqrt(double x) { return pow(x, -0.5); }
@@ -189,6 +194,9 @@ static const op_case cases[] = {
      .flags = OP_BY_ROW},
     {.name = "clamp", .build = clamp, .in = {{FV_SHAPE(3, 37), .low = -2, .high = 2}},
      .each = each_clamp, .flags = OP_BY_ROW},
+    {.name = "quick_gelu", .build = quick_gelu, .each = each_quick_gelu,
+     .in = {{FV_SHAPE(3, 37), .low = -6, .high = 6}},
+     .flags = OP_BY_ROW},
     {.name = "activate", .build = activate, .in = {{FV_SHAPE(3, 37)}}, .each = each_gelu_tanh,
      .flags = OP_BY_ROW},
     {.name = "gelu, many", .build = gelu, .in = {{FV_SHAPE(7, 9001), WIDE}}, .each = each_gelu,

@@ -30,6 +30,8 @@ static double d_gelu_tanh(double v)
     return 0.5 * v * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (v + 0.044715 * v * v * v)));
 }
 
+static double d_quick_gelu(double v) { return v / (1 + exp(-1.702 * v)); }
+
 static void samples(double low, double high)
 {
     for (int i = 0; i < SAMPLES; i++) x[i] = (float)(low + (high - low) * i / (SAMPLES - 1));
@@ -85,6 +87,7 @@ static void functions_with_a_kernel(void **state)
         {FV_U_GELU, d_gelu, -0.1, 0.1, OF_X, 2e-7},
         {FV_U_GELU_TANH, d_gelu_tanh, -12, 12, OF_X, 2e-7},
         {FV_U_GELU_TANH, d_gelu_tanh, -0.1, 0.1, OF_X, 2e-7},
+        {FV_U_QUICK_GELU, d_quick_gelu, -40, 20, OF_X, 2e-7},
     };
     for (int l = 0; l < n_level; l++)
         for (size_t i = 0; i < sizeof table / sizeof *table; i++) {

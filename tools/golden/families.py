@@ -18,6 +18,7 @@ import tempfile
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.utils import ModelOutput
 
 
 def build(cls, config, seed=7, spread=0.2):
@@ -54,6 +55,8 @@ def flatten(output):
             flat[name] = value
         elif isinstance(value, tuple) and all(torch.is_tensor(v) for v in value):
             flat.update({f"{name}.{i}": v for i, v in enumerate(value)})
+        elif isinstance(value, ModelOutput):  # of one of two encoders
+            flat.update({f"{name}.{key}": v for key, v in flatten(value).items()})
     return flat
 
 

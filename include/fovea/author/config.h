@@ -82,7 +82,8 @@ FV_API fv_status fv_json_save(const fv_json *j, const char *path, fv_err *e);
 
 /* What to do with a key that is in no table.  It is harmless if a rule of that name has its value:
  * JSON text; "=other", the value that the key `other` has; NULL, any value (several rules may name
- * one key).  A key that is named by no rule, but by a pattern that ends in '*', is ignored.
+ * one key).  A key that is named by no rule, but by a pattern that ends in '*', is ignored.  "a.*"
+ * says that the object at `a` is a configuration of its own, whose keys are judged like these.
  * Everything else is an error, as it may change the result.  null is always harmless. */
 typedef struct fv_key_rule {
     const char *key, *value;

@@ -27,7 +27,8 @@ typedef struct fv_setup {
     fv_params *params;          /* declare into this */
     const void *config;         /* filled from config.json by the family's table */
     const fv_family_head *head; /* the architecture: one of the family's heads */
-    const fv_st *file; /* the weights that will be loaded; NULL: none, values will be random */
+    const fv_st *file;   /* the weights that will be loaded; NULL: none, values will be random */
+    const fv_json *json; /* the whole config.json, for families made of others */
 } fv_setup;
 
 /* Something forward takes.  Labels may also be floats, where the problem is a regression or has
@@ -66,6 +67,8 @@ struct fv_family {
     /* For a model opened to serve: packs the weights of products as dtype (nn.h); NULL: they
      * stay as they are. */
     void (*pack)(void *self, fv_params *p, fv_dtype dtype);
+    /* A label that does not count, besides -100; NULL: none. */
+    int32_t (*ignored)(const void *self);
     /* in -> out: "logits", "last_hidden_state", ...; with "labels" in, also "loss" (a scalar).
      * What passes between the layers it shows by fv_tap(c, "hidden", name, x), name being
      * transformers': "hidden_states", or "encoder_hidden_states" and "decoder_hidden_states";
@@ -76,6 +79,9 @@ struct fv_family {
     /* Runs the encoder on in and keeps what steps need of it; NULL: no encoder, a source is the
      * beginning of what follows. */
     void (*begin)(fv_ctx *c, const void *self, fv_session *s, const fv_items *in);
+    /* For a decoder inside another family's model: keeps the keys and values of x (B,T,D), which
+     * steps attend to under mask (B,T) or NULL.  NULL: it attends to its own sequence alone. */
+    void (*attend)(fv_ctx *c, const void *self, fv_session *s, fv_tensor *x, fv_tensor *mask);
     /* Tokens it can generate: the V of step's logits. */
     int64_t (*vocabulary)(const void *self);
     /* Places of a sequence, or 0 for no limit; NULL: the same. */

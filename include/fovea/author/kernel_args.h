@@ -79,6 +79,7 @@ typedef enum fv_unary_op {
     FV_U_SOFTPLUS,
     FV_U_LEAKY_RELU, /* p0: slope below zero */
     FV_U_CLAMP,      /* to p0..p1 */
+    FV_U_QUICK_GELU, /* x / (1 + exp(-1.702 x)) */
     FV_U_COUNT
 } fv_unary_op;
 
@@ -99,6 +100,14 @@ typedef struct fv_walk {
     int64_t shape[FV_MAX_DIM + 2];
     int64_t y[FV_MAX_DIM + 2], a[FV_MAX_DIM + 2], b[FV_MAX_DIM + 2];
 } fv_walk;
+
+/* Which position of a row of ids is looked for; the first where there is none. */
+typedef enum fv_find {
+    FV_FIND_LAST_OTHER, /* the last that is not id */
+    FV_FIND_LAST,       /* the last that is */
+    FV_FIND_FIRST,      /* the first that is */
+    FV_FIND_LARGEST     /* the first of the largest; id is not looked at */
+} fv_find;
 
 typedef enum fv_reduce_op { FV_R_SUM, FV_R_MEAN, FV_R_MAX, FV_R_COUNT } fv_reduce_op;
 

@@ -119,15 +119,16 @@ typedef struct fv_kernels {
 
     /* ---- ids, (rows,cols) ----
      * shift: y[r,t] = x[r,t+by], or edge where that is outside of the row; then `to` for every
-     * `from` count: first, first+1, ... along each row; skip stays skip and is not counted, where
-     * there is x last:  y[r] = r*cols + the last t at which (x[r,t] == id) is `wanted`, or 0 where
-     * there is none */
+     * `from`
+     * positions: first, first+1, ... along each row; skip stays skip and is not counted, where
+     * there is x
+     * find_index: y[r] = r*cols + the t that `what` describes */
     void (*shift)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
                   int64_t by, int32_t edge, int32_t from, int32_t to);
     void (*positions)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
                       int32_t first, int32_t skip);
-    void (*last_index)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
-                       int32_t id, bool wanted);
+    void (*find_index)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                       int32_t id, fv_find what);
 
     void (*im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g);
     void (*col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g);

@@ -57,6 +57,22 @@ FV_API fv_tensor *fv_norm_fwd(fv_ctx *c, const fv_norm *l, fv_tensor *x);
 FV_API fv_tensor *fv_norm_add(fv_ctx *c, const fv_norm *l, fv_tensor **sum, fv_tensor *x,
                               fv_tensor *a);
 
+/* ---- batch norm: path.weight, path.bias, path.running_mean, path.running_var ---- */
+
+typedef struct fv_bn {
+    fv_tensor *gain, *bias, *mean, *var;
+    float momentum, eps;
+} fv_bn;
+
+typedef struct fv_bn_opt {
+    bool plain;          /* no gain and bias of its own */
+    float momentum, eps; /* 0: 0.1, 1e-5 */
+} fv_bn_opt;
+
+FV_API void fv_bn_init(fv_params *p, fv_bn *l, int64_t channels, fv_bn_opt opt, const char *path,
+                       ...) FV_PRINTF(5, 6);
+FV_API fv_tensor *fv_bn_fwd(fv_ctx *c, const fv_bn *l, fv_tensor *x); /* (B,C,..) */
+
 /* ---- embedding: path.weight (vocab,width) ---- */
 
 typedef struct fv_emb {
@@ -103,7 +119,8 @@ typedef struct fv_mha_opt {
     bool in_out, no_bias, no_out_bias;
     float scale;   /* 0: 1/sqrt(head) */
     float dropout; /* on the weights */
-    float std;
+    float std;     /* of first values, and of those of the last product; 0: Xavier, std */
+    float out_std;
     /* below the path; NULL: q_proj, .., in_proj, out_proj */
     const char *q_name, *k_name, *v_name, *qkv_name, *out_name;
 } fv_mha_opt;
@@ -168,7 +185,8 @@ typedef struct fv_mlp_opt {
     bool packed;
     bool in_out, no_bias;
     float dropout; /* inside, after the activation */
-    float std;
+    float std;     /* of first values, and of those of the second product; 0: Xavier, std */
+    float down_std;
     const char *up_name, *gate_name, *down_name; /* below the path; NULL: fc1, gate, fc2 */
 } fv_mlp_opt;
 

@@ -25,6 +25,7 @@ static inline vf leaky_relu(vf x, vf p, vf q)
 {
     return (void)q, v_sel(v_lt(x, v_zero()), v_mul(x, p), x);
 }
+static inline vf quick_gelu(vf x, vf p, vf q) { return UNUSED2(p, q), v_quick_gelu(x); }
 static inline vf clamp(vf x, vf p, vf q) { return v_min(q, v_max(p, x)); }
 
 static void forward(fv_unary_op op, float *y, const float *x, int64_t n, float p0, float p1)
@@ -47,6 +48,7 @@ static void forward(fv_unary_op op, float *y, const float *x, int64_t n, float p
     case FV_U_SOFTPLUS: map1(y, x, n, p, q, softplus); break;
     case FV_U_LEAKY_RELU: map1(y, x, n, p, q, leaky_relu); break;
     case FV_U_CLAMP: map1(y, x, n, p, q, clamp); break;
+    case FV_U_QUICK_GELU: map1(y, x, n, p, q, quick_gelu); break;
     case FV_U_COUNT: break;
     }
 }
@@ -74,6 +76,13 @@ static inline vf d_silu(vf dy, vf x)
 {
     vf s = v_sigmoid(x);
     return v_mul(dy, v_fma(x, v_fnma(s, s, s), s));
+}
+
+/* y = x s(1.702 x):  s + 1.702 x s (1 - s) */
+static inline vf d_quick_gelu(vf dy, vf x)
+{
+    vf z = v_mul(x, v_set1(1.702f)), s = v_sigmoid(z);
+    return v_mul(dy, v_fma(z, v_fnma(s, s, s), s));
 }
 
 static inline vf d_relu(vf dy, vf x) { return v_sel(v_lt(v_zero(), x), dy, v_zero()); }
@@ -130,6 +139,7 @@ static void backward(fv_unary_op op, float *dx, const float *dy, const float *z,
     case FV_U_SOFTPLUS: map2(dx, dy, z, n, d_softplus); break;
     case FV_U_LEAKY_RELU: leaky_relu_bwd(dx, dy, z, n, p0); break;
     case FV_U_CLAMP: clamp_bwd(dx, dy, z, n, p0, p1); break;
+    case FV_U_QUICK_GELU: map2(dx, dy, z, n, d_quick_gelu); break;
     case FV_U_COUNT: break;
     }
 }

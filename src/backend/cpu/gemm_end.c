@@ -15,6 +15,7 @@ INLINE vf activate(vf x, const fv_act act)
     case FV_SILU: return v_silu(x);
     case FV_TANH: return v_tanh(x);
     case FV_SIGMOID: return v_sigmoid(x);
+    case FV_QUICK_GELU: return v_quick_gelu(x);
     default: return x;
     }
 }
@@ -90,6 +91,7 @@ void NAME(gemm_finish)(const gemm_end *e)
     case FV_SILU: with_types(e, FV_SILU); break;
     case FV_TANH: with_types(e, FV_TANH); break;
     case FV_SIGMOID: with_types(e, FV_SIGMOID); break;
+    case FV_QUICK_GELU: with_types(e, FV_QUICK_GELU); break;
     default: with_types(e, FV_ACT_NONE);
     }
 }

@@ -142,6 +142,12 @@ static inline vf v_gelu_tanh(vf x)
     return v_div(x, v_add(v_set1(1.0f), v_exp(v_neg(v_gelu_tanh_arg(x)))));
 }
 
+/* x / (1 + exp(-1.702 x)) */
+static inline vf v_quick_gelu(vf x)
+{
+    return v_div(x, v_add(v_set1(1.0f), v_exp(v_mul(x, v_set1(-1.702f)))));
+}
+
 /* ---- circular functions ---- */
 
 /* sin and cos within 2 ulp of the larger, for |x| < 1e8 (beyond that not even bounded): x = n pi/2

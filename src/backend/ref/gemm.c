@@ -38,6 +38,7 @@ static acc activate(fv_act act, acc x)
     case FV_SILU: return x / (1 + EXP(-x));
     case FV_TANH: return TANH(x);
     case FV_SIGMOID: return 1 / (1 + EXP(-x));
+    case FV_QUICK_GELU: return x / (1 + EXP((acc)-1.702 * x));
     default: return x;
     }
 }

@@ -22,14 +22,20 @@ static void positions(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, 
     }
 }
 
-static void last_index(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
-                       int32_t id, bool wanted)
+static void find_index(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
+                       int32_t id, fv_find what)
 {
     (void)s;
     for (int64_t r = 0; r < rows; r++) {
-        int64_t t = cols - 1;
-        while (t > 0 && (x[r * cols + t] == id) != wanted) t--;
-        y[r] = (int32_t)(r * cols + t);
+        const int32_t *row = x + r * cols;
+        int64_t found = 0;
+        for (int64_t t = cols - 1; t >= 0; t--) {
+            if (what == FV_FIND_LARGEST ? row[t] >= row[found]
+                : what == FV_FIND_FIRST ? row[t] == id
+                                        : !found && (row[t] == id) == (what == FV_FIND_LAST))
+                found = t;
+        }
+        y[r] = (int32_t)(r * cols + found);
     }
 }
 
@@ -38,5 +44,5 @@ void REF(ids)(fv_kernels *k)
 {
     k->shift = shift;
     k->positions = positions;
-    k->last_index = last_index;
+    k->find_index = find_index;
 }

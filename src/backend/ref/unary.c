@@ -5,6 +5,7 @@
 #define SQRT_2_OVER_PI 0.79788456080286535588
 #define ONE_OVER_SQRT_2PI 0.39894228040143267794
 #define GELU_CUBIC 0.044715
+#define QUICK_GELU 1.702
 
 /* exp only of what is not positive, so that nothing overflows */
 static acc sigmoid(acc x)
@@ -45,6 +46,7 @@ static acc value(fv_unary_op op, acc x, acc p0, acc p1)
     case FV_U_SOFTPLUS: return (x > 0 ? x : 0) + LOG1P(EXP(-FABS(x)));
     case FV_U_LEAKY_RELU: return x > 0 ? x : p0 * x;
     case FV_U_CLAMP: return x < p0 ? p0 : x > p1 ? p1 : x;
+    case FV_U_QUICK_GELU: return x * sigmoid((acc)QUICK_GELU * x);
     case FV_U_COUNT: break;
     }
     return 0;
@@ -77,6 +79,10 @@ static acc unary_grad(fv_unary_op op, acc x, acc y, acc p0, acc p1)
     case FV_U_SOFTPLUS: return sigmoid(x);
     case FV_U_LEAKY_RELU: return x > 0 ? 1 : p0;
     case FV_U_CLAMP: return x >= p0 && x <= p1;
+    case FV_U_QUICK_GELU: {
+        acc s = sigmoid((acc)QUICK_GELU * x);
+        return s * (1 + (acc)QUICK_GELU * x * (1 - s));
+    }
     case FV_U_COUNT: break;
     }
     return 0;

@@ -24,7 +24,7 @@ static const model_values defaults = {.common = BENCH_DEFAULTS, .batch = 8, .len
 #define MODEL_OPTIONS                                                                              \
     CLI_FILE(model_values, config, 0, "config", "FILE",                                            \
              "a config.json: its model_type, architectures and sizes"),                            \
-        CLI_INT(model_values, batch, 'b', "batch", "N", 1, 1 << 20, "sequences"),                  \
+        CLI_INT(model_values, batch, 'b', "batch", "N", 1, 1 << 20, "sequences, or images"),       \
         CLI_INT(model_values, len, 0, "len", "N", 1, 1 << 20,                                      \
                 "tokens of each, on both sides where there are two"),                              \
         CLI_CHOICE(model_values, dtype, 0, "dtype", bench_dtypes, "of parameters and arithmetic")
@@ -51,6 +51,7 @@ static const cli_example forward_examples[] = {
      "an encoder, eight sentences at a time"},
     {"fovea bench forward --config bert-base/config.json --weights int8 --threads 2",
      "with weights of eight bits"},
+    {"fovea bench forward --config vit-base/config.json --batch 1 --threads 2", "images"},
     {0},
 };
 static const cli_example train_examples[] = {
@@ -112,13 +113,34 @@ static fv_tensor *mask(bench *b, const model_values *v)
     return t;
 }
 
+/* Of the images that a model takes: (B,C,H,W), or (B,frames,C,H,W) of clips. */
+static fv_shape image_shape(const fv_model *m, int64_t batch)
+{
+    static const char *const keys[] = {"image_size", "vision_config.image_size"};
+    char text[64] = "";
+    int height = 224, width = 224;
+    for (int i = 0; i < 2 && !*text; i++)
+        if (fv_fields_get(fv_model_config(m), fv_model_family(m)->config, keys[i], text,
+                          sizeof text) < 0)
+            *text = 0;
+    int n = sscanf(text, "%d %d", &height, &width), frames = number(m, "num_frames", 0);
+    if (n == 1) width = height;
+    int64_t channels = number(m, "num_channels", number(m, "vision_config.num_channels", 3));
+    if (frames) return FV_SHAPE(batch, frames, channels, height, width);
+    return FV_SHAPE(batch, channels, height, width);
+}
+
 /* Ids of every kind that the head takes; those of one token a sequence where it judges
- * sequences. */
+ * sequences.  Images of noise where it takes images. */
 static void make_inputs(bench *b, subject *s, const model_values *v)
 {
     fv_shape tokens = FV_SHAPE(v->batch, v->len);
-    int32_t vocab = number(s->model, "vocab_size", 1000);
-    fv_items_put(&s->in, "input_ids", bench_ids(b, tokens, vocab));
+    int32_t vocab = number(s->model, "vocab_size",
+                           number(s->model, "text_config.vocab_size", 1000));
+    if (takes(s->model, "pixel_values"))
+        fv_items_put(&s->in, "pixel_values", bench_floats(b, image_shape(s->model, v->batch)));
+    if (takes(s->model, "input_ids"))
+        fv_items_put(&s->in, "input_ids", bench_ids(b, tokens, vocab));
     if (takes(s->model, "decoder_input_ids"))
         fv_items_put(&s->in, "decoder_input_ids", bench_ids(b, tokens, vocab));
     if (v->padded) fv_items_put(&s->in, "attention_mask", mask(b, v));
@@ -130,6 +152,17 @@ static void put(subject *s, const char *name, fv_shape shape, int32_t most)
     if (x) bench_draw(s->b, x, fv_shape_len(shape), most);
 }
 
+static void put_images(subject *s, int64_t batch)
+{
+    fv_shape shape = image_shape(s->model, batch);
+    float *x = fv_batch_put(&s->data, "pixel_values", FV_F32, shape);
+    uint64_t state = 1;
+    for (int64_t i = 0; x && i < fv_shape_len(shape); i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        x[i] = (float)(state >> 40) / (float)(1 << 23) - 1;
+    }
+}
+
 static void make_batch(subject *s, const model_values *v)
 {
     fv_head_job job = fv_model_job(s->model);
@@ -138,7 +171,8 @@ static void make_batch(subject *s, const model_values *v)
             labels = number(s->model, "num_labels", 2);
     bool sequence = job == FV_HEAD_CLASSIFY, span = job == FV_HEAD_ANSWER,
          token = job == FV_HEAD_TAG;
-    put(s, "input_ids", tokens, vocab);
+    if (takes(s->model, "input_ids")) put(s, "input_ids", tokens, vocab);
+    if (takes(s->model, "pixel_values")) put_images(s, v->batch);
     if (takes(s->model, "decoder_input_ids")) put(s, "decoder_input_ids", tokens, vocab);
     if (span) {
         put(s, "start_positions", rows, (int32_t)v->len);

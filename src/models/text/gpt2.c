@@ -3,12 +3,15 @@
  *
  *     x = E[ids] + P[positions];   x += attn(ln_1 x);   x += mlp(ln_2 x);   logits = ln_f(x) E'
  *
- * Its weights are stored (in,out), and one of them holds q, k and v.  Files have the names below
+ * Its weights are stored (in,out), and one of them holds q, k and v.  With add_cross_attention a
+ * layer also attends to what another model has encoded, x += cross(ln_cross x), in between: so it
+ * writes captions (vision-encoder-decoder).  Files have the names below
  * "transformer." or, in the oldest ones, without it; their masks (attn.bias) are constants and are
  * left unread. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "model/part.h"
 #include "ops/embed.h"
@@ -21,6 +24,7 @@ typedef struct config {
     float resid_pdrop, embd_pdrop, attn_pdrop, layer_norm_epsilon, classifier_dropout,
         initializer_range;
     bool scale_attn_weights, scale_attn_by_inverse_layer_idx, tie_word_embeddings;
+    bool add_cross_attention;
     int pad_token_id, num_labels, problem_type;
 } config;
 
@@ -44,6 +48,7 @@ static const fv_field fields[] = {
             "scores are divided by the square root of the head's width"),
     FV_BOOL(config, scale_attn_by_inverse_layer_idx, false, "and by the layer's number, from 1"),
     FV_BOOL(config, tie_word_embeddings, true, "the table is the output weight too"),
+    FV_BOOL(config, add_cross_attention, false, "layers attend to what another model encoded"),
     FV_INT(config, pad_token_id, 0, -1, 1 << 24, "padding, which a classifier skips"),
     FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
     FV_CHOICE(config, problem_type, 0, fv_problem_words,
@@ -52,18 +57,29 @@ static const fv_field fields[] = {
 };
 
 static const fv_key_rule rules[] = {
-    {"is_encoder_decoder", "false"},   {"n_ctx", NULL},
+    {"is_encoder_decoder", "false"},
+    {"is_decoder", "true"}, /* it always is one */
+    {"n_ctx", NULL},
     {"reorder_and_upcast_attn", NULL}, /* a matter of half precision: sums are f32 here */
-    {"summary_activation", NULL},      {"summary_first_dropout", NULL},
-    {"summary_proj_to_labels", NULL},  {"summary_type", NULL},
-    {"summary_use_proj", NULL},        {NULL, NULL},
+    {"summary_activation", NULL},
+    {"summary_first_dropout", NULL},
+    {"summary_proj_to_labels", NULL},
+    {"summary_type", NULL},
+    {"summary_use_proj", NULL},
+    {NULL, NULL},
 };
 
 static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},       {"attention_mask", FV_U8, false},
-    {"token_type_ids", FV_I32, false}, {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},         {"start_positions", FV_I32, false},
-    {"end_positions", FV_I32, false},  {0},
+    {"input_ids", FV_I32, true},
+    {"attention_mask", FV_U8, false},
+    {"token_type_ids", FV_I32, false},
+    {"position_ids", FV_I32, false},
+    {"labels", FV_I32, false},
+    {"start_positions", FV_I32, false},
+    {"end_positions", FV_I32, false},
+    {"encoder_hidden_states", FV_F32, false},
+    {"encoder_attention_mask", FV_U8, false},
+    {0},
 };
 
 static const fv_family_head heads[] = {
@@ -76,8 +92,9 @@ static const fv_family_head heads[] = {
 };
 
 typedef struct block {
-    fv_norm ln_1, ln_2;
-    fv_mha attn;
+    fv_norm ln_1, ln_2, ln_cross;
+    fv_mha attn, cross;
+    fv_lin cross_kv; /* k and v in one; cross itself has q and the last product */
     fv_mlp mlp;
     float dropout;
 } block;
@@ -98,6 +115,24 @@ static fv_status check(const void *config_, fv_err *e)
         return fv_fail(e, FV_EFORMAT, "n_embd %d is no multiple of the attention heads, %d",
                        k->n_embd, k->n_head);
     return FV_OK;
+}
+
+/* Below `at`, "transformer.h.0.crossattention". */
+static void cross_init(fv_params *p, block *b, const config *k, float scale, const char *at)
+{
+    fv_lin_opt lin = {.in_out = true, .std = k->initializer_range};
+    int64_t D = k->n_embd, head = D / k->n_head;
+    size_t n = strlen(at) + 1;
+    char *name = fv_params_scratch(p, n);
+    b->cross = (fv_mha){.n_head = k->n_head,
+                        .n_kv_head = k->n_head,
+                        .head = head,
+                        .scale = scale,
+                        .dropout = k->attn_pdrop,
+                        .name = name ? memcpy(name, at, n) : NULL};
+    fv_lin_init(p, &b->cross_kv, D, 2 * D, lin, "%s.c_attn", at);
+    fv_lin_init(p, &b->cross.q, D, D, lin, "%s.q_attn", at);
+    fv_lin_init(p, &b->cross.out, D, D, lin, "%s.c_proj", at);
 }
 
 /* Below `at`, "transformer.h.0". */
@@ -127,14 +162,32 @@ static void block_init(fv_params *p, block *b, const config *k, int i, const cha
                              .down_name = "c_proj"},
                 "%s.mlp", at);
     fv_norm_init(p, &b->ln_2, k->n_embd, norm, "%s.ln_2", at);
+    if (!k->add_cross_attention) return;
+    char path[96];
+    snprintf(path, sizeof path, "%s.crossattention", at);
+    cross_init(p, b, k, (float)scale, path);
+    fv_norm_init(p, &b->ln_cross, k->n_embd, norm, "%s.ln_cross_attn", at);
 }
 
-/* x += attn(ln_1 x);  x += mlp(ln_2 x) */
-static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
-                            fv_mha_arg none)
+/* Keys and values of what is attended to (B,T,D), for one layer. */
+static fv_kv cross_keys(fv_ctx *c, const block *b, fv_tensor *memory)
 {
-    (void)none;
+    fv_tensor *half[2] = {NULL, NULL};
+    fv_split(c, half, fv_lin_fwd(c, &b->cross_kv, memory), 2, -1);
+    return (fv_kv){.k = half[0], .v = half[1]};
+}
+
+/* x += attn(ln_1 x);  x += cross(ln_cross x), where there is something to see;  x += mlp(ln_2 x) */
+static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
+                            fv_mha_arg cross)
+{
     const block *b = self;
+    if (cross.kv) {
+        fv_tensor *y = fv_norm_fwd(c, &b->ln_1, x);
+        y = fv_mha_add_norm(c, &b->attn, &x, y, arg, b->dropout, &b->ln_cross);
+        y = fv_mha_add_norm(c, &b->cross, &x, y, cross, b->dropout, &b->ln_2);
+        return fv_mlp_add(c, &b->mlp, x, y, b->dropout);
+    }
     if (fv_decode_block(c, &x, &b->ln_1, &b->attn, &b->ln_2, &b->mlp, arg)) return x;
     fv_tensor *h = fv_norm_fwd(c, &b->ln_1, x);
     h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->ln_2);
@@ -195,6 +248,8 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
     for (int i = 0; i < m->cfg.n_layer; i++) {
         fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
         fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
+        fv_lin_pack(p, &m->blocks[i].cross_kv, dtype);
+        fv_mha_pack(p, &m->blocks[i].cross, dtype, false);
     }
     m->head.w = fv__packed(p, m->head.w, dtype);
 }
@@ -217,8 +272,22 @@ static fv_tensor *embed(fv_ctx *c, const gpt2 *m, fv_tensor *ids, fv_tensor *typ
     return fv_dropout(c, x, m->cfg.embd_pdrop);
 }
 
+/* What a layer attends to beside its own sequence: a session's, or memory (B,T,D); kv NULL:
+ * nothing.  The keys must live until the backward pass. */
+static fv_mha_arg across(fv_ctx *c, const gpt2 *m, fv_session *s, int i, fv_tensor *memory,
+                         fv_tensor *mask)
+{
+    fv_kv *kv = m->cfg.add_cross_attention ? fv__step_memory(c, sizeof *kv) : NULL;
+    if (!kv) return (fv_mha_arg){0};
+    *kv = s        ? fv__source_cache(c, s, i)
+          : memory ? cross_keys(c, &m->blocks[i], memory)
+                   : (fv_kv){0};
+    return (fv_mha_arg){.kv = kv->k ? kv : NULL, .key_mask = s ? fv__source_mask(c, s) : mask};
+}
+
 /* All blocks; in a session the keys and values of each are kept there. */
-static fv_tensor *blocks(fv_ctx *c, const gpt2 *m, fv_session *s, fv_tensor *x, fv_mha_arg arg)
+static fv_tensor *blocks(fv_ctx *c, const gpt2 *m, fv_session *s, fv_tensor *x, fv_mha_arg arg,
+                         fv_tensor *memory, fv_tensor *mask)
 {
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < m->cfg.n_layer; i++) {
@@ -229,7 +298,7 @@ static fv_tensor *blocks(fv_ctx *c, const gpt2 *m, fv_session *s, fv_tensor *x, 
         } else {
             fv_tap(c, "hidden", "hidden_states", x);
         }
-        x = fv_layer_run(c, block_fwd, &m->blocks[i], x, arg, (fv_mha_arg){0});
+        x = fv_layer_run(c, block_fwd, &m->blocks[i], x, arg, across(c, m, s, i, memory, mask));
         x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
     }
     return x;
@@ -242,7 +311,13 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *next = m->head.job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
     fv_tensor *x = embed(c, m, ids, fv_items_get(in, "token_type_ids"),
                          fv_items_get(in, "position_ids"));
-    x = blocks(c, m, NULL, x, (fv_mha_arg){.causal = true, .key_mask = mask});
+    fv_tensor *memory = fv_items_get(in, "encoder_hidden_states");
+    if (memory && !m->cfg.add_cross_attention) {
+        fv_raise(c, FV_EARG, "gpt2: encoder_hidden_states, but add_cross_attention is false");
+        return;
+    }
+    x = blocks(c, m, NULL, x, (fv_mha_arg){.causal = true, .key_mask = mask}, memory,
+               fv_items_get(in, "encoder_attention_mask"));
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
     fv__causal_put(c, &m->head, in, out, x, next);
@@ -254,8 +329,18 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 {
     const gpt2 *m = self;
     fv_tensor *x = embed(c, m, ids, NULL, fv_session_positions(c, s));
-    x = blocks(c, m, s, x, (fv_mha_arg){.causal = true});
+    x = blocks(c, m, s, x, (fv_mha_arg){.causal = true}, NULL, NULL);
     return fv__last_scores(c, x, &m->norm, m->head.w);
+}
+
+static void attend(fv_ctx *c, const void *self, fv_session *s, fv_tensor *x, fv_tensor *mask)
+{
+    const gpt2 *m = self;
+    if (!m->cfg.add_cross_attention)
+        fv_raise(c, FV_EARG, "gpt2: add_cross_attention is false, so it attends to nothing else");
+    fv__source_mask_keep(c, s, mask);
+    for (int i = 0; m->cfg.add_cross_attention && i < m->cfg.n_layer; i++)
+        fv__source_keep(c, s, i, cross_keys(c, &m->blocks[i], x));
 }
 
 static int64_t vocabulary(const void *self)
@@ -279,6 +364,7 @@ const fv_family fv__family_gpt2 = {
     .load = load,
     .pack = pack,
     .forward = forward,
+    .attend = attend,
     .vocabulary = vocabulary,
     .context = context,
     .step = step,

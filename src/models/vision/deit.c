@@ -52,14 +52,6 @@ static fv_status check(const void *config_, fv_err *e) { return fv__vit_check(co
 
 /* ---- parameters ---- */
 
-/* An encoder from under another head has none in its file: nothing comes out for it then. */
-static bool has_pooler(const fv_st *file)
-{
-    fv_st_info found;
-    return !file || !fv_st_find(file, "pooler.dense.weight", &found, NULL) ||
-           !fv_st_find(file, "deit.pooler.dense.weight", &found, NULL);
-}
-
 static void declare(void *self, const fv_setup *s)
 {
     deit *m = self;
@@ -85,7 +77,8 @@ static void declare(void *self, const fv_setup *s)
                  "%sembeddings.patch_embeddings.projection", at);
     m->blocks = fv__vit_blocks(p, k, at);
     fv_norm_init(p, &m->norm, D, (fv_norm_opt){.eps = k->layer_norm_eps}, "%slayernorm", at);
-    if (m->job == FV_HEAD_BASE && has_pooler(s->file))
+    /* an encoder from under another head has none in its file: nothing comes out for it then */
+    if (m->job == FV_HEAD_BASE && fv__file_has(s, "deit.", "pooler.dense.weight"))
         fv_lin_init(p, &m->pooler, D, k->pooler_output_size ? k->pooler_output_size : D, lin,
                     "pooler.dense");
     if (m->job == FV_HEAD_CLASSIFY) {
@@ -111,7 +104,7 @@ static fv_load_opt load(const void *self)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     deit *m = self;
-    fv__vit_pack(p, m->blocks, &m->cfg, dtype);
+    fv__vit_pack(p, m->blocks, m->cfg.num_hidden_layers, dtype);
 }
 
 /* ---- forward ---- */
@@ -146,8 +139,8 @@ static void masked_image(fv_ctx *c, const deit *m, fv_tensor *x, const fv_items 
     fv__put_pixels(c, in, out, fv_linear(c, patches, w, m->decoder.b, FV_ACT_NONE), size);
 }
 
-/* With a teacher's head, which is for inference alone as in transformers: the mean of what the class
- * token and the distillation token say. */
+/* With a teacher's head, which is for inference alone as in transformers: the mean of what the
+ * class token and the distillation token say. */
 static void classify(fv_ctx *c, const deit *m, fv_tensor *x, const fv_items *in, fv_items *out)
 {
     fv_tensor *logits = fv_lin_fwd(c, &m->classifier, fv_first(c, x));

@@ -50,14 +50,6 @@ static fv_status check(const void *config_, fv_err *e) { return fv__vit_check(co
 
 /* ---- parameters ---- */
 
-/* An encoder from under another head has none in its file: nothing comes out for it then. */
-static bool has_pooler(const fv_st *file)
-{
-    fv_st_info found;
-    return !file || !fv_st_find(file, "pooler.dense.weight", &found, NULL) ||
-           !fv_st_find(file, "vit.pooler.dense.weight", &found, NULL);
-}
-
 static void declare(void *self, const fv_setup *s)
 {
     vit *m = self;
@@ -81,7 +73,8 @@ static void declare(void *self, const fv_setup *s)
                  "%sembeddings.patch_embeddings.projection", at);
     m->blocks = fv__vit_blocks(p, k, at);
     fv_norm_init(p, &m->norm, D, (fv_norm_opt){.eps = k->layer_norm_eps}, "%slayernorm", at);
-    if (m->job == FV_HEAD_BASE && has_pooler(s->file))
+    /* an encoder from under another head has none in its file: nothing comes out for it then */
+    if (m->job == FV_HEAD_BASE && fv__file_has(s, "vit.", "pooler.dense.weight"))
         fv_lin_init(p, &m->pooler, D, k->pooler_output_size ? k->pooler_output_size : D, lin,
                     "pooler.dense");
     if (m->job == FV_HEAD_CLASSIFY)
@@ -103,7 +96,7 @@ static fv_load_opt load(const void *self)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     vit *m = self;
-    fv__vit_pack(p, m->blocks, &m->cfg, dtype);
+    fv__vit_pack(p, m->blocks, m->cfg.num_hidden_layers, dtype);
 }
 
 /* ---- forward ---- */

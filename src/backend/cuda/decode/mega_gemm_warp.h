@@ -74,6 +74,7 @@ __device__ inline void activate_tiles(tile_acc<1> &c, fv_act act, bool gated)
     case FV_SILU: activate_tiles<FV_SILU>(c, gated); return;
     case FV_TANH: activate_tiles<FV_TANH>(c, gated); return;
     case FV_SIGMOID: activate_tiles<FV_SIGMOID>(c, gated); return;
+    case FV_QUICK_GELU: activate_tiles<FV_QUICK_GELU>(c, gated); return;
     default: activate_tiles<FV_ACT_NONE>(c, gated); return;
     }
 }

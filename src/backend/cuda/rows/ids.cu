@@ -1,4 +1,4 @@
-/* ids.cu - integer kernels on token ids: shift by positions, position ids, index of the last token.
+/* ids.cu - integer kernels on token ids: shift by positions, position ids, index of a token.
  * Scans along a row take one warp per row and a ballot per 32 tokens. */
 #include "backend/cuda/device/cuda.h"
 
@@ -41,28 +41,38 @@ void positions(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t
            rows, cols, first, skip);
 }
 
-/* y[row] = index into x of the last token with (x == id) == wanted, or the row's first */
-__global__ void last_of_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
-                             bool wanted)
+/* y[row] = index into x of the token that `what` describes, or the row's first: chunks of 32 from
+ * the end, later finds replacing earlier ones where the first counts */
+__global__ void find_in_rows(int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
+                             fv_find what)
 {
     int lane = threadIdx.x % 32;
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, found = 0;
     if (row >= rows) return;
+    int32_t most = INT32_MIN;
     for (int64_t from = (cols - 1) / 32 * 32; from >= 0; from -= 32) {
-        bool is = from + lane < cols && (x[row * cols + from + lane] == id) == wanted;
+        bool inside = from + lane < cols;
+        int32_t v = inside ? x[row * cols + from + lane] : INT32_MIN;
+        bool is = inside && (v == id) == (what != FV_FIND_LAST_OTHER);
+        if (what == FV_FIND_LARGEST) {
+            int32_t here = __reduce_max_sync(~0u, v);
+            is = inside && v == here && here >= most;
+            if (here > most) most = here;
+        }
         unsigned all = __ballot_sync(~0u, is);
         if (!all) continue;
-        found = from + 31 - __clz(all);
-        break;
+        bool last = what == FV_FIND_LAST || what == FV_FIND_LAST_OTHER;
+        found = from + (last ? 31 - __clz(all) : __ffs(all) - 1);
+        if (last) break;
     }
     if (lane == 0) y[row] = (int32_t)(row * cols + found);
 }
 
-void last_index(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
-                bool wanted)
+void find_index(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols, int32_t id,
+                fv_find what)
 {
-    launch(s, "last_index", last_of_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y,
-           x, rows, cols, id, wanted);
+    launch(s, "find_index", find_in_rows, dim3((unsigned)ceil_div(rows, WARPS)), 32 * WARPS, 0, y,
+           x, rows, cols, id, what);
 }
 } // namespace
 
@@ -70,6 +80,6 @@ template <class T> void fv_cuda_ids(fv_kernels *k)
 {
     k->shift = shift;
     k->positions = positions;
-    k->last_index = last_index;
+    k->find_index = find_index;
 }
 FOR_ALL_DTYPES(fv_cuda_ids)

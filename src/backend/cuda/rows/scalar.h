@@ -5,6 +5,7 @@
 
 #include "backend/cuda/device/cuda.h"
 
+#define QUICK_GELU 1.702f
 #define SQRT1_2F 0.70710678118654752440f
 #define SQRT_2_OVER_PI 0.79788456080286535588f
 #define ONE_OVER_SQRT_2PI 0.39894228040143267794f
@@ -50,6 +51,7 @@ __device__ inline float unary_value(fv_unary_op op, float x, float p0, float p1)
     case FV_U_SOFTPLUS: return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x)));
     case FV_U_LEAKY_RELU: return x > 0 ? x : p0 * x;
     case FV_U_CLAMP: return x < p0 ? p0 : x > p1 ? p1 : x;
+    case FV_U_QUICK_GELU: return x * sigmoid(QUICK_GELU * x);
     default: return 0;
     }
 }
@@ -84,6 +86,7 @@ __device__ inline float unary_grad(fv_unary_op op, float x, float y, float p0, f
     case FV_U_SOFTPLUS: return sigmoid(x);
     case FV_U_LEAKY_RELU: return x > 0 ? 1 : p0;
     case FV_U_CLAMP: return x >= p0 && x <= p1;
+    case FV_U_QUICK_GELU: t = sigmoid(QUICK_GELU * x); return t * (1 + QUICK_GELU * x * (1 - t));
     default: return 0;
     }
 }
@@ -149,6 +152,7 @@ __device__ inline float activate(fv_act act, float x)
     case FV_SILU: return unary_value(FV_U_SILU, x, 0, 0);
     case FV_TANH: return unary_value(FV_U_TANH, x, 0, 0);
     case FV_SIGMOID: return unary_value(FV_U_SIGMOID, x, 0, 0);
+    case FV_QUICK_GELU: return unary_value(FV_U_QUICK_GELU, x, 0, 0);
     default: return x;
     }
 }
