@@ -83,6 +83,23 @@ static void write_token_key(sv_text *t, const sv_choice *c, int32_t before, int3
     sv_free(&text);
 }
 
+/* Beside OpenAI's lists: ids, which texts do not tell apart. */
+static void put_ids(sv_text *t, const sv_choice *c)
+{
+    sv_key(t, "token_ids");
+    sv_open(t, '[');
+    for (int64_t i = 0; i < c->n_scored; i++) sv_int(t, c->scored[i].token);
+    sv_close(t, ']');
+    sv_key(t, "top_ids");
+    sv_open(t, '[');
+    for (int64_t i = 0; i < c->n_scored; i++) {
+        sv_open(t, '[');
+        for (int k = 0; k < c->scored[i].n_top; k++) sv_int(t, c->scored[i].top[k].token);
+        sv_close(t, ']');
+    }
+    sv_close(t, ']');
+}
+
 /* The older form: lists side by side. */
 static void write_logprobs(sv_text *t, const sv_choice *c)
 {
@@ -108,6 +125,7 @@ static void write_logprobs(sv_text *t, const sv_choice *c)
         sv_close(t, '}');
     }
     sv_close(t, ']');
+    put_ids(t, c);
     sv_key(t, "text_offset");
     sv_open(t, '[');
     for (int64_t i = 0; i < c->n_scored; i++) sv_int(t, (int64_t)c->scored[i].offset);

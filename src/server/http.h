@@ -26,8 +26,8 @@ typedef void sv_route_fn(sv_request *r);
 typedef struct sv_route {
     const char *method, *path;
     sv_route_fn *fn;
-    bool open;        /* needs no API key */
-    const char *what; /* one line, for the OpenAPI document */
+    bool open;                 /* needs no API key */
+    const char *what, *fields; /* one line, and the body's fields: for the OpenAPI document */
 } sv_route;
 
 struct sv_request {
