@@ -76,7 +76,15 @@ FV_API void fv_writer_close(fv_writer *w);
 
 /* ---- vectors ---- */
 
-typedef enum fv_pool { FV_POOL_GIVEN = 0, FV_POOL_MEAN, FV_POOL_CLS, FV_POOL_MAX } fv_pool;
+typedef enum fv_pool {
+    FV_POOL_GIVEN = 0,
+    FV_POOL_MEAN,
+    FV_POOL_CLS, /* the first token */
+    FV_POOL_MAX,
+    FV_POOL_LAST,     /* the last token */
+    FV_POOL_WEIGHTED, /* the mean, token t counting t times */
+    FV_POOL_ROOT      /* the sum over the root of the length */
+} fv_pool;
 
 typedef struct fv_embed_opt {
     fv_pool pool; /* given: what 1_Pooling/config.json says; mean where nothing does */

@@ -1,21 +1,31 @@
-/* embed.c - a vector for each text: its tokens' states, averaged or the first one's, scaled to
- * length 1. */
+/* embed.c - a vector for each text: its tokens' states pooled, through dense layers where the
+ * directory has such, scaled to length 1. */
 #include <math.h>
 
 #include "fovea/array.h"
 #include "task_pipeline.h"
 
 typedef struct pooling {
+    const fv_task *t;
     fv_pool pool;
     bool normal;
-    float *out;
+    int64_t width;        /* of a vector */
+    float *out, *step[2]; /* step: capacity for the widest vector on its way */
 } pooling;
 
-int64_t fv_task_width(const fv_task *t)
+/* Of the model's states. */
+static int64_t state_width(const fv_task *t)
 {
     static const char *const keys[] = {"hidden_size", "dim", "d_model", "n_embd", NULL};
     int64_t width = 0;
     for (int i = 0; keys[i] && !width; i++) width = fv__task_setting(t, keys[i]);
+    return width;
+}
+
+int64_t fv_task_width(const fv_task *t)
+{
+    int64_t width = state_width(t);
+    for (const fv_dense *d = t->dense; d; d = d->next) width = d->out;
     return width;
 }
 
@@ -27,39 +37,94 @@ static void scale_to_one(float *y, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] = (float)((double)y[i] * by);
 }
 
+/* One column of the states of n tokens, `width` apart. */
+static double pool_column(fv_pool pool, const float *x, int64_t n, int64_t width)
+{
+    double sum = 0, weighted = 0, most = -INFINITY;
+    for (int64_t t = 0; t < n; t++) {
+        double at = x[t * width];
+        sum += at;
+        weighted += at * (double)(t + 1);
+        most = at > most ? at : most;
+    }
+    if (!n) return 0;
+    switch (pool) {
+    case FV_POOL_CLS: return x[0];
+    case FV_POOL_LAST: return x[(n - 1) * width];
+    case FV_POOL_MAX: return most;
+    case FV_POOL_WEIGHTED: return weighted / ((double)n * (double)(n + 1) / 2);
+    case FV_POOL_ROOT: return sum / sqrt((double)n);
+    default: return sum / (double)n;
+    }
+}
+
+/* y = act(w x + b) */
+static void dense_fwd(const fv_dense *d, const float *x, float *y)
+{
+    for (int64_t i = 0; i < d->out; i++) {
+        double sum = d->b ? d->b[i] : 0;
+        for (int64_t j = 0; j < d->in; j++) sum += (double)d->w[i * d->in + j] * (double)x[j];
+        y[i] = (float)(d->tanh ? tanh(sum) : sum);
+    }
+}
+
 static fv_status pool_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
                           int64_t width, fv_err *e)
 {
     const pooling *p = user;
-    float *y = p->out + i * width;
+    float *x = p->step[0], *next = p->step[1], *y = p->out + i * p->width;
     (void)e;
-    for (int64_t j = 0; j < width; j++) {
-        double sum = 0, most = -INFINITY;
-        for (int64_t t = 0; t < s->n; t++) {
-            double x = out[0][t * width + j];
-            sum += x;
-            most = x > most ? x : most;
-        }
-        y[j] = p->pool == FV_POOL_CLS ? out[0][j]
-                                      : (float)(p->pool == FV_POOL_MAX ? most : sum / (double)s->n);
+    for (int64_t j = 0; j < width; j++) x[j] = (float)pool_column(p->pool, out[0] + j, s->n, width);
+    for (const fv_dense *d = p->t->dense; d; d = d->next) {
+        dense_fwd(d, x, next);
+        float *swap = x;
+        x = next;
+        next = swap;
     }
-    if (p->normal) scale_to_one(y, width);
+    memcpy(y, x, (size_t)p->width * sizeof *y);
+    if (p->normal) scale_to_one(y, p->width);
     return FV_OK;
+}
+
+/* The texts with the directory's prompt before each; pairs stay as they are behind it. */
+static fv_status with_prompt(fv_task *t, const fv_text **texts, int64_t n, fv_err *e)
+{
+    size_t len = t->prompt ? strlen(t->prompt) : 0;
+    if (!len) return FV_OK;
+    fv_text *own = fv__task_claim(t, (size_t)n * sizeof *own, e);
+    for (int64_t i = 0; own && i < n; i++) {
+        char *s = fv__task_claim(t, len + (*texts)[i].n + 1, e);
+        if (!s) return FV_ENOMEM;
+        memcpy(s, t->prompt, len);
+        memcpy(s + len, (*texts)[i].s, (*texts)[i].n);
+        own[i] = (*texts)[i];
+        own[i].s = s;
+        own[i].n += len;
+    }
+    *texts = own;
+    return own ? FV_OK : FV_ENOMEM;
 }
 
 fv_status fv_task_embed(fv_task *t, const fv_text *texts, int64_t n, fv_embed_opt opt, float *out,
                         fv_err *e)
 {
-    pooling p = {.pool = opt.pool  ? opt.pool
+    int64_t widest = state_width(t);
+    pooling p = {.t = t,
+                 .pool = opt.pool  ? opt.pool
                          : t->pool ? t->pool
                                    : FV_POOL_MEAN,
                  .normal = !opt.raw && !t->not_normal,
+                 .width = fv_task_width(t),
                  .out = out};
     fv_seq *seqs;
+    for (const fv_dense *d = t->dense; d; d = d->next) widest = d->out > widest ? d->out : widest;
     fv__task_begin(t);
-    fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
+    for (int i = 0; i < 2; i++)
+        if (!(p.step[i] = fv__task_claim(t, (size_t)widest * sizeof(float), e))) return FV_ENOMEM;
+    fv_status st = with_prompt(t, &texts, n, e);
+    if (!st) st = fv__task_encode_all(t, &seqs, texts, n, e);
     fv_wanted w = {.names = {"last_hidden_state"},
-                   .per_token = fv_task_width(t),
+                   .per_token = state_width(t),
                    .fn = pool_row,
                    .user = &p};
     return st ? st : fv__task_run(t, seqs, n, &w, e);
@@ -73,7 +138,8 @@ typedef struct embed_options {
     char output[FV_PATH];
 } embed_options;
 
-static const char *const pools[] = {"given", "mean", "cls", "max", NULL}; /* fv_pool */
+static const char *const pools[] = {"given",        "mean",          "cls", "max", "lasttoken",
+                                    "weightedmean", "mean_sqrt_len", NULL}; /* fv_pool */
 
 static const fv_field options[] = {
     FV_CHOICE(embed_options, pool, 0, pools,

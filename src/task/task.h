@@ -23,6 +23,14 @@ typedef struct fv_chars {
     int64_t n;
 } fv_chars;
 
+/* A dense layer behind the pooling: y = act(w x + b), w (out,in). */
+typedef struct fv_dense {
+    int64_t in, out;
+    float *w, *b; /* b may be NULL */
+    bool tanh;
+    struct fv_dense *next;
+} fv_dense;
+
 struct fv_task {
     fv_env env;
     fv_job job;
@@ -36,10 +44,12 @@ struct fv_task {
     int64_t longest; /* tokens at once */
     bool strict;     /* a longer text is an error, it is not cut */
     int32_t pad;
-    bool types;      /* the model takes token_type_ids */
-    fv_pool pool;    /* of sentence-transformers' files */
-    bool not_normal; /* likewise: vectors are not scaled to length 1 */
-    fv_arena names;  /* as long as the task */
+    bool types;         /* the model takes token_type_ids */
+    fv_pool pool;       /* of sentence-transformers' files */
+    bool not_normal;    /* likewise: vectors are not scaled to length 1 */
+    fv_dense *dense;    /* likewise, or NULL */
+    const char *prompt; /* likewise: what stands before each text, or NULL */
+    fv_arena names;     /* as long as the task */
     int labels;
     const char **label;
     char mask[64];
@@ -49,6 +59,8 @@ struct fv_task {
 
 /* An integer of the model's configuration; 0 where the family has no such key. */
 int64_t fv__task_setting(const fv_task *t, const char *key);
+/* Reads modules.json and what it names, and the prompts of config_sentence_transformers.json. */
+fv_status fv__task_read_modules(fv_task *t, fv_err *e);
 /* Forgets what the last call gave. */
 void fv__task_begin(fv_task *t);
 /* Memory until the next call; NULL with e filled. */

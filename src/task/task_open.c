@@ -146,87 +146,6 @@ static fv_status read_mask(fv_task *t, const char *path, fv_err *e)
     return fv_fail(e, FV_EARG, "%s: its tokenizer has no mask token", path);
 }
 
-/* ---- sentence-transformers' files ---- */
-
-/* modules.json is an array; ours are objects. */
-static fv_status open_modules(fv_json **out, const fv_env *env, const char *path, fv_err *e)
-{
-    fv_file f;
-    fv_buf text = {.env = env};
-    fv_status st = fv__file_open(&f, env, path, e);
-    if (st) return st;
-    fv__buf_str(&text, "{\"modules\":");
-    fv__buf_add(&text, f.data, f.size);
-    fv__buf_str(&text, "}");
-    fv__file_close(&f);
-    st = text.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
-                     : fv_json_parse(out, env, text.data, path, e);
-    fv__buf_free(&text);
-    return st;
-}
-
-static fv_status read_pooling(fv_task *t, const char *folder, fv_err *e)
-{
-    static const struct {
-        const char *flag, *word;
-        fv_pool pool;
-    } modes[] = {{"pooling_mode_mean_tokens", "mean", FV_POOL_MEAN},
-                 {"pooling_mode_cls_token", "cls", FV_POOL_CLS},
-                 {"pooling_mode_max_tokens", "max", FV_POOL_MAX}};
-    char name[256], path[FV_PATH];
-    fv_json *j;
-    snprintf(name, sizeof name, "%.200s/config.json", folder);
-    if (!fv_dir_file(t->dir, name, path, sizeof path))
-        return fv_fail(e, FV_EIO, "modules.json: there is no %s", name);
-    fv_status st = fv_json_open(&j, &t->env, path, e);
-    if (st) return st;
-    int found = 0;
-    const char *word = fv_json_text(j, "pooling_mode"), *key;
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-        bool on = word && !strcmp(word, modes[i].word);
-        fv_json_bool(j, modes[i].flag, &on);
-        if (on) t->pool = modes[i].pool;
-        found += on;
-    }
-    for (int i = 0; (key = fv_json_key(j, "", i)); i++) { /* modes there are besides */
-        bool on = false, known = false;
-        for (size_t k = 0; k < sizeof modes / sizeof *modes; k++)
-            known |= !strcmp(key, modes[k].flag);
-        if (!known && !strncmp(key, "pooling_mode_", 13) && fv_json_bool(j, key, &on) && on)
-            found += 2;
-    }
-    fv_json_close(j);
-    return found == 1
-               ? FV_OK
-               : fv_fail(e, FV_EFORMAT, "%s: expected one pooling mode of mean, cls and max", path);
-}
-
-static fv_status read_modules(fv_task *t, fv_err *e)
-{
-    char path[FV_PATH], at[48];
-    fv_json *j;
-    if (!fv_dir_file(t->dir, "modules.json", path, sizeof path)) return FV_OK;
-    fv_status st = open_modules(&j, &t->env, path, e);
-    if (st) return st;
-    t->not_normal = true;
-    for (int i = 0; !st && i < fv_json_count(j, "modules"); i++) {
-        snprintf(at, sizeof at, "modules.%d.type", i);
-        const char *type = fv_json_text(j, at), *last = type ? strrchr(type, '.') : NULL;
-        last = last ? last + 1 : type ? type : "";
-        snprintf(at, sizeof at, "modules.%d.path", i);
-        const char *folder = fv_json_text(j, at);
-        if (!strcmp(last, "Pooling"))
-            st = read_pooling(t, folder ? folder : "", e);
-        else if (!strcmp(last, "Normalize"))
-            t->not_normal = false;
-        else if (strcmp(last, "Transformer") || (folder && *folder))
-            st = fv_fail(e, FV_EMISSING, "%s: a module of type %s in \"%s\" is not implemented",
-                         path, last, folder ? folder : "");
-    }
-    fv_json_close(j);
-    return st;
-}
-
 /* ---- opening ---- */
 
 static fv_status open_all(fv_task *t, const char *path, fv_model_opt opt, fv_err *e)
@@ -239,7 +158,7 @@ static fv_status open_all(fv_task *t, const char *path, fv_model_opt opt, fv_err
     read_limits(t);
     if (t->job == FV_JOB_CLASSIFY || t->job == FV_JOB_TAG) st = read_labels(t, e);
     if (!st && t->job == FV_JOB_FILL) st = read_mask(t, path, e);
-    if (!st && t->job == FV_JOB_EMBED) st = read_modules(t, e);
+    if (!st && t->job == FV_JOB_EMBED) st = fv__task_read_modules(t, e);
     fv_dtype dtype = fv_model_dtype(t->model);
     return st ? st : fv_ctx_new(&t->ctx, t->dev, (fv_ctx_opt){.dtype = dtype}, e);
 }

@@ -97,22 +97,26 @@ static void near(const golden *g, const char *what, double got, double want)
 static void vectors_are_those_of_sentence_transformers(void **state)
 {
     (void)state;
-    static const char *const cases[] = {"embed-mean", "embed-cls", "embed-max"};
-    for (size_t k = 0; k < 3; k++) {
+    static const char *const cases[] = {"embed-mean",         "embed-cls",   "embed-max",
+                                        "embed-lasttoken",    "embed-root",  "embed-dense",
+                                        "embed-weightedmean", "embed-prompt"};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         golden g = open_case(cases[k], FV_JOB_EMBED);
         fv_err e;
         float x[MOST * 16], alone[16];
-        assert_int_equal(fv_task_width(g.task), 16);
+        int width = strcmp(cases[k], "embed-dense") ? 16 : 6;
+        assert_int_equal(fv_task_width(g.task), width);
         assert_int_equal(fv_task_max_len(g.task), 20);
         ok(&g, fv_task_embed(g.task, g.texts, g.n, (fv_embed_opt){0}, x, &e), &e);
         for (int i = 0; i < g.n; i++)
-            for (int j = 0; j < 16; j++)
-                near(&g, "a vector", (double)x[i * 16 + j], number(&g, at("results.%d.%d", i, j)));
+            for (int j = 0; j < width; j++)
+                near(&g, "a vector", (double)x[i * width + j],
+                     number(&g, at("results.%d.%d", i, j)));
         for (int i = 0; i < g.n; i++) { /* the same bits in any company, on the CPU */
             ok(&g, fv_task_embed(g.task, &g.texts[i], 1, (fv_embed_opt){0}, alone, &e), &e);
-            for (int j = 0; j < 16; j++)
-                near(&g, "a vector alone", (double)alone[j], (double)x[i * 16 + j]);
-            if (test_on_cpu()) assert_memory_equal(alone, x + i * 16, sizeof alone);
+            for (int j = 0; j < width; j++)
+                near(&g, "a vector alone", (double)alone[j], (double)x[i * width + j]);
+            if (test_on_cpu()) assert_memory_equal(alone, x + i * width, (size_t)width * sizeof *x);
         }
         close_case(&g);
     }

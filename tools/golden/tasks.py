@@ -132,13 +132,18 @@ def main():
 
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import modules as models
-    for mode in ("mean", "cls", "max"):
-        folder, _, _ = made("embed-" + mode, "bert", "BertModel")
+    for name, mode in (("mean", "mean"), ("cls", "cls"), ("max", "max"), ("lasttoken", "lasttoken"), ("weightedmean", "weightedmean"),
+                       ("root", "mean_sqrt_len_tokens"), ("dense", "mean"), ("prompt", "mean")):
+        folder, _, _ = made("embed-" + name, "bert", "BertModel")
         body = models.Transformer(folder, max_seq_length=20)
         parts = [body, models.Pooling(body.get_embedding_dimension(), pooling_mode=mode)]
-        st = SentenceTransformer(modules=parts + ([models.Normalize()] if mode != "cls" else []), device="cpu")
+        torch.manual_seed(5)
+        if name == "dense":  # two of them, one wider and one narrower than the model
+            parts += [models.Dense(16, 20), models.Dense(20, 6, bias=False, activation_function=torch.nn.Identity())]
+        prompts = dict(prompts={"query": "the cat: ", "other": "x"}, default_prompt_name="query") if name == "prompt" else {}
+        st = SentenceTransformer(modules=parts + ([models.Normalize()] if mode != "cls" else []), device="cpu", **prompts)
         st.save(folder)
-        for extra in ("README.md", "config_sentence_transformers.json"):
+        for extra in ("README.md",) + (() if prompts else ("config_sentence_transformers.json",)):
             path = os.path.join(folder, extra)
             if os.path.exists(path):
                 os.remove(path)
