@@ -3,9 +3,9 @@
  *
  *     memory = encoder(embed(source));   y = decoder(embed(target), memory);   logits = y E' + bias
  *
- * BART, Marian, mBART, PEGASUS and M2M-100 descend from one program and differ in where norms stand,
- * in positions and in what the decoder begins with; T5 shares the stacks alone.  A block is chosen by
- * its function, not by a flag: what runs is what the family's file names. */
+ * BART, Marian, mBART, PEGASUS and M2M-100 descend from one program and differ in where norms
+ * stand, in positions and in what the decoder begins with; T5 shares the stacks alone.  A block is
+ * chosen by its function, not by a flag: what runs is what the family's file names. */
 #include "model/seq2seq.h"
 
 #include <math.h>

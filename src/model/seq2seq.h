@@ -1,8 +1,9 @@
-/* seq2seq.h - what families with an encoder and a decoder share: the two blocks, the stacks of them,
- * and of BART and its kin the keys of config.json, the names, forward and the steps of generation.
+/* seq2seq.h - what families with an encoder and a decoder share: the two blocks, the stacks of
+ * them, and of BART and its kin the keys of config.json, the names, forward and the steps of
+ * generation.
  *
- * A family's own file says which blocks it has (norms before or behind each part), which norms stand
- * around the stacks, how tokens and positions are embedded, and where the decoder begins. */
+ * A family's own file says which blocks it has (norms before or behind each part), which norms
+ * stand around the stacks, how tokens and positions are embedded, and where the decoder begins. */
 #ifndef FV_MODEL_SEQ2SEQ_H
 #define FV_MODEL_SEQ2SEQ_H
 

@@ -116,8 +116,8 @@ static void a_config_it_cannot_follow_is_refused(void **state)
     }
 }
 
-/* Where a classifier reads the end of its source, a source without one is no input; the choice of one
- * sequence needs several. */
+/* Where a classifier reads the end of its source, a source without one is no input; the choice of
+ * one sequence needs several. */
 static void inputs_a_head_cannot_use_are_refused(void **state)
 {
     (void)state;

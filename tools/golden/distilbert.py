@@ -1,6 +1,6 @@
 """Golden cases of DistilBERT.  Run: python3 tools/golden/distilbert.py tests/golden/models   (versions: families.py)"""
 import torch
-from transformers import (DistilBertConfig, DistilBertForMaskedLM, DistilBertForQuestionAnswering,
+from transformers import (DistilBertConfig, DistilBertForMaskedLM, DistilBertForMultipleChoice, DistilBertForQuestionAnswering,
                           DistilBertForSequenceClassification, DistilBertForTokenClassification, DistilBertModel)
 
 from families import build, case, mask_of, tokens
@@ -23,3 +23,5 @@ case("distilbert-token", build(DistilBertForTokenClassification, DistilBertConfi
      labels=torch.where(mask == 1, tokens(3, 3, T, seed=3, low=0), -100))
 case("distilbert-span", build(DistilBertForQuestionAnswering, DistilBertConfig(**SMALL)), **batch,
      start_positions=torch.tensor([1, 0, 0]), end_positions=torch.tensor([5, 2, 0]))
+case("distilbert-choice", build(DistilBertForMultipleChoice, DistilBertConfig(**SMALL)), labels=torch.tensor([1, 0]),
+     **{k: torch.stack([v[:2], v[1:]], 1) for k, v in batch.items()})

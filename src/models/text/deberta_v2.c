@@ -1,19 +1,19 @@
 /* deberta_v2.c - DeBERTa v2 and v3: BERT's layers with disentangled attention.
  *
- *     score_ij = (q_i.k_j + q_i.pk_d + k_j.pq_d) / sqrt(W (1 + number of terms by distance)),  d = i - j
+ *     score_ij = (q_i.k_j + q_i.pk_d + k_j.pq_d) / sqrt(W (1 + terms by distance)),  d = i - j
  *
- * pk and pq are keys and queries made of one table of distances, shared by all layers: "c2p" and "p2c".
- * Distances beyond half of position_buckets fall into buckets that widen like a logarithm.
+ * pk and pq are keys and queries made of one table of distances, shared by all layers: "c2p" and
+ * "p2c". Distances beyond half of position_buckets fall into buckets that widen like a logarithm.
  *
  * Both terms by distance are products of all queries (keys) with all distances, shifted so that
- * column j of row i is the distance between them, and enter the operator as its bias: gradients come
- * back the same way, and exact weights are recomputed from it.  Gathering columns of the products
- * with the 2S rows of the table, as the published code does, would need an op of its own and saves
- * only where T > S.
+ * column j of row i is the distance between them, and enter the operator as its bias: gradients
+ * come back the same way, and exact weights are recomputed from it.  Gathering columns of the
+ * products with the 2S rows of the table, as the published code does, would need an op of its own
+ * and saves only where T > S.
  *
  * A padded query attends to all keys alike, as published: its scores are zero, and padding is taken
- * from the other rows by the bias.  deberta-v2-xlarge and larger have a convolution beside the first
- * layer. */
+ * from the other rows by the bias.  deberta-v2-xlarge and larger have a convolution beside the
+ * first layer. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -328,8 +328,8 @@ static void rows_of(void *out, const void *user, int64_t from, int64_t n)
     }
 }
 
-/* x (B,T,H*W) by each distance, scaled, (B,H,T,T): element i,j is x_i . pos[distance].  pos (2S,H*W);
- * mirrored: rows are keys and columns queries. */
+/* x (B,T,H*W) by each distance, scaled, (B,H,T,T): element i,j is x_i . pos[distance].  pos
+ * (2S,H*W); mirrored: rows are keys and columns queries. */
 static fv_tensor *by_distance(fv_ctx *c, const block *l, fv_tensor *x, fv_tensor *pos,
                               bool mirrored)
 {

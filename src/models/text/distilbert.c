@@ -13,6 +13,7 @@ static const fv_family_head heads[] = {
     {"DistilBertForSequenceClassification", FV_HEAD_CLASSIFY, .base = "DistilBertModel"},
     {"DistilBertForTokenClassification", FV_HEAD_TAG, .base = "DistilBertModel"},
     {"DistilBertForQuestionAnswering", FV_HEAD_ANSWER, .base = "DistilBertModel"},
+    {"DistilBertForMultipleChoice", FV_HEAD_CHOICE, .base = "DistilBertModel"},
     {0},
 };
 
@@ -55,21 +56,7 @@ static const fv_key_rule rules[] = {
     {NULL, NULL},
 };
 
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
-    {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},
-    {"start_positions", FV_I32, false},
-    {"end_positions", FV_I32, false},
-    {0},
-};
-
-typedef struct layer {
-    fv_mha attention;
-    fv_norm attention_norm, mlp_norm;
-    fv_mlp mlp;
-} layer;
+static const fv_input inputs[] = {FV__ENCODER_INPUTS, {0}};
 
 typedef struct distilbert {
     config cfg;
@@ -77,7 +64,7 @@ typedef struct distilbert {
     fv_emb words;
     fv_pos positions;
     fv_norm norm;
-    layer *layers;
+    fv__bert_block *layers;
     fv_lin dense, classifier; /* dense: the first layer of a sequence's classifier */
     fv__word_head masked;
 } distilbert;
@@ -96,7 +83,7 @@ static fv_status check(const void *config_, fv_err *e)
 /* ---- parameters ---- */
 
 /* "transformer.layer.0" and below it; a post-norm layer as BERT's, with names of its own. */
-static void declare_layer(fv_params *p, layer *l, const config *k, const char *at, int i)
+static void declare_layer(fv_params *p, fv__bert_block *l, const config *k, const char *at, int i)
 {
     fv_mha_opt mha = {.width = k->dim,
                       .n_head = k->n_heads,
@@ -110,8 +97,9 @@ static void declare_layer(fv_params *p, layer *l, const config *k, const char *a
                       .std = k->initializer_range,
                       .up_name = "lin1",
                       .down_name = "lin2"};
-    fv_mha_init(p, &l->attention, mha, "%stransformer.layer.%d.attention", at, i);
-    fv_norm_init(p, &l->attention_norm, k->dim, (fv_norm_opt){.eps = EPS},
+    l->mlp_dropout = k->dropout; /* there is none on what attention adds */
+    fv_mha_init(p, &l->attn, mha, "%stransformer.layer.%d.attention", at, i);
+    fv_norm_init(p, &l->attn_norm, k->dim, (fv_norm_opt){.eps = EPS},
                  "%stransformer.layer.%d.sa_layer_norm", at, i);
     fv_mlp_init(p, &l->mlp, k->dim, k->hidden_dim, mlp, "%stransformer.layer.%d.ffn", at, i);
     fv_norm_init(p, &l->mlp_norm, k->dim, (fv_norm_opt){.eps = EPS},
@@ -132,8 +120,9 @@ static void declare_head(distilbert *m, fv_params *p)
         l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(k->vocab_size),
                            "vocab_projector.bias");
     }
-    if (m->job == FV_HEAD_CLASSIFY)
+    if (m->job == FV_HEAD_CLASSIFY || m->job == FV_HEAD_CHOICE)
         fv_lin_init(p, &m->dense, k->dim, k->dim, lin, "pre_classifier");
+    if (m->job == FV_HEAD_CHOICE) fv_lin_init(p, &m->classifier, k->dim, 1, lin, "classifier");
     if (m->job == FV_HEAD_CLASSIFY || m->job == FV_HEAD_TAG)
         fv_lin_init(p, &m->classifier, k->dim, k->num_labels, lin, "classifier");
     if (m->job == FV_HEAD_ANSWER) fv_lin_init(p, &m->classifier, k->dim, 2, lin, "qa_outputs");
@@ -179,10 +168,7 @@ static fv_load_opt load(const void *self)
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     distilbert *m = self;
-    for (int i = 0; i < m->cfg.n_layers; i++) {
-        fv_mha_pack(p, &m->layers[i].attention, dtype, true);
-        fv_mlp_pack(p, &m->layers[i].mlp, dtype);
-    }
+    fv__bert_pack(p, m->layers, m->cfg.n_layers, dtype);
     if (m->dense.w) fv_lin_pack(p, &m->dense, dtype);
     fv__word_head_pack(p, &m->masked, dtype);
 }
@@ -201,7 +187,6 @@ static fv_tensor *encode(fv_ctx *c, const distilbert *m, const fv_items *in)
     if (fv_dim(ids, 1) > k->max_position_embeddings)
         return fv_raise(c, FV_ESHAPE, "distilbert: input_ids %s, but max_position_embeddings is %d",
                         fv_desc(ids).s, k->max_position_embeddings);
-    fv_mha_arg arg = fv_masked(c, fv_items_get(in, "attention_mask"));
     fv_some_rows of[] = {
         {m->words.table, .ids = ids, .skip = m->words.skip},
         {m->positions.table, .ids = fv_items_get(in, "position_ids"), .count = fv_dim(ids, 1),
@@ -209,54 +194,33 @@ static fv_tensor *encode(fv_ctx *c, const distilbert *m, const fv_items *in)
     };
     fv_tensor *x = fv_dropout(c, fv__embed(c, of, 2, m->norm.gain, m->norm.bias, m->norm.eps),
                               k->dropout);
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < k->n_layers; i++) {
-        const layer *l = &m->layers[i];
-        fv_tap(c, "hidden", "hidden_states", x);
-        x = fv_norm_add(c, &l->attention_norm, NULL, x, fv_mha_fwd(c, &l->attention, x, arg));
-        x = fv_norm_add(c, &l->mlp_norm, NULL, x,
-                        fv_dropout(c, fv_mlp_fwd(c, &l->mlp, x), k->dropout));
-        x = fv_keep(c, mark, x);
-    }
-    fv_tap(c, "hidden", "hidden_states", x);
-    return x;
+    return fv__bert_encode(c, m->layers, k->n_layers, x, fv_items_get(in, "attention_mask"));
+}
+
+static float dropout(const config *k, fv_head_job job)
+{
+    if (job == FV_HEAD_ANSWER) return k->qa_dropout;
+    return job == FV_HEAD_TAG ? k->dropout : k->seq_classif_dropout;
 }
 
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const distilbert *m = self;
-    const config *k = &m->cfg;
-    fv_tensor *logits = NULL;
-    fv_tensor *x = encode(c, m, in);
-    switch (m->job) {
-    case FV_HEAD_BASE: fv_items_put(out, "last_hidden_state", x); return;
-    case FV_HEAD_ANSWER:
-        fv_put_spans(c, fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->qa_dropout)), in, out);
-        return;
-    case FV_HEAD_MASKED_LM: logits = fv__word_head_fwd(c, &m->masked, x); break;
-    case FV_HEAD_CLASSIFY:
-        x = fv_dropout(c, fv_lin_act(c, &m->dense, fv_first(c, x), FV_RELU),
-                       k->seq_classif_dropout);
-        logits = fv_lin_fwd(c, &m->classifier, x);
-        break;
-    default: logits = fv_lin_fwd(c, &m->classifier, fv_dropout(c, x, k->dropout)); break;
-    }
-    fv__put_classes(c, in, out, logits,
-                    m->job == FV_HEAD_CLASSIFY ? k->problem_type : FV_PROBLEM_SINGLE);
+    fv_items flat = fv__flat_choices(c, in, m->job);
+    fv_tensor *x = encode(c, m, &flat), *pooled = NULL;
+    if (m->dense.w) pooled = fv_lin_act(c, &m->dense, fv_first(c, x), FV_RELU);
+    fv__put_encoded(c, in, out,
+                    (fv__encoded){.job = m->job,
+                                  .x = x,
+                                  .pooled = pooled,
+                                  .classifier = &m->classifier,
+                                  .masked = &m->masked,
+                                  .dropout = dropout(&m->cfg, m->job),
+                                  .problem = m->cfg.problem_type});
 }
 
 const fv_family fv__family_distilbert = {
+    FV__FAMILY_PARTS(distilbert),
     .type = "distilbert",
-    .heads = heads,
-    .config = fields,
-    .rules = rules,
-    .inputs = inputs,
-    .config_size = sizeof(config),
-    .size = sizeof(distilbert),
-    .check = check,
-    .declare = declare,
     .longest = longest,
-    .load = load,
-    .pack = pack,
-    .forward = forward,
 };

@@ -143,8 +143,9 @@ static int64_t longest(const void *self)
 
 /* ---- forward ---- */
 
-/* A score z for each token, (B,T).  The binary cross-entropy of z is the cross-entropy of (0, z), so
- * the loss over labels that count is that of two classes; labels of padding count for nothing. */
+/* A score z for each token, (B,T).  The binary cross-entropy of z is the cross-entropy of (0, z),
+ * so the loss over labels that count is that of two classes; labels of padding count for nothing.
+ * */
 static void tell_replaced(fv_ctx *c, const electra *m, const fv_items *in, fv_items *out,
                           fv_tensor *x)
 {

@@ -4,9 +4,10 @@
  *     logits = y E'
  *     sinusoids: sin and cos of p exp(-i ln(10000) / (D/2 - 1)), all sines and then all cosines
  *
- * A position counts tokens that are no padding, from pad_token_id + 1, as RoBERTa's; padding has none.
- * The sinusoids are in no file, so they are a table of the context and no parameter.  A source begins
- * with the code of its language; the target's is the first token generated (forced_bos_token_id). */
+ * A position counts tokens that are no padding, from pad_token_id + 1, as RoBERTa's; padding has
+ * none. The sinusoids are in no file, so they are a table of the context and no parameter.  A
+ * source begins with the code of its language; the target's is the first token generated
+ * (forced_bos_token_id). */
 #include <math.h>
 #include <stddef.h>
 

@@ -3,8 +3,8 @@
  *     x = sqrt(D) E[ids] + sinusoids;   encoder layers;   decoder layers with cross-attention;
  *     logits = y E' + bias
  *
- * Norms come after each part.  Parameters have the names of model.safetensors.  One table serves both
- * sides and the output unless the configuration says otherwise. */
+ * Norms come after each part.  Parameters have the names of model.safetensors.  One table serves
+ * both sides and the output unless the configuration says otherwise. */
 #include <math.h>
 #include <stddef.h>
 

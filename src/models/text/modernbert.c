@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/part.h"
+#include "model/bert.h"
 #include "nn/part.h"
 
 static const fv_family_head heads[] = {
@@ -101,15 +101,7 @@ static const fv_key_rule rules[] = {
     {NULL, NULL},
 };
 
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
-    {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},
-    {"start_positions", FV_I32, false},
-    {"end_positions", FV_I32, false},
-    {0},
-};
+static const fv_input inputs[] = {FV__ENCODER_INPUTS, {0}};
 
 typedef struct block {
     fv_norm attn_norm, mlp_norm;
@@ -356,17 +348,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 }
 
 const fv_family fv__family_modernbert = {
+    FV__FAMILY_PARTS(modernbert),
     .type = "modernbert",
-    .heads = heads,
-    .config = fields,
-    .rules = rules,
-    .inputs = inputs,
-    .config_size = sizeof(config),
-    .size = sizeof(modernbert),
-    .check = check,
-    .declare = declare,
     .longest = longest,
-    .load = load,
-    .pack = pack,
-    .forward = forward,
 };

@@ -8,8 +8,8 @@
  * has a gate in the feed-forward part and an output weight of its own, which is not scaled; mT5 is
  * version 1.1 on a hundred languages, and never scaled whatever its configuration says.
  *
- * A classifier and spans read the decoder, which reads the source once more; tokens are tagged by the
- * encoder alone. */
+ * A classifier and spans read the decoder, which reads the source once more; tokens are tagged by
+ * the encoder alone. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -347,8 +347,8 @@ static fv_tensor *logits(fv_ctx *c, const t5 *m, fv_tensor *x)
     return fv_linear(c, m->scale != 1 ? fv_scale(c, x, m->scale) : x, m->out, NULL, FV_ACT_NONE);
 }
 
-/* What the decoder reads: decoder_input_ids, else labels shifted or, for a classifier and for spans,
- * the source. */
+/* What the decoder reads: decoder_input_ids, else labels shifted or, for a classifier and for
+ * spans, the source. */
 static fv_tensor *target(fv_ctx *c, const t5 *m, const fv_items *in)
 {
     fv_tensor *ids = fv_items_get(in, "decoder_input_ids"), *from = NULL;
