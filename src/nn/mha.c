@@ -270,7 +270,8 @@ fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory)
 void fv_mha_pack(fv_params *p, fv_mha *l, fv_dtype dtype, bool joined)
 {
     /* a file may store them in several dtypes */
-    bool alike = l->q.w && l->q.w->dtype == l->k.w->dtype && l->q.w->dtype == l->v.w->dtype;
+    bool alike = l->q.w && l->k.w && l->v.w && l->q.w->dtype == l->k.w->dtype &&
+                 l->q.w->dtype == l->v.w->dtype;
     if (joined && alike && !l->q.in_out && fv_params_packs(p, dtype)) {
         l->qkv.w = fv_params_pack(p, (fv_tensor *[]){l->q.w, l->k.w, l->v.w}, 3, dtype, false);
         l->qkv.b = fv_params_join(p, (fv_tensor *[]){l->q.b, l->k.b, l->v.b}, 3);

@@ -142,7 +142,6 @@ static void keys_that_change_numbers_are_refused(void **state)
     (void)state;
     static const char *const wrong[][2] = {
         {"\"is_decoder\": true", "is_decoder: true is not implemented"},
-        {"\"add_cross_attention\": true", "add_cross_attention"},
         {"\"pruned_heads\": {\"0\": [1]}", "pruned_heads"},
         {"\"use_mrope\": true", "use_mrope"},
         {"\"hidden_size\": 16", "hidden_size"}, /* another name of n_embd, which is 8 */
