@@ -141,7 +141,7 @@ static void keys_that_change_numbers_are_refused(void **state)
 {
     (void)state;
     static const char *const wrong[][2] = {
-        {"\"is_decoder\": true", "is_decoder: true is not implemented"},
+        {"\"tie_encoder_decoder\": true", "tie_encoder_decoder: true is not implemented"},
         {"\"pruned_heads\": {\"0\": [1]}", "pruned_heads"},
         {"\"use_mrope\": true", "use_mrope"},
         {"\"hidden_size\": 16", "hidden_size"}, /* another name of n_embd, which is 8 */
@@ -152,7 +152,8 @@ static void keys_that_change_numbers_are_refused(void **state)
         fv_model *m;
         fv_err e = {0};
         snprintf(text, sizeof text, "{\"model_type\": \"gpt2\", %s, " SMALL "}", wrong[i][0]);
-        assert_int_equal(fv_model_new(&m, cpu, text, (fv_model_opt){0}, 1, &e), FV_EFORMAT);
+        if (fv_model_new(&m, cpu, text, (fv_model_opt){0}, 1, &e) != FV_EFORMAT)
+            fail_msg("accepted: %s", wrong[i][0]);
         if (!strstr(e.text, wrong[i][1])) fail_msg("%s: %s", wrong[i][0], e.text);
     }
     fv_device_close(cpu);
