@@ -10,8 +10,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import typing
 
 import openai
+import pydantic
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = sys.argv[1] if len(sys.argv) > 1 else str(HERE / "build/fovea")
@@ -72,6 +74,17 @@ def check_chat(client):
     assert len(rows) == 4 and abs(sum(rows[0]["weights"][0][0]) - 1) < 1e-5
 
 
+def check_schema(client):
+    class Pet(pydantic.BaseModel):
+        kind: typing.Literal["cat", "dog"]
+        name: str
+        age: int
+
+    reply = client.chat.completions.parse(model="stories", messages=[{"role": "user", "content": "A pet?"}], max_tokens=400,
+                                          seed=1, response_format=Pet)
+    assert reply.choices[0].message.parsed.kind in ("cat", "dog"), reply
+
+
 def check_vectors(client):
     floats = client.embeddings.create(model="stories", input=["a dog", "a cat"], encoding_format="float")
     packed = client.embeddings.create(model="stories", input=["a dog", "a cat"])  # base 64, read by the client
@@ -102,13 +115,14 @@ def main():
             client = openai.OpenAI(base_url=address + "/v1", api_key="test-key-of-the-check", max_retries=0)
             check_text(client)
             check_chat(client)
+            check_schema(client)
             check_vectors(client)
             check_errors(client, address)
         finally:
             process.terminate()
             code = process.wait()
         assert code == 0, code
-    print(f"openai {openai.__version__}: chats, completions, streams, embeddings, models, errors: fine")
+    print(f"openai {openai.__version__}: chats, completions, streams, embeddings, models, JSON schema, errors: fine")
 
 
 main()

@@ -4,6 +4,7 @@
 
 #include "fovea/fields.h"
 #include "fovea/session.h"
+#include "fovea/tok.h"
 
 /* ---- generating ---- */
 
@@ -207,6 +208,31 @@ typedef struct fv_sched_stats {
     int64_t prefix_bytes;      /* kept for prompts to come */
 } fv_sched_stats;
 FV_API fv_sched_stats fv_scheduler_stats(fv_scheduler *s);
+
+/* ---- constrained generation: text that is JSON of a schema ---- */
+
+/* Bytes of a tokenizer's tokens, made once; const, and shared by any number of constraints. */
+typedef struct fv_token_bytes fv_token_bytes;
+FV_API fv_status fv_token_bytes_new(fv_token_bytes **out, const fv_env *env, const fv_tok *tok,
+                                    fv_err *e);
+FV_API void fv_token_bytes_free(fv_token_bytes *t); /* NULL is allowed */
+
+/* A JSON schema; NULL: any object.  Const, and shared.  A keyword that is not understood is refused
+ * by its name (FV_EARG). */
+typedef struct fv_schema fv_schema;
+FV_API fv_status fv_schema_read(fv_schema **out, const fv_env *env, const char *schema, fv_err *e);
+FV_API void fv_schema_free(fv_schema *s); /* NULL is allowed */
+
+/* Where one sequence stands within a schema.  ends: tokens that end a text, at most 64, copied;
+ * schema and tokens outlive it. */
+typedef struct fv_constraint fv_constraint;
+FV_API fv_status fv_constraint_new(fv_constraint **out, const fv_schema *s, const fv_token_bytes *t,
+                                   const int32_t *ends, int n_ends, fv_err *e);
+FV_API void fv_constraint_free(fv_constraint *c); /* NULL is allowed */
+/* An fv_logits_fn whose user is the constraint: tokens that may not come get -infinity.  What
+ * follows the first call's ids is the text. */
+FV_API void fv_constraint_logits(void *constraint, float *logits, int64_t V, const int32_t *ids,
+                                 int64_t n);
 
 /* ---- how likely a text is ---- */
 

@@ -32,6 +32,7 @@ static const char *const common[] = {"model",
                                      "priority",
                                      "min_tokens",
                                      "skip_special_tokens",
+                                     "response_format",
                                      "user",
                                      "metadata",
                                      "store",
@@ -53,7 +54,9 @@ void sv_gen_free(void *gen)
         sv_free(&c->text);
         sv_free(&c->attention);
         free(c->scored);
+        fv_constraint_free(c->constraint);
     }
+    fv_schema_free(q->schema);
     free(q->choice);
     free(q->prompts);
     free(q->bias);
@@ -279,7 +282,8 @@ static bool read_attention(sv_gen *q)
 bool sv_gen_read(sv_gen *q)
 {
     return read_sampling(q) && read_lengths(q) && read_stops(q) && read_bias(q) &&
-           read_logprobs(q) && read_streaming(q) && refuse_others(q) && read_attention(q);
+           read_logprobs(q) && read_streaming(q) && refuse_others(q) && read_attention(q) &&
+           sv_read_format(q);
 }
 
 /* ---- what depends on the prompts ---- */

@@ -54,7 +54,9 @@ struct sv_engine {
     sv_work *first, *last;
     int64_t queued;
     bool stopping;
-    bool pending; /* the scheduler has got something since its last step */
+    bool pending;          /* the scheduler has got something since its last step */
+    fv_token_bytes *bytes; /* for constrained text, made when first asked for */
+    pthread_mutex_t bytes_lock;
     /* encodings not in use */
     fv_encoding *spare[32];
     int n_spare;
@@ -73,7 +75,8 @@ bool sv_post(sv_engine *g, sv_request *r, sv_work_fn *fn);
 void sv_wake(sv_engine *g); /* the scheduler has got something to do */
 fv_encoding *sv_take_encoding(sv_engine *g, fv_err *e);
 void sv_give_encoding(sv_engine *g, fv_encoding *enc);
-const fv_model *sv_engine_model(const sv_engine *g); /* for passes of one's own */
+const fv_model *sv_engine_model(const sv_engine *g);            /* for passes of one's own */
+const fv_token_bytes *sv_engine_bytes(sv_engine *g, fv_err *e); /* NULL: e says why */
 /* The engine's task for a job, opened at its first use; NULL: refused.  On the engine's thread. */
 fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job);
 

@@ -77,10 +77,12 @@ static void close_engine(sv_engine *g)
     for (int i = 0; i <= FV_JOB_ANSWER; i++) fv_task_close(g->task[i]);
     fv_translator_close(g->translator);
     fv_model_free(g->model);
+    fv_token_bytes_free(g->bytes);
     fv_chat_template_close(g->template);
     if (!g->generates) fv_tok_close(g->tok);
     fv_writer_close(&g->writer);
     pthread_mutex_destroy(&g->lock);
+    pthread_mutex_destroy(&g->bytes_lock);
     pthread_cond_destroy(&g->wake);
     free(g->name);
     free(g->dir);
@@ -142,6 +144,7 @@ fv_status sv_engine_open(sv_engine **out, sv_server *s, const char *name, const 
     g->created = (int64_t)time(NULL);
     g->refs = 1;
     pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->bytes_lock, NULL);
     pthread_cond_init(&g->wake, NULL);
     g->name = strdup(name);
     g->dir = strdup(dir);
@@ -263,4 +266,15 @@ fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job)
 const fv_model *sv_engine_model(const sv_engine *g)
 {
     return g->generates ? g->writer.model : g->model;
+}
+
+/* The first request that needs them waits; the engine goes on meanwhile. */
+const fv_token_bytes *sv_engine_bytes(sv_engine *g, fv_err *e)
+{
+    fv_err none;
+    pthread_mutex_lock(&g->bytes_lock);
+    if (!g->bytes && fv_token_bytes_new(&g->bytes, NULL, g->tok, e ? e : &none)) g->bytes = NULL;
+    const fv_token_bytes *bytes = g->bytes;
+    pthread_mutex_unlock(&g->bytes_lock);
+    return bytes;
 }

@@ -197,6 +197,7 @@ static fv_status open_choice(sv_gen *q, int i, fv_err *e)
         st = fv_tok_stream_push(c->stream, c->prompt[j], &piece, &n, e);
         if (!st && q->echo) sv_add(&c->text, piece, n);
     }
+    if (!st && q->schema) st = sv_constrain(q, c, e);
     return st;
 }
 
@@ -215,6 +216,7 @@ static fv_status submit(sv_choice *c, fv_err *e)
     ask.n_layers = q->n_layers, ask.n_heads = q->n_heads;
     ask.prompt_rows = q->prompt_rows;
     ask.priority = (int)q->priority, ask.owner = q->r->owner;
+    if (c->constraint) ask.logits = fv_constraint_logits, ask.logits_user = c->constraint;
     return fv_scheduler_submit(q->g->scheduler, &c->id, &ask, e);
 }
 

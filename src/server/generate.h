@@ -34,6 +34,7 @@ typedef struct sv_choice {
     int32_t last;       /* the token before the next */
     const char *finish; /* NULL: it goes on */
     double last_time;
+    fv_constraint *constraint; /* where it stands in a schema, or NULL */
 } sv_choice;
 
 struct sv_gen {
@@ -55,7 +56,8 @@ struct sv_gen {
     int32_t *layers, *heads; /* whose attention is told; n_layers 0: none */
     int n_layers, n_heads;
     bool prompt_rows;
-    int32_t *prompts; /* all prompts, one behind the other */
+    fv_schema *schema; /* what the text must be, or NULL */
+    int32_t *prompts;  /* all prompts, one behind the other */
     int64_t room;
     int64_t n_prompts, each; /* choices of each prompt */
     int64_t prompt_at[SV_MOST_CHOICES + 1];
@@ -82,6 +84,10 @@ typedef struct sv_attention_ask {
     bool all_rows;
 } sv_attention_ask;
 bool sv_read_attention(sv_request *r, sv_attention_ask *out, int64_t layers, int64_t heads);
+
+/* format.c: response_format; false: refused.  The constraint of a choice. */
+bool sv_read_format(sv_gen *q);
+fv_status sv_constrain(sv_gen *q, sv_choice *c, fv_err *e);
 
 /* generate.c: submits every choice; the request is answered by and by. */
 void sv_gen_start(sv_gen *q);

@@ -9,7 +9,7 @@
     "temperature:real top_p:real top_k:int min_p:real n:count stop:stop seed:int "                 \
     "presence_penalty:real frequency_penalty:real repetition_penalty:real logit_bias:object "      \
     "attention:object priority:int min_tokens:count skip_special_tokens:bool user:text "           \
-    "metadata:object store:bool service_tier:text parallel_tool_calls:bool"
+    "response_format:object metadata:object store:bool service_tier:text parallel_tool_calls:bool"
 
 /* fields: what a body may hold and of what type, for /openapi.json; NULL: there is no body. */
 static const sv_route routes[] = {

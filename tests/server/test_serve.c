@@ -352,6 +352,38 @@ static void wrong_requests_are_refused(void **state)
     assert_int_equal(http("/v1/completions", NULL)->status, 405);
 }
 
+/* ---- formats ---- */
+
+static void replies_follow_a_schema(void **state)
+{
+    (void)state;
+    static const char ask[] =
+        "{\"model\":\"chat\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],"
+        "\"max_tokens\":300,\"seed\":%d,\"response_format\":{\"type\":\"json_schema\","
+        "\"json_schema\":{\"name\":\"pet\",\"schema\":{\"type\":\"object\",\"properties\":{"
+        "\"kind\":{\"enum\":[\"cat\",\"dog\"]},\"name\":{\"type\":\"string\",\"maxLength\":20},"
+        "\"age\":{\"type\":\"integer\"}},\"required\":[\"kind\",\"name\",\"age\"],"
+        "\"additionalProperties\":false}}}}";
+    char body[1024];
+    for (int seed = 0; seed < 8; seed++) {
+        snprintf(body, sizeof body, ask, seed);
+        json_t *j = post("/v1/chat/completions", body);
+        json_t *pet = json_loads(text_at(j, "choices.0.message.content"), 0, NULL);
+        if (!pet) fail_msg("no JSON: %s", text_at(j, "choices.0.message.content"));
+        assert_int_equal(json_object_size(pet), 3);
+        assert_true(json_is_integer(at(pet, "age")));
+        assert_true(strlen(text_at(pet, "name")) <= 80);
+        assert_string_equal(text_at(j, "choices.0.finish_reason"), "stop");
+        json_decref(pet);
+        json_decref(j);
+    }
+    http_refused(400, "pattern", "/v1/completions",
+                 "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":"
+                 "{\"schema\":{\"pattern\":\"a\"}}}}");
+    http_refused(400, "json_object", "/v1/completions",
+                 "{\"prompt\":\"a\",\"response_format\":{\"type\":\"xml\"}}");
+}
+
 /* ---- many at once ---- */
 
 enum { CLIENTS = 64 };
@@ -499,6 +531,7 @@ int main(void)
         cmocka_unit_test(texts_become_ids_and_back),
         cmocka_unit_test(vectors_come_as_numbers_and_base64),
         cmocka_unit_test(wrong_requests_are_refused),
+        cmocka_unit_test(replies_follow_a_schema),
         cmocka_unit_test(each_gets_what_it_gets_alone),
         cmocka_unit_test(who_goes_frees_the_row),
         cmocka_unit_test(models_are_read_again),
