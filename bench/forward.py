@@ -28,15 +28,17 @@ def model_and_inputs(args):
     config = transformers.AutoConfig.from_pretrained(args.config)
     head = (config.architectures or ["AutoModel"])[0]
     model = getattr(transformers, head)(config).eval()
+    if hasattr(config, "image_size"):
+        return model, {"pixel_values": torch.randn(args.batch[0], config.num_channels, config.image_size, config.image_size)}
     shape = (args.batch[0], args.len)
-    return model, (torch.randint(0, config.vocab_size, shape), torch.ones(shape, dtype=torch.long))
+    return model, {"input_ids": torch.randint(0, config.vocab_size, shape), "attention_mask": torch.ones(shape, dtype=torch.long)}
 
 
 def export(args):
     import torch
 
     model, inputs = model_and_inputs(args)
-    torch.onnx.export(model, inputs, args.peer[1], input_names=["input_ids", "attention_mask"], dynamo=True)
+    torch.onnx.export(model, tuple(inputs.values()), args.peer[1], input_names=list(inputs), dynamo=True)
 
 
 def timed(run, seconds):
@@ -54,9 +56,9 @@ def pytorch(args):
     import torch
 
     torch.set_num_threads(args.threads[0])
-    model, (ids, mask) = model_and_inputs(args)
+    model, inputs = model_and_inputs(args)
     with torch.inference_mode():
-        timed(lambda: model(input_ids=ids, attention_mask=mask), args.seconds)
+        timed(lambda: model(**inputs), args.seconds)
 
 
 def onnx(args):
@@ -66,8 +68,7 @@ def onnx(args):
     options.intra_op_num_threads = args.threads[0]
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     session = ort.InferenceSession(args.peer[1], options, providers=["CPUExecutionProvider"])
-    _, (ids, mask) = model_and_inputs(args)
-    feed = {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
+    feed = {name: x.numpy() for name, x in model_and_inputs(args)[1].items()}
     timed(lambda: session.run(None, feed), args.seconds)
 
 

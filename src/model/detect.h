@@ -17,8 +17,8 @@ typedef struct fv__detect_opt {
 
 /* Puts "loss" and its parts "loss_dict.loss_ce", "loss_dict.loss_bbox", "loss_dict.loss_giou": of
  * logits (B,Q,C+1), whose last class is "no object", and boxes (B,Q,4) under class_labels I32
- * (B,M), padded with -100, and boxes (B,M,4) of `in`.  A box is (centre x, centre y, width, height) in
- * shares of the image.  It waits for the device: the matching is made by the host. */
+ * (B,M), padded with -100, and boxes (B,M,4) of `in`.  A box is (centre x, centre y, width,
+ * height) in shares of the image.  It waits for the device: the matching is made by the host. */
 void fv__put_detection(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits,
                        fv_tensor *boxes, fv__detect_opt opt);
 

@@ -9,11 +9,12 @@
  *                     channels, v a half
  *
  * Every weight but those of the norms is divided by its largest singular value (spectral norm).
- * The hinge losses of both players come from one pass, in which each player's parameters are constants
- * to the other: the discriminator reads a detached image, and the generator is judged by detached
- * weights.  So one backward pass and one Adam train both at once, and two learning rates (TTUR) are
- * factors by name (train.lr_scale).  Two optimisers in turn lost: they would differ in that the
- * generator sees the discriminator one update later, and would cost a second pass through it.
+ * The hinge losses of both players come from one pass, in which each player's parameters are
+ * constants to the other: the discriminator reads a detached image, and the generator is judged by
+ * detached weights.  So one backward pass and one Adam train both at once, and two learning rates
+ * (TTUR) are factors by name (train.lr_scale).  Two optimisers in turn lost: they would differ in
+ * that the generator sees the discriminator one update later, and would cost a second pass through
+ * it.
  *
  * Inputs: latents (B,latent_size) and, where there are classes, labels (B): images come out.  With
  * pixel_values in -1..1 as well, the losses. */
