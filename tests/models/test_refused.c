@@ -29,6 +29,50 @@ static void ok(fv_status st, const char *which, const fv_err *e)
     "hidden_layers\":2,"                                                                           \
     "\"num_attention_heads\":2,\"max_position_embeddings\":8,"
 
+/* Families whose positions are rotated read one part of config.json: what it refuses. */
+static void a_rotation_it_cannot_follow_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *says;
+    } wrong[] = {
+        {"{\"model_type\":\"qwen3\",\"head_dim\":5}", "even number"},
+        {"{\"model_type\":\"qwen3\",\"partial_rotary_factor\":0.5}", "partial_rotary_factor"},
+        {"{\"model_type\":\"qwen3\",\"rope_parameters\":{\"rope_type\":\"proportional\"}}",
+         "proportional"},
+        {"{\"model_type\":\"gemma\",\"use_bidirectional_attention\":true}",
+         "use_bidirectional_attention"},
+        {"{\"model_type\":\"gemma\",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":2.0}}",
+         "low_freq_factor"},
+        {"{\"model_type\":\"gemma3_text\",\"final_logit_softcapping\":30.0}",
+         "final_logit_softcapping"},
+        {"{\"model_type\":\"gemma3_text\",\"rope_scaling\":{\"factor\":8.0,\"type\":\"linear\"},"
+         "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6}}}",
+         "both given"},
+        {"{\"model_type\":\"gemma3\",\"architectures\":[\"Gemma3ForSequenceClassification\"],"
+         "\"text_config\":{}}",
+         "no head"},
+        {"{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0}}",
+         "default or longrope"},
+        {"{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1.0],"
+         "\"long_factor\":[1.0]}}",
+         "1 and 1 numbers, expected 48"},
+        {"{\"model_type\":\"gpt_neox\",\"rotary_pct\":0.01}", "turn 0 of the 96"},
+        {"{\"model_type\":\"gpt_neox\",\"hidden_size\":100}", "multiple"},
+        {"{\"model_type\":\"opt\",\"layerdrop\":0.1}", "layerdrop"},
+        {"{\"model_type\":\"opt\",\"layer_norm_elementwise_affine\":false}",
+         "layer_norm_elementwise_affine"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        fv_model *m;
+        fv_err e;
+        assert_int_not_equal(fv_model_new(&m, device, wrong[i].config, (fv_model_opt){0}, 1, &e),
+                             FV_OK);
+        assert_null(m);
+        if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].config, e.text);
+    }
+}
+
 static void a_config_it_cannot_follow_is_refused(void **state)
 {
     (void)state;
@@ -153,6 +197,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_config_it_cannot_follow_is_refused),
+        cmocka_unit_test(a_rotation_it_cannot_follow_is_refused),
         cmocka_unit_test(inputs_a_head_cannot_use_are_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -63,9 +63,10 @@ static const fv_field fields[] = {
 };
 
 static const fv_key_rule rules[] = {
-    {"is_encoder_decoder", "false"},   {"use_bidirectional_attention", "false"},
-    {"_sliding_window_pattern", NULL}, /* layer_types says it */
-    {"partial_rotary_factor", "1.0"},  {NULL, NULL},
+    {"is_encoder_decoder", "false"},      {"use_bidirectional_attention", "false"},
+    {"final_logit_softcapping", "false"}, /* null alone is right: the cap of Gemma 2 */
+    {"_sliding_window_pattern", NULL},    /* layer_types says it */
+    {"partial_rotary_factor", "1.0"},     {NULL, NULL},
 };
 
 static const char *const also[] = {"gemma3", NULL};
