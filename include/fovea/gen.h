@@ -23,23 +23,30 @@ typedef struct fv_gen_opt {
     int64_t max_new_tokens, min_new_tokens; /* without it; where not 0 these decide */
     float length_penalty;
     int early_stopping; /* fv_early */
-    bool do_sample;     /* with one beam */
+    bool do_sample;     /* with beams: continuations are drawn, without replacement */
     float temperature;
     int64_t top_k; /* 0: all */
     float top_p, min_p, typical_p;
     float repetition_penalty;
     int64_t no_repeat_ngram_size;
-    bool renormalize_logits; /* probabilities of what may be chosen add up to 1 */
+    int64_t encoder_no_repeat_ngram_size; /* of what the encoder read, or of the prompt */
+    bool renormalize_logits;              /* probabilities of what may be chosen add up to 1 */
     int64_t seed;
     int32_t start, eos, pad, forced_bos, forced_eos; /* ids; -1: none */
     const int32_t *ends;                             /* further ids that end a sequence */
     int n_ends;
     const int32_t *banned; /* ids that are never chosen */
     int n_banned;
-    const int32_t *bad_words; /* runs of ids that are never completed, -1 behind each */
-    int64_t n_bad_words;      /* length of the whole list */
-    const int64_t *numbers;   /* of the sources, for their random numbers; NULL: 0, 1, .. */
-    fv_token_fn *token;       /* or NULL */
+    const int32_t *bad_words;    /* runs of ids that are never completed, -1 behind each */
+    int64_t n_bad_words;         /* length of the whole list */
+    const int32_t *begin_banned; /* ids that are not chosen first (begin_suppress_tokens) */
+    int n_begin_banned;
+    const int32_t
+        *biased;      /* sequence_bias: runs of ids, -1 behind each, and for each run what is */
+    int64_t n_biased; /* added to the score of its last id where the others stand before it */
+    const float *bias;
+    const int64_t *numbers; /* of the sources, for their random numbers; NULL: 0, 1, .. */
+    fv_token_fn *token;     /* or NULL */
     void *user;
 } fv_gen_opt;
 
@@ -57,6 +64,9 @@ FV_API fv_status fv_gen_config_open(fv_gen_config **out, const fv_env *env, cons
 FV_API void fv_gen_config_close(fv_gen_config *c); /* NULL is allowed */
 /* To be copied and changed; the lists of the copy are valid as long as c is open. */
 FV_API const fv_gen_opt *fv_gen_config_options(const fv_gen_config *c);
+/* stop_strings: *n texts that end a sequence when they stand in it.  Whoever has the tokenizer looks
+ * for them; they belong to c. */
+FV_API const char *const *fv_gen_config_stops(const fv_gen_config *c, int *n);
 
 typedef struct fv_hyp {
     /* behind the start token or the prompt, the end token included if it was reached */

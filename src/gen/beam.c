@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "fovea/author/backend.h"
 #include "gen/search.h"
 
 static void copy_beam(beam *to, const beam *from)
@@ -15,6 +16,15 @@ static void copy_beam(beam *to, const beam *from)
     memcpy(ids, from->ids, (size_t)from->n * sizeof *ids);
     *to = *from;
     to->ids = ids;
+}
+
+/* Tokens are copied once it is known which n continuations stay. */
+static void copy_prefixes(search *s, int64_t p, int64_t i, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++) {
+        const beam *b = &s->run[(i - p) * s->K + s->row[j]];
+        memcpy(s->next[j].ids, b->ids, (size_t)b->n * sizeof(int32_t));
+    }
 }
 
 /* The s->wide best continuations over all K beams of source i, which is at index p of the batch:
@@ -44,12 +54,81 @@ static int64_t continuations(search *s, int64_t p, int64_t i)
             row[at] = (int32_t)(p * s->K + k);
         }
     }
-    /* tokens are copied once it is known which continuations stay */
-    for (int64_t j = 0; j < n; j++) {
-        const beam *b = &s->run[(i - p) * s->K + row[j]];
-        memcpy(s->next[j].ids, b->ids, (size_t)b->n * sizeof(int32_t));
-    }
+    copy_prefixes(s, p, i, n);
     return n;
+}
+
+/* log(sum of exp(score / temperature)) over n candidates with their softmax weights. */
+static float log_sum(const fv_candidate *c, int64_t n, const float *score, float heat)
+{
+    int64_t best = 0;
+    double sum = 0;
+    for (int64_t j = 0; j < n; j++) {
+        sum += (double)c[j].score;
+        if (c[j].score > c[best].score) best = j;
+    }
+    return score[c[best].token] / heat + (float)log(sum / (double)c[best].score);
+}
+
+/* The same, drawn: continuations without replacement, each with a probability that is the softmax of
+ * its beam's score and its own over all of them.  The largest of score + Gumbel noise are such a
+ * draw, in its order.  The noise goes by source, step, beam and token, so that it does not depend on
+ * the batch. */
+static int64_t draw_continuations(search *s, int64_t p, int64_t i)
+{
+    const fv_gen_opt *o = s->o;
+    int64_t want = s->wide, n = 0, least = 2 + o->n_ends;
+    int32_t *row = s->row;
+    for (int64_t k = 0; k < s->K; k++) {
+        const beam *b = &s->run[i * s->K + k];
+        float *score = s->scores + (p * s->K + k) * s->V;
+        fv_candidate *from;
+        fv__process_logits(score, s->V, fv__prefix(s, b, i), o, s->scratch);
+        int64_t have = fv__sample_from(&from, score, s->V, o, least, s->candidates);
+        float less = have && o->renormalize_logits ? log_sum(from, have, score, o->temperature) : 0;
+        for (int64_t j = 0; j < have; j++) {
+            uint32_t w[4];
+            int32_t token = from[j].token;
+            float total = b->score + score[token] / o->temperature - less;
+            fv_philox(w, (uint64_t)o->seed, (uint64_t)fv__search_number(s, i), (uint64_t)s->made,
+                      (uint64_t)(1 + k * s->V + token));
+            double u = ((double)w[0] + ((double)w[1] + 0.5) * 0x1p-32) * 0x1p-32;
+            double key = (double)total - log(-log(u));
+            if (isinf(total) || (n == want && !(key > s->key[n - 1]))) continue;
+            int64_t at = n < want ? n++ : n - 1;
+            int32_t *ids = s->next[at].ids;
+            for (; at > 0 && key > s->key[at - 1]; at--) {
+                s->next[at] = s->next[at - 1];
+                row[at] = row[at - 1];
+                s->key[at] = s->key[at - 1];
+            }
+            s->next[at] = (beam){.score = total,
+                                 .n = b->n + 1,
+                                 .ids = ids,
+                                 .finished = fv__search_ends(s, i, token)};
+            ids[b->n] = token;
+            row[at] = (int32_t)(p * s->K + k);
+            s->key[at] = key;
+        }
+    }
+    copy_prefixes(s, p, i, n);
+    return n;
+}
+
+/* Those drawn, best first instead of in the order of the draw. */
+static void sort_drawn(search *s, int64_t n)
+{
+    for (int64_t j = 1; j < n; j++) {
+        beam b = s->next[j];
+        int32_t row = s->row[j];
+        int64_t at = j;
+        for (; at > 0 && b.score > s->next[at - 1].score; at--) {
+            s->next[at] = s->next[at - 1];
+            s->row[at] = s->row[at - 1];
+        }
+        s->next[at] = b;
+        s->row[at] = row;
+    }
 }
 
 /* Inserts b into the K best finished hypotheses, best first; of equal scores the older stays
@@ -98,12 +177,13 @@ void fv__beam_step(search *s, int64_t p)
     int64_t i = s->at[p];
     beam *run = s->run + i * s->K, *done = s->done + i * s->K;
     int32_t *from = s->from + p * s->K, *token = s->token + p * s->K;
-    int64_t n = continuations(s, p, i), kept = 0;
+    int64_t n = s->o->do_sample ? draw_continuations(s, p, i) : continuations(s, p, i), kept = 0;
     double scale = pow((double)(s->made + 1), (double)s->o->length_penalty);
     bool full = s->o->early_stopping == FV_EARLY_TRUE && all_finished(s, done);
     for (int64_t j = 0; j < n && j < s->K; j++)
         if (s->next[j].finished && !full)
             finish(s, done, &s->next[j], (float)((double)s->next[j].score / scale));
+    if (s->o->do_sample) sort_drawn(s, n);
     for (int64_t j = 0; j < n && kept < s->K; j++) {
         if (s->next[j].finished) continue;
         copy_beam(&run[kept], &s->next[j]);

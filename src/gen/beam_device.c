@@ -34,7 +34,7 @@ bool fv__device_searches(const search *s, bool encoder)
     const fv_gen_opt *o = s->o;
     const fv_device *d = s->session->dev;
     fv_dtype t = s->ctx->dtype;
-    bool rules = o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0;
+    bool rules = o->do_sample || fv__looks_back(o) || o->n_begin_banned > 0;
     bool can = (unsigned)t < FV_FLOATS && d->k[t] && d->k[t]->beams && s->K <= FV_BEAMS_MAX &&
                s->wide <= FV_BEAMS_MAX_CANDIDATES;
     return s->K > 1 && s->n * s->K <= MAX_ROWS && can && !rules && (encoder || o->forced_bos < 0);

@@ -15,6 +15,9 @@ struct fv_gen_config {
     fv_gen_opt options;
     int32_t *lists; /* of the options, concatenated */
     size_t bytes;
+    const char **stops;
+    int n_stops;
+    size_t stop_bytes; /* of the pointers and the texts behind them */
 };
 
 static const char *const early_words[] = {"false", "true", "never", NULL};
@@ -39,6 +42,8 @@ const fv_field fv_gen_fields[] = {
     FV_FLOAT(fv_gen_opt, repetition_penalty, 1e-3, 1, 100, "above 1 makes repeating less likely"),
     FV_INT(fv_gen_opt, no_repeat_ngram_size, 0, 0, 1 << 20,
            "no run of so many tokens comes twice; 0: any may"),
+    FV_INT(fv_gen_opt, encoder_no_repeat_ngram_size, 0, 0, 1 << 20,
+           "no run of so many tokens of the source comes in the text; 0: any may"),
     FV_BOOL(fv_gen_opt, renormalize_logits, false,
             "share out the probability of tokens that are ruled out"),
     FV_INT(fv_gen_opt, seed, 0, 1, 9e15, "of drawing"),
@@ -59,6 +64,9 @@ static const fv_key_rule harmless[] = {
     {"bos_token_id", NULL},
     {"bad_words_ids", NULL}, /* read below, as is suppress_tokens */
     {"suppress_tokens", NULL},
+    {"begin_suppress_tokens", NULL},
+    {"sequence_bias", NULL},
+    {"stop_strings", NULL},
     {"use_cache", NULL},
     {"cache_implementation", NULL},
     {"output_attentions", NULL},
@@ -81,7 +89,6 @@ static const fv_key_rule harmless[] = {
     {"max_window_size", NULL},
     {"num_beam_groups", "1"},
     {"diversity_penalty", "0.0"},
-    {"encoder_no_repeat_ngram_size", "0"},
     {"encoder_repetition_penalty", "1.0"},
     {"epsilon_cutoff", "0.0"},
     {"eta_cutoff", "0.0"},
@@ -145,6 +152,57 @@ static int64_t words_at(const fv_json *j, bool single, int32_t *out)
     return total;
 }
 
+/* sequence_bias, [[[1, 2], -0.5], ...]: the ids with -1 behind each run, and the biases.  Returns the
+ * length of the whole list, or -1; *n is the number of runs. */
+static int64_t biases_at(const fv_json *j, int *n, int32_t *out, float *bias)
+{
+    char key_path[64];
+    int64_t total = 0;
+    *n = fv_json_count(j, "sequence_bias");
+    for (int i = 0; i < *n; i++) {
+        double x;
+        snprintf(key_path, sizeof key_path, "sequence_bias.%d.1", i);
+        if (!fv_json_number(j, key_path, &x)) return -1;
+        if (bias) bias[i] = (float)x;
+        snprintf(key_path, sizeof key_path, "sequence_bias.%d.0", i);
+        int64_t len = ids_at(j, key_path, out ? out + total : NULL);
+        if (len < 1) return -1;
+        total += len;
+        if (out) out[total] = -1;
+        total++;
+    }
+    if (*n < 0) *n = 0;
+    return total;
+}
+
+/* stop_strings: one text, or a list of them, copied behind an array of pointers. */
+static fv_status read_stops(fv_gen_config *c, const fv_json *j, const char *path, fv_err *e)
+{
+    char at[64] = "stop_strings";
+    const char *one = fv_json_text(j, at);
+    int n = one ? 1 : fv_json_count(j, at);
+    size_t bytes = 0;
+    for (int i = 0; i < n; i++) {
+        if (!one) snprintf(at, sizeof at, "stop_strings.%d", i);
+        const char *text = fv_json_text(j, at);
+        if (!text || !*text) return fv_fail(e, FV_EFORMAT, "%s: stop_strings must be texts", path);
+        bytes += sizeof *c->stops + strlen(text) + 1;
+    }
+    if (n < 1) return FV_OK;
+    c->stops = fv__alloc(&c->env, bytes);
+    if (!c->stops) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    c->stop_bytes = bytes;
+    char *to = (char *)(c->stops + n);
+    for (; c->n_stops < n; c->n_stops++) {
+        if (!one) snprintf(at, sizeof at, "stop_strings.%d", c->n_stops);
+        size_t len = strlen(fv_json_text(j, at)) + 1;
+        memcpy(to, fv_json_text(j, at), len);
+        c->stops[c->n_stops] = to;
+        to += len;
+    }
+    return FV_OK;
+}
+
 /* Of a list of end tokens the first goes into eos and the others into ends.  All lists share one
  * allocation. */
 static fv_status read_lists(fv_gen_config *c, const fv_json *j, const char *path, fv_err *e)
@@ -152,12 +210,17 @@ static fv_status read_lists(fv_gen_config *c, const fv_json *j, const char *path
     fv_gen_opt *o = &c->options;
     int64_t ends = ids_at(j, "eos_token_id", NULL), out = ids_at(j, "suppress_tokens", NULL);
     int64_t words = words_at(j, false, NULL), single = words_at(j, true, NULL),
-            banned = out + single;
-    if (ends < 0 || ends > 256 || out < 0 || out > 1 << 20 || words < 0 || single < 0)
+            banned = out + single, begin = ids_at(j, "begin_suppress_tokens", NULL);
+    int n_bias = 0;
+    int64_t biased = biases_at(j, &n_bias, NULL, NULL);
+    if (ends < 0 || ends > 256 || out < 0 || out > 1 << 20 || words < 0 || single < 0 || begin < 0)
         return fv_fail(e, FV_EFORMAT,
-                       "%s: eos_token_id, suppress_tokens and bad_words_ids must be lists of ids",
+                       "%s: eos_token_id, suppress_tokens, begin_suppress_tokens and bad_words_ids "
+                       "must be lists of ids",
                        path);
-    c->bytes = (size_t)(ends + banned + words) * sizeof(int32_t);
+    if (biased < 0)
+        return fv_fail(e, FV_EFORMAT, "%s: sequence_bias must be a list of [[ids], number]", path);
+    c->bytes = (size_t)(ends + banned + words + begin + biased + n_bias) * sizeof(int32_t);
     if (!c->bytes) return FV_OK;
     int32_t *own = c->lists = fv__alloc(&c->env, c->bytes);
     if (!own) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
@@ -165,6 +228,12 @@ static fv_status read_lists(fv_gen_config *c, const fv_json *j, const char *path
     ids_at(j, "suppress_tokens", own + ends);
     words_at(j, true, own + ends + out); /* never chosen, which is cheaper to obey */
     words_at(j, false, own + ends + banned);
+    int32_t *first = own + ends + banned + words, *runs = first + begin;
+    float *bias = (float *)(void *)(runs + biased);
+    ids_at(j, "begin_suppress_tokens", first);
+    biases_at(j, &n_bias, runs, bias);
+    if (begin) o->begin_banned = first, o->n_begin_banned = (int)begin;
+    if (biased) o->biased = runs, o->n_biased = biased, o->bias = bias;
     if (ends) o->eos = own[0];
     if (ends > 1) o->ends = own + 1, o->n_ends = (int)ends - 1;
     if (banned) o->banned = own + ends, o->n_banned = (int)banned;
@@ -201,6 +270,7 @@ static fv_status read_file(fv_gen_config *c, fv_json *j, const char *path, bool 
     fv_gen_opt *o = &c->options;
     char first[16];
     fv_status st = read_lists(c, j, path, e);
+    if (!st) st = read_stops(c, j, path, e);
     snprintf(first, sizeof first, "%d", o->eos);
     if (!st && o->n_ends) st = fv_json_set(j, "eos_token_id", first, e);
     if (!st && generation) st = fv_fields_read(o, fv_gen_fields, j, "", rules, e);
@@ -250,7 +320,14 @@ void fv_gen_config_close(fv_gen_config *c)
     if (!c) return;
     fv_env env = c->env;
     fv__free(&env, c->lists, c->bytes);
+    fv__free(&env, c->stops, c->stop_bytes);
     fv__free(&env, c, sizeof *c);
 }
 
 const fv_gen_opt *fv_gen_config_options(const fv_gen_config *c) { return &c->options; }
+
+const char *const *fv_gen_config_stops(const fv_gen_config *c, int *n)
+{
+    *n = c->n_stops;
+    return c->stops;
+}

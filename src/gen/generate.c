@@ -76,12 +76,9 @@ static fv_status check(const fv_model *m, const fv_gen_opt *o, int64_t n, fv_err
                        "generate: %lld sources, %lld beams, %lld hypotheses, %lld new tokens",
                        (long long)n, (long long)o->num_beams, (long long)o->num_return_sequences,
                        (long long)o->max_new_tokens);
-    if (!o->do_sample && o->num_return_sequences > o->num_beams)
+    if ((!o->do_sample || o->num_beams > 1) && o->num_return_sequences > o->num_beams)
         return fv_fail(e, FV_EARG, "generate: %lld hypotheses asked of %lld beams",
                        (long long)o->num_return_sequences, (long long)o->num_beams);
-    if (o->do_sample && o->num_beams > 1)
-        return fv_fail(e, FV_EARG, "generate: sampling takes one beam, not %lld",
-                       (long long)o->num_beams);
     if (f->begin && o->start < 0)
         return fv_fail(e, FV_EARG, "generate: the id of the start token is not known");
     return FV_OK;
@@ -127,6 +124,8 @@ static fv_status check_all_ids(const search *s, const int32_t *const *source, co
                              -1, s->V, e);
     if (!st) st = check_ids(o->ends, o->n_ends, 0, s->V, e);
     if (!st) st = check_ids(o->banned, o->n_banned, 0, s->V, e);
+    if (!st) st = check_ids(o->begin_banned, o->n_begin_banned, 0, s->V, e);
+    if (!st) st = check_ids(o->biased, o->n_biased, -1, s->V, e);
     for (int64_t i = 0; i < s->n && !encoder && !st; i++)
         st = check_ids(source[i], len[i], 0, s->V, e);
     return st;
@@ -139,6 +138,7 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     bool encoder = fv_model_family(m)->begin != NULL;
     fv_status st = measure(s, m, len, e);
     if (!st) st = check_all_ids(s, source, len, encoder, e);
+    if (encoder) s->source = source, s->n_source = len;
     if (!st && !s->session)
         st = fv_session_new(&s->session, m, fv_ctx_device(s->ctx), s->n * s->K, s->longest, e);
     if (st) return st;
@@ -157,7 +157,7 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
 static fv_status run_search(search *s, fv_generated *out, const fv_model *m,
                             const int32_t *const *source, const int64_t *len, int64_t n, fv_err *e)
 {
-    int64_t copies = s->copies = s->o->do_sample ? s->o->num_return_sequences : 1;
+    int64_t copies = s->copies = s->o->do_sample && s->K == 1 ? s->o->num_return_sequences : 1;
     s->n = s->live = n * copies;
     s->V = fv_model_family(m)->vocabulary(fv_model_self(m));
     size_t bytes = (size_t)s->n * (sizeof *source + 3 * sizeof *len);

@@ -43,6 +43,38 @@ static void ban_bad_words(float *score, int64_t V, fv_prefix f, const fv_gen_opt
     }
 }
 
+/* encoder_no_repeat_ngram_size: wherever the last size-1 tokens occur in the source, the token that
+ * follows them there is banned. */
+static void ban_source_ngrams(float *score, int64_t V, fv_prefix f, int64_t size)
+{
+    const int32_t *source = f.source ? f.source : f.ids, *tail = f.ids + f.n - (size - 1);
+    int64_t n = f.source ? f.n_source : f.prompt;
+    for (int64_t i = 0; i + size <= n; i++) {
+        int32_t next = source[i + size - 1]; /* of a vocabulary that may be another */
+        if (next < V && !memcmp(source + i, tail, (size_t)(size - 1) * sizeof *tail))
+            score[next] = -INFINITY;
+    }
+}
+
+/* sequence_bias: all runs are compared with the same tokens, and biases of one token add up. */
+static void add_biases(float *score, int64_t V, fv_prefix f, const fv_gen_opt *o)
+{
+    const int32_t *w = o->biased, *end = w + o->n_biased;
+    const float *bias = o->bias;
+    for (int64_t n; w < end; w += n + 1, bias++) {
+        for (n = 0; w + n < end && w[n] >= 0; n++) {}
+        bool before = n > 0 && n - 1 <= f.n &&
+                      !memcmp(w, f.ids + f.n - (n - 1), (size_t)(n - 1) * sizeof *w);
+        if (before && w[n - 1] < V) score[w[n - 1]] += *bias;
+    }
+}
+
+/* Where the first token that is generated stands: behind one that is forced. */
+static bool at_begin(const fv_gen_opt *o, fv_prefix f)
+{
+    return f.n == f.prompt + (f.prompt == 1 && o->forced_bos >= 0);
+}
+
 static bool too_early(const fv_gen_opt *o, fv_prefix f)
 {
     return f.n < o->min_length || f.n - f.prompt < o->min_new_tokens;
@@ -62,11 +94,16 @@ static void force(float *score, int64_t V, int32_t token)
 void fv__process_logits(float *score, int64_t V, fv_prefix f, const fv_gen_opt *o, float *scratch)
 {
     int32_t forced = fv__forced_token(o, f);
+    if (o->n_biased > 0) add_biases(score, V, f, o);
     if (o->repetition_penalty != 1) penalise(score, f, o->repetition_penalty, scratch);
     if (o->no_repeat_ngram_size > 0 && f.n + 1 >= o->no_repeat_ngram_size)
         ban_repeated_ngrams(score, f, o->no_repeat_ngram_size);
+    if (o->encoder_no_repeat_ngram_size > 0 && f.n + 1 >= o->encoder_no_repeat_ngram_size)
+        ban_source_ngrams(score, V, f, o->encoder_no_repeat_ngram_size);
     if (o->n_bad_words > 0) ban_bad_words(score, V, f, o);
     for (int i = 0; i < o->n_banned; i++) score[o->banned[i]] = -INFINITY;
+    for (int i = 0; i < o->n_begin_banned && at_begin(o, f); i++)
+        score[o->begin_banned[i]] = -INFINITY;
     if (too_early(o, f)) ban_eos(score, o);
     if (forced >= 0) force(score, V, forced);
 }
@@ -84,6 +121,8 @@ bool fv__token_is_banned(const fv_gen_opt *o, fv_prefix f, int32_t token)
     if (fv__token_is_eos(token, o) && too_early(o, f)) return true;
     for (int i = 0; i < o->n_banned; i++)
         if (o->banned[i] == token) return true;
+    for (int i = 0; i < o->n_begin_banned && at_begin(o, f); i++)
+        if (o->begin_banned[i] == token) return true;
     return false;
 }
 
@@ -194,18 +233,18 @@ static int64_t collect_share(fv_candidate *c, double *all, const float *score, i
     return collect(c, score, V, -INFINITY);
 }
 
-/* The number of leading weights that sum to at least `much`; at least one. */
-static int64_t holding(const fv_candidate *c, int64_t n, double much)
+/* The number of leading weights that sum to at least `much`; at least `least`. */
+static int64_t holding(const fv_candidate *c, int64_t n, double much, int64_t least)
 {
     double held = 0;
     int64_t kept = 0;
-    for (; kept < n && (kept == 0 || held < much); kept++) held += (double)c[kept].score;
+    for (; kept < n && (kept < least || held < much); kept++) held += (double)c[kept].score;
     return kept;
 }
 
 /* The smallest run whose surprise is nearest to the expected one and which holds the share: c
  * moves to its start. */
-static int64_t typical(fv_candidate **c, int64_t n, double share)
+static int64_t typical(fv_candidate **c, int64_t n, double share, int64_t least)
 {
     const fv_candidate *w = *c;
     double sum = 0, expected = 0, held = 0;
@@ -216,7 +255,7 @@ static int64_t typical(fv_candidate **c, int64_t n, double share)
         expected -= (double)w[i].score / sum * log((double)w[i].score / sum);
     while (from < n && -log((double)w[from].score / sum) < expected) from++;
     int64_t to = from; /* the range grows from the entropy outwards */
-    while (held < share * sum && to - from < n) {
+    while ((held < share * sum || to - from < least) && to - from < n) {
         double left = from > 0 ? expected + log((double)w[from - 1].score / sum) : INFINITY;
         double right = to < n ? -log((double)w[to].score / sum) - expected : INFINITY;
         held += (double)(left <= right ? w[--from] : w[to++]).score;
@@ -234,26 +273,35 @@ static int32_t sample_index(const fv_candidate *c, int64_t n, double u)
     return c[n - 1].token;
 }
 
-int32_t fv__sample_token(const float *score, int64_t V, const fv_gen_opt *o, double u,
-                         fv_candidate *c)
+int64_t fv__sample_from(fv_candidate **out, const float *score, int64_t V, const fv_gen_opt *o,
+                        int64_t least, fv_candidate *c)
 {
     float top = greatest(score, V), heat = o->temperature;
-    bool some = o->top_k > 0 && o->top_k < V, part = o->top_p < 1;
+    int64_t k = o->top_k > least ? o->top_k : least;
+    bool some = o->top_k > 0 && k < V, part = o->top_p < 1;
     double all = 0;
-    int64_t n = some   ? collect_best(c, score, V, o->top_k)
+    *out = c;
+    int64_t n = some   ? collect_best(c, score, V, k)
                 : part ? collect_share(c, &all, score, V, top, heat, o->top_p)
                        : collect(c, score, V, -INFINITY);
-    if (!n) { /* NaN scores: there are no weights to draw by */
-        fv__top_k(c, 1, score, V);
-        return c[0].token;
-    }
+    if (!n) return 0; /* NaN scores: there are no weights to draw by */
     if (some || part || o->min_p > 0 || o->typical_p < 1)
         qsort(c, (size_t)n, sizeof *c, best_first);
     double sum = softmax_weights(c, n, top, heat);
-    if (part) n = holding(c, n, (double)o->top_p * (some ? sum : all));
-    while (n > 1 && o->min_p > 0 && c[n - 1].score < o->min_p * c[0].score) n--;
-    if (o->typical_p < 1) n = typical(&c, n, (double)o->typical_p);
-    return sample_index(c, n, u);
+    if (part) n = holding(c, n, (double)o->top_p * (some ? sum : all), least);
+    while (n > least && o->min_p > 0 && c[n - 1].score < o->min_p * c[0].score) n--;
+    if (o->typical_p < 1) n = typical(out, n, (double)o->typical_p, least);
+    return n;
+}
+
+int32_t fv__sample_token(const float *score, int64_t V, const fv_gen_opt *o, double u,
+                         fv_candidate *c)
+{
+    fv_candidate *from;
+    int64_t n = fv__sample_from(&from, score, V, o, 1, c);
+    if (n) return sample_index(from, n, u);
+    fv__top_k(c, 1, score, V);
+    return c[0].token;
 }
 
 fv_candidate fv__next_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt *o,

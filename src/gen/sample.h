@@ -15,9 +15,12 @@ typedef struct fv_prefix {
     int64_t n;      /* tokens, the prompt included */
     int64_t prompt; /* of these, how many were given */
     int64_t most;   /* n when it must end */
+    /* what an encoder read; NULL: the prompt counts instead */
+    const int32_t *source;
+    int64_t n_source;
 } fv_prefix;
 
-/* Applies transformers' logits processors, in its order, to one row of V scores: repetition
+/* Applies transformers' logits processors, in its order, to one row of V scores: biases, repetition
  * penalty, banned n-grams, bad words and suppressed tokens, no end token before the minimal
  * length, the first and the last token where they are forced.  scratch: f.n floats. */
 void fv__process_logits(float *score, int64_t V, fv_prefix f, const fv_gen_opt *o, float *scratch);
@@ -32,6 +35,14 @@ int32_t fv__forced_token(const fv_gen_opt *o, fv_prefix f);
 double fv__log_sum_exp(const float *score, int64_t V);
 void fv__log_softmax_row(float *score, int64_t V);
 
+/* Whether processors need every score, or the tokens before: what a device that chooses by itself
+ * does not have. */
+static inline bool fv__looks_back(const fv_gen_opt *o)
+{
+    return o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 ||
+           o->encoder_no_repeat_ngram_size > 0 || o->n_bad_words > 0 || o->n_biased > 0;
+}
+
 bool fv__token_is_eos(int32_t token, const fv_gen_opt *o);
 
 /* The k best of a row, best first, ties to the lower token; out: k entries. */
@@ -41,6 +52,11 @@ void fv__top_k(fv_candidate *out, int64_t k, const float *score, int64_t V);
  * number u; scratch: V entries. */
 int32_t fv__sample_token(const float *score, int64_t V, const fv_gen_opt *o, double u,
                          fv_candidate *scratch);
+
+/* The tokens that such a draw can give, at least `least` of them, in *c with softmax weights that are
+ * not normalised; scratch: V entries.  Returns how many. */
+int64_t fv__sample_from(fv_candidate **c, const float *score, int64_t V, const fv_gen_opt *o,
+                        int64_t least, fv_candidate *scratch);
 
 /* The token a sequence of one beam goes on with, by the rules and perhaps drawn; its score is the
  * model's own log-probability.  logits: V, overwritten; number: which of all sequences it is, for

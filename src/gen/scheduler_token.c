@@ -57,7 +57,7 @@ void fv__sched_take_token(fv_scheduler *s, sequence *q, float *logits,
                           const fv_sched_weights *attention)
 {
     fv_scored top[FV_SCHED_TOP];
-    fv_prefix f = {q->ids, q->n, q->prompt, q->end};
+    fv_prefix f = {.ids = q->ids, .n = q->n, .prompt = q->prompt, .most = q->end};
     bool changed = is_changed(q);
     double all = changed || q->ask.top ? fv__log_sum_exp(logits, s->V) : 0;
     fv_sched_event ev = {.id = q->id, .top = top, .attention = attention, .cached = q->shared};

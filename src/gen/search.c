@@ -27,12 +27,10 @@
 static int64_t best_needed(const search *s, bool encoder)
 {
     const fv_gen_opt *o = s->o;
-    if (o->do_sample || o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 ||
-        o->n_bad_words > 0)
-        return 0;
+    if (o->do_sample || fv__looks_back(o)) return 0;
     /* one mask serves all rows only where these have the same length */
     if (o->renormalize_logits && !encoder) return 0;
-    int64_t k = (o->num_beams > 1 ? s->wide : 1) + o->n_banned + o->n_ends + 1;
+    int64_t k = (o->num_beams > 1 ? s->wide : 1) + o->n_banned + o->n_begin_banned + o->n_ends + 1;
     return k < s->V ? k : s->V;
 }
 
@@ -56,6 +54,7 @@ static size_t set_layout(search *s, void *base)
     s->done = cut(&at, (size_t)rows * sizeof *s->done);
     s->next = cut(&at, (size_t)s->wide * sizeof *s->next);
     s->row = cut(&at, (size_t)s->wide * sizeof *s->row);
+    s->key = cut(&at, (size_t)s->wide * sizeof *s->key);
     s->over = cut(&at, (size_t)s->n * sizeof *s->over);
     s->at = cut(&at, (size_t)s->n * sizeof *s->at);
     s->scores = cut(&at, (size_t)(rows * (s->top ? s->top : s->V)) * sizeof *s->scores);

@@ -27,8 +27,10 @@ typedef struct search {
     int64_t live;          /* sources not over: the first entries of `at`, K session rows each */
     int64_t made;          /* tokens behind the prompt, of every running beam */
     int64_t *prompt, *end; /* n each: tokens given, and tokens at most */
-    int64_t longest;       /* the greatest of end */
-    int64_t known;         /* tokens of every prompt that the session holds already */
+    const int32_t *const *source; /* n each, where an encoder reads them; else NULL */
+    const int64_t *n_source;
+    int64_t longest;  /* the greatest of end */
+    int64_t known;    /* tokens of every prompt that the session holds already */
     int64_t first;    /* tokens of each prompt that the first step reads, the last one among them */
     int64_t wide;     /* continuations looked at: enough that K of them do not end */
     int64_t top;      /* best of each row that are looked at; 0: all scores are */
@@ -41,6 +43,7 @@ typedef struct search {
     fv_candidate *candidates;      /* top, wide, or V when sampling */
     beam *next;                    /* wide, and their ids in spare */
     int32_t *row;                  /* wide: which row of the batch each of next continues */
+    double *key;                   /* wide: by which each was drawn */
     int32_t *spare, *token, *from; /* from and token: rows of the next step */
     fv_tensor *y, *y_token;        /* of the step under way: scores, or the best and their tokens */
     void *block;
@@ -54,7 +57,9 @@ static inline int32_t fv__search_pad(const search *s)
 
 static inline fv_prefix fv__prefix(const search *s, const beam *b, int64_t i)
 {
-    return (fv_prefix){b->ids, b->n, s->prompt[i], s->end[i]};
+    fv_prefix f = {.ids = b->ids, .n = b->n, .prompt = s->prompt[i], .most = s->end[i]};
+    if (s->source) f.source = s->source[i], f.n_source = s->n_source[i];
+    return f;
 }
 
 /* search.c, in this order: allocates the state, which the caller frees as s->block; reads all

@@ -12,8 +12,7 @@
 bool fv__device_samples(const search *s, bool encoder)
 {
     const fv_gen_opt *o = s->o;
-    bool rules = o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 || o->n_bad_words > 0 ||
-                 o->typical_p < 1;
+    bool rules = fv__looks_back(o) || o->n_begin_banned > 0 || o->typical_p < 1;
     return s->K == 1 && !rules && !o->renormalize_logits && (encoder || o->forced_bos < 0) &&
            fv__sampler_supported(s->session, s->ctx->dtype);
 }

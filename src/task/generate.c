@@ -38,11 +38,12 @@ typedef struct stream {
 static size_t held_back(const fv_pipeline *p, const fv_buf *text)
 {
     size_t most = 0;
-    for (int i = 0; i < p->opt.n_settings; i++) {
-        const fv_setting *s = &p->opt.settings[i];
-        size_t n = strcmp(s->key, "stop") ? 0 : strlen(s->value);
+    bool kept;
+    const char *stop;
+    for (int i = 0; (stop = fv__stop_string(p, i, &kept)); i++) {
+        size_t n = kept ? 0 : strlen(stop);
         for (size_t k = n < text->len + 1 ? n : text->len + 1; k-- > most + 1;)
-            if (!memcmp(text->data + text->len - k, s->value, k)) most = k;
+            if (!memcmp(text->data + text->len - k, stop, k)) most = k;
     }
     return most;
 }

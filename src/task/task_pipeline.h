@@ -94,6 +94,9 @@ fv_status fv__write_all(fv_pipeline *p, const fv_writer_job *job, const fv_text 
                         fv_err *e);
 /* Cuts p's text at the first of the strings given as the setting "stop". */
 bool fv__cut_at_stop(const fv_pipeline *p, fv_buf *text);
+/* The i-th text that ends what is generated, NULL behind the last: those of the settings, then those
+ * of generation_config.json, which stay in the text (*kept), as transformers leaves them. */
+const char *fv__stop_string(const fv_pipeline *p, int i, bool *kept);
 
 /* Log-probability of a text behind the token that texts begin with, and how many tokens count. */
 fv_status fv__writer_score(fv_writer *w, const fv_text *text, int64_t window, int64_t stride,

@@ -189,17 +189,31 @@ fv_status fv__writer_decode(fv_writer *w, fv_buf *out, const fv_buf *prompt, con
     return st || !out->failed ? st : fv_fail(e, FV_ENOMEM, "out of memory");
 }
 
+const char *fv__stop_string(const fv_pipeline *p, int i, bool *kept)
+{
+    int n = 0;
+    *kept = false;
+    for (int k = 0; k < p->opt.n_settings; k++)
+        if (!strcmp(p->opt.settings[k].key, "stop") && !i--) return p->opt.settings[k].value;
+    const char *const *more = p->writer.config ? fv_gen_config_stops(p->writer.config, &n) : NULL;
+    *kept = true;
+    return i < n ? more[i] : NULL;
+}
+
+/* The stop that ends first decides; false: there is none. */
 bool fv__cut_at_stop(const fv_pipeline *p, fv_buf *text)
 {
-    size_t end = text->len;
-    for (int i = 0; text->data && i < p->opt.n_settings; i++) {
-        const fv_setting *s = &p->opt.settings[i];
-        const char *at = strcmp(s->key, "stop") ? NULL : strstr(text->data, s->value);
-        if (at && (size_t)(at - text->data) < end) end = (size_t)(at - text->data);
+    size_t end = SIZE_MAX;
+    bool kept;
+    const char *stop;
+    for (int i = 0; text->data && (stop = fv__stop_string(p, i, &kept)); i++) {
+        const char *at = strstr(text->data, stop);
+        size_t to = at ? (size_t)(at - text->data) + (kept ? strlen(stop) : 0) : SIZE_MAX;
+        if (to < end) end = to;
     }
-    bool cut = end < text->len;
-    if (cut) text->data[text->len = end] = 0;
-    return cut;
+    if (end == SIZE_MAX) return false;
+    text->data[text->len = end] = 0;
+    return true;
 }
 
 /* ---- a batch ---- */
@@ -235,8 +249,8 @@ static fv_status generate(fv_pipeline *p, const fv_writer_job *job, batch *b, co
 {
     fv_status st = FV_OK;
     fv_gen_opt gen = p->writer.gen;
-    bool stops = fv__setting(p->opt.settings, p->opt.n_settings, "stop") && gen.num_beams == 1 &&
-                 gen.num_return_sequences == 1;
+    bool kept,
+        stops = fv__stop_string(p, 0, &kept) && gen.num_beams == 1 && gen.num_return_sequences == 1;
     for (int64_t i = 0; i < n && !st; i++) {
         b->ids[i].env = b->stops.text[i].env = &p->env;
         st = job->encode(p, &b->ids[i], &in[i], e);

@@ -190,7 +190,9 @@ static void wrong_calls_are_told(void **state)
     (void)state;
     refused_silently(sh("$fovea generate x"), 2, "a model is needed");
     refused_silently(sh("$fovea generate -m $model --top-p 1.5 x"), 2, "--top-p");
-    refused_silently(sh("$fovea generate -m $model --num-beams 2 --do-sample x"), 1, "one beam");
+    refused_silently(sh("$fovea generate -m $model --num-beams 2 --do-sample "
+                        "--num-return-sequences 3 x"),
+                     1, "3 hypotheses asked of 2 beams");
     refused_silently(sh("$fovea generate -m $model --file x y"), 2, "too many");
     refused_silently(sh("$fovea generate -m /nowhere x"), 1, "/nowhere");
     refused_silently(sh("$fovea score -m $model < /dev/null"), 1, "no text in it");

@@ -381,8 +381,12 @@ static void what_cannot_be_is_refused(void **state)
     assert_non_null(strstr(e.text, "prompt"));
     o.max_length = 9;
     o.num_beams = 2;
-    o.do_sample = true;
-    assert_int_equal(fv_generate(&out, device, m, &one, &three, 1, &o, &e), FV_EARG);
+    o.num_return_sequences = 3;
+    for (int sample = 0; sample < 2; sample++) {
+        o.do_sample = sample;
+        assert_int_equal(fv_generate(&out, device, m, &one, &three, 1, &o, &e), FV_EARG);
+        assert_non_null(strstr(e.text, "3 hypotheses asked of 2 beams"));
+    }
     fv_model_free(m);
     fv_gen_config_close(config);
     snprintf(dir, sizeof dir, "%s/gpt2", CASES);
