@@ -258,19 +258,20 @@ static double quantile(const double *x, int64_t n, double q)
     return n ? x[(int64_t)(q * (double)(n - 1) + 0.5)] : 0;
 }
 
-static json_t *quantiles(double *x, int64_t n)
+typedef struct times {
+    double p50, p95, p99;
+} times;
+
+static times quantiles(double *x, int64_t n)
 {
     qsort(x, (size_t)n, sizeof *x, ascending);
-    return json_pack("{s:f, s:f, s:f}", "p50", quantile(x, n, 0.5), "p95", quantile(x, n, 0.95),
-                     "p99", quantile(x, n, 0.99));
+    return (times){quantile(x, n, 0.5), quantile(x, n, 0.95), quantile(x, n, 0.99)};
 }
 
-static void print_times(const char *name, const json_t *q)
+static void print_times(const char *name, const times *q)
 {
-    printf("%-14s", name);
-    for (const char *const *k = (const char *const[]){"p50", "p95", "p99", NULL}; *k; k++)
-        printf("  %s %9.2f ms", *k, 1e3 * json_number_value(json_object_get(q, *k)));
-    printf("\n");
+    printf("%-14s  p50 %9.2f ms  p95 %9.2f ms  p99 %9.2f ms\n", name, 1e3 * q->p50, 1e3 * q->p95,
+           1e3 * q->p99);
 }
 
 static int report(load *l)
@@ -294,23 +295,24 @@ static int report(load *l)
         gaps += r->n_gaps;
     }
     double seconds = end - l->start;
-    json_t *ttft = quantiles(first, n), *between = quantiles(gap, gaps);
+    times ttft = quantiles(first, n), between = quantiles(gap, gaps);
     if (!v->json) {
         printf("%lld requests, %lld failed, %lld tokens in %.2f s: %.1f tokens/s\n",
                (long long)v->requests, (long long)failed, (long long)tokens, seconds,
                (double)tokens / seconds);
-        print_times("first token", ttft);
-        print_times("between tokens", between);
+        print_times("first token", &ttft);
+        print_times("between tokens", &between);
     }
     int code = CLI_OK;
-    if (v->json)
-        code = cli_print_json(l->c, json_pack("{s:I, s:I, s:I, s:f, s:f, s:O, s:O}", "requests",
-                                              (json_int_t)v->requests, "failed", (json_int_t)failed,
-                                              "tokens", (json_int_t)tokens, "seconds", seconds,
-                                              "tokens_per_s", (double)tokens / seconds,
-                                              "first_token_s", ttft, "between_tokens_s", between));
-    json_decref(ttft);
-    json_decref(between);
+    if (v->json) {
+        cli_json j = {0};
+        cli_json_put(&j, "{s:I, s:I, s:I, s:f, s:f, s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}}",
+                     "requests", (int64_t)v->requests, "failed", failed, "tokens", tokens,
+                     "seconds", seconds, "tokens_per_s", (double)tokens / seconds, "first_token_s",
+                     "p50", ttft.p50, "p95", ttft.p95, "p99", ttft.p99, "between_tokens_s", "p50",
+                     between.p50, "p95", between.p95, "p99", between.p99);
+        cli_json_end();
+    }
     free(gap);
     free(first);
     if (!code && failed) code = cli_fail(l->c, "%lld requests failed", (long long)failed);
