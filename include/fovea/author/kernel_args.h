@@ -212,25 +212,21 @@ typedef struct fv_fused_rope {
     bool adjacent; /* pairs (2i,2i+1), else (i,i+half) */
 } fv_fused_rope;
 
-/* y = act(norm(x) w' + bias), or added to y; x (rows,k), w (n,k) packed.  With caches,
- * only the first y_n columns go to y; the rest in two halves to row pos[r] of sequence r of each,
- * (rows,cap,(n-y_n)/2), and y and the first half may be rotated.
- * With `up` (n,k): y = act(norm(x) w' + bias) * (norm(x) up' + up_bias); n is a multiple of 4. */
+/* y = act(norm(x) w' + bias), or added to y; with up, times norm(x) up' + up_bias, n % 4 == 0.
+ * x (rows,k), w and up (n,k) packed.  With caches only the first y_n columns go to y, the rest in
+ * two halves to row pos[r] of sequence r of each, (rows,cap,(n-y_n)/2); y and k may be rotated. */
 typedef enum fv_norm_kind { FV_NORM_NONE, FV_NORM_LAYER, FV_NORM_RMS } fv_norm_kind;
 typedef struct fv_fused_linear {
-    int64_t rows, n, k;
-    const void *x, *w, *bias; /* bias (n) or NULL */
-    fv_dtype xt, wt, yt;      /* x and y: the table's or bf16; caches are as y */
+    int64_t rows, n, k, y_n, cap;
+    const void *x, *w, *bias, *up, *up_bias; /* biases (n) or NULL */
+    fv_dtype xt, wt, yt;                     /* x and y: the table's or bf16; caches are as y */
     fv_norm_kind norm;
     const void *gain, *shift; /* of the norm, (k) or NULL */
     float eps;
     fv_act act;
     bool add;
-    void *y;
-    void *k_cache, *v_cache;
+    void *y, *k_cache, *v_cache;
     const int32_t *pos;
-    int64_t cap, y_n;
-    const void *up, *up_bias;
     fv_fused_rope rope;
 } fv_fused_linear;
 
