@@ -51,16 +51,18 @@ __device__ inline void mma_own_tiles(tile_acc<GROUPS> &c, unsigned x, int stride
     for (int i = 0; i < GROUPS * TILES_PER_WARP * 4; i++) (&c[0][0][0])[i] += (&odd[0][0][0])[i];
 }
 
-/* act of all products; gated: act(gate) * up in both of a pair. */
+/* act of all products; gated: act(gate) * up in both of a pair.  No branch inside a loop: the
+ * activations of all products overlap. */
 template <fv_act ACT> __device__ inline void activate_tiles(tile_acc<1> &c, bool gated)
 {
+    float *v = &c[0][0][0];
+    if (gated) {
 #pragma unroll
-    for (int i = 0; i < TILES_PER_WARP * 4; i += 2) {
-        float *pair = &c[0][0][0] + i, x = activate(ACT, pair[0]);
-        if (gated)
-            pair[0] = pair[1] = x * pair[1];
-        else
-            pair[0] = x, pair[1] = activate(ACT, pair[1]);
+        for (int i = 0; i < TILES_PER_WARP * 4; i += 2)
+            v[i] = v[i + 1] = activate(ACT, v[i]) * v[i + 1];
+    } else {
+#pragma unroll
+        for (int i = 0; i < TILES_PER_WARP * 4; i++) v[i] = activate(ACT, v[i]);
     }
 }
 

@@ -58,20 +58,24 @@ __device__ inline void mbarrier_arrive_expect_tx(uint64_t *b, unsigned bytes)
     mbarrier_arrive_expect_tx(smem_addr(b), bytes);
 }
 
-__device__ inline void mbarrier_wait(uint32_t b, unsigned parity)
+__device__ inline void mbarrier_wait(uint64_t *b, unsigned parity)
 {
     uint32_t done;
     do
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], "
                      "%2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(done)
-                     : "r"(b), "r"(parity)
+                     : "r"(smem_addr(b)), "r"(parity)
                      : "memory");
     while (!done);
 }
-__device__ inline void mbarrier_wait(uint64_t *b, unsigned parity)
+/* The loop inside: no register for the result, which the megakernel has not. */
+__device__ inline void mbarrier_wait(uint32_t b, unsigned parity)
 {
-    mbarrier_wait(smem_addr(b), parity);
+    asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], "
+                 "%1;\n@!p bra AGAIN;\n}" ::"r"(b),
+                 "r"(parity)
+                 : "memory");
 }
 
 /* Whether a phase is complete, without waiting.  Asked some instructions ahead, it spares
