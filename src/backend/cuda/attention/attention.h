@@ -326,14 +326,23 @@ template <int N> __device__ inline void zero_dropped(float (&s)[N][4])
         for (int e = 0; e < 4; e++) s[n][e] = s[n][e] < 0 ? 0 : s[n][e];
 }
 
+/* score - max, the exponent of a weight.  f32: the product is rounded as the maximum was, so that
+ * the largest score gives exactly 0 however large it is; in one fma its rounding error of
+ * |score| 2^-24 would stay, which beyond scores of 1e9 is more than a float's exponent.  16 bits: one
+ * instruction, and scores do not get there. */
+template <class T> __device__ inline float exponent(float s, float scale, float row_max)
+{
+    return sizeof(T) == 4 ? __fmul_rn(s, scale) - row_max : fmaf(s, scale, -row_max);
+}
+
 /* w = 2^(score - lse), or 2^(score - max) / sum. */
-__device__ inline float weight_of(float s, float scale, float lse)
+template <class T> __device__ inline float weight_of(float s, float scale, float lse)
 {
     return exp2_fast(fmaf(s, scale, -lse));
 }
-__device__ inline float weight_of(float s, float scale, const row_stat &r)
+template <class T> __device__ inline float weight_of(float s, float scale, const row_stat &r)
 {
-    return exp2_fast(fmaf(s, scale, -r.row_max)) * r.inv_sum;
+    return exp2_fast(exponent<T>(s, scale, r.row_max)) * r.inv_sum;
 }
 
 /* Statistics for exact weights: those before dropout. */
@@ -369,7 +378,7 @@ __device__ inline void exp_scores(float (&s)[N][4], const head_view<T> &head, in
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) s[n][e] = weight_of(s[n][e], scale, lse(e, n));
+        for (int e = 0; e < 4; e++) s[n][e] = weight_of<T>(s[n][e], scale, lse(e, n));
     if (has_dropout<KIND>(head)) apply_dropout<TRANSPOSED>(s, head, row0, col0);
 }
 

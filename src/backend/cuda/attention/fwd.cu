@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(32 * WARPS)
             float correction[2], sum[2], scale = scale_of<KIND>(head);
             mask_scores<KIND>(s[m], head, row0 + m * 16, j, full_tile);
             update_row_max(s[m], scale, r[m], correction);
-            exp_weights(s[m], scale, r[m], sum, [&](int k, const float(&w)[2][4]) {
+            exp_weights<T>(s[m], scale, r[m], sum, [&](int k, const float(&w)[2][4]) {
 #pragma unroll
                 for (int e = 0; e < 8; e++) s[m][2 * k + e / 4][e % 4] = w[e / 4][e % 4];
             });

@@ -79,7 +79,7 @@ __device__ inline void update_row_max(const float (&s)[N][4], float scale, softm
 
 /* Weights 2^(score - max) of a strip, 16 columns at a time to `consume`; sum: over this
  * thread's. False: some are too large for the maximum at hand, and it must be raised. */
-template <int N, class F>
+template <class T = bf16, int N, class F>
 __device__ inline bool exp_weights(const float (&s)[N][4], float scale, const softmax_state &r,
                                    float (&sum)[2], F consume)
 {
@@ -93,7 +93,7 @@ __device__ inline bool exp_weights(const float (&s)[N][4], float scale, const so
         for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                w[n][e] = exp2_fast(fmaf(s[2 * k + n][e], scale, -base[e / 2]));
+                w[n][e] = exp2_fast(exponent<T>(s[2 * k + n][e], scale, base[e / 2]));
                 /* one chain: with more, ptxas does not interleave ex2 with the Philox rounds */
                 sum[e / 2] += w[n][e];
             }

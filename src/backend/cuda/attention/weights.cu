@@ -3,9 +3,8 @@
  *
  *     w_ij = 2^(scale q_i.k_j (+ bias_ij) - max_i) / sum_i,  lse_i = (max_i, sum_i)
  *
- * The exponent is the forward kernels' own expression (exp_scores): fma(s, scale, -max), not
- * fl(scale s) - max.  At scores of 1e3 the rounding of scale s is worth 4e-6 of a weight, and the
- * rows would not sum to 1. */
+ * The exponent is the forward kernels' own expression (exponent): at scores of 1e3 it is worth 4e-6
+ * of a weight whether scale s is rounded, and the rows would not sum to 1. */
 #include "attention.h"
 
 #define KEYS 64          /* keys of a tile */
