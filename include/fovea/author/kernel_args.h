@@ -101,13 +101,9 @@ typedef struct fv_walk {
     int64_t y[FV_MAX_DIM + 2], a[FV_MAX_DIM + 2], b[FV_MAX_DIM + 2];
 } fv_walk;
 
-/* Which position of a row of ids is looked for; the first where there is none. */
-typedef enum fv_find {
-    FV_FIND_LAST_OTHER, /* the last that is not id */
-    FV_FIND_LAST,       /* the last that is */
-    FV_FIND_FIRST,      /* the first that is */
-    FV_FIND_LARGEST     /* the first of the largest; id is not looked at */
-} fv_find;
+/* Which position of a row of ids is looked for: the last that is not id, the last or the first that
+ * is, the first of the largest; the row's first where there is none. */
+typedef enum fv_find { FV_FIND_LAST_OTHER, FV_FIND_LAST, FV_FIND_FIRST, FV_FIND_LARGEST } fv_find;
 
 typedef enum fv_reduce_op { FV_R_SUM, FV_R_MEAN, FV_R_MAX, FV_R_COUNT } fv_reduce_op;
 
