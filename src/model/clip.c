@@ -144,7 +144,8 @@ fv_tensor *fv__clip_vision_fwd(fv_ctx *c, const fv__clip_vision *l, fv_tensor *i
                                const char *hidden)
 {
     const fv__clip_config *k = l->cfg;
-    if (!fv__is_image(c, "clip", image, k->num_channels)) return NULL;
+    image = fv__image(c, "clip", image, k->num_channels);
+    if (!image) return NULL;
     int64_t D = k->hidden_size, size = fv__side(&k->patch_size, 0);
     bool token = l->class_token;
     fv_tensor *x = fv_conv_patches(c, &l->patches, image);

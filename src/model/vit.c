@@ -9,6 +9,9 @@
 
 #include <stdio.h>
 
+#include "core/core.h"
+#include "ops/stat.h"
+
 fv_status fv__vit_check(const fv__vit_config *k, fv_err *e)
 {
     if (k->hidden_size % k->num_attention_heads)
@@ -103,13 +106,12 @@ void fv__vit_pack(fv_params *p, fv__vit_block *b, int layers, fv_dtype dtype)
 
 /* ---- embeddings ---- */
 
-bool fv__is_image(fv_ctx *c, const char *family, const fv_tensor *image, int channels)
+fv_tensor *fv__image(fv_ctx *c, const char *family, fv_tensor *image, int channels)
 {
-    if (!image) return false;
-    if (image->shape.n == 4 && fv_dim(image, 1) == channels) return true;
-    fv_raise(c, FV_ESHAPE, "%s: pixel_values %s, expected (B,%d,height,width)", family,
-             fv_desc(image).s, channels);
-    return false;
+    if (!image) return NULL;
+    if (image->shape.n == 4 && fv_dim(image, 1) == channels) return fv_cast(c, image, c->dtype);
+    return fv_raise(c, FV_ESHAPE, "%s: pixel_values %s, expected (B,%d,height,width)", family,
+                    fv_desc(image).s, channels);
 }
 
 fv_tensor *fv__vit_positions(fv_ctx *c, fv_tensor *table, int64_t special, int64_t h, int64_t w,
@@ -159,8 +161,9 @@ void fv__put_pixels(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, 
     fv_items_put(out, "reconstruction",
                  fv_unpatchify(c, x, channels, p, fv_dim(image, 2) / p, fv_dim(image, 3) / p));
     if (!hidden) return;
-    fv_tensor *m = hidden_as_float(c, hidden),
-              *off = fv_mul(c, fv_abs(c, fv_sub(c, fv_patchify(c, image, p), x)), m),
+    fv_tensor *m = fv__widen(c, hidden_as_float(c, hidden)), *wide = fv__widen(c, x),
+              *pixels = fv_cast(c, fv_patchify(c, image, p), m ? m->dtype : FV_F32),
+              *off = fv_mul(c, fv_abs(c, fv_sub(c, pixels, wide)), m),
               *sum = fv_scale(c, fv_sum_all(c, off), 1 / (float)channels);
     /* 1e-5 as in transformers, so that nothing hidden is a loss of 0 */
     fv_tensor *count = fv_affine(c, fv_sum_all(c, m), (float)(p * p), 1e-5f);

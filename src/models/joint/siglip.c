@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 #include "model/siglip.h"
+#include "ops/stat.h"
 
 static const fv_family_head heads[] = {
     {"SiglipModel", .job = FV_HEAD_CONTRASTIVE},
@@ -104,8 +105,8 @@ static fv_tensor *sigmoid_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *text, fv
                      .per_label = in->per_row};
     fv_tensor *own = fv_sum(c, fv_mul(c, text, image), 1); /* the cosines of the diagonal */
     own = fv_add(c, fv_mul(c, own, fv_exp(c, m->logit_scale)), m->logit_bias);
-    fv_tensor *all = fv_sum_all(c, fv_softplus(c, logits));
-    return fv__per_label(c, fv_sub(c, all, fv_sum_all(c, own)), &rows);
+    fv_tensor *all = fv_sum_all(c, fv_softplus(c, fv__widen(c, logits)));
+    return fv__per_label(c, fv_sub(c, all, fv_sum_all(c, fv__widen(c, own))), &rows);
 }
 
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)

@@ -114,7 +114,8 @@ static fv_tensor *embed(fv_ctx *c, const deit *m, const fv_items *in)
     const config *k = &m->cfg;
     fv_tensor *image = fv_items_get(in, "pixel_values"),
               *hidden = fv_items_get(in, "bool_masked_pos");
-    if (!fv__is_image(c, "deit", image, k->num_channels)) return NULL;
+    image = fv__image(c, "deit", image, k->num_channels);
+    if (!image) return NULL;
     if (hidden && !m->mask_token)
         return fv_raise(c, FV_EARG, "deit: bool_masked_pos needs DeiTForMaskedImageModeling");
     int64_t size = fv__side(&k->patch_size, 0);

@@ -185,7 +185,8 @@ static fv_tensor *embed(fv_ctx *c, const dinov2 *m, const fv_items *in)
     const fv__vit_config *v = &m->cfg.vit;
     fv_tensor *image = fv_items_get(in, "pixel_values"),
               *hidden = fv_items_get(in, "bool_masked_pos");
-    if (!fv__is_image(c, "dinov2", image, v->num_channels)) return NULL;
+    image = fv__image(c, "dinov2", image, v->num_channels);
+    if (!image) return NULL;
     if (hidden && !m->mask_token)
         return fv_raise(c, FV_EARG, "dinov2: bool_masked_pos, but use_mask_token is false");
     int64_t size = fv__side(&v->patch_size, 0);

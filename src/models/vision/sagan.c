@@ -22,8 +22,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/core.h"
 #include "model/vit.h"
 #include "nn/part.h"
+#include "ops/stat.h"
 
 #define MAX_BLOCKS 6
 #define SN_EPS 1e-12f
@@ -296,9 +298,9 @@ static void losses(fv_ctx *c, const sagan *m, fv_tensor *real, fv_tensor *fake, 
     pass learns = {.c = c, .labels = labels}, judges = {c, true, labels};
     int64_t B = fv_dim(fake, 0);
     fv_tensor *both[] = {real, fv_detach(c, fake)};
-    fv_tensor *said = judge(&learns, m, fv_concat(c, both, 2, 0)),
-              *yes = fv_slice(c, said, 0, 0, B), *no = fv_slice(c, said, 0, B, 2 * B),
-              *again = judge(&judges, m, fake);
+    fv_tensor *said = fv__widen(c, judge(&learns, m, fv_concat(c, both, 2, 0))),
+              *again = fv__widen(c, judge(&judges, m, fake)), *yes = fv_slice(c, said, 0, 0, B),
+              *no = fv_slice(c, said, 0, B, 2 * B);
     fv_tensor *d = fv_add(c, fv_mean_all(c, fv_relu(c, fv_affine(c, yes, -1, 1))),
                           fv_mean_all(c, fv_relu(c, fv_affine(c, no, 1, 1)))),
               *g = fv_scale(c, fv_mean_all(c, again), -1);
@@ -326,7 +328,8 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         fv_raise(c, FV_EARG, "sagan: labels are missing: it has %d classes", m->cfg.num_labels);
         return;
     }
-    if (real && !fv__is_image(c, "sagan", real, m->cfg.num_channels)) return;
+    if (real && !(real = fv__image(c, "sagan", real, m->cfg.num_channels))) return;
+    if (z) z = fv_cast(c, z, c->dtype);
     pass learns = {.c = c, .labels = labels};
     if (!z) {
         fv_items_put(out, "logits_real", judge(&learns, m, real));

@@ -312,7 +312,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *map = fv_items_get(in, "pixel_values"), *labels = fv_items_get(in, "labels"),
               *maps[MAX_STAGES];
     int n = m->cfg.num_encoder_blocks;
-    if (!fv__is_image(c, "segformer", map, m->cfg.num_channels)) return;
+    map = fv__image(c, "segformer", map, m->cfg.num_channels);
     for (int i = 0; i < n; i++) map = maps[i] = stage_fwd(c, &m->stages[i], map);
     if (m->job == FV_HEAD_BASE) fv_items_put(out, "last_hidden_state", map);
     if (m->job == FV_HEAD_CLASSIFY)

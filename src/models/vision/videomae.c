@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "core/core.h"
 #include "model/vit.h"
 #include "nn/part.h"
 
@@ -161,6 +162,7 @@ static fv_tensor *embed(fv_ctx *c, const videomae *m, fv_tensor *clip)
                         fv_desc(clip).s, (long long)F, (long long)C, (long long)h, (long long)w);
     int64_t tubes = F / deep;
     if (F % deep) clip = fv_slice(c, clip, 1, 0, tubes * deep);
+    clip = fv_cast(c, clip, c->dtype); /* batches are uploaded in f32 */
     static const int by_tube[] = {0, 1, 3, 4, 2, 5};
     fv_tensor *x = fv_patchify(c, fv_reshape(c, clip, FV_SHAPE(B * tubes * deep, C, h, w)), p);
     x = fv_permute(c, fv_reshape(c, x, FV_SHAPE(B, tubes, deep, n, C, p * p)), by_tube);

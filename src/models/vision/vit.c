@@ -106,7 +106,8 @@ static fv_tensor *embed(fv_ctx *c, const vit *m, const fv_items *in)
     const config *k = &m->cfg;
     fv_tensor *image = fv_items_get(in, "pixel_values"),
               *hidden = fv_items_get(in, "bool_masked_pos");
-    if (!fv__is_image(c, "vit", image, k->num_channels)) return NULL;
+    image = fv__image(c, "vit", image, k->num_channels);
+    if (!image) return NULL;
     if (hidden && !m->mask_token)
         return fv_raise(c, FV_EARG, "vit: bool_masked_pos needs ViTForMaskedImageModeling");
     int64_t size = fv__side(&k->patch_size, 0);

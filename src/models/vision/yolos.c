@@ -162,7 +162,8 @@ static fv_tensor *positions(fv_ctx *c, const yolos *m, fv_tensor *table, const f
 
 static fv_tensor *embed(fv_ctx *c, const yolos *m, fv_tensor *image)
 {
-    if (!fv__is_image(c, "yolos", image, m->cfg.vit.num_channels)) return NULL;
+    image = fv__image(c, "yolos", image, m->cfg.vit.num_channels);
+    if (!image) return NULL;
     fv_tensor *x = fv__prepend(c, m->class_token, fv_conv_patches(c, &m->patches, image));
     fv_shape s = FV_SHAPE(fv_dim(image, 0), m->cfg.num_detection_tokens, m->cfg.vit.hidden_size);
     x = fv_concat(c, (fv_tensor *[]){x, fv_expand(c, m->detection_tokens, s)}, 2, 1);
