@@ -223,15 +223,17 @@ static void add_headers(const sv_request *r, struct MHD_Response *resp)
     if (r->server->draining) MHD_add_response_header(resp, "Connection", "close");
 }
 
-/* Queues the answer that is ready; the lock is held. */
+/* Queues the answer that is ready.  Nobody else changes it from then on, but for events that are
+ * added to a stream, so the lock is not held: libmicrohttpd has one for each response, under which
+ * it calls read_events. */
 static enum MHD_Result send_answer(sv_request *r)
 {
     struct MHD_Response *resp;
     if (r->streaming) {
-        r->refs++;
+        sv_hold(r);
         resp = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_events, r,
                                                  drop_reader);
-        if (!resp) r->refs--;
+        if (!resp) sv_drop(r);
     } else {
         resp = MHD_create_response_from_buffer(r->out.n, r->out.s, MHD_RESPMEM_MUST_FREE);
         if (resp) r->out = (sv_text){0};
@@ -270,15 +272,11 @@ static enum MHD_Result dispatch(sv_request *r)
     /* a client that closes its side while its answer is being made is taken to have gone */
     sv_watch(r->server, r->connection, r->server->opt.answer_ms, sv_is_ready(r) ? NULL : r);
     pthread_mutex_lock(&r->lock);
-    enum MHD_Result ok = MHD_YES;
-    if (r->ready) {
-        ok = send_answer(r);
-    } else {
-        MHD_suspend_connection(r->mhd);
-        r->suspended = true;
-    }
+    bool ready = r->ready;
+    if (!ready) MHD_suspend_connection(r->mhd);
+    r->suspended = !ready;
     pthread_mutex_unlock(&r->lock);
-    return ok;
+    return ready ? send_answer(r) : MHD_YES;
 }
 
 enum MHD_Result sv_handle(void *server, struct MHD_Connection *mhd, const char *url,
@@ -296,10 +294,9 @@ enum MHD_Result sv_handle(void *server, struct MHD_Connection *mhd, const char *
     }
     if (!r->dispatched) return dispatch(r);
     pthread_mutex_lock(&r->lock);
-    /* a client that has gone is given no answer: MHD_NO closes its connection */
-    enum MHD_Result ok = r->ready && !r->queued ? send_answer(r) : MHD_NO;
+    bool ready = r->ready && !r->queued;
     pthread_mutex_unlock(&r->lock);
-    return ok;
+    return ready ? send_answer(r) : MHD_NO;
 }
 
 void sv_completed(void *server, struct MHD_Connection *mhd, void **self,
