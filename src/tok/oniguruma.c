@@ -8,6 +8,9 @@
  *     X{n}?             (?:X{n})?
  *     X{,m}             X{0,m}
  *     \p{Han}           \p{sc:Han}: PCRE2 would ask for script extensions
+ *     \b \B \h \H       spelled out; PCRE2's words are others, and its \h is a blank
+ *     [[:alpha:]]       spelled out by Unicode's properties
+ *     [a[bc]&&[^b]]     (?:(?=(?:[a]|[bc]))(?=(?:[^b]))(?s:.)): PCRE2 has no operators in classes
  *     (?i) and letters that fold to two (ss is also U+00DF)   refused
  *
  * Everything else that would mean something else is refused too: a tokenizer that cuts text in
@@ -21,6 +24,9 @@
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-"         \
     "\\x{1F169}\\x{1F170}-\\x{1F189}"
 #define WORDS WORDS_IN_CLASS "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
+#define BOUNDARY "(?:(?<=[" WORDS "])(?![" WORDS "])|(?<![" WORDS "])(?=[" WORDS "]))"
+#define NO_BOUNDARY "(?:(?<=[" WORDS "])(?=[" WORDS "])|(?<![" WORDS "])(?![" WORDS "]))"
+#define HEX "0-9A-Fa-f"
 #define DEEPEST 64
 
 typedef struct translation {
@@ -135,6 +141,13 @@ static void escape(translation *t)
     case 'd': fv__buf_str(t->out, "\\p{Nd}"); return;
     case 'D': fv__buf_str(t->out, "\\P{Nd}"); return;
     case 'v': fv__buf_str(t->out, "\\x0B"); return; /* a class of line ends in PCRE2 */
+    case 'h': fv__buf_str(t->out, in ? HEX : "[" HEX "]"); return;
+    case 'b': fv__buf_str(t->out, in ? "\\x08" : BOUNDARY); return;
+    case 'B':
+    case 'H':
+        if (in) t->refused = "\\B or \\H in a class";
+        fv__buf_str(t->out, k == 'H' ? "[^" HEX "]" : NO_BOUNDARY);
+        return;
     default: break;
     }
     if (word && k && !strchr(same, k)) t->refused = "an escape that is not known";
@@ -224,12 +237,129 @@ static bool interval(translation *t)
     return true;
 }
 
+/* ---- classes ---- */
+
+/* [:alpha:] inside a class, with what Unicode means by it; i is at its bracket. */
+static void posix_class(translation *t)
+{
+    static const struct {
+        const char *name, *is, *is_not; /* is_not NULL: there is no such set inside a class */
+    } sets[] = {
+        {"alpha", "\\p{Alphabetic}", "\\P{Alphabetic}"},
+        {"digit", "\\p{Nd}", "\\P{Nd}"},
+        {"upper", "\\p{Uppercase}", "\\P{Uppercase}"},
+        {"lower", "\\p{Lowercase}", "\\P{Lowercase}"},
+        {"cntrl", "\\p{Cc}", "\\P{Cc}"},
+        {"alnum", "\\p{Alphabetic}\\p{Nd}", NULL},
+        {"space", SPACES, NULL},
+        {"blank", "\\p{Zs}\\t", NULL},
+        {"punct", "\\p{P}\\p{S}", NULL},
+        {"graph", "\\p{Cf}\\p{Co}\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}", NULL},
+        {"print", "\\p{Cf}\\p{Co}\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Zs}", NULL},
+        {"word", WORDS_IN_CLASS, NULL},
+        {"xdigit", HEX, NULL},
+        {"ascii", "\\x00-\\x7F", "\\x{80}-\\x{10FFFF}"},
+    };
+    bool negated = ahead(t, 2) == '^';
+    const char *name = t->s + t->i + 2 + negated,
+               *end = memmem(name, t->n - (t->i + 2 + negated), ":]", 2);
+    t->refused = "a class of an unknown name";
+    for (size_t i = 0; end && i < sizeof sets / sizeof *sets; i++) {
+        size_t n = strlen(sets[i].name);
+        if ((size_t)(end - name) != n || memcmp(name, sets[i].name, n)) continue;
+        const char *set = negated ? sets[i].is_not : sets[i].is;
+        t->refused = set ? NULL : "a class without a name's members";
+        if (set) fv__buf_str(t->out, set);
+        t->i = (size_t)(end - t->s) + 2;
+        return;
+    }
+}
+
+static bool at_posix_class(const translation *t)
+{
+    return ahead(t, 0) == '[' && ahead(t, 1) == ':';
+}
+
+/* Whether the class that begins at i has a class or an intersection inside. */
+static bool has_operators(const translation *t)
+{
+    size_t k = 1 + (ahead(t, 1) == '^');
+    for (k += ahead(t, k) == ']'; ahead(t, k) && ahead(t, k) != ']'; k++) {
+        if (ahead(t, k) == '\\') k++;
+        if (ahead(t, k) == '&' && ahead(t, k + 1) == '&') return true;
+        if (ahead(t, k) != '[') continue;
+        if (ahead(t, k + 1) != ':') return true;
+        while (ahead(t, k + 1) && !(ahead(t, k) == ':' && ahead(t, k + 1) == ']')) k++;
+        k++;
+    }
+    return false;
+}
+
+/* One character of a class, an escape or a named class; i moves behind it. */
+static void class_item(translation *t)
+{
+    uint32_t cp = 0;
+    int len = fv__utf8_get(&cp, t->s + t->i, t->n - t->i);
+    if (at_posix_class(t)) {
+        posix_class(t);
+    } else if (ahead(t, 0) == '\\') {
+        t->i++;
+        escape(t);
+    } else {
+        if (len) literal(t, cp);
+        if (ahead(t, 0) == ']' || ahead(t, 0) == '[') fv__buf_str(t->out, "\\");
+        fv__buf_add(t->out, t->s + t->i, len ? (size_t)len : 1);
+        t->i += len ? (size_t)len : 1;
+    }
+}
+
+/* One operand of an intersection: characters and classes, any of which may match. */
+static void class_union(translation *t, int depth);
+
+/* A class with classes or intersections inside; i is at its bracket. */
+static void class_expression(translation *t, int depth)
+{
+    bool negated = ahead(t, 1) == '^';
+    if (depth == DEEPEST / 4) t->refused = "nesting of more than 16 classes";
+    fv__buf_str(t->out, negated ? "(?:(?!" : "(?:");
+    t->i += 1 + negated;
+    while (!t->refused) {
+        fv__buf_str(t->out, "(?=(?:");
+        class_union(t, depth);
+        fv__buf_str(t->out, "))");
+        if (ahead(t, 0) != '&') break;
+        t->i += 2;
+    }
+    if (!t->refused && ahead(t, 0) != ']') t->refused = "a class without an end";
+    t->i++;
+    fv__buf_str(t->out, negated ? ")(?s:.))" : "(?s:.))");
+}
+
+static void class_union(translation *t, int depth)
+{
+    bool open = false, first = true;
+    while (t->i < t->n && !t->refused && !t->out->failed) {
+        bool end = ahead(t, 0) == ']' && !first, cut = ahead(t, 0) == '&' && ahead(t, 1) == '&';
+        if (end || cut) break;
+        bool nested = ahead(t, 0) == '[' && !at_posix_class(t);
+        if (open && nested) fv__buf_str(t->out, "]"), open = false;
+        if (!open && !first) fv__buf_str(t->out, "|");
+        if (!open && !nested) fv__buf_str(t->out, "["), open = true;
+        first = false;
+        if (nested)
+            class_expression(t, depth + 1);
+        else
+            class_item(t);
+    }
+    if (open) fv__buf_str(t->out, "]");
+    if (first) t->refused = "an empty class";
+}
+
 /* ---- all of it ---- */
 
 static void in_class(translation *t, char k)
 {
-    if (k == '[') t->refused = "a class in a class";
-    if (k == '&' && ahead(t, 1) == '&') t->refused = "an intersection of classes";
+    if (k == '[') t->refused = "a class in a class"; /* has_operators saw none */
     if (k == ']' && !t->class_start) t->in_class = false;
     t->class_start = t->class_start && k == '^';
 }
@@ -262,6 +392,18 @@ static void translate(translation *t)
             t->i++;
             escape(t);
             t->class_start = false;
+            continue;
+        }
+        if (t->in_class && at_posix_class(t)) {
+            posix_class(t);
+            t->class_start = false;
+            continue;
+        }
+        if (!t->in_class && k == '[' && has_operators(t)) {
+            begin_atom(t);
+            t->in_class = true; /* for escapes */
+            class_expression(t, 0);
+            t->in_class = false;
             continue;
         }
         if (!t->in_class && k == '{') {
