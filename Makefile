@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser fuzz check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser fuzz fuzz-images check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -64,6 +64,9 @@ CASES ?= 100000
 fuzz: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fuzz_files
 	@build/tests/fuzz_files $(CASES)
+fuzz-images: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fuzz_files
+	@build/tests/fuzz_files --images $(CASES)
 
 check: setup-check
 	@tools/check.sh

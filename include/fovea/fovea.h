@@ -41,7 +41,6 @@
 #include "fovea/array.h"
 #include "fovea/fields.h"
 #include "fovea/tok.h"
-#include "fovea/image.h"
 #include "fovea/processor.h"
 #include "fovea/model.h"
 #include "fovea/session.h"

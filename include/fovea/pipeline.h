@@ -79,6 +79,7 @@ typedef struct fv_task_kind {
     const fv_field *options;            /* its settings */
     size_t size;                        /* of the struct that holds them */
     bool generates;                     /* takes the keys of fv_gen_fields too */
+    bool images;                        /* records may be paths of images, which a line may name */
     bool pairs;                         /* a tab in a record separates a text from its pair */
     bool aligned;                       /* plain output is one line for each record */
     bool prompt;                        /* the text is usually given as an argument */
@@ -137,6 +138,8 @@ typedef struct fv_eval_opt {
     int n_settings;
     int format; /* fv_format: how the file is read, as in the [data] of a recipe */
     const char *source_field, *target_field, *label_until;
+    const char *images, *where; /* of a table of images, as in the [data] of a recipe; NULL: none */
+    const char *split;          /* of annotated images; NULL: all */
     bool header, latin1;
     int64_t window, stride, longest; /* of long texts */
     bool or_none;

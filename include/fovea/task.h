@@ -1,4 +1,6 @@
-/* task.h - what people do with an encoder: text in, an answer out.
+/* task.h - what people do with an encoder: text in, an answer out.  To a model of images a text is
+ * the path of a PNG or JPEG file; to one that sees and reads (CLIP), where it ends in .png, .jpg or
+ * .jpeg.
  *
  * A task is a model opened for one job with its tokenizer and what its directory says about their
  * use (labels, pooling).  It takes any number of texts at once and puts those of like length into
@@ -17,7 +19,9 @@ typedef enum fv_job {
     FV_JOB_CLASSIFY,
     FV_JOB_FILL,
     FV_JOB_TAG,
-    FV_JOB_ANSWER
+    FV_JOB_ANSWER,
+    FV_JOB_DETECT,  /* boxes in images */
+    FV_JOB_CONTRAST /* images and texts in one space: CLIP, SigLIP */
 } fv_job;
 
 /* Opens dir for a job, to serve (opt.serve is understood).  A model without the head that the job

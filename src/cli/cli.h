@@ -219,4 +219,16 @@ void cli_value_text(char *out, size_t size, const cli_option *o);
 /* The option's help and its default, if there is one worth showing. */
 void cli_help_text(char *out, size_t size, const cli_command *cmd, const cli_option *o);
 
+/* ---- images on the command line ---- */
+
+typedef struct cli_images {
+    char **path; /* n of them */
+    int n;
+} cli_images;
+
+/* All operands, if each is an image by its name or a folder, whose images are taken in order; else
+ * none. */
+int cli_find_images(const cli *c, cli_images *out, int n, char **operand);
+void cli_free_images(cli_images *m);
+
 #endif

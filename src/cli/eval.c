@@ -11,14 +11,21 @@ typedef struct eval_values {
 
 static const cli_option options[] = {
     CLI_MODEL(eval_values),
-    CLI_TEXT(eval_values, o.task, 0, "task", "NAME",
-             "what is evaluated: classify, tag, answer, perplexity, translate or summarize; auto, "
-             "or if not given: what the model's architecture is for"),
+    CLI_TEXT(
+        eval_values, o.task, 0, "task", "NAME",
+        "what is evaluated: classify, tag, answer, perplexity, translate, summarize, detect or "
+        "retrieve; auto, or if not given: what the model's architecture is for"),
     CLI_CHOICE(eval_values, o.format, 0, "format", fv_formats, "of FILE; auto goes by its name"),
     CLI_TEXT(eval_values, o.source_field, 0, "source-field", "NAME",
              "field with the text: a name, or a number from 1 in a table"),
     CLI_TEXT(eval_values, o.target_field, 0, "target-field", "NAME",
              "field with the label or reference"),
+    CLI_TEXT(eval_values, o.images, 0, "images", "PATH",
+             "what a table's first field is looked up in: a folder, an archive, an IDX file"),
+    CLI_TEXT(eval_values, o.where, 0, "where", "FIELD=VALUE",
+             "only such rows of a table of images"),
+    CLI_TEXT(eval_values, o.split, 0, "split", "NAME",
+             "annotated images: those of ImageSets/Main/NAME.txt, or COCO's file NAME"),
     CLI_FLAG(eval_values, o.header, 0, "header",
              "the first line of a table only names its columns"),
     CLI_FLAG(eval_values, o.latin1, 0, "latin1", "FILE is ISO-8859-1, not UTF-8"),
@@ -55,6 +62,12 @@ static const cli_example examples[] = {
      "the same, columns by name: GLUE's SST-2"},
     {"fovea eval -m run/model --latin1 --label-until : TREC_10.label",
      "labels before the texts: TREC's six classes"},
+    {"fovea eval -m run/model test.tar.gz",
+     "images: accuracy, top 5 and F1; a folder, an archive or an IDX file as in training"},
+    {"fovea eval -m run/model --split test bccd.tar.gz", "average precision of boxes"},
+    {"fovea eval -m run/model --source-field index --target-field caption --images "
+     "images-idx4-ubyte.gz test.tsv",
+     "texts that find their images, and back: recall at 1, 5 and 10"},
     {"fovea eval -m run/model -o tags.txt eng.testb.gz",
      "entities as conlleval counts them, in CoNLL columns"},
     {"fovea eval -m run/model -o answers.json dev-v1.1.json.gz",

@@ -3,7 +3,7 @@
 #define FV_DATA_AUGMENT_H
 
 #include "data/dice.h"
-#include "fovea/image.h"
+#include "fovea/author/image.h"
 #include "fovea/author/config.h"
 
 typedef struct fv__augment {

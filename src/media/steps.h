@@ -2,7 +2,7 @@
 #ifndef FV_MEDIA_STEPS_H
 #define FV_MEDIA_STEPS_H
 
-#include "fovea/processor.h"
+#include "fovea/author/processor.h"
 #include "fovea/author/config.h"
 
 /* at: where they stand in j: "" or "image_processor".  path: for messages. */

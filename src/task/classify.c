@@ -1,4 +1,4 @@
-/* classify.c - scores of labels for each text. */
+/* classify.c - scores of labels for each text or image. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -34,22 +34,37 @@ static fv_status score_row(void *user, int64_t i, const fv_seq *s, const float *
 static fv_status score_all(fv_task *t, const fv_text *texts, int64_t n, scoring c, fv_err *e)
 {
     fv_seq *seqs;
-    fv__task_begin(t);
-    fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
     fv_wanted w = {.names = {"logits"}, .per_token = 1, .fn = score_row, .user = &c};
+    fv__task_begin(t);
+    if (fv__task_sees(t)) return fv__task_run_images(t, texts, n, &w, e);
+    fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
     return st ? st : fv__task_run(t, seqs, n, &w, e);
 }
 
 /* As transformers chooses: a regression's value as it is, the sigmoid for one label or many that go
  * together. */
-fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores, fv_err *e)
+static scoring scoring_of(const fv_task *t, float *scores)
 {
     scoring c = {.how = ONE, .out = scores};
     if (!strcmp(problem(t), "regression"))
         c.how = PLAIN;
     else if (fv_task_many(t) || t->labels == 1)
         c.how = MANY;
-    return score_all(t, texts, n, c, e);
+    return c;
+}
+
+fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores, fv_err *e)
+{
+    return score_all(t, texts, n, scoring_of(t, scores), e);
+}
+
+fv_status fv__task_classify_set(fv_task *t, const fv_images *set, int64_t from, int64_t n,
+                                float *scores, fv_err *e)
+{
+    scoring c = scoring_of(t, scores);
+    fv_wanted w = {.names = {"logits"}, .per_token = 1, .fn = score_row, .user = &c};
+    fv__task_begin(t);
+    return fv__task_run_set(t, set, from, n, &w, e);
 }
 
 fv_status fv__task_logits(fv_task *t, const fv_text *texts, int64_t n, float *logits, fv_err *e)
@@ -200,7 +215,7 @@ static void put_json(fv_pipeline *p, const fv_text *x, const scored *s, int n)
 {
     fv_buf *b = &p->out;
     fv__json_begin(b, '{');
-    fv__json_text_at(b, "text", x->s, x->n);
+    fv__json_text_at(b, p->task && fv__task_sees(p->task) ? "image" : "text", x->s, x->n);
     fv__json_key(b, "labels");
     fv__json_begin(b, '[');
     for (int i = 0; i < n; i++) {
@@ -267,27 +282,33 @@ static const fv_task_example examples[] = {
     {"fovea classify -m toxicity --json < comments.txt", "for scripts"},
     {"fovea classify -m bart-large-mnli --labels sport,politics,science news.txt",
      "labels nobody trained it on"},
+    {"fovea classify -m vit-base-patch16-224 --top 5 photos/ cat.jpg",
+     "images: files, and all of a folder"},
     {"fovea classify -m gpt2 --labels positive,negative --examples solved.tsv reviews.txt",
      "by likelihood, after a few examples"},
     {0}};
 
 const fv_task_kind fv__classify_task = {
     .name = "classify",
-    .summary = "labels of texts",
-    .about = "Reads lines and prints the label of each with its probability.  A line with a tab in "
-             "it is a pair of texts.  Labels are config.json's id2label.  Probabilities exclude "
-             "each other (softmax) unless problem_type says that several labels may hold at once; "
-             "a regression's value is printed as it is.  A text longer than the model sees is "
-             "refused, or cut with --truncate.\n\n"
-             "With --labels the model need not know them.  One trained for inference (MNLI) is "
-             "asked whether \"This example is LABEL.\" follows from the text, as transformers' "
-             "zero-shot pipeline does; a language model is asked how likely it is to write LABEL "
-             "behind a prompt, which --examples begins with some that are solved; one that fills "
-             "masks is asked for each token of LABEL there.",
+    .summary = "labels of texts or images",
+    .about =
+        "Reads lines and prints the label of each with its probability.  To a model of images "
+        "a line is the path of a PNG or JPEG file; files and folders of them may also be named "
+        "on the command line.  A line with a tab in "
+        "it is a pair of texts.  Labels are config.json's id2label.  Probabilities exclude "
+        "each other (softmax) unless problem_type says that several labels may hold at once; "
+        "a regression's value is printed as it is.  A text longer than the model sees is "
+        "refused, or cut with --truncate.\n\n"
+        "With --labels the model need not know them.  One trained for inference (MNLI) is "
+        "asked whether \"This example is LABEL.\" follows from the text, as transformers' "
+        "zero-shot pipeline does; a language model is asked how likely it is to write LABEL "
+        "behind a prompt, which --examples begins with some that are solved; one that fills "
+        "masks is asked for each token of LABEL there.",
     .examples = examples,
     .options = options,
     .size = sizeof(classify_options),
     .pairs = true,
+    .images = true,
     .aligned = true,
     .batch = 256,
     .check = check,

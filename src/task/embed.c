@@ -16,9 +16,15 @@ typedef struct pooling {
 /* Of the model's states. */
 static int64_t state_width(const fv_task *t)
 {
-    static const char *const keys[] = {"hidden_size", "dim", "d_model", "n_embd", NULL};
+    static const char *const keys[] = {"projection_dim", /* of images and texts in one space */
+                                       "vision_config.hidden_size",
+                                       "hidden_size",
+                                       "dim",
+                                       "d_model",
+                                       "n_embd",
+                                       NULL};
     int64_t width = 0;
-    for (int i = 0; keys[i] && !width; i++) width = fv__task_setting(t, keys[i]);
+    for (int i = t->job == FV_JOB_CONTRAST ? 0 : 2; keys[i] && !width; i++) width = fv__task_setting(t, keys[i]);
     return width;
 }
 
@@ -105,28 +111,66 @@ static fv_status with_prompt(fv_task *t, const fv_text **texts, int64_t n, fv_er
     return own ? FV_OK : FV_ENOMEM;
 }
 
+/* Of images and texts in one space the model gives the vector itself. */
+static fv_status keep_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                          int64_t width, fv_err *e)
+{
+    const pooling *p = user;
+    float *y = p->out + i * width;
+    (void)s, (void)e;
+    memcpy(y, out[0], (size_t)width * sizeof *y);
+    if (p->normal) scale_to_one(y, width);
+    return FV_OK;
+}
+
+/* Runs of images and of texts, each through its half of the model. */
+static fv_status embed_both(fv_task *t, const fv_text *texts, int64_t n, pooling *p, fv_err *e)
+{
+    fv_status st = FV_OK;
+    for (int64_t i = 0, k; !st && i < n; i += k) {
+        bool image = fv__names_image(&texts[i]);
+        for (k = 1; i + k < n && fv__names_image(&texts[i + k]) == image;) k++;
+        fv_seq *seqs;
+        fv_wanted w = {.names = {image ? "image_embeds" : "text_embeds"},
+                       .per_token = 1,
+                       .fn = keep_row,
+                       .user = p};
+        if (image) {
+            st = fv__task_run_images(t, texts + i, k, &w, e);
+        } else {
+            st = fv__task_encode_all(t, &seqs, texts + i, k, e);
+            if (!st) st = fv__task_run(t, seqs, k, &w, e);
+        }
+        p->out += k * p->width;
+    }
+    return st;
+}
+
 fv_status fv_task_embed(fv_task *t, const fv_text *texts, int64_t n, fv_embed_opt opt, float *out,
                         fv_err *e)
 {
     int64_t widest = state_width(t);
     pooling p = {.t = t,
-                 .pool = opt.pool  ? opt.pool
-                         : t->pool ? t->pool
-                                   : FV_POOL_MEAN,
+                 .pool = opt.pool           ? opt.pool
+                         : t->pool          ? t->pool
+                         : fv__task_sees(t) ? FV_POOL_CLS
+                                            : FV_POOL_MEAN,
                  .normal = !opt.raw && !t->not_normal,
                  .width = fv_task_width(t),
                  .out = out};
     fv_seq *seqs;
-    for (const fv_dense *d = t->dense; d; d = d->next) widest = d->out > widest ? d->out : widest;
-    fv__task_begin(t);
-    for (int i = 0; i < 2; i++)
-        if (!(p.step[i] = fv__task_claim(t, (size_t)widest * sizeof(float), e))) return FV_ENOMEM;
-    fv_status st = with_prompt(t, &texts, n, e);
-    if (!st) st = fv__task_encode_all(t, &seqs, texts, n, e);
     fv_wanted w = {.names = {"last_hidden_state"},
                    .per_token = state_width(t),
                    .fn = pool_row,
                    .user = &p};
+    for (const fv_dense *d = t->dense; d; d = d->next) widest = d->out > widest ? d->out : widest;
+    fv__task_begin(t);
+    if (t->job == FV_JOB_CONTRAST) return embed_both(t, texts, n, &p, e);
+    for (int i = 0; i < 2; i++)
+        if (!(p.step[i] = fv__task_claim(t, (size_t)widest * sizeof(float), e))) return FV_ENOMEM;
+    if (fv__task_sees(t)) return fv__task_run_images(t, texts, n, &w, e);
+    fv_status st = with_prompt(t, &texts, n, e);
+    if (!st) st = fv__task_encode_all(t, &seqs, texts, n, e);
     return st ? st : fv__task_run(t, seqs, n, &w, e);
 }
 
@@ -160,7 +204,8 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
     fv_status st = fv__pipeline_self(p, sizeof(kept), e);
     if (st) return st;
     ((kept *)p->self)->vectors.env = &p->env;
-    return fv__open_encoder(p, FV_JOB_EMBED, e);
+    bool both = fv__head_job(p->opt.model, NULL, 0) == FV_HEAD_CONTRASTIVE;
+    return fv__open_encoder(p, both ? FV_JOB_CONTRAST : FV_JOB_EMBED, e);
 }
 
 static void close_task(fv_pipeline *p)
@@ -177,7 +222,8 @@ static void put_vector(fv_pipeline *p, const fv_text *text, const float *x, int6
         return;
     }
     fv__json_begin(b, '{');
-    fv__json_text_at(b, "text", text->s, text->n);
+    fv__json_text_at(b, fv__task_sees(p->task) && fv__names_image(text) ? "image" : "text", text->s,
+                     text->n);
     fv__json_key(b, "embedding");
     fv__json_begin(b, '[');
     for (int64_t j = 0; j < width; j++) fv__json_put_number(b, (double)x[j]);
@@ -224,21 +270,28 @@ static const fv_task_example examples[] = {
     {"echo 'a dog runs' | fovea embed -m all-MiniLM-L6-v2 --json", "one vector as JSON"},
     {"fovea embed -m bert-base-uncased --pool cls sentences.txt",
      "the first token's state, from any encoder"},
+    {"fovea embed -m clip-vit-base-patch32 photos/ -o images.npy",
+     "images, in the space of texts where the model has one"},
     {0}};
 
 const fv_task_kind fv__embed_task = {
     .name = "embed",
-    .summary = "a vector for each line of text",
-    .about = "Reads lines and prints a vector for each, as sentence-transformers computes it: the "
-             "states of a text's tokens are averaged (or the first is taken, as the directory "
-             "says) and scaled to length 1, so that the dot product of two vectors is their "
-             "cosine.  A text longer than the model sees is refused, or cut with --truncate.",
+    .summary = "a vector for each text or image",
+    .about =
+        "Reads lines and prints a vector for each, as sentence-transformers computes it: the "
+        "states of a text's tokens are averaged (or the first is taken, as the directory "
+        "says) and scaled to length 1, so that the dot product of two vectors is their "
+        "cosine.  A text longer than the model sees is refused, or cut with --truncate.  A model "
+        "of images reads paths of PNG and JPEG files (the class token's state, or --pool mean); "
+        "one of images and texts (CLIP, SigLIP) reads both and puts them into one space.",
     .examples = examples,
     .options = options,
     .size = sizeof(embed_options),
+    .images = true,
     .aligned = true,
     .batch = 256,
     .open = open_task,
     .run = run,
     .finish = save,
-    .close = close_task};
+    .close = close_task,
+    .eval = &fv__eval_retrieve};

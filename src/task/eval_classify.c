@@ -1,4 +1,6 @@
-/* eval_classify.c - accuracy and F1 of labels, on a file of texts with their labels. */
+/* eval_classify.c - accuracy and F1 of labels, on a file of texts with their labels or on labelled
+ * images, as training reads them; of images also how often the right label is among the first
+ * five. */
 #include <stdlib.h>
 
 #include "task_pipeline.h"
@@ -6,7 +8,10 @@
 typedef struct work {
     fv_eval_run *r;
     fv_task *task;
-    fv_table *rows;
+    fv_table *rows;    /* of texts; NULL: images are judged */
+    fv_images *images; /* likewise */
+    fv_labels gold;    /* their labels */
+    int64_t in_top5;
     fv_arena memory;
     int labels;     /* that are told apart */
     char **name;    /* of each: the model's own, as far as label_until lets them be read */
@@ -41,11 +46,25 @@ static fv_status make_labels(work *w, fv_err *e)
     return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "out of memory for %zu labels", n);
 }
 
+static int64_t records(const work *w)
+{
+    return w->images ? fv_images_count(w->images) : fv_table_count(w->rows);
+}
+
+/* The label of record i as the data name it. */
+static const char *gold_name(const work *w, int64_t i, size_t *n)
+{
+    if (!w->images) return fv_table_text(w->rows, i, 1, n);
+    const char *name = w->gold.name[fv_images_label(w->images, i)];
+    *n = strlen(name);
+    return name;
+}
+
 /* The number of the label of record i: its name, or the number that the model has for it. */
 static fv_status gold_label(const work *w, int64_t i, int *out, fv_err *e)
 {
     size_t n;
-    const char *name = fv_table_text(w->rows, i, 1, &n);
+    const char *name = gold_name(w, i, &n);
     if (w->r->opt->label_until) n = strcspn(name, w->r->opt->label_until);
     for (*out = 0; *out < w->labels; ++*out)
         if (strlen(w->name[*out]) == n && !memcmp(w->name[*out], name, n)) return FV_OK;
@@ -57,8 +76,8 @@ static fv_status gold_label(const work *w, int64_t i, int *out, fv_err *e)
     return fv_fail(e, FV_EFORMAT,
                    "%s:%lld: the label \"%.*s\" is none of the model's %d, the first of which is "
                    "\"%s\"",
-                   w->r->opt->file, (long long)fv_table_line(w->rows, i), (int)(n < 80 ? n : 80),
-                   name, w->labels, w->name[0]);
+                   w->r->opt->file, (long long)(w->images ? i + 1 : fv_table_line(w->rows, i)),
+                   (int)(n < 80 ? n : 80), name, w->labels, w->name[0]);
 }
 
 static fv_status count(work *w, int64_t i, const float *scores, fv_err *e)
@@ -68,7 +87,12 @@ static fv_status count(work *w, int64_t i, const float *scores, fv_err *e)
     if (st) return st;
     memset(w->sum, 0, (size_t)w->labels * sizeof *w->sum);
     for (int k = 0; k < w->task->labels; k++) w->sum[w->part_of[k]] += scores[k];
-    for (int k = 1; k < w->labels; k++) given = w->sum[k] > w->sum[given] ? k : given;
+    int above = 0;
+    for (int k = 0; k < w->labels; k++) {
+        if (w->sum[k] > w->sum[given]) given = k;
+        above += w->sum[k] > w->sum[gold];
+    }
+    w->in_top5 += above < 5;
     w->table[gold * w->labels + given]++;
     fv__buf_fmt(&w->r->predictions, "%s\t%.6f\n", w->name[given], (double)w->sum[given]);
     return FV_OK;
@@ -89,13 +113,29 @@ static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
     return st;
 }
 
+static fv_status run_images(void *user, int64_t from, int64_t n, fv_err *e)
+{
+    work *w = user;
+    int64_t width = w->task->labels;
+    size_t bytes = (size_t)(n * width) * sizeof(float);
+    float *scores = fv__alloc(&w->r->env, bytes);
+    if (!scores) return fv_fail(e, FV_ENOMEM, "out of memory");
+    fv_status st = fv__task_classify_set(w->task, w->images, from, n, scores, e);
+    for (int64_t i = 0; !st && i < n; i++) st = count(w, from + i, scores + i * width, e);
+    fv__free(&w->r->env, scores, bytes);
+    return st;
+}
+
+static double top5(const work *w) { return 100.0 * (double)w->in_top5 / (double)records(w); }
+
 static void put_json(const work *w)
 {
     fv_buf *b = &w->r->out;
     fv__json_begin(b, '{');
     fv__json_text_at(b, "task", "classify", 8);
-    fv__json_int_at(b, "records", fv_table_count(w->rows));
+    fv__json_int_at(b, "records", records(w));
     fv__json_number_at(b, "accuracy", fv_accuracy(w->table, w->labels));
+    if (w->images && w->labels > 5) fv__json_number_at(b, "top5_accuracy", top5(w));
     fv__json_number_at(b, "macro_f1", fv_macro_f1(w->table, w->labels));
     fv__json_key(b, "labels");
     fv__json_begin(b, '[');
@@ -125,7 +165,8 @@ static void put_plain(const work *w)
         width = n > width ? n : width;
     }
     fv__buf_fmt(b, "%-*s %9.2f  of %lld records\n", width, "accuracy",
-                fv_accuracy(w->table, w->labels), (long long)fv_table_count(w->rows));
+                fv_accuracy(w->table, w->labels), (long long)records(w));
+    if (w->images && w->labels > 5) fv__buf_fmt(b, "%-*s %9.2f\n", width, "top 5", top5(w));
     fv__buf_fmt(b, "%-*s %9.2f\n", width, "macro F1", fv_macro_f1(w->table, w->labels));
     fv__eval_row(b, NULL, width, (fv_match){0});
     for (int i = 0; i < w->labels; i++)
@@ -142,15 +183,25 @@ static fv_status judge(work *w, fv_err *e)
         return fv_fail(e, FV_EARG,
                        "%s: its labels do not exclude each other, so there is no one right label",
                        w->r->opt->model);
-    st = fv_table_open(&w->rows, &w->r->env, &from, 2, &report, e);
+    w->gold.env = &w->r->env;
+    fv_images_opt where = {.from = from,
+                           .images = w->r->opt->images,
+                           .where = w->r->opt->where,
+                           .labels = &w->gold};
+    if (fv__task_sees(w->task))
+        st = fv_images_open(&w->images, &w->r->env, &where, &report, e);
+    else
+        st = fv_table_open(&w->rows, &w->r->env, &from, 2, &report, e);
     if (!st) st = make_labels(w, e);
-    return st ? st : fv__eval_slices(w->r, fv_table_count(w->rows), run_slice, w, e);
+    return st ? st : fv__eval_slices(w->r, records(w), w->images ? run_images : run_slice, w, e);
 }
 
 static fv_status run(fv_eval_run *r, fv_err *e)
 {
     work w = {.r = r, .memory.env = &r->env};
-    if (!r->opt->file) return fv_fail(e, FV_EUSAGE, "a file with texts and their labels is needed");
+    if (!r->opt->file)
+        return fv_fail(e, FV_EUSAGE,
+                       "a file with texts and their labels is needed, or labelled images");
     fv_status st = judge(&w, e);
     if (!st && r->opt->json)
         put_json(&w);
@@ -158,6 +209,8 @@ static fv_status run(fv_eval_run *r, fv_err *e)
         put_plain(&w);
     fv__arena_free(&w.memory);
     fv_table_close(w.rows);
+    fv_images_close(w.images);
+    fv_labels_free(&w.gold);
     fv_task_close(w.task);
     return st;
 }

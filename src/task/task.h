@@ -3,6 +3,7 @@
 #define FV_TASK_H
 
 #include "core/core.h"
+#include "fovea/author/data.h"
 #include "fovea/task.h"
 #include "fovea/author/config.h"
 
@@ -36,7 +37,9 @@ struct fv_task {
     fv_job job;
     fv_device *dev;
     fv_model *model;
-    fv_tok *tok;
+    fv_tok *tok;                 /* NULL: the model reads no text */
+    fv_processor *processor;     /* of a model that sees images; NULL: it does not */
+    int seen_width, seen_height; /* of the last image, as its file has it */
     fv_encoding *enc;
     fv_dir *dir;
     fv_ctx *ctx;
@@ -76,12 +79,30 @@ typedef fv_status fv_row_fn(void *user, int64_t i, const fv_seq *s, const float 
 typedef struct fv_wanted {
     const char *names[2]; /* of outputs; the second may be NULL */
     int64_t per_token;    /* numbers that come out for each token, which limits a batch */
-    fv_row_fn *fn;
+    fv_row_fn *fn;        /* of an image s has only n: the rows of the first output */
+    /* Adds inputs beside pixel_values; NULL: there are none. */
+    fv_status (*more)(void *user, fv_ctx *c, fv_items *in);
     void *user;
 } fv_wanted;
 
 /* Runs all sequences, the longest first, those of like length together, and calls fn for each. */
 fv_status fv__task_run(fv_task *t, const fv_seq *seqs, int64_t n, const fv_wanted *w, fv_err *e);
+
+/* ---- images: a text is the path of one ---- */
+
+bool fv__task_sees(const fv_task *t);
+bool fv__names_image(const fv_text *x); /* by the ending of its name */
+/* Of the image that was run last, before it was resized: what its boxes are measured in. */
+void fv__task_image_size(const fv_task *t, int *width, int *height);
+/* One that is decoded; raw's channels may be changed. */
+fv_status fv__task_run_image(fv_task *t, fv_image *raw, const fv_wanted *w, fv_err *e);
+/* t->processor, where the model takes pixel_values. */
+fv_status fv__task_open_processor(fv_task *t, fv_err *e);
+fv_status fv__task_run_images(fv_task *t, const fv_text *paths, int64_t n, const fv_wanted *w,
+                              fv_err *e);
+/* Images from .. from + n - 1 of a set; fn counts from 0. */
+fv_status fv__task_run_set(fv_task *t, const fv_images *set, int64_t from, int64_t n,
+                           const fv_wanted *w, fv_err *e);
 
 fv_status fv__task_chars(fv_task *t, fv_chars *out, const char *s, size_t n, fv_err *e);
 /* The bytes of characters [from, to). */

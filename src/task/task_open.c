@@ -13,10 +13,13 @@ static const struct {
     fv_head_job head;
     const char *word;
 } head_of_job[] = {[FV_JOB_EMBED] = {FV_HEAD_BASE, NULL},
-                   [FV_JOB_CLASSIFY] = {FV_HEAD_CLASSIFY, "ForSequenceClassification"},
+                   [FV_JOB_CLASSIFY] = {FV_HEAD_CLASSIFY, "ForSequenceClassification or "
+                                                          "ForImageClassification"},
                    [FV_JOB_FILL] = {FV_HEAD_MASKED_LM, "ForMaskedLM"},
                    [FV_JOB_TAG] = {FV_HEAD_TAG, "ForTokenClassification"},
-                   [FV_JOB_ANSWER] = {FV_HEAD_ANSWER, "ForQuestionAnswering"}};
+                   [FV_JOB_ANSWER] = {FV_HEAD_ANSWER, "ForQuestionAnswering"},
+                   [FV_JOB_DETECT] = {FV_HEAD_DETECT, "ForObjectDetection"},
+                   [FV_JOB_CONTRAST] = {FV_HEAD_CONTRASTIVE, "of images and texts (CLIPModel)"}};
 
 void fv_task_close(fv_task *t)
 {
@@ -25,6 +28,7 @@ void fv_task_close(fv_task *t)
     fv_ctx_free(t->ctx);
     fv_encoding_free(t->enc);
     fv_tok_close(t->tok);
+    fv_processor_close(t->processor);
     fv_model_free(t->model);
     fv_dir_close(t->dir);
     fv__arena_free(&t->host);
@@ -152,11 +156,14 @@ static fv_status open_all(fv_task *t, const char *path, fv_model_opt opt, fv_err
 {
     fv_status st = fv_dir_open(&t->dir, &t->env, path, e);
     if (!st) st = open_model(t, path, opt, e);
-    if (!st) st = fv_tok_open(&t->tok, &t->env, path, e);
-    if (!st) st = fv_encoding_new(&t->enc, t->tok, e);
+    if (!st) st = fv__task_open_processor(t, e);
+    bool reads = !st && (!t->processor || fv_processor_tok(t->processor));
+    if (reads) st = fv_tok_open(&t->tok, &t->env, path, e);
+    if (!st && reads) st = fv_encoding_new(&t->enc, t->tok, e);
     if (st) return st;
-    read_limits(t);
-    if (t->job == FV_JOB_CLASSIFY || t->job == FV_JOB_TAG) st = read_labels(t, e);
+    if (reads) read_limits(t);
+    if (t->job == FV_JOB_CLASSIFY || t->job == FV_JOB_TAG || t->job == FV_JOB_DETECT)
+        st = read_labels(t, e);
     if (!st && t->job == FV_JOB_FILL) st = read_mask(t, path, e);
     if (!st && t->job == FV_JOB_EMBED) st = fv__task_read_modules(t, e);
     fv_dtype dtype = fv_model_dtype(t->model);

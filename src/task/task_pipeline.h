@@ -150,6 +150,28 @@ void fv__zero_shot_close(fv_zero_shot *z);
 fv_status fv__zero_shot_run(fv_zero_shot *z, const fv_text *in, int64_t n, float *scores,
                             fv_err *e); /* (n,labels) */
 
+/* As fv_task_classify, of images of a set. */
+fv_status fv__task_classify_set(fv_task *t, const fv_images *set, int64_t from, int64_t n,
+                                float *scores, fv_err *e);
+
+/* ---- boxes ---- */
+
+typedef struct fv__found_box {
+    int label;
+    float score, box[4]; /* left, top, right, bottom, in pixels of the file */
+} fv__found_box;
+
+typedef struct fv__found {
+    fv__found_box *box; /* n of them, most certain first; grown with the task's env */
+    int64_t n;
+    size_t bytes;
+} fv__found;
+
+/* What the model says of an image of width x height pixels: logits (queries,labels+1), boxes
+ * (queries,4). */
+fv_status fv__find_boxes(fv_task *t, const float *logits, const float *boxes, int64_t queries,
+                         int width, int height, double threshold, fv__found *out, fv_err *e);
+
 /* ---- evaluation ---- */
 
 /* One evaluation as it runs; its parts are in eval_*.c. */
@@ -178,6 +200,8 @@ extern const fv_task_eval fv__eval_answer;     /* exact matches and F1, as SQuAD
 extern const fv_task_eval fv__eval_perplexity; /* how likely a text is */
 extern const fv_task_eval fv__eval_translate;  /* BLEU and chrF */
 extern const fv_task_eval fv__eval_summarize;  /* ROUGE */
+extern const fv_task_eval fv__eval_detect;     /* average precision of boxes */
+extern const fv_task_eval fv__eval_retrieve;   /* texts that find their images, and back */
 
 fv_status fv__eval_encoder(fv_eval_run *r, fv_task **out, fv_job job, fv_err *e);
 fv_status fv__eval_writer(fv_eval_run *r, fv_writer *out, fv_err *e);

@@ -1,6 +1,7 @@
 /* files.c - spoiled files by the ten thousand: each is opened as a command would open it.
  *
  *     make fuzz CASES=100000                   build/tests/fuzz_files CASES [FIRST]
+ *     make fuzz-images CASES=100000            only images, archives and annotations (--images)
  *     build/tests/fuzz_files --one NUMBER      the same case again, with what was said,
  *                                              and its file in fuzz-case
  *
@@ -185,6 +186,10 @@ static int run_one(uint64_t number)
 int main(int argc, char **argv)
 {
     seeds_collect();
+    if (argc > 1 && !strcmp(argv[1], "--images")) {
+        seeds_images_only();
+        argc--, argv++;
+    }
     if (argc == 3 && !strcmp(argv[1], "--one")) return run_one(strtoull(argv[2], NULL, 10));
     return run_all(argc > 2 ? strtoull(argv[2], NULL, 10) : 0,
                    argc > 1 ? strtoull(argv[1], NULL, 10) : 1000);

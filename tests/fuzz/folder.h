@@ -34,11 +34,17 @@ size_t folder_size(const folder *f); /* bytes of all files */
 /* Seeds, from the small models, tokenizers, recipes and data of this repository. */
 void seeds_collect(void);
 int seeds_count(void);
+/* From now on only ways that look at images. */
+void seeds_images_only(void);
+/* A seed of one file, which is copied; for seeds_images.c, which adds images, archives and
+ * annotations. */
+void seeds_add(const char *name, use_fn *use, const char *file, bytes content);
+void seeds_add_images(const char *golden);
 /* One of them; every way of using is as likely as the others. */
 const seed *seeds_pick(dice *d);
 
 /* Ways of using, use.c */
 use_fn use_model, use_trained, use_tensors, use_task, use_writer, use_tokenizer, use_recipe,
-    use_array, use_data;
+    use_array, use_data, use_image, use_images, use_boxes;
 
 #endif

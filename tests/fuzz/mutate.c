@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <zlib.h>
+
 uint64_t throw(dice * d) /* splitmix64 */
 {
     uint64_t z = d->state += 0x9E3779B97F4A7C15u;
@@ -245,6 +247,36 @@ static uint64_t header_size(const bytes *f)
     return n;
 }
 
+/* ---- sums that would refuse everything else ---- */
+
+void repair_tar_header(char h[512])
+{
+    unsigned sum = 0;
+    memset(h + 148, ' ', 8);
+    for (int i = 0; i < 512; i++) sum += (unsigned char)h[i];
+    for (int i = 5; i >= 0; i--, sum /= 8) h[148 + i] = (char)('0' + sum % 8);
+    h[154] = 0;
+}
+
+static void repair_tar(bytes *f)
+{
+    for (size_t at = 0; at + 512 <= f->n; at += 512)
+        if (!memcmp(f->s + at + 257, "ustar", 5)) repair_tar_header(f->s + at);
+}
+
+/* Chunks are a length, a name, the data, a sum over name and data. */
+static void repair_png(bytes *f)
+{
+    for (size_t at = 8; at + 12 <= f->n;) {
+        const unsigned char *p = (const unsigned char *)f->s + at;
+        size_t n = (size_t)p[0] << 24 | (size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3];
+        if (n > f->n - at - 12) return;
+        unsigned long sum = crc32(0, p + 4, (unsigned)(n + 4));
+        for (int i = 0; i < 4; i++) f->s[at + 8 + n + (size_t)i] = (char)(sum >> 8 * (3 - i));
+        at += n + 12;
+    }
+}
+
 bytes spoil(dice *d, const char *name, bytes file, bytes other)
 {
     bytes f = {malloc(file.n + 1), file.n};
@@ -261,5 +293,7 @@ bytes spoil(dice *d, const char *name, bytes file, bytes other)
         return f;
     }
     change_some(d, &f, other);
+    if (strstr(name, ".png") && below(d, 8)) repair_png(&f);
+    if (strstr(name, ".tar") && below(d, 8)) repair_tar(&f);
     return f;
 }

@@ -17,9 +17,12 @@ typedef struct bytes {
     size_t n;
 } bytes;
 
+/* Writes the sum over a header of tar's into it. */
+void repair_tar_header(char h[512]);
+
 /* A spoiled copy, to be freed; other: a file to take pieces from, or empty.  A safetensors file
  * keeps, most of the time, a header of the length it says, so that what is behind the first check
- * is met too. */
+ * is met too; so do the sums of PNG's chunks and tar's headers. */
 bytes spoil(dice *d, const char *name, bytes file, bytes other);
 
 #endif

@@ -168,17 +168,29 @@ void seeds_collect(void)
         if (b.n) add_bytes(new_seed(labelled[i], use_data), labelled[i], b.s, b.n);
         free(b.s);
     }
+    seeds_add_images(golden);
     if (!fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, NULL)) add_quantised(golden, d);
     fv_device_close(d);
 }
 
 int seeds_count(void) { return n_seeds; }
 
+static bool images_only;
+void seeds_images_only(void) { images_only = true; }
+
+void seeds_add(const char *name, use_fn *use, const char *file, bytes content)
+{
+    add_bytes(new_seed(name, use), file, content.s, content.n);
+}
+
 const seed *seeds_pick(dice *d)
 {
-    static use_fn *const ways[] = {use_model,     use_trained, use_tensors, use_task, use_writer,
-                                   use_tokenizer, use_recipe,  use_array,   use_data};
-    use_fn *impl = ways[below(d, sizeof ways / sizeof *ways)];
+    static use_fn *const ways[] = {use_model,  use_trained, use_tensors,   use_task,
+                                   use_writer, use_array,   use_tokenizer, use_recipe,
+                                   use_data,   use_image,   use_images,    use_boxes};
+    enum { WAYS = sizeof ways / sizeof *ways, IMAGES = 3 };
+    size_t first = images_only ? WAYS - IMAGES : 0;
+    use_fn *impl = ways[first + below(d, WAYS - first)];
     const seed *s;
     do s = &seeds[below(d, (size_t)n_seeds)];
     while (s->use != impl);

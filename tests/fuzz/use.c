@@ -198,3 +198,75 @@ fv_status use_data(fv_device *d, const fv_env *env, fv_err *e)
     fv_questions_close(asked);
     return st;
 }
+
+/* The file's name without the path. */
+static const char *only_file(const fv_env *env)
+{
+    return ((const folder *)env->io->self)->s->file[0];
+}
+
+/* An image through a processor, as a classifier sees it. */
+fv_status use_image(fv_device *d, const fv_env *env, fv_err *e)
+{
+    static float out[3 * 32 * 32];
+    fv_image im = {0}, fit = {0};
+    fv_processor *p = NULL;
+    char path[80];
+    fv_image_steps steps = {.channels = 3,
+                            .resize = true,
+                            .width = 32,
+                            .height = 32,
+                            .resample = FV_BICUBIC,
+                            .rescale = true};
+    (void)d;
+    snprintf(path, sizeof path, "m/%s", only_file(env));
+    fv_status st = fv_image_open(&im, env, path, e);
+    memory_mark();
+    if (!st) st = fv_processor_from_steps(&p, env, &steps, NULL, e);
+    if (!st) st = fv_processor_image_fit(p, &fit, &im, e);
+    if (!st) fv_processor_image_floats(p, &fit, out, 0, 0);
+    fv_processor_close(p);
+    fv_image_free(&im);
+    fv_image_free(&fit);
+    return st;
+}
+
+/* Labelled images: an IDX file or an archive. */
+fv_status use_images(fv_device *d, const fv_env *env, fv_err *e)
+{
+    fv_images *m;
+    fv_labels labels = {.env = env};
+    fv_data_report report = {0};
+    fv_image im = {0};
+    char path[80];
+    (void)d;
+    snprintf(path, sizeof path, "m/%s", only_file(env));
+    fv_images_opt o = {.from = {.file = path}, .labels = &labels};
+    fv_status st = fv_images_open(&m, env, &o, &report, e);
+    memory_mark();
+    for (int64_t i = 0; !st && i < fv_images_count(m); i++) st = fv_images_get(m, i, &im, e);
+    fv_image_free(&im);
+    fv_images_close(m);
+    fv_labels_free(&labels);
+    return st;
+}
+
+/* Boxes of Pascal VOC or COCO. */
+fv_status use_boxes(fv_device *d, const fv_env *env, fv_err *e)
+{
+    fv_boxed *b;
+    fv_labels labels = {.env = env};
+    fv_image im = {0};
+    char path[80];
+    (void)d;
+    snprintf(path, sizeof path, "m/%s", only_file(env));
+    fv_boxed_opt o = {.path = path, .labels = &labels};
+    if (strstr(path, "coco")) o.split = "boxes.json";
+    fv_status st = fv_boxed_open(&b, env, &o, e);
+    memory_mark();
+    for (int64_t i = 0; !st && i < fv_boxed_count(b); i++) st = fv_boxed_get(b, i, &im, e);
+    fv_image_free(&im);
+    fv_boxed_close(b);
+    fv_labels_free(&labels);
+    return st;
+}

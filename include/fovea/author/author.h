@@ -37,6 +37,7 @@
 #include "fovea/author/session.h"
 #include "fovea/author/family.h"
 #include "fovea/author/tok.h"
+#include "fovea/author/image.h"
 #include "fovea/author/processor.h"
 #include "fovea/author/data.h"
 #include "fovea/author/feed.h"

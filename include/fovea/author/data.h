@@ -5,7 +5,7 @@
 
 #include "fovea/author/feed.h"
 #include "fovea/records.h"
-#include "fovea/processor.h"
+#include "fovea/author/processor.h"
 
 /* ---- text files: plain or gzip, a line each ---- */
 
@@ -128,6 +128,36 @@ FV_API int32_t fv_images_label(const fv_images *m, int64_t i);    /* -1: it has 
 FV_API const char *fv_images_text(const fv_images *m, int64_t i); /* of a table; else NULL */
 /* Its name, for messages: out has at least 256 bytes. */
 FV_API void fv_images_name(const fv_images *m, int64_t i, char *out, size_t n);
+
+/* ---- images with boxes around what is in them ---- */
+
+/* Corners in pixels: left, top, right, bottom. */
+typedef struct fv_box {
+    float x0, y0, x1, y1;
+    int32_t label;
+    bool difficult; /* Pascal VOC's: detecting it counts neither way.  COCO's crowds are so, too */
+} fv_box;
+
+typedef struct fv_boxed fv_boxed;
+
+typedef struct fv_boxed_opt {
+    /* A folder or an archive, in it anywhere: Annotations/X.xml with JPEGImages/X.jpg (or .png), as
+     * Pascal VOC has them; or a file of COCO's, whose images are named in it. */
+    const char *path;
+    const char *split; /* VOC: only those that ImageSets/Main/SPLIT.txt names; COCO: the file's name
+                        * in the archive, or of the file itself; NULL: all */
+    int64_t most;      /* images, taken evenly; 0: all */
+    fv_labels *labels; /* grows while they are opened */
+} fv_boxed_opt;
+
+FV_API fv_status fv_boxed_open(fv_boxed **out, const fv_env *env, const fv_boxed_opt *opt,
+                               fv_err *e);
+FV_API void fv_boxed_close(fv_boxed *b); /* NULL is allowed */
+FV_API int64_t fv_boxed_count(const fv_boxed *b);
+FV_API fv_status fv_boxed_get(const fv_boxed *b, int64_t i, fv_image *out, fv_err *e);
+/* The n boxes of image i. */
+FV_API const fv_box *fv_boxed_boxes(const fv_boxed *b, int64_t i, int64_t *n);
+FV_API const char *fv_boxed_name(const fv_boxed *b, int64_t i);
 
 /* ---- feeds of records ---- */
 

@@ -102,4 +102,26 @@ typedef struct fv_chrf {
 FV_API fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts,
                                const char *const *references, int64_t n, fv_err *e);
 
+/* ---- detected boxes: left, top, right, bottom ---- */
+
+typedef struct fv_detected {
+    int64_t image;
+    int32_t label;
+    float score, box[4];
+} fv_detected;
+
+typedef struct fv_object {
+    int64_t image;
+    int32_t label;
+    bool ignored; /* neither missed nor found */
+    float box[4];
+} fv_object;
+
+/* Intersection over union. */
+FV_API double fv_box_iou(const float a[4], const float b[4]);
+/* Of one label, as COCO counts it; NaN where there is no object of it. */
+FV_API fv_status fv_average_precision(double *ap, const fv_env *env, const fv_detected *found,
+                                      int64_t n, const fv_object *objects, int64_t m, int32_t label,
+                                      double iou, fv_err *e);
+
 #endif

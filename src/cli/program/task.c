@@ -4,6 +4,7 @@
  * command can be used in a conversation.  A line that fails is named on standard error; the others
  * go on, and the exit code says that some failed. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,8 +39,10 @@ enum { TOGETHER = 4096, MOST_ERRORS = 20 }; /* lines read at once; failures that
 
 typedef struct printing {
     const cli *c;
-    const char *file; /* NULL: standard input */
-    bool numbered;    /* lines have numbers worth naming */
+    const char *file;   /* NULL: standard input */
+    char *const *names; /* of images, instead of numbers of lines; NULL: there are none */
+    bool label;         /* results begin with the image's name: there are several, and no JSON */
+    bool numbered;      /* lines have numbers worth naming */
     bool progress;
     int64_t done, failed;
     double start, shown;
@@ -71,6 +74,10 @@ static void clear_progress(printing *p)
 static void name_line(const printing *p, int64_t line)
 {
     fprintf(stderr, "%s: ", p->c->name);
+    if (p->names) {
+        fprintf(stderr, "%s", p->names[line - 1]);
+        return;
+    }
     if (p->file && p->numbered) fprintf(stderr, "%s: ", p->file);
     if (p->numbered) fprintf(stderr, "line %lld", (long long)line);
 }
@@ -87,6 +94,7 @@ static bool print_result(void *user, const fv_task_result *r)
         name_line(p, r->record);
         fprintf(stderr, "%s%s\n", p->numbered ? ": " : "", r->error->text);
     }
+    if (p->names && p->label && r->n) printf("%s\t", p->names[r->record - 1]);
     fwrite(r->text, 1, r->n, stdout);
     p->done += !r->more;
     show_progress(p);
@@ -98,14 +106,16 @@ static bool print_result(void *user, const fv_task_result *r)
 static int run_texts(printing *out, fv_pipeline *p, const fv_task_kind *k, const char *const *text,
                      int n)
 {
-    fv_line lines[sizeof((cli_list *)0)->at / sizeof(char *) + 1];
+    fv_line *lines = malloc((size_t)n * sizeof *lines);
     fv_err e;
+    if (!lines) return cli_fail(out->c, "out of memory for %d texts", n);
     for (int i = 0; i < n; i++)
         lines[i] = fv_line_of(text[i], strlen(text[i]), i + 1,
                               (fv_reader_opt){.pairs = k->pairs, .whole = true});
     out->numbered = n > 1;
-    if (fv_pipeline_run_lines(p, lines, n, print_result, out, &e)) return cli_error(out->c, &e);
-    return CLI_OK;
+    int failed = fv_pipeline_run_lines(p, lines, n, print_result, out, &e) != FV_OK;
+    free(lines);
+    return failed ? cli_error(out->c, &e) : CLI_OK;
 }
 
 static int run_file(printing *out, fv_pipeline *p, const fv_task_kind *k, bool whole)
@@ -131,12 +141,14 @@ static int run_file(printing *out, fv_pipeline *p, const fv_task_kind *k, bool w
 }
 
 /* Which of the three ways a text is given: by argument, by file, by standard input. */
-static int choose_input(const cli *c, const task_values *v, int n, char **operand, cli_list *texts,
-                        const char **file)
+static int choose_input(const cli *c, const task_values *v, int n, char **operand,
+                        const cli_images *images, cli_list *texts, const char **file)
 {
     const fv_task_kind *k = c->command->more;
     *texts = v->texts;
     *file = v->file;
+    if (images->n) return CLI_OK;
+    if (n > 1) return cli_usage(c, "'%s' is neither an image nor a folder", operand[0]);
     if (n && k->prompt)
         texts->at[texts->n++] = operand[0];
     else if (n && v->file)
@@ -149,10 +161,16 @@ static int choose_input(const cli *c, const task_values *v, int n, char **operan
 }
 
 static int run_all(const cli *c, const task_values *v, fv_pipeline *p, printing *out,
-                   const cli_list *texts)
+                   const cli_list *texts, const cli_images *images)
 {
     const fv_task_kind *k = c->command->more;
     fv_err e;
+    if (images->n) {
+        int failed = run_texts(out, p, k, (const char *const *)images->path, images->n);
+        if (failed == CLI_OK && fv_pipeline_finish(p, print_result, out, &e))
+            failed = cli_error(c, &e);
+        return failed;
+    }
     /* a file that holds a prompt holds one; a file of texts has one on each line */
     bool whole = v->whole || (k->prompt && out->file);
     int code = texts->n ? run_texts(out, p, k, texts->at, texts->n) : run_file(out, p, k, whole);
@@ -169,9 +187,16 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_pipeline *p = NULL;
     fv_err e;
     cli_list texts;
+    cli_images images = {0};
     printing out = {.c = c, .progress = isatty(STDERR_FILENO) && !isatty(STDOUT_FILENO)};
-    int code = choose_input(c, v, n, operand, &texts, &out.file);
-    if (code != CLI_OK) return code;
+    int code = k->images ? cli_find_images(c, &images, n, operand) : CLI_OK;
+    if (code == CLI_OK) code = choose_input(c, v, n, operand, &images, &texts, &out.file);
+    out.names = images.path;
+    out.label = images.n > 1 && !v->json;
+    if (code != CLI_OK) {
+        cli_free_images(&images);
+        return code;
+    }
     fv_pipeline_opt how = {.task = k->name,
                            .model = v->model.dir,
                            .settings = v->settings.at,
@@ -182,12 +207,11 @@ static int run(const cli *c, const void *values, int n, char **operand)
     cli_choose_weights(v->model.dtype, &how.weights, &how.widen);
     cli_adapters adapters;
     code = cli_take_adapters(c, &v->model.adapters, &adapters, &how.adapters);
-    if (code != CLI_OK) return code;
     double start = now();
-    code = cli_open_device(c, &d, v->model.device, v->model.threads);
+    if (code == CLI_OK) code = cli_open_device(c, &d, v->model.device, v->model.threads);
     if (code == CLI_OK && fv_pipeline_open(&p, d, how, &e)) code = cli_error(c, &e);
     out.start = now();
-    if (code == CLI_OK) code = run_all(c, v, p, &out, &texts);
+    if (code == CLI_OK) code = run_all(c, v, p, &out, &texts, &images);
     clear_progress(&out);
     if (out.failed > MOST_ERRORS)
         cli_fail(c, "%lld of %lld lines failed", (long long)out.failed, (long long)out.done);
@@ -197,6 +221,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
                 now() - out.start);
     fv_pipeline_close(p);
     fv_device_close(d);
+    cli_free_images(&images);
     return code == CLI_OK && out.failed ? CLI_FAILED : code;
 }
 
@@ -220,8 +245,10 @@ const cli_command *cli_task_command(int i)
                                 .task_fields = k->options,
                                 .fields = k->generates ? fv_gen_fields : NULL,
                                 .settings = offsetof(task_values, settings),
-                                .operands = k->prompt ? "[PROMPT]" : "[FILE]",
-                                .max_operands = 1,
+                                .operands = k->prompt   ? "[PROMPT]"
+                                            : k->images ? "[FILE | IMAGE...]"
+                                                        : "[FILE]",
+                                .max_operands = k->images ? 4096 : 1,
                                 .examples = examples[i],
                                 .more = k,
                                 .run = run};

@@ -3,7 +3,7 @@
 #define FV_MEDIA_DECODE_H
 
 #include "base/base.h"
-#include "fovea/image.h"
+#include "fovea/author/image.h"
 
 /* One file in memory, and where its pixels go. */
 typedef struct fv__coded {

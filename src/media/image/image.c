@@ -1,5 +1,5 @@
 /* image.c - pictures in memory: room for them, channels, crops, mirrors. */
-#include "fovea/image.h"
+#include "fovea/author/image.h"
 
 #include "base/base.h"
 

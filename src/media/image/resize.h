@@ -3,7 +3,7 @@
 #define FV_MEDIA_RESIZE_H
 
 #include "base/base.h"
-#include "fovea/image.h"
+#include "fovea/author/image.h"
 
 enum { FV__TAP_BITS = 22 }; /* after the binary point of a weight */
 

@@ -106,6 +106,45 @@ fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, const cha
 
 /* ---- the configuration ---- */
 
+/* fv_json_set, but a dot in the key leads into an object, which is made where it is not there:
+ * text_config.hidden_size. */
+static fv_status set_at(fv_json *j, const char *key, const char *value, fv_err *e)
+{
+    const char *dot = strchr(key, '.');
+    char outer[64];
+    if (!dot || (size_t)(dot - key) >= sizeof outer) return fv_json_set(j, key, value, e);
+    snprintf(outer, sizeof outer, "%.*s", (int)(dot - key), key);
+    fv__jnode *object = fv__jnode_get(j->tree.root, outer);
+    fv_buf text = {.env = j->env};
+    fv_json *inner = NULL;
+    if (fv__jnode_is(object, FV__J_OBJECT))
+        fv__jnode_print(&text, object, -1);
+    else
+        fv__buf_str(&text, "{}");
+    fv_status st = text.failed ? fv_fail(e, FV_ENOMEM, "config: out of memory")
+                               : fv_json_parse(&inner, j->env, text.data, outer, e);
+    if (!st) st = fv_json_set(inner, dot + 1, value, e);
+    text.len = 0;
+    if (!st) fv__jnode_print(&text, inner->tree.root, -1);
+    if (!st)
+        st = text.failed ? fv_fail(e, FV_ENOMEM, "config: out of memory")
+                         : fv_json_set(j, outer, text.data, e);
+    fv_json_close(inner);
+    fv__buf_free(&text);
+    return st;
+}
+
+/* The key of a family's table that holds it: the key itself, or below the configuration of one half
+ * of a model with two; NULL: neither, or the recipe gives it a value. */
+static const char *derived_key(const fv_recipe *r, const fv_family *f, const char *key,
+                               const char *half, char out[80])
+{
+    snprintf(out, 80, "%s", key);
+    if (!fv__field_find(f->config, out)) snprintf(out, 80, "%s.%s", half, key);
+    bool found = fv__field_find(f->config, out) && !fv__late_get(&r->model, out);
+    return found ? out : NULL;
+}
+
 /* Sets a value of the recipe as JSON: texts and choices in quotes, words as a list of strings. */
 static fv_status set_value(fv_json *j, const fv_family *f, const char *key, const char *value,
                            fv_err *e)
@@ -119,14 +158,14 @@ static fv_status set_value(fv_json *j, const fv_family *f, const char *key, cons
             n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%.*s\"", n > 1 ? ", " : "",
                           (int)len, value);
         snprintf(text + n, sizeof text - (size_t)n, "]");
-        return fv_json_set(j, key, text, e);
+        return set_at(j, key, text, e);
     }
     if (type == FV_FIELD_BOOL && !value[1]) value = *value == '1' ? "true" : "false";
     bool quoted = type == FV_FIELD_TEXT || type == FV_FIELD_CHOICE;
     /* transformers wants a float where it expects one, even if it is whole */
     bool whole = type == FV_FIELD_FLOAT && !strpbrk(value, ".eE");
     snprintf(text, sizeof text, quoted ? "\"%s\"" : whole ? "%s.0" : "%s", value);
-    return fv_json_set(j, key, text, e);
+    return set_at(j, key, text, e);
 }
 
 /* What follows from the tokenizer, unless the recipe gives it. */
@@ -148,10 +187,13 @@ static fv_status set_derived(const fv_recipe *r, const fv__input *in, fv_json *j
     fv_status st = FV_OK;
     for (size_t i = 0; tok && !st && i < sizeof derived / sizeof *derived; i++) {
         char text[32];
+        char at[80];
         if (derived[i].value < 0 || fv__late_get(&r->model, derived[i].key)) continue;
-        if (!fv__field_find(f->config, derived[i].key) && !derived[i].always) continue;
+        const char *key = derived_key(r, f, derived[i].key, "text_config", at);
+        if (!key && derived[i].always) key = derived[i].key;
+        if (!key) continue;
         snprintf(text, sizeof text, "%d", derived[i].value);
-        st = fv_json_set(j, derived[i].key, text, e);
+        st = set_at(j, key, text, e);
     }
     return st;
 }
@@ -161,17 +203,16 @@ static fv_status set_image(const fv_recipe *r, const fv__input *in, fv_json *j, 
                            fv_err *e)
 {
     const fv_image_steps *s = fv_processor_steps(in->processor);
-    char text[64];
+    char text[64], at[80];
     int w, h;
     if (!s) return FV_OK;
     fv_status st = fv_processor_image_size(in->processor, 224, 224, &w, &h, e);
+    const char *key = derived_key(r, f, "image_size", "vision_config", at);
     snprintf(text, sizeof text, w == h ? "%d" : "[%d, %d]", h, w);
-    if (!st && !fv__late_get(&r->model, "image_size") && fv__field_find(f->config, "image_size"))
-        st = fv_json_set(j, "image_size", text, e);
+    if (!st && key) st = set_at(j, key, text, e);
+    key = derived_key(r, f, "num_channels", "vision_config", at);
     snprintf(text, sizeof text, "%d", s->channels);
-    if (!st && !fv__late_get(&r->model, "num_channels") &&
-        fv__field_find(f->config, "num_channels"))
-        st = fv_json_set(j, "num_channels", text, e);
+    if (!st && key) st = set_at(j, key, text, e);
     return st;
 }
 

@@ -4,8 +4,8 @@
  * for grey, 3 for RGB, 4 for RGBA.  Every function that makes one uses the memory of `out` again
  * where it suffices, so `out` is zeroed the first time, kept from image to image, and freed
  * once. */
-#ifndef FOVEA_IMAGE_H
-#define FOVEA_IMAGE_H
+#ifndef FOVEA_AUTHOR_IMAGE_H
+#define FOVEA_AUTHOR_IMAGE_H
 
 #include "fovea/env.h"
 

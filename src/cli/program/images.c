@@ -1,0 +1,83 @@
+/* images.c - images that are named on the command line: files, and all of a folder. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+
+static bool is_image(const char *path)
+{
+    static const char *const endings[] = {".png", ".jpg", ".jpeg"};
+    size_t n = strlen(path);
+    for (int i = 0; i < 3; i++) {
+        size_t m = strlen(endings[i]);
+        if (n > m && !strcasecmp(path + n - m, endings[i])) return true;
+    }
+    return false;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat s;
+    return !stat(path, &s) && S_ISDIR(s.st_mode);
+}
+
+static bool add(cli_images *m, const char *dir, const char *name)
+{
+    char **grown = realloc(m->path, (size_t)(m->n + 1) * sizeof *grown);
+    size_t size = strlen(dir) + strlen(name) + 2;
+    char *path = malloc(size);
+    if (grown) m->path = grown;
+    if (!grown || !path) {
+        free(path);
+        return false;
+    }
+    snprintf(path, size, "%s%s%s", dir, *dir ? "/" : "", name);
+    m->path[m->n++] = path;
+    return true;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool add_folder(cli_images *m, const char *path)
+{
+    int from = m->n;
+    DIR *d = opendir(path);
+    bool ok = true;
+    if (!d) return add(m, "", path); /* reading it will say why */
+    for (struct dirent *x; ok && (x = readdir(d));)
+        if (is_image(x->d_name)) ok = add(m, path, x->d_name);
+    closedir(d);
+    if (m->n > from) qsort(m->path + from, (size_t)(m->n - from), sizeof *m->path, by_name);
+    return ok;
+}
+
+int cli_find_images(const cli *c, cli_images *out, int n, char **operand)
+{
+    bool ok = true;
+    *out = (cli_images){0};
+    for (int i = 0; i < n; i++)
+        if (!is_image(operand[i]) && !is_folder(operand[i])) return CLI_OK;
+    for (int i = 0; ok && i < n; i++) {
+        if (operand[i][0] && is_folder(operand[i]))
+            ok = add_folder(out, operand[i]);
+        else
+            ok = add(out, "", operand[i]);
+    }
+    if (!ok) return cli_fail(c, "out of memory for the names of images");
+    if (n && !out->n) return cli_fail(c, "%s: there is no image in it", operand[0]);
+    return CLI_OK;
+}
+
+void cli_free_images(cli_images *m)
+{
+    for (int i = 0; i < m->n; i++) free(m->path[i]);
+    free(m->path);
+    *m = (cli_images){0};
+}

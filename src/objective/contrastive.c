@@ -1,0 +1,208 @@
+/* contrastive.c - the objective of models that see and read: an image and its text near one
+ * another, apart from the others of the batch.
+ *
+ * Records are those of a table whose first field names an image and whose second is its text.  The
+ * loss is the family's (CLIP: cross entropy both ways over the batch, SigLIP: of each pair), so a
+ * batch is more than a sum of its examples: larger ones teach more, and parts of an accumulated
+ * batch do not see each other.  The metric is how often a text finds its own image among those of
+ * its batch; `fovea eval` has recall over all of them. */
+#include "base/base.h"
+#include "data/pixels.h"
+#include "data/ragged.h"
+#include "fovea/author/objective.h"
+
+typedef struct options {
+    fv__new_steps steps;
+    fv__augment augment;
+    int64_t cache;
+    char images[512], where[200], valid_where[200];
+} options;
+
+typedef struct paired {
+    const fv_env *env;
+    fv_feed_opt task;
+    fv__pixels pixels;
+    fv__ragged text;
+} paired;
+
+static fv_images_opt source(const options *o, const fv_records *from, bool evaluation)
+{
+    const char *where = evaluation && *o->valid_where ? o->valid_where : o->where;
+    return (fv_images_opt){.from = *from,
+                           .images = *o->images ? o->images : NULL,
+                           .where = *where ? where : NULL};
+}
+
+/* The second text of every record. */
+static fv_status texts(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
+                       fv_err *e)
+{
+    fv_table *t;
+    fv_data_report unread = {0};
+    fv_status st = fv_table_open(&t, env, from, 2, &unread, e);
+    for (int64_t i = 0; !st && i < fv_table_count(t); i++) {
+        size_t n;
+        const char *s = fv_table_text(t, i, 1, &n);
+        each(user, s, n);
+    }
+    fv_table_close(t);
+    return st;
+}
+
+/* Texts longer than max_len are cut, with the end token at their end. */
+static fv_status encode(paired *p, int64_t max_len, fv_data_report *report, fv_err *e)
+{
+    fv_encoding *enc;
+    fv_status st = fv_encoding_new(&enc, p->task.tok, e);
+    if (st) return st;
+    for (int64_t i = 0; !st && i < fv_images_count(p->pixels.images); i++) {
+        const char *s = fv_images_text(p->pixels.images, i);
+        if (!s) {
+            st = fv_fail(e, FV_EFORMAT, "the images have no texts: a table must name both");
+            break;
+        }
+        st = fv_tok_encode(enc, s, strlen(s), (fv_tok_opts){.specials = true, .max_len = max_len},
+                           e);
+        if (!st && !fv__ragged_add(&p->text, enc->ids, enc->n))
+            st = fv_fail(e, FV_ENOMEM, "out of memory for the texts");
+        report->tokens[0] += enc->n;
+    }
+    fv_encoding_free(enc);
+    return st;
+}
+
+/* pixel_values (n,C,H,W), input_ids and attention_mask (n,T). */
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
+{
+    const paired *p = self;
+    fv_status st = fv__pixels_put(&p->pixels, out, rows, n, how, e);
+    if (st) return st;
+    fv__ragged_put(&p->text, out, rows, n, p->task.pad);
+    if (out->err.code) return fv_fail(e, out->err.code, "%s", out->err.text);
+    out->labels = (double)n;
+    return FV_OK;
+}
+
+/* Whether the greatest of row i of logits_per_text stands at i. */
+static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
+                               double *hits, double *of)
+{
+    const fv_env *env = ((const paired *)self)->env;
+    const fv_tensor *logits = fv_items_get(out, "logits_per_text");
+    int64_t n = b->part[0].shape.d[0];
+    size_t bytes = (size_t)(n * n) * sizeof(float);
+    float *x = logits ? fv__alloc(env, bytes) : NULL;
+    fv_status st = x ? fv_read(c, logits, x, n * n) : FV_ENOMEM;
+    for (int64_t i = 0; !st && i < n; i++) {
+        int64_t best = 0;
+        for (int64_t k = 1; k < n; k++)
+            if (x[i * n + k] > x[i * n + best]) best = k;
+        *hits += best == i;
+        *of += 1;
+    }
+    fv__free(env, x, bytes);
+    return st;
+}
+
+static int64_t count(const void *self, int64_t epoch)
+{
+    (void)epoch;
+    return fv_images_count(((const paired *)self)->pixels.images);
+}
+
+/* All alike: sorting texts by length would put similar ones into one batch. */
+static void size(const void *self, int64_t i, int64_t *from, int64_t *to)
+{
+    (void)self, (void)i;
+    *from = 1;
+    *to = 0;
+}
+
+static void close_feed(void *self)
+{
+    paired *p = self;
+    const fv_env *env = p->env;
+    fv__pixels_close(&p->pixels);
+    fv__ragged_free(&p->text);
+    fv__free(env, p, sizeof *p);
+}
+
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
+{
+    const options *o = t->options;
+    fv_images *images = NULL;
+    *out = (fv_feed){0};
+    if (!t->tok)
+        return fv_fail(e, FV_EARG, "%s: the model has no tokenizer beside its image processor",
+                       from->file);
+    paired *p = fv__alloc(t->env, sizeof *p);
+    if (!p) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
+    *p = (paired){.env = t->env, .task = *t, .text = {.env = t->env}};
+    fv_images_opt where = source(o, from, t->evaluation);
+    fv_status st = fv_images_open(&images, t->env, &where, report, e);
+    if (!st)
+        st = fv__pixels_open(&p->pixels, t->env, t->processor, images, &o->augment,
+                             (size_t)o->cache << 20, e);
+    if (!st) st = encode(p, from->max_len ? from->max_len : 512, report, e);
+    if (st)
+        close_feed(p);
+    else
+        *out = (fv_feed){.self = p,
+                         .metric = "recall@1 in the batch",
+                         .count = count,
+                         .size = size,
+                         .make = make,
+                         .count_correct = count_correct,
+                         .close = close_feed};
+    return st;
+}
+
+static fv_status make_processor(fv_processor **out, const fv_env *env, const void *own,
+                                const fv_records *from, fv_processor *tok, fv_err *e)
+{
+    const options *o = own;
+    fv_data_report unread = {0};
+    fv_images *images;
+    fv_images_opt where = source(o, from, false);
+    fv_status st = fv_images_open(&images, env, &where, &unread, e);
+    if (st)
+        fv_processor_close(tok);
+    else
+        st = fv__pixels_processor(out, env, &o->steps, images, tok, e);
+    fv_images_close(images);
+    return st;
+}
+
+static const fv_field keys[] = {
+    FV__STEPS_KEYS(options),
+    FV__AUGMENT_KEYS(options),
+    FV_INT(options, cache, 0, 2048, 1 << 20,
+           "MiB for decoded images; where they do not fit they are decoded each time",
+           FV_ON_RESUME),
+    FV_TEXT(options, images, "",
+            "what a table's paths are looked up in: a folder, an archive, an IDX file"),
+    FV_TEXT(options, where, "", "only rows of a table with field=value"),
+    FV_TEXT(options, valid_where, "", "those that are evaluated on; empty: as where"),
+    {0},
+};
+static const char *const loss_inputs[] = {"pixel_values", "input_ids", NULL};
+/* CLIP's: its pooling looks for the end token. */
+static const char *const specials[] = {"<|startoftext|>", "<|endoftext|>", "<unk>", NULL};
+
+const fv_objective fv__objective_contrastive = {
+    .name = "contrastive",
+    .help = "images and their texts near one another",
+    .keys = keys,
+    .options_size = sizeof(options),
+    .processor = "image",
+    .specials = specials,
+    .before = "<|startoftext|>",
+    .after = "<|endoftext|>",
+    .texts = texts,
+    .make_processor = make_processor,
+    .head = FV_HEAD_CONTRASTIVE,
+    .loss_inputs = loss_inputs,
+    .open = open_feed,
+};

@@ -1,0 +1,195 @@
+/* eval_retrieve.c - images and texts in one space: how often a text finds its image among all of
+ * them, and an image its text (recall at 1, 5 and 10).
+ *
+ * Images of one text are all right for it: a text has found its image when any of them is among the
+ * first.  Likewise equal texts are one. */
+#include <stdlib.h>
+
+#include "task_pipeline.h"
+
+enum { CUTS = 3 };
+static const int cuts[CUTS] = {1, 5, 10};
+
+typedef struct work {
+    fv_eval_run *r;
+    fv_task *task;
+    fv_images *set;
+    int64_t n, width;
+    float *image, *text; /* (n,width), of length 1 */
+    size_t bytes;
+    int64_t *group; /* the first record with the same text */
+    size_t group_bytes;
+    double recall[2][CUTS]; /* text to image, image to text */
+} work;
+
+static fv_status keep_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                          int64_t width, fv_err *e)
+{
+    float *to = *(float **)user + i * width;
+    (void)s, (void)e;
+    memcpy(to, out[0], (size_t)width * sizeof *to);
+    return FV_OK;
+}
+
+static fv_status embed_slice(void *user, int64_t from, int64_t n, fv_err *e)
+{
+    work *w = user;
+    float *to = w->image + from * w->width, *text = w->text + from * w->width;
+    size_t bytes = (size_t)n * sizeof(fv_text);
+    fv_text *texts = fv__alloc(&w->r->env, bytes);
+    if (!texts) return fv_fail(e, FV_ENOMEM, "out of memory");
+    fv_wanted image = {.names = {"image_embeds"}, .fn = keep_row, .user = &to};
+    fv__task_begin(w->task);
+    fv_status st = fv__task_run_set(w->task, w->set, from, n, &image, e);
+    for (int64_t i = 0; i < n; i++) {
+        texts[i].s = fv_images_text(w->set, from + i);
+        texts[i].n = strlen(texts[i].s);
+    }
+    if (!st) st = fv_task_embed(w->task, texts, n, (fv_embed_opt){0}, text, e);
+    fv__free(&w->r->env, texts, bytes);
+    return st;
+}
+
+/* ---- recall ---- */
+
+static int by_text(const void *a, const void *b, void *user)
+{
+    const work *w = user;
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    int order = strcmp(fv_images_text(w->set, x), fv_images_text(w->set, y));
+    return order ? order : (x > y) - (x < y);
+}
+
+static fv_status find_groups(work *w, fv_err *e)
+{
+    w->group_bytes = (size_t)w->n * 2 * sizeof *w->group;
+    w->group = fv__alloc(&w->r->env, w->group_bytes);
+    if (!w->group) return fv_fail(e, FV_ENOMEM, "out of memory");
+    int64_t *order = w->group + w->n, first = 0;
+    for (int64_t i = 0; i < w->n; i++) order[i] = i;
+    qsort_r(order, (size_t)w->n, sizeof *order, by_text, w);
+    for (int64_t i = 0; i < w->n; i++) {
+        if (!i || strcmp(fv_images_text(w->set, order[i]), fv_images_text(w->set, order[i - 1])))
+            first = order[i];
+        w->group[order[i]] = first;
+    }
+    return FV_OK;
+}
+
+static float dot(const float *a, const float *b, int64_t n)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* How many of others are nearer to the query than the nearest of its own group. */
+static int64_t rank_of(const work *w, const float *query, int64_t group, const float *others,
+                       bool distinct)
+{
+    float best = -2;
+    int64_t above = 0;
+    for (int64_t k = 0; k < w->n; k++)
+        if (w->group[k] == group) {
+            float x = dot(query, others + k * w->width, w->width);
+            best = x > best ? x : best;
+        }
+    for (int64_t k = 0; k < w->n; k++) {
+        if (w->group[k] == group || (distinct && w->group[k] != k)) continue;
+        above += dot(query, others + k * w->width, w->width) > best;
+    }
+    return above;
+}
+
+/* Texts are asked once each, images all. */
+static void count_recall(work *w)
+{
+    double texts = 0;
+    for (int64_t i = 0; i < w->n; i++) {
+        bool first = w->group[i] == i;
+        int64_t back = rank_of(w, w->image + i * w->width, w->group[i], w->text, true);
+        int64_t forth = first ? rank_of(w, w->text + i * w->width, i, w->image, false) : -1;
+        texts += first;
+        for (int c = 0; c < CUTS; c++) {
+            w->recall[0][c] += first && forth < cuts[c];
+            w->recall[1][c] += back < cuts[c];
+        }
+    }
+    for (int c = 0; c < CUTS; c++) {
+        w->recall[0][c] *= 100 / texts;
+        w->recall[1][c] *= 100 / (double)w->n;
+    }
+}
+
+/* ---- the report ---- */
+
+static void put(const work *w)
+{
+    static const char *const ways[] = {"text_to_image", "image_to_text"}, *const words[] = {
+                                                                              "text to image",
+                                                                              "image to text"};
+    fv_buf *b = &w->r->out;
+    if (!w->r->opt->json) {
+        fv__buf_fmt(b, "%-16s %9s %9s %9s  of %lld images\n", "recall", "at 1", "at 5", "at 10",
+                    (long long)w->n);
+        for (int i = 0; i < 2; i++)
+            fv__buf_fmt(b, "%-16s %9.2f %9.2f %9.2f\n", words[i], w->recall[i][0], w->recall[i][1],
+                        w->recall[i][2]);
+        return;
+    }
+    fv__json_begin(b, '{');
+    fv__json_text_at(b, "task", "retrieve", 8);
+    fv__json_int_at(b, "images", w->n);
+    for (int i = 0; i < 2; i++) {
+        fv__json_key(b, ways[i]);
+        fv__json_begin(b, '{');
+        fv__json_number_at(b, "recall@1", w->recall[i][0]);
+        fv__json_number_at(b, "recall@5", w->recall[i][1]);
+        fv__json_number_at(b, "recall@10", w->recall[i][2]);
+        fv__json_end(b, '}');
+    }
+    fv__buf_str(b, "}\n");
+}
+
+static fv_status open_all(work *w, fv_err *e)
+{
+    fv_data_report report = {0};
+    fv_images_opt where = {.from = fv__eval_records(w->r),
+                           .images = w->r->opt->images,
+                           .where = w->r->opt->where};
+    fv_status st = fv__eval_encoder(w->r, &w->task, FV_JOB_CONTRAST, e);
+    if (!st) st = fv_images_open(&w->set, &w->r->env, &where, &report, e);
+    if (st) return st;
+    if (!fv_images_text(w->set, 0))
+        return fv_fail(e, FV_EFORMAT, "%s: images without texts; a table must name both",
+                       w->r->opt->file);
+    w->n = fv_images_count(w->set);
+    w->width = fv_task_width(w->task);
+    w->bytes = (size_t)(w->n * w->width) * sizeof(float);
+    w->image = fv__alloc(&w->r->env, w->bytes);
+    w->text = fv__alloc(&w->r->env, w->bytes);
+    return w->image && w->text ? FV_OK : fv_fail(e, FV_ENOMEM, "out of memory for the vectors");
+}
+
+static fv_status run(fv_eval_run *r, fv_err *e)
+{
+    work w = {.r = r};
+    if (!r->opt->file) return fv_fail(e, FV_EUSAGE, "a table of images and their texts is needed");
+    fv_status st = open_all(&w, e);
+    if (!st) st = fv__eval_slices(r, w.n, embed_slice, &w, e);
+    if (!st) st = find_groups(&w, e);
+    if (!st) count_recall(&w);
+    if (!st) put(&w);
+    fv__free(&r->env, w.image, w.bytes);
+    fv__free(&r->env, w.text, w.bytes);
+    fv__free(&r->env, w.group, w.group_bytes);
+    fv_images_close(w.set);
+    fv_task_close(w.task);
+    return st;
+}
+
+static const fv_head_job heads[] = {FV_HEAD_CONTRASTIVE, FV_HEAD_BASE};
+const fv_task_eval fv__eval_retrieve = {.name = "retrieve",
+                                        .heads = heads,
+                                        .no_predictions = true,
+                                        .run = run};
