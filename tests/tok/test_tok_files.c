@@ -50,7 +50,7 @@ static void wrong_files_are_named(void **state)
         {"{" WORDS
          ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}}",
          "normalizer.pattern"},
-        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\h\"},"
+        {"{" WORDS ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(?~a)\"},"
          "\"content\":\"\"}}",
          "not implemented"},
         {"{" WORDS ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}}",
@@ -73,9 +73,8 @@ static void wrong_files_are_named(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         fv_tok *t;
         fv_err e = {0};
-        assert_int_not_equal(fv_tok_read(&t, NULL, wrong[i].file, strlen(wrong[i].file), "x.json",
-                                         &e),
-                             FV_OK);
+        if (!fv_tok_read(&t, NULL, wrong[i].file, strlen(wrong[i].file), "x.json", &e))
+            fail_msg("accepted: %s", wrong[i].file);
         assert_null(t);
         if (strncmp(e.text, "x.json: ", 8) || !strstr(e.text, wrong[i].says))
             fail_msg("case %zu: %s", i, e.text);
