@@ -21,6 +21,7 @@ typedef enum fv_job {
     FV_JOB_TAG,
     FV_JOB_ANSWER,
     FV_JOB_DETECT,  /* boxes in images */
+    FV_JOB_SEGMENT, /* labels of pixels */
     FV_JOB_CONTRAST /* images and texts in one space: CLIP, SigLIP */
 } fv_job;
 

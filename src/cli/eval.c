@@ -11,10 +11,10 @@ typedef struct eval_values {
 
 static const cli_option options[] = {
     CLI_MODEL(eval_values),
-    CLI_TEXT(
-        eval_values, o.task, 0, "task", "NAME",
-        "what is evaluated: classify, tag, answer, perplexity, translate, summarize, detect or "
-        "retrieve; auto, or if not given: what the model's architecture is for"),
+    CLI_TEXT(eval_values, o.task, 0, "task", "NAME",
+             "what is evaluated: classify, tag, answer, perplexity, translate, summarize, detect, "
+             "segment or "
+             "retrieve; auto, or if not given: what the model's architecture is for"),
     CLI_CHOICE(eval_values, o.format, 0, "format", fv_formats, "of FILE; auto goes by its name"),
     CLI_TEXT(eval_values, o.source_field, 0, "source-field", "NAME",
              "field with the text: a name, or a number from 1 in a table"),
@@ -25,7 +25,8 @@ static const cli_option options[] = {
     CLI_TEXT(eval_values, o.where, 0, "where", "FIELD=VALUE",
              "only such rows of a table of images"),
     CLI_TEXT(eval_values, o.split, 0, "split", "NAME",
-             "annotated images: those of ImageSets/Main/NAME.txt, or COCO's file NAME"),
+             "annotated images: those of ImageSets/Main/NAME.txt, COCO's file NAME, or FROM-TO: "
+             "numbers that name files with masks"),
     CLI_FLAG(eval_values, o.header, 0, "header",
              "the first line of a table only names its columns"),
     CLI_FLAG(eval_values, o.latin1, 0, "latin1", "FILE is ISO-8859-1, not UTF-8"),

@@ -24,7 +24,8 @@ static int64_t state_width(const fv_task *t)
                                        "n_embd",
                                        NULL};
     int64_t width = 0;
-    for (int i = t->job == FV_JOB_CONTRAST ? 0 : 2; keys[i] && !width; i++) width = fv__task_setting(t, keys[i]);
+    for (int i = t->job == FV_JOB_CONTRAST ? 0 : 2; keys[i] && !width; i++)
+        width = fv__task_setting(t, keys[i]);
     return width;
 }
 

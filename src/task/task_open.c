@@ -19,6 +19,7 @@ static const struct {
                    [FV_JOB_TAG] = {FV_HEAD_TAG, "ForTokenClassification"},
                    [FV_JOB_ANSWER] = {FV_HEAD_ANSWER, "ForQuestionAnswering"},
                    [FV_JOB_DETECT] = {FV_HEAD_DETECT, "ForObjectDetection"},
+                   [FV_JOB_SEGMENT] = {FV_HEAD_SEGMENT, "ForSemanticSegmentation"},
                    [FV_JOB_CONTRAST] = {FV_HEAD_CONTRASTIVE, "of images and texts (CLIPModel)"}};
 
 void fv_task_close(fv_task *t)
@@ -162,8 +163,9 @@ static fv_status open_all(fv_task *t, const char *path, fv_model_opt opt, fv_err
     if (!st && reads) st = fv_encoding_new(&t->enc, t->tok, e);
     if (st) return st;
     if (reads) read_limits(t);
-    if (t->job == FV_JOB_CLASSIFY || t->job == FV_JOB_TAG || t->job == FV_JOB_DETECT)
-        st = read_labels(t, e);
+    bool labels = t->job == FV_JOB_CLASSIFY || t->job == FV_JOB_TAG || t->job == FV_JOB_DETECT ||
+                  t->job == FV_JOB_SEGMENT;
+    if (labels) st = read_labels(t, e);
     if (!st && t->job == FV_JOB_FILL) st = read_mask(t, path, e);
     if (!st && t->job == FV_JOB_EMBED) st = fv__task_read_modules(t, e);
     fv_dtype dtype = fv_model_dtype(t->model);

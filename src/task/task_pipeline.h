@@ -94,8 +94,8 @@ fv_status fv__write_all(fv_pipeline *p, const fv_writer_job *job, const fv_text 
                         fv_err *e);
 /* Cuts p's text at the first of the strings given as the setting "stop". */
 bool fv__cut_at_stop(const fv_pipeline *p, fv_buf *text);
-/* The i-th text that ends what is generated, NULL behind the last: those of the settings, then those
- * of generation_config.json, which stay in the text (*kept), as transformers leaves them. */
+/* The i-th text that ends what is generated, NULL behind the last: those of the settings, then
+ * those of generation_config.json, which stay in the text (*kept), as transformers leaves them. */
 const char *fv__stop_string(const fv_pipeline *p, int i, bool *kept);
 
 /* Log-probability of a text behind the token that texts begin with, and how many tokens count. */
@@ -154,6 +154,13 @@ fv_status fv__zero_shot_run(fv_zero_shot *z, const fv_text *in, int64_t n, float
 fv_status fv__task_classify_set(fv_task *t, const fv_images *set, int64_t from, int64_t n,
                                 float *scores, fv_err *e);
 
+/* ---- labels of pixels ---- */
+
+/* Of each pixel of an image (height,width) the label whose logit (labels,h,w), widened to it, is
+ * the greatest. */
+void fv__label_pixels(uint8_t *out, const float *logits, int labels, int64_t h, int64_t w,
+                      int height, int width);
+
 /* ---- boxes ---- */
 
 typedef struct fv__found_box {
@@ -201,6 +208,7 @@ extern const fv_task_eval fv__eval_perplexity; /* how likely a text is */
 extern const fv_task_eval fv__eval_translate;  /* BLEU and chrF */
 extern const fv_task_eval fv__eval_summarize;  /* ROUGE */
 extern const fv_task_eval fv__eval_detect;     /* average precision of boxes */
+extern const fv_task_eval fv__eval_segment;    /* labels of pixels */
 extern const fv_task_eval fv__eval_retrieve;   /* texts that find their images, and back */
 
 fv_status fv__eval_encoder(fv_eval_run *r, fv_task **out, fv_job job, fv_err *e);

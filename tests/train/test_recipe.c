@@ -126,7 +126,7 @@ static void our_recipes_are_good(void **state)
 
 static void count_line(void *user, const char *text)
 {
-    assert_true(strlen(text) < 200);
+    assert_true(strlen(text) < 320); /* all objectives stand in one line */
     ++*(int *)user;
 }
 

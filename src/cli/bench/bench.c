@@ -4,16 +4,14 @@
 extern const cli_command bench_gemm_command, bench_attention_command, bench_softmax_command,
     bench_layernorm_command, bench_rmsnorm_command, bench_gelu_command, bench_cross_entropy_command,
     bench_adamw_command, bench_machine_command, bench_decode_command, bench_forward_command,
-    bench_train_command, bench_serve_command;
+    bench_train_command, bench_serve_command, bench_image_command;
 
 static const cli_command *const benchmarks[] = {
-    &bench_gemm_command,          &bench_attention_command,
-    &bench_softmax_command,       &bench_layernorm_command,
-    &bench_rmsnorm_command,       &bench_gelu_command,
-    &bench_cross_entropy_command, &bench_adamw_command,
-    &bench_machine_command,       &bench_decode_command,
-    &bench_forward_command,       &bench_train_command,
-    &bench_serve_command,         NULL,
+    &bench_gemm_command,          &bench_attention_command, &bench_softmax_command,
+    &bench_layernorm_command,     &bench_rmsnorm_command,   &bench_gelu_command,
+    &bench_cross_entropy_command, &bench_adamw_command,     &bench_machine_command,
+    &bench_decode_command,        &bench_forward_command,   &bench_train_command,
+    &bench_serve_command,         &bench_image_command,     NULL,
 };
 
 const cli_command bench_command = {

@@ -1,0 +1,155 @@
+/* eval_segment.c - labels of pixels: accuracy and intersection over union, beside a model that says
+ * the same everywhere. */
+#include "data/masked_images.h"
+#include "task_pipeline.h"
+
+typedef struct work {
+    fv_eval_run *r;
+    fv_task *task;
+    fv__masked set;
+    fv_labels labels; /* of the data */
+    int of[256];      /* which of the model's each is */
+    fv_image raw, mask, given;
+    int64_t *table; /* (labels,labels): which was to be given, which was */
+    size_t table_bytes;
+} work;
+
+static fv_status match_labels(work *w, fv_err *e)
+{
+    for (int32_t i = 0; i < w->labels.n; i++) {
+        int k = 0;
+        while (k < w->task->labels && strcmp(w->task->label[k], w->labels.name[i])) k++;
+        if (k == w->task->labels)
+            return fv_fail(e, FV_EFORMAT, "%s: the level %s is none of the model's %d labels",
+                           w->r->opt->file, w->labels.name[i], k);
+        w->of[i] = k;
+    }
+    return FV_OK;
+}
+
+/* Masks are of the size of the image before the processor changed it. */
+static fv_status each(void *user, int64_t i, const fv_seq *s, const float *const out[2],
+                      int64_t width, fv_err *e)
+{
+    work *w = user;
+    int labels = w->task->labels;
+    (void)i;
+    fv_status st = fv_image_new(&w->given, &w->r->env, w->mask.width, w->mask.height, 1, e);
+    if (st) return st;
+    fv__label_pixels(w->given.data, out[0], labels, s->n / labels, width, w->mask.height,
+                     w->mask.width);
+    for (int64_t k = 0; k < (int64_t)w->mask.width * w->mask.height; k++) {
+        int32_t gold = w->set.of_level[w->mask.data[k]];
+        if (gold >= 0) w->table[w->of[gold] * labels + w->given.data[k]]++;
+    }
+    return FV_OK;
+}
+
+static fv_status label_all(work *w, fv_err *e)
+{
+    fv_wanted wanted = {.names = {"logits"}, .fn = each, .user = w};
+    fv_status st = FV_OK;
+    for (int64_t i = 0; !st && i < w->set.n; i++) {
+        fv__task_begin(w->task);
+        st = fv__masked_get(&w->set, i, &w->raw, &w->mask, e);
+        if (!st) st = fv__task_run_image(w->task, &w->raw, &wanted, e);
+    }
+    return st;
+}
+
+/* ---- the report ---- */
+
+/* What lies in both, over what lies in either, in per cent; -1: the label occurs nowhere. */
+static double iou_of(const work *w, int label)
+{
+    int64_t n = w->task->labels, both = w->table[label * n + label], gold = 0, given = 0;
+    for (int64_t k = 0; k < n; k++) {
+        gold += w->table[label * n + k];
+        given += w->table[k * n + label];
+    }
+    int64_t either = gold + given - both;
+    return either ? 100.0 * (double)both / (double)either : -1;
+}
+
+static double mean_iou(const work *w)
+{
+    double sum = 0;
+    int n = 0;
+    for (int k = 0; k < w->task->labels; k++)
+        if (iou_of(w, k) >= 0) sum += iou_of(w, k), n++;
+    return n ? sum / n : 0;
+}
+
+/* Of a model that gives every pixel the most frequent label: accuracy, and mean IoU over the labels
+ * that occur. */
+static void constant(const work *w, double *accuracy, double *iou)
+{
+    int64_t n = w->task->labels, most = 0, all = 0;
+    int occur = 0;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t gold = 0;
+        for (int64_t j = 0; j < n; j++) gold += w->table[k * n + j];
+        most = gold > most ? gold : most;
+        all += gold;
+        occur += gold > 0;
+    }
+    *accuracy = all ? 100.0 * (double)most / (double)all : 0;
+    *iou = occur ? *accuracy / occur : 0;
+}
+
+static void put(const work *w)
+{
+    fv_buf *b = &w->r->out;
+    double accuracy = fv_accuracy(w->table, w->task->labels), same, same_iou;
+    constant(w, &same, &same_iou);
+    if (!w->r->opt->json) {
+        fv__buf_fmt(b, "%-16s %9.2f  of the pixels of %lld images (one label everywhere: %.2f)\n",
+                    "pixel accuracy", accuracy, (long long)w->set.n, same);
+        fv__buf_fmt(b, "%-16s %9.2f  (%.2f)\n", "mean IoU", mean_iou(w), same_iou);
+        for (int k = 0; k < w->task->labels; k++)
+            if (iou_of(w, k) >= 0)
+                fv__buf_fmt(b, "IoU of %-9s %9.2f\n", w->task->label[k], iou_of(w, k));
+        return;
+    }
+    fv__json_begin(b, '{');
+    fv__json_text_at(b, "task", "segment", 7);
+    fv__json_int_at(b, "images", w->set.n);
+    fv__json_number_at(b, "pixel_accuracy", accuracy);
+    fv__json_number_at(b, "mean_iou", mean_iou(w));
+    fv__json_number_at(b, "constant_accuracy", same);
+    fv__json_number_at(b, "constant_iou", same_iou);
+    fv__buf_str(b, "}\n");
+}
+
+static fv_status run(fv_eval_run *r, fv_err *e)
+{
+    work w = {.r = r, .labels = {.env = &r->env}};
+    if (!r->opt->file) return fv_fail(e, FV_EUSAGE, "a folder or archive of images is needed");
+    fv__masked_opt how = {.path = r->opt->file,
+                          .images = "image",
+                          .masks = "label",
+                          .names = r->opt->split ? r->opt->split : "",
+                          .labels = &w.labels};
+    fv_status st = fv__eval_encoder(r, &w.task, FV_JOB_SEGMENT, e);
+    if (!st) st = fv__masked_open(&w.set, &r->env, &how, e);
+    if (!st) st = match_labels(&w, e);
+    size_t labels = w.task ? (size_t)w.task->labels : 0;
+    w.table_bytes = labels * labels * sizeof *w.table;
+    if (!st && !(w.table = fv__alloc(&r->env, w.table_bytes)))
+        st = fv_fail(e, FV_ENOMEM, "out of memory");
+    if (!st) st = label_all(&w, e);
+    if (!st) put(&w);
+    fv_image *all[] = {&w.raw, &w.mask, &w.given};
+    for (int i = 0; i < 3; i++) fv_image_free(all[i]);
+    fv__free(&r->env, w.table, w.table_bytes);
+    fv__masked_close(&w.set);
+    fv_labels_free(&w.labels);
+    fv_task_close(w.task);
+    return st;
+}
+
+static const fv_head_job heads[] = {FV_HEAD_SEGMENT, FV_HEAD_BASE};
+const fv_task_eval fv__eval_segment = {.name = "segment",
+                                       .heads = heads,
+                                       .no_predictions = true,
+                                       .run = run};
