@@ -53,6 +53,7 @@ struct sv_engine {
     pthread_cond_t wake;
     sv_work *first, *last;
     int64_t queued;
+    sv_work *starts, *last_start; /* sequences to be submitted, all before the next step */
     bool stopping;
     bool pending;          /* the scheduler has got something since its last step */
     fv_token_bytes *bytes; /* for constrained text, made when first asked for */
@@ -72,6 +73,9 @@ sv_engine *sv_find_engine(sv_request *r);
 /* Runs fn on the engine's thread, between two steps of its scheduler; false: refused, since too
  * much waits. */
 bool sv_post(sv_engine *g, sv_request *r, sv_work_fn *fn);
+/* The same for work that is done at once, such as submitting sequences: all of it before the next
+ * step, and as much as comes. */
+bool sv_post_start(sv_engine *g, sv_request *r, sv_work_fn *fn);
 void sv_wake(sv_engine *g); /* the scheduler has got something to do */
 fv_encoding *sv_take_encoding(sv_engine *g, fv_err *e);
 void sv_give_encoding(sv_engine *g, fv_encoding *enc);

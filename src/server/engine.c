@@ -96,6 +96,24 @@ static void close_engine(sv_engine *g)
 
 /* ---- the thread ---- */
 
+/* Everything that is to be started, in one list. */
+static sv_work *take_starts(sv_engine *g)
+{
+    sv_work *all = g->starts;
+    g->starts = g->last_start = NULL;
+    return all;
+}
+
+static void do_work(sv_engine *g, sv_work *w)
+{
+    for (sv_work *next; w; w = next) {
+        next = w->next;
+        if (!sv_gone(w->r)) w->fn(g, w->r);
+        sv_drop(w->r);
+        free(w);
+    }
+}
+
 static sv_work *take_work(sv_engine *g)
 {
     sv_work *w = g->first;
@@ -103,6 +121,7 @@ static sv_work *take_work(sv_engine *g)
     g->first = w->next;
     if (!g->first) g->last = NULL;
     g->queued--;
+    w->next = NULL;
     return w;
 }
 
@@ -113,18 +132,15 @@ static void *run(void *self)
     int64_t left = 0;
     for (;;) {
         pthread_mutex_lock(&g->lock);
-        while (!g->first && !left && !g->pending && !g->stopping)
+        while (!g->first && !g->starts && !left && !g->pending && !g->stopping)
             pthread_cond_wait(&g->wake, &g->lock);
-        bool stop = g->stopping && !g->first && !left && !g->pending;
+        bool stop = g->stopping && !g->first && !g->starts && !left && !g->pending;
         g->pending = false;
-        sv_work *w = take_work(g);
+        sv_work *starts = take_starts(g), *w = take_work(g);
         pthread_mutex_unlock(&g->lock);
         if (stop) break;
-        if (w) {
-            if (!sv_gone(w->r)) w->fn(g, w->r);
-            sv_drop(w->r);
-            free(w);
-        }
+        do_work(g, starts);
+        do_work(g, w);
         if (g->scheduler && fv_scheduler_step(g->scheduler, &left, &e))
             sv_log("error", "%s: %s", g->name, e.text);
     }
@@ -184,22 +200,23 @@ void sv_wake(sv_engine *g)
     pthread_mutex_unlock(&g->lock);
 }
 
-static bool append(sv_engine *g, sv_work *w)
+static bool append(sv_engine *g, sv_work *w, bool start)
 {
+    sv_work **first = start ? &g->starts : &g->first, **last = start ? &g->last_start : &g->last;
     pthread_mutex_lock(&g->lock);
-    bool room = g->queued < MOST_WORK;
+    bool room = start || g->queued < MOST_WORK;
     if (room) {
-        if (g->last) g->last->next = w;
-        if (!g->first) g->first = w;
-        g->last = w;
-        g->queued++;
+        if (*last) (*last)->next = w;
+        if (!*first) *first = w;
+        *last = w;
+        g->queued += !start;
         pthread_cond_signal(&g->wake);
     }
     pthread_mutex_unlock(&g->lock);
     return room;
 }
 
-bool sv_post(sv_engine *g, sv_request *r, sv_work_fn *fn)
+static bool post(sv_engine *g, sv_request *r, sv_work_fn *fn, bool start)
 {
     sv_work *w = malloc(sizeof *w);
     if (!w) {
@@ -207,7 +224,7 @@ bool sv_post(sv_engine *g, sv_request *r, sv_work_fn *fn)
         return false;
     }
     *w = (sv_work){.fn = fn, .r = sv_hold(r)};
-    bool taken = append(g, w);
+    bool taken = append(g, w, start);
     if (taken) return true;
     sv_drop(r);
     free(w);
@@ -215,6 +232,9 @@ bool sv_post(sv_engine *g, sv_request *r, sv_work_fn *fn)
               MOST_WORK, g->name);
     return false;
 }
+
+bool sv_post(sv_engine *g, sv_request *r, sv_work_fn *fn) { return post(g, r, fn, false); }
+bool sv_post_start(sv_engine *g, sv_request *r, sv_work_fn *fn) { return post(g, r, fn, true); }
 
 /* ---- what requests ask of it ---- */
 

@@ -256,5 +256,5 @@ void sv_gen_start(sv_gen *q)
     if (st)
         sv_refuse_error(q->r, &e);
     else
-        sv_post(q->g, q->r, start);
+        sv_post_start(q->g, q->r, start);
 }

@@ -77,6 +77,8 @@ static void raise_limits(void)
     setrlimit(RLIMIT_NOFILE, &files);
 }
 
+/* No timeout of libmicrohttpd's own: it would close streams that have waited long for their first
+ * token.  All deadlines are watch.c's. */
 static fv_status start_http(sv_server *s, fv_err *e)
 {
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
@@ -87,8 +89,7 @@ static fv_status start_http(sv_server *s, fv_err *e)
                                  MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->opt.connections,
                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384,
                                  MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK,
-                                 sv_unescape, s, MHD_OPTION_CONNECTION_TIMEOUT,
-                                 (unsigned)((s->opt.idle_ms + 999) / 1000), MHD_OPTION_END);
+                                 sv_unescape, s, MHD_OPTION_END);
     if (s->daemon) return FV_OK;
     return fv_fail(e, FV_EIO, "the HTTP server does not start: %s", strerror(errno));
 }
