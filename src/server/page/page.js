@@ -137,6 +137,7 @@ async function write(prompt) {
   if (running) running.abort();
   running = new AbortController();
   tokens = prompt;
+  const before = prompt.length;
   $('text').textContent = $('about').textContent = '';
   tokens.forEach((t, i) => show(i));
   /* where all heads of all layers would be too much, the last layer */
@@ -150,7 +151,7 @@ async function write(prompt) {
       seed: +$('seed').value, stream: true, logprobs: 8,
       attention: {layers: all ? 'all' : -1, heads: 'all', rows: 'generated'},
     }, running.signal, take);
-    $('status').textContent = `${tokens.length - prompt.length} tokens written`;
+    $('status').textContent = `${tokens.length - before} tokens written`;
   } catch (e) {
     $('status').textContent = e.name === 'AbortError' ? 'stopped' : e.message;
   }
@@ -194,19 +195,48 @@ async function begin() {
   if (!models.length) $('status').textContent = 'No model that writes text is served.';
   $('go').disabled = !models.length;
   offer();
+  restore();
 }
 
-$('ask').onsubmit = async e => {
-  e.preventDefault();
+/* The address carries the state, so that a view can be shared: #prompt=..&seed=..&look=12&go=1 */
+const kept = ['model', 'prompt', 'tokens', 'temperature', 'seed', 'layer', 'head'];
+
+function keep() {
+  const state = new URLSearchParams(kept.map(k => [k, $(k).value]));
+  state.set('chat', $('chat').checked ? 1 : 0);
+  if (here >= 0) state.set('look', here);
+  state.set('go', 1);
+  history.replaceState(null, '', '#' + state);
+}
+
+async function restore() {
+  const state = new URLSearchParams(location.hash.slice(1));
+  for (const k of kept) if (state.has(k) && k !== 'layer' && k !== 'head') $(k).value = state.get(k);
+  offer();
+  if (state.has('chat')) $('chat').checked = state.get('chat') === '1';
+  if (!state.has('go') || !models.length) return;
+  await send();
+  for (const k of ['layer', 'head']) if (state.has(k)) $(k).value = state.get(k);
+  if (state.has('look')) look(+state.get('look'));
+}
+
+async function send() {
   try {
     await write(await ids());
   } catch (err) {
     $('status').textContent = err.message;
   }
+}
+
+$('ask').onsubmit = e => {
+  e.preventDefault();
+  here = -1;
+  send().then(keep);
 };
 $('stop').onclick = () => running && running.abort();
 $('model').onchange = offer;
-$('layer').onchange = $('head').onchange = () => look(here);
+$('layer').onchange = $('head').onchange = () => { look(here); keep(); };
+$('text').addEventListener('click', keep);
 for (const event of ['pointerover', 'focusin'])
   $('text').addEventListener(event, e => e.target.dataset.i && look(+e.target.dataset.i));
 begin();
