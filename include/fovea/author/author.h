@@ -12,6 +12,7 @@
  * family.h       a family of models
  * tok.h          tokenizers
  * processor.h    a processor
+ * audio.h        sound: clips, the audio processor
  * data.h         records, labels
  * feed.h         batches and their loader
  * grammar.h      the demonstration corpus
@@ -39,6 +40,7 @@
 #include "fovea/author/tok.h"
 #include "fovea/author/image.h"
 #include "fovea/author/processor.h"
+#include "fovea/author/audio.h"
 #include "fovea/author/data.h"
 #include "fovea/author/feed.h"
 #include "fovea/author/grammar.h"

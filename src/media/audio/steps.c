@@ -1,0 +1,218 @@
+/* steps.c - the steps of an audio processor, from and to preprocessor_config.json.
+ *
+ * What a file leaves out is what the class it names would take, so that files of any age read the
+ * same here and in transformers.  KWTFeatureExtractor is ours: transformers has no keyword
+ * transformer. */
+#include "media/audio/steps.h"
+
+#include <stdio.h>
+
+#include "base/base.h"
+
+static const char *const classes[] = {
+    [FV_SOUND_RAW] = "Wav2Vec2FeatureExtractor",
+    [FV_SOUND_WHISPER] = "WhisperFeatureExtractor",
+    [FV_SOUND_FBANK] = "ASTFeatureExtractor",
+    [FV_SOUND_MFCC] = "KWTFeatureExtractor",
+};
+
+fv_sound_steps fv__sound_defaults(fv_sound_kind kind)
+{
+    static const fv_sound_steps normal[] = {
+        [FV_SOUND_RAW] = {.rate = 16000, .features = 1, .normalise = true, .deviation = 1},
+        [FV_SOUND_WHISPER] = {.rate = 16000,
+                              .features = 80,
+                              .mels = 80,
+                              .window = 400,
+                              .hop = 160,
+                              .fft = 400,
+                              .high = 8000,
+                              .most = 480000,
+                              .deviation = 1},
+        [FV_SOUND_FBANK] = {.rate = 16000,
+                            .features = 128,
+                            .mels = 128,
+                            .window = 400,
+                            .hop = 160,
+                            .fft = 512,
+                            .low = 20,
+                            .high = 8000,
+                            .most = 1024,
+                            .normalise = true,
+                            .mean = -4.2677393,
+                            .deviation = 4.5689974},
+        [FV_SOUND_MFCC] = {.rate = 16000,
+                           .features = 40,
+                           .mels = 80,
+                           .window = 480,
+                           .hop = 160,
+                           .fft = 512,
+                           .low = 20,
+                           .high = 7600,
+                           .most = 98,
+                           .deviation = 1},
+    };
+    fv_sound_steps s = normal[kind];
+    s.kind = kind;
+    return s;
+}
+
+/* ---- reading ---- */
+
+typedef struct reading {
+    const fv_json *j;
+    const char *at, *path;
+    fv_err *e;
+} reading;
+
+static const char *place(const char *at, const char *key, char out[128])
+{
+    snprintf(out, 128, "%s%s%s", at, *at ? "." : "", key);
+    return out;
+}
+
+const char *fv__sound_at(const fv_json *j)
+{
+    return fv_json_count(j, "feature_extractor") > 0 ? "feature_extractor" : "";
+}
+
+bool fv__sound_kind(fv_sound_kind *out, const fv_json *j, const char *at)
+{
+    char key[128];
+    const char *name = fv_json_text(j, place(at, "feature_extractor_type", key));
+    for (int i = 0; name && i < (int)(sizeof classes / sizeof *classes); i++)
+        if (!strcmp(name, classes[i])) {
+            *out = (fv_sound_kind)i;
+            return true;
+        }
+    return false;
+}
+
+/* An integer; as it was where the key is not there. */
+static fv_status integer(const reading *r, const char *key, int64_t least, int64_t most,
+                         int64_t *out)
+{
+    char at[128];
+    double x;
+    if (!fv_json_number(r->j, place(r->at, key, at), &x)) return FV_OK;
+    if (!(x >= (double)least && x <= (double)most) || x != (double)(int64_t)x)
+        return fv_fail(r->e, FV_EFORMAT, "%s: %s: expected an integer, %lld to %lld", r->path, key,
+                       (long long)least, (long long)most);
+    *out = (int64_t)x;
+    return FV_OK;
+}
+
+static fv_status small(const reading *r, const char *key, int least, int most, int *out)
+{
+    int64_t x = *out;
+    fv_status st = integer(r, key, least, most, &x);
+    *out = (int)x;
+    return st;
+}
+
+static void number(const reading *r, const char *key, double *out)
+{
+    char at[128];
+    fv_json_number(r->j, place(r->at, key, at), out);
+}
+
+/* The keys of the class; those of a window that AST has no key for stay as they are. */
+static fv_status read_frames(const reading *r, fv_sound_steps *s)
+{
+    fv_status st = FV_OK;
+    int64_t seconds = s->most / s->rate;
+    switch (s->kind) {
+    case FV_SOUND_WHISPER:
+        st = small(r, "feature_size", 1, 1024, &s->features);
+        if (!st) st = small(r, "n_fft", 16, 1 << 16, &s->fft);
+        if (!st) st = small(r, "hop_length", 1, 1 << 16, &s->hop);
+        if (!st) st = integer(r, "chunk_length", 1, 3600, &seconds);
+        s->window = s->fft;
+        s->mels = s->features;
+        s->most = seconds * s->rate;
+        return st;
+    case FV_SOUND_FBANK:
+        st = small(r, "num_mel_bins", 1, 1024, &s->mels);
+        if (!st) st = integer(r, "max_length", 1, 1 << 20, &s->most);
+        s->features = s->mels;
+        s->high = s->rate / 2;
+        return st;
+    case FV_SOUND_MFCC:
+        st = small(r, "feature_size", 1, 1024, &s->features);
+        if (!st) st = small(r, "num_mel_bins", 1, 1024, &s->mels);
+        if (!st) st = small(r, "win_length", 16, 1 << 16, &s->window);
+        if (!st) st = small(r, "hop_length", 1, 1 << 16, &s->hop);
+        if (!st) st = small(r, "n_fft", 16, 1 << 16, &s->fft);
+        if (!st) st = integer(r, "max_length", 0, 1 << 20, &s->most);
+        number(r, "min_frequency", &s->low);
+        number(r, "max_frequency", &s->high);
+        return st;
+    default: return FV_OK;
+    }
+}
+
+static fv_status check(const reading *r, const fv_sound_steps *s)
+{
+    const char *wrong = NULL;
+    if (s->kind == FV_SOUND_RAW) return FV_OK;
+    if (s->fft % 2 || s->window > s->fft)
+        wrong = "n_fft: expected an even number, no less than the window";
+    else if (!(s->low >= 0 && s->low < s->high && s->high <= s->rate / 2.))
+        wrong = "the filters' frequencies: expected low < high <= half the sampling rate";
+    else if (s->features > s->mels)
+        wrong = "feature_size: no more coefficients than num_mel_bins";
+    else if (!(s->deviation > 0))
+        wrong = "std: expected more than 0";
+    return wrong ? fv_fail(r->e, FV_EFORMAT, "%s: %s", r->path, wrong) : FV_OK;
+}
+
+fv_status fv__sound_read(fv_sound_steps *out, const fv_json *j, const char *path, fv_err *e)
+{
+    reading r = {j, fv__sound_at(j), path, e};
+    fv_sound_kind kind;
+    char at[128];
+    if (!fv__sound_kind(&kind, j, r.at))
+        return fv_fail(e, FV_EFORMAT,
+                       "%s: feature_extractor_type: expected Whisper, AST, Wav2Vec2 or "
+                       "KWTFeatureExtractor",
+                       path);
+    *out = fv__sound_defaults(kind);
+    double dither = 0;
+    number(&r, "dither", &dither);
+    if (dither != 0) return fv_fail(e, FV_EMISSING, "%s: dither: only 0 is supported", path);
+    fv_status st = small(&r, "sampling_rate", 1000, 192000, &out->rate);
+    if (!st) st = read_frames(&r, out);
+    number(&r, "mean", &out->mean);
+    number(&r, "std", &out->deviation);
+    fv_json_bool(j, place(r.at, "do_normalize", at), &out->normalise);
+    return st ? st : check(&r, out);
+}
+
+/* ---- writing ---- */
+
+fv_status fv__sound_json(fv_json **out, const fv_env *env, const fv_sound_steps *s, fv_err *e)
+{
+    fv_buf b = {.env = env};
+    fv__buf_fmt(&b,
+                "{\"feature_extractor_type\": \"%s\", \"sampling_rate\": %d, \"feature_size\": %d, "
+                "\"padding_value\": 0.0, \"do_normalize\": %s",
+                classes[s->kind], s->rate, s->kind == FV_SOUND_FBANK ? 1 : s->features,
+                s->normalise ? "true" : "false");
+    if (s->kind == FV_SOUND_WHISPER)
+        fv__buf_fmt(&b, ", \"n_fft\": %d, \"hop_length\": %d, \"chunk_length\": %lld", s->fft,
+                    s->hop, (long long)(s->most / s->rate));
+    if (s->kind == FV_SOUND_FBANK || s->kind == FV_SOUND_MFCC)
+        fv__buf_fmt(&b,
+                    ", \"num_mel_bins\": %d, \"max_length\": %lld, \"mean\": %.17g, \"std\": %.17g",
+                    s->mels, (long long)s->most, s->mean, s->deviation);
+    if (s->kind == FV_SOUND_MFCC)
+        fv__buf_fmt(&b,
+                    ", \"win_length\": %d, \"hop_length\": %d, \"n_fft\": %d, \"min_frequency\": "
+                    "%.17g, \"max_frequency\": %.17g",
+                    s->window, s->hop, s->fft, s->low, s->high);
+    fv__buf_str(&b, "}");
+    fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "preprocessor_config.json: out of memory")
+                            : fv_json_parse(out, env, b.data, "preprocessor_config.json", e);
+    fv__buf_free(&b);
+    return st;
+}

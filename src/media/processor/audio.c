@@ -1,0 +1,183 @@
+/* audio.c - the processor of sound: clips of any rate as the numbers a model was trained with.
+ *
+ *     resample -> cut, or append silence -> features (audio/features.c)
+ *
+ * The file is written back as it was read, with all that only other programs know.  A model that
+ * writes text has a tokenizer in its directory, which is opened and saved with it. */
+#include <stdio.h>
+
+#include "base/base.h"
+#include "fovea/author/processor.h"
+#include "media/audio/features.h"
+#include "media/audio/steps.h"
+
+typedef struct audio {
+    const fv_env *env;
+    fv_json *config;
+    bool shared; /* it came from processor_config.json */
+    fv_sound_steps steps;
+    fv__spectrum spectrum;
+    fv_processor *tok; /* NULL: none */
+} audio;
+
+const fv_processor_type fv__processor_audio;
+extern const fv_processor_type fv__processor_tokenizer;
+
+static bool recognise(const fv_env *env, const char *path, const fv_json *j)
+{
+    fv_sound_kind kind;
+    (void)env, (void)path;
+    return j && fv__sound_kind(&kind, j, fv__sound_at(j));
+}
+
+/* A build without an FFT opens the processor all the same: it says so when a clip is given. */
+static fv_status open_spectrum(audio *m, fv_err *e)
+{
+    fv_err why;
+    if (m->steps.kind == FV_SOUND_RAW) return FV_OK;
+    fv_status st = fv__spectrum_open(&m->spectrum, m->env, fv__sound_spectrum(&m->steps), &why);
+    return st && st != FV_EMISSING ? fv_fail(e, st, "%s", why.text) : FV_OK;
+}
+
+static fv_status open_audio(void *self, const fv_env *env, const char *dir, fv_err *e)
+{
+    audio *m = self;
+    char path[FV_PATH];
+    m->env = env;
+    snprintf(path, sizeof path, "%s/preprocessor_config.json", dir);
+    if (!fv__file_exists(env, path)) {
+        char other[FV_PATH];
+        snprintf(other, sizeof other, "%s/processor_config.json", dir);
+        m->shared = fv__file_exists(env, other);
+        if (m->shared) memcpy(path, other, sizeof path);
+    }
+    fv_status st = fv_json_open(&m->config, env, path, e);
+    if (!st) st = fv__sound_read(&m->steps, m->config, path, e);
+    if (!st) st = open_spectrum(m, e);
+    if (!st && fv__processor_tokenizer.recognise(env, dir, NULL))
+        st = fv_processor_open(&m->tok, env, "tokenizer", dir, e);
+    return st;
+}
+
+/* Zeros become what the class takes. */
+static fv_sound_steps completed(fv_sound_steps s)
+{
+    fv_sound_steps d = fv__sound_defaults(s.kind);
+    if (!s.rate) s.rate = d.rate;
+    if (!s.features) s.features = d.features;
+    if (!s.mels) s.mels = d.mels;
+    if (!s.window) s.window = d.window;
+    if (!s.hop) s.hop = d.hop;
+    if (!s.fft) s.fft = d.fft;
+    if (!(s.high > 0)) s.low = d.low, s.high = d.high;
+    if (!s.most && s.kind == FV_SOUND_WHISPER) s.most = d.most;
+    if (!(s.deviation > 0)) s.deviation = 1;
+    return s;
+}
+
+fv_status fv_processor_from_sound(fv_processor **out, const fv_env *env,
+                                  const fv_sound_steps *steps, fv_processor *tok, fv_err *e)
+{
+    fv_status st = fv_processor_new(out, env, &fv__processor_audio, e);
+    if (st) {
+        fv_processor_close(tok);
+        return st;
+    }
+    audio *m = fv_processor_self(*out, &fv__processor_audio);
+    m->env = env;
+    m->tok = tok;
+    m->steps = completed(*steps);
+    st = fv__sound_json(&m->config, env, &m->steps, e);
+    /* read again, so that what cannot be is refused as in a file */
+    if (!st) st = fv__sound_read(&m->steps, m->config, "preprocessor_config.json", e);
+    if (!st) st = open_spectrum(m, e);
+    if (st) {
+        fv_processor_close(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+static fv_status save(const void *self, const char *dir, fv_err *e)
+{
+    const audio *m = self;
+    char path[FV_PATH];
+    snprintf(path, sizeof path, "%s/%s", dir,
+             m->shared ? "processor_config.json" : "preprocessor_config.json");
+    fv_status st = fv_json_save(m->config, path, e);
+    return st || !m->tok ? st : fv_processor_save(m->tok, dir, e);
+}
+
+static void close_audio(void *self)
+{
+    audio *m = self;
+    fv_json_close(m->config);
+    fv__spectrum_close(&m->spectrum);
+    fv_processor_close(m->tok);
+}
+
+static const fv_processor *inside(const void *self) { return ((const audio *)self)->tok; }
+
+/* ---- using it ---- */
+
+const fv_sound_steps *fv_processor_sound_steps(const fv_processor *p)
+{
+    const audio *m = fv_processor_self(p, &fv__processor_audio);
+    return m ? &m->steps : NULL;
+}
+
+const char *fv_processor_sound_input(const fv_processor *p)
+{
+    const fv_sound_steps *s = fv_processor_sound_steps(p);
+    if (!s) return NULL;
+    bool values = s->kind == FV_SOUND_RAW || s->kind == FV_SOUND_FBANK;
+    return values ? "input_values" : "input_features";
+}
+
+fv_status fv_processor_sound_shape(const fv_processor *p, int64_t n, fv_shape *out, fv_err *e)
+{
+    const fv_sound_steps *s = fv_processor_sound_steps(p);
+    if (!s) return fv_fail(e, FV_EARG, "the model has no audio processor");
+    return fv__sound_shape(s, n, out, "a clip", e);
+}
+
+/* The clip at the model's rate, as long as the model reads it. */
+static fv_status fit(const fv_sound_steps *s, fv_clip *out, const fv_clip *in, fv_err *e)
+{
+    fv_status st = fv_clip_resample(out, in, s->rate, e);
+    int64_t have = out->n, want = fv__sound_samples(s, have);
+    if (!st) fv__sound_normalise(s, out->data, have < want ? have : want);
+    if (!st) st = fv_clip_new(out, out->env, s->rate, want, e);
+    for (int64_t i = have; !st && i < want; i++) out->data[i] = 0;
+    return st;
+}
+
+fv_status fv_processor_sound(const fv_processor *p, fv_clip *out, const fv_clip *in,
+                             fv_shape *shape, const char *name, fv_err *e)
+{
+    const audio *m = fv_processor_self(p, &fv__processor_audio);
+    fv_clip x = {0};
+    if (!m) return fv_fail(e, FV_EARG, "the model has no audio processor");
+    if (m->steps.kind != FV_SOUND_RAW && !m->spectrum.plan)
+        return fv_fail(e, FV_EMISSING, "%s: this build has no FFT (FOVEA_AUDIO=OFF)", name);
+    fv_status st = fit(&m->steps, &x, in, e);
+    if (!st) st = fv__sound_shape(&m->steps, x.n, shape, name, e);
+    if (!st) {
+        int64_t n = 1;
+        for (int i = 0; i < shape->n; i++) n *= shape->d[i];
+        st = fv_clip_new(out, in->env, m->steps.rate, n, e);
+    }
+    if (!st) st = fv__sound_features(&m->steps, &m->spectrum, out->data, *shape, x.data, x.n, e);
+    fv_clip_free(&x);
+    return st;
+}
+
+const fv_processor_type fv__processor_audio = {
+    .name = "audio",
+    .size = sizeof(audio),
+    .recognise = recognise,
+    .open = open_audio,
+    .save = save,
+    .close = close_audio,
+    .inside = inside,
+};
