@@ -1,0 +1,91 @@
+/* series.c - the scaling of windows of time series, and the loss of forecasts.
+ *
+ * Each window is brought to mean 0 and deviation 1 by its own values, channel by channel, and the
+ * forecast is brought back (reversible instance normalisation, Kim et al. 2022, without its gain):
+ * so the level of a series may drift between training and use.  Formulas are those of transformers'
+ * PatchTST. */
+#include "model/series.h"
+
+#define STD_LEAST 1e-5f   /* added to the variance */
+#define MEAN_LEAST 1e-10f /* of a mean magnitude */
+#define MANY 1e30f
+
+/* (B,T,C) -> (B,1,C): the sum over time. */
+static fv_tensor *over_time(fv_ctx *c, fv_tensor *x)
+{
+    return fv_reshape(c, fv_sum(c, x, 1), FV_SHAPE(fv_dim(x, 0), 1, fv_dim(x, 2)));
+}
+
+/* 1 where a value was observed and 0 elsewhere, as floats. */
+static fv_tensor *as_weights(fv_ctx *c, const fv_tensor *past, fv_tensor *observed)
+{
+    fv_tensor *ones = past ? fv_affine(c, fv_zeros(c, past->shape), 0, 1) : NULL;
+    return observed ? fv_masked_fill(c, ones, observed, 0) : ones;
+}
+
+/* loc = sum w x / n;   scale = sqrt(sum (w (x - loc))^2 / n + 1e-5),   n = max(1, sum w) */
+static fv__scaled by_deviation(fv_ctx *c, fv_tensor *past, fv_tensor *w)
+{
+    fv__scaled s;
+    fv_tensor *n = fv_clamp(c, over_time(c, w), 1, MANY);
+    s.loc = fv_div(c, over_time(c, fv_mul(c, past, w)), n);
+    fv_tensor *off = fv_sub(c, past, s.loc);
+    fv_tensor *var = fv_div(c, over_time(c, fv_square(c, fv_mul(c, off, w))), n);
+    s.scale = fv_sqrt(c, fv_affine(c, var, 1, STD_LEAST));
+    s.x = fv_div(c, off, s.scale);
+    return s;
+}
+
+/* scale = sum |w x| / n; a channel in which nothing was observed gets the mean over the batch. */
+static fv__scaled by_magnitude(fv_ctx *c, fv_tensor *past, fv_tensor *w)
+{
+    fv_tensor *sum = over_time(c, fv_abs(c, fv_mul(c, past, w))), *n = over_time(c, w);
+    fv_tensor *own = fv_div(c, sum, fv_clamp(c, n, 1, MANY)),
+              *all = fv_div(c, fv_sum(c, sum, 0), fv_clamp(c, fv_sum(c, n, 0), 1, MANY)),
+              *seen = fv_clamp(c, n, 0, 1);
+    fv_tensor *scale = fv_add(c, fv_mul(c, seen, own), fv_mul(c, fv_affine(c, seen, -1, 1), all));
+    scale = fv_clamp(c, scale, MEAN_LEAST, MANY);
+    return (fv__scaled){fv_div(c, past, scale), fv_scale(c, scale, 0), scale};
+}
+
+fv__scaled fv__series_scale(fv_ctx *c, fv__scaling how, fv_tensor *past, fv_tensor *observed)
+{
+    fv_tensor *w = as_weights(c, past, observed);
+    if (how == FV__SCALE_STD) return by_deviation(c, past, w);
+    if (how == FV__SCALE_MEAN) return by_magnitude(c, past, w);
+    fv_tensor *zero = fv_zeros(c, FV_SHAPE(fv_dim(past, 0), 1, fv_dim(past, 2)));
+    return (fv__scaled){past, zero, fv_affine(c, zero, 0, 1)};
+}
+
+fv_tensor *fv__series_restore(fv_ctx *c, const fv__scaled *s, fv_tensor *y)
+{
+    return fv_add(c, fv_mul(c, y, s->scale), s->loc);
+}
+
+bool fv__is_window(fv_ctx *c, const char *family, const fv_tensor *past, const fv_tensor *observed,
+                   int64_t T, int64_t C)
+{
+    if (!past) return false;
+    fv_shape wanted = FV_SHAPE(fv_dim(past, 0), T, C);
+    const fv_tensor *wrong = !fv_shape_same(past->shape, wanted) ? past : NULL;
+    if (!wrong && observed && !fv_shape_same(observed->shape, wanted)) wrong = observed;
+    if (wrong)
+        fv_raise(c, FV_ESHAPE, "%s: %s %s, expected (B,%lld,%lld): context_length, channels",
+                 family, wrong == past ? "past_values" : "past_observed_mask", fv_desc(wrong).s,
+                 (long long)T, (long long)C);
+    return !wrong;
+}
+
+void fv__put_forecast(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *y)
+{
+    fv_tensor *future = fv_items_get(in, "future_values");
+    fv_items_put(out, "prediction_outputs", y);
+    if (!future || !y) return;
+    if (!fv_shape_same(future->shape, y->shape)) {
+        fv_raise(c, FV_ESHAPE, "future_values %s, expected %s", fv_desc(future).s, fv_desc(y).s);
+        return;
+    }
+    fv_tensor *loss = fv_mse(c, y, future);
+    if (in->n_labels > 0) loss = fv__per_label(c, fv_scale(c, loss, (float)fv_len(y)), in);
+    fv_items_put(out, "loss", loss);
+}

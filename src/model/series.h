@@ -1,0 +1,36 @@
+/* series.h - what families of time series share: their heads, the scaling of a window, the loss.
+ *
+ * A window is (B,T,C): T values of each of C channels. */
+#ifndef FV_MODEL_SERIES_H
+#define FV_MODEL_SERIES_H
+
+#include "model/part.h"
+
+/* Heads of series, behind those of fv_head_job: no program needs to tell them apart, so they are
+ * no part of the public enumeration. */
+#define FV__HEAD_FORECAST ((fv_head_job)64)       /* the values that follow a window */
+#define FV__HEAD_REGRESS ((fv_head_job)65)        /* numbers that belong to a window */
+#define FV__HEAD_MASKED_PATCHES ((fv_head_job)66) /* the values of patches that were hidden */
+
+typedef enum fv__scaling { FV__SCALE_STD, FV__SCALE_MEAN, FV__SCALE_NONE } fv__scaling;
+
+/* A window as a model sees it, x = (past - loc) / scale, and what brings forecasts back: loc and
+ * scale (B,1,C). */
+typedef struct fv__scaled {
+    fv_tensor *x, *loc, *scale;
+} fv__scaled;
+
+/* past (B,T,C); observed U8 (B,T,C) or NULL: what is 0 there does not count. */
+fv__scaled fv__series_scale(fv_ctx *c, fv__scaling how, fv_tensor *past, fv_tensor *observed);
+/* y scale + loc: (B,H,C) -> (B,H,C) */
+fv_tensor *fv__series_restore(fv_ctx *c, const fv__scaled *s, fv_tensor *y);
+
+/* Raises and is false unless past is (B,T,C), and observed, where there is one, the same. */
+bool fv__is_window(fv_ctx *c, const char *family, const fv_tensor *past, const fv_tensor *observed,
+                   int64_t T, int64_t C);
+
+/* Puts "prediction_outputs" (B,H,C) and, where `in` has future_values (B,H,C), the "loss": the
+ * mean of the squared differences. */
+void fv__put_forecast(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *y);
+
+#endif
