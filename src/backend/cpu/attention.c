@@ -5,7 +5,22 @@
  *     s = k q';  m' = max(m, s);  p = 2^(s - m');  c = 2^(m - m');  l = c l + sum p;
  *     o = c o + v' p
  * and in the end y = o / l; m and l are kept, as lse.  Tiles that are masked for all
- * rows of a panel are skipped. */
+ * rows of a panel are skipped.
+ *
+ * The algorithm is FlashAttention's (Dao et al., 2022; the online softmax is Milakov and
+ * Gimelshein's, 2018) with caches in the part of shared memory: a job's q and o panels stay in
+ * L2, the packed tile of keys and one panel of scores in L1.  Memory is O(JOB_ROWS + KEYS) a
+ * thread, whatever Tk is.
+ *
+ *      q: panels of LANES rows     k, v: a tile of KEYS keys, packed once and used by every panel
+ *      +-------+-------+----       +------+
+ *      | p = 0 | p = 1 |           | tile | -> next tile
+ *      +-------+-------+----       +------+
+ *
+ * Two other orders lost.  Rows outside and keys inside a thread (no job of many panels) packs the
+ * keys once per LANES rows instead of once per JOB_ROWS.  Splitting the keys of a row among
+ * threads would fill more threads on short batches, but then the order of the sum depends on the
+ * thread count. */
 #include "attention.h"
 
 #include <omp.h>
@@ -23,6 +38,8 @@ typedef struct job {
     float *s, *scratch; /* a panel's scores, then its weights */
 } job;
 
+/* Floats of scratch, in the order of job_layout.  `scratch` doubles as the landing area for rows
+ * that are converted from 16 bits while packing, hence the last term. */
 static int64_t job_floats(const attn *t)
 {
     return JOB_ROWS * (t->a->Wk + t->wv + 2) + KEYS * (t->a->Wk + t->wv) + 3 * KEYS * LANES +
@@ -42,6 +59,7 @@ static void job_layout(job *x, const attn *t, float *work)
     x->scratch = x->s + KEYS * LANES;
 }
 
+/* Packs q, multiplied by scale * log2 e once here, so that scores come out in base 2. */
 static void start(job *x)
 {
     const attn *t = x->t;
@@ -55,11 +73,15 @@ static void start(job *x)
                                       x->scratch + l * t->wk);
         NAME(attn_pack_lanes)(x->q + p * a->Wk, LANES, rows, n, a->Wk, t->scale2);
     }
+    /* -FLT_MAX and not -inf: as long as a row has seen no key its correction is 2^(m - m), and
+     * -inf minus -inf would be NaN. */
     int64_t lanes = attn_round_up(x->n, LANES);
     for (int64_t r = 0; r < lanes; r++) x->m[r] = -FLT_MAX, x->l[r] = 0;
     memset(x->o, 0, (size_t)(lanes * t->wv) * sizeof *x->o);
 }
 
+/* k in strips of STEP keys as (Wk, STEP), the A of K Q'; v in strips of STEP columns as (KEYS,
+ * STEP), the A of V' P'.  Both are read along their strips, one after the other. */
 static void pack_keys(job *x, int64_t j0, int64_t n)
 {
     const attn *t = x->t;
@@ -77,7 +99,8 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
 }
 
 /* Scores to weights for one vector of rows; n is a multiple of 4.  The sums over keys mod 4 keep
- * the adder busy. */
+ * the adder busy.
+ * Two passes over scores in L1: one pass would have to rescale l at every key. */
 static void online_softmax(float *s, int64_t n, float *m, float *l, float *keep)
 {
     vf top = v_load(m), t1 = top, t2 = top, t3 = top;
@@ -104,7 +127,10 @@ static void online_softmax(float *s, int64_t n, float *m, float *l, float *keep)
     v_store(keep, rescale);
 }
 
-/* Updates panel p with the keys [j0, j0+n) of the tile. */
+/* Updates panel p with the keys [j0, j0+n) of the tile.
+ * l adds the weights before dropout: dropout acts on the normalised weights, and 1/l is a factor
+ * that can wait until `finish`.  The range [n, round_up(n, 4)) is filled with -inf, so its
+ * weights are 0. */
 static void process_tile(job *x, int p, int64_t j0, int64_t n)
 {
     const attn *t = x->t;
@@ -137,6 +163,8 @@ static void finish(job *x)
     }
 }
 
+/* Tiles start at multiples of KEYS whatever the window or the job, so a row's sums are cut at
+ * the same keys in every batch. */
 static void run(job *x)
 {
     int64_t lo[JOB_ROWS / LANES + 1] = {0}, hi[JOB_ROWS / LANES + 1] = {0}, first = INT64_MAX,
@@ -162,7 +190,9 @@ static void run(job *x)
     finish(x);
 }
 
-/* Rows of a job: all jobs have the same number, fewer than JOB_ROWS if threads would be idle. */
+/* Rows of a job: all jobs have the same number, fewer than JOB_ROWS if threads would be idle.
+ * At least four jobs a thread where there are rows for it: with a causal mask the last rows see
+ * many times the keys of the first, and dynamic scheduling needs small jobs to level that out. */
 static int64_t job_rows(const attn *t, int threads)
 {
     int64_t heads = t->a->B * t->a->G, parts = attn_max((t->rows + JOB_ROWS - 1) / JOB_ROWS,
@@ -193,6 +223,8 @@ static void many_rows(fv_stream *s, const attn *t, int threads)
     }
 }
 
+/* One sequence is one job, or one group of KV heads where there are fewer sequences than
+ * threads. */
 static void few_rows(fv_stream *s, const attn *t, int threads)
 {
     const fv_attn_args *a = t->a;

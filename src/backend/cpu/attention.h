@@ -24,6 +24,16 @@
 
 #include "vmath.h"
 
+/* The tile of scores, S' (KEYS, LANES), with rows of the softmax in lanes:
+ *
+ *               row p .. row p+LANES-1
+ *      key 0    [ vector 0 | vector 1 | vector 2 ]     a vector is VW rows
+ *      key 1    [          |          |          ]     STEP keys are one block of registers
+ *       ...
+ *      key KEYS-1
+ *
+ * Three vectors and not two or four: STEP * 3 accumulators leave registers for three vectors of
+ * B and the broadcasts, and one load of B serves STEP multiply-adds. */
 #define LANES (3 * VW) /* positions side by side: three vectors */
 #if defined(CPU_AVX2) || defined(CPU_GENERIC)
 #define STEP 4 /* 12 sums, of 16 registers */
@@ -57,13 +67,16 @@ typedef struct attn {
 } attn;
 
 /* A row: which it is, and that it sees keys lo <= j < hi as far as length, causality and window
- * go. */
+ * go.
+ * A row never sees a key outside [lo, hi); inside it, mask, key_mask and bias may still say no.
+ * lo == hi == 0 marks a row without keys: y and all of its gradients are zero. */
 typedef struct attn_row {
     int64_t b, h, i, pos, lo, hi;
 } attn_row;
 
 /* ---- attention_tile.c ---- */
 
+/* Checks lens, the one argument whose values come from the caller's data, and derives sizes. */
 bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a,
                      fv_dtype dtype); /* false: the stream has failed */
 attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r);
@@ -104,6 +117,8 @@ void NAME(attn_transpose)(float *out, int64_t ldo, const float *x, int64_t ldx, 
 /* ---- attention_block.c: C (STEP, LANES) = A' B, C + A' B, and C times keep (a factor for each
  * lane) + A' B ---- */
 
+/* The three differ in what the accumulators start from: 0 (scores), C (gradients, which add
+ * tiles) and the rescaled C of the online softmax (outputs). */
 void NAME(attn_set)(float *c, const float *a, const float *b, int64_t depth);
 void NAME(attn_add)(float *c, const float *a, const float *b, int64_t depth);
 void NAME(attn_scale_add)(float *c, const float *a, const float *b, int64_t depth,
@@ -177,6 +192,7 @@ static inline vf attn_exp2(vf t)
 typedef float f4 __attribute__((vector_size(16)));
 typedef int32_t i4 __attribute__((vector_size(16)));
 
+/* Through memcpy, because q, k and v may start at any element of a row of (B,T,H*W). */
 static inline f4 attn_load4(const float *p)
 {
     f4 x;
@@ -193,6 +209,7 @@ INLINED f4 attn_fma4(f4 a, f4 b, f4 c)
 #endif
 }
 
+/* y[i] = lane i of a, b, c, d: two rounds of interleaving, eight shuffles. */
 INLINED void attn_transpose4(f4 y[4], f4 a, f4 b, f4 c, f4 d)
 {
     const i4 low = {0, 4, 1, 5}, high = {2, 6, 3, 7};

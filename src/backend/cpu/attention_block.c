@@ -3,7 +3,11 @@
  *     C (STEP, LANES) = start + A' B,   A (depth, STEP), B (depth, LANES), all contiguous
  *
  * STEP * 3 sums and what feeds them fill the registers.  They are separate functions: inlined
- * into a loop, gcc keeps the loop's values in registers and spills the sums. */
+ * into a loop, gcc keeps the loop's values in registers and spills the sums.
+ *
+ * Per step of depth: 3 loads of B, one column of A, STEP * 3 multiply-adds.  The ratio of
+ * arithmetic to loads is what makes LANES = 3 vectors pay; with one vector the load ports would
+ * be the limit. */
 #include "attention.h"
 
 /* One column of A, ready to be broadcast: NEON multiplies by a lane of a register, elsewhere a
@@ -24,6 +28,8 @@ typedef struct {
     vf s[STEP][3];
 } sums; /* only ever indexed by constants, so that it lives in registers */
 
+/* Each of the STEP * 3 accumulators is one chain over k, first to last: the order of additions
+ * that attention_rows.c repeats for a single row, which is why both give the same bits. */
 INLINED void multiply(float *c, sums x, const float *a, const float *b, int64_t depth)
 {
 #pragma GCC unroll 4

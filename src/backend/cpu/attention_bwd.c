@@ -208,7 +208,9 @@ static void multiply(float *x, const float *by, int64_t n)
     for (int64_t i = 0; i < n; i += VW) v_store(x + i, v_mul(v_load(x + i), v_load(by + i)));
 }
 
-/* Weights (with dropout) and ds of panel p for n keys, j0 being the first, at `at` in the block. */
+/* Weights (with dropout) and ds of panel p for n keys, j0 being the first, at `at` in the block.
+ * The dropout mask is generated again from its counters (Philox), not stored: it multiplies dp
+ * before ds is formed, and p after it, since dv sees p with dropout but ds needs p without. */
 static void dscore_tile(bwd_block *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n)
 {
     const attn *t = &x->w->t;
@@ -341,6 +343,8 @@ typedef struct units {
     int64_t per_b, per_g; /* sequences and key heads of one */
 } units;
 
+/* dbias with a stride of 0 is one sum over that axis, in its order: one thread must own all of
+ * it. */
 static units units_of(const backward *w)
 {
     const fv_attn_args *a = w->t.a;
@@ -390,6 +394,7 @@ static void bias_rows(const backward *w, int threads, bool store)
     }
 }
 
+/* Shares of the sequences are added in the order of b, whichever thread made them. */
 static void store_drel(const backward *w)
 {
     const fv_attn_args *a = w->t.a;

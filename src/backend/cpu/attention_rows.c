@@ -5,7 +5,10 @@
  * over w, and v is read where it is.  All heads of a sequence process the same few keys before the
  * next ones, because (B,T,H,W) stores the heads of a position side by side: head by head, each
  * would touch every page for a few hundred bytes.
- * The chains of additions are those of attention.c, and so are the bits. */
+ * The chains of additions are those of attention.c, and so are the bits.
+ *
+ * Decoding at length T reads T (Wk + Wv) values of each KV head and does one multiply-add on each
+ * for every query head that shares it, far below what a core can do in the time of the reads. */
 #include "attention.h"
 
 #define KEYS_ABREAST 16 /* keys whose chains are interleaved */
@@ -13,7 +16,9 @@
 
 static inline f4 four(float x) { return (f4){x, x, x, x}; }
 
-/* sum[k] += q[w..w+3] . row k [w..w+3], for four rows, in the order of w */
+/* sum[k] += q[w..w+3] . row k [w..w+3], for four rows, in the order of w
+ * Four keys in four lanes.  A dot product along w in vectors would be faster alone, but its
+ * lanes would be summed in another order than attention_block.c does. */
 static inline f4 dot4(const float *q, const float *const *k, int64_t w, f4 sum)
 {
     f4 y[4];
@@ -24,7 +29,8 @@ static inline f4 dot4(const float *q, const float *const *k, int64_t w, f4 sum)
     return sum;
 }
 
-/* s[j] = q . row j of k, for n rows; s has the capacity of n rounded up to KEYS_ABREAST. */
+/* s[j] = q . row j of k, for n rows; s has the capacity of n rounded up to KEYS_ABREAST.
+ * Keys beyond n repeat the last one: valid memory, no branch, and mask_and_bias overwrites them. */
 static void scores(float *s, const float *q, const float *k, int64_t ld, int64_t n, int64_t width)
 {
     for (int64_t j = 0; j < n; j += KEYS_ABREAST) {
@@ -67,7 +73,9 @@ static inline float first(vf x)
 }
 
 /* Weights from n (a multiple of KEYS_ABREAST) scores, and what is left of the sums so far;
- * `online_softmax` of attention.c for one row. */
+ * `online_softmax` of attention.c for one row.
+ * The sum is four chains (key mod 4), in vectors of four at every level, as attention.c adds
+ * them. */
 static float online_softmax(float *s, int64_t n, float *m, float *l)
 {
     vf top = v_set1(*m);
@@ -174,7 +182,12 @@ static attn_row row_of(const few_rows *f, int64_t x)
     return NAME(attn_row)(f->t, f->b, f->g0 + x / f->t->rows, x % f->t->rows);
 }
 
-/* Updates all rows with the keys [j0, j0+n) of a tile. */
+/* Updates all rows with the keys [j0, j0+n) of a tile.
+ * Heads are the inner loop: the keys of a few positions of all heads lie in the same pages.
+ *
+ *      for each KEYS_ABREAST keys:  for each row of each head:  scores
+ *      for each row:                softmax of its KEYS scores, o *= correction
+ *      for each VALUES values:      for each row of each head:  o += p v */
 static void process_tile(few_rows *f, int64_t j0, int64_t n)
 {
     const attn *t = f->t;
@@ -227,6 +240,9 @@ void NAME(attn_few_rows)(const attn *t, int64_t b, int64_t g0, int64_t heads, fl
 
 /* ---- exact weights ---- */
 
+/* w = 2^(s - m) / l with (m, l) from the forward pass: exactly the weights it used, bit for bit
+ * in s, at the cost of one row of q k'.  Dropout is not applied: these are the weights of the
+ * model. */
 void NAME(attn_weights)(fv_sink w, int64_t at, const attn *t, int64_t b, int64_t h, int64_t i,
                         float *work)
 {

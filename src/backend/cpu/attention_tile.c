@@ -1,4 +1,8 @@
-/* attention_tile.c - packing rows into panels and back; masks, biases and dropout on scores. */
+/* attention_tile.c - packing rows into panels and back; masks, biases and dropout on scores.
+ *
+ * Polarity, once for all files: a mask byte of 1 means that the query may see the key.  Inside,
+ * "may not" is a score of -inf, which 2^x turns into an exact 0; a finite bias, however low,
+ * stays finite. */
 #include "attention.h"
 
 #include "backend/attention_dropout.h"
@@ -25,6 +29,8 @@ bool NAME(attn_init)(attn *t, fv_stream *s, const fv_attn_args *a, fv_dtype dtyp
     return true;
 }
 
+/* pos is the index of the query among the keys: queries are the last Tq of `len` positions,
+ * which covers training (Tq = len) and decoding from a KV cache (Tq new ones) alike. */
 attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r)
 {
     const fv_attn_args *a = t->a;
@@ -37,6 +43,7 @@ attn_row NAME(attn_row)(const attn *t, int64_t b, int64_t g, int64_t r)
     return x;
 }
 
+/* The bound is that of gemm (GEMM_SMALL): some microseconds of work on one core. */
 int NAME(attn_threads)(const fv_stream *s, int64_t work) { return work < 1 << 18 ? 1 : s->threads; }
 
 /* ---- rows in and out ---- */
@@ -90,6 +97,8 @@ void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float 
     }
 }
 
+/* l is 0 for a row without keys, so the factor is 0 and y is exactly zero; a NaN in l passes
+ * through. */
 void NAME(attn_finish)(const attn *t, const attn_row *r, const float *o, float m, float l)
 {
     const fv_attn_args *a = t->a;
@@ -120,6 +129,8 @@ void NAME(attn_transpose)(float *out, int64_t ldo, const float *x, int64_t ldx, 
         }
 }
 
+/* `by` is the softmax scale where the rows are queries.  Zeros in unused lanes, not garbage: a
+ * NaN there would be computed with, and could raise floating-point flags. */
 void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int n, int64_t w,
                            float by)
 {
@@ -152,6 +163,8 @@ void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows,
 
 /* ---- bias and mask ---- */
 
+/* rel is T5's relative bias: a table (H, rel_len) indexed by key position minus query position,
+ * clamped at both ends. */
 void NAME(attn_bias_row)(float *out, const attn *t, const attn_row *r, int64_t j0, int64_t n)
 {
     const fv_attn_args *a = t->a;
@@ -198,6 +211,9 @@ static void bound(float *s, const float *lo, const float *hi, int64_t n)
     }
 }
 
+/* Bias rows are gathered as (row, key), the order in memory, then transposed to the (key, row)
+ * of the scores.  Without mask, bias or ragged range nothing is read: the usual tile of a causal
+ * model. */
 void NAME(attn_mask_and_bias)(float *s, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
                               int64_t n, float *scratch)
 {
@@ -247,6 +263,9 @@ static counters philox(counters x, const fv__philox_round_keys *keys)
     return x;
 }
 
+/* One block of Philox gives the bits of rows i, i + 8 and keys j, j + 1, j + 8, j + 9 (see
+ * attention_dropout.h): lanes take the upper or lower half of a word, the loop takes the four
+ * keys. */
 void NAME(attn_dropout)(float *f, const attn *t, const attn_row *rows, int n_rows, int64_t j0,
                         int64_t n)
 {

@@ -18,7 +18,16 @@
 #define GEMM_SMALL (1 << 18) /* multiply-adds below which one thread is faster than two */
 
 /* A matrix to be packed: element (i,k) of a panel's strip is at p[i*ld + k] if along_k, else at
- * p[k*ld + i]. */
+ * p[k*ld + i].
+ * Packed memory, for mr rows of A and nr columns of B, of the f32 kind:
+ *
+ *    strip of A   [k = 0: mr values][k = 1: mr values] ... one run ... | next run
+ *    panel of B   [k = 0: nr values][k = 1: nr values] ... one run ... | next run
+ *
+ * Both are read strictly forward by the tile, whatever the order of A and B in memory was: that
+ * is why transposition is only a flag (along_k) of packing.  The scheme is that of GotoBLAS and
+ * BLIS (Goto and van de Geijn, 2008), with one difference: panels of B go all along k, so that a
+ * weight can be packed once, in the same layout for every number of rows. */
 typedef struct gemm_src {
     const void *p;
     fv_dtype dtype;
@@ -51,6 +60,9 @@ typedef struct gemm_tile {
     bool add;
 } gemm_tile;
 
+/* A kind is one dtype of panels at one instruction level; to add one, write these three
+ * functions. `run` fixes the rounding: the sum of a run stays in registers, and runs are added
+ * to C in order. */
 typedef struct gemm_kind {
     int mr, nr;
     int run; /* values of k added up in registers: FV_GEMM_KC where the order is documented */
@@ -78,7 +90,9 @@ static inline size_t gemm_b_bytes(const gemm_kind *kind, int64_t k)
     return gemm_units(k) * kind->b_unit + gemm_runs(kind, k) * kind->b_head;
 }
 
-/* Panels of B that a tile of `rows` rows processes side by side to hide latency: 1, 2 or 4. */
+/* Panels of B that a tile of `rows` rows processes side by side to hide latency: 1, 2 or 4.
+ * rows * panels accumulators are about the same number for every tile, the most the registers
+ * hold. */
 static inline int gemm_walk(int mr, int rows)
 {
     return rows * 4 <= mr ? 4 : rows * 2 <= mr ? 2 : 1;
@@ -166,6 +180,8 @@ typedef struct gemm_end {
     fv_dtype table, ct;
     fv_act act;
 } gemm_end;
+/* Not in the tile: there it would multiply the number of kernels by that of activations and
+ * dtypes. */
 void NAME(gemm_finish)(const gemm_end *e);
 void NAME(gemm_start)(const gemm_end *e); /* sum = c */
 

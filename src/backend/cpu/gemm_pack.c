@@ -76,6 +76,8 @@ INLINE void across(float *out, const int width, const gemm_src *s, int64_t kc, c
         }
 }
 
+/* Each branch has a constant dtype and a constant `round`, so that the inner loops are free of
+ * tests; bf16 is never rounded again. */
 INLINE void either(float *out, const int width, const gemm_src *s, int64_t kc, bool round)
 {
     if (s->dtype == FV_BF16 && s->along_k)

@@ -1,5 +1,13 @@
 /* gemm_panels.c - the second factor in panels: packed during a product, or once beforehand for a
- * weight. */
+ * weight.
+ *
+ * A packed weight holds its panels back to back, each all along k:
+ *
+ *    [panel 0: k = 0 .. K][panel 1: k = 0 .. K] ...       panel j = columns j*nr .. (j+1)*nr
+ *
+ * so that any thread finds any panel by a multiplication, and a row of a decode step reads one
+ * panel as one stream.  The bytes depend on the instruction level (nr, layout of k); packed
+ * weights are therefore never stored to files. */
 #include <omp.h>
 
 #include "gemm.h"
@@ -8,6 +16,8 @@
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Block formats (FV_Q8, FV_Q4) have no element size: their rows are addressed in bytes, ld
+ * included. */
 static void pack_one(const gemm_kind *kind, char *out, const gemm_b *b, int64_t j, int64_t k,
                      int64_t kc)
 {
@@ -44,6 +54,8 @@ void NAME(gemm_pack_panels)(const gemm_kind *kind, char *out, const gemm_b *b, i
     }
 }
 
+/* bf16 weights without bf16 instructions keep their two bytes in memory and are widened in the
+ * tile: decoding is bound by bytes, not by conversions. */
 const gemm_kind *NAME(gemm_packed)(fv_dtype dt)
 {
     switch (dt) {

@@ -7,6 +7,10 @@
 
 #include "gemm.h"
 
+/* Scratch of a call, all of it from fv_stream_scratch (one allocation that grows and stays):
+ *
+ *    [ packed A of each team ][ slices of packed B ][ thread 0: group of B, sums ][ thread 1: .. ]
+ */
 typedef struct gemm_plan {
     const fv_gemm *g;
     const gemm_kind *kind;
@@ -22,7 +26,9 @@ typedef struct gemm_plan {
     bool by_rows;       /* each thread has rows of its own */
 } gemm_plan;
 
-/* This thread as one of `size` threads that compute a product together and share packed A. */
+/* This thread as one of `size` threads that compute a product together and share packed A.
+ * A team of one is a thread that computes whole products of a batch, or its own rows; then `a`
+ * and `slice` point to memory of its own and no barrier is ever reached. */
 typedef struct gemm_team {
     int id, size;
     char *a, *b, *slice;

@@ -3,7 +3,15 @@
 #include "gemm_plan.h"
 
 /* A thread's share of one block of rows: strips s0..s1 of it, which are rows i0..i1, times all or
- * some of B. */
+ * some of B.
+ * down x across = 2 x 2 threads on a block:
+ *
+ *             panels j0 .. j1
+ *           +--------+--------+
+ *    strips | t 0    | t 1    |    each reads its strips of packed A and its panels of B,
+ *           +--------+--------+    and is the only one that writes its part of C
+ *           | t 2    | t 3    |
+ *           +--------+--------+ */
 typedef struct share {
     int64_t rows, strips; /* of the block */
     int64_t s0, s1, i0, i1;
@@ -23,7 +31,9 @@ static void wait(const gemm_team *t)
 /* ---- packing ---- */
 
 /* Where k does not run along memory a row there holds many strips (or panels): GEMM_GROUP of them
- * are packed together, a unit of k at a time, so that it is read once. */
+ * are packed together, a unit of k at a time, so that it is read once.
+ * A strip has ceil or floor of rows / strips rows, so that no tile is much smaller than the
+ * others. */
 static void pack_rows(const gemm_plan *p, const gemm_team *t, const void *a, int64_t i0,
                       int64_t rows, int64_t strips)
 {
@@ -61,6 +71,8 @@ typedef struct ahead {
     int64_t each;      /* lines to ask for at each tile */
 } ahead;
 
+/* Spread evenly over the tiles of the run: all at once would fill the line-fill buffers and
+ * stall the loads of the tile itself. */
 static ahead ahead_of(const void *p, int64_t stride, int64_t rows, int64_t bytes, int64_t tiles)
 {
     ahead f = {.p = p, .stride = stride, .rows = rows, .lines = gemm_ceil_div(bytes, 64)};
@@ -81,7 +93,9 @@ static void fetch(ahead *f)
 
 /* ---- one product ---- */
 
-/* A tile that is wider than what is left of C is computed in a buffer and copied. */
+/* A tile that is wider than what is left of C is computed in a buffer and copied.
+ * The panel of B was padded when it was packed, so the tile runs at its full width and needs no
+ * variant for each number of columns. */
 static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
 {
     float buf[GEMM_EDGE];
@@ -98,7 +112,10 @@ static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
 }
 
 /* A share's strips against one run of a group of `positions` panels, which are `cols` columns of
- * C. */
+ * C.
+ * Strips are the inner loop: one run of a panel of B stays in L1 while all strips of A pass by
+ * from L2.  The other order keeps a strip in L1 and reads B, which is larger, again for every
+ * strip. */
 static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const share *w,
                      const char *a, float *sum, int count, int64_t cols)
 {
@@ -178,7 +195,9 @@ static void find_panels(const gemm_plan *p, gemm_tile *t, const share *w, char *
     NAME(gemm_pack_run)(kind, own, t->b_next, &b, panel, panel + count, k, t->kc);
 }
 
-/* A share of C in the columns of a group of panels. */
+/* A share of C in the columns of a group of panels.
+ * Sums of a C that is not f32 live in t->sum until all runs are in, so C is rounded exactly
+ * once. */
 static void columns(const gemm_plan *p, const gemm_team *t, const share *w, int64_t panel,
                     int count)
 {
