@@ -41,7 +41,9 @@ static inline vf d_max(vf dy, vf mine, vf other)
 
 static bool reads_inputs(fv_binary_op op) { return op != FV_B_ADD && op != FV_B_SUB; }
 
-/* The contribution of each element of dy to its element of da (db). */
+/* The contribution of each element of dy to its element of da (db).
+ * add: 1, 1;  sub: 1, -1;  mul: b, a;  div: 1/b, -a/b^2;  max: 1 or 0, 1/2 where equal, as
+ * PyTorch has it for the maximum of two tensors. */
 static void terms(fv_binary_op op, int side, float *d, const float *dy, const float *a,
                   const float *b, int64_t n)
 {
@@ -75,7 +77,12 @@ static bool is_repeated(const fv_walk *w, int side)
     return false;
 }
 
-/* Splits all axes but the last into those the operand has and those it is repeated along. */
+/* Splits all axes but the last into those the operand has and those it is repeated along.
+ * An operand that was broadcast gets the sum over the axes it was repeated along.  Three cases:
+ *
+ *    not repeated                  grad_each      one term, no sum
+ *    along leading axes (a bias)   grad_columns   vectors run across the columns
+ *    along the last axis           grad_rows      sums of pieces first, then of their rows */
 static void split(const fv_walk *w, int side, fv_walk *own, fv_walk *over)
 {
     *own = *over = (fv_walk){0};

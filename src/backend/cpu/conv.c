@@ -1,4 +1,11 @@
-/* conv.c - images unfolded into the columns of a matrix product, and back. */
+/* conv.c - images unfolded into the columns of a matrix product, and back.
+ *
+ *    col (batch, channels * kh * kw, oh * ow):  row (channel, kr, kc), column (p, q)
+ *    col = x[channel, p sh - ph + kr dh, q sw - pw + kc dw], or 0 in the padding
+ *
+ * so that a convolution is one matrix product of the weight (out, channels * kh * kw) with col.
+ * It costs kh * kw times the image in memory, and in exchange runs at the speed of gemm for every
+ * stride, padding and dilation. */
 #ifndef DTYPE
 #include "stage.h"
 
@@ -11,6 +18,7 @@ typedef struct {
 /* a/b rounded up, 0 for what is negative */
 static int64_t up(int64_t a, int64_t b) { return a <= 0 ? 0 : (a + b - 1) / b; }
 
+/* Bounds are found once per output row, so that its inside is a copy without tests. */
 static span span_of(const fv_conv_geom *g, int64_t kr, int64_t kc, int64_t p)
 {
     span s = {.r = p * g->sh - g->ph + kr * g->dh, .c = kc * g->dw - g->pw};

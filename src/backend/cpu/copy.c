@@ -105,6 +105,7 @@ static void OF(transpose)(fv_stream *s, fv_sink y, const void *x, const fv_walk 
     }
 }
 
+/* Permutations whose last axis moves go by squares; all others copy along the last axis. */
 static void OF(copy)(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
 {
     if (!y.data) return;

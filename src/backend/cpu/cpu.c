@@ -1,5 +1,11 @@
 /* cpu.c - the CPU as a device: its memory, the instruction levels it has, and the tables for one of
- * them. */
+ * them.
+ *
+ * A level is one compilation of every kernel file with its own compiler flags; cpu_files.h, made
+ * from the folder by CMake, lists the files.  Tables are filled in two layers: the reference
+ * kernels first, then the level's own over them, so no entry is ever empty and a new op works on
+ * the CPU at once. One table per float dtype belongs to the device: opening a second device at
+ * another level does not touch the first. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -24,6 +30,8 @@
 
 /* ---- levels, best first ---- */
 
+/* `supported` asks the processor, never its name; a build for one architecture contains all its
+ * levels. */
 typedef struct level {
     const char *name;
     bool (*supported)(void); /* this machine can run it */
@@ -36,6 +44,7 @@ void fv__cpu_level_generic(fv_kernels *k);
 #if defined(HAVE_CPU_NEON)
 void fv__cpu_level_neon(fv_kernels *k);
 void fv__cpu_level_neon_bf16(fv_kernels *k);
+/* Asimdhp and asimddp are asked for too: the level's flags let the compiler use them anywhere. */
 static bool has_neon_bf16(void)
 {
     unsigned long one = getauxval(AT_HWCAP), two = getauxval(AT_HWCAP2);
@@ -109,7 +118,9 @@ static const level *choose(const char *name, fv_err *e)
 
 /* ---- memory and streams: a CPU stream is synchronous ---- */
 
-/* Huge pages for what is large: fewer misses of the TLB in panels and long rows. */
+/* Huge pages for what is large: fewer misses of the TLB in panels and long rows.
+ * advise is given for the whole pages inside the block only: the edges may belong to other
+ * allocations. */
 static void *mem_alloc(fv_device *d, size_t bytes)
 {
     void *p = fv__alloc_raw(&d->env, bytes);
@@ -152,6 +163,7 @@ static const fv_backend backend = {
 
 /* ---- opening ---- */
 
+/* By affinity, not by what is installed: containers and taskset give fewer. */
 static int cores(void)
 {
     cpu_set_t set;

@@ -5,7 +5,8 @@
 #include "philox.h"
 #include "stage.h"
 
-/* y[j] = scale * x[j] where word[j] is at least `from` */
+/* y[j] = scale * x[j] where word[j] is at least `from`
+ * The backward pass is this function again, on dy: the mask is regenerated, never stored. */
 static void keep_some(float *y, const float *x, const uint32_t *word, int64_t n, uint32_t from,
                       float scale)
 {

@@ -14,6 +14,8 @@ typedef struct {
 
 static inline vf f_below(vf sum, vf x, vf b, vf top) { return (void)b, v_add(sum, v_sub(x, top)); }
 
+/* `below` is the sum of x - top, needed for smoothing: from the maximum the terms are small and
+ * of one sign, while the sum of raw logits would cancel. */
 static void extend(row_sums *s, const float *x, int64_t n, int64_t before, bool smoothed)
 {
     float m = max_of(x, n);

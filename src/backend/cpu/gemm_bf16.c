@@ -18,7 +18,11 @@
 
 /* ---- the tile: s[pair of rows][pair of columns], each {00, 01, 10, 11} ---- */
 
-/* In the order written, as in gemm_f32.c. */
+/* In the order written, as in gemm_f32.c.
+ * One instruction, a 2 x 2 block of C over 4 values of k:
+ *
+ *    a = { row i: k0 k1 k2 k3 | row i+1: k0 .. k3 }      s = { i,j  i,j+1  i+1,j  i+1,j+1 }
+ *    b = { col j: k0 k1 k2 k3 | col j+1: k0 .. k3 } */
 INLINE float32x4_t mma(float32x4_t s, bfloat16x8_t a, bfloat16x8_t b)
 {
     __asm__ volatile("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(s) : "w"(a), "w"(b));
@@ -183,6 +187,12 @@ INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc
         }
 }
 
+/*      x (two rows)      k0 k1 k2 k3 k4 k5 k6 k7         of row i, then of row i+1
+ *      panel, group 0    i: k0..k3   i+1: k0..k3   i+2: ...     [k/4][width][4]
+ *      panel, group 1    i: k4..k7   i+1: k4..k7   ...
+ *
+ * k beyond kc is filled with zeros, which add nothing; rows beyond n repeat the last, and their
+ * sums are not stored. */
 INLINE void pack(void *out, const int width, const gemm_src *s, int64_t kc)
 {
     if (s->along_k && s->dtype == FV_BF16)

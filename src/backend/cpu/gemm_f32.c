@@ -28,6 +28,10 @@
 #define NV 2
 #define A_WIDTH 4
 #endif
+/*    level     MR x NR   accumulators   registers left for
+ *    neon       8 x 12      24 of 32    3 of B, 2 of A (and 3 of the next B)
+ *    avx512    14 x 32      28 of 32    2 of B, 1 broadcast
+ *    avx2       6 x 16      12 of 16    2 of B, 1 broadcast */
 #define NR (NV * VW)
 #define STEPS 4 /* of k in one turn of the loop: 7 % over one */
 
@@ -165,7 +169,9 @@ INLINE void paced_steps(vf *s, const gemm_tile *t, int64_t n, const int rows)
 }
 #endif
 
-/* c = alpha * s + (add ? c : 0) */
+/* c = alpha * s + (add ? c : 0)
+ * alpha multiplies the sum of a run, not the operands: the products keep full precision, and
+ * alpha = 1 is exact.  The first run of k overwrites C, later ones add to it, in order. */
 INLINE void store_tile(const vf *s, const gemm_tile *t, const int rows, const int panels,
                        const bool add)
 {
@@ -180,7 +186,9 @@ INLINE void store_tile(const vf *s, const gemm_tile *t, const int rows, const in
         }
 }
 
-/* A tile of a size known to the compiler. */
+/* A tile of a size known to the compiler.
+ * C is prefetched before the loop over k: by the time the sums are complete its lines have
+ * arrived. */
 INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const fv_dtype bt)
 {
     const int64_t b_step = NR * (bt == FV_F32 ? 4 : 2), n = t->kc / STEPS;
@@ -209,6 +217,8 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
 /* One tile of any size: instrumented, the many below would take minutes to compile. */
 static void tile(const gemm_tile *t, const fv_dtype bt) { multiply(t, t->rows, t->panels, bt); }
 #else
+/* Every pair (rows, panels) that gemm_walk can give is a function of its own with all loops
+ * unrolled. */
 INLINE void tile(const gemm_tile *t, const fv_dtype bt)
 {
     switch (t->rows * 8 + t->panels) {

@@ -32,7 +32,16 @@ typedef struct few {
 } few;
 
 /* A thread's panels: `wide` parts of `part` panels each from j0 on, then single ones up to j1.
- * The thread that increments `next` owns the step of that index. */
+ * The thread that increments `next` owns the step of that index.
+ * The panels of one thread, with wide = 4 and part = 3; one tile reads the column of one step:
+ *
+ *        step            0   1   2
+ *        stream 0      [ 0][ 1][ 2]   each stream is contiguous in memory and read to its end:
+ *        stream 1      [ 3][ 4][ 5]   four hardware prefetch streams a core
+ *        stream 2      [ 6][ 7][ 8]
+ *        stream 3      [ 9][10][11]   then panels 12 .. j1 one at a time
+ *
+ * 64-byte alignment keeps `next` of different threads in different cache lines. */
 typedef struct share {
     _Alignas(64) int64_t next;
     int64_t j0, j1, part;
@@ -102,7 +111,9 @@ static void finish(const few *f, float *sum, int64_t ld, int64_t j)
     NAME(gemm_finish)(&e);
 }
 
-/* Destination of column j of row i; columns [*first, *end) have the same one. */
+/* Destination of column j of row i; columns [*first, *end) have the same one.
+ * Columns of a fused q, k, v product: [ y_n columns to y | half to the K cache | half to the V
+ * cache ], row i of the cache being position pos[i] of sequence i. */
 static float *target(const few *f, int64_t i, int64_t j, int64_t *first, int64_t *end)
 {
     const fv_fused_linear *r = f->row;
@@ -160,7 +171,9 @@ static int64_t steps_of(const few *f, const share *s)
     return s->part + (s->j1 - s->j0 - f->wide * s->part);
 }
 
-/* There may be fewer threads than shares. */
+/* There may be fewer threads than shares.
+ * Relaxed order is enough: the counter hands out steps, and what a step writes is read by nobody
+ * before the end of the parallel region.  Which thread does a step does not matter for its bits. */
 static void work(const few *f, share *all, int id, int shares, char *scratch)
 {
     const share *own = &all[id];
@@ -205,6 +218,8 @@ static void run(fv_stream *s, few *f)
 
 /* ---- the two calls ---- */
 
+/* 2 m <= mr: beyond that a tile has no second panel to read beside the first, and gemm.c does as
+ * well. */
 bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
     if (!g->packed || g->batch != 1 || g->add || 2 * g->m > kind->mr) return false;
@@ -226,6 +241,7 @@ bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_k
     return true;
 }
 
+/* False is not an error: the op then runs norm, product and the rest as kernels of their own. */
 static bool fused_linear(fv_stream *s, const fv_fused_linear *r)
 {
     const gemm_kind *kind = NAME(gemm_packed)(r->wt);

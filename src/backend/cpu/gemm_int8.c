@@ -121,6 +121,8 @@ INLINE float quantise(int8_t *restrict q, const float *restrict x)
     return most / 127.0f;
 }
 
+/* The scale has the sign of the largest value, so that it becomes exactly -8, the end of the
+ * range of four bits that has no positive counterpart: 16 levels are used instead of 15. */
 INLINE float quantise4(int8_t *restrict q, const float *restrict x)
 {
     float most = largest(x), signed_most = most;
@@ -156,7 +158,9 @@ INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64
 
 /* ---- panels ---- */
 
-/* A block of row i of a strip of A; returns the sum of its values, where somebody asks for it. */
+/* A block of row i of a strip of A; returns the sum of its values, where somebody asks for it.
+ * Only vpdpbusd, which wants B unsigned, asks: a (b + 128) summed is the product plus 128 *
+ * sum(a). */
 INLINE int store_a(a_value *to, const int8_t *q, int i)
 {
     int sum = 0;
@@ -169,6 +173,8 @@ INLINE int store_a(a_value *to, const int8_t *q, int i)
     return sum;
 }
 
+/* Activations are quantised here, once a product, not by a kernel of their own: the row is in
+ * cache and its scale goes into the head of the block. */
 static void pack_a(void *out, const gemm_src *a, int64_t kc)
 {
     float buf[BLOCK];
@@ -286,6 +292,8 @@ static void pack_i8(void *out, const gemm_src *b, int64_t kc)
     }
 }
 
+/* Sums fit: 32 * 127 * 127 < 2^24 for a block, so its conversion to f32 is exact too; ROW * 127
+ * * 127 < 2^31 for a run of FV_I8. */
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
 {
     static const gemm_kind q8 = {MR, NR, RUN,    A_UNIT,  B_UNIT(false),

@@ -17,6 +17,16 @@
 
 #define BLOCK 32
 
+/* A block of a panel of B, FV_Q8 with NR = 8 and G = 8 (NEON):
+ *
+ *    [scale of 8 columns: 32 bytes][col 0: k0..k7][col 1: k0..k7] .. [col 7][col 0: k8..k15] ..
+ *
+ * and of FV_Q4, where one byte holds k and k + 16:
+ *
+ *    [32 bytes of scales][col 0: (k0,k16) .. (k7,k23)][col 1] .. [col 0: (k8,k24) .. (k15,k31)] ..
+ *
+ * so that the low halves of a vector are k0.. and the high ones k16.. of the same columns: the
+ * halves are split by one shift or one AND, with no permutation. */
 #if defined(CPU_NEON_BF16)
 
 #include "gemm_smmla.h"

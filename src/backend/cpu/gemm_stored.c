@@ -77,6 +77,7 @@ INLINE void store_tile(const stored *f, const float32x4_t *s, int64_t apart, int
 
 /* ---- (N,K) ---- */
 
+/* Eight rows of the weight are eight streams; a row beyond N repeats the last and is not stored. */
 INLINE void down_rows(const stored *f, const mine *m, const int pairs)
 {
     const fv_gemm *g = f->g;
@@ -195,6 +196,8 @@ static void columns(const stored *f, int64_t j0, int64_t j1, char *scratch)
     NAME(gemm_finish)(&e);
 }
 
+/* Shapes that do not divide by 8 are left to gemm.c: tails here would cost more code than they
+ * save. */
 bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
     bool plain = !g->packed && !g->ta && !g->add && !g->pre && !g->plus && g->batch == 1;

@@ -40,7 +40,9 @@ static void normalise(float *y, const float *x, const float *gain, const float *
     }
 }
 
-/* Mean (0 unless centred) and 1 / deviation of a row. */
+/* Mean (0 unless centred) and 1 / deviation of a row.
+ * Two passes over a row in L1.  E[x^2] - mean^2 in one pass cancels where the mean is large.
+ * Elements beyond n read as the mean, so that their deviation is 0. */
 static void measure(float *mean, float *rstd, const float *x, int64_t n, bool centred, float eps)
 {
     *mean = centred ? sum_of(x, n) / (float)n : 0.0f;
@@ -58,6 +60,8 @@ void NAME(norm_row)(float *y, const float *x, const float *gain, const float *bi
 /* ---- backward.  With g = dy * gain and n = (x - mean) * rstd:  dx = rstd * (g - mean(g) - n *
  * mean(g * n)) ---- */
 
+/* mean(g) and mean(g n) are the two projections that the norm takes out of a gradient: a
+ * constant shift of the row and a change of its length, neither of which changes y. */
 typedef struct {
     float mean, rstd, g_mean, gn_mean;
 } row_stats;
@@ -92,7 +96,9 @@ typedef struct {
     row_stats s;
 } grad_row;
 
-/* One vector of one row: what it adds to dgain and dbias, and its dx. */
+/* One vector of one row: what it adds to dgain and dbias, and its dx.
+ * dgain = sum over rows of dy n, dbias = sum of dy; rstd is multiplied into both corrections, so
+ * that dx is one fma and one fnma. */
 ALWAYS_INLINE vf grad_step(vf dy, vf x, vf gain, vf *dgain, vf *dbias, const row_stats *s)
 {
     vf rstd = v_set1(s->rstd), n = v_mul(v_sub(x, v_set1(s->mean)), rstd);

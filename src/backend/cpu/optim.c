@@ -15,6 +15,8 @@ typedef struct {
     vf beta1, a, beta2, b, c, eps, shrink, rate;
 } constants;
 
+/* bias_correction1 and 2 are 1 - beta^t of this step; grad_scale is the factor that clipping
+ * found. */
 static constants prepare(const fv_adamw *o)
 {
     const fv_update *u = o->now;

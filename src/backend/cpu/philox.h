@@ -1,4 +1,8 @@
-/* philox.h - fv_philox (fovea/author/backend.h) at many positions at once, with the same words. */
+/* philox.h - fv_philox (fovea/author/backend.h) at many positions at once, with the same words.
+ *
+ * Philox4x32-10 (Salmon et al., 2011) is counter based: word j of step t needs nothing but its
+ * index, so threads draw independently, backward regenerates what forward drew, and all backends
+ * agree. */
 #ifndef FV_PHILOX_H
 #define FV_PHILOX_H
 

@@ -5,6 +5,9 @@
 #ifndef DTYPE
 #include "stage.h"
 
+/*    x (outer, n, inner)        inner = 1: along a row, vectors run along the sum
+ *                               inner > 1: down columns, vectors run across them,
+ *                                          and no lane is ever added to another */
 #define BLOCK_ROWS 256     /* of a sum over rows */
 #define BLOCK_LENGTH 16384 /* of a sum along a row */
 #define COLUMNS 256        /* one thread takes at a time */
@@ -38,7 +41,9 @@ static void add_rows(float *sum, const float *x, int64_t n, int64_t stride, int6
 /* NaN counts as the largest, so it is not lost. */
 static inline bool larger(float a, float b) { return a > b || (a != a && b == b); }
 
-/* Index of the first maximum of x. */
+/* Index of the first maximum of x.
+ * The value in vectors, then its index by a second search that stops early: tracking indices in
+ * lanes would cost a select in every step and break ties by lane instead of by index. */
 static int64_t first_largest(const float *x, int64_t n)
 {
     vf top = v_set1(-INFINITY);

@@ -17,7 +17,10 @@ static void angles(float *cos, float *sin, const float *freq, int64_t half, int3
     }
 }
 
-/* (a, b) -> (a cos - b sin, a sin + b cos), with a and b half a head apart */
+/* (a, b) -> (a cos - b sin, a sin + b cos), with a and b half a head apart
+ * Pairs (i, i + half) are the convention of GPT-NeoX and of Llama checkpoints on Hugging Face,
+ * pairs (2i, 2i + 1) that of GPT-J and of the paper (Su et al., 2021).  The gradient is the
+ * rotation back. */
 static void transpose_halves(float *y, const float *x, const float *cos, const float *sin,
                              int64_t half)
 {

@@ -1,4 +1,7 @@
-/* rows.h - what softmax and cross-entropy share: the largest of a row and sums of exponentials. */
+/* rows.h - what softmax and cross-entropy share: the largest of a row and sums of exponentials.
+ *
+ * Exponentials are taken of x - max, so the largest is e^0 = 1: the sum is between 1 and n, and
+ * nothing overflows.  `fill` of -inf stands for absent elements: e^-inf is an exact 0. */
 #ifndef FV_ROWS_H
 #define FV_ROWS_H
 

@@ -3,7 +3,17 @@
  * Kernels in this folder are written once against these few functions and compiled once per level
  * with other flags (see CMakeLists.txt); each file exports NAME(file), which puts its kernels into
  * a table.  VW is the number of f32 lanes.  The alternative, one file of intrinsics per kernel and
- * level, was five times the code and let the levels drift apart. */
+ * level, was five times the code and let the levels drift apart.
+ *
+ * What every level must provide, and what kernels may rely on:
+ *    v_fma      one rounding (generic: two, where the target has no fused multiply-add)
+ *    v_max      if b is NaN the result is NaN; a NaN in a may be lost, so write v_max(acc, x)
+ *    v_hsum     one order per level: bits are the same for any thread count, not for any level
+ *    v_ldexp    the result must be normal
+ *    v_load_n   tails, through a small array: slow, and therefore only for the last vector of a row
+ *
+ * Masks (vm) differ most: a register of lanes on NEON and AVX2, a 16-bit mask on AVX-512.  They
+ * are only ever made by v_lt and used by v_sel. */
 #ifndef FV_SIMD_H
 #define FV_SIMD_H
 

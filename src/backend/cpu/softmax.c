@@ -39,7 +39,9 @@ void NAME(softmax)(fv_kernels *k) { fill_by_dtype(k); }
 #else /* the kernels of dtype DTYPE */
 
 /* In f32 the exponentials are kept in y; rounded ones would not do, so other dtypes compute them
- * again. */
+ * again.
+ * Three passes in pieces: maximum, sum, result.  Rows of attention never come here: attention.c
+ * has its own, in the tile. */
 static void OF(row)(void *y, const void *x, int64_t from, int64_t cols, bool as_log)
 {
     float in[PIECE], out[PIECE], max = -INFINITY, sum = 0;

@@ -19,7 +19,9 @@
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-/* Threads for work on n elements: little work is done before a second thread has woken up. */
+/* Threads for work on n elements: little work is done before a second thread has woken up.
+ * Threads never change results: work is cut into PIECEs or blocks of fixed size, and each has
+ * one owner. */
 static inline int threads_for(const fv_stream *s, int64_t n)
 {
     int64_t useful = n / WORTH_A_THREAD;
@@ -116,7 +118,12 @@ static inline const float *fetch(float *tmp, const void *p, int64_t at, int64_t 
 static inline fv_sink output(void *p, fv_dtype t) { return (fv_sink){p, t, false}; }
 
 /* Where to compute what goes to element at of the sink: in place, or tmp.  deliver then
- * finishes the job. */
+ * finishes the job.
+ * The pair for outputs, so that an f32 kernel writes its result once and in place:
+ *
+ *    float *to = sink_target(y, at, tmp);   compute into to;   sink_store(y, at, to, n);
+ *
+ * sink_store does nothing where `to` is the destination itself; else it adds or rounds. */
 static inline float *sink_target(fv_sink s, int64_t at, float *tmp)
 {
     return s.dtype == FV_F32 && !s.add ? (float *)s.data + at : tmp;
@@ -183,7 +190,9 @@ ALWAYS_INLINE void map3(float *y, const float *a, const float *b, const float *c
 /* ---- sums in one fixed order: four vectors in turn, then their lanes ---- */
 
 /* Adds up what f makes of a[i] and b[i]; `fill` replaces elements beyond the end and must
- * contribute nothing. */
+ * contribute nothing.
+ * Four accumulators, since one alone would wait for the latency of its own additions; the order
+ * depends on n alone, so a row has the same sum wherever it starts and whoever adds it. */
 ALWAYS_INLINE float fold2(const float *a, const float *b, int64_t n, float fill, vf p,
                           vf (*f)(vf sum, vf a, vf b, vf p))
 {

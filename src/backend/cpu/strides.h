@@ -1,4 +1,10 @@
-/* strides.h - offsets of elements in an fv_walk, and rows of operands with any stride. */
+/* strides.h - offsets of elements in an fv_walk, and rows of operands with any stride.
+ *
+ * An fv_walk is a list of axes, outermost first, with the stride of each operand in elements;
+ * stride 0 repeats an operand (broadcasting).  Kernels walk all axes but the last by index, so
+ * that any step can be reached by any thread, and the last one in pieces:
+ *
+ *    y (2,3,4) = a (2,3,4) + b (3,1):   shape 2 3 4,  a 12 4 1,  b 0 1 0,  y 12 4 1 */
 #ifndef FV_STRIDES_H
 #define FV_STRIDES_H
 
@@ -8,7 +14,8 @@ typedef struct {
     int64_t y, a, b;
 } walk_offsets;
 
-/* The i-th step through the first `axes` axes. */
+/* The i-th step through the first `axes` axes.
+ * A division per axis and row; the rows are long enough for it not to be seen. */
 static inline walk_offsets walk_offsets_of(const fv_walk *w, int axes, int64_t i)
 {
     walk_offsets at = {0, 0, 0};

@@ -36,7 +36,8 @@ static inline vf v_exp_parts(vf x, vf *h)
 }
 
 /* e^x, 1.2 ulp, infinite above 88.72.  Below -86.99 it is 0: there n is -126, whose half power has
- * the bits of 0. */
+ * the bits of 0.
+ * Clamping to 89 lets the sum y + y overflow to infinity by itself, without a test. */
 static inline vf v_exp(vf x)
 {
     vf h, e = v_exp_parts(v_min(v_set1(89.0f), v_max(v_set1(-87.3f), x)), &h), y = v_fma(h, e, h);

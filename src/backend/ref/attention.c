@@ -36,6 +36,7 @@ static int64_t at_grid(const int64_t s[3], pair p)
     return p.b * s[0] + p.h * s[1] + p.i * s[2] + p.j;
 }
 
+/* Table (H, rel_len): entry rel_zero is distance 0; distances beyond either end use the end. */
 static int64_t rel_index(args *a, pair p)
 {
     int64_t l = a->rel_zero + p.j - position(a, p);
@@ -101,6 +102,7 @@ static bool lens_ok(fv_stream *s, args *a)
 
 /* ---- forward ---- */
 
+/* Two passes and no tiles: this is the definition that tiled kernels are compared with. */
 static void row(args *a, pair p, acc *w)
 {
     acc top = -(acc)INFINITY, sum = 0;
@@ -159,6 +161,8 @@ typedef struct {
     acc w, ds;
 } weight_dscore; /* weight after dropout, and d loss / d score */
 
+/* O(Wk + Wv) for one pair, and each pair is recomputed for every gradient that asks: O(T^2 W) in
+ * all, with no memory for scores. */
 static weight_dscore dscore_at(args *a, const fv_attn_grads *g, const acc *dyy, pair p)
 {
     acc x = score(a, p);

@@ -1,5 +1,8 @@
 /* batchnorm.c - statistics of a channel over the batch, and the norm made from them; x is
- * (outer,channels,inner). */
+ * (outer,channels,inner).
+ *
+ * Channel ch owns elements (o * channels + ch) * inner + i.  The variance is the biased one, as
+ * for the normalisation itself; the running estimate is the op's business. */
 #include "backend/ref/ref.h"
 
 static void batchnorm_stats(fv_stream *s, fv_stat *mean, fv_stat *var, const void *x, int64_t outer,

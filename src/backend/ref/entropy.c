@@ -29,7 +29,9 @@ static void cross_entropy(fv_stream *s, fv_stat *loss, fv_stat *lse, const void 
     }
 }
 
-/* dx = dloss * (softmax(x) - (1 - smooth) * [label] - smooth / vocab); dx may be x itself */
+/* dx = dloss * (softmax(x) - (1 - smooth) * [label] - smooth / vocab); dx may be x itself
+ * softmax(x) = exp(x - lse): no second pass for the sum, and nothing of size (rows, vocab) was
+ * kept. */
 static void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_stat *lse,
                               const void *x, const int32_t *labels, int64_t rows, int64_t vocab,
                               float smooth, int32_t ignore)

@@ -43,7 +43,9 @@ static acc activate(fv_act act, acc x)
     }
 }
 
-/* sum + alpha * (row i of A) . (column j of B) */
+/* sum + alpha * (row i of A) . (column j of B)
+ * This loop is the specification of the order of sums: the f32 kernels of the CPU match it bit
+ * for bit where the machine has fma. */
 static acc dot(const fv_gemm *g, const void *a, const void *b, int64_t i, int64_t j, acc sum)
 {
     bool tb = g->tb || g->packed;
@@ -80,6 +82,7 @@ static void gemm(fv_stream *s, const fv_gemm *g)
     }
 }
 
+/* 0 says that the dtype cannot be packed here: quantised weights have no reference. */
 static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
 {
     return dt < FV_FLOATS ? (size_t)n * (size_t)k * fv_dtype_size(dt) : 0;

@@ -1,4 +1,11 @@
-/* ids.c - ids of tokens, rows of integers: moved along, counted, found. */
+/* ids.c - ids of tokens, rows of integers: moved along, counted, found.
+ *
+ * Device kernels, so that a decode step that is captured as a graph never waits for the host:
+ *
+ *    shift       y[t] = x[t + by], `edge` outside the row; then `from` becomes `to` (labels)
+ *    positions   y counts tokens that are not `skip` (padding) from `first`, as RoBERTa does
+ *    find_index  flat index of the first or last `id`, the last that is not `id`, or the largest id
+ */
 #include "backend/ref/ref.h"
 
 static void shift(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,

@@ -1,7 +1,8 @@
 /* norm.c - layer norm and RMS norm over the last axis, with the residual sum in the same pass. */
 #include "backend/ref/ref.h"
 
-/* Where the row that is normalised stands: x, or sum = x + a once it was written. */
+/* Where the row that is normalised stands: x, or sum = x + a once it was written.
+ * The sum is rounded to the model's dtype before it is normalised, since later layers read that. */
 static const void *residual(void *sum, const void *x, const void *a, int64_t from, int64_t cols)
 {
     if (!a) return x;

@@ -22,6 +22,8 @@ static void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *
     }
 }
 
+/* On the device, so that a captured step decides by itself: a loss or norm that is not finite
+ * sets `nonfinite`, and adamw leaves the weights alone. */
 static void clip_norm(fv_stream *s, fv_update *u, const float *sumsq, float most,
                       float (*result)[2])
 {

@@ -102,6 +102,7 @@ static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *in
 
 /* ---- cumsum ---- */
 
+/* The gradient of a running sum is the running sum from the other end: reverse. */
 static void cumsum(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n, int64_t inner,
                    bool reverse)
 {

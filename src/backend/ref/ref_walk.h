@@ -1,4 +1,8 @@
-/* ref_walk.h - going through an fv_walk one element after another, last axis fastest. */
+/* ref_walk.h - going through an fv_walk one element after another, last axis fastest.
+ *
+ * An odometer: offsets are advanced by strides and wound back at the end of an axis, so that no
+ * step divides.  An axis of length 0 makes the walk empty; no axes at all is one element, a
+ * scalar. */
 #ifndef FV_REF_WALK_H
 #define FV_REF_WALK_H
 
