@@ -1,4 +1,12 @@
-/* arena.c - bump allocation in chunks that stay. */
+/* arena.c - bump allocation in chunks that stay.
+ *
+ *    chunks[0]                chunks[1]             chunks[2] (of the largest step so far)
+ *    [used|used|used|gap]     [used|used|   free]   [                 free             ]
+ *                                        ^ at = 1, used
+ *
+ * Allocation is a comparison and an addition; there is no header and no free.  What does not fit
+ * the rest of a chunk moves on to the next and leaves a gap: the price of addresses that never
+ * change. */
 #include "core.h"
 
 #define ALIGN 64
@@ -19,7 +27,9 @@ static void chunk_free(fv_arena *a, fv_chunk k)
         fv__free(a->env, k.data, k.size);
 }
 
-/* Chunks grow with what is held already, so their number stays small whatever the model. */
+/* Chunks grow with what is held already, so their number stays small whatever the model.
+ * Half of the total again each time, so at most a third is spare. Where the generous size is
+ * refused the exact one is tried before giving up. */
 static bool add_chunk(fv_arena *a, size_t bytes)
 {
     void *array = a->chunks;
@@ -54,6 +64,8 @@ void fv__arena_rewind(fv_arena *a, fv_mark m)
     a->used = m.used;
 }
 
+/* Asked by address, so that it holds for memory that never came from this arena: parameters,
+ * constants. */
 bool fv__arena_before(const fv_arena *a, const void *p, fv_mark m)
 {
     for (size_t i = m.chunk; i < a->n; i++) {

@@ -1,8 +1,17 @@
-/* ctx.c - contexts: the sticky error, the lifetime of everything computed, marks and taps. */
+/* ctx.c - contexts: the sticky error, the lifetime of everything computed, marks and taps.
+ *
+ * Three lifetimes meet here.  A parameter lives as long as its model; what ops make lives until
+ * fv_ctx_reset (a step); what lies behind a mark goes when fv_keep rewinds to it (a layer, while
+ * serving).  Nobody frees a tensor, so there are no reference counts to get wrong.
+ *
+ * Errors stick: the first one is kept, every later op sees it and returns NULL, and NULL inputs
+ * are passed on.  So model code has no checks, and the caller looks once, at the end of a step. */
 #include <stdio.h>
 
 #include "core.h"
 
+/* One context per thread; the device below may be shared.  serial tells contexts apart in keys
+ * of captured graphs, where an address could be that of an earlier context. */
 fv_status fv_ctx_new(fv_ctx **out, fv_device *d, fv_ctx_opt opt, fv_err *e)
 {
     *out = NULL;
@@ -49,6 +58,8 @@ void fv_ctx_free(fv_ctx *c)
     fv__free(&d->env, c, sizeof *c);
 }
 
+/* O(1): arenas are rewound, not freed.  site restarts at 0, so that the n-th random op of a step
+ * draws the same numbers in every step that has the same (seed, step). */
 void fv_ctx_reset(fv_ctx *c, uint64_t step)
 {
     c->host.at = c->host.used = c->data.at = c->data.used = 0;
@@ -62,6 +73,8 @@ void fv_ctx_reset(fv_ctx *c, uint64_t step)
     fv__ctx_set_step(c, step);
 }
 
+/* In device memory, not an argument of kernels: a replayed graph has its arguments frozen, and
+ * still must draw new numbers each step. */
 void fv__ctx_set_step(fv_ctx *c, uint64_t step)
 {
     if (c->step_known && c->step_value == step) return;
@@ -91,6 +104,7 @@ bool fv__failed(fv_ctx *c)
     return c->err.code != FV_OK;
 }
 
+/* Waits for the stream: faults of device kernels (an id out of range) are known only then. */
 fv_status fv_ctx_status(fv_ctx *c)
 {
     c->dev->backend->sync(&c->stream);
@@ -153,6 +167,9 @@ bool fv_same_dtype(fv_ctx *c, const char *op, const fv_tensor *a, const fv_tenso
 #define MAX_CONSTANTS 16
 #define MAX_BYTES ((size_t)256 << 20) /* of them together */
 
+/* Compared by key bytes, dtype and shape; a list of at most MAX_CONSTANTS, so a search is short.
+ * When it is full the caller makes the tensor anew each step, which is slower and otherwise the
+ * same. */
 fv_tensor *fv__constant(fv_ctx *c, const void *key, size_t n, fv_dtype t, fv_shape s, bool *fresh)
 {
     size_t have = 0, held = 0;
@@ -185,6 +202,8 @@ fv_tensor *fv__constant(fv_ctx *c, const void *key, size_t n, fv_dtype t, fv_sha
 
 fv_mark fv_mark_here(fv_ctx *c) { return (fv_mark){c->data.at, c->data.used}; }
 
+/*    before   [ .. | mark | temporaries of a layer | x ]
+ *    after    [ .. | mark | x ]                            move copes with overlap */
 fv_tensor *fv_keep(fv_ctx *c, fv_mark mark, fv_tensor *x)
 {
     if (!x || c->record || fv__failed(c)) return x;

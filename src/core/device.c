@@ -3,6 +3,8 @@
 #include "core.h"
 #include "fovea/info.h"
 
+/* "cuda" is the first GPU, "cuda:1" the second.  The environment (allocator, file calls) is
+ * copied, so the caller's need not outlive the call. */
 fv_status fv_device_open(fv_device **out, const char *name, fv_device_opt opt, fv_err *e)
 {
     *out = NULL;

@@ -1,4 +1,12 @@
-/* graph.c - a step that repeats, kept by the device and run again without the host. */
+/* graph.c - a step that repeats, kept by the device and run again without the host.
+ *
+ *    times a key came    1         2                    3 and on
+ *    what happens        runs      captured, replayed   replayed
+ *                        (warms up: memory, plans)
+ *
+ * The first run must not be captured: it allocates and loads kernels, which a CUDA capture
+ * forbids. A key is a hash of what decides the kernels and addresses of a step; a wrong one would
+ * replay another step, so the context's serial and the address of its scratch are mixed in here. */
 #include "core.h"
 
 void fv__graph_drop(fv_graph *g)
@@ -19,7 +27,9 @@ static void replay(fv_ctx *c, const fv_graph *g)
     fv__failed(c);
 }
 
-/* Keeps the step, whose memory, plans and kernels are there since it ran before. */
+/* Keeps the step, whose memory, plans and kernels are there since it ran before.
+ * While capturing, fn launches nothing: kernels are recorded.  Hence the replay right after it,
+ * and the plain run where the capture was refused half-way. */
 static void keep(fv_ctx *c, fv_graph *g, uint64_t step, fv_step_fn *fn, void *user)
 {
     const fv_backend *b = c->dev->backend;

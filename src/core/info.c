@@ -47,6 +47,7 @@ typedef struct feature {
     bool have;
 } feature;
 
+/* What the machine has, for bug reports; which level is used follows from cpu.c alone. */
 int fv_cpu_features(const char **out, int max)
 {
 #if defined(__aarch64__)

@@ -1,4 +1,8 @@
-/* items.c - tensors by name. */
+/* items.c - tensors by name.
+ *
+ * Families pass their inputs and outputs as a short list of (name, tensor): a model gains an
+ * output without a new struct.  Names are literals and are not copied; a search is linear in a
+ * few entries. */
 #include "core.h"
 #include "fovea/items.h"
 

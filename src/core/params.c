@@ -1,21 +1,25 @@
 /* params.c - named parameters in one flat block, their gradients in a second.
  *
  * Declared first (names, shapes), given memory once: optimisers, checkpoints and all-reduce then
- * see one array.  Frozen parameters (the base model below an adapter) stand in a block of their own:
- * neither gradients nor moments are kept for them, and the optimiser never sees them.  Clearing gradients only marks them: the next backward writes where it would have
- * added, and whoever reads the flat block finds zeros where nothing arrived. */
+ * see one array.  Frozen parameters (the base model below an adapter) stand in a block of their
+ * own: neither gradients nor moments are kept for them, and the optimiser never sees them.
+ * Clearing gradients only marks them: the next backward writes where it would have added, and
+ * whoever reads the flat block finds zeros where nothing arrived. */
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
 
 #include "params.h"
 
+/*    data:  [ matrix | matrix | .. | vector | vector | .. ]     one array, each padded to 64
+ *    grad:  [ the same offsets, f32 (f64 for f64) ] */
 #define ALIGN_ELEMENTS 64 /* each parameter starts at a multiple of this many elements */
 
 static int64_t round_up(int64_t n)
 {
     return (n + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
 }
+/* Gradients of bf16 and f16 parameters are f32: they add up over micro-batches. */
 static fv_dtype grad_type(const fv_params *p) { return p->dtype == FV_F64 ? FV_F64 : FV_F32; }
 static bool begins(const char *s, const char *prefix)
 {
@@ -74,6 +78,8 @@ void fv__params_fail(fv_params *p, const fv_err *e)
     if (!p->err.code) p->err = *e;
 }
 
+/* The tensor's address is final here, its data comes with fv_params_alloc: layers keep the
+ * pointer. */
 fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...)
 {
     char name[256];
@@ -192,6 +198,8 @@ fv_tensor *fv_params_at(const fv_params *p, int i)
     return i >= 0 && (size_t)i < p->n ? &p->list[i]->tensor : NULL;
 }
 
+/* Linear: called while loading, once a name in a file, for a few hundred to a few thousand
+ * names. */
 fv_tensor *fv_params_find(const fv_params *p, const char *name)
 {
     for (size_t i = 0; i < p->n; i++)
@@ -207,6 +215,7 @@ int64_t fv_params_elements(const fv_params *p, const char *prefix)
     return n;
 }
 
+/* Returns how many names begin so, for the caller to refuse a prefix that fits none. */
 int fv_params_train(fv_params *p, const char *prefix, bool on)
 {
     int n = 0;
@@ -379,7 +388,8 @@ void *fv_params_grad(fv_params *p, int64_t *n)
 
 #define SAMPLES_PER_CALL 16384 /* worth a second thread */
 
-/* Element i of one parameter: two words make one uniform or, by Box-Muller, one normal number. */
+/* Element i of one parameter: two words make one uniform or, by Box-Muller, one normal number.
+ * By index, so that first values depend neither on threads nor on the device. */
 static float sample_init(fv_init init, double bound, uint64_t seed, uint64_t site, uint64_t i)
 {
     uint32_t w[4];
@@ -411,6 +421,7 @@ static void first_values(float *y, int64_t n, fv_init init, double bound, uint64
                                         : sample_init(init, bound, seed, site, (uint64_t)i);
 }
 
+/* One parameter at a time through host memory: the peak is the largest matrix, not the model. */
 fv_status fv_params_randomize(fv_params *p, uint64_t seed, fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");

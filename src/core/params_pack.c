@@ -2,7 +2,14 @@
  *
  * A model that serves reads what it can where the file is mapped, in the dtype the file has.  What
  * products need is packed once, piece by piece, and the mapping drops the pages it was read from:
- * memory holds one copy of a weight, not two. */
+ * memory holds one copy of a weight, not two.
+ *
+ *    file (mapped)   bf16 rows, or rows of FV_Q8 / FV_Q4 blocks    read-only, shared by processes
+ *    p->data         what is trained or small                      one flat block
+ *    p->packed       weights in the panels of gemm                 the device's own layout
+ *
+ * A matrix that is both looked up and multiplied (tied embeddings) stays mapped and is packed as
+ * well. */
 #include "params.h"
 
 /* ---- data of others ---- */
@@ -17,6 +24,7 @@ void fv__params_borrow(fv_params *p, fv_tensor *t, const void *data, fv_dtype st
 
 void fv__params_set_owner(fv_params *p, fv_data_owner owner) { p->owner = owner; }
 
+/* Advice only: the pages are read from the file again if they are touched after all. */
 static void forget(const fv_params *p, const fv_tensor *t, size_t bytes)
 {
     if (fv_params_borrowed(t) && p->owner.advise_unused)
@@ -113,6 +121,7 @@ static bool alike(fv_params *p, fv_tensor *const *t, int n, int axes, int joined
     return first;
 }
 
+/* For fused projections: the biases of q, k and v as one vector, zeros where a family has none. */
 fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
 {
     if (p->err.code || !p->data || !alike(p, t, n, 1, 0)) return NULL;
@@ -178,7 +187,8 @@ bool fv__params_pack_weight(fv_params *p, fv_stream *s, fv_tensor *y, void *to, 
     return true;
 }
 
-/* Floats that are wanted as they are can be multiplied as they are. */
+/* Floats that are wanted as they are can be multiplied as they are.
+ * Only on the host, where the file's mapping is the device's memory. */
 static bool can_wait(const fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype)
 {
     bool can = p->dtype == FV_F32 && w[0]->dtype == dtype && fv_dtype_size(dtype) &&

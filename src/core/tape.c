@@ -6,6 +6,9 @@
  * keeps the peak near that of the forward pass alone. */
 #include "core.h"
 
+/* One block of host memory for a node: [ fv_node and the op's own fields | pointers to inputs ].
+ * NULL means that nothing is recorded, because no input wants a gradient: the op then keeps
+ * nothing either. */
 void *fv_record_n(fv_ctx *c, const char *op, size_t size, void (*backward)(fv_ctx *, fv_node *),
                   fv_tensor *y, int n_in, fv_tensor **in)
 {
@@ -36,6 +39,8 @@ void *fv_record_n(fv_ctx *c, const char *op, size_t size, void (*backward)(fv_ct
 
 /* ---- memory that comes free on the way back ---- */
 
+/* Spare blocks are handed out only during backward, and forgotten at the next reset; they stay
+ * parts of the arena throughout. */
 void fv__block_free(fv_ctx *c, void *data, size_t bytes)
 {
     void *array = c->spare;
@@ -73,6 +78,8 @@ static size_t grad_bytes(const fv_tensor *t)
     return fv__tensor_bytes(fv__grad_dtype(t), fv_len(t));
 }
 
+/* The first op to reach t writes its gradient, later ones add: `add` tells the kernel which.  So
+ * no gradient is ever cleared beforehand, and a kernel that writes saves a read. */
 fv_sink fv_grad(fv_ctx *c, fv_tensor *t)
 {
     if (!t || !t->wants_grad || fv__failed(c)) return (fv_sink){0};
@@ -85,6 +92,8 @@ fv_sink fv_grad(fv_ctx *c, fv_tensor *t)
     return s;
 }
 
+/* For ops whose dx is dy (reshape, add, dropout off): the buffer changes hands instead of being
+ * copied. Not where y's gradient is still wanted by others: held by the user, or aliased. */
 void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n)
 {
     fv_tensor *y = n->y;
@@ -102,7 +111,9 @@ void fv_grad_pass(fv_ctx *c, fv_tensor *x, fv_node *n)
         k->cast(&c->stream, fv_grad(c, x), y->grad, fv_len(y));
 }
 
-/* The maker of a must leave x alone: it would write where it reads. */
+/* The maker of a must leave x alone: it would write where it reads.
+ * The residual stream is the case: y = x + a in every layer, so this saves one (B,T,D) copy a
+ * layer. */
 bool fv__grad_alias(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n)
 {
     fv_node *maker = n->prev;
@@ -135,7 +146,9 @@ static void release(fv_ctx *c, fv_node *n)
     y->released = true;
 }
 
-/* Runs the tape from its newest node; y, where it began, stays readable. */
+/* Runs the tape from its newest node; y, where it began, stays readable.
+ * Order of recording is a topological order, so no sort is needed; nodes that got no gradient
+ * are skipped but still release their memory. */
 static fv_status run(fv_ctx *c, fv_tensor *y)
 {
     bool outer = c->backward;
@@ -195,7 +208,9 @@ typedef struct checkpoint {
 } checkpoint;
 
 /* The block once more, recorded on a tape of its own; its ops reach x and everything outside by
- * themselves. */
+ * themselves.
+ * Gradient checkpointing (Chen et al., 2016): forward keeps x alone, backward runs the block
+ * again. c->site is wound back, so dropout draws the same masks the second time. */
 static void rerun(fv_ctx *c, fv_node *n)
 {
     checkpoint *k = (checkpoint *)n;

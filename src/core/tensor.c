@@ -56,7 +56,8 @@ size_t fv__tensor_bytes(fv_dtype t, int64_t n) { return (size_t)n * fv_dtype_siz
 
 /* ---- making ---- */
 
-/* Shapes come from callers and files: sizes are checked here once, for every op. */
+/* Shapes come from callers and files: sizes are checked here once, for every op.
+ * SIZE_MAX / 4 leaves headroom for ops that compute with small multiples of a size. */
 static bool shape_bytes(size_t *bytes, fv_dtype t, fv_shape s)
 {
     *bytes = fv_dtype_size(t);
@@ -91,6 +92,7 @@ fv_tensor *fv_new(fv_ctx *c, fv_dtype t, fv_shape s)
     return header(c, t, s, data);
 }
 
+/* base is always the tensor that owns the memory, never another alias: chains have length one. */
 fv_tensor *fv_alias(fv_ctx *c, fv_tensor *x, fv_shape s)
 {
     if (!x || fv__failed(c)) return NULL;
@@ -179,6 +181,7 @@ fv_tensor *fv_hold(fv_ctx *c, fv_tensor *t)
     return t;
 }
 
+/* An alias has no node, so the tape cannot reach past it. */
 fv_tensor *fv_detach(fv_ctx *c, fv_tensor *t) { return t ? fv_alias(c, t, t->shape) : NULL; }
 
 /* ---- reading and writing ---- */
@@ -196,7 +199,9 @@ static bool readable(fv_ctx *c, const char *what, const fv_tensor *t, int64_t n)
     return !c->err.code;
 }
 
-/* n floats of dtype `from` at device address src, delivered to the host as `to`. */
+/* n floats of dtype `from` at device address src, delivered to the host as `to`.
+ * Converted on the device: the host needs no code for bf16, and half as many bytes may cross the
+ * bus. */
 static fv_status download(fv_ctx *c, const void *src, fv_dtype from, void *host, fv_dtype to,
                           int64_t n)
 {

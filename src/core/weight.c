@@ -7,6 +7,9 @@
  * comes while another thread packs it uses it as stored. */
 #include "params.h"
 
+/* Lock-free.  uses counts 0, 1, 2: whoever raises it from 1 to 2 packs, all others go on with
+ * the stored weight.  The release store of tensor.data publishes the packed bytes, and the
+ * acquire load above it pairs with that. */
 const void *fv__weight_data(fv_ctx *c, const fv_tensor *t)
 {
     void *data = __atomic_load_n(&t->data, __ATOMIC_ACQUIRE);
