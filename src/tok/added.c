@@ -1,5 +1,11 @@
 /* added.c - added tokens: found in the text before (or after) it is normalised, never given to the
- * model. */
+ * model.
+ *
+ *    "raw" ones     found in the text as it came                 special tokens, mostly
+ *    "normal" ones  found after normalising, themselves normalised
+ *
+ * Longest match from the left; flags: single_word (not inside a word), lstrip and rstrip (take
+ * the white space beside them along). */
 #include <stdlib.h>
 
 #include "work.h"
@@ -155,6 +161,7 @@ static size_t spaces_after(const char *s, size_t i, size_t n)
     return i;
 }
 
+/* first[] answers most bytes with one load, before the trie is entered. */
 const fv__added *fv__added_find(const fv_tok *t, fv__work *w, bool normal, const char *s, size_t n,
                                 size_t *at, size_t done, size_t *a, size_t *b)
 {

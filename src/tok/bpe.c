@@ -3,12 +3,22 @@
  * Short runs of symbols are scanned for their best pair again and again; long ones go through a
  * heap, so that a megabyte without a space costs n log n.  Tokenizers without a splitter hand over
  * whole texts: these are cut first wherever no merge can reach across, which changes nothing and
- * makes the runs short again. */
+ * makes the runs short again.
+ *
+ *    piece     l o w e r            symbols (id, bytes)
+ *    rank 3    lo w e r             the pair of lowest rank anywhere, leftmost of equals
+ *    rank 9    lo w er
+ *    rank 40   low er               until no neighbours are in the table
+ *
+ * Sennrich et al., 2016.  Rank is the line of the pair in merges.txt; a merge keeps the byte
+ * length, so offsets need no second pass.  Greedy by rank, not by length: the longest match would
+ * give other ids. */
 #include "work.h"
 
 #define SHORT 40 /* symbols; up to here the scan wins */
 #define NO_MERGE INT32_MAX
 
+/* Open addressing at a load of at most 0.8; nearly all of encoding is spent in this loop. */
 static const fv__merge *find(const fv__model *m, int32_t a, int32_t b)
 {
     for (uint32_t i = fv__merge_slot(m, a, b);; i = (i + 1) & m->merge_mask) {
@@ -20,6 +30,8 @@ static const fv__merge *find(const fv__model *m, int32_t a, int32_t b)
 
 /* ---- merging a run ---- */
 
+/* O(n^2) with arrays that stay in L1; ranks of pairs are kept, so a merge looks up two pairs
+ * only. */
 static size_t merge_short(const fv__model *m, fv__symbol *s, size_t n)
 {
     int32_t rank[SHORT], id[SHORT];
@@ -46,6 +58,7 @@ static size_t merge_short(const fv__model *m, fv__symbol *s, size_t n)
     return n;
 }
 
+/* Symbols stay where they are and form a doubly linked list; merged ones drop out of it. */
 typedef struct link {
     int32_t prev, next;
     int32_t rank, id; /* of the pair that starts here */
@@ -76,6 +89,8 @@ static uint64_t heap_pop(heap *h)
     return top;
 }
 
+/* Old entries of the heap are not removed: when one comes up its rank no longer agrees with
+ * l[i].rank. */
 static void look(const fv__model *m, const fv__symbol *s, link *l, heap *h, int32_t i)
 {
     const fv__merge *g = i >= 0 && l[i].next >= 0 ? find(m, s[i].id, s[l[i].next].id) : NULL;
@@ -115,7 +130,9 @@ static bool merge_long(const fv__model *m, fv__work *w, fv__symbol *s, size_t *c
     return true;
 }
 
-/* Merges s[0, n) in place, run by run. */
+/* Merges s[0, n) in place, run by run.
+ * joints is a Bloom-like bit set over (last symbol, first symbol) of every merge: a clear bit
+ * proves that no merge can span that boundary; a set one may be a collision and only costs time. */
 static bool merge_all(const fv__model *m, fv__work *w, fv__symbol *s, size_t *count)
 {
     size_t n = *count, out = 0;
@@ -142,6 +159,8 @@ static bool merge_all(const fv__model *m, fv__work *w, fv__symbol *s, size_t *co
 
 /* ---- the first symbols of a piece ---- */
 
+/* From text to first symbols, three alphabets: GPT-2's 256 bytes, characters of the vocabulary,
+ * or byte tokens <0x00>..<0xFF> for characters that it lacks (byte fallback). */
 typedef struct starter {
     fv__symbol *s;
     size_t n;
@@ -240,6 +259,8 @@ static int32_t whole(const fv__model *m, const char *s, size_t n)
     return fv__vocab_id(&m->vocab, buf, len);
 }
 
+/* The cache is direct-mapped by hash and compares the whole word: natural text repeats its
+ * words, and a hit costs one hash instead of all merges. */
 static bool encode(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
 {
     const char *s = w->text->s + a;
@@ -268,6 +289,7 @@ static bool encode(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
     return emit_all(w, t.s, t.n, a + (uint32_t)t.lead);
 }
 
+/* frozen: user-defined symbols of a SentencePiece BPE, which are cut out first and never merged. */
 bool fv__bpe(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
 {
     uint32_t from = a;

@@ -36,7 +36,9 @@ void fv__byte_ids(fv__model *m)
     }
 }
 
-/* Ids of all bytes at all four positions of a word. */
+/* Ids of all bytes at all four positions of a word.
+ * Bit 0 of the variant: not the first byte of the word (continuing prefix); bit 1: the last
+ * (suffix). */
 static void byte_symbols(fv__model *m)
 {
     for (int variant = 0; variant < 4; variant++) {
@@ -51,7 +53,8 @@ static void byte_symbols(fv__model *m)
     }
 }
 
-/* The first symbols a token may begin (end) with: its first (last) character, or itself. */
+/* The first symbols a token may begin (end) with: its first (last) character, or itself.
+ * Both forms go into the set: a merge of merged tokens meets at the characters where they touch. */
 static void ends(const fv__model *m, int32_t id, bool last, int32_t out[2])
 {
     fv__str s = fv__vocab_str(&m->vocab, id);
@@ -89,6 +92,8 @@ static bool find_joints(fv__model *m, fv__pool *p)
     return true;
 }
 
+/* With affixes the symbol of a character depends on its position in the word, so neither
+ * shortcut holds. */
 bool fv__bpe_finish(fv__model *m, fv__pool *p)
 {
     bool affixes = m->prefix.n || m->suffix.n;

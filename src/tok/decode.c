@@ -1,5 +1,11 @@
 /* decode.c - ids to text: the tokens as a list of strings, changed by each step, joined at the
- * end. */
+ * end.
+ *
+ *    ["Hello", "Ġworld"]  -> byte_level ->  ["Hello world"]  -> ..  -> joined
+ *
+ * A step sees the list, not the joined text, since some depend on boundaries (WordPiece's "##",
+ * CTC's repeats).  Strings of a list lie back to back in one buffer: a step costs no allocation a
+ * token. */
 #include "work.h"
 #include "fovea/author/tok.h"
 

@@ -1,4 +1,11 @@
-/* encode.c - text to tokens: the stages in their order. */
+/* encode.c - text to tokens: the stages in their order.
+ *
+ *    bytes -> valid UTF-8 -> cut at added tokens -> normalise -> cut at normalised added tokens
+ *          -> pre-tokenise (pieces) -> model (tokens) -> post-processing (specials, pairs; post.c)
+ *
+ * Every text carries spans back to the clean input (text.h), so that offsets survive normal forms
+ * and inserted characters.  All buffers belong to the fv__work and are used again by the next
+ * call. */
 #include "work.h"
 
 #define MAX_TEXT (UINT32_MAX / 8) /* so that no stage's growth overflows 32-bit offsets */
@@ -20,7 +27,8 @@ static bool run_model(const fv_tok *t, fv__work *w, uint32_t a, uint32_t b)
     return false;
 }
 
-/* text[a, b) holds no added token any more. */
+/* text[a, b) holds no added token any more.
+ * Two arrays of pieces are swapped after every step: each step reads one and fills the other. */
 static bool encode_plain(const fv_tok *t, fv__work *w, const fv__text *text, size_t a, size_t b)
 {
     w->text = text;
@@ -55,6 +63,7 @@ static bool cut_added(const fv_tok *t, fv__work *w, const fv__text *text, bool n
     return done >= text->n || rest(t, w, text, done, text->n);
 }
 
+/* Normalisers also read two texts by turns; the input is never written to. */
 static bool normalise(const fv_tok *t, fv__work *w, const fv__text *text, size_t a, size_t b)
 {
     if (!t->n_norm && t->added.normal.n <= 1) return encode_plain(t, w, text, a, b);

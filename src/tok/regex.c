@@ -1,4 +1,8 @@
-/* regex.c - patterns of tokenizer files, run by PCRE2 with limits on time and memory. */
+/* regex.c - patterns of tokenizer files, run by PCRE2 with limits on time and memory.
+ *
+ * tokenizer.json has patterns of Oniguruma; oniguruma.c translates them to PCRE2 and refuses what
+ * has no equal.  A pattern comes from a file, so a match is bounded three ways: PCRE2's own limit
+ * on backtracking, blocks of starting positions, and the thread's CPU time per text. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdio.h>
@@ -111,6 +115,8 @@ void fv__pattern_free(fv__pattern *p)
 
 /* ---- matching ---- */
 
+/* Match data, context and JIT stack belong to the work of one call at a time; the compiled
+ * pattern is shared by all threads. */
 static bool prepare(fv__work *w)
 {
     if (w->match) return true;
@@ -153,7 +159,9 @@ static bool late(fv__work *w, double now)
     return seconds(CLOCK_THREAD_CPUTIME_ID) - w->match_cpu > most;
 }
 
-/* The match that begins first at or behind `at`, a block of possible starts at a time. */
+/* The match that begins first at or behind `at`, a block of possible starts at a time.
+ * The offset limit makes PCRE2 return after `starts` positions without a match, so that time can
+ * be looked at in between; the result is that of one unlimited call. */
 static int find_from(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at)
 {
     double before = 0;

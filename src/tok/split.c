@@ -5,6 +5,11 @@
  * well. */
 #include "work.h"
 
+/* With "a-b" and matches of "-":
+ *
+ *    removed           a   b            merged with previous    a-  b
+ *    isolated          a   -   b        merged with next        a   -b
+ *    contiguous        as isolated, but neighbouring matches stay together */
 typedef struct cutter {
     fv__work *w;
     fv__behaviour behaviour;
@@ -79,6 +84,8 @@ static void by_char(cutter *c, const char *s, size_t a, size_t b, char_test test
     if (from < b) report(c, from, b, false);
 }
 
+/* An empty match right after the one before is passed over, and matching goes on one character
+ * later: as the regex libraries of the reference iterate. */
 static bool by_pattern(cutter *c, const fv__pattern *p, const char *s, size_t a, size_t b)
 {
     size_t at = 0, kept = 0, from, to, n = b - a;
@@ -189,6 +196,7 @@ static size_t spaces(const char *s, size_t i, size_t b)
     return end == b || last == i ? end : last;
 }
 
+/* The most frequent splitter of all, by hand: no backtracking, one pass, no PCRE2. */
 static void by_gpt2(cutter *c, const char *s, size_t a, size_t b)
 {
     for (size_t i = a; i < b;) {
@@ -209,6 +217,7 @@ static void by_gpt2(cutter *c, const char *s, size_t a, size_t b)
 
 /* ---- steps that change the text ---- */
 
+/* Pieces are offsets into the current text, so a step that changes the text rewrites them all. */
 static fv__text *other_text(fv__work *w, size_t capacity)
 {
     fv__text *out = w->text == &w->shift[0] ? &w->shift[1] : &w->shift[0];
@@ -246,6 +255,8 @@ static bool add_prefix_space(fv__work *w)
     return adopt(w, out);
 }
 
+/* GPT-2's map of bytes to printable characters: 0x20 becomes U+0120, and so on.  Skipped where
+ * the model takes bytes itself (in_model), which halves the text. */
 static bool map_bytes(fv__work *w)
 {
     const fv__text *in = w->text;

@@ -1,4 +1,12 @@
-/* trie.c - building the trie of vocab.h from sorted keys, level by level. */
+/* trie.c - building the trie of vocab.h from sorted keys, level by level.
+ *
+ *    nodes[i] = { value, first child, number of children }      children of a node are adjacent
+ *    bytes[i] = the byte that leads to node i                   searched, or by bitmap where dense
+ *    bits     = 256-bit set + popcounts, for nodes with DENSE children or more
+ *
+ * Breadth first, so that siblings are neighbours and the top levels share cache lines.  A double
+ * array (Darts) would save the search and cost several passes to build; a hash table of prefixes
+ * has no order. */
 #include <stdlib.h>
 
 #include "vocab.h"
@@ -20,7 +28,9 @@ static int by_key(const void *pa, const void *pb)
     return a->order < b->order ? -1 : 1;
 }
 
-/* Nodes needed: the root, and for each key the bytes it does not share with the one before. */
+/* Nodes needed: the root, and for each key the bytes it does not share with the one before.
+ * Sorted keys share their longest common prefix with the key before: one pass gives the exact
+ * size. */
 static void measure(const item *items, int32_t n, size_t *nodes)
 {
     *nodes = 1;
@@ -107,6 +117,7 @@ bool fv__trie_build(fv__trie *t, fv__pool *p, const fv__str *keys, const int32_t
     return ok;
 }
 
+/* *len is set only where something is found; steps are counted for the work budget. */
 int32_t fv__trie_longest(const fv__trie *t, uint32_t root, const char *s, size_t n, size_t *len,
                          uint64_t *steps)
 {

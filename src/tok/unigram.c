@@ -2,7 +2,16 @@
  *
  * best[i] is the best way to cover the first i bytes; from each character start that is reached,
  * the trie gives all tokens that go on from there.  A character no token covers alone costs
- * unk_score. */
+ * unk_score.
+ *
+ *    best[i] = max over tokens t that end at i of  best[i - |t|] + log p(t)        (Kudo, 2018)
+ *
+ *    bytes     0   1   2   3   4
+ *              |-un-|-re-|            a cell keeps score, id and start of its best last token;
+ *              |----unr--|-e-|        following start from the end gives the segmentation
+ *
+ * O(n * longest token).  Scores are doubles, rounded to float where SentencePiece computes in
+ * float: ties between segmentations must fall as they do in the reference. */
 #include <float.h>
 #include <math.h>
 
@@ -19,6 +28,7 @@ static bool takes_part(const uint8_t *types, int32_t id)
     return !types || types[id] == FV__SPM_NORMAL || types[id] == FV__SPM_USER;
 }
 
+/* The unknown character costs 10 less than the rarest token, as SentencePiece has it. */
 static void score_bounds(const fv__model *m, const uint8_t *types, double *least, double *most)
 {
     *least = INFINITY;
@@ -67,6 +77,8 @@ static void offer(const fv__model *m, fv__path *to, double so_far, double score,
     if (to->start == UINT32_MAX || sum > to->score) *to = (fv__path){sum, id, start, 0};
 }
 
+/* reach is the furthest byte any path has covered; where i == reach all paths pass through i,
+ * and a common offset may be taken off their scores. */
 static bool forward(const fv__model *m, fv__work *w, fv__path *best, const char *s, uint32_t n)
 {
     best[0] = (fv__path){0, -1, 0, 0};
@@ -120,6 +132,7 @@ static bool emit_unknown(const fv__model *m, fv__work *w, const char *s, uint32_
     return false;
 }
 
+/* The path is followed from the end and turned round in place (next), then emitted in order. */
 bool fv__unigram(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
 {
     const char *s = w->text->s + a;

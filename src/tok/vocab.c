@@ -1,4 +1,9 @@
-/* vocab.c - text to id by open addressing, id to text by index. */
+/* vocab.c - text to id by open addressing, id to text by index.
+ *
+ *    slots[hash & mask] -> id -> ids[id] = {offset, length} -> text     one block of strings
+ *
+ * Tables are written while a tokenizer is opened and only read after that: any number of threads
+ * share one tokenizer without locks. */
 #include "vocab.h"
 
 #include <sys/random.h>
@@ -44,6 +49,7 @@ uint32_t fv__hash(uint64_t seed, const char *s, size_t n)
     return (uint32_t)(h >> 32);
 }
 
+/* A load of at most 3/4.  Ids may have holes: their number and that of tokens are apart. */
 bool fv__vocab_init(fv__vocab *v, fv__pool *p, int64_t tokens, int64_t ids, size_t bytes)
 {
     if (tokens < 0 || ids < 0 || tokens > INT32_MAX / 2 || ids > INT32_MAX / 2) return false;

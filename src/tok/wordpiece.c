@@ -1,5 +1,8 @@
 /* wordpiece.c - the longest token first, again and again; and two models that hardly are one: whole
- * words, characters. */
+ * words, characters.
+ *
+ * Greedy longest match (BERT): "unaffable" -> un ##aff ##able.  Tokens that continue a word are
+ * stored with the prefix "##", so they are found from the trie node that the prefix leads to. */
 #include "work.h"
 
 bool fv__wordpiece_finish(fv__model *m, fv__pool *p)

@@ -10,8 +10,8 @@ bool fv__no_memory(fv__work *w)
 /* Normal forms grow text to at most 18 times its bytes; a file can ask for any number of
  * replacements by something longer, which multiply. */
 #define MOST_GROWTH 64
-/* A step takes some 3 ns.  Published vocabularies need 5 to 20 for a byte of text, up to 130 where it
- * is one long run of spaces, and about as much for all stages before the model. */
+/* A step takes some 3 ns.  Published vocabularies need 5 to 20 for a byte of text, up to 130 where
+ * it is one long run of spaces, and about as much for all stages before the model. */
 #define MOST_STEPS 256
 #define FREE_STEPS (64 << 20)
 
@@ -23,6 +23,8 @@ void fv__work_limits(fv__work *w, size_t n)
     w->steps = w->matches = 0;
 }
 
+/* A tokenizer file is input from outside: without a budget a crafted one makes a short text take
+ * hours. Steps are counted, not timed, so that a refusal does not depend on the machine. */
 bool fv__within_limits(fv__work *w)
 {
     if (w->steps <= w->most_steps) return true;
@@ -42,6 +44,7 @@ bool fv__text_made(fv__work *w, const fv__text *t)
     return fv__within_limits(w);
 }
 
+/* The one place where encoding allocates; after warm-up it never does. */
 bool fv__want(fv__work *w, void **p, size_t *cap, size_t n, size_t size)
 {
     size_t bytes;
@@ -92,6 +95,7 @@ static void edges(fv__str s, fv__token *out)
     }
 }
 
+/* [a, b) is in the model's text; from and to are looked up only when offsets are asked for. */
 bool fv__emit(fv__work *w, int32_t id, uint32_t a, uint32_t b)
 {
     fv__token token = {.id = id, .a = a, .b = b};

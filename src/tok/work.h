@@ -94,7 +94,8 @@ bool fv__add_piece(fv__work *w, size_t a, size_t b);
 bool fv__encode_text(const fv_tok *t, fv__work *w, const char *s, size_t n, fv__tokens *sink);
 void fv__pattern_release(fv__work *w);
 
-/* Steps that a byte counts for which a stage reads or writes: such stages take some 10 ns for it. */
+/* Steps that a byte counts for which a stage reads or writes: such stages take some 10 ns for
+ * it. */
 #define FV__STEPS_PASS 3
 
 #define FV__CACHE_SLOTS 4096

@@ -12,6 +12,8 @@ typedef struct word {
     int64_t count;
 } word;
 
+/*    pairs (hash table)      count, seen ->  occurrences[]: word, next -> .. -> 0
+ *    heap                    (count, a, b); entries may be out of date, checked when on top */
 typedef struct pair {
     int32_t a, b; /* a < 0: a free slot */
     int64_t count;
@@ -143,7 +145,9 @@ static entry heap_pop(state *s)
 /* ---- words ---- */
 
 /* Adds a word's pairs, or takes them away; `only`: note occurrences of pairs with this symbol alone
- * (-1: of all). */
+ * (-1: of all).
+ * A merge changes a word's pairs near the merge only, but all are taken off and added again:
+ * words are short, and one rule covers "aaa" and its kin. */
 static void count_word(state *s, int32_t w, int64_t sign, int32_t only)
 {
     const word *x = s->words + w;
@@ -259,6 +263,8 @@ static bool add_merge(state *s, int32_t a, int32_t b)
     return true;
 }
 
+/* Each merge visits the words that hold its pair and no others, so training is near linear in
+ * the text of distinct words instead of (number of merges) * (all words). */
 static bool learn(state *s)
 {
     int32_t start = s->tokens.n;

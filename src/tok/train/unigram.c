@@ -45,7 +45,9 @@ static size_t char_end(fv__str s, size_t at, int chars)
     return at;
 }
 
-/* Substrings of `chars` characters whose shorter start was frequent: no other can be. */
+/* Substrings of `chars` characters whose shorter start was frequent: no other can be.
+ * Level by level as Apriori does: a substring is frequent only if its start is.  SentencePiece
+ * builds a suffix array instead, which needs memory for the whole text. */
 static bool count_level(state *s, int chars, fv__set *level)
 {
     const fv__set *words = &s->r->words;
@@ -152,7 +154,9 @@ static walker pieces_at(const state *s, fv__str text, size_t at)
 static bool starts_char(fv__str s, size_t at) { return (s.s[at] & 0xC0) != 0x80; }
 
 /* Adds each piece's expected number in this word, times count; a word with a character that was not
- * kept teaches nothing. */
+ * kept teaches nothing.
+ * Forward-backward in log space: the expected count of a piece at [a, b) is exp(f[a] + score +
+ * b[b] - f[n]), its share of all segmentations of the word. */
 static double expect(state *s, fv__str text, double count)
 {
     double *f = s->forward, *b = s->backward;
@@ -204,6 +208,8 @@ static double digamma(double x)
     return sum + log(x) - 0.5 / x - y * (1.0 / 12 - y * (1.0 / 120 - y / 252));
 }
 
+/* digamma instead of log: the Bayesian M-step of SentencePiece, which pushes rare pieces further
+ * down. */
 static bool em_step(state *s)
 {
     const fv__set *words = &s->r->words;
@@ -276,6 +282,8 @@ static double loss_without(state *s, int32_t i, double sum)
     return freq / sum * (with - without);
 }
 
+/* Three quarters at a time, with EM in between: dropping all at once would judge pieces by
+ * counts that others' removal changes. */
 static bool prune(state *s, int32_t want)
 {
     size_t bytes = (size_t)s->n * sizeof(ranked);
