@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser fuzz fuzz-images check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-crash test-faults fuzz fuzz-images check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -70,6 +70,23 @@ fuzz-images: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fuzz_files
 	@build/tests/fuzz_files --images $(CASES)
 
+# Kills at random system calls of four trainings, each resumed to the same bits; and every allocation and system call of
+# each command failing in turn (STRIDE=1: every one, which takes an hour).  See tests/faults/campaign.py.
+KILLS ?= 1000
+STRIDE ?= 1
+test-crash test-faults: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fovea_program fault_calls
+	@python3 tests/faults/campaign.py build $(if $(filter test-crash,$@),crash $(KILLS),faults $(STRIDE))
+
+# Coverage-guided fuzzing with libFuzzer of one parser: make fuzz-json RUNS=10000000; also array, config, recipe, regex,
+# safetensors, template, tok.  What was found new stays in build-fuzz/corpus.
+RUNS ?= 1000000
+fuzz-%: build-fuzz/build.ninja
+	@cmake --build build-fuzz -j $(JOBS) --target fuzz_$*
+	@mkdir -p build-fuzz/corpus/$*
+	@build-fuzz/tests/fuzz_$* -runs=$(RUNS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+	  $(if $(wildcard tests/fuzz/$*.dict),-dict=tests/fuzz/$*.dict) -artifact_prefix=build-fuzz/ build-fuzz/corpus/$* tests/fuzz/corpus/$*
+
 check: setup-check
 	@tools/check.sh
 
@@ -86,7 +103,7 @@ install: build/build.ninja
 	@cmake --install build --prefix "$(PREFIX)"
 
 clean:
-	rm -rf fovea-demo build build-dev build-tsan build-cuda
+	rm -rf fovea-demo build-fuzz build build-dev build-tsan build-cuda
 
 # A build directory that was copied or moved along with its tree would compile the sources of the old one: it is made anew.
 here := $(CURDIR)
@@ -100,3 +117,5 @@ build-dev/build.ninja:
 	@cmake --preset dev
 build-tsan/build.ninja:
 	@cmake --preset tsan
+build-fuzz/build.ninja:
+	@CC=clang cmake -S . -B build-fuzz -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DFOVEA_CUDA=OFF -DFOVEA_FUZZERS=ON

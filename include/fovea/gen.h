@@ -64,8 +64,8 @@ FV_API fv_status fv_gen_config_open(fv_gen_config **out, const fv_env *env, cons
 FV_API void fv_gen_config_close(fv_gen_config *c); /* NULL is allowed */
 /* To be copied and changed; the lists of the copy are valid as long as c is open. */
 FV_API const fv_gen_opt *fv_gen_config_options(const fv_gen_config *c);
-/* stop_strings: *n texts that end a sequence when they stand in it.  Whoever has the tokenizer looks
- * for them; they belong to c. */
+/* stop_strings: *n texts that end a sequence when they stand in it.  Whoever has the tokenizer
+ * looks for them; they belong to c. */
 FV_API const char *const *fv_gen_config_stops(const fv_gen_config *c, int *n);
 
 typedef struct fv_hyp {

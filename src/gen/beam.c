@@ -70,10 +70,10 @@ static float log_sum(const fv_candidate *c, int64_t n, const float *score, float
     return score[c[best].token] / heat + (float)log(sum / (double)c[best].score);
 }
 
-/* The same, drawn: continuations without replacement, each with a probability that is the softmax of
- * its beam's score and its own over all of them.  The largest of score + Gumbel noise are such a
- * draw, in its order.  The noise goes by source, step, beam and token, so that it does not depend on
- * the batch. */
+/* The same, drawn: continuations without replacement, each with a probability that is the softmax
+ * of its beam's score and its own over all of them.  The largest of score + Gumbel noise are such a
+ * draw, in its order.  The noise goes by source, step, beam and token, so that it does not depend
+ * on the batch. */
 static int64_t draw_continuations(search *s, int64_t p, int64_t i)
 {
     const fv_gen_opt *o = s->o;

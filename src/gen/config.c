@@ -152,8 +152,8 @@ static int64_t words_at(const fv_json *j, bool single, int32_t *out)
     return total;
 }
 
-/* sequence_bias, [[[1, 2], -0.5], ...]: the ids with -1 behind each run, and the biases.  Returns the
- * length of the whole list, or -1; *n is the number of runs. */
+/* sequence_bias, [[[1, 2], -0.5], ...]: the ids with -1 behind each run, and the biases.  Returns
+ * the length of the whole list, or -1; *n is the number of runs. */
 static int64_t biases_at(const fv_json *j, int *n, int32_t *out, float *bias)
 {
     char key_path[64];

@@ -53,8 +53,8 @@ void fv__top_k(fv_candidate *out, int64_t k, const float *score, int64_t V);
 int32_t fv__sample_token(const float *score, int64_t V, const fv_gen_opt *o, double u,
                          fv_candidate *scratch);
 
-/* The tokens that such a draw can give, at least `least` of them, in *c with softmax weights that are
- * not normalised; scratch: V entries.  Returns how many. */
+/* The tokens that such a draw can give, at least `least` of them, in *c with softmax weights that
+ * are not normalised; scratch: V entries.  Returns how many. */
 int64_t fv__sample_from(fv_candidate **c, const float *score, int64_t V, const fv_gen_opt *o,
                         int64_t least, fv_candidate *scratch);
 

@@ -14,8 +14,8 @@
 #include "fovea/pipeline.h"
 
 #define CHUNK 65536
-/* Bytes of a line (/dev/zero is one without an end) and of a file that is read as one text: encoding
- * takes some 60 bytes of memory for each. */
+/* Bytes of a line (/dev/zero is one without an end) and of a file that is read as one text:
+ * encoding takes some 60 bytes of memory for each. */
 #define LONGEST ((size_t)16 << 20)
 
 struct fv_reader {
@@ -116,7 +116,7 @@ static fv_status begin(fv_reader *r, fv_err *e)
     return FV_OK;
 }
 
-/* A line, or all of it, that goes on for too long; `before` bytes were there before this reading. */
+/* A line, or all of it, that goes on for too long; `before` bytes were there before. */
 static fv_status check_length(fv_reader *r, size_t before, fv_err *e)
 {
     size_t more = r->text.len - before;
