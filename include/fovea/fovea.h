@@ -10,7 +10,6 @@
  * store.h      safetensors; array.h: small matrices; fields.h: options by name
  * tok.h        tokenizers; processor.h: what prepares a model's inputs
  * model.h      models, opened, run and saved
- * session.h    the KV cache of sequences that are generated
  * gen.h        generating: greedy, sampling, beams, a scheduler; chat.h, translate.h
  * records.h    how files of records are read
  * train.h      training; recipe.h: the configuration of a run
@@ -43,7 +42,6 @@
 #include "fovea/tok.h"
 #include "fovea/processor.h"
 #include "fovea/model.h"
-#include "fovea/session.h"
 #include "fovea/gen.h"
 #include "fovea/chat.h"
 #include "fovea/translate.h"

@@ -3,7 +3,7 @@
 #define FOVEA_GEN_H
 
 #include "fovea/fields.h"
-#include "fovea/session.h"
+#include "fovea/model.h"
 #include "fovea/tok.h"
 
 /* ---- generating ---- */
@@ -90,14 +90,6 @@ FV_API fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m,
                              const int32_t *const *source, const int64_t *len, int64_t n,
                              const fv_gen_opt *opt, fv_err *e);
 FV_API void fv_generated_free(fv_generated *g);
-/* The same for one prompt of n tokens, with one beam, in a session of one row whose first `known`
- * tokens are the prompt's: only the others go through the model.  The row is cut back to these
- * first, and afterwards holds the prompt and all that was generated but the last token, so that
- * the next prompt of a conversation can begin there.  The result has the same bits as without
- * anything known.  Not for families with an encoder. */
-FV_API fv_status fv_session_generate(fv_generated *out, fv_ctx *c, fv_session *s,
-                                     const int32_t *prompt, int64_t n, int64_t known,
-                                     const fv_gen_opt *opt, fv_err *e);
 
 /* ---- many requests in one batch ---- */
 

@@ -40,6 +40,7 @@ typedef struct fv_family fv_family; /* its members are for authors: author/famil
 /* ---- models ---- */
 
 typedef struct fv_model fv_model;
+typedef struct fv_session fv_session; /* author/session.h */
 
 typedef struct fv_model_opt {
     /* the family to open it with, which need not be compiled into the library

@@ -5,6 +5,7 @@
  * choose tokens by itself search_device.c and beam_device.c) and copies the best hypotheses out.
  * fv_session_generate does the same for one prompt in a session that lives on, as a chat's does. */
 
+#include "fovea/author/gen.h"
 #include "base/base.h"
 #include "gen/search.h"
 #include "model/session.h"

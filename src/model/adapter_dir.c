@@ -5,8 +5,8 @@
  *                                 the parameters of the base model that were trained with it
  *
  * Folding changes the base weights so that the model computes with them what it would with the
- * adapter: LoRA adds scale B A, DoRA sets new row norms, IA3 scales rows or columns.  Sums are taken
- * in f64 and rounded once. */
+ * adapter: LoRA adds scale B A, DoRA sets new row norms, IA3 scales rows or columns.  Sums are
+ * taken in f64 and rounded once. */
 #include "model/adapter.h"
 
 #include <math.h>

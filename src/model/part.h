@@ -3,7 +3,7 @@
 #ifndef FV_MODEL_PART_H
 #define FV_MODEL_PART_H
 
-#include "fovea/session.h"
+#include "fovea/author/session.h"
 #include "fovea/author/family.h"
 #include "fovea/author/op.h"
 

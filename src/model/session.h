@@ -3,7 +3,7 @@
 #define FV_SESSION_H
 
 #include "core/core.h"
-#include "fovea/session.h"
+#include "fovea/author/session.h"
 
 #define MAX_SLOTS 512
 

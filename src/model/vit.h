@@ -83,8 +83,8 @@ fv_tensor *fv__hide_patches(fv_ctx *c, fv_tensor *x, fv_tensor *hidden, fv_tenso
 /* Puts the "reconstruction" (B,C,H,W) made from x (B,N,C*p*p) and, where patches are hidden (B,N),
  * the "loss": the mean distance of their pixels to the image's. */
 void fv__put_pixels(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, int64_t p);
-/* An image (B,channels,H,W) in the context's dtype: batches are uploaded in f32.  Raises and is NULL
- * where it has another shape. */
+/* An image (B,channels,H,W) in the context's dtype: batches are uploaded in f32.  Raises and is
+ * NULL where it has another shape. */
 fv_tensor *fv__image(fv_ctx *c, const char *family, fv_tensor *image, int channels);
 
 #endif

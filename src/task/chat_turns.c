@@ -9,6 +9,7 @@
  * generated does so from there on.  Appending only the new turn's text instead would be cheaper
  * and wrong for those.
  */
+#include "fovea/author/gen.h"
 #include "fovea/chat.h"
 
 #include <stdio.h>

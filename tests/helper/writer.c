@@ -1,4 +1,5 @@
 /* writer.c - a model with first values, and a session of it with some rows. */
+#include "fovea/author/session.h"
 #include "writer.h"
 
 #include "device.h"

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "fovea/author/author.h"
 #include "fovea/chat.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"

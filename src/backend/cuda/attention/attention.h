@@ -328,8 +328,8 @@ template <int N> __device__ inline void zero_dropped(float (&s)[N][4])
 
 /* score - max, the exponent of a weight.  f32: the product is rounded as the maximum was, so that
  * the largest score gives exactly 0 however large it is; in one fma its rounding error of
- * |score| 2^-24 would stay, which beyond scores of 1e9 is more than a float's exponent.  16 bits: one
- * instruction, and scores do not get there. */
+ * |score| 2^-24 would stay, which beyond scores of 1e9 is more than a float's exponent.  16 bits:
+ * one instruction, and scores do not get there. */
 template <class T> __device__ inline float exponent(float s, float scale, float row_max)
 {
     return sizeof(T) == 4 ? __fmul_rn(s, scale) - row_max : fmaf(s, scale, -row_max);
