@@ -55,7 +55,7 @@ static inline ints4 ints_high(words8 a)
 static inline ints4 levels(ints4 sum)
 {
     ints4 v = sum >> FV__TAP_BITS;
-    v &= ~(v >> 31);
+    v &= v > 0;
     ints4 over = v > 255;
     return (v & ~over) | (over & 255);
 }
