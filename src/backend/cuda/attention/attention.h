@@ -19,6 +19,16 @@
  * tiles bias_sm90.h loads by TMA, and perhaps dropout. */
 enum { ANY, PLAIN, WITH_DROPOUT, WITH_BIAS };
 
+/* A strip of 16 rows by 8 columns of one warp, as mma leaves it; thread = lane of the warp:
+ *
+ *             col 0 1   2 3   4 5   6 7
+ *    row 0      t0 e01  t1    t2    t3        e = 0, 1: row lane/4, columns 2 (lane%4) and the next
+ *    row 1      t4      t5    t6    t7
+ *     ..
+ *    row 8      t0 e23  t1    t2    t3        e = 2, 3: the same columns, row lane/4 + 8
+ *
+ * so the four threads of a quad hold all columns of two rows, and a row maximum or sum takes two
+ * shuffles (xor 1, xor 2). */
 #define WARPS 4
 #define TILE_ROWS (16 * WARPS) /* rows of a tile, 16 per warp */
 #define LOG2E 1.4426950408889634f

@@ -16,7 +16,10 @@ namespace
 
 template <class T, int W> constexpr int keys_of = W <= 64 ? 64 : 32;
 
-/* Shared memory of these kernels, and ds of one tile in registers. */
+/* Shared memory of these kernels, and ds of one tile in registers.
+ *    [ q: 64 rows ][ dy: 64 rows ][ k: K rows ][ v: K rows ][ 64 x (K + 1) floats ]
+ *
+ * K + 1: a column of the scratch then falls on 32 different banks. */
 template <class T, int W> struct ds_tile {
     static constexpr int K = keys_of<T, W>, S = stride_of<T, W>;
     T *q, *d, *k, *v;

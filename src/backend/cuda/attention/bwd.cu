@@ -47,6 +47,11 @@ template <class T> struct exact_stats {
     }
 };
 
+/* Grid (row tiles, H, B): a block owns 64 queries of a head and walks over the keys they see,
+ * the last rows first, which see the most where causal.  Registers: dq of the strip stays, s and
+ * dp are made and used up tile by tile.
+ *
+ *    s = q k'     dp = dy v'     ds = w (keep dp - dy.y)     dq += ds k */
 template <class T, int W, int K, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
     grad_queries(const __grid_constant__ attn_params<T> attn, const T *dy, sink<T> dq,
@@ -105,7 +110,12 @@ __global__ void __launch_bounds__(32 * WARPS)
 }
 
 /* WHICH: 1 dk, 2 dv, 3 both.  Heads 256 wide take one after the other: accumulators of both
- * would not fit the registers. */
+ * would not fit the registers.
+ * Grid (key tiles, G, B): a block owns 64 keys and walks over the queries of all heads that
+ * share them, so grouped heads need no second sum.  Scores are made transposed (key, query),
+ * which puts ds' and w' in the registers as A fragments of the next product.
+ *
+ *    s' = k q'    dp' = v dy'    dk += ds' q    dv += (keep w)' dy */
 template <class T, int W, int Q, int WHICH, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
     grad_keys(const __grid_constant__ attn_params<T> attn, const T *dy, sink<T> dk, sink<T> dv,
@@ -203,6 +213,8 @@ void start_as(fv_stream *s, const attn_params<T> &attn, const fv_attn_grads *g,
     }
 }
 
+/* PLAIN is compiled apart: without mask, bias and dropout a tile that is all visible has no
+ * branch. */
 template <class T, int W, int K>
 void start_with(fv_stream *s, const attn_params<T> &attn, const fv_attn_grads *g,
                 const row_stat *stat)

@@ -19,6 +19,9 @@ __global__ void __launch_bounds__(DECODE_THREADS)
                         global_io<T>());
 }
 
+/* One query uses one block per head, far fewer than there are SMs at small batches: so keys are
+ * split into parts, and the last block of a head to finish (a ticket counter) adds the parts in
+ * order.  Up to two blocks an SM; a batch that fills the GPU is not split. */
 template <class T, int L> bool start(fv_stream *s, const attn_params<T> &attn)
 {
     const device *d = device_of(s);

@@ -24,6 +24,9 @@ namespace
 #define BWD_SMEM_MAX_LEN 512         /* most queries and keys of bwd_smem_sm90.cu */
 #define CUDNN_MAX_SCORES (2ll << 30) /* of cuDNN's deterministic backward, per call: 4 GiB */
 
+/* A row of the table: `supports` is a property of the kernels and must hold; `preferred` is a
+ * measured opinion and may be overruled.  Rows are tried in order, and the last supports
+ * everything, so the search cannot fail. */
 struct attn_impl {
     const char *name, *when;
     bool (*supports)(const fv_attn_args *a, fv_dtype t);
@@ -34,6 +37,7 @@ struct attn_impl {
     bool (*backward)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t);
 };
 
+/* TMA wants base addresses and strides that are multiples of 16 bytes: 8 elements of 16 bits. */
 bool tma_aligned(const void *p, int64_t row, int64_t batch)
 {
     return aligned(p) && row % 8 == 0 && batch % 8 == 0;
@@ -135,7 +139,9 @@ bool cudnn_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
     return f && fv_cuda_cudnn_fwd(s, f, a, t);
 }
 
-/* Slice i of `parts` equal ones: of the sequences, or of the heads where there is one sequence. */
+/* Slice i of `parts` equal ones: of the sequences, or of the heads where there is one sequence.
+ * Slices by whole sequences or whole KV heads: their gradients do not overlap, so no sums are
+ * split. */
 void slice(fv_attn_args *a, fv_attn_grads *g, int64_t parts, int64_t i)
 {
     bool by_heads = a->B == 1;
@@ -173,7 +179,9 @@ bool cudnn_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
     return ok;
 }
 
-/* In as few equal slices as keep the scores within CUDNN_MAX_SCORES. */
+/* In as few equal slices as keep the scores within CUDNN_MAX_SCORES.
+ * The deterministic engine keeps one number of 2 bytes for every pair in global memory: hence
+ * the limit. */
 bool cudnn_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
     int64_t scores = a->B * a->H * a->Tq * a->Tk, most = a->B > 1 ? a->B : a->G, parts = 1;
@@ -253,6 +261,7 @@ bool tiled_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
     return tiled_backward_with(s, a, g, t, false);
 }
 
+/* dbias and drel come from a second pass of their own, which recomputes ds. */
 bool hopper_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype t)
 {
     if (!device_of(s)->hopper) return false;
@@ -293,7 +302,8 @@ const attn_impl impls[] = {
 };
 #define N_IMPLS ((int)(sizeof impls / sizeof *impls))
 
-/* Implementation i may run this attention: it supports it, and is preferred or was asked for. */
+/* Implementation i may run this attention: it supports it, and is preferred or was asked for.
+ * attn_first_impl: an implementation that was asked for by name hides the rows above it. */
 bool is_candidate(const device *d, int i, const fv_attn_args *a, fv_dtype t, bool back)
 {
     return i >= d->attn_first_impl && impls[i].supports(a, t) &&

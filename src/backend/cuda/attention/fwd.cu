@@ -23,6 +23,9 @@ constexpr int strips_of = KIND == PLAIN && sizeof(T) == 2 && W <= 128 ? 2 : 1;
 /* keys of a tile */
 template <class T, int W> constexpr int keys_of = W <= 64 || (W == 128 && sizeof(T) == 2) ? 64 : 32;
 
+/*    [ q: TILE_ROWS * M rows ][ k: K rows ][ v: K rows ][ f32 only: weights of each warp ]
+ *
+ * Single buffers for k and v suffice: k is free while p v runs, and v while q k' runs. */
 template <class T, int W, int KIND> size_t shared_bytes()
 {
     constexpr int K = keys_of<T, W>;

@@ -1,5 +1,8 @@
 /* mask.cu - packs a byte mask by pairs into bits: kernels read it at every tile, an eighth of
- * the bytes and 32 pairs a load. */
+ * the bytes and 32 pairs a load.
+ *
+ * Packed once a call, read by every tile of every head: for a mask without head axis H times.
+ * Rows are padded to BITS_TILE columns, so that a tile loads whole words without a bounds test. */
 #include "attention.h"
 
 namespace

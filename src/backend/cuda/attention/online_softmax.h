@@ -8,7 +8,10 @@
 
 #include "attention.h"
 
-/* The maximum and sum of a thread's two rows; three other threads hold parts of the same rows. */
+/* The maximum and sum of a thread's two rows; three other threads hold parts of the same rows.
+ * row_sum is this thread's share; the shares of a quad are added once, at the end: sums are
+ * linear, so corrections can be applied to the shares.  row_max must agree in all four threads
+ * at once. */
 struct softmax_state {
     float row_max[2], row_sum[2];
 };
@@ -52,7 +55,10 @@ __device__ inline void mask_scores(float (&s)[N][4], const head_view<T> &head, i
 }
 
 /* Takes the scores of a tile into the row maxima.  Sums so far are to be multiplied by
- * `correction`, which has been applied to row_sum. */
+ * `correction`, which has been applied to row_sum.
+ * Four running maxima in place of two break the chain of dependent fmaxf; the scale is applied
+ * to the maximum, not to each score, which is why it has to be positive here (add_scores sees to
+ * that). */
 template <int N>
 __device__ inline void update_row_max(const float (&s)[N][4], float scale, softmax_state &r,
                                       float (&correction)[2])
@@ -74,7 +80,10 @@ __device__ inline void update_row_max(const float (&s)[N][4], float scale, softm
 }
 
 /* The greatest sum of a thread's weights of one row and tile that is accepted without a new
- * maximum: f16 holds each of them, with a margin. */
+ * maximum: f16 holds each of them, with a margin.
+ * Raising the maximum at every tile costs a rescaling of y.  A stale maximum is still exact as
+ * long as 2^(s - max) does not overflow what the second product stores, so it is raised only
+ * when needed. */
 #define MAX_WEIGHT_SUM 4096
 
 /* Weights 2^(score - max) of a strip, 16 columns at a time to `consume`; sum: over this
@@ -104,6 +113,7 @@ __device__ inline bool exp_weights(const float (&s)[N][4], float scale, const so
     return __all_sync(~0u, fits);
 }
 
+/* y is 4 O registers: this is the cost that keeping a stale maximum saves. */
 template <int O> __device__ inline void rescale(float (&y)[O][4], const float (&correction)[2])
 {
 #pragma unroll

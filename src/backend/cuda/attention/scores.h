@@ -32,7 +32,9 @@ __device__ inline void mask_by_bits(float (&s)[N][4], const head_view<T> &head, 
 
 /* Calls f(k, x) with the table's entries for columns 16 k .. 16 k + 15: x[n][e] is element e of
  * column block 2 k + n.  A thread's two rows are 8 apart, so the second has in a block what the
- * first had in the block before: half of the loads. */
+ * first had in the block before: half of the loads.
+ * Distances of a thread in column block n: its first row has j - i, its second, 8 rows below, j
+ * - i - 8, which the first row had in block n - 1. */
 template <bool TRANSPOSED, int N, class T, class F>
 __device__ inline void each_distance(const head_view<T> &head, int row0, int col0, F f)
 {

@@ -20,7 +20,9 @@ namespace
 {
 
 /* Rows [i0, i1) of one head: a block has TILE_ROWS rows and some tiles of keys, double-buffered
- * by cp.async. */
+ * by cp.async.
+ * Each block loads its q once; rows and tiles of keys are independent of one another, so there
+ * is no sum over tiles and no order to keep. */
 template <class T, int W>
 __global__ void __launch_bounds__(32 * WARPS)
     weights_tile(sink<T> w, const __grid_constant__ attn_params<T> attn, int b, int h, int i0,

@@ -83,7 +83,8 @@ cudaError_t query_pdl(bool *supported)
 
 /* Creates the stream, the fault records in mapped host memory (kernels write them, the host reads
  * them without a copy), and one zeroed allocation for flagged words, tickets and the megakernel's
- * counters. */
+ * counters.
+ * Everything that kernels need across launches is made here, so that no launch allocates. */
 cudaError_t device_init(device *d, const cudaDeviceProp *p)
 {
     cudaMemPool_t pool;

@@ -68,7 +68,9 @@ bool fv_cuda_set_max_smem(fv_stream *s, const char *name, const void *kernel, si
 
 namespace
 {
-/* Turns a fault record into the stream's error.  The wording is that of the CPU kernels. */
+/* Turns a fault record into the stream's error.  The wording is that of the CPU kernels.
+ * A kernel cannot return an error, so it writes what it met (index, number, limit) into a record
+ * in mapped host memory; the first one by index wins, whatever order blocks run in. */
 void raise_fault(fv_stream *s, int which, const fault *f)
 {
     const fv_cuda_host *h = &device_of(s)->host;
@@ -136,7 +138,10 @@ void mem_release(fv_device *dev, void *p, size_t bytes)
 }
 
 /* A row of fault records per stream, found by claiming a bit of in_use: the first row whose bit was
- * clear.  The last row is shared and never claimed. */
+ * clear.  The last row is shared and never claimed.
+ * All fv_streams of a device share one CUDA stream: kernels of two contexts run one after the
+ * other, which is what makes scratch and the pool safe without events.  An fv_stream is an owner
+ * of errors and of captures, not of a queue. */
 fv_status stream_open(fv_stream *s, fv_err *e)
 {
     device *d = device_of(s);
@@ -214,7 +219,8 @@ bool open_stage(device *d)
 }
 
 /* Space in the pinned staging buffer.  The halves alternate: one is reused when the event behind
- * its last copy has passed. */
+ * its last copy has passed.
+ *    stage:  [ half 0: filled by the host | half 1: being copied ]     then the other way round */
 char *stage_for(device *d, size_t bytes)
 {
     if (d->staged + bytes > HALF_STAGE) {

@@ -62,6 +62,9 @@ __device__ inline uint32_t pack2(float a, float b, f16)
 
 /* ---- c (16, 8 N) += A (16, K) B', B (8 N, K): rows of A and B are contiguous along K ---- */
 
+/* ldmatrix gives lane l the row address l % 16 (A), l / 16 choosing the left or right 8 columns;
+ * for B the four 8 x 8 matrices are two column blocks by two halves of k.  Two blocks of columns
+ * share one A fragment: six registers loaded for two mma. */
 template <int N, int K, int SA, int SB, class T>
 __device__ inline void mul_nt(float (&c)[N][4], const T *a, const T *b)
 {
@@ -155,7 +158,10 @@ __device__ inline void mul_nt(float (&c)[N][4], const float *a, const float *b)
 /* ---- c (16, 8 N) += P (16, 8 K) B: P from accumulators, B (8 K, 8 N) with rows contiguous
  * along N ---- */
 
-/* Accumulators become A fragments without leaving their thread: scratch is not used. */
+/* Accumulators become A fragments without leaving their thread: scratch is not used.
+ * The accumulator layout of one mma (rows lane/4 and + 8, columns 2 (lane%4)) is the A layout of
+ * the next with two column blocks side by side: p goes from scores to operand by a rounding
+ * alone. */
 template <int N, int K, int SB, class T>
 __device__ inline void mul_nn(float (&c)[N][4], const float (&p)[K][4], const T *b, float *scratch)
 {

@@ -43,7 +43,8 @@ int epilogue(const fv_gemm *g, fv_dtype t)
     return -1;
 }
 
-/* False: cuBLASLt has no algorithm for this shape. */
+/* False: cuBLASLt has no algorithm for this shape.
+ * memset first: the key is compared and hashed as bytes, padding included. */
 template <class T> bool cublas_gemm(fv_stream *s, const fv_gemm *g, int epi)
 {
     gemm_shape key;
@@ -125,6 +126,7 @@ void run_epilogue(fv_stream *s, T *y, T *pre, const T *bias, int64_t rows, int64
 
 /* ---- plain kernel: one thread per element of C ---- */
 
+/* Slow and without conditions: any stride, any size, k = 0. */
 template <class T> void plain_gemm(fv_stream *s, const fv_gemm &gemm)
 {
     fv_gemm g = gemm;
@@ -181,7 +183,9 @@ bool rounded_gemm(fv_stream *s, const fv_gemm *g)
 
 template <class T> void gemm(fv_stream *s, const fv_gemm *call);
 
-/* C = A B + plus where cuBLASLt cannot do both: a product, then an addition. */
+/* C = A B + plus where cuBLASLt cannot do both: a product, then an addition.
+ * plus is the residual stream: y = x + A B saves one pass over (B,T,D) where the library can add
+ * it. */
 template <class T> void gemm_then_add(fv_stream *s, const fv_gemm &g)
 {
     fv_gemm bare = g;

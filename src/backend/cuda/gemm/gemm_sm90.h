@@ -27,6 +27,13 @@
 #define QUARTER (TILE_N / 4) /* rows of W per TMA box */
 #define GROUP 128            /* threads of a warpgroup */
 
+/*    warpgroup 0   | main loop tile 0 | epilogue 0 | main loop tile 2 | epilogue 2 |
+ *    warpgroup 1                      | main loop tile 1 | epilogue 1 | main loop tile 3 |
+ *    producer      | TMA of tile 0    | tile 1           | tile 2           | ..
+ *
+ * A stage is 64 columns of k: 128 x 64 of A (16 KiB) and 192 x 64 of W (24 KiB), four of them
+ * 160 KiB of shared memory.  Accumulators are 128 x 192 f32 over 128 threads: 192 registers
+ * each, which is why the producer gives its own away (setmaxnreg). */
 struct gemm_tiles {
     int m, n;
     int k_steps, columns, count; /* columns: tiles per row of tiles; count: all */
@@ -42,6 +49,8 @@ struct alignas(16) gemm_smem {
     __device__ stage_ring<STAGES> ring() { return {full, empty}; }
 };
 
+/* The 128-byte swizzle of TMA and wgmma repeats every 1024 bytes: panels must start at a
+ * multiple. */
 __device__ inline gemm_smem *gemm_smem_at(uint8_t *memory)
 {
     return (gemm_smem *)(((uintptr_t)memory + 1023) / 1024 * 1024);
@@ -57,7 +66,9 @@ __device__ inline void gemm_smem_init(gemm_smem *r)
 
 /* ---- producer ---- */
 
-/* IN_OUT: W is stored (K,N); a panel is 64 rows of it. */
+/* IN_OUT: W is stored (K,N); a panel is 64 rows of it.
+ * full[s]: armed with the bytes of a stage by the producer, completed by TMA.  empty[s]: one
+ * arrival of each of the four warps that read it.  Both are reused by phase parity, never reset. */
 template <bool IN_OUT>
 __device__ inline void produce_tiles(const gemm_tiles &t, gemm_smem *r, const CUtensorMap *a,
                                      const CUtensorMap *w)

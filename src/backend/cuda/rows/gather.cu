@@ -76,6 +76,8 @@ void fail_sort(fv_stream *s, cudaError_t rc)
                             cudaGetErrorString(rc));
 }
 
+/* The sort looks at so many bits of a key only: 16 for a vocabulary of 50,257, half of a full
+ * sort. */
 int bit_width(int64_t n)
 {
     int bits = 1;

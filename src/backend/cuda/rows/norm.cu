@@ -28,7 +28,9 @@ template <class T, int V> __device__ void fetch_row(float *row, const norm_args<
     }
 }
 
-/* y = gain * (x - mean) * rstd + bias,  rstd = 1 / sqrt(var + eps) */
+/* y = gain * (x - mean) * rstd + bias,  rstd = 1 / sqrt(var + eps)
+ * One block per row.  The mean first, then the variance about it, both from shared memory:
+ * E[x^2] - m^2 would cancel for rows far from 0. */
 template <class T, int V> __global__ void norm_row(norm_args<T> n)
 {
     extern __shared__ float row[];
@@ -89,7 +91,9 @@ template <class T, int V> __global__ void norm_dx_row(back_args<T> a)
 }
 
 /* dgain = sum over rows of dy * n, dbias = sum of dy.  Block (columns, piece of rows): writes
- * part[0][piece] and part[1][piece]. */
+ * part[0][piece] and part[1][piece].
+ * A thread owns V columns: loads of a warp are contiguous, and no reduction across threads is
+ * needed. */
 template <class T, int V> __global__ void norm_columns(float *part, back_args<T> a, int64_t piece)
 {
     int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, from = blockIdx.y * piece;
