@@ -11,6 +11,8 @@
 
 enum { Q, K, V, BIAS, REL, INPUTS };
 
+/* A view is what a tap gets: enough to recompute any rows of the weights while q, k and lse are
+ * alive. It costs a struct, not a (B,H,Tq,Tk) tensor, so taps may stay on in production. */
 struct fv_attn_view {
     fv_attn_args args;
     fv_dtype dtype;
@@ -30,7 +32,10 @@ static fv_sink part(fv_sink s, int64_t from)
     return s;
 }
 
-/* The same tensor as two inputs: their gradients go to the same memory, one after the other. */
+/* The same tensor as two inputs: their gradients go to the same memory, one after the other.
+ * The kernel writes dq, dk and dv at once; where two of them are one tensor the second must add
+ * to the first, so the kernel runs once for each: more work, for a case that only tests and odd
+ * models have. */
 static bool shared(const fv_attn_view *v)
 {
     for (int i = 0; i < INPUTS; i++)
@@ -65,7 +70,10 @@ static void backward(fv_ctx *c, fv_node *n)
 /* ---- checks ---- */
 
 /* Strides of a mask or bias of shape (B|1,H|1,Tq|1,Tk), leading axes may be missing; false if it is
- * none. */
+ * none.
+ *    (Tq,Tk)          strides 0, 0, Tk          one mask for all
+ *    (B,1,1,Tk)       strides Tk, 0, 0          key padding
+ *    (1,H,Tq,Tk)      strides 0, Tq*Tk, Tk      a bias by head, as ALiBi's */
 static bool grid(int64_t s[3], const fv_tensor *t, const fv_attn_args *a)
 {
     const int64_t want[3] = {a->B, a->H, a->Tq};
@@ -127,6 +135,7 @@ static bool extras(fv_ctx *c, fv_attn_args *a, fv_dtype t, const fv_attn *o)
 
 /* ---- forward ---- */
 
+/* lse takes two numbers a row, (max, sum), in the statistics' dtype: f32 for 16-bit models. */
 static fv_tensor *run(fv_ctx *c, fv_attn_view *v, const fv_attn *o)
 {
     fv_attn_args *a = &v->args;
@@ -198,6 +207,10 @@ fv_tensor *fv_attention(fv_ctx *c, fv_tensor *q, fv_tensor *k, fv_tensor *v, fv_
     return run(c, &view, &o);
 }
 
+/*    a row of qkv:  [ q of H heads | k of G heads | v of G heads ]   each head W wide
+ *
+ * What one fused projection gives; q, k and v are addresses and strides into it, nothing is
+ * split. */
 fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn o)
 {
     fv_attn_view view = {0};
@@ -266,6 +279,8 @@ static bool askable(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_t b, int
     return false;
 }
 
+/* -> (to - from, Tk), of the context's step; NULL with the context's error where it cannot be
+ * had. */
 fv_tensor *fv_attn_view_map(fv_ctx *c, const fv_attn_view *v, fv_dtype t, int64_t b, int64_t head,
                             int64_t from, int64_t to)
 {

@@ -15,6 +15,8 @@ typedef struct {
     bool batch;
 } batchnorm;
 
+/* y = gain * (x - mean) * rstd + bias; with batch statistics mean and rstd depend on x and take
+ * part. */
 static void backward(fv_ctx *c, fv_node *n)
 {
     const batchnorm *s = (batchnorm *)n;

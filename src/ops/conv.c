@@ -13,6 +13,10 @@
 
 #define COLUMN_ELEMENTS ((int64_t)1 << 22) /* of unfolded images at a time */
 
+/*    conv:       image = x (B,in,h,w)       map = y (B,out,oh,ow)
+ *    transpose:  image = y (B,out,..)       map = x (B,in,h,w)
+ *
+ * so g always describes a convolution, and a transposed one runs it backwards. */
 typedef struct {
     fv_conv_geom g; /* batch, channels, h, w of the image; oh, ow of the map */
     int64_t maps;   /* channels of the map */
@@ -55,7 +59,9 @@ typedef struct {
     int64_t image, group;
 } step;
 
-/* One product for each image and group: the longer of the two loops is left to the kernel. */
+/* One product for each image and group: the longer of the two loops is left to the kernel.
+ * Depthwise convolutions have as many groups as channels: one product each would be all
+ * overhead. */
 static void products(fv_ctx *c, const conv *v, fv_gemm g, int64_t images, step a, step b, step y)
 {
     const fv_kernels *k = fv_kernels_of(c, g.bt);
@@ -263,6 +269,7 @@ static bool own_unfolding(const fv_conv_geom *g)
            g->h == g->oh && g->w == g->ow;
 }
 
+/* A chunk of COLUMN_ELEMENTS (16 MiB of f32) bounds the scratch whatever the batch is. */
 static bool take_columns(fv_ctx *c, conv *v, fv_dtype t)
 {
     bool itself = own_unfolding(&v->g);

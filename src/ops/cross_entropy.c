@@ -26,6 +26,7 @@ static bool last_to_read(const fv_node *n, const fv_tensor *x)
     return false;
 }
 
+/* Saves rows * vocab elements: for 16 K tokens and a vocabulary of 50 K in bf16, 1.6 GB. */
 static fv_sink grad_of(fv_ctx *c, const fv_node *n, fv_tensor *x)
 {
     if (!x->wants_grad || !last_to_read(n, x)) return fv_grad(c, x);

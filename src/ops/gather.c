@@ -16,6 +16,7 @@ typedef struct {
     int32_t skip;
 } gather;
 
+/* dtable[id] = sum of dy over the positions with that id, in their order; `skip` is padding_idx. */
 static void gather_backward(fv_ctx *c, fv_node *n)
 {
     fv_tensor *table = n->in[0], *ids = n->in[1];

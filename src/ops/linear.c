@@ -1,4 +1,12 @@
-/* linear.c - y = act(x w' + bias) in one product, and weights packed for it. */
+/* linear.c - y = act(x w' + bias) in one product, and weights packed for it.
+ *
+ *    forward    p = x w' + bias;  y = act(p)            one kernel call, epilogue included
+ *    backward   dp = act'(p) dy;  dx = dp w;  dw = dp' x;  dbias = column sums of dp
+ *
+ * Memory is what this file is about.  p is kept only where act' needs it, and only while
+ * recording; dp overwrites p; and where x itself is the output of such a layer, dx is multiplied
+ * by that layer's act' inside the product (grad_through_act), so that neither dx nor a second
+ * pass over it exists. */
 #include "core/core.h"
 #include "ops/act.h"
 #include "ops/adapted.h"
@@ -21,7 +29,8 @@ static bool needs_pre(fv_act act)
     return act == FV_GELU || act == FV_GELU_TANH || act == FV_SILU || act == FV_QUICK_GELU;
 }
 
-/* Memory of y's size that comes free once the gradient is through. */
+/* Memory of y's size that comes free once the gradient is through.
+ * temp belongs to the node and is handed on when the node has run. */
 static void keep(linear *s, void *block)
 {
     s->pre = s->node.temp = block;
@@ -52,7 +61,10 @@ static const void *grad_before_act(fv_ctx *c, const fv_kernels *k, linear *s, fv
 static void backward(fv_ctx *c, fv_node *node);
 
 /* Where x = act(q) was made just before this and nobody else has read it, the product that would
- * give dx gives dq, written over q, and the gradient of q's bias. */
+ * give dx gives dq, written over q, and the gradient of q's bias.
+ * Only if the maker is the node before this one, since any node in between might read x, and
+ * nobody holds x.  has_grad of the bias is restored when the kernel declines: nothing was
+ * written. */
 static bool grad_through_act(fv_ctx *c, const fv_kernels *k, const fv_node *node, fv_gemm by_x)
 {
     linear *maker = (linear *)node->prev;
@@ -107,6 +119,7 @@ static void backward(fv_ctx *c, fv_node *node)
     if (s->residual) fv_grad_pass(c, s->residual, node);
 }
 
+/* For a norm behind this layer: its backward makes dy and can sum its columns in the same pass. */
 fv_sink fv__linear_bias_sums(fv_ctx *c, fv_node *n, const fv_tensor *y)
 {
     linear *s = (linear *)n;
@@ -137,7 +150,9 @@ static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tens
     return ok;
 }
 
-/* With a weight that is not packed yet, part by part of its rows: that many columns of C each. */
+/* With a weight that is not packed yet, part by part of its rows: that many columns of C each.
+ * A fused q, k, v weight whose parts still lie in the file: three products into one C, ldc
+ * unchanged. */
 static void run_parts(fv_ctx *c, const fv_kernels *k, fv_gemm g, const fv_tensor *w)
 {
     fv_tensor *const *part;
@@ -238,6 +253,8 @@ fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tenso
     return fv_add(c, residual, (in_out ? fv_linear_in_out : fv_linear)(c, x, w, bias, FV_ACT_NONE));
 }
 
+/* (N,K), or (K,N) if in_out -> a tensor described as (N,K) whose bytes only this device
+ * understands. It has no gradient: packed weights are for inference. */
 fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool in_out)
 {
     if (!fv_same_dtype(c, "pack", w, w)) return NULL;

@@ -17,6 +17,7 @@ static void backward(fv_ctx *c, fv_node *n)
                    &((masked_fill *)n)->walk);
 }
 
+/* mask u8, broadcast to x; 1 keeps x, 0 puts value: the polarity of the attention masks. */
 fv_tensor *fv_masked_fill(fv_ctx *c, fv_tensor *x, fv_tensor *mask, float value)
 {
     fv_shape shape;

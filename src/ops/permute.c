@@ -7,6 +7,8 @@ typedef struct {
     fv_walk walk;
 } strided;
 
+/* A copy, since tensors have no strides: kernels stay simple, and the hot paths (attention,
+ * gemm) take transposition as a flag and never come here. */
 static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_shape shape, fv_walk w,
                         void (*backward)(fv_ctx *, fv_node *))
 {

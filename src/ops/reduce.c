@@ -21,6 +21,7 @@ static void backward(fv_ctx *c, fv_node *n)
                   s->axes.n, s->axes.inner);
 }
 
+/* arg, the index of the maximum, is kept for backward: ties give all of dy to the first. */
 static fv_tensor *apply(fv_ctx *c, fv_reduce_op op, fv_tensor *x, fv_axes axes, fv_shape shape)
 {
     const fv_kernels *k = fv_kernels_of(c, x->dtype);

@@ -22,6 +22,7 @@ static bool solve(fv_shape *s, int64_t n)
     return true;
 }
 
+/* One axis may be -1 and is solved for.  y shares x's memory, and its gradient is handed to x. */
 fv_tensor *fv_reshape(fv_ctx *c, fv_tensor *x, fv_shape s)
 {
     if (!x) return NULL;

@@ -8,6 +8,8 @@ typedef struct {
     fv_stat *rstd; /* one per row */
 } rmsnorm;
 
+/* y = gain x rstd, rstd = (mean(x^2) + eps)^-1/2:  dx = rstd (g - n mean(g n)), g = dy gain, n =
+ * x rstd */
 static void backward(fv_ctx *c, fv_node *n)
 {
     fv_tensor *x = n->in[0], *gain = n->in[1];

@@ -12,6 +12,8 @@ typedef struct {
     int32_t blank;
 } rnnt;
 
+/* loss = -log sum over alignments of the product of their steps:  d loss / d lp of a step is
+ * minus the posterior probability that an alignment takes it (Graves, 2012). */
 static void backward(fv_ctx *c, fv_node *n)
 {
     const rnnt *s = (rnnt *)n;

@@ -27,6 +27,7 @@ static void apply_rotation(fv_ctx *c, fv_sink y, const fv_tensor *x, const void 
     }
 }
 
+/* y = R x with R a rotation:  dx = R' dy, the rotation by the opposite angle. */
 static void backward(fv_ctx *c, fv_node *n)
 {
     apply_rotation(c, fv_grad(c, n->in[0]), n->in[0], n->y->grad, n->in[1], n->in[2],

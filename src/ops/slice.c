@@ -1,4 +1,7 @@
-/* slice.c - ops that copy ranges along one axis: slice, split, concat, pad and roll. */
+/* slice.c - ops that copy ranges along one axis: slice, split, concat, pad and roll.
+ *
+ * x is seen as (outer, n, inner) around the axis, so a range along it is `outer` runs of len *
+ * inner contiguous elements, and every op here is one strided copy (or two, for roll). */
 #include "ops/walk.h"
 #include "fovea/author/ops.h"
 

@@ -17,6 +17,7 @@ static void backward(fv_ctx *c, fv_node *n)
                    ((softmax *)n)->log);
 }
 
+/* (..,n) -> (..,n), each row by itself.  y is all that backward reads. */
 static fv_tensor *apply(fv_ctx *c, const char *name, fv_tensor *x, bool log)
 {
     if (!fv_same_dtype(c, name, x, x)) return NULL;

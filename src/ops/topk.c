@@ -17,6 +17,7 @@ static void backward(fv_ctx *c, fv_node *n)
                 fv_cols(x), fv_cols(n->y));
 }
 
+/* (..,n) -> values (..,k) and, if asked for, indices (..,k) i32; ties go to the lower index. */
 fv_tensor *fv_topk(fv_ctx *c, fv_tensor *x, int64_t k, fv_tensor **index)
 {
     if (index) *index = NULL;

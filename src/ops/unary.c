@@ -19,6 +19,7 @@ static void backward(fv_ctx *c, fv_node *n)
                  u->p0, u->p1);
 }
 
+/* Any shape in, the same shape out.  x stays alive until backward wherever f' is written in x. */
 static fv_tensor *apply(fv_ctx *c, const char *name, fv_unary_op op, fv_tensor *x, float p0,
                         float p1)
 {

@@ -21,6 +21,8 @@ fv_tensor *fv_upsample_nearest(fv_ctx *c, fv_tensor *x, int64_t times)
     return fv_reshape(c, y, FV_SHAPE(d[0], d[1], d[2] * times, d[3] * times));
 }
 
+/* y = a weighted mean of four pixels:  dx of a pixel collects dy times the weights it was read
+ * with. */
 static void backward(fv_ctx *c, fv_node *n)
 {
     fv_tensor *x = n->in[0], *y = n->y;

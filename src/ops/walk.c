@@ -1,4 +1,12 @@
-/* walk.c - index arithmetic the ops share. */
+/* walk.c - index arithmetic the ops share.
+ *
+ * A walk describes how kernels go through an output and up to two operands: axes outermost first,
+ * and for each operand a stride per axis in elements.  Broadcasting is a stride of 0.  Kernels
+ * are fast along the last axis, so axes are joined before they see the walk:
+ *
+ *    a (8,16,64) + b (8,16,64)     3 axes, all contiguous      ->  1 axis of 8192
+ *    a (8,16,64) + b (64)          b: 0 0 1                    ->  2 axes, 128 and 64
+ *    a (8,16,64) + b (8,1,64)      b: 64 0 1                   ->  3 axes, nothing joins */
 #include "ops/walk.h"
 
 int fv__axis(fv_ctx *c, const char *op, const fv_tensor *x, int axis)
@@ -64,6 +72,7 @@ static bool joins(const int64_t *stride, int i, int j, int64_t len)
     return stride[i] == stride[j] * len;
 }
 
+/* Axes of length 1 vanish; neighbours join where all three operands agree. */
 void fv__walk_join(fv_walk *w)
 {
     int n = 0; /* axes kept so far */
