@@ -19,6 +19,7 @@ void fv__c_numbers_end(locale_t before)
     if (before) uselocale(before);
 }
 
+/* uselocale changes this thread only; setlocale would change the program's. */
 double fv__strtod(const char *s, char **end)
 {
     locale_t before = fv__c_numbers();

@@ -45,6 +45,7 @@ bool fv__file_exists(const fv_env *env, const char *path)
 
 /* ---- reading ---- */
 
+/* The size that fstat gave is not trusted: the file may grow or shrink while it is read. */
 static fv_status read_all(fv_file *f, int fd, size_t most, const char *path, fv_err *e)
 {
     const fv_io *io = fv__io(f->env);
@@ -110,6 +111,7 @@ fv_status fv__file_map(fv_file *f, const fv_env *env, const char *path, fv_err *
     return open_file(f, env, path, 0, SIZE_MAX, e);
 }
 
+/* A mapped file that was truncated meanwhile raises SIGBUS at the next touch of what is gone. */
 fv_status fv__file_same_size(const fv_file *f, const char *path, fv_err *e)
 {
     const fv_io *io = fv__io(f->env);

@@ -21,6 +21,7 @@ bool fv__is_lfs_pointer(const char *data, size_t n)
 
 /* ---- names ---- */
 
+/* Also a guard: no "..", no slash, nothing that would lead out of the cache directory. */
 static bool plain(const char *s, size_t n)
 {
     static const char allowed[] =
@@ -90,6 +91,7 @@ static void read_ref(repo *r, const fv_env *env, const char *root)
     fv__file_close(&f);
 }
 
+/* A path that exists is always a path; only what does not is looked up as a name. */
 fv_status fv__hub_find(char out[FV_PATH], const fv_env *env, const char *name, fv_err *e)
 {
     char root[FV_PATH];

@@ -1,4 +1,9 @@
-/* mem.c - allocation through fv_env, and the allocator that counts. */
+/* mem.c - allocation through fv_env, and the allocator that counts.
+ *
+ * Every allocation of the library goes through an fv_mem, and every release says the size again:
+ * a counter needs no header in front of blocks, and sized allocators can be plugged in.  The
+ * counting one is the tests' instrument: count, bytes alive, peak, a limit, and failure of the
+ * n-th request. */
 #include <stdlib.h>
 
 #include "base.h"
@@ -32,6 +37,7 @@ void *fv__alloc_raw(const fv_env *env, size_t size)
     return m->alloc(m->self, size);
 }
 
+/* Cleared; a size of 0 gives NULL, which fv__free accepts. */
 void *fv__alloc(const fv_env *env, size_t size)
 {
     void *p = size ? fv__alloc_raw(env, size) : NULL;
@@ -46,6 +52,7 @@ void fv__free(const fv_env *env, void *p, size_t size)
     m->release(m->self, p, size);
 }
 
+/* Doubles, so n appends cost O(n).  On failure *p and *have are as before, and still owned. */
 bool fv__grow(const fv_env *env, void **p, size_t *have, size_t want)
 {
     if (want <= *have) return true;

@@ -182,6 +182,10 @@ static int sync_above(const fv_out *o)
     return rc == -EACCES || rc == -EINVAL || rc == -ENOSYS ? 0 : rc;
 }
 
+/*    write path.XXXXXXXXXXX.tmp -> fsync -> close -> rename to path -> fsync of the directory
+ *
+ * A reader sees the old file or the new one, whole, whenever the power fails.  The error is the
+ * first that happened in all of that, kept in rc since fv__out_add. */
 fv_status fv__out_commit(fv_out *o, fv_err *e)
 {
     const fv_io *io = fv__io(o->env);

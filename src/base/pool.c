@@ -1,4 +1,7 @@
-/* pool.c - a list of chunks from which tokenizers take their tables and strings. */
+/* pool.c - a list of chunks from which tokenizers take their tables and strings.
+ *
+ * Tables that live and die together with their owner: one call frees them all, and no table needs
+ * its size kept.  Nothing is ever given back singly.  Memory is cleared, 16-byte aligned. */
 #include "pool.h"
 
 #define CHUNK 4096

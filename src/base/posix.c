@@ -245,6 +245,9 @@ static int posix_lock_dir(void *self, const char *path)
     return rc;
 }
 
+/* The one place that calls the operating system for files.  Tests put tables of their own here:
+ * one that fails at the n-th call, and one that simulates a crash by dropping what was not
+ * synced. */
 static const fv_io posix = {
     .open_read = posix_open_read,
     .open_write = posix_open_write,

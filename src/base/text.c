@@ -1,4 +1,8 @@
-/* text.c - growing buffers, UTF-8, and the nearest word. */
+/* text.c - growing buffers, UTF-8, and the nearest word.
+ *
+ * fv_buf is sticky like a context: after a failed allocation every addition is ignored, and the
+ * caller looks at `failed` once, at the end.  Its data always ends in NUL, which len does not
+ * count. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -98,6 +102,7 @@ static int distance(const char *a, const char *b)
     return row[nb];
 }
 
+/* Up to half of the letters may differ; beyond that a suggestion is no help. */
 const char *fv_closest(const char *word, const char *const *list)
 {
     const char *best = NULL;
@@ -109,6 +114,8 @@ const char *fv_closest(const char *word, const char *const *list)
     return best;
 }
 
+/* Strict, as Unicode 15 table 3-7 has it: no overlong forms, no surrogates, nothing beyond
+ * U+10FFFF. */
 int fv__utf8_get(uint32_t *cp, const char *s, size_t n)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

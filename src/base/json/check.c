@@ -1,4 +1,9 @@
-/* check.c - the grammar of a JSON document, its UTF-8 and its depth; messages with positions. */
+/* check.c - the grammar of a JSON document, its UTF-8 and its depth; messages with positions.
+ *
+ * One pass over the bytes with an explicit stack of at most FV__JSON_DEPTH brackets: no
+ * recursion, so no input can overflow the C stack.  Afterwards everybody may walk the text
+ * without checking grammar again.  Stricter than most readers: no duplicate keys (reader.c,
+ * tree.c), no lone surrogates, no trailing text. */
 #include <stdio.h>
 
 #include "reader.h"
@@ -154,6 +159,8 @@ static bool check_key(checker *c)
     return true;
 }
 
+/* Containers of 64 KB and more, a vocabulary or its merges, are noted with their end: skipping
+ * one is then O(1) instead of another pass over megabytes. */
 static void note_large(fv__json *j, size_t at, size_t end)
 {
     if (end - at < 1 << 16 || j->n_large == FV__JSON_LARGE) return;

@@ -5,6 +5,7 @@
 #include "base/decimal.h"
 #include "tree.h"
 
+/* UTF-8 is written as it is; only what JSON forbids inside a string is escaped. */
 static void print_text(fv_buf *b, const char *s)
 {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";

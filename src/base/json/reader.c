@@ -1,4 +1,7 @@
-/* reader.c - walking a JSON document that was checked, in place; see reader.h. */
+/* reader.c - walking a JSON document that was checked, in place; see reader.h.
+ *
+ * A value is an offset into the checked text, an iterator two offsets: no tree is built, and a
+ * tokenizer.json of 10 MB costs no memory but its own.  tree.c is for files that are changed. */
 #include <math.h>
 #include <stdio.h>
 
@@ -88,6 +91,7 @@ int64_t fv__json_count(fv__jval v)
     return n;
 }
 
+/* path ("model.vocab[3]") is made for messages; loops over large containers do without. */
 fv__jval fv__json_item(fv__jval parent, const fv__jiter *it)
 {
     fv__jval v = {.j = it->j, .at = it->value};
@@ -177,6 +181,8 @@ bool fv__json_get(fv__jval *v, fv__jobj *o, const char *key)
     return false;
 }
 
+/* A member that nobody asked for is refused: a setting that would be ignored changes results
+ * silently. */
 fv_status fv__json_done(const fv__jobj *o, fv_err *e)
 {
     for (int i = 0; i < o->n; i++) {

@@ -1,4 +1,8 @@
-/* tree.c - trees of JSON values: built from a checked document, looked into, changed. */
+/* tree.c - trees of JSON values: built from a checked document, looked into, changed.
+ *
+ * All nodes come from one pool, children in arrays of pointers, in the order of the file, which
+ * is kept when it is written again.  From MANY members on a sorted copy of the array serves
+ * look-ups. */
 #include "tree.h"
 
 #include <math.h>
