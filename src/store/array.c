@@ -1,4 +1,7 @@
-/* array.c - arrays by path: which format, which checks, and whole files out. */
+/* array.c - arrays by path: which format, which checks, and whole files out.
+ *
+ * What a source means is decided by its bytes first (NumPy's magic), then by its name.  Values
+ * arrive as f32 whatever the file holds; `stored` says what that was. */
 #include "array.h"
 
 #include <math.h>

@@ -65,7 +65,9 @@ static void unlink_left(const fv_env *env, const char *dir, bool all)
 }
 
 /* The manifest goes last, so that a removal that is interrupted can be taken up again; without one
- * of its files the checkpoint does not verify, and so does not exist. */
+ * of its files the checkpoint does not verify, and so does not exist.
+ * rmdir refuses a directory that still holds something, and that is meant: what no manifest
+ * listed is not ours to delete. */
 static fv_status remove_dir(const fv_env *env, const char *dir, fv_err *e)
 {
     const fv_io *io = fv__io(env);
@@ -213,7 +215,9 @@ static fv_status write_manifest(fv_ckpt *c, fv_err *e)
     return rc ? failed(c->dir, "sync", rc, e) : st;
 }
 
-/* step-N.tmp becomes step-N, and root/last names it. */
+/* step-N.tmp becomes step-N, and root/last names it.
+ * `last` is a hint for people and scripts; finding a checkpoint lists the directory and
+ * verifies. */
 static fv_status publish(fv_ckpt *c, fv_err *e)
 {
     const fv_io *io = fv__io(c->env);

@@ -138,6 +138,8 @@ static fv_status row(csv *c)
     return FV_OK;
 }
 
+/* Twice over the same text is cheaper than growing an array of unknown size, and leaves no
+ * slack. */
 static fv_status walk(csv *c, const fv_file *f)
 {
     c->at = f->data;

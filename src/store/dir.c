@@ -1,4 +1,9 @@
-/* dir.c - model directories as Hugging Face lays them out. */
+/* dir.c - model directories as Hugging Face lays them out.
+ *
+ *    config.json                     family and sizes: required
+ *    generation_config.json          defaults for sampling: optional
+ *    model.safetensors[.index.json]  weights
+ *    tokenizer.json, ..              opened by tok */
 #include <stdio.h>
 
 #include "base/hub.h"

@@ -1,4 +1,7 @@
-/* manifest.c - names, hashes and manifests of checkpoints: when one exists. */
+/* manifest.c - names, hashes and manifests of checkpoints: when one exists.
+ *
+ * A checkpoint exists if and only if its MANIFEST.json verifies: format, step, and size and XXH3
+ * of every file.  XXH3 guards against torn writes and bad disks, not against an adversary. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -23,6 +26,7 @@ fv_status fv__ckpt_names(fv_buf *names, const char *dir, fv_err *e)
               : fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
 }
 
+/* Canonical numbers only, so that "step-7" and "step-07" cannot be two names of one step. */
 int64_t fv__ckpt_step(const char *name, bool *part)
 {
     int64_t step = 0;

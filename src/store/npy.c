@@ -119,6 +119,7 @@ static fv_status entry(npy *h, int *seen)
     return st;
 }
 
+/* A grammar of three keys, not a Python parser: what NumPy itself never writes is refused. */
 static fv_status literal(npy *h)
 {
     int seen = 0;

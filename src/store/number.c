@@ -75,7 +75,8 @@ static inline uint32_t as_bits(float f)
 }
 
 /* Moving the exponent and fraction into f32's fields leaves the value 2^112 too small, for
- * subnormals too. */
+ * subnormals too.
+ * One multiplication handles normals and subnormals without a branch, so the loop vectorises. */
 static inline float from_f16(uint16_t h)
 {
     uint32_t rest = (uint32_t)(h & 0x7FFF) << 13, sign = (uint32_t)(h & 0x8000) << 16;
@@ -251,7 +252,8 @@ static int64_t doubles(void *dst, fv_dtype to, const void *src, int64_t n)
 }
 
 /* Integers of magnitude 2^bits and below are exact in a float with that many bits of precision;
- * larger ones by chance. */
+ * larger ones by chance.
+ * Bits from the highest one to the lowest one: what a significand has to hold. */
 static bool exact(fv_dtype to, int64_t v)
 {
     int bits = to == FV_F64 ? 53 : to == FV_F32 ? 24 : to == FV_F16 ? 11 : 8;
@@ -282,6 +284,8 @@ static int64_t integers(void *dst, fv_dtype to, const void *src, fv_kind k, int6
     return n;
 }
 
+/* Elements converted before the first that does not fit; n if all do.  Rounding to a nearer
+ * float is no failure, overflow to infinity and an inexact integer are. */
 int64_t fv__convert(void *dst, fv_dtype to, const void *src, fv_kind k, int64_t n)
 {
     size_t from_size = (size_t)fv__kinds[k].bits / 8;

@@ -11,6 +11,8 @@
 
 #define PIECE (1 << 18) /* elements converted at a time */
 
+/*    for each parameter     own name -> with or without prefix -> other ending -> tied name
+ *    for each tensor left   a copy of a tied one -> on the list of what is ignored -> a problem */
 typedef struct loading {
     fv_params *p;
     const fv_env *env;
@@ -115,6 +117,8 @@ static bool quantised(const loading *l, const fv_st_info *from, fv_shape s)
     return false;
 }
 
+/* fresh: names that may be missing, as a new head has; they keep the values they were drawn
+ * with. */
 static void match_params(loading *l, listing *missing, listing *shapes)
 {
     for (int i = 0; i < fv_params_count(l->p); i++) {
@@ -287,6 +291,9 @@ static bool as_wanted(const fv_st_info *from, fv_dtype dtype)
            (uintptr_t)from->data % fv_dtype_size(dtype) == 0;
 }
 
+/* On the host a tensor that has the wanted dtype is used where the file is mapped, so a model
+ * opens in the time of reading its header; the rest is converted into memory of its own.  The
+ * file stays open as long as the parameters borrow from it. */
 fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *path,
                         fv_load_opt opt, fv_err *e)
 {
@@ -355,7 +362,9 @@ static void name_trained(char out[LONGEST_NAME], const fv_params *p, const fv_te
         snprintf(out, LONGEST_NAME, "%s%s", fv__param_added(t) ? "" : prefix, t->name);
 }
 
-/* All of them or, with a prefix for the names of the base model's, those that are trained. */
+/* All of them or, with a prefix for the names of the base model's, those that are trained.
+ * Streams: the writer fetches a block at a time from the device, so saving needs no copy of the
+ * model. */
 static fv_status save(fv_params *p, const fv_env *env, const char *path, fv_dtype dtype,
                       const char *prefix, uint64_t shard_bytes, fv_err *e)
 {

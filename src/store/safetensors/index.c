@@ -163,6 +163,8 @@ static fv_status open_shards(shard_map *m, const char *path)
     return FV_OK;
 }
 
+/* Both directions: a tensor the index names must be there, and one it does not name must not be,
+ * since the same name in two shards would leave open which one is meant. */
 static fv_status check_shards(shard_map *m)
 {
     for (int i = 0; i < m->shards; i++) {

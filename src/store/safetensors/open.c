@@ -1,4 +1,7 @@
-/* open.c - safetensors files, one or several with an index, and what is in them. */
+/* open.c - safetensors files, one or several with an index, and what is in them.
+ *
+ * Nothing is read but headers: data stays in the mapped file until somebody converts or borrows
+ * it. All pointers of fv_st_info live as long as the fv_st. */
 #include "base/hub.h"
 #include "safetensors.h"
 #include "store/store.h"
@@ -131,6 +134,7 @@ fv_status fv_st_find(const fv_st *s, const char *name, fv_st_info *out, fv_err *
                    s->path, name, s->count, fv_st_at(s, 0).name, fv_st_at(s, s->count - 1).name);
 }
 
+/* Metadata lies behind the names as key, value, key, value, each ending in NUL. */
 const char *fv_st_meta(const fv_st *s, const char *key)
 {
     for (int i = 0; i < s->shards; i++) {

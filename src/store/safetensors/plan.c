@@ -14,6 +14,11 @@
 
 #include "base/json/reader.h"
 
+/*    [ u64 length ][ {"name": {"dtype", "shape", "data_offsets": [b, e]}, ..} ][ data ... ]
+ *                  ^ header.s                                                    ^ base
+ *
+ * The plan that comes out holds names, kinds, shapes and absolute offsets, all verified; readers
+ * trust it and check nothing again. */
 typedef struct walk {
     fv__json header;
     fv__jval root;
@@ -36,6 +41,8 @@ static void swap(char *a, char *b, size_t width)
     }
 }
 
+/* Not qsort: its order of equal elements and its worst case depend on the C library, and glibc's
+ * allocates.  O(n log n) for any input, in place; a crafted header cannot make it quadratic. */
 void fv__heapsort(void *base, size_t n, size_t width,
                   int (*order)(const void *, const void *, void *), void *user)
 {
@@ -72,6 +79,7 @@ static int by_name(const void *a, const void *b, void *user)
 
 /* ---- one entry ---- */
 
+/* Sizes were checked for overflow once (check_span), so this multiplies without looking. */
 uint64_t fv__st_bytes(const fv_st_entry *t)
 {
     uint64_t n = 1; /* wraps only where an axis of length 0 follows, or came before */
@@ -165,7 +173,9 @@ static bool dtype(walk *w, fv__str name, fv__jval v, fv_st_entry *t)
     return t->kind < FV_KINDS || bad(w, name, "its dtype is none of the format");
 }
 
-/* Size by shape and dtype against the span of the offsets, without overflow. */
+/* Size by shape and dtype against the span of the offsets, without overflow.
+ * Three ways to say how large a tensor is, shape times dtype, end minus begin, and the file's
+ * own length: all must agree. */
 static bool check_span(walk *w, fv__str name, const fv_st_entry *t, const uint64_t span[2])
 {
     int64_t n;
@@ -260,7 +270,9 @@ static fv_status open_header(walk *w)
     return w->st ? w->st : fv__json_open(&w->root, &w->header, w->e);
 }
 
-/* Names must differ, and the spans follow one another from the beginning of the data to its end. */
+/* Names must differ, and the spans follow one another from the beginning of the data to its end.
+ * Without holes nothing can hide in a file, and without overlaps no tensor can be read as
+ * another. */
 static fv_status check_cover(walk *w)
 {
     fv_st_plan *p = w->p;

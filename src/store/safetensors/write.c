@@ -238,6 +238,8 @@ static void remove_other(const writer *w, const char *path)
     if (fv__file_exists(w->env, path)) io->unlink(io->self, path);
 }
 
+/* A model directory must not hold both model.safetensors and an index: readers prefer the
+ * former. */
 static fv_status save(writer *w, const char *path)
 {
     char index[FV_PATH];
