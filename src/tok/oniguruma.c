@@ -29,6 +29,8 @@
 #define HEX "0-9A-Fa-f"
 #define DEEPEST 64
 
+/* One pass over the pattern, no tree: `atom` remembers where the last quantifiable piece began
+ * in the output, which is all that intervals need to be put into a group. */
 typedef struct translation {
     const char *s;
     size_t n, i;
@@ -200,7 +202,8 @@ static size_t digits(const translation *t, size_t k, long *value)
     return k;
 }
 
-/* Puts what was written since `atom` into a group. */
+/* Puts what was written since `atom` into a group.
+ * O(length) for each interval: patterns are short, and MAX_PATTERN bounds them. */
 static void enclose(translation *t)
 {
     fv_buf *b = t->out;
@@ -316,7 +319,9 @@ static void class_item(translation *t)
 /* One operand of an intersection: characters and classes, any of which may match. */
 static void class_union(translation *t, int depth);
 
-/* A class with classes or intersections inside; i is at its bracket. */
+/* A class with classes or intersections inside; i is at its bracket.
+ * Intersection by lookahead: every operand must match at this position, then one character is
+ * taken. */
 static void class_expression(translation *t, int depth)
 {
     bool negated = ahead(t, 1) == '^';

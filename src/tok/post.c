@@ -1,5 +1,10 @@
 /* post.c - fv_tok_encode: the tokens of one or two texts, cut to length, put into the template,
- * with the offsets asked for. */
+ * with the offsets asked for.
+ *
+ *    tokens[0], tokens[1]  -> shorten -> template -> ids, token_types, special, spans, words
+ *
+ * Offsets are kept as bytes of the clean text until the end, and turned into characters only
+ * where they are asked for. */
 #include "work.h"
 
 /* ---- handles ---- */
@@ -118,6 +123,8 @@ static void keep(fv__tokens *k, int64_t n, bool left)
     k->n = want;
 }
 
+/* Longest first: tokens come off the longer text until both are equal, then off both; computed
+ * in one step instead of token by token, with the reference's rounding of an odd budget. */
 static fv_status truncate_pair(fv__work *w, int64_t budget, fv_err *e)
 {
     fv__tokens *a = &w->tokens[0], *b = &w->tokens[1];
@@ -158,6 +165,7 @@ static fv_status shorten(fv__work *w, const fv_tok_opts *o, fv_err *e)
 
 /* ---- the result ---- */
 
+/* Arrays grow and stay: after the first texts an encoding allocates nothing. */
 static bool reserve(fv__work *w, size_t n)
 {
     fv_encoding *out = &w->out;

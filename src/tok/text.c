@@ -1,4 +1,8 @@
-/* text.c - aligned text: growing, copying, and asking where a part comes from. */
+/* text.c - aligned text: growing, copying, and asking where a part comes from.
+ *
+ *    s      b  y  t  e  s          from[i], to[i]: the bytes of the source that byte i stands for
+ *    from   0  0  2  3  3          kept only if track; an identity text has none, it is the source
+ *    to     2  2  3  5  5 */
 #include "text.h"
 
 void fv__text_free(fv__text *t)
@@ -11,6 +15,8 @@ void fv__text_free(fv__text *t)
     *t = (fv__text){0};
 }
 
+/* most bounds what a crafted file can make of a text; over tells that failure from lack of
+ * memory. */
 static bool reserve(fv__text *t, size_t n)
 {
     size_t want = t->n + n;
@@ -101,6 +107,8 @@ void fv__text_copy(fv__text *t, const fv__text *in, size_t a, size_t b)
     t->n += n;
 }
 
+/* The maximal subpart of an ill-formed sequence (Unicode, chapter 3.9): one U+FFFD for each, as
+ * Python and the web do it, so that offsets agree. */
 size_t fv__utf8_bad(const char *s, size_t n)
 {
     const unsigned char *u = (const unsigned char *)s;

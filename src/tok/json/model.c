@@ -35,6 +35,8 @@ static fv_status put_token(fv__vocab *v, const char *s, size_t n, int64_t id, co
     return fv__json_bad(*at, e, "token \"%.*s\" does not fit", shown, s);
 }
 
+/* Two walks: count and measure, then fill tables of exactly that size.  Only keys are unescaped,
+ * into one buffer that all of them fit. */
 fv_status fv__json_vocab(fv__vocab *out, fv__pool *p, fv__jval v, fv_err *e)
 {
     int64_t n = 0, most = -1, id;
@@ -74,7 +76,8 @@ static fv_status find_unknown(fv__model *m, fv__jobj *o, fv__pool *p, bool must,
 
 /* ---- BPE ---- */
 
-/* The two halves of a merge, in buf: "a b" or ["a", "b"]. */
+/* The two halves of a merge, in buf: "a b" or ["a", "b"].
+ * Newer files have pairs: a token with a space in it cannot be written as "a b". */
 static bool merge_halves(fv__jval v, char *buf, fv__str *a, fv__str *b)
 {
     if (fv__json_kind(v) == '"') {
@@ -149,6 +152,7 @@ static fv_status load_merges(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
     return st;
 }
 
+/* Every option is asked for by name, so fv__json_done can refuse one that is not known here. */
 static fv_status load_bpe(fv__model *m, fv__pool *p, fv__jobj *o, fv_err *e)
 {
     fv__jval v;
@@ -205,7 +209,8 @@ static fv_status load_wordlevel(fv__model *m, fv__pool *p, fv__jobj *o, fv_err *
     return find_unknown(m, o, p, false, e);
 }
 
-/* [["piece", score], ...] */
+/* [["piece", score], ...]
+ * The id of a piece is its index; scores are natural logarithms of probabilities. */
 static fv_status load_scored(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
 {
     if (fv__json_kind(v) != '[')

@@ -1,5 +1,11 @@
 /* post.c - the post_processor section of a tokenizer.json: whatever it is called, a template comes
- * out. */
+ * out.
+ *
+ *    "single": [CLS] A [SEP]            items: special 0, sequence A, special 1
+ *    "pair":   [CLS] A [SEP] B [SEP]    each with a type id (0 or 1)
+ *
+ * BERT's and RoBERTa's own processors are the same with fixed layouts, written below in two
+ * characters an item: 'A' or 'B' for a text or the digit of a special, then its type id. */
 #include "load.h"
 
 static fv_status no_memory(fv__jval v, fv_err *e)

@@ -400,6 +400,7 @@ static void put_added(fv_buf *b, const fv_tok *t)
     fv__buf_str(b, "]");
 }
 
+/* What cannot be said in the format is refused, never approximated. */
 static fv_status can_save(const fv_tok *t, fv_err *e)
 {
     if (t->pieces)

@@ -1,4 +1,8 @@
-/* steps.c - the normalizer, pre_tokenizer and decoder sections of a tokenizer.json. */
+/* steps.c - the normalizer, pre_tokenizer and decoder sections of a tokenizer.json.
+ *
+ * Each section is one step or a Sequence of steps, nested at will.  Steps are counted first, so
+ * that their array is allocated once.  A type or option that is not implemented is an error with
+ * its path: a tokenizer that skips a step gives other ids, which no later stage would notice. */
 #include "load.h"
 
 /* ---- sequences ---- */

@@ -32,7 +32,8 @@ void fv__tok_directory(char out[FV__MAX_PATH], const char *path)
 
 /* ---- the file ---- */
 
-/* "name": "[CLS]" or "name": {"content": "[CLS]", ...} */
+/* "name": "[CLS]" or "name": {"content": "[CLS]", ...}
+ * transformers writes AddedToken objects in newer files and plain strings in older ones. */
 static fv_status read_name(fv__str *out, fv_tok *t, fv__jobj *o, const char *key, fv_err *e)
 {
     fv__jval v, content;

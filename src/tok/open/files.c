@@ -35,6 +35,8 @@ static void put_added(fv_buf *b, const fv_tok *t, fv__str s, bool lstrip, bool n
                 id, lstrip ? "true" : "false", normalized ? "true" : "false");
 }
 
+/* Defaults of the Python classes written out as JSON: one reader, one set of checks, and what a
+ * class means can be compared with a published tokenizer.json. */
 static fv_status load_sections(fv_tok *t, fv_buf *b, const char *file, fv_err *e)
 {
     fv_status st = b->failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", file)
@@ -68,7 +70,8 @@ static fv_status read_lines(fv_tok *t, const fv_file *f, const char *path, fv_er
     return FV_OK;
 }
 
-/* No config: a vocabulary with capitals in its words is a cased one. */
+/* No config: a vocabulary with capitals in its words is a cased one.
+ * Uncased vocabularies have capitals in special tokens only, which begin with a bracket. */
 static bool has_capitals(const fv__vocab *v)
 {
     for (int32_t id = 0; id < v->size; id++) {

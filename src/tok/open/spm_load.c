@@ -13,6 +13,9 @@
 
 /* ---- protocol buffers ---- */
 
+/*    message := { tag = number << 3 | type, value } ...      type 0 varint, 2 length and bytes, ..
+ *    ModelProto: 1 pieces (repeated), 2 trainer_spec, 3 normalizer_spec, 5 denormalizer_spec
+ *    SentencePiece: 1 piece (text), 2 score (f32), 3 type */
 typedef struct wire {
     const unsigned char *s;
     size_t n, at;
@@ -239,7 +242,10 @@ static int32_t add_merges(fv_tok *t, int32_t id, int32_t rank, int32_t at)
 }
 
 /* A merge's rank is the rank of its result's score; equal scores share one, and then the leftmost
- * pair wins. */
+ * pair wins.
+ * SentencePiece stores no merges: it joins the pair whose result has the best score.  Listing
+ * every split of every piece into two pieces, ranked by that score, gives the same joins with
+ * bpe.c's loop. */
 static fv_status make_merges(loader *l)
 {
     fv_tok *t = l->t;
@@ -266,6 +272,8 @@ static fv_status make_merges(loader *l)
 
 /* ---- putting it together ---- */
 
+/* single: scores are added in float and runs of unknown pieces become one, as SentencePiece
+ * does. */
 static fv_status set_model(loader *l, const spec *s)
 {
     fv_tok *t = l->t;

@@ -1,4 +1,8 @@
-/* set.c - strings with counts, for the trainers. */
+/* set.c - strings with counts, for the trainers.
+ *
+ * Open addressing at a load of 3/4; slots hold index + 1, so that 0 is empty and memory that
+ * comes cleared needs no filling.  Strings lie back to back in one block, which moves when it
+ * grows: hence offsets, not pointers. */
 #include <stdlib.h>
 
 #include "train.h"

@@ -1,4 +1,10 @@
-/* train.c - fv_tok_train: count the pieces of all texts, then learn a vocabulary from them. */
+/* train.c - fv_tok_train: count the pieces of all texts, then learn a vocabulary from them.
+ *
+ *    texts -> stages around the model -> pieces with counts -> BPE, WordPiece or Unigram
+ *
+ * Counting goes through the very encoder that will be used (on_piece), so training and encoding
+ * cannot disagree on what a word is.  Words are sorted before learning: the result does not
+ * depend on the order of the texts, nor on a hash seed. */
 #include "train.h"
 #include "tok/open/unpack.h"
 #include "tok/work.h"

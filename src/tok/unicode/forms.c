@@ -8,6 +8,10 @@
 
 #include "tok/tok.h"
 
+/*    source     U+00E9  U+0323              e acute, dot below
+ *    decompose  e  U+0301(230)  U+0323(220)     `extra` marks U+0301
+ *    order      e  U+0323(220)  U+0301(230)     by combining class
+ *    compose    U+1EB9  U+0301                  e with dot below; the acute stays */
 typedef struct unit {
     uint32_t cp;
     uint8_t ccc;

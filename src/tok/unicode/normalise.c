@@ -1,4 +1,8 @@
-/* normalise.c - the steps of a normaliser: text in, text out, alignment kept. */
+/* normalise.c - the steps of a normaliser: text in, text out, alignment kept.
+ *
+ * Every step writes a new text in which each byte knows the span of the source it came from
+ * (text.h). What is inserted gets the span of a neighbour, which one being copied from the
+ * reference: offsets of all later stages follow from it. */
 #include <utf8proc.h>
 
 #include "tok/work.h"
@@ -26,7 +30,8 @@ static uint32_t clean(uint32_t cp)
 static uint32_t no_mark(uint32_t cp) { return fv__is_mark(cp) ? UINT32_MAX : cp; }
 static uint32_t no_accent(uint32_t cp) { return fv__is_nonspacing(cp) ? UINT32_MAX : cp; }
 
-/* map gives the new character, or UINT32_MAX to drop it; runs that stay are copied whole. */
+/* map gives the new character, or UINT32_MAX to drop it; runs that stay are copied whole.
+ * Unchanged stretches are copied as blocks, so that plain text costs little more than memcpy. */
 static void each(fv__text *out, const fv__text *in, uint32_t (*map)(uint32_t))
 {
     size_t kept = 0;
@@ -200,6 +205,8 @@ static void put_aligned(fv__text *out, const fv__text *in, size_t i, size_t len,
     }
 }
 
+/* Extended grapheme clusters of UAX 29, by utf8proc's state machine; plain ASCII takes the
+ * shortcut. */
 static size_t grapheme(const char *s, size_t n)
 {
     uint32_t cp, next;
@@ -273,6 +280,8 @@ static void spm_put(const fv__norm *step, fv__text *out, const fv__text *in, siz
     }
 }
 
+/* In order: leading spaces dropped, the dummy prefix, characters by the map with runs of spaces
+ * made one and escaped, trailing spaces dropped. */
 static void spm(const fv__norm *step, fv__work *w, fv__text *out, const fv__text *in)
 {
     size_t i = 0, used;

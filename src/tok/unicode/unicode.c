@@ -42,6 +42,7 @@ static const uint32_t newer[][2] = {
     {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
     {0x1E4EC, 0x1E4EF}, {0x1E944, 0x1E94A}, {0x1E95E, 0x1E95F}};
 
+/* Sorted ranges, by bisection; only code points beyond ASCII get here. */
 static bool is_newer(uint32_t cp)
 {
     size_t lo = 0, hi = sizeof newer / sizeof *newer;
@@ -62,6 +63,8 @@ bool fv__is_space(uint32_t cp)
            cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
 }
 
+/* All of ASCII's non-alphanumerics count, as BERT has it: "$", "+" and "^" are symbols to
+ * Unicode. */
 bool fv__is_punct(uint32_t cp)
 {
     if (cp < 0x80) return cp > 32 && cp < 127 && !ascii_alpha(cp) && !ascii_digit(cp);
