@@ -32,7 +32,8 @@ namespace
 /* Unique ids of the graph's tensors in memory. */
 enum { Q = 1, K, V, Y, LSE, DY, DQ, DK, DV, ROWS_OF_Y, SUM_OF_DQ, SCALE, HIDDEN, ONE, LAST };
 
-/* Everything a plan depends on.  Compared as bytes, so it is cleared first. */
+/* Everything a plan depends on.  Compared as bytes, so it is cleared first.
+ * Strides are part of it, since cuDNN compiles them into a plan; addresses are not. */
 struct plan_key {
     int64_t B, Tq, Tk, H, G, W;
     int64_t q_row, k_row, v_row, y_row, q_batch, k_batch, v_batch;
@@ -69,6 +70,7 @@ dnn_shape transposed(dnn_shape s)
     return {{s.dim[0], s.dim[1], s.dim[3], s.dim[2]}, {s.step[0], s.step[1], s.step[3], s.step[2]}};
 }
 
+/* cuDNN wants (B,H,T,W) with strides; ours is (B,T,H,W) in memory, which is the same by strides. */
 shapes shapes_of(const plan_key *k)
 {
     shapes s;
@@ -194,7 +196,8 @@ void describe_backward(dnn_graph *g, const plan_key *key)
 
 /* ---- plans, cached by shape ---- */
 
-/* NULL: out of memory. */
+/* NULL: out of memory.
+ * A shape that cuDNN refused is kept too (can = false): it is asked once. */
 cached_plan *plan_for(cudnn_attention *f, const plan_key *key)
 {
     for (cached_plan *p = f->plans; p; p = p->next)
@@ -251,7 +254,8 @@ struct lse_for_cudnn {
 
 /* ---- running ---- */
 
-/* Ids and addresses of a plan's tensors (a variant pack), and scalars passed by address. */
+/* Ids and addresses of a plan's tensors (a variant pack), and scalars passed by address.
+ * Scalars are passed by host address at run time, so one plan serves every scale. */
 struct variant_pack {
     int64_t uid[LAST];
     void *data[LAST];

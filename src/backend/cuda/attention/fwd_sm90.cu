@@ -107,7 +107,10 @@ __device__ inline void pack_weights(uint32_t (&p)[4], const float (&w)[2][4], bo
     }
 }
 
-/* The dropout mask over the weights of 16 rows. */
+/* The dropout mask over the weights of 16 rows.
+ * Philox mixes row and key counters only from its third round on (attention_dropout.h): the row
+ * half is computed once per item and kept in registers, the key half once per tile by the
+ * producer's second warp for all rows, and only five rounds are left for each 16 columns. */
 template <class P> struct dropout_mask {
     const fwd_layout<P> &m;
     const head_view<typename P::T> &head;

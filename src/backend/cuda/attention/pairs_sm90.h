@@ -23,7 +23,9 @@
 #include "grads.h"
 
 /* A stage has both operands of one product.  BIAS: the bias tile of each work item is loaded and
- * added; else scores.h adds what there is. */
+ * added; else scores.h adds what there is.
+ * The accumulator of ds, 128 x 128 f32, is 64 registers a thread beside s and d of the same
+ * size: that is what fixes the tile, and why registers are moved from the producers. */
 template <class T_, int W_, bool BIAS_> struct pairs_config {
     typedef T_ T;
     static constexpr int W = W_;

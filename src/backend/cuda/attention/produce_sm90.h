@@ -59,6 +59,10 @@ struct bwd_maps {
     CUtensorMap dy, bias;
 };
 
+/* Who waits for whom, for tiles of queries:
+ *
+ *    TMA (warp 0) + stats (warp 1) --full-->  consumers: s, dp, ds  --empty-->  warps 0 and 1
+ *    consumers --part_full-->  warps 2, 3: bulk add of dq to global  --part_empty-->  consumers */
 template <class P> struct bwd_layout {
     typedef typename P::T T;
     T *k, *v, *q, *dy; /* k of two items */

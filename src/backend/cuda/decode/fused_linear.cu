@@ -88,7 +88,13 @@ __device__ inline void fetch_normalised(const fused_linear_job &f, bf16 *to, con
 /* ---- K loop ---- */
 
 /* Register pipeline of W: rows n and n + 8 of the tile, 8 elements of each, for the warp's next
- * AHEAD steps. */
+ * AHEAD steps.
+ *    lane   0..3     4..7    ..    28..31            one warp, one step of 32 values of k
+ *    row    n        n+1           n+7               of W (low), and n + 8 .. n + 15 (high)
+ *    k      8 each: lane%4 * 8 ..                    16 bytes a load, AHEAD steps in flight
+ *
+ * Bytes in flight are what matters: 2 loads of 16 bytes * 32 lanes * 6 steps * 16 warps an SM
+ * are 96 KiB, more than the latency-bandwidth product of HBM asks of one SM. */
 template <int AHEAD> struct w_pipeline {
     uint4 low[AHEAD], high[AHEAD];
     const bf16 *w_low, *w_high; /* at step 0 */
@@ -146,7 +152,8 @@ struct quad_operands {
     }
 };
 
-/* Two pairs of a gated or rotated layer, from products n .. n + 3 of row r. */
+/* Two pairs of a gated or rotated layer, from products n .. n + 3 of row r.
+ * Four products are two pairs here: (gate, up) of two columns, or two rotated pairs of a head. */
 __device__ inline void store_two_pairs(const fused_linear_job &f, int64_t r, int n,
                                        const float (&v)[4])
 {
@@ -338,7 +345,9 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
 
 /* ---- host ---- */
 
-/* Split-K factor where tiles alone would leave SMs idle; at least two rounds per part. */
+/* Split-K factor where tiles alone would leave SMs idle; at least two rounds per part.
+ * Split-K costs a round trip through global memory, so only where less than one block an SM is
+ * left. */
 int parts_for(const device *d, int64_t blocks, int whole)
 {
     int parts = 1;
@@ -391,7 +400,9 @@ void start_for(fv_stream *s, const fused_linear_job &f)
 }
 
 /* Scratch for split-K sums (at most two blocks per SM take part) and for normalised rows: a block
- * normalises up to 8 rows itself if they fit; more are normalised once by a kernel of their own. */
+ * normalises up to 8 rows itself if they fit; more are normalised once by a kernel of their own.
+ * Every block needs all rows normalised.  Up to 8 rows each block does it again: that is cheaper
+ * than a launch, and x is in L2. */
 bool prepare(fv_stream *s, fused_linear_job *f)
 {
     bool apart = f->a.xt == FV_F32 && (f->a.rows > 8 || (f->a.norm && f->k > 4096));

@@ -16,6 +16,8 @@
 #include "backend/cuda/device/cuda.h"
 #include "backend/cuda/rows/scalar.h"
 
+/* What a layer of a decode step is reduced to, whichever kernel runs it.  columns counts
+ * products, so a gated layer has two for each column of y. */
 struct row_job {
     fv_fused_linear a;
     int k;

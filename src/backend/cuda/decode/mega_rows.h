@@ -31,7 +31,10 @@ __device__ inline void store_bf16x2(bf16 *to, float2 v)
     *(__nv_bfloat162 *)to = __float22bfloat162_rn(v);
 }
 
-/* One row of x as f32 pairs. */
+/* One row of x as f32 pairs.
+ * A flagged word is 64 bits: the f32 and the epoch of its writer, stored together.  A reader
+ * that sees this step's epoch has the value, so no barrier and no second trip through L2 is
+ * needed. */
 struct x_row {
     const float *x;
     const flagged_word *words; /* NULL: from global memory */
@@ -82,7 +85,8 @@ __device__ inline float2 scale_shift(float2 p, float mean, float scale, const fl
 }
 
 /* y = (x - mean) * rstd * gain + shift for R rows of one warp, held in registers: up to N * 64
- * elements each, or exactly (WHOLE). */
+ * elements each, or exactly (WHOLE).
+ * R = 2 interleaves two rows: the reductions of one hide the latency of the other's. */
 template <int R, int N, bool WHOLE>
 __device__ inline void normalise_in_registers(const fv_fused_linear &a, bf16 *const (&to)[2],
                                               const x_row (&x)[2], const float *gain,

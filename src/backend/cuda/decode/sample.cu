@@ -38,6 +38,8 @@ template <class N, class F> __device__ inline N block_join(N v, F f)
     return warp_allreduce(part[threadIdx.x % 32], f);
 }
 
+/* Scores are logits with banned tokens at -inf; weight is what softmax would divide by its sum,
+ * which is never needed: thresholds are shares of the sum of weights. */
 template <class T> struct row {
     const fv_sample &a;
     const T *logits;
@@ -78,7 +80,8 @@ template <class T> struct row {
     }
 };
 
-/* In token order: thread t sums the t-th piece of the row; u lies in one of the pieces. */
+/* In token order: thread t sums the t-th piece of the row; u lies in one of the pieces.
+ * Sums in f64: with 50,000 terms the order of f32 additions would decide which token u falls on. */
 template <class T> __device__ int sample_from_all(const row<T> &r, double u)
 {
     __shared__ double piece[THREADS_ROW];
@@ -122,6 +125,8 @@ template <class T> __device__ int sample_by_weight(const row<T> &r, unsigned lea
 /* Sorts the tokens at or above `least` (rank by counting), applies top_p, then min_p, and samples.
  */
 template <class T>
+/* The final loop is one thread's, in the order of the CPU: few terms, and the same token on
+ * both. */
 __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of, double u)
 {
     __shared__ candidate part_result[FIT];

@@ -1,4 +1,9 @@
-/* cudnn.cu - opens cuDNN, builds operation graphs and runs their plans. */
+/* cudnn.cu - opens cuDNN, builds operation graphs and runs their plans.
+ *
+ * cuDNN's graph API is C with attributes set one by one; here every call after a failure does
+ * nothing (g->bad is sticky), so that graphs can be described without checks and are judged once,
+ * at the end. The library is loaded at run time: a machine without it has an implementation less.
+ */
 #include "cudnn.h"
 
 #if HAVE_CUDNN

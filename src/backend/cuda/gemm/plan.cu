@@ -67,6 +67,8 @@ bool load_library(lt_library *l)
 
 /* ---- plans ---- */
 
+/* made without can: the heuristic found nothing for this shape; remembered, so that it is asked
+ * once. */
 struct plan {
     gemm_shape key;
     cublasLtMatmulDesc_t desc;

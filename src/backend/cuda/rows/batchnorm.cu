@@ -5,7 +5,9 @@
 namespace
 {
 
-/* Element i of the block's channel. */
+/* Element i of the block's channel.
+ * A channel is `outer` runs of `inner` elements; a block reads them as one sequence of outer *
+ * inner. */
 struct layout {
     int64_t outer, channels, inner;
     __device__ int64_t at(int64_t i) const

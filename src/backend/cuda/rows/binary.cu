@@ -77,6 +77,7 @@ void binary(fv_stream *s, fv_binary_op op, void *y_, const void *a_, const void 
 /* g[i] = sum over the broadcast axes of dy * dy/d(operand): `kept` walks the operand's own axes,
  * `summed` the ones it was broadcast along. */
 
+/* A thread or block per element of the operand: each sum has one owner and one order. */
 template <class T> struct one_side {
     fv_binary_op op;
     bool of_a;

@@ -7,7 +7,8 @@
 namespace
 {
 
-/* col (batch,channels,kh,kw,oh,ow), the layout a matrix product with the weights reads. */
+/* col (batch,channels,kh,kw,oh,ow), the layout a matrix product with the weights reads.
+ * One thread per element of col: writes are contiguous, reads along ow nearly so. */
 template <class T> void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *geom)
 {
     fv_conv_geom g = *geom;

@@ -4,7 +4,9 @@
 namespace
 {
 
-/* y[w.y] (+)= x[w.a]: in 16-byte vectors where the last axis of both is contiguous */
+/* y[w.y] (+)= x[w.a]: in 16-byte vectors where the last axis of both is contiguous
+ * Permutations that move the last axis go element by element: writes are contiguous, and L2
+ * makes up for the reads. */
 template <class T> void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *walk)
 {
     fv_walk w = *walk;

@@ -11,7 +11,9 @@ namespace
 {
 
 /* Online softmax statistics of a thread's elements: max, sum of exp(x - max), and for smoothing the
- * sum of x - x[0] (relative to x[0] so that it does not cancel). */
+ * sum of x - x[0] (relative to x[0] so that it does not cancel).
+ * Merging two partial results (m1, t1) and (m2, t2):  m = max(m1, m2), t = t1 e^(m1 - m) + t2
+ * e^(m2 - m) */
 struct row_stats {
     float top, total, off;
 };
@@ -209,7 +211,14 @@ template <class T, int V> __device__ inline void fetch_row(T *to, const T *row, 
 
 /* loss = lse - (1 - smooth) x[label] - smooth mean(x), and x becomes softmax(x) - target; padding
  * becomes 0.  A block walks over rows.  HELD: the row is read once, into smem, while cp.async
- * loads the next one into the other buffer.  Else it is read twice, the second time from L2. */
+ * loads the next one into the other buffer.  Else it is read twice, the second time from L2.
+ * Bytes of one row of logits, vocabulary V in 16 bits:
+ *
+ *    plain: forward reads V, backward reads and writes V      3 V
+ *    fused, not held: read, read again (L2), written          2 V of HBM
+ *    fused, held: read into smem, written                     2 V, and one pass of latency less
+ *
+ * Two rows of 50,304 in bf16 take 197 KiB, which the 227 KiB of an H100's SM hold. */
 template <class T, int V, bool HELD>
 __global__ void __launch_bounds__(1024, HELD ? 1 : 2)
     entropy_fused_row(float *loss, T *x, const int32_t *labels, int64_t rows, int vocab, int step,

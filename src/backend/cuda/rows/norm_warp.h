@@ -91,6 +91,11 @@ __global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, 
 
 /* groups: threads that own the same columns, each with every groups-th row of a tile */
 
+/* Of a tile of `warps` rows by 32 P vectors, in the two halves of an iteration:
+ *
+ *    first    warp w  -> row w, all vectors          reduction along the row, by shuffles
+ *    second   thread  -> vector t % (32 P), rows t / (32 P), + groups, ..     sums down the columns
+ */
 template <int P> struct back_shape {
     static constexpr int groups = P <= 3 ? 4 : 2, warps = P * groups, threads = 32 * warps,
                          packs = 32 * P;

@@ -10,7 +10,9 @@ namespace
 #define PIECE 16384 /* elements per partial sum of squares */
 
 /* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w +
- * (m/bias_correction1) / (sqrt(v/bias_correction2) + eps)) */
+ * (m/bias_correction1) / (sqrt(v/bias_correction2) + eps))
+ * 28 bytes a parameter without ema and copy (w, m, v read and written, g read): bound by
+ * bandwidth, so all of it is one pass, the 16-bit copy that the next forward reads included. */
 template <class T>
 void adamw(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy, const float *grad,
            int64_t n, const fv_adamw *opt)

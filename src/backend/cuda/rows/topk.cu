@@ -16,7 +16,9 @@ struct scored_index {
 
 __device__ inline bool larger(float a, float b) { return a > b || (a != a && b == b); }
 
-/* Whether a comes before b; i < 0 is the end of the order. */
+/* Whether a comes before b; i < 0 is the end of the order.
+ * A strict total order of (value, index): "the best after the last one" is then unambiguous,
+ * ties and NaN included, and needs no list of what was taken. */
 __device__ inline bool before(scored_index a, scored_index b)
 {
     if (b.i < 0 || a.i < 0) return b.i < 0 && a.i >= 0;
