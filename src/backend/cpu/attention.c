@@ -8,7 +8,7 @@
  * rows of a panel are skipped.
  *
  * The algorithm is FlashAttention's (Dao et al., 2022; the online softmax is Milakov and
- * Gimelshein's, 2018) with caches in the part of shared memory: a job's q and o panels stay in
+ * Gimelshein's, 2018) with caches in the role of shared memory: a job's q and o panels stay in
  * L2, the packed tile of keys and one panel of scores in L1.  Memory is O(JOB_ROWS + KEYS) a
  * thread, whatever Tk is.
  *

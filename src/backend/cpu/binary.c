@@ -110,7 +110,9 @@ void NAME(binary)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
-/* y may be a or b. */
+/* y may be a or b.
+ * All axes but the last are one index i, cut evenly among threads; along the last, pieces of
+ * PIECE. */
 static void OF(binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, const void *b,
                        const fv_walk *w)
 {
@@ -146,7 +148,8 @@ static void OF(row_terms)(const operands *g, int side, float *d, walk_offsets p,
     terms(g->op, side, d, dy, a, b, n);
 }
 
-/* Operands that are not repeated: one term for each element. */
+/* Operands that are not repeated: one term for each element.
+ * Both sides in one pass where neither is repeated: dy is read once for da and db. */
 static void OF(grad_each)(fv_stream *s, const operands *g, const fv_sink sink[2])
 {
     const fv_walk *w = g->w;

@@ -18,7 +18,9 @@ static inline vf f_square(vf sum, vf x, vf b, vf mean)
     return v_fma(d, d, sum);
 }
 
-/* y = gain * (x - mean) * rstd + bias; gain and bias may be NULL */
+/* y = gain * (x - mean) * rstd + bias; gain and bias may be NULL
+ * A cache line at a time, so that the loop over vectors inside unrolls to a constant at every
+ * level. */
 static void normalise(float *y, const float *x, const float *gain, const float *bias, int64_t n,
                       float mean, float rstd)
 {
@@ -171,7 +173,9 @@ static const float *OF(residual)(float *tmp, float *other, void *sum, const void
     return fetch(tmp, sum, at, n, DTYPE);
 }
 
-/* mean is NULL for RMS norm. */
+/* mean is NULL for RMS norm.
+ * x (rows,cols) -> y; with a: the residual sum x + a is written to sum and normalised, in one
+ * pass. */
 static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum, const void *x,
                      const void *a, const void *gain, const void *bias, int64_t rows, int64_t cols,
                      float eps)

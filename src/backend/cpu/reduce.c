@@ -12,7 +12,9 @@
 #define BLOCK_LENGTH 16384 /* of a sum along a row */
 #define COLUMNS 256        /* one thread takes at a time */
 
-/* sum[j] += x[0,j] + ... + x[n-1,j], eight rows at a time */
+/* sum[j] += x[0,j] + ... + x[n-1,j], eight rows at a time
+ * Eight rows as a tree of depth three, then added to the running sum: a quarter of the loads and
+ * stores of sum, and a shorter chain of roundings. */
 static void add_rows(float *sum, const float *x, int64_t n, int64_t stride, int64_t m)
 {
     int64_t r = 0;
@@ -92,7 +94,9 @@ static void OF(block_of_rows)(float *sum, const void *x, int64_t from, int64_t n
     }
 }
 
-/* Over the middle axis, inner > 1: every block of rows and columns has its own partial sum. */
+/* Over the middle axis, inner > 1: every block of rows and columns has its own partial sum.
+ *    x (n, inner), n = 600:   block 0 = rows 0..255, block 1 = 256..511, block 2 = 512..599
+ *    y = (block 0 + block 1) + block 2, in that order, whoever computed them */
 static void OF(sum_rows)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n,
                          int64_t inner, float by)
 {
@@ -244,6 +248,7 @@ static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void
 
 /* ---- running sums ---- */
 
+/* A chain by nature: rows are divided among threads, a row never is. */
 static void OF(cumsum_along)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n,
                              bool reverse)
 {

@@ -17,6 +17,8 @@ typedef struct {
 } pair; /* row i of head h asks key j, in sequence b */
 
 static int64_t length(args *a, int64_t b) { return a->lens ? a->lens[b] : a->Tk; }
+/* Queries are the last Tq of the sequence's positions, so a decode step with a KV cache is the
+ * same formula with Tq = 1. */
 static int64_t position(args *a, pair p) { return p.i + length(a, p.b) - a->Tq; }
 static int64_t kv_head(args *a, int64_t h) { return h / (a->H / a->G); }
 
@@ -53,6 +55,8 @@ static acc dot(const void *x, int64_t ix, const void *y, int64_t iy, int64_t n)
     return sum;
 }
 
+/* Five conditions, all of which must hold: length, key padding, mask by pairs, causality,
+ * window. */
 static bool takes_part(args *a, pair p)
 {
     int64_t pos = position(a, p);
@@ -74,7 +78,9 @@ static acc score(args *a, pair p)
     return in_base_2 < LOWEST && s >= LOWEST ? LOWEST : in_base_2;
 }
 
-/* What dropout multiplies the weight with: 0, or 1 over the share that is kept. */
+/* What dropout multiplies the weight with: 0, or 1 over the share that is kept.
+ * The bits of a pair are a function of (seed, site, step, head, i, j) alone; see
+ * attention_dropout.h. */
 static acc dropout(args *a, pair p)
 {
     if (a->dropout <= 0) return 1;
@@ -143,6 +149,7 @@ static acc weight(args *a, pair p, acc x)
     return EXP2(x - lds(a->lse, 2 * at_row(a, p))) / lds(a->lse, 2 * at_row(a, p) + 1);
 }
 
+/* -> w (i1 - i0, Tk), before dropout; a row without keys gives zeros. */
 static void attention_weights(fv_stream *s, fv_sink w, args *a, int64_t b, int64_t h, int64_t i0,
                               int64_t i1)
 {
@@ -172,6 +179,7 @@ static weight_dscore dscore_at(args *a, const fv_attn_grads *g, const acc *dyy, 
     return (weight_dscore){w * keep, w * (dw - dyy[at_row(a, p)])};
 }
 
+/* dq_i = scale * sum over j of ds_ij k_j */
 static void query_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
 {
     pair p;
@@ -236,6 +244,8 @@ static void bias_grads(args *a, const fv_attn_grads *g, const acc *dyy)
     }
 }
 
+/* All pairs at one distance of one head, over the whole batch, read one number: they add to one
+ * sum. */
 static void rel_grads(args *a, const fv_attn_grads *g, const acc *dyy, acc *sum)
 {
     pair p;
@@ -267,6 +277,7 @@ static void attention_bwd(fv_stream *s, args *a, const fv_attn_grads *g)
 
 /* ---- cache ---- */
 
+/* cache (B,cap,D) <- x (B,T,D) at row pos[b] of each sequence; a row past cap fails the stream. */
 static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B,
                         int64_t T, int64_t cap, int64_t D)
 {

@@ -58,6 +58,7 @@ static between locate(int64_t o, int64_t in, int64_t out)
     return (between){low, low + 1 < in ? low + 1 : low, at - (acc)low};
 }
 
+/* x (planes,h,w) -> y (planes,oh,ow); PyTorch's interpolate with align_corners = false. */
 static void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w,
                      int64_t oh, int64_t ow)
 {
@@ -73,6 +74,8 @@ static void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64
             }
 }
 
+/* y is linear in x, so dx scatters each dy with the four weights that made y; summed in acc,
+ * stored once. */
 static void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int64_t h,
                          int64_t w, int64_t oh, int64_t ow)
 {

@@ -10,6 +10,7 @@ static void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
     for (walker at = walk_start(w); at.more; walk_next(&at, w)) sink_store(y, at.y, ld(x, at.a));
 }
 
+/* Rounded to the dtype once; used for the seed of backward (1) and for masks. */
 static void fill(fv_stream *s, void *y, float value, int64_t n)
 {
     (void)s;

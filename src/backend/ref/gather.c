@@ -22,6 +22,7 @@ static acc load_as(fv_dtype t, const void *p, int64_t i)
     }
 }
 
+/* Ids are checked before anything is written: a bad one leaves y as it was and names its index. */
 static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids,
                    int64_t n, int64_t vocab, int64_t d)
 {

@@ -59,6 +59,7 @@ static void layernorm_dx(fv_sink dx, const void *dy, const void *x, const void *
     }
 }
 
+/* y = gain n + bias:  dgain_j = sum over rows of dy n, dbias_j = sum of dy */
 static void layernorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
                           const void *x, const void *gain, const fv_stat *mean, const fv_stat *rstd,
                           int64_t rows, int64_t cols)
@@ -112,6 +113,7 @@ static void rmsnorm_dx(fv_sink dx, const void *dy, const void *x, const void *ga
     }
 }
 
+/* y = gain x rstd:  dgain_j = sum over rows of dy x rstd */
 static void rmsnorm_bwd(fv_stream *s, fv_sink dx, fv_sink dgain, const void *dy, const void *x,
                         const void *gain, const fv_stat *rstd, int64_t rows, int64_t cols)
 {

@@ -25,6 +25,7 @@ static void colsum(fv_stream *s, fv_sink y, const void *x, int64_t rows, int64_t
 /* The order of max and topk: NaN counts as the largest, so it is not lost. */
 static bool larger(acc a, acc b) { return a > b || (a != a && b == b); }
 
+/* The first of equals, which is also where backward sends all of the gradient. */
 static int64_t largest(const void *x, int64_t at, int64_t step, int64_t n)
 {
     int64_t best = 0;
@@ -51,6 +52,7 @@ static void reduce(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const v
         }
 }
 
+/* y = sum: dx = dy;  y = mean: dx = dy / n;  y = max: dx = dy at arg, 0 elsewhere */
 static void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy,
                        const int32_t *arg, int64_t outer, int64_t n, int64_t inner)
 {
@@ -88,6 +90,7 @@ static void topk(fv_stream *s, void *values, int32_t *index, const void *x, int6
     }
 }
 
+/* Indices of a row differ, so no two stores meet; the zeros come first unless dx is added to. */
 static void topk_bwd(fv_stream *s, fv_sink dx, const void *dy, const int32_t *index, int64_t rows,
                      int64_t cols, int64_t k)
 {

@@ -7,6 +7,7 @@
  * many probabilities is ever formed. */
 #include "backend/ref/ref.h"
 
+/* log(e^a + e^b) from the larger one: log1p keeps the digits of a small e^(low - top). */
 static acc log_add(acc a, acc b)
 {
     acc top = a > b ? a : b, low = a > b ? b : a;
@@ -55,6 +56,9 @@ static bool grid_of(fv_stream *s, grid *g, const void *lp, const int32_t *labels
     return true;
 }
 
+/*    alpha(t,u) = log_add(alpha(t-1,u) + blank(t-1,u), alpha(t,u-1) + label(t,u-1))
+ *    loss = -(alpha(T-1,U) + blank(T-1,U))                      lp (B,T,U+1,V), O(T U) a sequence
+ */
 static void rnnt(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, const int32_t *labels,
                  const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U1,
                  int64_t V, int32_t blank)

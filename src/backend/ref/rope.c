@@ -11,7 +11,8 @@
 #endif
 
 /* (a, b) -> (a cos - b sin, a sin + b cos), angle = pos * freq[i]; what lies behind the pairs is
- * copied. */
+ * copied.
+ * x (B,T,H,W), pos (B,T); the first 2 * half of each head rotate, the rest is partial rotary's. */
 static void rope(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq,
                  int64_t B, int64_t T, int64_t H, int64_t W, int64_t half, bool adjacent, bool back)
 {

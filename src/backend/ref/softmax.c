@@ -1,4 +1,6 @@
-/* softmax.c - y = exp(x - max) / sum exp(x - max) by rows, or its logarithm x - max - log sum. */
+/* softmax.c - y = exp(x - max) / sum exp(x - max) by rows, or its logarithm x - max - log sum.
+ *
+ * The maximum is taken off first, so the exponentials are at most 1 and their sum at least 1. */
 #include "backend/ref/ref.h"
 
 static void softmax(fv_stream *s, void *y, const void *x, int64_t rows, int64_t cols, bool as_log)

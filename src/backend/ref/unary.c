@@ -1,4 +1,7 @@
-/* unary.c - y = f(x) element by element, and dx = f'(x) dy. */
+/* unary.c - y = f(x) element by element, and dx = f'(x) dy.
+ *
+ * Value and derivative of every function of fv_unary_op, in acc; the derivative is a function of
+ * x or of y, whichever is cheaper, and says which by the argument it reads. */
 #include "backend/ref/ref.h"
 
 #define SQRT1_2 0.70710678118654752440
