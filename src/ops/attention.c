@@ -44,6 +44,8 @@ static bool shared(const fv_attn_view *v)
     return false;
 }
 
+/* y = softmax(scale q k' + bias) v:  dv = P' dy,  dP = dy v',  dS = P (dP - rowsum(dy y)), dq =
+ * scale dS k,  dk = scale dS' q,  dbias = dS summed over the axes it was broadcast along. */
 static void backward(fv_ctx *c, fv_node *n)
 {
     const fv_attn_view *v = ((const attention *)n)->view;
@@ -237,7 +239,8 @@ fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn o)
 
 /* ---- exact weights ---- */
 
-/* Backward gives memory back as it goes; what the weights are made of may be gone. */
+/* Backward gives memory back as it goes; what the weights are made of may be gone.
+ * v is not asked for: weights need q, k, bias and lse only. */
 static const fv_tensor *gone(const fv_attn_view *v)
 {
     for (int i = 0; i < INPUTS; i++) {

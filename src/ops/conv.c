@@ -96,6 +96,7 @@ static int64_t chunk_at(const conv *v, int64_t from)
     return v->g.batch - from < v->chunk ? v->g.batch - from : v->chunk;
 }
 
+/* map (maps, positions) = w (maps, taps) . columns (taps, positions), for each image and group */
 static void shrink(fv_ctx *c, const conv *v, fv_dtype t, fv_sink map, const void *w,
                    const void *image)
 {
@@ -119,6 +120,8 @@ static void shrink(fv_ctx *c, const conv *v, fv_dtype t, fv_sink map, const void
     }
 }
 
+/* columns (taps, positions) = w' (taps, maps) . map (maps, positions), then folded into the
+ * image */
 static void spread(fv_ctx *c, const conv *v, fv_dtype t, fv_sink image, const void *w,
                    const void *map)
 {
@@ -221,7 +224,9 @@ static bool options(fv_ctx *c, const char *op, fv_conv_opt *o, bool transposed)
 }
 
 /* The length of y along an axis on which x has n pixels and the kernel k taps; 0 or less where
- * there is none. */
+ * there is none.
+ * conv: floor((n + 2 pad - span) / stride) + 1;  transposed: the input length that would give n,
+ * with out_pad choosing among the `stride` lengths that do. */
 static int64_t out_len(const fv_conv_opt *o, int64_t n, int64_t k, bool transposed)
 {
     int64_t span = o->dilation * (k - 1) + 1; /* pixels from the first tap to the last */

@@ -23,7 +23,8 @@ typedef struct {
     fv_tensor *residual; /* y = onto + p; the last of in, or NULL */
 } linear;
 
-/* The derivative of these cannot be had from y alone, so the value before them is kept. */
+/* The derivative of these cannot be had from y alone, so the value before them is kept.
+ * relu, tanh and sigmoid have derivatives in y, so their layers keep nothing besides y. */
 static bool needs_pre(fv_act act)
 {
     return act == FV_GELU || act == FV_GELU_TANH || act == FV_SILU || act == FV_QUICK_GELU;
@@ -240,6 +241,7 @@ bool fv__linear_adds(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
     return k && k->gemm_plus && w && w->dtype == x->dtype && !fv__param_adapter(w);
 }
 
+/* y = residual + x w' + bias, in one product where the device can add a matrix (gemm_plus). */
 fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tensor *w,
                           fv_tensor *bias, bool in_out)
 {

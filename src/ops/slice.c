@@ -15,7 +15,9 @@ static void *skip(const void *p, int64_t n, fv_dtype t)
     return (char *)(uintptr_t)p + (size_t)n * fv_dtype_size(t);
 }
 
-/* y[o, ry.at + i, r] (+)= x[o, rx.at + i, r] for i < len, where a gives the range of o and r */
+/* y[o, ry.at + i, r] (+)= x[o, rx.at + i, r] for i < len, where a gives the range of o and r
+ *    x (outer, rx.n, inner)   .. [ rx.at ........ + len ) ..
+ *    y (outer, ry.n, inner)   .. [ ry.at ........ + len ) ..    two axes: outer, len * inner */
 static void copy_run(fv_ctx *c, const fv_kernels *k, fv_sink y, run ry, const void *x, run rx,
                      int64_t len, fv_axes a)
 {
@@ -121,6 +123,8 @@ static void pad_backward(fv_ctx *c, fv_node *n)
                  s->axes.n, s->axes);
 }
 
+/* Filled whole, then x copied over it: one kernel more than needed at the edges, and no case for
+ * them. */
 fv_tensor *fv_pad(fv_ctx *c, fv_tensor *x, int axis, int64_t before, int64_t after, float value)
 {
     if (!fv_same_dtype(c, "pad", x, x) || (axis = fv__axis(c, "pad", x, axis)) < 0) return NULL;
@@ -182,6 +186,8 @@ static int64_t joined(fv_ctx *c, fv_tensor *const *x, int n, int axis)
     return sum;
 }
 
+/* n tensors that agree in all axes but one -> their lengths added along it.  The caller's array
+ * is copied into the node, so it may live on the stack. */
 fv_tensor *fv_concat(fv_ctx *c, fv_tensor *const *x, int n, int axis)
 {
     if (n < 1) return fv_raise(c, FV_EARG, "concat: of %d tensors", n);
