@@ -71,6 +71,8 @@ static fv_status changed(const csv *c)
     return fv_fail(c->e, FV_EIO, "%s: it changed while it was read", c->path);
 }
 
+/* Checked before strtof, which would also take hexadecimal; the locale is C's while a file is
+ * read. */
 static fv_status number(csv *c, int64_t column)
 {
     const char *from = c->at;

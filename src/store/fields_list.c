@@ -46,6 +46,7 @@ bool fv__list_same(const fv_int_list *list, const fv_field *f, const fv__jnode *
            !memcmp(other.at, list->at, (size_t)list->n * sizeof *list->at);
 }
 
+/* image_size 224 must come back as 224, not as [224]: other readers expect the form they know. */
 fv__jnode *fv__list_node(fv__jtree *t, const fv_int_list *list, const fv_field *f)
 {
     fv_int_list normal;

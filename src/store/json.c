@@ -1,4 +1,7 @@
-/* json.c - configurations: JSON objects that are opened, looked into by path, changed and saved. */
+/* json.c - configurations: JSON objects that are opened, looked into by path, changed and saved.
+ *
+ * A path is keys and indices with dots between: "files.0.name".  Strings that are handed out live
+ * as long as the document, or until their key is set again. */
 #include "json.h"
 
 #include <stdlib.h>
@@ -138,6 +141,8 @@ static fv__jnode *copy(fv__jtree *t, const fv__jnode *v)
     return out;
 }
 
+/* value is JSON text.  It replaces a member in its position or is added at the end: a file that
+ * is read, changed and saved differs in that line alone. */
 fv_status fv_json_set(fv_json *j, const char *key, const char *value, fv_err *e)
 {
     fv__jtree t = {.pool = {.env = j->env}};

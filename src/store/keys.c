@@ -130,7 +130,8 @@ static bool rule_allows(const char *allowed, const fv__jnode *object, const fv__
     return same;
 }
 
-/* Whether a pattern says that the object at a.b's "a" is a configuration of its own: "a.*". */
+/* Whether a pattern says that the object at a.b's "a" is a configuration of its own: "a.*".
+ * Composite models nest whole configurations: "text_config", "vision_config". */
 static bool is_config(const fv_key_rule *const *rules, const char *key, size_t dot)
 {
     for (; rules && *rules; rules++)

@@ -27,6 +27,7 @@ static void skip(npy *h)
     while (h->at < h->end && (*h->at == ' ' || *h->at == '\n')) h->at++;
 }
 
+/* The parser never reads past h->end: the header's length was checked against the file's. */
 static bool take(npy *h, char c)
 {
     skip(h);
@@ -72,6 +73,7 @@ static fv_status descr(npy *h)
         h->path, shown, s);
 }
 
+/* (3,) and () are tuples too: a trailing comma is allowed, an empty tuple is a scalar. */
 static fv_status shape(npy *h)
 {
     if (!take(h, '(')) return broken(h, "the shape is not a tuple");

@@ -91,6 +91,7 @@ static inline float from_e4m3(uint8_t b) /* no infinity; NaN is all ones */
     return as_float(sign | ((b & 0x7F) == 0x7F ? 0x7FC00000u : finite));
 }
 
+/* Adding 0x7FFF plus the last kept bit rounds to nearest even by carry; a NaN keeps a set bit. */
 static inline uint16_t to_bf16(float f)
 {
     uint32_t u = as_bits(f), rounded = u + 0x7FFF + (u >> 16 & 1);
@@ -133,6 +134,7 @@ static inline uint64_t at64(const void *p, int64_t i)
     return x;
 }
 
+/* By memcpy, element by element: tensors of a file need not be aligned to their size. */
 static void load_floats(float *x, const void *p, fv_kind k, int64_t n)
 {
     const uint8_t *b = p;
@@ -208,7 +210,9 @@ static void put_floats(void *dst, fv_dtype to, const float *x, int64_t n)
 
 static inline bool is_finite(float f) { return (as_bits(f) & 0x7F800000u) != 0x7F800000u; }
 
-/* Narrowing overflows exactly where a finite number became infinite. */
+/* Narrowing overflows exactly where a finite number became infinite.
+ * A pass without branches first, which nearly always says no; the search for the index comes
+ * after. */
 static int64_t first_overflow(fv_dtype to, const float *x, int64_t n)
 {
     if (to != FV_F16 && to != FV_BF16) return n;

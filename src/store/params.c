@@ -105,7 +105,8 @@ static void mark_used(loading *l, const fv_st_info *t)
         if (fv_st_at(l->file, i).name == t->name) l->used[i] = 1;
 }
 
-/* A matrix as rows of a quantised dtype, whichever of its axes was the inner one of products. */
+/* A matrix as rows of a quantised dtype, whichever of its axes was the inner one of products.
+ * u8 (rows, bytes of a row): the row length in bytes tells which axis was quantised along. */
 static bool quantised(const loading *l, const fv_st_info *from, fv_shape s)
 {
     if (!l->opt.rows || s.n != 2 || from->shape.n != 2 || strcmp(from->dtype_name, "u8"))
@@ -149,7 +150,8 @@ static void match_params(loading *l, listing *missing, listing *shapes)
 }
 
 /* A surplus name that is tied to a parameter must hold the same numbers, or something would be
- * lost. */
+ * lost.
+ * Checkpoints often store tied weights under both names. */
 static bool is_copy(const loading *l, const fv_st_info *t)
 {
     fv_st_info same;
@@ -268,7 +270,8 @@ static void forget_part(void *file, const void *data, size_t bytes)
 static bool may_be_half(const fv_tensor *t) { return t->shape.n == 2 && !fv__param_buffer(t); }
 
 /* bf16 or f16, where the file has every matrix so, in the way it can be read in place; else
- * FV_F32. */
+ * FV_F32.
+ * All or none: kernels of a model are chosen once, for one dtype of its matrices. */
 static fv_dtype narrow(const loading *l)
 {
     fv_dtype all = FV_F32, t = FV_F32;

@@ -24,7 +24,10 @@ static float largest(const float *x, int64_t n)
 static uint8_t byte(float x) { return (uint8_t)(int8_t)rintf(x); }
 static uint8_t half(float x) { return (uint8_t)((int)fminf(rintf(x), 7.0f) & 15); }
 
-/* n values as 8 bits behind their scale, zeros up to `block_len`. */
+/* n values as 8 bits behind their scale, zeros up to `block_len`.
+ *    FV_Q8, 32 values:   [ f32 scale ][ 32 x int8 ]            36 bytes
+ *    FV_Q4, 32 values:   [ f32 scale ][ 16 bytes: (k, k+16) ]  20 bytes, 5 bits a value
+ *    FV_I8, <= 4096:     [ f32 scale ][ int8 .. ]              8 bits a value */
 static void eight(uint8_t *out, const float *x, int64_t n, int64_t block_len)
 {
     float most = fabsf(largest(x, n)), scale = most < TINY ? 0 : most / 127.0f,

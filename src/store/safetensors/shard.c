@@ -4,7 +4,9 @@
 #include "store/store.h"
 
 /* The tensors stay in the map; the header is copied out of it, as a map changes with its file and
- * the header is walked twice. */
+ * the header is walked twice.
+ * Otherwise a file rewritten between the walks could make the second one write past what the
+ * first one measured. */
 static fv_status read_header(fv_st_shard *x, const char *path, fv_err *e)
 {
     const fv_file *f = &x->file;

@@ -66,6 +66,8 @@ static void add_text(fv_buf *b, const char *s)
     fv__buf_str(b, "\"");
 }
 
+/* Padded with blanks to a multiple of 8: with the largest dtypes first every tensor is then
+ * aligned to its own element size in the file, and can be used where it is mapped. */
 static void add_header(writer *w, fv_buf *b, const uint32_t *order, int n)
 {
     static const char *const normal[][2] = {{"format", "pt"}, {NULL, NULL}};
@@ -98,6 +100,8 @@ static void add_header(writer *w, fv_buf *b, const uint32_t *order, int n)
     for (int i = 0; i < 8 && !b->failed; i++) b->data[i] = (char)(length >> 8 * i);
 }
 
+/* Narrowing that would make an infinity stops here, with the element's indices: a checkpoint
+ * that was written is one that can be read back. */
 static fv_status add_data(writer *w, fv_out *o, const fv_st_item *t)
 {
     fv_kind from = kind_of(t->from);
