@@ -50,6 +50,7 @@ static int64_t posix_read(void *self, int fd, void *buf, size_t n)
     return got < 0 ? -errno : got;
 }
 
+/* May write less than n, on a pipe or a full disk: fv__out_add goes on from there. */
 static int64_t posix_write(void *self, int fd, const void *buf, size_t n)
 {
     (void)self;
@@ -167,6 +168,7 @@ static int posix_rmdir(void *self, const char *path)
     return rc ? -errno : 0;
 }
 
+/* readdir reports errors through errno alone, so it is cleared before every call. */
 static int posix_list(void *self, const char *path, fv_name_fn *each, void *user)
 {
     (void)self;

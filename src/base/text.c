@@ -83,7 +83,8 @@ char *fv__strdup(const fv_env *env, const char *s)
     return p;
 }
 
-/* Levenshtein distance of words of at most 63 bytes; longer ones are cut there. */
+/* Levenshtein distance of words of at most 63 bytes; longer ones are cut there.
+ * One row of the table and the diagonal: O(n m) time, O(m) memory. */
 static int distance(const char *a, const char *b)
 {
     int row[64], na = (int)strnlen(a, 63), nb = (int)strnlen(b, 63);

@@ -168,7 +168,9 @@ static void note_large(fv__json *j, size_t at, size_t end)
     j->large[j->n_large++].end = end;
 }
 
-/* One value, nested ones included; open holds the brackets that are open, from where they are. */
+/* One value, nested ones included; open holds the brackets that are open, from where they are.
+ *    state: expecting a value        '{' '[' push;  a scalar falls through
+ *    state: after a value            ',' next value;  '}' ']' pop and stay here;  depth 0: done */
 static bool check_value(checker *c)
 {
     fv__json *j = c->j;

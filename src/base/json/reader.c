@@ -31,6 +31,7 @@ static size_t skip_word(const fv__json *j, size_t at)
     return at;
 }
 
+/* Brackets are only counted, never matched: the document was checked, so they do match. */
 static size_t skip_value(const fv__json *j, size_t at)
 {
     int depth = 0;
@@ -66,6 +67,8 @@ fv__jiter fv__json_iter(fv__jval v)
                        .index = -1};
 }
 
+/* O(size of the member before): the end of a value is found when it is left, not when it is
+ * reached. */
 bool fv__json_next(fv__jiter *it)
 {
     const fv__json *j = it->j;
@@ -144,6 +147,8 @@ size_t fv__json_unescape(char *dst, const char *raw, size_t n)
 
 /* ---- objects ---- */
 
+/* For objects with a known set of members, at most FV__JSON_MEMBERS; duplicates are refused
+ * here. Vocabularies are walked with the iterator instead. */
 fv_status fv__json_object(fv__jobj *o, fv__jval v, fv_err *e)
 {
     o->self = v;

@@ -153,7 +153,8 @@ static fv__jnode *build_number(builder *b, fv__jval v)
     return out ? out : no_memory(b, v);
 }
 
-/* Duplicates lie beside each other in the sorted list. */
+/* Duplicates lie beside each other in the sorted list.
+ * O(n log n) by sorting; comparing all pairs would let a file of 100,000 keys take minutes. */
 static bool check_keys(builder *b, fv__jval v, fv__jnode *object)
 {
     size_t n = (size_t)object->n;
@@ -172,6 +173,7 @@ static bool check_keys(builder *b, fv__jval v, fv__jnode *object)
 
 static fv__jnode *build(builder *b, fv__jval v, int depth);
 
+/* The one recursion of the reader, at most `depth` levels. */
 static fv__jnode *build_members(builder *b, fv__jval v, fv__jtype type, int depth)
 {
     fv__jnode *out = fv__jnode_new(b->t, type);
