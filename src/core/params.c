@@ -140,7 +140,9 @@ static void *flat(fv_params *p, fv_dtype t, int64_t elements)
 
 /* Where each parameter stands in its block: matrices first, then vectors, as declared, without
  * those that are borrowed.  An optimiser treats the two kinds differently, and so has two long runs
- * instead of hundreds of short ones. */
+ * instead of hundreds of short ones.
+ * Weight decay applies to matrices and not to vectors: two ranges of one array, not a flag for
+ * each. */
 static void set_layout(fv_params *p)
 {
     p->elements = p->frozen_elements = 0;
@@ -274,6 +276,8 @@ static fv_status finish(fv_params *p, fv_err *e)
     return err.code ? fv_fail(e, err.code, "%s", err.text) : FV_OK;
 }
 
+/* host f32 (n) -> the parameter's dtype, on the device.  Refused for a parameter that is
+ * borrowed from a mapped file. */
 fv_status fv_params_set(fv_params *p, fv_tensor *t, const float *host, int64_t n, fv_err *e)
 {
     fv_status st = writable(p, t, e);
@@ -359,6 +363,7 @@ void *fv_params_data(const fv_params *p, int64_t *n)
     return p->data;
 }
 
+/* After this the flat gradient can be read as one array: what no backward has reached is zeroed. */
 void *fv__params_grad_on(fv_params *p, fv_stream *s)
 {
     for (size_t i = 0; p->grad && i < p->n; i++) {
@@ -401,7 +406,8 @@ static float sample_init(fv_init init, double bound, uint64_t seed, uint64_t sit
 }
 
 /* The half-width, or standard deviation, of what is drawn.  Xavier: rows are outputs, all other
- * axes inputs. */
+ * axes inputs.
+ * Glorot and Bengio, 2010: +-sqrt(6 / (in + out)). */
 static double init_std(fv_init init, const fv_tensor *t)
 {
     double scale = init.scale != 0 ? init.scale : 1.0;

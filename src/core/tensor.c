@@ -38,6 +38,8 @@ int64_t fv_rows(const fv_tensor *t)
     return n;
 }
 
+/* "f32(2,3)": a struct by value, so that several fit into one call of fv_raise without a buffer
+ * each. */
 fv_desc_text fv_desc(const fv_tensor *t)
 {
     fv_desc_text out = {"nothing"};
@@ -75,6 +77,7 @@ static fv_tensor *header(fv_ctx *c, fv_dtype t, fv_shape s, void *data)
     return x;
 }
 
+/* Memory is not cleared.  Lives until the context is reset, or the mark before it is rewound to. */
 fv_tensor *fv_new(fv_ctx *c, fv_dtype t, fv_shape s)
 {
     size_t bytes;
@@ -186,6 +189,8 @@ fv_tensor *fv_detach(fv_ctx *c, fv_tensor *t) { return t ? fv_alias(c, t, t->sha
 
 /* ---- reading and writing ---- */
 
+/* Synchronises: whoever reads waits for the kernels, and gets their faults instead of stale
+ * numbers. */
 static bool readable(fv_ctx *c, const char *what, const fv_tensor *t, int64_t n)
 {
     if (!t || fv_ctx_status(c)) return false;
@@ -250,6 +255,7 @@ fv_status fv_read_grad(fv_ctx *c, const fv_tensor *t, double *host, int64_t n)
     return FV_OK;
 }
 
+/* Between marks: the upload in f32 is scratch and gone when this returns. */
 fv_status fv_write(fv_ctx *c, fv_tensor *t, const float *host, int64_t n)
 {
     if (!readable(c, "write", t, n)) return c->err.code;
