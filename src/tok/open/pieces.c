@@ -25,7 +25,9 @@ static fv_status add_special(fv_tok *t, const char *text, const char *file, fv_e
     return FV_OK;
 }
 
-/* The classes that only add a token at an end: T5 (</s>, and 100 sentinels), Llama (<s>). */
+/* The classes that only add a token at an end: T5 (</s>, and 100 sentinels), Llama (<s>).
+ * Sentinels are numbered downwards behind the vocabulary, <extra_id_99> first, as T5 was
+ * trained. */
 static fv_status add_class(fv_tok *t, const char *dir, const char *file, fv_err *e)
 {
     fv__config c;
@@ -72,7 +74,8 @@ fv_status fv__load_pieces(fv_tok *t, const char *dir, const char *file, fv_err *
     return st == FV_OK ? add_class(t, dir, file, e) : st;
 }
 
-/* source.spm and target.spm cut into pieces, vocab.json numbers them, </s> ends. */
+/* source.spm and target.spm cut into pieces, vocab.json numbers them, </s> ends.
+ * Two segmentations, one numbering: an encoder and decoder with a shared embedding. */
 fv_status fv__load_marian(fv_tok *t, const char *dir, fv_err *e)
 {
     char source[FV__MAX_PATH], target[FV__MAX_PATH], vocab[FV__MAX_PATH];

@@ -23,7 +23,8 @@ static void lib_free(voidpf env, voidpf block)
 }
 
 /* Inflates all members of in, one after another as gzip allows, into out, whose buffer doubles as
- * text arrives: its size never comes from the file.  Returns zlib's last word. */
+ * text arrives: its size never comes from the file.  Returns zlib's last word.
+ * Two bounds on what comes out: `most` in all, and a ratio to what went in. */
 static int inflate_members(z_stream *z, const fv_file *in, fv_file *out, size_t most, bool *bomb)
 {
     void *data = NULL;
