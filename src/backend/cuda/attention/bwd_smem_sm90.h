@@ -26,7 +26,10 @@ enum {
 };
 
 /* A team is as many blocks as it takes to hold the dq of all query heads of one KV head.  Teams
- * take KV heads in turn. */
+ * take KV heads in turn.
+ *    team of 2, one KV head:   block 0: dq of tiles 0, 2, 4 ..     block 1: dq of tiles 1, 3, 5 ..
+ *    key block j:              both compute ds for their tiles; dk and dv go block 0 -> block 1,
+ *                              which adds its own and stores them: one order, no atomics */
 struct team_plan {
     int team, teams;                    /* blocks of a team; teams */
     int kv_heads, kv_per_seq, q_per_kv; /* of all sequences; of one; query heads of a KV head */

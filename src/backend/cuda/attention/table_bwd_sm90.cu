@@ -17,7 +17,11 @@ namespace
 #define MAX_NUMBERS ((int64_t)32 << 20) /* floats of lines */
 
 /* How bands are numbered: by head, by run of sequences that are summed together, and by the key
- * that query 0 meets. */
+ * that query 0 meets.
+ *             keys ->
+ *    queries  [b2][b3][b4]     a band is a diagonal of tiles; element (r, c) of every tile in it
+ *      |      [b1][b2][b3]     has the same distance c - r + offset, so ds is summed tile on tile
+ *      v      [b0][b1][b2]     first, and along diagonals once */
 struct band_plan {
     int runs,
         per_run; /* runs, and sequences of a run: one where lengths differ, as distances then do */

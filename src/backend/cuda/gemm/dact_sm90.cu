@@ -10,6 +10,8 @@
 namespace
 {
 
+/* 160 KiB of stages and 48 KiB of p: one buffer of p, refilled panel by panel behind its
+ * readers. */
 struct dact_smem {
     bf16 p[TILE_M * TILE_N]; /* panels */
     gemm_smem r;

@@ -133,7 +133,9 @@ bool layout(const lt_library *lt, cublasLtMatrixLayout_t *l, int t, int64_t rows
                           sizeof stride) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* cuBLASLt's A is our b, its B our a: see gemm.cu. */
+/* cuBLASLt's A is our b, its B our a: see gemm.cu.
+ * Row-major (m,k) is column-major (k,m), so only the order of operands changes and no data
+ * moves. */
 bool describe(const lt_library *lt, plan *p)
 {
     const gemm_shape *k = &p->key;
@@ -189,7 +191,9 @@ bool pick(const cublas_state *mm, plan *p)
 }
 
 /* The cached plan of a shape, or a new one: FNV-1a over the key, linear probing over TRIES entries,
- * round-robin eviction among them. */
+ * round-robin eviction among them.
+ * A training step has some dozens of shapes, so evictions are rare; a captured graph keeps the
+ * kernel it was made with, not the plan. */
 plan *plan_for(cublas_state *mm, const gemm_shape *key)
 {
     uint64_t h = 1469598103934665603ull;

@@ -56,7 +56,9 @@ template <class T> struct lattice {
     }
 };
 
-/* alpha(t,u) = logadd(alpha(t-1,u) + lp_blank(t-1,u), alpha(t,u-1) + lp_label(t,u-1)) */
+/* alpha(t,u) = logadd(alpha(t-1,u) + lp_blank(t-1,u), alpha(t,u-1) + lp_label(t,u-1))
+ * T + U steps with a barrier each; a diagonal has at most U + 1 nodes, one thread each where
+ * they fit. */
 template <class T> __global__ void rnnt_sequence(float *loss, float *alpha, lattice<T> g)
 {
     if (!g.valid()) return;
