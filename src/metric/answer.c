@@ -42,6 +42,8 @@ static void read_words(fv_words *w, fv_symbols *out, fv_symbols *scratch, const 
     fv__words_split(w, out, scratch);
 }
 
+/* The best over all gold answers, for each score by itself, in percent; no gold answer means
+ * that the question has none, and only an empty text is right. */
 fv_status fv_answer_score(double *exact, double *f1, const fv_env *env, const char *text,
                           const char *const *answers, int64_t n, fv_err *e)
 {

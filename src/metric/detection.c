@@ -62,7 +62,8 @@ static int by_image(const void *a, const void *b)
 /* What one detection came to. */
 enum { WRONG, RIGHT, NEITHER };
 
-/* The best free object of its image; one that is ignored only where no other fits. */
+/* The best free object of its image; one that is ignored only where no other fits.
+ * Greedy in the order of scores, as COCO's evaluation is: not the best assignment overall. */
 static int judge(const fv_detected *d, target *t, int64_t m, double iou)
 {
     int64_t from = 0, to = m;

@@ -66,6 +66,7 @@ typedef struct side {
     int64_t from; /* where the open entity began; -1: none is open */
 } side;
 
+/* May be called sentence by sentence: no entity goes on across calls. */
 void fv_entities_add(fv_entities *x, const char *const *gold, const char *const *given, int64_t n)
 {
     side a = {.before = {'O', ""}, .from = -1}, b = a;

@@ -18,7 +18,8 @@ static void read_words(fv_words *w, fv_symbols *out, fv_symbols *scratch, const 
 }
 
 /* Words of the longest common subsequence: row i holds, for each beginning of b, its length with
- * the first i words of a. */
+ * the first i words of a.
+ * O(n m) time and one row of memory: only the length is needed, not the subsequence. */
 static int64_t common(const fv_symbols *a, const fv_symbols *b, fv_symbols *row)
 {
     row->n = 0;

@@ -21,6 +21,7 @@ static void number_word(fv_words *w, fv_symbols *out, const uint32_t *word, size
     fv__symbols_add(out, (uint32_t)n);
 }
 
+/* Numbers are valid until fv__words_forget; both texts of a pair must share one fv_words. */
 void fv__words_split(fv_words *w, fv_symbols *out, const fv_symbols *text)
 {
     out->n = 0;
