@@ -19,6 +19,8 @@ static void backward(fv_ctx *c, fv_node *n)
     k->dropout(fv_ctx_stream(c), fv_grad(c, x), n->y->grad, fv_len(x), s->p, s->rng);
 }
 
+/* x itself is returned when nothing is dropped, so an op in inference costs nothing.  The site
+ * is drawn only while training: masks of two runs agree if their graphs do. */
 fv_tensor *fv_dropout(fv_ctx *c, fv_tensor *x, float p)
 {
     if (!fv_same_dtype(c, "dropout", x, x)) return NULL;

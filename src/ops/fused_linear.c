@@ -18,6 +18,8 @@
 #define MAX_ROWS 512
 #define MAX_ROWS_HOST 2
 
+/* A weight that is not packed yet goes the ordinary way, which packs it; from the next token on
+ * it is taken here. */
 static bool takes(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 {
     if (fv__device_is_host(c->dev)) return fv__weight_is_packed(w) && fv_dim(x, 0) <= MAX_ROWS_HOST;

@@ -40,7 +40,9 @@ static bool check(fv_ctx *c, const char *op, const fv_tensor *x, const fv_tensor
     return fv_len(of_row) == fv_cols(x);
 }
 
-/* The norm of x, or of *sum = x + a where a is given. */
+/* The norm of x, or of *sum = x + a where a is given.
+ * mean and rstd are kept for backward, 8 bytes a row; the normalised row is computed again from
+ * x. Where nobody wants the sum and nothing is recorded it is never stored: y takes its memory. */
 static fv_tensor *norm(fv_ctx *c, const char *op, fv_tensor **sum, fv_tensor *x, fv_tensor *a,
                        fv_tensor *gain, fv_tensor *bias, float eps)
 {

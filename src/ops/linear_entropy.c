@@ -12,6 +12,8 @@
 #include "ops/product.h"
 #include "ops/stat.h"
 
+/* A row of 64 elements of 16 bits is 128 bytes: rows of logits then start at cache lines, and
+ * products over an odd vocabulary take the fast kernels. */
 #define WHOLE 64 /* elements that a row is padded to a multiple of */
 
 typedef struct {
@@ -20,6 +22,7 @@ typedef struct {
     int64_t step;
 } linear_entropy;
 
+/* The scale by dl goes to the smaller side of each product, x (rows,D), never to g (rows,vocab). */
 static void backward(fv_ctx *c, fv_node *node)
 {
     const linear_entropy *s = (linear_entropy *)node;

@@ -9,7 +9,9 @@ typedef struct {
 } matmul;
 
 /* One factor's gradient is again a product, for each of the batch.  A factor that served all
- * collects from all. */
+ * collects from all.
+ * Products of the batch are added to a shared factor's gradient one after the other, in their
+ * order. */
 static void store_product(fv_ctx *c, const fv_kernels *k, const fv_gemm *y, fv_gemm d,
                           int64_t stride)
 {
