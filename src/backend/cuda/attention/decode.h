@@ -18,7 +18,13 @@
 #define MAX_PARTS 16
 #define DECODE_MAX_WIDTH 256 /* widest head */
 
-/* The softmax over some keys; stored as (max, sum, y[W]). */
+/* The softmax over some keys; stored as (max, sum, y[W]).
+ * Two such results merge by m = max(m1, m2), l = l1 2^(m1 - m) + l2 2^(m2 - m), y likewise:
+ * associative up to rounding, so the order of merging is fixed (lanes, warps, parts) to keep the
+ * bits.
+ *
+ *    thread: V elements of a key     L threads: one key     block: 256 / L keys, UNROLL deep
+ */
 template <int V> struct partial_softmax {
     float row_max, sum, y[V];
     __device__ void rescale(float now)

@@ -46,7 +46,11 @@ template <class T_, class O_, int W_, int KIND_> struct weights_config {
 };
 
 /* Queries [from, to) of one head, in `runs` runs of `run` row tiles, `across` of them side by
- * side. */
+ * side.
+ *    columns (128 keys) ->   0   1   2   3        run = 2: a block keeps k of its column for two
+ *    strip 0 (192 rows)     [A] [B] [C] [D]       strips; the next band of strips starts SHIFT
+ *    strip 1                [A] [B] [C] [D]       columns further on, so that causal rows, whose
+ *    strip 2                [D] [A] [B] [C]       upper tiles are hidden, are shared out evenly */
 struct weights_plan {
     int b, h, from, to, run, across, runs;
 };

@@ -140,7 +140,8 @@ __device__ inline option first_of_block(option o)
     return o;
 }
 
-/* State of a source in smem: its beams, candidates (best first) and finished hypotheses. */
+/* State of a source in smem: its beams, candidates (best first) and finished hypotheses.
+ * About 3 KB of shared memory a source; FV_BEAMS_MAX bounds K. */
 struct table {
     /* log-sum-exp of a beam's logits is most + all */
     float score[FV_BEAMS_MAX], most[FV_BEAMS_MAX], all[FV_BEAMS_MAX];
@@ -274,7 +275,9 @@ __global__ void __launch_bounds__(SOURCE)
 
 /* ---- KV caches ---- */
 
-/* P: the vector a thread moves. */
+/* P: the vector a thread moves.
+ * All reads of a thread come before its writes, and no other thread touches those bytes: a
+ * permutation in place, cycles included. */
 template <int M, class P>
 __device__ inline void move_packs(const fv_cache_rows &c, const move *m, int K, int first)
 {

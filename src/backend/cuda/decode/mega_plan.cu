@@ -35,7 +35,11 @@ region range_of(const void *p, int64_t bytes)
 
 typedef std::bitset<MAX_OPS> op_set;
 
-/* Memory accesses and dependencies of an op. */
+/* Memory accesses and dependencies of an op.
+ *    op        reads                 writes                 through flagged words
+ *    qkv       x                     q, K cache, V cache    q (and this step's k, v)
+ *    attention q, caches             y                      y
+ *    out       y, x (residual)       x                      x */
 struct op_access {
     /* writes: the result, which may also go to flagged words; caches and scratch, which do not */
     region y, other_writes[3];
@@ -128,7 +132,9 @@ bool writes_are_safe(const megakernel *g, const op_access &n)
     return true;
 }
 
-/* An area whose writer and readers have finished before this op stores; -1: none is free. */
+/* An area whose writer and readers have finished before this op stores; -1: none is free.
+ * Areas are reused like registers: one is free when its writer and all readers are known to be
+ * done. */
 int free_area(const megakernel *g, const op_access &n)
 {
     for (int a = 0; a < FLAGGED_AREAS; a++) {

@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     norm_held(v, n, r);
 }
 
-/* Columns c .. c+V-1 of row r of the sum. */
+/* Columns c .. c+V-1 of row r of the sum.
+ * An id out of range is reported once, by the thread of column 0, and counts as a row of zeros. */
 template <class T, int V>
 __device__ inline void rows_sum(float (&sum)[V], const fv_embed &a, int64_t r, int64_t c,
                                 fault *bad)
