@@ -48,6 +48,8 @@ static bool normal_content(fv_tok *t, fv__work *w, fv__str content, fv__str *out
     return fv__pool_str(&t->pool, out, in->s, in->n) || fv__no_memory(w);
 }
 
+/* Contents of the "normal" kind pass through the tokenizer's own normaliser first: <MASK> is
+ * looked for as <mask> where the text will be lower case by then. */
 static bool build_tries(fv_tok *t, fv__work *w, fv__str *keys, int32_t *values)
 {
     fv__added_set *s = &t->added;

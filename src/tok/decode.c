@@ -64,7 +64,9 @@ static void put_replaced(fv_buf *out, fv__str s, fv__str what, fv__str by)
 }
 
 /* Undoes the spaces that splitting put before punctuation and abbreviations: each rule in turn over
- * the whole string. */
+ * the whole string.
+ * transformers' clean_up_tokenization: the rules and their order are its own, " do not"
+ * included. */
 static void put_clean(fv_buf *out, fv__str s)
 {
     static const char *const rules[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
@@ -107,7 +109,9 @@ static void put_utf8(fv_buf *out, const char *s, size_t n)
 /* ---- steps ---- */
 
 /* Characters that are GPT-2's for bytes become these; a token with any other character stays as it
- * is. */
+ * is.
+ * Bytes of all tokens are joined before UTF-8 is looked at: a character may be cut between
+ * tokens. */
 static void byte_level(list *out, const list *in)
 {
     fv_buf bytes = {.env = out->text.env};
@@ -242,6 +246,7 @@ static void ctc(const fv__dec *d, list *out, const list *in, size_t i)
     fv__buf_free(&clean);
 }
 
+/* Three steps see the whole list, the others one string at a time and its position in the list. */
 static bool run_step(const fv__dec *d, fv__work *w, list *out, const list *in)
 {
     if (d->kind == FV__DEC_BYTE_LEVEL) return byte_level(out, in), true;
@@ -350,6 +355,8 @@ static fv_status collect_pieces(const fv_tok *t, fv__str *out, size_t *n_out, co
     return FV_OK;
 }
 
+/* Two lists in turn, each freed when the next one is made: memory is twice the text, however
+ * many steps a file asks for. */
 static fv_status run_steps(const fv_tok *t, fv__work *w, fv_buf *out, const fv__str *tokens,
                            size_t n, fv_err *e)
 {
@@ -374,6 +381,7 @@ static fv_status run_steps(const fv_tok *t, fv__work *w, fv_buf *out, const fv__
     return ok ? FV_OK : fv_fail(e, w->err.code, "%s", w->err.text);
 }
 
+/* *out is the caller's, to be given back with fv_tok_free_text; NULL on failure. */
 fv_status fv_tok_decode(const fv_tok *t, char **out, size_t *out_len, const int32_t *ids, int64_t n,
                         bool skip_specials, fv_err *e)
 {

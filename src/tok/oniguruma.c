@@ -81,6 +81,7 @@ static bool folded_pair(uint32_t a, uint32_t b)
            (a >= 0x531 && a <= 0x587 && b >= 0x531 && b <= 0x587);
 }
 
+/* Oniguruma folds "ss" with U+00DF under (?i), PCRE2 folds single characters only: refused. */
 static void literal(translation *t, uint32_t c)
 {
     if (t->fold && (folds_to_many(c) || (t->before && folded_pair(t->before, c))))
@@ -214,7 +215,8 @@ static void enclose(translation *t)
     memcpy(b->data + t->atom, "(?:", 3);
 }
 
-/* {n}, {n,}, {n,m}, {,m}; any other { is a character in both languages. */
+/* {n}, {n,}, {n,m}, {,m}; any other { is a character in both languages.
+ * Printed anew, so that {,m} and {01} reach PCRE2 in the one form that both read alike. */
 static bool interval(translation *t)
 {
     long least, most = -1;

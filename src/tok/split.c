@@ -33,7 +33,8 @@ static void begin(cutter *c, size_t a, size_t b)
     c->b = b;
 }
 
-/* The next stretch of a piece. */
+/* The next stretch of a piece.
+ * Stretches come in order and cover the piece without gaps, so one open piece is all the state. */
 static void report(cutter *c, size_t a, size_t b, bool match)
 {
     match = match != c->invert;
@@ -160,6 +161,7 @@ static void by_length(cutter *c, const char *s, size_t a, size_t b, int64_t leng
 /* ---- GPT-2's regex by hand: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+|
  * ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ ---- */
 
+/* Lower case only, as the pattern has it: "I'M" is cut into I, ' and M. */
 static size_t contraction(const char *s, size_t n)
 {
     if (n < 2) return 0;
@@ -241,6 +243,7 @@ static bool adopt(fv__work *w, const fv__text *out)
     return true;
 }
 
+/* A word at the start of a text then gets the id it has in the middle of one. */
 static bool add_prefix_space(fv__work *w)
 {
     const fv__text *in = w->text;
@@ -322,6 +325,8 @@ static bool cut(const fv__split *step, cutter *c, const char *s, size_t a, size_
     return true;
 }
 
+/* What each kind of pre-tokenizer does with its matches is fixed by the reference; only Split
+ * and Punctuation let the file choose. */
 static fv__behaviour behaviour_of(const fv__split *step)
 {
     switch (step->kind) {

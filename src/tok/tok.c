@@ -19,6 +19,7 @@ fv_tok *fv__tok_new(const fv_env *env, fv_err *e)
     return t;
 }
 
+/* Patterns are PCRE2's memory and freed one by one; all other tables go with the pool. */
 void fv_tok_close(fv_tok *t)
 {
     if (!t) return;

@@ -155,6 +155,8 @@ bool fv__post_special(fv_tok *t, fv__template_special *s, fv__str name, int32_t 
     return true;
 }
 
+/* "00A010B111" is special 0 of type 0, text A of type 0, special 1 of type 0, text B of type 1,
+ * special 1 of type 1: [CLS] A [SEP] B [SEP] with BERT's segments. */
 bool fv__post_layout(fv_tok *t, const char *single, const char *pair)
 {
     fv__post *p = &t->post;

@@ -141,6 +141,7 @@ static void put_dec(fv_buf *b, const fv__dec *s)
     fv__buf_str(b, "}");
 }
 
+/* Every section is written as a Sequence, also of one step: one form to read back and to test. */
 static void put_steps(fv_buf *b, const fv_tok *t)
 {
     static const fv__str meta = {"\xE2\x96\x81", 3};
@@ -279,6 +280,7 @@ static void put_affix(fv_buf *b, const char *key, fv__str s)
         fv__buf_fmt(b, ",\"%s\":null", key);
 }
 
+/* In the order of ranks: the position of a pair is its rank for every reader. */
 static void put_bpe(fv_buf *b, const fv__model *m)
 {
     fv__buf_str(b, "{\"type\":\"BPE\",\"dropout\":null");
@@ -300,6 +302,7 @@ static void put_bpe(fv_buf *b, const fv__model *m)
     fv__buf_str(b, "]}");
 }
 
+/* Scores with as many digits as it takes to read the same double back. */
 static void put_unigram(fv_buf *b, const fv__model *m)
 {
     fv__buf_str(b, "{\"type\":\"Unigram\",\"unk_id\":");

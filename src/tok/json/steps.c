@@ -14,6 +14,8 @@ static bool is_sequence(fv__jobj *o)
     return fv__str_is(fv__json_raw(type), "Sequence");
 }
 
+/* Counts leaves, since Sequences may be nested; the recursion is as deep as the checked
+ * document. */
 int64_t fv__json_step_count(fv__jval v, const char *list)
 {
     fv__jobj o;
@@ -65,6 +67,8 @@ static fv_status one_of(int *out, fv__pool *p, fv__jobj *o, const char *key,
     return fv__json_bad(o->self, e, "%s \"%.60s\" is not known", key, s.s);
 }
 
+/* {"String": ".."} is searched by memmem, {"Regex": ".."} compiled once, while the file is
+ * opened. */
 fv_status fv__json_pattern(fv__pattern *out, fv_tok *t, fv__jobj *o, const char *key, fv_err *e)
 {
     fv__jval v;
@@ -87,7 +91,9 @@ fv_status fv__json_pattern(fv__pattern *out, fv_tok *t, fv__jobj *o, const char 
 
 /* ---- normalizer ---- */
 
-/* SentencePiece's map, in base 64. */
+/* SentencePiece's map, in base 64.
+ * A double array trie and its strings in one blob (unicode/charsmap.c checks every index it
+ * follows). */
 static fv_status load_charsmap(fv__charsmap *out, fv_tok *t, fv__jobj *o, fv_err *e)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

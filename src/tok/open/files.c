@@ -237,6 +237,8 @@ static void put_clip(fv_buf *b, const fv_tok *t)
     fv__buf_str(b, "]}");
 }
 
+/* Without a class in tokenizer_config.json the special tokens tell: CLIP has <|startoftext|>,
+ * RoBERTa and BART <s>, GPT-2 neither. */
 fv_status fv__load_bpe_files(fv_tok *t, const char *dir, fv_err *e)
 {
     char vocab[FV__MAX_PATH], merges[FV__MAX_PATH];

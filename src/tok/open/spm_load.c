@@ -53,7 +53,9 @@ static uint64_t fixed(wire *w, size_t n)
     return x;
 }
 
-/* The next field; false at the end or when the bytes make no sense (then bad is set). */
+/* The next field; false at the end or when the bytes make no sense (then bad is set).
+ * A cursor over one message; nested messages are bytes with a cursor of their own.  Unknown
+ * fields are returned like the rest, and the callers decide which of them matter. */
 static bool next(wire *w, field *f)
 {
     if (w->bad || w->at == w->n) return false;
@@ -221,7 +223,8 @@ static bool mergeable(const fv_tok *t, int32_t id)
     return id >= 0 && (t->spm->types[id] == FV__SPM_NORMAL || t->spm->types[id] == FV__SPM_USER);
 }
 
-/* All ways to make a piece of two others; each counts or, with rank >= 0, is stored. */
+/* All ways to make a piece of two others; each counts or, with rank >= 0, is stored.
+ * Called twice, to count and to store: the table is allocated once, at its final size. */
 static int32_t add_merges(fv_tok *t, int32_t id, int32_t rank, int32_t at)
 {
     fv__model *m = &t->model;
@@ -307,6 +310,7 @@ static fv_status set_model(loader *l, const spec *s)
     return FV_OK;
 }
 
+/* User-defined pieces are found before normalising and never changed by it. */
 static fv_status set_symbols(loader *l)
 {
     fv_tok *t = l->t;

@@ -219,6 +219,7 @@ static int32_t joined(state *s, int32_t a, int32_t b)
     return id;
 }
 
+/* Left to right, non-overlapping: "aaa" with (a, a) becomes "aa a", as encoding does it. */
 static void merge_word(state *s, int32_t w, int32_t a, int32_t b, int32_t id)
 {
     word *x = s->words + w;

@@ -86,6 +86,7 @@ static bool find_seeds(state *s)
     return fv__set_sort(&s->seeds, true);
 }
 
+/* Characters always stay, so every text over the alphabet can be written. */
 static bool start_pieces(state *s, const fv__set *alphabet)
 {
     int64_t most = (int64_t)s->r->vocab * SEEDS_PER;
@@ -177,7 +178,8 @@ static double expect(state *s, fv__str text, double count)
 }
 
 /* The best segmentation without piece `without`; false if there is none.  back[i] is the piece that
- * ends at i. */
+ * ends at i.
+ * Viterbi, as unigram.c encodes; `without` asks how a piece would be spelled if it were gone. */
 static bool best_path(state *s, fv__str text, int32_t without)
 {
     double *f = s->forward;
@@ -354,6 +356,7 @@ static bool to_model(state *s)
     return true;
 }
 
+/* Down to 1.1 times the size asked for, as SentencePiece does; the last tenth goes by score. */
 static bool train(state *s, fv__set *alphabet)
 {
     const fv__set *words = &s->r->words;
