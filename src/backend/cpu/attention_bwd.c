@@ -293,7 +293,9 @@ static void tile(bwd_block *x, int64_t r, int64_t j0, int64_t at, int64_t n)
     if (x->w->dbias || x->w->drel) accumulate_dk_dv(x, j0, n);
 }
 
-/* Keys [k0, k0+n) against all rows of x. */
+/* Keys [k0, k0+n) against all rows of x.
+ *    for each GROUP of rows that sees any of these keys:  pack q, dy
+ *        for each TILE of keys:  s, dp -> p, ds;  dq += ds k;  dk += ds' q;  dv += p' dy */
 static void pass(bwd_block *x, int64_t k0, int64_t n)
 {
     keys_start(x, k0, n);
@@ -418,6 +420,8 @@ typedef struct plan {
     int threads;
 } plan;
 
+/* split pays where its 7 products on all threads take less time than 5 on as many as there are
+ * units. */
 static plan plan_of(const backward *w, const fv_stream *s)
 {
     const fv_attn_args *a = w->t.a;

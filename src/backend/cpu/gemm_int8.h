@@ -144,7 +144,10 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 
 /* One row alone would leave half of every smmla idle, and of what brings its sums to floats.  sdot
  * adds up four values of k to a lane, so a pair of columns leaves two halves of each side by side,
- * and four columns go together from there. */
+ * and four columns go together from there.
+ *    w    = { col j: k0..k7 | col j+1: k0..k7 }     x = { k0..k7 | k0..k7 } of the row
+ *    sdot = { j: k0-3, j: k4-7 | j+1: k0-3, j+1: k4-7 }     vpaddq adds the halves of four columns
+ */
 INLINE void one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int panels, const bool q4)
 {
     const char *a = t->a, *b = t->b;

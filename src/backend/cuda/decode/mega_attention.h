@@ -11,7 +11,9 @@
 #define PREFETCH_KEYS 64
 #define NEW_KV_AT ((decode_floats + 3) / 4 * 4) /* the newest key and value, behind the records */
 
-/* decode_attend's input and output policy: flagged words, or global memory where `in` has none. */
+/* decode_attend's input and output policy: flagged words, or global memory where `in` has none.
+ *    flagged words of the QKV projection, a row:  [ q: H * W | k: G * W | v: G * W ]
+ *                                                 0          k_at       v_at */
 template <class T> struct flagged_io {
     static constexpr bool late = true;
     flagged_reader in;

@@ -14,7 +14,8 @@
 /* ---- K loop ---- */
 
 /* x in smem during the K loop.  Long rows of many sequences (the down projection) would leave no
- * smem for weights, so those pass through a pipeline of STAGES chunks. */
+ * smem for weights, so those pass through a pipeline of STAGES chunks.
+ *    rows of x * (chunk + 32) * 2 bytes a stage;  STAGES in flight by cp.async, one being read */
 struct x_chunks {
     unsigned x;       /* smem address */
     int stride, size; /* size: bytes per stage */
