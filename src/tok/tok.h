@@ -49,6 +49,8 @@ bool fv__charsmap_init(fv__charsmap *m, fv__str blob);
 bool fv__charsmap_find(const fv__charsmap *m, const char *s, size_t n, bool longest, size_t *len,
                        fv__str *out);
 
+/* Types of tokenizer.json's "normalizer"; save.c indexes its names by these numbers.
+ * FV__SPM_NORM alone has no name there. */
 typedef enum fv__norm_kind {
     FV__NFC,
     FV__NFD,
@@ -86,6 +88,7 @@ void fv__unicode_form(fv__text *out, const fv__text *in, bool compose, bool comp
 
 /* ---- split ---- */
 
+/* Types of "pre_tokenizer"; save.c indexes its names by these numbers. */
 typedef enum fv__split_kind {
     FV__BERT_SPLIT,
     FV__WHITESPACE,
@@ -99,6 +102,8 @@ typedef enum fv__split_kind {
     FV__FIXED_LENGTH
 } fv__split_kind;
 
+/* What becomes of a match: dropped, a piece of its own, or joined to the piece before or behind
+ * it; split.c has an example. */
 typedef enum fv__behaviour {
     FV__REMOVED,
     FV__ISOLATED,
@@ -107,6 +112,8 @@ typedef enum fv__behaviour {
     FV__CONTIGUOUS
 } fv__behaviour;
 
+/* Metaspace: where the replacement is put in front; FIRST means before the text's first word
+ * only. */
 typedef enum fv__scheme { FV__FIRST, FV__NEVER, FV__ALWAYS } fv__scheme;
 
 typedef struct fv__split {
@@ -121,6 +128,7 @@ typedef struct fv__split {
     int64_t length;
 } fv__split;
 
+/* [a, b) in bytes of the text at hand (fv__work.text); 32 bits, since MAX_TEXT is below 2^29. */
 typedef struct fv__piece {
     uint32_t a, b;
 } fv__piece;
@@ -129,6 +137,7 @@ bool fv__split_text(const fv__split *step, fv__work *w);
 
 /* ---- model ---- */
 
+/* 16 bytes, four to a cache line: a failed look-up mostly costs one line. */
 typedef struct fv__merge {
     uint32_t a, b;
     int32_t rank, id; /* id -1: a free slot */
@@ -214,6 +223,8 @@ typedef struct fv__added {
     bool single_word, lstrip, rstrip, normalized, special;
 } fv__added;
 
+/* Two tries, since some are looked for before normalising and some after it; first_* are the
+ * bytes any of them can start with. */
 typedef struct fv__added_set {
     fv__added *all;
     int32_t n, fresh; /* fresh: those the model does not know */
@@ -290,6 +301,7 @@ typedef struct fv__dec {
 
 /* ---- SentencePiece files, as they are ---- */
 
+/* The numbers of sentencepiece_model.proto. */
 typedef enum fv__spm_type {
     FV__SPM_NORMAL = 1,
     FV__SPM_UNKNOWN,
@@ -323,6 +335,8 @@ typedef struct fv__padding {
 
 /* ---- the whole ---- */
 
+/* Const once it is open: any number of threads may encode with it, each with an fv_encoding of
+ * its own. */
 struct fv_tok {
     fv_env env_copy; /* the caller's may be gone */
     const fv_env *env;

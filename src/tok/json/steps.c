@@ -241,6 +241,8 @@ static const struct {
     {"FixedLength", FV__FIXED_LENGTH},
 };
 
+/* Members that older versions of the reference lacked have its defaults; those it always wrote
+ * must be there. */
 static fv_status read_split(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
 {
     fv__split *s = t->split + t->n_split++;

@@ -124,6 +124,8 @@ static bool member(fv__jval *out, fv__jval object, const char *key)
     return false;
 }
 
+/* For SentencePiece files without a tokenizer_config.json: the family of the model tells the
+ * class. */
 static fv_status class_of(fv__str *class, fv_tok *t, fv__jval root, fv_err *e)
 {
     static const char *const classes[][2] = {{"t5", "T5Tokenizer"},

@@ -12,6 +12,8 @@ void fv__progress(fv__trainer *r, const char *stage, double done)
         r->o->progress(r->o->progress_self, stage, done < 0 ? 0 : done > 1 ? 1 : done);
 }
 
+/* Byte-level BPE starts from all 256 bytes, seen or not: no text can then be unknown.  Others
+ * keep the characters of the texts, the rarest left out where a limit is given. */
 bool fv__alphabet(fv__trainer *r, fv__set *out)
 {
     if (r->o->kind == FV_TOK_BYTE_BPE) {

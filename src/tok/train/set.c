@@ -87,6 +87,8 @@ static int by_count(const void *pa, const void *pb)
     return a->c.count != b->c.count ? (a->c.count > b->c.count ? -1 : 1) : by_text(pa, pb);
 }
 
+/* Indices change, the hash table is filled anew; ties by text make the order a function of the
+ * contents. */
 bool fv__set_sort(fv__set *s, bool count_first)
 {
     size_t bytes = (size_t)s->n * sizeof(key);
