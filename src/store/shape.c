@@ -3,6 +3,7 @@
 
 #include "array.h"
 
+/* An axis of 0 makes any shape empty, also one whose other axes would overflow their product. */
 bool fv__shape_count(int64_t *n, const fv_shape *s)
 {
     int64_t count = 1;
@@ -17,6 +18,7 @@ bool fv__shape_count(int64_t *n, const fv_shape *s)
     return true;
 }
 
+/* "(3,0,17)" for element i: messages about a number in a file say where it stands. */
 fv_desc_text fv__element(const fv_shape *s, int64_t i)
 {
     fv_desc_text d = {"("};
