@@ -117,6 +117,7 @@ static inline FV__HOST_DEVICE void fv__philox7(uint32_t out[4], const fv__philox
                       fv__philox_start_key(keys, site, step, key));
 }
 
+/* 65535 at most: a rate close to 1 still keeps one weight in 65536, and 1 / keep stays finite. */
 static inline uint32_t fv__dropout_threshold(float p)
 {
     uint32_t below = (uint32_t)(p * 65536 + 0.5f);

@@ -13,6 +13,8 @@
 
 #define FILE_NAME "libfovea_cuda.so"
 
+/* What the backend needs from the library is handed over as pointers: the shared object has no
+ * undefined symbols of ours, so it loads beside a static or a shared libfovea alike. */
 static const fv_cuda_host host = {.work = fv_stream_scratch,
                                   .fail = fv_stream_fail,
                                   .refuse = fv_fail};

@@ -21,6 +21,8 @@ const char *fv_dtype_name(fv_dtype t) { return (unsigned)t < FV_DTYPES ? dtypes[
 
 size_t fv_dtype_size(fv_dtype t) { return (unsigned)t < FV_DTYPES ? dtypes[t].size : 0; }
 
+/* Bytes of n values from the start of a row; n of a whole block or run gives the offset of the
+ * next. */
 size_t fv_dtype_row(fv_dtype t, int64_t n)
 {
     size_t blocks = (size_t)((n + 31) / 32), runs = (size_t)((n + 4095) / 4096);

@@ -38,6 +38,8 @@ void fv__stream_close(fv_stream *s)
     *s = (fv_stream){0};
 }
 
+/* A second call in one kernel may move the first one's block: kernels ask once, for all they
+ * need. Synchronises before it lets the old block go, since queued kernels may still use it. */
 void *fv_stream_scratch(fv_stream *s, size_t bytes)
 {
     if (bytes <= s->scratch_bytes) return s->scratch;
