@@ -1,4 +1,7 @@
-/* error.c - filling in an fv_err. */
+/* error.c - filling in an fv_err.
+ *
+ * e may be NULL where the caller needs no sentence; the code is returned either way, so a failure
+ * is one statement: return fv_fail(e, FV_EIO, "%s: ..", path).  Texts that are too long are cut. */
 #include <stdarg.h>
 #include <stdio.h>
 

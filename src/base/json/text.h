@@ -1,4 +1,6 @@
-/* text.h - what the check and the walk of a JSON document share. */
+/* text.h - what the check and the walk of a JSON document share.
+ *
+ * Blanks are the four of RFC 8259; a byte-order mark is none of them. */
 #ifndef FV_BASE_JSON_TEXT_H
 #define FV_BASE_JSON_TEXT_H
 
