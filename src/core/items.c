@@ -13,7 +13,8 @@ fv_tensor *fv_items_get(const fv_items *s, const char *name)
     return NULL;
 }
 
-/* A refusal sticks: families put their outputs without looking, as they call ops. */
+/* A refusal sticks: families put their outputs without looking, as they call ops.
+ * NULL is not put and is no failure: the op that gave it has set the context's error. */
 bool fv_items_put(fv_items *s, const char *name, fv_tensor *value)
 {
     if (!value) return true;
