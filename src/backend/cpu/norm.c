@@ -219,6 +219,9 @@ static void OF(grad_group)(fv_sink dx, float *dgain, float *dbias, const void *d
     for (int k = 0; dx.data && k < count; k++) sink_store(dx, (r + k) * cols, row[k].dx, cols);
 }
 
+/* Blocks of BLOCK_ROWS rows have partial sums of their own, (blocks, cols) each of dgain and
+ * dbias, which are then added first to last: the result is that of one thread, at any number of
+ * them. */
 static void OF(norm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias, const void *dy,
                          const void *x, const void *gain, const float *mean, const float *rstd,
                          int64_t rows, int64_t cols)

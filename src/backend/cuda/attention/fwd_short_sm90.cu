@@ -34,6 +34,8 @@ enum {
     PRODUCER_REGISTERS = 24
 };
 
+/* A stage is q, k and v of a head, 16 KiB each; four stages are 192 KiB, 144 KiB of them ahead of
+ * the one in use: bytes in flight that hide the latency of HBM with one block an SM. */
 template <class T> struct head_tiles {
     T q[SIDE * PANEL], k[SIDE * PANEL], v[SIDE * PANEL];
 };

@@ -278,6 +278,8 @@ template <int V> struct width {
     static constexpr int value = V;
 };
 
+/* Grid-stride: at most 32 blocks an SM, whatever n is, so a launch is never too large for the
+ * grid. */
 template <class F> __global__ void each_kernel(int64_t n, F f)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
@@ -350,6 +352,8 @@ template <class N, class F> __device__ inline N warp_allreduce(N v, F join)
     return v;
 }
 
+/* All threads of the block must call it, and all get the result: warps first, then their results
+ * in order, by every thread for itself, which saves a broadcast. */
 template <class F> __device__ inline float block_allreduce(float v, F join)
 {
     __shared__ float part[32];

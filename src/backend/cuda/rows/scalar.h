@@ -1,5 +1,9 @@
 /* scalar.h - activation functions and their derivatives, for element-wise kernels and GEMM
- * epilogues. */
+ * epilogues.
+ *
+ * One definition for forward and backward, element-wise kernels and epilogues alike: a fused
+ * layer and its separate ops agree.  The *_approx forms are for 16-bit results only, where their
+ * error is below the rounding of the result. */
 #ifndef FV_CUDA_SCALAR_H
 #define FV_CUDA_SCALAR_H
 
