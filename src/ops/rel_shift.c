@@ -25,7 +25,10 @@ static fv_walk rows_walk(sizes s)
     return (fv_walk){.n = 2, .shape = {s.lead * s.T, s.L}, .y = {s.wide, 1}, .a = {s.L, 1}};
 }
 
-/* Rows of y and the slanted rows of z, which begin at its element T-1. */
+/* Rows of y and the slanted rows of z, which begin at its element T-1.
+ *    T = 3, L = 3:   z rows of 5      [ a b c 0 0 ]      y = [ c 0 0 ]    starts at element 2,
+ *                                     [ d e f 0 0 ]          [ e f 0 ]    and each row one element
+ *                                     [ g h i 0 0 ]          [ g h i ]    earlier in its own */
 static fv_walk slant_walk(sizes s)
 {
     return (fv_walk){.n = 3,

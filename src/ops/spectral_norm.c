@@ -10,6 +10,7 @@
 #include "fovea/author/op.h"
 #include "fovea/author/ops.h"
 
+/* Not below eps, as torch.nn.functional.normalize has it: a zero vector stays zero. */
 static fv_tensor *unit(fv_ctx *c, fv_tensor *x, float eps)
 {
     fv_tensor *length = fv_sqrt(c, fv_sum_all(c, fv_square(c, x)));
