@@ -384,6 +384,8 @@ static void put_added_one(fv_buf *b, bool first, const fv__added *a)
     fv__buf_str(b, "}");
 }
 
+/* Ids are written for readers; every reader numbers added tokens itself and must come to the
+ * same. */
 static void put_added(fv_buf *b, const fv_tok *t)
 {
     bool first = true;

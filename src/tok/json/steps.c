@@ -137,6 +137,8 @@ static const struct {
     {"ByteLevel", FV__BYTE_NORM},
 };
 
+/* The step is counted before it is read: a pattern that was compiled is freed with the tokenizer
+ * even if a later member is bad. */
 static fv_status read_norm(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
 {
     fv__norm *s = t->norm + t->n_norm++;
