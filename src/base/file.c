@@ -111,7 +111,6 @@ fv_status fv__file_map(fv_file *f, const fv_env *env, const char *path, fv_err *
     return open_file(f, env, path, 0, SIZE_MAX, e);
 }
 
-/* A mapped file that was truncated meanwhile raises SIGBUS at the next touch of what is gone. */
 fv_status fv__file_same_size(const fv_file *f, const char *path, fv_err *e)
 {
     const fv_io *io = fv__io(f->env);

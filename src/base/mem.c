@@ -37,7 +37,6 @@ void *fv__alloc_raw(const fv_env *env, size_t size)
     return m->alloc(m->self, size);
 }
 
-/* Cleared; a size of 0 gives NULL, which fv__free accepts. */
 void *fv__alloc(const fv_env *env, size_t size)
 {
     void *p = size ? fv__alloc_raw(env, size) : NULL;
