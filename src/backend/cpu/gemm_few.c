@@ -146,7 +146,9 @@ static void finish_row(const few *f, const float *sum, int64_t ld, int64_t j)
         }
 }
 
-/* Sums are stored directly to C if it is f32, nothing is added and the panel is complete. */
+/* Sums are stored directly to C if it is f32, nothing is added and the panel is complete.
+ * i < part: a column of the picture above, `wide` panels; beyond: one of the panels that are
+ * left over. */
 static void step(const few *f, const share *s, int64_t i, const char *a)
 {
     float buf[GEMM_EDGE];

@@ -87,7 +87,8 @@ INLINE float largest(const float *x)
     return v_hmax(m);
 }
 
-/* x times by, rounded to bytes */
+/* x times by, rounded to bytes
+ * The product is within +-127 by construction, so nothing saturates and no clamp is needed. */
 INLINE void to_bytes(int8_t *restrict q, const float *restrict x, float by)
 {
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
@@ -267,6 +268,7 @@ static void pack_a_row(void *out, const gemm_src *a, int64_t kc)
     }
 }
 
+/*    [ NR scales ][ k 0..31: NR * 32 bytes ][ k 32..63 ] ..      one head a run, not one a block */
 static void pack_i8(void *out, const gemm_src *b, int64_t kc)
 {
     float *scale = out, buf[BLOCK];

@@ -131,7 +131,10 @@ INLINE void transpose_eight(uint16x8_t y[4], const uint16_t *from, int64_t ld)
     y[3] = vreinterpretq_u16_u32(vzip2q_u32(low, high));
 }
 
-/* Eight values of k of columns [j, j+n). */
+/* Eight values of k of columns [j, j+n).
+ *    weight (K,N):  k+0  [ j .. j+7 ]  -> transposed 4 x 8 in registers -> mma with rows of A
+ *                   ..                    sums of all `n` columns wait in L1 for the next eight k
+ *                   k+7  [ j .. j+7 ] */
 INLINE void across_row(const stored *f, const mine *m, int64_t k, int64_t j, int64_t n,
                        const int pairs)
 {

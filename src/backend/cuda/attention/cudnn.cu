@@ -119,6 +119,8 @@ dnn_desc causal_mask(dnn_graph *g, const shapes &s, dnn_desc x)
     return y;
 }
 
+/* Only q, k, v, y and lse exist in memory; every tensor between them is virtual and lives in the
+ * fused kernel's registers. */
 void describe_forward(dnn_graph *g, const plan_key *key)
 {
     shapes s = shapes_of(key);
@@ -232,6 +234,8 @@ plan_key key_of(const fv_attn_args *a, int64_t y_row, fv_dtype t, bool backward)
  * One natural logarithm in cuDNN, maximum and sum in base 2 here.  One float has the sum only to
  * |score| 2^-24, so weights and gradients after cuDNN are as good as that. */
 
+/* natural * log2 e is split into a rounded part, top, and its rounding error: 2^rest has what top
+ * lost, so the change of base costs nothing beyond cuDNN's own rounding. */
 struct lse_of_cudnn {
     float2 *lse;
     const float *natural;
@@ -284,6 +288,8 @@ void pack_inputs(variant_pack *g, const fv_attn_args *a, const float *lse)
     if (a->causal) pack_tensor(g, HIDDEN, &g->hidden);
 }
 
+/* A plan that fails to run is marked, and dispatch goes on to the next implementation from then
+ * on. */
 bool run(fv_stream *s, cudnn_attention *f, cached_plan *p, variant_pack *g, size_t before,
          void *work)
 {

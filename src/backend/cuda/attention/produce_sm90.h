@@ -54,6 +54,8 @@ template <class T_, int W_, int KIND_> struct bwd_config {
                   "registers of a block");
 };
 
+/* Tensor maps are kernel parameters (__grid_constant__): TMA reads them from there, and a
+ * captured graph keeps a copy. */
 struct bwd_maps {
     qkv_tensor_maps in;
     CUtensorMap dy, bias;

@@ -232,7 +232,8 @@ template <class T> void check_all(int *flag, const T *x, float want, int64_t n)
 }
 
 /* A product of matrices of ones, whose elements must all be k: one with several tiles per SM, one
- * that may use split-K. */
+ * that may use split-K.
+ * C starts as NaN, so a tile that is skipped shows. */
 bool test_product(cublas_state *mm, const bf16 *x, void *c, int *flag, bool split)
 {
     gemm_shape k;
