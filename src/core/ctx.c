@@ -85,6 +85,8 @@ void fv__ctx_set_step(fv_ctx *c, uint64_t step)
 
 /* ---- errors ---- */
 
+/* Returns NULL, so that an op fails in one statement.  The first error wins: later ones follow
+ * from it. */
 void *fv_raise(fv_ctx *c, fv_status code, const char *fmt, ...)
 {
     if (c->err.code) return NULL;
@@ -130,6 +132,8 @@ size_t fv_ctx_bytes(const fv_ctx *c)
 
 fv_stream *fv_ctx_stream(fv_ctx *c) { return &c->stream; }
 
+/* A site is the ordinal of a random op within a step; seed, site and step name a Philox
+ * sequence. */
 fv_rng fv_next_rng(fv_ctx *c)
 {
     return (fv_rng){.seed = c->seed, .site = c->site++, .step = c->step};

@@ -100,7 +100,9 @@ fv_status fv__params_widen(fv_params *p, fv_err *e)
 }
 
 /* Weights (all axes but `joined` as long) and vectors that can be joined; a vector that is NULL
- * counts as zeros, and then the others are as long as one another. */
+ * counts as zeros, and then the others are as long as one another.
+ * Grouped heads: k and v have fewer rows than q, so the joined axis may differ, all others must
+ * not. */
 static bool alike(fv_params *p, fv_tensor *const *t, int n, int axes, int joined)
 {
     const fv_tensor *first = NULL;
@@ -145,7 +147,8 @@ fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
 
 #define PIECE (64 * FV_PACK_ROWS)
 
-/* A weight that is mapped goes piece by piece, so that no more than a piece is in memory twice. */
+/* A weight that is mapped goes piece by piece, so that no more than a piece is in memory twice.
+ * pack_bytes(i) is where row i begins only at multiples of FV_PACK_ROWS: pieces are cut there. */
 static void pack_one(fv_params *p, fv_stream *s, fv_tensor *y, void *to, const void *from,
                      fv_dtype dtype, bool in_out, bool borrowed)
 {
@@ -197,6 +200,8 @@ static bool can_wait(const fv_params *p, fv_tensor *const *w, int n, fv_dtype dt
     return can;
 }
 
+/* n weights (rows_i, cols) -> one packed (sum of rows, cols).  The result belongs to the
+ * parameters; errors stick to them and are seen by fv_params_status. */
 fv_tensor *fv_params_pack(fv_params *p, fv_tensor *const *w, int n, fv_dtype dtype, bool in_out)
 {
     if (p->err.code || !p->data || n < 1 || !w[0] || !alike(p, w, n, 2, in_out)) return NULL;

@@ -52,7 +52,8 @@ void fv__block_free(fv_ctx *c, void *data, size_t bytes)
     c->spare[c->n_spare++] = (fv_block){data, bytes};
 }
 
-/* The smallest block that fits and wastes at most an eighth, else fresh memory. */
+/* The smallest block that fits and wastes at most an eighth, else fresh memory.
+ * An eighth: a looser fit would let small gradients take large blocks that a later one needs. */
 void *fv__block_alloc(fv_ctx *c, size_t bytes)
 {
     size_t best = c->n_spare;
