@@ -173,6 +173,8 @@ static void run_parts(fv_ctx *c, const fv_kernels *k, fv_gemm g, const fv_tensor
     }
 }
 
+/* x (..,K), w (N,K) or, in_out, (K,N), bias (N) or NULL -> (..,N); residual (..,N) or NULL is
+ * added. */
 static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act,
                         bool in_out, fv_tensor *residual)
 {

@@ -61,6 +61,7 @@ fv_tensor *fv_max(fv_ctx *c, fv_tensor *x, int axis) { return along(c, "max", FV
 fv_tensor *fv_sum_all(fv_ctx *c, fv_tensor *x) { return over_all(c, "sum_all", FV_R_SUM, x); }
 fv_tensor *fv_mean_all(fv_ctx *c, fv_tensor *x) { return over_all(c, "mean_all", FV_R_MEAN, x); }
 
+/* i32, without a gradient: recording it for an input that wants one is an error with a sentence. */
 fv_tensor *fv_argmax(fv_ctx *c, fv_tensor *x, int axis)
 {
     if (!fv_same_dtype(c, "argmax", x, x) || (axis = fv__axis(c, "argmax", x, axis)) < 0)

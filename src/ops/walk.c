@@ -36,6 +36,7 @@ fv_shape fv__without(fv_shape s, int axis)
  * 1. */
 static int64_t length_at(fv_shape s, int i, int n) { return i < n - s.n ? 1 : s.d[i - (n - s.n)]; }
 
+/* NumPy's rule: shapes are aligned at their last axes, and lengths must be equal or 1. */
 bool fv__broadcast(fv_shape *out, fv_shape a, fv_shape b)
 {
     fv_shape y = {.n = a.n > b.n ? a.n : b.n};
