@@ -62,6 +62,8 @@ fv__jnode *fv__jnode_get(const fv__jnode *object, const char *key)
     return hit ? *hit : NULL;
 }
 
+/* 1 and 1.0 are equal; members may come in any order; integers are compared as integers, since a
+ * double would make 2^53 and 2^53 + 1 the same. */
 bool fv__jnode_equal(const fv__jnode *a, const fv__jnode *b)
 {
     if (fv__jnode_number(a) && fv__jnode_number(b))
