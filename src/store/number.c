@@ -288,7 +288,7 @@ static int64_t integers(void *dst, fv_dtype to, const void *src, fv_kind k, int6
     return n;
 }
 
-/* Elements converted before the first that does not fit; n if all do.  Rounding to a nearer
+/* Elements converted before the first that does not fit; n if all do.  Rounding to the nearest
  * float is no failure, overflow to infinity and an inexact integer are. */
 int64_t fv__convert(void *dst, fv_dtype to, const void *src, fv_kind k, int64_t n)
 {

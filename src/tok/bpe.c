@@ -18,7 +18,7 @@
 #define SHORT 40 /* symbols; up to here the scan wins */
 #define NO_MERGE INT32_MAX
 
-/* Open addressing at a load of at most 0.8; nearly all of encoding is spent in this loop. */
+/* Open addressing with linear probing, at a load of at most 0.8. */
 static const fv__merge *find(const fv__model *m, int32_t a, int32_t b)
 {
     for (uint32_t i = fv__merge_slot(m, a, b);; i = (i + 1) & m->merge_mask) {
