@@ -231,4 +231,7 @@ typedef struct cli_images {
 int cli_find_images(const cli *c, cli_images *out, int n, char **operand);
 void cli_free_images(cli_images *m);
 
+/* Copies a file to standard output. */
+fv_status cli_copy_out(const char *path, fv_err *e);
+
 #endif

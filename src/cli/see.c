@@ -272,19 +272,13 @@ static fv_status choose(work *w, fv_see_opt *o, char *note, size_t capacity)
 static fv_status save_to_stdout(work *w, fv_see_opt o)
 {
     const char *tmp = getenv("TMPDIR");
-    char path[4096], block[65536];
-    size_t n;
+    char path[4096];
     snprintf(path, sizeof path, "%s/fovea-see-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     int fd = mkstemp(path);
     if (fd < 0) return fv_fail(&w->e, FV_EIO, "%s: cannot make a temporary file", path);
     close(fd);
     fv_status st = fv_see_save(w->see, NULL, path, o, &w->e);
-    FILE *f = st ? NULL : fopen(path, "rb");
-    if (!st && !f) st = fv_fail(&w->e, FV_EIO, "%s: cannot read it back", path);
-    while (!st && (n = fread(block, 1, sizeof block, f)))
-        if (fwrite(block, 1, n, stdout) != n)
-            st = fv_fail(&w->e, FV_EIO, "standard output: cannot write");
-    if (f) fclose(f);
+    if (!st) st = cli_copy_out(path, &w->e);
     unlink(path);
     return st;
 }

@@ -94,9 +94,10 @@ static void literal(translation *t, uint32_t c)
 /* \p{Name}, \p{^Name} and \P{Name}; i is at the p. */
 static void property(translation *t)
 {
-    bool negated = ahead(t, 0) == 'P', caret = ahead(t, 2) == '^';
-    const char *name = t->s + t->i + 2 + caret, *end = memchr(name, '}', t->n - (t->i + 2 + caret));
-    if (ahead(t, 1) != '{' || !end) {
+    bool negated = ahead(t, 0) == 'P', open = ahead(t, 1) == '{', caret = ahead(t, 2) == '^';
+    size_t from = t->i + 2 + (open && caret); /* beyond the pattern where nothing is open */
+    const char *name = t->s + from, *end = open ? memchr(name, '}', t->n - from) : NULL;
+    if (!end) {
         t->refused = "\\p without braces";
         return;
     }

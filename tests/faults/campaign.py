@@ -96,6 +96,7 @@ def crash(p, kills):
             if code or not same(p.folder, run, "whole-" + name):
                 print(f"{name}, turn {turn}: exit {code}, other bits: {text}")
                 lost += 1
+        print(f"{name}: {calls} calls in a run; {done} kills so far", flush=True)
     print(f"{done} kills over {len(RECIPES)} recipes, {resumed} runs finished afterwards: {lost} lost or different")
     return lost
 

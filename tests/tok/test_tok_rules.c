@@ -71,8 +71,9 @@ static void patterns_mean_what_oniguruma_reads(void **state)
             fail_msg("%s: %s%s", cases[i].pattern, out.data, refused ? refused : "");
         fv__buf_free(&out);
     }
-    static const char *const refusals[] = {"(?i)ss", "(?i:fish)", "(?i)\xC3\x9F", "a{3,2}",   "{2}",
-                                           "\\pL",   "[a&&]",     "[[:x:]]",      "(?i)a(st)"};
+    static const char *const refusals[] = {"(?i)ss", "(?i:fish)", "(?i)\xC3\x9F", "a{3,2}",
+                                           "{2}",    "\\pL",      "a\\p",         "\\p{^",
+                                           "[a&&]",  "[[:x:]]",   "(?i)a(st)"};
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         fv_buf out = {0};
         const char *refused;
