@@ -1,4 +1,4 @@
-/* fuzz_regex.c - libFuzzer target: a regex of a tokenizer, then a text to cut by it; make fuzz-regex.
+/* fuzz_regex.c - libFuzzer target: a regex of a tokenizer, then a text to cut by it; fuzz-regex.
  *
  * The first line is the regex.  It is refused or compiled, and what it finds lies in the text, in
  * order. */

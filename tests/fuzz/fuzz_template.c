@@ -1,5 +1,6 @@
-/* fuzz_template.c - libFuzzer target: any bytes as a chat template, run on a conversation with tools;
- * make fuzz-template. */
+/* fuzz_template.c - libFuzzer target: any bytes as a chat template; make fuzz-template.
+ *
+ * It is run on a conversation with tools. */
 #include <stdlib.h>
 #include <string.h>
 

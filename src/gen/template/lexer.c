@@ -325,7 +325,8 @@ jinja_token *fv__jinja_lex(jinja_pool *p, const char *source, size_t n)
 {
     char *copy = fv__jinja_alloc(p, n + 1);
     size_t len = 0;
-    for (size_t i = 0; copy && i < n; i++) {
+    if (!copy) return NULL;
+    for (size_t i = 0; i < n; i++) {
         if (source[i] == '\r' && i + 1 < n && source[i + 1] == '\n') continue;
         copy[len++] = source[i] == '\r' ? '\n' : source[i];
     }
