@@ -52,6 +52,7 @@ test-browser: build/build.ninja
 	@python3 tests/browser/check.py build/page-60.html
 	@build/tests/browser_page build/page-512.html 512 12 12
 	@python3 tests/browser/measure.py build/page-512.html
+	@cmake --build build -j $(JOBS) --target fovea_program && python3 tests/browser/serve.py build/fovea
 	@rm -f build/page-60.html build/page-512.html
 
 # The backend for one architecture, to see that it compiles and links: no GPU is needed, and without nvcc nothing is done.
