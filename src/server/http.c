@@ -158,6 +158,10 @@ static bool check_framing(sv_request *r, const char *version)
 static bool check_route(sv_request *r, const char *url)
 {
     bool other = false;
+    if (!strcmp(r->method, "OPTIONS") && r->server->opt.cors) { /* a browser asks beforehand */
+        sv_answer(r, 204, NULL, &(sv_text){0});
+        return false;
+    }
     r->route = strlen(url) < sizeof r->path ? sv_find_route(r->method, url, &other) : NULL;
     if (!r->route && other)
         sv_refuse(r, 405, "invalid_request_error", NULL, "%s does not take %s", r->path, r->method);
@@ -200,6 +204,17 @@ static ssize_t read_events(void *self, uint64_t pos, char *buf, size_t max)
 
 static void drop_reader(void *self) { sv_drop(self); }
 
+/* What a page of another origin may do, where the operator allows one at all. */
+static void add_cors(const sv_request *r, struct MHD_Response *resp)
+{
+    if (!r->server->opt.cors) return;
+    MHD_add_response_header(resp, "Access-Control-Allow-Origin", r->server->opt.cors);
+    if (strcmp(r->method, "OPTIONS")) return;
+    MHD_add_response_header(resp, "Access-Control-Allow-Methods", "GET, POST");
+    MHD_add_response_header(resp, "Access-Control-Allow-Headers", "Authorization, Content-Type");
+    MHD_add_response_header(resp, "Access-Control-Max-Age", "600");
+}
+
 static void add_headers(const sv_request *r, struct MHD_Response *resp)
 {
     static const char *const fixed[][2] = {
@@ -211,8 +226,7 @@ static void add_headers(const sv_request *r, struct MHD_Response *resp)
     MHD_add_response_header(resp, "X-Request-Id", r->id);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         MHD_add_response_header(resp, fixed[i][0], fixed[i][1]);
-    if (r->server->opt.cors)
-        MHD_add_response_header(resp, "Access-Control-Allow-Origin", r->server->opt.cors);
+    add_cors(r, resp);
     if (r->type && !strncmp(r->type, "text/html", 9))
         MHD_add_response_header(resp, "Content-Security-Policy",
                                 "default-src 'none'; script-src 'unsafe-inline'; style-src "

@@ -488,7 +488,14 @@ static void keys_are_needed_and_work_is_drained(void **state)
 {
     (void)state;
     scratch_text("keys", "# a comment\n\nsecret-key-1\nsecret-key-2\n");
-    serve_start("-m '%s' --api-keys keys --queue 2 --batch 1 --quiet", STORIES);
+    serve_start("-m '%s' --api-keys keys --queue 2 --batch 1 --cors https://example.org --quiet",
+                STORIES);
+    static const char before[] = "OPTIONS /v1/completions HTTP/1.1\r\nHost: a\r\n\r\n";
+    int page = http_open();
+    http_send(page, before, strlen(before));
+    assert_int_equal(http_read(page)->status, 204);
+    assert_non_null(strstr(http_with("", "/livez", NULL)->head, "https://example.org"));
+    close(page);
     assert_int_equal(http("/v1/models", NULL)->status, 401);
     assert_int_equal(http("/livez", NULL)->status, 200);
     assert_int_equal(
