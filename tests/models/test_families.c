@@ -213,8 +213,8 @@ static bool holds(const fv_st *saved, const fv_st_info *t)
     fv_st_info s;
     if (t->dtype_name[0] == 'i' || strstr(t->name, ".attn.bias") ||
         strstr(t->name, ".attention.bias") || strstr(t->name, ".masked_bias") ||
-        strstr(t->name, ".inv_freq") || begins(t->name, "vision_tower.") ||
-        begins(t->name, "multi_modal_projector."))
+        strstr(t->name, ".crossattention.bias") || strstr(t->name, ".inv_freq") ||
+        begins(t->name, "vision_tower.") || begins(t->name, "multi_modal_projector."))
         return true;
     if (!fv_st_find(saved, t->name, &s, NULL))
         return s.bytes == t->bytes && !memcmp(s.data, t->data, t->bytes);

@@ -184,6 +184,84 @@ static void both_players_learn(void **state)
     fv_model_free(m);
 }
 
+/* ---- training ---- */
+
+#define SMALL                                                                                      \
+    "\"hidden_size\":16,\"num_hidden_layers\":2,\"num_attention_heads\":2,\"intermediate_size\":"  \
+    "32,"                                                                                          \
+    "\"image_size\":8,\"patch_size\":4,\"initializer_range\":0.2"
+#define THREE "\"id2label\":{\"0\":\"a\",\"1\":\"b\",\"2\":\"c\"}"
+
+/* Batches are f32 whatever the model computes in; with or without stochastic depth a few images are
+ * learned by heart. */
+static void a_few_images_are_learned(void **state)
+{
+    (void)state;
+    static const char *const configs[] = {
+        "{\"model_type\":\"vit\",\"architectures\":[\"ViTForImageClassification\"]," SMALL "," THREE
+        "}",
+        "{\"model_type\":\"dinov2\",\"architectures\":[\"Dinov2ForImageClassification\"]," SMALL
+        ",\"drop_path_rate\":0.1," THREE "}",
+    };
+    static const fv_dtype dtypes[] = {FV_F32, FV_BF16};
+    float pixels[3 * 3 * 8 * 8];
+    for (int i = 0; i < 3 * 3 * 8 * 8; i++) pixels[i] = (float)(i * 37 % 101) / 50 - 1;
+    for (int i = 0; i < 4; i++) {
+        fv_model *m;
+        fv_updater *u;
+        fv_err e;
+        fv_train_opt how;
+        fv_updated came[64];
+        int64_t n;
+        double first = 0, last = 0;
+        fv_model_opt opt = {.train = true, .dtype = dtypes[i / 2]};
+        check(fv_model_new(&m, device, configs[i % 2], opt, 3, &e), &e);
+        fv_fields_default(&how, fv_train_fields);
+        how.lr = 1e-2f;
+        how.warmup = 0;
+        how.smooth = 0;
+        check(fv_updater_new(&u, m, device, &how, &e), &e);
+        fv_batch b = {.env = fv_device_env(device), .labels = 3};
+        memcpy(fv_batch_put(&b, "pixel_values", FV_F32, FV_SHAPE(3, 3, 8, 8)), pixels,
+               sizeof pixels);
+        memcpy(fv_batch_put(&b, "labels", FV_I32, FV_SHAPE(3)), (int32_t[]){2, 0, 1}, 12);
+        const fv_batch *batch = &b;
+        for (int step = 1; step <= 60; step++) {
+            check(fv_updater_step(u, step, &batch, 1, &e), &e);
+            check(fv_updater_read(u, came, &n, &e), &e);
+            last = came[0].loss;
+            if (step == 1) first = last;
+        }
+        if (!(last < 0.3 * first)) fail_msg("%s: %g, then %g", configs[i % 2], first, last);
+        fv_batch_free(&b);
+        fv_updater_free(u);
+        fv_model_free(m);
+    }
+}
+
+/* Of each row all or nothing, and the same mean. */
+static void rows_are_dropped_as_a_whole(void **state)
+{
+    (void)state;
+    enum { ROWS = 400, EACH = 6 };
+    fv_ctx *c;
+    fv_err e;
+    float y[ROWS * EACH];
+    int kept = 0;
+    check(fv_ctx_new(&c, device, (fv_ctx_opt){.train = true, .seed = 5}, &e), &e);
+    fv_tensor *x = fv_full(c, FV_SHAPE(ROWS, 2, 3), 3), *t = fv_drop_path(c, x, 0.25f);
+    check(fv_read(c, t, y, ROWS * EACH), fv_ctx_err(c));
+    for (int i = 0; i < ROWS * EACH; i++) {
+        assert_true(y[i] == 0 || fabsf(y[i] - 4) < 1e-5f);
+        assert_true(y[i] == y[i / EACH * EACH]);
+        kept += i % EACH == 0 && y[i] > 0;
+    }
+    assert_in_range(kept, 260, 340);
+    fv_ctx_set_train(c, false);
+    assert_ptr_equal(fv_drop_path(c, x, 0.25f), x);
+    fv_ctx_free(c);
+}
+
 /* ---- refusals ---- */
 
 static void wrong_inputs_are_named(void **state)
@@ -223,6 +301,8 @@ int main(void)
         cmocka_unit_test(an_assignment_costs_the_least),
         cmocka_unit_test(captions_are_transformers),
         cmocka_unit_test(both_players_learn),
+        cmocka_unit_test(a_few_images_are_learned),
+        cmocka_unit_test(rows_are_dropped_as_a_whole),
         cmocka_unit_test(wrong_inputs_are_named),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

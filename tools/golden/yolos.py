@@ -26,7 +26,7 @@ def detect(name, config, classes, boxes, image):
 
 case("yolos", build(YolosModel, YolosConfig(**SMALL)), pixel_values=pixels(2, 3, 8, 12))
 detect("yolos-detect", YolosConfig(**SMALL, **labels), classes, boxes, pixels(3, 3, 8, 12))
-detect("yolos-detect-larger", YolosConfig(**dict(SMALL, use_mid_position_embeddings=False, eos_coefficient=0.3), **labels),
+detect("yolos-detect-larger", YolosConfig(**dict(SMALL, image_size=[9, 14], use_mid_position_embeddings=False, eos_coefficient=0.3), **labels),
        classes[:2], boxes[:2], pixels(2, 3, 16, 8))
 # more objects than tokens: the cheapest pairs count
 many = torch.randint(0, 4, (1, 7), generator=torch.Generator().manual_seed(5))

@@ -226,7 +226,9 @@ static void declare(void *self, const fv_setup *s)
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.weight", "transformer.wte.weight"}, {NULL, NULL}};
-    static const char *const masks[] = {"*.attn.bias", "*.attn.masked_bias", NULL};
+    static const char *const masks[] = {"*.attn.bias", "*.attn.masked_bias",
+                                        "*.crossattention.bias", "*.crossattention.masked_bias",
+                                        NULL};
     static const char *const masks_and_heads[] = {"*.attn.bias",
                                                   "*.attn.masked_bias",
                                                   "lm_head.weight",

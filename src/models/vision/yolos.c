@@ -78,10 +78,12 @@ typedef struct yolos {
 
 static fv_status check(const void *config_, fv_err *e)
 {
-    const fv__vit_config *v = &((const config *)config_)->vit;
+    const config *k = config_;
+    const fv__vit_config *v = &k->vit;
     fv_status st = fv__vit_check(v, e);
     int64_t p = fv__side(&v->patch_size, 0);
-    for (int axis = 0; !st && axis < 2; axis++)
+    /* transformers sizes the tables between layers by pixels, those in front of them by patches */
+    for (int axis = 0; !st && k->use_mid_position_embeddings && axis < 2; axis++)
         if (fv__side(&v->image_size, axis) % p)
             st = fv_fail(e, FV_EFORMAT, "image_size %lld is no multiple of patch_size %lld",
                          (long long)fv__side(&v->image_size, axis), (long long)p);
