@@ -106,9 +106,10 @@ static const fv_field options[] = {
 typedef struct labelling {
     const char **label;
     int n;
-    bool many;          /* they do not exclude each other */
-    char *own;          /* --labels, cut at its commas */
-    fv_zero_shot *zero; /* with --labels; else the model has been trained on them */
+    bool many;               /* they do not exclude each other */
+    char *own;               /* --labels, cut at its commas */
+    fv_zero_shot *zero;      /* with --labels; else the model has been trained on them */
+    fv_photo_labels *photos; /* the same of images */
 } labelling;
 
 /* ---- labels of one's own ---- */
@@ -164,6 +165,14 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     const classify_options *o = p->options;
     labelling *l = p->self;
+    if (o->labels[0] && fv__head_job(p->opt.model, NULL, 0) == FV_HEAD_CONTRASTIVE) {
+        bool given = fv__setting(p->opt.settings, p->opt.n_settings, "hypothesis") != NULL;
+        fv_status st = fv__photo_labels_open(&l->photos, p,
+                                             given ? o->hypothesis : "This is a photo of {}.",
+                                             l->label, l->n, e);
+        l->many = !st && fv__photo_labels_apart(l->photos);
+        return st;
+    }
     if (o->labels[0]) {
         l->many = o->many;
         fv_zero_shot_opt how = {.hypothesis = o->hypothesis,
@@ -187,6 +196,7 @@ static void close_task(fv_pipeline *p)
     labelling *l = p->self;
     if (!l) return;
     fv__zero_shot_close(l->zero);
+    fv__photo_labels_close(l->photos);
     if (l->own) fv__free(&p->env, l->own, strlen(o->labels) + 1);
     fv__free(&p->env, l->label, sizeof o->labels * sizeof *l->label);
 }
@@ -246,6 +256,7 @@ static fv_status score_texts(fv_pipeline *p, const fv_text *in, int64_t n, float
 {
     const labelling *l = p->self;
     if (l->zero) return fv__zero_shot_run(l->zero, in, n, scores, e);
+    if (l->photos) return fv__photo_labels_run(l->photos, in, n, scores, e);
     p->task->strict = !((const classify_options *)p->options)->truncate;
     return fv_task_classify(p->task, in, n, scores, e);
 }
@@ -284,6 +295,8 @@ static const fv_task_example examples[] = {
      "labels nobody trained it on"},
     {"fovea classify -m vit-base-patch16-224 --top 5 photos/ cat.jpg",
      "images: files, and all of a folder"},
+    {"fovea classify -m clip-vit-base-patch32 --labels 'a cat,a dog' photos/",
+     "images by labels nobody trained it on"},
     {"fovea classify -m gpt2 --labels positive,negative --examples solved.tsv reviews.txt",
      "by likelihood, after a few examples"},
     {0}};
@@ -303,7 +316,8 @@ const fv_task_kind fv__classify_task = {
         "asked whether \"This example is LABEL.\" follows from the text, as transformers' "
         "zero-shot pipeline does; a language model is asked how likely it is to write LABEL "
         "behind a prompt, which --examples begins with some that are solved; one that fills "
-        "masks is asked for each token of LABEL there.",
+        "masks is asked for each token of LABEL there; one that sees and reads (CLIP, SigLIP) "
+        "how well \"This is a photo of LABEL.\" fits an image.",
     .examples = examples,
     .options = options,
     .size = sizeof(classify_options),

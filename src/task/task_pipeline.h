@@ -150,6 +150,15 @@ void fv__zero_shot_close(fv_zero_shot *z);
 fv_status fv__zero_shot_run(fv_zero_shot *z, const fv_text *in, int64_t n, float *scores,
                             fv_err *e); /* (n,labels) */
 
+/* The same of images, for a model that sees and reads; opens p->task. */
+typedef struct fv_photo_labels fv_photo_labels;
+fv_status fv__photo_labels_open(fv_photo_labels **out, fv_pipeline *p, const char *hypothesis,
+                                const char *const *labels, int n, fv_err *e);
+void fv__photo_labels_close(fv_photo_labels *l);       /* NULL is allowed */
+bool fv__photo_labels_apart(const fv_photo_labels *l); /* scores do not exclude each other */
+fv_status fv__photo_labels_run(fv_photo_labels *l, const fv_text *in, int64_t n, float *scores,
+                               fv_err *e); /* (n,labels) */
+
 /* As fv_task_classify, of images of a set. */
 fv_status fv__task_classify_set(fv_task *t, const fv_images *set, int64_t from, int64_t n,
                                 float *scores, fv_err *e);

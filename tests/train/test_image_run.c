@@ -30,6 +30,18 @@ static void put_image(const char *path, int level, unsigned seed)
     fv_image_free(&im);
 }
 
+/* Black, but for a white square. */
+static void put_mask(const char *path)
+{
+    fv_image im = {0};
+    fv_err e;
+    check(fv_image_new(&im, NULL, SIDE, SIDE, 1, &e), &e);
+    for (int i = 0; i < SIDE * SIDE; i++)
+        im.data[i] = i / SIDE < SIDE / 2 && i % SIDE < SIDE / 2 ? 255 : 0;
+    check(fv_image_save(&im, path, &e), &e);
+    fv_image_free(&im);
+}
+
 static int set_up(void **state)
 {
     if (scratch_open(state)) return -1;
@@ -71,6 +83,96 @@ static void a_classifier_learns_and_answers(void **state)
     assert_true(scratch_has("run/model/preprocessor_config.json"));
 }
 
+/* The same folder as a table of images and texts. */
+static void images_and_texts_meet(void **state)
+{
+    (void)state;
+    char table[4096] = "image\ttext\n";
+    for (int i = 0; i < EACH; i++) {
+        size_t n = strlen(table);
+        snprintf(table + n, sizeof table - n,
+                 "data/dark/%02d.png\ta dark square\ndata/light/%02d.png\ta light one, number %d\n",
+                 i, i, i);
+    }
+    scratch_text("pairs.tsv", table);
+    scratch_text("clip.ini",
+                 "[model]\nmodel_type = clip\nprojection_dim = 12\nvision_config.patch_size = 8\n"
+                 "vision_config.hidden_size = 16\nvision_config.intermediate_size = 24\n"
+                 "vision_config.num_hidden_layers = 1\nvision_config.num_attention_heads = 2\n"
+                 "text_config.hidden_size = 16\ntext_config.intermediate_size = 24\n"
+                 "text_config.num_hidden_layers = 1\ntext_config.num_attention_heads = 2\n"
+                 "text_config.max_position_embeddings = 16\n"
+                 "[data]\nobjective = contrastive\ntrain = pairs.tsv\nsource_field = image\n"
+                 "target_field = text\nmax_len = 16\n"
+                 "[tokenizer]\nvocab = 60\nmin_count = 1\n"
+                 "[train]\nupdates = 20\nbatch_rows = 6\nlr = 1e-3\nwarmup = 2\n");
+    succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("clip.ini"), scratch("clip"),
+                    scratch(".")));
+    const char *out = succeeded(fovea("eval -m %s/model --json --source-field image "
+                                      "--target-field text %s",
+                                      scratch("clip"), scratch("pairs.tsv")))
+                          ->out;
+    assert_non_null(strstr(out, "\"text_to_image\":{\"recall@1\":"));
+    out = succeeded(fovea("classify -m %s/model --labels 'dark,light' --json %s", scratch("clip"),
+                          scratch("data/dark/03.png")))
+              ->out;
+    assert_non_null(strstr(out, "\"label\":\"dark\""));
+    out = succeeded(fovea("embed -m %s/model --text 'a dark square'", scratch("clip")))->out;
+    assert_non_null(strchr(out, ' '));
+}
+
+/* Boxes in Pascal VOC's folders, masks beside images: two updates, then what comes out. */
+static void boxes_and_masks_are_learnt(void **state)
+{
+    (void)state;
+    static const char *const dirs[] = {"voc", "voc/Annotations", "voc/JPEGImages",
+                                       "seg", "seg/image",       "seg/label"};
+    for (int i = 0; i < 6; i++) mkdir(scratch("%s", dirs[i]), 0777);
+    for (int i = 0; i < 4; i++) {
+        char name[40];
+        put_image(scratch("voc/JPEGImages/%d.png", i), 90, (unsigned)i);
+        put_image(scratch("seg/image/%d.png", i), 90, (unsigned)i);
+        put_mask(scratch("seg/label/%d.png", i));
+        snprintf(name, sizeof name, "voc/Annotations/%d.xml", i);
+        scratch_text(name,
+                     "<annotation><object><name>cell</name><bndbox><xmin>3</xmin><ymin>3</ymin>"
+                     "<xmax>9</xmax><ymax>12</ymax></bndbox></object></annotation>");
+    }
+    scratch_text("yolos.ini",
+                 "[model]\nmodel_type = yolos\nhidden_size = 16\nnum_hidden_layers = 1\n"
+                 "num_attention_heads = 2\nintermediate_size = 24\npatch_size = 8\n"
+                 "num_detection_tokens = 5\n[data]\nobjective = detect\ntrain = voc\n"
+                 "image_size = 16\nflip = true\nzoom = 0.3\n"
+                 "[train]\nupdates = 2\nbatch_rows = 4\nwarmup = 1\n");
+    scratch_text("seg.ini",
+                 "[model]\nmodel_type = segformer\nhidden_sizes = 8 8 8 8\ndepths = 1 1 1 1\n"
+                 "num_attention_heads = 1 1 1 1\nsr_ratios = 1 1 1 1\nmlp_ratios = 2 2 2 2\n"
+                 "strides = 2 2 1 1\ndecoder_hidden_size = 8\n"
+                 "[data]\nobjective = segment\ntrain = seg\nnames = 0-2\ncrop = 12\n"
+                 "[train]\nupdates = 2\nbatch_rows = 3\nwarmup = 1\n");
+    succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("yolos.ini"), scratch("yolos"),
+                    scratch(".")));
+    const char *out =
+        succeeded(fovea("eval -m %s/model --json %s", scratch("yolos"), scratch("voc")))->out;
+    assert_non_null(strstr(out, "\"objects\":4,\"ap50\":"));
+    out = succeeded(fovea("detect -m %s/model --threshold 0 --json --draw %s %s", scratch("yolos"),
+                          scratch("seen"), scratch("voc/JPEGImages/0.png")))
+              ->out;
+    assert_non_null(strstr(out, "\"label\":\"cell\",\"score\":"));
+    assert_true(scratch_has("seen/0.png.png"));
+    succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("seg.ini"), scratch("segmenter"),
+                    scratch(".")));
+    out = succeeded(
+              fovea("eval -m %s/model --json --split 3-3 %s", scratch("segmenter"), scratch("seg")))
+              ->out;
+    assert_non_null(strstr(out, "\"images\":1,\"pixel_accuracy\":"));
+    out = succeeded(fovea("segment -m %s/model --masks %s %s", scratch("segmenter"),
+                          scratch("masks"), scratch("seg/image/3.png")))
+              ->out;
+    assert_non_null(strchr(out, '.'));
+    assert_true(scratch_has("masks/3.png.png"));
+}
+
 static void an_image_that_cannot_be_read_is_named(void **state)
 {
     (void)state;
@@ -98,6 +200,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_classifier_learns_and_answers),
+        cmocka_unit_test(images_and_texts_meet),
+        cmocka_unit_test(boxes_and_masks_are_learnt),
         cmocka_unit_test(an_image_that_cannot_be_read_is_named),
         cmocka_unit_test(mistakes_of_a_recipe_are_named),
     };
