@@ -79,7 +79,8 @@ typedef struct fv_task_kind {
     const fv_field *options;            /* its settings */
     size_t size;                        /* of the struct that holds them */
     bool generates;                     /* takes the keys of fv_gen_fields too */
-    bool images;                        /* records may be paths of images, which a line may name */
+    bool images;                        /* records may be paths of images or sounds */
+    bool sound;                         /* they are sounds; "-" is one on standard input */
     bool pairs;                         /* a tab in a record separates a text from its pair */
     bool aligned;                       /* plain output is one line for each record */
     bool prompt;                        /* the text is usually given as an argument */

@@ -13,6 +13,16 @@
 
 /* ---- sources and hypotheses ---- */
 
+/* The encoder reads sources that are no ids, as `fill` puts them. */
+static fv_status encode_filled(search *s, fv_err *e)
+{
+    fv_items in = {0};
+    fv_ctx_reset(s->ctx, 0);
+    s->fill(s->user, s->ctx, &in);
+    fv_session_begin(s->ctx, s->session, &in);
+    return fv_ctx_status(s->ctx) ? fv__search_failed(s, e) : FV_OK;
+}
+
 /* The encoder reads all sources in one batch, padded and masked; its output stays in the session.
  */
 static fv_status encode(search *s, const int32_t *const *source, const int64_t *len, fv_err *e)
@@ -139,12 +149,12 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     bool encoder = fv_model_family(m)->begin != NULL;
     fv_status st = measure(s, m, len, e);
     if (!st) st = check_all_ids(s, source, len, encoder, e);
-    if (encoder) s->source = source, s->n_source = len;
+    if (encoder && !s->fill) s->source = source, s->n_source = len;
     if (!st && !s->session)
         st = fv_session_new(&s->session, m, fv_ctx_device(s->ctx), s->n * s->K, s->longest, e);
     if (st) return st;
     st = fv__search_prepare(s, source, encoder, e);
-    if (!st && encoder) st = encode(s, source, len, e);
+    if (!st && encoder) st = s->fill ? encode_filled(s, e) : encode(s, source, len, e);
     if (st) return st;
     /* a device that feeds tokens back by itself begins with one token a row */
     bool samples = fv__device_samples(s, encoder), searches = fv__device_searches(s, encoder);
@@ -168,8 +178,8 @@ static fv_status run_search(search *s, fv_generated *out, const fv_model *m,
     s->prompt = lens + s->n;
     s->end = s->prompt + s->n;
     for (int64_t i = 0; i < s->n; i++) {
-        all[i] = source[i / copies];
-        lens[i] = len[i / copies];
+        all[i] = source ? source[i / copies] : NULL;
+        lens[i] = len ? len[i / copies] : 0;
     }
     fv_status st = search_all(s, m, all, lens, e);
     if (!st) st = copy_hypotheses(s, out, s->o->num_return_sequences / copies, e);
@@ -188,6 +198,21 @@ fv_status fv_generate(fv_generated *out, fv_device *d, const fv_model *m,
     fv_status st = check(m, opt, n, e);
     if (!st) st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
     if (!st) st = run_search(&s, out, m, source, len, n, e);
+    fv_session_free(s.session);
+    fv_ctx_free(s.ctx);
+    return st;
+}
+
+fv_status fv_generate_from(fv_generated *out, fv_device *d, const fv_model *m, fv_source_fn *fill,
+                           void *user, int64_t n, const fv_gen_opt *opt, fv_err *e)
+{
+    search s = {.o = opt, .env = fv_device_env(d), .K = opt->num_beams, .fill = fill, .user = user};
+    *out = (fv_generated){0};
+    fv_status st = check(m, opt, n, e);
+    if (!st && !fv_model_family(m)->begin)
+        st = fv_fail(e, FV_EARG, "generate: %s has no encoder", fv_model_head(m));
+    if (!st) st = fv_ctx_new(&s.ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
+    if (!st) st = run_search(&s, out, m, NULL, NULL, n, e);
     fv_session_free(s.session);
     fv_ctx_free(s.ctx);
     return st;

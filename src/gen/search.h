@@ -6,6 +6,7 @@
 #ifndef FV_SEARCH_H
 #define FV_SEARCH_H
 
+#include "fovea/author/gen.h"
 #include "gen/sample.h"
 
 #define FAR (-1.0e9f) /* a score below every real one, as in transformers */
@@ -29,8 +30,10 @@ typedef struct search {
     int64_t *prompt, *end; /* n each: tokens given, and tokens at most */
     const int32_t *const *source; /* n each, where an encoder reads them; else NULL */
     const int64_t *n_source;
-    int64_t longest;  /* the greatest of end */
-    int64_t known;    /* tokens of every prompt that the session holds already */
+    fv_source_fn *fill; /* puts the encoder's inputs where sources are no ids; else NULL */
+    void *user;         /* fill's */
+    int64_t longest;    /* the greatest of end */
+    int64_t known;      /* tokens of every prompt that the session holds already */
     int64_t first;    /* tokens of each prompt that the first step reads, the last one among them */
     int64_t wide;     /* continuations looked at: enough that K of them do not end */
     int64_t top;      /* best of each row that are looked at; 0: all scores are */

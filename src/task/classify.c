@@ -37,6 +37,7 @@ static fv_status score_all(fv_task *t, const fv_text *texts, int64_t n, scoring 
     fv_wanted w = {.names = {"logits"}, .per_token = 1, .fn = score_row, .user = &c};
     fv__task_begin(t);
     if (fv__task_sees(t)) return fv__task_run_images(t, texts, n, &w, e);
+    if (fv__task_hears(t)) return fv__task_run_sound(t, texts, n, &w, e);
     fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
     return st ? st : fv__task_run(t, seqs, n, &w, e);
 }
@@ -221,11 +222,18 @@ static const char *name_of(const fv_pipeline *p, int label)
     return l->label ? l->label[label] : p->task->label[label];
 }
 
+/* What a record is; t may be NULL. */
+static const char *kind_of(const fv_task *t)
+{
+    if (t && fv__task_hears(t)) return "sound";
+    return t && fv__task_sees(t) ? "image" : "text";
+}
+
 static void put_json(fv_pipeline *p, const fv_text *x, const scored *s, int n)
 {
     fv_buf *b = &p->out;
     fv__json_begin(b, '{');
-    fv__json_text_at(b, p->task && fv__task_sees(p->task) ? "image" : "text", x->s, x->n);
+    fv__json_text_at(b, kind_of(p->task), x->s, x->n);
     fv__json_key(b, "labels");
     fv__json_begin(b, '[');
     for (int i = 0; i < n; i++) {
@@ -297,16 +305,18 @@ static const fv_task_example examples[] = {
      "images: files, and all of a folder"},
     {"fovea classify -m clip-vit-base-patch32 --labels 'a cat,a dog' photos/",
      "images by labels nobody trained it on"},
+    {"fovea classify -m kwt1 yes.wav no.wav", "the word that is said in each clip"},
     {"fovea classify -m gpt2 --labels positive,negative --examples solved.tsv reviews.txt",
      "by likelihood, after a few examples"},
     {0}};
 
 const fv_task_kind fv__classify_task = {
     .name = "classify",
-    .summary = "labels of texts or images",
+    .summary = "labels of texts, images or sounds",
     .about =
         "Reads lines and prints the label of each with its probability.  To a model of images "
-        "a line is the path of a PNG or JPEG file; files and folders of them may also be named "
+        "a line is the path of a PNG or JPEG file, to a model of sound that of a WAV, FLAC, OGG "
+        "or MP3 file; files and folders of them may also be named "
         "on the command line.  A line with a tab in "
         "it is a pair of texts.  Labels are config.json's id2label.  Probabilities exclude "
         "each other (softmax) unless problem_type says that several labels may hold at once; "

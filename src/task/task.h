@@ -3,6 +3,7 @@
 #define FV_TASK_H
 
 #include "core/core.h"
+#include "fovea/author/audio.h"
 #include "fovea/author/data.h"
 #include "fovea/task.h"
 #include "fovea/author/config.h"
@@ -96,7 +97,14 @@ bool fv__names_image(const fv_text *x); /* by the ending of its name */
 void fv__task_image_size(const fv_task *t, int *width, int *height);
 /* One that is decoded; raw's channels may be changed. */
 fv_status fv__task_run_image(fv_task *t, fv_image *raw, const fv_wanted *w, fv_err *e);
-/* t->processor, where the model takes pixel_values. */
+/* A model of sound: a text is the path of a sound file (task_sound.c). */
+bool fv__family_hears(const fv_family *f);
+bool fv__task_hears(const fv_task *t);
+fv_status fv__task_run_sound(fv_task *t, const fv_text *paths, int64_t n, const fv_wanted *w,
+                             fv_err *e);
+/* The clip at a path; "-": standard input, a sound file or else raw samples at `rate`. */
+fv_status fv__clip_at(fv_clip *out, const fv_env *env, const fv_text *path, int rate, fv_err *e);
+/* t->processor, where the model takes pixel_values or sound. */
 fv_status fv__task_open_processor(fv_task *t, fv_err *e);
 fv_status fv__task_run_images(fv_task *t, const fv_text *paths, int64_t n, const fv_wanted *w,
                               fv_err *e);

@@ -11,10 +11,15 @@
 
 enum { TOGETHER = 32 }; /* images of one batch */
 
-bool fv__task_sees(const fv_task *t) { return t->processor != NULL; }
+bool fv__task_sees(const fv_task *t)
+{
+    return t->processor && !strcmp(fv_processor_kind(t->processor), "image");
+}
 
 fv_status fv__task_open_processor(fv_task *t, fv_err *e)
 {
+    if (fv__family_hears(fv_model_family(t->model)))
+        return fv_processor_open(&t->processor, &t->env, "audio", fv_dir_path(t->dir), e);
     if (!fv_family_takes(fv_model_family(t->model), "pixel_values")) return FV_OK;
     return fv_processor_open(&t->processor, &t->env, "image", fv_dir_path(t->dir), e);
 }

@@ -14,6 +14,13 @@ FV_API fv_status fv_score_continuations(double *out, fv_device *d, const fv_mode
                                         const int32_t *const *continuation, const int64_t *len,
                                         int64_t n, int32_t start, fv_err *e);
 
+/* fv_generate for n sources that are no token ids (sound, images): `fill` puts the inputs of the
+ * family's encoder, made in c, whose first axis is n.  The same hypotheses as for ids. */
+typedef void fv_source_fn(void *user, fv_ctx *c, fv_items *in);
+FV_API fv_status fv_generate_from(fv_generated *out, fv_device *d, const fv_model *m,
+                                  fv_source_fn *fill, void *user, int64_t n, const fv_gen_opt *opt,
+                                  fv_err *e);
+
 /* Tokens that went through a scheduler's model, prompts included. */
 FV_API int64_t fv_scheduler_processed(const fv_scheduler *s);
 

@@ -1,4 +1,4 @@
-/* images.c - images that are named on the command line: files, and all of a folder. */
+/* images.c - images and sounds that are named on the command line: files, and all of a folder. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,11 +8,17 @@
 
 #include "cli/cli.h"
 
+/* "-" is standard input to a command of sounds. */
+static bool is_stream(const cli *c, const char *path)
+{
+    return ((const fv_task_kind *)c->command->more)->sound && !strcmp(path, "-");
+}
+
 static bool is_image(const char *path)
 {
-    static const char *const endings[] = {".png", ".jpg", ".jpeg"};
+    static const char *const endings[] = {".png", ".jpg", ".jpeg", ".wav", ".flac", ".ogg", ".mp3"};
     size_t n = strlen(path);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 7; i++) {
         size_t m = strlen(endings[i]);
         if (n > m && !strcasecmp(path + n - m, endings[i])) return true;
     }
@@ -63,7 +69,8 @@ int cli_find_images(const cli *c, cli_images *out, int n, char **operand)
     bool ok = true;
     *out = (cli_images){0};
     for (int i = 0; i < n; i++)
-        if (!is_image(operand[i]) && !is_folder(operand[i])) return CLI_OK;
+        if (!is_image(operand[i]) && !is_folder(operand[i]) && !is_stream(c, operand[i]))
+            return CLI_OK;
     for (int i = 0; ok && i < n; i++) {
         if (operand[i][0] && is_folder(operand[i]))
             ok = add_folder(out, operand[i]);
@@ -71,7 +78,7 @@ int cli_find_images(const cli *c, cli_images *out, int n, char **operand)
             ok = add(out, "", operand[i]);
     }
     if (!ok) return cli_fail(c, "out of memory for the names of images");
-    if (n && !out->n) return cli_fail(c, "%s: there is no image in it", operand[0]);
+    if (n && !out->n) return cli_fail(c, "%s: there is no image or sound in it", operand[0]);
     return CLI_OK;
 }
 

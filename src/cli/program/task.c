@@ -148,7 +148,7 @@ static int choose_input(const cli *c, const task_values *v, int n, char **operan
     *texts = v->texts;
     *file = v->file;
     if (images->n) return CLI_OK;
-    if (n > 1) return cli_usage(c, "'%s' is neither an image nor a folder", operand[0]);
+    if (n > 1) return cli_usage(c, "'%s' is neither an image nor a folder nor a sound", operand[0]);
     if (n && k->prompt)
         texts->at[texts->n++] = operand[0];
     else if (n && v->file)

@@ -4,9 +4,9 @@
  *     logits = head(x[class token])
  *
  * Frames stand where patches stand in a ViT, with the norms behind each part.  Names are those of
- * the published weights; its front end (frontend.*), matrices that compute the MFCC, is left unread:
- * the audio processor computes the same numbers by an FFT.  A clip of fewer frames than max_frames
- * uses the first positions. */
+ * the published weights; their front end (frontend.*), matrices that compute the MFCC, is left
+ * unread: the audio processor computes the same numbers by an FFT.  A clip of fewer
+ * frames than max_frames uses the first positions. */
 #include <stddef.h>
 #include <stdio.h>
 

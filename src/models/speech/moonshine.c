@@ -4,8 +4,8 @@
  *     encoder: x += attn(norm x), x += mlp(norm x)                      rotary positions
  *     decoder: causal attn, cross-attn, x += W2 (silu(g) * u), [u, g] = W1 norm(x);   logits = y E'
  *
- * Only a part of each head is rotated, in adjacent pairs, and cross-attention is not.  A clip of any
- * length is one sequence: nothing is padded to 30 seconds.  Norms have no bias. */
+ * Only a part of each head is rotated, in adjacent pairs, and cross-attention is not.  A clip of
+ * any length is one sequence: nothing is padded to 30 seconds.  Norms have no bias. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -60,10 +60,12 @@ static const fv_field fields[] = {
     {0},
 };
 
+/* The heads' padding is inside transformers' kernels and changes no result; the counts without a
+ * stack's name are what its class sets while it is built. */
 static const fv_key_rule rules[] = {
-    {"is_encoder_decoder", "true"}, {"pad_head_dim_to_multiple_of", NULL}, /* padding inside a kernel, which changes no result */
-    {"num_attention_heads", NULL}, /* what the class sets while it is built */
-    {"num_key_value_heads", NULL},  {"num_hidden_layers", NULL},           {NULL, NULL},
+    {"is_encoder_decoder", "true"}, {"pad_head_dim_to_multiple_of", NULL},
+    {"num_attention_heads", NULL},  {"num_key_value_heads", NULL},
+    {"num_hidden_layers", NULL},    {NULL, NULL},
 };
 
 static const fv_input inputs[] = {

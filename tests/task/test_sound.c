@@ -1,0 +1,209 @@
+/* test_sound.c - transcribe and classify on sound files: generation from sound against
+ * transformers, the program from outside, and inputs that are none. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "fovea/author/audio.h"
+#include "fovea/author/author.h"
+#include "fovea/fovea.h"
+#include "helper/device.h"
+#include "helper/golden.h"
+#include "helper/program.h"
+
+#define MODELS FOVEA_TESTS "/golden/models/"
+
+/* ---- generation ---- */
+
+typedef struct source {
+    float *x;
+    int64_t n;
+} source;
+
+static void put_source(void *user, fv_ctx *c, fv_items *in)
+{
+    const source *s = user;
+    fv_items_put(in, "input_values", fv_floats(c, s->x, FV_SHAPE(1, s->n)));
+}
+
+static void searches_equal(const fv_model *m, const source *s, const fv_st *out, const char *name,
+                           int64_t beams)
+{
+    fv_gen_config *config;
+    fv_generated g;
+    fv_err e;
+    int64_t n;
+    float *want = golden_numbers(out, name, &n); /* the start token in front */
+    check(fv_gen_config_open(&config, NULL, MODELS "moonshine-text", NULL, &e), &e);
+    fv_gen_opt o = *fv_gen_config_options(config);
+    o.num_beams = beams;
+    o.max_length = 9;
+    check(fv_generate_from(&g, device, m, put_source, (void *)s, 1, &o, &e), &e);
+    assert_int_equal(g.hyp[0].n, n - 1);
+    for (int64_t i = 1; i < n; i++) assert_int_equal(g.hyp[0].ids[i - 1], (int)want[i]);
+    fv_generated_free(&g);
+    fv_gen_config_close(config);
+    free(want);
+}
+
+static void what_is_written_is_what_transformers_writes(void **state)
+{
+    (void)state;
+    fv_model *m;
+    fv_st *in, *out;
+    fv_err e;
+    int64_t n;
+    check(fv_st_open(&in, NULL, MODELS "moonshine-text/in.safetensors", &e), &e);
+    check(fv_st_open(&out, NULL, MODELS "moonshine-text/out.safetensors", &e), &e);
+    float *x = golden_numbers(in, "input_values", &n);
+    source s = {x, n / 2}; /* the first of two clips */
+    for (int serve = 0; serve < 2; serve++) {
+        check(fv_model_open(&m, device, MODELS "moonshine-text", (fv_model_opt){.serve = serve},
+                            &e),
+              &e);
+        searches_equal(m, &s, out, "sequences.greedy", 1);
+        searches_equal(m, &s, out, "sequences.beams", 3);
+        fv_model_free(m);
+    }
+    free(x);
+    fv_st_close(in);
+    fv_st_close(out);
+}
+
+/* ---- the program ---- */
+
+/* A sweep of 0.4 s. */
+static const char *put_sweep(const char *name, int rate, double top)
+{
+    fv_clip x = {0};
+    fv_err e;
+    check(fv_clip_new(&x, NULL, rate, rate * 2 / 5, &e), &e);
+    for (int64_t i = 0; i < x.n; i++) {
+        double t = (double)i / rate;
+        x.data[i] = (float)(0.5 * sin(2 * 3.14159265358979 * (100 * t + top * t * t)));
+    }
+    const char *path = scratch("%s", name);
+    check(fv_clip_save(&x, path, &e), &e);
+    fv_clip_free(&x);
+    return path;
+}
+
+static void copy_model(const char *from, const char *to)
+{
+    mkdir(scratch("%s", to), 0777);
+    static const char *const files[] = {"config.json", "model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        char path[500], name[100];
+        size_t n;
+        snprintf(path, sizeof path, MODELS "%s/%s", from, files[i]);
+        snprintf(name, sizeof name, "%s/%s", to, files[i]);
+        char *bytes = slurp(path, &n);
+        scratch_put(name, bytes, n);
+        free(bytes);
+    }
+}
+
+/* A tokenizer of 30 words, w0 to w29. */
+static void put_words(const char *name)
+{
+    char text[2000];
+    int n = snprintf(text, sizeof text,
+                     "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
+                     "\"pre_tokenizer\":null,\"post_processor\":null,\"decoder\":{\"type\":"
+                     "\"ByteFallback\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int i = 0; i < 30; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%c\":%d", i ? "," : "",
+                      i < 26 ? 'a' + i : '0' + i - 26, i);
+    snprintf(text + n, sizeof text - (size_t)n, "}}}");
+    scratch_text(name, text);
+}
+
+static void sounds_are_transcribed(void **state)
+{
+    (void)state;
+    copy_model("moonshine-text", "moon");
+    scratch_text(
+        "moon/preprocessor_config.json",
+        "{\"feature_extractor_type\":\"Wav2Vec2FeatureExtractor\",\"do_normalize\":false}");
+    put_words("moon/tokenizer.json");
+    mkdir(scratch("talks"), 0777);
+    put_sweep("talks/a.wav", 16000, 3000);
+    put_sweep("talks/b.wav", 44100, 9000);
+    char dir[300]; /* scratch() forgets */
+    snprintf(dir, sizeof dir, "%s", scratch("moon"));
+    char *one = strdup(succeeded(fovea("transcribe -m %s %s", dir, scratch("talks/a.wav")))->out);
+    assert_true(strlen(one) > 1 && strchr(one, '\n') == one + strlen(one) - 1);
+    const char *out = succeeded(fovea("transcribe -m %s %s", dir, scratch("talks")))->out;
+    const char *a = strstr(out, "a.wav\t"), *b = strstr(out, "b.wav\t");
+    assert_true(a && b && a < b);
+    assert_memory_equal(a + 6, one, strlen(one)); /* whoever is beside it */
+    out = succeeded(sh("tail -c +45 %s | $fovea transcribe -m %s -", scratch("talks/a.wav"), dir))
+              ->out;
+    assert_string_equal(out, one);
+    out = succeeded(sh("$fovea transcribe -m %s - < %s", dir, scratch("talks/a.wav")))->out;
+    assert_string_equal(out, one);
+    json_t *j =
+        json_line(succeeded(fovea("transcribe -m %s --json %s", dir, scratch("talks/b.wav"))), 0);
+    assert_int_equal(json_array_size(json_object_get(j, "pieces")), 1);
+    assert_true(fabs(json_number_value(json_object_get(j, "seconds")) - 0.4) < 1e-3);
+    json_decref(j);
+    out = succeeded(fovea("transcribe -m %s --timestamps %s", dir, scratch("talks/a.wav")))->out;
+    assert_memory_equal(out, "0.00\t0.40\t", 10);
+    free(one);
+}
+
+static void sounds_are_classified(void **state)
+{
+    (void)state;
+    copy_model("kwt-classify", "words");
+    scratch_text("words/preprocessor_config.json",
+                 "{\"feature_extractor_type\":\"KWTFeatureExtractor\",\"feature_size\":7,"
+                 "\"num_mel_bins\":9,\"max_length\":11}");
+    put_sweep("c.wav", 22050, 5000);
+    const char *out =
+        succeeded(fovea("classify -m %s --top 0 %s", scratch("words"), scratch("c.wav")))->out;
+    assert_true(out[0] == 'L' && strchr(out, '\t'));
+    out = succeeded(fovea("classify -m %s --json %s", scratch("words"), scratch("c.wav")))->out;
+    assert_memory_equal(out, "{\"sound\":", 9);
+}
+
+static void what_is_no_sound_is_named(void **state)
+{
+    (void)state;
+    char dir[300]; /* scratch() forgets */
+    snprintf(dir, sizeof dir, "%s", scratch("moon"));
+    scratch_text("bad.wav", "no sound");
+    scratch_text("empty.flac", "");
+    refused(fovea("transcribe -m %s %s", dir, scratch("bad.wav")), 1,
+            "bad.wav: no sound file that can be read");
+    refused(fovea("transcribe -m %s %s", dir, scratch("empty.flac")), 1, "the file is empty");
+    refused(fovea("transcribe -m %s %s", dir, scratch("absent.wav")), 1, "absent.wav");
+    refused(sh("printf abc | $fovea transcribe -m %s -", dir), 1, "no samples of 16 bits");
+    refused(fovea("transcribe -m %s %s", MODELS "bart-text", scratch("talks/a.wav")), 1, "");
+    /* shorter than one frame of the convolutions */
+    scratch_put("short.raw", "\0\0\0\0\0\0", 6);
+    refused(sh("$fovea transcribe -m %s - < %s", dir, scratch("short.raw")), 1,
+            "expected (B,samples), 895 or more");
+}
+
+static int set_up(void **state) { return open_device(state) || scratch_open(state); }
+static int tear_down(void **state) { return scratch_close(state) || close_device(state); }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_is_what_transformers_writes),
+        cmocka_unit_test(sounds_are_transcribed),
+        cmocka_unit_test(sounds_are_classified),
+        cmocka_unit_test(what_is_no_sound_is_named),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
