@@ -1,7 +1,7 @@
 /* series.c - the scaling of windows of time series, and the loss of forecasts.
  *
- * Each window is brought to mean 0 and deviation 1 by its own values, channel by channel, and the
- * forecast is brought back (reversible instance normalisation, Kim et al. 2022, without its gain):
+ * Each window is scaled to mean 0 and deviation 1 by its own values, channel by channel, and the
+ * forecast scaled back (reversible instance normalisation, Kim et al. 2022, without its gain):
  * so the level of a series may drift between training and use.  Formulas are those of transformers'
  * PatchTST. */
 #include "model/series.h"

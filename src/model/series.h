@@ -14,7 +14,7 @@
 
 typedef enum fv__scaling { FV__SCALE_STD, FV__SCALE_MEAN, FV__SCALE_NONE } fv__scaling;
 
-/* A window as a model sees it, x = (past - loc) / scale, and what brings forecasts back: loc and
+/* A window as a model sees it, x = (past - loc) / scale, and what scales forecasts back: loc and
  * scale (B,1,C). */
 typedef struct fv__scaled {
     fv_tensor *x, *loc, *scale;

@@ -16,11 +16,13 @@
  * data.h         records, labels
  * feed.h         batches and their loader
  * grammar.h      the demonstration corpus
+ * series.h       time series from files
  * metric.h       BLEU, chrF, ROUGE, F1
  * objective.h    a training objective
  * train.h        optimiser and updates
  * gen.h          scores of continuations
  * see.h          attention of a pass of one's own
+ * forecast.h     forecasts and back-tests
  * backend.h      a backend
  * kernels.h      its table of kernels
  * kernel_args.h  what they are given */
@@ -44,11 +46,13 @@
 #include "fovea/author/data.h"
 #include "fovea/author/feed.h"
 #include "fovea/author/grammar.h"
+#include "fovea/author/series.h"
 #include "fovea/author/metric.h"
 #include "fovea/author/objective.h"
 #include "fovea/author/train.h"
 #include "fovea/author/gen.h"
 #include "fovea/author/see.h"
+#include "fovea/author/forecast.h"
 #include "fovea/author/backend.h"
 #include "fovea/author/kernels.h"
 #include "fovea/author/kernel_args.h"

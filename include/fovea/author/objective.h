@@ -37,6 +37,9 @@ typedef struct fv_objective {
                                 const fv_records *from, fv_processor *tok, fv_err *e);
 
     /* ---- the model ---- */
+    /* A key of config.json that follows from the data (the channels of a series), for a new model
+     * whose recipe does not give it; -1: it does not.  NULL: none does. */
+    int64_t (*config_value)(const void *options, const fv_processor *p, const char *key);
     fv_head_job head;               /* what the model's head must compute */
     const char *const *loss_inputs; /* arrays of a batch that the loss is computed from */
     bool names_labels;              /* config.json gets id2label and label2id */

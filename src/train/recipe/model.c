@@ -225,6 +225,22 @@ static fv_status set_image(const fv_recipe *r, const fv__input *in, fv_json *j, 
     return st;
 }
 
+/* What follows from the data, by what the objective knows of them, unless the recipe gives it. */
+static fv_status set_from_data(const fv_recipe *r, const fv__input *in, fv_json *j,
+                               const fv_family *f, fv_err *e)
+{
+    const fv_objective *o = fv__recipe_objective(r);
+    fv_status st = FV_OK;
+    for (const fv_field *t = f->config; o->config_value && !st && t->name; t++) {
+        char text[32];
+        int64_t value = o->config_value(in->own, in->processor, t->name);
+        if (value < 0 || fv__late_get(&r->model, t->name)) continue;
+        snprintf(text, sizeof text, "%lld", (long long)value);
+        st = fv_json_set(j, t->name, text, e);
+    }
+    return st;
+}
+
 /* The names of the labels, both ways, as transformers keeps them. */
 static fv_status set_labels(const fv__input *in, fv_json *j, fv_err *e)
 {
@@ -272,6 +288,7 @@ static fv_status make_config(fv_buf *text, const fv_recipe *r, const fv__input *
     }
     if (!st && !source) st = set_derived(r, in, j, f, e);
     if (!st && !source) st = set_image(r, in, j, f, e);
+    if (!st && !source) st = set_from_data(r, in, j, f, e);
     if (!st && in->labels.n) st = set_labels(in, j, e);
     if (!st) fv__jnode_print(text, j->tree.root, 0);
     if (!st && text->failed) st = fv_fail(e, FV_ENOMEM, "config: out of memory");
