@@ -49,10 +49,10 @@ static fv_status part_of(const options *o, const char *file, int64_t n, int part
                          int64_t *to, fv_err *e)
 {
     int64_t size[3] = {n * 7 / 10, n - n * 7 / 10 - n * 2 / 10, n * 2 / 10};
-    if (o->split.n > 3) return fv_fail(e, FV_EARG, "split: at most three numbers are expected");
+    if (o->split.n > 3) return fv_fail(e, FV_EARG, "parts: at most three numbers are expected");
     for (int i = 0; o->split.at[0] && i < 3; i++) size[i] = i < o->split.n ? o->split.at[i] : 0;
     if (size[0] + size[1] + size[2] > n)
-        return fv_fail(e, FV_EARG, "split: %lld + %lld + %lld moments, but %s has %lld",
+        return fv_fail(e, FV_EARG, "parts: %lld + %lld + %lld moments, but %s has %lld",
                        (long long)size[0], (long long)size[1], (long long)size[2], file,
                        (long long)n);
     *from = part > 0 ? size[0] : 0;
@@ -203,7 +203,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     *out = (fv_feed){0};
     if (from->part[1] > 0)
         return fv_fail(e, FV_EARG,
-                       "hold_out: parts of a series are cut by time: give split, and the file "
+                       "hold_out: parts of a series are cut by time: give parts, and the file "
                        "again as valid");
     windows *w = fv__alloc(t->env, sizeof *w);
     if (!w) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
@@ -260,14 +260,14 @@ static const fv_field keys[] = {
     FV_INT(options, context, 2, 336, 1 << 20, "moments that a forecast reads"),
     FV_INT(options, horizon, 1, 96, 1 << 16, "moments that are forecast"),
     FV_INT(options, stride, 1, 1, 1 << 20, "moments from one window of training to the next"),
-    FV_INTS(options, split, 0, "0", 1 << 30,
-            "moments of training, validation and test; 0: seven, one and two tenths"),
+    FV_INTS_KEY("parts", options, split, 0, "0", 1 << 30,
+                "moments of training, validation and test; 0: seven, one and two tenths"),
     FV_CHOICE(options, evaluate, VALID, parts, "which part is evaluated on", FV_ON_RESUME),
     FV_TEXT(options, date, "", "column with the date; empty: the first"),
     FV_TEXT(options, columns, "", "columns that are channels, commas between; empty: all others"),
     FV_CHOICE(options, missing, FV_MISSING_REFUSE, fv_missing_words,
               "values that are missing: an error, as the one before, or on a line between"),
-    FV_CHOICE(options, loss, MSE, losses, "mean square or mean absolute error"),
+    FV_CHOICE_KEY("error", options, loss, MSE, losses, "mean square or mean absolute error"),
     {0},
 };
 static const char *const loss_inputs[] = {"past_values", "future_values", NULL};

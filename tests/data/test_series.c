@@ -108,7 +108,7 @@ static const char *put_file(void)
 
 static void open_feed(fv_feed *f, fv_processor **p, void *own, bool evaluation)
 {
-    static const char *const keys[] = {"context", "6", "horizon", "3", "split", "20 10 10", NULL};
+    static const char *const keys[] = {"context", "6", "horizon", "3", "parts", "20 10 10", NULL};
     const fv_objective *o = fv_objective_find("forecast");
     fv_err e;
     fv_data_report r = {0};
