@@ -11,6 +11,7 @@
 #define FV__HEAD_FORECAST ((fv_head_job)64)       /* the values that follow a window */
 #define FV__HEAD_REGRESS ((fv_head_job)65)        /* numbers that belong to a window */
 #define FV__HEAD_MASKED_PATCHES ((fv_head_job)66) /* the values of patches that were hidden */
+#define FV__HEAD_NEXT_ITEM ((fv_head_job)67)      /* the item that follows others */
 
 typedef enum fv__scaling { FV__SCALE_STD, FV__SCALE_MEAN, FV__SCALE_NONE } fv__scaling;
 

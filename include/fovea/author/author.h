@@ -17,12 +17,14 @@
  * feed.h         batches and their loader
  * grammar.h      the demonstration corpus
  * series.h       time series from files
+ * events.h       events by user and time
  * metric.h       BLEU, chrF, ROUGE, F1
  * objective.h    a training objective
  * train.h        optimiser and updates
  * gen.h          scores of continuations
  * see.h          attention of a pass of one's own
  * forecast.h     forecasts and back-tests
+ * recommend.h    recommendations and their ranking
  * backend.h      a backend
  * kernels.h      its table of kernels
  * kernel_args.h  what they are given */
@@ -47,12 +49,14 @@
 #include "fovea/author/feed.h"
 #include "fovea/author/grammar.h"
 #include "fovea/author/series.h"
+#include "fovea/author/events.h"
 #include "fovea/author/metric.h"
 #include "fovea/author/objective.h"
 #include "fovea/author/train.h"
 #include "fovea/author/gen.h"
 #include "fovea/author/see.h"
 #include "fovea/author/forecast.h"
+#include "fovea/author/recommend.h"
 #include "fovea/author/backend.h"
 #include "fovea/author/kernels.h"
 #include "fovea/author/kernel_args.h"

@@ -1,0 +1,200 @@
+/* sasrec.c - SASRec: the next item of a user from the items before it (Kang and McAuley 2018).
+ *
+ *     x = sqrt(D) items[ids] + positions;   layers, each x + attn(norm(x)) causal, x + mlp(norm(x))
+ *     score of item j after position t:  norm(x_t) . items[j]
+ *
+ * Items are numbered from 0, and their names stand in config.json (id2label).  Rows of a batch are
+ * filled up at their end: attention is causal, so what stands there changes nothing before it, and
+ * no item is spent on padding.  Positions count from the first item that is read.
+ *
+ * Scores are for all items at every position ("logits" (B,T,V)); with last_positions (B), the flat
+ * index b*T + t of one position of each row, for that one only ((B,V)); with candidates (B,T,K) for
+ * those ((B,T,K)), which losses with sampled negatives are made of.  labels, (B,T) or (B), give the
+ * full cross-entropy. */
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "model/series.h"
+#include "nn/part.h"
+
+static const fv_family_head heads[] = {
+    {"SasRecModel", .job = FV__HEAD_NEXT_ITEM},
+    {0},
+};
+
+typedef struct config {
+    int hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_act;
+    int max_position_embeddings, num_labels;
+    float hidden_dropout_prob, attention_probs_dropout_prob, initializer_range, layer_norm_eps;
+} config;
+
+static const fv_field fields[] = {
+    FV_INT(config, num_labels, 1, 2, 1 << 28, "items"),
+    FV_INT(config, hidden_size, 1, 64, 1 << 16, "model width"),
+    FV_INT(config, num_hidden_layers, 1, 2, 256, "layers"),
+    FV_INT(config, num_attention_heads, 1, 2, 1024, "attention heads"),
+    FV_INT(config, intermediate_size, 1, 64, 1 << 18, "width of the feed-forward part"),
+    FV_CHOICE(config, hidden_act, 1, fv_act_words, "activation of the feed-forward part"),
+    FV_INT(config, max_position_embeddings, 1, 50, 1 << 16, "items that are read"),
+    FV_FLOAT(config, hidden_dropout_prob, 0, 0.2, 0.99,
+             "on what each part of a layer adds, and on the embeddings"),
+    FV_FLOAT(config, attention_probs_dropout_prob, 0, 0.2, 0.99, "on the attention weights"),
+    FV_FLOAT(config, initializer_range, 0, 0.02, 10, "standard deviation of first values"),
+    FV_FLOAT(config, layer_norm_eps, 1e-20, 1e-8, 1, "under the square root of each norm"),
+    {0},
+};
+
+static const fv_input inputs[] = {
+    {"input_ids", FV_I32, true},
+    {"labels", FV_I32, false},
+    {"last_positions", FV_I32, false},
+    {"candidates", FV_I32, false},
+    {0},
+};
+
+typedef struct block {
+    fv_norm attn_norm, mlp_norm;
+    fv_mha attn;
+    fv_mlp mlp;
+    float dropout;
+} block;
+
+typedef struct sasrec {
+    config cfg;
+    fv_emb items;
+    fv_tensor *out; /* (V,D): the same table, laid out for products where the model serves */
+    fv_tensor *positions;
+    block *blocks;
+    fv_norm norm;
+} sasrec;
+
+static fv_status check(const void *config_, fv_err *e)
+{
+    const config *k = config_;
+    if (k->hidden_size % k->num_attention_heads)
+        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d",
+                       k->hidden_size, k->num_attention_heads);
+    return FV_OK;
+}
+
+/* ---- parameters ---- */
+
+static void block_init(fv_params *p, block *b, const config *k, int i)
+{
+    fv_norm_opt norm = {.eps = k->layer_norm_eps};
+    float std = k->initializer_range;
+    b->dropout = k->hidden_dropout_prob;
+    fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "layers.%d.attention_norm", i);
+    fv_mha_init(p, &b->attn,
+                (fv_mha_opt){.width = k->hidden_size,
+                             .n_head = k->num_attention_heads,
+                             .dropout = k->attention_probs_dropout_prob,
+                             .std = std},
+                "layers.%d.attention", i);
+    fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "layers.%d.feed_forward_norm", i);
+    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
+                (fv_mlp_opt){.act = fv_act_of(k->hidden_act), .std = std}, "layers.%d.feed_forward",
+                i);
+}
+
+static void declare(void *self, const fv_setup *s)
+{
+    sasrec *m = self;
+    fv_params *p = s->params;
+    m->cfg = *(const config *)s->config;
+    const config *k = &m->cfg;
+    fv_emb_init(p, &m->items, k->num_labels, k->hidden_size,
+                (fv_emb_opt){.scale = sqrtf((float)k->hidden_size), .std = k->initializer_range},
+                "item_embeddings");
+    m->out = m->items.table;
+    m->positions = fv_param(p, fv__weight(k->initializer_range),
+                            FV_SHAPE(k->max_position_embeddings, k->hidden_size),
+                            "position_embeddings.weight");
+    m->blocks = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->blocks);
+    for (int i = 0; m->blocks && i < k->num_hidden_layers; i++) block_init(p, &m->blocks[i], k, i);
+    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps}, "norm");
+}
+
+static int64_t longest(const void *self)
+{
+    return ((const sasrec *)self)->cfg.max_position_embeddings;
+}
+
+static void pack(void *self, fv_params *p, fv_dtype dtype)
+{
+    sasrec *m = self;
+    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
+        fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
+        fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
+    }
+    m->out = fv__packed(p, m->out, dtype);
+}
+
+/* ---- forward ---- */
+
+static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
+                            fv_mha_arg none)
+{
+    const block *b = self;
+    (void)none;
+    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
+    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
+    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
+}
+
+/* (B,T) -> (B,T,D) */
+static fv_tensor *encode(fv_ctx *c, const sasrec *m, fv_tensor *ids)
+{
+    const config *k = &m->cfg;
+    int64_t T = fv_dim(ids, 1);
+    if (ids && (ids->shape.n != 2 || T > k->max_position_embeddings))
+        return fv_raise(c, FV_ESHAPE, "sasrec: input_ids %s, expected (B,T) with T at most %d",
+                        fv_desc(ids).s, k->max_position_embeddings);
+    fv_tensor *x = fv_add(c, fv_emb_fwd(c, &m->items, ids), fv_head(c, m->positions, T));
+    x = fv_dropout(c, x, k->hidden_dropout_prob);
+    fv__layers_arg how = {.self = {.causal = true}};
+    x = fv__layers_run(c, block_fwd, m->blocks, sizeof *m->blocks, k->num_hidden_layers, x, how,
+                       "hidden_states");
+    x = fv_norm_fwd(c, &m->norm, x);
+    fv_tap(c, "hidden", "hidden_states", x);
+    return x;
+}
+
+/* x (B,T,D), candidates (B,T,K) -> (B,T,K) */
+static fv_tensor *score(fv_ctx *c, const sasrec *m, fv_tensor *x, fv_tensor *candidates)
+{
+    int64_t B = fv_dim(x, 0), T = fv_dim(x, 1), D = fv_dim(x, 2), K = fv_dim(candidates, 2);
+    fv_emb plain = {.table = m->items.table, .scale = 1, .skip = -1};
+    fv_tensor *of = fv_reshape(c, fv_emb_fwd(c, &plain, candidates), FV_SHAPE(B * T, K, D));
+    fv_tensor *y = fv_matmul(c, of, fv_reshape(c, x, FV_SHAPE(B * T, D, 1)), (fv_mm){0});
+    return fv_reshape(c, y, FV_SHAPE(B, T, K));
+}
+
+static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
+{
+    const sasrec *m = self;
+    fv_tensor *last = fv_items_get(in, "last_positions"),
+              *candidates = fv_items_get(in, "candidates");
+    fv_tensor *x = encode(c, m, fv_items_get(in, "input_ids"));
+    if (!x) return;
+    if (last) x = fv_gather(c, fv_reshape(c, x, FV_SHAPE(-1, fv_dim(x, 2))), last, -1);
+    if (candidates)
+        fv_items_put(out, "logits", score(c, m, x, candidates));
+    else
+        fv__put_words(c, in, out, x, m->out, fv_items_get(in, "labels"));
+}
+
+const fv_family fv__family_sasrec = {
+    .type = "sasrec",
+    .heads = heads,
+    .config = fields,
+    .inputs = inputs,
+    .config_size = sizeof(config),
+    .size = sizeof(sasrec),
+    .check = check,
+    .declare = declare,
+    .longest = longest,
+    .pack = pack,
+    .forward = forward,
+};

@@ -1,0 +1,286 @@
+/* next_item.c - the objective of recommendation: the item that a user turns to next.
+ *
+ * Leave-one-out: of each user the last item is for the test, the one before it for validation, all
+ * before these for training, where every position predicts the item behind it.  Three losses:
+ *
+ *     softmax   -log softmax over all items of the right one
+ *     sampled   the same over the right one and K others, drawn evenly
+ *     bce       -log s(right) - sum_k log(1 - s(other_k)), s the sigmoid (the SASRec paper, K = 1)
+ *
+ * Items that are drawn are none that the user has had.  The metric is NDCG@10 with full ranking:
+ * the place of the right item among all that the user has not had before. */
+#include <math.h>
+
+#include "base/base.h"
+#include "data/dice.h"
+#include "data/labels.h"
+#include "fovea/author/events.h"
+#include "fovea/author/objective.h"
+#include "model/series.h"
+
+enum { SOFTMAX, SAMPLED, BCE };
+static const char *const losses[] = {"softmax", "sampled", "bce", NULL};
+enum { VALID, TEST };
+static const char *const parts[] = {"valid", "test", NULL};
+enum { DICE_ITEMS = 11, TRIES = 100, BEST = 10 };
+
+typedef struct options {
+    int layout, loss, evaluate;
+    int64_t longest, negatives;
+} options;
+
+typedef struct histories {
+    const fv_env *env;
+    options opt;
+    fv_events *events;
+    int32_t *user; /* those with enough items */
+    size_t user_bytes;
+    int64_t n, items;
+    bool evaluation;
+} histories;
+
+/* What is read of a user, and, where it is evaluated, the item to be found: *n items up to it. */
+static const int32_t *history(const histories *h, int64_t row, int64_t *n)
+{
+    const int32_t *all = fv_events_items(h->events, h->user[row], n);
+    *n -= h->evaluation && h->opt.evaluate == TEST ? 0 : 1; /* the test's */
+    *n -= h->evaluation ? 0 : 1;                            /* and the validation's */
+    return all;
+}
+
+/* ---- batches ---- */
+
+static bool has(const int32_t *x, int64_t n, int32_t item)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] == item) return true;
+    return false;
+}
+
+/* An item that is not among those of the user; after many tries any. */
+static int32_t draw(const histories *h, fv__dice *d, const int32_t *had, int64_t n)
+{
+    int32_t item = 0;
+    for (int i = 0; i < TRIES; i++) {
+        item = fv__dice_below(d, (int)h->items);
+        if (!has(had, n, item)) break;
+    }
+    return item;
+}
+
+/* candidates (n,T,1+K): the right item, then others; counted (n,T): 1 where there is one. */
+static fv_status put_candidates(const histories *h, fv_batch *out, const int32_t *rows, int64_t n,
+                                int64_t T, fv_data_rng how, fv_err *e)
+{
+    const int32_t *label = fv__batch_ints(out, "labels");
+    int64_t K = h->opt.negatives + 1;
+    int32_t *to = fv_batch_put(out, "candidates", FV_I32, FV_SHAPE(n, T, K));
+    float *counted = fv_batch_put(out, "counted", FV_F32, FV_SHAPE(n, T));
+    if (!counted) return fv_fail(e, out->err.code, "%s", out->err.text);
+    label = fv__batch_ints(out, "labels");
+    for (int64_t i = 0; i < n; i++) {
+        int64_t had;
+        const int32_t *items = fv_events_items(h->events, h->user[rows[i]], &had);
+        fv__dice d = fv__dice_of(how, DICE_ITEMS, rows[i]);
+        for (int64_t t = 0; t < T; t++) {
+            bool right = label[i * T + t] >= 0;
+            int32_t *at = to + (i * T + t) * K;
+            counted[i * T + t] = right;
+            at[0] = right ? label[i * T + t] : 0;
+            for (int64_t k = 1; k < K; k++) at[k] = right ? draw(h, &d, items, had) : 0;
+        }
+    }
+    return FV_OK;
+}
+
+/* input_ids and labels (n,T); where it is evaluated labels and last_positions (n). */
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
+{
+    const histories *h = self;
+    int64_t T = 1, len;
+    for (int64_t i = 0; i < n; i++) {
+        history(h, rows[i], &len);
+        T = len - 1 > T ? len - 1 : T;
+    }
+    if (T > h->opt.longest) T = h->opt.longest;
+    int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, T));
+    fv_shape s = h->evaluation ? FV_SHAPE(n) : FV_SHAPE(n, T);
+    int32_t *label = fv_batch_put(out, "labels", FV_I32, s),
+            *last = h->evaluation ? fv_batch_put(out, "last_positions", FV_I32, s) : NULL;
+    if (!label || (h->evaluation && !last)) return fv_fail(e, out->err.code, "%s", out->err.text);
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t *x = history(h, rows[i], &len);
+        int64_t read = len - 1 < T ? len - 1 : T, from = len - 1 - read;
+        for (int64_t t = 0; t < T; t++) ids[i * T + t] = t < read ? x[from + t] : 0;
+        for (int64_t t = 0; !last && t < T; t++)
+            label[i * T + t] = t < read ? x[from + t + 1] : -100;
+        if (last) label[i] = x[len - 1], last[i] = (int32_t)(i * T + read - 1);
+        out->tokens += (double)read;
+        out->labels += last ? 1 : (double)read;
+    }
+    bool sampled = h->opt.loss != SOFTMAX && !h->evaluation;
+    return sampled ? put_candidates(h, out, rows, n, T, how, e) : FV_OK;
+}
+
+/* ---- losses with drawn items ---- */
+
+/* -log softmax(scores)_0, and softplus(-score_0) + sum_k softplus(score_k), for each position. */
+static fv_tensor *sampled_loss(fv_ctx *c, fv_tensor *scores, int kind)
+{
+    int64_t K = fv_dim(scores, -1);
+    fv_shape s = FV_SHAPE(fv_dim(scores, 0), fv_dim(scores, 1));
+    if (kind == SAMPLED)
+        return fv_scale(c, fv_reshape(c, fv_slice(c, fv_log_softmax(c, scores), 2, 0, 1), s), -1);
+    fv_tensor *right = fv_reshape(c, fv_slice(c, scores, 2, 0, 1), s),
+              *others = fv_sum(c, fv_softplus(c, fv_slice(c, scores, 2, 1, K)), 2);
+    return fv_add(c, fv_softplus(c, fv_scale(c, right, -1)), others);
+}
+
+static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
+                    fv_items *out)
+{
+    const histories *h = self;
+    fv_items plain = {0};
+    fv_items_put(&plain, "input_ids", fv_items_get(in, "input_ids"));
+    fv_items_put(&plain, "candidates", fv_items_get(in, "candidates"));
+    fv_model_forward(c, m, &plain, out);
+    fv_tensor *loss = sampled_loss(c, fv_items_get(out, "logits"), h->opt.loss);
+    loss = fv_mul(c, loss, fv_items_get(in, "counted"));
+    fv_items_put(out, "loss", fv__per_label(c, fv_sum_all(c, loss), in));
+}
+
+/* ---- ranking ---- */
+
+/* Adds 1 / log2(1 + place) where the place, counted from 1, is at most 10. */
+static fv_status count_ndcg(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
+                            double *hits, double *of)
+{
+    const histories *h = self;
+    const fv_tensor *logits = fv_items_get(out, "logits");
+    const int32_t *label = fv__batch_ints(b, "labels"), *ids = fv__batch_ints(b, "input_ids"),
+                  *last = fv__batch_ints(b, "last_positions");
+    int64_t n = fv_dim(logits, 0), V = fv_dim(logits, 1), T = b->part[0].shape.d[1];
+    size_t bytes = (size_t)(n * V) * sizeof(float);
+    float *host = fv__alloc(h->env, bytes);
+    if (!host) return FV_ENOMEM;
+    fv_status st = fv_read(c, logits, host, n * V);
+    for (int64_t i = 0; !st && i < n; i++) {
+        float *score = host + i * V, right = score[label[i]];
+        int64_t place = 1;
+        for (int64_t t = i * T; t <= last[i]; t++)
+            if (ids[t] != label[i]) score[ids[t]] = -INFINITY;
+        for (int64_t j = 0; j < V; j++) place += score[j] > right;
+        *hits += place <= BEST ? 1 / log2(1 + (double)place) : 0;
+    }
+    *of += (double)n;
+    fv__free(h->env, host, bytes);
+    return st;
+}
+
+/* ---- the feed ---- */
+
+static int64_t count(const void *self, int64_t epoch)
+{
+    (void)epoch;
+    return ((const histories *)self)->n;
+}
+
+static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
+{
+    const histories *h = self;
+    history(h, i, source);
+    if (*source > h->opt.longest) *source = h->opt.longest;
+    *target = 0;
+}
+
+static void close_feed(void *self)
+{
+    histories *h = self;
+    const fv_env *env = h->env;
+    fv_events_close(h->events);
+    fv__free(env, h->user, h->user_bytes);
+    fv__free(env, h, sizeof *h);
+}
+
+/* Users of whom at least one item can be predicted. */
+static fv_status choose(histories *h, const char *file, fv_data_report *report, fv_err *e)
+{
+    int64_t users = fv_events_users(h->events), len;
+    h->user_bytes = (size_t)users * sizeof *h->user;
+    if (!(h->user = fv__alloc(h->env, h->user_bytes)))
+        return fv_fail(e, FV_ENOMEM, "%s: out of memory", file);
+    report->records = users;
+    for (int64_t u = 0; u < users; u++) {
+        h->user[h->n] = (int32_t)u;
+        history(h, h->n, &len);
+        if (len < 2) continue;
+        report->tokens[0] += len - 1;
+        h->n++;
+    }
+    report->kept = h->n;
+    report->too_long = 0;
+    report->empty = users - h->n;
+    return h->n ? FV_OK : fv_fail(e, FV_EFORMAT, "%s: no user has items enough", file);
+}
+
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
+{
+    *out = (fv_feed){0};
+    histories *h = fv__alloc(t->env, sizeof *h);
+    if (!h) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
+    h->env = t->env;
+    h->opt = *(const options *)t->options;
+    h->evaluation = t->evaluation;
+    fv_events_opt how = {.file = from->file,
+                         .layout = (fv_events_layout)h->opt.layout,
+                         .header = from->header,
+                         .items = t->labels};
+    fv_status st = fv_events_open(&h->events, t->env, &how, e);
+    if (!st) st = choose(h, from->file, report, e);
+    h->items = t->labels->n;
+    if (st)
+        close_feed(h);
+    else
+        *out = (fv_feed){.self = h,
+                         .metric = h->evaluation ? "NDCG@10" : NULL,
+                         .count = count,
+                         .size = size,
+                         .make = make,
+                         .count_correct = h->evaluation ? count_ndcg : NULL,
+                         .forward = h->opt.loss && !h->evaluation ? forward : NULL,
+                         .close = close_feed};
+    return st;
+}
+
+static int64_t config_value(const void *own, const fv_processor *p, const char *key)
+{
+    (void)p;
+    return strcmp(key, "max_position_embeddings") ? -1 : ((const options *)own)->longest;
+}
+
+static const fv_field keys[] = {
+    FV_CHOICE(options, layout, FV_EVENTS_ROWS, fv_events_layouts,
+              "user, item and time on each line, or a user with all its items"),
+    FV_INT(options, longest, 1, 50, 1 << 16, "items of a user that are read: the last ones"),
+    FV_CHOICE_KEY("item_loss", options, loss, SOFTMAX, losses,
+                  "over all items, or with drawn ones"),
+    FV_INT(options, negatives, 1, 1, 4096, "items that are drawn beside each right one"),
+    FV_CHOICE(options, evaluate, VALID, parts, "which item of a user is to be found", FV_ON_RESUME),
+    {0},
+};
+static const char *const loss_inputs[] = {"input_ids", "labels", NULL};
+
+const fv_objective fv__objective_next_item = {
+    .name = "next_item",
+    .help = "the item that a user turns to next",
+    .keys = keys,
+    .options_size = sizeof(options),
+    .processor = "none",
+    .config_value = config_value,
+    .head = FV__HEAD_NEXT_ITEM,
+    .loss_inputs = loss_inputs,
+    .names_labels = true,
+    .open = open_feed,
+};

@@ -1,0 +1,212 @@
+/* test_events.c - events by user and time: files, batches of the next item, recommendations. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/author/author.h"
+#include "fovea/fovea.h"
+#include "helper/device.h"
+#include "helper/files.h"
+
+/* ---- files ---- */
+
+static void items_are(const fv_events *v, const fv_labels *l, const char *user, const char *names)
+{
+    char text[200] = "";
+    int64_t n, u = fv_events_find(v, user);
+    assert_true(u >= 0);
+    const int32_t *x = fv_events_items(v, u, &n);
+    for (int64_t i = 0; i < n; i++) {
+        strcat(text, i ? " " : "");
+        strcat(text, l->name[x[i]]);
+    }
+    assert_string_equal(text, names);
+}
+
+static fv_events *open_text(const char *text, fv_events_opt o)
+{
+    fv_events *v;
+    fv_err e;
+    o.file = scratch_text("e.txt", text);
+    check(fv_events_open(&v, NULL, &o, &e), &e);
+    return v;
+}
+
+static void events_are_sorted(void **state)
+{
+    (void)state;
+    fv_labels l = {0};
+    fv_events *v = open_text("user,item,time\nann,x,3\nbob,y,1\nann,z,2\nann,y,3\n",
+                             (fv_events_opt){.header = true, .items = &l});
+    assert_int_equal(fv_events_users(v), 2);
+    items_are(v, &l, "ann", "z x y");
+    items_are(v, &l, "bob", "y");
+    assert_int_equal(fv_events_find(v, "cid"), -1);
+    fv_events_close(v);
+    fv_labels_free(&l);
+
+    l = (fv_labels){0};
+    v = open_text("1 a\n2 b\n1 c\n1 b\n", (fv_events_opt){.items = &l});
+    items_are(v, &l, "1", "a c b");
+    fv_events_close(v);
+    v = open_text("1 a b c\n2 c\n", (fv_events_opt){.layout = FV_EVENTS_SEQUENCES, .items = &l});
+    items_are(v, &l, "1", "a b c");
+    fv_events_close(v);
+    fv_labels_free(&l);
+}
+
+static void refused(const char *text, fv_labels *l, const char *says)
+{
+    fv_events *v;
+    fv_err e;
+    fv_events_opt o = {.file = scratch_text("e.txt", text), .items = l};
+    assert_int_not_equal(fv_events_open(&v, NULL, &o, &e), FV_OK);
+    assert_null(v);
+    if (!strstr(e.text, says)) fail_msg("\"%s\" does not say \"%s\"", e.text, says);
+}
+
+static void what_are_no_events_is_refused(void **state)
+{
+    (void)state;
+    fv_labels l = {0};
+    refused("a\n", &l, ":1: a user without an item");
+    refused("a x now\n", &l, ":1: \"now\" is no time");
+    refused("a x 1 2\n", &l, ":1: more than user, item and time");
+    refused("\n", &l, "there is no event");
+    l.closed = true;
+    refused("a new\n", &l, ":1:");
+    fv_labels_free(&l);
+}
+
+/* ---- batches ---- */
+
+static void open_feed(fv_feed *f, fv_labels *l, void *own, const char *loss, bool evaluation)
+{
+    const char *const keys[] = {"layout", "sequences", "longest", "3", "item_loss",
+                                loss,     "negatives", "2",       NULL};
+    const fv_objective *o = fv_objective_find("next_item");
+    fv_err e;
+    fv_data_report r = {0};
+    fv_records from = {.file = scratch_text("seq.txt", "u a b c d e f\nv b c d\nw a b\n")};
+    fv_fields_default(own, o->keys);
+    for (int i = 0; keys[i]; i += 2)
+        check(fv_fields_set(own, o->keys, keys[i], keys[i + 1], &e), &e);
+    fv_feed_opt t = {.options = own, .labels = l, .evaluation = evaluation};
+    check(o->open(f, &t, &from, &r, &e), &e);
+}
+
+/* Of u "a b c d" are for training, e for validation, f for the test. */
+static void the_last_items_are_left_out(void **state)
+{
+    (void)state;
+    char own[256];
+    fv_labels l = {0};
+    fv_feed f;
+    fv_batch b = {0};
+    fv_err e;
+    const int32_t rows[] = {0}, ids[] = {0, 1, 2}, labels[] = {1, 2, 3}, valid[] = {1, 2, 3};
+    open_feed(&f, &l, own, "bce", false);
+    assert_int_equal(f.count(f.self, 0), 1); /* v and w have too few */
+    check(f.make(f.self, &b, rows, 1, (fv_data_rng){.seed = 3}, &e), &e);
+    assert_memory_equal(fv_batch_get(&b, "input_ids")->data, ids, sizeof ids);
+    assert_memory_equal(fv_batch_get(&b, "labels")->data, labels, sizeof labels);
+    const int32_t *candidate = fv_batch_get(&b, "candidates")->data;
+    for (int t = 0; t < 3; t++) assert_int_equal(candidate[3 * t], labels[t]);
+    assert_true(b.labels == 3);
+    fv_feed_close(&f);
+    fv_batch_clear(&b);
+    open_feed(&f, &l, own, "softmax", true);
+    assert_int_equal(f.count(f.self, 0), 2);
+    check(f.make(f.self, &b, rows, 1, (fv_data_rng){.epoch = -1}, &e), &e);
+    assert_memory_equal(fv_batch_get(&b, "input_ids")->data, valid, sizeof valid);
+    assert_int_equal(*(int32_t *)fv_batch_get(&b, "labels")->data, 4);
+    assert_int_equal(*(int32_t *)fv_batch_get(&b, "last_positions")->data, 2);
+    fv_batch_free(&b);
+    fv_feed_close(&f);
+    fv_labels_free(&l);
+}
+
+/* ---- recommendations ---- */
+
+#define MODEL FOVEA_TESTS "/golden/models/sasrec"
+
+static void recommendations_leave_out_the_history(void **state)
+{
+    (void)state;
+    fv_recommender *r;
+    fv_err e;
+    fv_recommended out[20];
+    int64_t found;
+    const int32_t history[] = {4, 9, 4, 0};
+    float looked[4];
+    double sum = 0;
+    check(fv_recommender_open(&r, device, MODEL, (fv_model_opt){0}, &e), &e);
+    fv_labels *items = fv_recommender_items(r);
+    assert_string_equal(items->name[3], "item 3");
+    check(fv_recommender_run(r, history, 4, 20, out, &found, looked, &e), &e);
+    assert_int_equal(found, 11 - 3);
+    for (int i = 0; i < found; i++) {
+        assert_true(out[i].item != 4 && out[i].item != 9 && out[i].item != 0);
+        if (i) assert_true(out[i - 1].score >= out[i].score);
+    }
+    for (int i = 0; i < 4; i++) sum += (double)looked[i];
+    assert_true(fabs(sum - 1) < 1e-5);
+    fv_recommended best[2];
+    check(fv_recommender_run(r, history, 4, 2, best, &found, NULL, &e), &e);
+    assert_true(found == 2 && best[0].item == out[0].item && best[1].item == out[1].item);
+    assert_int_equal(fv_recommender_run(r, history, 0, 2, best, &found, NULL, &e), FV_EARG);
+    assert_int_equal(fv_recommender_run(r, (int32_t[]){11}, 1, 2, best, &found, NULL, &e), FV_EARG);
+    fv_recommender_close(r);
+}
+
+/* What the model says is best is found at the first place. */
+static void ranking_counts_places(void **state)
+{
+    (void)state;
+    fv_model *m;
+    fv_recommender *r;
+    fv_err e;
+    fv_ranking k, popular;
+    fv_recommended next[1];
+    int64_t found;
+    char text[100];
+    check(fv_model_new(&m, device,
+                       "{\"model_type\": \"sasrec\", \"id2label\": {\"0\": \"a\", \"1\": \"b\", "
+                       "\"2\": \"c\", \"3\": \"d\"}, \"hidden_size\": 8}",
+                       (fv_model_opt){0}, 5, &e),
+          &e);
+    check(fv_model_save(m, scratch("items"), FV_F32, &e), &e);
+    fv_model_free(m);
+    check(fv_recommender_open(&r, device, scratch("items"), (fv_model_opt){0}, &e), &e);
+    check(fv_recommender_run(r, (int32_t[]){0, 1}, 2, 1, next, &found, NULL, &e), &e);
+    snprintf(text, sizeof text, "u a b %s\n", fv_recommender_items(r)->name[next[0].item]);
+    fv_events *v = open_text(text, (fv_events_opt){.layout = FV_EVENTS_SEQUENCES,
+                                                   .items = fv_recommender_items(r)});
+    check(fv_recommender_evaluate(r, v, false, &k, &popular, &e), &e);
+    assert_int_equal(k.users, 1);
+    assert_true(k.hr[0] == 1 && k.ndcg[1] == 1 && k.mrr[2] == 1);
+    fv_events_close(v);
+    fv_recommender_close(r);
+}
+
+static int set_up(void **state) { return scratch_open(state) || open_device(state); }
+static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(events_are_sorted),
+        cmocka_unit_test(what_are_no_events_is_refused),
+        cmocka_unit_test(the_last_items_are_left_out),
+        cmocka_unit_test(recommendations_leave_out_the_history),
+        cmocka_unit_test(ranking_counts_places),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
