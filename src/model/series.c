@@ -16,11 +16,10 @@ static fv_tensor *over_time(fv_ctx *c, fv_tensor *x)
     return fv_reshape(c, fv_sum(c, x, 1), FV_SHAPE(fv_dim(x, 0), 1, fv_dim(x, 2)));
 }
 
-/* 1 where a value was observed and 0 elsewhere, as floats. */
-static fv_tensor *as_weights(fv_ctx *c, const fv_tensor *past, fv_tensor *observed)
+fv_tensor *fv__mask_floats(fv_ctx *c, fv_tensor *mask, fv_shape s)
 {
-    fv_tensor *ones = past ? fv_affine(c, fv_zeros(c, past->shape), 0, 1) : NULL;
-    return observed ? fv_masked_fill(c, ones, observed, 0) : ones;
+    fv_tensor *ones = fv_affine(c, fv_zeros(c, s), 0, 1);
+    return mask ? fv_masked_fill(c, ones, fv_reshape(c, mask, s), 0) : ones;
 }
 
 /* loc = sum w x / n;   scale = sqrt(sum (w (x - loc))^2 / n + 1e-5),   n = max(1, sum w) */
@@ -50,7 +49,7 @@ static fv__scaled by_magnitude(fv_ctx *c, fv_tensor *past, fv_tensor *w)
 
 fv__scaled fv__series_scale(fv_ctx *c, fv__scaling how, fv_tensor *past, fv_tensor *observed)
 {
-    fv_tensor *w = as_weights(c, past, observed);
+    fv_tensor *w = fv__mask_floats(c, observed, fv_shape_of(past));
     if (how == FV__SCALE_STD) return by_deviation(c, past, w);
     if (how == FV__SCALE_MEAN) return by_magnitude(c, past, w);
     fv_tensor *zero = fv_zeros(c, FV_SHAPE(fv_dim(past, 0), 1, fv_dim(past, 2)));
@@ -60,6 +59,26 @@ fv__scaled fv__series_scale(fv_ctx *c, fv__scaling how, fv_tensor *past, fv_tens
 fv_tensor *fv__series_restore(fv_ctx *c, const fv__scaled *s, fv_tensor *y)
 {
     return fv_add(c, fv_mul(c, y, s->scale), s->loc);
+}
+
+fv_lin *fv__channel_lins(fv_params *p, int n, int64_t in, int64_t out, float std, const char *path)
+{
+    fv_lin_opt how = {.std = std};
+    fv_lin *l = fv_params_scratch(p, (size_t)(n ? n : 1) * sizeof *l);
+    if (l && !n) fv_lin_init(p, l, in, out, how, "%s", path);
+    for (int i = 0; l && i < n; i++) fv_lin_init(p, &l[i], in, out, how, "%s.%d", path, i);
+    return l;
+}
+
+fv_tensor *fv__by_channel(fv_ctx *c, const fv_lin *l, bool shared, fv_tensor *x)
+{
+    if (shared) return fv_lin_fwd(c, l, x);
+    fv_tensor *y = NULL;
+    for (int64_t i = 0; i < fv_dim(x, 1); i++) {
+        fv_tensor *one = fv_lin_fwd(c, &l[i], fv_slice(c, x, 1, i, i + 1));
+        y = i ? fv_concat(c, (fv_tensor *[]){y, one}, 2, 1) : one;
+    }
+    return y;
 }
 
 bool fv__is_window(fv_ctx *c, const char *family, const fv_tensor *past, const fv_tensor *observed,

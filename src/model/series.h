@@ -26,6 +26,14 @@ fv__scaled fv__series_scale(fv_ctx *c, fv__scaling how, fv_tensor *past, fv_tens
 /* y scale + loc: (B,H,C) -> (B,H,C) */
 fv_tensor *fv__series_restore(fv_ctx *c, const fv__scaled *s, fv_tensor *y);
 
+/* A mask (U8) seen as s, as floats: 1 where it is 1. */
+fv_tensor *fv__mask_floats(fv_ctx *c, fv_tensor *mask, fv_shape s);
+
+/* A weight that channels share, at path (n 0), or one for each of n, at path.0, path.1, .. */
+fv_lin *fv__channel_lins(fv_params *p, int n, int64_t in, int64_t out, float std, const char *path);
+/* x (B,C,..,in) -> (B,C,..,out): all channels by the first weight, or each by its own. */
+fv_tensor *fv__by_channel(fv_ctx *c, const fv_lin *l, bool shared, fv_tensor *x);
+
 /* Raises and is false unless past is (B,T,C), and observed, where there is one, the same. */
 bool fv__is_window(fv_ctx *c, const char *family, const fv_tensor *past, const fv_tensor *observed,
                    int64_t T, int64_t C);

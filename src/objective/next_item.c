@@ -8,7 +8,7 @@
  *     bce       -log s(right) - sum_k log(1 - s(other_k)), s the sigmoid (the SASRec paper, K = 1)
  *
  * Items that are drawn are none that the user has had.  The metric is NDCG@10 with full ranking:
- * the place of the right item among all that the user has not had before. */
+ * the rank of the right item among all that the user has not had before. */
 #include <math.h>
 
 #include "base/base.h"
@@ -152,7 +152,7 @@ static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_ite
 
 /* ---- ranking ---- */
 
-/* Adds 1 / log2(1 + place) where the place, counted from 1, is at most 10. */
+/* Adds 1 / log2(1 + rank) where the rank, counted from 1, is at most 10. */
 static fv_status count_ndcg(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
                             double *hits, double *of)
 {
@@ -167,11 +167,11 @@ static fv_status count_ndcg(const void *self, fv_ctx *c, const fv_batch *b, cons
     fv_status st = fv_read(c, logits, host, n * V);
     for (int64_t i = 0; !st && i < n; i++) {
         float *score = host + i * V, right = score[label[i]];
-        int64_t place = 1;
+        int64_t rank = 1;
         for (int64_t t = i * T; t <= last[i]; t++)
             if (ids[t] != label[i]) score[ids[t]] = -INFINITY;
-        for (int64_t j = 0; j < V; j++) place += score[j] > right;
-        *hits += place <= BEST ? 1 / log2(1 + (double)place) : 0;
+        for (int64_t j = 0; j < V; j++) rank += score[j] > right;
+        *hits += rank <= BEST ? 1 / log2(1 + (double)rank) : 0;
     }
     *of += (double)n;
     fv__free(h->env, host, bytes);

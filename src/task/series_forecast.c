@@ -1,8 +1,8 @@
 /* series_forecast.c - forecasts with a trained model, and back-testing.
  *
  * Intervals are empirical: the quantiles of the errors that the model made at the same distance in
- * the windows of a back-test.  A model that outputs distributions lost: its intervals are as good as
- * the family of distributions fits, and the model must be trained for them. */
+ * the windows of a back-test.  A model that outputs distributions lost: its intervals are only as
+ * good as the family of distributions fits, and the model must be trained for them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

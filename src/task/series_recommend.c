@@ -162,16 +162,16 @@ fv_status fv_recommender_run(fv_recommender *r, const int32_t *history, int64_t 
 
 /* ---- ranking ---- */
 
-static void add_place(fv_ranking *k, const float *score, int64_t n, int32_t right)
+static void add_rank(fv_ranking *k, const float *score, int64_t n, int32_t right)
 {
     static const int at[] = {5, 10, 20};
-    int64_t place = 1;
-    for (int64_t i = 0; i < n; i++) place += score[i] > score[right];
+    int64_t rank = 1;
+    for (int64_t i = 0; i < n; i++) rank += score[i] > score[right];
     for (int i = 0; i < 3; i++) {
-        if (place > at[i]) continue;
+        if (rank > at[i]) continue;
         k->hr[i]++;
-        k->ndcg[i] += 1 / log2(1 + (double)place);
-        k->mrr[i] += 1 / (double)place;
+        k->ndcg[i] += 1 / log2(1 + (double)rank);
+        k->mrr[i] += 1 / (double)rank;
     }
     k->users++;
 }
@@ -208,11 +208,11 @@ fv_status fv_recommender_evaluate(fv_recommender *r, const fv_events *v, bool va
         st = score(r, x, n - 1, NULL, e);
         if (st) continue;
         leave_out(r->score, x, n - 1, right);
-        add_place(out, r->score, items, right);
+        add_rank(out, r->score, items, right);
         if (!popular) continue;
         memcpy(left, count, r->score_bytes);
         leave_out(left, x, n - 1, right);
-        add_place(popular, left, items, right);
+        add_rank(popular, left, items, right);
     }
     finish(out);
     if (popular) finish(popular);

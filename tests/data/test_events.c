@@ -166,8 +166,8 @@ static void recommendations_leave_out_the_history(void **state)
     fv_recommender_close(r);
 }
 
-/* What the model says is best is found at the first place. */
-static void ranking_counts_places(void **state)
+/* What the model says is best is found at the first rank. */
+static void ranking_counts_ranks(void **state)
 {
     (void)state;
     fv_model *m;
@@ -206,7 +206,7 @@ int main(void)
         cmocka_unit_test(what_are_no_events_is_refused),
         cmocka_unit_test(the_last_items_are_left_out),
         cmocka_unit_test(recommendations_leave_out_the_history),
-        cmocka_unit_test(ranking_counts_places),
+        cmocka_unit_test(ranking_counts_ranks),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -28,7 +28,7 @@ FV_API fv_status fv_recommender_run(fv_recommender *r, const int32_t *history, i
                                     fv_recommended *out, int64_t *found, float *looked, fv_err *e);
 
 /* Means over users, at 5, 10 and 20: whether the right item is that near the top, 1 / log2(1 +
- * place), 1 / place. */
+ * rank), 1 / rank. */
 typedef struct fv_ranking {
     int64_t users;
     double hr[3], ndcg[3], mrr[3];

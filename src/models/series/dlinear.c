@@ -8,7 +8,6 @@
  * the authors' code.  The average is a product with a constant matrix (T,T): that is one product
  * more, and no kernel of its own. */
 #include <stddef.h>
-#include <stdio.h>
 
 #include "model/series.h"
 #include "nn/part.h"
@@ -56,25 +55,16 @@ static fv_status check(const void *config_, fv_err *e)
     return FV_OK;
 }
 
-static fv_lin *lins_init(fv_params *p, const config *k, const char *name)
-{
-    int n = k->individual ? k->num_input_channels : 1;
-    fv_lin *l = fv_params_scratch(p, (size_t)n * sizeof *l);
-    for (int i = 0; l && i < n; i++) {
-        fv_path path;
-        snprintf(path.s, sizeof path.s, k->individual ? "%s.%d" : "%s", name, i);
-        fv_lin_init(p, &l[i], k->context_length, k->prediction_length, (fv_lin_opt){0}, "%s",
-                    path.s);
-    }
-    return l;
-}
-
 static void declare(void *self, const fv_setup *s)
 {
     dlinear *m = self;
     m->cfg = *(const config *)s->config;
-    m->seasonal = lins_init(s->params, &m->cfg, "Linear_Seasonal");
-    m->trend = lins_init(s->params, &m->cfg, "Linear_Trend");
+    const config *k = &m->cfg;
+    int n = k->individual ? k->num_input_channels : 0;
+    m->seasonal = fv__channel_lins(s->params, n, k->context_length, k->prediction_length, 0,
+                                   "Linear_Seasonal");
+    m->trend = fv__channel_lins(s->params, n, k->context_length, k->prediction_length, 0,
+                                "Linear_Trend");
 }
 
 /* Two products of a batch are not worth a layout of their own. */
@@ -101,18 +91,6 @@ static void fill_average(void *out, const void *user, int64_t from, int64_t n)
     }
 }
 
-/* (B,C,T) -> (B,C,H) */
-static fv_tensor *project(fv_ctx *c, const dlinear *m, const fv_lin *l, fv_tensor *x)
-{
-    if (!m->cfg.individual) return fv_lin_fwd(c, l, x);
-    fv_tensor *y = NULL;
-    for (int64_t i = 0; i < fv_dim(x, 1); i++) {
-        fv_tensor *one = fv_lin_fwd(c, &l[i], fv_slice(c, x, 1, i, i + 1));
-        y = i ? fv_concat(c, (fv_tensor *[]){y, one}, 2, 1) : one;
-    }
-    return y;
-}
-
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const dlinear *m = self;
@@ -126,8 +104,8 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *x = fv_transpose(c, s.x);
     fv_tensor *by = fv__table(c, FV_F32, FV_SHAPE(a.T, a.T), fill_average, &a, sizeof a);
     fv_tensor *trend = fv_linear(c, x, x ? fv_cast(c, by, x->dtype) : NULL, NULL, FV_ACT_NONE);
-    fv_tensor *y = fv_add(c, project(c, m, m->seasonal, fv_sub(c, x, trend)),
-                          project(c, m, m->trend, trend));
+    fv_tensor *y = fv_add(c, fv__by_channel(c, m->seasonal, !k->individual, fv_sub(c, x, trend)),
+                          fv__by_channel(c, m->trend, !k->individual, trend));
     fv__put_forecast(c, in, out, fv__series_restore(c, &s, fv_transpose(c, y)));
 }
 

@@ -198,19 +198,11 @@ static void block_init(fv_params *p, block *b, const config *k, const char *at)
     norm_init(p, &b->mlp_norm, k, at, "norm_sublayer3");
 }
 
-/* A weight that channels share, at path, or one for each, at many.0, many.1, .. */
-static fv_lin *lins_init(fv_params *p, const config *k, bool shared, int64_t in, int64_t out,
-                         const char *path, const char *many)
+static fv_lin *lins(fv_params *p, const patchtst *m, bool shared, int64_t in, int64_t out,
+                    const char *path)
 {
-    int n = shared ? 1 : k->num_input_channels;
-    fv_lin_opt how = {.std = k->init_std};
-    fv_lin *l = fv_params_scratch(p, (size_t)n * sizeof *l);
-    for (int i = 0; l && i < n; i++)
-        if (shared)
-            fv_lin_init(p, &l[i], in, out, how, "%s", path);
-        else
-            fv_lin_init(p, &l[i], in, out, how, "%s.%d", many, i);
-    return l;
+    int n = shared ? 0 : m->cfg.num_input_channels;
+    return fv__channel_lins(p, n, in, out, m->cfg.init_std, path);
 }
 
 static void head_init(fv_params *p, patchtst *m)
@@ -219,14 +211,14 @@ static void head_init(fv_params *p, patchtst *m)
     int64_t D = k->d_model, all = D * k->num_input_channels,
             wide = k->pooling_type == POOL_NONE && !k->use_cls_token ? D * m->patches : D;
     if (m->job == FV__HEAD_FORECAST)
-        m->head = lins_init(p, k, k->share_projection, wide, k->prediction_length,
-                            "head.projection", "head.projections");
+        m->head = lins(p, m, k->share_projection, wide, k->prediction_length,
+                       k->share_projection ? "head.projection" : "head.projections");
     else if (m->job == FV__HEAD_MASKED_PATCHES)
-        m->head = lins_init(p, k, true, D, k->patch_length, "head.linear", NULL);
+        m->head = lins(p, m, true, D, k->patch_length, "head.linear");
     else if (m->job == FV__HEAD_REGRESS)
-        m->head = lins_init(p, k, true, all, k->num_targets, "head.projection", NULL);
+        m->head = lins(p, m, true, all, k->num_targets, "head.projection");
     else if (m->job == FV_HEAD_CLASSIFY)
-        m->head = lins_init(p, k, true, all, k->num_targets, "head.linear", NULL);
+        m->head = lins(p, m, true, all, k->num_targets, "head.linear");
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -246,7 +238,7 @@ static void declare(void *self, const fv_setup *s)
     int64_t D = k->d_model, rows = m->patches + k->use_cls_token;
     char one[64];
     snprintf(one, sizeof one, "%sencoder.embedder.input_embedding", at);
-    m->embed = lins_init(p, k, k->share_embedding, k->patch_length, D, one, one);
+    m->embed = lins(p, m, k->share_embedding, k->patch_length, D, one);
     if (k->use_cls_token)
         m->class_token = fv_param(p, (fv_init){.kind = FV_INIT_NORMAL, .scale = 0.02f},
                                   FV_SHAPE(1, 1, 1, D), "%sencoder.positional_encoder.cls_token",
@@ -341,25 +333,12 @@ static fv_tensor *patchify(fv_ctx *c, const patchtst *m, fv_tensor *x)
     return fv_reshape(c, fv_permute(c, y, channel_first), FV_SHAPE(B, C, N, P));
 }
 
-/* x (B,C,..) by the weight that channels share, or each channel by its own. */
-static fv_tensor *by_channel(fv_ctx *c, const fv_lin *l, bool shared, fv_tensor *x)
-{
-    int64_t C = fv_dim(x, 1);
-    if (shared) return fv_lin_fwd(c, l, x);
-    fv_tensor *y = NULL;
-    for (int64_t i = 0; i < C; i++) {
-        fv_tensor *one = fv_lin_fwd(c, &l[i], fv_slice(c, x, 1, i, i + 1));
-        y = i ? fv_concat(c, (fv_tensor *[]){y, one}, 2, 1) : one;
-    }
-    return y;
-}
-
 /* (B,C,N,P) -> (B,C,N,D), with the class token in front where there is one. */
 static fv_tensor *embed(fv_ctx *c, const patchtst *m, fv_tensor *x)
 {
     const config *k = &m->cfg;
     int64_t B = fv_dim(x, 0), C = k->num_input_channels, D = k->d_model;
-    fv_tensor *y = by_channel(c, m->embed, k->share_embedding, x);
+    fv_tensor *y = fv__by_channel(c, m->embed, k->share_embedding, x);
     if (!k->use_cls_token) return fv_dropout(c, fv_add(c, y, m->positions), k->positional_dropout);
     fv_tensor *at = fv_slice(c, m->positions, 0, 1, m->patches + 1),
               *first = fv_add(c, m->class_token, fv_slice(c, m->positions, 0, 0, 1));
@@ -429,13 +408,6 @@ static fv_tensor *targets(fv_ctx *c, const patchtst *m, fv_tensor *x)
     return fv_lin_fwd(c, m->head, fv_reshape(c, pooled(c, k, x), FV_SHAPE(fv_dim(x, 0), -1)));
 }
 
-/* A mask (U8) as floats, 1 where it is 1. */
-static fv_tensor *as_floats(fv_ctx *c, fv_tensor *mask, fv_shape s)
-{
-    fv_tensor *ones = fv_affine(c, fv_zeros(c, s), 0, 1);
-    return fv_masked_fill(c, ones, fv_reshape(c, mask, s), 0);
-}
-
 /* loss = the mean over hidden patches of the mean square of their differences */
 static void masked_patches(fv_ctx *c, const patchtst *m, fv_tensor *x, fv_tensor *patches,
                            fv_tensor *hidden, fv_items *out)
@@ -444,7 +416,7 @@ static void masked_patches(fv_ctx *c, const patchtst *m, fv_tensor *x, fv_tensor
     if (m->cfg.use_cls_token) y = fv_slice(c, y, 2, 1, m->patches + 1);
     fv_items_put(out, "prediction_output", y);
     if (!hidden || !y) return;
-    fv_tensor *w = as_floats(c, hidden, hidden->shape);
+    fv_tensor *w = fv__mask_floats(c, hidden, hidden->shape);
     fv_tensor *off = fv_mean(c, fv_square(c, fv_sub(c, y, patches)), 3);
     fv_items_put(out, "loss",
                  fv_div(c, fv_sum_all(c, fv_mul(c, off, w)),
@@ -462,7 +434,7 @@ static fv_tensor *hide(fv_ctx *c, const patchtst *m, fv_tensor *x, fv_tensor *hi
         return fv_raise(c, FV_ESHAPE, "patchtst: bool_masked_pos %s, expected (B,%lld,%lld)",
                         fv_desc(hidden).s, (long long)s.d[1], (long long)s.d[2]);
     s.d[s.n++] = 1;
-    fv_tensor *w = as_floats(c, hidden, s);
+    fv_tensor *w = fv__mask_floats(c, hidden, s);
     return fv_add(c, fv_mul(c, x, fv_affine(c, w, -1, 1)), fv_scale(c, w, m->cfg.mask_value));
 }
 
@@ -491,7 +463,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     } else if (m->job == FV__HEAD_FORECAST) {
         fv_items_put(out, "loc", s.loc);
         fv_items_put(out, "scale", s.scale);
-        y = by_channel(c, m->head, k->share_projection, pooled(c, k, x));
+        y = fv__by_channel(c, m->head, k->share_projection, pooled(c, k, x));
         fv__put_forecast(c, in, out, fv__series_restore(c, &s, fv_transpose(c, y)));
     } else if (m->job == FV__HEAD_MASKED_PATCHES) {
         masked_patches(c, m, x, patches, hidden, out);
