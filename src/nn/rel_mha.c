@@ -38,11 +38,29 @@ static fv_tensor *by_distance(fv_ctx *c, const fv_rel_mha *l, fv_tensor *q, fv_t
     return fv_permute(c, s, (int[]){1, 0, 2, 3});
 }
 
+/* q of x (B,T,D), the end of memory (B,L,D), and k and v of all of memory.  Where one weight makes
+ * all three, memory goes through it as a whole: the queries of earlier states are not used. */
+static void project(fv_ctx *c, const fv_mha *m, fv_tensor *x, fv_tensor *memory, fv_tensor *qkv[3])
+{
+    qkv[0] = qkv[1] = qkv[2] = NULL;
+    if (m->qkv.w) {
+        int64_t T = fv_dim(x, 1), L = fv_dim(memory, 1);
+        fv_split(c, qkv, fv_lin_fwd(c, &m->qkv, memory), 3, -1);
+        if (L > T) qkv[0] = fv_slice(c, qkv[0], 1, L - T, L);
+        return;
+    }
+    qkv[0] = fv_lin_fwd(c, &m->q, x);
+    qkv[1] = fv_lin_fwd(c, &m->k, memory);
+    qkv[2] = fv_lin_fwd(c, &m->v, memory);
+}
+
 fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *positions,
                           fv_mha_arg arg)
 {
     const fv_mha *m = &l->att;
-    fv_tensor *memory = arg.memory ? arg.memory : x, *q = fv_lin_fwd(c, &m->q, x);
+    fv_tensor *memory = arg.memory ? arg.memory : x, *qkv[3], *q;
+    project(c, m, x, memory, qkv);
+    q = qkv[0];
     if (!q || !memory || !positions) return NULL;
     if (q->shape.n != 3 || memory->shape.n != 3 || arg.kv || arg.bias)
         return fv_raise(
@@ -63,7 +81,5 @@ fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tenso
                    .name = m->name};
     how.bias = by_distance(c, l, fv_add(c, q, l->v), positions, scale);
     fv_tensor *qu = fv_reshape(c, fv_add(c, q, l->u), FV_SHAPE(B, T, m->n_head * m->head));
-    fv_tensor *y = fv_attention(c, qu, fv_lin_fwd(c, &m->k, memory), fv_lin_fwd(c, &m->v, memory),
-                                how);
-    return fv_lin_fwd(c, &m->out, y);
+    return fv_lin_fwd(c, &m->out, fv_attention(c, qu, qkv[1], qkv[2], how));
 }

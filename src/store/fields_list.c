@@ -31,7 +31,8 @@ bool fv__list_read(fv_int_list *out, const fv_field *f, const fv__jnode *v)
 {
     *out = (fv_int_list){0};
     if (v->type == FV__J_INT) return add(out, f, v->x);
-    if (v->type != FV__J_ARRAY || !v->n) return false;
+    bool may_be_empty = !*f->text; /* an empty list is its default */
+    if (v->type != FV__J_ARRAY || (!v->n && !may_be_empty)) return false;
     for (int i = 0; i < v->n; i++)
         if (v->kid[i]->type != FV__J_INT || !add(out, f, v->kid[i]->x)) return false;
     return true;

@@ -1,0 +1,456 @@
+/* transfo_xl.c - Transformer-XL: causal layers with relative positions, which attend to a memory of
+ * the segments before.
+ *
+ *     x = E[ids] sqrt(D);   per layer, with m its memory and z = [m, x]:
+ *     score_ij = ((q_i + u).k_j + (q_i + v).r_(i-j)) / sqrt(W),  q of x, k and v of z
+ *     x = norm(x + attn);   x = norm(x + mlp(x));   m = the end of z, without gradient
+ *
+ * A memory is an input and an output of forward, "mems" (layers,B,M,D): whoever runs segments one
+ * after the other hands on what came out, and decides by M how far back it reaches (config.json's
+ * mem_len where a first segment is given none).  With a memory, attention_mask is (B,M+T): zeros
+ * stand for memory that does not exist yet, so that all segments have one shape.  (Growing the
+ * memory from nothing, as the paper's code does, gives the same numbers and a new shape each time.)
+ *
+ * A session keeps keys and values instead, which do not depend on where a token stands.  Its rows
+ * may be of different lengths, so no common shift turns "by distance" into "by key".  But r is
+ * linear in sines and cosines of i - j, and these are sums of products of those of i and of j:
+ *
+ *     (q_i + v).r_(i-j) = b_i . [sin j, cos j],  b_i: (q_i + v) Wr turned by i
+ *
+ * Embeddings and softmax are adaptive (model/adaptive.h): with clusters "logits" are
+ * log-probabilities. */
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/core.h"
+#include "model/adaptive.h"
+#include "nn/part.h"
+
+#define MAX_LAYER 128
+
+typedef struct config {
+    int vocab_size, d_model, d_embed, n_head, d_head, d_inner, n_layer;
+    int mem_len, clamp_len, div_val;
+    fv_int_list cutoffs;
+    float dropout, dropatt, dropout_embedding, init_std, proj_init_std, layer_norm_epsilon;
+    bool pre_lnorm, same_length, proj_share_all_but_first, untie_r, tie_word_embeddings;
+    bool variational_dropout;
+} config;
+
+static const fv_field fields[] = {
+    FV_INT(config, vocab_size, 1, 267735, 1 << 24, "tokens"),
+    FV_INTS(config, cutoffs, 1, "", 1 << 24, "where clusters of tokens begin; none: one cluster"),
+    FV_INT(config, div_val, 1, 1, 16, "each cluster's vectors are so much narrower"),
+    FV_INT(config, d_model, 2, 1024, 1 << 16, "model width, even"),
+    FV_INT(config, d_embed, 1, 1024, 1 << 16, "width of the embeddings"),
+    FV_INT(config, n_head, 1, 16, 256, "attention heads"),
+    FV_INT(config, d_head, 1, 64, 1 << 12, "width of a head"),
+    FV_INT(config, d_inner, 1, 4096, 1 << 18, "width of the feed-forward part"),
+    FV_INT(config, n_layer, 1, 18, MAX_LAYER, "layers"),
+    FV_INT(config, mem_len, 0, 1600, 1 << 20, "states of earlier segments that are attended to"),
+    FV_INT(config, clamp_len, -1, -1, 1 << 20, "distances beyond count as this one; -1: all count"),
+    FV_BOOL(config, same_length, false, "every token attends to mem_len tokens, itself included"),
+    FV_BOOL(config, pre_lnorm, false, "the norm stands before each part, not behind it"),
+    FV_BOOL(config, untie_r, true, "u and v are each layer's own"),
+    FV_BOOL(config, proj_share_all_but_first, true,
+            "clusters but the first share projections between input and output"),
+    FV_BOOL(config, tie_word_embeddings, true, "tables of tokens are the output weights too"),
+    FV_FLOAT(config, dropout, 0, 0.1, 0.99, "dropout on embeddings and on what a part adds"),
+    FV_FLOAT(config, dropatt, 0, 0, 0.99, "dropout on the attention weights"),
+    FV_FLOAT(config, dropout_embedding, 0, 0, 0.99, "share of words hidden in all of a batch"),
+    FV_BOOL(config, variational_dropout, false, "dropout masks are the same for all tokens"),
+    FV_FLOAT(config, init_std, 0, 0.02, 10, "standard deviation of first values"),
+    FV_FLOAT(config, proj_init_std, 0, 0.01, 10, "that of projections of clusters"),
+    FV_FLOAT(config, layer_norm_epsilon, 1e-12, 1e-5, 1, "added to the variance"),
+    {0},
+};
+
+static const fv_key_rule rules[] = {
+    {"is_encoder_decoder", "false"},
+    {"adaptive", "true"},
+    {"attn_type", "0"}, /* relative positions of the paper */
+    {"sample_softmax", NULL},
+    {"init", NULL},
+    {"init_range", NULL},
+    {"tie_weight", "true"},
+    {"tie_projs", NULL}, /* derived from proj_share_all_but_first */
+    {"ext_len", NULL},
+    {"tgt_len", NULL},
+    {NULL, NULL},
+};
+
+static const fv_input inputs[] = {
+    {"input_ids", FV_I32, true},
+    {"attention_mask", FV_U8, false},
+    {"mems", FV_F32, false},
+    {"labels", FV_I32, false},
+    {0},
+};
+
+static const fv_family_head heads[] = {
+    {"TransfoXLLMHeadModel", FV_HEAD_CAUSAL_LM, .base = "TransfoXLModel"},
+    {"TransfoXLModel", .job = FV_HEAD_BASE},
+    {0},
+};
+
+typedef struct block {
+    fv_rel_mha attn;
+    fv_norm attn_norm, mlp_norm;
+    fv_lin up, down;
+} block;
+
+typedef struct transfo_xl {
+    config cfg;
+    fv_head_job job;
+    block *blocks;
+    fv__adaptive words;
+} transfo_xl;
+
+static fv__adaptive_opt words_of(const config *k)
+{
+    return (fv__adaptive_opt){.vocab = k->vocab_size,
+                              .width = k->d_model,
+                              .d_embed = k->d_embed,
+                              .div_val = k->div_val,
+                              .cutoffs = k->cutoffs,
+                              .tied = k->tie_word_embeddings,
+                              .share = k->proj_share_all_but_first,
+                              .std = k->init_std,
+                              .proj_std = k->proj_init_std};
+}
+
+static fv_status check(const void *config_, fv_err *e)
+{
+    const config *k = config_;
+    fv__adaptive_opt words = words_of(k);
+    if (k->d_model % 2)
+        return fv_fail(e, FV_EFORMAT, "d_model %d is odd: positions are sines and cosines",
+                       k->d_model);
+    return fv__adaptive_check(&words, e);
+}
+
+/* ---- parameters ---- */
+
+/* Below `at`, "transformer.layers.0". */
+static void block_init(fv_params *p, block *b, const config *k, fv_tensor *const uv[2],
+                       const char *at)
+{
+    fv_norm_opt norm = {.eps = k->layer_norm_epsilon};
+    int64_t D = k->d_model, H = k->n_head, W = k->d_head;
+    fv_lin_opt lin = {.std = k->init_std}, bare = {.std = k->init_std, .no_bias = true};
+    fv_mha_init(p, &b->attn.att,
+                (fv_mha_opt){.width = D,
+                             .n_head = H,
+                             .head = W,
+                             .packed = true,
+                             .no_bias = true,
+                             .no_out_bias = true,
+                             .window = k->same_length ? k->mem_len : 0,
+                             .dropout = k->dropatt,
+                             .std = k->init_std,
+                             .qkv_name = "qkv_net",
+                             .out_name = "o_net"},
+                "%s.dec_attn", at);
+    fv_lin_init(p, &b->attn.r, D, H * W, bare, "%s.dec_attn.r_net", at);
+    b->attn.u = uv[0];
+    b->attn.v = uv[1];
+    if (k->untie_r) {
+        b->attn.u = fv_param(p, fv__weight(k->init_std), FV_SHAPE(H, W), "%s.dec_attn.r_w_bias",
+                             at);
+        b->attn.v = fv_param(p, fv__weight(k->init_std), FV_SHAPE(H, W), "%s.dec_attn.r_r_bias",
+                             at);
+    }
+    fv_norm_init(p, &b->attn_norm, D, norm, "%s.dec_attn.layer_norm", at);
+    fv_lin_init(p, &b->up, D, k->d_inner, lin, "%s.pos_ff.CoreNet.0", at);
+    fv_lin_init(p, &b->down, k->d_inner, D, lin, "%s.pos_ff.CoreNet.3", at);
+    fv_norm_init(p, &b->mlp_norm, D, norm, "%s.pos_ff.layer_norm", at);
+}
+
+static void declare(void *self, const fv_setup *s)
+{
+    transfo_xl *m = self;
+    fv_params *p = s->params;
+    m->cfg = *(const config *)s->config;
+    m->job = s->head->job;
+    const config *k = &m->cfg;
+    const char *below = m->job == FV_HEAD_BASE ? "" : "transformer.";
+    fv__adaptive_init(p, &m->words, words_of(k), below, m->job != FV_HEAD_BASE);
+    fv_tensor *uv[2] = {NULL, NULL};
+    for (int i = 0; i < 2 && !k->untie_r; i++)
+        uv[i] = fv_param(p, fv__weight(k->init_std), FV_SHAPE(k->n_head, k->d_head), "%sr_%c_bias",
+                         below, i ? 'r' : 'w');
+    m->blocks = fv_params_scratch(p, (size_t)k->n_layer * sizeof *m->blocks);
+    for (int i = 0; m->blocks && i < k->n_layer; i++) {
+        char at[64];
+        snprintf(at, sizeof at, "%slayers.%d", below, i);
+        block_init(p, &m->blocks[i], k, uv, at);
+    }
+}
+
+static fv_load_opt load(const void *self)
+{
+    static const char *const computed[] = {"*pos_emb.inv_freq", NULL};
+    static const char *const computed_and_head[] = {"*pos_emb.inv_freq", "crit.*", NULL};
+    const transfo_xl *m = self;
+    return (fv_load_opt){.prefix = "transformer.",
+                         .ties = m->words.ties,
+                         .ignore = m->job == FV_HEAD_BASE ? computed_and_head : computed};
+}
+
+/* The weight of positions stays as it is: a session turns it into heads. */
+static void pack(void *self, fv_params *p, fv_dtype dtype)
+{
+    transfo_xl *m = self;
+    for (int i = 0; i < m->cfg.n_layer; i++) {
+        fv_mha_pack(p, &m->blocks[i].attn.att, dtype, false);
+        fv_lin_pack(p, &m->blocks[i].up, dtype);
+        fv_lin_pack(p, &m->blocks[i].down, dtype);
+    }
+    if (m->job != FV_HEAD_BASE) fv__adaptive_pack(p, &m->words, dtype);
+}
+
+/* ---- dropout, positions ---- */
+
+/* Variational: one mask of a sequence for all its tokens.  x (B,T,D) */
+static fv_tensor *drop(fv_ctx *c, const config *k, fv_tensor *x)
+{
+    if (!x || !k->variational_dropout || !fv_ctx_training(c) || k->dropout == 0)
+        return fv_dropout(c, x, k->dropout);
+    fv_tensor *ones = fv_full(c, FV_SHAPE(fv_dim(x, 0), 1, fv_cols(x)), 1);
+    return fv_mul(c, x, fv_dropout(c, ones, k->dropout));
+}
+
+typedef struct waves {
+    int32_t n, width, clamp;
+    bool falling; /* distances n-1, .., 0, else 0, .., n-1 */
+} waves;
+
+/* Row by row: sines of a distance, then cosines. */
+static void fill_waves(void *out, const void *user, int64_t from, int64_t n)
+{
+    const waves *w = user;
+    int64_t half = w->width / 2;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = (from + i) / w->width, col = (from + i) % w->width;
+        int64_t distance = w->falling ? w->n - 1 - row : row;
+        if (w->clamp > 0 && distance > w->clamp) distance = w->clamp;
+        double angle = (double)distance / pow(10000, (double)(2 * (col % half)) / (double)w->width);
+        ((float *)out)[i] = (float)(col < half ? sin(angle) : cos(angle));
+    }
+}
+
+/* (n,D), kept by the context */
+static fv_tensor *sinusoids(fv_ctx *c, const config *k, int64_t n, bool falling)
+{
+    waves w;
+    memset(&w, 0, sizeof w); /* its bytes are compared */
+    w.n = (int32_t)n;
+    w.width = k->d_model;
+    w.clamp = falling ? k->clamp_len : -1;
+    w.falling = falling;
+    fv_tensor *y = fv__table(c, FV_F32, FV_SHAPE(n, k->d_model), fill_waves, &w, sizeof w);
+    return fv_cast(c, y, c->dtype);
+}
+
+/* ---- forward ---- */
+
+/* E[ids] sqrt(D).  Embedding dropout hides words, each wherever it stands in the batch. */
+static fv_tensor *embed(fv_ctx *c, const transfo_xl *m, fv_tensor *ids)
+{
+    const config *k = &m->cfg;
+    fv_tensor *x = fv__adaptive_embed(c, &m->words, ids);
+    x = fv_scale(c, x, (float)sqrt((double)k->d_model));
+    if (k->dropout_embedding > 0 && fv_ctx_training(c)) {
+        fv_tensor *words = fv_full(c, FV_SHAPE(k->vocab_size, 1), 1);
+        words = fv_dropout(c, words, k->dropout_embedding);
+        x = fv_mul(c, x, fv_gather(c, words, ids, -1));
+    }
+    return drop(c, k, x);
+}
+
+/* x += mlp(x), its norm before or behind. */
+static fv_tensor *feed_forward(fv_ctx *c, const config *k, const block *b, fv_tensor *x)
+{
+    fv_tensor *h = k->pre_lnorm ? fv_norm_fwd(c, &b->mlp_norm, x) : x;
+    h = drop(c, k, fv_lin_act(c, &b->up, h, FV_RELU));
+    h = drop(c, k, fv_lin_fwd(c, &b->down, h));
+    return k->pre_lnorm ? fv_add(c, x, h) : fv_norm_add(c, &b->mlp_norm, NULL, x, h);
+}
+
+/* One layer on x (B,T,D) with its memory (B,M,D) or NULL. */
+static fv_tensor *block_fwd(fv_ctx *c, const config *k, const block *b, fv_tensor *x,
+                            fv_tensor *memory, fv_tensor *positions, fv_tensor *mask)
+{
+    fv_tensor *z = memory ? fv_concat(c, (fv_tensor *[]){memory, x}, 2, 1) : x, *q = x;
+    if (k->pre_lnorm) {
+        z = fv_norm_fwd(c, &b->attn_norm, z);
+        q = fv_slice(c, z, 1, fv_dim(z, 1) - fv_dim(x, 1), fv_dim(z, 1));
+    }
+    fv_mha_arg arg = {.memory = z, .causal = true, .key_mask = mask};
+    fv_tensor *y = drop(c, k, fv_rel_mha_fwd(c, &b->attn, q, positions, arg));
+    x = k->pre_lnorm ? fv_add(c, x, y) : fv_norm_add(c, &b->attn_norm, NULL, x, y);
+    return feed_forward(c, k, b, x);
+}
+
+/* The memory after a segment: the last `keep` states of memory and x, (1,B,keep,D). */
+static fv_tensor *remember(fv_ctx *c, fv_tensor *memory, fv_tensor *x, int64_t keep)
+{
+    int64_t B = fv_dim(x, 0), T = fv_dim(x, 1), D = fv_cols(x), M = fv_dim(memory, 1);
+    fv_tensor *z;
+    x = fv_detach(c, x);
+    if (keep <= T)
+        z = fv_slice(c, x, 1, T - keep, T);
+    else
+        z = fv_concat(c, (fv_tensor *[]){fv_slice(c, memory, 1, M - (keep - T), M), x}, 2, 1);
+    return fv_reshape(c, z, FV_SHAPE(1, B, keep, D));
+}
+
+/* Memory of layer i, (B,M,D), or NULL. */
+static fv_tensor *memory_of(fv_ctx *c, fv_tensor *mems, int i)
+{
+    if (!mems) return NULL;
+    return fv_reshape(c, fv_slice(c, mems, 0, i, i + 1),
+                      FV_SHAPE(fv_dim(mems, 1), fv_dim(mems, 2), fv_dim(mems, 3)));
+}
+
+static bool mems_ok(fv_ctx *c, const config *k, const fv_tensor *mems, const fv_tensor *ids,
+                    const fv_tensor *mask)
+{
+    int64_t B = fv_dim(ids, 0), L = fv_dim(ids, 1) + fv_dim(mems, 2);
+    if (mems && (mems->shape.n != 4 || fv_dim(mems, 0) != k->n_layer || fv_dim(mems, 1) != B ||
+                 fv_dim(mems, 3) != k->d_model))
+        fv_raise(c, FV_ESHAPE, "transfo-xl: mems %s, expected (%d,%lld,M,%d)", fv_desc(mems).s,
+                 k->n_layer, (long long)B, k->d_model);
+    else if (mask && (mask->shape.n != 2 || fv_dim(mask, 0) != B || fv_dim(mask, 1) != L))
+        fv_raise(c, FV_ESHAPE, "transfo-xl: attention_mask %s, expected (%lld,%lld), memory first",
+                 fv_desc(mask).s, (long long)B, (long long)L);
+    else
+        return true;
+    return false;
+}
+
+/* Labels (B,T), or (B,T+1) where what follows the last token is known: the next one of each. */
+static fv_tensor *next_labels(fv_ctx *c, const fv_items *in, int64_t T)
+{
+    fv_tensor *labels = fv_items_get(in, "labels");
+    if (!labels || fv_dim(labels, 1) != T + 1) return fv__next_labels(c, in);
+    return fv_slice(c, labels, 1, 1, T + 1);
+}
+
+static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
+{
+    const transfo_xl *m = self;
+    const config *k = &m->cfg;
+    fv_tensor *ids = fv_items_get(in, "input_ids"), *mems = fv_items_get(in, "mems"),
+              *mask = fv_items_get(in, "attention_mask"), *kept[MAX_LAYER] = {NULL};
+    if (!ids || !mems_ok(c, k, mems, ids, mask)) return;
+    int64_t T = fv_dim(ids, 1), M = fv_dim(mems, 2), keep = mems ? M : k->mem_len;
+    if (!mems && keep > T) keep = T;
+    fv_tensor *next = m->job == FV_HEAD_BASE ? NULL : next_labels(c, in, T);
+    fv_tensor *x = embed(c, m, ids);
+    fv_tensor *positions = fv_dropout(c, sinusoids(c, k, M + T, true), k->dropout);
+    for (int i = 0; i < k->n_layer; i++) {
+        fv_tensor *memory = memory_of(c, mems, i);
+        fv_tap(c, "hidden", "hidden_states", x);
+        if (keep) kept[i] = remember(c, memory, x, keep);
+        x = block_fwd(c, k, &m->blocks[i], x, memory, positions, mask);
+    }
+    x = drop(c, k, x);
+    fv_tap(c, "hidden", "hidden_states", x);
+    if (m->job == FV_HEAD_BASE)
+        fv_items_put(out, "last_hidden_state", x);
+    else
+        fv__put_tokens(c, in, out, fv__adaptive_scores(c, &m->words, x), next);
+    if (keep) fv_items_put(out, "mems", fv_concat(c, kept, k->n_layer, 0));
+}
+
+/* ---- generation ---- */
+
+/* The scores by distance of q (H,B*T,W), all heads, for keys 0..n-1: (B,H,T,n).  rows: sinusoids of
+ * the tokens' own positions (B,T,D). */
+static fv_tensor *by_key(fv_ctx *c, const config *k, const block *b, fv_tensor *q, fv_tensor *rows,
+                         int64_t n)
+{
+    int64_t H = k->n_head, W = k->d_head, D = k->d_model, half = D / 2, B = fv_dim(rows, 0),
+            T = fv_dim(rows, 1);
+    fv_tensor *a[2], *s[2],
+        *w = fv_reshape(c, fv_cast(c, b->attn.r.w, c->dtype), FV_SHAPE(H, W, D));
+    fv_tensor *all = fv_matmul(c, q, w, (fv_mm){.alpha = (float)(1 / sqrt((double)W))});
+    fv_split(c, a, all, 2, -1);
+    rows = fv_reshape(c, rows, FV_SHAPE(B * T, D));
+    s[0] = fv_slice(c, rows, -1, 0, half);
+    s[1] = fv_slice(c, rows, -1, half, D);
+    if (!fv_len(all) || !s[1]) return NULL;
+    /* sin(i-j) = sin i cos j - cos i sin j,  cos(i-j) = cos i cos j + sin i sin j */
+    fv_tensor *of_sin = fv_sub(c, fv_mul(c, a[1], s[0]), fv_mul(c, a[0], s[1])),
+              *of_cos = fv_add(c, fv_mul(c, a[0], s[0]), fv_mul(c, a[1], s[1]));
+    fv_tensor *turned = fv_concat(c, (fv_tensor *[]){of_sin, of_cos}, 2, -1);
+    fv_tensor *y = fv_matmul(c, turned, sinusoids(c, k, n, false), (fv_mm){.tb = true});
+    return fv_permute(c, fv_reshape(c, y, FV_SHAPE(H, B, T, n)), (int[]){1, 0, 2, 3});
+}
+
+/* Attention of the tokens of a step to all of their sequence, as far back as the memory reaches. */
+static fv_tensor *attend_cached(fv_ctx *c, const config *k, const block *b, fv_session *s, int i,
+                                fv_tensor *x)
+{
+    int64_t H = k->n_head, W = k->d_head, B = fv_dim(x, 0), T = fv_dim(x, 1);
+    const fv_mha *l = &b->attn.att;
+    fv_kv kv = fv_session_kv(c, s, i, H * W, c->dtype);
+    fv_tensor *qkv[3] = {NULL};
+    fv_split(c, qkv, fv_lin_fwd(c, &l->qkv, x), 3, -1);
+    fv_tensor *q = fv_reshape(c, qkv[0], FV_SHAPE(B, T, H, W));
+    fv_tensor *keys = fv_cache_write(c, kv.k, qkv[1], kv.pos),
+              *values = fv_cache_write(c, kv.v, qkv[2], kv.pos);
+    if (!q || !keys || !values) return NULL;
+    int64_t n = fv_dim(keys, 1);
+    fv_tensor *rows = fv_gather(c, sinusoids(c, k, n, false), fv_session_positions(c, s), -1);
+    fv_tensor *qv = fv_permute(c, fv_add(c, q, b->attn.v), (int[]){2, 0, 1, 3});
+    fv_attn how = {.n_head = H,
+                   .causal = true,
+                   .window = k->mem_len ? k->mem_len + !k->same_length : 0,
+                   .lens = kv.lens,
+                   .name = l->name};
+    how.bias = by_key(c, k, b, fv_reshape(c, qv, FV_SHAPE(H, B * T, W)), rows, n);
+    if (!how.bias) return NULL;
+    fv_tensor *qu = fv_reshape(c, fv_add(c, q, b->attn.u), FV_SHAPE(B, T, H * W));
+    return fv_lin_fwd(c, &l->out, fv_attention(c, qu, keys, values, how));
+}
+
+static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
+{
+    const transfo_xl *m = self;
+    const config *k = &m->cfg;
+    fv_tensor *x = embed(c, m, ids);
+    fv_mark mark = fv_mark_here(c);
+    for (int i = 0; i < k->n_layer; i++) {
+        const block *b = &m->blocks[i];
+        fv_tensor *h = k->pre_lnorm ? fv_norm_fwd(c, &b->attn_norm, x) : x;
+        h = attend_cached(c, k, b, s, i, h);
+        x = k->pre_lnorm ? fv_add(c, x, h) : fv_norm_add(c, &b->attn_norm, NULL, x, h);
+        x = fv_keep(c, mark, feed_forward(c, k, b, x));
+    }
+    return fv__adaptive_scores(c, &m->words, fv__last_position(c, x));
+}
+
+static int64_t vocabulary(const void *self)
+{
+    const transfo_xl *m = self;
+    return m->job == FV_HEAD_CAUSAL_LM ? m->cfg.vocab_size : 0;
+}
+
+/* Where distances are clamped a session goes on to that distance only. */
+static int64_t context(const void *self)
+{
+    const config *k = &((const transfo_xl *)self)->cfg;
+    return k->clamp_len > 0 ? k->clamp_len + 1 : 0;
+}
+
+const fv_family fv__family_transfo_xl = {
+    .type = "transfo-xl",
+    FV__FAMILY_PARTS(transfo_xl),
+    .vocabulary = vocabulary,
+    .context = context,
+    .step = step,
+};

@@ -1,0 +1,140 @@
+/* test_transfo_xl.c - Transformer-XL's memory: five segments against the reference, sessions and
+ * scores against whole passes. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "helper/device.h"
+#include "fovea/fovea.h"
+#include "fovea/author/gen.h"
+#include "fovea/author/session.h"
+#include "fovea/author/tensor.h"
+
+#define CASE FOVEA_TESTS "/golden/transfo-xl-segments"
+
+enum { SEGMENTS = 5, B = 2, T = 6, M = 8, LAYERS = 3, D = 12, V = 35, MEM = LAYERS * B * M * D };
+
+static void ok(fv_status st, const fv_err *e)
+{
+    if (st) fail_msg("%s", e->text);
+}
+
+static fv_model *open_model(const char *dir)
+{
+    fv_model *m;
+    fv_err e;
+    ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), &e);
+    return m;
+}
+
+static void near(const float *got, const float *want, int64_t n, double most, const char *what)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs((double)got[i] - (double)want[i]) <= most))
+            fail_msg("%s: element %lld is %g, expected %g", what, (long long)i, (double)got[i],
+                     (double)want[i]);
+}
+
+static void expected(const fv_st *s, const char *name, int i, float *out, int64_t n)
+{
+    char full[64];
+    fv_st_info t;
+    fv_err e;
+    snprintf(full, sizeof full, "%s.%d", name, i);
+    ok(fv_st_find(s, full, &t, &e), &e);
+    ok(fv_st_read(s, &t, out, FV_F32, t.count, &e), &e);
+    assert_true(t.count <= n);
+}
+
+/* Memory that does not exist yet is masked: the reference lets it grow from nothing. */
+static void memory_over_five_segments(void **state)
+{
+    static float mems[MEM], want[MEM], logits[B * T * V], want_logits[B * T * V];
+    int32_t ids[SEGMENTS * B * T];
+    fv_st *in, *out;
+    fv_st_info t;
+    fv_err e;
+    fv_ctx *c;
+    (void)state;
+    ok(fv_st_open(&in, NULL, CASE "/in.safetensors", &e), &e);
+    ok(fv_st_open(&out, NULL, CASE "/out.safetensors", &e), &e);
+    ok(fv_st_find(in, "input_ids", &t, &e), &e);
+    ok(fv_st_read(in, &t, ids, FV_I32, SEGMENTS * B * T, &e), &e);
+    fv_model *m = open_model(CASE);
+    ok(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
+    memset(mems, 0, sizeof mems);
+    for (int i = 0; i < SEGMENTS; i++) {
+        uint8_t mask[B * (M + T)];
+        int known = i * T < M ? i * T : M, len = known + T < M ? known + T : M;
+        fv_items inputs = {0}, outputs = {0};
+        for (int j = 0; j < B * (M + T); j++) mask[j] = j % (M + T) >= M - known;
+        fv_ctx_reset(c, 0);
+        fv_items_put(&inputs, "input_ids", fv_ints(c, ids + i * B * T, FV_SHAPE(B, T)));
+        fv_items_put(&inputs, "attention_mask", fv_bytes(c, mask, FV_SHAPE(B, M + T)));
+        fv_items_put(&inputs, "mems", fv_floats(c, mems, FV_SHAPE(LAYERS, B, M, D)));
+        fv_model_forward(c, m, &inputs, &outputs);
+        ok(fv_read(c, fv_items_get(&outputs, "logits"), logits, B * T * V), fv_ctx_err(c));
+        ok(fv_read(c, fv_items_get(&outputs, "mems"), mems, MEM), fv_ctx_err(c));
+        expected(out, "logits", i, want_logits, B * T * V);
+        expected(out, "mems", i, want, MEM);
+        near(logits, want_logits, B * T * V, 1e-5, "logits");
+        for (int r = 0; r < LAYERS * B; r++)
+            near(mems + (r * M + M - len) * D, want + r * len * D, len * D, 1e-5, "mems");
+    }
+    fv_ctx_free(c);
+    fv_model_free(m);
+    fv_st_close(in);
+    fv_st_close(out);
+}
+
+/* Rows of a session have lengths of their own, and come in steps of any size: each token's logits
+ * are those of one pass over its sequence, as long as that fits into the memory. */
+static void a_session_gives_what_a_pass_gives(void **state)
+{
+    static const int32_t ids[2][7] = {{3, 30, 12, 5, 34, 7, 21}, {9, 1, 33, 2, 2, 18, 11}};
+    float whole[2 * 7 * V], step[2 * V];
+    fv_session *s;
+    fv_ctx *c;
+    fv_err e;
+    (void)state;
+    fv_model *m = open_model(CASE);
+    fv_items in = {0}, out = {0};
+    ok(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
+    fv_items_put(&in, "input_ids", fv_ints(c, ids[0], FV_SHAPE(2, 7)));
+    fv_model_forward(c, m, &in, &out);
+    ok(fv_read(c, fv_items_get(&out, "logits"), whole, 2 * 7 * V), fv_ctx_err(c));
+
+    ok(fv_session_new(&s, m, device, 2, 16, &e), &e);
+    int32_t first[6] = {3, 30, 12, 9, 1, 33};
+    fv_ctx_reset(c, 0);
+    fv_tensor *y = fv_session_step(c, s, fv_ints(c, first, FV_SHAPE(2, 3)));
+    ok(fv_read(c, y, step, 2 * V), fv_ctx_err(c));
+    near(step, whole + 2 * V, V, 1e-5, "row 0 after 3");
+    near(step + V, whole + 9 * V, V, 1e-5, "row 1 after 3");
+    fv_session_truncate(s, 1, 1); /* row 1 goes on from its second token */
+    for (int i = 0; i < 4; i++) {
+        int32_t next[2] = {ids[0][3 + i], ids[1][1 + i]};
+        fv_ctx_reset(c, 0);
+        y = fv_session_step(c, s, fv_ints(c, next, FV_SHAPE(2, 1)));
+        ok(fv_read(c, y, step, 2 * V), fv_ctx_err(c));
+        near(step, whole + (3 + i) * V, V, 1e-5, "row 0");
+        near(step + V, whole + (8 + i) * V, V, 1e-5, "row 1");
+    }
+    fv_session_free(s);
+    fv_ctx_free(c);
+    fv_model_free(m);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(memory_over_five_segments),
+    cmocka_unit_test(a_session_gives_what_a_pass_gives),
+};
+
+int main(void) { return cmocka_run_group_tests(tests, open_device, close_device); }
