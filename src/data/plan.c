@@ -4,7 +4,8 @@
  * the batches are shuffled: little padding, yet a batch's examples differ from epoch to epoch.
  * (Sorting the whole epoch would pad least, but examples of one length would meet in every epoch.)
  * Random numbers come from Philox by (seed, epoch, position), and ties are broken by the shuffle,
- * not by qsort: the same feed and options give the same plan on every machine. */
+ * not by qsort: the same feed and options give the same plan on every machine.  Of an ordered feed
+ * every example is a batch, and nothing is shuffled. */
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -101,7 +102,7 @@ static void order(sized *all, const fv_feed *f, int64_t n, const fv_plan_opt *o)
         all[i] = (sized){.row = (int32_t)i, .source = (int32_t)s, .target = (int32_t)t};
         sum += longer(&all[i]);
     }
-    if (o->rng.epoch >= 0) {
+    if (o->rng.epoch >= 0 && !f->ordered) {
         for (int64_t i = n - 1; i > 0; i--) {
             int64_t j = below(o->rng, 0, i, i + 1);
             sized t = all[i];
@@ -135,9 +136,10 @@ fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_feed *f, fv_pl
     }
     bool ok = p && p->row && p->from && all && row && from;
     if (ok) {
+        if (f->ordered) o.rows = 1;
         order(all, f, n, &o);
         p->n = cut(p, all, n, &o);
-        if (o.rng.epoch >= 0) shuffle_batches(p, row, from, o.rng);
+        if (o.rng.epoch >= 0 && !f->ordered) shuffle_batches(p, row, from, o.rng);
         *out = p;
     } else {
         fv_plan_free(p);

@@ -1,11 +1,13 @@
 /* score.c - log-probability of a text: each token under the model's distribution at its position.
  *
  * All tokens of a window go through the model at once, as in training, and each costs its
- * cross-entropy. */
+ * cross-entropy.  A model with a memory reads segments one after the other instead of windows that
+ * overlap. */
 #include "base/base.h"
 #include "fovea/gen.h"
 #include "fovea/author/family.h"
 #include "fovea/author/gen.h"
+#include "model/memory.h"
 
 /* A batch of sequences on the host: input ids, and the labels to be scored (-100: not this
  * one). */
@@ -68,6 +70,60 @@ static fv_status check(const fv_model *m, const int32_t *ids, int64_t n, fv_err 
     return FV_OK;
 }
 
+/* ---- models with a memory ---- */
+
+/* Runs one segment of T tokens and replaces the memory by what came out. */
+static fv_status run_segment(fv_ctx *c, const fv_model *m, batch *b, float *mems, fv_shape shape,
+                             fv_err *e)
+{
+    fv_items in = {0}, out = {0};
+    fv_shape ids = FV_SHAPE(1, b->T);
+    fv_ctx_reset(c, 0);
+    fv_items_put(&in, "input_ids", fv_ints(c, b->ids, ids));
+    fv_items_put(&in, "attention_mask", fv_bytes(c, b->mask, FV_SHAPE(1, shape.d[2] + b->T)));
+    fv_items_put(&in, "mems", fv_floats(c, mems, shape));
+    fv_model_forward(c, m, &in, &out);
+    fv_tensor *loss = fv_cross_entropy(c, fv_items_get(&out, "logits"), fv_ints(c, b->labels, ids),
+                                       (fv_ce_opt){.ignore = -100});
+    if (!fv_read(c, loss, b->loss, b->T) &&
+        !fv_read(c, fv_items_get(&out, "mems"), mems, fv_shape_len(shape)))
+        return FV_OK;
+    return fv_fail(e, fv_ctx_err(c)->code, "%s", fv_ctx_err(c)->text);
+}
+
+/* Segments of `stride` tokens with a memory of window - stride.  Not given: the model's own
+ * mem_len, and segments of at most 128. */
+static fv_status score_segments(double *out, fv_device *d, const fv_model *m, const int32_t *ids,
+                                int64_t n, int64_t window, int64_t stride, fv__memory memory,
+                                fv_err *e)
+{
+    const fv_env *env = fv_device_env(d);
+    if (window < 2) window = memory.len + (stride > 0 ? stride : 128);
+    if (stride < 1) stride = window > 256 ? 128 : window / 2;
+    if (stride >= window) stride = window - 1; /* a memory has at least one state */
+    fv_shape shape = FV_SHAPE(memory.layers, 1, window - stride, memory.width);
+    size_t bytes = (size_t)fv_shape_len(shape) * sizeof(float);
+    batch b;
+    fv_ctx *c = NULL;
+    fv_status st = make_batch(&b, env, 1, window, e);
+    float *mems = fv__alloc(env, bytes);
+    if (!st && !mems) st = fv_fail(e, FV_ENOMEM, "score: out of memory for %zu bytes", bytes);
+    if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
+    if (!st) memset(mems, 0, bytes);
+    for (int64_t from = 0; !st && from + 1 < n; from += stride) {
+        b.T = n - 1 - from < stride ? n - 1 - from : stride;
+        memcpy(b.ids, ids + from, (size_t)b.T * sizeof *ids);
+        memcpy(b.labels, ids + from + 1, (size_t)b.T * sizeof *ids);
+        fv__memory_mask(b.mask, window - stride, b.T, from);
+        st = run_segment(c, m, &b, mems, shape, e);
+        for (int64_t i = 0; !st && i < b.T; i++) out[from + 1 + i] = -(double)b.loss[i];
+    }
+    fv_ctx_free(c);
+    fv__free(env, mems, bytes);
+    free_batch(&b);
+    return st;
+}
+
 fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n,
                    int64_t window, int64_t stride, fv_err *e)
 {
@@ -75,15 +131,22 @@ fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *
     int64_t context = fv_model_context(m);
     if (f->begin)
         return fv_fail(e, FV_EARG, "score: %s needs a source beside the text", fv_model_head(m));
+    int64_t asked = window, moved = stride;
     if (!context) context = window > 0 ? window : 2048;
     if (window < 1 || window > context) window = context;
     if (stride < 1 || stride > window) stride = window > 1 ? window / 2 : 1;
     batch b = {0};
     fv_ctx *c = NULL;
     fv_status st = check(m, ids, n, e);
+    if (!st && n > 0) out[0] = 0;
+    if (!st && fv__memory_taken(m)) {
+        fv__memory memory;
+        st = fv__memory_of(&memory, d, m, e);
+        if (st || memory.layers)
+            return st ? st : score_segments(out, d, m, ids, n, asked, moved, memory, e);
+    }
     if (!st) st = make_batch(&b, fv_device_env(d), 1, n < window ? n : window, e);
     if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
-    if (n > 0) out[0] = 0;
     for (int64_t from = 0, known = 1; !st && known < n; from += stride) {
         int64_t T = n - from < window ? n - from : window;
         b.T = T;

@@ -1,6 +1,7 @@
 /* run.c - the directory of a run: checkpoints, the best model, the result and the log.
  *
- *     checkpoints/step-N/   a model's directory, moments.safetensors, state.json, MANIFEST.json
+ *     checkpoints/step-N/   a model's directory, moments.safetensors, state.json, MANIFEST.json;
+ *                           carried.safetensors where a memory goes from batch to batch
  *     best/                 a model's directory: the best evaluation so far
  *     model/                a model's directory: the result
  *     train.jsonl, events.out.tfevents.fovea, curve.svg
@@ -16,6 +17,9 @@
 #include "store/checkpoint.h"
 #include "fovea/author/family.h"
 #include "fovea/author/train.h"
+
+/* What the training data's feed carries from batch to batch, where it carries anything. */
+#define CARRIED "carried.safetensors"
 
 fv_status fv__run_join(char out[FV_PATH], const char *dir, const char *name, fv_err *e)
 {
@@ -147,6 +151,10 @@ static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job,
     fv_status st = write_model(job, fv_ckpt_dir(k), e);
     if (!st) st = fv__run_join(path, fv_ckpt_dir(k), "moments.safetensors", e);
     if (!st) st = fv_adam_save(adam, r->env, path, e);
+    if (!st && job->train->save_state) {
+        st = fv__run_join(path, fv_ckpt_dir(k), CARRIED, e);
+        if (!st) st = job->train->save_state(job->train->self, r->env, path, e);
+    }
     if (!st) st = add_files(r, k, e);
     state_text(&state, s, &job->opt);
     if (!st && state.failed) st = fv_fail(e, FV_ENOMEM, "checkpoint: out of memory");
@@ -271,6 +279,10 @@ static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_tr
     if (!st) st = fv_adam_load(adam, r->env, path, e);
     if (!st) st = fv__run_join(path, found.dir, "state.json", e);
     if (!st) st = read_state(s, job, r->env, path, e);
+    if (!st && job->train->load_state) {
+        st = fv__run_join(path, found.dir, CARRIED, e);
+        if (!st) st = job->train->load_state(job->train->self, r->env, path, e);
+    }
     r->last = s->step;
     if (!st && job->on_message) {
         char text[FV_PATH + 64];

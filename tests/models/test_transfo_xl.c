@@ -132,9 +132,38 @@ static void a_session_gives_what_a_pass_gives(void **state)
     fv_model_free(m);
 }
 
+/* A text is scored in segments with the memory between them: the reference's log-probabilities. */
+static void a_score_carries_the_memory(void **state)
+{
+    enum { N = SEGMENTS * T };
+    int32_t all[SEGMENTS * B * T], text[N];
+    static float want[B * T * V];
+    double got[N];
+    fv_st *in, *out;
+    fv_st_info t;
+    fv_err e;
+    (void)state;
+    ok(fv_st_open(&in, NULL, CASE "/in.safetensors", &e), &e);
+    ok(fv_st_open(&out, NULL, CASE "/out.safetensors", &e), &e);
+    ok(fv_st_find(in, "input_ids", &t, &e), &e);
+    ok(fv_st_read(in, &t, all, FV_I32, SEGMENTS * B * T, &e), &e);
+    for (int i = 0; i < N; i++) text[i] = all[i / T * B * T + T + i % T]; /* row 1 */
+    fv_model *m = open_model(CASE);
+    ok(fv_score(got, device, m, text, N, M + T, T, &e), &e);
+    for (int i = 1; i < N; i++) {
+        expected(out, "logits", (i - 1) / T, want, B * T * V);
+        double p = (double)want[(T + (i - 1) % T) * V + text[i]];
+        if (!(fabs(got[i] - p) <= 1e-5)) fail_msg("token %d: %g, expected %g", i, got[i], p);
+    }
+    fv_model_free(m);
+    fv_st_close(in);
+    fv_st_close(out);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(memory_over_five_segments),
     cmocka_unit_test(a_session_gives_what_a_pass_gives),
+    cmocka_unit_test(a_score_carries_the_memory),
 };
 
 int main(void) { return cmocka_run_group_tests(tests, open_device, close_device); }

@@ -52,6 +52,8 @@ typedef struct fv_data_rng {
 struct fv_feed {
     void *self;
     const char *metric; /* what count_correct counts: "accuracy"; NULL: only the loss is known */
+    /* each example is a batch, and they come in order, since one goes on where the last stopped */
+    bool ordered;
     int64_t (*count)(const void *self, int64_t epoch);
     /* Tokens of example i, so that examples of like length share a batch; *target is 0 where there
      * is one side only. */
@@ -70,6 +72,10 @@ struct fv_feed {
     /* Called once before training, when the model has its first values: what the objective wants to
      * know of these.  NULL: nothing. */
     fv_status (*prepare)(void *self, const fv_model *m, fv_device *d, fv_err *e);
+    /* What forward carries from batch to batch, as a file of a checkpoint (x.safetensors).  NULL:
+     * nothing. */
+    fv_status (*save_state)(const void *self, const fv_env *env, const char *path, fv_err *e);
+    fv_status (*load_state)(void *self, const fv_env *env, const char *path, fv_err *e);
     void (*close)(void *self);
 };
 

@@ -145,6 +145,14 @@ static const char *derived_key(const fv_recipe *r, const fv_family *f, const cha
     return found ? out : NULL;
 }
 
+/* Whether a value is written as a list: words are, and integers unless one stands for all. */
+static bool is_list(const fv_field *t, const char *value)
+{
+    if (!t || t->type != FV_FIELD_INTS) return t && t->type == FV_FIELD_WORDS;
+    bool one_by_default = *t->text && !strpbrk(t->text, " ,");
+    return strpbrk(value, " ,") || !one_by_default;
+}
+
 /* Sets a value of the recipe as JSON: texts and choices in quotes, words as a list of strings. */
 static fv_status set_value(fv_json *j, const fv_family *f, const char *key, const char *value,
                            fv_err *e)
@@ -152,11 +160,14 @@ static fv_status set_value(fv_json *j, const fv_family *f, const char *key, cons
     const fv_field *t = fv__field_find(f->config, key);
     char text[2048];
     fv_field_type type = t ? t->type : FV_END;
-    if (type == FV_FIELD_WORDS) {
+    if (is_list(t, value)) {
+        const char *between = type == FV_FIELD_WORDS ? " " : " ,",
+                   *quote = type == FV_FIELD_WORDS ? "\"" : "";
         int n = snprintf(text, sizeof text, "[");
-        for (size_t len; value += strspn(value, " "), (len = strcspn(value, " ")) > 0; value += len)
-            n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%.*s\"", n > 1 ? ", " : "",
-                          (int)len, value);
+        for (size_t len; value += strspn(value, between), (len = strcspn(value, between)) > 0;
+             value += len)
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s%s%.*s%s", n > 1 ? ", " : "", quote,
+                          (int)len, value, quote);
         snprintf(text + n, sizeof text - (size_t)n, "]");
         return set_at(j, key, text, e);
     }

@@ -1,0 +1,77 @@
+/* test_train_memory.c - training with a memory from segment to segment: a run that was stopped and
+ * resumed ends with the same bits, and models without a memory are refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "helper/program.h"
+
+static const char recipe[] =
+    "[model]\nmodel_type = transfo-xl\nn_layer = 2\nn_head = 2\nd_model = 16\nd_embed = 16\n"
+    "d_head = 8\nd_inner = 24\nmem_len = 8\ncutoffs = 100 200\ndiv_val = 2\ndropout = 0.2\n"
+    "dropout_embedding = 0.1\nvariational_dropout = true\n"
+    "[data]\nobjective = segments\ntrain = text.txt\nvalid = text.txt\ncontext = 6\nstreams = 3\n"
+    "memory = 8\n"
+    "[tokenizer]\nkind = byte_bpe\nvocab = 270\nmin_count = 1\n"
+    "[train]\nupdates = 12\nlr = 0.01\nwarmup = 1\nschedule = constant\nsave_every = 4\n"
+    "eval_every = 3\n";
+
+static int set_up(void **state)
+{
+    if (scratch_open(state)) return -1;
+    scratch_text("text.txt",
+                 "the cat sat on the mat\nit was a good day\nthe dog ran in the park\n"
+                 "so bad a film\nthe day was good\na cat ran on the mat\nthe film sat in a park\n");
+    scratch_text("segments.ini", recipe);
+    return 0;
+}
+
+/* Update 4 of 12 stands in the middle of an epoch: the memory of the segments before is needed. */
+static void a_resumed_run_has_the_same_bits(void **state)
+{
+    (void)state;
+    succeeded(sh("$fovea train segments.ini -o whole -q --threads 1"));
+    succeeded(sh("$fovea train segments.ini -o parts -q --set train.updates=4"));
+    prints("ls parts/checkpoints/step-4/carried.safetensors",
+           "parts/checkpoints/step-4/carried.safetensors\n");
+    const result *r = succeeded(sh("$fovea train segments.ini -o parts --resume"));
+    assert_non_null(strstr(r->err, "resuming after update 4 of 12"));
+    succeeded(sh("cmp whole/model/model.safetensors parts/model/model.safetensors"));
+}
+
+/* The memory counts: scores of a text differ with how far back it reaches. */
+static void a_longer_memory_changes_the_score(void **state)
+{
+    (void)state;
+    succeeded(sh("$fovea score -m whole/model -w -f text.txt --window 4 --stride 3 > short"));
+    succeeded(sh("$fovea score -m whole/model -w -f text.txt --window 40 --stride 3 > long"));
+    assert_int_equal(sh("cmp -s short long")->code, 1);
+    succeeded(sh("$fovea generate -m whole/model --max-new-tokens 3 'the cat'"));
+}
+
+static void mistakes_are_named(void **state)
+{
+    (void)state;
+    refused(sh("$fovea train segments.ini -o bad -q --set model.mem_len=0"), 1,
+            "carries no memory with mem_len 0");
+    refused(sh("$fovea train segments.ini -o bad -q --set data.streams=500"), 1,
+            "500 streams need more than");
+    refused(sh("$fovea train segments.ini -o bad -q --set 'model.cutoffs=200 100'"), 1,
+            "expected numbers that rise");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_resumed_run_has_the_same_bits),
+        cmocka_unit_test(a_longer_memory_changes_the_score),
+        cmocka_unit_test(mistakes_are_named),
+    };
+    return cmocka_run_group_tests(tests, set_up, scratch_close);
+}
