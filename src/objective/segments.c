@@ -5,7 +5,7 @@
  * segment i of part s.  What the model remembers of a batch stays on the device and goes into the
  * next one, without gradient; an epoch begins with none.  So an example here is a whole batch, and
  * the feed is ordered.  The memory is part of a checkpoint: a resumed run goes on with the same
- * bits.  (Computing it again from the segments before would use parameters that have changed since.)
+ * bits.  (Computing it again from the segments before would use parameters that have changed.)
  *
  * Segments of an epoch are shifted by a random number of tokens.  An evaluation begins at the first
  * token, reads all of them, and has a memory of its own. */
