@@ -1,4 +1,4 @@
-/* images.c - images with labels or texts: folders, archives, IDX files, tables.
+/* images.c - images or sounds with labels or texts: folders, archives, IDX files, tables.
  *
  * What is kept of an image is where it stands; it is decoded when it is asked for.  Folders and
  * archives are read alike (tree.h), so a data set can stay packed. */
@@ -132,11 +132,13 @@ static fv_status open_idx(fv_images *m, const fv_images_opt *o, fv_data_report *
 
 /* ---- folders and archives ---- */
 
-static bool is_image(const char *name)
+static bool is_listed(const char *name, bool sounds)
 {
-    static const char *const endings[] = {".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG"};
-    for (int i = 0; i < 6; i++)
-        if (fv__ends_with(name, endings[i])) return true;
+    static const char *const images[] = {".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", NULL},
+                             *const clips[] = {".wav",  ".flac", ".ogg", ".mp3", ".WAV",
+                                               ".FLAC", ".OGG",  ".MP3", NULL};
+    for (const char *const *x = sounds ? clips : images; *x; x++)
+        if (fv__ends_with(name, *x)) return true;
     return false;
 }
 
@@ -158,7 +160,7 @@ static fv_status open_tree(fv_images *m, const fv_images_opt *o, fv_data_report 
     int64_t images = 0;
     for (int64_t i = 0; !st && i < m->tree.n; i++) {
         item x = {.at = i, .label = -1};
-        if (!is_image(m->tree.file[i].name)) continue;
+        if (!is_listed(m->tree.file[i].name, o->sounds)) continue;
         report->records++;
         if (o->labels) st = folder_label(m, o->labels, m->tree.file[i].name, &x.label, e);
         if (!st && in_part(&o->from, images++)) st = add(m, x, report, e);
@@ -282,7 +284,8 @@ fv_status fv_images_open(fv_images **out, const fv_env *env, const fv_images_opt
     if (!st) thin(m, o->from.most);
     report->kept = m->n;
     if (!st && !m->n)
-        st = fv_fail(e, FV_EFORMAT, "%s: there is no image (.png, .jpg, .jpeg) in it", m->path);
+        st = fv_fail(e, FV_EFORMAT, "%s: there is no %s in it", m->path,
+                     o->sounds ? "sound (.wav, .flac, .ogg, .mp3)" : "image (.png, .jpg, .jpeg)");
     if (st) {
         fv_images_close(m);
         *out = NULL;
@@ -323,6 +326,30 @@ static fv_status get_raw(const fv_images *m, int64_t at, fv_image *out, fv_err *
     return st;
 }
 
+/* The path of an image that a table names, relative to the table's folder. */
+static void path_of(const fv_images *m, const item *x, char name[FV_PATH])
+{
+    bool whole = *x->name == '/';
+    snprintf(name, FV_PATH, "%.2000s%s%.2000s", whole ? "" : m->root, whole ? "" : "/", x->name);
+}
+
+fv_status fv_images_clip(const fv_images *m, int64_t i, fv_clip *out, fv_err *e)
+{
+    char name[FV_PATH];
+    const item *x = &m->at[i];
+    fv_file f;
+    if (m->in_idx) return fv_fail(e, FV_EARG, "%s: an IDX file holds no sounds", m->path);
+    if (x->at < 0) {
+        path_of(m, x, name);
+        return fv_clip_open(out, m->env, name, e);
+    }
+    fv_status st = fv__tree_read(&m->tree, x->at, &f, name, e);
+    if (st) return st;
+    st = fv_clip_decode(out, m->env, f.data, f.size, name, e);
+    fv__file_close(&f);
+    return st;
+}
+
 fv_status fv_images_get(const fv_images *m, int64_t i, fv_image *out, fv_err *e)
 {
     char name[FV_PATH];
@@ -330,9 +357,7 @@ fv_status fv_images_get(const fv_images *m, int64_t i, fv_image *out, fv_err *e)
     fv_file f;
     if (m->in_idx) return get_raw(m, x->at, out, e);
     if (x->at < 0) {
-        bool whole = *x->name == '/';
-        snprintf(name, sizeof name, "%.2000s%s%.2000s", whole ? "" : m->root, whole ? "" : "/",
-                 x->name);
+        path_of(m, x, name);
         return fv_image_open(out, m->env, name, e);
     }
     fv_status st = fv__tree_read(&m->tree, x->at, &f, name, e);

@@ -175,6 +175,39 @@ static void sounds_are_classified(void **state)
     assert_memory_equal(out, "{\"sound\":", 9);
 }
 
+/* Sweeps that rise slowly and quickly, in folders named so. */
+static void a_classifier_learns(void **state)
+{
+    (void)state;
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s", scratch("run"));
+    mkdir(scratch("data"), 0777);
+    mkdir(scratch("data/slow"), 0777);
+    mkdir(scratch("data/quick"), 0777);
+    for (int i = 0; i < 8; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "data/slow/%d.wav", i);
+        put_sweep(name, 8000, 100 + 40 * i);
+        snprintf(name, sizeof name, "data/quick/%d.wav", i);
+        put_sweep(name, 8000, 3000 + 40 * i);
+    }
+    scratch_text("r.ini", "[model]\nmodel_type = kwt\nhidden_size = 16\nnum_hidden_layers = 1\n"
+                          "num_attention_heads = 2\nintermediate_size = 24\nnum_features = 10\n"
+                          "max_frames = 30\n[data]\nobjective = speech_classify\ntrain = data\n"
+                          "hold_out = 0.25\nrate = 8000\nframes = 30\ncoefficients = 10\n"
+                          "[train]\nupdates = 40\nbatch_rows = 8\nlr = 1e-2\nwarmup = 4\n"
+                          "eval_every = 20\n");
+    succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("r.ini"), dir, scratch(".")));
+    const char *out = succeeded(fovea("classify -m %s/model %s %s", dir, scratch("data/slow/3.wav"),
+                                      scratch("data/quick/4.wav")))
+                          ->out;
+    assert_non_null(strstr(out, "3.wav\tslow "));
+    assert_non_null(strstr(out, "4.wav\tquick "));
+    refused(fovea("train %s -o %s --set data.dir=%s --set data.train=moon", scratch("r.ini"),
+                  scratch("other"), scratch(".")),
+            1, "there is no sound (.wav, .flac, .ogg, .mp3) in it");
+}
+
 static void what_is_no_sound_is_named(void **state)
 {
     (void)state;
@@ -203,6 +236,7 @@ int main(void)
         cmocka_unit_test(what_is_written_is_what_transformers_writes),
         cmocka_unit_test(sounds_are_transcribed),
         cmocka_unit_test(sounds_are_classified),
+        cmocka_unit_test(a_classifier_learns),
         cmocka_unit_test(what_is_no_sound_is_named),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -3,6 +3,7 @@
 #ifndef FOVEA_AUTHOR_DATA_H
 #define FOVEA_AUTHOR_DATA_H
 
+#include "fovea/author/audio.h"
 #include "fovea/author/feed.h"
 #include "fovea/records.h"
 #include "fovea/author/processor.h"
@@ -115,6 +116,7 @@ typedef struct fv_images_opt {
      * an archive (as path), an IDX file (as number from 0); NULL: that folder itself. */
     const char *images;
     const char *where; /* "field=value": only such rows of a table; NULL: all */
+    bool sounds;       /* sound files are listed, not images; no IDX */
     fv_labels *labels; /* grows while they are opened; NULL: they have no labels, but texts */
 } fv_images_opt;
 
@@ -124,6 +126,8 @@ FV_API void fv_images_close(fv_images *m); /* NULL is allowed */
 FV_API int64_t fv_images_count(const fv_images *m);
 /* Decodes image i, using the memory of out again; several threads may at once. */
 FV_API fv_status fv_images_get(const fv_images *m, int64_t i, fv_image *out, fv_err *e);
+/* The same of sounds. */
+FV_API fv_status fv_images_clip(const fv_images *m, int64_t i, fv_clip *out, fv_err *e);
 FV_API int32_t fv_images_label(const fv_images *m, int64_t i);    /* -1: it has none */
 FV_API const char *fv_images_text(const fv_images *m, int64_t i); /* of a table; else NULL */
 /* Its name, for messages: out has at least 256 bytes. */

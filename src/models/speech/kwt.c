@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "core/core.h"
 #include "model/seq2seq.h"
 
 typedef struct config {
@@ -138,7 +139,8 @@ static fv_tensor *embed(fv_ctx *c, const kwt *m, fv_tensor *x)
     int64_t B = fv_dim(x, 0), T = fv_dim(x, 1), D = k->hidden_size;
     fv_tensor *first = fv_expand(c, fv_reshape(c, m->class_token, FV_SHAPE(1, 1, D)),
                                  FV_SHAPE(B, 1, D));
-    x = fv_concat(c, (fv_tensor *[]){first, fv_lin_fwd(c, &m->embed, x)}, 2, 1);
+    x = fv_concat(c, (fv_tensor *[]){first, fv_lin_fwd(c, &m->embed, fv_cast(c, x, c->dtype))}, 2,
+                  1);
     return fv_dropout(c, fv_add(c, x, fv_head(c, m->positions, 1 + T)), k->dropout);
 }
 

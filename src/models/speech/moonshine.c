@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "model/rope.h"
+#include "core/core.h"
 #include "model/seq2seq.h"
 
 enum {
@@ -278,7 +279,7 @@ static fv_tensor *front_end(fv_ctx *c, const moonshine *m, fv_tensor *x)
         return fv_raise(c, FV_ESHAPE,
                         "moonshine: input_values %s, expected (B,samples), %d or more",
                         fv_desc(x).s, (int)LEAST);
-    x = fv_reshape(c, x, FV_SHAPE(fv_dim(x, 0), 1, fv_dim(x, 1)));
+    x = fv_reshape(c, fv_cast(c, x, c->dtype), FV_SHAPE(fv_dim(x, 0), 1, fv_dim(x, 1)));
     x = group_norm(c, m, fv_tanh(c, fv_conv_fwd(c, &m->conv1, x)));
     x = fv_gelu(c, fv_conv_fwd(c, &m->conv2, x));
     x = fv_gelu(c, fv_conv_fwd(c, &m->conv3, x));
