@@ -17,11 +17,11 @@ typedef struct recommend_values {
 
 static const cli_option options[] = {
     CLI_MODEL(recommend_values),
-    CLI_LIST(recommend_values, users, 'u', "user", "NAME",
+    CLI_LIST(recommend_values, users, 0, "user", "NAME",
              "a user of FILE; may be repeated; all of them unless given"),
-    CLI_LIST(recommend_values, items, 'i', "item", "NAME",
+    CLI_LIST(recommend_values, items, 0, "item", "NAME",
              "an item of a history, in order of time, instead of a FILE; may be repeated"),
-    CLI_INT(recommend_values, top, 'k', "top", "N", 1, 1000, "items for each user"),
+    CLI_INT(recommend_values, top, 0, "top", "N", 1, 1000, "items for each user"),
     CLI_CHOICE(recommend_values, layout, 0, "layout", fv_events_layouts,
                "of FILE: user, item and time on each line, or a user with all its items"),
     CLI_FLAG(recommend_values, header, 0, "header",
@@ -38,9 +38,11 @@ static const cli_option options[] = {
 static const recommend_values defaults = {.top = 10};
 
 static const cli_example examples[] = {
-    {"fovea recommend -m runs/beauty/model --layout sequences Beauty_5core_seq.txt.gz -u 7 --why",
+    {"fovea recommend -m runs/beauty/model --layout sequences Beauty_5core_seq.txt.gz --user 7 "
+     "--why",
      "for one user of a file, with what the model looked at"},
-    {"fovea recommend -m runs/beauty/model -i 12 -i 830 -i 41 -k 5", "behind three items"},
+    {"fovea recommend -m runs/beauty/model --item 12 --item 830 --item 41 --top 5",
+     "behind three items"},
     {"fovea recommend -m runs/beauty/model --layout sequences Beauty_5core_seq.txt.gz --evaluate",
      "hit rate, NDCG and MRR, beside those of popularity"},
     {0},
