@@ -24,10 +24,10 @@ FV_API fv_status fv_generate_from(fv_generated *out, fv_device *d, const fv_mode
 /* Tokens that went through a scheduler's model, prompts included. */
 FV_API int64_t fv_scheduler_processed(const fv_scheduler *s);
 
-/* fv_generate for one prompt of n tokens, with one beam, in a session of one row whose first `known`
- * tokens are the prompt's: only the others go through the model.  The row is cut back to these
- * first, and afterwards holds the prompt and all that was generated but the last token, so that
- * the next prompt of a conversation can begin there.  The result has the same bits as without
+/* fv_generate for one prompt of n tokens, with one beam, in a session of one row whose first
+ * `known` tokens are the prompt's: only the others go through the model.  The row is cut back to
+ * these first, and afterwards holds the prompt and all that was generated but the last token, so
+ * that the next prompt of a conversation can begin there.  The result has the same bits as without
  * anything known.  Not for families with an encoder. */
 FV_API fv_status fv_session_generate(fv_generated *out, fv_ctx *c, fv_session *s,
                                      const int32_t *prompt, int64_t n, int64_t known,

@@ -1,5 +1,5 @@
-/* session.h - sessions, for those who generate step by step and for families: what a model remembers
- * of sequences, the KV cache.
+/* session.h - sessions, for those who generate step by step and for families: what a model
+ * remembers of sequences, the KV cache.
  *
  * A session holds, on the model's device, the keys and values of every token so far for `rows`
  * sequences side by side.  It belongs to one thread at a time; the model is shared. */
