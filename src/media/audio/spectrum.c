@@ -122,6 +122,7 @@ int64_t fv__spectrum_frames(const fv__spectrum_opt *o, int64_t n)
     return n < o->window ? 0 : (n - o->window) / o->hop + 1;
 }
 
+#ifdef HAVE_AUDIO
 /* Sample i of a clip that is reflected at its ends, without repeating the last one. */
 static double reflected(const float *x, int64_t n, int64_t i)
 {
@@ -158,6 +159,7 @@ static void apply_bank(const fv__spectrum *s, float *out, const float *power)
         out[m] = (float)sum;
     }
 }
+#endif
 
 fv_status fv__spectrum_run(const fv__spectrum *s, float *out, int64_t frames, const float *x,
                            int64_t n, fv_err *e)
