@@ -215,6 +215,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     else
         *out = (fv_feed){.self = w,
                          .metric = "mean absolute error",
+                         .less_is_better = true,
                          .count = count,
                          .size = size,
                          .make = make,

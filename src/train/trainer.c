@@ -198,8 +198,10 @@ static fv_status evaluate(loop *l, fv_err *e)
     }
     if (by_metric && isnan(s->metric))
         return fv_fail(e, FV_EARG, "best_by = metric: this objective has no metric");
-    bool better = by_metric ? !(s->metric <= s->best) : !(s->valid >= s->best);
-    if (better) s->best = by_metric ? s->metric : s->valid, s->best_step = s->step;
+    double now_is = by_metric ? s->metric : s->valid;
+    bool less = !by_metric || (!j->score && j->valid->less_is_better);
+    bool better = less ? !(now_is >= s->best) : !(now_is <= s->best);
+    if (better) s->best = now_is, s->best_step = s->step;
     s->worse = better ? 0 : s->worse + 1;
     if (better && l->run) st = fv__run_best(l->run, j, e);
     if (!st && average) st = fv_adam_swap(fv__updater_adam(l->updater), e);

@@ -142,7 +142,8 @@ static void one_mha(const mha *m)
     fv_backward_from(c, y, dy.data);
     fv_array_close(&dy);
     assert_int_equal(fv_ctx_status(c), FV_OK);
-    golden_near(&g, y, 1e-6, "%s.y", m->name);
+    /* f32 on CUDA rounds a score once more, before the maximum is subtracted */
+    golden_near(&g, y, test_on_cpu() ? 1e-6 : 2e-6, "%s.y", m->name);
     golden_grad_near(&g, x, 1e-5, "%s.dx", m->name);
     if (m->with & CROSS) golden_grad_near(&g, memory, 1e-5, "%s.dmemory", m->name);
     if (m->with & BIAS) golden_grad_near(&g, how.bias, 1e-5, "%s.dbias", m->name);

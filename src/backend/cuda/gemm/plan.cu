@@ -316,7 +316,7 @@ cublas_state *open_cublas(fv_stream *s)
     }
     if (under_mps(d->number) && !self_test(p)) {
         d->host.fail(s, FV_EDEVICE,
-                     "gemm: cuBLASLt gives wrong cublas_state on the %d multiprocessors that MPS "
+                     "gemm: cuBLASLt gives wrong results on the %d multiprocessors that MPS "
                      "leaves this process; set "
                      "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE to 100",
                      d->sm_count);
