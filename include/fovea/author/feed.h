@@ -51,7 +51,7 @@ typedef struct fv_data_rng {
 
 struct fv_feed {
     void *self;
-    const char *metric; /* what count_correct counts: "accuracy"; NULL: only the loss is known */
+    const char *metric;  /* what count_correct counts: "accuracy"; NULL: only the loss is known */
     bool less_is_better; /* the metric is an error */
     /* each example is a batch, and they come in order, since one goes on where the last stopped */
     bool ordered;
