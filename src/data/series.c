@@ -130,14 +130,19 @@ static fv_status no_memory(const reading *r)
 static fv_status add_channel(reading *r, const char *name, int field)
 {
     fv_series *s = r->s;
+    size_t len = strlen(name);
     void *names = s->name, *fields = s->field;
+    if (len >= NAME)
+        return fv_fail(r->e, FV_EFORMAT,
+                       "%s: the column \"%.20s...\" has a name of %zu bytes, at most %d",
+                       r->opt->file, name, len, NAME - 1);
     bool ok = fv__grow(s->env, &names, &s->name_bytes, (size_t)(s->channels + 1) * NAME) &&
               fv__grow(s->env, &fields, &s->field_bytes,
                        (size_t)(s->channels + 1) * sizeof *s->field);
     s->name = names;
     s->field = fields;
     if (!ok) return no_memory(r);
-    snprintf(s->name[s->channels], NAME, "%s", name);
+    memcpy(s->name[s->channels], name, len + 1);
     s->field[s->channels++] = field;
     return FV_OK;
 }
