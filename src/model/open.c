@@ -258,8 +258,9 @@ static fv_status declare_adapter(fv_model *m, fv_model_opt opt, fv_err *e)
     if (!opt.adapter || opt.adapter->peft_type == FV_PEFT_NONE) return FV_OK;
     if (!opt.train || opt.adapters.n)
         return fv_fail(e, FV_EARG,
-                       opt.train ? "an adapter is trained on the model alone"
-                                 : "a new adapter is for training");
+                       opt.train
+                           ? "adapter: it is trained on the base model alone; fold others in first"
+                           : "adapter: a new one needs a model that is opened to be trained");
     m->adapter = *opt.adapter;
     m->adapted = true;
     return fv__adapter_declare(m->params, &m->adapter, fv_config_type(m->json), m->head->job, e);
