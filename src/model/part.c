@@ -92,63 +92,6 @@ fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype)
     return l.w;
 }
 
-/* Labels of a text have no bias, those of tokens and the ends of a span have one. */
-void fv__causal_init(fv_params *p, fv__causal_head *h, fv_head_job job, fv_tensor *table,
-                     fv__causal_opt opt)
-{
-    *h = (fv__causal_head){.job = job, .opt = opt};
-    if (job == FV_HEAD_BASE || !table) return;
-    int64_t D = fv_dim(table, 1);
-    const char *words = opt.words ? opt.words : "lm_head";
-    fv_path name = {""};
-    fv_lin out = {0};
-    fv_lin_opt how = {.std = opt.std};
-    switch (job) {
-    case FV_HEAD_CAUSAL_LM:
-        snprintf(name.s, sizeof name.s, "%s.weight", words);
-        out.w = fv__output(p, table, opt.tied, opt.std, name.s);
-        break;
-    case FV_HEAD_TAG:
-        fv_lin_init(p, &out, D, opt.labels, how, "%s", opt.tag ? opt.tag : "score");
-        break;
-    case FV_HEAD_ANSWER: fv_lin_init(p, &out, D, 2, how, "qa_outputs"); break;
-    default: out.w = weight(p, opt.labels, D, opt.std, "score.weight"); break;
-    }
-    h->w = out.w;
-    h->b = out.b;
-}
-
-const char *const *fv__causal_ignored(fv_head_job job)
-{
-    static const char *const computed[] = {"*.rotary_emb.inv_freq", NULL};
-    static const char *const computed_and_heads[] = {"*.rotary_emb.inv_freq",
-                                                     "lm_head.weight",
-                                                     "embed_out.weight",
-                                                     "score.*",
-                                                     "classifier.*",
-                                                     "qa_outputs.*",
-                                                     NULL};
-    return job == FV_HEAD_BASE ? computed_and_heads : computed;
-}
-
-void fv__causal_put(fv_ctx *c, const fv__causal_head *h, const fv_items *in, fv_items *out,
-                    fv_tensor *x, fv_tensor *next)
-{
-    fv_tensor *last;
-    switch (h->job) {
-    case FV_HEAD_BASE: fv_items_put(out, "last_hidden_state", x); break;
-    case FV_HEAD_CAUSAL_LM: fv__put_words(c, in, out, x, h->w, next); break;
-    case FV_HEAD_TAG:
-        x = fv_linear(c, fv_dropout(c, x, h->opt.dropout), h->w, h->b, FV_ACT_NONE);
-        fv__put_tokens(c, in, out, x, fv_items_get(in, "labels"));
-        break;
-    case FV_HEAD_ANSWER: fv_put_spans(c, fv_linear(c, x, h->w, h->b, FV_ACT_NONE), in, out); break;
-    default:
-        last = fv__last_but(c, x, fv_items_get(in, "input_ids"), h->opt.pad);
-        fv__put_classes(c, in, out, fv_linear(c, last, h->w, NULL, FV_ACT_NONE), h->opt.problem);
-    }
-}
-
 /* ---- stacks of layers ---- */
 
 fv_tensor *fv__layers_run(fv_ctx *c, fv_layer_fn *fn, const void *blocks, size_t size, int n,

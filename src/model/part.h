@@ -56,30 +56,6 @@ fv_tensor *fv__output(fv_params *p, fv_tensor *table, bool tied, float std, cons
  * table too it is a copy: rows of the table are still looked up. */
 fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype);
 
-/* The head of a causal model.  Texts are classified by their last token that is no padding. */
-typedef struct fv__causal_opt {
-    bool tied;               /* words are scored by the table itself */
-    int labels, problem;     /* num_labels; an fv_problem */
-    int32_t pad;             /* -1: the last token it is, padding or not */
-    float std, dropout;      /* first values; dropout before labels of tokens */
-    const char *words, *tag; /* where weights are found; NULL: lm_head, score */
-} fv__causal_opt;
-
-typedef struct fv__causal_head {
-    fv_head_job job;
-    fv_tensor *w, *b; /* (V,D), (labels,D) or (2,D), NULL for FV_HEAD_BASE; (labels), (2) or NULL */
-    fv__causal_opt opt;
-} fv__causal_head;
-
-void fv__causal_init(fv_params *p, fv__causal_head *h, fv_head_job job, fv_tensor *table,
-                     fv__causal_opt opt);
-/* Names in a file that a head leaves unread: for a bare model those of other heads. */
-const char *const *fv__causal_ignored(fv_head_job job);
-/* Puts what the head makes of x (B,T,D); next: fv__next_labels, of FV_HEAD_CAUSAL_LM, taken before
- * the layers. */
-void fv__causal_put(fv_ctx *c, const fv__causal_head *h, const fv_items *in, fv_items *out,
-                    fv_tensor *x, fv_tensor *next);
-
 /* Whether the file of a setup has this name, below the scope that is declared in, or that name with
  * `prefix` in front.  True where there is no file. */
 bool fv__file_has(const fv_setup *s, const char *prefix, const char *name);

@@ -9,30 +9,25 @@
  * "transformer." or, in the oldest ones, without it; their masks (attn.bias) are constants and are
  * left unread. */
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "model/part.h"
+#include "model/causal.h"
 #include "ops/embed.h"
 
-#define MAX_LAYER 256
-
 typedef struct config {
+    fv__causal_config head;
     int vocab_size, n_positions, n_embd, n_layer, n_head, n_inner;
     int activation_function;
-    float resid_pdrop, embd_pdrop, attn_pdrop, layer_norm_epsilon, classifier_dropout,
-        initializer_range;
-    bool scale_attn_weights, scale_attn_by_inverse_layer_idx, tie_word_embeddings;
-    bool add_cross_attention;
-    int pad_token_id, num_labels, problem_type;
+    float resid_pdrop, embd_pdrop, attn_pdrop, layer_norm_epsilon;
+    bool scale_attn_weights, scale_attn_by_inverse_layer_idx, add_cross_attention;
 } config;
 
 static const fv_field fields[] = {
     FV_INT(config, vocab_size, 1, 50257, 1 << 24, "tokens"),
     FV_INT(config, n_positions, 1, 1024, 1 << 20, "longest sequence"),
     FV_INT(config, n_embd, 1, 768, 1 << 16, "model width"),
-    FV_INT(config, n_layer, 1, 12, MAX_LAYER, "layers"),
+    FV_INT(config, n_layer, 1, 12, FV__MAX_LAYERS, "layers"),
     FV_INT(config, n_head, 1, 12, 256, "attention heads"),
     FV_INT(config, n_inner, 1, 0, 1 << 18,
            "width of the feed-forward part; four times the model's if not said"),
@@ -40,19 +35,12 @@ static const fv_field fields[] = {
     FV_FLOAT(config, resid_pdrop, 0, 0.1, 0.99, "dropout on what each part of a layer adds"),
     FV_FLOAT(config, embd_pdrop, 0, 0.1, 0.99, "dropout on the embeddings"),
     FV_FLOAT(config, attn_pdrop, 0, 0.1, 0.99, "dropout on the attention weights"),
-    FV_FLOAT(config, classifier_dropout, 0, 0.1, 0.99, "dropout before labels of tokens"),
     FV_FLOAT(config, layer_norm_epsilon, 1e-12, 1e-5, 1, "added to the variance"),
-    FV_FLOAT(config, initializer_range, 0, 0.02, 10,
-             "standard deviation of first values; 0: Xavier"),
     FV_BOOL(config, scale_attn_weights, true,
             "scores are divided by the square root of the head's width"),
     FV_BOOL(config, scale_attn_by_inverse_layer_idx, false, "and by the layer's number, from 1"),
-    FV_BOOL(config, tie_word_embeddings, true, "the table is the output weight too"),
     FV_BOOL(config, add_cross_attention, false, "layers attend to what another model encoded"),
-    FV_INT(config, pad_token_id, 0, -1, 1 << 24, "padding, which a classifier skips"),
-    FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
-    FV_CHOICE(config, problem_type, 0, fv_problem_words,
-              "what the labels are; not given: as they look"),
+    FV__CAUSAL_FIELDS(config, head, -1, true),
     {0},
 };
 
@@ -100,12 +88,9 @@ typedef struct block {
 } block;
 
 typedef struct gpt2 {
+    fv__causal base;
     config cfg;
-    fv_emb tokens;
     fv_pos wpe;
-    block *blocks;
-    fv_norm norm;
-    fv__causal_head head;
 } gpt2;
 
 static fv_status check(const void *config_, fv_err *e)
@@ -120,7 +105,7 @@ static fv_status check(const void *config_, fv_err *e)
 /* Below `at`, "transformer.h.0.crossattention". */
 static void cross_init(fv_params *p, block *b, const config *k, float scale, const char *at)
 {
-    fv_lin_opt lin = {.in_out = true, .std = k->initializer_range};
+    fv_lin_opt lin = {.in_out = true, .std = k->head.initializer_range};
     int64_t D = k->n_embd, head = D / k->n_head;
     size_t n = strlen(at) + 1;
     char *name = fv_params_scratch(p, n);
@@ -136,8 +121,10 @@ static void cross_init(fv_params *p, block *b, const config *k, float scale, con
 }
 
 /* Below `at`, "transformer.h.0". */
-static void block_init(fv_params *p, block *b, const config *k, int i, const char *at)
+static void block_init(fv_params *p, void *block_, const void *config_, int i, const char *at)
 {
+    block *b = block_;
+    const config *k = config_;
     double scale = k->scale_attn_weights ? 1 / sqrt((double)k->n_embd / k->n_head) : 1;
     if (k->scale_attn_by_inverse_layer_idx) scale /= i + 1;
     fv_norm_opt norm = {.eps = k->layer_norm_epsilon};
@@ -149,7 +136,7 @@ static void block_init(fv_params *p, block *b, const config *k, int i, const cha
                              .in_out = true,
                              .scale = (float)scale,
                              .dropout = k->attn_pdrop,
-                             .std = k->initializer_range,
+                             .std = k->head.initializer_range,
                              .qkv_name = "c_attn",
                              .out_name = "c_proj"},
                 "%s.attn", at);
@@ -157,7 +144,7 @@ static void block_init(fv_params *p, block *b, const config *k, int i, const cha
     fv_mlp_init(p, &b->mlp, k->n_embd, k->n_inner ? k->n_inner : 4 * k->n_embd,
                 (fv_mlp_opt){.act = fv_act_of(k->activation_function),
                              .in_out = true,
-                             .std = k->initializer_range,
+                             .std = k->head.initializer_range,
                              .up_name = "c_fc",
                              .down_name = "c_proj"},
                 "%s.mlp", at);
@@ -196,31 +183,21 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
 
 static void declare(void *self, const fv_setup *s)
 {
+    static const fv__block_type type = FV__BLOCK_TYPE(block, block_init, block_fwd);
     gpt2 *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
     const char *below = s->head->job == FV_HEAD_BASE ? "" : "transformer.";
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->n_embd, (fv_emb_opt){.std = k->initializer_range},
-                "%swte", below);
-    fv_pos_init(p, &m->wpe, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->initializer_range,
+    m->base.context = k->n_positions;
+    fv_emb_init(p, &m->base.tokens, k->vocab_size, k->n_embd,
+                (fv_emb_opt){.std = k->head.initializer_range}, "%swte", below);
+    fv_pos_init(p, &m->wpe, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->head.initializer_range,
                 "%swpe", below);
-    m->blocks = fv_params_scratch(p, (size_t)k->n_layer * sizeof *m->blocks);
-    for (int i = 0; m->blocks && i < k->n_layer; i++) {
-        char at[64];
-        snprintf(at, sizeof at, "%sh.%d", below, i);
-        block_init(p, &m->blocks[i], k, i, at);
-    }
-    fv_norm_init(p, &m->norm, k->n_embd, (fv_norm_opt){.eps = k->layer_norm_epsilon}, "%sln_f",
+    fv__causal_blocks(p, &m->base, &type, k->n_layer, k, "%sh", below);
+    fv_norm_init(p, &m->base.norm, k->n_embd, (fv_norm_opt){.eps = k->layer_norm_epsilon}, "%sln_f",
                  below);
-    fv__causal_init(p, &m->head, s->head->job, m->tokens.table,
-                    (fv__causal_opt){.tied = k->tie_word_embeddings,
-                                     .labels = k->num_labels,
-                                     .problem = k->problem_type,
-                                     .pad = k->pad_token_id,
-                                     .dropout = k->classifier_dropout,
-                                     .std = k->initializer_range,
-                                     .tag = "classifier"});
+    fv__causal_head_init(p, &m->base, s->head->job, &k->head, NULL, "classifier");
 }
 
 static fv_load_opt load(const void *self)
@@ -236,24 +213,22 @@ static fv_load_opt load(const void *self)
                                                   "classifier.*",
                                                   "qa_outputs.*",
                                                   NULL};
-    const gpt2 *m = self;
+    const fv__causal *m = self;
     return (fv_load_opt){.prefix = "transformer.",
-                         .ties = m->head.job == FV_HEAD_CAUSAL_LM && m->cfg.tie_word_embeddings
-                                     ? ties
-                                     : NULL,
+                         .ties = m->tied ? ties : NULL,
                          .ignore = m->head.job == FV_HEAD_BASE ? masks_and_heads : masks};
 }
+
+static block *block_at(const gpt2 *m, int i) { return (block *)(void *)m->base.blocks + i; }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     gpt2 *m = self;
+    fv__causal_pack(self, p, dtype);
     for (int i = 0; i < m->cfg.n_layer; i++) {
-        fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
-        fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
-        fv_lin_pack(p, &m->blocks[i].cross_kv, dtype);
-        fv_mha_pack(p, &m->blocks[i].cross, dtype, false);
+        fv_lin_pack(p, &block_at(m, i)->cross_kv, dtype);
+        fv_mha_pack(p, &block_at(m, i)->cross, dtype, false);
     }
-    m->head.w = fv__packed(p, m->head.w, dtype);
 }
 
 /* ---- forward ---- */
@@ -266,11 +241,11 @@ static fv_tensor *embed(fv_ctx *c, const gpt2 *m, fv_tensor *ids, fv_tensor *typ
         return fv_raise(c, FV_EARG, "gpt2: %lld tokens, and n_positions is %d",
                         (long long)fv_dim(ids, 1), m->cfg.n_positions);
     fv_some_rows of[] = {
-        {m->tokens.table, .ids = ids, .skip = m->tokens.skip},
+        {m->base.tokens.table, .ids = ids, .skip = m->base.tokens.skip},
         {m->wpe.table, .ids = rows, .count = fv_dim(ids, 1), .skip = -1},
     };
     fv_tensor *x = fv__embed_bare(c, of, 2);
-    if (types) x = fv_add(c, x, fv_emb_fwd(c, &m->tokens, types));
+    if (types) x = fv_add(c, x, fv_emb_fwd(c, &m->base.tokens, types));
     return fv_dropout(c, x, m->cfg.embd_pdrop);
 }
 
@@ -282,25 +257,17 @@ static fv_mha_arg across(fv_ctx *c, const gpt2 *m, fv_session *s, int i, fv_tens
     fv_kv *kv = m->cfg.add_cross_attention ? fv__step_memory(c, sizeof *kv) : NULL;
     if (!kv) return (fv_mha_arg){0};
     *kv = s        ? fv__source_cache(c, s, i)
-          : memory ? cross_keys(c, &m->blocks[i], memory)
+          : memory ? cross_keys(c, block_at(m, i), memory)
                    : (fv_kv){0};
     return (fv_mha_arg){.kv = kv->k ? kv : NULL, .key_mask = s ? fv__source_mask(c, s) : mask};
 }
 
-/* All blocks; in a session the keys and values of each are kept there. */
-static fv_tensor *blocks(fv_ctx *c, const gpt2 *m, fv_session *s, fv_tensor *x, fv_mha_arg arg,
-                         fv_tensor *memory, fv_tensor *mask)
+static fv_tensor *run(fv_ctx *c, const gpt2 *m, fv_session *s, fv_tensor *x, fv_mha_arg arg,
+                      fv_tensor *memory, fv_tensor *mask)
 {
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < m->cfg.n_layer; i++) {
-        fv_kv kv;
-        if (s) {
-            kv = fv__self_cache(c, s, i, &m->blocks[i].attn, &arg);
-            arg.kv = &kv;
-        } else {
-            fv_tap(c, "hidden", "hidden_states", x);
-        }
-        x = fv_layer_run(c, block_fwd, &m->blocks[i], x, arg, across(c, m, s, i, memory, mask));
+        x = fv__causal_layer(c, &m->base, s, i, x, arg, across(c, m, s, i, memory, mask));
         x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
     }
     return x;
@@ -310,7 +277,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 {
     const gpt2 *m = self;
     fv_tensor *ids = fv_items_get(in, "input_ids"), *mask = fv_items_get(in, "attention_mask");
-    fv_tensor *next = m->head.job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
+    fv_tensor *labels = fv__causal_labels(c, &m->base, in);
     fv_tensor *x = embed(c, m, ids, fv_items_get(in, "token_type_ids"),
                          fv_items_get(in, "position_ids"));
     fv_tensor *memory = fv_items_get(in, "encoder_hidden_states");
@@ -318,11 +285,9 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         fv_raise(c, FV_EARG, "gpt2: encoder_hidden_states, but add_cross_attention is false");
         return;
     }
-    x = blocks(c, m, NULL, x, (fv_mha_arg){.causal = true, .key_mask = mask}, memory,
-               fv_items_get(in, "encoder_attention_mask"));
-    x = fv_norm_fwd(c, &m->norm, x);
-    fv_tap(c, "hidden", "hidden_states", x);
-    fv__causal_put(c, &m->head, in, out, x, next);
+    x = run(c, m, NULL, x, (fv_mha_arg){.causal = true, .key_mask = mask}, memory,
+            fv_items_get(in, "encoder_attention_mask"));
+    fv__causal_put(c, &m->base, in, out, fv_norm_fwd(c, &m->base.norm, x), labels);
 }
 
 /* ---- generation ---- */
@@ -331,8 +296,8 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 {
     const gpt2 *m = self;
     fv_tensor *x = embed(c, m, ids, NULL, fv_session_positions(c, s));
-    x = blocks(c, m, s, x, (fv_mha_arg){.causal = true}, NULL, NULL);
-    return fv__last_scores(c, x, &m->norm, m->head.w);
+    x = run(c, m, s, x, (fv_mha_arg){.causal = true}, NULL, NULL);
+    return fv__last_scores(c, x, &m->base.norm, m->base.head.w);
 }
 
 static void attend(fv_ctx *c, const void *self, fv_session *s, fv_tensor *x, fv_tensor *mask)
@@ -342,16 +307,8 @@ static void attend(fv_ctx *c, const void *self, fv_session *s, fv_tensor *x, fv_
         fv_raise(c, FV_EARG, "gpt2: add_cross_attention is false, so it attends to nothing else");
     fv__source_mask_keep(c, s, mask);
     for (int i = 0; m->cfg.add_cross_attention && i < m->cfg.n_layer; i++)
-        fv__source_keep(c, s, i, cross_keys(c, &m->blocks[i], x));
+        fv__source_keep(c, s, i, cross_keys(c, block_at(m, i), x));
 }
-
-static int64_t vocabulary(const void *self)
-{
-    const gpt2 *m = self;
-    return m->head.job == FV_HEAD_CAUSAL_LM ? m->cfg.vocab_size : 0;
-}
-
-static int64_t context(const void *self) { return ((const gpt2 *)self)->cfg.n_positions; }
 
 const fv_family fv__family_gpt2 = {
     .type = "gpt2",
@@ -367,7 +324,6 @@ const fv_family fv__family_gpt2 = {
     .pack = pack,
     .forward = forward,
     .attend = attend,
-    .vocabulary = vocabulary,
-    .context = context,
     .step = step,
+    FV__CAUSAL_SIZES,
 };

@@ -6,18 +6,15 @@
  * Where use_parallel_residual is false the feed-forward part reads what attention made, as
  * elsewhere.  One weight holds q, k and v of the first head, then of the second, ...  Files have
  * masks (attention.bias) among their weights, which are constants and are left unread. */
-#include <stddef.h>
-#include <stdio.h>
 
-#include "model/rope.h"
-
-#define MAX_LAYER 256
+#include "model/causal.h"
 
 typedef struct config {
+    fv__causal_config head;
     int vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
-    int hidden_act, max_position_embeddings, pad_token_id, num_labels, problem_type;
-    float layer_norm_eps, hidden_dropout, attention_dropout, classifier_dropout, initializer_range;
-    bool attention_bias, tie_word_embeddings, use_parallel_residual;
+    int hidden_act, max_position_embeddings;
+    float layer_norm_eps, hidden_dropout, attention_dropout;
+    bool attention_bias, use_parallel_residual;
     fv__rope rope;
 } config;
 
@@ -25,23 +22,16 @@ static const fv_field fields[] = {
     FV_INT(config, vocab_size, 1, 50432, 1 << 24, "tokens"),
     FV_INT(config, hidden_size, 1, 6144, 1 << 16, "model width"),
     FV_INT(config, intermediate_size, 1, 24576, 1 << 18, "width of the feed-forward part"),
-    FV_INT(config, num_hidden_layers, 1, 44, MAX_LAYER, "layers"),
+    FV_INT(config, num_hidden_layers, 1, 44, FV__MAX_LAYERS, "layers"),
     FV_INT(config, num_attention_heads, 1, 64, 256, "attention heads"),
     FV_CHOICE(config, hidden_act, 0, fv_act_words, "of the feed-forward part"),
     FV_INT(config, max_position_embeddings, 1, 2048, 1 << 28, "longest sequence"),
-    FV_INT(config, pad_token_id, 0, -1, 1 << 24, "padding, which a classifier skips"),
-    FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
-    FV_CHOICE(config, problem_type, 0, fv_problem_words,
-              "what the labels are; not given: as they look"),
     FV_FLOAT(config, layer_norm_eps, 1e-12, 1e-5, 1, "added to the variance"),
     FV_FLOAT(config, hidden_dropout, 0, 0, 0.99,
              "dropout on the embeddings and on what each part of a layer adds"),
     FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "dropout on the attention weights"),
-    FV_FLOAT(config, classifier_dropout, 0, 0.1, 0.99, "dropout before labels of tokens"),
-    FV_FLOAT(config, initializer_range, 0, 0.02, 10,
-             "standard deviation of first values; 0: Xavier"),
     FV_BOOL(config, attention_bias, true, "biases on q, k, v and the output"),
-    FV_BOOL(config, tie_word_embeddings, false, "the table is the output weight too"),
+    FV__CAUSAL_FIELDS(config, head, -1, false),
     FV_BOOL(config, use_parallel_residual, true, "both parts of a layer read the same input"),
     FV_FLOAT_KEY("rotary_emb_base", config, rope.theta, 1, 0, 1e12,
                  "base of the rotation's frequencies; 10000 if not said"),
@@ -63,16 +53,6 @@ static const fv_key_rule rules[] = {
     {NULL, NULL},
 };
 
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
-    {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},
-    {"start_positions", FV_I32, false},
-    {"end_positions", FV_I32, false},
-    {0},
-};
-
 static const fv_family_head heads[] = {
     {"GPTNeoXForCausalLM", FV_HEAD_CAUSAL_LM, .base = "GPTNeoXModel"},
     {"GPTNeoXModel", .job = FV_HEAD_BASE},
@@ -91,12 +71,8 @@ typedef struct block {
 } block;
 
 typedef struct gpt_neox {
+    fv__causal base;
     config cfg;
-    fv_emb tokens;
-    fv_rotary rotary;
-    block *blocks;
-    fv_norm norm;
-    fv__causal_head head;
 } gpt_neox;
 
 static fv__rope_opt rope_opt(const config *k)
@@ -110,15 +86,16 @@ static fv__rope_opt rope_opt(const config *k)
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
-    if (k->hidden_size % k->num_attention_heads)
-        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of the attention heads, %d",
-                       k->hidden_size, k->num_attention_heads);
-    return fv__rope_check(&k->rope, rope_opt(k), e);
+    fv_status st = fv__heads_check(k->hidden_size, k->num_attention_heads, e);
+    return st ? st : fv__rope_check(&k->rope, rope_opt(k), e);
 }
 
 /* Below `at`, "gpt_neox.layers.0". */
-static void block_init(fv_params *p, block *b, const config *k, const char *at)
+static void block_init(fv_params *p, void *block_, const void *config_, int i, const char *at)
 {
+    (void)i; /* layers are alike */
+    block *b = block_;
+    const config *k = config_;
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
     b->dropout = k->hidden_dropout;
     b->parallel = k->use_parallel_residual;
@@ -132,13 +109,13 @@ static void block_init(fv_params *p, block *b, const config *k, const char *at)
                              .no_bias = !k->attention_bias,
                              .no_out_bias = !k->attention_bias,
                              .dropout = k->attention_dropout,
-                             .std = k->initializer_range,
+                             .std = k->head.initializer_range,
                              .qkv_name = "query_key_value",
                              .out_name = "dense"},
                 "%s.attention", at);
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
                 (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
-                             .std = k->initializer_range,
+                             .std = k->head.initializer_range,
                              .up_name = "dense_h_to_4h",
                              .down_name = "dense_4h_to_h"},
                 "%s.mlp", at);
@@ -162,31 +139,21 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
 
 static void declare(void *self, const fv_setup *s)
 {
+    static const fv__block_type type = FV__BLOCK_TYPE(block, block_init, block_fwd);
     gpt_neox *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->rotary = fv__rope_rotary(&k->rope, rope_opt(k));
     const char *below = s->head->job == FV_HEAD_BASE ? "" : "gpt_neox.";
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size,
-                (fv_emb_opt){.std = k->initializer_range}, "%sembed_in", below);
-    m->blocks = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->blocks);
-    for (int i = 0; m->blocks && i < k->num_hidden_layers; i++) {
-        char at[64];
-        snprintf(at, sizeof at, "%slayers.%d", below, i);
-        block_init(p, &m->blocks[i], k, at);
-    }
-    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
+    m->base.context = k->max_position_embeddings;
+    m->base.rotary = fv__rope_rotary(&k->rope, rope_opt(k));
+    m->base.dropout = k->hidden_dropout;
+    fv_emb_init(p, &m->base.tokens, k->vocab_size, k->hidden_size,
+                (fv_emb_opt){.std = k->head.initializer_range}, "%sembed_in", below);
+    fv__causal_blocks(p, &m->base, &type, k->num_hidden_layers, k, "%slayers", below);
+    fv_norm_init(p, &m->base.norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
                  "%sfinal_layer_norm", below);
-    fv__causal_init(p, &m->head, s->head->job, m->tokens.table,
-                    (fv__causal_opt){.tied = k->tie_word_embeddings,
-                                     .labels = k->num_labels,
-                                     .problem = k->problem_type,
-                                     .pad = k->pad_token_id,
-                                     .dropout = k->classifier_dropout,
-                                     .std = k->initializer_range,
-                                     .words = "embed_out",
-                                     .tag = "classifier"});
+    fv__causal_head_init(p, &m->base, s->head->job, &k->head, "embed_out", "classifier");
 }
 
 static fv_load_opt load(const void *self)
@@ -199,77 +166,10 @@ static fv_load_opt load(const void *self)
         "*.rotary_emb.inv_freq", "embed_out.weight",
         "score.weight",          "classifier.*",
         "qa_outputs.*",          NULL};
-    const gpt_neox *m = self;
-    fv_head_job job = m->head.job;
-    bool tied = job == FV_HEAD_CAUSAL_LM && m->cfg.tie_word_embeddings;
+    const fv__causal *m = self;
     return (fv_load_opt){.prefix = "gpt_neox.",
-                         .ties = tied ? ties : NULL,
-                         .ignore = job == FV_HEAD_BASE ? constants_and_heads : constants};
-}
-
-static void pack(void *self, fv_params *p, fv_dtype dtype)
-{
-    gpt_neox *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
-        fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
-        fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
-    }
-    m->head.w = fv__packed(p, m->head.w, dtype);
-}
-
-/* ---- forward ---- */
-
-/* All blocks; in a session the keys and values of each are kept there. */
-static fv_tensor *blocks(fv_ctx *c, const gpt_neox *m, fv_session *s, fv_tensor *x, fv_mha_arg arg)
-{
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
-        fv_kv kv;
-        if (s) {
-            kv = fv__self_cache(c, s, i, &m->blocks[i].attn, &arg);
-            arg.kv = &kv;
-        } else {
-            fv_tap(c, "hidden", "hidden_states", x);
-        }
-        x = fv_layer_run(c, block_fwd, &m->blocks[i], x, arg, (fv_mha_arg){0});
-        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
-    }
-    return x;
-}
-
-static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
-{
-    const gpt_neox *m = self;
-    fv_tensor *next = m->head.job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
-    fv_tensor *x = fv_emb_fwd(c, &m->tokens, fv_items_get(in, "input_ids"));
-    x = fv_dropout(c, x, m->cfg.hidden_dropout);
-    fv_mha_arg arg = {.causal = true, .key_mask = fv_items_get(in, "attention_mask")};
-    arg.rope = fv__rope_batch(c, &m->rotary, in);
-    x = fv_norm_fwd(c, &m->norm, blocks(c, m, NULL, x, arg));
-    fv_tap(c, "hidden", "hidden_states", x);
-    fv__causal_put(c, &m->head, in, out, x, next);
-}
-
-/* ---- generation ---- */
-
-static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
-{
-    const gpt_neox *m = self;
-    fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
-    fv_mha_arg arg = {.causal = true, .rope = fv__rope_step(c, &m->rotary, s, ids)};
-    return fv__last_scores(c, blocks(c, m, s, x, arg), &m->norm, m->head.w);
-}
-
-static int64_t vocabulary(const void *self)
-{
-    const gpt_neox *m = self;
-    return m->head.job == FV_HEAD_CAUSAL_LM ? m->cfg.vocab_size : 0;
-}
-
-static int64_t context(const void *self)
-{
-    const gpt_neox *m = self;
-    return m->rotary.kind == FV_ROTARY_DYNAMIC ? 0 : m->cfg.max_position_embeddings;
+                         .ties = m->tied ? ties : NULL,
+                         .ignore = m->head.job == FV_HEAD_BASE ? constants_and_heads : constants};
 }
 
 const fv_family fv__family_gpt_neox = {
@@ -277,15 +177,11 @@ const fv_family fv__family_gpt_neox = {
     .heads = heads,
     .config = fields,
     .rules = rules,
-    .inputs = inputs,
+    .inputs = fv__causal_span_inputs,
     .config_size = sizeof(config),
     .size = sizeof(gpt_neox),
     .check = check,
     .declare = declare,
     .load = load,
-    .pack = pack,
-    .forward = forward,
-    .vocabulary = vocabulary,
-    .context = context,
-    .step = step,
+    FV__CAUSAL_FAMILY,
 };

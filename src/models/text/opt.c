@@ -7,46 +7,44 @@
  * nothing; what is hidden has row 1.  Where the table of tokens is narrower than the model
  * (word_embed_proj_dim, as in 350m) in and out are products, else nothing.  That model also has its
  * norms behind each part (do_layer_norm_before false), and then none at the end. */
-#include <stddef.h>
-#include <stdio.h>
-
 #include "fovea/author/ops.h"
-#include "model/part.h"
+#include "model/causal.h"
 #include "nn/part.h"
 
-#define MAX_LAYER 256
 #define OFFSET 2 /* the row of position 0 */
 
 typedef struct config {
+    fv__causal_config head; /* it has no classifier_dropout */
     int vocab_size, hidden_size, ffn_dim, num_hidden_layers, num_attention_heads,
         word_embed_proj_dim;
-    int activation_function, max_position_embeddings, pad_token_id, num_labels, problem_type;
-    float dropout, attention_dropout, init_std;
-    bool do_layer_norm_before, remove_final_layer_norm, enable_bias, tie_word_embeddings;
+    int activation_function, max_position_embeddings;
+    float dropout, attention_dropout;
+    bool do_layer_norm_before, remove_final_layer_norm, enable_bias;
 } config;
 
 static const fv_field fields[] = {
     FV_INT(config, vocab_size, 1, 50272, 1 << 24, "tokens"),
     FV_INT(config, hidden_size, 1, 768, 1 << 16, "model width"),
     FV_INT(config, ffn_dim, 1, 3072, 1 << 18, "width of the feed-forward part"),
-    FV_INT(config, num_hidden_layers, 1, 12, MAX_LAYER, "layers"),
+    FV_INT(config, num_hidden_layers, 1, 12, FV__MAX_LAYERS, "layers"),
     FV_INT(config, num_attention_heads, 1, 12, 256, "attention heads"),
     FV_INT(config, word_embed_proj_dim, 1, 0, 1 << 16,
            "width of the table of tokens; the model's if not said"),
     FV_CHOICE(config, activation_function, 1, fv_act_words, "of the feed-forward part"),
     FV_INT(config, max_position_embeddings, 1, 2048, 1 << 20, "longest sequence"),
-    FV_INT(config, pad_token_id, 0, 1, 1 << 24, "padding, which a classifier skips"),
-    FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
-    FV_CHOICE(config, problem_type, 0, fv_problem_words,
-              "what the labels are; not given: as they look"),
+    FV_INT_KEY("pad_token_id", config, head.pad_token_id, 0, 1, 1 << 24,
+               "padding, which a classifier skips"),
+    FV__LABEL_FIELDS(config, head),
     FV_FLOAT(config, dropout, 0, 0.1, 0.99, "dropout on what each part of a layer adds"),
     FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "dropout on the attention weights"),
-    FV_FLOAT(config, init_std, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
+    FV_FLOAT_KEY("init_std", config, head.initializer_range, 0, 0.02, 10,
+                 "standard deviation of first values; 0: Xavier"),
     FV_BOOL(config, do_layer_norm_before, true, "norms before each part of a layer, else behind"),
     FV_BOOL_KEY("_remove_final_layer_norm", config, remove_final_layer_norm, false,
                 "no norm behind the last layer"),
     FV_BOOL(config, enable_bias, true, "biases in the layers"),
-    FV_BOOL(config, tie_word_embeddings, true, "the table is the output weight too"),
+    FV_BOOL_KEY("tie_word_embeddings", config, head.tie_word_embeddings, true,
+                "the table is the output weight too"),
     {0},
 };
 
@@ -57,16 +55,6 @@ static const fv_key_rule rules[] = {
     {"activation_dropout", "0.0"},
     {"prefix", NULL}, /* text that an earlier pipeline put before prompts */
     {NULL, NULL},
-};
-
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
-    {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},
-    {"start_positions", FV_I32, false},
-    {"end_positions", FV_I32, false},
-    {0},
 };
 
 static const fv_family_head heads[] = {
@@ -86,27 +74,24 @@ typedef struct block {
 } block;
 
 typedef struct opt {
+    fv__causal base; /* its norm is without a gain where there is none */
     config cfg;
-    fv_emb tokens;
     fv_pos positions;
     fv_lin in, out; /* without a weight: none */
-    block *blocks;
-    fv_norm norm; /* without a gain: none */
-    fv__causal_head head;
 } opt;
 
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
-    if (k->hidden_size % k->num_attention_heads)
-        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of the attention heads, %d",
-                       k->hidden_size, k->num_attention_heads);
-    return FV_OK;
+    return fv__heads_check(k->hidden_size, k->num_attention_heads, e);
 }
 
 /* Below `at`, "model.decoder.layers.0". */
-static void block_init(fv_params *p, block *b, const config *k, const char *at)
+static void block_init(fv_params *p, void *block_, const void *config_, int i, const char *at)
 {
+    (void)i; /* layers are alike */
+    block *b = block_;
+    const config *k = config_;
     b->dropout = k->dropout;
     b->pre_norm = k->do_layer_norm_before;
     fv_mha_init(p, &b->attn,
@@ -115,13 +100,13 @@ static void block_init(fv_params *p, block *b, const config *k, const char *at)
                              .no_bias = !k->enable_bias,
                              .no_out_bias = !k->enable_bias,
                              .dropout = k->attention_dropout,
-                             .std = k->init_std},
+                             .std = k->head.initializer_range},
                 "%s.self_attn", at);
     fv_norm_init(p, &b->attn_norm, k->hidden_size, (fv_norm_opt){0}, "%s.self_attn_layer_norm", at);
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->ffn_dim,
                 (fv_mlp_opt){.act = fv_act_of(k->activation_function),
                              .no_bias = !k->enable_bias,
-                             .std = k->init_std},
+                             .std = k->head.initializer_range},
                 "%s", at);
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, (fv_norm_opt){0}, "%s.final_layer_norm", at);
 }
@@ -145,62 +130,45 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
 
 static void declare(void *self, const fv_setup *s)
 {
+    static const fv__block_type type = FV__BLOCK_TYPE(block, block_init, block_fwd);
     opt *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
     const char *below = s->head->job == FV_HEAD_BASE ? "decoder" : "model.decoder";
     int64_t D = k->hidden_size, table = k->word_embed_proj_dim ? k->word_embed_proj_dim : D;
-    fv_lin_opt narrow = {.no_bias = true, .std = k->init_std};
-    fv_emb_init(p, &m->tokens, k->vocab_size, table,
-                (fv_emb_opt){.has_pad = k->pad_token_id >= 0,
-                             .pad = k->pad_token_id,
-                             .std = k->init_std},
-                "%s.embed_tokens", below);
+    fv_lin_opt narrow = {.no_bias = true, .std = k->head.initializer_range};
+    m->base.context = k->max_position_embeddings;
+    fv__causal_tokens(p, &m->base, &k->head, k->vocab_size, (int)table, 0, "%s.embed_tokens",
+                      below);
     fv_pos_init(p, &m->positions, k->max_position_embeddings + OFFSET, D, FV_POS_LEARNED, OFFSET,
-                k->init_std, "%s.embed_positions", below);
+                k->head.initializer_range, "%s.embed_positions", below);
     if (table != D) {
         fv_lin_init(p, &m->out, D, table, narrow, "%s.project_out", below);
         fv_lin_init(p, &m->in, table, D, narrow, "%s.project_in", below);
     }
     if (k->do_layer_norm_before && !k->remove_final_layer_norm)
-        fv_norm_init(p, &m->norm, D, (fv_norm_opt){0}, "%s.final_layer_norm", below);
-    m->blocks = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->blocks);
-    for (int i = 0; m->blocks && i < k->num_hidden_layers; i++) {
-        char at[64];
-        snprintf(at, sizeof at, "%s.layers.%d", below, i);
-        block_init(p, &m->blocks[i], k, at);
-    }
-    fv__causal_init(p, &m->head, s->head->job, m->tokens.table,
-                    (fv__causal_opt){.tied = k->tie_word_embeddings,
-                                     .labels = k->num_labels,
-                                     .problem = k->problem_type,
-                                     .pad = k->pad_token_id,
-                                     .std = k->init_std});
+        fv_norm_init(p, &m->base.norm, D, (fv_norm_opt){0}, "%s.final_layer_norm", below);
+    fv__causal_blocks(p, &m->base, &type, k->num_hidden_layers, k, "%s.layers", below);
+    fv__causal_head_init(p, &m->base, s->head->job, &k->head, NULL, NULL);
 }
 
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.weight", "model.decoder.embed_tokens.weight"},
                                   {NULL, NULL}};
-    const opt *m = self;
-    fv_head_job job = m->head.job;
-    bool tied = job == FV_HEAD_CAUSAL_LM && m->cfg.tie_word_embeddings;
-    return (fv_load_opt){.prefix = "model.",
-                         .ties = tied ? ties : NULL,
-                         .ignore = fv__causal_ignored(job)};
+    const fv__causal *m = self;
+    fv_load_opt how = fv__causal_load(self);
+    how.ties = m->tied ? ties : NULL;
+    return how;
 }
 
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     opt *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
-        fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
-        fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
-    }
+    fv__causal_pack(self, p, dtype);
     fv_lin_pack(p, &m->in, dtype);
     fv_lin_pack(p, &m->out, dtype);
-    m->head.w = fv__packed(p, m->head.w, dtype);
 }
 
 /* ---- forward ---- */
@@ -235,33 +203,15 @@ static fv_tensor *embed(fv_ctx *c, const opt *m, fv_tensor *ids, fv_tensor *rows
     if (T > most)
         return fv_raise(c, FV_EARG, "opt: %lld tokens, and max_position_embeddings is %lld",
                         (long long)T, (long long)most);
-    fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
+    fv_tensor *x = fv_emb_fwd(c, &m->base.tokens, ids);
     if (m->in.w) x = fv_lin_fwd(c, &m->in, x);
     return fv_pos_fwd(c, &m->positions, x, rows);
-}
-
-/* All blocks; in a session the keys and values of each are kept there. */
-static fv_tensor *blocks(fv_ctx *c, const opt *m, fv_session *s, fv_tensor *x, fv_mha_arg arg)
-{
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
-        fv_kv kv;
-        if (s) {
-            kv = fv__self_cache(c, s, i, &m->blocks[i].attn, &arg);
-            arg.kv = &kv;
-        } else {
-            fv_tap(c, "hidden", "hidden_states", x);
-        }
-        x = fv_layer_run(c, block_fwd, &m->blocks[i], x, arg, (fv_mha_arg){0});
-        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
-    }
-    return x;
 }
 
 /* out(norm x), where there are these */
 static fv_tensor *finish(fv_ctx *c, const opt *m, fv_tensor *x)
 {
-    if (m->norm.gain) x = fv_norm_fwd(c, &m->norm, x);
+    if (m->base.norm.gain) x = fv_norm_fwd(c, &m->base.norm, x);
     return m->out.w ? fv_lin_fwd(c, &m->out, x) : x;
 }
 
@@ -270,7 +220,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     const opt *m = self;
     fv_tensor *mask = fv_items_get(in, "attention_mask"), *pos = fv_items_get(in, "position_ids"),
               *rows = NULL;
-    fv_tensor *next = m->head.job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
+    fv_tensor *labels = fv__causal_labels(c, &m->base, in);
     if (mask && !pos) rows = rows_by_mask(c, mask);
     opt given = *m; /* positions that are given count from OFFSET on */
     if (pos) {
@@ -280,10 +230,9 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     }
     if ((mask || pos) && !rows) return;
     fv_tensor *x = embed(c, &given, fv_items_get(in, "input_ids"), rows);
-    x = blocks(c, m, NULL, x, (fv_mha_arg){.causal = true, .key_mask = mask});
-    x = finish(c, m, x);
-    fv_tap(c, "hidden", "hidden_states", x);
-    fv__causal_put(c, &m->head, in, out, x, next);
+    x = fv__causal_run(c, &m->base, NULL, x, (fv_mha_arg){.causal = true, .key_mask = mask},
+                       (fv_rope_arg){0});
+    fv__causal_put(c, &m->base, in, out, finish(c, m, x), labels);
 }
 
 /* ---- generation ---- */
@@ -292,20 +241,10 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 {
     const opt *m = self;
     fv_tensor *x = embed(c, m, ids, fv_session_positions_from(c, s, OFFSET));
-    x = blocks(c, m, s, x, (fv_mha_arg){.causal = true});
-    if (m->norm.gain && !m->out.w) return fv__last_scores(c, x, &m->norm, m->head.w);
-    return fv_linear(c, finish(c, m, fv__last_position(c, x)), m->head.w, NULL, FV_ACT_NONE);
-}
-
-static int64_t vocabulary(const void *self)
-{
-    const opt *m = self;
-    return m->head.job == FV_HEAD_CAUSAL_LM ? m->cfg.vocab_size : 0;
-}
-
-static int64_t context(const void *self)
-{
-    return ((const opt *)self)->cfg.max_position_embeddings;
+    fv_tensor *w = m->base.head.w;
+    x = fv__causal_run(c, &m->base, s, x, (fv_mha_arg){.causal = true}, (fv_rope_arg){0});
+    if (m->base.norm.gain && !m->out.w) return fv__last_scores(c, x, &m->base.norm, w);
+    return fv_linear(c, finish(c, m, fv__last_position(c, x)), w, NULL, FV_ACT_NONE);
 }
 
 const fv_family fv__family_opt = {
@@ -313,7 +252,7 @@ const fv_family fv__family_opt = {
     .heads = heads,
     .config = fields,
     .rules = rules,
-    .inputs = inputs,
+    .inputs = fv__causal_span_inputs,
     .config_size = sizeof(config),
     .size = sizeof(opt),
     .check = check,
@@ -321,7 +260,6 @@ const fv_family fv__family_opt = {
     .load = load,
     .pack = pack,
     .forward = forward,
-    .vocabulary = vocabulary,
-    .context = context,
     .step = step,
+    FV__CAUSAL_SIZES,
 };

@@ -5,20 +5,16 @@
  *
  * A head's width is a key of its own and need not divide the model's.  Layers may see a window of
  * keys only: those that layer_types names, or all from max_window_layers on. */
-#include <stddef.h>
-#include <stdio.h>
 
-#include "model/rope.h"
-
-#define MAX_LAYER 256
+#include "model/causal.h"
 
 typedef struct config {
+    fv__causal_config head;
     int vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
         num_key_value_heads, head_dim;
-    int hidden_act, max_position_embeddings, sliding_window, max_window_layers, pad_token_id,
-        num_labels, problem_type;
-    float rms_norm_eps, attention_dropout, classifier_dropout, initializer_range;
-    bool attention_bias, tie_word_embeddings, use_sliding_window;
+    int hidden_act, max_position_embeddings, sliding_window, max_window_layers;
+    float rms_norm_eps, attention_dropout;
+    bool attention_bias, use_sliding_window;
     char layer_types[FV__LAYER_TYPES];
     fv__rope rope;
 } config;
@@ -27,7 +23,7 @@ static const fv_field fields[] = {
     FV_INT(config, vocab_size, 1, 151936, 1 << 24, "tokens"),
     FV_INT(config, hidden_size, 1, 4096, 1 << 16, "model width"),
     FV_INT(config, intermediate_size, 1, 22016, 1 << 18, "width of the feed-forward part"),
-    FV_INT(config, num_hidden_layers, 1, 32, MAX_LAYER, "layers"),
+    FV_INT(config, num_hidden_layers, 1, 32, FV__MAX_LAYERS, "layers"),
     FV_INT(config, num_attention_heads, 1, 32, 256, "attention heads"),
     FV_INT(config, num_key_value_heads, 1, 32, 256, "heads of keys and values"),
     FV_INT(config, head_dim, 1, 128, 512, "width of a head"),
@@ -35,41 +31,22 @@ static const fv_field fields[] = {
     FV_INT(config, max_position_embeddings, 1, 32768, 1 << 28, "longest sequence"),
     FV_BOOL(config, use_sliding_window, false, "whether some layers see a window of keys only"),
     FV_INT(config, sliding_window, 1, 4096, 1 << 28, "keys that they see"),
-    FV_INT(config, max_window_layers, 0, 28, MAX_LAYER,
+    FV_INT(config, max_window_layers, 0, 28, FV__MAX_LAYERS,
            "how many of the first layers have no window"),
     FV_WORDS(config, layer_types,
              "full_attention or sliding_attention for each layer, if not by max_window_layers"),
-    FV_INT(config, pad_token_id, 0, -1, 1 << 24, "padding, which a classifier skips"),
-    FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
-    FV_CHOICE(config, problem_type, 0, fv_problem_words,
-              "what the labels are; not given: as they look"),
     FV_FLOAT(config, rms_norm_eps, 1e-12, 1e-6, 1, "added to the mean of squares"),
     FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "dropout on the attention weights"),
-    FV_FLOAT(config, classifier_dropout, 0, 0.1, 0.99, "dropout before labels of tokens"),
-    FV_FLOAT(config, initializer_range, 0, 0.02, 10,
-             "standard deviation of first values; 0: Xavier"),
     FV_BOOL(config, attention_bias, false, "biases on q, k, v and the output"),
-    FV_BOOL(config, tie_word_embeddings, false, "the table is the output weight too"),
+    FV__CAUSAL_FIELDS(config, head, -1, false),
     FV__ROPE(config, rope),
     {0},
 };
 
 static const fv_key_rule rules[] = {
     {"is_encoder_decoder", "false"},
-    {"partial_rotary_factor", "1.0"},
-    {"rope_scaling.partial_rotary_factor", "1.0"},
-    {"rope_parameters.partial_rotary_factor", "1.0"},
+    FV__ROTATES_ALL,
     {NULL, NULL},
-};
-
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
-    {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},
-    {"start_positions", FV_I32, false},
-    {"end_positions", FV_I32, false},
-    {0},
 };
 
 static const fv_family_head heads[] = {
@@ -88,12 +65,8 @@ typedef struct block {
 } block;
 
 typedef struct qwen3 {
+    fv__causal base;
     config cfg;
-    fv_emb tokens;
-    fv_rotary rotary;
-    block *blocks;
-    fv_norm norm;
-    fv__causal_head head;
 } qwen3;
 
 static fv__rope_opt rope_opt(const config *k)
@@ -104,16 +77,15 @@ static fv__rope_opt rope_opt(const config *k)
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
-    if (k->num_attention_heads % k->num_key_value_heads)
-        return fv_fail(e, FV_EFORMAT, "%d attention heads cannot share %d key heads",
-                       k->num_attention_heads, k->num_key_value_heads);
+    fv_status st = fv__key_heads_check(k->num_attention_heads, k->num_key_value_heads, e);
+    if (st) return st;
     for (int i = 0; !k->use_sliding_window && i < k->num_hidden_layers; i++)
         if (fv__layer_is_local(k->layer_types, i, false))
             return fv_fail(
                 e, FV_EFORMAT,
                 "layer_types: layer %d has a sliding_attention, but use_sliding_window is false",
                 i);
-    fv_status st = fv__rope_check(&k->rope, rope_opt(k), e);
+    st = fv__rope_check(&k->rope, rope_opt(k), e);
     return st ? st : fv__layer_types_check(k->layer_types, k->num_hidden_layers, e);
 }
 
@@ -125,8 +97,10 @@ static int window(const config *k, int i)
 }
 
 /* Below `at`, "model.layers.0". */
-static void block_init(fv_params *p, block *b, const config *k, int i, const char *at)
+static void block_init(fv_params *p, void *block_, const void *config_, int i, const char *at)
 {
+    block *b = block_;
+    const config *k = config_;
     fv_norm_opt norm = {.rms = true, .eps = k->rms_norm_eps};
     fv_mha_init(p, &b->attn,
                 (fv_mha_opt){.width = k->hidden_size,
@@ -139,7 +113,7 @@ static void block_init(fv_params *p, block *b, const config *k, int i, const cha
                              .no_bias = !k->attention_bias,
                              .no_out_bias = !k->attention_bias,
                              .dropout = k->attention_dropout,
-                             .std = k->initializer_range,
+                             .std = k->head.initializer_range,
                              .out_name = "o_proj"},
                 "%s.self_attn", at);
     fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.input_layernorm", at);
@@ -147,7 +121,7 @@ static void block_init(fv_params *p, block *b, const config *k, int i, const cha
                 (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
                              .gated = true,
                              .no_bias = true,
-                             .std = k->initializer_range,
+                             .std = k->head.initializer_range,
                              .up_name = "up_proj",
                              .gate_name = "gate_proj",
                              .down_name = "down_proj"},
@@ -175,107 +149,29 @@ static const char *prefix(fv_head_job job)
 
 static void declare(void *self, const fv_setup *s)
 {
+    static const fv__block_type type = FV__BLOCK_TYPE(block, block_init, block_fwd);
     qwen3 *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    m->rotary = fv__rope_rotary(&k->rope, rope_opt(k));
     const char *below = prefix(s->head->job);
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size,
-                (fv_emb_opt){.has_pad = k->pad_token_id >= 0,
-                             .pad = k->pad_token_id,
-                             .std = k->initializer_range},
-                "%sembed_tokens", below);
-    m->blocks = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->blocks);
-    for (int i = 0; m->blocks && i < k->num_hidden_layers; i++) {
-        char at[64];
-        snprintf(at, sizeof at, "%slayers.%d", below, i);
-        block_init(p, &m->blocks[i], k, i, at);
-    }
-    fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps},
-                 "%snorm", below);
-    fv__causal_init(p, &m->head, s->head->job, m->tokens.table,
-                    (fv__causal_opt){.tied = k->tie_word_embeddings,
-                                     .labels = k->num_labels,
-                                     .problem = k->problem_type,
-                                     .pad = k->pad_token_id,
-                                     .dropout = k->classifier_dropout,
-                                     .std = k->initializer_range});
+    m->base.context = k->max_position_embeddings;
+    m->base.rotary = fv__rope_rotary(&k->rope, rope_opt(k));
+    fv__causal_tokens(p, &m->base, &k->head, k->vocab_size, k->hidden_size, 0, "%sembed_tokens",
+                      below);
+    fv__causal_blocks(p, &m->base, &type, k->num_hidden_layers, k, "%slayers", below);
+    fv_norm_init(p, &m->base.norm, k->hidden_size,
+                 (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps}, "%snorm", below);
+    fv__causal_head_init(p, &m->base, s->head->job, &k->head, NULL, NULL);
 }
 
 static fv_load_opt load(const void *self)
 {
-    static const fv_tie ties[] = {{"lm_head.weight", "model.embed_tokens.weight"}, {NULL, NULL}};
     const qwen3 *m = self;
-    fv_head_job job = m->head.job;
-    bool tied = job == FV_HEAD_CAUSAL_LM && m->cfg.tie_word_embeddings;
-    return (fv_load_opt){.prefix = job == FV_HEAD_BASE ? "model." : prefix(job),
-                         .ties = tied ? ties : NULL,
-                         .ignore = fv__causal_ignored(job)};
-}
-
-static void pack(void *self, fv_params *p, fv_dtype dtype)
-{
-    qwen3 *m = self;
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
-        fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
-        fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
-    }
-    m->head.w = fv__packed(p, m->head.w, dtype);
-}
-
-/* ---- forward ---- */
-
-/* All blocks; in a session the keys and values of each are kept there. */
-static fv_tensor *blocks(fv_ctx *c, const qwen3 *m, fv_session *s, fv_tensor *x, fv_mha_arg arg)
-{
-    fv_mark mark = fv_mark_here(c);
-    for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
-        fv_kv kv;
-        if (s) {
-            kv = fv__self_cache(c, s, i, &m->blocks[i].attn, &arg);
-            arg.kv = &kv;
-        } else {
-            fv_tap(c, "hidden", "hidden_states", x);
-        }
-        x = fv_layer_run(c, block_fwd, &m->blocks[i], x, arg, (fv_mha_arg){0});
-        x = fv_keep(c, mark, x); /* nothing while recording; caps memory while serving */
-    }
-    return x;
-}
-
-static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
-{
-    const qwen3 *m = self;
-    fv_tensor *next = m->head.job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
-    fv_tensor *x = fv_emb_fwd(c, &m->tokens, fv_items_get(in, "input_ids"));
-    fv_mha_arg arg = {.causal = true, .key_mask = fv_items_get(in, "attention_mask")};
-    arg.rope = fv__rope_batch(c, &m->rotary, in);
-    x = fv_norm_fwd(c, &m->norm, blocks(c, m, NULL, x, arg));
-    fv_tap(c, "hidden", "hidden_states", x);
-    fv__causal_put(c, &m->head, in, out, x, next);
-}
-
-/* ---- generation ---- */
-
-static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
-{
-    const qwen3 *m = self;
-    fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
-    fv_mha_arg arg = {.causal = true, .rope = fv__rope_step(c, &m->rotary, s, ids)};
-    return fv__last_scores(c, blocks(c, m, s, x, arg), &m->norm, m->head.w);
-}
-
-static int64_t vocabulary(const void *self)
-{
-    const qwen3 *m = self;
-    return m->head.job == FV_HEAD_CAUSAL_LM ? m->cfg.vocab_size : 0;
-}
-
-static int64_t context(const void *self)
-{
-    const qwen3 *m = self;
-    return m->rotary.kind == FV_ROTARY_DYNAMIC ? 0 : m->cfg.max_position_embeddings;
+    fv_head_job job = m->base.head.job;
+    fv_load_opt opt = fv__causal_load(self);
+    if (job != FV_HEAD_BASE) opt.prefix = prefix(job);
+    return opt;
 }
 
 const fv_family fv__family_qwen3 = {
@@ -283,15 +179,11 @@ const fv_family fv__family_qwen3 = {
     .heads = heads,
     .config = fields,
     .rules = rules,
-    .inputs = inputs,
+    .inputs = fv__causal_span_inputs,
     .config_size = sizeof(config),
     .size = sizeof(qwen3),
     .check = check,
     .declare = declare,
     .load = load,
-    .pack = pack,
-    .forward = forward,
-    .vocabulary = vocabulary,
-    .context = context,
-    .step = step,
+    FV__CAUSAL_FAMILY,
 };
