@@ -84,8 +84,12 @@ typedef struct fv_task_kind {
     bool pairs;                         /* a tab in a record separates a text from its pair */
     bool aligned;                       /* plain output is one line for each record */
     bool prompt;                        /* the text is usually given as an argument */
-    bool may_be_empty;                  /* no record at all is fine */
-    int64_t batch;                      /* records that go together */
+    /* records are paths of files, and help calls one this: "FILE"; NULL: they are texts */
+    const char *path;
+    /* a setting that is given instead of records, and that finish handles; NULL: none */
+    const char *instead;
+    bool may_be_empty; /* no record at all is fine */
+    int64_t batch;     /* records that go together */
 
     /* Whether the settings fit together, before anything is opened; NULL: they always do. */
     fv_status (*check)(fv_pipeline *p, fv_err *e);

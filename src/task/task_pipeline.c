@@ -122,6 +122,15 @@ fv_status fv__pipeline_self(fv_pipeline *p, size_t size, fv_err *e)
     return FV_OK;
 }
 
+fv_status fv__task_path(char *out, size_t size, const fv_text *record, fv_err *e)
+{
+    if (record->n >= size || memchr(record->s, 0, record->n))
+        return fv_fail(e, FV_EARG, "a path of at most %zu bytes was expected", size - 1);
+    memcpy(out, record->s, record->n);
+    out[record->n] = 0;
+    return FV_OK;
+}
+
 fv_status fv__open_encoder(fv_pipeline *p, fv_job job, fv_err *e)
 {
     fv_model_opt opt = {.weights = p->opt.weights,

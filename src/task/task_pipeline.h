@@ -41,6 +41,9 @@ fv_status fv__open_encoder(fv_pipeline *p, fv_job job, fv_err *e); /* p->task */
 fv_status fv__open_writer(fv_pipeline *p, const char *task, int64_t new_tokens, fv_err *e);
 const char *fv__setting(const fv_setting *s, int n, const char *key); /* the last one, or NULL */
 
+/* A record that is the path of a file, with a NUL behind it. */
+fv_status fv__task_path(char *out, size_t size, const fv_text *record, fv_err *e);
+
 /* Settings of generating over what gen has. */
 fv_status fv__apply_gen(fv_gen_opt *gen, const fv_setting *set, int n, fv_err *e);
 

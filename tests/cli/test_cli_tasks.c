@@ -340,6 +340,37 @@ static void long_texts(void **state)
     refused(sh("echo cat | $fovea fill -m " TASKS "fill-bert"), 1, "there is no [MASK] in it");
 }
 
+/* Tasks whose record is a file: its path by argument or --file, or a setting instead. */
+static void files_are_records(void **state)
+{
+    (void)state;
+    const char *table = "i=0; echo date,a,b; while [ $i -lt 20 ]; do echo $i,$i,$((i%3)); "
+                        "i=$((i+1)); done; echo 20,,1";
+    succeeded(sh("(%s) > series.csv", table));
+    const result *r = succeeded(
+        fovea("forecast -m " MODELS "dlinear series.csv --missing previous --json"));
+    assert_non_null(strstr(r->err, "series.csv: 1 missing values were filled"));
+    json_t *j = json_line(r, 0);
+    assert_int_equal(json_array_size(json_object_get(j, "dates")), 4);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(j, "dates"), 0)), "21");
+    json_decref(j);
+    r = succeeded(fovea("forecast -m " MODELS "dlinear -f series.csv --missing previous"));
+    assert_memory_equal(r->out, "date,a,b\n21,", 12);
+    refused(fovea("forecast -m " MODELS "dlinear series.csv"), 1, "series.csv");
+    refused(fovea("forecast -m " MODELS "dlinear"), 2, "a FILE is needed");
+    refused(fovea("forecast -m " MODELS "sasrec series.csv"), 1, "does not forecast");
+
+    r = succeeded(fovea("recommend -m " MODELS "sasrec --item 'item 1' --item 'item 3' --top 2 "
+                        "--why --json"));
+    j = json_line(r, 0);
+    assert_int_equal(json_array_size(json_object_get(j, "items")), 2);
+    assert_int_equal(json_array_size(json_object_get(j, "looked_at")), 2);
+    json_decref(j);
+    refused(fovea("recommend -m " MODELS "sasrec"), 2, "either a FILE or --item is needed");
+    refused(fovea("recommend -m " MODELS "sasrec --item 7"), 1, "the model has no such item");
+    refused(fovea("recommend -m " MODELS "sasrec --item 7 --evaluate"), 2, "--item");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -356,6 +387,7 @@ int main(void)
         cmocka_unit_test(texts_come_three_ways),
         cmocka_unit_test(a_bad_line_does_not_end_the_others),
         cmocka_unit_test(long_texts),
+        cmocka_unit_test(files_are_records),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

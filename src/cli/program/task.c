@@ -33,6 +33,14 @@ static const cli_option options[] = {
     {0},
 };
 
+/* Of a task whose records are files. */
+static const cli_option path_options[] = {
+    CLI_MODEL(task_values),
+    CLI_FILE(task_values, file, 'f', "file", "FILE", "the file, as by argument"),
+    CLI_FLAG(task_values, json, 0, "json", "results as JSON objects"),
+    {0},
+};
+
 /* ---- results ---- */
 
 enum { TOGETHER = 4096, MOST_ERRORS = 20 }; /* lines read at once; failures that are named */
@@ -42,6 +50,7 @@ typedef struct printing {
     const char *file;   /* NULL: standard input */
     char *const *names; /* of images, instead of numbers of lines; NULL: there are none */
     bool label;         /* results begin with the image's name: there are several, and no JSON */
+    const char *path;   /* of a task whose record is a file; messages of the library name it */
     bool numbered;      /* lines have numbers worth naming */
     bool progress;
     int64_t done, failed;
@@ -88,7 +97,9 @@ static bool print_result(void *user, const fv_task_result *r)
     if (r->note || r->error) clear_progress(p);
     if (r->note) {
         name_line(p, r->record);
-        fprintf(stderr, "%s%s\n", p->numbered ? " " : "the text ", r->note);
+        const char *subject = p->numbered ? " " : "the text ";
+        if (p->path) fprintf(stderr, "%s: ", p->path);
+        fprintf(stderr, "%s%s\n", p->path ? "" : subject, r->note);
     }
     if (r->error && p->failed++ < MOST_ERRORS) {
         name_line(p, r->record);
@@ -140,6 +151,30 @@ static int run_file(printing *out, fv_pipeline *p, const fv_task_kind *k, bool w
     return code;
 }
 
+static bool is_given(const cli_settings *s, const char *key)
+{
+    for (int i = 0; key && i < s->n; i++)
+        if (!strcmp(s->at[i].key, key)) return true;
+    return false;
+}
+
+/* The path of a task whose record is a file, as its one text; none where a setting replaces it. */
+static int choose_path(const cli *c, const task_values *v, int n, char **operand, cli_list *texts,
+                       const char **file)
+{
+    const fv_task_kind *k = c->command->more;
+    const char *path = n ? operand[0] : v->file;
+    bool instead = is_given(&v->settings, k->instead);
+    if (n && v->file)
+        return cli_usage(c, "--file %s and '%s' are one file too many", v->file, path);
+    if (!path == !instead)
+        return cli_usage(c, k->instead ? "either a FILE or --%s is needed" : "a FILE is needed",
+                         k->instead);
+    if (path) texts->at[texts->n++] = path;
+    *file = NULL;
+    return CLI_OK;
+}
+
 /* Which of the three ways a text is given: by argument, by file, by standard input. */
 static int choose_input(const cli *c, const task_values *v, int n, char **operand,
                         const cli_images *images, cli_list *texts, const char **file)
@@ -148,6 +183,7 @@ static int choose_input(const cli *c, const task_values *v, int n, char **operan
     *texts = v->texts;
     *file = v->file;
     if (images->n) return CLI_OK;
+    if (k->path) return choose_path(c, v, n, operand, texts, file);
     if (n > 1) return cli_usage(c, "'%s' is neither an image nor a folder nor a sound", operand[0]);
     if (n && k->prompt)
         texts->at[texts->n++] = operand[0];
@@ -173,7 +209,11 @@ static int run_all(const cli *c, const task_values *v, fv_pipeline *p, printing 
     }
     /* a file that holds a prompt holds one; a file of texts has one on each line */
     bool whole = v->whole || (k->prompt && out->file);
-    int code = texts->n ? run_texts(out, p, k, texts->at, texts->n) : run_file(out, p, k, whole);
+    int code = CLI_OK;
+    if (texts->n)
+        code = run_texts(out, p, k, texts->at, texts->n);
+    else if (!k->path)
+        code = run_file(out, p, k, whole);
     if (code == CLI_OK && !ferror(stdout) && fv_pipeline_finish(p, print_result, out, &e))
         code = cli_error(c, &e);
     return code;
@@ -193,6 +233,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     if (code == CLI_OK) code = choose_input(c, v, n, operand, &images, &texts, &out.file);
     out.names = images.path;
     out.label = images.n > 1 && !v->json;
+    if (code == CLI_OK && k->path && texts.n) out.path = texts.at[0];
     if (code != CLI_OK) {
         cli_free_images(&images);
         return code;
@@ -237,17 +278,18 @@ const cli_command *cli_task_command(int i)
     if (!k) return NULL;
     for (int n = 0; n < 8 && k->examples && k->examples[n].line; n++)
         examples[i][n] = (cli_example){k->examples[n].line, k->examples[n].what};
+    const char *operands = k->images ? "[FILE | IMAGE...]" : "[FILE]";
+    if (k->prompt) operands = "[PROMPT]";
+    if (k->path && !k->instead) operands = k->path;
     commands[i] = (cli_command){.name = k->name,
                                 .summary = k->summary,
                                 .about = k->about,
-                                .options = options,
+                                .options = k->path ? path_options : options,
                                 .size = sizeof(task_values),
                                 .task_fields = k->options,
                                 .fields = k->generates ? fv_gen_fields : NULL,
                                 .settings = offsetof(task_values, settings),
-                                .operands = k->prompt   ? "[PROMPT]"
-                                            : k->images ? "[FILE | IMAGE...]"
-                                                        : "[FILE]",
+                                .operands = operands,
                                 .max_operands = k->images ? 4096 : 1,
                                 .examples = examples[i],
                                 .more = k,

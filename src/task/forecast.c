@@ -1,0 +1,236 @@
+/* forecast.c - the task of forecasting: what follows a time series, and how well that went before.
+ *
+ * A record is the path of a table, not a text: a forecast needs the columns, their names and dates
+ * as they stand in the file.  The work is in series_forecast.c behind author/forecast.h; here are
+ * the settings and the two ways a result is written, CSV and JSON. */
+#include "fovea/author/forecast.h"
+
+#include <stdio.h>
+
+#include "task_pipeline.h"
+
+typedef struct forecast_options {
+    char date[128], columns[1024], plot[1024];
+    fv_missing missing;
+    int64_t from, to, stride, history; /* rows of the file */
+    double interval;                   /* share of the errors that the ranges hold, 0: no ranges */
+    bool backtest;
+} forecast_options;
+
+static const fv_field options[] = {
+    FV_TEXT(forecast_options, date, "", "NAME: column with the date; the first unless given"),
+    FV_TEXT(forecast_options, columns, "",
+            "NAMES: columns that are channels, commas between; all others unless given"),
+    FV_CHOICE(forecast_options, missing, FV_MISSING_REFUSE, fv_missing_words,
+              "values that are missing: an error, as the one before, or on a line between"),
+    FV_BOOL(forecast_options, backtest, false,
+            "forecast every window of the file and compare, instead"),
+    FV_INT(forecast_options, from, 0, 0, 1e15,
+           "first row that a back-test forecasts, counted from 0"),
+    FV_INT(forecast_options, to, 0, 0, 1e15, "row that it stops before; 0: the end"),
+    FV_INT(forecast_options, stride, 1, 1, 1e9, "rows from one window of a back-test to the next"),
+    FV_FLOAT(forecast_options, interval, 0, 0, 0.999,
+             "beside the forecast the range that holds this share of the errors of a back-test"),
+    FV_TEXT(forecast_options, plot, "", "FILE: also draw history and forecast: x.svg"),
+    FV_INT(forecast_options, history, 0, 0, 1e9,
+           "rows of history in the picture; 0: as many as the model reads"),
+    {0}};
+
+/* A forecast with its ranges, (horizon,channels) each; low and high are offsets from y, or NULL. */
+typedef struct result {
+    const fv_series *s;
+    float *y, *low, *high;
+    int64_t H, C;
+} result;
+
+/* ---- output ---- */
+
+static void put_csv(fv_buf *b, const result *r)
+{
+    fv__buf_str(b, "date");
+    for (int k = 0; k < r->C; k++) fv__buf_fmt(b, ",%s", fv_series_name(r->s, k));
+    for (int k = 0; r->low && k < r->C; k++)
+        fv__buf_fmt(b, ",%s_low,%s_high", fv_series_name(r->s, k), fv_series_name(r->s, k));
+    for (int64_t h = 0; h < r->H; h++) {
+        char date[40];
+        const int64_t at = h * r->C;
+        fv_series_date(r->s, fv_series_count(r->s) + h, date, sizeof date);
+        fv__buf_fmt(b, "\n%s", date);
+        for (int64_t k = 0; k < r->C; k++) fv__buf_fmt(b, ",%.6g", (double)r->y[at + k]);
+        for (int64_t k = 0; r->low && k < r->C; k++)
+            fv__buf_fmt(b, ",%.6g,%.6g", (double)(r->y[at + k] + r->low[at + k]),
+                        (double)(r->y[at + k] + r->high[at + k]));
+    }
+    fv__buf_str(b, "\n");
+}
+
+static void put_numbers(fv_buf *b, const result *r, const char *name, int64_t k, const float *add)
+{
+    fv__json_key(b, name);
+    fv__json_begin(b, '[');
+    for (int64_t h = 0; h < r->H; h++) {
+        int64_t at = h * r->C + k;
+        fv__json_put_number(b, (double)(r->y[at] + (add ? add[at] : 0)));
+    }
+    fv__json_end(b, ']');
+}
+
+static void put_json(fv_buf *b, const result *r)
+{
+    fv__json_begin(b, '{');
+    fv__json_key(b, "dates");
+    fv__json_begin(b, '[');
+    for (int64_t h = 0; h < r->H; h++) {
+        char date[40];
+        fv_series_date(r->s, fv_series_count(r->s) + h, date, sizeof date);
+        fv__json_put_text(b, date, strlen(date));
+    }
+    fv__json_end(b, ']');
+    fv__json_key(b, "channels");
+    fv__json_begin(b, '[');
+    for (int64_t k = 0; k < r->C; k++) {
+        const char *name = fv_series_name(r->s, (int)k);
+        fv__json_begin(b, '{');
+        fv__json_text_at(b, "name", name, strlen(name));
+        put_numbers(b, r, "forecast", k, NULL);
+        if (r->low) put_numbers(b, r, "low", k, r->low);
+        if (r->low) put_numbers(b, r, "high", k, r->high);
+        fv__json_end(b, '}');
+    }
+    fv__json_end(b, ']');
+    fv__buf_str(b, "}\n");
+}
+
+static void put_backtest(fv_buf *b, const fv_backtest *t, bool json)
+{
+    if (json) {
+        fv__json_begin(b, '{');
+        fv__json_int_at(b, "windows", t->windows);
+        fv__json_number_at(b, "mse", t->mse);
+        fv__json_number_at(b, "mae", t->mae);
+        fv__json_number_at(b, "unit_mae", t->unit_mae);
+        fv__json_number_at(b, "repeat_mse", t->repeat_mse);
+        fv__json_number_at(b, "repeat_mae", t->repeat_mae);
+        fv__buf_str(b, "}\n");
+        return;
+    }
+    fv__buf_fmt(b, "%lld windows\n", (long long)t->windows);
+    fv__buf_fmt(b, "%-22s MSE %.4f  MAE %.4f  (%.4g in the file's units)\n", "model", t->mse,
+                t->mae, t->unit_mae);
+    fv__buf_fmt(b, "%-22s MSE %.4f  MAE %.4f\n", "last value repeated", t->repeat_mse,
+                t->repeat_mae);
+}
+
+/* ---- the task ---- */
+
+static fv_status open_task(fv_pipeline *p, fv_err *e)
+{
+    fv_forecaster *f;
+    fv_model_opt how = {.weights = p->opt.weights,
+                        .widen = p->opt.widen,
+                        .adapters = p->opt.adapters};
+    fv_status st = fv_forecaster_open(&f, p->dev, p->opt.model, how, e);
+    if (!st) p->self = f;
+    return st;
+}
+
+static void close_task(fv_pipeline *p)
+{
+    fv_forecaster_close(p->self);
+    p->self = NULL;
+}
+
+static fv_backtest_opt range(const forecast_options *o)
+{
+    return (fv_backtest_opt){.from = o->from, .to = o->to, .stride = o->stride};
+}
+
+/* The next horizon, with its ranges where they are asked for. */
+static fv_status next(fv_pipeline *p, const fv_series *s, fv_err *e)
+{
+    const forecast_options *o = p->options;
+    fv_forecaster *f = p->self;
+    result r = {.s = s, .H = fv_forecaster_horizon(f), .C = fv_forecaster_channels(f)};
+    int64_t n = r.H * r.C;
+    size_t bytes = 3 * (size_t)n * sizeof *r.y;
+    r.y = fv__alloc(&p->env, bytes);
+    if (!r.y) return fv_fail(e, FV_ENOMEM, "forecast: out of memory");
+    fv_status st = fv_forecaster_next(f, s, r.y, e);
+    if (!st && o->interval > 0) {
+        fv_backtest_opt how = range(o);
+        fv_backtest b;
+        how.level = o->interval;
+        how.low = r.low = r.y + n;
+        how.high = r.high = r.y + 2 * n;
+        st = fv_forecaster_backtest(f, s, how, &b, e);
+    }
+    int64_t history = o->history ? o->history : fv_forecaster_context(f);
+    if (!st && o->plot[0]) st = fv_forecast_plot(s, r.y, r.H, r.low, r.high, history, o->plot, e);
+    if (!st) (p->opt.json ? put_json : put_csv)(&p->out, &r);
+    fv__free(&p->env, r.y, bytes);
+    return st;
+}
+
+static fv_status run_file(fv_pipeline *p, const char *path, fv_err *e)
+{
+    const forecast_options *o = p->options;
+    fv_series *s;
+    fv_backtest b;
+    fv_series_opt from = {path, o->date, o->columns, o->missing};
+    fv_status st = fv_series_open(&s, &p->env, &from, e);
+    if (st) return st;
+    if (fv_series_filled(s))
+        snprintf(p->note, sizeof p->note, "%lld missing values were filled",
+                 (long long)fv_series_filled(s));
+    if (o->backtest)
+        st = fv_forecaster_backtest(p->self, s, range(o), &b, e);
+    else
+        st = next(p, s, e);
+    if (!st && o->backtest) put_backtest(&p->out, &b, p->opt.json);
+    fv_series_close(s);
+    return st ? st : fv__task_emit(p, e);
+}
+
+static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
+{
+    fv_status st = FV_OK;
+    for (int64_t i = 0; i < n && !st; i++) {
+        char path[4096];
+        st = fv__task_path(path, sizeof path, &in[i], e);
+        if (!st) st = run_file(p, path, e);
+    }
+    return st;
+}
+
+static const fv_task_example examples[] = {
+    {"fovea forecast -m runs/etth1/model ETTh1.csv.gz", "the next rows, as CSV"},
+    {"fovea forecast -m runs/etth1/model ETTh1.csv.gz --interval 0.8 --plot next.svg",
+     "with a range that eight of ten values fall into, and a picture"},
+    {"fovea forecast -m runs/etth1/model ETTh1.csv.gz --backtest --from 11520 --to 14400",
+     "errors over all windows of the test part"},
+    {"fovea forecast -m model sales.csv --date day --columns north,south --missing linear --json",
+     "two columns of a file with gaps"},
+    {0}};
+
+const fv_task_kind fv__forecast_task = {
+    .name = "forecast",
+    .summary = "what follows a time series",
+    .about =
+        "Reads a table of numbers with a date column (CSV, plain or gzip; the first line names the "
+        "columns) and prints the rows that follow the last one, with their dates, in the units of "
+        "the file.  Columns must be those that the model was trained on.  Dates must follow each "
+        "other; a value that is missing is an error unless --missing says how to fill it.\n\n"
+        "--interval adds ranges: quantiles of the errors that the model made at the same distance "
+        "in a back-test over the rows from --from to --to.  Choose rows that the model was not "
+        "trained on, or the ranges are too narrow.\n\n"
+        "--backtest forecasts every window of those rows and prints the mean square and mean "
+        "absolute error of values as the model sees them (mean 0, deviation 1 over the rows it was "
+        "trained on), as papers do, beside those of repeating the last value.  All windows count.",
+    .examples = examples,
+    .options = options,
+    .size = sizeof(forecast_options),
+    .path = "FILE",
+    .batch = 1,
+    .open = open_task,
+    .run = run,
+    .close = close_task};
