@@ -102,6 +102,7 @@ struct cli_command {
     const char *about;   /* paragraphs, an empty line between them; wrapped when printed */
     /* commands below this one, ending in NULL; then there is no run and no options */
     const cli_command *const *subs;
+    void (*list)(void); /* fills subs where a table elsewhere says what is below; or NULL */
 
     const cli_option *options; /* ending in {0}; NULL: none */
     size_t size;               /* of the struct that holds their values */

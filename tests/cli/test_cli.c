@@ -108,7 +108,7 @@ static void test_usage(void **state)
     told(fovea("attend --heads=99999999999999999999"), 2, "fovea attend: ", "a whole number");
     told(fovea("attend --causal=yes"), 2, "fovea attend: ", "--causal takes no value");
     told(fovea("attend more"), 2, "fovea attend: ", "'more' is one argument too many");
-    told(fovea("bench gemm --dtype f31"), 2, "fovea bench gemm: ", "--dtype wants one of f32|bf16");
+    told(fovea("bench gemm --dtype f31"), 2, "fovea bench gemm: ", "--dtype: expected one of f32");
     told(fovea("bench gemm --seconds nan"), 2, "fovea bench gemm: ", "--seconds wants a number");
     told(fovea("help attnd"), 2, "fovea help: ", "did you mean 'attend'?");
     told(fovea("attend --q q.csv"), 2, "fovea attend: ", "belong together");

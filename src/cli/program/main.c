@@ -48,6 +48,8 @@ static void list_commands(void)
     const cli_command *task;
     for (int i = 0; from_files[i] && n < MOST; i++) commands[n++] = from_files[i];
     for (int i = 0; (task = cli_task_command(i)) && n < MOST; i++) commands[n++] = task;
+    for (int i = 0; i < n; i++)
+        if (commands[i]->list) commands[i]->list();
     qsort(commands, (size_t)n, sizeof *commands, by_name);
 }
 

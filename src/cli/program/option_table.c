@@ -11,7 +11,8 @@
 static const struct {
     const char *name;
     char letter;
-} letters[] = {{"top", 'k'}, {"output", 'o'}, {"labels", 'l'}, {"pool", 'p'}, {"echo", 'e'}};
+} letters[] = {{"top", 'k'},  {"output", 'o'}, {"labels", 'l'}, {"pool", 'p'},
+               {"echo", 'e'}, {"batch", 'b'},  {"heads", 'n'},  {"causal", 'c'}};
 
 static char letter_of(const char *name)
 {

@@ -1,61 +1,50 @@
-/* attention.c - fovea bench attention: the operator, forward and with its gradient. */
+/* attention.c - bench attention: the operator, forward and with its gradient. */
 #include "bench.h"
 
 #include <stdlib.h>
 
 #include "fovea/author/op.h"
 
+/* none, then as bench_dtypes */
+static const char *const weights_words[] = {"none", "f32", "bf16", "f16", "f64", NULL};
+
 typedef struct attention_values {
-    bench_values common;
     int64_t batch, heads, kv_heads, len, keys, width, value_width, window;
-    int dtype, weights;
+    int dtype, weights; /* indices into bench_dtypes and weights_words */
     double dropout;
     bool causal, mask, key_mask, bias, distances, bias_gradient, backward;
 } attention_values;
 
-/* none, then as bench_dtypes */
-static const char *const weights_words[] = {"none", "f32", "bf16", "f16", "f64", NULL};
+static const fv_field options[] = {
+    FV_INT(attention_values, batch, 1, 4, 1 << 20, "sequences"),
+    FV_INT(attention_values, heads, 1, 8, 4096, "heads"),
+    FV_INT(attention_values, kv_heads, 0, 0, 4096,
+           "heads of keys and values, shared by groups; 0: as many as heads"),
+    FV_INT(attention_values, len, 1, 512, 1 << 24, "queries in a sequence"),
+    FV_INT(attention_values, keys, 0, 0, 1 << 24, "keys in a sequence; 0: as many as queries"),
+    FV_INT(attention_values, width, 1, 64, 1 << 16, "width of a head"),
+    FV_INT(attention_values, value_width, 0, 0, 1 << 16, "width of a head's values; 0: as --width"),
+    FV_CHOICE(attention_values, dtype, 0, bench_dtypes, "of everything"),
+    FV_BOOL(attention_values, causal, false, "a row sees only the keys up to its own position"),
+    FV_INT(attention_values, window, 0, 0, 1 << 24,
+           "a row sees only so many keys back; 0: all of them"),
+    FV_BOOL(attention_values, key_mask, false, "a mask that hides keys, one in eight"),
+    FV_BOOL(attention_values, mask, false,
+            "a mask that hides pairs of query and key, one in eight, of each sequence its own"),
+    FV_BOOL(attention_values, bias, false,
+            "something added to each score, of its own for each head"),
+    FV_BOOL(attention_values, distances, false,
+            "something added by the distance of key and query, from a table a head"),
+    FV_BOOL(attention_values, bias_gradient, false,
+            "with --bias or --distances, and --backward: what is added has a gradient, too"),
+    FV_FLOAT(attention_values, dropout, 0, 0, 0.99, "share of the weights that is dropped"),
+    FV_BOOL(attention_values, backward, false, "with the gradients of queries, keys and values"),
+    FV_CHOICE(attention_values, weights, 0, weights_words,
+              "with the exact weights of one head of one sequence, of this dtype: --dtype's or "
+              "f32"),
+    {0}};
 
-static const attention_values defaults = {
-    .common = BENCH_DEFAULTS, .batch = 4, .heads = 8, .len = 512, .width = 64};
-
-static const cli_option options[] = {
-    CLI_INT(attention_values, batch, 'b', "batch", "N", 1, 1 << 20, "sequences"),
-    CLI_INT(attention_values, heads, 'n', "heads", "N", 1, 4096, "heads"),
-    CLI_INT(attention_values, kv_heads, 0, "kv-heads", "N", 0, 4096,
-            "heads of keys and values, shared by groups; 0: as many as heads"),
-    CLI_INT(attention_values, len, 0, "len", "N", 1, 1 << 24, "queries in a sequence"),
-    CLI_INT(attention_values, keys, 0, "keys", "N", 0, 1 << 24,
-            "keys in a sequence; 0: as many as queries"),
-    CLI_INT(attention_values, width, 0, "width", "N", 1, 1 << 16, "width of a head"),
-    CLI_INT(attention_values, value_width, 0, "value-width", "N", 0, 1 << 16,
-            "width of a head's values; 0: as --width"),
-    CLI_CHOICE(attention_values, dtype, 0, "dtype", bench_dtypes, "of everything"),
-    CLI_FLAG(attention_values, causal, 'c', "causal",
-             "a row sees only the keys up to its own position"),
-    CLI_INT(attention_values, window, 0, "window", "N", 0, 1 << 24,
-            "a row sees only so many keys back; 0: all of them"),
-    CLI_FLAG(attention_values, key_mask, 0, "key-mask", "a mask that hides keys, one in eight"),
-    CLI_FLAG(attention_values, mask, 0, "mask",
-             "a mask that hides pairs of query and key, one in eight, of each sequence its own"),
-    CLI_FLAG(attention_values, bias, 0, "bias",
-             "something added to each score, of its own for each head"),
-    CLI_FLAG(attention_values, distances, 0, "distances",
-             "something added by the distance of key and query, from a table a head"),
-    CLI_FLAG(attention_values, bias_gradient, 0, "bias-gradient",
-             "with --bias or --distances, and --backward: what is added has a gradient, too"),
-    CLI_REAL(attention_values, dropout, 0, "dropout", "P", 0, 0.99,
-             "share of the weights that is dropped"),
-    CLI_FLAG(attention_values, backward, 0, "backward",
-             "with the gradients of queries, keys and values"),
-    CLI_CHOICE(
-        attention_values, weights, 0, "weights", weights_words,
-        "with the exact weights of one head of one sequence, of this dtype: --dtype's or f32"),
-    BENCH_OPTIONS(attention_values),
-    {0},
-};
-
-static const cli_example examples[] = {
+static const fv_task_example examples[] = {
     {"fovea bench attention --len 2048 --causal", "each row sees its past: half the work"},
     {"fovea bench attention --len 512 --backward", "a training step's share"},
     {"fovea bench attention --batch 1 --len 16384 --json",
@@ -173,7 +162,7 @@ static double flops(const fv_attn_args *a, bool backward)
 }
 
 /* What was asked, besides sizes. */
-static void name_options(bench_parameters *p, const attention_values *v)
+static void name_options(bench_row *p, const attention_values *v)
 {
     const struct {
         const char *name;
@@ -189,66 +178,72 @@ static void name_options(bench_parameters *p, const attention_values *v)
     if (v->weights) bench_word(p, "weights", weights_words[v->weights]);
 }
 
-static int measure(bench *b, const attention_values *v, fv_attn_args sizes)
+static fv_status measure(bench *b, const attention_values *v, fv_attn_args sizes, fv_err *e)
 {
     call c = prepare(b, v, sizes);
     const fv_attn_args *a = &c.args;
-    bench_parameters p = {0};
-    bench_number(&p, "batch", (double)a->B);
-    bench_number(&p, "heads", (double)a->H);
-    bench_number(&p, "kv_heads", (double)a->G);
-    bench_number(&p, "len", (double)a->Tq);
-    bench_number(&p, "keys", (double)a->Tk);
-    bench_number(&p, "width", (double)a->Wk);
-    bench_word(&p, "dtype", bench_dtypes[v->dtype]);
-    bench_flag(&p, "causal", v->causal);
-    bench_flag(&p, "backward", v->backward);
+    bench_row r = {.name = "attention"};
+    bench_number(&r, "batch", (double)a->B);
+    bench_number(&r, "heads", (double)a->H);
+    bench_number(&r, "kv_heads", (double)a->G);
+    bench_number(&r, "len", (double)a->Tq);
+    bench_number(&r, "keys", (double)a->Tk);
+    bench_number(&r, "width", (double)a->Wk);
+    bench_word(&r, "dtype", bench_dtypes[v->dtype]);
+    bench_flag(&r, "causal", v->causal);
+    bench_flag(&r, "backward", v->backward);
     double size = (double)fv_dtype_size(c.dtype);
     double inputs = size * (double)(a->B * (a->Tq * a->H + a->Tk * a->G) * (a->Wk + a->Wv));
     bench_work work = {.flops = flops(a, v->backward), .inputs = v->backward ? 2 * inputs : inputs};
-    name_options(&p, v);
-    return bench_run(b, "attention", &p, attend, &c, work);
+    name_options(&r, v);
+    return bench_run(b, &r, attend, &c, work, e);
 }
 
-static int run(const cli *c, const void *values, int n, char **operand)
+static fv_status check(const attention_values *v, const fv_attn_args *a, fv_err *e)
 {
-    (void)n, (void)operand;
+    fv_dtype t = bench_dtype(v->dtype), w = v->weights ? bench_dtype(v->weights - 1) : t;
+    if (a->H % a->G)
+        return fv_fail(e, FV_EUSAGE, "--kv-heads %lld: expected a divisor of --heads %lld",
+                       (long long)a->G, (long long)a->H);
+    if ((v->causal || v->window) && a->Tk < a->Tq)
+        return fv_fail(e, FV_EUSAGE, "%s needs at least as many keys as queries",
+                       v->causal ? "--causal" : "--window");
+    if (v->bias_gradient && !(v->backward && (v->bias || v->distances)))
+        return fv_fail(e, FV_EUSAGE, "--bias-gradient needs --backward, and --bias or --distances");
+    if (w != t && w != stat_dtype(t))
+        return fv_fail(e, FV_EUSAGE, "--weights %s: expected %s, as --dtype is%s", fv_dtype_name(w),
+                       fv_dtype_name(t), stat_dtype(t) == t ? "" : ", or f32");
+    return FV_OK;
+}
+
+static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
+{
     const attention_values *v = values;
     fv_attn_args a = {.B = v->batch,
                       .Tq = v->len,
                       .Tk = v->keys ? v->keys : v->len,
                       .H = v->heads,
                       .Wk = v->width};
+    (void)k;
     a.G = v->kv_heads ? v->kv_heads : a.H, a.Wv = v->value_width ? v->value_width : a.Wk;
-    fv_dtype t = bench_dtype(v->dtype), w = v->weights ? bench_dtype(v->weights - 1) : t;
-    if (a.H % a.G)
-        return cli_usage(c, "--kv-heads %lld: expected a divisor of --heads %lld", (long long)a.G,
-                         (long long)a.H);
-    if ((v->causal || v->window) && a.Tk < a.Tq)
-        return cli_usage(c, "%s needs at least as many keys as queries",
-                         v->causal ? "--causal" : "--window");
-    if (v->bias_gradient && !(v->backward && (v->bias || v->distances)))
-        return cli_usage(c, "--bias-gradient needs --backward, and --bias or --distances");
-    if (w != t && w != stat_dtype(t))
-        return cli_usage(c, "--weights %s: expected %s, as --dtype is%s", fv_dtype_name(w),
-                         fv_dtype_name(t), stat_dtype(t) == t ? "" : ", or f32");
+    fv_status st = check(v, &a, e);
+    if (st) return st;
     bench b;
-    int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
-    if (!code) code = measure(&b, v, a);
+    st = bench_open(&b, o, bench_dtype(v->dtype), e);
+    if (!st) st = measure(&b, v, a, e);
     bench_close(&b);
-    return code;
+    return st;
 }
 
-const cli_command bench_attention_command = {
-    .name = "attention",
-    .summary = "scaled dot-product attention, tiled",
-    .about = "The rate counts the multiply-adds that the result needs (half of them when causal; "
-             "those that a mask hides count), and with --backward those of the gradient, in which "
-             "the scores are computed once more.  extra_bytes is the memory held beside queries, "
-             "keys, values, the output and, with --backward, their gradients.",
-    .options = options,
-    .size = sizeof(attention_values),
-    .defaults = &defaults,
-    .examples = examples,
-    .run = run,
-};
+const bench_kind bench_attention[] = {
+    {.name = "attention",
+     .summary = "scaled dot-product attention, tiled",
+     .about = "The rate counts the multiply-adds that the result needs (half of them when causal; "
+              "those that a mask hides count), and with --backward those of the gradient, in which "
+              "the scores are computed once more.  extra_bytes is the memory held beside queries, "
+              "keys, values, the output and, with --backward, their gradients.",
+     .examples = examples,
+     .options = options,
+     .size = sizeof(attention_values),
+     .run = run},
+    {0}};

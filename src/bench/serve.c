@@ -1,4 +1,4 @@
-/* load.c - fovea bench serve: requests to a server of completions, and how long its tokens take.
+/* serve.c - bench serve: requests to a server of completions, and how long its tokens take.
  *
  * Closed loop: so many clients, each sending its next request when the last is answered.  Open
  * loop: requests arrive at a rate, at the random intervals of a Poisson process, whether or not
@@ -18,39 +18,34 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/json.h"
+#include "bench.h"
 
 typedef struct load_values {
-    const char *host, *model, *key;
+    char host[256], model[256], api_key[512];
     int64_t port, clients, requests, prompt, made, vocab, seed;
-    double rate;
-    bool spread, attention, json;
+    double rate; /* requests a second; 0: closed loop */
+    bool spread, attention;
 } load_values;
 
-static const load_values defaults = {
-    .port = 8080, .clients = 8, .requests = 64, .prompt = 64, .made = 64, .vocab = 400, .seed = 1};
-
-static const cli_option options[] = {
-    CLI_TEXT(load_values, host, 0, "host", "HOST", "of the server; 127.0.0.1 unless given"),
-    CLI_INT(load_values, port, 0, "port", "N", 1, 65535, "of the server"),
-    CLI_TEXT(load_values, model, 'm', "model", "NAME", "that is asked; the first unless given"),
-    CLI_TEXT(load_values, key, 0, "api-key", "KEY", "where the server needs one"),
-    CLI_INT(load_values, clients, 0, "clients", "N", 1, 4096, "that ask one thing after another"),
-    CLI_REAL(load_values, rate, 0, "rate", "N", 0, 1e6,
+static const fv_field options[] = {
+    FV_TEXT(load_values, host, "127.0.0.1", "HOST: of the server"),
+    FV_INT(load_values, port, 1, 8080, 65535, "of the server"),
+    FV_TEXT(load_values, model, "", "NAME: that is asked; the first unless given"),
+    FV_TEXT(load_values, api_key, "", "KEY: where the server needs one"),
+    FV_INT(load_values, clients, 1, 8, 4096, "that ask one thing after another"),
+    FV_FLOAT(load_values, rate, 0, 0, 1e6,
              "instead: requests a second, at the intervals of a Poisson process"),
-    CLI_INT(load_values, requests, 0, "requests", "N", 1, 1 << 20, "in all"),
-    CLI_INT(load_values, prompt, 0, "len", "N", 1, 1 << 20, "tokens of a prompt, in the mean"),
-    CLI_INT(load_values, made, 0, "new", "N", 1, 1 << 20, "tokens to write, in the mean"),
-    CLI_FLAG(load_values, spread, 0, "spread", "lengths vary, log-normally, as conversations do"),
-    CLI_INT(load_values, vocab, 0, "vocab", "N", 10, 1 << 24, "ids of prompts are below this"),
-    CLI_FLAG(load_values, attention, 0, "attention",
-             "also ask for the weights of one head of the last layer, with every token"),
-    CLI_INT(load_values, seed, 0, "seed", "N", 0, 1e15, "of lengths, prompts and intervals"),
-    CLI_FLAG(load_values, json, 0, "json", "print one JSON object"),
-    {0},
-};
+    FV_INT(load_values, requests, 1, 64, 1 << 20, "in all"),
+    FV_INT_KEY("len", load_values, prompt, 1, 64, 1 << 20, "tokens of a prompt, in the mean"),
+    FV_INT_KEY("new", load_values, made, 1, 64, 1 << 20, "tokens to write, in the mean"),
+    FV_BOOL(load_values, spread, false, "lengths vary, log-normally, as conversations do"),
+    FV_INT(load_values, vocab, 10, 400, 1 << 24, "ids of prompts are below this"),
+    FV_BOOL(load_values, attention, false,
+            "also ask for the weights of one head of the last layer, with every token"),
+    FV_INT(load_values, seed, 0, 1, 1e15, "of lengths, prompts and intervals"),
+    {0}};
 
-static const cli_example examples[] = {
+static const fv_task_example examples[] = {
     {"fovea bench serve --port 8080 --clients 8 --len 64 --new 64", "eight clients"},
     {"fovea bench serve --rate 4 --requests 200 --spread --json", "as users come and go"},
     {0},
@@ -72,20 +67,13 @@ typedef struct request {
 } request;
 
 struct load {
-    const cli *c;
+    const bench_opt *opt;
     const load_values *v;
     struct addrinfo *to;
     request *all;
     _Atomic int64_t next;
     double start;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static uint64_t scramble(uint64_t x)
 {
@@ -112,7 +100,7 @@ static char *write_request(const request *r, int64_t number)
     }
     int n = snprintf(body, room, "{\"max_tokens\":%lld,\"temperature\":0,\"stream\":true,",
                      (long long)r->made);
-    if (v->model) n += snprintf(body + n, room - (size_t)n, "\"model\":\"%.200s\",", v->model);
+    if (v->model[0]) n += snprintf(body + n, room - (size_t)n, "\"model\":\"%.200s\",", v->model);
     if (v->attention)
         n += snprintf(body + n, room - (size_t)n, "\"attention\":{\"layers\":-1,\"heads\":0},");
     n += snprintf(body + n, room - (size_t)n,
@@ -127,7 +115,7 @@ static char *write_request(const request *r, int64_t number)
     snprintf(all, room + 1024,
              "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n%s%.500s%s"
              "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-             v->key ? "Authorization: Bearer " : "", v->key ? v->key : "", v->key ? "\r\n" : "", n,
+             *v->api_key ? "Authorization: Bearer " : "", v->api_key, *v->api_key ? "\r\n" : "", n,
              body);
     free(body);
     return all;
@@ -166,7 +154,7 @@ static void read_answer(request *r, int fd)
     char *buf = malloc(cap);
     double last = 0;
     for (ssize_t k; buf && (k = recv(fd, buf + n, cap - n - 1, 0)) > 0;) {
-        double at = now();
+        double at = bench_now();
         n += (size_t)k;
         buf[n] = 0;
         if (!r->status && n > 12) r->status = atoi(buf + 9);
@@ -190,7 +178,7 @@ static void run_request(load *l, int64_t i)
     request *r = &l->all[i];
     char *text = write_request(r, i);
     r->gaps = calloc((size_t)r->made + 1, sizeof *r->gaps);
-    r->sent = now();
+    r->sent = bench_now();
     int fd = text && r->gaps ? connect_to(l) : -1;
     size_t n = text ? strlen(text) : 0, done = 0;
     while (fd >= 0 && done < n) {
@@ -200,7 +188,7 @@ static void run_request(load *l, int64_t i)
     }
     if (fd >= 0) read_answer(r, fd);
     if (fd >= 0) close(fd);
-    r->end = now();
+    r->end = bench_now();
     free(text);
 }
 
@@ -211,7 +199,7 @@ static void *work(void *self)
 {
     load *l = self;
     for (int64_t i; (i = l->next++) < l->v->requests;) {
-        double wait = l->start + l->all[i].at - now();
+        double wait = l->start + l->all[i].at - bench_now();
         struct timespec t = {.tv_sec = (time_t)wait};
         t.tv_nsec = (long)((wait - (double)t.tv_sec) * 1e9);
         if (l->v->rate > 0 && wait > 0) nanosleep(&t, NULL);
@@ -231,12 +219,12 @@ static int64_t draw_length(const load_values *v, int64_t i, uint64_t k, int64_t 
     return n < 1 ? 1 : n > 8 * mean ? 8 * mean : n;
 }
 
-static int plan(load *l)
+static fv_status plan(load *l, fv_err *e)
 {
     const load_values *v = l->v;
     double at = 0;
     l->all = calloc((size_t)v->requests, sizeof *l->all);
-    if (!l->all) return cli_fail(l->c, "out of memory");
+    if (!l->all) return fv_fail(e, FV_ENOMEM, "out of memory");
     for (int64_t i = 0; i < v->requests; i++) {
         request *r = &l->all[i];
         *r = (request){.l = l, .at = at};
@@ -244,46 +232,28 @@ static int plan(load *l)
         r->made = draw_length(v, i, 3, v->made);
         if (v->rate > 0) at -= log(uniform((uint64_t)v->seed, (uint64_t)i, 5)) / v->rate;
     }
-    return CLI_OK;
+    return FV_OK;
 }
 
-static int ascending(const void *a, const void *b)
+static void put_times(bench_row *r, const char *const keys[3], double *x, int64_t n)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
+    static const double q[] = {0.5, 0.95, 0.99};
+    static const char *const units[][3] = {{"ms to the first token (p50)", "ms (p95)", "ms (p99)"},
+                                           {"ms between tokens (p50)", "ms (p95)", "ms (p99)"}};
+    bool first = !strncmp(keys[0], "first", 5);
+    for (int i = 0; i < 3; i++)
+        bench_measured(r, keys[i], bench_quantile(x, n, q[i]), 1e3, units[!first][i], 2);
 }
 
-static double quantile(const double *x, int64_t n, double q)
+static fv_status report(load *l, double *gap, double *first, fv_err *e)
 {
-    return n ? x[(int64_t)(q * (double)(n - 1) + 0.5)] : 0;
-}
-
-typedef struct times {
-    double p50, p95, p99;
-} times;
-
-static times quantiles(double *x, int64_t n)
-{
-    qsort(x, (size_t)n, sizeof *x, ascending);
-    return (times){quantile(x, n, 0.5), quantile(x, n, 0.95), quantile(x, n, 0.99)};
-}
-
-static void print_times(const char *name, const times *q)
-{
-    printf("%-14s  p50 %9.2f ms  p95 %9.2f ms  p99 %9.2f ms\n", name, 1e3 * q->p50, 1e3 * q->p95,
-           1e3 * q->p99);
-}
-
-static int report(load *l)
-{
+    static const char *const ttft[] = {"first_token_s.p50", "first_token_s.p95",
+                                       "first_token_s.p99"};
+    static const char *const between[] = {"between_tokens_s.p50", "between_tokens_s.p95",
+                                          "between_tokens_s.p99"};
     const load_values *v = l->v;
     int64_t tokens = 0, gaps = 0, n = 0, failed = 0;
     double end = l->start;
-    for (int64_t i = 0; i < v->requests; i++) gaps += l->all[i].n_gaps;
-    double *gap = malloc((size_t)(gaps + 1) * sizeof *gap),
-           *first = malloc((size_t)v->requests * sizeof *first);
-    if (!gap || !first) return cli_fail(l->c, "out of memory");
-    gaps = 0;
     for (int64_t i = 0; i < v->requests; i++) {
         const request *r = &l->all[i];
         bool ok = r->status == 200 && r->tokens > 0;
@@ -295,76 +265,78 @@ static int report(load *l)
         gaps += r->n_gaps;
     }
     double seconds = end - l->start;
-    times ttft = quantiles(first, n), between = quantiles(gap, gaps);
-    if (!v->json) {
-        printf("%lld requests, %lld failed, %lld tokens in %.2f s: %.1f tokens/s\n",
-               (long long)v->requests, (long long)failed, (long long)tokens, seconds,
-               (double)tokens / seconds);
-        print_times("first token", &ttft);
-        print_times("between tokens", &between);
-    }
-    int code = CLI_OK;
-    if (v->json) {
-        cli_json j = {0};
-        cli_json_put(&j, "{s:I, s:I, s:I, s:f, s:f, s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}}",
-                     "requests", (int64_t)v->requests, "failed", failed, "tokens", tokens,
-                     "seconds", seconds, "tokens_per_s", (double)tokens / seconds, "first_token_s",
-                     "p50", ttft.p50, "p95", ttft.p95, "p99", ttft.p99, "between_tokens_s", "p50",
-                     between.p50, "p95", between.p95, "p99", between.p99);
-        cli_json_end();
-    }
-    free(gap);
-    free(first);
-    if (!code && failed) code = cli_fail(l->c, "%lld requests failed", (long long)failed);
-    return code;
+    bench_row r = {.name = "serve"};
+    bench_number(&r, "requests", (double)v->requests);
+    bench_number(&r, "failed", (double)failed);
+    bench_number(&r, "tokens", (double)tokens);
+    bench_measured(&r, "seconds", seconds, 1, "s", 2);
+    bench_measured(&r, "tokens_per_s", (double)tokens / seconds, 1, "tokens/s", 1);
+    put_times(&r, ttft, first, n);
+    put_times(&r, between, gap, gaps);
+    l->opt->print(l->opt->user, &r);
+    if (failed) return fv_fail(e, FV_EIO, "%lld requests failed", (long long)failed);
+    return FV_OK;
 }
 
-static int run_all(load *l)
+static fv_status report_all(load *l, fv_err *e)
+{
+    int64_t gaps = 0;
+    for (int64_t i = 0; i < l->v->requests; i++) gaps += l->all[i].n_gaps;
+    double *gap = malloc((size_t)(gaps + 1) * sizeof *gap),
+           *first = malloc((size_t)l->v->requests * sizeof *first);
+    fv_status st = gap && first ? report(l, gap, first, e) : fv_fail(e, FV_ENOMEM, "out of memory");
+    free(gap);
+    free(first);
+    return st;
+}
+
+static fv_status run_all(load *l, fv_err *e)
 {
     int64_t n = l->v->rate > 0 ? l->v->requests : l->v->clients, started = 0;
     pthread_t *thread = malloc((size_t)n * sizeof *thread);
     pthread_attr_t small;
-    if (!thread) return cli_fail(l->c, "out of memory");
+    if (!thread) return fv_fail(e, FV_ENOMEM, "out of memory");
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 256 << 10);
-    l->start = now();
+    l->start = bench_now();
     while (started < n && !pthread_create(&thread[started], &small, work, l)) started++;
     for (int64_t i = 0; i < started; i++) pthread_join(thread[i], NULL);
     pthread_attr_destroy(&small);
     free(thread);
-    return started < n ? cli_fail(l->c, "only %lld threads could be started", (long long)started)
-                       : report(l);
+    if (started < n)
+        return fv_fail(e, FV_ESTATE, "only %lld threads could be started", (long long)started);
+    return report_all(l, e);
 }
 
-static int run(const cli *c, const void *values, int n, char **operand)
+static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
 {
-    load l = {.c = c, .v = values};
+    load l = {.opt = o, .v = values};
     char port[16];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    (void)n, (void)operand;
+    (void)k;
     snprintf(port, sizeof port, "%d", (int)l.v->port);
-    int rc = getaddrinfo(l.v->host ? l.v->host : "127.0.0.1", port, &hints, &l.to);
-    if (rc) return cli_fail(c, "%s: %s", l.v->host ? l.v->host : "127.0.0.1", gai_strerror(rc));
-    int fd = connect_to(&l), code = CLI_OK;
-    if (fd < 0) code = cli_fail(c, "nothing listens at port %s: %s", port, strerror(errno));
+    int rc = getaddrinfo(l.v->host, port, &hints, &l.to);
+    if (rc) return fv_fail(e, FV_EIO, "%s: %s", l.v->host, gai_strerror(rc));
+    int fd = connect_to(&l);
+    fv_status st = FV_OK;
+    if (fd < 0) st = fv_fail(e, FV_EIO, "nothing listens at port %s: %s", port, strerror(errno));
     if (fd >= 0) close(fd);
-    if (!code) code = plan(&l);
-    if (!code) code = run_all(&l);
+    if (!st) st = plan(&l, e);
+    if (!st) st = run_all(&l, e);
     for (int64_t i = 0; l.all && i < l.v->requests; i++) free(l.all[i].gaps);
     free(l.all);
     freeaddrinfo(l.to);
-    return code;
+    return st;
 }
 
-const cli_command bench_serve_command = {
-    .name = "serve",
-    .summary = "load on a server of completions: tokens a second, times to tokens",
-    .about = "Sends streaming completions to a server that speaks OpenAI's interface, fovea serve "
-             "or another, and reports tokens a second and, of the time to the first token and "
-             "between tokens, the 50th, 95th and 99th percentile.  Prompts are random ids.",
-    .options = options,
-    .size = sizeof(load_values),
-    .defaults = &defaults,
-    .examples = examples,
-    .run = run,
-};
+const bench_kind bench_serve[] = {
+    {.name = "serve",
+     .summary = "load on a server of completions: tokens a second, times to tokens",
+     .about = "Sends streaming completions to a server that speaks OpenAI's interface, fovea serve "
+              "or another, and reports tokens a second and, of the time to the first token and "
+              "between tokens, the 50th, 95th and 99th percentile.  Prompts are random ids.",
+     .examples = examples,
+     .options = options,
+     .size = sizeof(load_values),
+     .run = run},
+    {0}};

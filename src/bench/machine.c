@@ -1,32 +1,24 @@
-/* machine.c - fovea bench machine: what the cores and the memory can do, as a measure for the other
+/* machine.c - bench machine: what the cores and the memory can do, as a measure for the other
  * benchmarks.
  *
  * Three limits: multiply-adds on registers alone, reading memory in four streams a thread (one is
  * not enough to keep a core's load units busy), and the triad a = b + s c, which also writes. */
 #include <omp.h>
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench.h"
 #include "fovea/author/tensor.h"
 
-#include <string.h>
-
 typedef struct machine_values {
-    bench_values common;
     int64_t mib;
 } machine_values;
 
-static const machine_values defaults = {.common = BENCH_DEFAULTS, .mib = 256};
+static const fv_field options[] = {FV_INT(machine_values, mib, 1, 256, 1 << 16,
+                                          "megabytes of each array; more than the caches hold"),
+                                   {0}};
 
-static const cli_option options[] = {
-    CLI_INT(machine_values, mib, 0, "mib", "N", 1, 1 << 16,
-            "megabytes of each array; more than the caches hold"),
-    BENCH_OPTIONS(machine_values),
-    {0},
-};
-
-static const cli_example examples[] = {
+static const fv_task_example examples[] = {
     {"fovea bench machine --threads 1", "the limits of one core"},
     {0},
 };
@@ -178,7 +170,7 @@ static void triad(fv_ctx *c, void *what)
     for (int64_t i = 0; i < p->n; i++) a[i] = b[i] + 0.5f * d[i];
 }
 
-/* ---- the command ---- */
+/* ---- the benchmark ---- */
 
 static float *array(const bench *b, int64_t n)
 {
@@ -189,47 +181,53 @@ static float *array(const bench *b, int64_t n)
     return x;
 }
 
-static int measure(bench *b, probe *p)
+static fv_status measure(bench *b, probe *p, fv_err *e)
 {
     double threads = fv_device_threads(b->device), n = (double)p->n;
-    bench_work fma = {.flops = p->flops * threads};
-    const bench_parameters none = {0};
-    int code = bench_run(b, "multiply-add", &none, multiply_add, p, fma);
-    if (!code) code = bench_run(b, "read", &none, read_all, p, (bench_work){.bytes = 4 * n});
-    if (!code) code = bench_run(b, "triad", &none, triad, p, (bench_work){.bytes = 12 * n});
-    return code;
+    const struct {
+        const char *name;
+        bench_fn *fn;
+        bench_work work;
+    } limits[] = {{"multiply-add", multiply_add, {.flops = p->flops * threads}},
+                  {"read", read_all, {.bytes = 4 * n}},
+                  {"triad", triad, {.bytes = 12 * n}}};
+    fv_status st = FV_OK;
+    for (int i = 0; i < 3 && !st; i++) {
+        bench_row r = {.name = limits[i].name};
+        st = bench_run(b, &r, limits[i].fn, p, limits[i].work, e);
+    }
+    return st;
 }
 
-static int run(const cli *c, const void *values, int n, char **operand)
+static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
 {
-    (void)n, (void)operand;
     const machine_values *v = values;
-    if (v->common.device && strcmp(v->common.device, "cpu"))
-        return cli_usage(c, "--device %s: the limits of the processor are measured",
-                         v->common.device);
+    (void)k;
+    if (o->device && strcmp(o->device, "cpu"))
+        return fv_fail(e, FV_EUSAGE, "--device %s: the limits of the processor are measured",
+                       o->device);
     bench b;
     probe p = {0};
-    int code = bench_open(&b, c, v->common, FV_F32, false);
-    if (!code) {
+    fv_status st = bench_open(&b, o, FV_F32, e);
+    if (!st) {
         int64_t step = 4 * LANES * fv_device_threads(b.device);
         p.n = (v->mib * 262144 + step - 1) / step * step;
         p.a = array(&b, p.n), p.b = array(&b, p.n), p.c = array(&b, p.n);
         choose_chains(&p);
-        code = p.a && p.b && p.c ? measure(&b, &p) : cli_fail(c, "out of memory");
+        st = p.a && p.b && p.c ? measure(&b, &p, e) : fv_fail(e, FV_ENOMEM, "out of memory");
     }
     free(p.a), free(p.b), free(p.c);
     bench_close(&b);
-    return code;
+    return st;
 }
 
-const cli_command bench_machine_command = {
-    .name = "machine",
-    .summary = "the limits: multiply-adds, reading memory, the triad",
-    .about = "Three lines to hold the other benchmarks against.  The triad a = b + s c counts "
-             "three arrays, though on most machines memory also moves a before it is written.",
-    .options = options,
-    .size = sizeof(machine_values),
-    .defaults = &defaults,
-    .examples = examples,
-    .run = run,
-};
+const bench_kind bench_machine[] = {
+    {.name = "machine",
+     .summary = "the limits: multiply-adds, reading memory, the triad",
+     .about = "Three lines to hold the other benchmarks against.  The triad a = b + s c counts "
+              "three arrays, though on most machines memory also moves a before it is written.",
+     .examples = examples,
+     .options = options,
+     .size = sizeof(machine_values),
+     .run = run},
+    {0}};

@@ -1,4 +1,4 @@
-/* model.c - fovea bench forward and train: any family from its config.json, with random weights. */
+/* model.c - bench forward and train: any family from its config.json, with random weights. */
 #include "bench.h"
 
 #include <math.h>
@@ -12,41 +12,34 @@
 #include "fovea/author/train.h"
 
 typedef struct model_values {
-    bench_values common;
-    const char *config;
-    int64_t batch, len;
-    int dtype, weights;
+    char config[1024];
+    int64_t batch, len; /* sequences or images, tokens of each */
+    int dtype, weights; /* indices into bench_dtypes and bench_weights */
     bool recompute, compare, padded;
 } model_values;
 
-static const model_values defaults = {.common = BENCH_DEFAULTS, .batch = 8, .len = 128};
-
 #define MODEL_OPTIONS                                                                              \
-    CLI_FILE(model_values, config, 0, "config", "FILE",                                            \
-             "a config.json: its model_type, architectures and sizes"),                            \
-        CLI_INT(model_values, batch, 'b', "batch", "N", 1, 1 << 20, "sequences, or images"),       \
-        CLI_INT(model_values, len, 0, "len", "N", 1, 1 << 20,                                      \
-                "tokens of each, on both sides where there are two"),                              \
-        CLI_CHOICE(model_values, dtype, 0, "dtype", bench_dtypes, "of parameters and arithmetic")
+    FV_TEXT(model_values, config, "",                                                              \
+            "FILE: a config.json: its model_type, architectures and sizes"),                       \
+        FV_INT(model_values, batch, 1, 8, 1 << 20, "sequences, or images"),                        \
+        FV_INT(model_values, len, 1, 128, 1 << 20,                                                 \
+               "tokens of each, on both sides where there are two"),                               \
+        FV_CHOICE(model_values, dtype, 0, bench_dtypes, "of parameters and arithmetic")
 
-static const cli_option forward_options[] = {
+static const fv_field forward_options[] = {
     MODEL_OPTIONS,
-    CLI_CHOICE(model_values, weights, 0, "weights", cli_weights, CLI_WEIGHTS_HELP),
-    CLI_FLAG(model_values, padded, 0, "padded",
-             "sequences of all lengths from half of --len on, with a mask"),
-    BENCH_OPTIONS(model_values),
-    {0},
-};
-static const cli_option train_options[] = {
+    FV_CHOICE(model_values, weights, 0, bench_weights, BENCH_WEIGHTS_HELP),
+    FV_BOOL(model_values, padded, false,
+            "sequences of all lengths from half of --len on, with a mask"),
+    {0}};
+static const fv_field train_options[] = {
     MODEL_OPTIONS,
-    CLI_FLAG(model_values, recompute, 0, "recompute", "keep only what enters each layer"),
-    CLI_FLAG(model_values, compare, 0, "compare",
-             "also learn for ten updates, beside the CPU in f32, and print both losses"),
-    BENCH_OPTIONS(model_values),
-    {0},
-};
+    FV_BOOL(model_values, recompute, false, "keep only what enters each layer"),
+    FV_BOOL(model_values, compare, false,
+            "also learn for ten updates, beside the CPU in f32, and print both losses"),
+    {0}};
 
-static const cli_example forward_examples[] = {
+static const fv_task_example forward_examples[] = {
     {"fovea bench forward --config bert-base/config.json --batch 8 --len 128",
      "an encoder, eight sentences at a time"},
     {"fovea bench forward --config bert-base/config.json --weights int8 --threads 2",
@@ -54,7 +47,7 @@ static const cli_example forward_examples[] = {
     {"fovea bench forward --config vit-base/config.json --batch 1 --threads 2", "images"},
     {0},
 };
-static const cli_example train_examples[] = {
+static const fv_task_example train_examples[] = {
     {"fovea bench train --config config.json --batch 32 --len 64 --threads 2 --json",
      "one update after another, for a script"},
     {"fovea bench train --config config.json --device cuda --dtype bf16 --compare",
@@ -75,17 +68,6 @@ typedef struct subject {
     int64_t step, unread;
     fv_err e;
 } subject;
-
-static char *read_config(const char *path)
-{
-    FILE *f = fopen(path, "rb");
-    char *text = f ? calloc(1, 1 << 20) : NULL;
-    size_t n = text ? fread(text, 1, (1 << 20) - 1, f) : 0;
-    if (f) fclose(f);
-    if (text && n < (1 << 20) - 1) return text;
-    free(text);
-    return NULL;
-}
 
 static bool takes(const fv_model *m, const char *name)
 {
@@ -209,7 +191,7 @@ static void update(fv_ctx *c, void *what)
     s->b->more = fv_updater_bytes(s->updater);
 }
 
-/* ---- the commands ---- */
+/* ---- updates ---- */
 
 static void close_subject(bench *b, subject *s)
 {
@@ -222,14 +204,14 @@ static void close_subject(bench *b, subject *s)
 /* A rate that hardly moves parameters makes every repetition the same work. */
 static fv_status prepare(bench *b, subject *s, const model_values *v, bool train, float rate)
 {
-    char *config = read_config(v->config);
+    char *config = bench_read_file(v->config, 1 << 20, NULL, &s->e);
     fv_dtype dtype = bench_dtype(v->dtype);
-    if (!config) return fv_fail(&s->e, FV_EIO, "%s: cannot be read", v->config);
+    if (!config) return FV_EIO;
     fv_model_opt opt = {.dtype = dtype,
                         .train = train,
                         .serve = !train && dtype != FV_F64,
                         .weights = dtype};
-    if (v->weights) cli_choose_weights(v->weights, &opt.weights, &opt.widen);
+    if (v->weights) bench_choose_weights(v->weights, &opt);
     fv_status st = fv_model_new(&s->model, b->device, config, opt, 1, &s->e);
     free(config);
     if (st) return st;
@@ -258,99 +240,92 @@ enum { COMPARED = 10 };
 
 /* The losses of the first updates at a rate that learns, from the same weights and ids wherever it
  * is. */
-static int learn(const cli *c, const model_values *v, double loss[COMPARED])
+static fv_status learn(const bench_opt *o, const model_values *v, double loss[COMPARED], fv_err *e)
 {
     bench b;
     subject s = {.b = &b, .data = {.env = &b.env}};
     fv_updated came[MAX_UNREAD];
     int64_t n = 0, read;
-    int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
-    fv_status st = code ? FV_OK : prepare(&b, &s, v, true, 1e-3f);
-    while (!code && !st && n < COMPARED) {
+    fv_status st = bench_open(&b, o, bench_dtype(v->dtype), &s.e);
+    if (!st) st = prepare(&b, &s, v, true, 1e-3f);
+    while (!st && n < COMPARED) {
         const fv_batch *batch = &s.data;
         for (int64_t i = 0; !st && i < fv_updater_max_pending(s.updater) && s.step < COMPARED; i++)
             st = fv_updater_step(s.updater, ++s.step, &batch, 1, &s.e);
         if (!st) st = fv_updater_read(s.updater, came, &read, &s.e);
         for (int64_t i = 0; !st && i < read; i++) loss[n++] = came[i].loss;
     }
-    if (st) code = cli_error(c, &s.e);
+    if (st) *e = s.e;
     close_subject(&b, &s);
-    return code;
+    return st;
 }
 
-static int compare(const cli *c, const model_values *v)
+static fv_status compare(const bench_opt *o, const model_values *v, fv_err *e)
 {
     double here[COMPARED], cpu[COMPARED];
+    bench_opt on_cpu = *o;
     model_values plain = *v;
-    plain.common.device = "cpu";
+    on_cpu.device = "cpu";
     plain.dtype = 0; /* f32 */
-    int code = learn(c, v, here);
-    if (!code) code = learn(c, &plain, cpu);
-    for (int i = 0; !code && i < COMPARED; i++) {
-        double off = fabs(here[i] - cpu[i]) / cpu[i];
-        cli_json j = {0};
-        if (v->common.json)
-            cli_json_put(&j, "{s:s, s:i, s:f, s:f, s:f}", "name", "compare", "update", i + 1,
-                         "loss", here[i], "cpu_loss", cpu[i], "off", off),
-                cli_json_end();
-        else
-            printf("update %d: loss %.6f, on the CPU in f32 %.6f, off by %.1e\n", i + 1, here[i],
-                   cpu[i], off);
+    fv_status st = learn(o, v, here, e);
+    if (!st) st = learn(&on_cpu, &plain, cpu, e);
+    for (int i = 0; !st && i < COMPARED; i++) {
+        bench_row r = {.name = "compare"};
+        bench_number(&r, "update", i + 1);
+        bench_number(&r, "loss", here[i]);
+        bench_number(&r, "cpu_loss", cpu[i]);
+        bench_number(&r, "off", fabs(here[i] - cpu[i]) / cpu[i]);
+        o->print(o->user, &r);
     }
-    return code;
+    return st;
 }
 
-static int run(const cli *c, const void *values, int n, char **operand)
+static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
 {
-    (void)n, (void)operand;
     const model_values *v = values;
-    bool train = !strcmp(c->command->name, "train");
+    bool train = k->options == train_options;
     bench b;
     subject s = {.b = &b, .data = {.env = &b.env}};
-    if (!v->config) return cli_usage(c, "--config FILE is missing");
-    int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
-    if (!code && prepare(&b, &s, v, train, 1e-6f)) code = cli_error(c, &s.e);
-    if (!code) {
-        bench_parameters p = {0};
-        bench_word(&p, "family", fv_model_family(s.model)->type);
-        bench_word(&p, "head", fv_model_head(s.model));
-        bench_number(&p, "batch", (double)v->batch);
-        bench_number(&p, "len", (double)v->len);
-        bench_word(&p, "dtype", bench_dtypes[v->dtype]);
-        bench_number(&p, "parameters", (double)fv_params_elements(fv_model_params(s.model), ""));
-        if (!train) bench_word(&p, "weights", cli_weights[v->weights]);
-        if (v->padded) bench_flag(&p, "padded", true);
-        if (train && v->recompute) bench_flag(&p, "recompute", true);
+    if (!v->config[0]) return fv_fail(e, FV_EUSAGE, "--config FILE is missing");
+    fv_status st = bench_open(&b, o, bench_dtype(v->dtype), &s.e);
+    if (!st) st = prepare(&b, &s, v, train, 1e-6f);
+    if (!st) {
+        bench_row r = {.name = k->name};
+        bench_word(&r, "family", fv_model_family(s.model)->type);
+        bench_word(&r, "head", fv_model_head(s.model));
+        bench_number(&r, "batch", (double)v->batch);
+        bench_number(&r, "len", (double)v->len);
+        bench_word(&r, "dtype", bench_dtypes[v->dtype]);
+        bench_number(&r, "parameters", (double)fv_params_elements(fv_model_params(s.model), ""));
+        if (!train) bench_word(&r, "weights", bench_weights[v->weights]);
+        if (v->padded) bench_flag(&r, "padded", true);
+        if (train && v->recompute) bench_flag(&r, "recompute", true);
         bench_work work = {.tokens = (double)v->batch * (double)v->len,
                            .sentences = (double)v->batch};
-        code = bench_run(&b, c->command->name, &p, train ? update : forward, &s, work);
+        st = bench_run(&b, &r, train ? update : forward, &s, work, &s.e);
     }
+    if (st) *e = s.e;
     close_subject(&b, &s);
-    return code || !v->compare ? code : compare(c, v);
+    return st || !v->compare ? st : compare(o, v, e);
 }
 
-const cli_command bench_forward_command = {
-    .name = "forward",
-    .summary = "a model of any family on random ids",
-    .about = "Makes the model that a config.json describes, with random weights, and runs it as a "
-             "server would.",
-    .options = forward_options,
-    .size = sizeof(model_values),
-    .defaults = &defaults,
-    .examples = forward_examples,
-    .run = run,
-};
-
-const cli_command bench_train_command = {
-    .name = "train",
-    .summary = "updates of a model of any family: forward, backward and AdamW",
-    .about = "Makes the model that a config.json describes, with random weights, and trains it on "
-             "random ids.  Memory counts everything: parameters, gradients, moments and what the "
-             "layers keep.  With --compare it then takes ten updates that learn, here and on the "
-             "CPU in f32, from the same weights: choose sizes that a CPU can do.",
-    .options = train_options,
-    .size = sizeof(model_values),
-    .defaults = &defaults,
-    .examples = train_examples,
-    .run = run,
-};
+const bench_kind bench_model[] = {
+    {.name = "forward",
+     .summary = "a model of any family on random ids",
+     .about = "Makes the model that a config.json describes, with random weights, and runs it as "
+              "a server would.",
+     .examples = forward_examples,
+     .options = forward_options,
+     .size = sizeof(model_values),
+     .run = run},
+    {.name = "train",
+     .summary = "updates of a model of any family: forward, backward and AdamW",
+     .about = "Makes the model that a config.json describes, with random weights, and trains it on "
+              "random ids.  Memory counts everything: parameters, gradients, moments and what the "
+              "layers keep.  With --compare it then takes ten updates that learn, here and on the "
+              "CPU in f32, from the same weights: choose sizes that a CPU can do.",
+     .examples = train_examples,
+     .options = train_options,
+     .size = sizeof(model_values),
+     .run = run},
+    {0}};

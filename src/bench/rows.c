@@ -1,4 +1,4 @@
-/* rows.c - fovea bench softmax, layernorm, ...: operations whose time is the memory they read and
+/* rows.c - bench softmax, layernorm, ...: operations whose time is the memory they read and
  * write.
  *
  * Forward goes through the public ops.  Gradients are measured alone, by calling their kernels:
@@ -8,31 +8,24 @@
 #include "fovea/author/ops.h"
 
 typedef struct rows_values {
-    bench_values common;
     int64_t rows, cols;
     int dtype;
     bool backward;
 } rows_values;
 
-static const rows_values matrix = {.common = BENCH_DEFAULTS, .rows = 8192, .cols = 1024};
-static const rows_values logits = {.common = BENCH_DEFAULTS, .rows = 1024, .cols = 32000};
-static const rows_values weights = {.common = BENCH_DEFAULTS, .rows = 16384, .cols = 1024};
+/* Each operation has a size of its own by default: what a layer of a base model has. */
+/* clang-format off */
+#define ROWS_OPTIONS(rows_, cols_) \
+    FV_INT(rows_values, rows, 1, rows_, 1 << 30, "rows"), \
+    FV_INT(rows_values, cols, 1, cols_, 1 << 30, "columns")
+/* clang-format on */
+#define FLOAT_OPTIONS                                                                              \
+    FV_CHOICE(rows_values, dtype, 0, bench_dtypes, "of the matrix"),                               \
+        FV_BOOL(rows_values, backward, false, "the gradient instead")
 
-static const cli_option options[] = {
-    CLI_INT(rows_values, rows, 0, "rows", "N", 1, 1 << 30, "rows"),
-    CLI_INT(rows_values, cols, 0, "cols", "N", 1, 1 << 30, "columns"),
-    CLI_CHOICE(rows_values, dtype, 0, "dtype", bench_dtypes, "of the matrix"),
-    CLI_FLAG(rows_values, backward, 0, "backward", "the gradient instead"),
-    BENCH_OPTIONS(rows_values),
-    {0},
-};
-
-static const cli_option adamw_options[] = {
-    CLI_INT(rows_values, rows, 0, "rows", "N", 1, 1 << 30, "rows of parameters"),
-    CLI_INT(rows_values, cols, 0, "cols", "N", 1, 1 << 30, "columns of them"),
-    BENCH_OPTIONS(rows_values),
-    {0},
-};
+static const fv_field matrix[] = {ROWS_OPTIONS(8192, 1024), FLOAT_OPTIONS, {0}};
+static const fv_field logits[] = {ROWS_OPTIONS(1024, 32000), FLOAT_OPTIONS, {0}};
+static const fv_field parameters[] = {ROWS_OPTIONS(16384, 1024), {0}};
 
 /* The inputs: matrices of one size (y stands for a result, or for a moment), rows and columns of
  * numbers. */
@@ -45,7 +38,6 @@ typedef struct operands {
 } operands;
 
 typedef struct operation {
-    const char *name;
     bench_fn *forward, *backward;
     int reads_forward, reads_backward; /* how often a matrix crosses the bus, at least */
 } operation;
@@ -139,12 +131,12 @@ static void adamw(fv_ctx *c, void *what)
              o->rows * o->cols, &step);
 }
 
-static const operation softmax_op = {"softmax", softmax, softmax_bwd, 2, 3};
-static const operation layernorm_op = {"layernorm", layernorm, layernorm_bwd, 2, 3};
-static const operation rmsnorm_op = {"rmsnorm", rmsnorm, rmsnorm_bwd, 2, 3};
-static const operation gelu_op = {"gelu", gelu, gelu_bwd, 2, 3};
-static const operation cross_entropy_op = {"cross-entropy", cross_entropy, cross_entropy_bwd, 1, 2};
-static const operation adamw_op = {"adamw", adamw, NULL, 7, 0};
+static const operation softmax_op = {softmax, softmax_bwd, 2, 3};
+static const operation layernorm_op = {layernorm, layernorm_bwd, 2, 3};
+static const operation rmsnorm_op = {rmsnorm, rmsnorm_bwd, 2, 3};
+static const operation gelu_op = {gelu, gelu_bwd, 2, 3};
+static const operation cross_entropy_op = {cross_entropy, cross_entropy_bwd, 1, 2};
+static const operation adamw_op = {adamw, NULL, 7, 0};
 
 /* Statistics are f32, and f64 for f64: a cast to the wider of f32 and the dtype makes them. */
 static fv_tensor *per_row(bench *b, int64_t rows, float value)
@@ -171,48 +163,41 @@ static operands make(bench *b, const rows_values *v, const operation *op)
     return o;
 }
 
-static int run(const cli *c, const void *values, int n, char **operand)
+static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
 {
-    (void)n, (void)operand;
     const rows_values *v = values;
-    const operation *op = c->command->more;
+    const operation *op = k->more;
     bench b;
-    int code = bench_open(&b, c, v->common, bench_dtype(v->dtype), false);
-    if (!code) {
-        operands o = make(&b, v, op);
-        bench_parameters p = {0};
-        bench_number(&p, "rows", (double)v->rows);
-        bench_number(&p, "cols", (double)v->cols);
-        bench_word(&p, "dtype", bench_dtypes[v->dtype]);
-        if (op->backward) bench_flag(&p, "backward", v->backward);
+    fv_status st = bench_open(&b, o, bench_dtype(v->dtype), e);
+    if (!st) {
+        operands all = make(&b, v, op);
+        bench_row r = {.name = k->name};
+        bench_number(&r, "rows", (double)v->rows);
+        bench_number(&r, "cols", (double)v->cols);
+        bench_word(&r, "dtype", bench_dtypes[v->dtype]);
+        if (op->backward) bench_flag(&r, "backward", v->backward);
         double passes = v->backward ? op->reads_backward : op->reads_forward;
         double bytes = passes * (double)v->rows * (double)v->cols *
                        (double)fv_dtype_size(bench_dtype(v->dtype));
-        code = bench_run(&b, op->name, &p, v->backward ? op->backward : op->forward, &o,
-                         (bench_work){.bytes = bytes});
+        st = bench_run(&b, &r, v->backward ? op->backward : op->forward, &all,
+                       (bench_work){.bytes = bytes}, e);
     }
     bench_close(&b);
-    return code;
+    return st;
 }
 
 /* clang-format off */
-#define ROWS_COMMAND(word, text, table, start, op) \
+#define ROWS(word, text, table, op) \
     {.name = word, .summary = text, .options = table, .size = sizeof(rows_values), \
-     .defaults = start, .more = op, .run = run}
+     .more = op, .run = run}
 
-const cli_command bench_softmax_command =
-    ROWS_COMMAND("softmax", "softmax over rows", options, &matrix, &softmax_op);
-const cli_command bench_layernorm_command =
-    ROWS_COMMAND("layernorm", "layer normalisation of rows", options, &matrix, &layernorm_op);
-const cli_command bench_rmsnorm_command =
-    ROWS_COMMAND("rmsnorm", "root-mean-square normalisation of rows", options, &matrix,
-                 &rmsnorm_op);
-const cli_command bench_gelu_command =
-    ROWS_COMMAND("gelu", "the activation x Phi(x)", options, &matrix, &gelu_op);
-const cli_command bench_cross_entropy_command =
-    ROWS_COMMAND("cross-entropy", "loss of logits over a vocabulary (the columns)", options,
-                 &logits, &cross_entropy_op);
-const cli_command bench_adamw_command =
-    ROWS_COMMAND("adamw", "one step of the optimiser over f32 parameters", adamw_options, &weights,
-                 &adamw_op);
+const bench_kind bench_rows[] = {
+    ROWS("softmax", "softmax over rows", matrix, &softmax_op),
+    ROWS("layernorm", "layer normalisation of rows", matrix, &layernorm_op),
+    ROWS("rmsnorm", "root-mean-square normalisation of rows", matrix, &rmsnorm_op),
+    ROWS("gelu", "the activation x Phi(x)", matrix, &gelu_op),
+    ROWS("cross-entropy", "loss of logits over a vocabulary (the columns)", logits,
+         &cross_entropy_op),
+    ROWS("adamw", "one step of the optimiser over f32 parameters", parameters, &adamw_op),
+    {0}};
 /* clang-format on */
