@@ -257,9 +257,10 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
 }
 
 /* Every context once, and every question. */
-static fv_status texts(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
-                       fv_err *e)
+static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
+                       void *user, fv_err *e)
 {
+    (void)own;
     fv_questions *all;
     const char *context = NULL;
     fv_status st = fv_questions_open(&all, env, from->file, e);

@@ -33,19 +33,20 @@ static fv_images_opt source(const options *o, const fv_records *from, bool evalu
                            .where = *where ? where : NULL};
 }
 
-/* The second text of every record. */
-static fv_status texts(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
-                       fv_err *e)
+/* The texts of the images that are trained on: those of held-out rows shall teach nothing, the
+ * vocabulary neither. */
+static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
+                       void *user, fv_err *e)
 {
-    fv_table *t;
+    fv_images *images;
     fv_data_report unread = {0};
-    fv_status st = fv_table_open(&t, env, from, 2, &unread, e);
-    for (int64_t i = 0; !st && i < fv_table_count(t); i++) {
-        size_t n;
-        const char *s = fv_table_text(t, i, 1, &n);
-        each(user, s, n);
+    fv_images_opt where = source(own, from, false);
+    fv_status st = fv_images_open(&images, env, &where, &unread, e);
+    for (int64_t i = 0; !st && i < fv_images_count(images); i++) {
+        const char *s = fv_images_text(images, i);
+        if (s) each(user, s, strlen(s));
     }
-    fv_table_close(t);
+    fv_images_close(images);
     return st;
 }
 

@@ -63,20 +63,23 @@ static fv_status read_texts(const fv_env *env, const fv_records *from, int has, 
     return fv__records_read(&r);
 }
 
-fv_status fv_texts_first(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
-                         fv_err *e)
+fv_status fv_texts_first(const fv_env *env, const void *options, const fv_records *from,
+                         fv_text_fn *each, void *user, fv_err *e)
 {
+    (void)options;
     return read_texts(env, from, 1, 1, each, user, e);
 }
 
-fv_status fv_texts_both(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
-                        fv_err *e)
+fv_status fv_texts_both(const fv_env *env, const void *options, const fv_records *from,
+                        fv_text_fn *each, void *user, fv_err *e)
 {
+    (void)options;
     return read_texts(env, from, 2, 2, each, user, e);
 }
 
-fv_status fv_texts_labelled(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
-                            fv_err *e)
+fv_status fv_texts_labelled(const fv_env *env, const void *options, const fv_records *from,
+                            fv_text_fn *each, void *user, fv_err *e)
 {
+    (void)options;
     return read_texts(env, from, 2, 1, each, user, e);
 }

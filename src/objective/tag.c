@@ -228,9 +228,10 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
 }
 
 /* The words of each sentence, with blanks between them. */
-static fv_status texts(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
-                       fv_err *e)
+static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
+                       void *user, fv_err *e)
 {
+    (void)own;
     fv_data_report unread = {0};
     fv_tagged *t;
     fv_buf b = {.env = env};

@@ -26,9 +26,9 @@ typedef struct fv_objective {
     const char *const *specials;       /* special tokens, in order of their ids; NULL: none */
     const char *const *specials_bytes; /* those of a byte-level tokenizer; NULL: the same */
     const char *before, *after;        /* put around every text; NULL: nothing */
-    /* Calls each with every text of the training file. */
-    fv_status (*texts)(const fv_env *env, const fv_records *from, fv_text_fn *each, void *user,
-                       fv_err *e);
+    /* Calls each with every text of the training records.  options: its own. */
+    fv_status (*texts)(const fv_env *env, const void *options, const fv_records *from,
+                       fv_text_fn *each, void *user, fv_err *e);
 
     /* Makes the processor of a new model, of another kind than a tokenizer, from its own options
      * and the training records.  tok: the tokenizer that was trained or opened, owned from here on;
@@ -60,12 +60,12 @@ FV_DATA const char *const fv_objective_names[];
 /* ---- texts of the usual records, for fv_objective.texts ---- */
 
 /* The first text of every record, and both. */
-FV_API fv_status fv_texts_first(const fv_env *env, const fv_records *from, fv_text_fn *each,
-                                void *user, fv_err *e);
-FV_API fv_status fv_texts_both(const fv_env *env, const fv_records *from, fv_text_fn *each,
-                               void *user, fv_err *e);
+FV_API fv_status fv_texts_first(const fv_env *env, const void *options, const fv_records *from,
+                                fv_text_fn *each, void *user, fv_err *e);
+FV_API fv_status fv_texts_both(const fv_env *env, const void *options, const fv_records *from,
+                               fv_text_fn *each, void *user, fv_err *e);
 /* The first text of records that have a second: a label. */
-FV_API fv_status fv_texts_labelled(const fv_env *env, const fv_records *from, fv_text_fn *each,
-                                   void *user, fv_err *e);
+FV_API fv_status fv_texts_labelled(const fv_env *env, const void *options, const fv_records *from,
+                                   fv_text_fn *each, void *user, fv_err *e);
 
 #endif

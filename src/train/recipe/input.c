@@ -97,16 +97,17 @@ static fv_tok_train_opts tokenizer_options(const fv_recipe *r)
 }
 
 /* On the texts of the training records alone: held-out records are not among them. */
-static fv_status train_tokenizer(fv_processor **out, const fv_recipe *r, const fv_env *env,
+static fv_status train_tokenizer(fv_processor **out, const fv__input *in, const fv_recipe *r,
                                  const fv__messages *m, fv_err *e)
 {
+    const fv_env *env = in->env;
     char path[FV_PATH], beside[FV_PATH];
     fv_tok_train_opts how = tokenizer_options(r);
     texts t = {.all = {.env = env}};
     fv_tok *tok = NULL;
     fv_records from = records(r, false, path, beside);
     from.most = 0;
-    fv_status st = fv__recipe_objective(r)->texts(env, &from, add_text, &t, e);
+    fv_status st = fv__recipe_objective(r)->texts(env, in->own, &from, add_text, &t, e);
     if (!st && t.all.failed) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     st = fv__recipe_prefix_error(r, "[data] train", st, e);
     if (!st) st = fv_tok_train(&tok, env, (fv_tok_source){next_text, &t}, &how, e);
@@ -117,11 +118,11 @@ static fv_status train_tokenizer(fv_processor **out, const fv_recipe *r, const f
 }
 
 /* The tokenizer that [tokenizer] names, or a new one. */
-static fv_status new_tokenizer(fv_processor **out, const fv_recipe *r, const fv_env *env,
+static fv_status new_tokenizer(fv_processor **out, const fv__input *in, const fv_recipe *r,
                                const fv__messages *m, fv_err *e)
 {
-    if (!*r->tokenizer.from) return train_tokenizer(out, r, env, m, e);
-    fv_status st = fv_processor_open(out, env, "tokenizer", r->tokenizer.from, e);
+    if (!*r->tokenizer.from) return train_tokenizer(out, in, r, m, e);
+    fv_status st = fv_processor_open(out, in->env, "tokenizer", r->tokenizer.from, e);
     return fv__recipe_prefix_error(r, "[tokenizer] from", st, e);
 }
 
@@ -132,7 +133,7 @@ static fv_status make_processor(fv__input *in, const fv_recipe *r, const fv__mes
     fv_processor *tok = NULL;
     const fv_objective *o = fv__recipe_objective(r);
     fv_records from = records(r, false, path, beside);
-    fv_status st = o->texts ? new_tokenizer(&tok, r, in->env, m, e) : FV_OK;
+    fv_status st = o->texts ? new_tokenizer(&tok, in, r, m, e) : FV_OK;
     if (st) return st;
     st = o->make_processor(&in->processor, in->env, in->own, &from, tok, e);
     return fv__recipe_prefix_error(r, "[data] train", st, e);
@@ -150,14 +151,14 @@ static fv_status open_processor(fv__input *in, const fv_recipe *r, const char *r
     if (resumed && (!text || fv__file_exists(in->env, path)))
         return fv_processor_open(&in->processor, in->env, kind, resumed, e);
     in->made = true;
-    if (text && *r->tokenizer.from) return new_tokenizer(&in->processor, r, in->env, m, e);
+    if (text && *r->tokenizer.from) return new_tokenizer(&in->processor, in, r, m, e);
     if (!from && fv__recipe_objective(r)->make_processor) return make_processor(in, r, m, e);
     if (from || !text)
         return fv__recipe_prefix_error(r, "[model] from",
                                        fv_processor_open(&in->processor, in->env, kind,
                                                          from ? from : ".", e),
                                        e);
-    return train_tokenizer(&in->processor, r, in->env, m, e);
+    return train_tokenizer(&in->processor, in, r, m, e);
 }
 
 /* ---- special tokens ---- */
