@@ -1,17 +1,20 @@
 /* scheduler.c - sequences that join and leave a running batch.
  *
  * The session's rows are the sequences: first those that decode, side by side, then at most one
- * whose prompt is being read.  A step reads a part of that prompt, narrowed to its row, and then
- * makes one batched step of the decoding rows.  A prompt that is read to its end joins them where
- * it stands; a sequence that ends leaves, and the last decoding row takes its place.
+ * whose prompt is being read.  A step reads prompts one after another, `prefill` tokens of them in
+ * all, each narrowed to its row, and then makes one batched step of the decoding rows.  A prompt
+ * that is read to its end joins them where it stands; a sequence that ends leaves, and the last
+ * decoding row takes its place.
  *
  * A prompt is read alone, not padded together with others, and rows of a batch do not see each
  * other: kernels give a row the same bits whatever the batch, so each sequence gets what it would
  * get alone.  Mixing a part of a prompt and decoding rows into one ragged step would fill the
  * device better; every family's step would then have to know about ragged batches.
  *
- * Reading only one prompt at a time bounds what a step takes: requests that decode are kept
- * waiting by `prefill` tokens at most, and a second half-read prompt would only hold memory.
+ * Only one prompt is half read at a time: a second would only hold memory.  Several short prompts
+ * are read in one step, since those that arrive together would otherwise wait for a decode step of
+ * the whole batch between any two of them; requests that decode are kept waiting by `prefill`
+ * tokens at most either way.
  *
  * Locking: the mutex guards the queue, the list of live sequences and their cancelled flags.  The
  * rows belong to the stepping thread.  Callbacks run without the lock. */
@@ -286,11 +289,12 @@ static void tell_prompt_rows(fv_scheduler *s, sequence *q, int64_t T)
         q->ask.fn(q->ask.user, &(fv_sched_event){.id = q->id, .token = -1, .attention = told});
 }
 
-/* A part of the prompt that is being read; its end gives the first token. */
-static bool prefill(fv_scheduler *s)
+static int64_t unread(const sequence *q) { return q->prompt - q->cached; }
+
+/* T tokens of the prompt that is being read; its end gives the first token. */
+static bool prefill(fv_scheduler *s, int64_t T)
 {
     sequence *q = s->row[s->decoding];
-    int64_t left = q->prompt - q->cached, T = left < s->opt.prefill ? left : s->opt.prefill;
     bool first = q->cached == q->shared;
     fv_sched_weights w;
     fv_ctx *c = s->ctx;
@@ -313,6 +317,24 @@ static bool prefill(fv_scheduler *s)
     fv__sched_take_token(s, q, s->logits, fv__sched_weights(s, &w, 0, last, 1));
     s->reading = false;
     s->decoding++;
+    return true;
+}
+
+/* Prompts up to `prefill` tokens.  The first may be read in part; another is begun only if all of
+ * it fits, since a pass over the weights for its first few tokens would cost as much as for all. */
+static bool read_prompts(fv_scheduler *s)
+{
+    int64_t left = s->opt.prefill;
+    while (s->reading) {
+        int64_t n = unread(s->row[s->decoding]);
+        if (n > left && left < s->opt.prefill) break;
+        if (n > left) n = left;
+        if (!prefill(s, n)) return false;
+        left -= n;
+        if (s->reading) break;
+        admit(s); /* a first token may have been the last, and the next prompt takes a row */
+        if (fv__failed(s->ctx)) return false;
+    }
     return true;
 }
 
@@ -359,9 +381,7 @@ fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e)
 {
     fv_status st = FV_OK;
     admit(s);
-    bool ok = !s->reading || prefill(s);
-    if (ok) retire(s);
-    ok = ok && !fv__failed(s->ctx);
+    bool ok = read_prompts(s);
     if (ok && s->decoding) ok = decode(s);
     if (ok) retire(s);
     if (!ok || fv__failed(s->ctx)) st = fail_all(s, e);
