@@ -6,8 +6,6 @@
 namespace
 {
 
-constexpr int PARTS_MAX_ROWS = 8; /* sequences whose keys may be read by several blocks */
-
 template <class T, int L>
 __global__ void __launch_bounds__(DECODE_THREADS)
     attention_decode(const __grid_constant__ decode_job<T> j)
@@ -29,9 +27,7 @@ template <class T, int L> bool start(fv_stream *s, const attn_params<T> &attn)
             scratch = 2 * d->sm_count / heads;
     if (parts > scratch) parts = scratch;
     if (parts > MAX_PARTS) parts = MAX_PARTS;
-    /* Beyond a few sequences there are heads enough to fill the device, and in the megakernel,
-     * where groups of blocks serve some of the rows each, parts of one head gave wrong sums. */
-    if (parts < 1 || heads > TICKETS || attn.a.B > PARTS_MAX_ROWS) parts = 1;
+    if (parts < 1 || heads > TICKETS) parts = 1;
     decode_job<T> j = {attn, NULL, d->tickets, (int)parts, false};
     if (parts > 1 && !(j.sums = alloc_scratch<float>(s, heads * parts * (attn.a.Wv + 2))))
         return true;

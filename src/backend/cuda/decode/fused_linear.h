@@ -27,12 +27,15 @@ struct row_job {
 };
 
 /* Which columns a tile of 8 products is made of, as four pairs: pair p is columns column(p) and
- * column(p) + apart. */
+ * column(p) + apart.  With `paired` a constant false, all of it folds into plain columns: what the
+ * megakernel of GPT-2 is compiled with. */
 struct tile_columns {
     int base, apart; /* apart: 1; half: a rotated pair; 0: gate and up of one column */
     int turn;        /* frequency of the first pair; -1: not rotated */
-    __device__ tile_columns(const fv_fused_linear &a, int tile) : base(8 * tile), apart(1), turn(-1)
+    __device__ tile_columns(const fv_fused_linear &a, int tile, bool paired = true)
+        : base(8 * tile), apart(1), turn(-1)
     {
+        if (!paired) return;
         if (a.up) {
             base = 4 * tile, apart = 0;
         } else if (a.rope.freq && base < ((int)a.n + (int)a.y_n) / 2) {

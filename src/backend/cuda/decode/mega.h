@@ -7,7 +7,9 @@
  * result goes.
  *
  * Sequences (rows of the batch) are split into groups of ROWS_BLOCK; a group of sequences belongs
- * to a group of blocks, and no other block touches it. */
+ * to a group of blocks, and no other block touches it.  Groups run apart from one another, up to a
+ * whole layer; where an op reuses memory of another group's rows, a barrier of all groups comes
+ * before it (grid_barrier). */
 #ifndef FV_CUDA_DECODE_MEGA_H
 #define FV_CUDA_DECODE_MEGA_H
 
@@ -27,7 +29,7 @@
 
 #define OP_STAGES 8    /* op descriptors in smem: the current one and the next */
 #define PREFETCH_OPS 2 /* how many ops ahead of an attention its keys are prefetched into L2 */
-#define MAX_ROWS 64
+#define MAX_ROWS 128
 #define FLAGGED_MAX_ROWS 8 /* beyond, spinning on every value costs more than a barrier */
 #define ROWS_BLOCK 16      /* sequences per block group: M of the mma */
 
@@ -93,7 +95,8 @@ enum op_kind { GEMM, ATTENTION, ATTENTION_BF16 };
 
 struct mk_op {
     op_kind kind;
-    int groups; /* 2: two block groups work together, on the rows of both */
+    int groups;        /* 2: two block groups work together, on the rows of both */
+    bool grid_barrier; /* before it, all groups wait for one another */
     mk_output out;
     union {
         decode_gemm gemm;
@@ -106,6 +109,7 @@ struct mk_op {
 struct mk_counters {
     unsigned arrived[MAX_ROWS / ROWS_BLOCK];          /* group barriers */
     unsigned pair_arrived[MAX_ROWS / ROWS_BLOCK / 2]; /* barriers of two groups */
+    unsigned all_arrived;                             /* barriers of all groups */
     unsigned exited;
     unsigned epoch; /* total ops of all launches before: tags of flagged words never repeat */
 };
@@ -116,6 +120,7 @@ struct mk_ops {
     int n, slots, x_bytes; /* x_bytes: smem for rows of x */
     int rows, group_blocks;
     bool uses_flags; /* ops exchange flagged words; else a group barrier separates them */
+    bool general; /* gated or rotated layers, or heads 128 wide: another instance of the kernel */
     mk_counters *counters;
     mk_op op[(MEGAKERNEL_BYTES - 64) / sizeof(mk_op)];
 };

@@ -231,7 +231,7 @@ struct result_pair {
  * t % 4 * 2 and the next, adds the eight partial sums and stores.
  *
  * epoch: tag of the launch's first op; this is op number `op`.  MANY: more than 8 rows. */
-template <bool MANY>
+template <bool MANY, bool PAIRED>
 __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_ring &r, mk_smem *d,
                                      bf16 *x, const unsigned char *slots, unsigned epoch, int op)
 {
@@ -243,7 +243,7 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
     mk_epilogue g(f, o.out, epoch, op);
     x_chunks chunks(f, t, x);
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks) {
-        tile_columns which(f.a, t0 + tile * blocks);
+        tile_columns which(f.a, t0 + tile * blocks, PAIRED);
         bool now = row < t.rows && which.column(column / 2) < g.n;
         result_pair b = {};
         if (now) b.prefetch(g, f.a.rope, which, t.row + row);

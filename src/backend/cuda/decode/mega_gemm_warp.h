@@ -111,8 +111,7 @@ __device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
     for (int i = 0; i < 2 * GROUPS; i++) {
         int row = i * 8 + lane / 4, n;
         float2 v = make_float2(c[i / 2][j][i % 2 * 2], c[i / 2][j][i % 2 * 2 + 1]);
-        if (GROUPS == 1 && which.turn >= 0)
-            v = finish_pair(FV_ACT_NONE, which, v, turn.v[j][i % 2]);
+        if (which.turn >= 0) v = finish_pair(FV_ACT_NONE, which, v, turn.v[j][i % 2]);
         bool mine = neighbours(v, n, which);
         int64_t at = (cached ? cache_row[i / 2][i % 2] : t.row + row) * (int64_t)stride + n - first;
         if (!mine || row >= t.rows || n >= all || (cached && cache_row[i / 2][i % 2] < 0)) continue;
@@ -159,7 +158,7 @@ __device__ inline void wait_tile(const mk_smem *d, const slot_ring &r)
 /* Warp w takes tiles 2w, 2w + 1 of every 16 of this block's; `mine` is its own position in the
  * ring, r advances past the whole op at the end.  A slot is read by one warp only, which arrives
  * for all MMA_WARPS. */
-template <int GROUPS>
+template <int GROUPS, bool PAIRED>
 __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot_ring &r,
                                       const mk_smem *d, bf16 *x, const unsigned char *slots,
                                       unsigned epoch)
@@ -182,8 +181,8 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
         tile_turns turn;
 #pragma unroll
         for (int j = 0; j < TILES_PER_WARP; j++) {
-            tile_columns which(f.a, first + (m + j) * t.blocks);
-            if (GROUPS == 1) turn.load(f.a.rope, which, t, j);
+            tile_columns which(f.a, first + (m + j) * t.blocks, PAIRED);
+            if (PAIRED) turn.load(f.a.rope, which, t, j);
             if (j && n > 1) at_tile.next(); /* without a second tile: the first again */
             wait_tile(d, at_tile);
             w[j] = at_tile.slot() + (unsigned)(lane / 4 * ROW_BYTES + lane % 4 * 16);
@@ -196,12 +195,12 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
         __syncwarp();
         if (lane < n) mbarrier_arrive_count(lane ? empty[1] : empty[0], MMA_WARPS);
         if constexpr (GROUPS == 1)
-            if (f.a.act || f.a.up) activate_tiles(c, f.a.act, f.a.up);
+            if (f.a.act || (PAIRED && f.a.up)) activate_tiles(c, f.a.act, PAIRED && f.a.up);
 #pragma unroll
         for (int j = 0; j < TILES_PER_WARP; j++)
             if (j < n)
                 store_tiles<GROUPS>(f, t, c, cache_row, turn, j,
-                                    tile_columns(f.a, first + (m + j) * t.blocks));
+                                    tile_columns(f.a, first + (m + j) * t.blocks, PAIRED));
         mine.skip(MMA_WARPS * TILES_PER_WARP);
     }
     r.skip(tiles);

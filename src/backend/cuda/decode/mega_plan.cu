@@ -2,9 +2,16 @@
  * layers and attentions are deferred as op descriptors and launched together before the next
  * kernel that is not one of them (stream_of).
  *
- * With group barriers between ops (many rows) any sequence of ops is valid, since an op never
- * reads another row.  With flagged words (few rows) ops overlap in time, so the planner tracks
- * what memory each op reads and writes:
+ * The planner tracks what memory each op reads and writes.
+ *
+ * Many rows, with barriers of a group of blocks between ops: an op never reads another row, so
+ * groups need not wait for one another, as long as rows are where they were.  But the arena gives
+ * the memory of one tensor to the next, whose rows have another width: one group's logits may lie
+ * where another, which is still in the last layer, has its activations.  Before an op that
+ * overlaps an earlier one so, all groups meet (crosses_groups, mk_op::grid_barrier): in practice
+ * once a step, before the logits.
+ *
+ * Few rows, with flagged words: ops overlap in time, so
  *   - a result of an earlier op of this launch must be read through its flagged words, as a whole;
  *   - an op may write global memory only if no op that might still be running reads or writes it.
  * `before` holds the ops known to have finished by dataflow.  Where a rule fails, the ops so far
@@ -24,13 +31,19 @@ namespace
 
 struct region {
     const char *from, *end;
+    int64_t row; /* bytes from one sequence to the next */
     bool overlaps(const region &r) const { return from < r.end && r.from < end; }
     bool is(const region &r) const { return from == r.from && end == r.end && from != end; }
+    /* A byte may be row i's here and row j's there. */
+    bool crosses_rows(const region &r) const
+    {
+        return overlaps(r) && !(from == r.from && row == r.row);
+    }
 };
 
-region range_of(const void *p, int64_t bytes)
+region range_of(const void *p, int64_t rows, int64_t row_bytes)
 {
-    return {(const char *)p, (const char *)p + (p ? bytes : 0)};
+    return {(const char *)p, (const char *)p + (p ? rows * row_bytes : 0), row_bytes};
 }
 
 typedef std::bitset<MAX_OPS> op_set;
@@ -57,6 +70,7 @@ struct megakernel {
     int next_block; /* first block of the next GEMM: balances the tiles of successive ones */
     op_access access[MAX_OPS];
     int owner[FLAGGED_AREAS]; /* the last op that writes to an area, or -1 */
+    int met;                  /* the last op before which all groups met; 0: the first */
 };
 
 void fv_cuda_launch_deferred(fv_stream *s)
@@ -132,6 +146,25 @@ bool writes_are_safe(const megakernel *g, const op_access &n)
     return true;
 }
 
+/* Whether a group in op n could meet, in its own rows, what another group that is still in op o
+ * reads or writes. */
+bool crosses_groups(const op_access &n, const op_access &o)
+{
+    auto any = [](const op_access &writer, const region &r) {
+        if (writer.y.crosses_rows(r)) return true;
+        for (const region &w : writer.other_writes)
+            if (w.crosses_rows(r)) return true;
+        return false;
+    };
+    for (const region &r : o.read)
+        if (any(n, r)) return true;
+    for (const region &r : n.read)
+        if (any(o, r)) return true;
+    for (const region &w : o.other_writes)
+        if (any(n, w)) return true;
+    return any(n, o.y);
+}
+
 /* An area whose writer and readers have finished before this op stores; -1: none is free.
  * Areas are reused like registers: one is free when its writer and all readers are known to be
  * done. */
@@ -152,11 +185,11 @@ int free_area(const megakernel *g, const op_access &n)
 void gemm_access(op_access *n, const decode_gemm &f)
 {
     const fv_fused_linear &a = f.a;
-    int64_t y_n = a.k_cache ? a.y_n : a.n, half = (a.n - y_n) / 2;
-    n->y = range_of(a.y, a.rows * y_n * (a.yt == FV_BF16 ? 2 : 4));
-    n->other_writes[0] = range_of(a.k_cache, a.rows * a.cap * half * (a.yt == FV_BF16 ? 2 : 4));
-    n->other_writes[1] = range_of(a.v_cache, a.rows * a.cap * half * (a.yt == FV_BF16 ? 2 : 4));
-    n->read[0] = range_of(a.x, a.rows * a.k * (a.xt == FV_BF16 ? 2 : 4));
+    int64_t y_n = a.k_cache ? a.y_n : a.n, half = (a.n - y_n) / 2, size = a.yt == FV_BF16 ? 2 : 4;
+    n->y = range_of(a.y, a.rows, y_n * size);
+    n->other_writes[0] = range_of(a.k_cache, a.rows, a.cap * half * size);
+    n->other_writes[1] = range_of(a.v_cache, a.rows, a.cap * half * size);
+    n->read[0] = range_of(a.x, a.rows, a.k * (a.xt == FV_BF16 ? 2 : 4));
     n->row_words = a.n % 2 == 0 && a.rows * a.n <= FLAGGED_WORDS ? a.n : 0;
 }
 
@@ -174,12 +207,18 @@ template <class T> void attention_access(op_access *n, const decode_attention<T>
 {
     const fv_attn_args &a = f.attn.a;
     int64_t size = (int64_t)sizeof(T);
-    n->y = range_of(a.y, a.B * a.H * a.Wv * size);
-    n->other_writes[0] = range_of(a.lse, a.B * a.H * (int64_t)sizeof(float2));
-    n->other_writes[1] = range_of(f.sums, a.B * a.H * f.parts * (a.Wv + 2) * 4);
-    n->read[0] = range_of(a.q, ((a.B - 1) * a.q_batch + a.H * a.Wk) * size);
-    n->read[1] = range_of(a.k, ((a.B - 1) * a.k_batch + (a.Tk - 1) * a.k_row + a.G * a.Wk) * size);
-    n->read[2] = range_of(a.v, ((a.B - 1) * a.v_batch + (a.Tk - 1) * a.v_row + a.G * a.Wv) * size);
+    auto last_row_of = [](region r, int64_t bytes) { /* strided rows: without the last gap */
+                                                     r.end += bytes - r.row;
+                                                     return r;
+    };
+    n->y = range_of(a.y, a.B, a.H * a.Wv * size);
+    n->other_writes[0] = range_of(a.lse, a.B, a.H * (int64_t)sizeof(float2));
+    n->other_writes[1] = range_of(f.sums, a.B, a.H * f.parts * (a.Wv + 2) * 4);
+    n->read[0] = last_row_of(range_of(a.q, a.B, a.q_batch * size), a.H * a.Wk * size);
+    n->read[1] = last_row_of(range_of(a.k, a.B, a.k_batch * size),
+                             ((a.Tk - 1) * a.k_row + a.G * a.Wk) * size);
+    n->read[2] = last_row_of(range_of(a.v, a.B, a.v_batch * size),
+                             ((a.Tk - 1) * a.v_row + a.G * a.Wv) * size);
     n->row_words = a.H * a.Wv % 2 == 0 && a.B * a.H * a.Wv <= FLAGGED_WORDS ? a.H * a.Wv : 0;
 }
 
@@ -221,30 +260,37 @@ bool attention_inputs(fv_stream *s, megakernel *g, op_access *n, decode_attentio
     return true;
 }
 
-/* Fills in n and the op's inputs; false: an input cannot be resolved. */
-bool analyse(fv_stream *s, megakernel *g, op_access *n, mk_op *o)
+op_access access_of(const mk_op &o)
+{
+    op_access n = {};
+    n.area = -1;
+    switch (o.kind) {
+    case GEMM: gemm_access(&n, o.gemm); break;
+    case ATTENTION: attention_access(&n, o.attention); break;
+    case ATTENTION_BF16: attention_access(&n, o.attention_bf16); break;
+    }
+    return n;
+}
+
+/* Resolves the op's inputs; false: one of them cannot be. */
+bool resolve(fv_stream *s, megakernel *g, op_access *n, mk_op *o)
 {
     switch (o->kind) {
-    case GEMM: gemm_access(n, o->gemm); return gemm_inputs(s, g, n, &o->gemm);
-    case ATTENTION:
-        attention_access(n, o->attention);
-        return attention_inputs(s, g, n, &o->attention);
-    case ATTENTION_BF16:
-        attention_access(n, o->attention_bf16);
-        return attention_inputs(s, g, n, &o->attention_bf16);
+    case GEMM: return gemm_inputs(s, g, n, &o->gemm);
+    case ATTENTION: return attention_inputs(s, g, n, &o->attention);
+    case ATTENTION_BF16: return attention_inputs(s, g, n, &o->attention_bf16);
     }
     return false;
 }
 
 /* ---- appending an op ---- */
 
-/* Connects the op to those before it; false: it cannot join this launch. */
+/* Few rows: connects the op to those before it; false: it cannot join this launch. */
 bool connect(fv_stream *s, megakernel *g, mk_op *o)
 {
-    op_access n = {};
-    n.area = -1;
+    op_access n = access_of(*o);
     o->out = {NULL, true};
-    if (!analyse(s, g, &n, o) || !writes_are_safe(g, n)) return false;
+    if (!resolve(s, g, &n, o) || !writes_are_safe(g, n)) return false;
     n.area = n.row_words ? free_area(g, n) : -1;
     if (n.area >= 0) {
         g->owner[n.area] = g->p.n;
@@ -258,16 +304,38 @@ bool connect(fv_stream *s, megakernel *g, mk_op *o)
     return true;
 }
 
+/* Many rows: whether all groups must meet before the op. */
+void separate(megakernel *g, mk_op *o)
+{
+    op_access n = access_of(*o);
+    o->grid_barrier = false;
+    for (int i = g->met; i < g->p.n && !o->grid_barrier; i++)
+        o->grid_barrier = crosses_groups(n, g->access[i]);
+    if (o->grid_barrier) g->met = g->p.n;
+    g->access[g->p.n] = n;
+}
+
 /* An empty launch for batches of so many rows. */
 void reset(fv_stream *s, megakernel *g, int64_t rows)
 {
     device *d = device_of(s);
-    g->p.n = g->p.x_bytes = g->next_block = 0;
+    g->p.n = g->p.x_bytes = g->next_block = g->met = 0;
+    g->p.general = false;
     g->p.rows = (int)rows;
     g->p.group_blocks = d->sm_count / (int)ceil_div(rows, ROWS_BLOCK);
     g->p.uses_flags = rows <= FLAGGED_MAX_ROWS;
     g->p.counters = (mk_counters *)(d->tickets + TICKETS);
     for (int &o : g->owner) o = -1;
+}
+
+/* Tiles are not 8 neighbouring columns: gated or rotated. */
+bool is_paired(const fv_fused_linear &a) { return a.up || a.rope.freq; }
+
+/* What GPT-2 does not need; see decode_megakernel. */
+bool is_general(const mk_op &o)
+{
+    return o.kind == GEMM ? is_paired(o.gemm.a)
+                          : o.kind == ATTENTION_BF16 && o.attention_bf16.attn.a.Wk == 128;
 }
 
 /* Appends the op if smem suffices and its dataflow can be resolved. */
@@ -288,6 +356,8 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
         p->x_bytes = x_bytes, p->slots = slots;
         return false;
     }
+    if (!p->uses_flags) separate(g, o);
+    p->general = p->general || is_general(*o);
     if (o->kind == GEMM) {
         o->gemm.first_block = g->next_block;
         g->next_block = (g->next_block + o->gemm.tiles) % p->group_blocks;
@@ -351,7 +421,7 @@ bool fv_cuda_defer(fv_stream *s, const decode_job<bf16> &j)
 bool fv_cuda_defer(fv_stream *s, const row_job &j)
 {
     int64_t tiles = ceil_div(j.columns, TILE);
-    bool paired = j.a.up || j.a.rope.freq; /* tiles are not 8 neighbouring columns */
+    bool paired = is_paired(j.a);
     bool even = !j.a.k_cache || (j.a.y_n % 2 == 0 && (j.a.n - j.a.y_n) % 4 == 0);
     if (!device_of(s)->hopper || j.a.rows > MAX_ROWS || j.k % STEP || !even) return false;
     if (tiles > INT32_MAX / TILE || j.a.cap > INT32_MAX ||

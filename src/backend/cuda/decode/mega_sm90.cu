@@ -42,11 +42,12 @@ __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring 
  * consume them: groups of GROUP tiles, within them K chunk by chunk, within that tile by tile.  A
  * slot is one tile's chunk: TILE bulk copies, one per row of W, issued by TILE lanes.  Which rows
  * make up a tile is weight_row's choice. */
+template <bool GENERAL>
 __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring &r, int first,
                                     int blocks)
 {
     const bf16 *w = (const bf16 *)f.a.w;
-    bool paired = f.a.up || f.a.rope.freq; /* else rows of a tile are neighbours */
+    bool paired = GENERAL && (f.a.up || f.a.rope.freq); /* else rows of a tile are neighbours */
     int lane = threadIdx.x % 32, n = f.columns, k = f.k, tiles = f.tiles, chunk = f.chunk;
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks)
         for (int from = 0; from < k; from += chunk)
@@ -74,7 +75,7 @@ __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring 
 
 /* The producer runs through all ops without waiting for their results: weights do not depend on
  * them.  Only full slots stop it. */
-__device__ void produce_weights(const mk_ops &p, mk_smem *d, slot_ring r)
+template <bool GENERAL> __device__ void produce_weights(const mk_ops &p, mk_smem *d, slot_ring r)
 {
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
@@ -82,7 +83,7 @@ __device__ void produce_weights(const mk_ops &p, mk_smem *d, slot_ring r)
         block_group t(p, o.groups);
         if (o.kind == GEMM && t.tile(o.gemm) < o.gemm.tiles) {
             if (has_gain(o.gemm)) produce_gain(o.gemm, d, r);
-            produce_gemm(o.gemm, d, r, t.tile(o.gemm), t.blocks);
+            produce_gemm<GENERAL>(o.gemm, d, r, t.tile(o.gemm), t.blocks);
         }
         mbarrier_arrive(smem_addr(&d->op_empty[i % OP_STAGES]));
     }
@@ -116,16 +117,27 @@ __device__ void read_ops(const mk_ops &p, const block_group &t, mk_smem *d)
 
 /* ---- barriers between blocks ---- */
 
-/* The n-th barrier of all blocks of the group, or of the pair of groups. */
-__device__ inline void group_barrier(const mk_ops &p, const block_group &t, int groups, int n)
+/* How many barriers of each kind this block has passed; counters only grow during a launch. */
+struct barrier_rounds {
+    int group, pair, all;
+};
+
+/* The next barrier of all blocks of the group, of the pair of groups, or of all groups. */
+__device__ inline void group_barrier(const mk_ops &p, const mk_op &o, const block_group &t,
+                                     barrier_rounds &n)
 {
+    int blocks = t.blocks, groups = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
+    unsigned *arrived, round;
+    if (o.grid_barrier)
+        arrived = &p.counters->all_arrived, round = ++n.all, blocks = groups * p.group_blocks;
+    else if (o.groups == 2)
+        arrived = &p.counters->pair_arrived[t.index], round = ++n.pair;
+    else
+        arrived = &p.counters->arrived[t.index], round = ++n.group;
     decode_sync();
     if (threadIdx.x == 0) {
-        unsigned all = (unsigned)(t.blocks * n), *arrived = groups == 2
-                                                                ? &p.counters->pair_arrived[t.index]
-                                                                : &p.counters->arrived[t.index];
         increment_release_gpu(arrived);
-        while (load_acquire_gpu(arrived) < all) continue;
+        while (load_acquire_gpu(arrived) < blocks * round) continue;
     }
     decode_sync();
 }
@@ -134,7 +146,7 @@ __device__ inline void group_barrier(const mk_ops &p, const block_group &t, int 
 __device__ inline void reset_counters(const mk_ops &p, unsigned epoch)
 {
     if (threadIdx.x || atomicAdd(&p.counters->exited, 1u) != gridDim.x - 1) return;
-    *p.counters = mk_counters{{}, {}, 0, epoch - 1 + (unsigned)p.n};
+    *p.counters = mk_counters{{}, {}, 0, 0, epoch - 1 + (unsigned)p.n};
 }
 
 /* Barriers: a slot is full after one arrival and its bytes, empty after one arrival per MMA warp; a
@@ -157,9 +169,11 @@ __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
 
 /* ---- the kernel ---- */
 
-/* MANY: more than FLAGGED_MAX_ROWS rows.  Two instantiations, so that each is given registers for
- * its own path only. */
-template <bool MANY>
+/* MANY: more than FLAGGED_MAX_ROWS rows.  GENERAL: gated or rotated layers, or heads 128 wide.
+ * Four instantiations, so that each is given registers for its own path only, and its code stays
+ * small: with Llama's paths in the one kernel GPT-2 was 5 to 9 % slower, though it took none of
+ * them. */
+template <bool MANY, bool GENERAL>
 __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     decode_megakernel(const __grid_constant__ mk_ops p)
 {
@@ -173,29 +187,29 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     __syncthreads();
     if (threadIdx.x / 32 >= MMA_WARPS) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (threadIdx.x / 32 == PRODUCER_WARP) produce_weights(p, d, r);
+        if (threadIdx.x / 32 == PRODUCER_WARP) produce_weights<GENERAL>(p, d, r);
         if (threadIdx.x / 32 == OP_READER_WARP) read_ops(p, block_group(p, 1), d);
         return;
     }
     setmaxnreg_inc<MMA_REGISTERS>();
-    for (int i = 0, group_rounds = 0, pair_rounds = 0; i < p.n; i++) {
+    barrier_rounds rounds = {};
+    for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
         mbarrier_wait(smem_addr(&d->op_full[i % OP_STAGES]), i / OP_STAGES & 1);
         block_group t(p, MANY ? o.groups : 1);
-        if (MANY && i && t.rows > 0)
-            group_barrier(p, t, o.groups, o.groups == 2 ? ++pair_rounds : ++group_rounds);
+        if (MANY && i && t.rows > 0) group_barrier(p, o, t, rounds);
         if (o.kind == ATTENTION)
             attend<MANY, 64>(o, o.attention, t, d->sums[0][0], epoch, i);
-        else if (o.kind == ATTENTION_BF16 && o.attention_bf16.attn.a.Wk == 64)
+        else if (o.kind == ATTENTION_BF16 && !(GENERAL && o.attention_bf16.attn.a.Wk == 128))
             attend<MANY, 64>(o, o.attention_bf16, t, d->sums[0][0], epoch, i);
         else if (o.kind == ATTENTION_BF16)
             attend<MANY, 128>(o, o.attention_bf16, t, d->sums[0][0], epoch, i);
         else if (MANY && o.groups == 2)
-            gemm_own_tiles<2>(o, t, r, d, x, slots, epoch);
+            gemm_own_tiles<2, false>(o, t, r, d, x, slots, epoch);
         else if (MANY && o.gemm.tile_per_warp)
-            gemm_own_tiles<1>(o, t, r, d, x, slots, epoch);
+            gemm_own_tiles<1, GENERAL>(o, t, r, d, x, slots, epoch);
         else
-            gemm_shared_k<MANY>(o, t, r, d, x, slots, epoch, i);
+            gemm_shared_k<MANY, GENERAL>(o, t, r, d, x, slots, epoch, i);
         mbarrier_arrive(smem_addr(&d->op_empty[i % OP_STAGES]));
     }
     decode_sync(); /* every thread has read the epoch */
@@ -235,7 +249,10 @@ void fv_cuda_megakernel_launch(fv_stream *s, const mk_ops &p)
     config.attrs = &cooperative;
     config.numAttrs = 1;
     cudaSetDevice(d->number);
-    auto kernel = p.rows > FLAGGED_MAX_ROWS ? decode_megakernel<true> : decode_megakernel<false>;
+    bool many = p.rows > FLAGGED_MAX_ROWS;
+    auto plain = many ? decode_megakernel<true, false> : decode_megakernel<false, false>;
+    auto general = many ? decode_megakernel<true, true> : decode_megakernel<false, true>;
+    auto kernel = p.general ? general : plain;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaLaunchKernelEx(&config, kernel, p);
     fv_cuda_check_launch(s, "fused_linear");
