@@ -70,6 +70,17 @@ static bool begin_sampler(search *s, const uint8_t *token_flags, int64_t *number
                                            .made = (int32_t)s->made});
 }
 
+/* Steps after which every sequence that has not ended is as long as it may become. */
+static int64_t steps_left(const search *s)
+{
+    int64_t most = 1;
+    for (int64_t p = 0; p < s->live; p++) {
+        int64_t i = s->at[p], left = s->end[i] - s->prompt[i] - s->made;
+        if (!s->over[i] && left > most) most = left;
+    }
+    return most;
+}
+
 /* Tokens behind a sequence's end, up to the end of its run, are dropped. */
 fv_status fv__sample_loop(search *s, fv_err *e)
 {
@@ -83,8 +94,8 @@ fv_status fv__sample_loop(search *s, fv_err *e)
     int32_t *min_new = (int32_t *)(number + rows), *max_new = min_new + rows,
             *token = max_new + rows;
     float *score_of = (float *)(token + RUN_MAX * rows);
-    for (int64_t run = 1; ok && s->live; run = run < RUN_MAX ? 2 * run : RUN_MAX) {
-        int64_t open = 0;
+    for (int64_t most = 1; ok && s->live; most = most < RUN_MAX ? 2 * most : RUN_MAX) {
+        int64_t open = 0, left = steps_left(s), run = most < left ? most : left;
         if (fresh) ok = begin_sampler(s, token_flags, number, min_new, max_new);
         ok = ok &&
              fv__sampler_run(s->ctx, s->session, fresh ? s->token : NULL, run, token, score_of);
