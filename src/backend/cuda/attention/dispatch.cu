@@ -210,8 +210,10 @@ template <class F> bool by_dtype(fv_dtype t, F f)
     return t == FV_F32 ? f(float()) : by_16_bit(t, f);
 }
 
+/* Plain f32 has the tiled kernel's bits, be it from that kernel itself: heads wider than 128. */
 bool decode_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
+    if (t == FV_F32 && !a->mask && !a->bias && !a->rel) return fv_cuda_attention_decode_f32(s, a);
     return by_dtype(t, [&](auto e) { return fv_cuda_attention_decode<decltype(e)>(s, a); });
 }
 

@@ -27,8 +27,9 @@ bool fv_cuda_attention_bwd_smem_fills(const device *d, const fv_attn_args *a);
 /* fwd_short_sm90.cu: up to 128 queries and keys. */
 template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args *a);
 
-/* decode.cu: one query per sequence.  False: not a case for it. */
+/* decode.cu, decode_f32.cu: one query per sequence.  False: not a case for it. */
 template <class T> bool fv_cuda_attention_decode(fv_stream *s, const fv_attn_args *a);
+bool fv_cuda_attention_decode_f32(fv_stream *s, const fv_attn_args *a);
 
 /* cudnn.cu.  Opened once per device; NULL: no cuDNN.  Both calls are false where cuDNN has no
  * engine for the shape. */

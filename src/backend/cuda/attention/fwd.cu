@@ -20,8 +20,6 @@ namespace
  * memory then serves twice. */
 template <class T, int W, int KIND>
 constexpr int strips_of = KIND == PLAIN && sizeof(T) == 2 && W <= 128 ? 2 : 1;
-/* keys of a tile */
-template <class T, int W> constexpr int keys_of = W <= 64 || (W == 128 && sizeof(T) == 2) ? 64 : 32;
 
 /*    [ q: TILE_ROWS * M rows ][ k: K rows ][ v: K rows ][ f32 only: weights of each warp ]
  *
@@ -39,6 +37,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     attention_tile(const __grid_constant__ attn_params<T> attn)
 {
     constexpr int K = keys_of<T, W>, S = stride_of<T, W>, M = strips_of<T, W, KIND>;
+    constexpr bool SPLIT = splits_tiles<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
     T *q = (T *)memory, *k = q + TILE_ROWS * M * S, *v = k + K * S;
     int warp = threadIdx.x / 32;
@@ -50,7 +49,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         last = head.last_key(tile, TILE_ROWS * M);
 
     float y[M][W / 8][4];
-    softmax_state r[M];
+    softmax_state r[M], tile_softmax;
 #pragma unroll
     for (int m = 0; m < M; m++) {
         clear(y[m]);
@@ -66,7 +65,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     a_fragments<T, M, W, S> rows;
     if constexpr (M > 1) rows.load(q + warp * 16 * M * S);
     for (int j = first; j < last; j += K) {
-        float s[M][K / 8][4];
+        float s[M][K / 8][4], sum[2];
 #pragma unroll
         for (int m = 0; m < M; m++) clear(s[m]);
         cp_async_wait<0>();
@@ -85,16 +84,19 @@ __global__ void __launch_bounds__(32 * WARPS)
         bool full_tile = head.all_visible(tile, TILE_ROWS * M, j, K);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            float correction[2], sum[2], scale = scale_of<KIND>(head);
+            float correction[2], scale = scale_of<KIND>(head);
+            softmax_state &now = SPLIT ? tile_softmax : r[m];
+            if (SPLIT) now = softmax_state{{-INFINITY, -INFINITY}, {0, 0}};
             mask_scores<KIND>(s[m], head, row0 + m * 16, j, full_tile);
-            update_row_max(s[m], scale, r[m], correction);
-            exp_weights<T>(s[m], scale, r[m], sum, [&](int k, const float(&w)[2][4]) {
+            update_row_max(s[m], scale, now, correction);
+            exp_weights<T>(s[m], scale, now, sum, [&](int k, const float(&w)[2][4]) {
 #pragma unroll
                 for (int e = 0; e < 8; e++) s[m][2 * k + e / 4][e % 4] = w[e / 4][e % 4];
             });
-            r[m].row_sum[0] += sum[0], r[m].row_sum[1] += sum[1];
             if (has_dropout<KIND>(head))
                 apply_dropout<false>(s[m], head, row0 + m * 16, j), zero_dropped(s[m]);
+            if (SPLIT) continue;
+            r[m].row_sum[0] += sum[0], r[m].row_sum[1] += sum[1];
             rescale(y[m], correction);
         }
         if (more)
@@ -102,10 +104,16 @@ __global__ void __launch_bounds__(32 * WARPS)
         else
             cp_async_wait<0>();
         __syncthreads();
-        if constexpr (M > 1)
+        if constexpr (SPLIT) {
+            float part[W / 8][4];
+            clear(part);
+            mul_nn<W / 8, K / 8, S>(part, s[0], v, scratch);
+            merge_tile(y[0], r[0], part, tile_softmax, sum);
+        } else if constexpr (M > 1) {
             mul_nn<M, W / 8, K / 8, S>(y, s, v);
-        else
+        } else {
             mul_nn<W / 8, K / 8, S>(y[0], s[0], v, scratch);
+        }
     }
 #pragma unroll
     for (int m = 0; m < M; m++) write_output(y[m], r[m], head, row0 + m * 16);

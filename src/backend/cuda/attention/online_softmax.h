@@ -8,6 +8,9 @@
 
 #include "attention.h"
 
+/* Keys of a tile of the portable forward kernel, and of f32 in the decode kernel. */
+template <class T, int W> constexpr int keys_of = W <= 64 || (W == 128 && sizeof(T) == 2) ? 64 : 32;
+
 /* The maximum and sum of a thread's two rows; three other threads hold parts of the same rows.
  * row_sum is this thread's share; the shares of a quad are added once, at the end: sums are
  * linear, so corrections can be applied to the shares.  row_max must agree in all four threads
@@ -111,6 +114,47 @@ __device__ inline bool exp_weights(const float (&s)[N][4], float scale, const so
     bool fits = sum[0] <= MAX_WEIGHT_SUM && sum[1] <= MAX_WEIGHT_SUM && r.row_max[0] != -INFINITY &&
                 r.row_max[1] != -INFINITY;
     return __all_sync(~0u, fits);
+}
+
+/* f32 serves bits that do not depend on how many rows or keys are read at once.  So each tile of
+ * keys, at a multiple of its size, has a softmax of its own, (max, sum, y), and tiles are merged in
+ * order: in the tiled kernel as it goes, in the decode kernel, where tiles run in parallel, at the
+ * end.  A tile without a visible key changes no bit.  Wider heads have no registers for a second y,
+ * and no kernel of their own for decoding. */
+#define SPLIT_MAX_WIDTH 128
+template <class T, int W> constexpr bool splits_tiles = sizeof(T) == 4 && W <= SPLIT_MAX_WIDTH;
+
+/* Takes a tile's maximum into row_max; what is known so far is to be multiplied by x, the tile by
+ * y. */
+__device__ inline float2 merge_max(float &row_max, float tile_max)
+{
+    float top = fmaxf(row_max, tile_max), before = row_max;
+    row_max = top;
+    if (top == -INFINITY) return make_float2(1, 0);
+    return make_float2(exp2_fast(before - top), exp2_fast(tile_max - top));
+}
+__device__ inline float merge(float x, float tile, float2 by)
+{
+    return fmaf(tile, by.y, __fmul_rn(x, by.x));
+}
+
+/* y and r, with a tile's; the tile's sums are those of each thread. */
+template <int O>
+__device__ inline void merge_tile(float (&y)[O][4], softmax_state &r, const float (&part)[O][4],
+                                  const softmax_state &tile, const float (&sum)[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float2 by = merge_max(r.row_max[i], tile.row_max[i]);
+        float all = sum[i] + __shfl_xor_sync(~0u, sum[i], 1);
+        all += __shfl_xor_sync(~0u, all, 2);
+        /* one thread of the four has the sum: normalise_output adds theirs */
+        r.row_sum[i] = merge(r.row_sum[i], threadIdx.x % 4 ? 0 : all, by);
+#pragma unroll
+        for (int n = 0; n < O; n++)
+#pragma unroll
+            for (int e = 2 * i; e < 2 * i + 2; e++) y[n][e] = merge(y[n][e], part[n][e], by);
+    }
 }
 
 /* y is 4 O registers: this is the cost that keeping a stale maximum saves. */

@@ -465,7 +465,9 @@ void fv_cuda_double(fv_kernels *k); /* rows/copy.cu: the f64 table has casts alo
 /* ---- calls between folders ---- */
 
 void fv_cuda_cublas_free(cublas_state *p);
-/* gemm/gemm_sm90.cu, in_out_sm90.cu, dact_sm90.cu; false: shape not supported, nothing launched */
+/* gemm/gemm_f32.cu, gemm_sm90.cu, in_out_sm90.cu, dact_sm90.cu; false: shape not supported, nothing
+ * launched */
+bool fv_cuda_gemm_f32(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_in_out(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_dact(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);

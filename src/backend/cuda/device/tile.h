@@ -234,10 +234,10 @@ __device__ inline void mul_nn(float (&c)[N][4], const float (&p)[K][4], const fl
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float2 x = *(const float2 *)(b + k * SB + n * 8 + q);
-            c[n][0] += u * x.x;
-            c[n][1] += u * x.y;
-            c[n][2] += v * x.x;
-            c[n][3] += v * x.y;
+            c[n][0] = fmaf(u, x.x, c[n][0]);
+            c[n][1] = fmaf(u, x.y, c[n][1]);
+            c[n][2] = fmaf(v, x.x, c[n][2]);
+            c[n][3] = fmaf(v, x.y, c[n][3]);
         }
     }
     __syncwarp();

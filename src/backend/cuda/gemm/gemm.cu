@@ -2,10 +2,11 @@
  *
  * In order of preference:
  *   1. f32 rows by bf16 weights (decode): the fused linear kernel, or rounding and cuBLASLt;
- *   2. bf16 on Hopper: our own tiles, where they were measured to be faster (gemm_sm90.h);
- *   3. cuBLASLt with the whole epilogue;
- *   4. cuBLASLt bare, then one pass over C for bias and activation;
- *   5. a plain kernel: odd strides, an empty sum, FOVEA_CUDA_PRODUCTS=plain.
+ *   2. packed f32 weights: our own kernel, whose bits do not depend on the rows (gemm_f32.cu);
+ *   3. bf16 on Hopper: our own tiles, where they were measured to be faster (gemm_sm90.h);
+ *   4. cuBLASLt with the whole epilogue;
+ *   5. cuBLASLt bare, then one pass over C for bias and activation;
+ *   6. a plain kernel: odd strides, an empty sum, FOVEA_CUDA_PRODUCTS=plain.
  *
  * cuBLASLt is column-major: our row-major C = A B is its C' = B' A', so the operands are swapped.
  * f32 is computed in f32; TF32 would round the operands to 10 bits. */
@@ -215,6 +216,7 @@ template <class T> void gemm(fv_stream *s, const fv_gemm *call)
         s->dev->k[g.bt]->cast(s, fv_sink{b, kind<T>::dtype, false}, g.b, g.n * g.k);
         g.b = b;
     }
+    if (kind<T>::dtype == FV_F32 && g.packed && fv_cuda_gemm_f32(s, &g)) return;
     if (kind<T>::dtype == FV_BF16 && (fv_cuda_gemm_hopper(s, &g) || fv_cuda_gemm_in_out(s, &g)))
         return;
     int epi = epilogue(&g, kind<T>::dtype);
