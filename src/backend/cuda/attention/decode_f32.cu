@@ -104,6 +104,8 @@ __global__ void __launch_bounds__(TEAM *TEAMS)
     __shared__ __align__(16) float q[W];
     __shared__ team_smem<W> team[TEAMS];
     const attn_params<float> &attn = p.attn;
+    pdl_launch_dependents();
+    pdl_wait();
     head_view<float> head(attn, blockIdx.z, blockIdx.y);
     int first = head.first_key(0), end = head.end_key(0), mine = threadIdx.x / TEAM,
         tiles = (int)ceil_div(attn.a.Tk, K), first_tile = first / K, end_tile = (end + K - 1) / K;
@@ -139,8 +141,9 @@ template <int W> bool start(fv_stream *s, const attn_params<float> &attn)
     parts = parts < 1 ? 1 : parts > MAX_PARTS ? MAX_PARTS : parts;
     tile_job p = {attn, alloc_scratch<float>(s, heads * tiles * (2 + attn.a.Wv)), d->tickets};
     if (p.tiles)
-        launch(s, "attention", attention_decode_f32<W>,
-               dim3((unsigned)parts, (unsigned)attn.a.H, (unsigned)attn.a.B), TEAM * TEAMS, 0, p);
+        launch_pdl(s, "attention", attn.a.B <= PDL_MAX_ROWS, attention_decode_f32<W>,
+                   dim3((unsigned)parts, (unsigned)attn.a.H, (unsigned)attn.a.B), TEAM * TEAMS, 0,
+                   p);
     return true;
 }
 } // namespace

@@ -10,7 +10,8 @@
  * for all sizes was the alternative: small tiles are three times slower at a long prompt, large
  * ones leave most SMs idle at a decode step.  An order of sums that two very different kernels can
  * keep costs less:
- *   few rows:   a warp per column of C, a chunk per lane; rows of A in shared memory
+ *   few rows:   a warp per column (or two or four) of C, a chunk per lane; rows of A in shared
+ *               memory
  *   many rows:  tiles of 64 or 128, 8 by 8 elements a thread, two sums for each: of the chunk,
  *               and of all chunks before
  */
@@ -45,6 +46,11 @@ __device__ inline void put(const fv_gemm &g, int64_t i, int64_t j, float v)
 
 __device__ inline float4 load4(const float *p) { return *(const float4 *)p; }
 
+__device__ inline float dot4(float4 a, float4 b, float sum)
+{
+    return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
+
 /* ---- few rows ---- */
 
 /* Rows of A to shared memory, chunks CHUNK_STRIDE apart; rows that do not exist: the last again. */
@@ -59,53 +65,67 @@ template <int R> __device__ inline void stage_rows(float *x, const product &p, i
     __syncthreads();
 }
 
-/* The chunk of this lane for R rows. */
-template <int R>
-__device__ inline void multiply_chunk(float (&sum)[R], const float *w, const float *x, int x_row,
-                                      int n)
+/* The chunk of this lane for R rows and C columns, half a chunk in registers at a time.  A load of
+ * x serves C products of 4: shared memory is what limits this kernel. */
+template <int R, int C>
+__device__ inline void multiply_chunk(float (&sum)[C][R], const float *const (&w)[C],
+                                      const float *x, int x_row, int n)
 {
-    float4 b[CHUNK / 4];
+    constexpr int AHEAD = C == 1 ? CHUNK / 4 : CHUNK / 8;
 #pragma unroll
-    for (int i = 0; i < CHUNK / 4; i++) b[i] = 4 * i < n ? __ldg((const float4 *)w + i) : float4{};
+    for (int i0 = 0; i0 < CHUNK / 4; i0 += AHEAD) {
+        float4 b[C][AHEAD];
 #pragma unroll
-    for (int i = 0; i < CHUNK / 4; i++) {
-        if (4 * i >= n) break;
+        for (int i = 0; i < AHEAD; i++)
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            float4 a = load4(x + r * x_row + 4 * i);
-            sum[r] = fmaf(a.w, b[i].w,
-                          fmaf(a.z, b[i].z, fmaf(a.y, b[i].y, fmaf(a.x, b[i].x, sum[r]))));
-        }
+            for (int c = 0; c < C; c++)
+                b[c][i] = 4 * (i0 + i) < n ? __ldg((const float4 *)w[c] + i0 + i) : float4{};
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                /* behind the end both factors must be 0, not what smem held */
+                float4 a = 4 * (i0 + i) < n ? load4(x + r * x_row + 4 * (i0 + i)) : float4{};
+#pragma unroll
+                for (int c = 0; c < C; c++) sum[c][r] = dot4(a, b[c][i], sum[c][r]);
+            }
     }
 }
 
 /* Blocks (x) share the columns, groups of R rows are apart (y).  A lane's chunk sums go through
- * shared memory to lane r, which adds those of row r in order. */
-template <int R>
+ * shared memory to lane c R + r, which adds those of column c and row r in order. */
+template <int R, int C>
 __global__ void __launch_bounds__(32 * WARPS) few_rows(const __grid_constant__ product p)
 {
+    static_assert(R * C <= 32, "a lane per result");
     extern __shared__ __align__(16) float x[];
-    __shared__ float sums[WARPS][ROUND][R + 1];
+    __shared__ float sums[WARPS][ROUND][R * C + 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = (int)p.g.k,
         chunks = (k + CHUNK - 1) / CHUNK;
-    int64_t row0 = (int64_t)blockIdx.y * R, step = (int64_t)gridDim.x * WARPS;
+    int64_t row0 = (int64_t)blockIdx.y * R, step = (int64_t)gridDim.x * WARPS * C;
+    pdl_launch_dependents();
+    pdl_wait();
     stage_rows<R>(x, p, row0);
-    for (int64_t j = (int64_t)blockIdx.x * WARPS + warp; j < p.g.n; j += step) {
+    for (int64_t j = ((int64_t)blockIdx.x * WARPS + warp) * C; j < p.g.n; j += step) {
         float total = 0;
         for (int c0 = 0; c0 < chunks; c0 += ROUND) {
-            float sum[R] = {};
-            int c = c0 + lane;
-            if (c < chunks)
-                multiply_chunk<R>(sum, p.w(j) + c * CHUNK, x + c * CHUNK_STRIDE,
-                                  chunks * CHUNK_STRIDE, k - c * CHUNK);
+            float sum[C][R] = {};
+            int at = c0 + lane;
+            const float *w[C]; /* columns that do not exist: the last again */
+#pragma unroll
+            for (int c = 0; c < C; c++) w[c] = p.w(min(j + c, p.g.n - 1)) + at * CHUNK;
+            if (at < chunks)
+                multiply_chunk<R, C>(sum, w, x + at * CHUNK_STRIDE, chunks * CHUNK_STRIDE,
+                                     k - at * CHUNK);
             __syncwarp(); /* the sums before have been read */
 #pragma unroll
-            for (int r = 0; r < R; r++) sums[warp][lane][r] = sum[r];
+            for (int i = 0; i < R * C; i++) sums[warp][lane][i] = sum[i / R][i % R];
             __syncwarp();
-            for (int i = 0; lane < R && i < ROUND && c0 + i < chunks; i++)
+            for (int i = 0; lane < R * C && i < ROUND && c0 + i < chunks; i++)
                 total += sums[warp][i][lane];
         }
-        if (lane < R && row0 + lane < p.g.m) put(p.g, row0 + lane, j, total);
+        if (lane < R * C && row0 + lane % R < p.g.m && j + lane / R < p.g.n)
+            put(p.g, row0 + lane % R, j + lane / R, total);
     }
 }
 
@@ -210,14 +230,26 @@ template <int TILE> void start_tiles(fv_stream *s, const product &p)
 
 size_t row_bytes(int64_t k) { return (size_t)(ceil_div(k, CHUNK) * CHUNK_STRIDE) * sizeof(float); }
 
-template <int R> void start_few(fv_stream *s, const product &p)
+template <int R, int C> void start_few_by(fv_stream *s, const product &p)
 {
     int64_t groups = ceil_div(p.g.m, R), most = 2 * (int64_t)device_of(s)->sm_count,
-            blocks = ceil_div(p.g.n, WARPS);
+            blocks = ceil_div(p.g.n, WARPS * C);
     most = most > groups ? most / groups : 1;
-    launch(s, "gemm", few_rows<R>,
-           dim3((unsigned)(blocks < most ? blocks : most), (unsigned)groups), 32 * WARPS,
-           R * row_bytes(p.g.k), p);
+    launch_pdl(s, "gemm", p.g.m <= PDL_MAX_ROWS, few_rows<R, C>,
+               dim3((unsigned)(blocks < most ? blocks : most), (unsigned)groups), 32 * WARPS,
+               R * row_bytes(p.g.k), p);
+}
+
+/* The more columns for a warp, as long as each SM has eight of them. */
+void start_eight(fv_stream *s, const product &p)
+{
+    int64_t warps = ceil_div(p.g.m, MAX_ROWS) * p.g.n, enough = 8 * (int64_t)device_of(s)->sm_count;
+    if (warps >= 4 * enough)
+        start_few_by<MAX_ROWS, 4>(s, p);
+    else if (warps >= 2 * enough)
+        start_few_by<MAX_ROWS, 2>(s, p);
+    else
+        start_few_by<MAX_ROWS, 1>(s, p);
 }
 } // namespace
 
@@ -226,20 +258,20 @@ bool fv_cuda_gemm_f32(fv_stream *s, const fv_gemm *g)
 {
     const device *d = device_of(s);
     product p = {*g};
-    size_t one = row_bytes(g->k), most = d->max_smem - (16 << 10);
+    size_t one = row_bytes(g->k), most = d->max_smem - (40 << 10);
     bool plain = g->batch == 1 && !g->ta && !g->add && !g->pre && (g->alpha == 0 || g->alpha == 1);
     if (!plain || g->k % 4 || g->lda % 4 || !g->k || !aligned(g->a, g->b) || one > most ||
         g->ct != FV_F32 || ceil_div(g->m, 64) > 65535)
         return false;
-    if (tiles_of<128>(g) >= d->sm_count)
+    if (g->m >= 256 && tiles_of<128>(g) >= d->sm_count)
         start_tiles<128>(s, p);
     else if (tiles_of<64>(g) >= d->sm_count)
         start_tiles<64>(s, p);
     else if (g->m > 2 && MAX_ROWS * one <= most)
-        start_few<MAX_ROWS>(s, p);
+        start_eight(s, p);
     else if (g->m > 1 && 2 * one <= most)
-        start_few<2>(s, p);
+        start_few_by<2, 1>(s, p);
     else
-        start_few<1>(s, p);
+        start_few_by<1, 1>(s, p);
     return true;
 }
