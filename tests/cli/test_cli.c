@@ -425,15 +425,15 @@ static void test_letters(void **state)
     assert_true(found > 20);
 }
 
-/* Threads that cannot be started are an error like any other, not libgomp's end of the process. */
+/* More threads than there are cores are not started, so any number fits into little memory; one that
+ * cannot be started is an error like any other. */
 static void test_too_many_threads(void **state)
 {
     (void)state;
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
     skip(); /* a sanitizer maps terabytes */
 #endif
-    refused(sh("ulimit -v 2000000; exec $fovea info --threads 1024"), 1,
-            "cannot start 1024 threads: ");
+    succeeded(sh("ulimit -v 2000000; exec $fovea info --threads 1024"));
 }
 
 /* The libraries that draw are loaded for pictures only. */

@@ -22,8 +22,7 @@
  * threads would fill more threads on short batches, but then the order of the sum depends on the
  * thread count. */
 #include "attention.h"
-
-#include <omp.h>
+#include "parallel.h"
 
 #define JOB_ROWS 384 /* most rows of a job: enough to make packing keys cheap */
 
@@ -200,6 +199,28 @@ static int64_t job_rows(const attn *t, int threads)
     return attn_round_up(attn_max((t->rows + parts - 1) / parts, attn_min(96, t->rows)), LANES);
 }
 
+typedef struct {
+    const attn *t;
+    float *work;
+    int64_t each, rows, parts;
+} many_rows_args;
+
+static void many_rows_part(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const many_rows_args *l = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t unit = i / l->parts,
+                part = l->parts - 1 -
+                       i % l->parts; /* with a causal mask the last rows see the most keys */
+        job x = {.b = unit / l->t->a->G,
+                 .g = unit % l->t->a->G,
+                 .r0 = part * l->rows,
+                 .n = (int)attn_min(l->rows, l->t->rows - part * l->rows)};
+        job_layout(&x, l->t, l->work + l->each * slot);
+        run(&x);
+    }
+}
+
 static void many_rows(fv_stream *s, const attn *t, int threads)
 {
     const fv_attn_args *a = t->a;
@@ -209,17 +230,24 @@ static void many_rows(fv_stream *s, const attn *t, int threads)
     int64_t each = attn_round_up(job_floats(t), 16);
     float *work = fv_stream_scratch(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-    for (int64_t i = 0; i < jobs; i++) {
-        int64_t unit = i / parts,
-                part = parts - 1 -
-                       i % parts; /* with a causal mask the last rows see the most keys */
-        job x = {.b = unit / a->G,
-                 .g = unit % a->G,
-                 .r0 = part * rows,
-                 .n = (int)attn_min(rows, t->rows - part * rows)};
-        job_layout(&x, t, work + each * omp_get_thread_num());
-        run(&x);
+    fv__cpu_parallel(s, threads, jobs, 1, many_rows_part,
+                     &(many_rows_args){t, work, each, rows, parts});
+}
+
+typedef struct {
+    const attn *t;
+    float *work;
+    int64_t each, parts, heads;
+} few_rows_args;
+
+static void few_rows_part(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const few_rows_args *l = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t g0 = i % l->parts * l->heads;
+        NAME(attn_few_rows)
+        (l->t, i / l->parts, g0, attn_max(0, attn_min(l->heads, l->t->a->G - g0)),
+         l->work + l->each * slot);
     }
 }
 
@@ -233,13 +261,8 @@ static void few_rows(fv_stream *s, const attn *t, int threads)
     int64_t each = attn_round_up(NAME(attn_few_rows_floats)(t, heads), 16);
     float *work = fv_stream_scratch(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-    for (int64_t i = 0; i < a->B * parts; i++) {
-        int64_t g0 = i % parts * heads;
-        NAME(attn_few_rows)
-        (t, i / parts, g0, attn_max(0, attn_min(heads, a->G - g0)),
-         work + each * omp_get_thread_num());
-    }
+    fv__cpu_parallel(s, threads, a->B * parts, 1, few_rows_part,
+                     &(few_rows_args){t, work, each, parts, heads});
 }
 
 static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
@@ -260,19 +283,32 @@ static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
 
 /* ---- the table ---- */
 
+typedef struct {
+    fv_sink w;
+    const attn *t;
+    float *work;
+    int64_t each, b, h, i0;
+} weights_args;
+
+static void weights_part(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const weights_args *l = arg;
+    for (int64_t i = l->i0 + lo; i < l->i0 + hi; i++) NAME(attn_weights)
+    (l->w, (i - l->i0) * l->t->a->Tk, l->t, l->b, l->h, i, l->work + l->each * slot);
+}
+
 static void weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h,
                     int64_t i0, int64_t i1, fv_dtype dtype)
 {
-    attn t;
-    if (!NAME(attn_init)(&t, s, a, dtype)) return;
+    attn ready, *t = &ready;
+    if (!NAME(attn_init)(t, s, a, dtype)) return;
     int threads = (int)attn_min(NAME(attn_threads)(s, (i1 - i0) * a->Tk * a->Wk),
                                 attn_max(1, i1 - i0));
-    int64_t each = attn_round_up(NAME(attn_few_rows_floats)(&t, 1) + a->Wk + KEYS, 16);
+    int64_t each = attn_round_up(NAME(attn_few_rows_floats)(t, 1) + a->Wk + KEYS, 16);
     float *work = fv_stream_scratch(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 8)
-    for (int64_t i = i0; i < i1; i++)
-        NAME(attn_weights)(w, (i - i0) * a->Tk, &t, b, h, i, work + each * omp_get_thread_num());
+    fv__cpu_parallel(s, threads, i1 - i0, 8, weights_part,
+                     &(weights_args){w, t, work, each, b, h, i0});
 }
 
 static void forward_f32(fv_stream *s, const fv_attn_args *a) { forward(s, a, FV_F32); }

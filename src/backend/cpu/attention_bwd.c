@@ -12,9 +12,9 @@
  * processes whole ones; else all threads share the key blocks of a head for dk and dv, and then its
  * rows for dq.  Sums that several heads share (a bias without batch axis) are never split among
  * threads. */
-#include <omp.h>
 
 #include "attention.h"
+#include "parallel.h"
 
 #define BLOCK 384   /* keys of a sweep */
 #define TILE 96     /* keys of a tile: it is computed against one group of rows at a time */
@@ -381,19 +381,34 @@ static void rows_only(const backward *w, int64_t b, int64_t g, int64_t r0, float
 
 /* ---- gradients of bias and rel ---- */
 
-/* Clears, or stores to the sink, every distinct row of the bias gradient. */
-static void bias_rows(const backward *w, int threads, bool store)
+typedef struct {
+    const backward *w;
+    int64_t H, T;
+    bool store;
+} bias_rows_args;
+
+static void bias_rows_part(void *arg, int64_t from, int64_t to, int slot)
 {
+    const bias_rows_args *l = arg;
+    const backward *w = l->w;
     const fv_attn_args *a = w->t.a;
-    int64_t B = a->bias_s[0] ? a->B : 1, H = a->bias_s[1] ? a->H : 1, T = a->bias_s[2] ? a->Tq : 1;
-#pragma omp parallel for num_threads(threads)
-    for (int64_t r = 0; r < B * H * T; r++) {
-        int64_t at = r / T / H * a->bias_s[0] + r / T % H * a->bias_s[1] + r % T * a->bias_s[2];
-        if (store)
+    (void)slot;
+    for (int64_t r = from; r < to; r++) {
+        int64_t h = r / l->T,
+                at = h / l->H * a->bias_s[0] + h % l->H * a->bias_s[1] + r % l->T * a->bias_s[2];
+        if (l->store)
             NAME(attn_store)(w->g->dbias, at, w->dbias + at, a->Tk, 1);
         else
             memset(w->dbias + at, 0, (size_t)a->Tk * sizeof *w->dbias);
     }
+}
+
+/* Clears, or stores to the sink, every distinct row of the bias gradient. */
+static void bias_rows(fv_stream *s, const backward *w, int threads, bool store)
+{
+    const fv_attn_args *a = w->t.a;
+    int64_t B = a->bias_s[0] ? a->B : 1, H = a->bias_s[1] ? a->H : 1, T = a->bias_s[2] ? a->Tq : 1;
+    fv__cpu_parallel(s, threads, B * H * T, 0, bias_rows_part, &(bias_rows_args){w, H, T, store});
 }
 
 /* Shares of the sequences are added in the order of b, whichever thread made them. */
@@ -446,23 +461,41 @@ static plan plan_of(const backward *w, const fv_stream *s)
     return p;
 }
 
-static void run(const backward *w, const plan *p, float *work)
+typedef struct {
+    const backward *w;
+    const plan *p;
+    float *work;
+    int64_t span, cut; /* keys of a job of dk and dv, and jobs of a unit */
+} run_args;
+
+static void units_part(void *arg, int64_t from, int64_t to, int slot)
+{
+    const run_args *l = arg;
+    const plan *p = l->p;
+    for (int64_t i = from; i < to; i++) {
+        int64_t k = i % l->cut;
+        unit(l->w, p->all, i / l->cut, k * l->span, attn_min(l->w->t.a->Tk, (k + 1) * l->span),
+             p->want_q && !p->split, l->work + p->each * slot);
+    }
+}
+
+static void rows_part(void *arg, int64_t from, int64_t to, int slot)
+{
+    const run_args *l = arg;
+    int64_t parts = l->p->parts, G = l->w->t.a->G;
+    for (int64_t i = from; i < to; i++)
+        rows_only(l->w, i / parts / G, i / parts % G, i % parts * DQ_ROWS,
+                  l->work + l->p->each * slot);
+}
+
+static void run(fv_stream *s, const backward *w, const plan *p, float *work)
 {
     const fv_attn_args *a = w->t.a;
-    if (p->want_k) {
-        int64_t span = p->split ? BLOCK : attn_max(1, a->Tk),
-                cut = (attn_max(1, a->Tk) + span - 1) / span;
-#pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1)
-        for (int64_t i = 0; i < p->n_units * cut; i++)
-            unit(w, p->all, i / cut, i % cut * span, attn_min(a->Tk, (i % cut + 1) * span),
-                 p->want_q && !p->split, work + p->each * omp_get_thread_num());
-    }
-    if (p->want_q && (p->split || !p->want_k)) {
-#pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1)
-        for (int64_t i = 0; i < a->B * a->G * p->parts; i++)
-            rows_only(w, i / p->parts / a->G, i / p->parts % a->G, i % p->parts * DQ_ROWS,
-                      work + p->each * omp_get_thread_num());
-    }
+    run_args l = {.w = w, .p = p, .work = work, .span = p->split ? BLOCK : attn_max(1, a->Tk)};
+    l.cut = (attn_max(1, a->Tk) + l.span - 1) / l.span;
+    if (p->want_k) fv__cpu_parallel(s, p->threads, p->n_units * l.cut, 1, units_part, &l);
+    if (p->want_q && (p->split || !p->want_k))
+        fv__cpu_parallel(s, p->threads, a->B * a->G * p->parts, 1, rows_part, &l);
 }
 
 void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype dtype)
@@ -480,8 +513,8 @@ void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
     if (!work) return;
     if (wide) w.dbias = work + n;
     if (n_rel) w.drel = memset(work + n + n_bias, 0, (size_t)n_rel * sizeof *work);
-    if (w.dbias && (wide || !g->dbias.add)) bias_rows(&w, p.threads, false);
-    run(&w, &p, work);
-    if (wide) bias_rows(&w, p.threads, true);
+    if (w.dbias && (wide || !g->dbias.add)) bias_rows(s, &w, p.threads, false);
+    run(s, &w, &p, work);
+    if (wide) bias_rows(s, &w, p.threads, true);
     if (n_rel) store_drel(&w);
 }

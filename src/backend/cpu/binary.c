@@ -110,6 +110,34 @@ void NAME(binary)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
+typedef struct {
+    fv_binary_op op;
+    void *y;
+    const void *a, *b;
+    const fv_walk *w;
+    int last;
+    int64_t cols, per_row;
+} OF(binary_args);
+
+static void OF(binary_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(binary_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        float ta[PIECE], tb[PIECE], ty[PIECE];
+        walk_offsets p = walk_offsets_of(l->w, l->last, i / l->per_row);
+        int64_t from = i % l->per_row * PIECE, m = least(PIECE, l->cols - from),
+                at = p.y + from * l->w->y[l->last];
+        const float *pa = fetch_strided(ta, l->a, p.a + from * l->w->a[l->last], l->w->a[l->last],
+                                        m, DTYPE);
+        const float *pb = fetch_strided(tb, l->b, p.b + from * l->w->b[l->last], l->w->b[l->last],
+                                        m, DTYPE);
+        float *to = sink_target_strided(output(l->y, DTYPE), at, l->w->y[l->last], ty);
+        forward(l->op, to, pa, pb, m);
+        sink_store_strided(output(l->y, DTYPE), at, l->w->y[l->last], to, m);
+    }
+}
+
 /* y may be a or b.
  * All axes but the last are one index i, cut evenly among threads; along the last, pieces of
  * PIECE. */
@@ -118,18 +146,8 @@ static void OF(binary)(fv_stream *s, fv_binary_op op, void *y, const void *a, co
 {
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
-    for (int64_t i = 0; i < rows * per_row; i++) {
-        float ta[PIECE], tb[PIECE], ty[PIECE];
-        walk_offsets p = walk_offsets_of(w, last, i / per_row);
-        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from),
-                at = p.y + from * w->y[last];
-        const float *pa = fetch_strided(ta, a, p.a + from * w->a[last], w->a[last], m, DTYPE);
-        const float *pb = fetch_strided(tb, b, p.b + from * w->b[last], w->b[last], m, DTYPE);
-        float *to = sink_target_strided(output(y, DTYPE), at, w->y[last], ty);
-        forward(op, to, pa, pb, m);
-        sink_store_strided(output(y, DTYPE), at, w->y[last], to, m);
-    }
+    fv__cpu_parallel(s, threads_for_rows(s, rows, cols), rows * per_row, 0, OF(binary_part),
+                     &(OF(binary_args)){op, y, a, b, w, last, cols, per_row});
 }
 
 /* The terms of n elements of the last axis, from `from` on, in the row at p. */
@@ -148,6 +166,33 @@ static void OF(row_terms)(const operands *g, int side, float *d, walk_offsets p,
     terms(g->op, side, d, dy, a, b, n);
 }
 
+typedef struct {
+    const operands *g;
+    const fv_sink *sink;
+    const fv_walk *w;
+    int last;
+    int64_t cols, per_row;
+} OF(grad_each_args);
+
+static void OF(grad_each_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(grad_each_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        walk_offsets p = walk_offsets_of(l->w, l->last, i / l->per_row);
+        int64_t from = i % l->per_row * PIECE, m = least(PIECE, l->cols - from);
+        for (int side = 0; side < 2; side++) {
+            if (!l->sink[side].data) continue;
+            float tmp[PIECE];
+            int64_t step = strides_of(l->w, side)[l->last],
+                    at = walk_offset_on(p, side) + from * step;
+            float *to = sink_target_strided(l->sink[side], at, step, tmp);
+            OF(row_terms)(l->g, side, to, p, from, m);
+            sink_store_strided(l->sink[side], at, step, to, m);
+        }
+    }
+}
+
 /* Operands that are not repeated: one term for each element.
  * Both sides in one pass where neither is repeated: dy is read once for da and db. */
 static void OF(grad_each)(fv_stream *s, const operands *g, const fv_sink sink[2])
@@ -155,18 +200,33 @@ static void OF(grad_each)(fv_stream *s, const operands *g, const fv_sink sink[2]
     const fv_walk *w = g->w;
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
-    for (int64_t i = 0; i < rows * per_row; i++) {
-        walk_offsets p = walk_offsets_of(w, last, i / per_row);
-        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from);
-        for (int side = 0; side < 2; side++) {
-            if (!sink[side].data) continue;
-            float tmp[PIECE];
-            int64_t step = strides_of(w, side)[last], at = walk_offset_on(p, side) + from * step;
-            float *to = sink_target_strided(sink[side], at, step, tmp);
-            OF(row_terms)(g, side, to, p, from, m);
-            sink_store_strided(sink[side], at, step, to, m);
+    fv__cpu_parallel(s, threads_for_rows(s, rows, cols), rows * per_row, 0, OF(grad_each_part),
+                     &(OF(grad_each_args)){g, sink, w, last, cols, per_row});
+}
+
+typedef struct {
+    const operands *g;
+    int side;
+    fv_sink sink;
+    const fv_walk *own, *over;
+    int64_t cols, per_row, step, repeats;
+} OF(grad_columns_args);
+
+static void OF(grad_columns_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(grad_columns_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        float sum[COLUMNS] = {0}, d[COLUMNS];
+        walk_offsets p = walk_offsets_of(l->own, l->own->n, i / l->per_row);
+        int64_t from = i % l->per_row * COLUMNS, m = least(COLUMNS, l->cols - from);
+        for (int64_t r = 0; r < l->repeats; r++) {
+            walk_offsets q = walk_offsets_of(l->over, l->over->n, r);
+            OF(row_terms)
+            (l->g, l->side, d, (walk_offsets){p.y + q.y, p.a + q.a, p.b + q.b}, from, m);
+            for (int64_t j = 0; j < m; j++) sum[j] += d[j];
         }
+        sink_store_strided(l->sink, walk_offset_on(p, l->side) + from * l->step, l->step, sum, m);
     }
 }
 
@@ -176,22 +236,59 @@ static void OF(grad_columns)(fv_stream *s, const operands *g, int side, fv_sink 
 {
     const fv_walk *w = g->w;
     int last = w->n - 1;
-    fv_walk own, over;
-    split(w, side, &own, &over);
+    fv_walk mine, repeated, *own = &mine, *over = &repeated;
+    split(w, side, own, over);
     int64_t cols = w->shape[last], per_row = pieces(cols, COLUMNS),
             step = strides_of(w, side)[last];
-    int64_t rows = steps_of(&own, own.n), repeats = steps_of(&over, over.n);
-#pragma omp parallel for num_threads(threads_for_axes(s, rows, repeats, cols)) schedule(static)
-    for (int64_t i = 0; i < rows * per_row; i++) {
-        float sum[COLUMNS] = {0}, d[COLUMNS];
-        walk_offsets p = walk_offsets_of(&own, own.n, i / per_row);
-        int64_t from = i % per_row * COLUMNS, m = least(COLUMNS, cols - from);
-        for (int64_t r = 0; r < repeats; r++) {
-            walk_offsets q = walk_offsets_of(&over, over.n, r);
-            OF(row_terms)(g, side, d, (walk_offsets){p.y + q.y, p.a + q.a, p.b + q.b}, from, m);
-            for (int64_t j = 0; j < m; j++) sum[j] += d[j];
+    int64_t rows = steps_of(own, own->n), repeats = steps_of(over, over->n);
+    fv__cpu_parallel(s, threads_for_axes(s, rows, repeats, cols), rows * per_row, 0,
+                     OF(grad_columns_part),
+                     &(OF(grad_columns_args)){g, side, sink, own, over, cols, per_row, step,
+                                              repeats});
+}
+
+typedef struct {
+    const operands *g;
+    int side;
+    float *part;
+    const fv_walk *w;
+    int last;
+    int64_t cols, per_row;
+} OF(row_sums_args);
+
+static void OF(row_sums_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(row_sums_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        float d[PIECE];
+        int64_t from = i % l->per_row * PIECE, m = least(PIECE, l->cols - from);
+        OF(row_terms)(l->g, l->side, d, walk_offsets_of(l->w, l->last, i / l->per_row), from, m);
+        l->part[i] = sum_of(d, m);
+    }
+}
+
+typedef struct {
+    const float *part;
+    int side;
+    fv_sink sink;
+    const fv_walk *own, *over;
+    int64_t per_row, repeats;
+} OF(grad_rows_args);
+
+static void OF(grad_rows_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(grad_rows_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        walk_offsets p = walk_offsets_of(l->own, l->own->n, i);
+        float sum = 0;
+        for (int64_t r = 0; r < l->repeats; r++) {
+            const float *of_row = l->part +
+                                  (p.y + walk_offsets_of(l->over, l->over->n, r).y) * l->per_row;
+            for (int64_t j = 0; j < l->per_row; j++) sum += of_row[j];
         }
-        sink_store_strided(sink, walk_offset_on(p, side) + from * step, step, sum, m);
+        sink_store(l->sink, walk_offset_on(p, l->side), &sum, 1);
     }
 }
 
@@ -204,28 +301,16 @@ static void OF(grad_rows)(fv_stream *s, const operands *g, int side, fv_sink sin
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
     float *part = fv_stream_scratch(s, (size_t)(rows * per_row + 1) * sizeof *part);
     if (!part) return;
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
-    for (int64_t i = 0; i < rows * per_row; i++) {
-        float d[PIECE];
-        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from);
-        OF(row_terms)(g, side, d, walk_offsets_of(w, last, i / per_row), from, m);
-        part[i] = sum_of(d, m);
-    }
-    fv_walk numbered = *w, own, over; /* y holds row indices instead of elements of dy */
+    fv__cpu_parallel(s, threads_for_rows(s, rows, cols), rows * per_row, 0, OF(row_sums_part),
+                     &(OF(row_sums_args)){g, side, part, w, last, cols, per_row});
+    fv_walk mine, repeated, *own = &mine, *over = &repeated;
+    fv_walk numbered = *w; /* y holds row indices instead of elements of dy */
     int64_t step = 1;
     for (int d = last - 1; d >= 0; step *= w->shape[d--]) numbered.y[d] = step;
-    split(&numbered, side, &own, &over);
-    int64_t elements = steps_of(&own, own.n), repeats = steps_of(&over, over.n);
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, per_row)) schedule(static)
-    for (int64_t i = 0; i < elements; i++) {
-        walk_offsets p = walk_offsets_of(&own, own.n, i);
-        float sum = 0;
-        for (int64_t r = 0; r < repeats; r++) {
-            const float *of_row = part + (p.y + walk_offsets_of(&over, over.n, r).y) * per_row;
-            for (int64_t j = 0; j < per_row; j++) sum += of_row[j];
-        }
-        sink_store(sink, walk_offset_on(p, side), &sum, 1);
-    }
+    split(&numbered, side, own, over);
+    int64_t elements = steps_of(own, own->n), repeats = steps_of(over, over->n);
+    fv__cpu_parallel(s, threads_for_rows(s, rows, per_row), elements, 0, OF(grad_rows_part),
+                     &(OF(grad_rows_args)){part, side, sink, own, over, per_row, repeats});
 }
 
 static void OF(binary_bwd)(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db, const void *dy,
@@ -245,27 +330,45 @@ static void OF(binary_bwd)(fv_stream *s, fv_binary_op op, fv_sink da, fv_sink db
     if (each[0].data || each[1].data) OF(grad_each)(s, &g, each);
 }
 
+typedef struct {
+    fv_sink y;
+    const void *x;
+    const uint8_t *mask;
+    float value;
+    const fv_walk *w;
+    int last;
+    int64_t cols, per_row;
+} OF(masked_fill_args);
+
+static void OF(masked_fill_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(masked_fill_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        float tx[PIECE], ty[PIECE];
+        walk_offsets p = walk_offsets_of(l->w, l->last, i / l->per_row);
+        int64_t from = i % l->per_row * PIECE, m = least(PIECE, l->cols - from),
+                at = p.y + from * l->w->y[l->last], step = l->w->b[l->last];
+        const float *px = fetch_strided(tx, l->x, p.a + from * l->w->a[l->last], l->w->a[l->last],
+                                        m, DTYPE);
+        const uint8_t *pm = l->mask + p.b + from * step;
+        float *to = sink_target_strided(l->y, at, l->w->y[l->last], ty);
+        if (step == 1)
+            for (int64_t j = 0; j < m; j++) to[j] = pm[j] ? px[j] : l->value;
+        else
+            for (int64_t j = 0; j < m; j++) to[j] = pm[j * step] ? px[j] : l->value;
+        sink_store_strided(l->y, at, l->w->y[l->last], to, m);
+    }
+}
+
 static void OF(masked_fill)(fv_stream *s, fv_sink y, const void *x, const uint8_t *mask,
                             float value, const fv_walk *w)
 {
     if (!y.data) return;
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last);
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
-    for (int64_t i = 0; i < rows * per_row; i++) {
-        float tx[PIECE], ty[PIECE];
-        walk_offsets p = walk_offsets_of(w, last, i / per_row);
-        int64_t from = i % per_row * PIECE, m = least(PIECE, cols - from),
-                at = p.y + from * w->y[last], step = w->b[last];
-        const float *px = fetch_strided(tx, x, p.a + from * w->a[last], w->a[last], m, DTYPE);
-        const uint8_t *pm = mask + p.b + from * step;
-        float *to = sink_target_strided(y, at, w->y[last], ty);
-        if (step == 1)
-            for (int64_t j = 0; j < m; j++) to[j] = pm[j] ? px[j] : value;
-        else
-            for (int64_t j = 0; j < m; j++) to[j] = pm[j * step] ? px[j] : value;
-        sink_store_strided(y, at, w->y[last], to, m);
-    }
+    fv__cpu_parallel(s, threads_for_rows(s, rows, cols), rows * per_row, 0, OF(masked_fill_part),
+                     &(OF(masked_fill_args)){y, x, mask, value, w, last, cols, per_row});
 }
 
 static void OF(table)(fv_kernels *k)

@@ -36,23 +36,68 @@ void NAME(conv)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
+typedef struct {
+    void *col;
+    const void *x;
+    const fv_conv_geom *g;
+    int64_t kernel, size;
+} OF(im2col_args);
+
+static void OF(im2col_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(im2col_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        const REAL *plane = (const REAL *)l->x + i / l->kernel * l->g->h * l->g->w;
+        for (int64_t p = 0; p < l->g->oh; p++) {
+            REAL *to = (REAL *)l->col + i * l->size + p * l->g->ow;
+            span in = span_of(l->g, i % l->kernel / l->g->kw, i % l->g->kw, p);
+            int64_t at = in.r * l->g->w +
+                         in.c; /* of the pixel under output 0, which may be outside */
+            memset(to, 0, (size_t)in.from * sizeof *to);
+            if (l->g->sw == 1 && in.to > in.from)
+                memcpy(to + in.from, plane + at + in.from, (size_t)(in.to - in.from) * sizeof *to);
+            else
+                for (int64_t q = in.from; q < in.to; q++) to[q] = plane[at + q * l->g->sw];
+            memset(to + in.to, 0, (size_t)(l->g->ow - in.to) * sizeof *to);
+        }
+    }
+}
+
 static void OF(im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
 {
     int64_t kernel = g->kh * g->kw, rows = g->batch * g->channels * kernel, size = g->oh * g->ow;
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, size)) schedule(static)
-    for (int64_t i = 0; i < rows; i++) {
-        const REAL *plane = (const REAL *)x + i / kernel * g->h * g->w;
-        for (int64_t p = 0; p < g->oh; p++) {
-            REAL *to = (REAL *)col + i * size + p * g->ow;
-            span in = span_of(g, i % kernel / g->kw, i % g->kw, p);
-            int64_t at = in.r * g->w + in.c; /* of the pixel under output 0, which may be outside */
-            memset(to, 0, (size_t)in.from * sizeof *to);
-            if (g->sw == 1 && in.to > in.from)
-                memcpy(to + in.from, plane + at + in.from, (size_t)(in.to - in.from) * sizeof *to);
+    fv__cpu_parallel(s, threads_for_rows(s, rows, size), rows, 0, OF(im2col_part),
+                     &(OF(im2col_args)){col, x, g, kernel, size});
+}
+
+typedef struct {
+    fv_sink x;
+    const void *col;
+    const fv_conv_geom *g;
+    float *work;
+    int64_t kernel, image;
+} OF(col2im_args);
+
+static void OF(col2im_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(col2im_args) *l = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        float *tmp = l->work + slot * (l->image + l->g->ow),
+              *sum = sink_target(l->x, i * l->image, tmp + l->g->ow);
+        memset(sum, 0, (size_t)l->image * sizeof *sum);
+        for (int64_t k = 0; k < l->kernel * l->g->oh; k++) {
+            span in = span_of(l->g, k / l->g->oh / l->g->kw, k / l->g->oh % l->g->kw, k % l->g->oh);
+            if (in.from >= in.to) continue;
+            const float *row = fetch(tmp, l->col, (i * l->kernel * l->g->oh + k) * l->g->ow,
+                                     l->g->ow, DTYPE);
+            int64_t at = in.r * l->g->w + in.c;
+            if (l->g->sw == 1)
+                for (int64_t q = in.from; q < in.to; q++) sum[at + q] += row[q];
             else
-                for (int64_t q = in.from; q < in.to; q++) to[q] = plane[at + q * g->sw];
-            memset(to + in.to, 0, (size_t)(g->ow - in.to) * sizeof *to);
+                for (int64_t q = in.from; q < in.to; q++) sum[at + q * l->g->sw] += row[q];
         }
+        sink_store(l->x, i * l->image, sum, l->image);
     }
 }
 
@@ -66,23 +111,8 @@ static void OF(col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_g
     int threads = threads_for(s, planes * kernel * size);
     float *work = fv_stream_scratch(s, (size_t)(threads * (image + g->ow)) * sizeof *work);
     if (!work) return;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < planes; i++) {
-        float *tmp = work + omp_get_thread_num() * (image + g->ow),
-              *sum = sink_target(x, i * image, tmp + g->ow);
-        memset(sum, 0, (size_t)image * sizeof *sum);
-        for (int64_t k = 0; k < kernel * g->oh; k++) {
-            span in = span_of(g, k / g->oh / g->kw, k / g->oh % g->kw, k % g->oh);
-            if (in.from >= in.to) continue;
-            const float *row = fetch(tmp, col, (i * kernel * g->oh + k) * g->ow, g->ow, DTYPE);
-            int64_t at = in.r * g->w + in.c;
-            if (g->sw == 1)
-                for (int64_t q = in.from; q < in.to; q++) sum[at + q] += row[q];
-            else
-                for (int64_t q = in.from; q < in.to; q++) sum[at + q * g->sw] += row[q];
-        }
-        sink_store(x, i * image, sum, image);
-    }
+    fv__cpu_parallel(s, threads, planes, 1, OF(col2im_part),
+                     &(OF(col2im_args)){x, col, g, work, kernel, image});
 }
 
 static void OF(table)(fv_kernels *k)

@@ -57,24 +57,69 @@ static void OF(run)(fv_sink y, int64_t to, const void *x, int64_t from, int64_t 
     }
 }
 
+typedef struct {
+    fv_sink y;
+    const void *x;
+    const fv_walk *w;
+    int last;
+    int64_t cols, per_row, ys, xs;
+} OF(copy_rows_args);
+
+static void OF(copy_rows_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(copy_rows_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        float tmp[PIECE];
+        walk_offsets p = walk_offsets_of(l->w, l->last, i / l->per_row);
+        int64_t at = i % l->per_row * PIECE, m = least(PIECE, l->cols - at);
+        if (l->ys == 1 && l->xs == 1) {
+            OF(run)(l->y, p.y + at, l->x, p.a + at, m);
+        } else {
+            const float *in = fetch_strided(tmp, l->x, p.a + at * l->xs, l->xs, m, DTYPE);
+            if (in != tmp) memcpy(tmp, in, (size_t)m * sizeof *tmp);
+            sink_store_strided(l->y, p.y + at * l->ys, l->ys, tmp, m);
+        }
+    }
+}
+
 /* Last axis after last axis. */
 static void OF(copy_rows)(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
 {
     int last = w->n - 1;
     int64_t cols = w->shape[last], per_row = pieces(cols, PIECE), rows = steps_of(w, last),
             ys = w->y[last], xs = w->a[last];
-#pragma omp parallel for num_threads(collides(w) ? 1 : threads_for_rows(s, rows, cols))            \
-    schedule(static)
-    for (int64_t i = 0; i < rows * per_row; i++) {
-        float tmp[PIECE];
-        walk_offsets p = walk_offsets_of(w, last, i / per_row);
-        int64_t at = i % per_row * PIECE, m = least(PIECE, cols - at);
-        if (ys == 1 && xs == 1) {
-            OF(run)(y, p.y + at, x, p.a + at, m);
-        } else {
-            const float *in = fetch_strided(tmp, x, p.a + at * xs, xs, m, DTYPE);
-            if (in != tmp) memcpy(tmp, in, (size_t)m * sizeof *tmp);
-            sink_store_strided(y, p.y + at * ys, ys, tmp, m);
+    fv__cpu_parallel(s, collides(w) ? 1 : threads_for_rows(s, rows, cols), rows * per_row, 0,
+                     OF(copy_rows_part),
+                     &(OF(copy_rows_args)){y, x, w, last, cols, per_row, ys, xs});
+}
+
+typedef struct {
+    fv_sink y;
+    const void *x;
+    const fv_walk *w;
+    int u, v;
+    const fv_walk *rest;
+    int64_t tu, tv;
+} OF(transpose_args);
+
+static void OF(transpose_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(transpose_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        float wide[TILE][TILE], out[TILE];
+        const float *row[TILE];
+        walk_offsets p = walk_offsets_of(l->rest, l->rest->n, i / (l->tu * l->tv));
+        int64_t fu = i / l->tv % l->tu * TILE, fv = i % l->tv * TILE,
+                nu = least(TILE, l->w->shape[l->u] - fu), nv = least(TILE, l->w->shape[l->v] - fv);
+        for (int64_t j = 0; j < nu; j++)
+            row[j] = fetch(wide[j], l->x, p.a + (fu + j) * l->w->a[l->u] + fv, nv, DTYPE);
+        for (int64_t k = 0; k < nv; k++) {
+            int64_t at = p.y + (fv + k) * l->w->y[l->v] + fu;
+            float *to = sink_target(l->y, at, out);
+            for (int64_t j = 0; j < nu; j++) to[j] = row[j][k];
+            sink_store(l->y, at, to, nu);
         }
     }
 }
@@ -83,26 +128,12 @@ static void OF(copy_rows)(fv_stream *s, fv_sink y, const void *x, const fv_walk 
  * every cache line that is touched is used up. */
 static void OF(transpose)(fv_stream *s, fv_sink y, const void *x, const fv_walk *w, int u, int v)
 {
-    fv_walk rest = without(w, u, v);
+    fv_walk left = without(w, u, v);
+    const fv_walk *rest = &left;
     int64_t tu = pieces(w->shape[u], TILE), tv = pieces(w->shape[v], TILE),
-            others = steps_of(&rest, rest.n);
-#pragma omp parallel for num_threads(threads_for_axes(s, others, w->shape[u], w->shape[v]))        \
-    schedule(static)
-    for (int64_t i = 0; i < others * tu * tv; i++) {
-        float wide[TILE][TILE], out[TILE];
-        const float *row[TILE];
-        walk_offsets p = walk_offsets_of(&rest, rest.n, i / (tu * tv));
-        int64_t fu = i / tv % tu * TILE, fv = i % tv * TILE, nu = least(TILE, w->shape[u] - fu),
-                nv = least(TILE, w->shape[v] - fv);
-        for (int64_t j = 0; j < nu; j++)
-            row[j] = fetch(wide[j], x, p.a + (fu + j) * w->a[u] + fv, nv, DTYPE);
-        for (int64_t k = 0; k < nv; k++) {
-            int64_t at = p.y + (fv + k) * w->y[v] + fu;
-            float *to = sink_target(y, at, out);
-            for (int64_t j = 0; j < nu; j++) to[j] = row[j][k];
-            sink_store(y, at, to, nu);
-        }
-    }
+            others = steps_of(rest, rest->n);
+    fv__cpu_parallel(s, threads_for_axes(s, others, w->shape[u], w->shape[v]), others * tu * tv, 0,
+                     OF(transpose_part), &(OF(transpose_args)){y, x, w, u, v, rest, tu, tv});
 }
 
 /* Permutations whose last axis moves go by squares; all others copy along the last axis. */
@@ -116,30 +147,59 @@ static void OF(copy)(fv_stream *s, fv_sink y, const void *x, const fv_walk *w)
         OF(copy_rows)(s, y, x, w);
 }
 
+typedef struct {
+    void *y;
+    const float *tmp;
+    int64_t n;
+} OF(constant_args);
+
+static void OF(constant_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(constant_args) *l = arg;
+    (void)slot;
+    for (int64_t k = lo; k < hi; k++) {
+        int64_t i = k * PIECE;
+        narrow((char *)l->y + i * bytes_of(DTYPE), l->tmp, least(PIECE, l->n - i), DTYPE);
+    }
+}
+
 static void OF(constant)(fv_stream *s, void *y, float value, int64_t n)
 {
     float tmp[PIECE];
     for (int i = 0; i < PIECE; i++) tmp[i] = value;
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
-    for (int64_t i = 0; i < n; i += PIECE)
-        narrow((char *)y + i * bytes_of(DTYPE), tmp, least(PIECE, n - i), DTYPE);
+    fv__cpu_parallel(s, threads_for(s, n), pieces(n, PIECE), 0, OF(constant_part),
+                     &(OF(constant_args)){y, tmp, n});
+}
+
+typedef struct {
+    fv_sink y;
+    const void *x;
+    int64_t n;
+} OF(cast_args);
+
+static void OF(cast_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(cast_args) *l = arg;
+    (void)slot;
+    for (int64_t k = lo; k < hi; k++) {
+        int64_t i = k * PIECE;
+        float tmp[PIECE];
+        int64_t m = least(PIECE, l->n - i);
+        if (l->y.dtype != FV_F64) {
+            OF(run)(l->y, i, l->x, i, m);
+            continue;
+        }
+        const float *p = fetch(tmp, l->x, i, m, DTYPE);
+        double *to = (double *)l->y.data + i;
+        for (int64_t j = 0; j < m; j++) to[j] = l->y.add ? to[j] + p[j] : p[j];
+    }
 }
 
 static void OF(cast)(fv_stream *s, fv_sink y, const void *x, int64_t n)
 {
     if (!y.data) return;
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
-    for (int64_t i = 0; i < n; i += PIECE) {
-        float tmp[PIECE];
-        int64_t m = least(PIECE, n - i);
-        if (y.dtype != FV_F64) {
-            OF(run)(y, i, x, i, m);
-            continue;
-        }
-        const float *p = fetch(tmp, x, i, m, DTYPE);
-        double *to = (double *)y.data + i;
-        for (int64_t j = 0; j < m; j++) to[j] = y.add ? to[j] + p[j] : p[j];
-    }
+    fv__cpu_parallel(s, threads_for(s, n), pieces(n, PIECE), 0, OF(cast_part),
+                     &(OF(cast_args)){y, x, n});
 }
 
 static void OF(table)(fv_kernels *k)

@@ -6,14 +6,15 @@
  * kernels first, then the level's own over them, so no entry is ever empty and a new op works on
  * the CPU at once. One table per float dtype belongs to the device: opening a second device at
  * another level does not touch the first. */
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#endif
 #if defined(__aarch64__)
 #include <sys/auxv.h>
 #ifndef HWCAP2_I8MM
@@ -27,6 +28,7 @@
 #include "backend/backends.h"
 #include "backend/ref/tables.h"
 #include "base/base.h"
+#include "parallel.h"
 
 /* ---- levels, best first ---- */
 
@@ -57,6 +59,7 @@ static bool has_neon_bf16(void)
 void fv__cpu_level_avx2(fv_kernels *k);
 void fv__cpu_level_avx512(fv_kernels *k);
 void fv__cpu_level_avx512_bf16(fv_kernels *k);
+void fv__cpu_level_amx(fv_kernels *k);
 static bool has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -72,6 +75,16 @@ static bool has_avx512_bf16(void)
     return has_avx512() && __builtin_cpu_supports("avx512vnni") &&
            __builtin_cpu_supports("avx512bf16");
 }
+/* Tiles are 8 KiB of state a thread, which Linux keeps only for processes that asked. */
+#define REQUEST_XSTATE 0x1023 /* ARCH_REQ_XCOMP_PERM */
+#define TILE_DATA 18
+static bool has_amx(void)
+{
+    const unsigned need = 1u << 22 | 1u << 24 | 1u << 25; /* bf16, tiles, int8 */
+    unsigned a, b, c, d;
+    return has_avx512_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & need) == need &&
+           !syscall(SYS_arch_prctl, REQUEST_XSTATE, TILE_DATA);
+}
 #endif
 
 static const level levels[] = {
@@ -80,6 +93,7 @@ static const level levels[] = {
     {"neon", always, fv__cpu_level_neon},
 #endif
 #if defined(HAVE_CPU_AVX2)
+    {"amx", has_amx, fv__cpu_level_amx},
     {"avx512_bf16", has_avx512_bf16, fv__cpu_level_avx512_bf16},
     {"avx512", has_avx512, fv__cpu_level_avx512},
     {"avx2", has_avx2, fv__cpu_level_avx2},
@@ -147,12 +161,43 @@ static void zero(fv_stream *s, void *dst, size_t bytes)
 
 static void finish(fv_stream *s) { (void)s; }
 
-static void cpu_close(fv_device *d) { fv__free(&d->env, d->impl, FV_FLOATS * sizeof(fv_kernels)); }
+/* ---- threads: one pool for all contexts of the device ---- */
+
+typedef struct cpu {
+    fv_kernels k[FV_FLOATS];
+    fv__thread_pool *pool;
+} cpu;
+
+void fv__cpu_parallel(fv_stream *s, int threads, int64_t n, int64_t grain, fv__range_fn fn,
+                      void *arg)
+{
+    fv__parallel_for(((cpu *)s->dev->impl)->pool, threads, n, grain, fn, arg);
+}
+
+static fv_status no_threads(int threads, int rc, fv_err *e)
+{
+    return fv_fail(e, FV_ENOMEM, "device cpu: cannot start %d threads: %s", threads, strerror(rc));
+}
+
+/* A context may ask for more threads than its device has. */
+static fv_status stream_open(fv_stream *s, fv_err *e)
+{
+    int rc = fv__thread_pool_grow(((cpu *)s->dev->impl)->pool, s->threads);
+    return rc ? no_threads(s->threads, rc, e) : FV_OK;
+}
+
+static void cpu_close(fv_device *d)
+{
+    cpu *c = d->impl;
+    fv__thread_pool_free(c->pool);
+    fv__free(&d->env, c, sizeof *c);
+}
 
 static const fv_backend backend = {
     .name = "cpu",
     .alloc = mem_alloc,
     .release = mem_release,
+    .stream_open = stream_open,
     .upload = copy,
     .download = copy,
     .move = copy,
@@ -163,82 +208,24 @@ static const fv_backend backend = {
 
 /* ---- opening ---- */
 
-/* By affinity, not by what is installed: containers and taskset give fewer. */
-static int cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set)) return 1;
-    int n = CPU_COUNT(&set);
-    return n > 0 ? n : 1;
-}
-
-/* ---- threads ---- */
-
-typedef struct gate {
-    pthread_mutex_t mutex;
-    pthread_cond_t open;
-    bool is_open;
-} gate;
-
-static void *wait_at(void *arg)
-{
-    gate *g = arg;
-    pthread_mutex_lock(&g->mutex);
-    while (!g->is_open) pthread_cond_wait(&g->open, &g->mutex);
-    pthread_mutex_unlock(&g->mutex);
-    return NULL;
-}
-
-/* Holds n threads at once; 0, or why the last one could not be made. */
-static int try_threads(const fv_env *env, int n)
-{
-    gate g = {.mutex = PTHREAD_MUTEX_INITIALIZER, .open = PTHREAD_COND_INITIALIZER};
-    pthread_t *thread = fv__alloc(env, (size_t)n * sizeof *thread);
-    int made = 0, rc = thread ? 0 : ENOMEM;
-    while (!rc && made < n) {
-        rc = pthread_create(&thread[made], NULL, wait_at, &g);
-        made += !rc;
-    }
-    pthread_mutex_lock(&g.mutex);
-    g.is_open = true;
-    pthread_cond_broadcast(&g.open);
-    pthread_mutex_unlock(&g.mutex);
-    for (int i = 0; i < made; i++) pthread_join(thread[i], NULL);
-    fv__free(env, thread, (size_t)n * sizeof *thread);
-    return rc;
-}
-
-/* libgomp ends the process where a thread cannot be made.  So as many are made here first, where
- * that is an error like any other, and then libgomp makes those it keeps for this thread. */
-static fv_status start_threads(const fv_device *d, fv_err *e)
-{
-    int rc = d->threads > 1 ? try_threads(&d->env, d->threads - 1) : 0;
-    if (rc)
-        return fv_fail(e, FV_ENOMEM, "device cpu: cannot start %d threads: %s", d->threads,
-                       strerror(rc));
-    if (d->threads > 1)
-#pragma omp parallel num_threads(d->threads)
-    {
-    }
-    return FV_OK;
-}
-
 fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e)
 {
     const level *l = choose(opt.level, e);
     if (!l) return FV_EDEVICE;
-    fv_kernels *k = fv__alloc(&d->env, FV_FLOATS * sizeof *k);
-    if (!k) return fv_fail(e, FV_ENOMEM, "device cpu: out of memory");
-    fv__ref_fill(k);
+    cpu *c = fv__alloc(&d->env, sizeof *c);
+    if (!c) return fv_fail(e, FV_ENOMEM, "device cpu: out of memory");
+    fv__ref_fill(c->k);
     for (int i = 0; i < FV_FLOATS; i++) {
-        l->fill(&k[i]);
-        d->k[i] = &k[i];
+        l->fill(&c->k[i]);
+        d->k[i] = &c->k[i];
     }
+    int cores = fv__cores(&d->env);
     d->backend = &backend;
-    d->impl = k;
+    d->impl = c;
     d->level = l->name;
-    d->threads = opt.threads ? opt.threads : cores();
-    fv_status st = start_threads(d, e);
-    if (st) cpu_close(d);
-    return st;
+    d->threads = opt.threads ? opt.threads : cores;
+    int rc = fv__thread_pool_new(&c->pool, &d->env, d->threads, cores);
+    if (!rc) return FV_OK;
+    cpu_close(d);
+    return no_threads(d->threads, rc, e);
 }

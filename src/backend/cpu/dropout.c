@@ -21,22 +21,39 @@ void NAME(dropout)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernel of dtype DTYPE */
 
+typedef struct {
+    fv_sink y;
+    const void *x;
+    int64_t n;
+    uint32_t from_word;
+    float scale;
+    fv_rng rng;
+} OF(dropout_args);
+
+static void OF(dropout_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(dropout_args) *l = arg;
+    (void)slot;
+    for (int64_t k = lo; k < hi; k++) {
+        int64_t i = k * PIECE;
+        float in[PIECE], out[PIECE];
+        uint32_t word[PIECE];
+        int64_t m = least(PIECE, l->n - i);
+        for (int64_t j = 0; j < m; j += PHILOX_WORDS)
+            v_philox(word + j, l->rng.seed, l->rng.site, *l->rng.step, (uint64_t)(i + j) / 4);
+        float *to = sink_target(l->y, i, out);
+        keep_some(to, fetch(in, l->x, i, m, DTYPE), word, m, l->from_word, l->scale);
+        sink_store(l->y, i, to, m);
+    }
+}
+
 static void OF(dropout)(fv_stream *s, fv_sink y, const void *x, int64_t n, float p, fv_rng rng)
 {
     if (!y.data) return;
-    uint32_t from = fv_drop_threshold(p);
+    uint32_t from_word = fv_drop_threshold(p);
     float scale = 1 / (1 - p);
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
-    for (int64_t i = 0; i < n; i += PIECE) {
-        float in[PIECE], out[PIECE];
-        uint32_t word[PIECE];
-        int64_t m = least(PIECE, n - i);
-        for (int64_t j = 0; j < m; j += PHILOX_WORDS)
-            v_philox(word + j, rng.seed, rng.site, *rng.step, (uint64_t)(i + j) / 4);
-        float *to = sink_target(y, i, out);
-        keep_some(to, fetch(in, x, i, m, DTYPE), word, m, from, scale);
-        sink_store(y, i, to, m);
-    }
+    fv__cpu_parallel(s, threads_for(s, n), pieces(n, PIECE), 0, OF(dropout_part),
+                     &(OF(dropout_args)){y, x, n, from_word, scale, rng});
 }
 
 static void OF(table)(fv_kernels *k) { k->dropout = OF(dropout); }

@@ -158,17 +158,57 @@ void NAME(elementwise)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
+typedef struct {
+    fv_unary_op op;
+    void *y;
+    const void *x;
+    int64_t n;
+    float p0, p1;
+} OF(unary_args);
+
+static void OF(unary_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(unary_args) *l = arg;
+    (void)slot;
+    for (int64_t k = lo; k < hi; k++) {
+        int64_t i = k * PIECE;
+        float in[PIECE], out[PIECE];
+        int64_t m = least(PIECE, l->n - i);
+        float *to = sink_target(output(l->y, DTYPE), i, out);
+        forward(l->op, to, fetch(in, l->x, i, m, DTYPE), m, l->p0, l->p1);
+        sink_store(output(l->y, DTYPE), i, to, m);
+    }
+}
+
 /* y and x may be the same memory. */
 static void OF(unary)(fv_stream *s, fv_unary_op op, void *y, const void *x, int64_t n, float p0,
                       float p1)
 {
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
-    for (int64_t i = 0; i < n; i += PIECE) {
-        float in[PIECE], out[PIECE];
-        int64_t m = least(PIECE, n - i);
-        float *to = sink_target(output(y, DTYPE), i, out);
-        forward(op, to, fetch(in, x, i, m, DTYPE), m, p0, p1);
-        sink_store(output(y, DTYPE), i, to, m);
+    fv__cpu_parallel(s, threads_for(s, n), pieces(n, PIECE), 0, OF(unary_part),
+                     &(OF(unary_args)){op, y, x, n, p0, p1});
+}
+
+typedef struct {
+    fv_unary_op op;
+    fv_sink dx;
+    const void *dy, *z;
+    int64_t n;
+    float p0, p1;
+} OF(unary_bwd_args);
+
+static void OF(unary_bwd_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(unary_bwd_args) *l = arg;
+    (void)slot;
+    for (int64_t k = lo; k < hi; k++) {
+        int64_t i = k * PIECE;
+        float in[PIECE], at[PIECE], out[PIECE];
+        int64_t m = least(PIECE, l->n - i);
+        float *to = sink_target(l->dx, i, out);
+        const float *d = fetch(in, l->dy, i, m, DTYPE);
+        backward(l->op, to, d, l->op == FV_U_SCALE ? d : fetch(at, l->z, i, m, DTYPE), m, l->p0,
+                 l->p1);
+        sink_store(l->dx, i, to, m);
     }
 }
 
@@ -178,15 +218,8 @@ static void OF(unary_bwd)(fv_stream *s, fv_unary_op op, fv_sink dx, const void *
 {
     if (!dx.data) return;
     const void *z = reads_y(op) ? y : x;
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
-    for (int64_t i = 0; i < n; i += PIECE) {
-        float in[PIECE], at[PIECE], out[PIECE];
-        int64_t m = least(PIECE, n - i);
-        float *to = sink_target(dx, i, out);
-        const float *d = fetch(in, dy, i, m, DTYPE);
-        backward(op, to, d, op == FV_U_SCALE ? d : fetch(at, z, i, m, DTYPE), m, p0, p1);
-        sink_store(dx, i, to, m);
-    }
+    fv__cpu_parallel(s, threads_for(s, n), pieces(n, PIECE), 0, OF(unary_bwd_part),
+                     &(OF(unary_bwd_args)){op, dx, dy, z, n, p0, p1});
 }
 
 static void OF(table)(fv_kernels *k)

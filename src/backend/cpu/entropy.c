@@ -57,26 +57,72 @@ void NAME(entropy)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
+typedef struct {
+    fv_stat *loss, *lse;
+    const void *x;
+    const int32_t *labels;
+    int64_t vocab;
+    float smooth;
+    int32_t ignore;
+} OF(cross_entropy_args);
+
+static void OF(cross_entropy_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(cross_entropy_args) *l = arg;
+    (void)slot;
+    for (int64_t r = lo; r < hi; r++) {
+        float tmp[PIECE], at_label;
+        ((float *)l->loss)[r] = ((float *)l->lse)[r] = 0;
+        if (l->labels[r] == l->ignore) continue;
+        row_sums sums = {-INFINITY, 0, 0};
+        for (int64_t i = 0; i < l->vocab; i += PIECE) {
+            int64_t m = least(PIECE, l->vocab - i);
+            extend(&sums, fetch(tmp, l->x, r * l->vocab + i, m, DTYPE), m, i, l->smooth != 0);
+        }
+        widen(&at_label, element(l->x, r * l->vocab + l->labels[r], DTYPE), 1, DTYPE);
+        float log_total = logf(sums.total);
+        ((float *)l->lse)[r] = sums.top + log_total;
+        ((float *)l->loss)[r] = log_total - (1 - l->smooth) * (at_label - sums.top) -
+                                (l->smooth != 0 ? l->smooth * sums.below / (float)l->vocab : 0);
+    }
+}
+
 static void OF(cross_entropy)(fv_stream *s, fv_stat *loss, fv_stat *lse, const void *x,
                               const int32_t *labels, int64_t rows, int64_t vocab, float smooth,
                               int32_t ignore)
 {
     if (!valid(s, labels, rows, vocab, ignore)) return;
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, vocab)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        float tmp[PIECE], at_label;
-        ((float *)loss)[r] = ((float *)lse)[r] = 0;
-        if (labels[r] == ignore) continue;
-        row_sums sums = {-INFINITY, 0, 0};
-        for (int64_t i = 0; i < vocab; i += PIECE) {
-            int64_t m = least(PIECE, vocab - i);
-            extend(&sums, fetch(tmp, x, r * vocab + i, m, DTYPE), m, i, smooth != 0);
+    fv__cpu_parallel(s, threads_for_rows(s, rows, vocab), rows, 0, OF(cross_entropy_part),
+                     &(OF(cross_entropy_args)){loss, lse, x, labels, vocab, smooth, ignore});
+}
+
+typedef struct {
+    fv_sink dx;
+    const fv_stat *dloss, *lse;
+    const void *x;
+    const int32_t *labels;
+    int64_t vocab, per_row;
+    float smooth;
+    int32_t ignore;
+} OF(cross_entropy_bwd_args);
+
+static void OF(cross_entropy_bwd_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(cross_entropy_bwd_args) *l = arg;
+    (void)slot;
+    for (int64_t k = lo; k < hi; k++) {
+        float tmp[PIECE], out[PIECE];
+        int64_t r = k / l->per_row, i = k % l->per_row * PIECE, at = r * l->vocab + i,
+                m = least(PIECE, l->vocab - i), hit = l->labels[r] - i;
+        float *to = sink_target(l->dx, at, out), d = ((const float *)l->dloss)[r];
+        if (l->labels[r] == l->ignore) {
+            memset(to, 0, (size_t)m * sizeof *to);
+        } else {
+            grad(to, fetch(tmp, l->x, at, m, DTYPE), m, ((const float *)l->lse)[r], d,
+                 d * (l->smooth / (float)l->vocab));
+            if (hit >= 0 && hit < m) to[hit] -= d * (1 - l->smooth);
         }
-        widen(&at_label, element(x, r * vocab + labels[r], DTYPE), 1, DTYPE);
-        float log_total = logf(sums.total);
-        ((float *)lse)[r] = sums.top + log_total;
-        ((float *)loss)[r] = log_total - (1 - smooth) * (at_label - sums.top) -
-                             (smooth != 0 ? smooth * sums.below / (float)vocab : 0);
+        sink_store(l->dx, at, to, m);
     }
 }
 
@@ -87,21 +133,10 @@ static void OF(cross_entropy_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dloss
 {
     if (!dx.data) return;
     int64_t per_row = pieces(vocab, PIECE);
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, vocab)) schedule(static)
-    for (int64_t k = 0; k < rows * per_row; k++) {
-        float tmp[PIECE], out[PIECE];
-        int64_t r = k / per_row, i = k % per_row * PIECE, at = r * vocab + i,
-                m = least(PIECE, vocab - i), hit = labels[r] - i;
-        float *to = sink_target(dx, at, out), d = ((const float *)dloss)[r];
-        if (labels[r] == ignore) {
-            memset(to, 0, (size_t)m * sizeof *to);
-        } else {
-            grad(to, fetch(tmp, x, at, m, DTYPE), m, ((const float *)lse)[r], d,
-                 d * (smooth / (float)vocab));
-            if (hit >= 0 && hit < m) to[hit] -= d * (1 - smooth);
-        }
-        sink_store(dx, at, to, m);
-    }
+    fv__cpu_parallel(s, threads_for_rows(s, rows, vocab), rows * per_row, 0,
+                     OF(cross_entropy_bwd_part),
+                     &(OF(cross_entropy_bwd_args)){dx, dloss, lse, x, labels, vocab, per_row,
+                                                   smooth, ignore});
 }
 
 static void OF(table)(fv_kernels *k)

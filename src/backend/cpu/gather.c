@@ -46,24 +46,39 @@ void NAME(gather)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
+typedef struct {
+    void *y;
+    const void *table;
+    fv_dtype tt;
+    const int32_t *ids;
+    int64_t d;
+} OF(gather_args);
+
+static void OF(gather_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(gather_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        if (l->tt == DTYPE) {
+            memcpy((char *)l->y + i * l->d * bytes_of(DTYPE),
+                   element(l->table, l->ids[i] * l->d, DTYPE), (size_t)(l->d * bytes_of(DTYPE)));
+            continue;
+        }
+        for (int64_t j = 0; j < l->d; j += PIECE) {
+            float tmp[PIECE];
+            int64_t m = least(PIECE, l->d - j);
+            widen_any(tmp, l->table, l->ids[i] * l->d + j, m, l->tt);
+            narrow((char *)l->y + (i * l->d + j) * bytes_of(DTYPE), tmp, m, DTYPE);
+        }
+    }
+}
+
 static void OF(gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids,
                        int64_t n, int64_t vocab, int64_t d)
 {
     if (!valid(s, "gather", ids, n, vocab)) return;
-#pragma omp parallel for num_threads(threads_for_rows(s, n, d)) schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        if (tt == DTYPE) {
-            memcpy((char *)y + i * d * bytes_of(DTYPE), element(table, ids[i] * d, DTYPE),
-                   (size_t)(d * bytes_of(DTYPE)));
-            continue;
-        }
-        for (int64_t j = 0; j < d; j += PIECE) {
-            float tmp[PIECE];
-            int64_t m = least(PIECE, d - j);
-            widen_any(tmp, table, ids[i] * d + j, m, tt);
-            narrow((char *)y + (i * d + j) * bytes_of(DTYPE), tmp, m, DTYPE);
-        }
-    }
+    fv__cpu_parallel(s, threads_for_rows(s, n, d), n, 0, OF(gather_part),
+                     &(OF(gather_args)){y, table, tt, ids, d});
 }
 
 /* One row of the table: the sum along a chain of rows of dy, rounded once. */
@@ -86,6 +101,28 @@ static void OF(sum_chain)(fv_sink dtable, int64_t row, const void *dy, int64_t h
     }
 }
 
+typedef struct {
+    fv_sink dtable;
+    const void *dy;
+    int32_t skip;
+    const int64_t *first, *next;
+    int64_t vocab, d;
+} OF(gather_bwd_args);
+
+static void OF(gather_bwd_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(gather_bwd_args) *l = arg;
+    (void)slot;
+    for (int64_t k = lo; k < hi; k++) {
+        int64_t b = k * BLOCK_ROWS;
+        for (int64_t v = b; v < least(l->vocab, b + BLOCK_ROWS); v++) {
+            int64_t head = v == l->skip ? -1 : l->first[v];
+            if (head >= 0 || !l->dtable.add)
+                OF(sum_chain)(l->dtable, v, l->dy, head, l->next, l->d);
+        }
+    }
+}
+
 /* Each row of the table belongs to one thread and is summed in the order of positions, so
  * the bits do not depend on the number of threads. */
 static void OF(gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids,
@@ -96,13 +133,9 @@ static void OF(gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const i
             *next = first + vocab;
     if (!first) return;
     chain(first, next, ids, n, vocab);
-#pragma omp parallel for num_threads(threads_for_rows(s, dtable.add ? n : vocab, d))               \
-    schedule(static, 1)
-    for (int64_t b = 0; b < vocab; b += BLOCK_ROWS)
-        for (int64_t v = b; v < least(vocab, b + BLOCK_ROWS); v++) {
-            int64_t head = v == skip ? -1 : first[v];
-            if (head >= 0 || !dtable.add) OF(sum_chain)(dtable, v, dy, head, next, d);
-        }
+    fv__cpu_parallel(s, threads_for_rows(s, dtable.add ? n : vocab, d), pieces(vocab, BLOCK_ROWS),
+                     1, OF(gather_bwd_part),
+                     &(OF(gather_bwd_args)){dtable, dy, skip, first, next, vocab, d});
 }
 
 static void OF(table)(fv_kernels *k)

@@ -3,7 +3,7 @@
  *
  *   for each slice of B that packed is no larger than B_BYTES (B whole where it came packed or rows
  *   are few):
- *       pack it, if there are several blocks of rows                 (shared, then a barrier)
+ *       pack it, if there are several blocks of rows                 (by all threads)
  *       for each block of rows of A, a run of which stays in L2:
  *           pack it, run by run of k, in strips of mr rows
  *           for each group of panels of B:
@@ -12,13 +12,11 @@
  *                   for each panel of the group, for each strip:  tile (panel in L1, strips in L2)
  *               bias, activation, rounding
  *
- * With many rows each thread owns some of them; with few the threads share packed A and divide the
- * panels.
+ * With many rows a thread takes whole blocks of them; with few the threads pack A together and divide
+ * strips and panels.
  *
  * Every element gets its runs in order from one thread, so its bits depend neither on the division
  * of work nor on the other rows. */
-#include <omp.h>
-
 #include "gemm_plan.h"
 
 /* Sizes are chosen for 32-64 KiB of L1, 512 KiB-2 MiB of L2 a core; none of them changes a bit
@@ -98,28 +96,35 @@ static crew prepare(const fv_stream *s, const fv_gemm *g, fv_dtype table, const 
     return w;
 }
 
+typedef struct {
+    const crew *w;
+    gemm_team all;
+} batch_args;
+
+/* Whole products, each by one thread in memory of its own. */
+static void whole_products(void *arg, int64_t from, int64_t to, int slot)
+{
+    const batch_args *l = arg;
+    const gemm_plan *p = &l->w->p;
+    gemm_team t = l->all;
+    t.threads = 1;
+    t.a += (size_t)slot * p->a_bytes;
+    t.slice += (size_t)slot * p->slice_bytes;
+    t.own += (size_t)slot * t.own_bytes;
+    for (int64_t e = from; e < to; e++) NAME(gemm_product)(p, &t, e);
+}
+
 /* stride_c == 0 means that all products of the batch add into one C, as a weight gradient over a
- * batch does: then they are taken in order by the whole team. */
-static void follow_plan(const crew *w, char *scratch)
+ * batch does: then they are taken in order by all threads. */
+static void follow_plan(fv_stream *s, const crew *w, char *scratch)
 {
     const gemm_plan *p = &w->p;
-#pragma omp parallel num_threads(w->threads) if (w->threads > 1)
-    {
-        int id = omp_get_thread_num(), size = omp_get_num_threads();
-        char *own = scratch + w->shared + (size_t)id * (p->b_bytes + p->sum_bytes);
-        gemm_team t = {id, size, scratch, own, scratch + w->a_all, (float *)(own + p->b_bytes)};
-        int64_t from = 0, to = p->g->batch;
-        if (w->whole) {
-            from = gemm_part(p->g->batch, id, size);
-            to = gemm_part(p->g->batch, id + 1, size);
-            t = (gemm_team){.size = 1,
-                            .a = scratch + (size_t)id * p->a_bytes,
-                            .b = own,
-                            .slice = scratch + w->a_all + (size_t)id * p->slice_bytes,
-                            .sum = t.sum};
-        }
-        for (int64_t e = from; e < to; e++) NAME(gemm_product)(p, &t, e);
-    }
+    gemm_team t = {
+        s, w->threads, scratch, scratch + w->a_all, scratch + w->shared, p->b_bytes + p->sum_bytes};
+    if (w->whole)
+        fv__cpu_parallel(s, w->threads, p->g->batch, 0, whole_products, &(batch_args){w, t});
+    else
+        for (int64_t e = 0; e < p->g->batch; e++) NAME(gemm_product)(p, &t, e);
 }
 
 /* ---- long inner axes ----
@@ -140,27 +145,39 @@ static bool is_long(const fv_gemm *g, const gemm_kind *kind)
            g->m > ENOUGH * kind->mr;
 }
 
-static void finish_rows(const fv_stream *s, const fv_gemm *g, fv_dtype table, float *sum,
-                        int64_t ld_sum, bool start)
+typedef struct {
+    const fv_gemm *g;
+    fv_dtype table;
+    float *sum;
+    int64_t ld_sum;
+    bool start;
+} finish_args;
+
+static void finish_part(void *arg, int64_t from, int64_t to, int slot)
 {
-#pragma omp parallel num_threads(s->threads) if (s->threads > 1)
-    {
-        int id = omp_get_thread_num(), size = omp_get_num_threads();
-        int64_t i0 = gemm_part(g->m, id, size), i1 = gemm_part(g->m, id + 1, size),
-                from = i0 * g->ldc;
-        gemm_end e = {.sum = sum + i0 * ld_sum,
-                      .ld_sum = ld_sum,
-                      .ldc = g->ldc,
-                      .rows = i1 - i0,
-                      .cols = g->n,
-                      .bias = g->bias,
-                      .table = table,
-                      .ct = g->ct,
-                      .act = g->act,
-                      .c = (char *)g->c + from * (int64_t)fv_dtype_size(g->ct),
-                      .pre = g->pre ? (char *)g->pre + from * (int64_t)fv_dtype_size(table) : NULL};
-        start ? NAME(gemm_start)(&e) : NAME(gemm_finish)(&e);
-    }
+    const finish_args *l = arg;
+    const fv_gemm *g = l->g;
+    int64_t at = from * g->ldc;
+    gemm_end e = {.sum = l->sum + from * l->ld_sum,
+                  .ld_sum = l->ld_sum,
+                  .ldc = g->ldc,
+                  .rows = to - from,
+                  .cols = g->n,
+                  .bias = g->bias,
+                  .table = l->table,
+                  .ct = g->ct,
+                  .act = g->act,
+                  .c = (char *)g->c + at * (int64_t)fv_dtype_size(g->ct),
+                  .pre = g->pre ? (char *)g->pre + at * (int64_t)fv_dtype_size(l->table) : NULL};
+    (void)slot;
+    l->start ? NAME(gemm_start)(&e) : NAME(gemm_finish)(&e);
+}
+
+static void finish_rows(fv_stream *s, const fv_gemm *g, fv_dtype table, float *sum, int64_t ld_sum,
+                        bool start)
+{
+    fv__cpu_parallel(s, s->threads, g->m, 0, finish_part,
+                     &(finish_args){g, table, sum, ld_sum, start});
 }
 
 static void run_long(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
@@ -189,7 +206,7 @@ static void run_long(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_
         now.k = gemm_min(piece, g->k - k);
         now.add = g->add || k > 0;
         w = prepare(s, &now, table, kind);
-        follow_plan(&w, scratch + sums);
+        follow_plan(s, &w, scratch + sums);
     }
     if (!direct || g->bias || g->act || g->pre) finish_rows(s, g, table, now.c, now.ldc, false);
 }
@@ -206,7 +223,7 @@ static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind 
     }
     crew w = prepare(s, g, table, kind);
     char *scratch = fv_stream_scratch(s, w.bytes);
-    if (scratch) follow_plan(&w, scratch);
+    if (scratch) follow_plan(s, &w, scratch);
 }
 
 /* Without bf16 instructions, 16-bit operands are converted to f32 while packing. */

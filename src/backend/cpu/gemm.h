@@ -14,7 +14,7 @@
 #define GEMM_UNIT 32
 #define GEMM_GROUP 8         /* panels of B, or strips of A, packed at a time */
 #define GEMM_WALK 4          /* the most panels of B that one tile reads side by side */
-#define GEMM_EDGE 512        /* floats in the largest tile of any kind */
+#define GEMM_EDGE 1024       /* floats in the largest tile of any kind */
 #define GEMM_SMALL (1 << 18) /* multiply-adds below which one thread is faster than two */
 
 /* A matrix to be packed: element (i,k) of a panel's strip is at p[i*ld + k] if along_k, else at
@@ -72,6 +72,9 @@ typedef struct gemm_kind {
     void (*pack_a)(void *out, const gemm_src *a, int64_t kc);
     void (*pack_b)(void *out, const gemm_src *b, int64_t kc);
     void (*tile)(const gemm_tile *t);
+    /* before a thread's first tile and after its last; NULL: nothing is to be done */
+    void (*enter)(void);
+    void (*leave)(void);
 } gemm_kind;
 
 static inline size_t gemm_units(int64_t k) { return (size_t)((k + GEMM_UNIT - 1) / GEMM_UNIT); }
@@ -160,8 +163,10 @@ bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gem
 void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0,
                          int64_t j1, int64_t k, int64_t kc);
 
-/* All panels of B, all along k, one after another: the part `id` of `size` of the work. */
-void NAME(gemm_pack_panels)(const gemm_kind *kind, char *out, const gemm_b *b, int id, int size);
+/* All panels of B, all along k, one after another: pieces from..to of this many. */
+int64_t NAME(gemm_pack_pieces)(const gemm_kind *kind, const gemm_b *b);
+void NAME(gemm_pack_panels)(const gemm_kind *kind, char *out, const gemm_b *b, int64_t from,
+                            int64_t to);
 
 /* The kind for weights packed as dt, or NULL; and the kernels that pack them. */
 const gemm_kind *NAME(gemm_packed)(fv_dtype dt);

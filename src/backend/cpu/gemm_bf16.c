@@ -3,12 +3,18 @@
  * NEON: bfmmla multiplies 2 rows of A by 2 columns of B over 4 values of k, so a panel is
  * [k/4][rows or columns][4] and an accumulator is a 2 x 2 block of C.  AVX-512: vdpbf16ps adds two
  * values of k to each lane, so a panel is [k/2][..][2] and the tile is that of f32.  A single row
- * costs as much as two on NEON, which memory hides.
+ * costs as much as two on NEON, which memory hides.  AMX is in gemm_bf16_amx.h.
  *
- * Both instructions round each step in their own way, so sums differ in the last bits from the
+ * Each of these instructions rounds each step in its own way, so sums differ in the last bits from the
  * widened products of the other levels; per element they are still a function of that row and
  * column alone. */
+#if defined(CPU_AMX)
+#include "gemm_bf16_amx.h"
+#elif defined(CPU_AVX512_BF16)
+#include "gemm_bf16_avx512.h"
+#else
 #include "gemm_transpose.h"
+#endif
 
 #if defined(CPU_NEON_BF16)
 
@@ -210,8 +216,10 @@ INLINE void pack(void *out, const int width, const gemm_src *s, int64_t kc)
 }
 
 #define A_WIDTH MR
+static void pack_a(void *out, const gemm_src *a, int64_t kc) { pack(out, A_WIDTH, a, kc); }
+static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack(out, NR, b, kc); }
 
-#elif defined(CPU_AVX512_BF16)
+#elif defined(CPU_AVX512_BF16) && !defined(CPU_AMX)
 
 #define MR 14
 #define NR (2 * VW)
@@ -296,39 +304,27 @@ static void tile(const gemm_tile *t)
     }
 }
 
-/* ---- panels: through a small one of f32, whose rows k and k+1 are then merged ---- */
-
-INLINE void pack(void *out, const int width, const gemm_src *s, int64_t kc)
-{
-    float panel[GEMM_UNIT * NR];
-    gemm_src part = *s;
-    for (int64_t k = 0; k < kc; k += GEMM_UNIT) {
-        int64_t n = kc - k < GEMM_UNIT ? kc - k : GEMM_UNIT;
-        part.p = (const char *)s->p +
-                 (s->along_k ? k : k * s->ld) * (int64_t)fv_dtype_size(s->dtype);
-        NAME(gemm_pack)(panel, width, &part, n, true);
-        if (n % 2) memset(panel + n * width, 0, (size_t)width * sizeof *panel);
-        for (int64_t i = 0; i < n; i += 2)
-            /* rounded already, so the high halves are all there is */
-            for (int j = 0; j < width; j += VW) {
-                vu low = (vu)v_load(panel + i * width + j) >> 16,
-                   high = (vu)v_load(panel + (i + 1) * width + j);
-                v_store((float *)out + (k + i) / 2 * width + j, (vf)(low | high));
-            }
-    }
-}
+static void pack_a(void *out, const gemm_src *a, int64_t kc) { pack_pairs(out, A_WIDTH, a, kc); }
+static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack_pairs(out, NR, b, kc); }
 
 #endif
 
 #if defined(MR)
-static void pack_a(void *out, const gemm_src *a, int64_t kc) { pack(out, A_WIDTH, a, kc); }
-static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack(out, NR, b, kc); }
-
 const gemm_kind *NAME(gemm_bf16)(void)
 {
-    static const gemm_kind kind = {
-        MR,     NR,     FV_GEMM_KC, GEMM_UNIT * A_WIDTH * 2, GEMM_UNIT * NR * 2, 0, 0,
-        pack_a, pack_b, tile};
+    static const gemm_kind kind =
+    {.mr = MR,
+     .nr = NR,
+     .run = FV_GEMM_KC,
+     .a_unit = GEMM_UNIT * A_WIDTH * 2,
+     .b_unit = GEMM_UNIT * NR * 2,
+     .pack_a = pack_a,
+     .pack_b = pack_b,
+#if defined(CPU_AMX)
+     .enter = enter,
+     .leave = leave,
+#endif
+     .tile = tile };
     return &kind;
 }
 #else

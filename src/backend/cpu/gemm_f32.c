@@ -306,11 +306,29 @@ static void pack_b_f16(void *out, const gemm_src *b, int64_t kc) { pack_b_16(out
 
 const gemm_kind *NAME(gemm_f32)(fv_dtype bt)
 {
-    static const gemm_kind f32 = {MR, NR, FV_GEMM_KC, A_UNIT, B_UNIT(4),
-                                  0,  0,  pack_a,     pack_b, tile_f32};
-    static const gemm_kind bf16 = {MR, NR, FV_GEMM_KC,  A_UNIT,      B_UNIT(2),
-                                   0,  0,  pack_a_bf16, pack_b_bf16, tile_bf16};
-    static const gemm_kind f16 = {MR, NR, FV_GEMM_KC, A_UNIT,     B_UNIT(2),
-                                  0,  0,  pack_a,     pack_b_f16, tile_f16};
+    static const gemm_kind f32 = {.mr = MR,
+                                  .nr = NR,
+                                  .run = FV_GEMM_KC,
+                                  .a_unit = A_UNIT,
+                                  .b_unit = B_UNIT(4),
+                                  .pack_a = pack_a,
+                                  .pack_b = pack_b,
+                                  .tile = tile_f32};
+    static const gemm_kind bf16 = {.mr = MR,
+                                   .nr = NR,
+                                   .run = FV_GEMM_KC,
+                                   .a_unit = A_UNIT,
+                                   .b_unit = B_UNIT(2),
+                                   .pack_a = pack_a_bf16,
+                                   .pack_b = pack_b_bf16,
+                                   .tile = tile_bf16};
+    static const gemm_kind f16 = {.mr = MR,
+                                  .nr = NR,
+                                  .run = FV_GEMM_KC,
+                                  .a_unit = A_UNIT,
+                                  .b_unit = B_UNIT(2),
+                                  .pack_a = pack_a,
+                                  .pack_b = pack_b_f16,
+                                  .tile = tile_f16};
     return bt == FV_BF16 ? &bf16 : bt == FV_F16 ? &f16 : &f32;
 }

@@ -7,14 +7,13 @@
  *
  * Threads do not wait for each other.  Rows are so few that each thread packs them for itself,
  * while the first lines of its panels are being prefetched; and one that comes to the end of its
- * share takes over tiles of another's, so that a late start does not matter.  In a decode step the
+ * share takes over tiles of another's (thread_pool.c), so that a late start does not matter.  In a decode step the
  * operations around a product (fused_linear: the norm before it, the residual sum after it, the KV
  * cache that part of it is written to) are done by the thread that holds the values: as a kernel of
  * its own each would take as long as starting the threads does, and a token has fifty products. */
-#include <omp.h>
-
 #include "gemm.h"
 #include "norm.h"
+#include "parallel.h"
 
 #define FIRST 512 /* bytes of each stream that are prefetched first */
 
@@ -28,11 +27,13 @@ typedef struct few {
     const fv_fused_linear *row; /* what else is done; NULL: nothing */
     int wide;                   /* panels side by side */
     size_t panel_bytes;         /* of B */
-    size_t a_bytes, each;       /* of one thread's scratch: packed rows, and all of it */
+    size_t a_bytes, each;       /* of one slot's scratch: packed rows, and all of it */
+    struct share *share;
+    int shares;
+    char *scratch, *packed; /* of all slots; whether a slot's rows are packed */
 } few;
 
 /* A thread's panels: `wide` parts of `part` panels each from j0 on, then single ones up to j1.
- * The thread that increments `next` owns the step of that index.
  * The panels of one thread, with wide = 4 and part = 3; one tile reads the column of one step:
  *
  *        step            0   1   2
@@ -41,10 +42,10 @@ typedef struct few {
  *        stream 2      [ 6][ 7][ 8]
  *        stream 3      [ 9][10][11]   then panels 12 .. j1 one at a time
  *
- * 64-byte alignment keeps `next` of different threads in different cache lines. */
+ * The steps of all shares, one share after the other, are the iterations of the loop. */
 typedef struct share {
-    _Alignas(64) int64_t next;
     int64_t j0, j1, part;
+    int64_t first; /* number of its first step */
 } share;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -173,21 +174,43 @@ static int64_t steps_of(const few *f, const share *s)
     return s->part + (s->j1 - s->j0 - f->wide * s->part);
 }
 
-/* There may be fewer threads than shares.
- * Relaxed order is enough: the counter hands out steps, and what a step writes is read by nobody
- * before the end of the parallel region.  Which thread does a step does not matter for its bits. */
-static void work(const few *f, share *all, int id, int shares, char *scratch)
+/* Which thread does a step does not matter for its bits. */
+static void work(void *arg, int64_t from, int64_t to, int slot)
 {
-    const share *own = &all[id];
-    for (int q = 0; q < f->wide; q++)
-        for (size_t i = 0; i < FIRST; i += 64)
-            __builtin_prefetch(f->b + (size_t)(own->j0 + q * own->part) * f->panel_bytes + i);
-    pack_rows(f, scratch);
-    for (int t = 0; t < shares; t++) {
-        share *s = &all[(id + t) % shares];
-        int64_t n = steps_of(f, s), i;
-        while ((i = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) < n) step(f, s, i, scratch);
+    const few *f = arg;
+    char *scratch = f->scratch + f->each * (size_t)slot;
+    int t = 0;
+    while (t + 1 < f->shares && f->share[t + 1].first <= from) t++;
+    if (!f->packed[slot]) {
+        const share *own = &f->share[t];
+        for (int q = 0; q < f->wide; q++)
+            for (size_t i = 0; i < FIRST; i += 64)
+                __builtin_prefetch(f->b + (size_t)(own->j0 + q * own->part) * f->panel_bytes + i);
+        pack_rows(f, scratch);
+        f->packed[slot] = 1;
     }
+    if (f->kind->enter) f->kind->enter();
+    for (int64_t i = from; i < to; i++) {
+        while (t + 1 < f->shares && f->share[t + 1].first <= i) t++;
+        step(f, &f->share[t], i - f->share[t].first, scratch);
+    }
+    if (f->kind->leave) f->kind->leave();
+}
+
+/* Returns the number of steps. */
+static int64_t make_shares(const few *f)
+{
+    int64_t steps = 0;
+    for (int i = 0; i < f->shares; i++) {
+        share *x = &f->share[i];
+        *x = (share){.j0 = f->panels * i / f->shares,
+                     .j1 = f->panels * (i + 1) / f->shares,
+                     .first = steps};
+        x->part = (least(x->j1, f->n / f->kind->nr) - x->j0) / f->wide;
+        if (x->part < 0) x->part = 0;
+        steps += steps_of(f, x);
+    }
+    return steps;
 }
 
 static void run(fv_stream *s, few *f)
@@ -201,21 +224,14 @@ static void run(fv_stream *s, few *f)
                                 ? ((size_t)(f->rows * f->k) * sizeof(float) + 63) / 64 * 64
                                 : 0);
     double products = (double)(f->rows + 8) * (double)f->n * (double)f->k;
-    int threads = products < GEMM_SMALL ? 1 : (int)least(s->threads, f->panels);
-    char *scratch = fv_stream_scratch(s, (sizeof(share) + f->each) * (size_t)threads);
-    if (!scratch) return;
-    share *all = (share *)(void *)(scratch + f->each * (size_t)threads);
-    for (int i = 0; i < threads; i++) {
-        share *x = &all[i];
-        *x = (share){.j0 = f->panels * i / threads, .j1 = f->panels * (i + 1) / threads};
-        x->part = (least(x->j1, f->n / kind->nr) - x->j0) / f->wide;
-        if (x->part < 0) x->part = 0;
-    }
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        int id = omp_get_thread_num();
-        work(f, all, id, threads, scratch + f->each * (size_t)id);
-    }
+    size_t threads = products < GEMM_SMALL ? 1 : (size_t)least(s->threads, f->panels);
+    f->shares = (int)threads;
+    f->scratch = fv_stream_scratch(s, (f->each + sizeof(share) + 1) * threads);
+    if (!f->scratch) return;
+    f->share = (share *)(void *)(f->scratch + f->each * threads);
+    f->packed = (char *)(f->share + threads);
+    memset(f->packed, 0, threads);
+    fv__cpu_parallel(s, (int)threads, make_shares(f), 1, work, f);
 }
 
 /* ---- the two calls ---- */

@@ -298,18 +298,31 @@ static void pack_i8(void *out, const gemm_src *b, int64_t kc)
  * * 127 < 2^31 for a run of FV_I8. */
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
 {
-    static const gemm_kind q8 = {MR, NR, RUN,    A_UNIT,  B_UNIT(false),
-                                 0,  0,  pack_a, pack_q8, tile_q8};
-    static const gemm_kind q4 = {MR, NR, RUN, A_UNIT, B_UNIT(true), 0, 0, pack_a, pack_q4, tile_q4};
-    static const gemm_kind i8 = {MR,
-                                 NR,
-                                 ROW,
-                                 BLOCK * A_WIDTH * sizeof(a_value),
-                                 BLOCK * NR,
-                                 sizeof(a_head),
-                                 NR * sizeof(float),
-                                 pack_a_row,
-                                 pack_i8,
-                                 tile_i8};
+    static const gemm_kind q8 = {.mr = MR,
+                                 .nr = NR,
+                                 .run = RUN,
+                                 .a_unit = A_UNIT,
+                                 .b_unit = B_UNIT(false),
+                                 .pack_a = pack_a,
+                                 .pack_b = pack_q8,
+                                 .tile = tile_q8};
+    static const gemm_kind q4 = {.mr = MR,
+                                 .nr = NR,
+                                 .run = RUN,
+                                 .a_unit = A_UNIT,
+                                 .b_unit = B_UNIT(true),
+                                 .pack_a = pack_a,
+                                 .pack_b = pack_q4,
+                                 .tile = tile_q4};
+    static const gemm_kind i8 = {.mr = MR,
+                                 .nr = NR,
+                                 .run = ROW,
+                                 .a_unit = BLOCK * A_WIDTH * sizeof(a_value),
+                                 .b_unit = BLOCK * NR,
+                                 .a_head = sizeof(a_head),
+                                 .b_head = NR * sizeof(float),
+                                 .pack_a = pack_a_row,
+                                 .pack_b = pack_i8,
+                                 .tile = tile_i8};
     return bt == FV_Q4 ? &q4 : bt == FV_I8 ? &i8 : &q8;
 }

@@ -8,9 +8,8 @@
  * so that any thread finds any panel by a multiplication, and a row of a decode step reads one
  * panel as one stream.  The bytes depend on the instruction level (nr, layout of k); packed
  * weights are therefore never stored to files. */
-#include <omp.h>
-
 #include "gemm.h"
+#include "parallel.h"
 
 #define SMALL (1 << 18) /* values that one thread packs before a second has woken up */
 
@@ -40,17 +39,26 @@ void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const ge
                      j * kind->nr, k + u, least(piece, kc - u));
 }
 
-void NAME(gemm_pack_panels)(const gemm_kind *kind, char *out, const gemm_b *b, int id, int size)
+/* Panels that are packed together. */
+static int64_t side_of(const gemm_b *b) { return b->tb ? 1 : GEMM_GROUP; }
+
+int64_t NAME(gemm_pack_pieces)(const gemm_kind *kind, const gemm_b *b)
+{
+    int64_t panels = (b->n + kind->nr - 1) / kind->nr, side = side_of(b);
+    return (panels + side - 1) / side * (int64_t)gemm_runs(kind, b->k);
+}
+
+void NAME(gemm_pack_panels)(const gemm_kind *kind, char *out, const gemm_b *b, int64_t from,
+                            int64_t to)
 {
     int64_t runs = (int64_t)gemm_runs(kind, b->k), panels = (b->n + kind->nr - 1) / kind->nr,
-            side = b->tb ? 1 : GEMM_GROUP;
-    int64_t all = (panels + side - 1) / side * runs;
+            side = side_of(b);
     size_t next = gemm_b_bytes(kind, b->k);
-    for (int64_t u = all * id / size; u < all * (id + 1) / size; u++) {
+    for (int64_t u = from; u < to; u++) {
         int64_t j = u / runs * side, k = u % runs * kind->run;
-        char *to = out + (size_t)j * next + gemm_b_bytes(kind, k);
+        char *at = out + (size_t)j * next + gemm_b_bytes(kind, k);
         NAME(gemm_pack_run)
-        (kind, to, next, b, j, least(j + side, panels), k, least(kind->run, b->k - k));
+        (kind, at, next, b, j, least(j + side, panels), k, least(kind->run, b->k - k));
     }
 }
 
@@ -76,14 +84,26 @@ static size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
                                   : 0;
 }
 
+typedef struct {
+    const gemm_kind *kind;
+    char *out;
+    gemm_b b;
+} pack_args;
+
+static void pack_part(void *arg, int64_t from, int64_t to, int slot)
+{
+    const pack_args *l = arg;
+    (void)slot;
+    NAME(gemm_pack_panels)(l->kind, l->out, &l->b, from, to);
+}
+
 static void pack(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype st, int64_t n,
                  int64_t k, int64_t ld, bool tb)
 {
-    const gemm_kind *kind = NAME(gemm_packed)(dt);
-    gemm_b b = {w, st, ld, tb, n, k};
-    if (!kind) return;
-#pragma omp parallel num_threads(s->threads) if (n * k > SMALL)
-    NAME(gemm_pack_panels)(kind, out, &b, omp_get_thread_num(), omp_get_num_threads());
+    pack_args l = {NAME(gemm_packed)(dt), out, {w, st, ld, tb, n, k}};
+    if (!l.kind) return;
+    fv__cpu_parallel(s, n * k > SMALL ? s->threads : 1, NAME(gemm_pack_pieces)(l.kind, &l.b), 0,
+                     pack_part, &l);
 }
 
 void NAME(gemm_panels)(fv_kernels *k)

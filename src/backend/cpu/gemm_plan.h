@@ -1,16 +1,18 @@
-/* gemm_plan.h - how one matrix product is divided: blocks of rows, slices of B, and the threads of
- * a team.
+/* gemm_plan.h - how one matrix product is divided: blocks of rows, slices of B, and who
+ * computes what.
  *
- * gemm.c makes the plan and starts the threads; gemm_product.c follows it. */
+ * gemm.c makes the plan; gemm_product.c follows it. */
 #ifndef FV_CPU_GEMM_PLAN_H
 #define FV_CPU_GEMM_PLAN_H
 
 #include "gemm.h"
+#include "parallel.h"
 
 /* Scratch of a call, all of it from fv_stream_scratch (one allocation that grows and stays):
  *
- *    [ packed A of each team ][ slices of packed B ][ thread 0: group of B, sums ][ thread 1: .. ]
- */
+ *    [ packed A ][ slices of packed B ][ slot 0: group of B, sums ][ slot 1: .. ]
+ *
+ * A and the slices are there once where threads share them, else once a slot. */
 typedef struct gemm_plan {
     const fv_gemm *g;
     const gemm_kind *kind;
@@ -23,16 +25,16 @@ typedef struct gemm_plan {
     size_t a_bytes, b_bytes, sum_bytes; /* of scratch: one team's, one thread's, one thread's */
     int64_t slice;      /* panels of B that are packed before anything else; 0: none are */
     size_t slice_bytes; /* of scratch for them */
-    bool by_rows;       /* each thread has rows of its own */
+    bool by_rows;       /* a thread packs a block of rows for itself, then multiplies it */
 } gemm_plan;
 
-/* This thread as one of `size` threads that compute a product together and share packed A.
- * A team of one is a thread that computes whole products of a batch, or its own rows; then `a`
- * and `slice` point to memory of its own and no barrier is ever reached. */
+/* The threads that compute a product together, and their memory; by_rows: A of slot i is a_bytes *
+ * i further on.  One thread computes a whole product of a batch: then this is a slot's own. */
 typedef struct gemm_team {
-    int id, size;
-    char *a, *b, *slice;
-    float *sum;
+    fv_stream *s;
+    int threads;
+    char *a, *slice, *own;
+    size_t own_bytes; /* from one slot's group of B and sums to the next one's */
 } gemm_team;
 
 static inline int64_t gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -46,7 +48,7 @@ static inline const void *gemm_at(const void *p, int64_t i, fv_dtype t)
     return (const char *)p + i * (int64_t)fv_dtype_size(t);
 }
 
-/* Product e of the batch, by one thread of a team. */
+/* Product e of the batch. */
 void NAME(gemm_product)(const gemm_plan *p, const gemm_team *t, int64_t e);
 
 #endif

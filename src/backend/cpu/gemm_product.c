@@ -2,31 +2,25 @@
  * ahead.  gemm.c has the loop nest that this follows. */
 #include "gemm_plan.h"
 
-/* A thread's share of one block of rows: strips s0..s1 of it, which are rows i0..i1, times all or
- * some of B.
- * down x across = 2 x 2 threads on a block:
+/* Part of a product: strips s0..s1 of a block of rows, which are rows i0..i1 of it, times panels of
+ * B.  A chunk of a loop is such a part:
  *
- *             panels j0 .. j1
- *           +--------+--------+
- *    strips | t 0    | t 1    |    each reads its strips of packed A and its panels of B,
- *           +--------+--------+    and is the only one that writes its part of C
- *           | t 2    | t 3    |
- *           +--------+--------+ */
+ *             panels
+ *           +-----+-----+-----+-----+
+ *    strips |  0  |  2  |  4  |  6  |    each reads its strips of packed A and its panels of B,
+ *           +-----+-----+-----+-----+    and is the only one that writes its part of C
+ *           |  1  |  3  |  5  |  7  |
+ *           +-----+-----+-----+-----+ */
 typedef struct share {
     int64_t rows, strips; /* of the block */
     int64_t s0, s1, i0, i1;
-    const void *b;         /* as it came, or packed from panel `first` on */
-    int64_t first, j0, j1; /* times panels j0..j1 */
-    bool more;             /* than these panels of this product */
-    gemm_end end;          /* at row i0, column 0 */
+    const void *b; /* as it came, or packed from panel `first` on */
+    int64_t first;
+    const char *a; /* packed */
+    char *own;     /* of this thread: a group of B */
+    float *sum;
+    gemm_end end; /* at row i0, column 0 */
 } share;
-
-static void wait(const gemm_team *t)
-{
-    if (t->size > 1) {
-#pragma omp barrier
-    }
-}
 
 /* ---- packing ---- */
 
@@ -34,29 +28,45 @@ static void wait(const gemm_team *t)
  * are packed together, a unit of k at a time, so that it is read once.
  * A strip has ceil or floor of rows / strips rows, so that no tile is much smaller than the
  * others. */
-static void pack_rows(const gemm_plan *p, const gemm_team *t, const void *a, int64_t i0,
-                      int64_t rows, int64_t strips)
+typedef struct {
+    const gemm_plan *p;
+    char *to;
+    const void *a;
+    int64_t i0, rows, strips, side; /* strips packed together */
+} pack_args;
+
+static void pack_part(void *arg, int64_t from, int64_t to, int slot)
 {
-    const fv_gemm *g = p->g;
-    const gemm_kind *kind = p->kind;
-    bool across = g->ta && !kind->a_head;
-    int64_t runs = gemm_ceil_div(g->k, kind->run),
-            side = across ? gemm_min(GEMM_GROUP, gemm_ceil_div(strips, t->size)) : 1,
-            all = gemm_ceil_div(strips, side) * runs;
-    for (int64_t u = gemm_part(all, t->id, t->size); u < gemm_part(all, t->id + 1, t->size); u++) {
-        int64_t s0 = u / runs * side, k = u % runs * kind->run, kc = gemm_min(kind->run, g->k - k),
-                piece = across ? GEMM_UNIT : kc;
+    const pack_args *l = arg;
+    const fv_gemm *g = l->p->g;
+    const gemm_kind *kind = l->p->kind;
+    fv_dtype table = l->p->table;
+    int64_t runs = gemm_ceil_div(g->k, kind->run);
+    (void)slot;
+    for (int64_t u = from; u < to; u++) {
+        int64_t s0 = u / runs * l->side, k = u % runs * kind->run,
+                kc = gemm_min(kind->run, g->k - k), piece = l->side > 1 ? GEMM_UNIT : kc;
         for (int64_t v = 0; v < kc; v += piece)
-            for (int64_t s = s0; s < gemm_min(s0 + side, strips); s++) {
-                int64_t i = i0 + gemm_part(rows, s, strips);
-                gemm_src src = {gemm_at(a, g->ta ? (k + v) * g->lda + i : i * g->lda + k, p->table),
-                                p->table, g->lda, !g->ta,
-                                (int)(i0 + gemm_part(rows, s + 1, strips) - i)};
-                char *to = t->a + (size_t)strips * gemm_a_bytes(kind, k) +
+            for (int64_t s = s0; s < gemm_min(s0 + l->side, l->strips); s++) {
+                int64_t i = l->i0 + gemm_part(l->rows, s, l->strips),
+                        end = l->i0 + gemm_part(l->rows, s + 1, l->strips);
+                gemm_src src = {gemm_at(l->a, g->ta ? (k + v) * g->lda + i : i * g->lda + k, table),
+                                table, g->lda, !g->ta, (int)(end - i)};
+                char *at = l->to + (size_t)l->strips * gemm_a_bytes(kind, k) +
                            (size_t)s * gemm_a_bytes(kind, kc);
-                kind->pack_a(to + gemm_units(v) * kind->a_unit, &src, gemm_min(piece, kc - v));
+                kind->pack_a(at + gemm_units(v) * kind->a_unit, &src, gemm_min(piece, kc - v));
             }
     }
+}
+
+static void pack_rows(fv_stream *s, int threads, pack_args l)
+{
+    const gemm_plan *p = l.p;
+    bool across = p->g->ta && !p->kind->a_head;
+    l.side = across ? gemm_min(GEMM_GROUP, gemm_ceil_div(l.strips, threads)) : 1;
+    fv__cpu_parallel(s, threads,
+                     gemm_ceil_div(l.strips, l.side) * gemm_ceil_div(p->g->k, p->kind->run), 0,
+                     pack_part, &l);
 }
 
 /* ---- prefetch: while the tiles of a run are multiplied, the operand that is packed next is
@@ -179,8 +189,8 @@ static ahead next_run(const gemm_plan *p, const share *w, int64_t panel, int64_t
 
 /* One run of k of a group of panels of B: packed already, or packed now into this thread's
  * memory. */
-static void find_panels(const gemm_plan *p, gemm_tile *t, const share *w, char *own, int64_t panel,
-                        int64_t k, int count)
+static void find_panels(const gemm_plan *p, gemm_tile *t, const share *w, int64_t panel, int64_t k,
+                        int count)
 {
     const fv_gemm *g = p->g;
     const gemm_kind *kind = p->kind;
@@ -190,16 +200,15 @@ static void find_panels(const gemm_plan *p, gemm_tile *t, const share *w, char *
         return;
     }
     t->b_next = gemm_units(t->kc) * kind->b_unit;
-    t->b = own;
+    t->b = w->own;
     gemm_b b = {w->b, g->bt, g->ldb, g->tb, g->n, g->k};
-    NAME(gemm_pack_run)(kind, own, t->b_next, &b, panel, panel + count, k, t->kc);
+    NAME(gemm_pack_run)(kind, w->own, t->b_next, &b, panel, panel + count, k, t->kc);
 }
 
 /* A share of C in the columns of a group of panels.
- * Sums of a C that is not f32 live in t->sum until all runs are in, so C is rounded exactly
+ * Sums of a C that is not f32 live in w->sum until all runs are in, so C is rounded exactly
  * once. */
-static void columns(const gemm_plan *p, const gemm_team *t, const share *w, int64_t panel,
-                    int count)
+static void columns(const gemm_plan *p, const share *w, int64_t panel, int count)
 {
     const fv_gemm *g = p->g;
     const gemm_kind *kind = p->kind;
@@ -210,7 +219,7 @@ static void columns(const gemm_plan *p, const gemm_team *t, const share *w, int6
     if (e.pre) e.pre = (char *)e.pre + j * (int64_t)fv_dtype_size(p->table);
     if (e.bias) e.bias = gemm_at(e.bias, j, p->table);
     bool direct = g->ct == FV_F32;
-    e.sum = direct ? e.c : t->sum;
+    e.sum = direct ? e.c : w->sum;
     e.ld_sum = direct ? g->ldc : (int64_t)p->group * kind->nr;
     if (g->add && !direct) NAME(gemm_start)(&e);
 
@@ -221,98 +230,164 @@ static void columns(const gemm_plan *p, const gemm_team *t, const share *w, int6
                           .alpha = p->alpha,
                           .add = g->add || k};
         tile.kc = gemm_min(p->kind->run, g->k - k);
-        find_panels(p, &tile, w, t->b, panel, k, count);
+        find_panels(p, &tile, w, panel, k, count);
         ahead next = next_run(p, w, panel, k, count);
-        multiply(kind, &tile, &next, w, t->a + (size_t)w->strips * gemm_a_bytes(kind, k), e.sum,
+        multiply(kind, &tile, &next, w, w->a + (size_t)w->strips * gemm_a_bytes(kind, k), e.sum,
                  count, e.cols);
         k += p->kind->run;
     } while (k < g->k);
     if (!direct || g->bias || g->act || g->pre) NAME(gemm_finish)(&e);
 }
 
-/* Splits a block among the team into down x across parts so that the largest is smallest.  Columns
- * first, unless it is a sixteenth larger so: threads that share columns read all of them twice. */
-static int split_down(int size, int64_t strips, int64_t panels)
+/* ---- chunks ---- */
+
+typedef struct chunks {
+    int64_t down; /* parts of the strips */
+    int64_t each; /* panels */
+    int64_t across;
+} chunks;
+
+/* The parts that a block is cut into, so that all threads are done soonest: rounds of chunks, each
+ * of which takes as long as its tiles, and packing its panels unless they are packed. */
+static chunks cut(const gemm_plan *p, int threads, int64_t strips, int64_t panels)
 {
-    int best = 1;
-    int64_t least_work = INT64_MAX;
-    for (int down = 1; down <= size; down++) {
-        if (size % down) continue;
-        int64_t work = gemm_ceil_div(strips, down) * gemm_ceil_div(panels, size / down);
-        if (best == down || work + work / 16 < least_work) {
-            least_work = work;
-            best = down;
+    chunks best = {1, p->group, gemm_ceil_div(panels, p->group)};
+    if (threads == 1) return best;
+    int64_t least = INT64_MAX, pack = p->g->packed || p->slice ? 1 : 3;
+    for (int64_t down = 1; down <= strips && down <= threads; down *= 2)
+        for (int64_t each = p->group; each; each--) {
+            chunks c = {down, each, gemm_ceil_div(panels, each)};
+            int64_t rounds = gemm_ceil_div(down * c.across, threads),
+                    time = rounds * each * (gemm_ceil_div(strips, down) + pack);
+            if (time < least) {
+                least = time;
+                best = c;
+            }
         }
-    }
     return best;
 }
 
-/* Rows from..to of product number e, times panels j0..j1 of B, by a team. */
-static void rows_of(const gemm_plan *p, const gemm_team *t, share w, int64_t e, int64_t from,
-                    int64_t to)
+/* Rows of product e against panels of B. */
+typedef struct {
+    const gemm_plan *p;
+    const gemm_team *t;
+    const void *a;
+    share w;
+    int64_t e, from, to, panels; /* rows, and panels of B from w.first on */
+    chunks cut;
+} block_args;
+
+/* One part: strips s0..s1 of the block at row `row`, panels j0..j1. */
+static void part(const block_args *l, share w, int64_t row, int64_t j0, int64_t j1)
 {
+    const gemm_plan *p = l->p;
     const fv_gemm *g = p->g;
-    const void *a = gemm_at(g->a, e * g->stride_a, p->table);
-    for (int64_t i0 = from; i0 < to; i0 += p->block) {
-        w.rows = gemm_min(p->block, to - i0);
-        w.strips = gemm_ceil_div(w.rows, p->kind->mr);
-        pack_rows(p, t, a, i0, w.rows, w.strips);
-        wait(t);
-        int down = split_down(t->size, w.strips, w.j1 - w.j0), across = t->size / down;
-        w.s0 = gemm_part(w.strips, t->id / across, down);
-        w.s1 = gemm_part(w.strips, t->id / across + 1, down);
-        w.i0 = gemm_part(w.rows, w.s0, w.strips);
-        w.i1 = gemm_part(w.rows, w.s1, w.strips);
-        int64_t start = e * g->stride_c + (i0 + w.i0) * g->ldc;
-        w.end = (gemm_end){.ldc = g->ldc,
-                           .rows = w.i1 - w.i0,
-                           .bias = g->bias,
-                           .table = p->table,
-                           .ct = g->ct,
-                           .act = g->act,
-                           .c = (char *)g->c + start * (int64_t)fv_dtype_size(g->ct),
-                           .pre = g->pre ? (char *)g->pre + start * (int64_t)fv_dtype_size(p->table)
-                                         : NULL};
-        int64_t j0 = w.j0 + gemm_part(w.j1 - w.j0, t->id % across, across),
-                j1 = w.j0 + gemm_part(w.j1 - w.j0, t->id % across + 1, across);
-        for (int64_t j = j0; j < j1 && w.s0 < w.s1; j += p->group)
-            columns(p, t, &w, j, (int)gemm_min(p->group, j1 - j));
-        if (i0 + p->block < to || w.more) wait(t); /* the next rows are packed over these */
+    w.i0 = gemm_part(w.rows, w.s0, w.strips);
+    w.i1 = gemm_part(w.rows, w.s1, w.strips);
+    int64_t start = l->e * g->stride_c + (row + w.i0) * g->ldc;
+    w.end = (gemm_end){.ldc = g->ldc,
+                       .rows = w.i1 - w.i0,
+                       .bias = g->bias,
+                       .table = p->table,
+                       .ct = g->ct,
+                       .act = g->act,
+                       .c = (char *)g->c + start * (int64_t)fv_dtype_size(g->ct),
+                       .pre = g->pre ? (char *)g->pre + start * (int64_t)fv_dtype_size(p->table)
+                                     : NULL};
+    if (p->kind->enter) p->kind->enter();
+    for (int64_t j = j0; j < j1; j += p->group) columns(p, &w, j, (int)gemm_min(p->group, j1 - j));
+    if (p->kind->leave) p->kind->leave();
+}
+
+static share with_memory(const block_args *l, int slot)
+{
+    share w = l->w;
+    w.own = l->t->own + (size_t)slot * l->t->own_bytes;
+    w.sum = (float *)(w.own + l->p->b_bytes);
+    return w;
+}
+
+/* The parts of a block of rows that all threads packed together. */
+static void parts_of_block(void *arg, int64_t from, int64_t to, int slot)
+{
+    const block_args *l = arg;
+    share w = with_memory(l, slot);
+    for (int64_t i = from; i < to; i++) {
+        int64_t d = i % l->cut.down, j = i / l->cut.down * l->cut.each;
+        w.s0 = gemm_part(w.strips, d, l->cut.down);
+        w.s1 = gemm_part(w.strips, d + 1, l->cut.down);
+        part(l, w, l->from, w.first + j, w.first + gemm_min(j + l->cut.each, l->panels));
     }
+}
+
+/* Whole blocks, each packed and multiplied by one thread. */
+static void whole_blocks(void *arg, int64_t from, int64_t to, int slot)
+{
+    const block_args *l = arg;
+    const gemm_plan *p = l->p;
+    share w = with_memory(l, slot);
+    char *a = l->t->a + (size_t)slot * p->a_bytes;
+    for (int64_t i = from; i < to; i++) {
+        int64_t row = l->from + i * p->block;
+        w.rows = gemm_min(p->block, l->to - row);
+        w.strips = w.s1 = gemm_ceil_div(w.rows, p->kind->mr);
+        w.a = a;
+        pack_rows(l->t->s, 1, (pack_args){p, a, l->a, row, w.rows, w.strips, 1});
+        part(l, w, row, w.first, w.first + l->panels);
+    }
+}
+
+/* All rows of product e, times the panels in l. */
+static void rows_of(block_args l)
+{
+    const gemm_plan *p = l.p;
+    const gemm_team *t = l.t;
+    l.to = p->g->m;
+    if (p->by_rows) {
+        fv__cpu_parallel(t->s, t->threads, gemm_ceil_div(l.to, p->block), 1, whole_blocks, &l);
+        return;
+    }
+    for (; l.from < l.to; l.from += p->block) {
+        share *w = &l.w;
+        w->rows = gemm_min(p->block, l.to - l.from);
+        w->strips = gemm_ceil_div(w->rows, p->kind->mr);
+        w->a = t->a;
+        pack_rows(t->s, t->threads, (pack_args){p, t->a, l.a, l.from, w->rows, w->strips, 1});
+        l.cut = cut(p, t->threads, w->strips, l.panels);
+        fv__cpu_parallel(t->s, t->threads, l.cut.down * l.cut.across, 1, parts_of_block, &l);
+    }
+}
+
+typedef struct {
+    const gemm_kind *kind;
+    char *out;
+    gemm_b b;
+} slice_args;
+
+static void pack_slice(void *arg, int64_t from, int64_t to, int slot)
+{
+    const slice_args *l = arg;
+    (void)slot;
+    NAME(gemm_pack_panels)(l->kind, l->out, &l->b, from, to);
 }
 
 void NAME(gemm_product)(const gemm_plan *p, const gemm_team *t, int64_t e)
 {
     const fv_gemm *g = p->g;
-    int64_t each = p->slice ? p->slice : p->panels, strips = gemm_ceil_div(g->m, p->kind->mr),
-            from = 0, to = g->m;
-    gemm_team own = *t;
-    if (p->by_rows) {
-        own.id = 0;
-        own.size = 1;
-        own.a += (size_t)t->id * p->a_bytes;
-        from = gemm_min(gemm_part(strips, t->id, t->size) * p->kind->mr, g->m);
-        to = gemm_min(gemm_part(strips, t->id + 1, t->size) * p->kind->mr, g->m);
-    }
-    share w = {.b = g->packed ? g->b : gemm_at(g->b, e * g->stride_b, g->bt)};
-    for (; w.j0 < p->panels; w.j0 = w.j1) {
-        w.j1 = gemm_min(w.j0 + each, p->panels);
+    int64_t each = p->slice ? p->slice : p->panels;
+    block_args l = {.p = p, .t = t, .e = e, .a = gemm_at(g->a, e * g->stride_a, p->table)};
+    l.w.b = g->packed ? g->b : gemm_at(g->b, e * g->stride_b, g->bt);
+    for (int64_t first = 0; first < p->panels; first += each) {
+        l.panels = gemm_min(each, p->panels - first);
         if (p->slice) {
-            int64_t j = w.j0 * p->kind->nr;
-            gemm_b b = {gemm_at(g->b, e * g->stride_b + (g->tb ? j * g->ldb : j), g->bt),
-                        g->bt,
-                        g->ldb,
-                        g->tb,
-                        g->n - j,
-                        g->k};
-            b.n = gemm_min(b.n, (w.j1 - w.j0) * p->kind->nr);
-            NAME(gemm_pack_panels)(p->kind, t->slice, &b, t->id, t->size);
-            w.b = t->slice;
-            w.first = w.j0;
-            wait(t);
+            int64_t j = first * p->kind->nr, n = gemm_min(g->n - j, l.panels * p->kind->nr);
+            const void *b = gemm_at(g->b, e * g->stride_b + (g->tb ? j * g->ldb : j), g->bt);
+            slice_args all = {p->kind, t->slice, {b, g->bt, g->ldb, g->tb, n, g->k}};
+            fv__cpu_parallel(t->s, t->threads, NAME(gemm_pack_pieces)(p->kind, &all.b), 0,
+                             pack_slice, &all);
+            l.w.b = t->slice;
         }
-        w.more = w.j1 < p->panels || e + 1 < g->batch;
-        rows_of(p, &own, w, e, from, to);
-        if (p->by_rows && p->slice && w.more) wait(t); /* the next slice is packed over this one */
+        l.w.first = first;
+        rows_of(l);
     }
 }

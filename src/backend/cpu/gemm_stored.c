@@ -7,9 +7,8 @@
  * C stay in registers.  (K,N): eight values of k of all columns a thread has, so that memory is
  * read in long rows, and sums stay in L1.  The same instructions add the same values in the same
  * order as those of gemm_bf16.c, and so give the same bits. */
-#include <omp.h>
-
 #include "gemm_transpose.h"
+#include "parallel.h"
 
 #if defined(CPU_NEON_BF16)
 
@@ -24,7 +23,8 @@ typedef struct stored {
     const gemm_kind *kind;
     fv_dtype table;
     float alpha;
-    size_t a_bytes, each; /* of one thread's scratch: packed rows, and all of it */
+    size_t a_bytes, each; /* of one slot's scratch: packed rows, and all of it */
+    char *scratch;
 } stored;
 
 /* Columns [j0, j1) of C are a thread's, and so is the memory. */
@@ -199,6 +199,13 @@ static void columns(const stored *f, int64_t j0, int64_t j1, char *scratch)
     NAME(gemm_finish)(&e);
 }
 
+/* A thread takes its columns in one piece: it packs the rows for each. */
+static void groups_part(void *arg, int64_t from, int64_t to, int slot)
+{
+    const stored *f = arg;
+    columns(f, from * SIDE, least(to * SIDE, f->g->n), f->scratch + f->each * (size_t)slot);
+}
+
 /* Shapes that do not divide by 8 are left to gemm.c: tails here would cost more code than they
  * save. */
 bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
@@ -216,12 +223,8 @@ bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gem
                       : (int)least(s->threads, groups);
     char *scratch = fv_stream_scratch(s, f.each * (size_t)threads);
     if (!scratch) return true;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        int64_t id = omp_get_thread_num(), size = omp_get_num_threads();
-        columns(&f, groups * id / size * SIDE, least(groups * (id + 1) / size * SIDE, g->n),
-                scratch + f.each * (size_t)id);
-    }
+    f.scratch = scratch;
+    fv__cpu_parallel(s, threads, groups, (groups + threads - 1) / threads, groups_part, &f);
     return true;
 }
 

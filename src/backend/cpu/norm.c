@@ -173,6 +173,33 @@ static const float *OF(residual)(float *tmp, float *other, void *sum, const void
     return fetch(tmp, sum, at, n, DTYPE);
 }
 
+typedef struct {
+    void *y;
+    float *mean, *rstd;
+    void *sum;
+    const void *x, *a;
+    const float *g, *b;
+    float *scratch;
+    int64_t cols;
+    float eps;
+} OF(norm_args);
+
+static void OF(norm_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(norm_args) *l = arg;
+    for (int64_t r = lo; r < hi; r++) {
+        float *tmp = l->scratch + 2 * l->cols * slot,
+              *out = sink_target(output(l->y, DTYPE), r * l->cols, tmp + l->cols);
+        const float *row = OF(residual)(tmp, tmp + l->cols, l->sum, l->x, l->a, r * l->cols,
+                                        l->cols);
+        float m;
+        measure(&m, &l->rstd[r], row, l->cols, l->mean, l->eps);
+        if (l->mean) l->mean[r] = m;
+        normalise(out, row, l->g, l->b, l->cols, m, l->rstd[r]);
+        sink_store(output(l->y, DTYPE), r * l->cols, out, l->cols);
+    }
+}
+
 /* mean is NULL for RMS norm.
  * x (rows,cols) -> y; with a: the residual sum x + a is written to sum and normalised, in one
  * pass. */
@@ -185,17 +212,8 @@ static void OF(norm)(fv_stream *s, void *y, float *mean, float *rstd, void *sum,
     if (!scratch) return;
     const float *g = load_row(&scratch, gain, cols, DTYPE),
                 *b = load_row(&scratch, bias, cols, DTYPE);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        float *tmp = scratch + 2 * cols * omp_get_thread_num(),
-              *out = sink_target(output(y, DTYPE), r * cols, tmp + cols);
-        const float *row = OF(residual)(tmp, tmp + cols, sum, x, a, r * cols, cols);
-        float m;
-        measure(&m, &rstd[r], row, cols, mean, eps);
-        if (mean) mean[r] = m;
-        normalise(out, row, g, b, cols, m, rstd[r]);
-        sink_store(output(y, DTYPE), r * cols, out, cols);
-    }
+    fv__cpu_parallel(s, threads, rows, 0, OF(norm_part),
+                     &(OF(norm_args)){y, mean, rstd, sum, x, a, g, b, scratch, cols, eps});
 }
 
 /* Rows [r, r+count); tmp holds three times as many. */
@@ -219,6 +237,32 @@ static void OF(grad_group)(fv_sink dx, float *dgain, float *dbias, const void *d
     for (int k = 0; dx.data && k < count; k++) sink_store(dx, (r + k) * cols, row[k].dx, cols);
 }
 
+typedef struct {
+    fv_sink dx;
+    float *part_gain, *part_bias;
+    const void *dy, *x;
+    const float *g, *mean, *rstd;
+    float *scratch;
+    int64_t each, rows, cols;
+} OF(norm_bwd_args);
+
+static void OF(norm_bwd_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(norm_bwd_args) *l = arg;
+    for (int64_t k = lo; k < hi; k++) {
+        float *tmp = l->scratch + l->each * slot;
+        float *dg = l->part_gain ? l->part_gain + k * l->cols : NULL,
+              *db = l->part_bias ? l->part_bias + k * l->cols : NULL;
+        int64_t end = least(l->rows, (k + 1) * BLOCK_ROWS);
+        for (int64_t r = k * BLOCK_ROWS; r < end;) {
+            int count = end - r < SIDE_BY_SIDE ? 1 : SIDE_BY_SIDE;
+            OF(grad_group)
+            (l->dx, dg, db, l->dy, l->x, l->g, l->mean, l->rstd, r, count, l->cols, tmp);
+            r += count;
+        }
+    }
+}
+
 /* Blocks of BLOCK_ROWS rows have partial sums of their own, (blocks, cols) each of dgain and
  * dbias, which are then added first to last: the result is that of one thread, at any number of
  * them. */
@@ -236,18 +280,9 @@ static void OF(norm_bwd)(fv_stream *s, fv_sink dx, fv_sink dgain, fv_sink dbias,
     float *part = scratch + each * threads, *part_gain = dgain.data ? part : NULL;
     float *part_bias = dbias.data ? part + (part_gain ? blocks * cols : 0) : NULL;
     memset(part, 0, (size_t)(kinds * blocks * cols) * sizeof *part);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t k = 0; k < blocks; k++) {
-        float *tmp = scratch + each * omp_get_thread_num();
-        float *dg = part_gain ? part_gain + k * cols : NULL,
-              *db = part_bias ? part_bias + k * cols : NULL;
-        int64_t end = least(rows, (k + 1) * BLOCK_ROWS);
-        for (int64_t r = k * BLOCK_ROWS; r < end;) {
-            int count = end - r < SIDE_BY_SIDE ? 1 : SIDE_BY_SIDE;
-            OF(grad_group)(dx, dg, db, dy, x, g, mean, rstd, r, count, cols, tmp);
-            r += count;
-        }
-    }
+    fv__cpu_parallel(s, threads, blocks, 1, OF(norm_bwd_part),
+                     &(OF(norm_bwd_args)){dx, part_gain, part_bias, dy, x, g, mean, rstd, scratch,
+                                          each, rows, cols});
     if (dgain.data) sum_parts(s, dgain, part_gain, blocks, cols);
     if (dbias.data) sum_parts(s, dbias, part_bias, blocks, cols);
 }

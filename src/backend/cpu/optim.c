@@ -91,17 +91,54 @@ void NAME(optim)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernels of dtype DTYPE */
 
+typedef struct {
+    float *w, *m, *v, *ema;
+    void *copy;
+    const float *grad;
+    int64_t n;
+    const fv_adamw *o;
+    const constants *c;
+} OF(adamw_args);
+
+static void OF(adamw_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(adamw_args) *l = arg;
+    (void)slot;
+    for (int64_t k = lo; k < hi; k++) {
+        int64_t i = k * PIECE;
+        int64_t count = least(PIECE, l->n - i);
+        update(l->w + i, l->m + i, l->v + i, l->grad + i, count, *l->c);
+        if (l->ema) update_ema(l->ema + i, l->w + i, count, l->o->now->ema_decay);
+        if (l->copy) narrow((char *)l->copy + i * bytes_of(DTYPE), l->w + i, count, DTYPE);
+    }
+}
+
 static void OF(adamw)(fv_stream *s, float *w, float *m, float *v, float *ema, void *copy,
                       const float *grad, int64_t n, const fv_adamw *o)
 {
-    const constants c = prepare(o);
+    const constants ready = prepare(o), *c = &ready;
     if (o->now->nonfinite) return;
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
-    for (int64_t i = 0; i < n; i += PIECE) {
-        int64_t count = least(PIECE, n - i);
-        update(w + i, m + i, v + i, grad + i, count, c);
-        if (ema) update_ema(ema + i, w + i, count, o->now->ema_decay);
-        if (copy) narrow((char *)copy + i * bytes_of(DTYPE), w + i, count, DTYPE);
+    fv__cpu_parallel(s, threads_for(s, n), pieces(n, PIECE), 0, OF(adamw_part),
+                     &(OF(adamw_args)){w, m, v, ema, copy, grad, n, o, c});
+}
+
+typedef struct {
+    double *part;
+    const void *x;
+    int64_t n;
+} OF(sumsq_args);
+
+static void OF(sumsq_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(sumsq_args) *l = arg;
+    (void)slot;
+    for (int64_t b = lo; b < hi; b++) {
+        float tmp[PIECE];
+        l->part[b] = 0;
+        for (int64_t i = b * BLOCK; i < least(l->n, (b + 1) * BLOCK); i += PIECE) {
+            int64_t m = least(PIECE, l->n - i);
+            l->part[b] += squares(fetch(tmp, l->x, i, m, DTYPE), m);
+        }
     }
 }
 
@@ -110,15 +147,8 @@ static void OF(sumsq)(fv_stream *s, float *out, const void *x, int64_t n)
     int64_t blocks = pieces(n, BLOCK);
     double sum = 0, *part = fv_stream_scratch(s, (size_t)(blocks + 1) * sizeof *part);
     if (!part) return;
-#pragma omp parallel for num_threads(threads_for(s, n)) schedule(static)
-    for (int64_t b = 0; b < blocks; b++) {
-        float tmp[PIECE];
-        part[b] = 0;
-        for (int64_t i = b * BLOCK; i < least(n, (b + 1) * BLOCK); i += PIECE) {
-            int64_t m = least(PIECE, n - i);
-            part[b] += squares(fetch(tmp, x, i, m, DTYPE), m);
-        }
-    }
+    fv__cpu_parallel(s, threads_for(s, n), blocks, 0, OF(sumsq_part),
+                     &(OF(sumsq_args)){part, x, n});
     for (int64_t b = 0; b < blocks; b++) sum += part[b];
     *out = (float)sum;
 }

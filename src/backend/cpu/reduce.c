@@ -94,6 +94,32 @@ static void OF(block_of_rows)(float *sum, const void *x, int64_t from, int64_t n
     }
 }
 
+typedef struct {
+    fv_sink y;
+    const void *x;
+    float *part;
+    int64_t n, inner, blocks, per_row, first;
+    float by;
+} OF(sum_rows_args);
+
+static void OF(sum_rows_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(sum_rows_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        float tmp[COLUMNS];
+        int64_t at = i % l->per_row * COLUMNS, b = i / l->per_row % l->blocks,
+                k = l->first + i / l->per_row / l->blocks;
+        int64_t m = least(COLUMNS, l->inner - at);
+        float *sum = l->part ? l->part + b * l->inner + at : tmp;
+        OF(block_of_rows)
+        (sum, l->x, (k * l->n + b * BLOCK_ROWS) * l->inner + at,
+         least(BLOCK_ROWS, l->n - b * BLOCK_ROWS), l->inner, m);
+        for (int64_t j = 0; l->by != 1.0f && j < m; j++) sum[j] /= l->by;
+        if (!l->part) sink_store(l->y, k * l->inner + at, sum, m);
+    }
+}
+
 /* Over the middle axis, inner > 1: every block of rows and columns has its own partial sum.
  *    x (n, inner), n = 600:   block 0 = rows 0..255, block 1 = 256..511, block 2 = 512..599
  *    y = (block 0 + block 1) + block 2, in that order, whoever computed them */
@@ -106,19 +132,9 @@ static void OF(sum_rows)(fv_stream *s, fv_sink y, const void *x, int64_t outer, 
     for (int64_t o = 0; o < (blocks > 1 ? outer : 1); o++) {
         /* with one block, all of outer at once */
         int64_t first = blocks > 1 ? o : 0, count = blocks > 1 ? 1 : outer;
-#pragma omp parallel for num_threads(threads_for_axes(s, count, n, inner)) schedule(static)
-        for (int64_t i = 0; i < count * blocks * per_row; i++) {
-            float tmp[COLUMNS];
-            int64_t at = i % per_row * COLUMNS, b = i / per_row % blocks,
-                    k = first + i / per_row / blocks;
-            int64_t m = least(COLUMNS, inner - at);
-            float *sum = part ? part + b * inner + at : tmp;
-            OF(block_of_rows)
-            (sum, x, (k * n + b * BLOCK_ROWS) * inner + at, least(BLOCK_ROWS, n - b * BLOCK_ROWS),
-             inner, m);
-            for (int64_t j = 0; by != 1.0f && j < m; j++) sum[j] /= by;
-            if (!part) sink_store(y, k * inner + at, sum, m);
-        }
+        fv__cpu_parallel(s, threads_for_axes(s, count, n, inner), count * blocks * per_row, 0,
+                         OF(sum_rows_part),
+                         &(OF(sum_rows_args)){y, x, part, n, inner, blocks, per_row, first, by});
         if (part) {
             fv_sink row = y;
             row.data = (char *)y.data + o * inner * bytes_of(y.dtype);
@@ -138,17 +154,31 @@ static float OF(block_of_row)(const void *x, int64_t from, int64_t n)
     return sum;
 }
 
+typedef struct {
+    float *part;
+    const void *x;
+    int64_t n, blocks;
+} OF(sum_along_args);
+
+static void OF(sum_along_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(sum_along_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t at = i % l->blocks * BLOCK_LENGTH;
+        l->part[i] = OF(block_of_row)(l->x, i / l->blocks * l->n + at,
+                                      least(BLOCK_LENGTH, l->n - at));
+    }
+}
+
 /* Along rows, inner = 1. */
 static void OF(sum_along)(fv_stream *s, void *y, const void *x, int64_t outer, int64_t n, float by)
 {
     int64_t blocks = n > BLOCK_LENGTH ? pieces(n, BLOCK_LENGTH) : 1;
     float *part = fv_stream_scratch(s, (size_t)(outer * blocks + 1) * sizeof *part);
     if (!part) return;
-#pragma omp parallel for num_threads(threads_for_rows(s, outer, n)) schedule(static)
-    for (int64_t i = 0; i < outer * blocks; i++) {
-        int64_t at = i % blocks * BLOCK_LENGTH;
-        part[i] = OF(block_of_row)(x, i / blocks * n + at, least(BLOCK_LENGTH, n - at));
-    }
+    fv__cpu_parallel(s, threads_for_rows(s, outer, n), outer * blocks, 0, OF(sum_along_part),
+                     &(OF(sum_along_args)){part, x, n, blocks});
     for (int64_t o = 0; o < outer; o++) {
         float sum = part[o * blocks];
         for (int64_t b = 1; b < blocks; b++) sum += part[o * blocks + b];
@@ -164,6 +194,25 @@ static void OF(colsum)(fv_stream *s, fv_sink y, const void *x, int64_t rows, int
 
 /* ---- the largest ---- */
 
+typedef struct {
+    void *y;
+    int32_t *arg;
+    const void *x;
+    float *wide;
+    int64_t widened_floats, n;
+} OF(max_along_args);
+
+static void OF(max_along_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(max_along_args) *l = arg;
+    for (int64_t o = lo; o < hi; o++) {
+        const float *row = fetch(l->wide + slot * l->widened_floats, l->x, o * l->n, l->n, DTYPE);
+        int64_t i = first_largest(row, l->n);
+        narrow((char *)l->y + o * bytes_of(DTYPE), row + i, 1, DTYPE);
+        if (l->arg) l->arg[o] = (int32_t)i;
+    }
+}
+
 static void OF(max_along)(fv_stream *s, void *y, int32_t *arg, const void *x, int64_t outer,
                           int64_t n)
 {
@@ -173,12 +222,37 @@ static void OF(max_along)(fv_stream *s, void *y, int32_t *arg, const void *x, in
                                  : n; /* for a row of f32, where x is not that already */
     float *wide = fv_stream_scratch(s, (size_t)(threads * widened_floats + 1) * sizeof *wide);
     if (!wide) return;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t o = 0; o < outer; o++) {
-        const float *row = fetch(wide + omp_get_thread_num() * widened_floats, x, o * n, n, DTYPE);
-        int64_t i = first_largest(row, n);
-        narrow((char *)y + o * bytes_of(DTYPE), row + i, 1, DTYPE);
-        if (arg) arg[o] = (int32_t)i;
+    fv__cpu_parallel(s, threads, outer, 0, OF(max_along_part),
+                     &(OF(max_along_args)){y, arg, x, wide, widened_floats, n});
+}
+
+typedef struct {
+    void *y;
+    int32_t *arg;
+    const void *x;
+    int64_t n, inner, per_row;
+} OF(max_rows_args);
+
+static void OF(max_rows_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(max_rows_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        float best[COLUMNS], tmp[COLUMNS];
+        int32_t arg_max[COLUMNS] = {0};
+        int64_t o = i / l->per_row, at = i % l->per_row * COLUMNS,
+                m = least(COLUMNS, l->inner - at);
+        widen(best, element(l->x, o * l->n * l->inner + at, DTYPE), m, DTYPE);
+        for (int64_t k = 1; k < l->n; k++) {
+            const float *row = fetch(tmp, l->x, (o * l->n + k) * l->inner + at, m, DTYPE);
+            for (int64_t j = 0; j < m; j++) {
+                bool up = larger(row[j], best[j]);
+                best[j] = up ? row[j] : best[j];
+                arg_max[j] = up ? (int32_t)k : arg_max[j];
+            }
+        }
+        narrow((char *)l->y + (o * l->inner + at) * bytes_of(DTYPE), best, m, DTYPE);
+        if (l->arg) memcpy(l->arg + o * l->inner + at, arg_max, (size_t)m * sizeof *arg_max);
     }
 }
 
@@ -186,23 +260,8 @@ static void OF(max_rows)(fv_stream *s, void *y, int32_t *arg, const void *x, int
                          int64_t n, int64_t inner)
 {
     int64_t per_row = pieces(inner, COLUMNS);
-#pragma omp parallel for num_threads(threads_for_axes(s, outer, n, inner)) schedule(static)
-    for (int64_t i = 0; i < outer * per_row; i++) {
-        float best[COLUMNS], tmp[COLUMNS];
-        int32_t arg_max[COLUMNS] = {0};
-        int64_t o = i / per_row, at = i % per_row * COLUMNS, m = least(COLUMNS, inner - at);
-        widen(best, element(x, o * n * inner + at, DTYPE), m, DTYPE);
-        for (int64_t k = 1; k < n; k++) {
-            const float *row = fetch(tmp, x, (o * n + k) * inner + at, m, DTYPE);
-            for (int64_t j = 0; j < m; j++) {
-                bool up = larger(row[j], best[j]);
-                best[j] = up ? row[j] : best[j];
-                arg_max[j] = up ? (int32_t)k : arg_max[j];
-            }
-        }
-        narrow((char *)y + (o * inner + at) * bytes_of(DTYPE), best, m, DTYPE);
-        if (arg) memcpy(arg + o * inner + at, arg_max, (size_t)m * sizeof *arg_max);
-    }
+    fv__cpu_parallel(s, threads_for_axes(s, outer, n, inner), outer * per_row, 0, OF(max_rows_part),
+                     &(OF(max_rows_args)){y, arg, x, n, inner, per_row});
 }
 
 static void OF(reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, const void *x,
@@ -219,6 +278,35 @@ static void OF(reduce)(fv_stream *s, fv_reduce_op op, void *y, int32_t *arg, con
         OF(sum_rows)(s, output(y, DTYPE), x, outer, n, inner, by);
 }
 
+typedef struct {
+    fv_reduce_op op;
+    fv_sink dx;
+    const void *dy;
+    const int32_t *arg;
+    int64_t n, inner, run, per_run;
+    float by;
+} OF(reduce_bwd_args);
+
+static void OF(reduce_bwd_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(reduce_bwd_args) *l = arg;
+    (void)slot;
+    for (int64_t k = lo; k < hi; k++) {
+        float tmp[PIECE];
+        int64_t r = k / l->per_run, at = k % l->per_run * PIECE, m = least(PIECE, l->run - at);
+        int64_t from = l->inner == 1 ? r : r / l->n * l->inner + at;
+        widen(tmp, element(l->dy, from, DTYPE), l->inner == 1 ? 1 : m, DTYPE);
+        for (int64_t j = 0; l->by != 1.0f && j < (l->inner == 1 ? 1 : m); j++) tmp[j] /= l->by;
+        for (int64_t j = 1; l->inner == 1 && j < m; j++) tmp[j] = tmp[0];
+        if (l->op == FV_R_MAX && l->inner == 1) {
+            for (int64_t j = 0; j < m; j++) tmp[j] = l->arg[r] == at + j ? tmp[j] : 0.0f;
+        } else if (l->op == FV_R_MAX) {
+            for (int64_t j = 0; j < m; j++) tmp[j] = l->arg[from + j] == r % l->n ? tmp[j] : 0.0f;
+        }
+        sink_store(l->dx, r * l->run + at, tmp, m);
+    }
+}
+
 /* dx[o,i,r] = dy[o,r], divided by n for the mean, only where i is the index of the maximum
  * for max */
 static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy,
@@ -229,41 +317,67 @@ static void OF(reduce_bwd)(fv_stream *s, fv_reduce_op op, fv_sink dx, const void
     int64_t run = inner == 1 ? n : inner, runs = inner == 1 ? outer : outer * n,
             per_run = pieces(run, PIECE);
     float by = op == FV_R_MEAN ? (float)n : 1.0f;
-#pragma omp parallel for num_threads(threads_for_axes(s, outer, n, inner)) schedule(static)
-    for (int64_t k = 0; k < runs * per_run; k++) {
-        float tmp[PIECE];
-        int64_t r = k / per_run, at = k % per_run * PIECE, m = least(PIECE, run - at);
-        int64_t from = inner == 1 ? r : r / n * inner + at;
-        widen(tmp, element(dy, from, DTYPE), inner == 1 ? 1 : m, DTYPE);
-        for (int64_t j = 0; by != 1.0f && j < (inner == 1 ? 1 : m); j++) tmp[j] /= by;
-        for (int64_t j = 1; inner == 1 && j < m; j++) tmp[j] = tmp[0];
-        if (op == FV_R_MAX && inner == 1) {
-            for (int64_t j = 0; j < m; j++) tmp[j] = arg[r] == at + j ? tmp[j] : 0.0f;
-        } else if (op == FV_R_MAX) {
-            for (int64_t j = 0; j < m; j++) tmp[j] = arg[from + j] == r % n ? tmp[j] : 0.0f;
-        }
-        sink_store(dx, r * run + at, tmp, m);
-    }
+    fv__cpu_parallel(s, threads_for_axes(s, outer, n, inner), runs * per_run, 0,
+                     OF(reduce_bwd_part),
+                     &(OF(reduce_bwd_args)){op, dx, dy, arg, n, inner, run, per_run, by});
 }
 
 /* ---- running sums ---- */
+
+typedef struct {
+    fv_sink y;
+    const void *x;
+    int64_t n, per_row;
+    bool reverse;
+} OF(cumsum_along_args);
+
+static void OF(cumsum_along_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(cumsum_along_args) *l = arg;
+    (void)slot;
+    for (int64_t o = lo; o < hi; o++) {
+        float tmp[PIECE], out[PIECE], sum = 0;
+        for (int64_t p = 0; p < l->per_row; p++) {
+            int64_t at = (l->reverse ? l->per_row - 1 - p : p) * PIECE, m = least(PIECE, l->n - at);
+            const float *in = fetch(tmp, l->x, o * l->n + at, m, DTYPE);
+            for (int64_t j = 0; j < m; j++) {
+                int64_t i = l->reverse ? m - 1 - j : j;
+                out[i] = sum += in[i];
+            }
+            sink_store(l->y, o * l->n + at, out, m);
+        }
+    }
+}
 
 /* A chain by nature: rows are divided among threads, a row never is. */
 static void OF(cumsum_along)(fv_stream *s, fv_sink y, const void *x, int64_t outer, int64_t n,
                              bool reverse)
 {
     int64_t per_row = pieces(n, PIECE);
-#pragma omp parallel for num_threads(threads_for_rows(s, outer, n)) schedule(static)
-    for (int64_t o = 0; o < outer; o++) {
-        float tmp[PIECE], out[PIECE], sum = 0;
-        for (int64_t p = 0; p < per_row; p++) {
-            int64_t at = (reverse ? per_row - 1 - p : p) * PIECE, m = least(PIECE, n - at);
-            const float *in = fetch(tmp, x, o * n + at, m, DTYPE);
-            for (int64_t j = 0; j < m; j++) {
-                int64_t i = reverse ? m - 1 - j : j;
-                out[i] = sum += in[i];
-            }
-            sink_store(y, o * n + at, out, m);
+    fv__cpu_parallel(s, threads_for_rows(s, outer, n), outer, 0, OF(cumsum_along_part),
+                     &(OF(cumsum_along_args)){y, x, n, per_row, reverse});
+}
+
+typedef struct {
+    fv_sink y;
+    const void *x;
+    int64_t n, inner, per_row;
+    bool reverse;
+} OF(cumsum_args);
+
+static void OF(cumsum_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(cumsum_args) *l = arg;
+    (void)slot;
+    for (int64_t i = lo; i < hi; i++) {
+        float tmp[COLUMNS], out[COLUMNS], sum[COLUMNS] = {0};
+        int64_t o = i / l->per_row, at = i % l->per_row * COLUMNS,
+                m = least(COLUMNS, l->inner - at);
+        for (int64_t k = 0; k < l->n; k++) {
+            int64_t to = (o * l->n + (l->reverse ? l->n - 1 - k : k)) * l->inner + at;
+            const float *in = fetch(tmp, l->x, to, m, DTYPE);
+            for (int64_t j = 0; j < m; j++) out[j] = sum[j] += in[j];
+            sink_store(l->y, to, out, m);
         }
     }
 }
@@ -277,17 +391,8 @@ static void OF(cumsum)(fv_stream *s, fv_sink y, const void *x, int64_t outer, in
         return;
     }
     int64_t per_row = pieces(inner, COLUMNS);
-#pragma omp parallel for num_threads(threads_for_axes(s, outer, n, inner)) schedule(static)
-    for (int64_t i = 0; i < outer * per_row; i++) {
-        float tmp[COLUMNS], out[COLUMNS], sum[COLUMNS] = {0};
-        int64_t o = i / per_row, at = i % per_row * COLUMNS, m = least(COLUMNS, inner - at);
-        for (int64_t k = 0; k < n; k++) {
-            int64_t to = (o * n + (reverse ? n - 1 - k : k)) * inner + at;
-            const float *in = fetch(tmp, x, to, m, DTYPE);
-            for (int64_t j = 0; j < m; j++) out[j] = sum[j] += in[j];
-            sink_store(y, to, out, m);
-        }
-    }
+    fv__cpu_parallel(s, threads_for_axes(s, outer, n, inner), outer * per_row, 0, OF(cumsum_part),
+                     &(OF(cumsum_args)){y, x, n, inner, per_row, reverse});
 }
 
 static void OF(table)(fv_kernels *k)

@@ -49,6 +49,34 @@ void NAME(rope)(fv_kernels *k) { fill_by_dtype(k); }
 
 #else /* the kernel of dtype DTYPE */
 
+typedef struct {
+    fv_sink y;
+    const void *x;
+    const int32_t *pos;
+    const float *freq;
+    float *work;
+    int64_t table, each, H, W, half;
+    bool adjacent, back;
+} OF(rope_args);
+
+static void OF(rope_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(rope_args) *l = arg;
+    for (int64_t r = lo; r < hi; r++) {
+        float *cos = l->work + slot * l->each, *sin = cos + l->table, *in = sin + l->table;
+        const float *from = fetch(in, l->x, r * l->H * l->W, l->H * l->W, DTYPE);
+        float *to = sink_target(l->y, r * l->H * l->W, in + l->H * l->W);
+        angles(cos, sin, l->freq, l->half, l->pos[r], l->back);
+        for (int64_t h = 0; h < l->H; h++) {
+            (l->adjacent ? transpose_neighbours : transpose_halves)(to + h * l->W, from + h * l->W,
+                                                                    cos, sin, l->half);
+            memmove(to + h * l->W + 2 * l->half, from + h * l->W + 2 * l->half,
+                    (size_t)(l->W - 2 * l->half) * sizeof *to);
+        }
+        sink_store(l->y, r * l->H * l->W, to, l->H * l->W);
+    }
+}
+
 static void OF(rope)(fv_stream *s, fv_sink y, const void *x, const int32_t *pos, const float *freq,
                      int64_t B, int64_t T, int64_t H, int64_t W, int64_t half, bool adjacent,
                      bool back)
@@ -58,20 +86,9 @@ static void OF(rope)(fv_stream *s, fv_sink y, const void *x, const int32_t *pos,
     int64_t table = pieces(half, VW) * VW, each = 2 * table + 2 * H * W;
     float *work = fv_stream_scratch(s, (size_t)(threads * each) * sizeof *work);
     if (!work) return;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t r = 0; r < B * T; r++) {
-        float *cos = work + omp_get_thread_num() * each, *sin = cos + table, *in = sin + table;
-        const float *from = fetch(in, x, r * H * W, H * W, DTYPE);
-        float *to = sink_target(y, r * H * W, in + H * W);
-        angles(cos, sin, freq, half, pos[r], back);
-        for (int64_t h = 0; h < H; h++) {
-            (adjacent ? transpose_neighbours : transpose_halves)(to + h * W, from + h * W, cos, sin,
-                                                                 half);
-            memmove(to + h * W + 2 * half, from + h * W + 2 * half,
-                    (size_t)(W - 2 * half) * sizeof *to);
-        }
-        sink_store(y, r * H * W, to, H * W);
-    }
+    fv__cpu_parallel(s, threads, B * T, 0, OF(rope_part),
+                     &(OF(rope_args)){y, x, pos, freq, work, table, each, H, W, half, adjacent,
+                                      back});
 }
 
 static void OF(table)(fv_kernels *k) { k->rope = OF(rope); }

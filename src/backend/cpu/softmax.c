@@ -71,33 +71,61 @@ static void OF(row)(void *y, const void *x, int64_t from, int64_t cols, bool as_
     }
 }
 
+typedef struct {
+    void *y;
+    const void *x;
+    int64_t cols;
+    bool as_log;
+} OF(softmax_args);
+
+static void OF(softmax_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(softmax_args) *l = arg;
+    (void)slot;
+    for (int64_t r = lo; r < hi; r++) OF(row)(l->y, l->x, r * l->cols, l->cols, l->as_log);
+}
+
 static void OF(softmax)(fv_stream *s, void *y, const void *x, int64_t rows, int64_t cols,
                         bool as_log)
 {
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) OF(row)(y, x, r * cols, cols, as_log);
+    fv__cpu_parallel(s, threads_for_rows(s, rows, cols), rows, 0, OF(softmax_part),
+                     &(OF(softmax_args)){y, x, cols, as_log});
+}
+
+typedef struct {
+    fv_sink dx;
+    const void *dy, *y;
+    int64_t cols;
+    bool as_log;
+} OF(softmax_bwd_args);
+
+static void OF(softmax_bwd_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(softmax_bwd_args) *l = arg;
+    (void)slot;
+    for (int64_t r = lo; r < hi; r++) {
+        float td[PIECE], ty[PIECE], out[PIECE], sum = 0;
+        for (int64_t i = 0; i < l->cols; i += PIECE) {
+            int64_t at = r * l->cols + i, m = least(PIECE, l->cols - i);
+            const float *d = fetch(td, l->dy, at, m, DTYPE);
+            sum += l->as_log ? sum_of(d, m) : dot_of(d, fetch(ty, l->y, at, m, DTYPE), m);
+        }
+        for (int64_t i = 0; i < l->cols; i += PIECE) {
+            int64_t at = r * l->cols + i, m = least(PIECE, l->cols - i);
+            float *to = sink_target(l->dx, at, out);
+            (l->as_log ? log_grad : grad)(to, fetch(td, l->dy, at, m, DTYPE),
+                                          fetch(ty, l->y, at, m, DTYPE), m, sum);
+            sink_store(l->dx, at, to, m);
+        }
+    }
 }
 
 static void OF(softmax_bwd)(fv_stream *s, fv_sink dx, const void *dy, const void *y, int64_t rows,
                             int64_t cols, bool as_log)
 {
     if (!dx.data) return;
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        float td[PIECE], ty[PIECE], out[PIECE], sum = 0;
-        for (int64_t i = 0; i < cols; i += PIECE) {
-            int64_t at = r * cols + i, m = least(PIECE, cols - i);
-            const float *d = fetch(td, dy, at, m, DTYPE);
-            sum += as_log ? sum_of(d, m) : dot_of(d, fetch(ty, y, at, m, DTYPE), m);
-        }
-        for (int64_t i = 0; i < cols; i += PIECE) {
-            int64_t at = r * cols + i, m = least(PIECE, cols - i);
-            float *to = sink_target(dx, at, out);
-            (as_log ? log_grad : grad)(to, fetch(td, dy, at, m, DTYPE), fetch(ty, y, at, m, DTYPE),
-                                       m, sum);
-            sink_store(dx, at, to, m);
-        }
-    }
+    fv__cpu_parallel(s, threads_for_rows(s, rows, cols), rows, 0, OF(softmax_bwd_part),
+                     &(OF(softmax_bwd_args)){dx, dy, y, cols, as_log});
 }
 
 static void OF(table)(fv_kernels *k)

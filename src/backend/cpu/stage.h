@@ -7,8 +7,7 @@
 #ifndef FV_STAGE_H
 #define FV_STAGE_H
 
-#include <omp.h>
-
+#include "parallel.h"
 #include "simd.h"
 
 #define PIECE 1024           /* elements: 4 KiB of f32 */
@@ -212,18 +211,31 @@ ALWAYS_INLINE float fold2(const float *a, const float *b, int64_t n, float fill,
 static inline vf f_sum(vf sum, vf a, vf b, vf p) { return (void)b, (void)p, v_add(sum, a); }
 static inline vf f_dot(vf sum, vf a, vf b, vf p) { return (void)p, v_fma(a, b, sum); }
 
+typedef struct {
+    fv_sink y;
+    const float *part;
+    int64_t n, cols;
+} sum_parts_args;
+
+static inline void sum_parts_part(void *arg, int64_t from, int64_t to, int slot)
+{
+    const sum_parts_args *l = arg;
+    (void)slot;
+    for (int64_t k = from; k < to; k++) {
+        float sum[PIECE / 4];
+        int64_t j = k * (PIECE / 4), m = least(PIECE / 4, l->cols - j);
+        memcpy(sum, l->part + j, (size_t)m * sizeof *sum);
+        for (int64_t r = 1; r < l->n; r++)
+            for (int64_t i = 0; i < m; i++) sum[i] += l->part[r * l->cols + j + i];
+        sink_store(l->y, j, sum, m);
+    }
+}
+
 /* y (cols) receives the sum of n rows of partial results, first to last. */
 static inline void sum_parts(fv_stream *s, fv_sink y, const float *part, int64_t n, int64_t cols)
 {
-#pragma omp parallel for num_threads(threads_for_rows(s, n, cols)) schedule(static)
-    for (int64_t j = 0; j < cols; j += PIECE / 4) {
-        float sum[PIECE / 4];
-        int64_t m = least(PIECE / 4, cols - j);
-        memcpy(sum, part + j, (size_t)m * sizeof *sum);
-        for (int64_t r = 1; r < n; r++)
-            for (int64_t i = 0; i < m; i++) sum[i] += part[r * cols + j + i];
-        sink_store(y, j, sum, m);
-    }
+    fv__cpu_parallel(s, threads_for_rows(s, n, cols), pieces(cols, PIECE / 4), 0, sum_parts_part,
+                     &(sum_parts_args){y, part, n, cols});
 }
 
 static inline float sum_of(const float *x, int64_t n) { return fold2(x, x, n, 0, v_zero(), f_sum); }

@@ -64,15 +64,30 @@ static void OF(row)(int32_t *best, const void *x, int64_t first, int64_t cols, i
     }
 }
 
+typedef struct {
+    void *values;
+    int32_t *index;
+    const void *x;
+    int64_t cols, k;
+} OF(topk_args);
+
+static void OF(topk_part)(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const OF(topk_args) *l = arg;
+    (void)slot;
+    for (int64_t r = lo; r < hi; r++) {
+        OF(row)(l->index + r * l->k, l->x, r * l->cols, l->cols, l->k);
+        for (int64_t p = 0; p < l->k; p++)
+            ((REAL *)l->values)[r * l->k + p] =
+                ((const REAL *)l->x)[r * l->cols + l->index[r * l->k + p]];
+    }
+}
+
 static void OF(topk)(fv_stream *s, void *values, int32_t *index, const void *x, int64_t rows,
                      int64_t cols, int64_t k)
 {
-#pragma omp parallel for num_threads(threads_for_rows(s, rows, cols)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        OF(row)(index + r * k, x, r * cols, cols, k);
-        for (int64_t p = 0; p < k; p++)
-            ((REAL *)values)[r * k + p] = ((const REAL *)x)[r * cols + index[r * k + p]];
-    }
+    fv__cpu_parallel(s, threads_for_rows(s, rows, cols), rows, 0, OF(topk_part),
+                     &(OF(topk_args)){values, index, x, cols, k});
 }
 
 static void OF(table)(fv_kernels *k) { k->topk = OF(topk); }

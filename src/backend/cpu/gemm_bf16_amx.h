@@ -1,0 +1,247 @@
+/* gemm_bf16_amx.h - the bf16 tile of AMX: tdpbf16ps on tile registers of 16 rows of 64 bytes.
+ *
+ *    c (16 x 16, f32) += a (16 x 32) b (32 x 16), b as [16 pairs of k][16 columns][2]
+ *
+ * Four such products, 2 x 2, share two tiles of A and two of B: four loads for four products of 16
+ * cycles each, so that a panel of B in L1 and strips of A in L2 keep up.
+ *
+ *    strip of A   [k/32][32 rows][32 values]         tmm4, tmm5
+ *    panel of B   [k/2][32 columns][2]               tmm6, tmm7
+ *    C            32 x 32 sums                       tmm0 tmm1 / tmm2 tmm3
+ *
+ * The sums of C so far are loaded into the tiles, so that a run continues the sum of the run
+ * before; where alpha is not 1 they are added behind.  Both depend on the call alone, so that a row
+ * has the same bits in a tile of any height.  Fewer than 16 rows cost as much as 16, which memory
+ * hides: one row is bound by reading B.
+ *
+ * Tiles are state of the thread: enter configures them, leave lets them go, which keeps context
+ * switches of the thread as cheap as they were.  The compiler's functions for loads do not tell it
+ * that memory is read; `published` says so where this file has just written it. */
+#ifndef FV_GEMM_BF16_AMX_H
+#define FV_GEMM_BF16_AMX_H
+
+#include "gemm_bf16_avx512.h"
+
+#define TILE 16 /* rows, and columns, of one */
+#define MR 32
+#define NR 32
+#define A_WIDTH 32
+#define A_TILE (TILE * 64)           /* bytes */
+#define A_BYTES_OF_UNIT (2 * A_TILE) /* 32 values of k of a strip */
+#define B_BYTES_OF_UNIT (PAIRS * NR * 4)
+
+INLINE void published(void) { __asm__ volatile("" ::: "memory"); }
+
+/* All eight tiles have 16 rows of 64 bytes; more rows than there are in C are computed and not
+ * stored. */
+static void enter(void)
+{
+    static const struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1,
+                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                .rows = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE}};
+    _tile_loadconfig(&config);
+}
+
+static void leave(void) { _tile_release(); }
+
+/* ---- products ---- */
+
+/* The next panel, a part of it in each unit of k: `step` bytes for every 4 values. */
+INLINE const char *prefetch_part(const char *ahead, int64_t step)
+{
+    for (int64_t i = 0; i < 8 * step; i += 64) __builtin_prefetch(ahead + i);
+    return ahead + 8 * step;
+}
+
+/* c (32 x 32, ld floats a row) = a b, or c + a b. */
+INLINE void square(float *c, int64_t ld, const gemm_tile *t, const bool add)
+{
+    const char *a = t->a, *b = t->b, *ahead = t->ahead;
+    const int64_t row = ld * (int64_t)sizeof *c;
+    if (add) {
+        _tile_loadd(0, c, row);
+        _tile_loadd(1, c + TILE, row);
+        _tile_loadd(2, c + TILE * ld, row);
+        _tile_loadd(3, c + TILE * ld + TILE, row);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t k = t->kc; k > 0; k -= GEMM_UNIT, a += A_BYTES_OF_UNIT, b += B_BYTES_OF_UNIT) {
+        _tile_loadd(4, a, 64);
+        _tile_loadd(6, b, NR * 4);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + 64, NR * 4);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, a + A_TILE, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+        ahead = prefetch_part(ahead, t->ahead_step);
+    }
+    _tile_stored(0, c, row);
+    _tile_stored(1, c + TILE, row);
+    _tile_stored(2, c + TILE * ld, row);
+    _tile_stored(3, c + TILE * ld + TILE, row);
+}
+
+/* Up to 16 rows against a panel and the one t->b_next bytes behind it, if two: c (16 x 32) and c2. */
+#define FEW_AHEAD (8 * B_BYTES_OF_UNIT) /* bytes of a stream that are prefetched */
+INLINE void band(float *c, float *c2, int64_t ld, const gemm_tile *t, const char *b, const bool two,
+                 const bool add)
+{
+    const char *a = t->a, *b2 = b + t->b_next;
+    const int64_t row = ld * (int64_t)sizeof *c;
+    if (add) {
+        _tile_loadd(0, c, row);
+        _tile_loadd(1, c + TILE, row);
+        if (two) _tile_loadd(2, c2, row);
+        if (two) _tile_loadd(3, c2 + TILE, row);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t k = t->kc; k > 0; k -= GEMM_UNIT, a += A_BYTES_OF_UNIT) {
+        for (int i = 0; i < B_BYTES_OF_UNIT; i += 64) __builtin_prefetch(b + FEW_AHEAD + i);
+        _tile_loadd(4, a, 64);
+        _tile_loadd(6, b, NR * 4);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + 64, NR * 4);
+        _tile_dpbf16ps(1, 4, 7);
+        b += B_BYTES_OF_UNIT;
+        if (!two) continue;
+        for (int i = 0; i < B_BYTES_OF_UNIT; i += 64) __builtin_prefetch(b2 + FEW_AHEAD + i);
+        _tile_loadd(6, b2, NR * 4);
+        _tile_dpbf16ps(2, 4, 6);
+        _tile_loadd(7, b2 + 64, NR * 4);
+        _tile_dpbf16ps(3, 4, 7);
+        b2 += B_BYTES_OF_UNIT;
+    }
+    _tile_stored(0, c, row);
+    _tile_stored(1, c + TILE, row);
+    if (two) _tile_stored(2, c2, row);
+    if (two) _tile_stored(3, c2 + TILE, row);
+}
+
+/* ---- sums that are not a whole tile of C, or not simply added to it ---- */
+
+/* n rows of 32 columns. */
+INLINE void copy_rows(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int j = 0; j < NR; j += VW)
+            v_store(to + i * ld_to + j, v_load(from + i * ld_from + j));
+}
+
+INLINE void add_rows(float *c, int64_t ldc, const float *sum, int64_t n, const gemm_tile *t)
+{
+    vf alpha = v_set1(t->alpha);
+    for (int64_t i = 0; i < n; i++)
+        for (int j = 0; j < NR; j += VW) {
+            float *to = c + i * ldc + j;
+            v_store(to, v_fma(alpha, v_load(sum + i * NR + j), t->add ? v_load(to) : v_zero()));
+        }
+}
+
+/* Before and behind a product that is made in `sum` (32 columns). */
+INLINE void fetch_sum(float *sum, const float *c, const gemm_tile *t)
+{
+    if (t->add && t->alpha == 1) copy_rows(sum, NR, c, t->ldc, t->rows);
+    published();
+}
+INLINE void store_sum(float *c, const float *sum, const gemm_tile *t)
+{
+    if (t->alpha == 1)
+        copy_rows(c, t->ldc, sum, NR, t->rows);
+    else
+        add_rows(c, t->ldc, sum, t->rows, t);
+}
+
+static void tall(const gemm_tile *t)
+{
+    _Alignas(64) float sum[MR * NR];
+    if (t->rows == MR && t->alpha == 1 && t->add) {
+        square(t->c, t->ldc, t, true);
+    } else if (t->rows == MR && t->alpha == 1) {
+        square(t->c, t->ldc, t, false);
+    } else {
+        fetch_sum(sum, t->c, t);
+        if (t->add && t->alpha == 1)
+            square(sum, NR, t, true);
+        else
+            square(sum, NR, t, false);
+        store_sum(t->c, sum, t);
+    }
+}
+
+static void flat(const gemm_tile *t)
+{
+    _Alignas(64) float sum[2][TILE * NR];
+    bool add = t->add && t->alpha == 1;
+    for (int p = 0; p < t->panels; p += 2) {
+        const char *b = (const char *)t->b + (size_t)p * t->b_next;
+        float *c = t->c + p * t->c_next;
+        bool two = p + 1 < t->panels;
+        fetch_sum(sum[0], c, t);
+        if (two) fetch_sum(sum[1], c + t->c_next, t);
+        if (two)
+            band(sum[0], sum[1], NR, t, b, true, add);
+        else
+            band(sum[0], sum[1], NR, t, b, false, add);
+        store_sum(c, sum[0], t);
+        if (two) store_sum(c + t->c_next, sum[1], t);
+    }
+}
+
+static void tile(const gemm_tile *t) { t->rows > TILE ? tall(t) : flat(t); }
+
+/* ---- panels ---- */
+
+/* 16 rows of 32 values of k, from row `first` on: as they lie, or the transpose of pairs. */
+INLINE void load_rows(vf x[VW], const gemm_src *s, int first, int64_t k, int64_t kc,
+                      const fv_dtype t)
+{
+    if (!s->along_k) {
+        load_pairs(x, s, first, k, kc, t);
+        transpose(x);
+        return;
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < VW; j++) {
+        int64_t row = first + j < s->n ? first + j : s->n - 1;
+        x[j] = (vf)load_unit(s->p, row * s->ld + k, kc - k, t);
+    }
+}
+
+/* The second 16 rows only where there are any: a tile of few rows does not read them. */
+INLINE void pack_rows_as(char *out, const gemm_src *s, int64_t kc, const fv_dtype t)
+{
+    for (int64_t k = 0; k < kc; k += GEMM_UNIT, out += A_BYTES_OF_UNIT)
+        for (int i = 0; i < A_WIDTH && (!i || i < s->n); i += VW) {
+            vf x[VW];
+            load_rows(x, s, i, k, kc, t);
+#pragma GCC unroll 16
+            for (int j = 0; j < VW; j++) v_store((float *)(out + (i + j) * 64), x[j]);
+        }
+}
+
+static void pack_a(void *out, const gemm_src *a, int64_t kc)
+{
+    if (a->dtype == FV_BF16)
+        pack_rows_as(out, a, kc, FV_BF16);
+    else if (a->dtype == FV_F16)
+        pack_rows_as(out, a, kc, FV_F16);
+    else
+        pack_rows_as(out, a, kc, FV_F32);
+}
+
+static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack_pairs(out, NR, b, kc); }
+
+#endif
