@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Products, BERT-base and decoding over numbers of threads, beside PyTorch, in turns: the rows of docs/benchmarks.md for x86.
+
+    bench/cores.py [--rows gemm bert decode one attention] [--threads 1 2 8 16] [--rounds 3] [--seconds 0.3] [--busy] [--most 100]
+
+Needs build/fovea (make) and PyTorch.  PyTorch's BERT is written out below with its own operators (eager, inference_mode), so
+transformers is not needed.  A figure is the median over rounds of a program's own median.  --busy: another process keeps one
+core busy meanwhile.  --most ends the script after so many seconds, between rows.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOVEA = os.environ.get("FOVEA", os.path.join(ROOT, "build", "fovea"))
+CONFIGS = os.path.join(ROOT, "bench", "configs")
+BERT = os.path.join(CONFIGS, "bert-base.json")
+
+
+def fovea(args, *what):
+    """The JSON line of one benchmark; None where it fails."""
+    command = [FOVEA, "bench", *map(str, what), "--seconds", str(args.seconds), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    lines = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+    if done.returncode or not lines:
+        print(f"{' '.join(command)}: {done.stderr.strip()}", file=sys.stderr)
+        return None
+    return lines
+
+
+class Peer:
+    """PyTorch in a process of its own for each number of threads: it keeps its threads once it has them."""
+
+    def __init__(self, threads):
+        self.p = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--peer", str(threads)], stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, seconds, *what):
+        print(json.dumps([seconds, *what]), file=self.p.stdin, flush=True)
+        line = self.p.stdout.readline()
+        return json.loads(line) if line else float("nan")
+
+    def close(self):
+        self.p.stdin.close()
+        self.p.wait()
+
+
+def timed(run, seconds):
+    run()
+    taken, start = [], time.perf_counter()
+    while len(taken) < 3 or time.perf_counter() - start < seconds:
+        t = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - t)
+    return statistics.median(taken)
+
+
+def peer_gemm(torch, dtype, m, n, k):
+    a, w = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype)
+    return lambda: torch.nn.functional.linear(a, w)
+
+
+def peer_attention(torch, dtype, length, causal, backward):
+    q, k, v = (torch.randn(4, 8, length, 64, dtype=dtype, requires_grad=backward) for _ in range(3))
+    dy = torch.randn(4, 8, length, 64, dtype=dtype)
+
+    def run():
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        if backward:
+            torch.autograd.grad(y, (q, k, v), dy)
+
+    return run
+
+
+def peer_bert(torch, dtype, batch, length):
+    """The forward pass of BERT-base: what transformers computes, without its Python."""
+    f, d, heads = torch.nn.functional, 768, 12
+    def drawn(*s):
+        return torch.randn(*s, dtype=dtype) * 0.02
+    layers = [dict(qkv=drawn(3 * d, d), b=drawn(3 * d), o=drawn(d, d), ob=drawn(d), up=drawn(4 * d, d), ub=drawn(4 * d),
+                   down=drawn(d, 4 * d), db=drawn(d), g=torch.ones(d, dtype=dtype), s=drawn(d)) for _ in range(12)]
+    table, place, pool = drawn(30522, d), drawn(512, d), drawn(d, d)
+    ids = torch.randint(0, 30522, (batch, length))
+
+    def run():
+        g, s = layers[0]["g"], layers[0]["s"]
+        x = f.layer_norm(f.embedding(ids, table) + place[:length], (d,), g, s)
+        for w in layers:
+            q, k, v = (t.view(batch, length, heads, -1).transpose(1, 2) for t in f.linear(x, w["qkv"], w["b"]).chunk(3, -1))
+            a = f.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, d)
+            x = f.layer_norm(x + f.linear(a, w["o"], w["ob"]), (d,), w["g"], w["s"])
+            h = f.gelu(f.linear(x, w["up"], w["ub"]))
+            x = f.layer_norm(x + f.linear(h, w["down"], w["db"]), (d,), w["g"], w["s"])
+        return torch.tanh(f.linear(x[:, 0], pool))
+
+    return run
+
+
+def be_peer(threads):
+    import torch
+
+    torch.set_num_threads(threads)
+    made = {"gemm": peer_gemm, "attention": peer_attention, "bert": peer_bert}
+    for line in sys.stdin:
+        seconds, name, dtype, *sizes = json.loads(line)
+        run = made[name](torch, getattr(torch, {"f32": "float32", "bf16": "bfloat16"}[dtype]), *sizes)
+        if name == "attention" and sizes[-1]:
+            print(json.dumps(timed(run, seconds)), flush=True)
+            continue
+        with torch.inference_mode():
+            print(json.dumps(timed(run, seconds)), flush=True)
+
+
+def rounds_of(args, ours, theirs):
+    """Medians of seconds, in turns."""
+    a, b = [], []
+    for _ in range(args.rounds):
+        a.append(ours())
+        b.append(theirs())
+    return statistics.median(a), statistics.median(b)
+
+
+def seconds_of(lines):
+    return lines[0]["median_s"] if lines else float("nan")
+
+
+def gemm_rows(args, peers):
+    for dtype in args.dtypes:
+        for m, n, k in ((2048, 2048, 2048), (512, 3072, 768), (512, 768, 3072), (128, 768, 768)):
+            for t in args.threads:
+                a, b = rounds_of(args, lambda: seconds_of(fovea(args, "gemm", "--m", m, "--n", n, "--k", k, "--dtype", dtype, "-t", t)),
+                                 lambda: peers[t](args.seconds, "gemm", dtype, m, n, k))
+                flop = 2e-9 * m * n * k
+                yield f"gemm {dtype} {m}×{n}×{k}", t, f"{flop / a:.0f}", f"{flop / b:.0f}", b / a
+
+
+def one_rows(args, peers):
+    for m in args.few:
+        for t in args.threads:
+            a, b = rounds_of(args, lambda: seconds_of(fovea(args, "gemm", "--m", m, "--n", 3072, "--k", 768, "-t", t)),
+                             lambda: peers[t](args.seconds, "gemm", "f32", m, 3072, 768))
+            yield f"{m} row(s) × (3072,768), unpacked f32, ms", t, f"{1e3 * a:.3f}", f"{1e3 * b:.3f}", b / a
+
+
+def bert_rows(args, peers):
+    for dtype in args.dtypes:
+        for batch in args.batch:
+            for t in args.threads:
+                a, b = rounds_of(args, lambda: seconds_of(fovea(args, "forward", "--config", BERT, "--batch", batch, "--len", 128,
+                                                                "--dtype", dtype, "-t", t)),
+                                 lambda: peers[t](args.seconds, "bert", dtype, batch, 128))
+                yield f"BERT-base {dtype} B {batch}, sentences/s", t, f"{batch / a:.1f}", f"{batch / b:.1f}", b / a
+
+
+def attention_rows(args, peers):
+    for length in (512, 2048):
+        for causal in (False, True):
+            for backward in (False, True):
+                for t in args.threads:
+                    flags = ["--causal"] * causal + ["--backward"] * backward
+                    a, b = rounds_of(args, lambda: seconds_of(fovea(args, "attention", "--len", length, "-t", t, *flags)),
+                                     lambda: peers[t](args.seconds, "attention", "f32", length, causal, backward))
+                    what = f"attention f32 T {length} {'causal' if causal else 'full'}{', gradients' if backward else ''}, ms"
+                    yield what, t, f"{1e3 * a:.2f}", f"{1e3 * b:.2f}", b / a
+
+
+def decode_rows(args, _):
+    for name in args.models:
+        for weights in args.weights:
+            last = None
+            for t in args.threads:
+                got = []
+                for _ in range(args.rounds):
+                    lines = fovea(args, "decode", "--config", os.path.join(CONFIGS, name + ".json"), "--dtype", weights, "-t", t,
+                                  "--len", 16, "--new", args.new)
+                    got.append(next((x["tokens_per_s"] for x in lines or [] if "tokens_per_s" in x), float("nan")))
+                rate = statistics.median(got)
+                yield f"{name} decode {weights}, tokens/s", t, f"{rate:.0f}", "", rate / last if last else 1.0
+                last = rate
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--rows", nargs="+", default=["gemm", "one", "bert", "attention", "decode"])
+    p.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    p.add_argument("--dtypes", nargs="+", default=["f32", "bf16"])
+    p.add_argument("--weights", nargs="+", default=["f32", "bf16", "q8", "q4"])
+    p.add_argument("--models", nargs="+", default=["gpt2-124m"])
+    p.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
+    p.add_argument("--few", type=int, nargs="+", default=[1])
+    p.add_argument("--new", type=int, default=64)
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--seconds", type=float, default=0.3)
+    p.add_argument("--most", type=float, default=1e9)
+    p.add_argument("--busy", action="store_true")
+    p.add_argument("--peer", type=int, help="be PyTorch, what this script starts")
+    args = p.parse_args()
+    if args.peer:
+        return be_peer(args.peer)
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if args.busy else None
+    start, rows = time.perf_counter(), {"gemm": gemm_rows, "one": one_rows, "bert": bert_rows, "attention": attention_rows,
+                                        "decode": decode_rows}
+    peers = {t: Peer(t) for t in args.threads} if set(args.rows) - {"decode"} else {}
+    print("| what | threads | fovea | PyTorch | ratio (decode: to the row before) |\n| --- | --- | --- | --- | --- |")
+    for name in args.rows:
+        for what, t, ours, theirs, ratio in rows[name](args, peers):
+            print(f"| {what} | {t} | {ours} | {theirs} | {ratio:.2f} |", flush=True)
+            if time.perf_counter() - start > args.most:
+                break
+    for peer in peers.values():
+        peer.close()
+    if busy:
+        busy.kill()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
