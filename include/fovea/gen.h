@@ -93,8 +93,8 @@ FV_API void fv_generated_free(fv_generated *g);
 
 /* ---- many requests in one batch ---- */
 
-/* Sequences join and leave a running batch (continuous batching): each step reads a part of one
- * waiting prompt and gives every running sequence its next token.  What a sequence gets has the
+/* Sequences join and leave a running batch (continuous batching): each step reads some tokens of
+ * waiting prompts and gives every running sequence its next token.  What a sequence gets has the
  * same bits whoever is beside it: it is what fv_generate gives for its prompt alone.  For
  * families without an encoder, one beam and one sequence a request.
  *
@@ -108,7 +108,9 @@ typedef struct fv_scheduler_opt {
     int64_t capacity; /* tokens of a sequence with its prompt; 0: the model's context, or 2048 */
     int64_t prefill;  /* prompt tokens that one step reads at most; 0: 512 */
     int64_t waiting;  /* requests that may wait for a row; 0: 1024 */
-    /* bytes of the KV cache at most: fewer rows than asked for if they do not fit; 0: no limit */
+    /* bytes of the KV cache at most; 0: no limit.  On the host a sequence takes memory for the
+     * tokens it has, and waits until all it may come to fits; elsewhere a row takes its capacity,
+     * and there are fewer rows than asked for */
     int64_t cache_bytes;
     /* bytes of keys and values kept of sequences that were read, for prompts that begin alike;
      * 0: none */
@@ -139,7 +141,7 @@ typedef struct fv_sched_weights {
 typedef struct fv_sched_event {
     uint64_t id;
     int32_t token; /* -1: none */
-    float score;   /* its log-probability */
+    float score;   /* its log-probability; 0 where the request is unscored */
     int64_t n;     /* tokens generated so far */
     fv_finish finish;
     const fv_err *error;  /* of FV_FINISH_FAILED, else NULL */
@@ -173,6 +175,7 @@ typedef struct fv_sched_request {
     /* OpenAI's: taken from a logit for each time its token was generated, and once if it was */
     float frequency_penalty, presence_penalty;
     int top;              /* likeliest tokens that come with each token; at most 64 */
+    bool unscored;        /* no score but with top: that spares a pass over the vocabulary */
     fv_logits_fn *logits; /* or NULL */
     void *logits_user;
     /* Exact weights of these layers and heads come with each token; none where n_layers is 0. */
@@ -180,11 +183,17 @@ typedef struct fv_sched_request {
     int n_layers, n_heads;
     bool prompt_rows; /* those of the prompt's rows too, in calls without a token */
     int priority;     /* greater ones get a row first */
+    int model;        /* 0, or a number that fv_scheduler_add_model gave */
     uint64_t owner;   /* among equals the owner with the fewest rows comes first, then who waits */
 } fv_sched_request;
 
 FV_API fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
                                   fv_scheduler_opt opt, fv_err *e);
+/* Another model for the same batch: the same one with adapters folded into its weights.  Rows of a
+ * step are grouped by their model, and each sequence gets what it would get alone.  Before the
+ * first request; m outlives the scheduler.  FV_EARG: its family, layers or heads differ, or there
+ * are 64. */
+FV_API fv_status fv_scheduler_add_model(fv_scheduler *s, int *number, const fv_model *m, fv_err *e);
 /* Sequences in flight end without a call.  NULL is allowed. */
 FV_API void fv_scheduler_free(fv_scheduler *s);
 /* Everything is copied, with the lists.  *id is known before the first callback.  Refused with a
@@ -207,6 +216,7 @@ typedef struct fv_sched_stats {
     int64_t prompt, generated; /* tokens read and written since it was made */
     int64_t shared;            /* tokens of prompts that a kept prefix saved */
     int64_t cache_tokens;      /* in the KV cache now */
+    int64_t cache_bytes;       /* of their keys and values */
     int64_t prefix_bytes;      /* kept for prompts to come */
 } fv_sched_stats;
 FV_API fv_sched_stats fv_scheduler_stats(fv_scheduler *s);

@@ -98,10 +98,13 @@ static fv_prefix_block *fresh(fv_prefix_cache *p, fv_session *s)
     return b;
 }
 
-int64_t fv__prefix_load(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int64_t row,
+/* What stands before the first block of a sequence: a number that is no block's serial. */
+static uint64_t root_of(int model) { return UINT64_MAX - (uint64_t)model; }
+
+int64_t fv__prefix_load(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int model, int64_t row,
                         const int32_t *ids, int64_t most)
 {
-    uint64_t parent = 0;
+    uint64_t parent = root_of(model);
     int64_t n = 0;
     if (!prepare(p, s)) return 0;
     for (fv_prefix_block *b; n + FV_PREFIX_BLOCK <= most; n += FV_PREFIX_BLOCK) {
@@ -112,10 +115,10 @@ int64_t fv__prefix_load(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int64_t ro
     return n;
 }
 
-void fv__prefix_store(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int64_t row, const int32_t *ids,
-                      int64_t n)
+void fv__prefix_store(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int model, int64_t row,
+                      const int32_t *ids, int64_t n)
 {
-    uint64_t parent = 0;
+    uint64_t parent = root_of(model);
     if (!prepare(p, s)) return;
     for (int64_t i = 0; i + FV_PREFIX_BLOCK <= n; i += FV_PREFIX_BLOCK) {
         fv_prefix_block *b = find(p, parent, ids + i);

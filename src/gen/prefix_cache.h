@@ -9,7 +9,7 @@
 typedef struct fv_prefix_block {
     int32_t ids[FV_PREFIX_BLOCK];
     uint64_t serial; /* names the block; never used twice */
-    uint64_t parent; /* the block before it in its sequence; 0: it is the first */
+    uint64_t parent; /* the block before it in its sequence; of the first see root_of */
     int64_t used;    /* the clock when it was last found */
     void *data;      /* its keys and values, in device memory */
     int32_t next;    /* in its bucket, or among the free ones; -1: none */
@@ -28,12 +28,14 @@ typedef struct fv_prefix_cache {
     bool off; /* no memory, or the model's keys depend on more than the tokens before them */
 } fv_prefix_cache;
 
-/* Copies the longest kept beginning of ids, at most `most` tokens, into an empty row; how many. */
-int64_t fv__prefix_load(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int64_t row,
+/* model: whose keys and values they are, by its number.
+ *
+ * Copies the longest kept beginning of ids, at most `most` tokens, into an empty row; how many. */
+int64_t fv__prefix_load(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int model, int64_t row,
                         const int32_t *ids, int64_t most);
 /* Keeps the first n tokens of a row, whole blocks of them, as far as the budget goes. */
-void fv__prefix_store(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int64_t row, const int32_t *ids,
-                      int64_t n);
+void fv__prefix_store(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int model, int64_t row,
+                      const int32_t *ids, int64_t n);
 int64_t fv__prefix_bytes(const fv_prefix_cache *p);
 void fv__prefix_free(fv_prefix_cache *p, fv_device *d);
 

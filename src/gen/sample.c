@@ -304,21 +304,26 @@ int32_t fv__sample_token(const float *score, int64_t V, const fv_gen_opt *o, dou
     return c[0].token;
 }
 
+int32_t fv__choose_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt *o, int64_t number,
+                         float *scratch, fv_candidate *candidates)
+{
+    fv__process_logits(logits, V, f, o, scratch);
+    if (o->do_sample) {
+        uint32_t w[4];
+        fv_philox(w, (uint64_t)o->seed, (uint64_t)number, (uint64_t)(f.n - f.prompt), 0);
+        return fv__sample_token(logits, V, o, ((double)w[0] + 0.5) * 0x1p-32, candidates);
+    }
+    if (o->renormalize_logits) fv__log_softmax_row(logits, V);
+    fv__top_k(candidates, 1, logits, V);
+    return candidates[0].token;
+}
+
 fv_candidate fv__next_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt *o,
                             int64_t number, float *scratch, fv_candidate *candidates)
 {
     double all = fv__log_sum_exp(logits, V);
     fv_candidate best = {0};
-    fv__process_logits(logits, V, f, o, scratch);
-    if (o->do_sample) {
-        uint32_t w[4];
-        fv_philox(w, (uint64_t)o->seed, (uint64_t)number, (uint64_t)(f.n - f.prompt), 0);
-        best.token = fv__sample_token(logits, V, o, ((double)w[0] + 0.5) * 0x1p-32, candidates);
-    } else {
-        if (o->renormalize_logits) fv__log_softmax_row(logits, V);
-        fv__top_k(candidates, 1, logits, V);
-        best.token = candidates[0].token;
-    }
+    best.token = fv__choose_token(logits, V, f, o, number, scratch, candidates);
     float score = logits[best.token];
     best.score = isfinite(score) ? (float)((double)score - all) : 0;
     return best;

@@ -58,9 +58,12 @@ int32_t fv__sample_token(const float *score, int64_t V, const fv_gen_opt *o, dou
 int64_t fv__sample_from(fv_candidate **c, const float *score, int64_t V, const fv_gen_opt *o,
                         int64_t least, fv_candidate *scratch);
 
-/* The token a sequence of one beam goes on with, by the rules and perhaps drawn; its score is the
- * model's own log-probability.  logits: V, overwritten; number: which of all sequences it is, for
- * its random numbers; scratch: for f.n floats; candidates: for V. */
+/* The token a sequence of one beam goes on with, by the rules and perhaps drawn.  logits: V,
+ * overwritten; number: which of all sequences it is, for its random numbers; scratch: for f.n
+ * floats; candidates: for V. */
+int32_t fv__choose_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt *o, int64_t number,
+                         float *scratch, fv_candidate *candidates);
+/* The same with its score behind the rules, against all of the model's own logits. */
 fv_candidate fv__next_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt *o,
                             int64_t number, float *scratch, fv_candidate *candidates);
 

@@ -94,32 +94,49 @@ static void count_heads(void *user, fv_ctx *c, const char *site, const char *nam
     p->heads = p->layers++ && p->heads < heads ? p->heads : heads;
 }
 
-/* One token through a session of one row shows how many layers and heads there are and how many
- * bytes of cache a token takes; the rows are cut to the budget. */
+/* One token through a session of one row shows how many layers and heads a model has and, by the
+ * session, how many bytes of cache a token takes. */
+static fv_status measure(fv_scheduler *s, fv_session **one, probe *p, const fv_model *m, fv_err *e)
+{
+    fv_status st = fv_session_new(one, m, s->ctx->dev, 1, 1, e);
+    if (st) return st;
+    fv_ctx_set_tap(s->ctx, count_heads, p);
+    fv_session_step(s->ctx, *one, fv_ints(s->ctx, (int32_t[]){0}, FV_SHAPE(1, 1)));
+    st = fv_ctx_status(s->ctx);
+    if (st) fv_fail(e, st, "%s", fv_ctx_err(s->ctx)->text);
+    fv_ctx_set_tap(s->ctx, NULL, NULL);
+    fv_ctx_reset(s->ctx, 0);
+    return st;
+}
+
+/* What the budget allows: tokens where memory follows them, else fewer rows. */
 static fv_status look(fv_scheduler *s, fv_device *d, fv_err *e)
 {
     fv_session *one = NULL;
     probe p = {0};
-    fv_status st = fv_session_new(&one, s->model, d, 1, 1, e);
-    if (st) return st;
-    fv_ctx_set_tap(s->ctx, count_heads, &p);
-    fv_session_step(s->ctx, one, fv_ints(s->ctx, (int32_t[]){0}, FV_SHAPE(1, 1)));
-    st = fv_ctx_status(s->ctx);
-    if (st) fv_fail(e, st, "%s", fv_ctx_err(s->ctx)->text);
-    fv_ctx_set_tap(s->ctx, NULL, NULL);
-    int64_t each = (int64_t)fv__session_token_bytes(one) * s->opt.capacity;
+    fv_status st = measure(s, &one, &p, s->model, e);
+    if (st) {
+        fv_session_free(one);
+        return st;
+    }
+    s->token_bytes = (int64_t)fv__session_token_bytes(one);
+    int64_t each = s->token_bytes * s->opt.capacity;
     fv_session_free(one);
-    fv_ctx_reset(s->ctx, 0);
     s->stats.layers = p.layers;
     s->stats.heads = p.heads;
     if (st || !s->opt.cache_bytes) return st;
+    if (d->backend->discard && each && each <= s->opt.cache_bytes) {
+        s->budget = s->opt.cache_bytes / s->token_bytes;
+        return FV_OK;
+    }
     int64_t rows = each ? s->opt.cache_bytes / each - 1 : s->opt.rows; /* one is for moving rows */
     if (rows < 1)
         return fv_fail(
             e, FV_EARG,
             "scheduler: a KV cache of %lld bytes holds no sequence of %lld tokens, which "
             "needs %lld",
-            (long long)s->opt.cache_bytes, (long long)s->opt.capacity, (long long)(2 * each));
+            (long long)s->opt.cache_bytes, (long long)s->opt.capacity,
+            (long long)(d->backend->discard ? each : 2 * each));
     if (s->opt.rows > rows) s->opt.rows = rows;
     return FV_OK;
 }
@@ -132,7 +149,9 @@ static fv_status open_rows(fv_scheduler *s, fv_device *d, fv_err *e)
     s->locks = open_locks(s);
     if (!s->block || !s->locks) return fv_fail(e, FV_ENOMEM, "scheduler: out of memory");
     set_layout(s, s->block);
-    return fv_session_new(&s->session, s->model, d, s->opt.rows, s->opt.capacity, e);
+    fv_status st = fv_session_new(&s->session, s->model, d, s->opt.rows, s->opt.capacity, e);
+    if (!st && s->budget) fv__session_page(s->session);
+    return st;
 }
 
 fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
@@ -151,6 +170,7 @@ fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
     fv_scheduler *s = fv__alloc(fv_device_env(d), sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "scheduler: out of memory");
     *s = (fv_scheduler){.env = *fv_device_env(d), .model = m, .opt = opt};
+    s->models[s->n_models++] = m;
     s->prefixes = (fv_prefix_cache){.env = s->env, .budget = opt.prefix_bytes};
     s->V = f->vocabulary(fv_model_self(m));
     st = fv_ctx_new(&s->ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
@@ -162,6 +182,29 @@ fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
     }
     fv__session_resize(s->session, 0);
     *out = s;
+    return FV_OK;
+}
+
+/* The caches have one shape for all models; whether this one writes it, one token shows. */
+fv_status fv_scheduler_add_model(fv_scheduler *s, int *number, const fv_model *m, fv_err *e)
+{
+    fv_session *one = NULL;
+    probe p = {0};
+    const fv_family *f = fv_model_family(m);
+    if (s->n_models == FV_SCHED_MODELS)
+        return fv_fail(e, FV_EARG, "scheduler: %d models share a batch at most", FV_SCHED_MODELS);
+    if (f != fv_model_family(s->model) || f->vocabulary(fv_model_self(m)) != s->V)
+        return fv_fail(e, FV_EARG,
+                       "scheduler: models of one batch are of one family and vocabulary");
+    fv_status st = measure(s, &one, &p, m, e);
+    bool alike = p.layers == s->stats.layers && p.heads == s->stats.heads && !st &&
+                 (int64_t)fv__session_token_bytes(one) == s->token_bytes;
+    fv_session_free(one);
+    if (!st && !alike)
+        st = fv_fail(e, FV_EARG, "scheduler: models of one batch have the same layers and heads");
+    if (st) return st;
+    *number = s->n_models;
+    s->models[s->n_models++] = m;
     return FV_OK;
 }
 
@@ -199,6 +242,28 @@ static void forget(fv_scheduler *s, sequence *q)
     fv__free(&s->env, q, q->bytes);
 }
 
+/* Keys and values depend on the model, so each has prefixes of its own. */
+static void keep_prefix(fv_scheduler *s, const sequence *q, int64_t row, int64_t n)
+{
+    fv__prefix_store(&s->prefixes, s->ctx, s->session, q->ask.model, row, q->ids, n);
+}
+
+/* Rows of one model side by side, for one step each; the order of the others stays. */
+static void group_rows(fv_scheduler *s)
+{
+    for (int64_t i = 1; s->n_models > 1 && i < s->decoding; i++) {
+        sequence *q = s->row[i];
+        int32_t from = s->from[i];
+        int64_t at = i;
+        for (; at > 0 && s->row[at - 1]->ask.model > q->ask.model; at--) {
+            s->row[at] = s->row[at - 1];
+            s->from[at] = s->from[at - 1];
+        }
+        s->row[at] = q;
+        s->from[at] = from;
+    }
+}
+
 /* Rows of sequences that are done leave the batch. */
 static void retire(fv_scheduler *s)
 {
@@ -211,13 +276,12 @@ static void retire(fv_scheduler *s)
         }
         int64_t last = --s->decoding;
         /* the next turn of a conversation begins with all of this one */
-        if (!s->ctx->err.code)
-            fv__prefix_store(&s->prefixes, s->ctx, s->session, s->from[p], s->row[p]->ids,
-                             s->row[p]->cached);
+        if (!s->ctx->err.code) keep_prefix(s, s->row[p], s->from[p], s->row[p]->cached);
         forget(s, s->row[p]);
         s->row[p] = s->row[last];
         s->from[p] = s->from[last];
     }
+    group_rows(s);
     if (s->reading) {
         sequence *q = s->row[was];
         s->row[s->decoding] = q;
@@ -228,6 +292,7 @@ static void retire(fv_scheduler *s)
     int64_t rows = s->decoding + s->reading;
     if (rows && !s->ctx->err.code) fv_session_select(s->ctx, s->session, s->from, rows);
     fv__session_resize(s->session, rows);
+    for (int64_t i = rows; s->budget && i < before; i++) fv__session_trim(s->session, i);
 }
 
 /* What a kept prefix has of the prompt.  The last token is read in any case, for its logits, and so
@@ -235,7 +300,7 @@ static void retire(fv_scheduler *s)
 static void load_prefix(fv_scheduler *s, sequence *q)
 {
     if (q->ask.n_layers && q->ask.prompt_rows) return;
-    q->shared = fv__prefix_load(&s->prefixes, s->ctx, s->session, s->decoding, q->ids,
+    q->shared = fv__prefix_load(&s->prefixes, s->ctx, s->session, q->ask.model, s->decoding, q->ids,
                                 q->prompt - 1);
     q->cached = q->shared;
 }
@@ -273,6 +338,7 @@ static void count_step(fv_scheduler *s, int64_t prompt, int64_t shared)
     s->stats.prompt += prompt;
     s->stats.shared += shared;
     s->stats.cache_tokens = cached;
+    s->stats.cache_bytes = cached * s->token_bytes;
     s->stats.prefix_bytes = fv__prefix_bytes(&s->prefixes);
     pthread_mutex_unlock(&s->lock);
 }
@@ -300,6 +366,7 @@ static bool prefill(fv_scheduler *s, int64_t T)
     fv_ctx *c = s->ctx;
     fv_ctx_reset(c, 0);
     if (!fv__session_narrow(c, s->session, s->decoding, 1, T)) return false;
+    fv__session_use(s->session, s->models[q->ask.model]);
     fv_tensor *y = NULL;
     if (fv__sched_watch(s, s->decoding, 1, T))
         y = fv_session_step(c, s->session, fv_ints(c, q->ids + q->cached, FV_SHAPE(1, T)));
@@ -312,7 +379,7 @@ static bool prefill(fv_scheduler *s, int64_t T)
     tell_prompt_rows(s, q, T);
     if (q->cached < q->prompt) return true;
     if (fv_read(c, y, s->logits, s->V)) return false;
-    fv__prefix_store(&s->prefixes, c, s->session, s->decoding, q->ids, q->prompt);
+    keep_prefix(s, q, s->decoding, q->prompt);
     int64_t last = q->ask.prompt_rows ? T - 1 : 0;
     fv__sched_take_token(s, q, s->logits, fv__sched_weights(s, &w, 0, last, 1));
     s->reading = false;
@@ -345,22 +412,38 @@ static void keep_logits(fv_ctx *c, void *user, fv_tensor *logits)
     ((fv_scheduler *)user)->y = *logits;
 }
 
-/* The next token of every row that decodes. */
-static bool decode(fv_scheduler *s)
+/* The next token of rows [first, first + rows), which have one model. */
+static bool decode_group(fv_scheduler *s, int64_t first, int64_t rows)
 {
-    int64_t rows = s->decoding;
     fv_sched_weights w;
-    for (int64_t p = 0; p < rows; p++) s->token[p] = s->row[p]->ids[s->row[p]->n - 1];
+    float *logits = s->logits + first * s->V;
+    for (int64_t p = 0; p < rows; p++) {
+        const sequence *q = s->row[first + p];
+        s->token[p] = q->ids[q->n - 1];
+    }
     fv_ctx_reset(s->ctx, 0);
-    if (!fv__session_narrow(s->ctx, s->session, 0, rows, 1)) return false;
-    bool ok = fv__sched_watch(s, 0, rows, 1) &&
+    if (!fv__session_narrow(s->ctx, s->session, first, rows, 1)) return false;
+    fv__session_use(s->session, s->models[s->row[first]->ask.model]);
+    bool ok = fv__sched_watch(s, first, rows, 1) &&
               fv__session_replay(s->ctx, s->session, s->token, FV_STEP_LOGITS, keep_logits, s);
     fv__session_restore(s->session);
     ok = fv__sched_collect(s) && ok;
-    if (!ok || fv_read(s->ctx, &s->y, s->logits, rows * s->V)) return false;
+    if (!ok || fv_read(s->ctx, &s->y, logits, rows * s->V)) return false;
     for (int64_t p = 0; p < rows; p++) {
-        s->row[p]->cached++;
-        fv__sched_take_token(s, s->row[p], s->logits + p * s->V, fv__sched_weights(s, &w, p, 0, 1));
+        sequence *q = s->row[first + p];
+        q->cached++;
+        fv__sched_take_token(s, q, logits + p * s->V, fv__sched_weights(s, &w, p, 0, 1));
+    }
+    return true;
+}
+
+/* The next token of every row that decodes. */
+static bool decode(fv_scheduler *s)
+{
+    for (int64_t first = 0, end; first < s->decoding; first = end) {
+        int model = s->row[first]->ask.model;
+        for (end = first + 1; end < s->decoding && s->row[end]->ask.model == model;) end++;
+        if (!decode_group(s, first, end - first)) return false;
     }
     count_step(s, 0, 0);
     return true;

@@ -9,7 +9,8 @@
 #include "gen/sample.h"
 #include "model/session.h"
 
-#define FV_SCHED_TOP 64 /* likeliest tokens that an event may bring */
+#define FV_SCHED_TOP 64    /* likeliest tokens that an event may bring */
+#define FV_SCHED_MODELS 64 /* of one batch */
 
 typedef struct sequence {
     struct sequence *next_waiting; /* in the queue */
@@ -44,7 +45,11 @@ typedef struct fv_sched_tap {
 
 struct fv_scheduler {
     fv_env env;
-    const fv_model *model;
+    const fv_model *model; /* the first of these */
+    const fv_model *models[FV_SCHED_MODELS];
+    int n_models;
+    int64_t token_bytes; /* of a token's keys and values in all layers */
+    int64_t budget;      /* tokens that rows may come to together; 0: no limit */
     fv_scheduler_opt opt;
     int64_t V;
     fv_ctx *ctx;

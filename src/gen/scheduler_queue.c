@@ -57,6 +57,8 @@ static fv_status check_request(const fv_scheduler *s, const fv_sched_request *r,
     fv_status st = check_lengths(s, r, e);
     if (!st) st = check_lists(s, r, e);
     if (st) return st;
+    if (r->model < 0 || r->model >= s->n_models)
+        return fv_fail(e, FV_EARG, "scheduler: model %d of %d", r->model, s->n_models);
     if (!ids_within(r->prompt, r->n, 0, s->V) || !ids_within(special, 3, -1, s->V) ||
         !ids_within(o->ends, o->n_ends, 0, s->V) || !ids_within(o->banned, o->n_banned, 0, s->V))
         return fv_fail(e, FV_EARG, "scheduler: an id is outside the vocabulary of %lld",
@@ -190,8 +192,18 @@ static int64_t rows_of(const fv_scheduler *s, uint64_t owner)
     return n;
 }
 
+/* Whether all that the running sequences and this one may come to fits into the budget.  Nobody
+ * is taken in who might have to be put out again: that would compute his tokens twice. */
+static bool fits(const fv_scheduler *s, const sequence *q)
+{
+    int64_t tokens = q->end;
+    for (int64_t p = 0; p < s->decoding + s->reading; p++) tokens += s->row[p]->end;
+    return !s->budget || q->cancelled || tokens <= s->budget;
+}
+
 /* Greater priority first, then the owner with fewer rows, then the order of arrival.  Cancelled
- * ones come at once: they take no row. */
+ * ones come at once: they take no row.  One that does not fit holds those behind it up, since a
+ * long one would otherwise wait for as long as short ones come. */
 sequence *fv__sched_next(fv_scheduler *s)
 {
     sequence *best = NULL, *before_best = NULL, *before = NULL;
@@ -207,6 +219,7 @@ sequence *fv__sched_next(fv_scheduler *s)
         fewest = rows;
         if (q->cancelled) break;
     }
+    if (best && !fits(s, best)) best = NULL;
     if (best) {
         if (before_best) before_best->next_waiting = best->next_waiting;
         if (s->first == best) s->first = best->next_waiting;

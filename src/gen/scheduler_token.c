@@ -35,12 +35,6 @@ static void change_logits(const fv_scheduler *s, const sequence *q, float *logit
     }
 }
 
-static bool is_changed(const sequence *q)
-{
-    const fv_sched_request *r = &q->ask;
-    return r->logits || r->n_bias || r->frequency_penalty != 0 || r->presence_penalty != 0;
-}
-
 /* The likeliest tokens by the model's own logits. */
 static int likeliest(const fv_scheduler *s, const sequence *q, const float *logits, double all,
                      fv_scored *out)
@@ -58,21 +52,18 @@ void fv__sched_take_token(fv_scheduler *s, sequence *q, float *logits,
 {
     fv_scored top[FV_SCHED_TOP];
     fv_prefix f = {.ids = q->ids, .n = q->n, .prompt = q->prompt, .most = q->end};
-    bool changed = is_changed(q);
-    double all = changed || q->ask.top ? fv__log_sum_exp(logits, s->V) : 0;
+    bool scored = !q->ask.unscored || q->ask.top;
+    double all = scored ? fv__log_sum_exp(logits, s->V) : 0;
     fv_sched_event ev = {.id = q->id, .top = top, .attention = attention, .cached = q->shared};
     ev.n_top = likeliest(s, q, logits, all, top);
-    if (changed) {
-        memcpy(s->raw, logits, (size_t)s->V * sizeof *logits);
-        change_logits(s, q, logits);
-    }
-    fv_candidate best = fv__next_token(logits, s->V, f, &q->opt, q->number, s->scratch,
-                                       s->candidates);
-    ev.token = best.token;
-    ev.score = changed ? (float)((double)s->raw[best.token] - all) : best.score;
-    q->ids[q->n++] = best.token;
+    /* probabilities are the model's own, so what penalties and biases change is kept */
+    if (scored) memcpy(s->raw, logits, (size_t)s->V * sizeof *logits);
+    change_logits(s, q, logits);
+    ev.token = fv__choose_token(logits, s->V, f, &q->opt, q->number, s->scratch, s->candidates);
+    if (scored) ev.score = (float)((double)s->raw[ev.token] - all);
+    q->ids[q->n++] = ev.token;
     if (q->n >= q->end) ev.finish = FV_FINISH_LENGTH;
-    if (fv__token_is_eos(best.token, &q->opt)) ev.finish = FV_FINISH_STOP;
+    if (fv__token_is_eos(ev.token, &q->opt)) ev.finish = FV_FINISH_STOP;
     if (ev.finish) mark_done(s, q);
     ev.n = q->n - q->prompt;
     pthread_mutex_lock(&s->lock);

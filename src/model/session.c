@@ -2,7 +2,8 @@
  *
  * A cache (rows, allocated, width) per layer, one for keys and one for values, is allocated when
  * the layer first asks for it, grows by doubling with its longest row, and is reused after a
- * reset.  On a GPU it has its full size from the start, since a captured step holds addresses.
+ * reset.  On a GPU it has its full size from the start, since a captured step holds addresses, and
+ * so it has where a scheduler pages it (session_pages.c).
  *
  * Two kinds of step: fv_session_step takes any number of tokens a row (prefill), with inputs in
  * the context; fv__session_replay takes one token a row (decode), with inputs in memory of the
@@ -147,6 +148,7 @@ static bool reserve_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_
     }
     bool ok = fv__session_reserve(c, s, at, t, FV_SHAPE(s->all, s->allocated, width), 1);
     at->t.shape.d[0] = s->rows;
+    if (ok && s->paged) fv__session_page_out(s, at);
     if (ok && !fv__device_is_host(s->dev)) s->dev->backend->zero(&c->stream, at->t.data, at->bytes);
     return ok;
 }
@@ -240,7 +242,7 @@ static fv_tensor *shifted(fv_ctx *c, fv_session *s, int32_t from)
     fv_step_inputs *h = &s->step_inputs;
     if (h->from != from) {
         h->from = from;
-        for (int64_t i = 0; i < s->rows; i++) s->host[i] = s->len[i] + from;
+        for (int64_t i = 0; i < s->rows; i++) s->host[i] = s->len[s->first + i] + from;
         s->dev->backend->upload(&c->stream, h->shifted.data, s->host,
                                 (size_t)s->rows * sizeof *s->host);
     }
@@ -365,6 +367,13 @@ void fv__session_restore(fv_session *s)
     s->rows = s->widest;
 }
 
+/* A captured step reads the weights of the model it was captured with. */
+void fv__session_use(fv_session *s, const fv_model *m)
+{
+    if (s->model != m) s->version++;
+    s->model = m;
+}
+
 void fv__session_resize(fv_session *s, int64_t rows)
 {
     if (rows == s->rows) return;
@@ -418,9 +427,10 @@ static bool arrange(fv_ctx *c, fv_session *s, const int32_t *ids)
     h->shifted = (fv_tensor){.data = data + 3 * n, .shape = FV_SHAPE(n, 1), .dtype = FV_I32};
     for (int64_t i = 0; i < n; i++) {
         at[i] = ids[i];
-        at[n + i] = s->len[i];
-        at[2 * n + i] = s->len[i] + 1;
-        at[3 * n + i] = s->len[i] + h->from;
+        int32_t len = s->len[s->first + i];
+        at[n + i] = len;
+        at[2 * n + i] = len + 1;
+        at[3 * n + i] = len + h->from;
     }
     s->dev->backend->upload(&c->stream, data, at, (size_t)(4 * n) * sizeof *at);
     return true;
@@ -434,10 +444,10 @@ bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t k
     grow_caches(c, s, most);
     if (ids && !arrange(c, s, ids)) return false;
     replay_args a = {s, after, user};
-    fv__graph_run(c, &s->graph, (s->version * 4096 + (uint64_t)s->rows) * 64 + kind, 0, run_step,
-                  &a);
+    uint64_t shape = (s->version * 4096 + (uint64_t)s->rows) * 4096 + (uint64_t)s->first;
+    fv__graph_run(c, &s->graph, shape * 64 + kind, 0, run_step, &a);
     if (fv__failed(c)) return false;
-    for (int64_t i = 0; ids && i < s->rows; i++) s->len[i]++;
+    for (int64_t i = 0; ids && i < s->rows; i++) s->len[s->first + i]++;
     s->processed += s->rows;
     return true;
 }

@@ -34,6 +34,7 @@ struct fv_session {
     int64_t widest;                    /* while narrowed: rows in use otherwise */
     int64_t processed;                 /* tokens that went through the model, of all rows */
     int64_t cap, allocated;            /* tokens of a row: the limit, and what is allocated */
+    bool paged;                        /* a token's memory is taken when it is first written */
     bool spans;                        /* the family asks how long a prompt is in all */
     int32_t *len;                      /* tokens of each row before the step under way */
     int32_t *expected;                 /* of its whole prompt, where that was announced; else 0 */
@@ -75,13 +76,22 @@ bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t k
                         fv_after_fn *after, void *user);
 
 /* Until fv__session_restore, steps and their logits are of rows [first, first + n) alone, each of
- * which may get `tokens` more; the other rows keep their caches.  For families without an encoder,
- * and from row 0 on for fv__session_replay.  False once the context has failed. */
+ * which may get `tokens` more; the other rows keep their caches.  For families without an encoder.
+ * False once the context has failed. */
 bool fv__session_narrow(fv_ctx *c, fv_session *s, int64_t first, int64_t n, int64_t tokens);
 void fv__session_restore(fv_session *s);
 /* Changes how many rows are in use, at most those it was made for: rows go from the end and new
  * ones are empty.  Unlike fv_session_select it may leave none, and give rows back. */
 void fv__session_resize(fv_session *s, int64_t rows);
+
+/* Steps from now on are of this model: the same with other weights. */
+void fv__session_use(fv_session *s, const fv_model *m);
+/* session_pages.c.  Before the first step: caches have room for all tokens of a row from the start,
+ * but memory only for those that are there.  False: the device has no such memory.  And, for a row
+ * that is not in use, its memory given back; for a cache that was just allocated. */
+bool fv__session_page(fv_session *s);
+void fv__session_trim(fv_session *s, int64_t row);
+void fv__session_page_out(fv_session *s, slot *at);
 
 /* session_prefix.c: bytes of a token in all caches, known once a step has run; and a run of tokens
  * of a row, copied out into device memory and back behind the tokens of another row.  False once

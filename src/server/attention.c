@@ -255,9 +255,9 @@ void sv_attention(sv_request *r)
 {
     static const char *const keys[] = {"model", "input",  "target", "attention",
                                        "rows",  "format", "kind",   NULL};
-    const char *format = "json";
+    const char *format = "json", *target = NULL;
     if (!sv_read_json(r) || !sv_check_keys(r, r->json, keys, NULL) ||
-        !sv_get_text(r, "format", &format, NULL))
+        !sv_get_text(r, "format", &format, NULL) || !sv_get_text(r, "target", &target, NULL))
         return;
     if (strcmp(format, "json") && strcmp(format, "safetensors")) {
         sv_refuse(r, 400, BAD, "format", "format: json or safetensors");

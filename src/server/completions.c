@@ -107,6 +107,11 @@ static char *render(sv_request *r, sv_engine *g, bool closed)
         return NULL;
     }
     const json_t *extra = json_object_get(r->json, "chat_template_kwargs");
+    if (extra && !json_is_object(extra) && !json_is_null(extra)) {
+        sv_refuse(r, 400, BAD, "chat_template_kwargs",
+                  "chat_template_kwargs: an object was expected");
+        return NULL;
+    }
     char *messages = json_dumps(json_object_get(r->json, "messages"), 0);
     char *variables = json_is_object(extra) ? json_dumps(extra, 0) : NULL;
     fv_chat_render how = {.variables = variables, .closed = closed};

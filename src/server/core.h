@@ -123,7 +123,9 @@ struct sv_server {
     _Atomic bool closing;
 };
 
-const sv_route *sv_find_route(const char *method, const char *path, bool *other_method);
+/* The route of a path; NULL: there is none for this method, and *allow lists those that the path
+ * has, or is NULL. */
+const sv_route *sv_find_route(const char *method, const char *path, const char **allow);
 const sv_route *sv_route_at(int i); /* NULL past the last */
 
 /* log.c: one JSON object on a line of standard error. */

@@ -212,6 +212,7 @@ static fv_status submit(sv_choice *c, fv_err *e)
     ask.frequency_penalty = (float)q->frequency_penalty;
     ask.presence_penalty = (float)q->presence_penalty;
     ask.top = q->logprobs > 0 ? (int)q->logprobs : 0;
+    ask.unscored = q->logprobs < 0;
     ask.layers = q->layers, ask.heads = q->heads;
     ask.n_layers = q->n_layers, ask.n_heads = q->n_heads;
     ask.prompt_rows = q->prompt_rows;

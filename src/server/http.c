@@ -157,13 +157,12 @@ static bool check_framing(sv_request *r, const char *version)
 
 static bool check_route(sv_request *r, const char *url)
 {
-    bool other = false;
     if (!strcmp(r->method, "OPTIONS") && r->server->opt.cors) { /* a browser asks beforehand */
         sv_answer(r, 204, NULL, &(sv_text){0});
         return false;
     }
-    r->route = strlen(url) < sizeof r->path ? sv_find_route(r->method, url, &other) : NULL;
-    if (!r->route && other)
+    r->route = strlen(url) < sizeof r->path ? sv_find_route(r->method, url, &r->allow) : NULL;
+    if (!r->route && r->allow)
         sv_refuse(r, 405, "invalid_request_error", NULL, "%s does not take %s", r->path, r->method);
     else if (!r->route)
         sv_refuse(r, 404, "invalid_request_error", NULL, "there is nothing at %s", r->path);
@@ -232,6 +231,7 @@ static void add_headers(const sv_request *r, struct MHD_Response *resp)
                                 "default-src 'none'; script-src 'unsafe-inline'; style-src "
                                 "'unsafe-inline'; connect-src 'self'; img-src data:; "
                                 "base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+    if (r->status == 405 && r->allow) MHD_add_response_header(resp, "Allow", r->allow);
     if (r->status == 401) MHD_add_response_header(resp, "WWW-Authenticate", "Bearer");
     if (r->status == 429 || r->status == 503) MHD_add_response_header(resp, "Retry-After", "1");
     if (r->server->draining) MHD_add_response_header(resp, "Connection", "close");

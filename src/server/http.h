@@ -26,8 +26,9 @@ typedef void sv_route_fn(sv_request *r);
 typedef struct sv_route {
     const char *method, *path;
     sv_route_fn *fn;
-    bool open;                 /* needs no API key */
-    const char *what, *fields; /* one line, and the body's fields: for the OpenAPI document */
+    bool open; /* needs no API key */
+    /* for the OpenAPI document: one line, the body's fields, and a second type of the answer */
+    const char *what, *fields, *other;
 } sv_route;
 
 struct sv_request {
@@ -35,7 +36,8 @@ struct sv_request {
     struct MHD_Connection *mhd;
     sv_connection *connection;
     const sv_route *route;
-    char id[40]; /* the client's X-Request-Id, or one of ours */
+    const char *allow; /* methods of the path, where the request's is not one of them */
+    char id[40];       /* the client's X-Request-Id, or one of ours */
     char method[8], path[64];
     uint64_t owner; /* who asks: for fair queueing */
     sv_text body;

@@ -1,48 +1,99 @@
 /* openapi.c - /openapi.json: what every path takes, made from the table of routes.
  *
- * A field is a word of a route's list with its type: "prompt:text|ids!" is needed (!) and a string
- * or a list of ids.  tests/server/test_openapi.c sends each field and an unknown one to each path,
- * so the document cannot say anything else than the server does. */
+ * A field is a word of a route's list with its type: "top:int(1,64)" is a whole number of that
+ * range, "join:one(first,simple)" one of these words, and "prompt:prompt!" a type of the table
+ * below, without which (!) the request is refused.  Fields that are not needed may be null.
+ *
+ * Written by hand the document would be a second list of fields, and the two would drift apart.
+ * tests/server/test_openapi.c sends each field and an unknown one to each path, and `make test-api`
+ * sends what schemathesis makes of the document, so it cannot say anything else than the server
+ * does. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "core.h"
+
+#define TEXTS "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"
+#define IDS                                                                                        \
+    "{\"type\":\"array\",\"minItems\":1,\"items\":"                                                \
+    "{\"type\":\"integer\",\"minimum\":0,\"maximum\":2147483647}}"
 
 /* Types by their words, as JSON schemas. */
 static const struct {
     const char *word, *schema;
 } types[] = {
     {"text", "{\"type\":\"string\"}"},
-    {"texts",
-     "{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"items\":{\"type\":\"string\"},"
-     "\"minItems\":1}]}"},
-    {"prompt", "{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"minItems\":1}]}"},
-    {"ids", "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}}"},
-    {"count", "{\"type\":\"integer\",\"minimum\":0}"},
-    {"int", "{\"type\":\"integer\"}"},
-    {"real", "{\"type\":\"number\"}"},
+    {"texts", "{\"anyOf\":[{\"type\":\"string\"}," TEXTS "]}"},
+    {"prompt", "{\"anyOf\":[{\"type\":\"string\"}," TEXTS "," IDS
+               ",{\"type\":\"array\",\"minItems\":1,\"items\":" IDS "}]}"},
+    {"ids", "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0,"
+            "\"maximum\":2147483647}}"},
     {"bool", "{\"type\":\"boolean\"}"},
     {"object", "{\"type\":\"object\"}"},
-    {"messages", "{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"required\":"
-                 "[\"role\",\"content\"]}}"},
+    {"messages",
+     "{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"required\":"
+     "[\"role\",\"content\"],\"properties\":{\"role\":{\"type\":\"string\"},\"content\":"
+     "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"items\":{\"type\":"
+     "\"object\",\"required\":[\"type\"]}}]}}}}"},
     {"rows", "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":2}"},
-    {"stop",
-     "{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"items\":{\"type\":\"string\"},"
-     "\"maxItems\":16}]}"},
+    {"stop", "{\"anyOf\":[{\"type\":\"string\",\"minLength\":1},{\"type\":\"array\",\"items\":"
+             "{\"type\":\"string\",\"minLength\":1},\"maxItems\":16}]}"},
+    {"bias", "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\",\"minimum\":-100,"
+             "\"maximum\":100}}"},
+    {"weights", "{\"anyOf\":[{\"type\":\"object\"},{\"const\":false}]}"}, /* attention wanted */
     {"any", "{}"},
 };
 
-static void put_type(sv_text *t, const char *word, size_t n)
+/* "(a,b)" as {"type":...,"minimum":a,"maximum":b}. */
+static void put_range(sv_text *t, const char *type, const char *range)
 {
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strlen(types[i].word) == n && !strncmp(types[i].word, word, n)) {
-            sv_raw(t, types[i].schema);
-            return;
-        }
-    sv_raw(t, "{}");
+    const char *comma = strchr(range, ',');
+    sv_open(t, '{');
+    sv_string_at(t, "type", type);
+    sv_real_at(t, "minimum", strtod(range + 1, NULL));
+    sv_real_at(t, "maximum", strtod(comma + 1, NULL));
+    sv_close(t, '}');
+}
+
+/* "(a,b,c)" as {"type":"string","enum":["a","b","c"]}. */
+static void put_words(sv_text *t, const char *list)
+{
+    sv_put(t, "{\"type\":\"string\",\"enum\":[");
+    for (const char *p = list; *p != ')'; p += 1 + strcspn(p + 1, ",)"))
+        sv_string(t, p + 1, strcspn(p + 1, ",)"));
+    sv_put(t, "]}");
+}
+
+/* The names that are served now. */
+static void put_models(sv_text *t, sv_server *s)
+{
+    sv_put(t, "{\"type\":\"string\",\"enum\":[");
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->opt.n_models; i++)
+        sv_string(t, s->engine[i]->name, strlen(s->engine[i]->name));
+    pthread_mutex_unlock(&s->lock);
+    sv_put(t, "]}");
+}
+
+static void put_type(sv_text *t, sv_server *s, const char *word, size_t n)
+{
+    if (!strncmp(word, "int(", 4)) {
+        put_range(t, "integer", word + 3);
+    } else if (!strncmp(word, "real(", 5)) {
+        put_range(t, "number", word + 4);
+    } else if (!strncmp(word, "one(", 4)) {
+        put_words(t, word + 3);
+    } else if (!strncmp(word, "model", n)) {
+        put_models(t, s);
+    } else {
+        size_t i = 0, last = sizeof types / sizeof *types - 1;
+        while (i < last && (strlen(types[i].word) != n || strncmp(types[i].word, word, n))) i++;
+        sv_put(t, types[i].schema);
+    }
 }
 
 /* Goes over "name:type name:type! .."; those with an exclamation mark only, or all. */
-static void put_fields(sv_text *t, const char *fields, bool needed)
+static void put_fields(sv_text *t, sv_server *s, const char *fields, bool needed)
 {
     for (const char *p = fields; *p;) {
         size_t n = strcspn(p, " "), name = strcspn(p, ":");
@@ -50,26 +101,29 @@ static void put_fields(sv_text *t, const char *fields, bool needed)
         if (needed && need) sv_string(t, p, name);
         if (!needed) {
             sv_string(t, p, name);
-            sv_add(t, ":", 1);
-            put_type(t, p + name + 1, n - name - 1 - need);
+            sv_put(t, need ? ":" : ":{\"anyOf\":[");
+            put_type(t, s, p + name + 1, n - name - 1 - need);
+            if (!need) sv_put(t, ",{\"type\":\"null\"}]}");
         }
         p += n + (p[n] == ' ');
     }
 }
 
-static void put_body(sv_text *t, const char *fields)
+static void put_body(sv_text *t, sv_server *s, const char *fields)
 {
     sv_key(t, "requestBody");
     sv_put(t,
            "{\"required\":true,\"content\":{\"application/json\":{\"schema\":{\"type\":\"object\","
            "\"additionalProperties\":false,\"properties\":{");
-    put_fields(t, fields, false);
+    put_fields(t, s, fields, false);
     sv_put(t, "},\"required\":[");
-    put_fields(t, fields, true);
+    put_fields(t, s, fields, true);
     sv_put(t, "]}}}}");
 }
 
-static void put_answer(sv_text *t, const char *status, const char *what, const char *type)
+/* other: a second type of content, or NULL. */
+static void put_answer(sv_text *t, const char *status, const char *what, const char *type,
+                       const char *other)
 {
     sv_key(t, status);
     sv_open(t, '{');
@@ -77,11 +131,12 @@ static void put_answer(sv_text *t, const char *status, const char *what, const c
     sv_key(t, "content");
     sv_open(t, '{');
     sv_raw_at(t, type, "{}");
+    if (other) sv_raw_at(t, other, "{}");
     sv_close(t, '}');
     sv_close(t, '}');
 }
 
-static void put_operation(sv_text *t, const sv_route *r)
+static void put_operation(sv_text *t, sv_server *s, const sv_route *r)
 {
     static const char json[] = "application/json";
     sv_key(t, r->fields ? "post" : "get");
@@ -91,16 +146,17 @@ static void put_operation(sv_text *t, const sv_route *r)
         sv_raw_at(t, "parameters",
                   "[{\"name\":\"model\",\"in\":\"path\",\"required\":true,"
                   "\"schema\":{\"type\":\"string\"}}]");
-    if (r->fields) put_body(t, r->fields);
+    if (r->fields) put_body(t, s, r->fields);
     sv_key(t, "responses");
     sv_open(t, '{');
-    put_answer(t, "200", "the answer", r->open ? "*/*" : json);
-    if (!r->open) put_answer(t, "401", "an API key is needed", json);
-    if (r->fields) put_answer(t, "400", "the request is wrong; the error names the field", json);
-    if (r->fields) put_answer(t, "413", "the body is too large", json);
-    if (r->fields) put_answer(t, "429", "too much waits", json);
-    if (!r->open) put_answer(t, "404", "no such model", json);
-    if (!r->open) put_answer(t, "503", "out of memory, or shutting down", json);
+    put_answer(t, "200", "the answer", r->open ? "*/*" : json, r->other);
+    if (!r->open) put_answer(t, "401", "an API key is needed", json, NULL);
+    if (r->fields)
+        put_answer(t, "400", "the request is wrong; the error names the field", json, NULL);
+    if (r->fields) put_answer(t, "413", "the body is too large", json, NULL);
+    if (r->fields) put_answer(t, "429", "too much waits", json, NULL);
+    if (!r->open) put_answer(t, "404", "no such model", json, NULL);
+    if (!r->open) put_answer(t, "503", "out of memory, or shutting down", json, NULL);
     sv_close(t, '}');
     sv_close(t, '}');
 }
@@ -122,7 +178,7 @@ void sv_openapi(sv_request *r)
         sv_key(&t, path.s ? path.s : "");
         sv_free(&path);
         sv_open(&t, '{');
-        put_operation(&t, route);
+        put_operation(&t, r->server, route);
         sv_close(&t, '}');
     }
     sv_put(&t, "}}\n");

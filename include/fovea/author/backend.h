@@ -35,6 +35,9 @@ typedef struct fv_backend {
     void (*close)(fv_device *d);
 
     /* ---- NULL where there is no such thing ---- */
+    /* Gives whole pages within these bytes back to the system.  The addresses stay valid, what was
+     * there is lost, and a page is taken again, alone, when it is next written. */
+    void (*discard)(fv_device *d, void *p, size_t bytes);
     void (*memory)(fv_device *d, size_t *left, size_t *all); /* bytes */
     /* What the stream is given from capture to captured is kept instead of run.  captured gives it,
      * or NULL if something among it cannot be repeated (a wait, a copy from or to the host); replay

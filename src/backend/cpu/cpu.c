@@ -145,6 +145,18 @@ static void *mem_alloc(fv_device *d, size_t bytes)
     return p;
 }
 
+/* Small pages from now on: a huge one would take 2 MiB back for the first byte that is written. */
+static void mem_discard(fv_device *d, void *p, size_t bytes)
+{
+    (void)d;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = ((uintptr_t)p + page - 1) / page * page,
+              to = ((uintptr_t)p + bytes) / page * page;
+    if (to <= from) return;
+    madvise((void *)from, to - from, MADV_NOHUGEPAGE);
+    madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 static void mem_release(fv_device *d, void *p, size_t bytes) { fv__free(&d->env, p, bytes); }
 
 static void copy(fv_stream *s, void *dst, const void *src, size_t bytes)
@@ -198,6 +210,7 @@ static const fv_backend backend = {
     .alloc = mem_alloc,
     .release = mem_release,
     .stream_open = stream_open,
+    .discard = mem_discard,
     .upload = copy,
     .download = copy,
     .move = copy,
