@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-crash test-faults fuzz fuzz-images check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-soak test-crash test-faults fuzz fuzz-images check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -54,6 +54,19 @@ test-browser: build/build.ninja
 	@python3 tests/browser/measure.py build/page-512.html
 	@cmake --build build -j $(JOBS) --target fovea_program && python3 tests/browser/serve.py build/fovea
 	@rm -f build/page-60.html build/page-512.html
+
+# schemathesis (PyPI; or SCHEMATHESIS=PATH) against /openapi.json of a server with a model for every kind of request: minutes.
+API_CASES ?= 10000
+test-api: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fovea_program
+	@python3 tests/server/api.py build/fovea $(API_CASES)
+
+# A server under load for MINUTES: hostile requests, clients that go, models read again every minute.  Answers are compared
+# with those of an idle server, and its memory is watched.
+MINUTES ?= 60
+test-soak: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fovea_program
+	@python3 tests/server/soak.py build/fovea $(MINUTES)
 
 # The backend for one architecture, to see that it compiles and links: no GPU is needed, and without nvcc nothing is done.
 # With little optimisation: the Hopper kernels alone would take minutes each.

@@ -7,7 +7,7 @@
 #include "server/server.h"
 
 typedef struct serve_values {
-    cli_list models;
+    cli_list models, adapters;
     int dtype;
     const char *device;
     int64_t threads;
@@ -36,6 +36,9 @@ static const serve_values defaults = {.port = 8080,
 static const cli_option options[] = {
     CLI_LIST(serve_values, models, 'm', "model", "[NAME=]DIR",
              "a model directory, and the name requests ask for; may be repeated"),
+    CLI_LIST(serve_values, adapters, 0, "adapter", "NAME[@MODEL]=DIR",
+             "a PEFT adapter of a model, the first unless named, under a name of its own; its "
+             "sequences share the model's batch; may be repeated"),
     CLI_CHOICE(serve_values, dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP),
     CLI_DEVICE(serve_values, device),
     CLI_INT(serve_values, threads, 't', "threads", "N", 0, 4096,
@@ -55,8 +58,9 @@ static const cli_option options[] = {
             "tokens of a prompt that one step reads at most"),
     CLI_INT(serve_values, waiting, 0, "queue", "N", 1, 1 << 20,
             "sequences that may wait; more are refused with status 429"),
-    CLI_INT(serve_values, cache, 0, "kv-budget", "MIB", 0, 1 << 30,
-            "memory of each model's KV cache at most: fewer sequences side by side; 0: no limit"),
+    CLI_INT(
+        serve_values, cache, 0, "kv-budget", "MIB", 0, 1 << 30,
+        "memory of each model's KV cache at most: sequences wait until theirs fit; 0: no limit"),
     CLI_INT(serve_values, prefixes, 0, "prefix-budget", "MIB", 0, 1 << 30,
             "memory for keys and values of prompts, for those that begin alike; 0: none"),
     CLI_INT(serve_values, body, 0, "body-limit", "MIB", 1, 1024, "of a request"),
@@ -79,6 +83,8 @@ static const cli_option options[] = {
 static const cli_example examples[] = {
     {"fovea serve -m Qwen2.5-0.5B-Instruct", "at http://127.0.0.1:8080, with a page"},
     {"fovea serve -m chat=qwen -m vectors=minilm --port 9000", "two models, by name"},
+    {"fovea serve -m llama --adapter law=lora-law --adapter code=lora-code",
+     "one model with two adapters, in one batch"},
     {"fovea serve -m gpt2 --dtype q8 --socket /run/fovea/fovea.sock", "behind a proxy"},
     {0},
 };
@@ -110,19 +116,51 @@ static int read_models(const cli *c, const cli_list *list, sv_model *out, char (
     return CLI_OK;
 }
 
+/* "NAME=DIR" or "NAME@MODEL=DIR". */
+static int read_adapters(const cli *c, const cli_list *list, const sv_model *models, int n_models,
+                         sv_adapter *out, char (*names)[128])
+{
+    for (int i = 0; i < list->n; i++) {
+        const char *given = list->at[i], *equals = strchr(given, '=');
+        size_t n = equals ? (size_t)(equals - given) : 0;
+        if (!n || n >= sizeof names[i] || !equals[1])
+            return cli_usage(c, "--adapter %s: NAME=DIR or NAME@MODEL=DIR was expected", given);
+        memcpy(names[i], given, n);
+        names[i][n] = 0;
+        char *at = strchr(names[i], '@');
+        if (at) *at = 0;
+        if (!names[i][0] || strpbrk(names[i], "\"\\\n"))
+            return cli_usage(c, "--adapter %s: a name without quotes and backslashes is needed",
+                             given);
+        out[i] = (sv_adapter){.name = names[i], .dir = equals + 1};
+        out[i].model = at ? at + 1 : models[0].name;
+        for (int k = 0; k < n_models; k++)
+            if (!strcmp(models[k].name, names[i]))
+                return cli_usage(c, "a model and an adapter are called %s", names[i]);
+        for (int k = 0; k < i; k++)
+            if (!strcmp(names[k], names[i]))
+                return cli_usage(c, "two adapters are called %s", names[i]);
+    }
+    return CLI_OK;
+}
+
 static int64_t ms(double seconds) { return (int64_t)(seconds * 1000); }
 
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const serve_values *v = values;
     sv_model models[64];
-    char names[64][128];
+    sv_adapter adapters[64];
+    char names[64][128], adapter_names[64][128];
     fv_err e;
     (void)n, (void)operand;
     int code = read_models(c, &v->models, models, names);
+    if (!code) code = read_adapters(c, &v->adapters, models, v->models.n, adapters, adapter_names);
     if (code) return code;
     sv_opt o = {.models = models,
                 .n_models = v->models.n,
+                .adapters = adapters,
+                .n_adapters = v->adapters.n,
                 .host = v->host,
                 .port = v->port,
                 .socket = v->socket,

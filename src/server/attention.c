@@ -66,7 +66,7 @@ static bool choose_kind(job *k, bool pair)
 
 static bool run_pass(job *k)
 {
-    const fv_model *m = sv_engine_model(k->g);
+    const fv_model *m = sv_asked_model(k->r);
     fv_err e;
     bool pair = k->g->translator != NULL;
     if (!encode(k, "input", false, &k->source, &k->n_source) ||
@@ -178,7 +178,7 @@ static void answer_json(job *k)
     sv_text t = {0};
     fv_err e;
     sv_open(&t, '{');
-    sv_string_at(&t, "model", k->g->name);
+    sv_string_at(&t, "model", sv_asked_name(k->r));
     sv_string_at(&t, "kind", fv_see_kind_name(k->kind));
     put_tokens(&t, k, "row_tokens", true);
     put_tokens(&t, k, "column_tokens", false);

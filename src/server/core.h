@@ -29,6 +29,13 @@ typedef struct sv_work {
     sv_request *r;
 } sv_work;
 
+/* The model with an adapter folded into its weights; its sequences share the model's batch. */
+typedef struct sv_adapted {
+    const char *name; /* the options' */
+    fv_model *model;
+    int number; /* the scheduler's */
+} sv_adapted;
+
 /* A model that is open, with the thread that runs it.  Counted: by the server while it is the one
  * of its name, and by requests; the last to let go ends the thread and closes the model. */
 struct sv_engine {
@@ -41,6 +48,8 @@ struct sv_engine {
     fv_chat_template *template; /* NULL: there is none */
     char no_template[512];      /* and this is why */
     fv_scheduler *scheduler;
+    sv_adapted *adapted; /* n_adapted of them, in the order of the options */
+    int n_adapted;
     fv_tok *tok;                      /* the writer's, where there is one */
     fv_task *task[FV_JOB_ANSWER + 1]; /* opened when first asked for, by the engine's thread */
     fv_translator *translator;
@@ -68,8 +77,11 @@ fv_status sv_engine_open(sv_engine **out, sv_server *s, const char *name, const 
                          fv_err *e);
 void sv_engine_hold(sv_engine *g);
 void sv_engine_drop(sv_engine *g);
-/* The engine of the model that the request's body names, held by the request; NULL: refused. */
+/* The engine of the model or adapter that the request's body names, held by the request; NULL:
+ * refused. */
 sv_engine *sv_find_engine(sv_request *r);
+/* The name that was asked for, or the engine's where none was. */
+const char *sv_asked_name(const sv_request *r);
 /* Runs fn on the engine's thread, between two steps of its scheduler; false: refused, since too
  * much waits. */
 bool sv_post(sv_engine *g, sv_request *r, sv_work_fn *fn);
@@ -79,7 +91,7 @@ bool sv_post_start(sv_engine *g, sv_request *r, sv_work_fn *fn);
 void sv_wake(sv_engine *g); /* the scheduler has got something to do */
 fv_encoding *sv_take_encoding(sv_engine *g, fv_err *e);
 void sv_give_encoding(sv_engine *g, fv_encoding *enc);
-const fv_model *sv_engine_model(const sv_engine *g);            /* for passes of one's own */
+const fv_model *sv_asked_model(const sv_request *r);            /* for passes of one's own */
 const fv_token_bytes *sv_engine_bytes(sv_engine *g, fv_err *e); /* NULL: e says why */
 /* The engine's task for a job, opened at its first use; NULL: refused.  On the engine's thread. */
 fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job);

@@ -15,6 +15,34 @@ enum { MOST_WORK = 1024 };
 
 /* ---- opening ---- */
 
+/* Each adapter is a copy of the model with other weights.  Applied beside the weights instead, an
+ * adapter would take a few megabytes, and every token two more products for each of its maps and
+ * kernels that take rows of several adapters; folded, a token costs what it costs without. */
+static fv_status open_adapter(sv_engine *g, const sv_adapter *a, fv_err *e)
+{
+    const sv_opt *o = &g->server->opt;
+    fv_adapter_use use = {.dir = a->dir, .weight = 1};
+    fv_model_opt how = {.serve = true, .weights = o->weights, .widen = o->widen};
+    how.adapters = (fv_adapter_list){.at = &use, .n = 1};
+    sv_adapted *x = &g->adapted[g->n_adapted];
+    *x = (sv_adapted){.name = a->name};
+    fv_status st = fv_model_open(&x->model, g->device, g->dir, how, e);
+    if (st) return st;
+    g->n_adapted++;
+    return fv_scheduler_add_model(g->scheduler, &x->number, x->model, e);
+}
+
+static fv_status open_adapters(sv_engine *g, fv_err *e)
+{
+    const sv_opt *o = &g->server->opt;
+    fv_status st = FV_OK;
+    g->adapted = calloc((size_t)o->n_adapters + 1, sizeof *g->adapted);
+    if (!g->adapted) return fv_fail(e, FV_ENOMEM, "out of memory");
+    for (int i = 0; i < o->n_adapters && !st; i++)
+        if (!strcmp(o->adapters[i].model, g->name)) st = open_adapter(g, &o->adapters[i], e);
+    return st;
+}
+
 static fv_status open_generation(sv_engine *g, fv_err *e)
 {
     const sv_opt *o = &g->server->opt;
@@ -28,7 +56,8 @@ static fv_status open_generation(sv_engine *g, fv_err *e)
     if (fv_chat_template_open(&g->template, NULL, g->dir, &why))
         snprintf(g->no_template, sizeof g->no_template, "%s", why.text);
     g->generates = true;
-    return fv_scheduler_new(&g->scheduler, g->device, g->writer.model, o->scheduler, e);
+    st = fv_scheduler_new(&g->scheduler, g->device, g->writer.model, o->scheduler, e);
+    return st ? st : open_adapters(g, e);
 }
 
 static fv_status open_task(sv_engine *g, fv_job job, fv_err *e)
@@ -73,6 +102,8 @@ static fv_status open_model(sv_engine *g, fv_err *e)
 static void close_engine(sv_engine *g)
 {
     fv_scheduler_free(g->scheduler);
+    for (int i = 0; i < g->n_adapted; i++) fv_model_free(g->adapted[i].model);
+    free(g->adapted);
     for (int i = 0; i < g->n_spare; i++) fv_encoding_free(g->spare[i]);
     for (int i = 0; i <= FV_JOB_ANSWER; i++) fv_task_close(g->task[i]);
     fv_translator_close(g->translator);
@@ -238,6 +269,16 @@ bool sv_post_start(sv_engine *g, sv_request *r, sv_work_fn *fn) { return post(g,
 
 /* ---- what requests ask of it ---- */
 
+/* Whether the engine serves that name; *adapted: with which adapter, from 1 on. */
+static bool serves(const sv_engine *g, const char *name, int *adapted)
+{
+    *adapted = 0;
+    if (!name || !strcmp(g->name, name)) return true;
+    for (int i = 0; i < g->n_adapted && !*adapted; i++)
+        if (!strcmp(g->adapted[i].name, name)) *adapted = i + 1;
+    return *adapted;
+}
+
 sv_engine *sv_find_engine(sv_request *r)
 {
     const char *name = NULL;
@@ -245,7 +286,7 @@ sv_engine *sv_find_engine(sv_request *r)
     if (!sv_get_text(r, "model", &name, NULL)) return NULL;
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->opt.n_models && !r->engine; i++)
-        if (!name || !strcmp(s->engine[i]->name, name)) r->engine = s->engine[i];
+        if (serves(s->engine[i], name, &r->adapted)) r->engine = s->engine[i];
     if (r->engine) sv_engine_hold(r->engine);
     pthread_mutex_unlock(&s->lock);
     if (!r->engine)
@@ -275,6 +316,11 @@ void sv_give_encoding(sv_engine *g, fv_encoding *enc)
 fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job)
 {
     fv_err e;
+    if (r->adapted) {
+        sv_refuse(r, 400, "invalid_request_error", "model",
+                  "the adapter %s only writes text; ask %s instead", sv_asked_name(r), g->name);
+        return NULL;
+    }
     if (!g->task[job] && open_task(g, job, &e)) {
         g->task[job] = NULL;
         sv_refuse_error(r, &e);
@@ -283,8 +329,15 @@ fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job)
     return g->task[job];
 }
 
-const fv_model *sv_engine_model(const sv_engine *g)
+const char *sv_asked_name(const sv_request *r)
 {
+    return r->adapted ? r->engine->adapted[r->adapted - 1].name : r->engine->name;
+}
+
+const fv_model *sv_asked_model(const sv_request *r)
+{
+    const sv_engine *g = r->engine;
+    if (r->adapted) return g->adapted[r->adapted - 1].model;
     return g->generates ? g->writer.model : g->model;
 }
 

@@ -216,6 +216,7 @@ static fv_status submit(sv_choice *c, fv_err *e)
     ask.layers = q->layers, ask.heads = q->heads;
     ask.n_layers = q->n_layers, ask.n_heads = q->n_heads;
     ask.prompt_rows = q->prompt_rows;
+    if (q->r->adapted) ask.model = q->g->adapted[q->r->adapted - 1].number;
     ask.priority = (int)q->priority, ask.owner = q->r->owner;
     if (c->constraint) ask.logits = fv_constraint_logits, ask.logits_user = c->constraint;
     return fv_scheduler_submit(q->g->scheduler, &c->id, &ask, e);

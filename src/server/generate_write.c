@@ -202,7 +202,7 @@ static void begin(sv_text *t, const sv_gen *q, const char *object)
     sv_string_at(t, "id", q->id);
     sv_string_at(t, "object", object);
     sv_int_at(t, "created", q->created);
-    sv_string_at(t, "model", q->g->name);
+    sv_string_at(t, "model", sv_asked_name(q->r));
 }
 
 static void put_usage(sv_text *t, const sv_gen *q)

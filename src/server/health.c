@@ -56,13 +56,15 @@ static void write_abilities(sv_text *t, const sv_engine *g)
     sv_close(t, ']');
 }
 
-static void write_model(sv_text *t, const sv_engine *g)
+/* The model of an engine, or the one that an adapter makes of it. */
+static void write_model(sv_text *t, const sv_engine *g, const sv_adapted *a)
 {
     sv_open(t, '{');
-    sv_string_at(t, "id", g->name);
+    sv_string_at(t, "id", a ? a->name : g->name);
     sv_string_at(t, "object", "model");
     sv_int_at(t, "created", g->created);
     sv_string_at(t, "owned_by", "fovea");
+    if (a) sv_string_at(t, "parent", g->name);
     write_abilities(t, g);
     if (g->scheduler) {
         fv_sched_stats s = fv_scheduler_stats(g->scheduler);
@@ -82,7 +84,11 @@ void sv_models(sv_request *r)
     sv_key(&t, "data");
     sv_open(&t, '[');
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->opt.n_models; i++) write_model(&t, s->engine[i]);
+    for (int i = 0; i < s->opt.n_models; i++) {
+        const sv_engine *g = s->engine[i];
+        write_model(&t, g, NULL);
+        for (int k = 0; k < g->n_adapted; k++) write_model(&t, g, &g->adapted[k]);
+    }
     pthread_mutex_unlock(&s->lock);
     sv_put(&t, "]}\n");
     sv_answer(r, 200, NULL, &t);
@@ -94,8 +100,12 @@ void sv_model_named(sv_request *r)
     const char *name = r->path + strlen("/v1/models/");
     sv_text t = {0};
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->opt.n_models && !t.n; i++)
-        if (!strcmp(s->engine[i]->name, name)) write_model(&t, s->engine[i]);
+    for (int i = 0; i < s->opt.n_models && !t.n; i++) {
+        const sv_engine *g = s->engine[i];
+        if (!strcmp(g->name, name)) write_model(&t, g, NULL);
+        for (int k = 0; k < g->n_adapted && !t.n; k++)
+            if (!strcmp(g->adapted[k].name, name)) write_model(&t, g, &g->adapted[k]);
+    }
     pthread_mutex_unlock(&s->lock);
     sv_put(&t, "\n");
     if (t.n > 1)
@@ -146,6 +156,7 @@ static const figure figures[] = {
     {"prefix_tokens_total", "counter", "Tokens of prompts that a kept prefix saved.",
      offsetof(fv_sched_stats, shared)},
     {"kv_cache_tokens", "gauge", "Tokens in the KV cache.", offsetof(fv_sched_stats, cache_tokens)},
+    {"kv_cache_bytes", "gauge", "Their keys and values.", offsetof(fv_sched_stats, cache_bytes)},
     {"prefix_cache_bytes", "gauge", "Keys and values kept for prompts to come.",
      offsetof(fv_sched_stats, prefix_bytes)},
 };

@@ -44,6 +44,7 @@ struct sv_request {
     bool too_large;
     double arrived;    /* seconds of the monotonic clock */
     sv_engine *engine; /* whose model is asked; counted */
+    int adapted;       /* and with which of its adapters, from 1 on; 0: with none */
     void *job;         /* what the route keeps for it */
     void (*free_job)(void *job);
     json_t *json;                              /* the body, parsed */

@@ -51,7 +51,7 @@ void sv_log_request(const sv_request *r)
     sv_int_at(&t, "status", r->status);
     sv_key(&t, "seconds");
     sv_fmt(&t, "%.6f", sv_now() - r->arrived);
-    if (r->engine) sv_string_at(&t, "model", r->engine->name);
+    if (r->engine) sv_string_at(&t, "model", sv_asked_name(r));
     if (r->prompt_tokens) sv_int_at(&t, "prompt_tokens", r->prompt_tokens);
     if (r->new_tokens) sv_int_at(&t, "completion_tokens", r->new_tokens);
     end(&t);

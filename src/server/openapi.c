@@ -8,7 +8,6 @@
  * tests/server/test_openapi.c sends each field and an unknown one to each path, and `make test-api`
  * sends what schemathesis makes of the document, so it cannot say anything else than the server
  * does. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "core.h"
@@ -44,15 +43,19 @@ static const struct {
     {"any", "{}"},
 };
 
-/* "(a,b)" as {"type":...,"minimum":a,"maximum":b}. */
+/* "(a,b)" as {"type":...,"minimum":a,"maximum":b}; the digits stand as they are, since not every
+ * 64-bit number is a double. */
 static void put_range(sv_text *t, const char *type, const char *range)
 {
-    const char *comma = strchr(range, ',');
-    sv_open(t, '{');
-    sv_string_at(t, "type", type);
-    sv_real_at(t, "minimum", strtod(range + 1, NULL));
-    sv_real_at(t, "maximum", strtod(comma + 1, NULL));
-    sv_close(t, '}');
+    size_t least = strcspn(range + 1, ",");
+    const char *most = range + least + 2;
+    sv_put(t, "{\"type\":\"");
+    sv_put(t, type);
+    sv_put(t, "\",\"minimum\":");
+    sv_add(t, range + 1, least);
+    sv_put(t, ",\"maximum\":");
+    sv_add(t, most, strcspn(most, ")"));
+    sv_put(t, "}");
 }
 
 /* "(a,b,c)" as {"type":"string","enum":["a","b","c"]}. */
@@ -71,6 +74,8 @@ static void put_models(sv_text *t, sv_server *s)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->opt.n_models; i++)
         sv_string(t, s->engine[i]->name, strlen(s->engine[i]->name));
+    for (int i = 0; i < s->opt.n_adapters; i++)
+        sv_string(t, s->opt.adapters[i].name, strlen(s->opt.adapters[i].name));
     pthread_mutex_unlock(&s->lock);
     sv_put(t, "]}");
 }

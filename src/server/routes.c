@@ -8,7 +8,7 @@
     " model:model stream:bool stream_options:object max_tokens:int(1,16777216) "                   \
     "max_completion_tokens:int(1,16777216) temperature:real(0,100) top_p:real(0,1) "               \
     "top_k:int(-1,1073741824) min_p:real(0,1) n:int(1,128) stop:stop "                             \
-    "seed:int(-9007199254740991,9007199254740991) presence_penalty:real(-2,2) "                    \
+    "seed:int(-9223372036854775808,9223372036854775807) presence_penalty:real(-2,2) "              \
     "frequency_penalty:real(-2,2) repetition_penalty:real(0.01,100) logit_bias:bias "              \
     "attention:weights priority:int(-1000,1000) min_tokens:int(0,16777216) "                       \
     "skip_special_tokens:bool user:any response_format:object metadata:any store:any "             \

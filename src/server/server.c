@@ -14,6 +14,21 @@
 
 /* ---- models ---- */
 
+/* An adapter whose model nobody serves, or that has none to offer, is a mistake of the operator. */
+static fv_status check_adapters(sv_server *s, fv_err *e)
+{
+    for (int i = 0; i < s->opt.n_adapters; i++) {
+        const sv_adapter *a = &s->opt.adapters[i];
+        const sv_engine *g = NULL;
+        for (int k = 0; k < s->opt.n_models && !g; k++)
+            if (!strcmp(s->engine[k]->name, a->model)) g = s->engine[k];
+        if (!g) return fv_fail(e, FV_EARG, "adapter %s: no model %s is served", a->name, a->model);
+        if (!g->generates)
+            return fv_fail(e, FV_EARG, "adapter %s: %s does not write text", a->name, a->model);
+    }
+    return FV_OK;
+}
+
 static fv_status open_models(sv_server *s, fv_err *e)
 {
     for (int i = 0; i < s->opt.n_models; i++) {
@@ -23,7 +38,7 @@ static fv_status open_models(sv_server *s, fv_err *e)
         if (st) return st;
         sv_log("info", "%s: open after %.2f s", m->name, sv_now() - from);
     }
-    return FV_OK;
+    return check_adapters(s, e);
 }
 
 /* Each model is opened beside the one that serves and takes its place; requests that run keep

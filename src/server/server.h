@@ -13,9 +13,17 @@ typedef struct sv_model {
     const char *name, *dir;
 } sv_model;
 
+/* An adapter of a model that writes text, asked for by a name of its own. */
+typedef struct sv_adapter {
+    const char *name, *dir;
+    const char *model; /* whose it is, by name */
+} sv_adapter;
+
 typedef struct sv_opt {
     const sv_model *models; /* the first serves requests that name none */
     int n_models;
+    const sv_adapter *adapters;
+    int n_adapters;
     const char *host;   /* to listen at; NULL: 127.0.0.1 */
     int64_t port;       /* 0: one that is free, which is printed */
     const char *socket; /* path of a Unix socket, instead of host and port; NULL: none */

@@ -146,8 +146,7 @@ static void the_budget_holds(void **state)
         most = now.running > most ? now.running : most;
     }
     assert_in_range(most, 2, 9);
-    if (test_on_cpu())
-        assert_in_range(most, 7, 9); /* 384 tokens, 46 at most each */
+    if (test_on_cpu()) assert_in_range(most, 7, 9); /* 384 tokens, 46 at most each */
     fv_scheduler_free(s);
     for (int i = 0; i < REQUESTS; i++) compare_alone(m[0], &all[i]);
     close_models(m);
