@@ -82,4 +82,8 @@ typedef struct fv_mem_counter {
 
 FV_API void fv_mem_counter_init(fv_mem_counter *m); /* all counters 0, no limit */
 
+/* Between texts that stand in one string, such as the references of a translation: the record
+ * separator of ASCII. */
+#define FV_NEXT_TEXT "\x1E"
+
 #endif

@@ -10,13 +10,14 @@
 #include "fovea/env.h"
 
 typedef enum fv_format {
-    /* by the name, .gz aside: .tsv is a table, .jsonl or .ndjson objects, .label words, anything
-     * else lines */
+    /* by the name, .gz aside: .tsv and .csv are tables, .jsonl or .ndjson objects, .label words,
+     * anything else lines */
     FV_FORMAT_AUTO = 0,
     FV_FORMAT_LINES, /* a line is a text; two files stand side by side */
     FV_FORMAT_TSV,   /* fields with tabs between them */
     FV_FORMAT_JSONL, /* an object a line */
-    FV_FORMAT_WORD   /* a word and a blank before the text: the word is the second text */
+    FV_FORMAT_WORD,  /* a word and a blank before the text: the word is the second text */
+    FV_FORMAT_CSV /* commas between fields; one in quotes may hold commas, quotes ("") and lines */
 } fv_format;
 
 typedef enum fv_policy { FV_DROP = 0, FV_CUT, FV_REFUSE } fv_policy;
@@ -28,10 +29,14 @@ typedef struct fv_records {
     const char *file, *beside;
     fv_format format;
     /* Which fields: names of a JSONL object or of a table's first line, or numbers from 1 of a
-     * table's columns.  NULL: the first and the second column, which must be all there are. */
+     * table's columns.  NULL: the first and the second column, which must be all there are.  In
+     * JSONL a.b is member b of the object a, a[0] the first of the list a. */
     const char *field[2];
     bool header; /* a table's first line is no record; so it is when field has names */
     bool latin1; /* bytes are ISO-8859-1 */
+    /* the second text of a JSONL record may be a list of texts: they come as one, with
+     * FV_NEXT_TEXT between them; else a list is an error */
+    bool lists;
     fv_policy malformed, empty, too_long;
     int64_t max_len; /* tokens of a text, specials included; 0: 512 */
     int64_t most;    /* at most so many records are kept; 0: all */

@@ -1,9 +1,10 @@
 /* records.c - records of one or two texts: lines, two files side by side, tables, JSONL, or a word
  * and the rest.
  *
- * Each format finds the texts of a record and gives them to the one place that checks them (UTF-8,
- * empty) and counts what is left out.  Every format holds a record a line, which is what makes a
- * part of a file a range of lines. */
+ * Each format finds the texts of a record and gives them to the one function that checks them
+ * (UTF-8, empty) and counts what is left out.  All formats but CSV hold a record a line, so a part
+ * of a file is a range of lines; rows of CSV, whose quoted fields may go over line ends, are counted
+ * first. */
 #include "data/records.h"
 
 #include <stdarg.h>
@@ -12,10 +13,10 @@
 
 #include "base/json/tree.h"
 
-const char *const fv_formats[] = {"auto", "lines", "tsv", "jsonl", "word", NULL};
+const char *const fv_formats[] = {"auto", "lines", "tsv", "jsonl", "word", "csv", NULL};
 const char *const fv_policies[] = {"drop", "cut", "refuse", NULL};
 
-enum { DEFAULT_MAX_LEN = 512, MAX_COLUMNS = 256, JSON_DEPTH = 32 };
+enum { DEFAULT_MAX_LEN = 512, JSON_DEPTH = 32 };
 
 /* ---- checks: each counts what it leaves out and notes the first few lines ---- */
 
@@ -178,7 +179,44 @@ static fv_status read_words(fv__reading *r, const fv_textfile *t)
     return st;
 }
 
+/* The texts of a list, joined, where a list may stand. */
+static fv_status join(fv__reading *r, const fv__jnode *list, fv_buf *b, fv__span *out,
+                      int64_t number, const char *field)
+{
+    b->env = r->env;
+    b->len = 0;
+    for (int i = 0; i < list->n; i++) {
+        const fv__jnode *v = list->kid[i];
+        if (!fv__jnode_is(v, FV__J_TEXT))
+            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: %s[%d] is no text", r->from->file,
+                           (long long)number, field, i);
+        if (i) fv__buf_str(b, FV_NEXT_TEXT);
+        fv__buf_str(b, v->text);
+    }
+    if (b->failed) return fv_fail(r->e, FV_ENOMEM, "%s: out of memory", r->from->file);
+    *out = (fv__span){b->data ? b->data : "", b->len};
+    return FV_OK;
+}
+
 /* Fields must be strings: a number or a list is more likely a wrong field than a text. */
+static fv_status read_json_field(fv__reading *r, const fv__jnode *root, int i, fv__span *out,
+                                 int64_t number)
+{
+    const char *field = r->from->field[i];
+    const fv__jnode *v = fv__json_field(root, field);
+    bool list = fv__jnode_is(v, FV__J_ARRAY);
+    if (fv__jnode_is(v, FV__J_TEXT)) {
+        *out = (fv__span){v->text, strlen(v->text)};
+        return FV_OK;
+    }
+    if (list && i == 1 && r->from->lists) return join(r, v, &r->made[i], out, number, field);
+    if (list)
+        return fv_fail(r->e, FV_EFORMAT, "%s:%lld: \"%s\" is a list; \"%s[0]\" is its first text",
+                       r->from->file, (long long)number, field, field);
+    return fv_fail(r->e, FV_EFORMAT, "%s:%lld: no text called \"%s\"", r->from->file,
+                   (long long)number, field);
+}
+
 static fv_status read_json_line(fv__reading *r, fv__span line, int64_t number)
 {
     fv__jtree tree = {.pool = {.env = r->env}};
@@ -187,14 +225,8 @@ static fv_status read_json_line(fv__reading *r, fv__span line, int64_t number)
     if (st)
         st = fv_fail(r->e, st, "%s:%lld: not JSON: %s", r->from->file, (long long)number, why.text);
     fv__span text[2] = {{"", 0}, {"", 0}};
-    for (int i = 0; !st && i < r->n_texts; i++) {
-        const fv__jnode *v = fv__jnode_get(tree.root, r->from->field[i]);
-        if (fv__jnode_is(v, FV__J_TEXT))
-            text[i] = (fv__span){v->text, strlen(v->text)};
-        else
-            st = fv_fail(r->e, FV_EFORMAT, "%s:%lld: no text called \"%s\"", r->from->file,
-                         (long long)number, r->from->field[i]);
-    }
+    for (int i = 0; !st && i < r->n_texts; i++)
+        st = read_json_field(r, tree.root, i, &text[i], number);
     if (!st) st = give(r, text[0], text[1], number);
     fv__jtree_free(&tree);
     return st;
@@ -213,25 +245,49 @@ static fv_status read_json(fv__reading *r, const fv_textfile *t)
     return st;
 }
 
-/* Splits at tabs; returns how many fields there are. */
-static int split(fv__span line, fv__span *out)
+/* ---- tables ---- */
+
+/* The row that begins at line i; *next: where the next one does. */
+static fv_status row_at(const fv__reading *r, const fv_textfile *t, char separator, int64_t i,
+                        fv__span *row, int64_t *next)
 {
-    int n = 0;
-    for (const char *at = line.s, *end = line.s + line.n; n < MAX_COLUMNS;) {
-        const char *tab = memchr(at, '\t', (size_t)(end - at));
-        out[n++] = (fv__span){at, (size_t)((tab ? tab : end) - at)};
-        if (!tab) break;
-        at = tab + 1;
+    *next = i + 1;
+    *row = separator == ',' ? fv__csv_row(t, i, next) : line_of(t, i);
+    if (*next > i) return FV_OK;
+    return fv_fail(r->e, FV_EFORMAT, "%s:%lld: a quote is never closed", r->from->file,
+                   (long long)i + 1);
+}
+
+static fv_status count_rows(const fv__reading *r, const fv_textfile *t, char separator, int64_t *n)
+{
+    fv_status st = FV_OK;
+    int64_t lines = fv_textfile_count(t), next;
+    fv__span row;
+    *n = separator == ',' ? 0 : lines;
+    for (int64_t i = 0; separator == ',' && !st && i < lines; i = next, ++*n)
+        st = row_at(r, t, separator, i, &row, &next);
+    return st;
+}
+
+/* The column of that name in the first line, or -1. */
+static int column_called(const fv__reading *r, const char *name, const fv__span *cell, int n)
+{
+    fv_buf b = {.env = r->env};
+    int found = -1;
+    for (int i = 0; i < n && found < 0; i++) {
+        fv__span x = fv__field_unquoted(cell[i], &b);
+        if (x.n == strlen(name) && !memcmp(x.s, name, x.n)) found = i;
     }
-    return n;
+    fv__buf_free(&b);
+    return found;
 }
 
 /* Which columns hold the texts, from 0.  *header: the first line only names them. */
-static fv_status find_columns(const fv__reading *r, const fv_textfile *t, int column[2],
+static fv_status find_columns(const fv__reading *r, fv__span first, char separator, int column[2],
                               bool *header)
 {
-    fv__span cell[MAX_COLUMNS];
-    int n = fv_textfile_count(t) ? split(line_of(t, 0), cell) : 0;
+    fv__span cell[FV__MAX_COLUMNS];
+    int n = fv__fields_split(first, separator, cell);
     *header = r->from->header;
     for (int i = 0; i < r->n_texts; i++) {
         const char *name = r->from->field[i];
@@ -239,38 +295,55 @@ static fv_status find_columns(const fv__reading *r, const fv_textfile *t, int co
         if (!name || !*name) continue;
         char *end;
         long number = strtol(name, &end, 10);
-        if (!*end && number >= 1 && number <= MAX_COLUMNS) {
+        if (!*end && number >= 1 && number <= FV__MAX_COLUMNS) {
             column[i] = (int)number - 1;
             continue;
         }
         *header = true;
-        int at = 0;
-        while (at < n && (cell[at].n != strlen(name) || memcmp(cell[at].s, name, cell[at].n))) at++;
-        if (at == n)
+        column[i] = column_called(r, name, cell, n);
+        if (column[i] < 0)
             return fv_fail(r->e, FV_EFORMAT, "%s:1: no column is called \"%s\"", r->from->file,
                            name);
-        column[i] = at;
     }
     return FV_OK;
 }
 
 /* Without named fields a table must have exactly as many columns as there are texts: a column too
  * many is more likely a mistake than a column to ignore. */
-static fv_status read_table(fv__reading *r, const fv_textfile *t)
+static fv_status give_row(fv__reading *r, fv__span row, char separator, const int column[2],
+                          int64_t line)
+{
+    fv__span cell[FV__MAX_COLUMNS], text[2] = {{"", 0}, {"", 0}};
+    bool chosen = r->from->field[0] && *r->from->field[0];
+    int n = fv__fields_split(row, separator, cell);
+    int most = r->n_texts > 1 && column[1] > column[0] ? column[1] : column[0];
+    if (n <= most || (!chosen && n != r->n_texts))
+        return fv_fail(r->e, FV_EFORMAT, "%s:%lld: %d fields, expected %s%d", r->from->file,
+                       (long long)line, n, chosen ? "at least " : "", most + 1);
+    for (int i = 0; i < r->n_texts; i++) {
+        text[i] = cell[column[i]];
+        r->made[i].env = r->env;
+        if (separator == ',') text[i] = fv__field_unquoted(text[i], &r->made[i]);
+        if (r->made[i].failed) return fv_fail(r->e, FV_ENOMEM, "%s: out of memory", r->from->file);
+    }
+    return give(r, text[0], text[1], line);
+}
+
+static fv_status read_table(fv__reading *r, const fv_textfile *t, char separator)
 {
     int column[2] = {0, 1};
-    bool header, chosen = r->from->field[0] && *r->from->field[0];
-    fv_status st = find_columns(r, t, column, &header);
-    int most = r->n_texts > 1 && column[1] > column[0] ? column[1] : column[0];
-    int64_t i = 0, last = 0;
-    if (!st) lines_wanted(r, t, header, &i, &last);
-    for (; !st && i < last && !enough(r); i++) {
-        fv__span cell[MAX_COLUMNS];
-        int n = split(line_of(t, i), cell);
-        if (n <= most || (!chosen && n != r->n_texts))
-            return fv_fail(r->e, FV_EFORMAT, "%s:%lld: %d fields, expected %s%d", r->from->file,
-                           (long long)i + 1, n, chosen ? "at least " : "", most + 1);
-        st = give(r, cell[column[0]], r->n_texts > 1 ? cell[column[1]] : (fv__span){"", 0}, i + 1);
+    bool header = false;
+    fv__span row = {"", 0};
+    int64_t n, first, last, lines = fv_textfile_count(t), next;
+    fv_status st = count_rows(r, t, separator, &n);
+    if (!st && lines) st = row_at(r, t, separator, 0, &row, &next);
+    if (!st) st = find_columns(r, row, separator, column, &header);
+    if (st) return st;
+    fv__records_part(r->from, n > header ? n - header : 0, &first, &last);
+    int64_t number = -(int64_t)header; /* of the row, the header not counted */
+    for (int64_t i = 0; !st && i < lines && number < last && !enough(r); i = next, number++) {
+        st = row_at(r, t, separator, i, &row, &next);
+        if (!st && number >= first) st = give_row(r, row, separator, column, i + 1);
     }
     return st;
 }
@@ -289,6 +362,7 @@ static fv_format format_of(const fv_records *from)
     if (ends(from->file, n, ".gz")) n -= 3;
     if (from->beside) return FV_FORMAT_LINES;
     if (ends(from->file, n, ".tsv")) return FV_FORMAT_TSV;
+    if (ends(from->file, n, ".csv")) return FV_FORMAT_CSV;
     if (ends(from->file, n, ".label")) return FV_FORMAT_WORD;
     return ends(from->file, n, ".jsonl") || ends(from->file, n, ".ndjson") ? FV_FORMAT_JSONL
                                                                            : FV_FORMAT_LINES;
@@ -310,12 +384,13 @@ fv_status fv__records_read(fv__reading *r)
     st = fv_textfile_open(&a, r->env, r->from->file, r->e);
     if (!st && r->from->beside) st = fv_textfile_open(&b, r->env, r->from->beside, r->e);
     if (!st)
-        st = format == FV_FORMAT_TSV     ? read_table(r, a)
+        st = format == FV_FORMAT_TSV     ? read_table(r, a, '\t')
+             : format == FV_FORMAT_CSV   ? read_table(r, a, ',')
              : format == FV_FORMAT_JSONL ? read_json(r, a)
              : format == FV_FORMAT_WORD  ? read_words(r, a)
                                          : read_lines(r, a, b);
     fv_textfile_close(a);
     fv_textfile_close(b);
-    for (int i = 0; i < 2; i++) fv__buf_free(&r->utf8[i]);
+    for (int i = 0; i < FV__TEXTS; i++) fv__buf_free(&r->utf8[i]), fv__buf_free(&r->made[i]);
     return st;
 }

@@ -33,9 +33,24 @@ struct fv__reading {
     fv_err *e;
     int noted;
     fv_buf utf8[FV__TEXTS]; /* what became of ISO-8859-1 */
+    fv_buf made[FV__TEXTS]; /* a text that stands nowhere as it is: unquoted, or a list */
 };
 
 fv_status fv__records_read(fv__reading *r);
+
+/* ---- fields of a line, records_fields.c ---- */
+
+enum { FV__MAX_COLUMNS = 256 };
+
+/* Splits at a tab, or at commas that stand in no quotes; returns how many fields there are. */
+int fv__fields_split(fv__span line, char separator, fv__span out[FV__MAX_COLUMNS]);
+/* A field of CSV without its quotes; b is used where it holds quotes itself. */
+fv__span fv__field_unquoted(fv__span field, fv_buf *b);
+/* The row that begins at line i: a quoted field may go on over line ends.  *next: the line behind
+ * it, or -1 where a quote is never closed. */
+fv__span fv__csv_row(const fv_textfile *t, int64_t i, int64_t *next);
+/* What stands at "a.b[0]" below a value, or NULL; a key may hold dots and brackets itself. */
+const struct fv__jnode *fv__json_field(const struct fv__jnode *at, const char *path);
 /* One record that stands in memory, with the same checks. */
 fv_status fv__records_give(fv__reading *r, const fv__record *rec);
 /* Which of n records from->part covers: [*first, *last). */

@@ -30,7 +30,7 @@ static bool is_article(const uint32_t *x, size_t n)
 static void read_words(fv_words *w, fv_symbols *out, fv_symbols *scratch, const char *text)
 {
     size_t n = 0;
-    fv__symbols_lower(scratch, text);
+    fv__symbols_lower(scratch, text, strlen(text));
     for (size_t i = 0; i < scratch->n; i++)
         if (!is_punctuation(scratch->at[i])) scratch->at[n++] = scratch->at[i];
     scratch->n = n;

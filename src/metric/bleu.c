@@ -1,13 +1,16 @@
-/* bleu.c - corpus BLEU with one reference, exponential smoothing, and mteval-v13a's tokens: the
+/* bleu.c - corpus BLEU, exponential smoothing, and mteval-v13a's tokens: the
  * numbers of sacrebleu 2.6.
  *
  *     BLEU = BP exp(sum_n log p_n / 4)     p_n = matched n-grams / n-grams of the output, n = 1..4
  *     BP = min(1, exp(1 - reference length / output length))
  *
- * Counts are summed over the corpus before they are divided.  An order without a match counts as
+ * Counts are summed over the corpus before they are divided.  Of several references an n-gram may
+ * be matched as often as in the one that has most of it, and the length is that of the reference
+ * which comes nearest, the shorter of two.  An order without a match counts as
  * 1/2, the next such order as 1/4, and so on (smooth:exp). */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <utf8proc.h>
 
@@ -125,11 +128,11 @@ static void tokens_13a(fv_symbols *text, fv_symbols *tmp)
 }
 
 /* The tokens of a text as numbers that are the same for the same word. */
-static void read_words(fv_words *w, fv_symbols *out, const char *text, fv_symbols scratch[2],
-                       fv_bleu_opt opt)
+static void read_words(fv_words *w, fv_symbols *out, const char *text, size_t len,
+                       fv_symbols scratch[2], fv_bleu_opt opt)
 {
     fv_symbols *x = &scratch[0];
-    fv__symbols_text(x, text);
+    fv__symbols_text(x, text, len);
     for (size_t i = 0; opt.lowercase && i < x->n; i++)
         x->at[i] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)x->at[i]);
     while (x->n && fv__is_blank(x->at[x->n - 1])) x->n--;
@@ -157,31 +160,56 @@ static void finish(fv_bleu *b)
     b->score = b->brevity * exp(sum / 4);
 }
 
+/* What the texts of a corpus share; all of it is reused from text to text. */
+typedef struct scoring {
+    fv_bleu_opt opt;
+    fv_words w;
+    fv_symbols text[2], hyp, ref, scratch[2], matched[4];
+} scoring;
+
+/* Adds one text against all its references. */
+static void add(fv_bleu *out, scoring *s, const char *text, const char *references)
+{
+    const char *reference;
+    size_t len;
+    int64_t nearest = -1, n;
+    fv__words_forget(&s->w);
+    read_words(&s->w, &s->hyp, text, strlen(text), s->text, s->opt);
+    n = (int64_t)s->hyp.n;
+    for (int k = 0; k < 4; k++) {
+        s->matched[k].n = 0;
+        out->total[k] += fv__ngram_count(&s->hyp, (size_t)k + 1);
+    }
+    for (int i = 0; (reference = fv__reference(references, i, &len)); i++) {
+        read_words(&s->w, &s->ref, reference, len, s->text, s->opt);
+        int64_t m = (int64_t)s->ref.n, d = llabs(m - n), best = llabs(nearest - n);
+        if (nearest < 0 || d < best || (d == best && m < nearest)) nearest = m;
+        for (int k = 0; k < 4; k++)
+            out->match[k] += fv__ngram_new_matches(&s->hyp, &s->ref, (size_t)k + 1, s->scratch,
+                                                   &s->matched[k]);
+    }
+    out->length += n;
+    out->reference_length += nearest;
+}
+
 fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *const *texts,
                         const char *const *references, int64_t n, fv_bleu_opt opt, fv_err *e)
 {
-    fv_words w = {.seen = {.env = env}, .from = {.env = env}};
-    fv_symbols text[2] = {{.env = env}, {.env = env}};
-    fv_symbols hyp = {.env = env}, ref = {.env = env}, scratch[2] = {{.env = env}, {.env = env}};
+    scoring s = {.opt = opt};
+    fv_symbols *all[] = {&s.w.seen,     &s.w.from,     &s.text[0],    &s.text[1],
+                         &s.hyp,        &s.ref,        &s.scratch[0], &s.scratch[1],
+                         &s.matched[0], &s.matched[1], &s.matched[2], &s.matched[3]};
+    const size_t n_all = sizeof all / sizeof *all;
     *out = (fv_bleu){0};
-    for (int64_t i = 0; i < n; i++) {
-        fv__words_forget(&w);
-        read_words(&w, &hyp, texts[i], text, opt);
-        read_words(&w, &ref, references[i], text, opt);
-        out->length += (int64_t)hyp.n;
-        out->reference_length += (int64_t)ref.n;
-        for (size_t k = 0; k < 4; k++) {
-            out->total[k] += fv__ngram_count(&hyp, k + 1);
-            out->match[k] += fv__ngram_matches(&hyp, &ref, k + 1, scratch);
-        }
-    }
-    fv_symbols *all[] = {&text[0], &text[1], &w.seen,     &w.from,
-                         &hyp,     &ref,     &scratch[0], &scratch[1]};
-    if (!fv__symbols_done(all, sizeof all / sizeof *all))
-        return fv_fail(e, FV_ENOMEM, "bleu: out of memory");
+    for (size_t i = 0; i < n_all; i++) all[i]->env = env;
+    for (int64_t i = 0; i < n; i++) add(out, &s, texts[i], references[i]);
+    if (!fv__symbols_done(all, n_all)) return fv_fail(e, FV_ENOMEM, "bleu: out of memory");
     finish(out);
+    int each = fv__references_of_each(references, n);
+    char refs[16] = "var";
+    if (each) snprintf(refs, sizeof refs, "%d", each);
     snprintf(out->signature, sizeof out->signature,
-             "nrefs:1|case:%s|eff:no|tok:%s|smooth:exp|version:2.6.0",
+             "nrefs:%s|case:%s|eff:no|tok:%s|smooth:exp|version:2.6.0", refs,
              opt.lowercase ? "lc" : "mixed", opt.tokens == FV_BLEU_13A ? "13a" : "none");
     return FV_OK;
 }

@@ -35,9 +35,30 @@ bool fv__symbols_done(fv_symbols *const *s, size_t n)
     return ok;
 }
 
-void fv__symbols_text(fv_symbols *s, const char *text)
+const char *fv__reference(const char *all, int i, size_t *len)
 {
-    size_t len = strlen(text);
+    for (; i > 0 && all; i--) {
+        all = strchr(all, *FV_NEXT_TEXT);
+        if (all) all++;
+    }
+    if (all) *len = strcspn(all, FV_NEXT_TEXT);
+    return all;
+}
+
+int fv__references_of_each(const char *const *all, int64_t n)
+{
+    int each = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int k = 0;
+        for (const char *s = all[i]; s; s = strchr(s + (k > 1), *FV_NEXT_TEXT)) k++;
+        if (i && k != each) return 0;
+        each = k;
+    }
+    return each ? each : 1;
+}
+
+void fv__symbols_text(fv_symbols *s, const char *text, size_t len)
+{
     uint32_t cp;
     s->n = 0;
     for (size_t i = 0; i < len;) {
@@ -81,17 +102,35 @@ static void sort_starts(fv_symbols *starts, const fv_symbols *s, size_t order)
         qsort_r(starts->at, starts->n, sizeof *starts->at, by_ngram, &(corpus){s->at, order});
 }
 
-int64_t fv__ngram_matches(const fv_symbols *a, const fv_symbols *b, size_t order,
-                          fv_symbols scratch[2])
+/* Equal n-grams of a stand side by side, and the merge matches the first of them, as many as b has.
+ * What several sequences match is therefore the longest of these runs: the union of their marks,
+ * which is BLEU's maximum over references. */
+static int64_t merge(const fv_symbols *a, const fv_symbols *b, size_t order, fv_symbols scratch[2],
+                     uint32_t *mark)
 {
     int64_t matches = 0;
     sort_starts(&scratch[0], a, order);
     sort_starts(&scratch[1], b, order);
     for (size_t i = 0, j = 0; i < scratch[0].n && j < scratch[1].n;) {
         int d = compare(a->at + scratch[0].at[i], b->at + scratch[1].at[j], order);
-        matches += d == 0;
+        matches += d == 0 && !(mark && mark[i]);
+        if (d == 0 && mark) mark[i] = 1;
         i += d <= 0;
         j += d >= 0;
     }
     return matches;
+}
+
+int64_t fv__ngram_matches(const fv_symbols *a, const fv_symbols *b, size_t order,
+                          fv_symbols scratch[2])
+{
+    return merge(a, b, order, scratch, NULL);
+}
+
+int64_t fv__ngram_new_matches(const fv_symbols *a, const fv_symbols *b, size_t order,
+                              fv_symbols scratch[2], fv_symbols *matched)
+{
+    while ((int64_t)matched->n < fv__ngram_count(a, order) && !matched->failed)
+        fv__symbols_add(matched, 0);
+    return matched->failed ? 0 : merge(a, b, order, scratch, matched->at);
 }

@@ -32,10 +32,10 @@ void fv__words_split(fv_words *w, fv_symbols *out, const fv_symbols *text)
     }
 }
 
-void fv__symbols_lower(fv_symbols *s, const char *text)
+void fv__symbols_lower(fv_symbols *s, const char *text, size_t len)
 {
     const uint32_t dotted = 0x130; /* a capital I with a dot becomes two: an i, and a dot above */
-    fv__symbols_text(s, text);
+    fv__symbols_text(s, text, len);
     size_t n = s->n, more = 0;
     for (size_t i = 0; i < n; i++) more += s->at[i] == dotted;
     for (size_t i = 0; i < more; i++) fv__symbols_add(s, 0);

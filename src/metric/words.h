@@ -14,6 +14,6 @@ static inline void fv__words_forget(fv_words *w) { w->seen.n = w->from.n = 0; }
 /* out = the numbers of the words that blanks separate in text. */
 void fv__words_split(fv_words *w, fv_symbols *out, const fv_symbols *text);
 /* The code points of a text in lower case, as Python's str.lower has them (a final sigma aside). */
-void fv__symbols_lower(fv_symbols *s, const char *text);
+void fv__symbols_lower(fv_symbols *s, const char *text, size_t len);
 
 #endif

@@ -55,6 +55,7 @@ static fv_status read_table(fv_eval_run *r, fv_eval_texts *a, fv_eval_texts *b, 
     fv_table *t;
     fv_data_report report = {0};
     fv_records from = fv__eval_records(r);
+    from.lists = true; /* several references */
     fv_status st = fv_table_open(&t, &r->env, &from, 2, &report, e);
     if (st) return st;
     st = fv__eval_texts_new(a, &r->env, fv_table_count(t), e);

@@ -259,6 +259,21 @@ static void summaries_are_those_of_transformers(void **state)
     }
 }
 
+/* A record may name several references, and its fields may be inside others. */
+static void several_references(void **state)
+{
+    (void)state;
+    prints("sed 's/\"highlights\": \"\\(.*\\)\"}/\"to\": {\"all\": [\"\\1\", \"nothing\"]}}/' "
+           "$e/articles.jsonl > lists.jsonl; $fovea eval -m $e/summarize-t5 --task summarize "
+           "--source-field article --target-field to.all lists.jsonl > lists; "
+           "$fovea eval -m $e/summarize-t5 --task summarize --source-field article "
+           "--target-field highlights $e/articles.jsonl | cmp - lists && echo same",
+           "same\n");
+    refused(sh("$fovea eval -m $e/summarize-t5 --task summarize --source-field to.all "
+               "--target-field article lists.jsonl"),
+            1, "to.all[0]");
+}
+
 static void summarize_has_its_options(void **state)
 {
     (void)state;
@@ -309,6 +324,7 @@ int main(void)
         cmocka_unit_test(answers_are_judged_as_squad_does),
         cmocka_unit_test(perplexities_are_those_of_transformers),
         cmocka_unit_test(summaries_are_those_of_transformers),
+        cmocka_unit_test(several_references),
         cmocka_unit_test(summarize_has_its_options),
         cmocka_unit_test(what_to_evaluate_must_be_clear),
     };

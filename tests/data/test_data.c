@@ -89,6 +89,13 @@ static void every_format_is_read(void **state)
         {.file = scratch_text("e.jsonl", "{\"s\": \"the cat\", \"t\": \"le chat\"}\n{\"t\": \"le "
                                          "chien\", \"s\": \"the dog\"}\n"),
          .field = {"s", "t"}},
+        {.file = scratch_text("f.csv", "fr,n,en\nle chat,\"1,2\",the cat\nle chien,2,the dog\n"),
+         .field = {"en", "fr"}},
+        {.file = scratch_text("g.csv", "\"the cat\",\"le chat\"\nthe dog,\"le chien\"\n")},
+        {.file = scratch_text("h.jsonl",
+                              "{\"t\": {\"en\": \"the cat\", \"fr\": [\"le chat\", \"x\"]}}\n"
+                              "{\"t\": {\"fr\": [\"le chien\"], \"en\": \"the dog\"}}\n"),
+         .field = {"t.en", "t.fr[0]"}},
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         fv_pairs *p = read_pairs(ways[i], &r);
@@ -103,6 +110,54 @@ static void every_format_is_read(void **state)
         assert_true(n > 1 && m > 1);
         fv_pairs_close(p);
     }
+}
+
+/* Quotes hold commas, quotes and line ends; parts of the file count rows, not lines. */
+static void csv_has_quotes(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_table *t;
+    fv_data_report r = {0};
+    size_t n;
+    fv_records from = {.file = scratch_text("q.csv", "\"text\",label\n\"a, \"\"b\"\"\nc\",x\n"
+                                                     "plain,y\n\"\"\"q\"\"\",z\nlast,w\n"),
+                       .field = {"text", "label"}};
+    static const char *const texts[] = {"a, \"b\"\nc", "plain", "\"q\"", "last"};
+    static const int64_t lines[] = {2, 4, 5, 6};
+    check(fv_table_open(&t, NULL, &from, 2, &r, &e), &e);
+    assert_int_equal(fv_table_count(t), 4);
+    for (int i = 0; i < 4; i++) {
+        assert_string_equal(fv_table_text(t, i, 0, &n), texts[i]);
+        assert_int_equal(fv_table_line(t, i), lines[i]);
+    }
+    fv_table_close(t);
+    from.part[1] = 0.5;
+    check(fv_table_open(&t, NULL, &from, 2, &r, &e), &e);
+    assert_int_equal(fv_table_count(t), 2);
+    fv_table_close(t);
+    refused((fv_records){.file = scratch_text("r.csv", "a,b\n\"c,d\n")},
+            "r.csv:2: a quote is never closed");
+}
+
+/* A list is several references where they may be, and a question where they may not. */
+static void lists_are_references(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_table *t;
+    fv_data_report r = {0};
+    size_t n;
+    fv_records from = {.file = scratch_text("l.jsonl", "{\"s\":\"x\",\"t\":[\"a\",\"b\"]}\n"),
+                       .field = {"s", "t"},
+                       .lists = true};
+    check(fv_table_open(&t, NULL, &from, 2, &r, &e), &e);
+    assert_string_equal(fv_table_text(t, 0, 1, &n), "a" FV_NEXT_TEXT "b");
+    fv_table_close(t);
+    from.lists = false;
+    refused(from, "\"t\" is a list; \"t[0]\" is its first text");
+    from.field[1] = "t[2]";
+    refused(from, "no text called \"t[2]\"");
 }
 
 static void gzip_and_latin1_are_read(void **state)
@@ -328,6 +383,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_format_is_read),
+        cmocka_unit_test(csv_has_quotes),
+        cmocka_unit_test(lists_are_references),
         cmocka_unit_test(gzip_and_latin1_are_read),
         cmocka_unit_test(what_cannot_be_used_is_counted_and_named),
         cmocka_unit_test(policies_refuse_where_asked_to),

@@ -108,6 +108,33 @@ static void chrf_equals_sacrebleu(void **state)
     near(c.score, 0);
 }
 
+/* Two and three references: the numbers of sacrebleu 2.6.0 and of rouge-score's score_multi. */
+static void several_references(void **state)
+{
+    (void)state;
+    static const char *const given[] = {"the cat sat on the mat", "a dog runs in the park today"};
+    static const char *const wanted[] = {"the cat is on the mat" FV_NEXT_TEXT
+                                         "there is a cat on the mat , sat",
+                                         "a dog ran in the park" FV_NEXT_TEXT
+                                         "a dog runs through the park today" FV_NEXT_TEXT
+                                         "dogs run today"};
+    fv_bleu b;
+    fv_chrf c;
+    fv_rouge x;
+    assert_int_equal(fv_bleu_score(&b, NULL, given, wanted, 2, (fv_bleu_opt){0}, NULL), FV_OK);
+    near(b.score, 38.980436);
+    assert_int_equal(b.reference_length, 13);
+    assert_memory_equal(b.signature, "nrefs:var|", 10);
+    assert_int_equal(fv_bleu_score(&b, NULL, given, wanted, 1, (fv_bleu_opt){0}, NULL), FV_OK);
+    assert_memory_equal(b.signature, "nrefs:2|", 8);
+    assert_int_equal(fv_chrf_score(&c, NULL, given, wanted, 2, NULL), FV_OK);
+    near(c.score, 63.752920);
+    assert_int_equal(fv_rouge_score(&x, NULL, given, wanted, 2, NULL), FV_OK);
+    near(x.rouge1, 84.523810);
+    near(x.rouge2, 63.333333);
+    near(x.rougeL, 84.523810);
+}
+
 static void running_out_of_memory_is_reported(void **state)
 {
     (void)state;
@@ -338,6 +365,7 @@ int main(void)
         cmocka_unit_test(bleu_equals_sacrebleu),
         cmocka_unit_test(the_corners_of_bleu),
         cmocka_unit_test(chrf_equals_sacrebleu),
+        cmocka_unit_test(several_references),
         cmocka_unit_test(running_out_of_memory_is_reported),
         cmocka_unit_test(labels_equal_scikit_learn),
         cmocka_unit_test(entities_equal_seqeval),

@@ -55,6 +55,9 @@ FV_API void fv_entities_add(fv_entities *x, const char *const *gold, const char 
 FV_API fv_status fv_answer_score(double *exact, double *f1, const fv_env *env, const char *text,
                                  const char *const *answers, int64_t n, fv_err *e);
 
+/* What a text is held against may be several references: they stand in one string with FV_NEXT_TEXT
+ * between them. */
+
 /* ---- summaries, as the Python package rouge-score has them without a stemmer ---- */
 
 /* Mean over n texts of the F-measure of common words, pairs of words, and the longest common
@@ -63,11 +66,11 @@ typedef struct fv_rouge {
     double rouge1, rouge2, rougeL;
 } fv_rouge;
 
-/* Of n texts against one reference each. */
+/* Of n texts against their references, the best of which counts. */
 FV_API fv_status fv_rouge_score(fv_rouge *out, const fv_env *env, const char *const *texts,
                                 const char *const *references, int64_t n, fv_err *e);
 
-/* ---- translations against one reference each, over the whole corpus ---- */
+/* ---- translations against their references, over the whole corpus ---- */
 
 typedef enum fv_bleu_tokens {
     FV_BLEU_13A = 0, /* as mteval-v13a: punctuation apart, for plain text */
@@ -94,7 +97,9 @@ FV_API fv_status fv_bleu_score(fv_bleu *out, const fv_env *env, const char *cons
                                fv_err *e);
 
 typedef struct fv_chrf {
-    double score; /* 0..100: chrF2, character 1- to 6-grams, blanks left out */
+    /* 0..100: chrF2, character 1- to 6-grams, blanks left out; of several references the one that
+     * scores best counts */
+    double score;
     char signature[96];
 } fv_chrf;
 
