@@ -102,9 +102,9 @@ FV_API fv_status fv_model_merge(fv_device *d, const char *from, fv_adapter_list 
 FV_API const fv_family *fv_model_family(const fv_model *m);
 /* Positions of a sequence that it generates; 0: no limit, or it does not generate. */
 FV_API int64_t fv_model_context(const fv_model *m);
-/* Keys of its config.json that nothing here reads, and nothing in transformers either. */
-FV_API void fv_model_ignored(const fv_model *m, void (*each)(void *user, const char *key),
-                             void *user);
+/* Keys of a directory's config.json that nothing here reads, and nothing in transformers either. */
+FV_API fv_status fv_model_ignored(const char *dir, void (*each)(void *user, const char *key),
+                                  void *user, fv_err *e);
 FV_API const char *fv_model_head(const fv_model *m); /* the architecture's name */
 FV_API fv_head_job fv_model_job(const fv_model *m);  /* what it computes */
 /* Whether a decoder attends to an encoder in it: a source and a target go in. */

@@ -168,6 +168,7 @@ typedef struct cli_model {
     int64_t threads;
     int dtype;
     cli_list adapters;
+    bool verbose;
 } cli_model;
 
 /* Entries of an option table, for a struct with a cli_model called model. */
@@ -178,7 +179,14 @@ typedef struct cli_model {
         CLI_CHOICE(s, model.dtype, 0, "dtype", cli_weights, CLI_WEIGHTS_HELP),                     \
         CLI_DEVICE(s, model.device),                                                               \
         CLI_INT(s, model.threads, 't', "threads", "N", 0, 4096,                                    \
-                "0: as OMP_NUM_THREADS says, else all cores")
+                "0: as OMP_NUM_THREADS says, else all cores"),                                     \
+        CLI_VERBOSE(s, model.verbose)
+
+/* Names, where it is wanted, the keys of a model's config.json that nothing reads. */
+#define CLI_VERBOSE(s, field)                                                                      \
+    CLI_FLAG(s, field, 0, "verbose",                                                               \
+             "also name the keys of config.json that nothing reads, on standard error")
+void cli_name_ignored(const cli *c, bool verbose, const char *dir);
 
 /* ---- for the program ---- */
 

@@ -104,6 +104,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     cli_adapters adapters;
     cli_choose_weights(v->model.dtype, &o.weights, &o.widen);
     code = cli_take_adapters(c, &v->model.adapters, &adapters, &o.adapters);
+    cli_name_ignored(c, v->model.verbose, v->model.dir);
     o.model = v->model.dir;
     o.file = n ? operand[0] : NULL;
     o.settings = v->settings.at;

@@ -7,6 +7,7 @@ typedef struct forward_values {
     int64_t threads;
     int dtype;
     cli_list adapters;
+    bool verbose;
 } forward_values;
 
 static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "q8", "q4", "int8", NULL};
@@ -31,6 +32,7 @@ static const cli_option options[] = {
                "of parameters and activations; q8, q4 and int8: of the weights of products"),
     CLI_DEVICE(forward_values, device),
     CLI_INT(forward_values, threads, 't', "threads", "N", 0, 4096, "0: all cores"),
+    CLI_VERBOSE(forward_values, verbose),
     {0},
 };
 
@@ -62,6 +64,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     cli_adapters adapters;
     int code = cli_take_adapters(c, &v->adapters, &adapters, &how.adapters);
     if (code != CLI_OK) return code;
+    cli_name_ignored(c, v->verbose, v->model);
     fv_run_opt what = {.attentions = v->attentions,
                        .hidden_states = v->hidden_states,
                        .grad = v->grad};

@@ -17,6 +17,7 @@ typedef struct values {
     int64_t layer, head, beams, threads;
     bool rollout, ablate, json, words;
     cli_list adapters;
+    bool verbose;
 } values;
 
 static const values defaults = {.layer = -1, .head = -1};
@@ -58,6 +59,7 @@ static const cli_option options[] = {
             "beams, where a translation is made; 0: as the model says"),
     CLI_DEVICE(values, device),
     CLI_INT(values, threads, 0, "threads", "N", 0, 1024, "threads; 0: all cores"),
+    CLI_VERBOSE(values, verbose),
     CLI_FILE(values, output, 'o', "output", "FILE",
              "what is written, by its ending: .svg .png .pdf .html .json .csv; - is standard "
              "output, in the --format"),
@@ -78,8 +80,8 @@ static const cli_example examples[] = {
     {"fovea see -m bert-base-uncased --text 'The cat sat on the mat.' --rollout -o r.pdf",
      "a model of one text"},
     {"fovea see -m bert-base-uncased 'The cat sat.' 'It slept.' -o pair.html", "two sentences"},
-    {"fovea see -m gpt2 -l 5 -f article.txt -o layer5.html", "one layer of a long text"},
-    {"echo 'The cat sat.' | fovea see -m gpt2 -l 5 -n 1 --format svg -o - > cat.svg",
+    {"fovea see -m gpt2 --layer 5 -f article.txt -o layer5.html", "one layer of a long text"},
+    {"echo 'The cat sat.' | fovea see -m gpt2 --layer 5 --head 1 --format svg -o - > cat.svg",
      "from and to a pipe"},
     {0},
 };
@@ -462,6 +464,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     int code = check_usage(c, v);
     if (code == CLI_OK) code = cli_take_adapters(c, &v->adapters, &adapters, &w.adapters);
     if (code == CLI_OK) code = take_text(&w, n, operand);
+    if (code == CLI_OK) cli_name_ignored(c, v->verbose, v->model);
     if (code == CLI_OK) {
         fv_status st = all(&w);
         /* where standard output is a picture, the translation does not go into it */

@@ -3,8 +3,8 @@
  *
  * Each format finds the texts of a record and gives them to the one function that checks them
  * (UTF-8, empty) and counts what is left out.  All formats but CSV hold a record a line, so a part
- * of a file is a range of lines; rows of CSV, whose quoted fields may go over line ends, are counted
- * first. */
+ * of a file is a range of lines; rows of CSV, whose quoted fields may go over line ends, are
+ * counted first. */
 #include "data/records.h"
 
 #include <stdarg.h>

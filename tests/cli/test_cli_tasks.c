@@ -70,6 +70,20 @@ static void embed(void **state)
     refused(fovea_reads("x", "embed"), 2, "-m DIR");
 }
 
+static void verbose_names_what_is_ignored(void **state)
+{
+    (void)state;
+    succeeded(sh("cp -r " TASKS "embed-mean m && chmod -R u+w m && "
+                 "sed -i '0,/{/s//{\"unsloth_version\": \"1\", \"notes\": [],/' m/config.json"));
+    const result *r = succeeded(fovea_reads("the cat\n", "embed -m m --verbose"));
+    assert_non_null(strstr(r->err, "m: config.json has keys that nothing reads: unsloth_version, "
+                                   "notes\n"));
+    r = succeeded(fovea_reads("the cat\n", "embed -m " TASKS "embed-mean --verbose"));
+    assert_non_null(strstr(r->err, "every key of config.json is used or known"));
+    r = succeeded(fovea_reads("the cat\n", "embed -m m"));
+    assert_null(strstr(r->err, "unsloth"));
+}
+
 /* A word of --dtype means what it says: the same as a model whose weights were stored so. */
 static void weights_have_their_names(void **state)
 {
@@ -376,6 +390,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward),
         cmocka_unit_test(embed),
+        cmocka_unit_test(verbose_names_what_is_ignored),
         cmocka_unit_test(weights_have_their_names),
         cmocka_unit_test(classify),
         cmocka_unit_test(labels),

@@ -122,19 +122,16 @@ static void list_key(void *user, const char *key)
 static void ignored_keys_are_told(void **state)
 {
     (void)state;
-    fv_model *m;
     fv_err e = {0};
     char keys[200] = "";
-    assert_int_equal(fv_device_open(&cpu, "cpu", (fv_device_opt){0}, NULL), FV_OK);
-    if (fv_model_new(&m, cpu,
-                     "{\"model_type\": \"gpt2\", \"unsloth_version\": \"1\", \"_num_labels\": 3, "
-                     "\"notes\": {\"a\": [1]}, " SMALL "}",
-                     (fv_model_opt){0}, 1, &e))
-        fail_msg("%s", e.text);
-    fv_model_ignored(m, list_key, keys);
+    scratch_text("config.json",
+                 "{\"model_type\": \"gpt2\", \"unsloth_version\": \"1\", \"_num_labels\": 3, "
+                 "\"notes\": {\"a\": [1]}, " SMALL "}");
+    if (fv_model_ignored(scratch("."), list_key, keys, &e)) fail_msg("%s", e.text);
     assert_string_equal(keys, " unsloth_version notes");
-    fv_model_free(m);
-    fv_device_close(cpu);
+    scratch_text("config.json", "{\"model_type\": \"gtp2\"}");
+    assert_int_equal(fv_model_ignored(scratch("."), list_key, keys, &e), FV_EARG);
+    assert_non_null(strstr(e.text, "gtp2"));
 }
 
 static void keys_that_change_numbers_are_refused(void **state)

@@ -118,6 +118,23 @@ void cli_choose_weights(int choice, fv_dtype *weights, bool *widen)
     *widen = !strcmp(cli_weights[choice], "f32");
 }
 
+static void name_key(void *user, const char *key)
+{
+    int *n = user;
+    fprintf(stderr, "%s%s", (*n)++ ? ", " : " config.json has keys that nothing reads: ", key);
+}
+
+/* What keeps a model from being opened is said where it is. */
+void cli_name_ignored(const cli *c, bool verbose, const char *dir)
+{
+    int n = 0;
+    fv_err e;
+    if (!verbose || !dir) return;
+    fprintf(stderr, "%s: %s:", c->name, dir);
+    bool failed = fv_model_ignored(dir, name_key, &n, &e) != FV_OK;
+    fputs(failed || n ? "\n" : " every key of config.json is used or known\n", stderr);
+}
+
 /* ---- the tree of commands ---- */
 
 const cli_command *cli_sub(const cli_command *parent, const char *name)

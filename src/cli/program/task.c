@@ -249,6 +249,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     cli_adapters adapters;
     code = cli_take_adapters(c, &v->model.adapters, &adapters, &how.adapters);
     double start = now();
+    cli_name_ignored(c, v->model.verbose, v->model.dir);
     if (code == CLI_OK) code = cli_open_device(c, &d, v->model.device, v->model.threads);
     if (code == CLI_OK && fv_pipeline_open(&p, d, how, &e)) code = cli_error(c, &e);
     out.start = now();

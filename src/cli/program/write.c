@@ -15,6 +15,7 @@ int writer_open(writer *w, const cli *c, const cli_model *m, const cli_settings 
     cli_adapters adapters;
     int code = cli_take_adapters(c, &m->adapters, &adapters, &how.adapters);
     if (code != CLI_OK) return code;
+    cli_name_ignored(c, m->verbose, m->dir);
     code = cli_open_device(c, &w->device, m->device, m->threads);
     if (code == CLI_OK && fv_writer_open(&w->all, w->device, m->dir, how, &e))
         code = cli_error(c, &e);
