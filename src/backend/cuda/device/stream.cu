@@ -367,14 +367,15 @@ int choices(const fv_device *dev, char (*lines)[160], int most)
 }
 
 const fv_backend backend = {
-    "cuda", mem_alloc,    mem_release, stream_open, stream_close, upload, download,   move,    zero,
-    sync,   device_close, memory,      capture,     captured,     replay, free_graph, choices,
+    "cuda",   mem_alloc, mem_release, stream_open, stream_close, upload,
+    download, move,      zero,        sync,        device_close, NULL,
+    memory,   capture,   captured,    replay,      free_graph,   choices,
 };
 
 /* For CUDA_LAUNCH_BLOCKING=1: without capture, as kernels inside a graph cannot be waited for. */
 const fv_backend blocking = {
-    "cuda", mem_alloc,    mem_release, stream_open, stream_close, upload, download, move,    zero,
-    sync,   device_close, memory,      NULL,        NULL,         NULL,   NULL,     choices,
+    "cuda", mem_alloc,    mem_release, stream_open, stream_close, upload, download, move, zero,
+    sync,   device_close, NULL,        memory,      NULL,         NULL,   NULL,     NULL, choices,
 };
 } // namespace
 
