@@ -69,8 +69,7 @@ static void declare(void *self, const fv_setup *s)
     for (int i = 0; m->blocks && i < k->layers; i++) {
         block *b = &m->blocks[i];
         fv_norm_init(p, &b->attn_norm, k->width, (fv_norm_opt){0}, "blocks.%d.attn_norm", i);
-        fv_mha_init(p, &b->attn, (fv_mha_opt){.width = k->width, .n_head = k->heads},
-                    "blocks.%d.attn", i);
+        fv_mha_init(p, &b->attn, k->width, k->heads, (fv_mha_opt){0}, "blocks.%d.attn", i);
         fv_norm_init(p, &b->mlp_norm, k->width, (fv_norm_opt){0}, "blocks.%d.mlp_norm", i);
         fv_mlp_init(p, &b->mlp, k->width, 4 * (int64_t)k->width, (fv_mlp_opt){.act = FV_GELU},
                     "blocks.%d.mlp", i);

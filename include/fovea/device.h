@@ -24,7 +24,8 @@ typedef enum fv_dtype {
 #define FV_MAX_DIM 6 /* axes of a tensor */
 #define FV_FLOATS 4  /* the first four dtypes have kernel tables */
 
-/* Activations that a product can compute as it stores its result. */
+/* Activations.  Up to FV_QUICK_GELU a product computes them as it stores its result; those behind
+ * it are made of other ops. */
 typedef enum fv_act {
     FV_ACT_NONE = 0,
     FV_RELU,
@@ -33,7 +34,16 @@ typedef enum fv_act {
     FV_SILU,
     FV_TANH,
     FV_SIGMOID,
-    FV_QUICK_GELU /* x * sigmoid(1.702 x), as OpenAI's CLIP has it */
+    FV_QUICK_GELU, /* x * sigmoid(1.702 x), as OpenAI's CLIP has it */
+    FV_IDENTITY,   /* x: what FV_ACT_NONE is where that does not stand for a default */
+    FV_LEAKY_RELU, /* with the slope 0.01 */
+    FV_RELU6,      /* relu, at most 6 */
+    FV_RELU2,      /* relu(x)^2 */
+    FV_HARDSWISH,  /* x relu6(x + 3) / 6 */
+    FV_MISH,       /* x tanh(softplus(x)) */
+    FV_SQRT_SOFTPLUS,
+    FV_GELU_10, /* gelu within -10 .. 10 */
+    FV_LAPLACE  /* Phi((x - mu) / sigma), mu = sqrt(1/2), sigma = sqrt(1/(4 pi)): MEGA's */
 } fv_act;
 
 typedef struct fv_device_opt {

@@ -32,7 +32,11 @@ typedef enum fv_head_job {
     FV_HEAD_CONTRASTIVE,   /* how well each image fits each text */
     FV_HEAD_DETECT,        /* boxes and what is in them */
     FV_HEAD_SEGMENT,       /* a label of each pixel */
-    FV_HEAD_GAN            /* images from noise, and a network that judges images */
+    FV_HEAD_GAN,           /* images from noise, and a network that judges images */
+    FV_HEAD_FORECAST,      /* the values that follow a window of a time series */
+    FV_HEAD_REGRESS,       /* numbers that belong to a window */
+    FV_HEAD_MASKED_SERIES, /* the values of patches of a window that were hidden */
+    FV_HEAD_NEXT_ITEM      /* the item that follows others */
 } fv_head_job;
 
 typedef struct fv_family fv_family; /* its members are for authors: author/family.h */

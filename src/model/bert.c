@@ -14,9 +14,23 @@ fv_status fv__bert_check(const fv__bert_config *k, fv_err *e)
     if (k->pad_token_id >= k->vocab_size)
         return fv_fail(e, FV_EFORMAT, "pad_token_id %d is outside the vocabulary of %d",
                        k->pad_token_id, k->vocab_size);
-    if (k->hidden_size % k->num_attention_heads == 0) return FV_OK;
-    return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d",
-                   k->hidden_size, k->num_attention_heads);
+    return fv__heads_check(k->hidden_size, k->num_attention_heads, e);
+}
+
+const char *const fv__roberta_unread_words[] = {"*embeddings.position_ids", "*pooler.dense.*",
+                                                NULL};
+const char *const fv__roberta_unread[] = {"*embeddings.position_ids",
+                                          "*pooler.dense.*",
+                                          "lm_head.*",
+                                          "classifier.*",
+                                          "qa_outputs.*",
+                                          NULL};
+
+void fv__two_layers_init(fv_params *p, fv_lin *dense, fv_lin *out, const fv__bert_config *k)
+{
+    fv_lin_opt lin = {.std = k->initializer_range};
+    fv_lin_init(p, dense, k->hidden_size, k->hidden_size, lin, "classifier.dense");
+    fv_lin_init(p, out, k->hidden_size, k->num_labels, lin, "classifier.out_proj");
 }
 
 /* ---- embeddings ---- */
@@ -60,9 +74,8 @@ void fv__bert_mlp_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
                 (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
-                             .std = k->initializer_range,
-                             .up_name = "intermediate.dense",
-                             .down_name = "output.dense"},
+                             .lin = {.std = k->initializer_range},
+                             .names = "intermediate.dense output.dense"},
                 "%s", at);
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.output.LayerNorm", at);
 }
@@ -72,16 +85,13 @@ static void block_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
     b->attn_dropout = b->mlp_dropout = k->hidden_dropout_prob;
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .dropout = k->attention_probs_dropout_prob,
-                             .std = k->initializer_range,
-                             .q_name = "self.query",
-                             .k_name = "self.key",
-                             .v_name = "self.value",
-                             .out_name = "output.dense"},
+    fv_lin_opt proj = {.std = k->initializer_range};
+    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.in = proj,
+                             .out = proj,
+                             .names = "self.query self.key self.value output.dense"},
                 "%s.attention", at);
+    b->attn.dropout = k->attention_probs_dropout_prob;
     fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.attention.output.LayerNorm", at);
     fv__bert_mlp_init(p, b, k, at);
 }
@@ -206,20 +216,21 @@ static void put_choices(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor 
     fv__put_classes(c, in, out, logits, FV_PROBLEM_SINGLE);
 }
 
-void fv__put_encoded(fv_ctx *c, const fv_items *in, fv_items *out, fv__encoded e)
+void fv__put_encoded(fv_ctx *c, const fv_items *in, fv_items *out, fv__encoder_head e, fv_tensor *x,
+                     fv_tensor *pooled)
 {
     bool of_sequence = e.job == FV_HEAD_CLASSIFY || e.job == FV_HEAD_CHOICE;
     if (e.job == FV_HEAD_BASE) {
-        fv_items_put(out, "last_hidden_state", e.x);
-        fv_items_put(out, "pooler_output", e.pooled);
+        fv_items_put(out, "last_hidden_state", x);
+        fv_items_put(out, "pooler_output", pooled);
         return;
     }
     if (e.job == FV_HEAD_MASKED_LM) {
-        fv__put_tokens(c, in, out, fv__word_head_fwd(c, e.masked, e.x), fv_items_get(in, "labels"));
+        fv__put_tokens(c, in, out, fv__word_head_fwd(c, e.masked, x), fv_items_get(in, "labels"));
         return;
     }
     fv_tensor *scores = fv_lin_fwd(c, e.classifier,
-                                   fv_dropout(c, of_sequence ? e.pooled : e.x, e.dropout));
+                                   fv_dropout(c, of_sequence ? pooled : x, e.dropout));
     if (e.job == FV_HEAD_ANSWER)
         fv_put_spans(c, scores, in, out);
     else if (e.job == FV_HEAD_CHOICE)

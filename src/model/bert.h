@@ -46,6 +46,8 @@ typedef struct fv__bert_config {
     FV_FLOAT(fv__bert_config, classifier_dropout, 0, -1, 0.99,                                     \
              "before the classifier; not given: hidden_dropout_prob")
 
+#define FV__BERT_FIELDS FV__TYPES_FIELD, FV__CLASSIFIER_DROPOUT_FIELD
+
 /* What an encoder's heads take; families with kinds of token add token_type_ids. */
 #define FV__ENCODER_INPUTS                                                                         \
     {"input_ids", FV_I32, true}, {"attention_mask", FV_U8, false},                                 \
@@ -96,6 +98,10 @@ void fv__bert_pack(fv_params *p, fv__bert_block *b, int n, fv_dtype dtype);
 /* Before the classifier of this head; spans have none. */
 float fv__bert_dropout(const fv__bert_config *k, fv_head_job job);
 
+/* For `load` of a masked-word head named lm_head, with a classifier and qa_outputs beside it:
+ * what a head leaves unread of a file with others. */
+extern const char *const fv__roberta_unread[], *const fv__roberta_unread_words[];
+
 /* For `ready`: an encoder taken from under another head has no pooler in its file, and nothing
  * comes out for it then. */
 fv_status fv__bert_pooler_ready(fv_params *p, fv_lin *pooler, fv_err *e);
@@ -122,21 +128,25 @@ fv_tensor *fv__word_head_fwd(fv_ctx *c, const fv__word_head *l, fv_tensor *x);
  * where there is no head. */
 void fv__word_head_pack(fv_params *p, fv__word_head *l, fv_dtype dtype);
 
+/* A classifier of two layers, classifier.dense and classifier.out_proj. */
+void fv__two_layers_init(fv_params *p, fv_lin *dense, fv_lin *out, const fv__bert_config *k);
+
 /* ---- what heads make of an encoder's states ---- */
 
-typedef struct fv__encoded {
+/* One of these heads. */
+typedef struct fv__encoder_head {
     fv_head_job job;
-    fv_tensor *x;      /* (B,T,D) */
-    fv_tensor *pooled; /* (B,D): what a classifier of sequences reads, and pooler_output */
     const fv_lin *classifier;
     const fv__word_head *masked;
     float dropout; /* before the classifier */
     int problem;   /* an fv_problem */
-} fv__encoded;
+} fv__encoder_head;
 
 /* Puts what these heads have in common: the bare model, masked words, sequences, tokens, spans,
- * multiple choice. */
-void fv__put_encoded(fv_ctx *c, const fv_items *in, fv_items *out, fv__encoded e);
+ * multiple choice.  x (B,T,D); pooled (B,D) or NULL: what a classifier of sequences reads, and
+ * pooler_output. */
+void fv__put_encoded(fv_ctx *c, const fv_items *in, fv_items *out, fv__encoder_head e, fv_tensor *x,
+                     fv_tensor *pooled);
 
 /* For multiple choice: the inputs (B,N,T) as (B*N,T); else as they are. */
 fv_items fv__flat_choices(fv_ctx *c, const fv_items *in, fv_head_job job);

@@ -22,31 +22,21 @@ const fv_input fv__causal_span_inputs[] = {TOKEN_INPUTS,
                                            {"end_positions", FV_I32, false},
                                            {0}};
 
-fv_status fv__heads_check(int width, int n_head, fv_err *e)
-{
-    if (width % n_head == 0) return FV_OK;
-    return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of the attention heads, %d", width,
-                   n_head);
-}
-
-fv_status fv__key_heads_check(int n_head, int n_kv_head, fv_err *e)
-{
-    if (n_head % n_kv_head == 0) return FV_OK;
-    return fv_fail(e, FV_EFORMAT, "%d attention heads cannot share %d key heads", n_head,
-                   n_kv_head);
-}
-
 /* ---- parameters ---- */
 
+static fv__pre_norm *block_at(const fv__causal *m, int i)
+{
+    return (fv__pre_norm *)(void *)(m->blocks + (size_t)i * m->type->size);
+}
+
 void fv__causal_tokens(fv_params *p, fv__causal *m, const fv__causal_config *k, int vocabulary,
-                       int width, float scale, const char *path, ...)
+                       int width, const char *path, ...)
 {
     va_list ap;
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    fv_emb_opt opt = {.scale = scale,
-                      .has_pad = k->pad_token_id >= 0,
+    fv_emb_opt opt = {.has_pad = k->pad_token_id >= 0,
                       .pad = k->pad_token_id,
                       .std = k->initializer_range};
     fv_emb_init(p, &m->tokens, vocabulary, width, opt, "%s", at.s);
@@ -66,7 +56,7 @@ void fv__causal_blocks(fv_params *p, fv__causal *m, const fv__block_type *type, 
         char number[16];
         snprintf(number, sizeof number, "%d", i);
         at = fv__below(&below, number, number);
-        type->init(p, m->blocks + (size_t)i * type->size, config, i, at.s);
+        type->init(p, block_at(m, i), config, i, at.s);
     }
 }
 
@@ -101,6 +91,18 @@ void fv__causal_head_init(fv_params *p, fv__causal *m, fv_head_job job, const fv
     m->head.b = out.b;
 }
 
+void fv__causal_declare(const fv_setup *s, fv__causal *m, const fv__block_type *type,
+                        const void *config, const fv__causal_config *k, fv__causal_dims d,
+                        fv_norm_opt norm, const char *prefix)
+{
+    fv_params *p = s->params;
+    m->context = d.positions;
+    fv__causal_tokens(p, m, k, d.vocabulary, d.width, "%sembed_tokens", prefix);
+    fv__causal_blocks(p, m, type, d.layers, config, "%slayers", prefix);
+    fv_norm_init(p, &m->norm, d.width, norm, "%snorm", prefix);
+    fv__causal_head_init(p, m, s->head->job, k, NULL, NULL);
+}
+
 fv_load_opt fv__causal_load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.weight", "model.embed_tokens.weight"}, {NULL, NULL}};
@@ -122,9 +124,9 @@ void fv__causal_pack(void *self, fv_params *p, fv_dtype dtype)
 {
     fv__causal *m = self;
     for (int i = 0; i < m->n_layer; i++) {
-        char *block = m->blocks + (size_t)i * m->type->size;
-        fv_mha_pack(p, (fv_mha *)(void *)(block + m->type->attn), dtype, true);
-        fv_mlp_pack(p, (fv_mlp *)(void *)(block + m->type->mlp), dtype);
+        fv__pre_norm *block = block_at(m, i);
+        fv_mha_pack(p, &block->attn, dtype, true);
+        fv_mlp_pack(p, &block->mlp, dtype);
     }
     m->head.w = fv__packed(p, m->head.w, dtype);
 }
@@ -134,10 +136,10 @@ void fv__causal_pack(void *self, fv_params *p, fv_dtype dtype)
 fv_tensor *fv__causal_layer(fv_ctx *c, const fv__causal *m, fv_session *s, int i, fv_tensor *x,
                             fv_mha_arg arg, fv_mha_arg cross)
 {
-    const char *block = m->blocks + (size_t)i * m->type->size;
+    const fv__pre_norm *block = block_at(m, i);
     fv_kv kv;
     if (s) {
-        kv = fv__self_cache(c, s, i, (const fv_mha *)(const void *)(block + m->type->attn), &arg);
+        kv = fv__self_cache(c, s, i, &block->attn, &arg);
         arg.kv = &kv;
     } else {
         fv_tap(c, "hidden", "hidden_states", x);

@@ -2,8 +2,8 @@
  *
  *     x = embed(ids);   x = block_i(x), i = 0 .. layers - 1;   y = head(norm(x))
  *
- * The block is the family's own, written out in its file: a struct that has an fv_mha and an fv_mlp
- * somewhere, a function that declares its parameters and one that computes it.  fv__causal runs the
+ * The block is the family's own: a struct that begins with the parts of a pre-norm block, a function
+ * that declares its parameters and one that computes it.  fv__causal runs the
  * stack for a batch and, with the keys and values of a session, for a step.  The functions below
  * that take `self` are entries of fv_family, for families whose struct begins with an fv__causal;
  * one that embeds otherwise (OPT, GPT-2) writes its own forward and step from fv__causal_run. */
@@ -52,10 +52,6 @@ typedef struct fv__causal_config {
  * them. */
 extern const fv_input fv__causal_inputs[], fv__causal_span_inputs[];
 
-/* That heads divide the width, that query heads divide among key heads: sentences where not. */
-fv_status fv__heads_check(int width, int n_head, fv_err *e);
-fv_status fv__key_heads_check(int n_head, int n_kv_head, fv_err *e);
-
 /* ---- the head ---- */
 
 /* Texts are classified by their last token that is no padding.  Weights are lm_head, score and
@@ -70,17 +66,13 @@ typedef struct fv__causal_head {
 
 /* ---- the model ---- */
 
-/* What the stack knows of a family's block. */
+/* What the stack knows of a family's block: a struct that is, or begins with, an fv__pre_norm. */
 typedef struct fv__block_type {
-    size_t size, attn, mlp; /* of the struct; where its fv_mha and its fv_mlp stand in it */
+    size_t size;
     /* Declares layer i below `at` ("model.layers.0"). */
     void (*init)(fv_params *p, void *block, const void *config, int i, const char *at);
     fv_layer_fn *fwd;
 } fv__block_type;
-#define FV__BLOCK_TYPE(block, init, fwd)                                                           \
-    {                                                                                              \
-        sizeof(block), offsetof(block, attn), offsetof(block, mlp), init, fwd                      \
-    }
 
 typedef struct fv__causal {
     fv_emb tokens;
@@ -97,15 +89,42 @@ typedef struct fv__causal {
     bool tied;
 } fv__causal;
 
-/* Declares the table of tokens, path.weight; scale multiplies its rows, 0: 1. */
+/* Declares the table of tokens, path.weight, of which padding gets no gradient. */
 void fv__causal_tokens(fv_params *p, fv__causal *m, const fv__causal_config *k, int vocabulary,
-                       int width, float scale, const char *path, ...) FV_PRINTF(7, 8);
+                       int width, const char *path, ...) FV_PRINTF(6, 7);
 /* Declares n layers: path.0, path.1, .. */
 void fv__causal_blocks(fv_params *p, fv__causal *m, const fv__block_type *type, int n,
                        const void *config, const char *path, ...) FV_PRINTF(6, 7);
 /* Declares the weights of the head.  words, tag: their names where not lm_head and score. */
 void fv__causal_head_init(fv_params *p, fv__causal *m, fv_head_job job, const fv__causal_config *k,
                           const char *words, const char *tag);
+
+/* All of that under Llama's names, embed_tokens, layers and norm below a prefix, lm_head. */
+typedef struct fv__causal_dims {
+    int vocabulary, width, layers, positions;
+} fv__causal_dims;
+#define FV__CAUSAL_DIMS(k)                                                                         \
+    (fv__causal_dims)                                                                              \
+    {                                                                                              \
+        (k)->vocab_size, (k)->hidden_size, (k)->num_hidden_layers, (k)->max_position_embeddings    \
+    }
+void fv__causal_declare(const fv_setup *s, fv__causal *m, const fv__block_type *type,
+                        const void *config, const fv__causal_config *k, fv__causal_dims d,
+                        fv_norm_opt norm, const char *prefix);
+/* A product's options: its first values and whether it has a bias. */
+static inline fv_lin_opt fv__causal_lin(const fv__causal_config *k, bool bias)
+{
+    return (fv_lin_opt){.no_bias = !bias, .std = k->initializer_range};
+}
+/* Options of a block under these names: grouped heads, and a gated feed-forward part. */
+#define FV__GROUPED_HEADS(n_kv, width, lin)                                                        \
+    (fv_mha_opt)                                                                                   \
+    {                                                                                              \
+        .n_kv_head = n_kv, .head = width, .in = lin, .out = lin,                                   \
+        .names = "q_proj k_proj v_proj o_proj"                                                     \
+    }
+#define FV__GATED_MLP(act_, lin_)                                                                  \
+    (fv_mlp_opt) { .act = act_, .lin = lin_, .names = "gate_proj up_proj down_proj" }
 
 fv_load_opt fv__causal_load(const void *self); /* names below "model.", lm_head tied to the table */
 void fv__causal_pack(void *self, fv_params *p, fv_dtype dtype);

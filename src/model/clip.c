@@ -6,6 +6,17 @@
 #include <math.h>
 #include <stdio.h>
 
+const fv_input fv__clip_text_inputs[] = {{"input_ids", FV_I32, true},
+                                         {"attention_mask", FV_U8, false},
+                                         {"position_ids", FV_I32, false},
+                                         {0}};
+
+const fv_input fv__clip_inputs[] = {{"input_ids", FV_I32, false},
+                                    {"attention_mask", FV_U8, false},
+                                    {"position_ids", FV_I32, false},
+                                    {"pixel_values", FV_F32, false},
+                                    {0}};
+
 static fv_status check_layers(const fv__clip_config *k, const char *which, fv_err *e)
 {
     if (k->hidden_size % k->num_attention_heads == 0) return FV_OK;
@@ -35,19 +46,15 @@ static void block_init(fv_params *p, fv__vit_block *b, const fv__clip_config *k,
     float width = (float)(1 / sqrt((double)k->hidden_size)),
           share = (float)(1 / sqrt(2.0 * k->num_hidden_layers));
     fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.layer_norm1", at);
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .dropout = k->attention_dropout,
-                             .std = width * share,
-                             .out_std = width},
-                "%s.self_attn", at);
+    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.in = {.std = width * share}, .out = {.std = width}}, "%s.self_attn",
+                at);
+    b->attn.dropout = k->attention_dropout;
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.layer_norm2", at);
-    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
-                (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
-                             .std = (float)(1 / sqrt(2.0 * k->hidden_size)),
-                             .down_std = width * share},
-                "%s.mlp", at);
+    fv_lin_opt up = {.std = (float)(1 / sqrt(2.0 * k->hidden_size))}, down = {.std = width * share};
+    b->mlp = (fv_mlp){.act = fv_act_of(k->hidden_act)};
+    fv_lin_init(p, &b->mlp.up, k->hidden_size, k->intermediate_size, up, "%s.mlp.fc1", at);
+    fv_lin_init(p, &b->mlp.down, k->intermediate_size, k->hidden_size, down, "%s.mlp.fc2", at);
 }
 
 static fv__vit_block *blocks(fv_params *p, const fv__clip_config *k, const char *at)

@@ -43,6 +43,16 @@ typedef struct fv__clip_config {
         FV_INTS_KEY(at "patch_size", type, m.patch_size, 1, patch, 1 << 12,                        \
                     "pixels of a patch's side")
 
+/* input_ids, attention_mask, position_ids of a text; of both, where either may be missing, with
+ * pixel_values. */
+extern const fv_input fv__clip_text_inputs[], fv__clip_inputs[];
+
+/* What tables of models of texts, and of texts and images, name alike. */
+#define FV__CLIP_PARTS(T)                                                                          \
+    .heads = heads, .config = fields, .config_size = sizeof(config), .size = sizeof(T),            \
+    .check = check, .declare = declare, .longest = longest, .load = load, .pack = pack,            \
+    .forward = forward
+
 /* Indices of fv_act_words. */
 enum { FV__ACT_GELU_TANH = 5, FV__ACT_QUICK_GELU = 10 };
 

@@ -6,17 +6,24 @@
  * again with other batches that number is on the device (in->per_label). */
 #include "model/part.h"
 
-const char *const fv_act_words[] = {"gelu",      "relu",        "silu",
-                                    "swish",     "gelu_new",    "gelu_pytorch_tanh",
-                                    "gelu_fast", "gelu_python", "tanh",
-                                    "sigmoid",   "quick_gelu",  NULL};
+/* transformers' ACT2FN, but prelu and xielu: they have weights, which no family of ours declares.
+ * Tables of families name their default by its number here: new words go to the end. */
+const char *const fv_act_words[] = {
+    "gelu",          "relu",        "silu",         "swish",      "gelu_new",   "gelu_pytorch_tanh",
+    "gelu_fast",     "gelu_python", "tanh",         "sigmoid",    "quick_gelu", "gelu_python_tanh",
+    "gelu_accurate", "gelu_10",     "linear",       "leaky_relu", "relu6",      "relu2",
+    "hardswish",     "mish",        "sqrtsoftplus", "laplace",    NULL};
 
-/* gelu_new, gelu_fast and gelu_pytorch_tanh write one formula in three ways. */
+/* gelu_new, gelu_fast, gelu_accurate and the two of gelu_..._tanh write one formula in five
+ * ways. */
 fv_act fv_act_of(int word)
 {
-    static const fv_act acts[] = {FV_GELU,      FV_RELU,      FV_SILU,      FV_SILU,
-                                  FV_GELU_TANH, FV_GELU_TANH, FV_GELU_TANH, FV_GELU,
-                                  FV_TANH,      FV_SIGMOID,   FV_QUICK_GELU};
+    static const fv_act acts[] = {FV_GELU,          FV_RELU,      FV_SILU,       FV_SILU,
+                                  FV_GELU_TANH,     FV_GELU_TANH, FV_GELU_TANH,  FV_GELU,
+                                  FV_TANH,          FV_SIGMOID,   FV_QUICK_GELU, FV_GELU_TANH,
+                                  FV_GELU_TANH,     FV_GELU_10,   FV_IDENTITY,   FV_LEAKY_RELU,
+                                  FV_RELU6,         FV_RELU2,     FV_HARDSWISH,  FV_MISH,
+                                  FV_SQRT_SOFTPLUS, FV_LAPLACE};
     return word >= 0 && word < (int)(sizeof acts / sizeof *acts) ? acts[word] : FV_ACT_NONE;
 }
 

@@ -12,6 +12,22 @@
 #include "core/params.h"
 #include "nn/part.h"
 
+/* ---- sizes ---- */
+
+fv_status fv__heads_check(int width, int n_head, fv_err *e)
+{
+    if (width % n_head == 0) return FV_OK;
+    return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d", width,
+                   n_head);
+}
+
+fv_status fv__key_heads_check(int n_head, int n_kv_head, fv_err *e)
+{
+    if (n_head % n_kv_head == 0) return FV_OK;
+    return fv_fail(e, FV_EFORMAT, "%d attention heads cannot share %d key heads", n_head,
+                   n_kv_head);
+}
+
 /* ---- ids ---- */
 
 static bool two_axes(fv_ctx *c, const fv_tensor *ids)
@@ -92,7 +108,15 @@ fv_tensor *fv__packed(fv_params *p, fv_tensor *w, fv_dtype dtype)
     return l.w;
 }
 
-/* ---- stacks of layers ---- */
+/* ---- blocks and stacks of them ---- */
+
+fv_tensor *fv__pre_norm_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg arg,
+                            fv_mha_arg none)
+{
+    (void)none;
+    const fv__pre_norm *b = block;
+    return fv_pre_norm(c, &b->attn_norm, &b->attn, &b->mlp_norm, &b->mlp, x, arg, b->dropout);
+}
 
 fv_tensor *fv__layers_run(fv_ctx *c, fv_layer_fn *fn, const void *blocks, size_t size, int n,
                           fv_tensor *x, fv__layers_arg arg, const char *shown)

@@ -7,11 +7,33 @@
 #include "fovea/author/family.h"
 #include "fovea/author/op.h"
 
-/* What nearly every family's table names alike; T: the family's own struct. */
-#define FV__FAMILY_PARTS(T)                                                                        \
-    .heads = heads, .config = fields, .rules = rules, .inputs = inputs,                            \
-    .config_size = sizeof(config), .size = sizeof(T), .check = check, .declare = declare,          \
-    .load = load, .pack = pack, .forward = forward
+/* What nearly every family's table names alike, with and without rules for keys; T: the family's
+ * own struct. */
+#define FV__FAMILY_PARTS(T) FV__FAMILY_PLAIN(T), .rules = rules
+#define FV__FAMILY_PLAIN(T)                                                                        \
+    .heads = heads, .config = fields, .inputs = inputs, .config_size = sizeof(config),             \
+    .size = sizeof(T), .check = check, .declare = declare, .load = load, .pack = pack,             \
+    .forward = forward
+
+/* ---- sizes ---- */
+
+/* That heads divide the width, that query heads divide among key heads: sentences where not. */
+fv_status fv__heads_check(int width, int n_head, fv_err *e);
+fv_status fv__key_heads_check(int n_head, int n_kv_head, fv_err *e);
+
+/* ---- the pre-norm block ---- */
+
+/* x += attn(norm x);  x += mlp(norm x), each with dropout on what it adds. */
+typedef struct fv__pre_norm {
+    fv_norm attn_norm, mlp_norm;
+    fv_mha attn;
+    fv_mlp mlp;
+    float dropout;
+} fv__pre_norm;
+
+/* An fv_layer_fn: one of them on x (B,T,D). */
+fv_tensor *fv__pre_norm_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_arg arg,
+                            fv_mha_arg none);
 
 /* ---- stacks of layers ---- */
 

@@ -179,22 +179,18 @@ fv_status fv__seq2seq_check(const fv__seq2seq_config *k, fv_err *e)
 static void mha_init(fv_params *p, fv_mha *l, const fv__seq2seq_config *k, int n_head,
                      const char *at, const char *name)
 {
-    fv_mha_init(p, l,
-                (fv_mha_opt){.width = k->d_model,
-                             .n_head = n_head,
-                             .dropout = k->attention_dropout,
-                             .std = k->init_std},
-                "%s.%s", at, name);
+    fv_lin_opt proj = {.std = k->init_std};
+    fv_mha_init(p, l, k->d_model, n_head, (fv_mha_opt){.in = proj, .out = proj}, "%s.%s", at, name);
+    l->dropout = k->attention_dropout;
 }
 
 static void mlp_init(fv_params *p, fv_mlp *l, const fv__seq2seq_config *k, int hidden,
                      const char *at)
 {
     fv_mlp_init(p, l, k->d_model, hidden,
-                (fv_mlp_opt){.act = fv_act_of(k->activation_function),
-                             .dropout = k->activation_dropout,
-                             .std = k->init_std},
+                (fv_mlp_opt){.act = fv_act_of(k->activation_function), .lin = {.std = k->init_std}},
                 "%s", at);
+    l->dropout = k->activation_dropout;
 }
 
 static void norm_init(fv_params *p, fv_norm *l, const fv__seq2seq_config *k, const char *at,
@@ -228,14 +224,19 @@ static void decoder_block_init(fv_params *p, fv__decoder_block *b, const fv__seq
 
 static const char *below(const fv__seq2seq *m) { return m->job == FV_HEAD_BASE ? "" : "model."; }
 
+void fv__seq2seq_init(fv__seq2seq *m, const fv_setup *s, const char *family,
+                      fv__seq2seq_embed_fn *embed)
+{
+    const fv__seq2seq_config *k = s->config;
+    *m = (fv__seq2seq){.cfg = *k, .job = s->head->job, .family = family, .embed = embed};
+}
+
 void fv__seq2seq_shared(fv__seq2seq *m, fv_params *p)
 {
     const fv__seq2seq_config *k = &m->cfg;
-    fv_emb_opt opt = {.scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1,
-                      .has_pad = true,
-                      .pad = k->pad_token_id,
-                      .std = k->init_std};
+    fv_emb_opt opt = {.has_pad = true, .pad = k->pad_token_id, .std = k->init_std};
     fv_emb_init(p, &m->source, k->vocab_size, k->d_model, opt, "%sshared", below(m));
+    if (k->scale_embedding) m->source.scale = sqrtf((float)k->d_model);
     m->target = m->source;
 }
 

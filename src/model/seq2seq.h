@@ -123,7 +123,19 @@ typedef struct fv__seq2seq_config {
     FV_FLOAT(fv__seq2seq_config, classifier_dropout, 0, 0, 0.99, "in the classifier"),             \
         FV_INT(fv__seq2seq_config, num_labels, 1, labels, 1 << 20, "labels"),                      \
         FV_CHOICE(fv__seq2seq_config, problem_type, 0, fv_problem_words,                           \
-                  "what the labels are; not given: as they look")
+                  "what the labels are; not given: as they look"),                                 \
+        FV_FLOAT_KEY("classif_dropout", fv__seq2seq_config, classifier_dropout, 0, 0, 0.99,        \
+                     "classifier_dropout, as older files have it")
+
+/* Rules for keys that all of them have and that change nothing. */
+#define FV__SEQ2SEQ_RULES                                                                          \
+    {"is_encoder_decoder", "true"}, {"encoder_layerdrop", NULL}, {"decoder_layerdrop", NULL},      \
+    {                                                                                              \
+        "num_hidden_layers", NULL                                                                  \
+    }
+/* Heads of BART for spans take their ends too. */
+#define FV__SPAN_INPUTS                                                                            \
+    {"start_positions", FV_I32, false}, { "end_positions", FV_I32, false }
 
 #define FV__SEQ2SEQ_INPUTS                                                                         \
     {"input_ids", FV_I32, true}, {"attention_mask", FV_U8, false},                                 \
@@ -133,6 +145,8 @@ typedef struct fv__seq2seq_config {
     }
 
 typedef struct fv__seq2seq fv__seq2seq;
+typedef fv_tensor *fv__seq2seq_embed_fn(fv_ctx *c, const fv__seq2seq *m, bool decoder,
+                                        fv_tensor *ids, fv_session *s);
 
 struct fv__seq2seq {
     fv__seq2seq_config cfg;
@@ -147,14 +161,16 @@ struct fv__seq2seq {
     fv_lin dense, label; /* of a classifier; label: also of spans */
     /* ids (B,T), or the next of a session -> (B,T,D), with dropout: the family's own, or
      * fv__seq2seq_embed */
-    fv_tensor *(*embed)(fv_ctx *c, const fv__seq2seq *m, bool decoder, fv_tensor *ids,
-                        fv_session *s);
+    fv__seq2seq_embed_fn *embed;
 };
 
 fv_status fv__seq2seq_check(const fv__seq2seq_config *k, fv_err *e);
 
 /* These declare, below "model." or, in a bare model, nothing: */
 
+/* the configuration, and who embeds: first of all; */
+void fv__seq2seq_init(fv__seq2seq *m, const fv_setup *s, const char *family,
+                      fv__seq2seq_embed_fn *embed);
 /* the table `shared` of both sides; */
 void fv__seq2seq_shared(fv__seq2seq *m, fv_params *p);
 /* embed_positions of both, where row `offset` is the first position; */

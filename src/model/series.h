@@ -1,17 +1,10 @@
-/* series.h - what families of time series share: their heads, the scaling of a window, the loss.
+/* series.h - what families of time series share: the scaling of a window, the loss.
  *
  * A window is (B,T,C): T values of each of C channels. */
 #ifndef FV_MODEL_SERIES_H
 #define FV_MODEL_SERIES_H
 
 #include "model/part.h"
-
-/* Heads of series, behind those of fv_head_job: no program needs to tell them apart, so they are
- * no part of the public enumeration. */
-#define FV__HEAD_FORECAST ((fv_head_job)64)       /* the values that follow a window */
-#define FV__HEAD_REGRESS ((fv_head_job)65)        /* numbers that belong to a window */
-#define FV__HEAD_MASKED_PATCHES ((fv_head_job)66) /* the values of patches that were hidden */
-#define FV__HEAD_NEXT_ITEM ((fv_head_job)67)      /* the item that follows others */
 
 typedef enum fv__scaling { FV__SCALE_STD, FV__SCALE_MEAN, FV__SCALE_NONE } fv__scaling;
 

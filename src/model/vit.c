@@ -12,11 +12,17 @@
 #include "core/core.h"
 #include "ops/stat.h"
 
+const fv_field fv__vit_fields[] = {
+    FV__VIT_FIELDS,
+    FV__IMAGE_FIELDS(fv__vit_config, , "16"),
+    FV__VIT_HEAD_FIELDS,
+    {0},
+};
+
 fv_status fv__vit_check(const fv__vit_config *k, fv_err *e)
 {
-    if (k->hidden_size % k->num_attention_heads)
-        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d",
-                       k->hidden_size, k->num_attention_heads);
+    fv_status st = fv__heads_check(k->hidden_size, k->num_attention_heads, e);
+    if (st) return st;
     if (k->image_size.n > 2 || k->patch_size.n > 2)
         return fv_fail(e, FV_EFORMAT, "image_size and patch_size have a height and a width");
     if (fv__side(&k->patch_size, 0) != fv__side(&k->patch_size, 1))
@@ -36,22 +42,16 @@ static void block_init(fv_params *p, fv__vit_block *b, const fv__vit_config *k, 
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
     b->dropout = k->hidden_dropout_prob;
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .no_bias = !k->qkv_bias,
-                             .dropout = k->attention_probs_dropout_prob,
-                             .std = k->initializer_range,
-                             .q_name = "attention.query",
-                             .k_name = "attention.key",
-                             .v_name = "attention.value",
-                             .out_name = "output.dense"},
+    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.in = {.no_bias = !k->qkv_bias, .std = k->initializer_range},
+                             .out = {.std = k->initializer_range},
+                             .names = "attention.query attention.key attention.value output.dense"},
                 "%s.attention", at);
+    b->attn.dropout = k->attention_probs_dropout_prob;
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
                 (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
-                             .std = k->initializer_range,
-                             .up_name = "intermediate.dense",
-                             .down_name = "output.dense"},
+                             .lin = {.std = k->initializer_range},
+                             .names = "intermediate.dense output.dense"},
                 "%s", at);
     fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.layernorm_before", at);
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.layernorm_after", at);
@@ -68,23 +68,13 @@ fv__vit_block *fv__vit_blocks(fv_params *p, const fv__vit_config *k, const char 
     return b;
 }
 
-fv_tensor *fv__vit_block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
-                             fv_mha_arg none)
-{
-    (void)none;
-    const fv__vit_block *b = self;
-    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
-    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
-    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
-}
-
 fv_tensor *fv__vit_run(fv_ctx *c, const fv__vit_block *b, int layers, fv_tensor *x, fv_mha_arg arg,
                        const char *hidden)
 {
     fv_mark mark = fv_mark_here(c);
     for (int i = 0; i < layers; i++) {
         fv_tap(c, "hidden", hidden, x);
-        x = fv_layer_run(c, fv__vit_block_fwd, &b[i], x, arg, (fv_mha_arg){0});
+        x = fv_layer_run(c, fv__pre_norm_fwd, &b[i], x, arg, (fv_mha_arg){0});
         x = fv_keep(c, mark, x);
     }
     fv_tap(c, "hidden", hidden, x);
@@ -105,6 +95,19 @@ void fv__vit_pack(fv_params *p, fv__vit_block *b, int layers, fv_dtype dtype)
 }
 
 /* ---- embeddings ---- */
+
+const fv_input fv__masked_image_inputs[] = {{"pixel_values", FV_F32, true},
+                                            {"bool_masked_pos", FV_U8, false},
+                                            {"labels", FV_I32, false},
+                                            {0}};
+
+void fv__vit_patches_init(fv_params *p, fv_conv *l, const fv__vit_config *k, const char *at)
+{
+    int64_t size = fv__side(&k->patch_size, 0);
+    fv_conv_init(p, l, k->num_channels, k->hidden_size, size,
+                 (fv_conv_layer_opt){.conv = {.stride = size}, .std = k->initializer_range},
+                 "%sembeddings.patch_embeddings.projection", at);
+}
 
 fv_tensor *fv__image(fv_ctx *c, const char *family, fv_tensor *image, int channels)
 {
@@ -151,7 +154,23 @@ fv_tensor *fv__hide_patches(fv_ctx *c, fv_tensor *x, fv_tensor *hidden, fv_tenso
     return fv_add(c, fv_mul(c, x, fv_affine(c, m, -1, 1)), fv_mul(c, token, m));
 }
 
-/* ---- masked images ---- */
+/* ---- heads ---- */
+
+void fv__vit_put_base(fv_ctx *c, fv_items *out, fv_tensor *x, const fv_lin *pooler,
+                      const fv__vit_config *k)
+{
+    fv_items_put(out, "last_hidden_state", x);
+    if (!pooler->w) return;
+    fv_items_put(out, "pooler_output",
+                 fv_lin_act(c, pooler, fv_first(c, x), fv_act_of(k->pooler_act)));
+}
+
+void fv__vit_decoder_init(fv_params *p, fv_conv *l, const fv__vit_config *k)
+{
+    int64_t pixels = (int64_t)k->encoder_stride * k->encoder_stride * k->num_channels;
+    fv_conv_init(p, l, k->hidden_size, pixels, 1, (fv_conv_layer_opt){.std = k->initializer_range},
+                 "decoder.0");
+}
 
 void fv__put_pixels(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, int64_t p)
 {

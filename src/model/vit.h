@@ -14,6 +14,33 @@ typedef struct fv__vit_config {
     int pooler_act, pooler_output_size; /* of the pooler on the first token */
 } fv__vit_config;
 
+/* One of these fields in a config whose member `vit` is an fv__vit_config. */
+#define FV__VIT_FIELD(kind_, member_, ...) kind_##_KEY(#member_, config, vit.member_, __VA_ARGS__)
+/* The sizes of the stack; square images of 224 pixels in patches of `patch`. */
+#define FV__VIT_STACK_FIELDS                                                                       \
+    FV__VIT_FIELD(FV_INT, hidden_size, 1, 768, 1 << 16, "model width"),                            \
+        FV__VIT_FIELD(FV_INT, num_hidden_layers, 1, 12, 256, "layers"),                            \
+        FV__VIT_FIELD(FV_INT, num_attention_heads, 1, 12, 1024, "attention heads"),                \
+        FV__VIT_FIELD(FV_CHOICE, hidden_act, 0, fv_act_words,                                      \
+                      "activation of the feed-forward part"),                                      \
+        FV__VIT_FIELD(FV_FLOAT, attention_probs_dropout_prob, 0, 0, 0.99,                          \
+                      "on the attention weights"),                                                 \
+        FV__VIT_FIELD(FV_FLOAT, initializer_range, 0, 0.02, 10,                                    \
+                      "standard deviation of first values; 0: Xavier")
+#define FV__IMAGE_FIELDS(config, member, patch)                                                    \
+    FV_INTS_KEY("image_size", config, member image_size, 1, "224", 1 << 14,                        \
+                "pixels of a side; or height and width"),                                          \
+        FV_INTS_KEY("patch_size", config, member patch_size, 1, patch, 1 << 12,                    \
+                    "pixels of a patch's side")
+
+/* Of the masked-image head and of the pooler. */
+#define FV__VIT_HEAD_FIELDS                                                                        \
+    FV_INT(fv__vit_config, encoder_stride, 1, 16, 1 << 12,                                         \
+           "pixels of a side that the masked head predicts"),                                      \
+        FV_CHOICE(fv__vit_config, pooler_act, 8, fv_act_words, "activation of the pooler"),        \
+        FV_INT(fv__vit_config, pooler_output_size, 1, 0, 1 << 16,                                  \
+               "of the pooler; not given: hidden_size")
+
 #define FV__VIT_FIELDS                                                                             \
     FV_INT(fv__vit_config, hidden_size, 1, 768, 1 << 16, "model width"),                           \
         FV_INT(fv__vit_config, num_hidden_layers, 1, 12, 256, "layers"),                           \
@@ -36,6 +63,9 @@ typedef struct fv__vit_config {
                   "what the labels of an image are; not given: as they look"),                     \
         FV_INT(fv__vit_config, num_labels, 1, 2, 1 << 20, "labels")
 
+/* The keys of ViT and DeiT, which are the same. */
+extern const fv_field fv__vit_fields[];
+
 /* That the heads divide the width, and that the sizes are squares or rectangles that hold a
  * patch. */
 fv_status fv__vit_check(const fv__vit_config *k, fv_err *e);
@@ -52,16 +82,8 @@ static inline int64_t fv__vit_grid(const fv__vit_config *k, int axis)
 }
 
 /* One layer: a norm before attention and one before the feed-forward part. */
-typedef struct fv__vit_block {
-    fv_norm attn_norm, mlp_norm;
-    fv_mha attn;
-    fv_mlp mlp;
-    float dropout;
-} fv__vit_block;
+typedef fv__pre_norm fv__vit_block;
 
-/* One of them on x, for fv_layer_run. */
-fv_tensor *fv__vit_block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
-                             fv_mha_arg none);
 /* Declares the layers encoder.layer.N below `at`, which is empty or ends in a dot. */
 fv__vit_block *fv__vit_blocks(fv_params *p, const fv__vit_config *k, const char *at);
 /* All of them on x (B,T,D); hidden states are shown to the tap. */
@@ -69,6 +91,16 @@ fv_tensor *fv__vit_encode(fv_ctx *c, const fv__vit_block *b, const fv__vit_confi
 /* The same for blocks of any names, under masks, with the name that hidden states are shown by. */
 fv_tensor *fv__vit_run(fv_ctx *c, const fv__vit_block *b, int layers, fv_tensor *x, fv_mha_arg arg,
                        const char *hidden);
+/* Declares the product of the patches, embeddings.patch_embeddings.projection, below `at`. */
+void fv__vit_patches_init(fv_params *p, fv_conv *l, const fv__vit_config *k, const char *at);
+/* decoder.0, which makes the pixels of a patch from what became of it. */
+void fv__vit_decoder_init(fv_params *p, fv_conv *l, const fv__vit_config *k);
+/* What the bare model gives of x (B,T,D): last_hidden_state, and pooler_output where there is a
+ * pooler. */
+void fv__vit_put_base(fv_ctx *c, fv_items *out, fv_tensor *x, const fv_lin *pooler,
+                      const fv__vit_config *k);
+/* pixel_values, bool_masked_pos, labels. */
+extern const fv_input fv__masked_image_inputs[];
 void fv__vit_pack(fv_params *p, fv__vit_block *b, int layers, fv_dtype dtype);
 
 /* The rows of a table (1,special + h*w,D) for a grid of rows by cols patches: as it is where that

@@ -14,7 +14,7 @@ void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_o
     fv_path at = fv__path(path, ap);
     va_end(ap);
     float std = opt.std > 0 ? opt.std : (float)(1 / sqrt((double)width));
-    *l = (fv_emb){.scale = opt.scale, .skip = opt.has_pad ? opt.pad : -1};
+    *l = (fv_emb){.scale = 1, .skip = opt.has_pad ? opt.pad : -1};
     l->table = fv_param(p, fv__weight(std), FV_SHAPE(vocab, width), "%s.weight", at.s);
     if (l->table) fv__param_table(l->table);
 }

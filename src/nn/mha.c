@@ -23,44 +23,34 @@ static const char *kept(fv_params *p, const fv_path *path)
     return s ? memcpy(s, path->s, n) : NULL;
 }
 
-void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
+void fv_mha_bare(fv_params *p, fv_mha *l, int64_t n_head, int64_t head, const char *path, ...)
 {
     va_list ap;
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    *l = (fv_mha){.n_head = opt.n_head,
-                  .window = opt.window,
-                  .scale = opt.scale,
-                  .dropout = opt.dropout,
-                  .by_head = opt.by_head,
-                  .name = kept(p, &at)};
-    l->n_kv_head = opt.n_kv_head ? opt.n_kv_head : opt.n_head;
-    l->head = opt.head ? opt.head : opt.n_head > 0 ? opt.width / opt.n_head : 0;
+    *l = (fv_mha){.n_head = n_head, .n_kv_head = n_head, .head = head, .name = kept(p, &at)};
+}
 
-    int64_t q = l->n_head * l->head, kv = l->n_kv_head * l->head,
-            from = opt.memory ? opt.memory : opt.width;
-    fv_lin_opt in = {.no_bias = opt.no_bias, .in_out = opt.in_out, .std = opt.std}, out = in,
-               ask = in;
-    out.no_bias = opt.no_out_bias;
-    if (opt.out_std > 0) out.std = opt.out_std;
-    /* Scores begin alike whatever their scale: T5 does not divide them by the root of the head's
-     * width, but begins with q so. */
-    if (opt.scale > 0)
-        ask.std = (float)((double)opt.std / ((double)opt.scale * sqrt((double)l->head)));
-    if (opt.packed) {
-        fv_lin_init(p, &l->qkv, opt.width, q + 2 * kv, in, "%s",
-                    fv__below(&at, opt.qkv_name, "in_proj").s);
-    } else {
-        fv_lin_init(p, &l->q, opt.width, q, ask, "%s", fv__below(&at, opt.q_name, "q_proj").s);
-        fv_lin_init(p, &l->k, from, kv, in, "%s", fv__below(&at, opt.k_name, "k_proj").s);
-        fv_lin_init(p, &l->v, from, kv, in, "%s", fv__below(&at, opt.v_name, "v_proj").s);
-    }
-    if (opt.norm_heads) {
-        fv_norm_init(p, &l->q_norm, l->head, opt.head_norm, "%s.q_norm", at.s);
-        fv_norm_init(p, &l->k_norm, l->head, opt.head_norm, "%s.k_norm", at.s);
-    }
-    fv_lin_init(p, &l->out, q, opt.width, out, "%s", fv__below(&at, opt.out_name, "out_proj").s);
+void fv_mha_init(fv_params *p, fv_mha *l, int64_t width, int64_t n_head, fv_mha_opt opt,
+                 const char *path, ...)
+{
+    va_list ap;
+    va_start(ap, path);
+    fv_path at = fv__path(path, ap);
+    va_end(ap);
+    const char *names = opt.names ? opt.names : "q_proj k_proj v_proj out_proj";
+    bool packed = fv__names(names) == 2;
+    fv_mha_bare(p, l, n_head, opt.head, "%s", at.s);
+    if (opt.n_kv_head) l->n_kv_head = opt.n_kv_head;
+    if (!l->head && n_head > 0) l->head = width / n_head;
+    int64_t q = n_head * l->head, kv = l->n_kv_head * l->head;
+    fv_lin *lins[] = {&l->q, &l->k, &l->v};
+    if (packed)
+        fv_lin_init(p, &l->qkv, width, q + 2 * kv, opt.in, "%s", fv__named(&at, names, 0).s);
+    for (int i = 0; i < 3 && !packed; i++)
+        fv_lin_init(p, lins[i], width, i ? kv : q, opt.in, "%s", fv__named(&at, names, i).s);
+    fv_lin_init(p, &l->out, q, width, opt.out, "%s", fv__named(&at, names, packed ? 1 : 3).s);
 }
 
 static bool has_factor(const fv_rope_arg *t)

@@ -12,14 +12,13 @@ void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    fv_lin_opt lin = {.no_bias = opt.no_bias, .in_out = opt.in_out, .std = opt.std};
-    *l = (fv_mlp){.act = opt.act ? opt.act : FV_RELU, .packed = opt.packed, .dropout = opt.dropout};
-    fv_lin_init(p, &l->up, width, opt.packed ? 2 * hidden : hidden, lin, "%s",
-                fv__below(&at, opt.up_name, "fc1").s);
-    if (opt.gated && !opt.packed)
-        fv_lin_init(p, &l->gate, width, hidden, lin, "%s", fv__below(&at, opt.gate_name, "gate").s);
-    if (opt.down_std > 0) lin.std = opt.down_std;
-    fv_lin_init(p, &l->down, hidden, width, lin, "%s", fv__below(&at, opt.down_name, "fc2").s);
+    const char *names = opt.names ? opt.names : "fc1 fc2";
+    int gated = fv__names(names) == 3; /* the gate's name stands first */
+    *l = (fv_mlp){.act = opt.act ? opt.act : FV_RELU, .packed = opt.packed};
+    fv_lin_init(p, &l->up, width, opt.packed ? 2 * hidden : hidden, opt.lin, "%s",
+                fv__named(&at, names, gated).s);
+    if (gated) fv_lin_init(p, &l->gate, width, hidden, opt.lin, "%s", fv__named(&at, names, 0).s);
+    fv_lin_init(p, &l->down, hidden, width, opt.lin, "%s", fv__named(&at, names, gated + 1).s);
 }
 
 fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
@@ -46,7 +45,7 @@ bool fv__mlp_decode_supported(const fv_ctx *c, const fv_mlp *l, const fv_tensor 
     if (l->gate.w && (!fv__fused_gate_supported(c, fv_dim(l->up.w, 0)) ||
                       !fv__fused_linear_supported(c, x, l->gate.w)))
         return false;
-    return !l->packed && fv__fused_linear_supported(c, x, l->up.w) &&
+    return !l->packed && l->act <= FV_QUICK_GELU && fv__fused_linear_supported(c, x, l->up.w) &&
            fv__fused_linear_supported(c, x, l->down.w);
 }
 

@@ -26,6 +26,22 @@ fv_path fv__below(const fv_path *path, const char *name, const char *otherwise)
     return p;
 }
 
+int fv__names(const char *names)
+{
+    int n = 0;
+    for (const char *s = names; *s; s += strspn(s, " "), n++) s += strcspn(s, " ");
+    return n;
+}
+
+fv_path fv__named(const fv_path *path, const char *names, int i)
+{
+    fv_path p = *path;
+    size_t n = strlen(p.s);
+    for (; i > 0; i--) names += strcspn(names, " ") + 1;
+    snprintf(p.s + n, sizeof p.s - n, "%s%.*s", n ? "." : "", (int)strcspn(names, " "), names);
+    return p;
+}
+
 fv_init fv__weight(float std)
 {
     return std > 0 ? (fv_init){.kind = FV_INIT_NORMAL, .scale = std}

@@ -17,6 +17,9 @@ typedef struct fv_path {
 fv_path fv__path(const char *fmt, va_list ap);
 /* path.name, or path itself where name is empty; NULL stands for otherwise. */
 fv_path fv__below(const fv_path *path, const char *name, const char *otherwise);
+/* How many names a list has, with blanks between them; path.name of the i-th. */
+int fv__names(const char *names);
+fv_path fv__named(const fv_path *path, const char *names, int i);
 
 /* For one token of each sequence, where the device has a kernel for it: x += f(norm(x)), in
  * place. */

@@ -8,19 +8,19 @@
 
 #include <math.h>
 
-void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, fv_mha_opt opt, const char *path, ...)
+void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, int64_t width, int64_t n_head, fv_mha_opt opt,
+                     const char *path, ...)
 {
     va_list ap;
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    opt.packed = false; /* queries come from x alone, keys also from earlier states */
-    fv_mha_init(p, &l->att, opt, "%s", at.s);
+    fv_mha_init(p, &l->att, width, n_head, opt, "%s", at.s);
     int64_t H = l->att.n_head, W = l->att.head;
-    fv_lin_init(p, &l->r, opt.width, H * W, (fv_lin_opt){.no_bias = true, .std = opt.std},
+    fv_lin_init(p, &l->r, width, H * W, (fv_lin_opt){.no_bias = true, .std = opt.in.std},
                 "%s.r_net", at.s);
-    l->u = fv_param(p, fv__weight(opt.std), FV_SHAPE(H, W), "%s.r_w_bias", at.s);
-    l->v = fv_param(p, fv__weight(opt.std), FV_SHAPE(H, W), "%s.r_r_bias", at.s);
+    l->u = fv_param(p, fv__weight(opt.in.std), FV_SHAPE(H, W), "%s.r_w_bias", at.s);
+    l->v = fv_param(p, fv__weight(opt.in.std), FV_SHAPE(H, W), "%s.r_r_bias", at.s);
 }
 
 /* (B,T,H,W) with (L,D) -> (B,H,T,L): every query by every distance, then shifted. */

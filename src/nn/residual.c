@@ -46,14 +46,17 @@ fv_tensor *fv_mlp_norm(fv_ctx *c, const fv_mlp *l, fv_tensor *x, float dropout, 
     return fv_norm_add(c, norm, NULL, x, fv_dropout(c, fv_mlp_fwd(c, l, x), dropout));
 }
 
-bool fv_decode_block(fv_ctx *c, fv_tensor **x, const fv_norm *attn_norm, const fv_mha *attn,
-                     const fv_norm *mlp_norm, const fv_mlp *mlp, fv_mha_arg arg)
+/* x += attn(norm x);  x += mlp(norm x).  The fused kernels of a step know no gain of 1 + w. */
+fv_tensor *fv_pre_norm(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
+                       const fv_norm *mlp_norm, const fv_mlp *mlp, fv_tensor *x, fv_mha_arg arg,
+                       float dropout)
 {
-    if (attn_norm->plus_one || mlp_norm->plus_one || !fv__mha_decode_supported(c, attn, *x, &arg) ||
-        !fv__mlp_decode_supported(c, mlp, *x))
-        return false;
-    *x = fv__mlp_decode(c, mlp, mlp_norm, fv__mha_decode(c, attn, attn_norm, *x, arg));
-    return true;
+    if (!attn_norm->plus_one && !mlp_norm->plus_one && fv__mha_decode_supported(c, attn, x, &arg) &&
+        fv__mlp_decode_supported(c, mlp, x))
+        return fv__mlp_decode(c, mlp, mlp_norm, fv__mha_decode(c, attn, attn_norm, x, arg));
+    fv_tensor *h = fv_norm_fwd(c, attn_norm, x);
+    h = fv_mha_add_norm(c, attn, &x, h, arg, dropout, mlp_norm);
+    return fv_mlp_add(c, mlp, x, h, dropout);
 }
 
 fv_tensor *fv_drop_path(fv_ctx *c, fv_tensor *x, float p)

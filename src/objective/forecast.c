@@ -281,7 +281,7 @@ const fv_objective fv__objective_forecast = {
     .processor = "table",
     .make_processor = make_processor,
     .config_value = config_value,
-    .head = FV__HEAD_FORECAST,
+    .head = FV_HEAD_FORECAST,
     .loss_inputs = loss_inputs,
     .open = open_feed,
 };

@@ -4,7 +4,8 @@
 
 #include "fovea/author/op.h"
 
-/* False for FV_ACT_NONE, which is none, and for a number that names no activation. */
+/* False for FV_ACT_NONE, which is none, for those that are made of several ops, and for a number
+ * that names no activation. */
 static inline bool fv__act_op(fv_unary_op *op, fv_act act)
 {
     static const fv_unary_op ops[] = {[FV_RELU] = FV_U_RELU,

@@ -226,15 +226,17 @@ fv_tensor *fv__linear_plain(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bi
 fv_tensor *fv_linear(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
 {
     const fv_adapter *a = fv__param_adapter(w);
-    return a ? fv_activate(c, fv__linear_adapted(c, a, x, w, bias, false), act)
-             : apply(c, x, w, bias, act, false, NULL);
+    if (a) return fv_activate(c, fv__linear_adapted(c, a, x, w, bias, false), act);
+    if (act <= FV_QUICK_GELU) return apply(c, x, w, bias, act, false, NULL);
+    return fv_activate(c, apply(c, x, w, bias, FV_ACT_NONE, false, NULL), act);
 }
 
 fv_tensor *fv_linear_in_out(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
 {
     const fv_adapter *a = fv__param_adapter(w);
-    return a ? fv_activate(c, fv__linear_adapted(c, a, x, w, bias, true), act)
-             : apply(c, x, w, bias, act, true, NULL);
+    if (a) return fv_activate(c, fv__linear_adapted(c, a, x, w, bias, true), act);
+    if (act <= FV_QUICK_GELU) return apply(c, x, w, bias, act, true, NULL);
+    return fv_activate(c, apply(c, x, w, bias, FV_ACT_NONE, true, NULL), act);
 }
 
 bool fv__linear_adds(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)

@@ -79,10 +79,38 @@ fv_tensor *fv_clamp(fv_ctx *c, fv_tensor *x, float low, float high)
     return apply(c, "clamp", FV_U_CLAMP, x, low, high);
 }
 
+/* ---- activations ---- */
+
+/* relu6(x + 3) / 6, the piecewise linear sigmoid */
+static fv_tensor *hard_sigmoid(fv_ctx *c, fv_tensor *x)
+{
+    return fv_scale(c, fv_clamp(c, fv_affine(c, x, 1, 3), 0, 6), 1.0f / 6);
+}
+
+/* Those that few models have are made of ops: they cost a pass or two more, and need no kernel in
+ * any backend. */
+static fv_tensor *composed(fv_ctx *c, fv_tensor *x, fv_act act)
+{
+    static const double mu = 0.707107, sigma = 0.282095; /* as transformers rounds them */
+    switch (act) {
+    case FV_IDENTITY: return x;
+    case FV_LEAKY_RELU: return fv_leaky_relu(c, x, 0.01f);
+    case FV_RELU6: return fv_clamp(c, x, 0, 6);
+    case FV_RELU2: return fv_square(c, fv_relu(c, x));
+    case FV_HARDSWISH: return fv_mul(c, x, hard_sigmoid(c, x));
+    case FV_MISH: return fv_mul(c, x, fv_tanh(c, fv_softplus(c, x)));
+    case FV_SQRT_SOFTPLUS: return fv_sqrt(c, fv_softplus(c, x));
+    case FV_GELU_10: return fv_clamp(c, fv_gelu(c, x), -10, 10);
+    case FV_LAPLACE:
+        x = fv_affine(c, x, (float)(1 / sigma), (float)(-mu / sigma));
+        return apply(c, "laplace", FV_U_NORMAL_CDF, x, 0, 0);
+    default: return fv_raise(c, FV_EARG, "activate: no activation %d", (int)act);
+    }
+}
+
 fv_tensor *fv_activate(fv_ctx *c, fv_tensor *x, fv_act act)
 {
     fv_unary_op op;
     if (act == FV_ACT_NONE) return x;
-    if (!fv__act_op(&op, act)) return fv_raise(c, FV_EARG, "activate: no activation %d", (int)act);
-    return apply(c, "activate", op, x, 0, 0);
+    return fv__act_op(&op, act) ? apply(c, "activate", op, x, 0, 0) : composed(c, x, act);
 }

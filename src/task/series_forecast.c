@@ -35,7 +35,7 @@ static int64_t setting(const fv_model *m, const char *key)
 static fv_status check(const fv_forecaster *f, const char *dir, fv_err *e)
 {
     int columns = fv_processor_columns(f->processor);
-    if (fv_model_job(f->model) != FV__HEAD_FORECAST)
+    if (fv_model_job(f->model) != FV_HEAD_FORECAST)
         return fv_fail(e, FV_EARG, "%s: %s does not forecast; PatchTSTForPrediction would", dir,
                        fv_model_head(f->model));
     if (columns && columns != f->C)

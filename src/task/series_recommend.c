@@ -57,7 +57,7 @@ fv_status fv_recommender_open(fv_recommender **out, fv_device *d, const char *di
     r->items.env = &r->env;
     opt.serve = true;
     fv_status st = fv_model_open(&r->model, d, dir, opt, e);
-    if (!st && fv_model_job(r->model) != FV__HEAD_NEXT_ITEM)
+    if (!st && fv_model_job(r->model) != FV_HEAD_NEXT_ITEM)
         st = fv_fail(e, FV_EARG, "%s: %s does not recommend items; SasRecModel would", dir,
                      fv_model_head(r->model));
     if (!st) {

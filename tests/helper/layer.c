@@ -8,26 +8,26 @@
 static void norm_init(fv_params *p, fv_norm *l, const fv_layer_opt *o, const fv_path *at,
                       const char *name, const char *otherwise)
 {
-    fv_norm_init(p, l, o->mha.width, o->norm, "%s", fv__below(at, name, otherwise).s);
+    fv_norm_init(p, l, o->width, o->norm, "%s", fv__below(at, name, otherwise).s);
 }
 
 static void mlp_init(fv_params *p, fv_mlp *l, const fv_layer_opt *o, const fv_path *at)
 {
-    fv_mlp_init(p, l, o->mha.width, o->hidden, o->mlp, "%s", fv__below(at, o->names.mlp, "").s);
+    fv_mlp_init(p, l, o->width, o->hidden, o->mlp, "%s", fv__below(at, o->names.mlp, "").s);
 }
 
 static void self_init(fv_params *p, fv_mha *l, const fv_layer_opt *o, const fv_path *at)
 {
-    fv_mha_opt self = o->mha;
-    self.memory = 0;
-    fv_mha_init(p, l, self, "%s", fv__below(at, o->names.self, "self_attn").s);
+    fv_mha_init(p, l, o->width, o->n_head, o->mha, "%s",
+                fv__below(at, o->names.self, "self_attn").s);
 }
 
 static void cross_init(fv_params *p, fv_mha *l, const fv_layer_opt *o, const fv_path *at)
 {
     fv_mha_opt cross = o->mha;
-    cross.packed = false;
-    fv_mha_init(p, l, cross, "%s", fv__below(at, o->names.cross, "encoder_attn").s);
+    if (cross.names && fv__names(cross.names) == 2) cross.names = NULL;
+    fv_mha_init(p, l, o->width, o->n_head, cross, "%s",
+                fv__below(at, o->names.cross, "encoder_attn").s);
 }
 
 void fv_encoder_layer_init(fv_params *p, fv_encoder_layer *l, fv_layer_opt opt, const char *path,
@@ -50,12 +50,10 @@ static fv_tensor *encode(fv_ctx *c, const void *layer, fv_tensor *x, fv_mha_arg 
 {
     (void)cross;
     const fv_encoder_layer *l = layer;
-    bool first = l->pre_norm && l->self_norm.gain;
-    if (first && fv_decode_block(c, &x, &l->self_norm, &l->self, &l->mlp_norm, &l->mlp, self))
-        return x;
+    if (l->pre_norm && l->self_norm.gain)
+        return fv_pre_norm(c, &l->self_norm, &l->self, &l->mlp_norm, &l->mlp, x, self, l->dropout);
     if (l->pre_norm) {
-        fv_tensor *h = first ? fv_norm_fwd(c, &l->self_norm, x) : x;
-        h = fv_mha_add_norm(c, &l->self, &x, h, self, l->dropout, &l->mlp_norm);
+        fv_tensor *h = fv_mha_add_norm(c, &l->self, &x, x, self, l->dropout, &l->mlp_norm);
         return fv_mlp_add(c, &l->mlp, x, h, l->dropout);
     }
     x = fv_norm_add(c, &l->self_norm, NULL, x,

@@ -13,7 +13,8 @@ typedef struct fv_layer_names {
 } fv_layer_names;
 
 typedef struct fv_layer_opt {
-    fv_mha_opt mha; /* of both attentions; its width is the layer's */
+    int64_t width, n_head;
+    fv_mha_opt mha; /* of both attentions; where it packs q, k and v, of the first alone */
     int64_t hidden; /* of the feed-forward part */
     fv_mlp_opt mlp;
     fv_norm_opt norm;

@@ -83,7 +83,7 @@ static void a_config_it_cannot_follow_is_refused(void **state)
         {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}",
          "position_embedding_type"},
         {"{\"model_type\":\"bert\",\"is_decoder\":true}", "is_decoder"},
-        {"{\"model_type\":\"bert\",\"hidden_act\":\"mish\"}", "hidden_act"},
+        {"{\"model_type\":\"bert\",\"hidden_act\":\"prelu\"}", "hidden_act"},
         {"{\"model_type\":\"bert\",\"pad_token_id\":7,\"vocab_size\":7}", "pad_token_id"},
         {"{\"model_type\":\"bert\",\"id2label\":{\"0\":\"a\",\"2\":\"b\"}}", "id2label"},
         {"{\"model_type\":\"bert\",\"problem_type\":\"guess\"}", "problem_type"},

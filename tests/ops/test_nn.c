@@ -38,17 +38,23 @@ static fv_tensor *keep_memory(const golden *g) { return golden_mask(g, "masks.me
 
 static void mha_init(fv_params *p, layer *l, const char *name)
 {
-    fv_mha_init(p, &l->mha, (fv_mha_opt){.width = 8, .n_head = 2}, "%s", name);
+    fv_mha_init(p, &l->mha, 8, 2, (fv_mha_opt){0}, "%s", name);
 }
 
 static void mha_packed_init(fv_params *p, layer *l, const char *name)
 {
-    fv_mha_init(p, &l->mha, (fv_mha_opt){.width = 8, .n_head = 2, .packed = true}, "%s", name);
+    fv_mha_init(p, &l->mha, 8, 2, (fv_mha_opt){.names = "in_proj out_proj"}, "%s", name);
 }
 
+/* Keys and values of something that is narrower: its products are declared one by one. */
 static void mha_cross_init(fv_params *p, layer *l, const char *name)
 {
-    fv_mha_init(p, &l->mha, (fv_mha_opt){.width = 8, .n_head = 2, .memory = 6}, "%s", name);
+    fv_lin_opt lin = {0};
+    fv_mha_bare(p, &l->mha, 2, 4, "%s", name);
+    fv_lin_init(p, &l->mha.q, 8, 8, lin, "%s.q_proj", name);
+    fv_lin_init(p, &l->mha.k, 6, 8, lin, "%s.k_proj", name);
+    fv_lin_init(p, &l->mha.v, 6, 8, lin, "%s.v_proj", name);
+    fv_lin_init(p, &l->mha.out, 8, 8, lin, "%s.out_proj", name);
 }
 
 static fv_tensor *mha_fwd(const golden *g, const layer *l, fv_tensor *x, fv_tensor *memory)
@@ -65,7 +71,8 @@ static fv_tensor *mha_cross_fwd(const golden *g, const layer *l, fv_tensor *x, f
 
 static fv_layer_opt transformer(bool pre_norm)
 {
-    return (fv_layer_opt){.mha = {.width = 8, .n_head = 2},
+    return (fv_layer_opt){.width = 8,
+                          .n_head = 2,
                           .hidden = 12,
                           .pre_norm = pre_norm,
                           .norm = {.eps = 1e-3f},
@@ -104,20 +111,16 @@ static fv_tensor *decoder_fwd(const golden *g, const layer *l, fv_tensor *x, fv_
 /* RMS norm in front, grouped heads wider than the model, rotary positions, a gate, no biases. */
 static void llama_init(fv_params *p, layer *l, const char *name)
 {
-    fv_layer_opt o = {.mha = {.width = 8,
-                              .n_head = 4,
-                              .n_kv_head = 2,
+    fv_lin_opt lin = {.no_bias = true};
+    fv_layer_opt o = {.width = 8,
+                      .n_head = 4,
+                      .mha = {.n_kv_head = 2,
                               .head = 4,
-                              .no_bias = true,
-                              .no_out_bias = true,
-                              .out_name = "o_proj"},
+                              .in = lin,
+                              .out = lin,
+                              .names = "q_proj k_proj v_proj o_proj"},
                       .hidden = 12,
-                      .mlp = {.act = FV_SILU,
-                              .gated = true,
-                              .no_bias = true,
-                              .up_name = "up_proj",
-                              .gate_name = "gate_proj",
-                              .down_name = "down_proj"},
+                      .mlp = {.act = FV_SILU, .lin = lin, .names = "gate_proj up_proj down_proj"},
                       .norm = {.rms = true, .eps = 1e-3f},
                       .pre_norm = true,
                       .names = {.self_norm = "input_layernorm",
@@ -137,28 +140,18 @@ static fv_tensor *llama_fwd(const golden *g, const layer *l, fv_tensor *x, fv_te
 /* Bias by bucket of the distance, scores not scaled, heads narrower than the model. */
 static void t5_init(fv_params *p, layer *l, const char *name)
 {
-    fv_layer_opt o = {.mha = {.width = 8,
-                              .n_head = 2,
-                              .head = 3,
-                              .scale = 1,
-                              .no_bias = true,
-                              .no_out_bias = true,
-                              .q_name = "q",
-                              .k_name = "k",
-                              .v_name = "v",
-                              .out_name = "o"},
+    fv_lin_opt lin = {.no_bias = true};
+    fv_layer_opt o = {.width = 8,
+                      .n_head = 2,
+                      .mha = {.head = 3, .in = lin, .out = lin, .names = "q k v o"},
                       .hidden = 12,
-                      .mlp = {.act = FV_GELU_TANH,
-                              .gated = true,
-                              .no_bias = true,
-                              .up_name = "wi_1",
-                              .gate_name = "wi_0",
-                              .down_name = "wo"},
+                      .mlp = {.act = FV_GELU_TANH, .lin = lin, .names = "wi_0 wi_1 wo"},
                       .norm = {.rms = true, .eps = 1e-3f},
                       .pre_norm = true,
                       .names = {"layer.0.SelfAttention", "layer.0.layer_norm", NULL, NULL,
                                 "layer.1.DenseReluDense", "layer.1.layer_norm"}};
     fv_encoder_layer_init(p, &l->encoder, o, "%s", name);
+    l->encoder.self.scale = 1;
     fv_rel_bias_init(p, &l->bias, 8, 2, 6, false,
                      "%s.layer.0.SelfAttention.relative_attention_bias", name);
 }
@@ -175,14 +168,11 @@ static fv_tensor *t5_fwd(const golden *g, const layer *l, fv_tensor *x, fv_tenso
 static void gpt2_init(fv_params *p, layer *l, const char *name)
 {
     fv_layer_opt o = {
-        .mha = {.width = 8,
-                .n_head = 2,
-                .packed = true,
-                .in_out = true,
-                .qkv_name = "c_attn",
-                .out_name = "c_proj"},
+        .width = 8,
+        .n_head = 2,
+        .mha = {.in = {.in_out = true}, .out = {.in_out = true}, .names = "c_attn c_proj"},
         .hidden = 12,
-        .mlp = {.act = FV_GELU_TANH, .in_out = true, .up_name = "c_fc", .down_name = "c_proj"},
+        .mlp = {.act = FV_GELU_TANH, .lin = {.in_out = true}, .names = "c_fc c_proj"},
         .norm = {.eps = 1e-3f},
         .pre_norm = true,
         .names = {.self = "attn", .self_norm = "ln_1", .mlp = "mlp", .mlp_norm = "ln_2"}};
@@ -197,10 +187,9 @@ static fv_tensor *gpt2_fwd(const golden *g, const layer *l, fv_tensor *x, fv_ten
 
 static void xl_init(fv_params *p, layer *l, const char *name)
 {
-    fv_rel_mha_init(
-        p, &l->rel_mha,
-        (fv_mha_opt){.width = 5, .n_head = 2, .head = 3, .no_bias = true, .no_out_bias = true},
-        "%s", name);
+    fv_lin_opt proj = {.no_bias = true};
+    fv_rel_mha_init(p, &l->rel_mha, 5, 2, (fv_mha_opt){.head = 3, .in = proj, .out = proj}, "%s",
+                    name);
 }
 
 static fv_tensor *xl_fwd(const golden *g, const layer *l, fv_tensor *x, fv_tensor *memory)

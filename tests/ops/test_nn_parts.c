@@ -209,7 +209,9 @@ static void a_cache_changes_nothing(void **state)
     for (int i = 0; i < B * T * D; i++) x0[i] = (float)(i * 37 % 101) / 50 - 1;
     for (int i = 0; i < B * TM * D; i++) m0[i] = (float)(i * 29 % 97) / 48 - 1;
     assert_int_equal(fv_params_new(&p, NULL, NULL), FV_OK);
-    fv_layer_opt o = {.mha = {.width = D, .n_head = 2, .n_kv_head = 1, .packed = packed},
+    fv_layer_opt o = {.width = D,
+                      .n_head = 2,
+                      .mha = {.n_kv_head = 1, .names = packed ? "in_proj out_proj" : NULL},
                       .hidden = 12,
                       .pre_norm = true};
     fv_decoder_layer_init(p, &l, o, "layer");
@@ -282,7 +284,8 @@ static void tied_embeddings_share_one_table(void **state)
     const int32_t ids[] = {3, 0, 1, 3};
     float table[5 * 4], y[4 * 4], grad[5 * 4];
     assert_int_equal(fv_params_new(&p, NULL, NULL), FV_OK);
-    fv_emb_init(p, &l, 5, 4, (fv_emb_opt){.scale = 2, .has_pad = true, .pad = 1}, "shared");
+    fv_emb_init(p, &l, 5, 4, (fv_emb_opt){.has_pad = true, .pad = 1}, "shared");
+    l.scale = 2;
     assert_int_equal(fv_params_alloc(p, device, FV_F32, true, NULL), FV_OK);
     assert_int_equal(fv_params_randomize(p, 2, NULL), FV_OK);
     assert_int_equal(fv_params_get(p, l.table, table, 20, NULL), FV_OK);
@@ -312,7 +315,7 @@ static void refusals_name_the_layer(void **state)
     fv_lin lin;
     fv_err e;
     assert_int_equal(fv_params_new(&p, NULL, NULL), FV_OK);
-    fv_mha_init(p, &l, (fv_mha_opt){.width = 8, .n_head = 2, .packed = true}, "h.%d.attn", 3);
+    fv_mha_init(p, &l, 8, 2, (fv_mha_opt){.names = "in_proj out_proj"}, "h.%d.attn", 3);
     assert_string_equal(l.name, "h.3.attn");
     assert_int_equal(fv_params_alloc(p, device, FV_F32, false, NULL), FV_OK);
     assert_int_equal(fv_ctx_new(&c, device, (fv_ctx_opt){0}, NULL), FV_OK);

@@ -43,6 +43,34 @@ static fv_tensor *quick_gelu(fv_ctx *c, fv_tensor *const *x)
     return fv_activate(c, x[0], FV_QUICK_GELU);
 }
 
+static fv_tensor *identity(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_scale(c, fv_activate(c, x[0], FV_IDENTITY), 1);
+}
+static fv_tensor *leaky_relu_act(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_activate(c, x[0], FV_LEAKY_RELU);
+}
+static fv_tensor *relu6(fv_ctx *c, fv_tensor *const *x) { return fv_activate(c, x[0], FV_RELU6); }
+static fv_tensor *relu2(fv_ctx *c, fv_tensor *const *x) { return fv_activate(c, x[0], FV_RELU2); }
+static fv_tensor *hardswish(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_activate(c, x[0], FV_HARDSWISH);
+}
+static fv_tensor *mish(fv_ctx *c, fv_tensor *const *x) { return fv_activate(c, x[0], FV_MISH); }
+static fv_tensor *sqrt_softplus(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_activate(c, x[0], FV_SQRT_SOFTPLUS);
+}
+static fv_tensor *gelu_10(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_activate(c, x[0], FV_GELU_10);
+}
+static fv_tensor *laplace(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_activate(c, x[0], FV_LAPLACE);
+}
+
 static double each_scale(double x) { return -2.5 * x; }
 static double each_affine(double x) { return 3 * x + 0.5; }
 static double each_relu(double x) { return x > 0 ? x : 0; }
@@ -53,6 +81,20 @@ static double each_gelu_tanh(double x)
     return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * pow(x, 3))));
 }
 static double each_quick_gelu(double x) { return x / (1 + exp(-1.702 * x)); }
+static double each_identity(double x) { return x; }
+static double each_leaky_relu_act(double x) { return x > 0 ? x : (double)0.01f * x; }
+static double each_relu6(double x) { return fmin(fmax(x, 0), 6); }
+static double each_relu2(double x) { return x > 0 ? x * x : 0; }
+static double each_hardswish(double x) { return x * fmin(fmax(x + 3, 0), 6) * (double)(1.0f / 6); }
+static double each_mish(double x) { return x * tanh(log1p(exp(x))); }
+static double each_sqrt_softplus(double x) { return sqrt(log1p(exp(x))); }
+static double each_gelu_10(double x) { return fmin(fmax(0.5 * x * erfc(-x / sqrt(2)), -10), 10); }
+/* by and plus as floats, as the op has them */
+static double each_laplace(double x)
+{
+    double z = (double)(float)(1 / 0.282095) * x + (double)(float)(-0.707107 / 0.282095);
+    return 0.5 * erfc(-z / sqrt(2));
+}
 static double each_silu(double x) { return x / (1 + exp(-x)); }
 static double each_sigmoid(double x) { return 0.5 + 0.5 * tanh(x / 2); }
 static double each_rsqrt(double x) { return pow(x, -0.5); }
@@ -199,6 +241,24 @@ static const op_case cases[] = {
      .flags = OP_BY_ROW},
     {.name = "activate", .build = activate, .in = {{FV_SHAPE(3, 37)}}, .each = each_gelu_tanh,
      .flags = OP_BY_ROW},
+    {.name = "identity", .build = identity, .in = {{FV_SHAPE(3, 37)}}, .each = each_identity,
+     .flags = OP_BY_ROW},
+    {.name = "leaky_relu of ACT2FN", .build = leaky_relu_act, .in = {{FV_SHAPE(3, 37)}},
+     .each = each_leaky_relu_act, .flags = OP_BY_ROW},
+    {.name = "relu6", .build = relu6, .in = {{FV_SHAPE(3, 37), .low = -9, .high = 9.1f}},
+     .each = each_relu6, .flags = OP_BY_ROW},
+    {.name = "relu2", .build = relu2, .in = {{FV_SHAPE(3, 37)}}, .each = each_relu2,
+     .flags = OP_BY_ROW},
+    {.name = "hardswish", .build = hardswish, .in = {{FV_SHAPE(3, 37), .low = -5, .high = 5.1f}},
+     .each = each_hardswish, .flags = OP_BY_ROW},
+    {.name = "mish", .build = mish, .in = {{FV_SHAPE(3, 37), .low = -6, .high = 6}},
+     .each = each_mish, .flags = OP_BY_ROW},
+    {.name = "sqrt_softplus", .build = sqrt_softplus, .each = each_sqrt_softplus,
+     .in = {{FV_SHAPE(3, 37), .low = -4, .high = 6}}, .flags = OP_BY_ROW},
+    {.name = "gelu_10", .build = gelu_10, .in = {{FV_SHAPE(3, 37), .low = -12, .high = 12.1f}},
+     .each = each_gelu_10, .flags = OP_BY_ROW},
+    {.name = "laplace", .build = laplace, .in = {{FV_SHAPE(3, 37), .low = -1, .high = 2}},
+     .each = each_laplace, .flags = OP_BY_ROW},
     {.name = "gelu, many", .build = gelu, .in = {{FV_SHAPE(7, 9001), WIDE}}, .each = each_gelu,
      .flags = OP_BY_ROW},
 

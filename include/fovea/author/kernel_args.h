@@ -80,6 +80,7 @@ typedef enum fv_unary_op {
     FV_U_LEAKY_RELU, /* p0: slope below zero */
     FV_U_CLAMP,      /* to p0..p1 */
     FV_U_QUICK_GELU, /* x / (1 + exp(-1.702 x)) */
+    FV_U_NORMAL_CDF, /* Phi(x) */
     FV_U_COUNT
 } fv_unary_op;
 

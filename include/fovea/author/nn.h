@@ -77,12 +77,11 @@ FV_API fv_tensor *fv_bn_fwd(fv_ctx *c, const fv_bn *l, fv_tensor *x); /* (B,C,..
 
 typedef struct fv_emb {
     fv_tensor *table;
-    float scale;
+    float scale; /* rows are multiplied by it: sqrt(width) in the Transformer of 2017 */
     int32_t skip;
 } fv_emb;
 
 typedef struct fv_emb_opt {
-    float scale; /* rows are multiplied by it: sqrt(width) in the Transformer of 2017; 0: 1 */
     bool has_pad;
     int32_t pad; /* its row gets no gradient, where has_pad */
     float std;   /* first values; 0: 1/sqrt(width) */
@@ -100,29 +99,21 @@ FV_API fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x);
 typedef struct fv_mha {
     fv_lin q, k, v, qkv, out;
     fv_norm q_norm, k_norm; /* of each head, before it is rotated; without a gain: none */
-    bool by_head;
-    int64_t n_head, n_kv_head, head, window;
-    float scale, dropout;
+    bool by_head;           /* qkv: rows of q, k and v of one head, then of the next (GPT-NeoX) */
+    int64_t n_head, n_kv_head, head;
+    int64_t window;   /* > 0: only that many keys back */
+    float scale;      /* of the scores; 0: 1/sqrt(head) */
+    float dropout;    /* on the weights */
     const char *name; /* the path, for taps */
 } fv_mha;
 
 typedef struct fv_mha_opt {
-    int64_t width, n_head;
-    int64_t memory;    /* width of what is attended to; 0: width */
-    int64_t n_kv_head; /* 0: n_head */
-    int64_t head;      /* width of one head; 0: width / n_head */
-    int64_t window;    /* > 0: only that many keys back */
-    bool packed;       /* one weight for q, k and v (self-attention only) */
-    bool by_head;      /* packed: rows of q, k and v of one head, then of the next (GPT-NeoX) */
-    bool norm_heads;   /* path.q_norm and path.k_norm: norms of each head's queries and keys */
-    fv_norm_opt head_norm;
-    bool in_out, no_bias, no_out_bias;
-    float scale;   /* 0: 1/sqrt(head) */
-    float dropout; /* on the weights */
-    float std;     /* of first values, and of those of the last product; 0: Xavier, std */
-    float out_std;
-    /* below the path; NULL: q_proj, .., in_proj, out_proj */
-    const char *q_name, *k_name, *v_name, *qkv_name, *out_name;
+    int64_t n_kv_head;  /* 0: n_head */
+    int64_t head;       /* width of one head; 0: width / n_head */
+    fv_lin_opt in, out; /* of the products before and behind the attention */
+    /* Names below the path: of q, k, v and the last product, or of one weight for q, k and v and
+     * the last product.  NULL: "q_proj k_proj v_proj out_proj". */
+    const char *names;
 } fv_mha_opt;
 
 /* Keys and values kept between calls, (B,cap,G*W).  Where they are complete their B may also divide
@@ -144,8 +135,13 @@ typedef struct fv_mha_arg {
     const fv_kv *kv;  /* no gradient */
 } fv_mha_arg;
 
-FV_API void fv_mha_init(fv_params *p, fv_mha *l, fv_mha_opt opt, const char *path, ...)
-    FV_PRINTF(4, 5);
+/* What else an attention has is set in the struct: its window, the scale of its scores, dropout,
+ * norms of its heads. */
+FV_API void fv_mha_init(fv_params *p, fv_mha *l, int64_t width, int64_t n_head, fv_mha_opt opt,
+                        const char *path, ...) FV_PRINTF(6, 7);
+/* The same without its products, for a family that declares them itself. */
+FV_API void fv_mha_bare(fv_params *p, fv_mha *l, int64_t n_head, int64_t head, const char *path,
+                        ...) FV_PRINTF(5, 6);
 /* (B,Tq,width) -> the same */
 FV_API fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg);
 /* Keys and values of a memory, to be attended to many times: a complete fv_kv. */
@@ -162,32 +158,30 @@ typedef struct fv_rel_mha {
     fv_tensor *u, *v; /* (H,W) */
 } fv_rel_mha;
 
-FV_API void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, fv_mha_opt opt, const char *path, ...)
-    FV_PRINTF(4, 5);
+FV_API void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, int64_t width, int64_t n_head,
+                            fv_mha_opt opt, const char *path, ...) FV_PRINTF(6, 7);
 /* arg.memory: earlier states and then x, (B,L,width).  positions (L,width): sinusoids of the
  * distances L-1, .., 1, 0. */
 FV_API fv_tensor *fv_rel_mha_fwd(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *positions,
                                  fv_mha_arg arg);
 
-/* ---- feed-forward: path.fc1, path.fc2, and path.gate where gated ---- */
+/* ---- feed-forward: path.fc1, path.fc2 ---- */
 
 typedef struct fv_mlp {
     fv_lin up, gate, down;
     fv_act act;
     bool packed;
-    float dropout;
+    float dropout; /* inside, after the activation */
 } fv_mlp;
 
 typedef struct fv_mlp_opt {
     fv_act act; /* FV_ACT_NONE: relu */
-    bool gated; /* act(gate x) * (up x), else act(up x) */
-    /* gated, with one weight: the rows of the gate, then those of the other; its name is up_name */
+    /* gated, with one weight: the rows of the gate, then those of the other */
     bool packed;
-    bool in_out, no_bias;
-    float dropout; /* inside, after the activation */
-    float std;     /* of first values, and of those of the second product; 0: Xavier, std */
-    float down_std;
-    const char *up_name, *gate_name, *down_name; /* below the path; NULL: fc1, gate, fc2 */
+    fv_lin_opt lin;
+    /* Names below the path: up and down, act(up x), or gate, up and down, act(gate x) * (up x).
+     * NULL: "fc1 fc2". */
+    const char *names;
 } fv_mlp_opt;
 
 /* width -> hidden -> width. */
@@ -204,7 +198,7 @@ FV_API void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype);
  *     h = fv_mha_add_norm(c, &b->attn, &x, h, arg, dropout, &b->mlp_norm);
  *     return fv_mlp_add(c, &b->mlp, x, h, dropout);
  *
- * and a post-norm one
+ * which fv_pre_norm is in one call, and a post-norm one
  *
  *     x = fv_norm_add(c, &b->attn_norm, NULL, x, fv_mha_fwd(c, &b->attn, x, arg));
  *     return fv_mlp_norm(c, &b->mlp, x, dropout, &b->mlp_norm);
@@ -220,10 +214,11 @@ FV_API fv_tensor *fv_mlp_add(fv_ctx *c, const fv_mlp *l, fv_tensor *x, fv_tensor
 FV_API fv_tensor *fv_mlp_norm(fv_ctx *c, const fv_mlp *l, fv_tensor *x, float dropout,
                               const fv_norm *norm);
 
-/* A whole pre-norm block for one token of each sequence of a session, where the device has fused
- * kernels for it: *x is changed in place.  false: nothing was done.  No gradient. */
-FV_API bool fv_decode_block(fv_ctx *c, fv_tensor **x, const fv_norm *attn_norm, const fv_mha *attn,
-                            const fv_norm *mlp_norm, const fv_mlp *mlp, fv_mha_arg arg);
+/* The block above.  For one token of each sequence of a session it is fused, where the device has
+ * kernels for that. */
+FV_API fv_tensor *fv_pre_norm(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
+                              const fv_norm *mlp_norm, const fv_mlp *mlp, fv_tensor *x,
+                              fv_mha_arg arg, float dropout);
 
 /* Stochastic depth: in training a share p of the batch is 0 and the rest divided by 1 - p, each
  * element of axis 0 as a whole; else x itself. */

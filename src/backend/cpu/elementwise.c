@@ -30,6 +30,10 @@ static inline vf leaky_relu(vf x, vf p, vf q)
     return (void)q, v_sel(v_lt(x, v_zero()), v_mul(x, p), x);
 }
 static inline vf quick_gelu(vf x, vf p, vf q) { return UNUSED2(p, q), v_quick_gelu(x); }
+static inline vf normal_cdf(vf x, vf p, vf q)
+{
+    return UNUSED2(p, q), v_add(v_half_erf(x), v_set1(0.5f));
+}
 static inline vf clamp(vf x, vf p, vf q) { return v_min(q, v_max(p, x)); }
 
 static void forward(fv_unary_op op, float *y, const float *x, int64_t n, float p0, float p1)
@@ -53,18 +57,26 @@ static void forward(fv_unary_op op, float *y, const float *x, int64_t n, float p
     case FV_U_LEAKY_RELU: map1(y, x, n, p, q, leaky_relu); break;
     case FV_U_CLAMP: map1(y, x, n, p, q, clamp); break;
     case FV_U_QUICK_GELU: map1(y, x, n, p, q, quick_gelu); break;
+    case FV_U_NORMAL_CDF: map1(y, x, n, p, q, normal_cdf); break;
     case FV_U_COUNT: break;
     }
 }
 
 /* ---- backward: dx from dy and one of x and y ---- */
 
+/* phi(x) = Phi'(x) */
+static inline vf density(vf x)
+{
+    return v_mul(v_set1(0.39894228f), v_exp(v_mul(v_mul(x, x), v_set1(-0.5f))));
+}
+
+static inline vf d_normal_cdf(vf dy, vf x) { return v_mul(dy, density(x)); }
+
 /* gelu' = Phi(x) + x phi(x) */
 static inline vf d_gelu(vf dy, vf x)
 {
     vf cdf = v_add(v_half_erf(x), v_set1(0.5f));
-    vf density = v_mul(v_set1(0.39894228f), v_exp(v_mul(v_mul(x, x), v_set1(-0.5f))));
-    return v_mul(dy, v_fma(x, density, cdf));
+    return v_mul(dy, v_fma(x, density(x), cdf));
 }
 
 /* y = x s(2u):  s + x s (1 - s) (2u)' with 2u = x (c1 + c3 x^2) */
@@ -146,6 +158,7 @@ static void backward(fv_unary_op op, float *dx, const float *dy, const float *z,
     case FV_U_LEAKY_RELU: leaky_relu_bwd(dx, dy, z, n, p0); break;
     case FV_U_CLAMP: clamp_bwd(dx, dy, z, n, p0, p1); break;
     case FV_U_QUICK_GELU: map2(dx, dy, z, n, d_quick_gelu); break;
+    case FV_U_NORMAL_CDF: map2(dx, dy, z, n, d_normal_cdf); break;
     case FV_U_COUNT: break;
     }
 }

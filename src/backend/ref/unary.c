@@ -50,6 +50,7 @@ static acc value(fv_unary_op op, acc x, acc p0, acc p1)
     case FV_U_LEAKY_RELU: return x > 0 ? x : p0 * x;
     case FV_U_CLAMP: return x < p0 ? p0 : x > p1 ? p1 : x;
     case FV_U_QUICK_GELU: return x * sigmoid((acc)QUICK_GELU * x);
+    case FV_U_NORMAL_CDF: return normal_cdf(x);
     case FV_U_COUNT: break;
     }
     return 0;
@@ -86,6 +87,7 @@ static acc unary_grad(fv_unary_op op, acc x, acc y, acc p0, acc p1)
         acc s = sigmoid((acc)QUICK_GELU * x);
         return s * (1 + (acc)QUICK_GELU * x * (1 - s));
     }
+    case FV_U_NORMAL_CDF: return (acc)ONE_OVER_SQRT_2PI * EXP((acc)-0.5 * x * x);
     case FV_U_COUNT: break;
     }
     return 0;

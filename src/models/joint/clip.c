@@ -50,14 +50,6 @@ static const fv_key_rule rules[] = {
     {NULL, NULL},
 };
 
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, false},
-    {"attention_mask", FV_U8, false},
-    {"position_ids", FV_I32, false},
-    {"pixel_values", FV_F32, false},
-    {0},
-};
-
 typedef struct clip {
     config cfg;
     fv__clip_text text;
@@ -167,18 +159,5 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
                           0.5f));
 }
 
-const fv_family fv__family_clip = {
-    .type = "clip",
-    .heads = heads,
-    .config = fields,
-    .rules = rules,
-    .inputs = inputs,
-    .config_size = sizeof(config),
-    .size = sizeof(clip),
-    .check = check,
-    .declare = declare,
-    .longest = longest,
-    .load = load,
-    .pack = pack,
-    .forward = forward,
-};
+const fv_family fv__family_clip = {FV__CLIP_PARTS(clip), .rules = rules, .inputs = fv__clip_inputs,
+                                   .type = "clip"};

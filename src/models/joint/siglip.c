@@ -32,14 +32,6 @@ static const fv_key_rule rules[] = {
     {NULL, NULL},
 };
 
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, false},
-    {"attention_mask", FV_U8, false},
-    {"position_ids", FV_I32, false},
-    {"pixel_values", FV_F32, false},
-    {0},
-};
-
 typedef struct siglip {
     config cfg;
     fv__siglip_text text;
@@ -136,18 +128,5 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         fv_items_put(out, "loss", sigmoid_loss(c, per_text, text, image, m, in));
 }
 
-const fv_family fv__family_siglip = {
-    .type = "siglip",
-    .heads = heads,
-    .config = fields,
-    .rules = rules,
-    .inputs = inputs,
-    .config_size = sizeof(config),
-    .size = sizeof(siglip),
-    .check = check,
-    .declare = declare,
-    .longest = longest,
-    .load = load,
-    .pack = pack,
-    .forward = forward,
-};
+const fv_family fv__family_siglip = {FV__CLIP_PARTS(siglip), .rules = rules,
+                                     .inputs = fv__clip_inputs, .type = "siglip"};

@@ -13,7 +13,7 @@
 #include "nn/part.h"
 
 static const fv_family_head heads[] = {
-    {"DLinearForPrediction", .job = FV__HEAD_FORECAST},
+    {"DLinearForPrediction", .job = FV_HEAD_FORECAST},
     {0},
 };
 

@@ -23,10 +23,10 @@
 #include "nn/part.h"
 
 static const fv_family_head heads[] = {
-    {"PatchTSTForPrediction", FV__HEAD_FORECAST, .base = "PatchTSTModel"},
+    {"PatchTSTForPrediction", FV_HEAD_FORECAST, .base = "PatchTSTModel"},
     {"PatchTSTForClassification", FV_HEAD_CLASSIFY, .base = "PatchTSTModel"},
-    {"PatchTSTForRegression", FV__HEAD_REGRESS, .base = "PatchTSTModel"},
-    {"PatchTSTForPretraining", FV__HEAD_MASKED_PATCHES, .base = "PatchTSTModel"},
+    {"PatchTSTForRegression", FV_HEAD_REGRESS, .base = "PatchTSTModel"},
+    {"PatchTSTForPretraining", FV_HEAD_MASKED_SERIES, .base = "PatchTSTModel"},
     {"PatchTSTModel", .job = FV_HEAD_BASE},
     {0},
 };
@@ -180,21 +180,17 @@ static void block_init(fv_params *p, block *b, const config *k, const char *at)
 {
     b->pre_norm = k->pre_norm;
     b->dropout = k->path_dropout;
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->d_model,
-                             .n_head = k->num_attention_heads,
-                             .dropout = k->attention_dropout,
-                             .std = k->init_std},
-                "%s.self_attn", at);
+    fv_lin_opt proj = {.std = k->init_std};
+    fv_mha_init(p, &b->attn, k->d_model, k->num_attention_heads,
+                (fv_mha_opt){.in = proj, .out = proj}, "%s.self_attn", at);
+    b->attn.dropout = k->attention_dropout;
     norm_init(p, &b->attn_norm, k, at, "norm_sublayer1");
     fv_mlp_init(p, &b->mlp, k->d_model, k->ffn_dim,
                 (fv_mlp_opt){.act = fv_act_of(k->activation_function),
-                             .no_bias = !k->bias,
-                             .dropout = k->ff_dropout,
-                             .std = k->init_std,
-                             .up_name = "0",
-                             .down_name = "3"},
+                             .lin = {.no_bias = !k->bias, .std = k->init_std},
+                             .names = "0 3"},
                 "%s.ff", at);
+    b->mlp.dropout = k->ff_dropout;
     norm_init(p, &b->mlp_norm, k, at, "norm_sublayer3");
 }
 
@@ -210,12 +206,12 @@ static void head_init(fv_params *p, patchtst *m)
     const config *k = &m->cfg;
     int64_t D = k->d_model, all = D * k->num_input_channels,
             wide = k->pooling_type == POOL_NONE && !k->use_cls_token ? D * m->patches : D;
-    if (m->job == FV__HEAD_FORECAST)
+    if (m->job == FV_HEAD_FORECAST)
         m->head = lins(p, m, k->share_projection, wide, k->prediction_length,
                        k->share_projection ? "head.projection" : "head.projections");
-    else if (m->job == FV__HEAD_MASKED_PATCHES)
+    else if (m->job == FV_HEAD_MASKED_SERIES)
         m->head = lins(p, m, true, D, k->patch_length, "head.linear");
-    else if (m->job == FV__HEAD_REGRESS)
+    else if (m->job == FV_HEAD_REGRESS)
         m->head = lins(p, m, true, all, k->num_targets, "head.projection");
     else if (m->job == FV_HEAD_CLASSIFY)
         m->head = lins(p, m, true, all, k->num_targets, "head.linear");
@@ -428,7 +424,7 @@ static fv_tensor *hide(fv_ctx *c, const patchtst *m, fv_tensor *x, fv_tensor *hi
 {
     fv_shape s = FV_SHAPE(fv_dim(x, 0), m->cfg.num_input_channels, m->patches);
     if (!hidden || !x) return x;
-    if (m->job != FV__HEAD_MASKED_PATCHES)
+    if (m->job != FV_HEAD_MASKED_SERIES)
         return fv_raise(c, FV_EARG, "patchtst: bool_masked_pos needs PatchTSTForPretraining");
     if (!fv_shape_same(hidden->shape, s))
         return fv_raise(c, FV_ESHAPE, "patchtst: bool_masked_pos %s, expected (B,%lld,%lld)",
@@ -460,14 +456,14 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
               *x = encode(c, m, embed(c, m, hide(c, m, patches, hidden)));
     if (m->job == FV_HEAD_BASE) {
         put_base(out, &s, x, patches);
-    } else if (m->job == FV__HEAD_FORECAST) {
+    } else if (m->job == FV_HEAD_FORECAST) {
         fv_items_put(out, "loc", s.loc);
         fv_items_put(out, "scale", s.scale);
         y = fv__by_channel(c, m->head, k->share_projection, pooled(c, k, x));
         fv__put_forecast(c, in, out, fv__series_restore(c, &s, fv_transpose(c, y)));
-    } else if (m->job == FV__HEAD_MASKED_PATCHES) {
+    } else if (m->job == FV_HEAD_MASKED_SERIES) {
         masked_patches(c, m, x, patches, hidden, out);
-    } else if (m->job == FV__HEAD_REGRESS) {
+    } else if (m->job == FV_HEAD_REGRESS) {
         y = targets(c, m, x);
         if (m->ranged)
             y = fv_affine(c, fv_sigmoid(c, y), (float)(m->range[1] - m->range[0]),

@@ -19,7 +19,7 @@
 #include "nn/part.h"
 
 static const fv_family_head heads[] = {
-    {"SasRecModel", .job = FV__HEAD_NEXT_ITEM},
+    {"SasRecModel", .job = FV_HEAD_NEXT_ITEM},
     {0},
 };
 
@@ -53,12 +53,7 @@ static const fv_input inputs[] = {
     {0},
 };
 
-typedef struct block {
-    fv_norm attn_norm, mlp_norm;
-    fv_mha attn;
-    fv_mlp mlp;
-    float dropout;
-} block;
+typedef fv__pre_norm block;
 
 typedef struct sasrec {
     config cfg;
@@ -72,10 +67,7 @@ typedef struct sasrec {
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
-    if (k->hidden_size % k->num_attention_heads)
-        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d",
-                       k->hidden_size, k->num_attention_heads);
-    return FV_OK;
+    return fv__heads_check(k->hidden_size, k->num_attention_heads, e);
 }
 
 /* ---- parameters ---- */
@@ -86,16 +78,14 @@ static void block_init(fv_params *p, block *b, const config *k, int i)
     float std = k->initializer_range;
     b->dropout = k->hidden_dropout_prob;
     fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "layers.%d.attention_norm", i);
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .dropout = k->attention_probs_dropout_prob,
-                             .std = std},
-                "layers.%d.attention", i);
+    fv_lin_opt proj = {.std = std};
+    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.in = proj, .out = proj}, "layers.%d.attention", i);
+    b->attn.dropout = k->attention_probs_dropout_prob;
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "layers.%d.feed_forward_norm", i);
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
-                (fv_mlp_opt){.act = fv_act_of(k->hidden_act), .std = std}, "layers.%d.feed_forward",
-                i);
+                (fv_mlp_opt){.act = fv_act_of(k->hidden_act), .lin = {.std = std}},
+                "layers.%d.feed_forward", i);
 }
 
 static void declare(void *self, const fv_setup *s)
@@ -105,8 +95,8 @@ static void declare(void *self, const fv_setup *s)
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
     fv_emb_init(p, &m->items, k->num_labels, k->hidden_size,
-                (fv_emb_opt){.scale = sqrtf((float)k->hidden_size), .std = k->initializer_range},
-                "item_embeddings");
+                (fv_emb_opt){.std = k->initializer_range}, "item_embeddings");
+    m->items.scale = sqrtf((float)k->hidden_size);
     m->out = m->items.table;
     m->positions = fv_param(p, fv__weight(k->initializer_range),
                             FV_SHAPE(k->max_position_embeddings, k->hidden_size),
@@ -133,16 +123,6 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
-static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
-                            fv_mha_arg none)
-{
-    const block *b = self;
-    (void)none;
-    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
-    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
-    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
-}
-
 /* (B,T) -> (B,T,D) */
 static fv_tensor *encode(fv_ctx *c, const sasrec *m, fv_tensor *ids)
 {
@@ -154,8 +134,8 @@ static fv_tensor *encode(fv_ctx *c, const sasrec *m, fv_tensor *ids)
     fv_tensor *x = fv_add(c, fv_emb_fwd(c, &m->items, ids), fv_head(c, m->positions, T));
     x = fv_dropout(c, x, k->hidden_dropout_prob);
     fv__layers_arg how = {.self = {.causal = true}};
-    x = fv__layers_run(c, block_fwd, m->blocks, sizeof *m->blocks, k->num_hidden_layers, x, how,
-                       "hidden_states");
+    x = fv__layers_run(c, fv__pre_norm_fwd, m->blocks, sizeof *m->blocks, k->num_hidden_layers, x,
+                       how, "hidden_states");
     x = fv_norm_fwd(c, &m->norm, x);
     fv_tap(c, "hidden", "hidden_states", x);
     return x;

@@ -61,10 +61,7 @@ typedef struct kwt {
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
-    if (k->hidden_size % k->num_attention_heads)
-        return fv_fail(e, FV_EFORMAT, "hidden_size %d is no multiple of num_attention_heads %d",
-                       k->hidden_size, k->num_attention_heads);
-    return FV_OK;
+    return fv__heads_check(k->hidden_size, k->num_attention_heads, e);
 }
 
 /* ---- parameters ---- */
@@ -73,20 +70,15 @@ static void block_init(fv_params *p, fv__encoder_block *b, const config *k, int 
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
     b->dropout = k->dropout;
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .no_bias = true,
-                             .dropout = k->attention_dropout,
-                             .std = k->initializer_range,
-                             .q_name = "q",
-                             .k_name = "k",
-                             .v_name = "v",
-                             .out_name = "out"},
+    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.in = {.no_bias = true, .std = k->initializer_range},
+                             .out = {.std = k->initializer_range},
+                             .names = "q k v out"},
                 "layers.%d.attn", i);
+    b->attn.dropout = k->attention_dropout;
     fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "layers.%d.ln1", i);
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
-                (fv_mlp_opt){.act = fv_act_of(k->hidden_act), .std = k->initializer_range},
+                (fv_mlp_opt){.act = fv_act_of(k->hidden_act), .lin = {.std = k->initializer_range}},
                 "layers.%d.mlp", i);
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "layers.%d.ln2", i);
 }

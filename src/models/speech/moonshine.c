@@ -126,15 +126,12 @@ static fv_status check(const void *config_, fv_err *e)
 static void attention_init(fv_params *p, fv_mha *l, const config *k, int n_head, const char *at,
                            const char *name)
 {
-    fv_mha_init(p, l,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = n_head,
-                             .no_bias = !k->attention_bias,
-                             .no_out_bias = true,
-                             .dropout = k->attention_dropout,
-                             .std = k->initializer_range,
-                             .out_name = "o_proj"},
+    fv_mha_init(p, l, k->hidden_size, n_head,
+                (fv_mha_opt){.in = {.no_bias = !k->attention_bias, .std = k->initializer_range},
+                             .out = {.no_bias = true, .std = k->initializer_range},
+                             .names = "q_proj k_proj v_proj o_proj"},
                 "%s.%s", at, name);
+    l->dropout = k->attention_dropout;
 }
 
 static void norm_init(fv_params *p, fv_norm *l, const config *k, const char *at, const char *name)
@@ -147,7 +144,8 @@ static void encoder_init(fv_params *p, fv__encoder_block *b, const config *k, co
     attention_init(p, &b->attn, k, k->encoder_heads, at, "self_attn");
     norm_init(p, &b->attn_norm, k, at, ".input_layernorm");
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
-                (fv_mlp_opt){.act = fv_act_of(k->encoder_act), .std = k->initializer_range},
+                (fv_mlp_opt){.act = fv_act_of(k->encoder_act),
+                             .lin = {.std = k->initializer_range}},
                 "%s.mlp", at);
     norm_init(p, &b->mlp_norm, k, at, ".post_attention_layernorm");
 }

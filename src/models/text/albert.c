@@ -84,22 +84,16 @@ static void block_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
     b->attn_dropout = k->hidden_dropout_prob;
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .dropout = k->attention_probs_dropout_prob,
-                             .std = k->initializer_range,
-                             .q_name = "query",
-                             .k_name = "key",
-                             .v_name = "value",
-                             .out_name = "dense"},
+    fv_lin_opt proj = {.std = k->initializer_range};
+    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.in = proj, .out = proj, .names = "query key value dense"},
                 "%s.attention", at);
+    b->attn.dropout = k->attention_probs_dropout_prob;
     fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.attention.LayerNorm", at);
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
                 (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
-                             .std = k->initializer_range,
-                             .up_name = "ffn",
-                             .down_name = "ffn_output"},
+                             .lin = {.std = k->initializer_range},
+                             .names = "ffn ffn_output"},
                 "%s", at);
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.full_layer_layer_norm", at);
 }
@@ -230,13 +224,9 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         return;
     }
     fv__put_encoded(c, in, out,
-                    (fv__encoded){.job = m->job,
-                                  .x = x,
-                                  .pooled = pooled,
-                                  .classifier = &m->classifier,
-                                  .masked = &m->masked,
-                                  .dropout = fv__bert_dropout(k, m->job),
-                                  .problem = k->problem_type});
+                    (fv__encoder_head){m->job, &m->classifier, &m->masked,
+                                       fv__bert_dropout(k, m->job), k->problem_type},
+                    x, pooled);
 }
 
 const fv_family fv__family_albert = {

@@ -28,8 +28,7 @@ static const fv_field fields[] = {
     FV_INT(config, max_position_embeddings, 1, 512, 1 << 20, "longest sequence"),
     FV_INT(config, pad_token_id, 0, 0, 1 << 24, "padding"),
     FV__ENCODER_FIELDS(768, 12, 12, 3072, 0, 0.1, 1e-12),
-    FV__TYPES_FIELD,
-    FV__CLASSIFIER_DROPOUT_FIELD,
+    FV__BERT_FIELDS,
     {0},
 };
 
@@ -165,13 +164,9 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         fv__put_classes(c, in, out, fv_lin_fwd(c, &m->relation, pooled), FV_PROBLEM_SINGLE);
     else
         fv__put_encoded(c, in, out,
-                        (fv__encoded){.job = m->job,
-                                      .x = x,
-                                      .pooled = pooled,
-                                      .classifier = &m->classifier,
-                                      .masked = &m->masked,
-                                      .dropout = fv__bert_dropout(k, m->job),
-                                      .problem = k->problem_type});
+                        (fv__encoder_head){m->job, &m->classifier, &m->masked,
+                                           fv__bert_dropout(k, m->job), k->problem_type},
+                        x, pooled);
 }
 
 const fv_family fv__family_bert = {

@@ -149,16 +149,13 @@ static void block_init(fv_params *p, block *l, const config *k, const char *at)
     int64_t D = b->hidden_size, W = D / b->num_attention_heads;
     l->cfg = k;
     l->base.attn_dropout = l->base.mlp_dropout = b->hidden_dropout_prob;
-    fv_mha_init(p, &l->base.attn,
-                (fv_mha_opt){.width = D,
-                             .n_head = b->num_attention_heads,
-                             .dropout = b->attention_probs_dropout_prob,
-                             .std = b->initializer_range,
-                             .q_name = "self.query_proj",
-                             .k_name = "self.key_proj",
-                             .v_name = "self.value_proj",
-                             .out_name = "output.dense"},
+    fv_lin_opt proj = {.std = b->initializer_range};
+    fv_mha_init(p, &l->base.attn, D, b->num_attention_heads,
+                (fv_mha_opt){.in = proj,
+                             .out = proj,
+                             .names = "self.query_proj self.key_proj self.value_proj output.dense"},
                 "%s.attention", at);
+    l->base.attn.dropout = b->attention_probs_dropout_prob;
     l->base.attn.scale = 1 / sqrtf((float)(W * (1 + has_c2p(k) + has_p2c(k))));
     if (k->relative_attention && !k->share_att_key && has_c2p(k))
         fv_lin_init(p, &l->pos_key, D, D, lin, "%s.attention.self.pos_key_proj", at);
@@ -255,15 +252,8 @@ static fv_load_opt load(const void *self)
                                         {NULL, NULL}};
     /* Heads of pre-training, and a table of positions that the configuration leaves unused. */
     static const char *const words[] = {"*embeddings.position_ids", "mask_predictions.*", NULL};
-    static const char *const all[] = {"*embeddings.position_ids",
-                                      "mask_predictions.*",
-                                      "lm_predictions.*",
-                                      "cls.*",
-                                      "pooler.*",
-                                      "classifier.*",
-                                      "qa_outputs.*",
-                                      NULL};
-    static const char *const unplaced[] = {"*embeddings.position*",
+    static const char *const unplaced[] = {"*embeddings.position_embeddings.weight",
+                                           "*embeddings.position_ids",
                                            "mask_predictions.*",
                                            "lm_predictions.*",
                                            "cls.*",
@@ -276,7 +266,7 @@ static fv_load_opt load(const void *self)
     return (fv_load_opt){.prefix = "deberta.",
                          .ties = m->cfg.bert.tie_word_embeddings ? ties : bias_alone,
                          .ignore = m->job == FV_HEAD_MASKED_LM && placed ? words
-                                   : placed                              ? all
+                                   : placed                              ? unplaced + 1
                                                                          : unplaced};
 }
 
@@ -478,15 +468,11 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         pooled = fv_lin_act(c, &m->pooler, fv_dropout(c, fv_first(c, x), k->pooler_dropout),
                             fv_act_of(k->pooler_hidden_act));
     fv__put_encoded(c, in, out,
-                    (fv__encoded){.job = m->job,
-                                  .x = x,
-                                  .pooled = pooled,
-                                  .classifier = &m->classifier,
-                                  .masked = &m->masked,
-                                  .dropout = m->job == FV_HEAD_TAG
-                                                 ? k->bert.hidden_dropout_prob
-                                                 : fv__bert_dropout(&k->bert, m->job),
-                                  .problem = k->bert.problem_type});
+                    (fv__encoder_head){m->job, &m->classifier, &m->masked,
+                                       m->job == FV_HEAD_TAG ? k->bert.hidden_dropout_prob
+                                                             : fv__bert_dropout(&k->bert, m->job),
+                                       k->bert.problem_type},
+                    x, pooled);
 }
 
 const fv_family fv__family_deberta_v2 = {

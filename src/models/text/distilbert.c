@@ -85,20 +85,12 @@ static fv_status check(const void *config_, fv_err *e)
 /* "transformer.layer.0" and below it; a post-norm layer as BERT's, with names of its own. */
 static void declare_layer(fv_params *p, fv__bert_block *l, const config *k, const char *at, int i)
 {
-    fv_mha_opt mha = {.width = k->dim,
-                      .n_head = k->n_heads,
-                      .dropout = k->attention_dropout,
-                      .std = k->initializer_range,
-                      .q_name = "q_lin",
-                      .k_name = "k_lin",
-                      .v_name = "v_lin",
-                      .out_name = "out_lin"};
-    fv_mlp_opt mlp = {.act = fv_act_of(k->activation),
-                      .std = k->initializer_range,
-                      .up_name = "lin1",
-                      .down_name = "lin2"};
+    fv_lin_opt lin = {.std = k->initializer_range};
+    fv_mha_opt mha = {.in = lin, .out = lin, .names = "q_lin k_lin v_lin out_lin"};
+    fv_mlp_opt mlp = {.act = fv_act_of(k->activation), .lin = lin, .names = "lin1 lin2"};
     l->mlp_dropout = k->dropout; /* there is none on what attention adds */
-    fv_mha_init(p, &l->attn, mha, "%stransformer.layer.%d.attention", at, i);
+    fv_mha_init(p, &l->attn, k->dim, k->n_heads, mha, "%stransformer.layer.%d.attention", at, i);
+    l->attn.dropout = k->attention_dropout;
     fv_norm_init(p, &l->attn_norm, k->dim, (fv_norm_opt){.eps = EPS},
                  "%stransformer.layer.%d.sa_layer_norm", at, i);
     fv_mlp_init(p, &l->mlp, k->dim, k->hidden_dim, mlp, "%stransformer.layer.%d.ffn", at, i);
@@ -210,13 +202,9 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *x = encode(c, m, &flat), *pooled = NULL;
     if (m->dense.w) pooled = fv_lin_act(c, &m->dense, fv_first(c, x), FV_RELU);
     fv__put_encoded(c, in, out,
-                    (fv__encoded){.job = m->job,
-                                  .x = x,
-                                  .pooled = pooled,
-                                  .classifier = &m->classifier,
-                                  .masked = &m->masked,
-                                  .dropout = dropout(&m->cfg, m->job),
-                                  .problem = m->cfg.problem_type});
+                    (fv__encoder_head){m->job, &m->classifier, &m->masked, dropout(&m->cfg, m->job),
+                                       m->cfg.problem_type},
+                    x, pooled);
 }
 
 const fv_family fv__family_distilbert = {

@@ -31,8 +31,7 @@ static const fv_field fields[] = {
     FV_INT(fv__bert_config, max_position_embeddings, 1, 512, 1 << 20, "longest sequence"),
     FV_INT(fv__bert_config, pad_token_id, 0, 0, 1 << 24, "padding"),
     FV__ENCODER_FIELDS(256, 12, 4, 1024, 0, 0.1, 1e-12),
-    FV__TYPES_FIELD,
-    FV__CLASSIFIER_DROPOUT_FIELD,
+    FV__BERT_FIELDS,
     {0},
 };
 
@@ -79,10 +78,7 @@ static void declare_head(electra *m, fv_params *p)
                             "generator_predictions.LayerNorm", "generator_lm_head");
         m->masked.act = FV_GELU; /* always by erf, whatever hidden_act is */
         break;
-    case FV_HEAD_CLASSIFY:
-        fv_lin_init(p, &m->dense, D, D, lin, "classifier.dense");
-        fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier.out_proj");
-        break;
+    case FV_HEAD_CLASSIFY: fv__two_layers_init(p, &m->dense, &m->classifier, k); break;
     case FV_HEAD_TAG: fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier"); break;
     case FV_HEAD_ANSWER: fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs"); break;
     default: break;
@@ -177,13 +173,9 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     if (m->job == FV_HEAD_CLASSIFY)
         pooled = fv_lin_act(c, &m->dense, fv_dropout(c, fv_first(c, x), dropout), FV_GELU);
     fv__put_encoded(c, in, out,
-                    (fv__encoded){.job = m->job,
-                                  .x = x,
-                                  .pooled = pooled,
-                                  .classifier = &m->classifier,
-                                  .masked = &m->masked,
-                                  .dropout = dropout,
-                                  .problem = k->problem_type});
+                    (fv__encoder_head){m->job, &m->classifier, &m->masked, dropout,
+                                       k->problem_type},
+                    x, pooled);
 }
 
 const fv_family fv__family_electra = {

@@ -55,11 +55,8 @@ static const fv_family_head heads[] = {
     {0},
 };
 
-typedef struct block {
-    fv_norm attn_norm, mlp_norm;
-    fv_mha attn;
-    fv_mlp mlp;
-} block;
+/* x += attn(norm x), rotated;  x += down(act(gate n) * up n), n = norm x */
+typedef fv__pre_norm block;
 
 typedef struct gemma {
     fv__causal base;
@@ -75,8 +72,12 @@ static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
     fv_status st = fv__key_heads_check(k->num_attention_heads, k->num_key_value_heads, e);
-    if (st) return st;
-    return fv__rope_check(&k->rope, rope_opt(k), e);
+    return st ? st : fv__rope_check(&k->rope, rope_opt(k), e);
+}
+
+static fv_norm_opt norm_opt(const config *k)
+{
+    return (fv_norm_opt){.rms = true, .plus_one = true, .eps = k->rms_norm_eps};
 }
 
 /* Below `at`, "model.layers.0". */
@@ -85,60 +86,29 @@ static void block_init(fv_params *p, void *block_, const void *config_, int i, c
     (void)i; /* layers are alike */
     block *b = block_;
     const config *k = config_;
-    fv_norm_opt norm = {.rms = true, .plus_one = true, .eps = k->rms_norm_eps};
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .n_kv_head = k->num_key_value_heads,
-                             .head = k->head_dim,
-                             .no_bias = !k->attention_bias,
-                             .no_out_bias = !k->attention_bias,
-                             .dropout = k->attention_dropout,
-                             .std = k->head.initializer_range,
-                             .out_name = "o_proj"},
-                "%s.self_attn", at);
-    fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.input_layernorm", at);
+    fv_norm_opt norm = norm_opt(k);
     fv_act act = fv_act_of(k->hidden_act);
+    fv_lin_opt proj = fv__causal_lin(&k->head, k->attention_bias);
+    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
+                FV__GROUPED_HEADS(k->num_key_value_heads, k->head_dim, proj), "%s.self_attn", at);
+    b->attn.dropout = k->attention_dropout;
+    fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.input_layernorm", at);
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
-                (fv_mlp_opt){.act = act == FV_GELU ? FV_GELU_TANH : act,
-                             .gated = true,
-                             .no_bias = true,
-                             .std = k->head.initializer_range,
-                             .up_name = "up_proj",
-                             .gate_name = "gate_proj",
-                             .down_name = "down_proj"},
+                FV__GATED_MLP(act == FV_GELU ? FV_GELU_TANH : act, fv__causal_lin(&k->head, false)),
                 "%s.mlp", at);
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.post_attention_layernorm", at);
 }
 
-/* x += attn(norm x), rotated;  x += down(gelu(gate n) * up n), n = norm x */
-static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
-                            fv_mha_arg none)
-{
-    (void)none;
-    const block *b = self;
-    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
-    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, 0, &b->mlp_norm);
-    return fv_mlp_add(c, &b->mlp, x, h, 0);
-}
-
 static void declare(void *self, const fv_setup *s)
 {
-    static const fv__block_type type = FV__BLOCK_TYPE(block, block_init, block_fwd);
+    static const fv__block_type type = {sizeof(block), block_init, fv__pre_norm_fwd};
     gemma *m = self;
-    fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    const char *below = s->head->job == FV_HEAD_BASE ? "" : "model.";
-    m->base.context = k->max_position_embeddings;
     m->base.rotary = fv__rope_rotary(&k->rope, rope_opt(k));
-    fv__causal_tokens(p, &m->base, &k->head, k->vocab_size, k->hidden_size,
-                      (float)sqrt((double)k->hidden_size), "%sembed_tokens", below);
-    fv__causal_blocks(p, &m->base, &type, k->num_hidden_layers, k, "%slayers", below);
-    fv_norm_init(p, &m->base.norm, k->hidden_size,
-                 (fv_norm_opt){.rms = true, .plus_one = true, .eps = k->rms_norm_eps}, "%snorm",
-                 below);
-    fv__causal_head_init(p, &m->base, s->head->job, &k->head, NULL, NULL);
+    fv__causal_declare(s, &m->base, &type, k, &k->head, FV__CAUSAL_DIMS(k), norm_opt(k),
+                       s->head->job == FV_HEAD_BASE ? "" : "model.");
+    m->base.tokens.scale = (float)sqrt((double)k->hidden_size);
 }
 
 const fv_family fv__family_gemma = {

@@ -70,9 +70,8 @@ static const fv_family_head heads[] = {
 };
 
 typedef struct block {
-    fv_norm attn_norm, attn_post, mlp_norm, mlp_post;
-    fv_mha attn;
-    fv_mlp mlp;
+    fv__pre_norm base;
+    fv_norm attn_post, mlp_post; /* on what each part adds */
 } block;
 
 typedef struct gemma3 {
@@ -108,39 +107,31 @@ static fv_status check(const void *config_, fv_err *e)
     return st ? st : fv__layer_types_check(k->layer_types, k->num_hidden_layers, e);
 }
 
+static fv_norm_opt norm_opt(const config *k)
+{
+    return (fv_norm_opt){.rms = true, .plus_one = true, .eps = k->rms_norm_eps};
+}
+
 /* Below `at`, "model.layers.0". */
 static void block_init(fv_params *p, void *block_, const void *config_, int i, const char *at)
 {
     block *b = block_;
     const config *k = config_;
-    fv_norm_opt norm = {.rms = true, .plus_one = true, .eps = k->rms_norm_eps};
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .n_kv_head = k->num_key_value_heads,
-                             .head = k->head_dim,
-                             .window = is_local(k, i) ? k->sliding_window : 0,
-                             .norm_heads = true,
-                             .head_norm = norm,
-                             .scale = (float)(1 / sqrt((double)k->query_pre_attn_scalar)),
-                             .no_bias = !k->attention_bias,
-                             .no_out_bias = !k->attention_bias,
-                             .dropout = k->attention_dropout,
-                             .std = k->head.initializer_range,
-                             .out_name = "o_proj"},
-                "%s.self_attn", at);
-    fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.input_layernorm", at);
-    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
-                (fv_mlp_opt){.act = fv_act_of(k->hidden_activation),
-                             .gated = true,
-                             .no_bias = true,
-                             .std = k->head.initializer_range,
-                             .up_name = "up_proj",
-                             .gate_name = "gate_proj",
-                             .down_name = "down_proj"},
+    fv_norm_opt norm = norm_opt(k);
+    fv_lin_opt proj = fv__causal_lin(&k->head, k->attention_bias);
+    fv_mha_init(p, &b->base.attn, k->hidden_size, k->num_attention_heads,
+                FV__GROUPED_HEADS(k->num_key_value_heads, k->head_dim, proj), "%s.self_attn", at);
+    b->base.attn.window = is_local(k, i) ? k->sliding_window : 0;
+    b->base.attn.scale = (float)(1 / sqrt((double)k->query_pre_attn_scalar));
+    b->base.attn.dropout = k->attention_dropout;
+    fv_norm_init(p, &b->base.attn.q_norm, k->head_dim, norm, "%s.self_attn.q_norm", at);
+    fv_norm_init(p, &b->base.attn.k_norm, k->head_dim, norm, "%s.self_attn.k_norm", at);
+    fv_norm_init(p, &b->base.attn_norm, k->hidden_size, norm, "%s.input_layernorm", at);
+    fv_mlp_init(p, &b->base.mlp, k->hidden_size, k->intermediate_size,
+                FV__GATED_MLP(fv_act_of(k->hidden_activation), fv__causal_lin(&k->head, false)),
                 "%s.mlp", at);
     fv_norm_init(p, &b->attn_post, k->hidden_size, norm, "%s.post_attention_layernorm", at);
-    fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.pre_feedforward_layernorm", at);
+    fv_norm_init(p, &b->base.mlp_norm, k->hidden_size, norm, "%s.pre_feedforward_layernorm", at);
     fv_norm_init(p, &b->mlp_post, k->hidden_size, norm, "%s.post_feedforward_layernorm", at);
 }
 
@@ -151,9 +142,9 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
 {
     (void)none;
     const block *b = self;
-    fv_tensor *h = fv_mha_fwd(c, &b->attn, fv_norm_fwd(c, &b->attn_norm, x), arg);
-    h = fv_norm_add(c, &b->mlp_norm, &x, x, fv_norm_fwd(c, &b->attn_post, h));
-    return fv_add(c, x, fv_norm_fwd(c, &b->mlp_post, fv_mlp_fwd(c, &b->mlp, h)));
+    fv_tensor *h = fv_mha_fwd(c, &b->base.attn, fv_norm_fwd(c, &b->base.attn_norm, x), arg);
+    h = fv_norm_add(c, &b->base.mlp_norm, &x, x, fv_norm_fwd(c, &b->attn_post, h));
+    return fv_add(c, x, fv_norm_fwd(c, &b->mlp_post, fv_mlp_fwd(c, &b->base.mlp, h)));
 }
 
 /* Two rotations, and which layers have which. */
@@ -171,23 +162,16 @@ static void declare_rotations(gemma3 *m, fv_params *p)
 
 static void declare(void *self, const fv_setup *s)
 {
-    static const fv__block_type type = FV__BLOCK_TYPE(block, block_init, block_fwd);
+    static const fv__block_type type = {sizeof(block), block_init, block_fwd};
     gemma3 *m = self;
-    fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    const char *below = s->head->job == FV_HEAD_BASE ? "" : "model.";
-    m->base.context = k->max_position_embeddings;
-    declare_rotations(m, p);
+    declare_rotations(m, s->params);
     m->with_images = s->file && !fv_st_find(s->file, "language_model.model.norm.weight",
                                             &(fv_st_info){0}, NULL);
-    fv__causal_tokens(p, &m->base, &k->head, k->vocab_size, k->hidden_size,
-                      (float)sqrt((double)k->hidden_size), "%sembed_tokens", below);
-    fv__causal_blocks(p, &m->base, &type, k->num_hidden_layers, k, "%slayers", below);
-    fv_norm_init(p, &m->base.norm, k->hidden_size,
-                 (fv_norm_opt){.rms = true, .plus_one = true, .eps = k->rms_norm_eps}, "%snorm",
-                 below);
-    fv__causal_head_init(p, &m->base, s->head->job, &k->head, NULL, NULL);
+    fv__causal_declare(s, &m->base, &type, k, &k->head, FV__CAUSAL_DIMS(k), norm_opt(k),
+                       s->head->job == FV_HEAD_BASE ? "" : "model.");
+    m->base.tokens.scale = (float)sqrt((double)k->hidden_size);
 }
 
 static fv_load_opt load(const void *self)

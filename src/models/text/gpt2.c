@@ -10,7 +10,6 @@
  * left unread. */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "model/causal.h"
 #include "ops/embed.h"
@@ -80,11 +79,10 @@ static const fv_family_head heads[] = {
 };
 
 typedef struct block {
-    fv_norm ln_1, ln_2, ln_cross;
-    fv_mha attn, cross;
+    fv__pre_norm base;
+    fv_norm ln_cross;
+    fv_mha cross;
     fv_lin cross_kv; /* k and v in one; cross itself has q and the last product */
-    fv_mlp mlp;
-    float dropout;
 } block;
 
 typedef struct gpt2 {
@@ -106,15 +104,10 @@ static fv_status check(const void *config_, fv_err *e)
 static void cross_init(fv_params *p, block *b, const config *k, float scale, const char *at)
 {
     fv_lin_opt lin = {.in_out = true, .std = k->head.initializer_range};
-    int64_t D = k->n_embd, head = D / k->n_head;
-    size_t n = strlen(at) + 1;
-    char *name = fv_params_scratch(p, n);
-    b->cross = (fv_mha){.n_head = k->n_head,
-                        .n_kv_head = k->n_head,
-                        .head = head,
-                        .scale = scale,
-                        .dropout = k->attn_pdrop,
-                        .name = name ? memcpy(name, at, n) : NULL};
+    int64_t D = k->n_embd;
+    fv_mha_bare(p, &b->cross, k->n_head, D / k->n_head, "%s", at);
+    b->cross.scale = scale;
+    b->cross.dropout = k->attn_pdrop;
     fv_lin_init(p, &b->cross_kv, D, 2 * D, lin, "%s.c_attn", at);
     fv_lin_init(p, &b->cross.q, D, D, lin, "%s.q_attn", at);
     fv_lin_init(p, &b->cross.out, D, D, lin, "%s.c_proj", at);
@@ -128,27 +121,19 @@ static void block_init(fv_params *p, void *block_, const void *config_, int i, c
     double scale = k->scale_attn_weights ? 1 / sqrt((double)k->n_embd / k->n_head) : 1;
     if (k->scale_attn_by_inverse_layer_idx) scale /= i + 1;
     fv_norm_opt norm = {.eps = k->layer_norm_epsilon};
-    b->dropout = k->resid_pdrop;
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->n_embd,
-                             .n_head = k->n_head,
-                             .packed = true,
-                             .in_out = true,
-                             .scale = (float)scale,
-                             .dropout = k->attn_pdrop,
-                             .std = k->head.initializer_range,
-                             .qkv_name = "c_attn",
-                             .out_name = "c_proj"},
-                "%s.attn", at);
-    fv_norm_init(p, &b->ln_1, k->n_embd, norm, "%s.ln_1", at);
-    fv_mlp_init(p, &b->mlp, k->n_embd, k->n_inner ? k->n_inner : 4 * k->n_embd,
+    b->base.dropout = k->resid_pdrop;
+    fv_lin_opt proj = {.in_out = true, .std = k->head.initializer_range};
+    fv_mha_init(p, &b->base.attn, k->n_embd, k->n_head,
+                (fv_mha_opt){.in = proj, .out = proj, .names = "c_attn c_proj"}, "%s.attn", at);
+    b->base.attn.scale = (float)scale;
+    b->base.attn.dropout = k->attn_pdrop;
+    fv_norm_init(p, &b->base.attn_norm, k->n_embd, norm, "%s.ln_1", at);
+    fv_mlp_init(p, &b->base.mlp, k->n_embd, k->n_inner ? k->n_inner : 4 * k->n_embd,
                 (fv_mlp_opt){.act = fv_act_of(k->activation_function),
-                             .in_out = true,
-                             .std = k->head.initializer_range,
-                             .up_name = "c_fc",
-                             .down_name = "c_proj"},
+                             .lin = {.in_out = true, .std = k->head.initializer_range},
+                             .names = "c_fc c_proj"},
                 "%s.mlp", at);
-    fv_norm_init(p, &b->ln_2, k->n_embd, norm, "%s.ln_2", at);
+    fv_norm_init(p, &b->base.mlp_norm, k->n_embd, norm, "%s.ln_2", at);
     if (!k->add_cross_attention) return;
     char path[96];
     snprintf(path, sizeof path, "%s.crossattention", at);
@@ -170,20 +155,17 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
 {
     const block *b = self;
     if (cross.kv) {
-        fv_tensor *y = fv_norm_fwd(c, &b->ln_1, x);
-        y = fv_mha_add_norm(c, &b->attn, &x, y, arg, b->dropout, &b->ln_cross);
-        y = fv_mha_add_norm(c, &b->cross, &x, y, cross, b->dropout, &b->ln_2);
-        return fv_mlp_add(c, &b->mlp, x, y, b->dropout);
+        fv_tensor *y = fv_norm_fwd(c, &b->base.attn_norm, x);
+        y = fv_mha_add_norm(c, &b->base.attn, &x, y, arg, b->base.dropout, &b->ln_cross);
+        y = fv_mha_add_norm(c, &b->cross, &x, y, cross, b->base.dropout, &b->base.mlp_norm);
+        return fv_mlp_add(c, &b->base.mlp, x, y, b->base.dropout);
     }
-    if (fv_decode_block(c, &x, &b->ln_1, &b->attn, &b->ln_2, &b->mlp, arg)) return x;
-    fv_tensor *h = fv_norm_fwd(c, &b->ln_1, x);
-    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->ln_2);
-    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
+    return fv__pre_norm_fwd(c, &b->base, x, arg, cross);
 }
 
 static void declare(void *self, const fv_setup *s)
 {
-    static const fv__block_type type = FV__BLOCK_TYPE(block, block_init, block_fwd);
+    static const fv__block_type type = {sizeof(block), block_init, block_fwd};
     gpt2 *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;

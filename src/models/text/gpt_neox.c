@@ -63,10 +63,7 @@ static const fv_family_head heads[] = {
 };
 
 typedef struct block {
-    fv_norm attn_norm, mlp_norm;
-    fv_mha attn;
-    fv_mlp mlp;
-    float dropout;
+    fv__pre_norm base;
     bool parallel;
 } block;
 
@@ -97,27 +94,20 @@ static void block_init(fv_params *p, void *block_, const void *config_, int i, c
     block *b = block_;
     const config *k = config_;
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
-    b->dropout = k->hidden_dropout;
+    b->base.dropout = k->hidden_dropout;
     b->parallel = k->use_parallel_residual;
-    fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.input_layernorm", at);
-    fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.post_attention_layernorm", at);
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .packed = true,
-                             .by_head = true,
-                             .no_bias = !k->attention_bias,
-                             .no_out_bias = !k->attention_bias,
-                             .dropout = k->attention_dropout,
-                             .std = k->head.initializer_range,
-                             .qkv_name = "query_key_value",
-                             .out_name = "dense"},
+    fv_norm_init(p, &b->base.attn_norm, k->hidden_size, norm, "%s.input_layernorm", at);
+    fv_norm_init(p, &b->base.mlp_norm, k->hidden_size, norm, "%s.post_attention_layernorm", at);
+    fv_lin_opt proj = {.no_bias = !k->attention_bias, .std = k->head.initializer_range};
+    fv_mha_init(p, &b->base.attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.in = proj, .out = proj, .names = "query_key_value dense"},
                 "%s.attention", at);
-    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
+    b->base.attn.dropout = k->attention_dropout;
+    b->base.attn.by_head = true;
+    fv_mlp_init(p, &b->base.mlp, k->hidden_size, k->intermediate_size,
                 (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
-                             .std = k->head.initializer_range,
-                             .up_name = "dense_h_to_4h",
-                             .down_name = "dense_4h_to_h"},
+                             .lin = {.std = k->head.initializer_range},
+                             .names = "dense_h_to_4h dense_4h_to_h"},
                 "%s.mlp", at);
 }
 
@@ -127,19 +117,15 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
 {
     (void)none;
     const block *b = self;
-    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
-    if (b->parallel) {
-        fv_tensor *n = fv_norm_fwd(c, &b->mlp_norm, x);
-        x = fv_add(c, x, fv_dropout(c, fv_mha_fwd(c, &b->attn, h, arg), b->dropout));
-        return fv_mlp_add(c, &b->mlp, x, n, b->dropout);
-    }
-    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
-    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
+    if (!b->parallel) return fv__pre_norm_fwd(c, &b->base, x, arg, none);
+    fv_tensor *h = fv_norm_fwd(c, &b->base.attn_norm, x), *n = fv_norm_fwd(c, &b->base.mlp_norm, x);
+    x = fv_add(c, x, fv_dropout(c, fv_mha_fwd(c, &b->base.attn, h, arg), b->base.dropout));
+    return fv_mlp_add(c, &b->base.mlp, x, n, b->base.dropout);
 }
 
 static void declare(void *self, const fv_setup *s)
 {
-    static const fv__block_type type = FV__BLOCK_TYPE(block, block_init, block_fwd);
+    static const fv__block_type type = {sizeof(block), block_init, block_fwd};
     gpt_neox *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;

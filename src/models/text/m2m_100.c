@@ -25,10 +25,7 @@ static const fv_field fields[] = {
 };
 
 static const fv_key_rule rules[] = {
-    {"is_encoder_decoder", "true"},
-    {"encoder_layerdrop", NULL},
-    {"decoder_layerdrop", NULL},
-    {"num_hidden_layers", NULL},
+    FV__SEQ2SEQ_RULES,
     {NULL, NULL},
 };
 
@@ -107,10 +104,7 @@ static fv_tensor *embed(fv_ctx *c, const fv__seq2seq *m, bool decoder, fv_tensor
 static void declare(void *self, const fv_setup *s)
 {
     fv__seq2seq *m = self;
-    *m = (fv__seq2seq){.cfg = *(const config *)s->config,
-                       .job = s->head->job,
-                       .family = "m2m_100",
-                       .embed = embed};
+    fv__seq2seq_init(m, s, "m2m_100", embed);
     fv__seq2seq_shared(m, s->params);
     fv__seq2seq_stacks(m, s->params, true);
     fv__seq2seq_head(m, s->params, false);

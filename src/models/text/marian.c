@@ -89,10 +89,7 @@ static void declare_tables(marian *m, fv_params *p)
 {
     const fv__seq2seq_config *k = &m->extra.shared;
     fv__seq2seq *b = &m->base;
-    fv_emb_opt opt = {.scale = k->scale_embedding ? sqrtf((float)k->d_model) : 1,
-                      .has_pad = true,
-                      .pad = k->pad_token_id,
-                      .std = k->init_std};
+    fv_emb_opt opt = {.has_pad = true, .pad = k->pad_token_id, .std = k->init_std};
     if (m->extra.share_encoder_decoder_embeddings) {
         fv__seq2seq_shared(b, p);
         return;
@@ -100,6 +97,7 @@ static void declare_tables(marian *m, fv_params *p)
     fv_emb_init(p, &b->source, k->vocab_size, k->d_model, opt, "model.encoder.embed_tokens");
     fv_emb_init(p, &b->target, target_vocab(&m->extra), k->d_model, opt,
                 "model.decoder.embed_tokens");
+    if (k->scale_embedding) b->source.scale = b->target.scale = sqrtf((float)k->d_model);
 }
 
 static void declare(void *self, const fv_setup *s)

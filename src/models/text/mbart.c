@@ -17,16 +17,11 @@ static const fv_field fields[] = {
     FV__SEQ2SEQ_FIELDS(50265, 0, 0, false, 1, 2, 0),
     FV__LEARNED_POSITIONS_FIELD,
     FV__SEQ2SEQ_LABEL_FIELDS(2),
-    FV_FLOAT_KEY("classif_dropout", config, classifier_dropout, 0, 0, 0.99,
-                 "classifier_dropout, as older files have it"),
     {0},
 };
 
 static const fv_key_rule rules[] = {
-    {"is_encoder_decoder", "true"},
-    {"encoder_layerdrop", NULL},
-    {"decoder_layerdrop", NULL},
-    {"num_hidden_layers", NULL},
+    FV__SEQ2SEQ_RULES,
     {"add_bias_logits", NULL}, /* the bias is always there, and zero where it was never learnt */
     {"add_final_layer_norm", "true"}, /* these five say what an mBART always is */
     {"normalize_before", "true"},
@@ -38,12 +33,7 @@ static const fv_key_rule rules[] = {
     {NULL, NULL},
 };
 
-static const fv_input inputs[] = {
-    FV__SEQ2SEQ_INPUTS,
-    {"start_positions", FV_I32, false},
-    {"end_positions", FV_I32, false},
-    {0},
-};
+static const fv_input inputs[] = {FV__SEQ2SEQ_INPUTS, FV__SPAN_INPUTS, {0}};
 
 static const fv_family_head heads[] = {
     {"MBartForConditionalGeneration", FV_HEAD_SEQ2SEQ, .base = "MBartModel"},
@@ -83,10 +73,7 @@ static fv_tensor *embed_target(fv_ctx *c, const fv__seq2seq *m, const fv_items *
 static void declare(void *self, const fv_setup *s)
 {
     fv__seq2seq *m = self;
-    *m = (fv__seq2seq){.cfg = *(const config *)s->config,
-                       .job = s->head->job,
-                       .family = "mbart",
-                       .embed = fv__seq2seq_embed};
+    fv__seq2seq_init(m, s, "mbart", fv__seq2seq_embed);
     fv__seq2seq_shared(m, s->params);
     fv__seq2seq_positions(m, s->params, FV_POS_LEARNED, OFFSET);
     fv__seq2seq_emb_norms(m, s->params);

@@ -154,27 +154,18 @@ static fv_norm_opt norm_opt(const config *k)
 static void block_init(fv_params *p, block *b, const config *k, int i, const char *at)
 {
     b->dropout = k->attention_dropout;
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .packed = true,
-                             .no_bias = !k->attention_bias,
-                             .no_out_bias = !k->attention_bias,
-                             .dropout = k->attention_dropout,
-                             .std = k->initializer_range,
-                             .qkv_name = "Wqkv",
-                             .out_name = "Wo"},
-                "%s.attn", at);
+    fv_lin_opt proj = {.no_bias = !k->attention_bias, .std = k->initializer_range};
+    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.in = proj, .out = proj, .names = "Wqkv Wo"}, "%s.attn", at);
+    b->attn.dropout = k->attention_dropout;
     if (i) fv_norm_init(p, &b->attn_norm, k->hidden_size, norm_opt(k), "%s.attn_norm", at);
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
                 (fv_mlp_opt){.act = fv_act_of(k->hidden_activation),
                              .packed = true,
-                             .no_bias = !k->mlp_bias,
-                             .dropout = k->mlp_dropout,
-                             .std = k->initializer_range,
-                             .up_name = "Wi",
-                             .down_name = "Wo"},
+                             .lin = {.no_bias = !k->mlp_bias, .std = k->initializer_range},
+                             .names = "Wi Wo"},
                 "%s.mlp", at);
+    b->mlp.dropout = k->mlp_dropout;
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm_opt(k), "%s.mlp_norm", at);
 }
 

@@ -59,16 +59,10 @@ static void block_init(fv_params *p, fv__bert_block *b, const config *k, const c
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
     b->attn_dropout = b->mlp_dropout = k->hidden_dropout_prob;
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .dropout = k->attention_probs_dropout_prob,
-                             .std = k->initializer_range,
-                             .q_name = "q",
-                             .k_name = "k",
-                             .v_name = "v",
-                             .out_name = "o"},
-                "%s.attention.attn", at);
+    fv_lin_opt proj = {.std = k->initializer_range};
+    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.in = proj, .out = proj, .names = "q k v o"}, "%s.attention.attn", at);
+    b->attn.dropout = k->attention_probs_dropout_prob;
     fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.attention.LayerNorm", at);
     fv__bert_mlp_init(p, b, k, at);
 }
@@ -86,10 +80,7 @@ static void declare_head(mpnet *m, fv_params *p)
                            "lm_head");
         m->masked.act = FV_GELU; /* always by erf, whatever hidden_act is */
     }
-    if (m->job == FV_HEAD_CLASSIFY) {
-        fv_lin_init(p, &m->dense, D, D, lin, "classifier.dense");
-        fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier.out_proj");
-    }
+    if (m->job == FV_HEAD_CLASSIFY) fv__two_layers_init(p, &m->dense, &m->classifier, k);
     if (m->job == FV_HEAD_TAG) fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier");
     if (m->job == FV_HEAD_CHOICE) fv_lin_init(p, &m->classifier, D, 1, lin, "classifier");
     if (m->job == FV_HEAD_ANSWER) fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs");
@@ -129,19 +120,12 @@ static fv_load_opt load(const void *self)
                                   {NULL, NULL}};
     static const fv_tie bias_alone[] = {{"lm_head.decoder.bias", "lm_head.bias"}, {NULL, NULL}};
     static const char *const pooler[] = {"pooler.dense.*", NULL};
-    static const char *const unused[] = {"*embeddings.position_ids", "*pooler.dense.*", NULL};
-    static const char *const all[] = {"*embeddings.position_ids",
-                                      "*pooler.dense.*",
-                                      "lm_head.*",
-                                      "classifier.*",
-                                      "qa_outputs.*",
-                                      NULL};
     const mpnet *m = self;
     bool words = m->job == FV_HEAD_MASKED_LM;
     return (fv_load_opt){.prefix = "mpnet.",
                          .ties = m->cfg.tie_word_embeddings ? ties : bias_alone,
                          .fresh = pooler,
-                         .ignore = words ? unused : all};
+                         .ignore = words ? fv__roberta_unread_words : fv__roberta_unread};
 }
 
 static fv_status ready(void *self, fv_params *p, fv_err *e)
@@ -191,13 +175,9 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *x = encode(c, m, &flat), *first = m->dense.w ? fv_first(c, x) : NULL;
     if (m->job == FV_HEAD_CLASSIFY) first = fv_dropout(c, first, dropout);
     fv__put_encoded(c, in, out,
-                    (fv__encoded){.job = m->job,
-                                  .x = x,
-                                  .pooled = first ? fv_lin_act(c, &m->dense, first, FV_TANH) : NULL,
-                                  .classifier = &m->classifier,
-                                  .masked = &m->masked,
-                                  .dropout = dropout,
-                                  .problem = m->cfg.problem_type});
+                    (fv__encoder_head){m->job, &m->classifier, &m->masked, dropout,
+                                       m->cfg.problem_type},
+                    x, first ? fv_lin_act(c, &m->dense, first, FV_TANH) : NULL);
 }
 
 const fv_family fv__family_mpnet = {

@@ -66,10 +66,7 @@ static const fv_family_head heads[] = {
 };
 
 typedef struct block {
-    fv_norm attn_norm, mlp_norm;
-    fv_mha attn;
-    fv_mlp mlp;
-    float dropout;
+    fv__pre_norm base;
     bool pre_norm;
 } block;
 
@@ -92,23 +89,19 @@ static void block_init(fv_params *p, void *block_, const void *config_, int i, c
     (void)i; /* layers are alike */
     block *b = block_;
     const config *k = config_;
-    b->dropout = k->dropout;
+    b->base.dropout = k->dropout;
     b->pre_norm = k->do_layer_norm_before;
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .no_bias = !k->enable_bias,
-                             .no_out_bias = !k->enable_bias,
-                             .dropout = k->attention_dropout,
-                             .std = k->head.initializer_range},
-                "%s.self_attn", at);
-    fv_norm_init(p, &b->attn_norm, k->hidden_size, (fv_norm_opt){0}, "%s.self_attn_layer_norm", at);
-    fv_mlp_init(p, &b->mlp, k->hidden_size, k->ffn_dim,
+    fv_lin_opt proj = {.no_bias = !k->enable_bias, .std = k->head.initializer_range};
+    fv_mha_init(p, &b->base.attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.in = proj, .out = proj}, "%s.self_attn", at);
+    b->base.attn.dropout = k->attention_dropout;
+    fv_norm_init(p, &b->base.attn_norm, k->hidden_size, (fv_norm_opt){0}, "%s.self_attn_layer_norm",
+                 at);
+    fv_mlp_init(p, &b->base.mlp, k->hidden_size, k->ffn_dim,
                 (fv_mlp_opt){.act = fv_act_of(k->activation_function),
-                             .no_bias = !k->enable_bias,
-                             .std = k->head.initializer_range},
+                             .lin = {.no_bias = !k->enable_bias, .std = k->head.initializer_range}},
                 "%s", at);
-    fv_norm_init(p, &b->mlp_norm, k->hidden_size, (fv_norm_opt){0}, "%s.final_layer_norm", at);
+    fv_norm_init(p, &b->base.mlp_norm, k->hidden_size, (fv_norm_opt){0}, "%s.final_layer_norm", at);
 }
 
 /* x += attn(norm x);  x += mlp(norm x), or with the norms behind: x = norm(x + ..) */
@@ -118,19 +111,16 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     (void)none;
     const block *b = self;
     if (!b->pre_norm) {
-        fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &b->attn, x, arg), b->dropout);
-        x = fv_norm_add(c, &b->attn_norm, NULL, x, a);
-        return fv_mlp_norm(c, &b->mlp, x, b->dropout, &b->mlp_norm);
+        fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &b->base.attn, x, arg), b->base.dropout);
+        x = fv_norm_add(c, &b->base.attn_norm, NULL, x, a);
+        return fv_mlp_norm(c, &b->base.mlp, x, b->base.dropout, &b->base.mlp_norm);
     }
-    if (fv_decode_block(c, &x, &b->attn_norm, &b->attn, &b->mlp_norm, &b->mlp, arg)) return x;
-    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
-    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
-    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
+    return fv__pre_norm_fwd(c, &b->base, x, arg, none);
 }
 
 static void declare(void *self, const fv_setup *s)
 {
-    static const fv__block_type type = FV__BLOCK_TYPE(block, block_init, block_fwd);
+    static const fv__block_type type = {sizeof(block), block_init, block_fwd};
     opt *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
@@ -139,8 +129,7 @@ static void declare(void *self, const fv_setup *s)
     int64_t D = k->hidden_size, table = k->word_embed_proj_dim ? k->word_embed_proj_dim : D;
     fv_lin_opt narrow = {.no_bias = true, .std = k->head.initializer_range};
     m->base.context = k->max_position_embeddings;
-    fv__causal_tokens(p, &m->base, &k->head, k->vocab_size, (int)table, 0, "%s.embed_tokens",
-                      below);
+    fv__causal_tokens(p, &m->base, &k->head, k->vocab_size, (int)table, "%s.embed_tokens", below);
     fv_pos_init(p, &m->positions, k->max_position_embeddings + OFFSET, D, FV_POS_LEARNED, OFFSET,
                 k->head.initializer_range, "%s.embed_positions", below);
     if (table != D) {

@@ -17,10 +17,7 @@ static const fv_field fields[] = {
 };
 
 static const fv_key_rule rules[] = {
-    {"is_encoder_decoder", "true"},
-    {"encoder_layerdrop", NULL},
-    {"decoder_layerdrop", NULL},
-    {"num_hidden_layers", NULL},
+    FV__SEQ2SEQ_RULES,
     {"classif_dropout", NULL}, /* these two belong to a classifier, which there is none of */
     {"classifier_dropout", NULL},
     {"add_bias_logits", NULL}, /* the bias is always there, and zero where it was never learnt */
@@ -47,10 +44,7 @@ static fv_status check(const void *config_, fv_err *e) { return fv__seq2seq_chec
 static void declare(void *self, const fv_setup *s)
 {
     fv__seq2seq *m = self;
-    *m = (fv__seq2seq){.cfg = *(const config *)s->config,
-                       .job = s->head->job,
-                       .family = "pegasus",
-                       .embed = fv__seq2seq_embed};
+    fv__seq2seq_init(m, s, "pegasus", fv__seq2seq_embed);
     fv__seq2seq_shared(m, s->params);
     fv__seq2seq_positions(m, s->params, FV_POS_HALVES, 0);
     fv__seq2seq_stacks(m, s->params, true);

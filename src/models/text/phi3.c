@@ -59,12 +59,8 @@ static const fv_family_head heads[] = {
     {0},
 };
 
-typedef struct block {
-    fv_norm attn_norm, mlp_norm;
-    fv_mha attn;
-    fv_mlp mlp;
-    float dropout;
-} block;
+/* x += attn(norm x), rotated;  x += down(act(g) * u), (g, u) = gate_up(norm x) */
+typedef fv__pre_norm block;
 
 typedef struct phi3 {
     fv__causal base;
@@ -104,6 +100,11 @@ static fv_status check(const void *config_, fv_err *e)
     return FV_OK;
 }
 
+static fv_norm_opt norm_opt(const config *k)
+{
+    return (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps};
+}
+
 /* Below `at`, "model.layers.0". */
 static void block_init(fv_params *p, void *block_, const void *config_, int i, const char *at)
 {
@@ -111,61 +112,36 @@ static void block_init(fv_params *p, void *block_, const void *config_, int i, c
     block *b = block_;
     const config *k = config_;
     b->dropout = k->resid_pdrop;
-    fv_norm_opt norm = {.rms = true, .eps = k->rms_norm_eps};
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = k->hidden_size,
-                             .n_head = k->num_attention_heads,
-                             .n_kv_head = key_heads(k),
+    fv_norm_opt norm = norm_opt(k);
+    fv_lin_opt proj = {.no_bias = true, .std = k->head.initializer_range};
+    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
+                (fv_mha_opt){.n_kv_head = key_heads(k),
                              .head = head_dim(k),
-                             .window = k->sliding_window,
-                             .packed = true,
-                             .no_bias = true,
-                             .no_out_bias = true,
-                             .dropout = k->attention_dropout,
-                             .std = k->head.initializer_range,
-                             .qkv_name = "qkv_proj",
-                             .out_name = "o_proj"},
+                             .in = proj,
+                             .out = proj,
+                             .names = "qkv_proj o_proj"},
                 "%s.self_attn", at);
+    b->attn.window = k->sliding_window;
+    b->attn.dropout = k->attention_dropout;
     fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "%s.input_layernorm", at);
     fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
                 (fv_mlp_opt){.act = fv_act_of(k->hidden_act),
-                             .gated = true,
                              .packed = true,
-                             .no_bias = true,
-                             .std = k->head.initializer_range,
-                             .up_name = "gate_up_proj",
-                             .down_name = "down_proj"},
+                             .lin = {.no_bias = true, .std = k->head.initializer_range},
+                             .names = "gate_up_proj down_proj"},
                 "%s.mlp", at);
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.post_attention_layernorm", at);
 }
 
-/* x += attn(norm x), rotated;  x += down(silu(g) * u), (g, u) = gate_up(norm x) */
-static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
-                            fv_mha_arg none)
-{
-    (void)none;
-    const block *b = self;
-    fv_tensor *h = fv_norm_fwd(c, &b->attn_norm, x);
-    h = fv_mha_add_norm(c, &b->attn, &x, h, arg, b->dropout, &b->mlp_norm);
-    return fv_mlp_add(c, &b->mlp, x, h, b->dropout);
-}
-
 static void declare(void *self, const fv_setup *s)
 {
-    static const fv__block_type type = FV__BLOCK_TYPE(block, block_init, block_fwd);
+    static const fv__block_type type = {sizeof(block), block_init, fv__pre_norm_fwd};
     phi3 *m = self;
-    fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    const char *below = s->head->job == FV_HEAD_BASE ? "" : "model.";
-    m->base.context = k->max_position_embeddings;
     m->base.rotary = fv__rope_rotary(&k->rope, rope_opt(k));
-    fv__causal_tokens(p, &m->base, &k->head, k->vocab_size, k->hidden_size, 0, "%sembed_tokens",
-                      below);
-    fv__causal_blocks(p, &m->base, &type, k->num_hidden_layers, k, "%slayers", below);
-    fv_norm_init(p, &m->base.norm, k->hidden_size,
-                 (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps}, "%snorm", below);
-    fv__causal_head_init(p, &m->base, s->head->job, &k->head, NULL, NULL);
+    fv__causal_declare(s, &m->base, &type, k, &k->head, FV__CAUSAL_DIMS(k), norm_opt(k),
+                       s->head->job == FV_HEAD_BASE ? "" : "model.");
 }
 
 const fv_family fv__family_phi3 = {

@@ -48,8 +48,7 @@ static const fv_field fields[] = {
            "rows of the position table: the longest sequence and the padding id"),
     FV_INT(config, pad_token_id, 0, 1, 1 << 24, "padding"),
     FV__ENCODER_FIELDS(768, 12, 12, 3072, 0, 0.1, 1e-12),
-    FV__TYPES_FIELD,
-    FV__CLASSIFIER_DROPOUT_FIELD,
+    FV__BERT_FIELDS,
     {0},
 };
 
@@ -98,10 +97,7 @@ static void declare_head(roberta *m, fv_params *p)
                            "lm_head");
         m->masked.act = FV_GELU; /* always by erf, whatever hidden_act is */
         break;
-    case FV_HEAD_CLASSIFY:
-        fv_lin_init(p, &m->dense, D, D, lin, "classifier.dense");
-        fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier.out_proj");
-        break;
+    case FV_HEAD_CLASSIFY: fv__two_layers_init(p, &m->dense, &m->classifier, k); break;
     case FV_HEAD_TAG: fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier"); break;
     default: fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs"); break;
     }
@@ -136,20 +132,13 @@ static fv_load_opt load(const void *self)
                                    "roberta.embeddings.word_embeddings.weight"},
                                   {NULL, NULL}};
     static const fv_tie bias_alone[] = {{"lm_head.decoder.bias", "lm_head.bias"}, {NULL, NULL}};
-    /* Heads a checkpoint was pre-trained with and this one does not use. */
-    static const char *const unused[] = {"*embeddings.position_ids", "*pooler.dense.*", NULL};
-    static const char *const all[] = {"*embeddings.position_ids",
-                                      "*pooler.dense.*",
-                                      "lm_head.*",
-                                      "classifier.*",
-                                      "qa_outputs.*",
-                                      NULL};
     const roberta *m = self;
     /* of the bare encoder, which some leave out */
     static const char *const pooler[] = {"pooler.dense.*", NULL};
     return (fv_load_opt){.prefix = "roberta.",
                          .ties = m->cfg.tie_word_embeddings ? ties : bias_alone,
-                         .ignore = m->job == FV_HEAD_MASKED_LM ? unused : all,
+                         .ignore = m->job == FV_HEAD_MASKED_LM ? fv__roberta_unread_words
+                                                               : fv__roberta_unread,
                          .fresh = pooler};
 }
 
@@ -214,13 +203,9 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *x = fv__bert_encode(c, m->blocks, k->num_hidden_layers, embed(c, m, &flat),
                                    fv_items_get(&flat, "attention_mask"));
     fv__put_encoded(c, in, out,
-                    (fv__encoded){.job = m->job,
-                                  .x = x,
-                                  .pooled = m->dense.w ? pool(c, m, x) : NULL,
-                                  .classifier = &m->classifier,
-                                  .masked = &m->masked,
-                                  .dropout = fv__bert_dropout(k, m->job),
-                                  .problem = k->problem_type});
+                    (fv__encoder_head){m->job, &m->classifier, &m->masked,
+                                       fv__bert_dropout(k, m->job), k->problem_type},
+                    x, m->dense.w ? pool(c, m, x) : NULL);
 }
 
 const fv_family fv__family_roberta = {

@@ -18,13 +18,6 @@ static const fv_field fields[] = {
     {0},
 };
 
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
-    {"position_ids", FV_I32, false},
-    {0},
-};
-
 typedef struct siglip_text {
     config cfg;
     fv__siglip_text text;
@@ -68,17 +61,6 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_items_put(out, "pooler_output", pooled);
 }
 
-const fv_family fv__family_siglip_text = {
-    .type = "siglip_text_model",
-    .heads = heads,
-    .config = fields,
-    .inputs = inputs,
-    .config_size = sizeof(config),
-    .size = sizeof(siglip_text),
-    .check = check,
-    .declare = declare,
-    .longest = longest,
-    .load = load,
-    .pack = pack,
-    .forward = forward,
-};
+const fv_family fv__family_siglip_text = {FV__CLIP_PARTS(siglip_text),
+                                          .inputs = fv__clip_text_inputs,
+                                          .type = "siglip_text_model"};

@@ -132,20 +132,16 @@ static fv_status check(const void *config_, fv_err *e)
 /* Scores are not divided by the root of the head's width: q begins so much smaller instead. */
 static void mha_init(fv_params *p, fv_mha *l, const config *k, const char *path)
 {
-    fv_mha_init(p, l,
-                (fv_mha_opt){.width = k->d_model,
-                             .n_head = k->num_heads,
-                             .head = k->d_kv,
-                             .no_bias = true,
-                             .no_out_bias = true,
-                             .scale = 1,
-                             .dropout = k->dropout_rate,
-                             .std = k->initializer_factor / sqrtf((float)k->d_model),
-                             .q_name = "q",
-                             .k_name = "k",
-                             .v_name = "v",
-                             .out_name = "o"},
-                "%s", path);
+    int64_t D = k->d_model, all = (int64_t)k->num_heads * k->d_kv;
+    fv_lin_opt lin = {.no_bias = true, .std = k->initializer_factor / sqrtf((float)D)}, ask = lin;
+    ask.std = (float)((double)lin.std / sqrt((double)k->d_kv));
+    fv_mha_bare(p, l, k->num_heads, k->d_kv, "%s", path);
+    l->scale = 1;
+    l->dropout = k->dropout_rate;
+    fv_lin_init(p, &l->q, D, all, ask, "%s.q", path);
+    fv_lin_init(p, &l->k, D, all, lin, "%s.k", path);
+    fv_lin_init(p, &l->v, D, all, lin, "%s.v", path);
+    fv_lin_init(p, &l->out, all, D, lin, "%s.o", path);
 }
 
 static void mlp_init(fv_params *p, fv_mlp *l, const config *k, const char *path)
@@ -153,14 +149,11 @@ static void mlp_init(fv_params *p, fv_mlp *l, const config *k, const char *path)
     bool gated = feed_of[k->feed_forward_proj].gated;
     fv_mlp_init(p, l, k->d_model, k->d_ff,
                 (fv_mlp_opt){.act = feed_of[k->feed_forward_proj].act,
-                             .gated = gated,
-                             .no_bias = true,
-                             .dropout = k->dropout_rate,
-                             .std = k->initializer_factor / sqrtf((float)k->d_model),
-                             .up_name = gated ? "wi_1" : "wi",
-                             .gate_name = "wi_0",
-                             .down_name = "wo"},
+                             .lin = {.no_bias = true,
+                                     .std = k->initializer_factor / sqrtf((float)k->d_model)},
+                             .names = gated ? "wi_0 wi_1 wo" : "wi wo"},
                 "%s", path);
+    l->dropout = k->dropout_rate;
 }
 
 static fv_norm_opt norm_opt(const config *k)

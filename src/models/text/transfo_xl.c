@@ -140,19 +140,12 @@ static void block_init(fv_params *p, block *b, const config *k, fv_tensor *const
     fv_norm_opt norm = {.eps = k->layer_norm_epsilon};
     int64_t D = k->d_model, H = k->n_head, W = k->d_head;
     fv_lin_opt lin = {.std = k->init_std}, bare = {.std = k->init_std, .no_bias = true};
-    fv_mha_init(p, &b->attn.att,
-                (fv_mha_opt){.width = D,
-                             .n_head = H,
-                             .head = W,
-                             .packed = true,
-                             .no_bias = true,
-                             .no_out_bias = true,
-                             .window = k->same_length ? k->mem_len : 0,
-                             .dropout = k->dropatt,
-                             .std = k->init_std,
-                             .qkv_name = "qkv_net",
-                             .out_name = "o_net"},
+    fv_lin_opt proj = {.no_bias = true, .std = k->init_std};
+    fv_mha_init(p, &b->attn.att, D, H,
+                (fv_mha_opt){.head = W, .in = proj, .out = proj, .names = "qkv_net o_net"},
                 "%s.dec_attn", at);
+    b->attn.att.window = k->same_length ? k->mem_len : 0;
+    b->attn.att.dropout = k->dropatt;
     fv_lin_init(p, &b->attn.r, D, H * W, bare, "%s.dec_attn.r_net", at);
     b->attn.u = uv[0];
     b->attn.v = uv[1];

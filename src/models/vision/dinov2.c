@@ -21,36 +21,21 @@ typedef struct config {
     bool use_swiglu_ffn, use_mask_token;
 } config;
 
-#define VIT(kind_, member_, ...) kind_##_KEY(#member_, config, vit.member_, __VA_ARGS__)
-
 static const fv_field fields[] = {
-    VIT(FV_INT, hidden_size, 1, 768, 1 << 16, "model width"),
-    VIT(FV_INT, num_hidden_layers, 1, 12, 256, "layers"),
-    VIT(FV_INT, num_attention_heads, 1, 12, 1024, "attention heads"),
+    FV__VIT_STACK_FIELDS,
     FV_FLOAT(config, mlp_ratio, 0.01, 4, 64, "width of the feed-forward part, in model widths"),
-    VIT(FV_CHOICE, hidden_act, 0, fv_act_words, "activation of the feed-forward part"),
-    VIT(FV_FLOAT, hidden_dropout_prob, 0, 0, 0.99, "on the embeddings"),
-    VIT(FV_FLOAT, attention_probs_dropout_prob, 0, 0, 0.99, "on the attention weights"),
-    VIT(FV_FLOAT, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
-    VIT(FV_FLOAT, layer_norm_eps, 1e-20, 1e-6, 1, "under the square root of each norm"),
-    VIT(FV_INTS, image_size, 1, "224", 1 << 14, "pixels of a side; or height and width"),
-    VIT(FV_INTS, patch_size, 1, "14", 1 << 12, "pixels of a patch's side"),
-    VIT(FV_INT, num_channels, 1, 3, 1024, "channels of an image"),
-    VIT(FV_BOOL, qkv_bias, true, "queries, keys and values have biases"),
+    FV__VIT_FIELD(FV_FLOAT, hidden_dropout_prob, 0, 0, 0.99, "on the embeddings"),
+    FV__VIT_FIELD(FV_FLOAT, layer_norm_eps, 1e-20, 1e-6, 1, "under the square root of each norm"),
+    FV__IMAGE_FIELDS(config, vit., "14"),
+    FV__VIT_FIELD(FV_INT, num_channels, 1, 3, 1024, "channels of an image"),
+    FV__VIT_FIELD(FV_BOOL, qkv_bias, true, "queries, keys and values have biases"),
     FV_FLOAT(config, layerscale_value, -100, 1, 100, "first value of the scales"),
     FV_FLOAT(config, drop_path_rate, 0, 0, 0.99, "share of images that skip a part of a layer"),
     FV_BOOL(config, use_swiglu_ffn, false, "the feed-forward part is gated"),
     FV_BOOL(config, use_mask_token, true, "there is a token for hidden patches"),
-    VIT(FV_CHOICE, problem_type, 0, fv_problem_words,
-        "what the labels of an image are; not given: as they look"),
-    VIT(FV_INT, num_labels, 1, 2, 1 << 20, "labels"),
-    {0},
-};
-
-static const fv_input inputs[] = {
-    {"pixel_values", FV_F32, true},
-    {"bool_masked_pos", FV_U8, false},
-    {"labels", FV_I32, false},
+    FV__VIT_FIELD(FV_CHOICE, problem_type, 0, fv_problem_words,
+                  "what the labels of an image are; not given: as they look"),
+    FV__VIT_FIELD(FV_INT, num_labels, 1, 2, 1 << 20, "labels"),
     {0},
 };
 
@@ -94,27 +79,20 @@ static void block_init(fv_params *p, block *b, const config *k, const char *at, 
     fv_init scale = {.kind = FV_INIT_ONE, .scale = k->layerscale_value};
     b->drop_path = k->drop_path_rate;
     fv_norm_init(p, &b->norm1, v->hidden_size, norm, "%sencoder.layer.%d.norm1", at, i);
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = v->hidden_size,
-                             .n_head = v->num_attention_heads,
-                             .no_bias = !v->qkv_bias,
-                             .dropout = v->attention_probs_dropout_prob,
-                             .std = v->initializer_range,
-                             .q_name = "attention.query",
-                             .k_name = "attention.key",
-                             .v_name = "attention.value",
-                             .out_name = "output.dense"},
+    fv_mha_init(p, &b->attn, v->hidden_size, v->num_attention_heads,
+                (fv_mha_opt){.in = {.no_bias = !v->qkv_bias, .std = v->initializer_range},
+                             .out = {.std = v->initializer_range},
+                             .names = "attention.query attention.key attention.value output.dense"},
                 "%sencoder.layer.%d.attention", at, i);
+    b->attn.dropout = v->attention_probs_dropout_prob;
     b->scale1 = fv_param(p, scale, FV_SHAPE(v->hidden_size),
                          "%sencoder.layer.%d.layer_scale1.lambda1", at, i);
     fv_norm_init(p, &b->norm2, v->hidden_size, norm, "%sencoder.layer.%d.norm2", at, i);
-    fv_mlp_opt plain = {.act = fv_act_of(v->hidden_act), .std = v->initializer_range};
+    fv_mlp_opt plain = {.act = fv_act_of(v->hidden_act), .lin = {.std = v->initializer_range}};
     fv_mlp_opt gated = {.act = FV_SILU,
-                        .gated = true,
                         .packed = true,
-                        .std = v->initializer_range,
-                        .up_name = "weights_in",
-                        .down_name = "weights_out"};
+                        .lin = plain.lin,
+                        .names = "weights_in weights_out"};
     fv_mlp_init(p, &b->mlp, v->hidden_size, mlp_width(k), k->use_swiglu_ffn ? gated : plain,
                 "%sencoder.layer.%d.mlp", at, i);
     b->scale2 = fv_param(p, scale, FV_SHAPE(v->hidden_size),
@@ -227,7 +205,7 @@ const fv_family fv__family_dinov2 = {
     .type = "dinov2",
     .heads = heads,
     .config = fields,
-    .inputs = inputs,
+    .inputs = fv__masked_image_inputs,
     .config_size = sizeof(config),
     .size = sizeof(dinov2),
     .check = check,

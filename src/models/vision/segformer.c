@@ -131,16 +131,13 @@ static void block_init(fv_params *p, block *b, const config *k, int i, float sha
                  .dropout = k->hidden_dropout_prob,
                  .drop_path = k->drop_path_rate * share};
     fv_norm_init(p, &b->norm1, D, norm, "%s.layer_norm_1", at);
-    fv_mha_init(p, &b->attn,
-                (fv_mha_opt){.width = D,
-                             .n_head = k->num_attention_heads.at[i],
-                             .dropout = k->attention_probs_dropout_prob,
-                             .std = std,
-                             .q_name = "self.query",
-                             .k_name = "self.key",
-                             .v_name = "self.value",
-                             .out_name = "output.dense"},
+    fv_lin_opt proj = {.std = std};
+    fv_mha_init(p, &b->attn, D, k->num_attention_heads.at[i],
+                (fv_mha_opt){.in = proj,
+                             .out = proj,
+                             .names = "self.query self.key self.value output.dense"},
                 "%s.attention", at);
+    b->attn.dropout = k->attention_probs_dropout_prob;
     if (sr > 1) {
         fv_conv_init(p, &b->reduce, D, D, sr,
                      (fv_conv_layer_opt){.conv = {.stride = sr}, .std = std},

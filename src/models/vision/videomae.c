@@ -24,28 +24,20 @@ typedef struct config {
     bool qv_bias, use_mean_pooling;
 } config;
 
-#define VIT(kind_, member_, ...) kind_##_KEY(#member_, config, vit.member_, __VA_ARGS__)
-
 static const fv_field fields[] = {
-    VIT(FV_INT, hidden_size, 1, 768, 1 << 16, "model width"),
-    VIT(FV_INT, num_hidden_layers, 1, 12, 256, "layers"),
-    VIT(FV_INT, num_attention_heads, 1, 12, 1024, "attention heads"),
-    VIT(FV_INT, intermediate_size, 1, 3072, 1 << 18, "width of the feed-forward part"),
-    VIT(FV_CHOICE, hidden_act, 0, fv_act_words, "activation of the feed-forward part"),
-    VIT(FV_FLOAT, hidden_dropout_prob, 0, 0, 0.99, "on what each part of a layer adds"),
-    VIT(FV_FLOAT, attention_probs_dropout_prob, 0, 0, 0.99, "on the attention weights"),
-    VIT(FV_FLOAT, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
-    VIT(FV_FLOAT, layer_norm_eps, 1e-20, 1e-12, 1, "under the square root of each norm"),
-    VIT(FV_INTS, image_size, 1, "224", 1 << 14, "pixels of a side; or height and width"),
-    VIT(FV_INTS, patch_size, 1, "16", 1 << 12, "pixels of a patch's side"),
-    VIT(FV_INT, num_channels, 1, 3, 1024, "channels of a frame"),
+    FV__VIT_STACK_FIELDS,
+    FV__VIT_FIELD(FV_INT, intermediate_size, 1, 3072, 1 << 18, "width of the feed-forward part"),
+    FV__VIT_FIELD(FV_FLOAT, hidden_dropout_prob, 0, 0, 0.99, "on what each part of a layer adds"),
+    FV__VIT_FIELD(FV_FLOAT, layer_norm_eps, 1e-20, 1e-12, 1, "under the square root of each norm"),
+    FV__IMAGE_FIELDS(config, vit., "16"),
+    FV__VIT_FIELD(FV_INT, num_channels, 1, 3, 1024, "channels of a frame"),
     FV_INT(config, num_frames, 1, 16, 1 << 16, "frames of a clip"),
     FV_INT(config, tubelet_size, 1, 2, 1 << 10, "frames of a tube"),
     FV_BOOL(config, qv_bias, true, "queries and values have biases"),
     FV_BOOL(config, use_mean_pooling, true, "the mean of all tokens is classified, else the first"),
-    VIT(FV_CHOICE, problem_type, 0, fv_problem_words,
-        "what the labels of a clip are; not given: as they look"),
-    VIT(FV_INT, num_labels, 1, 2, 1 << 20, "labels"),
+    FV__VIT_FIELD(FV_CHOICE, problem_type, 0, fv_problem_words,
+                  "what the labels of a clip are; not given: as they look"),
+    FV__VIT_FIELD(FV_INT, num_labels, 1, 2, 1 << 20, "labels"),
     {0},
 };
 

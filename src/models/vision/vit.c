@@ -18,24 +18,6 @@ static const fv_family_head heads[] = {
 
 typedef fv__vit_config config;
 
-static const fv_field fields[] = {
-    FV__VIT_FIELDS,
-    FV_INTS(config, image_size, 1, "224", 1 << 14, "pixels of a side; or height and width"),
-    FV_INTS(config, patch_size, 1, "16", 1 << 12, "pixels of a patch's side"),
-    FV_INT(config, encoder_stride, 1, 16, 1 << 12,
-           "pixels of a side that the masked head predicts"),
-    FV_CHOICE(config, pooler_act, 8, fv_act_words, "activation of the pooler"),
-    FV_INT(config, pooler_output_size, 1, 0, 1 << 16, "of the pooler; not given: hidden_size"),
-    {0},
-};
-
-static const fv_input inputs[] = {
-    {"pixel_values", FV_F32, true},
-    {"bool_masked_pos", FV_U8, false},
-    {"labels", FV_I32, false},
-    {0},
-};
-
 typedef struct vit {
     config cfg;
     fv_head_job job;
@@ -58,8 +40,7 @@ static void declare(void *self, const fv_setup *s)
     m->job = s->head->job;
     const config *k = &m->cfg;
     const char *at = m->job == FV_HEAD_BASE ? "" : "vit.";
-    int64_t D = k->hidden_size, size = fv__side(&k->patch_size, 0),
-            N = fv__vit_grid(k, 0) * fv__vit_grid(k, 1);
+    int64_t D = k->hidden_size, N = fv__vit_grid(k, 0) * fv__vit_grid(k, 1);
     fv_init normal = {.kind = FV_INIT_NORMAL, .scale = k->initializer_range};
     fv_lin_opt lin = {.std = k->initializer_range};
     m->class_token = fv_param(p, normal, FV_SHAPE(1, 1, D), "%sembeddings.cls_token", at);
@@ -68,9 +49,7 @@ static void declare(void *self, const fv_setup *s)
                                  "%sembeddings.mask_token", at);
     m->positions = fv_param(p, normal, FV_SHAPE(1, 1 + N, D), "%sembeddings.position_embeddings",
                             at);
-    fv_conv_init(p, &m->patches, k->num_channels, D, size,
-                 (fv_conv_layer_opt){.conv = {.stride = size}, .std = k->initializer_range},
-                 "%sembeddings.patch_embeddings.projection", at);
+    fv__vit_patches_init(p, &m->patches, k, at);
     m->blocks = fv__vit_blocks(p, k, at);
     fv_norm_init(p, &m->norm, D, (fv_norm_opt){.eps = k->layer_norm_eps}, "%slayernorm", at);
     /* an encoder from under another head has none in its file: nothing comes out for it then */
@@ -79,10 +58,7 @@ static void declare(void *self, const fv_setup *s)
                     "pooler.dense");
     if (m->job == FV_HEAD_CLASSIFY)
         fv_lin_init(p, &m->classifier, D, k->num_labels, lin, "classifier");
-    if (m->job == FV_HEAD_MASKED_IMAGE)
-        fv_conv_init(p, &m->decoder, D,
-                     (int64_t)k->encoder_stride * k->encoder_stride * k->num_channels, 1,
-                     (fv_conv_layer_opt){.std = k->initializer_range}, "decoder.0");
+    if (m->job == FV_HEAD_MASKED_IMAGE) fv__vit_decoder_init(p, &m->decoder, k);
 }
 
 static fv_load_opt load(const void *self)
@@ -141,20 +117,15 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         fv__put_classes(c, in, out, fv_lin_fwd(c, &m->classifier, fv_first(c, x)), k->problem_type);
         return;
     case FV_HEAD_MASKED_IMAGE: masked_image(c, m, x, in, out); return;
-    default:
-        fv_items_put(out, "last_hidden_state", x);
-        if (m->pooler.w)
-            fv_items_put(out, "pooler_output",
-                         fv_lin_act(c, &m->pooler, fv_first(c, x), fv_act_of(k->pooler_act)));
-        return;
+    default: fv__vit_put_base(c, out, x, &m->pooler, k); return;
     }
 }
 
 const fv_family fv__family_vit = {
     .type = "vit",
     .heads = heads,
-    .config = fields,
-    .inputs = inputs,
+    .config = fv__vit_fields,
+    .inputs = fv__masked_image_inputs,
     .config_size = sizeof(config),
     .size = sizeof(vit),
     .check = check,

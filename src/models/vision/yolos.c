@@ -24,23 +24,16 @@ typedef struct config {
         eos_coefficient;
 } config;
 
-#define VIT(kind_, member_, ...) kind_##_KEY(#member_, config, vit.member_, __VA_ARGS__)
-
 static const fv_field fields[] = {
-    VIT(FV_INT, hidden_size, 1, 768, 1 << 16, "model width"),
-    VIT(FV_INT, num_hidden_layers, 1, 12, 256, "layers"),
-    VIT(FV_INT, num_attention_heads, 1, 12, 1024, "attention heads"),
-    VIT(FV_INT, intermediate_size, 1, 3072, 1 << 18, "width of the feed-forward part"),
-    VIT(FV_CHOICE, hidden_act, 0, fv_act_words, "activation of the feed-forward part"),
-    VIT(FV_FLOAT, hidden_dropout_prob, 0, 0, 0.99,
-        "on what each part of a layer adds, and on the embeddings"),
-    VIT(FV_FLOAT, attention_probs_dropout_prob, 0, 0, 0.99, "on the attention weights"),
-    VIT(FV_FLOAT, initializer_range, 0, 0.02, 10, "standard deviation of first values; 0: Xavier"),
-    VIT(FV_FLOAT, layer_norm_eps, 1e-20, 1e-12, 1, "under the square root of each norm"),
-    VIT(FV_INTS, image_size, 1, "512 864", 1 << 14, "height and width"),
-    VIT(FV_INTS, patch_size, 1, "16", 1 << 12, "pixels of a patch's side"),
-    VIT(FV_INT, num_channels, 1, 3, 1024, "channels of an image"),
-    VIT(FV_BOOL, qkv_bias, true, "queries, keys and values have biases"),
+    FV__VIT_STACK_FIELDS,
+    FV__VIT_FIELD(FV_INT, intermediate_size, 1, 3072, 1 << 18, "width of the feed-forward part"),
+    FV__VIT_FIELD(FV_FLOAT, hidden_dropout_prob, 0, 0, 0.99,
+                  "on what each part of a layer adds, and on the embeddings"),
+    FV__VIT_FIELD(FV_FLOAT, layer_norm_eps, 1e-20, 1e-12, 1, "under the square root of each norm"),
+    FV__VIT_FIELD(FV_INTS, image_size, 1, "512 864", 1 << 14, "height and width"),
+    FV__VIT_FIELD(FV_INTS, patch_size, 1, "16", 1 << 12, "pixels of a patch's side"),
+    FV__VIT_FIELD(FV_INT, num_channels, 1, 3, 1024, "channels of an image"),
+    FV__VIT_FIELD(FV_BOOL, qkv_bias, true, "queries, keys and values have biases"),
     FV_INT(config, num_detection_tokens, 1, 100, 1 << 16, "objects that an image can have"),
     FV_BOOL(config, use_mid_position_embeddings, true, "positions are added between layers"),
     FV_FLOAT(config, class_cost, 0, 1, 1000, "of a class, where objects are matched"),
@@ -49,7 +42,7 @@ static const fv_field fields[] = {
     FV_FLOAT(config, bbox_loss_coefficient, 0, 5, 1000, "of the distance of boxes in the loss"),
     FV_FLOAT(config, giou_loss_coefficient, 0, 2, 1000, "of how little they overlap"),
     FV_FLOAT(config, eos_coefficient, 0, 0.1, 1000, "weight of tokens that answer for nothing"),
-    VIT(FV_INT, num_labels, 1, 2, 1 << 20, "labels"),
+    FV__VIT_FIELD(FV_INT, num_labels, 1, 2, 1 << 20, "labels"),
     {0},
 };
 
@@ -180,7 +173,7 @@ static fv_tensor *encode(fv_ctx *c, const yolos *m, fv_tensor *x, fv_tensor *ima
     int layers = m->cfg.vit.num_hidden_layers;
     fv_tap(c, "hidden", "hidden_states", x);
     for (int i = 0; i < layers; i++) {
-        x = fv_layer_run(c, fv__vit_block_fwd, &m->blocks[i], x, (fv_mha_arg){0}, (fv_mha_arg){0});
+        x = fv_layer_run(c, fv__pre_norm_fwd, &m->blocks[i], x, (fv_mha_arg){0}, (fv_mha_arg){0});
         fv_tap(c, "hidden", "hidden_states", x);
         if (m->between && i < layers - 1) {
             fv_tensor *table = fv_slice(c, m->between, 0, i, i + 1);

@@ -56,6 +56,7 @@ __device__ inline float unary_value(fv_unary_op op, float x, float p0, float p1)
     case FV_U_LEAKY_RELU: return x > 0 ? x : p0 * x;
     case FV_U_CLAMP: return x < p0 ? p0 : x > p1 ? p1 : x;
     case FV_U_QUICK_GELU: return x * sigmoid(QUICK_GELU * x);
+    case FV_U_NORMAL_CDF: return normal_cdf(x);
     default: return 0;
     }
 }
@@ -91,6 +92,7 @@ __device__ inline float unary_grad(fv_unary_op op, float x, float y, float p0, f
     case FV_U_LEAKY_RELU: return x > 0 ? 1 : p0;
     case FV_U_CLAMP: return x >= p0 && x <= p1;
     case FV_U_QUICK_GELU: t = sigmoid(QUICK_GELU * x); return t * (1 + QUICK_GELU * x * (1 - t));
+    case FV_U_NORMAL_CDF: return ONE_OVER_SQRT_2PI * expf(-0.5f * x * x);
     default: return 0;
     }
 }
