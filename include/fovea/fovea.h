@@ -12,6 +12,7 @@
  * model.h      models, opened, run and saved
  * gen.h        generating: greedy, sampling, beams, a scheduler; chat.h, translate.h
  * records.h    how files of records are read
+ * comm.h       ranks: the processes of one job
  * train.h      training; recipe.h: the configuration of a run
  * task.h       texts in, labels and spans out; pipeline.h: every task over a stream of records
  * see.h        attention, captured and drawn
@@ -46,6 +47,7 @@
 #include "fovea/chat.h"
 #include "fovea/translate.h"
 #include "fovea/records.h"
+#include "fovea/comm.h"
 #include "fovea/train.h"
 #include "fovea/recipe.h"
 #include "fovea/task.h"

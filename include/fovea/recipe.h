@@ -74,6 +74,7 @@ typedef struct fv_recipe_job {
     void (*progress)(void *user, const fv_train_state *s, const char *event);
     void (*on_message)(void *user, const char *text); /* what was read and made, a line each */
     void *user;
+    fv_comm *comm; /* the ranks that train together (fv_train_job); NULL: one */
 } fv_recipe_job;
 
 /* Tokenizer, data, model and training, as fv_train. */

@@ -1,12 +1,13 @@
 /* train.h - training a model on a feed: optimiser, schedule, evaluation, checkpoints, resuming.
  *
  * A run is a function of its data, options and seed: the thread count does not change its bits,
- * nor does stopping it anywhere and resuming it.  A loss or gradient that is not finite is
- * caught before it reaches the parameters, a parameter or validation loss that is not before
- * anything is saved. */
+ * nor does stopping it anywhere and resuming it, nor, with train.shards, the number of ranks.  A
+ * loss or gradient that is not finite is caught before it reaches the parameters, a parameter or
+ * validation loss that is not before anything is saved. */
 #ifndef FOVEA_TRAIN_H
 #define FOVEA_TRAIN_H
 
+#include "fovea/comm.h"
 #include "fovea/fields.h"
 #include "fovea/model.h"
 #include "fovea/processor.h"
@@ -38,6 +39,8 @@ typedef struct fv_train_opt {
     float ema;
     int result; /* fv_result */
     int64_t average;
+    int64_t shards; /* pieces of a batch that ranks share; 0: none */
+    bool fast_sums;
 } fv_train_opt;
 
 /* Keys, ranges, defaults and help of the above, and whether a resumed run may change them. */
@@ -96,6 +99,9 @@ typedef struct fv_train_job {
     /* Writes what else belongs into a model's directory; may be NULL. */
     fv_status (*extra)(void *user, const char *dir, fv_err *e);
     void *extra_user;
+    /* The ranks that train together, each of which calls fv_train with the same job; NULL: one.
+     * opt.shards must be at least their number. */
+    fv_comm *comm;
 } fv_train_job;
 
 /* Runs to the end, or until stopped.  What was saved stays good whatever happens. */

@@ -46,6 +46,8 @@ static const cli_example examples[] = {
      "after Ctrl-C, a crash or a power cut"},
     {"fovea train recipes/multi30k-cpu.ini --dry-run --set train.lr=3e-4",
      "is everything there, and how large is it?"},
+    {"mpirun -np 4 fovea train recipes/multi30k-cpu.ini -o runs/m30k --set train.shards=8",
+     "four ranks, on one machine or on many (docs/scale.md)"},
     {"fovea train --help-keys --family marian", "what a recipe can say"},
     {0},
 };
@@ -182,11 +184,12 @@ static fv_status apply(fv_recipe *r, const values *v, fv_err *e)
     return st ? st : fv_recipe_check(r, e);
 }
 
-static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_train_state *s, fv_err *e)
+static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_comm *comm,
+                       fv_train_state *s, fv_err *e)
 {
     show w = {.opt = fv_recipe_options(r),
               .live = isatty(2),
-              .quiet = v->quiet,
+              .quiet = v->quiet || fv_comm_rank(comm), /* rank 0 speaks for all */
               .dry = v->dry_run,
               .first = -1};
     fv_recipe_job job = {.device = d,
@@ -195,7 +198,8 @@ static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_train_sta
                          .stop = &interrupted,
                          .progress = progress,
                          .on_message = on_message,
-                         .user = &w};
+                         .user = &w,
+                         .comm = comm};
     if (!v->dry_run) catch_signals();
     fv_status st = fv_recipe_train(r, &job, s, e);
     clear(&w);
@@ -225,18 +229,23 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     fv_err e = {0};
     fv_recipe *r = NULL;
     fv_device *d = NULL;
+    fv_comm *comm = NULL;
     fv_train_state s;
     if (v->help_keys) return help_keys(c, v);
     if (n < 1) return cli_usage(c, "a recipe is missing; see '%s --help'", c->name);
     if (!v->dir && !v->dry_run) return cli_usage(c, "--output DIR is missing: where the run goes");
-    fv_status st = fv_recipe_open(&r, NULL, operand[0], &e);
+    fv_status st = fv_comm_open(&comm, NULL, (fv_comm_opt){0}, &e);
+    if (st) return cli_error(c, &e);
+    st = fv_recipe_open(&r, NULL, operand[0], &e);
     if (!st) st = apply(r, v, &e);
     if (!st)
         st = fv_device_open(&d, v->device, (fv_device_opt){.threads = cli_threads(v->threads)}, &e);
-    if (!st) st = train(v, r, d, &s, &e);
-    if (!st) conclude(v, r, &s);
+    st = fv_comm_agree(comm, st, &e);
+    if (!st) st = train(v, r, d, comm, &s, &e);
+    if (!st && !fv_comm_rank(comm)) conclude(v, r, &s);
     fv_device_close(d);
     fv_recipe_close(r);
+    fv_comm_close(comm);
     if (st) return cli_error(c, &e);
     return interrupted ? interrupted_code() : CLI_OK;
 }

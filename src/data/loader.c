@@ -35,15 +35,30 @@ struct fv_loader {
     pthread_mutex_t lock; /* over what follows */
     pthread_cond_t moved;
     fv_plan *plan; /* of the epoch that is being made */
-    int64_t epoch, batch;
+    int64_t epoch, batch, shard;
     int64_t claimed, taken, freed; /* slots so far: freed <= taken <= claimed <= freed + n */
     bool quit;                     /* no further slot is claimed */
 };
 
 /* ---- making ---- */
 
+/* Fills in which leaf of which update the next shard is; false: another rank's.  An update ends
+ * with its epoch; the first epoch may begin behind the batches of an earlier run. */
+static bool own_leaf(const fv_loader *f, fv_loaded *l)
+{
+    const fv_loader_opt *o = &f->opt;
+    int64_t first = f->epoch == o->plan.rng.epoch ? o->batch : 0,
+            group = o->group > 0 ? o->group : 1, start = first + (f->batch - first) / group * group,
+            left = fv_plan_count(f->plan) - start, n = left < group ? left : group,
+            ranks = o->ranks > 0 ? o->ranks : 1;
+    l->leaf = (f->batch - start) * o->shards + f->shard;
+    l->leaves = n * o->shards;
+    l->next = start + n;
+    return l->leaf >= l->leaves * o->rank / ranks && l->leaf < l->leaves * (o->rank + 1) / ranks;
+}
+
 /* Moves to the next batch that exists; at the end of an epoch the next one is planned. */
-static fv_status advance(fv_loader *f, fv_err *e)
+static fv_status next_batch(fv_loader *f, fv_err *e)
 {
     while (!f->plan || f->batch >= fv_plan_count(f->plan)) {
         if (f->plan) {
@@ -60,20 +75,43 @@ static fv_status advance(fv_loader *f, fv_err *e)
     return FV_OK;
 }
 
+/* And where batches are cut, on to the next shard that is this rank's. */
+static fv_status advance(fv_loader *f, slot *s)
+{
+    fv_status st = next_batch(f, &s->err);
+    while (!st && f->opt.shards && !own_leaf(f, &s->loaded)) {
+        f->shard = (f->shard + 1) % f->opt.shards;
+        f->batch += !f->shard;
+        st = next_batch(f, &s->err);
+    }
+    return st;
+}
+
+/* The rows of the shard among the n of its batch. */
+static const int32_t *cut_shard(const fv_loader *f, const int32_t *rows, int64_t *n)
+{
+    int64_t from = *n * f->shard / f->opt.shards;
+    *n = *n * (f->shard + 1) / f->opt.shards - from;
+    return rows + from;
+}
+
 /* Gives the slot its batch: which examples, of which epoch. */
 static fv_status claim(fv_loader *f, slot *s)
 {
     void *p = s->rows;
-    s->st = advance(f, &s->err);
+    s->st = advance(f, s);
     if (s->st) return s->st;
     const int32_t *rows = fv_plan_batch(f->plan, f->batch, &s->n);
+    if (f->opt.shards) rows = cut_shard(f, rows, &s->n);
     size_t bytes = (size_t)s->n * sizeof *rows;
-    if (!fv__grow(f->env, &p, &s->rows_bytes, bytes))
+    if (!fv__grow(f->env, &p, &s->rows_bytes, bytes + 1))
         return s->st = fv_fail(&s->err, FV_ENOMEM, "batches: out of memory");
     s->rows = p;
     memcpy(s->rows, rows, bytes);
     s->loaded.epoch = f->epoch;
-    s->loaded.index = f->batch++;
+    s->loaded.index = f->batch;
+    if (f->opt.shards) f->shard = (f->shard + 1) % f->opt.shards;
+    f->batch += !f->shard;
     s->loaded.last = f->batch == fv_plan_count(f->plan);
     return FV_OK;
 }
@@ -82,7 +120,7 @@ static fv_status claim(fv_loader *f, slot *s)
 static void fill(const fv_loader *f, slot *s)
 {
     fv_batch_clear(&s->loaded.batch);
-    if (s->st) return;
+    if (s->st || !s->n) return;
     s->st = f->feed.make(f->feed.self, &s->loaded.batch, s->rows, s->n,
                          (fv_data_rng){f->opt.plan.rng.seed, s->loaded.epoch}, &s->err);
     if (!s->st && s->loaded.batch.err.code)

@@ -17,26 +17,6 @@
 #include "train/adam.h"
 #include "train/groups.h"
 #include "fovea/author/train.h"
-#include "fovea/store.h"
-
-struct fv_adam {
-    fv_device *dev;
-    fv_params *params;
-    fv_stream stream;
-    int64_t n; /* numbers in the flat block */
-    fv_dtype dtype;
-    float *m, *v, *master; /* device; master only where parameters are narrow */
-    float *ema;            /* device, or NULL */
-    bool swapped;   /* the parameters hold the average, and ema (where they are not narrow) them */
-    fv_update *now; /* device: the numbers of the update */
-    float *sum;     /* device: the gradient's sum of squares */
-    float (*result)[2]; /* device: FV__UPDATES pairs of loss and norm */
-    float *scale;       /* host: a factor of the learning rate for each parameter */
-    size_t scale_bytes;
-    int *order; /* host: parameters as they stand in the flat block, without frozen ones */
-    int n_order;
-    size_t order_bytes;
-};
 
 #define NOW ((int64_t)(sizeof(fv_update) / sizeof(float)))
 
@@ -49,11 +29,29 @@ static float *block(fv_adam *a, int64_t n)
     return p;
 }
 
-/* The parameters in f32, on the device. */
-static float *weights(const fv_adam *a)
+/* What this rank stores of the flat block, bucket by bucket: its numbers [*from, *to) are at *local
+ * in m, v, master and ema. */
+static bool next_share(const fv_adam *a, int64_t *bucket, int64_t *from, int64_t *to,
+                       int64_t *local)
 {
-    int64_t n;
-    return a->master ? a->master : fv_params_data(a->params, &n);
+    if (*bucket >= a->shares.buckets) return false;
+    *local = *bucket * a->shares.per_rank;
+    fv__share(&a->shares, (*bucket)++, a->shares.rank, from, to);
+    return true;
+}
+
+/* Master weights and moving average begin as the parameters are. */
+static void copy_parameters(fv_adam *a, const char *data)
+{
+    for (int64_t b = 0, from, to, at; next_share(a, &b, &from, &to, &at);) {
+        const char *w = data + (size_t)from * fv_dtype_size(a->dtype);
+        float *const copies[] = {a->master, a->ema};
+        for (int i = 0; i < 2; i++)
+            if (copies[i])
+                a->dev->k[a->dtype]->cast(&a->stream,
+                                          (fv_sink){.data = copies[i] + at, .dtype = FV_F32}, w,
+                                          to - from);
+    }
 }
 
 static fv_status make_blocks(fv_adam *a, bool ema, fv_err *e)
@@ -61,21 +59,18 @@ static fv_status make_blocks(fv_adam *a, bool ema, fv_err *e)
     int64_t n;
     bool narrow = a->dtype != FV_F32;
     void *data = fv_params_data(a->params, &n);
-    a->m = block(a, a->n);
-    a->v = block(a, a->n);
+    a->m = block(a, a->stored);
+    a->v = block(a, a->stored);
     a->now = (void *)block(a, NOW);
     a->result = (void *)block(a, 2 * FV__UPDATES);
     a->sum = block(a, 1);
-    if (narrow) a->master = block(a, a->n);
-    if (ema) a->ema = block(a, a->n);
+    if (narrow) a->master = block(a, a->stored);
+    if (ema) a->ema = block(a, a->stored);
     if (!a->m || !a->v || !a->now || !a->result || !a->sum || (narrow && !a->master) ||
         (ema && !a->ema))
         return fv_fail(e, FV_ENOMEM, "adam: out of memory for the moments of %lld parameters%s",
                        (long long)a->n, fv__memory_left(a->dev).s);
-    if (narrow)
-        a->dev->k[a->dtype]->cast(&a->stream, (fv_sink){.data = a->master, .dtype = FV_F32}, data,
-                                  a->n);
-    if (ema) a->dev->backend->move(&a->stream, a->ema, weights(a), (size_t)a->n * sizeof(float));
+    copy_parameters(a, data);
     return FV_OK;
 }
 
@@ -99,11 +94,19 @@ static fv_status in_order(fv_adam *a, fv_err *e)
 
 fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_opt *o, fv_err *e)
 {
+    return fv__adam_new(out, p, d, o, NULL, e);
+}
+
+fv_status fv__adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_opt *o, fv_comm *c,
+                       fv_err *e)
+{
     *out = NULL;
     fv_adam *a = fv__alloc(&d->env, sizeof *a);
     if (!a) return fv_fail(e, FV_ENOMEM, "adam: out of memory");
-    *a = (fv_adam){.dev = d, .params = p, .dtype = fv_params_at(p, 0)->dtype};
+    *a = (fv_adam){.dev = d, .params = p, .comm = c, .dtype = fv_params_at(p, 0)->dtype};
     fv_params_data(p, &a->n);
+    a->shares = fv__shares_of(a->n, c);
+    a->stored = fv__shares_stored(&a->shares);
     a->scale_bytes = (size_t)fv_params_count(p) * sizeof *a->scale;
     a->scale = fv__alloc(&d->env, a->scale_bytes);
     fv_status st = a->scale ? fv__groups(a->scale, p, o, e)
@@ -122,7 +125,7 @@ void fv_adam_free(fv_adam *a)
 {
     if (!a) return;
     fv_env env = a->dev->env;
-    size_t bytes = (size_t)a->n * sizeof(float);
+    size_t bytes = (size_t)a->stored * sizeof(float);
     float *const blocks[] = {a->m, a->v, a->master, a->ema};
     for (int i = 0; i < 4; i++)
         if (blocks[i]) a->dev->backend->release(a->dev, blocks[i], bytes);
@@ -145,11 +148,28 @@ static bool alike(const fv_adam *a, int i, int j)
            a->scale[i] == a->scale[j];
 }
 
+/* Numbers [from, to) of the flat block, of parameters that take one learning rate and weight decay:
+ * what this rank owns of them. */
+static void update_run(fv_adam *a, fv_stream *s, const float *grad, fv_adamw o, int64_t from,
+                       int64_t to)
+{
+    int64_t all;
+    char *data = fv_params_data(a->params, &all);
+    size_t size = fv_dtype_size(a->dtype);
+    for (int64_t b = 0, lo, hi, at; next_share(a, &b, &lo, &hi, &at);) {
+        int64_t i = from > lo ? from : lo, end = to < hi ? to : hi, k = at + i - lo;
+        if (i >= end) continue;
+        float *w = a->master ? a->master + k : (float *)(void *)data + i;
+        a->dev->k[a->dtype]->adamw(s, w, a->m + k, a->v + k, a->ema ? a->ema + k : NULL,
+                                   a->master ? data + (size_t)i * size : NULL, grad + i, end - i,
+                                   &o);
+    }
+}
+
 /* Runs of parameters with the same learning rate and weight decay take one kernel call; the padding
  * between them is zero and stays zero.  Vectors (norms, biases) are not decayed. */
 static void update(fv_adam *a, fv_stream *s, const float *grad, fv_adamw o, float decay)
 {
-    const fv_kernels *k = a->dev->k[a->dtype];
     int64_t all;
     char *data = fv_params_data(a->params, &all);
     size_t size = fv_dtype_size(a->dtype);
@@ -164,10 +184,7 @@ static void update(fv_adam *a, fv_stream *s, const float *grad, fv_adamw o, floa
         if (!first->wants_grad) continue;
         o.decay = first->shape.n < 2 ? 0 : decay;
         o.lr = a->scale[lead];
-        float *w = a->master ? a->master + from : (float *)(void *)data + from,
-              *ema = a->ema ? a->ema + from : NULL;
-        k->adamw(s, w, a->m + from, a->v + from, ema, a->master ? data + (size_t)from * size : NULL,
-                 grad + from, to - from, &o);
+        update_run(a, s, grad, o, from, to);
     }
 }
 
@@ -198,6 +215,14 @@ void fv__adam_prepare_step(fv_adam *a, fv_stream *s, const void *loss, fv_dtype 
     a->dev->k[t]->cast(s, to, loss, 1);
 }
 
+float fv__adam_loss(fv_adam *a)
+{
+    float loss;
+    a->dev->backend->download(&a->stream, &loss, (char *)a->now + offsetof(fv_update, loss),
+                              sizeof loss);
+    return loss;
+}
+
 /* The norm is taken over all gradients, frozen parameters included (theirs are zero).  clip_norm
  * writes the factor; at a norm or loss that is not finite it sets a flag that stays set: this step
  * and those behind it change nothing. */
@@ -210,6 +235,43 @@ void fv__adam_run(fv_adam *a, fv_stream *s, const fv_train_opt *o)
     update(a, s, grad,
            (fv_adamw){.beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .now = a->now},
            o->decay);
+}
+
+/* The other ranks' shares of the parameters, by host memory. */
+static fv_status gather_parameters(fv_adam *a, fv_err *e)
+{
+    const fv_backend *b = a->dev->backend;
+    int64_t n;
+    void *data = fv_params_data(a->params, &n), *host = data;
+    size_t size = fv_dtype_size(a->dtype), bytes = (size_t)n * size;
+    if (a->shares.ranks == 1) return FV_OK;
+    b->sync(&a->stream);
+    if (!fv__device_is_host(a->dev)) {
+        host = fv__alloc_raw(&a->dev->env, bytes);
+        if (!host) return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
+        b->download(&a->stream, host, data, bytes);
+    }
+    fv_status st = fv__shares_gather(&a->shares, a->comm, host, size, e);
+    if (host == data) return st;
+    if (!st) b->upload(&a->stream, data, host, bytes);
+    b->sync(&a->stream);
+    fv__free(&a->dev->env, host, bytes);
+    return st;
+}
+
+fv_status fv__adam_run_shared(fv_adam *a, fv_stream *s, const fv_train_opt *o, float loss,
+                              float sumsq, fv_err *e)
+{
+    const fv_backend *b = a->dev->backend;
+    int64_t n;
+    b->upload(s, (char *)a->now + offsetof(fv_update, loss), &loss, sizeof loss);
+    b->upload(s, a->sum, &sumsq, sizeof sumsq);
+    a->dev->k[FV_F32]->clip_norm(s, a->now, a->sum, o->clip, a->result);
+    update(a, s, fv_params_grad(a->params, &n),
+           (fv_adamw){.beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .now = a->now},
+           o->decay);
+    b->sync(s);
+    return gather_parameters(a, e);
 }
 
 /* Results lie in a ring of FV__UPDATES entries by the number of the update. */
@@ -250,119 +312,24 @@ fv_status fv_adam_swap(fv_adam *a, fv_err *e)
     if (!a->ema) return FV_OK;
     const fv_backend *b = a->dev->backend;
     int64_t n;
-    void *data = fv_params_data(a->params, &n);
+    char *data = fv_params_data(a->params, &n);
+    size_t size = fv_dtype_size(a->dtype), bytes = (size_t)a->shares.per_rank * sizeof(float);
+    void *hold = a->master ? NULL : fv_stream_scratch(&a->stream, bytes);
+    if (!a->master && !hold) return fv_fail(e, FV_ENOMEM, "moving average: out of memory");
     a->swapped = !a->swapped;
-    if (a->master) { /* the parameters are copies, made anew from either */
-        const float *from = a->swapped ? a->ema : a->master;
-        a->dev->k[FV_F32]->cast(&a->stream, (fv_sink){.data = data, .dtype = a->dtype}, from, a->n);
-        return finish(a, e);
-    }
-    size_t bytes = (size_t)a->n * sizeof(float);
-    void *hold = fv_stream_scratch(&a->stream, bytes);
-    if (!hold) return fv_fail(e, FV_ENOMEM, "moving average: out of memory");
-    b->move(&a->stream, hold, data, bytes);
-    b->move(&a->stream, data, a->ema, bytes);
-    b->move(&a->stream, a->ema, hold, bytes);
-    return finish(a, e);
-}
-
-/* ---- on disk, as f32: m, v, master and ema of each parameter, by its name, so that a file does
- * not hang on how they lie in memory ---- */
-
-#define LONGEST_NAME 256 /* of an array in the file */
-
-static const char *const kinds[] = {"m", "v", "master", "ema"};
-enum { KINDS = (int)(sizeof kinds / sizeof *kinds) };
-
-static float *block_of(const fv_adam *a, int kind)
-{
-    float *const all[KINDS] = {a->m, a->v, a->master, a->ema};
-    return all[kind];
-}
-
-/* Where parameter t begins in every block. */
-static int64_t offset(const fv_adam *a, const fv_tensor *t)
-{
-    int64_t n;
-    const char *first = fv_params_data(a->params, &n);
-    return ((const char *)t->data - first) / (int64_t)fv_dtype_size(a->dtype);
-}
-
-/* Gives fv_st_save a piece of an array: the name says which block and which parameter. */
-static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
-                       fv_err *e)
-{
-    fv_adam *a = user;
-    for (int kind = 0; kind < KINDS; kind++) {
-        size_t len = strlen(kinds[kind]);
-        if (strncmp(item->name, kinds[kind], len) || item->name[len] != '.') continue;
-        const float *from = block_of(a, kind) +
-                            offset(a, fv_params_find(a->params, item->name + len + 1));
-        a->dev->backend->download(&a->stream, out, from + at, (size_t)n * sizeof(float));
-        return FV_OK;
-    }
-    return fv_fail(e, FV_EARG, "moments: no array \"%s\"", item->name);
-}
-
-static fv_status name_in_file(char *out, int kind, const fv_tensor *t, fv_err *e)
-{
-    int n = snprintf(out, LONGEST_NAME, "%s.%s", kinds[kind], t->name);
-    return n < LONGEST_NAME ? FV_OK
-                            : fv_fail(e, FV_EARG, "moments: the name \"%s\" is too long", t->name);
-}
-
-fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
-{
-    int params = a->n_order, n = 0;
-    size_t items_bytes = (size_t)params * KINDS * sizeof(fv_st_item),
-           names_bytes = (size_t)params * KINDS * LONGEST_NAME;
-    fv_st_item *items = fv__alloc(env, items_bytes);
-    char(*names)[LONGEST_NAME] = fv__alloc(env, names_bytes);
-    fv_status st = items && names ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
-    for (int kind = 0; kind < KINDS; kind++)
-        for (int i = 0; !st && block_of(a, kind) && i < params; i++, n++) {
-            const fv_tensor *t = fv_params_at(a->params, a->order[i]);
-            st = name_in_file(names[n], kind, t, e);
-            items[n] = (fv_st_item){names[n], FV_F32, t->shape, FV_F32, NULL};
+    for (int64_t k = 0, from, to, at; next_share(a, &k, &from, &to, &at);) {
+        char *w = data + (size_t)from * size;
+        bytes = (size_t)(to - from) * sizeof(float);
+        if (a->master) { /* the parameters are copies, made anew from either */
+            const float *x = (a->swapped ? a->ema : a->master) + at;
+            a->dev->k[FV_F32]->cast(&a->stream, (fv_sink){.data = w, .dtype = a->dtype}, x,
+                                    to - from);
+            continue;
         }
-    if (!st) st = fv_st_save(env, path, items, n, (fv_st_save_opt){.fetch = fetch, .user = a}, e);
-    fv__free(env, items, items_bytes);
-    fv__free(env, names, names_bytes);
-    return st;
-}
-
-/* One array of the file into its block.  host has space for the largest parameter. */
-static fv_status restore(fv_adam *a, const fv_st *file, int kind, const fv_tensor *t, float *host,
-                         fv_err *e)
-{
-    char name[LONGEST_NAME];
-    fv_st_info info;
-    fv_status st = name_in_file(name, kind, t, e);
-    if (!st) st = fv_st_find(file, name, &info, e);
-    if (st) return st;
-    if (info.count != fv_len(t))
-        return fv_fail(e, FV_EFORMAT, "moments \"%s\": %lld numbers, expected %lld", name,
-                       (long long)info.count, (long long)fv_len(t));
-    st = fv_st_read(file, &info, host, FV_F32, info.count, e);
-    if (st) return st;
-    a->dev->backend->upload(&a->stream, block_of(a, kind) + offset(a, t), host,
-                            (size_t)info.count * sizeof(float));
-    a->dev->backend->sync(&a->stream);
-    return FV_OK;
-}
-
-fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
-{
-    fv_st *file;
-    size_t bytes = (size_t)a->n * sizeof(float);
-    fv_status st = fv_st_open(&file, env, path, e);
-    if (st) return st;
-    float *host = fv__alloc(env, bytes);
-    if (!host) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
-    for (int kind = 0; kind < KINDS; kind++)
-        for (int i = 0; !st && block_of(a, kind) && i < a->n_order; i++)
-            st = restore(a, file, kind, fv_params_at(a->params, a->order[i]), host, e);
-    fv__free(env, host, bytes);
-    fv_st_close(file);
-    return st;
+        b->move(&a->stream, hold, w, bytes);
+        b->move(&a->stream, w, a->ema + at, bytes);
+        b->move(&a->stream, a->ema + at, hold, bytes);
+    }
+    fv_status st = finish(a, e);
+    return st ? st : gather_parameters(a, e);
 }

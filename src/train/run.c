@@ -15,6 +15,8 @@
 
 #include "core/adapter.h"
 #include "store/checkpoint.h"
+#include "train/adam.h"
+#include "train/ranks.h"
 #include "fovea/author/family.h"
 #include "fovea/author/train.h"
 
@@ -34,6 +36,7 @@ int64_t fv__run_last(const fv_run *r) { return r->last; }
 fv_status fv__run_log(fv_run *r, const fv_train_job *job, const fv_train_state *s,
                       const char *event, fv_err *e)
 {
+    if (!r->writes) return FV_OK;
     bool valid = !strcmp(event, "valid");
     double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : (double)NAN;
     fv__entry x = {.step = s->step,
@@ -98,7 +101,8 @@ fv_status fv__run_best(fv_run *r, const fv_train_job *job, fv_err *e)
 {
     char dir[FV_PATH];
     fv_status st = fv__run_join(dir, r->dir, "best", e);
-    return st ? st : write_model(job, dir, e);
+    if (!st && r->writes) st = write_model(job, dir, e);
+    return fv_comm_agree(job->comm, st, e);
 }
 
 /* ---- checkpoints ---- */
@@ -187,20 +191,31 @@ static int to_keep(fv_run *r, const fv_train_opt *o)
     return (int)(o->average > o->keep ? o->average : o->keep) + x.n;
 }
 
-fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const fv_train_state *s,
-                       fv_err *e)
+static fv_status write_checkpoint(fv_run *r, const fv_train_job *job, fv_adam *adam,
+                                  const fv_train_state *s, fv_err *e)
 {
     fv_ckpt *k = NULL;
     int keep = to_keep(r, &job->opt);
+    fv_err lost;
     fv_status st = fv_ckpt_begin(&k, r->env, r->checkpoints, s->step, job->config, e);
-    if (st) return st;
-    st = fill_checkpoint(r, k, job, adam, s, e);
+    if (!st) st = fill_checkpoint(r, k, job, adam, s, e);
+    fv_status done = fv__adam_served(adam, &lost);
+    if (!st && done) st = fv_fail(e, done, "%s", lost.text);
+    if (!k) return st;
     if (st)
         fv_ckpt_abandon(k);
     else
         st = fv_ckpt_commit(k, keep, e);
+    return st;
+}
+
+fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const fv_train_state *s,
+                       fv_err *e)
+{
+    fv_status st = r->writes ? write_checkpoint(r, job, adam, s, e) : fv__adam_serve(adam, e);
+    st = fv_comm_agree(job->comm, st, e);
     if (!st) r->last = s->step;
-    return st ? st : fv__log_draw(r->log, e);
+    return st || !r->writes ? st : fv__log_draw(r->log, e);
 }
 
 /* ---- resuming ---- */
@@ -284,7 +299,7 @@ static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_tr
         if (!st) st = job->train->load_state(job->train->self, r->env, path, e);
     }
     r->last = s->step;
-    if (!st && job->on_message) {
+    if (!st && job->on_message && r->writes) {
         char text[FV_PATH + 64];
         snprintf(text, sizeof text, "resuming after update %lld of %lld, from %s",
                  (long long)s->step, (long long)job->opt.updates, found.dir);
@@ -295,24 +310,32 @@ static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_tr
 
 /* ---- opening and finishing ---- */
 
-/* The log is opened last: it forgets entries behind the update that the checkpoint gives. */
+/* Rank 0 makes the directories and the log; the log last, as it forgets entries behind the update
+ * that the checkpoint gives.  All ranks read the checkpoint, and must have found the same. */
 fv_status fv__run_open(fv_run **out, const fv_train_job *job, fv_adam *adam, fv_train_state *s,
                        fv_err *e)
 {
     const fv_env *env = fv_device_env(job->device);
     fv_run *r = *out = fv__alloc(env, sizeof *r);
-    if (!r) return fv_fail(e, FV_ENOMEM, "%s: out of memory", job->dir);
-    r->env = env;
-    r->job = job;
-    r->last = r->lock = -1;
-    fv_status st = fv__run_join(r->checkpoints, job->dir, "checkpoints", e);
-    if (st) return st;
-    memcpy(r->dir, job->dir, strlen(job->dir) + 1);
-    st = fv__dir_make(env, job->dir, e);
-    if (!st && !job->locked) st = fv__dir_lock(&r->lock, env, job->dir, e);
-    if (!st) st = fv__dir_make(env, r->checkpoints, e);
+    fv_status st = r ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory", job->dir);
+    if (r) {
+        r->env = env;
+        r->job = job;
+        r->last = r->lock = -1;
+        r->writes = !fv_comm_rank(job->comm);
+        st = fv__run_join(r->checkpoints, job->dir, "checkpoints", e);
+    }
+    if (!st) memcpy(r->dir, job->dir, strlen(job->dir) + 1);
+    if (!st && r->writes) st = fv__dir_make(env, job->dir, e);
+    if (!st && r->writes && !job->locked) st = fv__dir_lock(&r->lock, env, job->dir, e);
+    if (!st && r->writes) st = fv__dir_make(env, r->checkpoints, e);
+    st = fv_comm_agree(job->comm, st, e);
     if (!st && job->resume) st = resume(r, job, adam, s, e);
-    return st ? st : fv__log_open(&r->log, env, r->dir, job->resume ? s->step : -1, e);
+    st = fv_comm_agree(job->comm, st, e);
+    const fv__same step = {"the newest checkpoint", (uint64_t)s->step};
+    if (!st) st = fv__ranks_same(job->comm, &step, 1, e);
+    if (!st && r->writes) st = fv__log_open(&r->log, env, r->dir, job->resume ? s->step : -1, e);
+    return fv_comm_agree(job->comm, st, e);
 }
 
 void fv__run_close(fv_run *r)
@@ -340,12 +363,17 @@ static fv_status choose(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_er
     return FV_OK;
 }
 
+/* A moving average is shared, so all ranks swap it in; the rest is rank 0's. */
 fv_status fv__run_finish(fv_run *r, const fv_train_job *job, fv_adam *adam, bool whole, fv_err *e)
 {
     char dir[FV_PATH];
-    fv_status st = fv__log_draw(r->log, e);
+    fv_status st = r->writes ? fv__log_draw(r->log, e) : FV_OK;
+    st = fv_comm_agree(job->comm, st, e);
     if (st || !whole) return st;
-    st = choose(r, job, adam, e);
-    if (!st) st = fv__run_join(dir, r->dir, "model", e);
-    return st ? st : write_model(job, dir, e);
+    if (r->writes || job->opt.result == FV_RESULT_EMA) st = choose(r, job, adam, e);
+    if (!st && r->writes) {
+        st = fv__run_join(dir, r->dir, "model", e);
+        if (!st) st = write_model(job, dir, e);
+    }
+    return fv_comm_agree(job->comm, st, e);
 }

@@ -11,6 +11,7 @@ typedef struct fv_run {
     const fv_train_job *job;
     char dir[FV_PATH], checkpoints[FV_PATH];
     fv__log *log;
+    bool writes; /* this is rank 0: the others read only, and have no log */
     int lock;
     int64_t last; /* the newest checkpoint, -1: none */
 } fv_run;

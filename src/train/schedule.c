@@ -66,6 +66,11 @@ const fv_field fv_train_fields[] = {
               FV_ON_RESUME),
     FV_INT(fv_train_opt, average, 1, 10, 1000, "checkpoints whose mean is the result \"average\"",
            FV_ON_RESUME),
+    FV_INT(fv_train_opt, shards, 0, 0, 4096,
+           "pieces of a batch, by rows, that ranks share: the same bits for any number of ranks up "
+           "to it; 0: batches are not cut"),
+    FV_BOOL(fv_train_opt, fast_sums, false,
+            "add up gradients as is fastest: other bits for another number of ranks", FV_ON_RESUME),
     {0},
 };
 

@@ -10,6 +10,8 @@
 #include <time.h>
 
 #include "core/adapter.h"
+#include "train/evaluate.h"
+#include "train/ranks.h"
 #include "train/run.h"
 #include "train/update.h"
 #include "fovea/author/params.h"
@@ -39,8 +41,10 @@ typedef struct loop {
     fv_train_state *s;
     fv_updater *updater;
     fv_loader *loader;
-    const fv_batch **part; /* the batches of one update */
-    fv_run *run;           /* NULL: nothing is written */
+    const fv_batch **part; /* the batches of one update, or this rank's shards of them */
+    size_t part_bytes;
+    bool stopping; /* a rank was asked to stop, and all know */
+    fv_run *run;   /* NULL: nothing is written */
     fv_train_state waiting[MAX_WAITING];
     int n_waiting;
     /* since: when the first that waits was started, in seconds from the start */
@@ -50,12 +54,6 @@ typedef struct loop {
 static fv_dtype dtype_of(const fv_train_job *j)
 {
     return fv_params_at(fv_model_params(j->model), 0)->dtype;
-}
-
-static fv_status context_failed(fv_ctx *c, fv_err *e)
-{
-    const fv_err *why = fv_ctx_err(c);
-    return fv_fail(e, why->code, "%s", why->text);
 }
 
 /* The batches of one update: their losses are divided by the labels of all of them, so they must
@@ -72,20 +70,50 @@ static fv_status load_batches(loop *l, int64_t *n, const fv_loaded **loaded, fv_
     return FV_OK;
 }
 
-/* Starts an update; its loss is read later. */
+static bool asked_to_stop(const fv_train_job *j) { return j->stop && *j->stop; }
+
+/* The same where batches are cut: this rank's leaves, of which it has at least one. */
+static fv_status load_leaves(loop *l, fv__leaves *of, const fv_loaded **loaded, fv_err *e)
+{
+    int rank = fv_comm_rank(l->job->comm), ranks = fv_comm_size(l->job->comm);
+    *of = (fv__leaves){.leaf = l->part, .n = 1};
+    fv_loader_release(l->loader);
+    for (int64_t i = 0; i < of->n; i++) {
+        fv_status st = fv_loader_next(l->loader, loaded, e);
+        if (st) return st;
+        l->part[i] = &(*loaded)->batch;
+        of->all = (*loaded)->leaves;
+        of->from = fv__tree_from(of->all, rank, ranks);
+        of->n = fv__tree_from(of->all, rank + 1, ranks) - of->from;
+    }
+    return FV_OK;
+}
+
+/* Starts an update; its loss is read later.  Where batches are cut it is also finished, and the
+ * ranks agree on whether to stop after it. */
 static fv_status update(loop *l, fv_err *e)
 {
     int64_t n;
     const fv_loaded *loaded;
+    fv__leaves leaves;
+    fv__batch_counts counts;
     fv_train_state s = l->n_waiting ? l->waiting[l->n_waiting - 1] : *l->s;
-    fv_status st = load_batches(l, &n, &loaded, e);
-    if (!st) st = fv_updater_step(l->updater, s.step + 1, l->part, n, e);
+    bool cut = l->job->opt.shards, stop = asked_to_stop(l->job);
+    fv_status st = cut ? load_leaves(l, &leaves, &loaded, e) : load_batches(l, &n, &loaded, e);
+    if (st) return st;
+    if (cut) {
+        st = fv__updater_step_shards(l->updater, s.step + 1, &leaves, &counts, &stop, e);
+        l->stopping = l->stopping || stop;
+    } else {
+        st = fv_updater_step(l->updater, s.step + 1, l->part, n, e);
+        counts = fv__batch_counts_of(l->part, n);
+    }
     if (st) return st;
     s.epoch = loaded->epoch;
-    s.batch = loaded->index + 1;
+    s.batch = cut ? loaded->next : loaded->index + 1;
     s.step++;
     s.lr = fv_learning_rate(&l->job->opt, s.step);
-    s.tokens += (int64_t)fv__batch_counts_of(l->part, n).tokens;
+    s.tokens += (int64_t)counts.tokens;
     l->waiting[l->n_waiting++] = s;
     return FV_OK;
 }
@@ -117,58 +145,6 @@ static fv_status read_updates(loop *l, fv_err *e)
 
 /* ---- evaluation ---- */
 
-typedef struct sums {
-    double loss, labels, hits, of;
-} sums;
-
-/* Adds one batch: its mean loss weighs as much as it has labels. */
-static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_ctx *c,
-                                const fv_batch *b, sums *all, fv_err *e)
-{
-    float value = 0;
-    fv_items in = fv_batch_items(c, b), out = {0};
-    fv__train_forward(feed, c, j->model, &in, &out);
-    fv_tensor *y = fv_items_get(&out, "loss");
-    if (!y && !fv_ctx_status(c))
-        return fv_fail(e, FV_EARG, "%s computes no loss from these data", fv_model_head(j->model));
-    if (fv_read(c, y, &value, 1)) return context_failed(c, e);
-    if (feed->count_correct && feed->count_correct(feed->self, c, b, &out, &all->hits, &all->of))
-        return context_failed(c, e);
-    all->loss += (double)value * b->labels;
-    all->labels += b->labels;
-    return FV_OK;
-}
-
-/* The mean loss of a label over all examples of a feed, and the share of right answers where the
- * feed has a metric (else NaN). */
-static fv_status evaluate_feed(const fv_train_job *j, const fv_feed *feed, double *loss,
-                               double *metric, fv_err *e)
-{
-    const fv_env *env = fv_device_env(j->device);
-    const fv_data_rng rng = {.epoch = -1};
-    fv_plan_opt how = {.tokens = j->opt.batch_tokens, .rows = j->opt.batch_rows, .rng = rng};
-    fv_ctx *c = NULL;
-    fv_plan *plan = NULL;
-    fv_batch b = {.env = env};
-    sums all = {0};
-    fv_status st = fv_ctx_new(&c, j->device, (fv_ctx_opt){.dtype = dtype_of(j)}, e);
-    if (!st) st = fv_plan_make(&plan, env, feed, how, e);
-    for (int64_t i = 0; !st && i < fv_plan_count(plan); i++) {
-        int64_t n;
-        const int32_t *rows = fv_plan_batch(plan, i, &n);
-        fv_ctx_reset(c, (uint64_t)i);
-        fv_batch_clear(&b);
-        st = feed->make(feed->self, &b, rows, n, rng, e);
-        if (!st) st = evaluate_batch(j, feed, c, &b, &all, e);
-    }
-    *loss = all.labels > 0 ? all.loss / all.labels : NAN;
-    *metric = all.of > 0 ? all.hits / all.of : NAN;
-    fv_batch_free(&b);
-    fv_plan_free(plan);
-    fv_ctx_free(c);
-    return st;
-}
-
 /* Where the EMA is the result of the run, the EMA is evaluated: it is swapped in, and the caller
  * swaps it out. */
 static fv_status measure(loop *l, bool average, fv_err *e)
@@ -176,8 +152,12 @@ static fv_status measure(loop *l, bool average, fv_err *e)
     const fv_train_job *j = l->job;
     fv_status st = average ? fv_adam_swap(fv__updater_adam(l->updater), e) : FV_OK;
     if (st) return st;
-    st = evaluate_feed(j, j->valid, &l->s->valid, &l->s->metric, e);
-    if (!st && j->score) st = j->score(j->score_user, &l->s->metric, e);
+    st = fv__evaluate(j, j->valid, &l->s->valid, &l->s->metric, e);
+    if (!st && j->score && !fv_comm_rank(j->comm)) st = j->score(j->score_user, &l->s->metric, e);
+    if (j->score) { /* rank 0 alone generates */
+        st = fv_comm_agree(j->comm, st, e);
+        if (!st) st = fv_comm_broadcast(j->comm, &l->s->metric, sizeof l->s->metric, 0, e);
+    }
     return st;
 }
 
@@ -301,7 +281,11 @@ static fv_status save(loop *l, fv_err *e)
     return st;
 }
 
-static bool asked_to_stop(const fv_train_job *j) { return j->stop && *j->stop; }
+/* Whether to stop here; with several ranks all of them do at the same update. */
+static bool stops(const loop *l)
+{
+    return l->stopping || (fv_comm_size(l->job->comm) == 1 && asked_to_stop(l->job));
+}
 
 /* How many updates may be started before they are read, given how long n of them took. */
 static int64_t ahead(const loop *l, int64_t n, double seconds)
@@ -327,12 +311,12 @@ static fv_status iterate(loop *l, fv_err *e)
         st = update(l, e);
         bool last = step == o->updates, judge = due(step, o->eval_every) || last,
              keep = due(step, o->save_every) || last;
-        stop = asked_to_stop(j);
+        stop = stops(l);
         if (!st && (judge || keep || stop || l->n_waiting >= most)) {
             int64_t n = l->n_waiting;
             st = read_updates(l, e);
             most = ahead(l, n, now() - l->start - l->since);
-            stop = asked_to_stop(j);
+            stop = stops(l);
         }
         if (!st && judge) st = evaluate(l, e);
         stop = stop || (o->patience && s->worse >= o->patience);
@@ -350,35 +334,60 @@ static fv_status start(loop *l, fv_err *e)
     const fv_train_job *j = l->job;
     const fv_train_opt *o = &j->opt;
     const fv_env *env = fv_device_env(j->device);
-    fv_status st = fv_updater_new(&l->updater, j->model, j->device, o, e);
+    fv_status st = fv__updater_new(&l->updater, j->model, j->device, o, j->comm, e);
     if (!st) fv__updater_set_feed(l->updater, j->train);
+    st = fv_comm_agree(j->comm, st, e);
     if (!st && j->dir) st = fv__run_open(&l->run, j, fv__updater_adam(l->updater), l->s, e);
     if (st) return st;
-    l->part = fv__alloc(env, (size_t)o->accumulate * sizeof *l->part);
+    int ranks = fv_comm_size(j->comm);
+    int64_t hold = o->shards ? (o->accumulate * o->shards + ranks - 1) / ranks : o->accumulate;
+    l->part_bytes = (size_t)hold * sizeof *l->part;
+    l->part = fv__alloc(env, l->part_bytes);
     if (!l->part) return fv_fail(e, FV_ENOMEM, "training: out of memory");
     fv_loader_opt loader = {.plan = {.tokens = o->batch_tokens,
                                      .rows = o->batch_rows,
                                      .rng = {(uint64_t)o->seed, l->s->epoch}},
                             .batch = l->s->batch,
-                            .hold = o->accumulate,
+                            .hold = hold,
                             .ahead = o->prefetch,
-                            .workers = o->workers};
+                            .workers = o->workers,
+                            .shards = o->shards,
+                            .group = o->accumulate,
+                            .rank = fv_comm_rank(j->comm),
+                            .ranks = ranks};
     return fv_loader_new(&l->loader, env, j->train, loader, e);
+}
+
+/* What cannot be shared among ranks, or cut. */
+static fv_status check_shards(const fv_train_job *j, fv_err *e)
+{
+    int ranks = fv_comm_size(j->comm);
+    if (ranks > 1 && j->opt.shards < ranks)
+        return fv_fail(e, FV_EUSAGE,
+                       "train.shards = %lld: %d ranks need batches cut into at least %d shards",
+                       (long long)j->opt.shards, ranks, ranks);
+    if (j->opt.shards && (j->train->ordered || j->train->save_state))
+        return fv_fail(e, FV_EUSAGE,
+                       "train.shards: this objective carries a memory from batch to batch, so its "
+                       "batches cannot be cut; set it to 0");
+    return FV_OK;
 }
 
 fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
 {
     loop l = {.job = job, .s = out};
     *out = (fv_train_state){.loss = NAN, .valid = NAN, .metric = NAN, .best = NAN};
-    fv_status st = start(&l, e);
+    fv_status st = check_shards(job, e);
+    if (!st) st = start(&l, e);
     if (!st) st = iterate(&l, e);
     bool whole = out->step >= job->opt.updates ||
                  (job->opt.patience && out->worse >= job->opt.patience);
     if (!st && l.run) st = fv__run_finish(l.run, job, fv__updater_adam(l.updater), whole, e);
     if (st) st = with_advice(&l, st, e);
+    if (st) fv_comm_abort(job->comm, e ? e->text : "training failed");
     fv__run_close(l.run);
     fv_loader_free(l.loader);
-    fv__free(fv_device_env(job->device), l.part, (size_t)job->opt.accumulate * sizeof *l.part);
+    fv__free(fv_device_env(job->device), l.part, l.part_bytes);
     fv_updater_free(l.updater);
     return st;
 }

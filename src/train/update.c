@@ -15,6 +15,7 @@
 #include "fovea/author/family.h"
 #include "fovea/ops.h"
 #include "train/adam.h"
+#include "train/ranks.h"
 
 #define SHAPES 16
 
@@ -29,6 +30,7 @@ struct fv_updater {
     fv_model *model;
     fv_train_opt opt;
     fv_adam *adam;
+    fv__ranks *ranks;    /* where batches are cut into shards; else NULL */
     const fv_feed *feed; /* whose forward pass is run; NULL: the family's */
     fv_ctx *in, *ctx;    /* what goes in, and the work itself */
     kept kept[SHAPES];
@@ -45,6 +47,12 @@ static fv_dtype dtype_of(const fv_updater *u)
 fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o,
                          fv_err *e)
 {
+    return fv__updater_new(out, m, d, o, NULL, e);
+}
+
+fv_status fv__updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o,
+                          fv_comm *c, fv_err *e)
+{
     *out = NULL;
     fv_updater *u = fv__alloc(fv_device_env(d), sizeof *u);
     if (!u) return fv_fail(e, FV_ENOMEM, "training: out of memory");
@@ -58,7 +66,8 @@ fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_t
     if (!st)
         st = fv_ctx_new(&u->in, d, (fv_ctx_opt){.dtype = dtype_of(u) == FV_F64 ? FV_F64 : FV_F32},
                         e);
-    if (!st) st = fv_adam_new(&u->adam, fv_model_params(m), d, o, e);
+    if (!st) st = fv__adam_new(&u->adam, fv_model_params(m), d, o, c, e);
+    if (!st && o->shards) st = fv__ranks_new(&u->ranks, fv_model_params(m), d, c, o->fast_sums, e);
     if (st)
         fv_updater_free(u);
     else
@@ -72,6 +81,7 @@ void fv_updater_free(fv_updater *u)
     const fv_env env = u->dev->env;
     for (int i = 0; i < SHAPES; i++) fv__graph_drop(&u->kept[i].graph);
     fv_adam_free(u->adam);
+    fv__ranks_free(u->ranks);
     fv_ctx_free(u->in);
     fv_ctx_free(u->ctx);
     fv__free(&env, u, sizeof *u);
@@ -89,10 +99,13 @@ void fv__train_forward(const fv_feed *f, fv_ctx *c, const fv_model *m, const fv_
 }
 
 fv_adam *fv__updater_adam(fv_updater *u) { return u->adam; }
-size_t fv_updater_bytes(const fv_updater *u) { return fv_ctx_bytes(u->in) + fv_ctx_bytes(u->ctx); }
+size_t fv_updater_bytes(const fv_updater *u)
+{
+    return fv_ctx_bytes(u->in) + fv_ctx_bytes(u->ctx) + (u->ranks ? fv__ranks_bytes(u->ranks) : 0);
+}
 int64_t fv_updater_max_pending(const fv_updater *u)
 {
-    return fv__device_is_host(u->dev) ? 1 : FV__UPDATES;
+    return fv__device_is_host(u->dev) || u->ranks ? 1 : FV__UPDATES;
 }
 
 /* ---- one batch ---- */
@@ -128,7 +141,8 @@ static void run(fv_ctx *c, void *user)
     if (!loss && !fv__failed(c))
         fv_raise(c, FV_EARG, "%s computes no loss from these data", fv_model_head(u->model));
     if (fv_backward(c, loss) || !loss) return;
-    fv__adam_prepare_step(u->adam, &c->stream, loss->data, loss->dtype, !p->first);
+    /* losses of leaves are added up by themselves */
+    fv__adam_prepare_step(u->adam, &c->stream, loss->data, loss->dtype, !p->first && !u->ranks);
     fv__params_grad_on(params, &c->stream);
     if (p->last) fv__adam_run(u->adam, &c->stream, &u->opt);
 }
@@ -214,19 +228,69 @@ fv__batch_counts fv__batch_counts_of(const fv_batch *const *batch, int64_t n)
     return all;
 }
 
+static fv_status begin_step(fv_updater *u, int64_t step, fv_err *e)
+{
+    if (!u->done) u->first = step;
+    if (step == u->first + u->done && u->done < FV__UPDATES) return FV_OK;
+    return fv_fail(e, FV_ESTATE, "update %lld: %lld was expected, and at most %d may go unread",
+                   (long long)step, (long long)(u->first + u->done), FV__UPDATES);
+}
+
 /* The number of a batch over the whole run seeds its dropout: a resumed run draws the same. */
 fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *const *batch, int64_t n,
                           fv_err *e)
 {
     fv__batch_counts all = fv__batch_counts_of(batch, n);
-    fv_status st = FV_OK;
-    if (!u->done) u->first = step;
-    if (step != u->first + u->done || u->done == FV__UPDATES)
-        return fv_fail(e, FV_ESTATE, "update %lld: %lld was expected, and at most %d may go unread",
-                       (long long)step, (long long)(u->first + u->done), FV__UPDATES);
+    fv_status st = begin_step(u, step, e);
+    if (st) return st;
     fv__adam_upload(u->adam, &u->opt, step);
     for (int64_t i = 0; !st && i < n; i++)
         st = work(u, batch[i], &all, (step - 1) * u->opt.accumulate + i, i == 0, i == n - 1, e);
+    if (!st) u->done++;
+    return st;
+}
+
+/* ---- updates whose batches are cut into shards ---- */
+
+/* A leaf without rows, where a batch has fewer than there are shards: gradients of zero. */
+static void run_nothing(fv_updater *u)
+{
+    fv_params *params = fv_model_params(u->model);
+    fv_params_zero_grad(params);
+    fv__params_grad_on(params, &u->ctx->stream);
+}
+
+/* One leaf: its gradients into the parameters', its loss into *loss. */
+static fv_status run_leaf(fv_updater *u, const fv_batch *b, const fv__batch_counts *all,
+                          int64_t number, float *loss, fv_err *e)
+{
+    bool first = !fv__ranks_accumulates(u->ranks);
+    *loss = 0;
+    if (!b->n && first) run_nothing(u);
+    if (!b->n) return FV_OK;
+    fv_status st = work(u, b, all, number, first, false, e);
+    if (!st) *loss = fv__adam_loss(u->adam);
+    return st;
+}
+
+/* The number of a leaf over the whole run seeds its dropout: it depends on neither the rank that
+ * computes it nor on their number. */
+fv_status fv__updater_step_shards(fv_updater *u, int64_t step, const fv__leaves *l,
+                                  fv__batch_counts *all, bool *stop, fv_err *e)
+{
+    float loss, sumsq;
+    int64_t before = (step - 1) * u->opt.accumulate * u->opt.shards;
+    fv_status st = begin_step(u, step, e);
+    if (!st) st = fv__ranks_count(u->ranks, all, l->leaf, l->all, l->from, l->n, stop, e);
+    if (st) return st;
+    fv__adam_upload(u->adam, &u->opt, step);
+    fv__ranks_begin(u->ranks, l->all, l->from, l->n);
+    for (int64_t i = 0; !st && i < l->n; i++) {
+        st = run_leaf(u, l->leaf[i], all, before + l->from + i, &loss, e);
+        if (!st) st = fv__ranks_add(u->ranks, &u->ctx->stream, loss, e);
+    }
+    if (!st) st = fv__ranks_reduce(u->ranks, &u->ctx->stream, &loss, &sumsq, e);
+    if (!st) st = fv__adam_run_shared(u->adam, &u->ctx->stream, &u->opt, loss, sumsq, e);
     if (!st) u->done++;
     return st;
 }

@@ -2,14 +2,29 @@
 #ifndef FV_UPDATE_H
 #define FV_UPDATE_H
 
-#include "fovea/train.h"
+#include "fovea/author/comm.h"
 #include "fovea/author/train.h"
+#include "fovea/train.h"
 
 /* What batches hold, together. */
 typedef struct fv__batch_counts {
     double labels, rows, tokens;
 } fv__batch_counts;
 fv__batch_counts fv__batch_counts_of(const fv_batch *const *batch, int64_t n);
+
+/* As fv_updater_new, for a rank of c. */
+fv_status fv__updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o,
+                          fv_comm *c, fv_err *e);
+
+/* The leaves of an update (ranks.h): `all` of them, of which this rank has n from `from` on. */
+typedef struct fv__leaves {
+    const fv_batch *const *leaf; /* one without arrays has no rows */
+    int64_t all, from, n;
+} fv__leaves;
+/* As fv_updater_step, with train.shards: every rank calls it with its own leaves.  *counts gets
+ * what all leaves hold; *stop is set where any rank brings it set. */
+fv_status fv__updater_step_shards(fv_updater *u, int64_t step, const fv__leaves *l,
+                                  fv__batch_counts *counts, bool *stop, fv_err *e);
 
 fv_adam *fv__updater_adam(fv_updater *u);
 /* The gradient of one batch; the parameters stay as they are. */

@@ -20,6 +20,7 @@
  * events.h       events by user and time
  * metric.h       BLEU, chrF, ROUGE, F1
  * objective.h    a training objective
+ * comm.h         collectives between ranks
  * train.h        optimiser and updates
  * gen.h          scores of continuations
  * see.h          attention of a pass of one's own
@@ -52,6 +53,7 @@
 #include "fovea/author/events.h"
 #include "fovea/author/metric.h"
 #include "fovea/author/objective.h"
+#include "fovea/author/comm.h"
 #include "fovea/author/train.h"
 #include "fovea/author/gen.h"
 #include "fovea/author/see.h"

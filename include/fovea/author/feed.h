@@ -111,12 +111,20 @@ typedef struct fv_loader_opt {
     int64_t hold;     /* batches that the caller holds at a time; 0: 1 */
     int64_t ahead;    /* batches that are prefetched; 0: none, and no thread */
     int64_t workers;  /* threads that make them; 0: 1 */
+    /* Each batch is cut by rows into this many shards, which come instead of it; one may have no
+     * rows, and then no arrays.  Of the shards of `group` batches, the leaves of an update,
+     * those of one of `ranks` ranks come, the others are not made.  0: batches are not cut. */
+    int64_t shards, group;
+    int rank, ranks;
 } fv_loader_opt;
 
 typedef struct fv_loaded {
     fv_batch batch;
     int64_t epoch, index; /* number of the batch in its epoch */
     bool last;            /* of its epoch */
+    /* of a shard: its number among the `leaves` of its update, and the number of the batch that
+     * follows the update */
+    int64_t leaf, leaves, next;
 } fv_loaded;
 
 FV_API fv_status fv_loader_new(fv_loader **out, const fv_env *env, const fv_feed *f,

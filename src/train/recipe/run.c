@@ -6,7 +6,10 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/core.h"
+#include "store/checkpoint.h"
 #include "store/store.h"
+#include "train/ranks.h"
 #include "train/recipe/recipe.h"
 
 /* ---- the run's directory ---- */
@@ -167,7 +170,8 @@ static fv_status train(const fv_recipe *r, const fv_recipe_job *job, fv_model *m
                       .score = r->train.bleu ? fv__bleu_score : NULL,
                       .score_user = &bleu,
                       .extra = fv__beside_write,
-                      .extra_user = &beside};
+                      .extra_user = &beside,
+                      .comm = job->comm};
     if (!st) st = fv_train(&t, out, e);
     fv__buf_free(&config);
     return st;
@@ -190,15 +194,17 @@ static fv_status take_dir(const fv_recipe_job *job, const fv_env *env, int *lock
 static fv_status train_in_dir(fv_recipe *r, const fv_recipe_job *job, bool fresh, int *lock,
                               fv_model *model, const fv__input *in, fv_train_state *out, fv_err *e)
 {
+    bool writes = !fv_comm_rank(job->comm);
     size_t kept = existing(in->env, job->dir);
-    fv_status st = *lock < 0 && fresh ? take_dir(job, in->env, lock, e) : FV_OK;
-    if (st) return st;
-    if (in->made) st = fv_processor_save(in->processor, job->dir, e);
-    if (!st && fresh) st = write_recipe(r, in->env, job->dir, e);
+    fv_status st = writes && *lock < 0 && fresh ? take_dir(job, in->env, lock, e) : FV_OK;
+    if (st) return fv_comm_agree(job->comm, st, e);
+    if (writes && in->made) st = fv_processor_save(in->processor, job->dir, e);
+    if (!st && writes && fresh) st = write_recipe(r, in->env, job->dir, e);
+    st = fv_comm_agree(job->comm, st, e);
     if (!st) st = train(r, job, model, in, out, e);
     /* only now, as the recipe may be one that does not fit the run */
-    if (!st && !fresh) st = write_recipe(r, in->env, job->dir, e);
-    if (st && fresh && !out->step) remove_run(in->env, job->dir, kept);
+    if (!st && writes && !fresh) st = write_recipe(r, in->env, job->dir, e);
+    if (st && writes && fresh && !out->step) remove_run(in->env, job->dir, kept);
     return st;
 }
 
@@ -228,11 +234,93 @@ static fv_status prepare(fv__input *in, const fv_model *m, fv_device *d, fv_err 
     return st || !in->valid.prepare ? st : in->valid.prepare(in->valid.self, m, d, e);
 }
 
+/* ---- ranks ---- */
+
+/* Of what the feed has to give: how many examples, and their sizes. */
+static uint64_t hash_feed(const fv_feed *f)
+{
+    int64_t n = f->self ? f->count(f->self, 0) : 0;
+    uint64_t hash = fv__ckpt_hash(&n, sizeof n);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t of[3] = {(int64_t)hash, 0, 0};
+        f->size(f->self, i, &of[1], &of[2]);
+        hash = fv__ckpt_hash(of, sizeof of);
+    }
+    return hash;
+}
+
+static uint64_t hash_tokenizer(const fv_processor *p)
+{
+    const fv_tok *tok = fv_processor_tok(p);
+    uint64_t hash = 0;
+    for (int32_t i = 0; tok && i < fv_tok_size(tok); i++) {
+        const char *text = fv_tok_token(tok, i);
+        hash = hash * 0x9E3779B97F4A7C15u + (text ? fv__ckpt_hash(text, strlen(text)) : 1);
+    }
+    return hash;
+}
+
+/* Its size and, where the host can read them, its parameters. */
+static uint64_t hash_model(const fv_model *m, const fv_device *d)
+{
+    int64_t n;
+    const fv_params *p = fv_model_params(m);
+    const void *data = fv_params_data(p, &n);
+    size_t bytes = (size_t)n * fv_dtype_size(fv_params_at(p, 0)->dtype);
+    return fv__device_is_host(d) ? fv__ckpt_hash(data, bytes) : (uint64_t)n;
+}
+
+/* Of this program's file; 0 where that cannot be read. */
+static uint64_t hash_build(const fv_env *env)
+{
+    fv_file f;
+    if (fv__file_open(&f, env, "/proc/self/exe", NULL)) return 0;
+    uint64_t hash = fv__ckpt_hash(f.data, f.size);
+    fv__file_close(&f);
+    return hash;
+}
+
+/* Ranks that were started with different things would train a model that nobody asked for.  The
+ * recipe's keys that a resumed run may change do not matter. */
+static fv_status compare_ranks(const fv_recipe *r, const fv_recipe_job *job, const fv_model *model,
+                               const fv__input *in, fv_err *e)
+{
+    fv_buf fixed = {.env = in->env};
+    const char *level = fv_device_level(job->device);
+    if (fv_comm_size(job->comm) == 1) return FV_OK;
+    fv_status st = fv_comm_agree(job->comm, fixed_text(&fixed, r, e), e);
+    const fv__same same[] = {{"the build of fovea", hash_build(in->env)},
+                             {"the instruction level of the device",
+                              fv__ckpt_hash(level, strlen(level))},
+                             {"the recipe", fv__ckpt_hash(fixed.data, fixed.len)},
+                             {"the tokenizer", hash_tokenizer(in->processor)},
+                             {"the training data", hash_feed(&in->train)},
+                             {"the validation data", hash_feed(&in->valid)},
+                             {"the model", hash_model(model, job->device)}};
+    if (!st) st = fv__ranks_same(job->comm, same, (int)(sizeof same / sizeof *same), e);
+    fv__buf_free(&fixed);
+    return st;
+}
+
+/* Rank 0 looks at the run's directory and locks it; all learn whether it is fresh.  The recipe of a
+ * run that is resumed is compared by each. */
+static fv_status enter_dir(const fv_recipe *r, const fv_recipe_job *job, const fv_env *env,
+                           int *lock, bool *fresh, fv_err *e)
+{
+    bool writes = !fv_comm_rank(job->comm);
+    fv_status st = FV_OK;
+    if (writes && fv__is_dir(env, job->dir)) st = fv__dir_lock(lock, env, job->dir, e);
+    if (!st && writes) st = check_dir(job, env, fresh, e);
+    st = fv_comm_agree(job->comm, st, e);
+    if (!st) st = fv_comm_broadcast(job->comm, fresh, sizeof *fresh, 0, e);
+    return st || *fresh ? st : compare_recipes(r, env, job->dir, e);
+}
+
 /* Everything is opened before anything is written. */
 fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state *out, fv_err *e)
 {
     const fv_env *env = fv_device_env(job->device);
-    const fv__messages m = {job->on_message, job->user};
+    const fv__messages m = {fv_comm_rank(job->comm) ? NULL : job->on_message, job->user};
     const char *from = fv__late_get(&r->model, "from");
     fv__input in = {.env = env};
     fv_dir *source = NULL;
@@ -241,17 +329,19 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
     int lock = -1;
     *out = (fv_train_state){.loss = NAN, .valid = NAN, .metric = NAN, .best = NAN};
     fv_status st = fv_recipe_check(r, e);
-    if (!st && job->dir && fv__is_dir(env, job->dir)) st = fv__dir_lock(&lock, env, job->dir, e);
-    if (!st && job->dir) st = check_dir(job, env, &fresh, e);
-    if (!st && !fresh) st = compare_recipes(r, env, job->dir, e);
+    st = fv_comm_agree(job->comm, st, e);
+    if (!st && job->dir) st = enter_dir(r, job, env, &lock, &fresh, e);
     if (!st && from)
         st = fv__recipe_prefix_error(r, "[model] from", fv_dir_open(&source, env, from, e), e);
     if (!st) st = fv__input_open(&in, r, env, source, fresh ? NULL : job->dir, &m, e);
     if (!st) st = fv__recipe_model(&model, r, job->device, &in, source, &m, e);
     if (!st) st = prepare(&in, model, job->device, e);
+    st = fv_comm_agree(job->comm, st, e);
+    if (!st) st = compare_ranks(r, job, model, &in, e);
     if (!st)
         st = job->dir ? train_in_dir(r, job, fresh, &lock, model, &in, out, e)
                       : dry_run(r, job, model, &in, &m, e);
+    if (st) fv_comm_abort(job->comm, e ? e->text : "training failed");
     fv_model_free(model);
     fv_dir_close(source);
     fv__input_close(&in);

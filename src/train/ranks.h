@@ -1,0 +1,44 @@
+/* ranks.h - the gradients of an update from all ranks, added up in one order.
+ *
+ * An update has leaves: each of its batches is cut by rows into train.shards shards, whatever the
+ * number of ranks, and every rank computes the gradients of a contiguous range of them.  Gradients
+ * and losses are added along a binary tree over the leaves (comm/tree.c), so they have the same
+ * bits for any number of ranks. */
+#ifndef FV_RANKS_H
+#define FV_RANKS_H
+
+#include "comm/comm.h"
+#include "train/adam.h"
+#include "train/update.h"
+
+typedef struct fv__ranks fv__ranks;
+
+/* fast: sums in the order of the engine, without the promise. */
+fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_device *d, fv_comm *c, bool fast,
+                        fv_err *e);
+void fv__ranks_free(fv__ranks *r); /* NULL is allowed */
+size_t fv__ranks_bytes(const fv__ranks *r);
+
+/* The counts of all `leaves` leaves, of which this rank has those from `from` on, n of them; *stop
+ * is set where any rank brings it set. */
+fv_status fv__ranks_count(fv__ranks *r, fv__batch_counts *all, const fv_batch *const *leaf,
+                          int64_t leaves, int64_t from, int64_t n, bool *stop, fv_err *e);
+
+/* An update begins, of so many leaves. */
+void fv__ranks_begin(fv__ranks *r, int64_t leaves, int64_t from, int64_t n);
+/* The parameters hold the gradients of the next of this rank's leaves, whose loss this is.  Whether
+ * the next leaf's gradients are to be added to them (the fast order). */
+fv_status fv__ranks_add(fv__ranks *r, fv_stream *s, float loss, fv_err *e);
+bool fv__ranks_accumulates(const fv__ranks *r);
+/* The gradients that this rank owns are in the parameters' gradients afterwards, the sum of squares
+ * of all and the loss in *sumsq and *loss.  Every rank gets the same. */
+fv_status fv__ranks_reduce(fv__ranks *r, fv_stream *s, float *loss, float *sumsq, fv_err *e);
+
+/* Stops, naming the rank, where ranks differ from rank 0 in any of these texts ("the data"). */
+typedef struct fv__same {
+    const char *what;
+    uint64_t hash;
+} fv__same;
+fv_status fv__ranks_same(fv_comm *c, const fv__same *of, int n, fv_err *e);
+
+#endif

@@ -1,0 +1,244 @@
+/* test_comm_threads.c - collectives among ranks that are threads, sums in the order of a tree, and
+ * what happens when a rank fails. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "comm/comm.h"
+#include "helper/device.h"
+
+enum { MOST = 8 };
+
+typedef struct rank {
+    fv_comm *comm;
+    int (*work)(fv_comm *c); /* 0: well */
+    int result;
+} rank;
+
+static void *run_rank(void *self)
+{
+    rank *r = self;
+    r->result = r->work(r->comm);
+    fv_comm_close(r->comm);
+    return NULL;
+}
+
+/* The work of n ranks, each a thread. */
+static void among(int n, int (*work)(fv_comm *c))
+{
+    fv_err e;
+    fv_comm *comm[MOST];
+    rank r[MOST];
+    pthread_t thread[MOST];
+    check(fv_comm_threads(comm, n, NULL, &e), &e);
+    for (int i = 0; i < n; i++) {
+        r[i] = (rank){comm[i], work, -1};
+        assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &r[i]), 0);
+    }
+    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < n; i++) assert_int_equal(r[i].result, 0);
+}
+
+/* ---- collectives ---- */
+
+/* Every rank sends two numbers to every rank, itself too. */
+static int everybody_exchanges(fv_comm *c)
+{
+    int n = fv_comm_size(c), me = fv_comm_rank(c), out[MOST][2], in[MOST][2];
+    fv_comm_part send[2 * MOST], recv[2 * MOST];
+    for (int r = 0; r < n; r++)
+        for (int k = 0; k < 2; k++) {
+            out[r][k] = 100 * me + 10 * r + k;
+            send[2 * r + k] = (fv_comm_part){r, &out[r][k], sizeof(int)};
+            recv[2 * r + k] = (fv_comm_part){r, &in[r][k], sizeof(int)};
+        }
+    if (fv_comm_exchange(c, send, 2 * n, recv, 2 * n, NULL)) return 1;
+    for (int r = 0; r < n; r++)
+        for (int k = 0; k < 2; k++)
+            if (in[r][k] != 100 * r + 10 * me + k) return 2;
+    return 0;
+}
+
+static int everybody_gathers(fv_comm *c)
+{
+    int n = fv_comm_size(c), me = fv_comm_rank(c), all[MOST] = {0}, root = 7;
+    fv_comm_part part[MOST];
+    float x[10];
+    for (int r = 0; r < n; r++) part[r] = (fv_comm_part){r, &all[r], sizeof(int)};
+    all[me] = me + 1;
+    if (fv_comm_all_gather(c, part, NULL)) return 1;
+    for (int r = 0; r < n; r++)
+        if (all[r] != r + 1) return 2;
+    if (me == n - 1) root = 42;
+    if (fv_comm_broadcast(c, &root, sizeof root, n - 1, NULL) || root != 42) return 3;
+    for (int i = 0; i < 10; i++) x[i] = (float)(me + i);
+    if (fv_comm_all_reduce(c, x, 10, NULL)) return 4;
+    for (int i = 0; i < 10; i++)
+        if (x[i] != (float)(n * (n - 1) / 2 + n * i)) return 5;
+    return fv_comm_barrier(c, NULL) ? 6 : 0;
+}
+
+static int texts_come_in_order(fv_comm *c)
+{
+    char mine[16], *all;
+    size_t len;
+    snprintf(mine, sizeof mine, "<%d>", fv_comm_rank(c));
+    if (fv_comm_gather_text(c, NULL, mine, strlen(mine), &all, &len, NULL)) return 1;
+    if (fv_comm_rank(c)) return all ? 2 : 0;
+    char want[200] = "";
+    for (int r = 0; r < fv_comm_size(c); r++) snprintf(want + strlen(want), 16, "<%d>", r);
+    int bad = strcmp(all, want) ? 3 : 0;
+    fv__free(NULL, all, len + 1);
+    return bad;
+}
+
+static void ranks_talk(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= MOST; n++) {
+        among(n, everybody_exchanges);
+        among(n, everybody_gathers);
+        among(n, texts_come_in_order);
+    }
+    assert_int_equal(everybody_exchanges(NULL), 0);
+    assert_int_equal(everybody_gathers(NULL), 0);
+    assert_int_equal(texts_come_in_order(NULL), 0);
+}
+
+/* ---- failures ---- */
+
+/* Rank 1 fails; all leave with its sentence. */
+static int one_fails(fv_comm *c)
+{
+    fv_err e = {0};
+    bool mine = fv_comm_rank(c) == 1;
+    fv_status st = mine ? fv_fail(&e, FV_EFORMAT, "the file is bad") : FV_OK;
+    if (fv_comm_agree(c, st, &e) != FV_EFORMAT) return 1;
+    return strcmp(e.text, mine ? "the file is bad" : "rank 1: the file is bad") ? 2 : 0;
+}
+
+static int one_aborts(fv_comm *c)
+{
+    fv_err e = {0};
+    if (fv_comm_rank(c) == 1) {
+        fv_comm_abort(c, "no memory is left");
+        return 0;
+    }
+    if (fv_comm_barrier(c, &e) != FV_EDEVICE) return 1;
+    return strcmp(e.text, "rank 1: no memory is left") ? 2 : 0;
+}
+
+static int one_leaves(fv_comm *c)
+{
+    fv_err e = {0};
+    if (fv_comm_rank(c) == 1) return 0;
+    return fv_comm_barrier(c, &e) == FV_EDEVICE && strstr(e.text, "has left") ? 0 : 1;
+}
+
+static void a_rank_that_fails_stops_all(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 4; n++) {
+        among(n, one_fails);
+        among(n, one_aborts);
+    }
+    among(2, one_leaves);
+}
+
+/* ---- trees ---- */
+
+/* The sum of leaves [first, first + count) by the definition. */
+static float sum_of(const float *x, int64_t first, int64_t count)
+{
+    if (count == 1) return x[first];
+    int64_t left = 1;
+    while (2 * left < count) left *= 2;
+    return sum_of(x, first, left) + sum_of(x, first + left, count - left);
+}
+
+static void ranks_change_no_bit_of_a_sum(void **state)
+{
+    (void)state;
+    float x[70];
+    uint32_t seed = 1;
+    for (int i = 0; i < 70; i++) {
+        seed = seed * 1664525 + 1013904223;
+        x[i] = (float)(int32_t)seed * (i % 3 ? 1.0f : 1e-4f);
+    }
+    for (int64_t n = 1; n <= 70; n++)
+        for (int ranks = 1; ranks <= n && ranks <= 9; ranks++) {
+            fv__node node[9 * FV__TREE_NODES];
+            float value[9 * FV__TREE_NODES], sum;
+            const float *at[9 * FV__TREE_NODES];
+            int nodes = 0;
+            for (int r = 0; r < ranks; r++)
+                nodes += fv__tree_nodes(n, fv__tree_from(n, r, ranks),
+                                        fv__tree_from(n, r + 1, ranks), node + nodes,
+                                        FV__TREE_NODES);
+            int64_t end = 0;
+            for (int i = 0; i < nodes; i++) {
+                assert_int_equal(node[i].first, end);
+                assert_true(fv__tree_has(n, node[i]));
+                value[i] = sum_of(x, node[i].first, node[i].count);
+                at[i] = &value[i];
+                end += node[i].count;
+            }
+            assert_int_equal(end, n);
+            fv__tree_sum(&sum, at, node, nodes, n, 1);
+            float want = sum_of(x, 0, n);
+            assert_memory_equal(&sum, &want, sizeof sum);
+        }
+}
+
+/* ---- what launchers say ---- */
+
+static void launchers_are_known_by_their_variables(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
+        "SLURM_PROCID",         "SLURM_STEP_NUM_TASKS", "RANK",     "WORLD_SIZE"};
+    fv_err e;
+    fv_comm *c;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+    assert_int_equal(fv__comm_place_of_env().size, 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i += 2) {
+        setenv(names[i], "2", 1);
+        setenv(names[i + 1], "4", 1);
+        fv__comm_place p = fv__comm_place_of_env();
+        assert_int_equal(p.rank, 2);
+        assert_int_equal(p.size, 4);
+        unsetenv(names[i]);
+        setenv(names[i + 1], "many", 1);
+        assert_int_equal(fv__comm_place_of_env().size, 0);
+        unsetenv(names[i + 1]);
+    }
+    check(fv_comm_open(&c, NULL, (fv_comm_opt){0}, &e), &e);
+    assert_int_equal(fv_comm_size(c), 1);
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    assert_int_equal(fv_comm_open(&c, NULL, (fv_comm_opt){0}, &e), FV_EARG);
+    assert_non_null(strstr(e.text, "torchrun"));
+    assert_int_equal(fv_comm_open(&c, NULL, (fv_comm_opt){.engine = "mpy"}, &e), FV_EARG);
+    assert_non_null(strstr(e.text, "did you mean mpi?"));
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_talk),
+        cmocka_unit_test(a_rank_that_fails_stops_all),
+        cmocka_unit_test(ranks_change_no_bit_of_a_sum),
+        cmocka_unit_test(launchers_are_known_by_their_variables),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
