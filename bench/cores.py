@@ -8,11 +8,15 @@ transformers is not needed.  A figure is the median over rounds of a program's o
 core busy meanwhile.  --most ends the script after so many seconds, between rows.
 """
 import argparse
+import array
 import json
 import os
+import random
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -30,6 +34,36 @@ def fovea(args, *what):
         print(f"{' '.join(command)}: {done.stderr.strip()}", file=sys.stderr)
         return None
     return lines
+
+
+def saved_gpt2(folder, name):
+    """A directory with random weights for a GPT-2 configuration: drawing them anew would take longer than decoding."""
+    with open(os.path.join(CONFIGS, name + ".json"), encoding="utf-8") as f:
+        config = json.load(f)
+    d, shapes = config["n_embd"], {}
+    shapes["wte.weight"], shapes["wpe.weight"] = (config["vocab_size"], d), (config["n_positions"], d)
+    for i in range(config["n_layer"]):
+        for part, rows, cols in (("attn.c_attn", d, 3 * d), ("attn.c_proj", d, d), ("mlp.c_fc", d, 4 * d), ("mlp.c_proj", 4 * d, d)):
+            shapes[f"h.{i}.{part}.weight"], shapes[f"h.{i}.{part}.bias"] = (rows, cols), (cols,)
+        for part in ("ln_1", "ln_2"):
+            shapes[f"h.{i}.{part}.weight"] = shapes[f"h.{i}.{part}.bias"] = (d,)
+    shapes["ln_f.weight"] = shapes["ln_f.bias"] = (d,)
+    header, at = {}, 0
+    for key, shape in shapes.items():
+        size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 64)
+    some = array.array("f", (random.gauss(0, 0.02) for _ in range(1 << 16))).tobytes()
+    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        while at > 0:
+            f.write(some[: min(at, len(some))])
+            at -= len(some)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    return ["--model", folder]
 
 
 class Peer:
@@ -170,17 +204,19 @@ def attention_rows(args, peers):
 
 def decode_rows(args, _):
     for name in args.models:
+        folder = tempfile.mkdtemp()
+        model = saved_gpt2(folder, name) if name.startswith("gpt2") else ["--config", os.path.join(CONFIGS, name + ".json")]
         for weights in args.weights:
             last = None
             for t in args.threads:
                 got = []
                 for _ in range(args.rounds):
-                    lines = fovea(args, "decode", "--config", os.path.join(CONFIGS, name + ".json"), "--dtype", weights, "-t", t,
-                                  "--len", 16, "--new", args.new)
+                    lines = fovea(args, "decode", *model, "--dtype", weights, "-t", t, "--len", 16, "--new", args.new)
                     got.append(next((x["tokens_per_s"] for x in lines or [] if "tokens_per_s" in x), float("nan")))
                 rate = statistics.median(got)
                 yield f"{name} decode {weights}, tokens/s", t, f"{rate:.0f}", "", rate / last if last else 1.0
                 last = rate
+        shutil.rmtree(folder)
 
 
 def main():

@@ -11,8 +11,10 @@
  *
  * A worker that never ran did not pass the gate and costs nothing.  One that is interrupted while it
  * holds a chunk does cost: it finds out that it was late, by far more than a chunk takes, and stays
- * away for a while, the longer the more often it happens.  So beside another process's thread the
- * pool soon uses the cores that are left, and tries again now and then.
+ * away for a while, the longer the more often that happens in the pool.  So beside another process's
+ * thread the pool soon uses the cores that are left, and tries again now and then.  Where it was the
+ * caller that lost its core, some worker stays away: one thread less is what the machine has room
+ * for.
  *
  * Chunks are handed out from ranges, one a thread, so that threads keep to the rows they had in the
  * loop before (their cache holds them); one whose range is empty takes from the others'.
@@ -33,15 +35,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#define JOBS 8             /* loops at once, of several contexts; more run on their caller alone */
-#define RANGES 64          /* of one loop */
-#define CHUNKS 8           /* of one range, where the caller does not say */
-#define SPIN_NS 100000     /* a worker, for the next loop */
-#define WAIT_NS 50000      /* a caller, for the workers inside, before it sleeps */
-#define LATE_NS 200000     /* after the end of a loop: this worker had no core */
-#define PENALTY_NS 4000000 /* the first time it stays away, doubled each time */
-#define PENALTY_MOST 1000000000
-#define FORGIVEN 4096 /* loops in time after which a penalty is halved */
+#define JOBS 8              /* loops at once, of several contexts; more run on their caller alone */
+#define RANGES 64           /* of one loop */
+#define CHUNKS 8            /* of one range, where the caller does not say */
+#define SPIN_NS 100000      /* a worker, for the next loop */
+#define WAIT_NS 50000       /* a caller, for the workers inside, before it sleeps */
+#define LATE_NS 200000      /* after the end of a loop: this worker had no core */
+#define PENALTY_NS 16000000 /* the first time it stays away; four times as long each time */
+#define PENALTY_MOST 4096000000
 
 /* ---- the gate of a job: open? is its caller asleep? workers that came, workers inside ---- */
 
@@ -64,15 +65,15 @@ typedef struct job {
     int64_t grain;
     uint32_t helpers; /* workers that may come */
     int ranges;
-    atomic_llong closed_ns, chunk_ns; /* when the gate was closed; what a chunk took the caller */
+    atomic_llong closed_ns; /* when the gate was closed */
+    atomic_llong chunk_ns;  /* what a chunk took the caller */
+    atomic_llong worker_ns; /* the longest chunk of some worker; 0: none came */
     range range[RANGES];
 } job;
 
 typedef struct worker {
     pthread_t thread;
     fv__thread_pool *pool;
-    int64_t penalty_ns;
-    int in_time; /* loops since the last penalty */
 } worker;
 
 struct fv__thread_pool {
@@ -82,14 +83,17 @@ struct fv__thread_pool {
     pthread_mutex_t mutex; /* for growing */
     worker **worker;
     int room;
-    atomic_int n;                    /* workers */
-    _Alignas(64) atomic_uint posted; /* jobs so far: what idle workers watch */
-    _Alignas(64) atomic_int asleep;  /* workers that a futex wakes */
-    atomic_int absent;               /* workers that stay away */
-    atomic_int unwanted;             /* workers that should: the caller had no core */
+    atomic_int n;                     /* workers */
+    _Alignas(64) atomic_uint posted;  /* jobs so far: what idle workers watch */
+    _Alignas(64) atomic_int asleep;   /* workers that a futex wakes */
+    atomic_int absent;                /* workers that stay away */
+    atomic_int unwanted;              /* workers that should: the caller had no core */
+    atomic_llong late_ns, penalty_ns; /* when somebody was late last, and what it cost */
     atomic_uint closing;
     job jobs[JOBS];
 };
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- time and futexes ---- */
 
@@ -168,43 +172,50 @@ static bool was_late(job *j)
     return late > LATE_NS && late > 3 * atomic_load_explicit(&j->chunk_ns, memory_order_relaxed);
 }
 
-/* The same of a caller: one of its chunks took far longer than the others. */
-static bool lost_core(const times *t)
+/* The same of a caller: one of its chunks took far longer than a worker's. */
+static bool lost_core(job *j, const times *t)
 {
-    return t->chunks > 1 && t->longest_ns > LATE_NS &&
-           t->longest_ns > 4 * (t->all_ns - t->longest_ns) / (t->chunks - 1);
+    int64_t usual = atomic_load_explicit(&j->worker_ns, memory_order_relaxed);
+    return usual && t->longest_ns > LATE_NS && t->longest_ns > 4 * usual;
 }
 
 /* True if there was a job to help with.  The slot of a worker is its number among those that came,
  * so it is below the job's number of threads. */
-static bool help(worker *w, job *j, bool *late)
+static bool help(job *j, bool *late)
 {
     if (!(atomic_load_explicit(&j->gate, memory_order_relaxed) & OPEN)) return false;
     uint32_t gate = atomic_fetch_add_explicit(&j->gate, CAME + 1, memory_order_acquire),
              number = (gate & CAME_MASK) / CAME;
     bool in = (gate & OPEN) && number < j->helpers;
     if (in) {
-        take_chunks(j, (int)number + 1, now_ns());
+        times t = take_chunks(j, (int)number + 1, now_ns());
+        if (t.chunks) atomic_store_explicit(&j->worker_ns, t.longest_ns, memory_order_relaxed);
         *late |= was_late(j);
-        w->in_time += !*late;
     }
     gate = atomic_fetch_sub_explicit(&j->gate, 1, memory_order_release) - 1;
     if ((gate & ASLEEP) && !(gate & INSIDE_MASK)) futex_wake(&j->gate, 1);
     return in;
 }
 
-static void stay_away(worker *w)
+/* Longer than the last time if that was just now, shorter if it is long ago; several that are late
+ * together count once. */
+static int64_t next_penalty(fv__thread_pool *p)
 {
-    fv__thread_pool *p = w->pool;
-    struct timespec t;
-    while (w->in_time > FORGIVEN && w->penalty_ns > PENALTY_NS) {
-        w->in_time -= FORGIVEN;
-        w->penalty_ns /= 2;
-    }
-    w->in_time = 0;
-    t.tv_sec = w->penalty_ns / 1000000000;
-    t.tv_nsec = w->penalty_ns % 1000000000;
-    if (w->penalty_ns < PENALTY_MOST / 2) w->penalty_ns *= 2;
+    int64_t now = now_ns(), ago = now - atomic_exchange(&p->late_ns, now),
+            ns = atomic_load(&p->penalty_ns);
+    if (ago > 4 * ns)
+        ns /= 4;
+    else if (ago > PENALTY_NS / 8)
+        ns *= 4;
+    ns = ns < PENALTY_NS ? PENALTY_NS : smaller(ns, PENALTY_MOST);
+    atomic_store(&p->penalty_ns, ns);
+    return ns;
+}
+
+static void stay_away(fv__thread_pool *p)
+{
+    int64_t ns = next_penalty(p);
+    struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
     atomic_fetch_add(&p->absent, 1);
     futex_wait(&p->closing, 0, &t);
     atomic_fetch_sub(&p->absent, 1);
@@ -226,9 +237,9 @@ static void *work(void *arg)
     while (!atomic_load_explicit(&p->closing, memory_order_acquire)) {
         bool any = false, late = false;
         unsigned seen = atomic_load(&p->posted);
-        for (int i = 0; i < JOBS; i++) any |= help(w, &p->jobs[i], &late);
+        for (int i = 0; i < JOBS; i++) any |= help(&p->jobs[i], &late);
         if (late || is_unwanted(p)) {
-            stay_away(w);
+            stay_away(p);
             continue;
         }
         int64_t now = now_ns();
@@ -279,8 +290,6 @@ static void wait_for_workers(job *j)
     }
 }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain, fv__range_fn fn,
                       void *arg)
 {
@@ -301,6 +310,7 @@ void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain,
         atomic_store_explicit(&j->range[r].next, n * r / ranges, memory_order_relaxed);
         j->range[r].end = n * (r + 1) / ranges;
     }
+    atomic_store_explicit(&j->worker_ns, 0, memory_order_relaxed);
     int64_t start = now_ns();
     post(p, j);
     times t = take_chunks(j, 0, start);
@@ -308,7 +318,7 @@ void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain,
     atomic_store_explicit(&j->chunk_ns, t.all_ns / (t.chunks ? t.chunks : 1), memory_order_relaxed);
     atomic_fetch_and_explicit(&j->gate, ~OPEN, memory_order_acq_rel);
     wait_for_workers(j);
-    if (lost_core(&t)) atomic_store_explicit(&p->unwanted, 1, memory_order_relaxed);
+    if (lost_core(j, &t)) atomic_store_explicit(&p->unwanted, 1, memory_order_relaxed);
     atomic_store_explicit(&j->taken, false, memory_order_release);
 }
 
@@ -320,7 +330,7 @@ static int start_worker(fv__thread_pool *p)
     worker *w = fv__alloc(&p->env, sizeof *w);
     if (!w) return ENOMEM;
     sigset_t all, old;
-    *w = (worker){.pool = p, .penalty_ns = PENALTY_NS};
+    *w = (worker){.pool = p};
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = pthread_create(&w->thread, NULL, work, w);

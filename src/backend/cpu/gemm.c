@@ -65,7 +65,7 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     if (!g->packed && !p.slice)
         p.b_bytes = (size_t)p.group * gemm_units(gemm_min(g->k, kind->run)) * kind->b_unit;
     if (g->ct != FV_F32)
-        p.sum_bytes = (size_t)p.block * (size_t)(p.group * kind->nr) * sizeof(float);
+        p.sum_bytes = (size_t)p.block * (size_t)(p.group * kind->nr + GEMM_PAD) * sizeof(float);
     p.sum_bytes = (p.sum_bytes + 63) / 64 * 64;
     return p;
 }
@@ -211,12 +211,14 @@ static void run_long(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_
     if (!direct || g->bias || g->act || g->pre) finish_rows(s, g, table, now.c, now.ldc, false);
 }
 
-/* Three paths, from the most special: few rows and packed weight (decoding), few rows and a bf16
- * weight not yet packed (first use of a weight), and the loop nest above. */
+/* From the most special: few rows and packed weight (decoding), few rows and a bf16 or f32 weight not
+ * yet packed (first use of a weight), and the loop nest above. */
 static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
     if (g->m < 1 || g->n < 1 || g->batch < 1) return;
-    if (NAME(gemm_few)(s, g, table, kind) || NAME(gemm_stored)(s, g, table, kind)) return;
+    if (NAME(gemm_few)(s, g, table, kind) || NAME(gemm_stored)(s, g, table, kind) ||
+        NAME(gemm_direct)(s, g, table))
+        return;
     if (is_long(g, kind)) {
         run_long(s, g, table, kind);
         return;

@@ -159,6 +159,9 @@ void NAME(gemm_few_rows)(fv_kernels *k);
 /* The same where B is bf16 that is not packed, and all the rest is f32. */
 bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind);
 
+/* The same where all is f32. */
+bool NAME(gemm_direct)(fv_stream *s, const fv_gemm *g, fv_dtype table);
+
 /* One run of k of panels j0..j1 of B, `next` bytes apart. */
 void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0,
                          int64_t j1, int64_t k, int64_t kc);

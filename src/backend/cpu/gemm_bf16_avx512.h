@@ -14,7 +14,7 @@
 /* 16 or fewer values as bf16, rounded to nearest even; the others are 0. */
 INLINE __m256i load_some(const void *p, int64_t i, int64_t n, const fv_dtype t)
 {
-    const __mmask16 mask = n >= VW ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+    const __mmask16 mask = first_lanes(n);
     if (t == FV_F32)
         return (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, (const float *)p + i));
     __m256i h = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i);

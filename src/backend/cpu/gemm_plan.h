@@ -8,6 +8,9 @@
 #include "gemm.h"
 #include "parallel.h"
 
+/* Floats between rows of sums, so that they do not all fall into the same set of a cache. */
+#define GEMM_PAD 16
+
 /* Scratch of a call, all of it from fv_stream_scratch (one allocation that grows and stays):
  *
  *    [ packed A ][ slices of packed B ][ slot 0: group of B, sums ][ slot 1: .. ]

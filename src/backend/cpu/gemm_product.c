@@ -220,7 +220,7 @@ static void columns(const gemm_plan *p, const share *w, int64_t panel, int count
     if (e.bias) e.bias = gemm_at(e.bias, j, p->table);
     bool direct = g->ct == FV_F32;
     e.sum = direct ? e.c : w->sum;
-    e.ld_sum = direct ? g->ldc : (int64_t)p->group * kind->nr;
+    e.ld_sum = direct ? g->ldc : (int64_t)count * kind->nr + GEMM_PAD;
     if (g->add && !direct) NAME(gemm_start)(&e);
 
     int64_t k = 0;
@@ -248,18 +248,20 @@ typedef struct chunks {
 } chunks;
 
 /* The parts that a block is cut into, so that all threads are done soonest: rounds of chunks, each
- * of which takes as long as its tiles, and packing its panels unless they are packed. */
+ * of which takes as long as its tiles, and packing its panels unless they are packed.  Of equal ones
+ * the smallest, which suit threads of unequal speed, unless panels are packed together. */
 static chunks cut(const gemm_plan *p, int threads, int64_t strips, int64_t panels)
 {
     chunks best = {1, p->group, gemm_ceil_div(panels, p->group)};
     if (threads == 1) return best;
-    int64_t least = INT64_MAX, pack = p->g->packed || p->slice ? 1 : 3;
+    bool packed = p->g->packed || p->slice, small = packed || p->g->tb;
+    int64_t least = INT64_MAX, pack = packed ? 1 : 3;
     for (int64_t down = 1; down <= strips && down <= threads; down *= 2)
         for (int64_t each = p->group; each; each--) {
             chunks c = {down, each, gemm_ceil_div(panels, each)};
             int64_t rounds = gemm_ceil_div(down * c.across, threads),
                     time = rounds * each * (gemm_ceil_div(strips, down) + pack);
-            if (time < least) {
+            if (time < least || (time == least && small)) {
                 least = time;
                 best = c;
             }

@@ -10,7 +10,7 @@
  *    v_max      if b is NaN the result is NaN; a NaN in a may be lost, so write v_max(acc, x)
  *    v_hsum     one order per level: bits are the same for any thread count, not for any level
  *    v_ldexp    the result must be normal
- *    v_load_n   tails, through a small array: slow, and therefore only for the last vector of a row
+ *    v_load_n   tails, on most levels through a small array: slow, so only for the last vector of a row
  *
  * Masks (vm) differ most: a register of lanes on NEON and AVX2, a 16-bit mask on AVX-512.  They
  * are only ever made by v_lt and used by v_sel. */
@@ -364,6 +364,21 @@ static inline void v_store_bf16(uint16_t *p, vf a)
 #endif
 
 /* The first n < VW lanes; the others read as `fill` and are not written. */
+#if defined(CPU_AVX512) || defined(CPU_AVX512_BF16)
+static inline __mmask16 first_lanes(int64_t n)
+{
+    if (n >= VW) return 0xffff;
+    return n > 0 ? (__mmask16)((1u << n) - 1) : 0;
+}
+static inline vf v_load_n(const float *p, int64_t n, float fill)
+{
+    return _mm512_mask_loadu_ps(v_set1(fill), first_lanes(n), p);
+}
+static inline void v_store_n(float *p, vf a, int64_t n)
+{
+    _mm512_mask_storeu_ps(p, first_lanes(n), a);
+}
+#else
 static inline vf v_load_n(const float *p, int64_t n, float fill)
 {
     float t[VW];
@@ -376,5 +391,6 @@ static inline void v_store_n(float *p, vf a, int64_t n)
     v_store(t, a);
     for (int i = 0; i < n && i < VW; i++) p[i] = t[i];
 }
+#endif
 
 #endif

@@ -1,0 +1,189 @@
+/* gemm_direct.c - one to four rows against an f32 weight that is not packed: bound by reading it.
+ *
+ * Packing a panel writes what was read and reads it again, for the sake of rows that are not there.
+ * Here values go from memory to registers and are used up.
+ *
+ *    (N,K)   VW columns of C are VW rows of the weight: VW x VW values are transposed in registers,
+ *            so that lanes are columns, and multiplied.  SIDE such blocks side by side hide the
+ *            latency of their sums; the rows that come next are prefetched, because a row is too
+ *            short for the hardware to find its stream.
+ *    (K,N)   rows of the weight are read in long pieces, DEEP values of k at a time; sums of ACROSS
+ *            columns stay in L1.
+ *
+ * Each element is summed as the tiles of gemm_f32.c do it: k in order, runs of FV_GEMM_KC, so the
+ * bits are those of a packed weight. */
+#include "gemm_transpose.h"
+#include "parallel.h"
+
+#define MOST_ROWS 4
+#define SIDE (VW >= 16 ? 2 : 4)
+#define COLUMNS (SIDE * VW) /* of C at a time, (N,K) */
+#define DEEP 8              /* values of k at a time, (K,N) */
+#define ACROSS 512          /* columns of C at a time, (K,N) */
+
+typedef struct direct {
+    const fv_gemm *g;
+    float alpha;
+} direct;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* c = alpha * sum + c, or without c; n of VW columns. */
+INLINE void store_sum(const direct *d, int64_t i, int64_t j, int64_t n, vf sum, bool add)
+{
+    float *c = (float *)d->g->c + i * d->g->ldc + j;
+    if (n >= VW)
+        v_store(c, v_fma(v_set1(d->alpha), sum, add ? v_load(c) : v_zero()));
+    else
+        v_store_n(c, v_fma(v_set1(d->alpha), sum, add ? v_load_n(c, n, 0) : v_zero()), n);
+}
+
+/* ---- (N,K) ---- */
+
+/* VW values of k of VW columns, transposed; a column beyond n repeats the last. */
+INLINE void load_block(vf x[VW], const float *const *row, int64_t k, int64_t n)
+{
+#pragma GCC unroll 16
+    for (int j = 0; j < VW; j++) x[j] = n >= VW ? v_load(row[j] + k) : v_load_n(row[j] + k, n, 0);
+    transpose(x);
+}
+
+/* k .. k + n of a block of columns, n <= VW. */
+INLINE void multiply(vf sum[MOST_ROWS][SIDE], const direct *d, const float *const *row, int64_t k,
+                     int64_t n, const int rows)
+{
+    const float *a = (const float *)d->g->a + k;
+#pragma GCC unroll 4
+    for (int u = 0; u < SIDE; u++) {
+        vf x[VW];
+        load_block(x, row + u * VW, k, n);
+#pragma GCC unroll 16
+        for (int i = 0; i < VW; i++) {
+            if (i >= n) break;
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++)
+                sum[r][u] = v_fma(x[i], v_set1(a[r * d->g->lda + i]), sum[r][u]);
+        }
+    }
+}
+
+INLINE void some_columns(const direct *d, int64_t j0, const int rows)
+{
+    const fv_gemm *g = d->g;
+    const float *row[COLUMNS], *b = g->b;
+    for (int i = 0; i < COLUMNS; i++) row[i] = b + least(j0 + i, g->n - 1) * g->ldb;
+    const int64_t next = COLUMNS * g->ldb; /* floats to the columns that come next */
+    for (int64_t k0 = 0; k0 < g->k; k0 += FV_GEMM_KC) {
+        vf sum[MOST_ROWS][SIDE];
+        int64_t k = k0, end = least(k0 + FV_GEMM_KC, g->k);
+        for (int r = 0; r < rows; r++)
+            for (int u = 0; u < SIDE; u++) sum[r][u] = v_zero();
+        for (; k + VW <= end; k += VW) {
+            if (k % 16 == 0)
+#pragma GCC unroll 32
+                for (int i = 0; i < COLUMNS; i++) __builtin_prefetch(row[i] + next + k);
+            multiply(sum, d, row, k, VW, rows);
+        }
+        if (k < end) multiply(sum, d, row, k, end - k, rows);
+        for (int r = 0; r < rows; r++)
+            for (int u = 0; u < SIDE; u++)
+                if (j0 + u * VW < g->n)
+                    store_sum(d, r, j0 + u * VW, g->n - j0 - u * VW, sum[r][u], k0 > 0);
+    }
+}
+
+/* ---- (K,N) ---- */
+
+/* DEEP or fewer values of k of all columns, added to the sums in L1. */
+INLINE void add_deep(float *sum, const direct *d, int64_t j0, int64_t cols, int64_t k, int64_t n,
+                     const int rows)
+{
+    const fv_gemm *g = d->g;
+    const float *a = (const float *)g->a + k, *b = (const float *)g->b + k * g->ldb + j0;
+    for (int64_t j = 0; j < cols; j += VW) {
+        vf s[MOST_ROWS];
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) s[r] = v_load(sum + r * ACROSS + j);
+#pragma GCC unroll 8
+        for (int i = 0; i < DEEP; i++) {
+            if (i >= n) break;
+            const float *at = b + i * g->ldb + j;
+            vf w = j + VW <= cols ? v_load(at) : v_load_n(at, cols - j, 0);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) s[r] = v_fma(w, v_set1(a[r * g->lda + i]), s[r]);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) v_store(sum + r * ACROSS + j, s[r]);
+    }
+}
+
+INLINE void across_columns(const direct *d, int64_t j0, const int rows)
+{
+    const fv_gemm *g = d->g;
+    float sum[MOST_ROWS * ACROSS];
+    int64_t cols = least(ACROSS, g->n - j0);
+    for (int64_t k0 = 0; k0 < g->k; k0 += FV_GEMM_KC) {
+        int64_t k = k0, end = least(k0 + FV_GEMM_KC, g->k);
+        memset(sum, 0, sizeof sum);
+        for (; k + DEEP <= end; k += DEEP) add_deep(sum, d, j0, cols, k, DEEP, rows);
+        if (k < end) add_deep(sum, d, j0, cols, k, end - k, rows);
+        for (int r = 0; r < rows; r++)
+            for (int64_t j = 0; j < cols; j += VW)
+                store_sum(d, r, j0 + j, cols - j, v_load(sum + r * ACROSS + j), k0 > 0);
+    }
+}
+
+/* ---- the call ---- */
+
+INLINE void blocks(const direct *d, int64_t lo, int64_t hi, const int rows)
+{
+    for (int64_t i = lo; i < hi; i++)
+        if (d->g->tb)
+            some_columns(d, i * COLUMNS, rows);
+        else
+            across_columns(d, i * ACROSS, rows);
+}
+
+/* Bias and activation of the columns a thread has just computed. */
+static void finish_columns(const direct *d, int64_t j0, int64_t j1)
+{
+    const fv_gemm *g = d->g;
+    gemm_end e = {.sum = (float *)g->c + j0,
+                  .ld_sum = g->ldc,
+                  .ldc = g->ldc,
+                  .rows = g->m,
+                  .cols = j1 - j0,
+                  .c = (float *)g->c + j0,
+                  .bias = g->bias ? (const float *)g->bias + j0 : NULL,
+                  .table = FV_F32,
+                  .ct = FV_F32,
+                  .act = g->act};
+    if (g->bias || g->act) NAME(gemm_finish)(&e);
+}
+
+static void some_blocks(void *arg, int64_t lo, int64_t hi, int slot)
+{
+    const direct *d = arg;
+    int64_t each = d->g->tb ? COLUMNS : ACROSS;
+    (void)slot;
+    switch (d->g->m) {
+    case 1: blocks(d, lo, hi, 1); break;
+    case 2: blocks(d, lo, hi, 2); break;
+    case 3: blocks(d, lo, hi, 3); break;
+    default: blocks(d, lo, hi, 4); break;
+    }
+    finish_columns(d, lo * each, least(hi * each, d->g->n));
+}
+
+bool NAME(gemm_direct)(fv_stream *s, const fv_gemm *g, fv_dtype table)
+{
+    bool plain = !g->packed && !g->ta && !g->add && !g->pre && !g->plus && g->batch == 1;
+    if (!plain || table != FV_F32 || g->bt != FV_F32 || g->ct != FV_F32) return false;
+    if (g->m > MOST_ROWS || g->k < 1) return false;
+    direct d = {.g = g, .alpha = g->alpha == 0 ? 1 : g->alpha};
+    double products = (double)(g->m + 8) * (double)g->n * (double)g->k;
+    int64_t each = g->tb ? COLUMNS : ACROSS;
+    fv__cpu_parallel(s, products < GEMM_SMALL ? 1 : s->threads, (g->n + each - 1) / each, 0,
+                     some_blocks, &d);
+    return true;
+}
