@@ -13,16 +13,13 @@
  * before; where alpha is not 1 they are added behind.  Both depend on the call alone, so that a row
  * has the same bits in a tile of any height.  Fewer than 16 rows cost as much as 16, which memory
  * hides: one row is bound by reading B.
- *
- * Tiles are state of the thread: enter configures them, leave lets them go, which keeps context
- * switches of the thread as cheap as they were.  The compiler's functions for loads do not tell it
- * that memory is read; `published` says so where this file has just written it. */
+ */
 #ifndef FV_GEMM_BF16_AMX_H
 #define FV_GEMM_BF16_AMX_H
 
+#include "gemm_amx.h"
 #include "gemm_bf16_avx512.h"
 
-#define TILE 16 /* rows, and columns, of one */
 #define MR 32
 #define NR 32
 #define A_WIDTH 32
@@ -30,32 +27,7 @@
 #define A_BYTES_OF_UNIT (2 * A_TILE) /* 32 values of k of a strip */
 #define B_BYTES_OF_UNIT (PAIRS * NR * 4)
 
-INLINE void published(void) { __asm__ volatile("" ::: "memory"); }
-
-/* All eight tiles have 16 rows of 64 bytes; more rows than there are in C are computed and not
- * stored. */
-static void enter(void)
-{
-    static const struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1,
-                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                .rows = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE}};
-    _tile_loadconfig(&config);
-}
-
-static void leave(void) { _tile_release(); }
-
 /* ---- products ---- */
-
-/* The next panel, a part of it in each unit of k: `step` bytes for every 4 values. */
-INLINE const char *prefetch_part(const char *ahead, int64_t step)
-{
-    for (int64_t i = 0; i < 8 * step; i += 64) __builtin_prefetch(ahead + i);
-    return ahead + 8 * step;
-}
 
 /* c (32 x 32, ld floats a row) = a b, or c + a b. */
 INLINE void square(float *c, int64_t ld, const gemm_tile *t, const bool add)
@@ -82,7 +54,7 @@ INLINE void square(float *c, int64_t ld, const gemm_tile *t, const bool add)
         _tile_loadd(5, a + A_TILE, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
-        ahead = prefetch_part(ahead, t->ahead_step);
+        ahead = prefetch_part(ahead, 8 * t->ahead_step);
     }
     _tile_stored(0, c, row);
     _tile_stored(1, c + TILE, row);

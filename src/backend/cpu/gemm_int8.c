@@ -11,7 +11,11 @@
  * quantised as it is packed, row by row, so a row means the same in any batch.  Blocks are added up
  * in f32 in the order of k within runs of RUN values, runs in order.  The layout of panels is in
  * gemm_int8.h. */
+#if defined(CPU_AMX)
+#include "gemm_int8_amx.h"
+#else
 #include "gemm_int8_row.h"
+#endif
 
 #define TINY 0x1p-100f
 /* longer than in f32: a tile of bytes is done in no time, and C is touched once a run */
@@ -76,7 +80,9 @@ INLINE void tile(const gemm_tile *t, const fv_dtype bt)
 
 static void tile_q8(const gemm_tile *t) { tile(t, FV_Q8); }
 static void tile_q4(const gemm_tile *t) { tile(t, FV_Q4); }
+#if !defined(CPU_AMX)
 static void tile_i8(const gemm_tile *t) { tile(t, FV_I8); }
+#endif
 
 /* ---- quantising ---- */
 
@@ -249,6 +255,66 @@ INLINE float largest_of_run(const gemm_src *s, int i, int64_t kc)
     return most;
 }
 
+#if defined(CPU_AMX)
+/* ---- the same for AMX: rows of 64 values, and fours of columns ---- */
+
+/* Whole tiles of k: what is beyond kc is 0. */
+INLINE int64_t tiles_end(int64_t kc) { return (kc + I8_STEP - 1) / I8_STEP * I8_STEP; }
+
+/* Bytes k..k+31 of row or column i, from values or as they were stored. */
+INLINE void run_bytes(int8_t *q, const gemm_src *s, int i, int64_t k, int64_t kc, float most)
+{
+    float buf[BLOCK];
+    if (i >= s->n || k >= kc)
+        memset(q, 0, BLOCK);
+    else if (s->dtype == FV_I8)
+        memcpy(q, (const char *)s->p + (size_t)(i * s->ld) + sizeof(float) + k, BLOCK);
+    else if (most < TINY)
+        memset(q, 0, BLOCK);
+    else
+        to_bytes(q, fetch(buf, s, i, k, kc), 127.0f / most);
+}
+
+/* The scale of row or column i over a run; *most: its largest magnitude, where that is computed. */
+INLINE float run_scale(const gemm_src *s, int i, int64_t kc, float *most)
+{
+    float scale = 0;
+    *most = 0;
+    if (i >= s->n) return 0;
+    if (s->dtype == FV_I8) {
+        memcpy(&scale, (const char *)s->p + (size_t)(i * s->ld), sizeof scale);
+        return scale;
+    }
+    *most = largest_of_run(s, i, kc);
+    return *most < TINY ? 0 : *most / 127.0f;
+}
+
+static void amx_pack_a(void *out, const gemm_src *a, int64_t kc)
+{
+    float *scale = out, most;
+    int8_t *to = (int8_t *)out + I8_SCALES;
+    for (int i = 0; i < I8_SIDE; i++) {
+        scale[i] = run_scale(a, i, kc, &most);
+        for (int64_t k = 0; k < tiles_end(kc); k += BLOCK)
+            run_bytes(to + k / I8_STEP * I8_STEP * I8_SIDE + i * I8_STEP + k % I8_STEP, a, i, k, kc,
+                      most);
+    }
+}
+
+static void amx_pack_b(void *out, const gemm_src *b, int64_t kc)
+{
+    float *scale = out, most;
+    int8_t *to = (int8_t *)out + I8_SCALES, q[BLOCK];
+    for (int i = 0; i < I8_SIDE; i++) {
+        scale[i] = run_scale(b, i, kc, &most);
+        for (int64_t k = 0; k < tiles_end(kc); k += BLOCK) {
+            run_bytes(q, b, i, k, kc, most);
+            for (int u = 0; u < BLOCK; u += 4) memcpy(to + (k + u) * I8_SIDE + i * 4, q + u, 4);
+        }
+    }
+}
+#else
+
 static void pack_a_row(void *out, const gemm_src *a, int64_t kc)
 {
     a_head *head = out;
@@ -293,6 +359,7 @@ static void pack_i8(void *out, const gemm_src *b, int64_t kc)
         }
     }
 }
+#endif
 
 /* Sums fit: 32 * 127 * 127 < 2^24 for a block, so its conversion to f32 is exact too; ROW * 127
  * * 127 < 2^31 for a run of FV_I8. */
@@ -314,6 +381,20 @@ const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
                                  .pack_a = pack_a,
                                  .pack_b = pack_q4,
                                  .tile = tile_q4};
+#if defined(CPU_AMX)
+    static const gemm_kind i8 = {.mr = I8_SIDE,
+                                 .nr = I8_SIDE,
+                                 .run = ROW,
+                                 .a_unit = I8_UNIT,
+                                 .b_unit = I8_UNIT,
+                                 .a_head = I8_HEAD,
+                                 .b_head = I8_HEAD,
+                                 .pack_a = amx_pack_a,
+                                 .pack_b = amx_pack_b,
+                                 .enter = enter,
+                                 .leave = leave,
+                                 .tile = amx_tile_i8};
+#else
     static const gemm_kind i8 = {.mr = MR,
                                  .nr = NR,
                                  .run = ROW,
@@ -324,5 +405,6 @@ const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
                                  .pack_a = pack_a_row,
                                  .pack_b = pack_i8,
                                  .tile = tile_i8};
+#endif
     return bt == FV_Q4 ? &q4 : bt == FV_I8 ? &i8 : &q8;
 }
