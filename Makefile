@@ -53,6 +53,7 @@ test-browser: build/build.ninja
 	@build/tests/browser_page build/page-512.html 512 12 12
 	@python3 tests/browser/measure.py build/page-512.html
 	@cmake --build build -j $(JOBS) --target fovea_program && python3 tests/browser/serve.py build/fovea
+	@python3 tests/browser/views.py build/fovea
 	@rm -f build/page-60.html build/page-512.html
 
 # schemathesis (PyPI; or SCHEMATHESIS=PATH) against /openapi.json of a server with a model for every kind of request: minutes.

@@ -11,7 +11,7 @@ typedef struct serve_values {
     int dtype;
     const char *device;
     int64_t threads;
-    const char *host, *socket, *keys, *cors;
+    const char *host, *socket, *keys, *cors, *runs;
     int64_t port;
     int64_t rows, context, prefill, waiting, cache, prefixes;
     int64_t body, connections, weights;
@@ -76,6 +76,8 @@ static const cli_option options[] = {
              "seconds from a request to the end of its answer"),
     CLI_REAL(serve_values, drain_time, 0, "drain-timeout", "S", 0, 86400,
              "seconds for what runs when SIGTERM comes"),
+    CLI_FILE(serve_values, runs, 0, "runs", "DIR",
+             "a directory of trainings, which the page shows while they go on"),
     CLI_FLAG(serve_values, quiet, 0, "quiet", "no line for each request"),
     {0},
 };
@@ -182,6 +184,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
                 .drain_ms = ms(v->drain_time),
                 .keys = v->keys,
                 .cors = v->cors,
+                .runs = v->runs,
                 .quiet = v->quiet};
     cli_choose_weights(v->dtype, &o.weights, &o.widen);
     return sv_serve(&o, &e) ? cli_error(c, &e) : CLI_OK;

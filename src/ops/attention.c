@@ -318,3 +318,28 @@ fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int6
     fv__arena_rewind(&c->data, mark);
     return st;
 }
+
+/* n rows of width W that lie `row` elements apart. */
+static bool read_rows(fv_ctx *c, const fv_attn_view *v, const void *data, int64_t at, int64_t row,
+                      int64_t n, float *host)
+{
+    int64_t W = v->args.Wk;
+    fv_tensor one = {.shape = FV_SHAPE(W), .dtype = v->dtype};
+    for (int64_t i = 0; i < n; i++) {
+        one.data = (char *)(uintptr_t)data + (size_t)(at + i * row) * fv_dtype_size(v->dtype);
+        if (fv_read(c, &one, host + i * W, W)) return false;
+    }
+    return true;
+}
+
+int64_t fv__attn_view_vectors(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, float *q,
+                              float *k, float *scale)
+{
+    const fv_attn_args *a = &v->args;
+    int64_t W = a->Wk, key_head = head / (a->H / a->G);
+    if (!askable(c, v, v->dtype, b, head, 0, a->Tq)) return 0;
+    if (q && !read_rows(c, v, a->q, b * a->q_batch + head * W, a->q_row, a->Tq, q)) return 0;
+    if (k && !read_rows(c, v, a->k, b * a->k_batch + key_head * W, a->k_row, a->Tk, k)) return 0;
+    *scale = a->scale > 0 ? a->scale : (float)(1 / sqrt((double)W));
+    return W;
+}

@@ -10,4 +10,10 @@
 void fv__attn_view_write(fv_ctx *c, const fv_attn_view *v, float *out, int64_t b, int64_t head,
                          int64_t from, int64_t to);
 
+/* Queries (Tq,W) and keys (Tk,W) of one head as the operator reads them, rotated where the model
+ * rotates, into host memory; NULL: not wanted.  *scale: what their product is multiplied by.
+ * Returns W, or 0 with the context's error. */
+int64_t fv__attn_view_vectors(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, float *q,
+                              float *k, float *scale);
+
 #endif

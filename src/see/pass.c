@@ -3,6 +3,8 @@
  * Ablation silences a head: what it would add is zero, all else stays.  The tap that shows the
  * output of an attention may write to it, so no family knows of this.  The worth of a head is how
  * much worse the text is then predicted. */
+#include <math.h>
+
 #include "see.h"
 #include "fovea/author/family.h"
 
@@ -82,24 +84,25 @@ fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_ite
 /* ---- ablation ---- */
 
 typedef struct silence {
-    fv_see_pick pick;
+    const fv_see_pick *pick;    /* n of them */
+    int n, done;                /* done: those that were there */
     int64_t seen[FV_SEE_KINDS]; /* attentions of each kind that ran */
     fv_see_kind kind;           /* of the one that runs */
     int64_t heads;
-    bool done;
 } silence;
 
 /* Zeroes the columns of one head in the output of its attention, (B,T,H*W). */
-static void silence_head(const silence *s, fv_ctx *c, fv_tensor *y)
+static void silence_head(silence *s, fv_ctx *c, fv_tensor *y, int64_t head)
 {
     const fv_env *env = fv_device_env(fv_ctx_device(c));
     int64_t n = fv_len(y), cols = fv_cols(y), width = cols / s->heads;
     float *x = fv__alloc(env, (size_t)n * sizeof *x);
     if (!x) return; /* done stays false, which is reported */
     if (!fv_read(c, y, x, n)) {
-        for (int64_t i = s->pick.head * width; i < n; i += cols)
+        for (int64_t i = head * width; i < n; i += cols)
             memset(x + i, 0, (size_t)width * sizeof *x);
         fv_write(c, y, x, n);
+        s->done++;
     }
     fv__free(env, x, (size_t)n * sizeof *x);
 }
@@ -114,11 +117,12 @@ static void on_tap(void *user, fv_ctx *c, const char *site, const char *name, co
         s->heads = fv_attn_view_shape(what).d[1];
         s->seen[s->kind]++;
     } else if (!strcmp(site, "attention_output")) {
-        if (s->kind != s->pick.kind || s->seen[s->kind] - 1 != s->pick.layer ||
-            s->pick.head >= s->heads)
-            return;
-        silence_head(s, c, (fv_tensor *)(uintptr_t)what);
-        s->done = true;
+        for (int i = 0; i < s->n; i++) {
+            const fv_see_pick *p = &s->pick[i];
+            if (s->kind == p->kind && s->seen[s->kind] - 1 == p->layer && p->head >= 0 &&
+                p->head < s->heads)
+                silence_head(s, c, (fv_tensor *)(uintptr_t)what, p->head);
+        }
     }
 }
 
@@ -142,6 +146,23 @@ static fv_status mean_loss(fv_ctx *c, fv_tensor *scores, const fv_see_in *in, bo
     return st ? fv_fail(e, st, "%s", fv_ctx_err(c)->text) : FV_OK;
 }
 
+/* A pass with these heads silenced; *ahead: the model predicts what comes next. */
+static fv_status silent_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_items *out,
+                             const fv_see_pick *heads, int n, bool *ahead, fv_err *e)
+{
+    silence s = {.pick = heads, .n = n};
+    fv_ctx_set_tap(c, on_tap, &s);
+    fv_status st = fv__see_pass(c, m, in, out, e);
+    fv_ctx_set_tap(c, NULL, NULL);
+    if (!st && s.done < n)
+        st = fv_fail(e, FV_EARG, "%s attention: there is no head %lld in a layer %lld",
+                     fv_see_kind_name(heads[0].kind), (long long)heads[0].head,
+                     (long long)heads[0].layer);
+    /* a model that attends to the whole text does not predict the next token */
+    *ahead = fv_model_has_cross(m) || !s.seen[FV_SEE_ENCODER];
+    return st;
+}
+
 /* Two passes, with and without the head, would differ in nothing else: dropout is off and kernels
  * give the same bits for the same input. */
 fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pick head,
@@ -149,18 +170,59 @@ fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pi
 {
     fv_ctx *c;
     fv_items out = {0};
-    silence s = {.pick = head};
-    bool pair = fv_model_has_cross(m), none = head.layer == FV_SEE_ALL;
+    bool pair = fv_model_has_cross(m), ahead = false;
     fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
     if (st) return st;
-    fv_ctx_set_tap(c, on_tap, &s);
-    st = fv__see_pass(c, m, &in, &out, e);
-    if (!st && !none && !s.done)
-        st = fv_fail(e, FV_EARG, "%s attention: there is no head %lld in a layer %lld",
-                     fv_see_kind_name(head.kind), (long long)head.head, (long long)head.layer);
-    /* a model that attends to the whole text does not predict the next token */
-    bool ahead = pair || !s.seen[FV_SEE_ENCODER];
+    st = silent_pass(c, m, &in, &out, &head, head.layer != FV_SEE_ALL, &ahead, e);
     if (!st) st = mean_loss(c, ahead ? fv_items_get(&out, "logits") : NULL, &in, pair, loss, e);
+    fv_ctx_free(c);
+    return st;
+}
+
+/* The likeliest tokens of the last row, best first; ties to the lower one. */
+static fv_status take_top(fv_ctx *c, fv_tensor *logits, const fv_see_in *in, fv_see_next *out,
+                          fv_err *e)
+{
+    const fv_env *env = fv_device_env(fv_ctx_device(c));
+    int64_t n = in->n_source, V = fv_cols(logits);
+    size_t bytes = (size_t)V * sizeof(float);
+    float *x = fv__alloc(env, bytes);
+    if (!x) return fv_fail(e, FV_ENOMEM, "next tokens: out of memory");
+    fv_status st = fv_read(c, fv_slice(c, logits, 1, n - 1, n), x, V);
+    double sum = 0, most = -INFINITY;
+    for (int64_t v = 0; v < V; v++)
+        if ((double)x[v] > most) most = (double)x[v];
+    for (int64_t v = 0; v < V; v++) sum += exp((double)x[v] - most);
+    if (out->n > V) out->n = (int)V;
+    for (int k = 0; k < out->n && !st; k++) {
+        int64_t best = 0;
+        for (int64_t v = 1; v < V; v++)
+            if (x[v] > x[best]) best = v;
+        out->token[k] = (int32_t)best;
+        out->score[k] = (float)((double)x[best] - most - log(sum));
+        x[best] = -INFINITY;
+    }
+    fv__free(env, x, bytes);
+    return st ? fv_fail(e, st, "%s", fv_ctx_err(c)->text) : FV_OK;
+}
+
+fv_status fv_see_without(fv_device *d, const fv_model *m, fv_see_in in, const fv_see_pick *heads,
+                         int n, int top, fv_see_next *out, fv_err *e)
+{
+    fv_ctx *c;
+    fv_items items = {0};
+    bool ahead = false;
+    *out = (fv_see_next){.loss = (double)NAN, .n = top};
+    if (top < 0 || top > FV_SEE_NEXT)
+        return fv_fail(e, FV_EARG, "%d likeliest tokens, at most %d are told", top, FV_SEE_NEXT);
+    fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
+    if (st) return st;
+    st = silent_pass(c, m, &in, &items, heads, n, &ahead, e);
+    fv_tensor *logits = ahead && !fv_model_has_cross(m) ? fv_items_get(&items, "logits") : NULL;
+    if (!st && !logits)
+        st = fv_fail(e, FV_EMISSING, "this model predicts no next token behind a text");
+    if (!st && in.n_source > 1) st = mean_loss(c, logits, &in, false, &out->loss, e);
+    if (!st) st = take_top(c, logits, &in, out, e);
     fv_ctx_free(c);
     return st;
 }

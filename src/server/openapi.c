@@ -40,6 +40,8 @@ static const struct {
     {"bias", "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\",\"minimum\":-100,"
              "\"maximum\":100}}"},
     {"weights", "{\"anyOf\":[{\"type\":\"object\"},{\"const\":false}]}"}, /* attention wanted */
+    {"pairs", "{\"type\":\"array\",\"maxItems\":1024,\"items\":{\"type\":\"array\",\"minItems\":2,"
+              "\"maxItems\":2,\"items\":{\"type\":\"integer\",\"minimum\":0}}}"},
     {"any", "{}"},
 };
 
@@ -149,7 +151,7 @@ static void put_operation(sv_text *t, sv_server *s, const sv_route *r)
     sv_string_at(t, "summary", r->what);
     if (strchr(r->path, '*'))
         sv_raw_at(t, "parameters",
-                  "[{\"name\":\"model\",\"in\":\"path\",\"required\":true,"
+                  "[{\"name\":\"name\",\"in\":\"path\",\"required\":true,"
                   "\"schema\":{\"type\":\"string\"}}]");
     if (r->fields) put_body(t, s, r->fields);
     sv_key(t, "responses");
@@ -179,7 +181,7 @@ void sv_openapi(sv_request *r)
         const char *star = strchr(route->path, '*');
         sv_text path = {0};
         sv_add(&path, route->path, star ? (size_t)(star - route->path) : strlen(route->path));
-        if (star) sv_put(&path, "{model}");
+        if (star) sv_put(&path, "{name}");
         sv_key(&t, path.s ? path.s : "");
         sv_free(&path);
         sv_open(&t, '{');

@@ -18,6 +18,8 @@
 static const sv_route routes[] = {
     {"GET", "/v1/models", sv_models, false, "The models that are served", NULL, NULL},
     {"GET", "/v1/models/*", sv_model_named, false, "One model", NULL, NULL},
+    {"GET", "/v1/runs", sv_runs, false, "Trainings of the directory that is shown", NULL, NULL},
+    {"GET", "/v1/runs/*", sv_run_named, false, "The log of one", NULL, NULL},
     {"POST", "/v1/completions", sv_completions, false, "Text that follows a prompt",
      "prompt:prompt! echo:bool best_of:int(1,1) suffix:text logprobs:int(0,20)" GENERATES,
      "text/event-stream"},
@@ -31,8 +33,16 @@ static const sv_route routes[] = {
      NULL},
     {"POST", "/v1/attention", sv_attention, false, "Exact attention weights of a text",
      "input:text! model:model target:text attention:weights rows:rows "
-     "format:one(json,safetensors) kind:one(encoder,decoder,cross)",
+     "format:one(json,safetensors,html) kind:one(encoder,decoder,cross)",
      "application/octet-stream"},
+    {"POST", "/v1/heads", sv_heads, false, "What each head does: entropy, and where it looks",
+     "input:text! model:model target:text kind:one(encoder,decoder,cross)", NULL},
+    {"POST", "/v1/ablate", sv_ablate, false, "The next token with some heads silenced",
+     "input:text! heads:pairs! model:model top:int(1,32)", NULL},
+    {"POST", "/v1/neurons", sv_neurons, false, "The query and the keys behind a row of weights",
+     "input:text! model:model target:text kind:one(encoder,decoder,cross) layer:int(0,65535) "
+     "head:int(0,65535) row:int(0,16777216)",
+     NULL},
     {"POST", "/v1/classify", sv_classify, false, "Labels of texts",
      "input:texts! model:model top:int(1,1048576)", NULL},
     {"POST", "/v1/tag", sv_tag, false, "Entities in texts",

@@ -41,6 +41,7 @@ typedef struct sv_opt {
     int64_t drain_ms; /* after SIGTERM, for what is running */
     const char *keys; /* file of API keys, one a line; NULL: none are needed */
     const char *cors; /* origin that may call from a browser, "*": any; NULL: none */
+    const char *runs; /* directory of trainings to show; NULL: none */
     bool quiet;       /* no line for each request */
 } sv_opt;
 

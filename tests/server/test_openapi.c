@@ -83,8 +83,11 @@ static void the_document_is_true(void **state)
                 check_body(path, at(operation, body));
                 check_others(path, at(operation, body), all);
             } else {
-                int status = http(strchr(path, '{') ? "/v1/models/plain" : path, NULL)->status;
-                if (status != 200) fail_msg("%s: %d", path, status);
+                bool one = strchr(path, '{');
+                const char *named = strstr(path, "models") ? "/v1/models/plain" : "/v1/runs/none";
+                int status = http(one ? named : path, NULL)->status;
+                if (status != 200 && !(one && status == 404 && strstr(path, "runs")))
+                    fail_msg("%s: %d", path, status);
             }
         }
     }
@@ -100,7 +103,11 @@ static void the_page_is_one_file(void **state)
     assert_non_null(strstr(a->head, "text/html"));
     assert_non_null(strstr(a->head, "Content-Security-Policy"));
     assert_non_null(strstr(a->body, "<script>"));
-    assert_null(strstr(a->body, "http://"));
+    /* nothing is fetched; the one address is the name of SVG's namespace */
+    const char *address = strstr(a->body, "http://");
+    assert_non_null(address);
+    assert_int_equal(strncmp(address, "http://www.w3.org/2000/svg", 26), 0);
+    assert_null(strstr(address + 1, "http://"));
     assert_null(strstr(a->body, "https://"));
     assert_null(strstr(a->body, "@js@"));
 }

@@ -1,242 +1,97 @@
-/* page.js - the live page: a completion is streamed with probabilities and attention weights, and
- * drawn token by token.  Nothing is fetched but from this server. */
-'use strict';
-const $ = id => document.getElementById(id);
-let models = [], tokens = [], running = null, here = -1;
+/* page.js - the views of the page: a tab and a form for each, and the address, which carries the state of the one that is
+ * open, so that a view can be shared. */
 
-/* ---- the server ---- */
+const VIEWS = [live, explore, heads, compare, classify, answer, translate, runs];
+let current = live;
 
-async function call(path, body) {
-  const r = await fetch(path, body ? {method: 'POST', body: JSON.stringify(body)} : {});
-  const j = await r.json();
-  if (!r.ok) throw new Error(j.error ? j.error.message : r.statusText);
-  return j;
-}
-
-/* Calls take(chunk) for every event of a stream. */
-async function stream(path, body, signal, take) {
-  const r = await fetch(path, {method: 'POST', body: JSON.stringify(body), signal});
-  if (!r.ok) throw new Error((await r.json()).error.message);
-  const reader = r.body.getReader(), text = new TextDecoder();
-  for (let rest = ''; ;) {
-    const {value, done} = await reader.read();
-    if (done) return;
-    const lines = (rest + text.decode(value, {stream: true})).split('\n\n');
-    rest = lines.pop();
-    for (const line of lines) {
-      const data = line.slice(6);
-      if (data === '[DONE]') return;
-      const j = JSON.parse(data);
-      if (j.error) throw new Error(j.error.message);
-      take(j);
+/* The form of a view, made from its fields: a select of models, a text, words to choose from, a number. */
+class Form {
+  constructor(view) {
+    this.view = view;
+    this.inputs = {};
+    const usable = models.filter(m => !view.tasks || view.tasks(m)), labels = {input: 'Text', input2: 'Second text', model: 'Model', model2: 'Second model'};
+    const named = name => labels[name] || name[0].toUpperCase() + name.slice(1);
+    const row = make('div', {class: 'row'}), form = make('form', {onsubmit: e => { e.preventDefault(); this.run(); }});
+    for (const [name, kind] of Object.entries(view.fields)) {
+      const id = `${view.name}-${name}`, changed = () => { view.changed && view.changed(this, name); keep(); };
+      const e = kind === 'text' ? make('textarea', {id, rows: 3, spellcheck: 'false'}) :
+        kind === 'model' || Array.isArray(kind) ? make('select', {id, onchange: changed}) : make('input', {id, type: kind === 'line' ? 'text' : kind, min: 0});
+      if (kind === 'model') e.append(...usable.map(m => new Option(m.id, m.id)));
+      if (Array.isArray(kind)) e.append(...kind.map(w => new Option(w, w)));
+      if (view.value && view.value[name] !== undefined) e.value = view.value[name];
+      this.inputs[name] = e;
+      if (kind === 'hidden') continue;
+      (kind === 'text' || kind === 'line' ? form : row).append(make('label', {for: id}, named(name), ' ', kind === 'text' || kind === 'line' ? null : e), kind === 'text' || kind === 'line' ? e : '');
+    }
+    row.append(make('button', {type: 'submit', id: `${view.name}-go`}, 'Show'));
+    form.append(row);
+    this.section = make('section', {class: 'view', id: `view-${view.name}`, 'aria-label': view.title, hidden: true}, make('p', {class: 'what'}, view.what), form);
+    this.boxes = {};
+    this.hide(!usable.length && 'model' in view.fields);
+  }
+  input(name) { return this.inputs[name]; }
+  get(name) { return this.inputs[name].value; }
+  set(name, value) { this.inputs[name].value = value; keep(); }
+  values() { return Object.fromEntries(Object.entries(this.view.fields).filter(([, kind]) => kind !== 'hidden').map(([k]) => [k, this.get(k)])); }
+  /* A part of the view by its name, made when it is first needed. */
+  box(name) {
+    if (!this.boxes[name]) this.section.append(this.boxes[name] = make('div', {class: 'box', id: `${this.view.name}-${name}`}));
+    return this.boxes[name];
+  }
+  /* Nothing that the view needs is served. */
+  hide(yes) { this.unusable = yes; }
+  async guard(fn) {
+    try {
+      $('status').textContent = '';
+      await fn();
+      $('status').textContent = 'ready';
+    } catch (e) {
+      $('status').textContent = e.message;
     }
   }
-}
-
-/* ---- tokens ---- */
-
-/* A token: its id and text; of those that were generated also p, top and weights[layer][head]. */
-function show(i) {
-  const t = tokens[i], s = document.createElement('span');
-  s.className = 'token' + (t.weights ? ' made' : '');
-  s.textContent = t.text;
-  if (t.p !== undefined) s.style.setProperty('--p', (1 - t.p).toFixed(3));
-  s.dataset.i = i;
-  if (t.weights) s.tabIndex = 0;
-  t.span = s;
-  $('text').append(s);
-}
-
-function take(chunk) {
-  const c = chunk.choices[0];
-  if (!c || !c.logprobs) return;
-  const l = c.logprobs, rows = c.attention ? c.attention.rows : [];
-  l.tokens.forEach((text, k) => {
-    const top = Object.entries(l.top_logprobs[k]).map(([word, lp], n) => ({word, p: Math.exp(lp), id: l.top_ids[k][n]}));
-    tokens.push({id: l.token_ids[k], text, p: Math.exp(l.token_logprobs[k]), top, weights: rows[k] ? rows[k].weights : null});
-    show(tokens.length - 1);
-  });
-}
-
-/* ---- looking ---- */
-
-/* The weights of a token's row: of one head, or the mean of what "all" stands for. */
-function looks(t) {
-  const layer = $('layer').value, head = $('head').value, out = [];
-  let n = 0;
-  t.weights.forEach((heads, l) => heads.forEach((row, h) => {
-    if ((layer !== 'all' && +layer !== l) || (head !== 'all' && +head !== h)) return;
-    row.forEach((w, j) => { out[j] = (out[j] || 0) + w; });
-    n++;
-  }));
-  return out.map(w => w / n);
-}
-
-function look(i) {
-  here = i;
-  for (const t of tokens) t.span.classList.remove('looked', 'here');
-  const t = tokens[i];
-  if (!t || !t.weights) return;
-  const w = looks(t), most = Math.max(...w);
-  t.span.classList.add('here');
-  w.forEach((x, j) => {
-    if (!tokens[j]) return;
-    tokens[j].span.classList.add('looked');
-    tokens[j].span.style.setProperty('--w', (x / most * 0.85).toFixed(3));
-    tokens[j].span.title = 'weight ' + x.toPrecision(4);
-  });
-  tell(i, w);
-  draw(t);
-}
-
-function tell(i, w) {
-  const t = tokens[i], about = $('about');
-  const best = w.indexOf(Math.max(...w));
-  about.textContent = '';
-  const p = document.createElement('p');
-  p.textContent = `“${t.text}” with probability ${t.p.toFixed(3)}; it attended most to “${tokens[best].text}” (${w[best].toFixed(3)}). It could have been:`;
-  const list = document.createElement('ul');
-  for (const a of t.top) {
-    const item = document.createElement('li'), b = document.createElement('button');
-    b.type = 'button';
-    b.textContent = `${JSON.stringify(a.word)} ${a.p.toFixed(3)}`;
-    b.onclick = () => branch(i, a.id);
-    item.append(b);
-    list.append(item);
-  }
-  about.append(p, list);
-}
-
-/* One cell for each layer (downwards) and head: the greatest weight in it. */
-function draw(t) {
-  const c = $('grid'), size = 14, g = c.getContext('2d');
-  c.height = t.weights.length * size;
-  c.width = t.weights[0].length * size;
-  const ink = getComputedStyle(document.body).getPropertyValue('--look');
-  t.weights.forEach((heads, l) => heads.forEach((row, h) => {
-    g.fillStyle = `rgba(${ink}, ${Math.max(...row).toFixed(3)})`;
-    g.fillRect(h * size, l * size, size - 1, size - 1);
-  }));
-}
-
-/* ---- writing ---- */
-
-async function ids() {
-  const model = $('model').value;
-  let text = $('prompt').value, special = true;
-  if ($('chat').checked) {
-    text = (await call('/apply-template', {model, messages: [{role: 'user', content: text}]})).prompt;
-    special = false;
-  }
-  const e = await call('/tokenize', {model, text, add_special_tokens: special});
-  return e.tokens.map((id, i) => ({id, text: e.pieces[i].replace(/[▁Ġ]/g, ' ').replace(/Ċ/g, '\n')}));
-}
-
-async function write(prompt) {
-  const m = models.find(x => x.id === $('model').value), most = +$('tokens').value;
-  if (running) running.abort();
-  running = new AbortController();
-  tokens = prompt;
-  const before = prompt.length;
-  $('text').textContent = $('about').textContent = '';
-  tokens.forEach((t, i) => show(i));
-  /* where all heads of all layers would be too much, the last layer */
-  const all = m.layers * m.heads * most * (prompt.length + most) < 3e6;
-  choose(all ? m.layers : 1, m.heads);
-  $('status').textContent = 'writing …';
-  $('stop').disabled = false;
-  try {
-    await stream('/v1/completions', {
-      model: m.id, prompt: prompt.map(t => t.id), max_tokens: most, temperature: +$('temperature').value,
-      seed: +$('seed').value, stream: true, logprobs: 8,
-      attention: {layers: all ? 'all' : -1, heads: 'all', rows: 'generated'},
-    }, running.signal, take);
-    $('status').textContent = `${tokens.length - before} tokens written`;
-  } catch (e) {
-    $('status').textContent = e.name === 'AbortError' ? 'stopped' : e.message;
-  }
-  $('stop').disabled = true;
-}
-
-/* Goes on from another token in the place of one that was chosen. */
-function branch(i, id) {
-  const kept = tokens.slice(0, i).map(t => ({...t}));
-  const word = tokens[i].top.find(a => a.id === id).word;
-  write([...kept, {id, text: word}]);
-}
-
-function choose(layers, heads) {
-  for (const [name, n] of [['layer', layers], ['head', heads]]) {
-    const s = $(name), was = s.value;
-    s.textContent = '';
-    s.append(new Option('all (mean)', 'all'));
-    for (let i = 0; i < n; i++) s.append(new Option(String(i), String(i)));
-    s.value = [...s.options].some(o => o.value === was) ? was : 'all';
+  async run() {
+    await this.guard(() => this.view.go(this));
+    this.ran = true;
+    keep();
   }
 }
 
-/* ---- the page ---- */
+function open(view) {
+  current = view;
+  $('save').hidden = true;
+  $('status').textContent = '';
+  for (const v of VIEWS) $(`view-${v.name}`).hidden = v !== view;
+  for (const b of $('views').children) b.setAttribute('aria-current', b.dataset.view === view.name ? 'page' : 'false');
+}
 
-function offer() {
-  const m = models.find(x => x.id === $('model').value);
-  if (!m) return;
-  $('chat').disabled = !m.tasks.includes('chat');
-  $('chat').checked = m.tasks.includes('chat');
-  choose(m.layers, m.heads);
+function keep() {
+  const state = current === live ? live.state() : Object.fromEntries(Object.entries(current.form.inputs).map(([k, e]) => [k, e.value]));
+  if (current !== live && current.form.ran) state.go = 1;
+  const kept = new URLSearchParams(Object.entries({view: current.name, ...state}).filter(([, v]) => v !== '' && v !== undefined));
+  history.replaceState(null, '', '#' + kept);
+}
+
+async function restore() {
+  const state = new URLSearchParams(location.hash.slice(1)), view = VIEWS.find(v => v.name === state.get('view')) || live;
+  open(view);
+  if (view === live) return live.restore(state);
+  for (const [k, e] of Object.entries(view.form.inputs)) if (state.has(k)) e.value = state.get(k);
+  if (state.has('go')) await view.form.run();
 }
 
 async function begin() {
   try {
-    models = (await call('/v1/models')).data.filter(m => m.tasks.includes('completions'));
+    models = (await call('/v1/models')).data;
   } catch (e) {
     $('status').textContent = e.message;
   }
-  for (const m of models) $('model').append(new Option(m.id, m.id));
-  if (!models.length) $('status').textContent = 'No model that writes text is served.';
-  $('go').disabled = !models.length;
-  offer();
-  restore();
-}
-
-/* The address carries the state, so that a view can be shared: #prompt=..&seed=..&look=12&go=1 */
-const kept = ['model', 'prompt', 'tokens', 'temperature', 'seed', 'layer', 'head'];
-
-function keep() {
-  const state = new URLSearchParams(kept.map(k => [k, $(k).value]));
-  state.set('chat', $('chat').checked ? 1 : 0);
-  if (here >= 0) state.set('look', here);
-  state.set('go', 1);
-  history.replaceState(null, '', '#' + state);
-}
-
-async function restore() {
-  const state = new URLSearchParams(location.hash.slice(1));
-  for (const k of kept) if (state.has(k) && k !== 'layer' && k !== 'head') $(k).value = state.get(k);
-  offer();
-  if (state.has('chat')) $('chat').checked = state.get('chat') === '1';
-  if (!state.has('go') || !models.length) return;
-  await send();
-  for (const k of ['layer', 'head']) if (state.has(k)) $(k).value = state.get(k);
-  if (state.has('look')) look(+state.get('look'));
-}
-
-async function send() {
-  try {
-    await write(await ids());
-  } catch (err) {
-    $('status').textContent = err.message;
+  live.begin();
+  for (const v of VIEWS) {
+    if (v !== live) $('others').append((v.form = new Form(v)).section);
+    if (v.begin && v !== live) await v.form.guard(() => v.begin(v.form));
+    $('views').append(make('button', {type: 'button', 'data-view': v.name, disabled: v !== live && v.form.unusable, onclick: () => { open(v); keep(); }}, v.title));
   }
+  await restore();
 }
-
-$('ask').onsubmit = e => {
-  e.preventDefault();
-  here = -1;
-  send().then(keep);
-};
-$('stop').onclick = () => running && running.abort();
-$('model').onchange = offer;
-$('layer').onchange = $('head').onchange = () => { look(here); keep(); };
-$('text').addEventListener('click', keep);
-for (const event of ['pointerover', 'focusin'])
-  $('text').addEventListener(event, e => e.target.dataset.i && look(+e.target.dataset.i));
+addEventListener('hashchange', () => restore());
 begin();

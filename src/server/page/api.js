@@ -1,0 +1,94 @@
+/* api.js - the server as the page calls it, and what every view is made of.  Nothing is fetched but from this server. */
+'use strict';
+const $ = id => document.getElementById(id);
+let models = [];
+
+async function call(path, body) {
+  const r = await fetch(path, body ? {method: 'POST', body: JSON.stringify(body)} : {});
+  const j = await r.json();
+  if (!r.ok) throw new Error(j.error ? j.error.message : r.statusText);
+  return j;
+}
+
+/* Calls take(chunk) for every event of a stream. */
+async function stream(path, body, signal, take) {
+  const r = await fetch(path, {method: 'POST', body: JSON.stringify(body), signal});
+  if (!r.ok) throw new Error((await r.json()).error.message);
+  const reader = r.body.getReader(), text = new TextDecoder();
+  for (let rest = ''; ;) {
+    const {value, done} = await reader.read();
+    if (done) return;
+    const lines = (rest + text.decode(value, {stream: true})).split('\n\n');
+    rest = lines.pop();
+    for (const line of lines) {
+      const data = line.slice(6);
+      if (data === '[DONE]') return;
+      const j = JSON.parse(data);
+      if (j.error) throw new Error(j.error.message);
+      take(j);
+    }
+  }
+}
+
+/* ---- elements ---- */
+
+function put(e, attributes, children) {
+  for (const [k, v] of Object.entries(attributes || {})) {
+    if (k.startsWith('on')) e[k] = v;
+    else if (v !== false && v !== undefined) e.setAttribute(k, v === true ? '' : v);
+  }
+  e.append(...children.flat().filter(c => c !== null && c !== undefined));
+  return e;
+}
+const make = (name, attributes, ...children) => put(document.createElement(name), attributes, children);
+const SVG = 'http://www.w3.org/2000/svg';
+const draw = (name, attributes, ...children) => put(document.createElementNS(SVG, name), attributes, children);
+
+/* A drawing of w x h that shrinks with the page; what it shows is said in words too. */
+const picture = (w, h, label, ...children) =>
+  draw('svg', {viewBox: `0 0 ${w} ${h}`, width: w, height: h, role: 'img', 'aria-label': label, xmlns: SVG, 'font-family': 'system-ui, sans-serif'},
+       draw('title', {}, label), ...children);
+
+const digits = x => x === null || x === undefined ? '-' : Number(x).toPrecision(4);
+const plain = piece => piece.replace(/[▁Ġ]/g, ' ').replace(/Ċ/g, '\n');
+/* From paper to a colour, by a number between 0 and 1; below 0: to another colour. */
+const shade = x => x >= 0 ? `rgba(214, 96, 10, ${Math.min(1, x).toFixed(3)})` : `rgba(20, 110, 190, ${Math.min(1, -x).toFixed(3)})`;
+
+/* ---- saving ---- */
+
+/* What the view shows: its drawing and its numbers. */
+const shown = {name: '', svg: null, numbers: null};
+
+function show(name, box, svg, numbers) {
+  Object.assign(shown, {name, svg, numbers});
+  if (svg) box.replaceChildren(svg);
+  $('save').hidden = !svg;
+}
+
+function download(data, ending) {
+  const a = make('a', {download: `${shown.name}.${ending}`, href: data});
+  document.body.append(a);
+  a.click();
+  a.remove();
+}
+
+/* The drawing alone: colours that come from the page's style are written into it. */
+function svgText() {
+  const copy = shown.svg.cloneNode(true), ink = getComputedStyle(document.body).color;
+  copy.setAttribute('color', ink);
+  for (const e of copy.querySelectorAll('[fill=currentColor], [stroke=currentColor]'))
+    for (const k of ['fill', 'stroke']) if (e.getAttribute(k) === 'currentColor') e.setAttribute(k, ink);
+  return new XMLSerializer().serializeToString(copy);
+}
+
+async function pngData() {
+  const image = new Image(), box = shown.svg.viewBox.baseVal, canvas = make('canvas', {width: 2 * box.width, height: 2 * box.height});
+  image.src = 'data:image/svg+xml;charset=utf-8,' + encodeURIComponent(svgText());
+  await image.decode();
+  canvas.getContext('2d').drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL();
+}
+
+$('save-svg').onclick = () => download('data:image/svg+xml;charset=utf-8,' + encodeURIComponent(svgText()), 'svg');
+$('save-png').onclick = async () => download(await pngData(), 'png');
+$('save-numbers').onclick = () => download('data:application/json;charset=utf-8,' + encodeURIComponent(JSON.stringify(shown.numbers)), 'json');

@@ -1,0 +1,27 @@
+/* see.h - a text that is looked at: its tokens and one forward pass, for the routes that show what
+ * attends to what. */
+#ifndef SV_SEE_H
+#define SV_SEE_H
+
+#include "generate.h"
+
+typedef struct sv_see {
+    sv_engine *g;
+    sv_request *r;
+    int32_t *source, *target; /* target: of a model with an encoder and a decoder */
+    int64_t n_source, n_target;
+    fv_see *see;
+    fv_see_kind kind;
+    fv_see_shape shape; /* of that kind */
+} sv_see;
+
+/* Encodes "input" (and "target"); false: refused.  sv_see_in: what the library takes. */
+bool sv_see_read(sv_see *k, sv_engine *g, sv_request *r);
+fv_see_in sv_see_in(const sv_see *k);
+/* The same, a forward pass, and the "kind" of attention that is meant. */
+bool sv_see_run(sv_see *k, sv_engine *g, sv_request *r);
+void sv_see_free(sv_see *k);
+/* The tokens along the rows or the columns of the map. */
+void sv_see_put_tokens(sv_text *t, const sv_see *k, const char *key, bool rows);
+
+#endif
