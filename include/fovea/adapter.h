@@ -1,8 +1,9 @@
 /* adapter.h - adapters: few parameters that change a frozen model, in the format of PEFT.
  *
  * An adapter is a directory with adapter_config.json and adapter_model.safetensors.  It is trained
- * on a model whose own parameters stay as they are (fv_model_opt.adapter), and used by folding it
- * into the weights of products (fv_model_opt.adapters), so that it costs nothing while it runs. */
+ * on a model whose own parameters stay as they are (fv_model_opt.adapter).  LoRA and IA3 are used
+ * by folding them into the weights of products (fv_model_opt.adapters), so that they cost nothing
+ * while the model runs; virtual tokens stay beside the model, one adapter of theirs at most. */
 #ifndef FOVEA_ADAPTER_H
 #define FOVEA_ADAPTER_H
 
@@ -11,7 +12,10 @@
 typedef enum fv_peft {
     FV_PEFT_NONE = 0, /* no adapter */
     FV_PEFT_LORA,
-    FV_PEFT_IA3
+    FV_PEFT_IA3,
+    FV_PEFT_PROMPT,   /* prompt tuning: embeddings of virtual tokens in front of the text */
+    FV_PEFT_P_TUNING, /* the same, made by a small network while they are trained */
+    FV_PEFT_PREFIX    /* prefix tuning: keys and values of virtual tokens in every layer */
 } fv_peft;
 
 /* The settings of an adapter, under the names of adapter_config.json.  Lists are words with blanks
@@ -28,7 +32,17 @@ typedef struct fv_adapter_opt {
     char feedforward_modules[512]; /* IA3: those whose input is scaled */
     char modules_to_save[512];     /* parts of the base model that are trained as they are */
     char layers_to_transform[512]; /* numbers of the layers that are adapted; empty: all */
-    char task_type[32];            /* SEQ_CLS, CAUSAL_LM, ...; for other programs */
+    /* ---- virtual tokens ---- */
+    int num_virtual_tokens;
+    int num_transformer_submodules; /* 2: PEFT counts an encoder and a decoder; 0: found out */
+    int token_dim, num_layers, num_attention_heads; /* of the base model; 0: found out */
+    int prompt_tuning_init;                         /* RANDOM, SAMPLE_VOCAB, TEXT */
+    char prompt_tuning_init_text[512], tokenizer_name_or_path[512];
+    int encoder_hidden_size; /* of the network that makes them; 0: the model's width */
+    int encoder_reparameterization_type;
+    bool prefix_projection; /* prefix tuning with such a network */
+
+    char task_type[32]; /* SEQ_CLS, CAUSAL_LM, ...; for other programs */
     char base_model_name_or_path[512];
 } fv_adapter_opt;
 

@@ -4,6 +4,7 @@
 
 #include "backend/stream.h"
 #include "base/base.h"
+#include "core/prompt.h"
 #include "fovea/author/op.h"
 
 /* ---- arena: memory that is only given out, and taken back all at once ----
@@ -71,6 +72,7 @@ struct fv_ctx {
     bool backward; /* running: new tensors may use spare memory */
     fv_tap_fn *tap;
     void *tap_user;
+    fv__prompt *prompt; /* virtual tokens of the pass under way, or NULL */
 };
 
 void fv__ctx_set_step(fv_ctx *c, uint64_t step);

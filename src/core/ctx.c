@@ -67,6 +67,7 @@ void fv_ctx_reset(fv_ctx *c, uint64_t step)
     c->n_spare = 0;
     c->backward = false;
     c->aliased_grad = NULL;
+    c->prompt = NULL;
     c->site = 0;
     c->err = (fv_err){0};
     c->stream.err = (fv_err){0};

@@ -13,15 +13,19 @@
 #include <stdlib.h>
 
 #include "core/core.h"
+#include "store/store.h"
 #include "fovea/author/params.h"
 
-static const char *const types[] = {"", "LORA", "IA3", NULL};
+static const char *const types[] = {"",         "LORA",          "IA3", "PROMPT_TUNING",
+                                    "P_TUNING", "PREFIX_TUNING", NULL};
+static const char *const prompt_inits[] = {"RANDOM", "SAMPLE_VOCAB", "TEXT", NULL};
+static const char *const encoders[] = {"MLP", "LSTM", NULL};
 static const char *const biases[] = {"none", "all", "lora_only", NULL};
 enum { BIAS_NONE, BIAS_ALL, BIAS_LORA };
 
 const fv_field fv_adapter_fields[] = {
     FV_CHOICE(fv_adapter_opt, peft_type, FV_PEFT_NONE, types,
-              "LORA or IA3: only this is trained, the model stays as it is; empty: no adapter"),
+              "what is trained while the model stays as it is; empty: no adapter"),
     FV_INT(fv_adapter_opt, r, 1, 8, 4096, "rank of LoRA's matrices"),
     FV_FLOAT(fv_adapter_opt, lora_alpha, 1e-6, 8, 1e6, "their product is multiplied by this / r"),
     FV_FLOAT(fv_adapter_opt, lora_dropout, 0, 0, 0.99, "dropout on what LoRA reads"),
@@ -36,6 +40,18 @@ const fv_field fv_adapter_fields[] = {
     FV_WORDS(fv_adapter_opt, feedforward_modules, "IA3: targets whose input is scaled"),
     FV_WORDS(fv_adapter_opt, modules_to_save, "parts of the model that are trained whole"),
     FV_WORDS(fv_adapter_opt, layers_to_transform, "numbers of the layers to adapt; empty: all"),
+    FV_INT(fv_adapter_opt, num_virtual_tokens, 1, 20, 4096, "virtual tokens of prompts"),
+    FV_INT(fv_adapter_opt, num_transformer_submodules, 0, 0, 2, "PEFT's count of stacks; 0: found"),
+    FV_INT(fv_adapter_opt, token_dim, 0, 0, 1 << 20, "width of virtual tokens; 0: the model's"),
+    FV_INT(fv_adapter_opt, num_layers, 0, 0, 4096, "layers with a prefix; 0: all"),
+    FV_INT(fv_adapter_opt, num_attention_heads, 0, 0, 4096, "heads of a prefix; 0: the model's"),
+    FV_CHOICE(fv_adapter_opt, prompt_tuning_init, 0, prompt_inits, "first values of a prompt"),
+    FV_TEXT(fv_adapter_opt, prompt_tuning_init_text, "", "TEXT: the tokens it begins as"),
+    FV_TEXT(fv_adapter_opt, tokenizer_name_or_path, "", "PEFT's note of their tokenizer"),
+    FV_INT(fv_adapter_opt, encoder_hidden_size, 0, 0, 1 << 20,
+           "width of the network that makes virtual tokens; 0: the model's"),
+    FV_CHOICE(fv_adapter_opt, encoder_reparameterization_type, 0, encoders, "which: MLP"),
+    FV_BOOL(fv_adapter_opt, prefix_projection, false, "make a prefix by such a network"),
     FV_TEXT(fv_adapter_opt, task_type, "", "PEFT's name of the task"),
     FV_TEXT(fv_adapter_opt, base_model_name_or_path, "", "the model it was trained on"),
     {0},
@@ -241,14 +257,30 @@ fv_status fv__adapter_targets(fv_params *p, const fv_adapter_opt *opt, const cha
 
 /* ---- parameters ---- */
 
-/* Heads that no pre-trained model has are trained with the adapter. */
-static void default_saved(fv_adapter_opt *opt, fv_head_job job)
+static bool file_has(const fv_st *file, const char *part)
 {
-    bool labels = job == FV_HEAD_CLASSIFY || job == FV_HEAD_TAG;
-    if (*opt->modules_to_save) return;
-    if (labels) snprintf(opt->modules_to_save, sizeof opt->modules_to_save, "classifier score");
-    if (job == FV_HEAD_ANSWER)
-        snprintf(opt->modules_to_save, sizeof opt->modules_to_save, "qa_outputs");
+    for (int i = 0; i < fv_st_count(file); i++)
+        if (strstr(fv_st_at(file, i).name, part)) return true;
+    return false;
+}
+
+/* Heads that no pre-trained model has are trained with the adapter, and so is what else stands
+ * between the layers and the labels where the base has none: a masked language model has no
+ * pooler. */
+void fv__adapter_default_saved(fv_adapter_opt *opt, fv_head_job job, const fv_st *file)
+{
+    static const char *const between[] = {"pooler", "pre_classifier", NULL};
+    char *list = opt->modules_to_save;
+    size_t n = sizeof opt->modules_to_save;
+    if (*list) return;
+    if (job == FV_HEAD_ANSWER) snprintf(list, n, "qa_outputs");
+    if (job != FV_HEAD_CLASSIFY && job != FV_HEAD_TAG) return;
+    snprintf(list, n, "classifier score");
+    for (int i = 0; file && between[i] && job == FV_HEAD_CLASSIFY; i++) {
+        if (file_has(file, between[i])) continue;
+        size_t at = strlen(list);
+        snprintf(list + at, n - at, " %s", between[i]);
+    }
 }
 
 static bool is_bias(const char *name)
@@ -312,12 +344,15 @@ static fv_status declare_one(void *user, const fv__target *t, fv_err *e)
     return fv_params_status(d->p, e);
 }
 
-fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *type, fv_head_job job,
-                              fv_err *e)
+void fv__adapter_freeze(fv_params *p, const fv_adapter_opt *opt)
+{
+    freeze_base(p, opt, &(pattern){0});
+}
+
+fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e)
 {
     pattern regex;
     declaring d = {.p = p, .opt = opt};
-    default_saved(opt, job);
     fv_status st = default_targets(opt, type, e);
     if (!st) st = compile(&regex, opt->target_regex, e);
     if (st) return st;

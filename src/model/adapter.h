@@ -7,6 +7,7 @@
 #include "fovea/adapter.h"
 #include "fovea/author/config.h"
 #include "fovea/author/family.h"
+#include "model/prompt.h"
 
 /* What PEFT puts in front of every name in adapter_model.safetensors. */
 #define FV__PEFT_PREFIX "base_model.model."
@@ -32,20 +33,30 @@ float fv__adapter_scale(const fv_adapter_opt *opt);
 /* Declares the adapter's parameters behind those of the model, hangs them on the weights they
  * change, and freezes everything else.  opt's target_modules are filled in where it has none.
  * Before fv_params_alloc. */
-fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *type, fv_head_job job,
-                              fv_err *e);
+fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e);
+/* For adapters that change no linear map: freezes all but modules_to_save. */
+void fv__adapter_freeze(fv_params *p, const fv_adapter_opt *opt);
+/* Fills modules_to_save in where it is empty.  file: the base model's weights, or NULL. */
+void fv__adapter_default_saved(fv_adapter_opt *opt, fv_head_job job, const fv_st *file);
 /* Parameters of DoRA that begin as a function of the base model's weights. */
 fv_status fv__adapter_ready(fv_params *p, const fv_env *env, fv_err *e);
 
 /* The trained parameters to and from a directory. */
-fv_status fv__adapter_save(fv_params *p, const fv_adapter_opt *opt, const fv_env *env,
-                           const char *dir, fv_dtype dtype, fv_err *e);
-fv_status fv__adapter_load(fv_params *p, const fv_env *env, const char *dir, fv_err *e);
+/* v: the model's virtual tokens; those of a new adapter, where that is one. */
+fv_status fv__adapter_save(fv_params *p, const fv_adapter_opt *opt, const fv__virtual *v,
+                           const fv_env *env, const char *dir, fv_dtype dtype, fv_err *e);
+fv_status fv__adapter_load(fv_params *p, const fv__virtual *v, const fv_env *env, const char *dir,
+                           fv_err *e);
 
-/* Changes the base weights by the adapter in a directory.  weight -1 takes a LoRA out again.
- * needed: names of parameters, each ending in NUL, that must come with it; NULL: none. */
-fv_status fv__adapter_fold(fv_params *p, const fv_env *env, const fv_adapter_use *use,
-                           const char *type, const fv_buf *needed, fv_err *e);
+/* Puts adapters to use, one after another: base weights are changed by LoRA and IA3 (weight -1
+ * takes a LoRA out again), v gets the values of virtual tokens.  needed: names of parameters, each
+ * ending in NUL, that must come with the first; NULL: none. */
+fv_status fv__adapters_fold(fv_params *p, const fv__virtual *v, const fv_env *env,
+                            fv_adapter_list list, const char *type, const fv_buf *needed,
+                            fv_err *e);
+/* Declares v where one of the adapters is of virtual tokens.  Before fv_params_alloc. */
+fv_status fv__adapters_declare(fv__virtual *v, fv_params *p, const fv__prompt_base *base,
+                               const fv_env *env, fv_adapter_list list, fv_err *e);
 
 #define FV__MAX_ADAPTERS 64
 

@@ -1,19 +1,16 @@
-/* adapter_dir.c - directories of adapters as PEFT writes them, and adapters folded into weights.
+/* adapter_dir.c - directories of adapters as PEFT writes them.
  *
  *     adapter_config.json         the settings, under PEFT's names
  *     adapter_model.safetensors   base_model.model.<module>.lora_A.weight, .lora_B.weight, ...; and
  *                                 the parameters of the base model that were trained with it
- *
- * Folding changes the base weights so that the model computes with them what it would with the
- * adapter: LoRA adds scale B A, DoRA sets new row norms, IA3 scales rows or columns.  Sums are
- * taken in f64 and rounded once. */
+ */
 #include "model/adapter.h"
 
-#include <math.h>
 #include <stdio.h>
 
 #include "base/hub.h"
 #include "core/core.h"
+#include "core/params.h"
 #include "store/json.h"
 #include "store/store.h"
 
@@ -86,8 +83,13 @@ static fv_status normalise(fv_json *j, char *regex, size_t n, fv_err *e)
 static fv_status check_type(const fv_json *j, fv_err *e)
 {
     const char *type = fv_json_text(j, "peft_type");
-    if (type && (!strcmp(type, "LORA") || !strcmp(type, "IA3"))) return FV_OK;
-    return fv_fail(e, FV_EMISSING, "%s: peft_type \"%.40s\" is not implemented; LORA and IA3 are",
+    static const char *const known[] = {"LORA",     "IA3",           "PROMPT_TUNING",
+                                        "P_TUNING", "PREFIX_TUNING", NULL};
+    for (int i = 0; type && known[i]; i++)
+        if (!strcmp(type, known[i])) return FV_OK;
+    return fv_fail(e, FV_EMISSING,
+                   "%s: peft_type \"%.40s\" is not implemented; LORA, IA3, PROMPT_TUNING, P_TUNING "
+                   "and PREFIX_TUNING are",
                    j->name, type ? type : "");
 }
 
@@ -111,25 +113,57 @@ fv_status fv_adapter_read(fv_adapter_opt *out, const fv_env *env, const char *di
     return st;
 }
 
-/* Keys that only the one kind of adapter has; PEFT refuses keys that a kind does not know. */
-static const char *const of_lora[] = {"r",        "lora_alpha", "lora_dropout",        "use_rslora",
-                                      "use_dora", "bias",       "layers_to_transform", NULL};
+/* Keys of several kinds of adapters; PEFT refuses keys that a kind does not know. */
+#define OF(peft) (1u << (peft))
+enum {
+    LORA = OF(FV_PEFT_LORA),
+    IA3 = OF(FV_PEFT_IA3),
+    PROMPT = OF(FV_PEFT_PROMPT),
+    P_TUNING = OF(FV_PEFT_P_TUNING),
+    PREFIX = OF(FV_PEFT_PREFIX),
+    VIRTUAL = PROMPT | P_TUNING | PREFIX
+};
+static const struct {
+    const char *name;
+    unsigned kinds;
+} keys_of[] = {
+    {"r", LORA},
+    {"lora_alpha", LORA},
+    {"lora_dropout", LORA},
+    {"use_rslora", LORA},
+    {"use_dora", LORA},
+    {"bias", LORA},
+    {"layers_to_transform", LORA},
+    {"fan_in_fan_out", LORA | IA3},
+    {"target_modules", LORA | IA3},
+    {"target_regex", 0}, /* PEFT has it in target_modules */
+    {"exclude_modules", LORA | IA3},
+    {"feedforward_modules", IA3},
+    {"num_virtual_tokens", VIRTUAL},
+    {"num_transformer_submodules", VIRTUAL},
+    {"token_dim", VIRTUAL},
+    {"num_layers", VIRTUAL},
+    {"num_attention_heads", VIRTUAL},
+    {"prompt_tuning_init", PROMPT},
+    {"prompt_tuning_init_text", PROMPT},
+    {"tokenizer_name_or_path", PROMPT},
+    {"encoder_hidden_size", P_TUNING | PREFIX},
+    {"encoder_reparameterization_type", P_TUNING},
+    {"prefix_projection", PREFIX},
+};
 
-static bool listed(const char *const *list, const char *name)
-{
-    while (*list && strcmp(*list, name)) list++;
-    return *list;
-}
-
-/* What is written: not the keys of the other kind, nor lists and texts that are empty, which PEFT
- * has as null. */
+/* What is written: not the keys of other kinds, nor lists and texts that are empty, nor numbers
+ * that are not known, which PEFT has as null. */
 static bool written(const fv_adapter_opt *opt, const fv_field *f)
 {
     bool text = f->type == FV_FIELD_TEXT || f->type == FV_FIELD_WORDS;
     if (text && !*((const char *)opt + f->offset)) return false;
-    if (!strcmp(f->name, "target_regex")) return false;
-    if (!strcmp(f->name, "feedforward_modules")) return opt->peft_type == FV_PEFT_IA3;
-    return opt->peft_type == FV_PEFT_LORA || !listed(of_lora, f->name);
+    for (size_t i = 0; i < sizeof keys_of / sizeof *keys_of; i++) {
+        if (strcmp(keys_of[i].name, f->name)) continue;
+        bool known = keys_of[i].kinds != VIRTUAL || *(const int *)((const char *)opt + f->offset);
+        return known && (keys_of[i].kinds & OF((unsigned)opt->peft_type));
+    }
+    return true;
 }
 
 /* Layers are numbers in PEFT's file. */
@@ -154,9 +188,9 @@ static fv_status write_settings(const fv_adapter_opt *opt, const fv_env *env, co
     char path[FV_PATH];
     fv_json *j = NULL;
     fv_buf quoted = {.env = env};
-    fv_field table[32] = {0};
+    fv_field table[48] = {0};
     int n = 0;
-    for (const fv_field *f = fv_adapter_fields; f->name && n < 31; f++)
+    for (const fv_field *f = fv_adapter_fields; f->name && n < 47; f++)
         if (written(opt, f)) table[n++] = *f;
     fv_status st = fv__store_path(path, dir, "adapter_config.json", e);
     if (!st) st = fv_json_parse(&j, env, "{\"inference_mode\": true}", path, e);
@@ -183,12 +217,67 @@ static fv_status weights_path(char path[FV_PATH], const char *dir, fv_err *e)
     return fv__store_path(path, dir, "adapter_model.safetensors", e);
 }
 
-fv_status fv__adapter_save(fv_params *p, const fv_adapter_opt *opt, const fv_env *env,
-                           const char *dir, fv_dtype dtype, fv_err *e)
+/* What a network made of virtual tokens, and the base model's parameters that were trained beside
+ * them, under PEFT's names. */
+static fv_status save_computed(fv_params *p, const fv__virtual *v, const fv_env *env,
+                               const char *path, fv_dtype dtype, fv_err *e)
+{
+    enum { MOST = 64 };
+    fv_st_item item[MOST];
+    char name[MOST][300];
+    float *host[MOST] = {NULL};
+    int64_t rows, cols;
+    int n = 1;
+    fv_status st = fv__prompt_read(v, p->dev, &host[0], &rows, &cols, e);
+    item[0] = (fv_st_item){.name = FV__PROMPT_EMBEDDINGS, .shape = FV_SHAPE(rows, cols)};
+    for (int i = 0; !st && i < fv_params_count(p); i++) {
+        const fv_tensor *t = fv_params_at(p, i);
+        if (fv__param_frozen(t) || fv__param_added(t)) continue;
+        if (n == MOST) {
+            st = fv_fail(e, FV_EARG, "%s: more than %d parameters beside virtual tokens", path,
+                         MOST - 1);
+            break;
+        }
+        snprintf(name[n], sizeof name[n], FV__PROMPT_PREFIX "%s", t->name);
+        item[n] = (fv_st_item){.name = name[n], .shape = t->shape};
+        host[n] = fv__alloc(env, (size_t)fv_len(t) * sizeof(float));
+        st = host[n] ? fv_params_get(p, t, host[n], fv_len(t), e)
+                     : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+        n++;
+    }
+    for (int i = 0; i < n; i++) {
+        item[i].dtype = dtype;
+        item[i].from = FV_F32;
+        item[i].data = host[i];
+    }
+    if (!st) st = fv_st_save(env, path, item, n, (fv_st_save_opt){0}, e);
+    fv__free(env, host[0], (size_t)(rows * cols) * sizeof(float) + 1);
+    for (int i = 1; i < n; i++)
+        fv__free(env, host[i], (size_t)fv_shape_len(item[i].shape) * sizeof(float));
+    return st;
+}
+
+/* Virtual tokens that a network makes: PEFT keeps what came out of it, a run that is resumed needs
+ * the network itself. */
+static fv_status save_virtual(fv_params *p, const fv__virtual *v, const fv_env *env,
+                              const char *dir, const char *path, fv_dtype dtype, fv_err *e)
+{
+    char network[FV_PATH];
+    if (!v->layers) return fv__params_save_trained(p, env, path, dtype, FV__PROMPT_PREFIX, e);
+    fv_status st = fv__store_path(network, dir, FV__PROMPT_ENCODER, e);
+    if (!st) st = fv__params_save_trained(p, env, network, dtype, FV__PROMPT_PREFIX, e);
+    return st ? st : save_computed(p, v, env, path, dtype, e);
+}
+
+fv_status fv__adapter_save(fv_params *p, const fv_adapter_opt *opt, const fv__virtual *v,
+                           const fv_env *env, const char *dir, fv_dtype dtype, fv_err *e)
 {
     char path[FV_PATH];
     fv_status st = weights_path(path, dir, e);
-    if (!st) st = fv__params_save_trained(p, env, path, dtype, FV__PEFT_PREFIX, e);
+    if (!st)
+        st = fv__peft_is_virtual(opt->peft_type)
+                 ? save_virtual(p, v, env, dir, path, dtype, e)
+                 : fv__params_save_trained(p, env, path, dtype, FV__PEFT_PREFIX, e);
     return st ? st : write_settings(opt, env, dir, e);
 }
 
@@ -197,191 +286,22 @@ fv_status fv__adapter_save(fv_params *p, const fv_adapter_opt *opt, const fv_env
 static const fv_tie endings[] = {{".bias", ".base_layer.bias"}, {NULL, NULL}};
 static const char *const copies[] = {"*.modules_to_save.*", "*.original_module.*", NULL};
 
-fv_status fv__adapter_load(fv_params *p, const fv_env *env, const char *dir, fv_err *e)
+fv_status fv__adapter_load(fv_params *p, const fv__virtual *v, const fv_env *env, const char *dir,
+                           fv_err *e)
 {
     char path[FV_PATH];
-    fv_status st = weights_path(path, dir, e);
-    fv_load_opt how = {.prefix = FV__PEFT_PREFIX,
+    fv_status st = v->layers ? fv__store_path(path, dir, FV__PROMPT_ENCODER, e)
+                             : weights_path(path, dir, e);
+    fv_load_opt how = {.prefix = v->n ? FV__PROMPT_PREFIX : FV__PEFT_PREFIX,
                        .endings = endings,
                        .ignore = copies,
                        .trained = true};
+    if (!st && v->layers && !fv__file_exists(env, path))
+        st = fv_fail(e, FV_EMISSING,
+                     "%s: it holds what a network made, and not the network (" FV__PROMPT_ENCODER
+                     "), so it cannot be trained on",
+                     dir);
     return st ? st : fv_params_load(p, env, path, how, e);
-}
-
-/* ---- folding ---- */
-
-typedef struct folding {
-    fv_params *p;
-    const fv_env *env;
-    const fv_adapter_opt *opt;
-    fv_st *file;
-    const char *path;
-    double weight;
-    int used; /* tensors of the file */
-} folding;
-
-/* A tensor of the file as floats, to be freed; *shape as it is stored. */
-static fv_status read(folding *f, const char *module, const char *name, fv_shape want, float **out,
-                      fv_err *e)
-{
-    char full[600];
-    fv_st_info info;
-    *out = NULL;
-    snprintf(full, sizeof full, FV__PEFT_PREFIX "%s.%s", module, name);
-    fv_status st = fv_st_find(f->file, full, &info, e);
-    if (st) return st;
-    fv_tensor stored = {.shape = info.shape}, expected = {.shape = want};
-    if (!fv_shape_same(info.shape, want))
-        return fv_fail(e, FV_ESHAPE, "%s: %s is %s, expected %s", f->path, full,
-                       strchr(fv_desc(&stored).s, '('), strchr(fv_desc(&expected).s, '('));
-    *out = fv__alloc(f->env, (size_t)info.count * sizeof(float));
-    f->used++;
-    return *out ? fv_st_read(f->file, &info, *out, FV_F32, info.count, e)
-                : fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path);
-}
-
-/* Row o of W (in numbers) + weight scale B[o] A, in f64. */
-static void lora_row(const folding *f, const fv__target *t, const float *w, const float *a,
-                     const float *b, int64_t o, double *row)
-{
-    int64_t r = f->opt->r;
-    double scale = f->weight * (double)fv__adapter_scale(f->opt);
-    for (int64_t i = 0; i < t->in; i++) row[i] = 0;
-    for (int64_t k = 0; k < r; k++)
-        for (int64_t i = 0; i < t->in; i++)
-            row[i] += (double)b[o * r + k] * (double)a[k * t->in + i];
-    for (int64_t i = 0; i < t->in; i++)
-        row[i] = (double)w[t->in_out ? i * t->out + o : o * t->in + i] + scale * row[i];
-}
-
-static double norm_of(const double *row, int64_t n)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += row[i] * row[i];
-    return sqrt(sum);
-}
-
-static fv_status fold_lora(folding *f, const fv__target *t, float *w, fv_err *e)
-{
-    float *a = NULL, *b = NULL, *m = NULL;
-    size_t row_bytes = (size_t)t->in * sizeof(double);
-    double *row = fv__alloc(f->env, row_bytes);
-    fv_status st = row ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path);
-    if (!st) st = read(f, t->module, "lora_A.weight", FV_SHAPE(f->opt->r, t->in), &a, e);
-    if (!st) st = read(f, t->module, "lora_B.weight", FV_SHAPE(t->out, f->opt->r), &b, e);
-    if (!st && f->opt->use_dora)
-        st = read(f, t->module, "lora_magnitude_vector", FV_SHAPE(t->out), &m, e);
-    for (int64_t o = 0; !st && o < t->out; o++) {
-        lora_row(f, t, w, a, b, o, row);
-        double by = m ? (double)m[o] / norm_of(row, t->in) : 1;
-        for (int64_t i = 0; i < t->in; i++)
-            w[t->in_out ? i * t->out + o : o * t->in + i] = (float)(by * row[i]);
-    }
-    fv__free(f->env, row, row_bytes);
-    fv__free(f->env, a, (size_t)(f->opt->r * t->in) * sizeof *a);
-    fv__free(f->env, b, (size_t)(f->opt->r * t->out) * sizeof *b);
-    fv__free(f->env, m, (size_t)t->out * sizeof *m);
-    return st;
-}
-
-/* y * l scales the bias too. */
-static fv_status scale_bias(folding *f, const fv__target *t, const float *l, fv_err *e)
-{
-    char name[300];
-    snprintf(name, sizeof name, "%s.bias", t->module);
-    fv_tensor *bias = fv_params_find(f->p, name);
-    size_t bytes = (size_t)t->out * sizeof(float);
-    float *x = bias ? fv__alloc(f->env, bytes) : NULL;
-    if (!bias) return FV_OK;
-    fv_status st = x ? fv_params_get(f->p, bias, x, t->out, e)
-                     : fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path);
-    for (int64_t o = 0; !st && o < t->out; o++) x[o] *= l[o];
-    if (!st) st = fv_params_set(f->p, bias, x, t->out, e);
-    fv__free(f->env, x, bytes);
-    return st;
-}
-
-static fv_status fold_ia3(folding *f, const fv__target *t, float *w, fv_err *e)
-{
-    float *l;
-    fv_status st = read(f, t->module, "ia3_l", t->before ? FV_SHAPE(1, t->in) : FV_SHAPE(t->out, 1),
-                        &l, e);
-    for (int64_t o = 0; !st && o < t->out; o++)
-        for (int64_t i = 0; i < t->in; i++)
-            w[t->in_out ? i * t->out + o : o * t->in + i] *= l[t->before ? i : o];
-    if (!st && !t->before) st = scale_bias(f, t, l, e);
-    fv__free(f->env, l, (size_t)(t->before ? t->in : t->out) * sizeof *l);
-    return st;
-}
-
-static fv_status fold_one(void *user, const fv__target *t, fv_err *e)
-{
-    folding *f = user;
-    int64_t n = fv_len(t->w);
-    size_t bytes = (size_t)n * sizeof(float);
-    float *w = fv__alloc(f->env, bytes);
-    fv_status st = w ? fv_params_get(f->p, t->w, w, n, e)
-                     : fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path);
-    if (!st) st = f->opt->peft_type == FV_PEFT_IA3 ? fold_ia3(f, t, w, e) : fold_lora(f, t, w, e);
-    if (!st) st = fv_params_set(f->p, t->w, w, n, e);
-    fv__free(f->env, w, bytes);
-    return st;
-}
-
-/* The values that a parameter of the base was given with the adapter. */
-static bool find_saved(const folding *f, const char *param, fv_st_info *out)
-{
-    char name[600];
-    size_t n = strlen(param), cut = strlen(".bias");
-    snprintf(name, sizeof name, FV__PEFT_PREFIX "%s", param);
-    if (!fv_st_find(f->file, name, out, NULL)) return true;
-    if (n <= cut || strcmp(param + n - cut, ".bias")) return false;
-    snprintf(name, sizeof name, FV__PEFT_PREFIX "%.*s.base_layer.bias", (int)(n - cut), param);
-    return !fv_st_find(f->file, name, out, NULL);
-}
-
-static int count_copies(const fv_st *s)
-{
-    int n = 0;
-    for (int i = 0; i < fv_st_count(s); i++) {
-        const char *name = fv_st_at(s, i).name;
-        n += strstr(name, ".modules_to_save.") || strstr(name, ".original_module.");
-    }
-    return n;
-}
-
-/* Parameters of the base that were trained with the adapter take its values. */
-static fv_status replace_saved(folding *f, fv_err *e)
-{
-    fv_status st = FV_OK;
-    f->used += count_copies(f->file);
-    for (int i = 0; !st && i < fv_params_count(f->p); i++) {
-        fv_tensor *t = fv_params_at(f->p, i);
-        fv_st_info info;
-        if (!find_saved(f, t->name, &info)) continue;
-        if (f->weight != 1)
-            return fv_fail(e, FV_EARG,
-                           "%s: it replaces %s, so it can be used whole only, without a weight",
-                           f->path, t->name);
-        size_t bytes = (size_t)info.count * sizeof(float);
-        float *x = fv__alloc(f->env, bytes);
-        st = x ? fv_st_read(f->file, &info, x, FV_F32, info.count, e)
-               : fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path);
-        if (!st) st = fv_params_set(f->p, t, x, info.count, e);
-        fv__free(f->env, x, bytes);
-        f->used++;
-    }
-    return st;
-}
-
-static fv_status check_needed(const folding *f, const fv_buf *needed, fv_err *e)
-{
-    fv_st_info info;
-    for (size_t at = 0; needed && at < needed->len; at += strlen(needed->data + at) + 1)
-        if (!find_saved(f, needed->data + at, &info))
-            return fv_fail(e, FV_EFORMAT, "%s: neither the base model nor the adapter has %s",
-                           f->path, needed->data + at);
-    return FV_OK;
 }
 
 bool fv__adapter_is_dir(const fv_dir *d)
@@ -414,28 +334,4 @@ fv_status fv__adapter_base(char out[FV_PATH], const fv_env *env, const char *dir
                        dir, base);
     snprintf(out, FV_PATH, "%s", found);
     return FV_OK;
-}
-
-fv_status fv__adapter_fold(fv_params *p, const fv_env *env, const fv_adapter_use *use,
-                           const char *type, const fv_buf *needed, fv_err *e)
-{
-    char path[FV_PATH];
-    fv_adapter_opt opt;
-    folding f = {.p = p, .env = env, .opt = &opt, .path = path};
-    f.weight = use->weight != 0 ? (double)use->weight : 1;
-    fv_status st = fv_adapter_read(&opt, env, use->dir, e);
-    if (!st) st = weights_path(path, use->dir, e);
-    if (!st && f.weight != 1 && (opt.use_dora || opt.peft_type != FV_PEFT_LORA))
-        st = fv_fail(e, FV_EARG, "%s: only LoRA without DoRA can be weighted", use->dir);
-    if (!st && !*opt.target_modules && !*opt.target_regex)
-        st = fv_fail(e, FV_EFORMAT, "%s/adapter_config.json: target_modules is missing", use->dir);
-    if (!st) st = fv_st_open(&f.file, env, path, e);
-    if (!st) st = fv__adapter_targets(p, &opt, type, fold_one, &f, e);
-    if (!st) st = check_needed(&f, needed, e);
-    if (!st) st = replace_saved(&f, e);
-    if (!st && f.used < fv_st_count(f.file))
-        st = fv_fail(e, FV_EFORMAT, "%s: %d of its %d tensors belong to nothing in this model",
-                     path, fv_st_count(f.file) - f.used, fv_st_count(f.file));
-    fv_st_close(f.file);
-    return st;
 }

@@ -5,9 +5,7 @@
 #include <stdio.h>
 
 #include "core/core.h"
-#include "fovea/model.h"
 #include "fovea/author/params.h"
-#include "fovea/author/family.h"
 #include "model/adapter.h"
 #include "store/json.h"
 #include "store/store.h"
@@ -76,6 +74,7 @@ struct fv_model {
     fv_dtype dtype, weights; /* of activations, and of the weights of products */
     bool adapted;            /* an adapter is trained on it */
     fv_adapter_opt adapter;
+    fv__virtual prompt; /* virtual tokens of an adapter, new or in use */
 };
 
 void fv_model_free(fv_model *m)
@@ -252,28 +251,23 @@ static fv_status open_source(source *s, const fv_env *env, fv_model_opt *opt, fv
     return st ? st : fv_dir_weights(s->base ? s->base : s->files, &s->weights, e);
 }
 
-/* A new adapter on a model that is to be trained. */
-static fv_status declare_adapter(fv_model *m, fv_model_opt opt, fv_err *e)
+/* Virtual tokens of adapters in use, or a new adapter on a model that is to be trained. */
+static fv_status declare_adapters(fv_model *m, fv_model_opt opt, const fv_st *file, fv_err *e)
 {
-    if (!opt.adapter || opt.adapter->peft_type == FV_PEFT_NONE) return FV_OK;
-    if (!opt.train || opt.adapters.n)
+    fv__prompt_base base = {m->family, m->head, m->config, fv_config_type(m->json)};
+    fv_status st = fv__adapters_declare(&m->prompt, m->params, &base, &m->env, opt.adapters, e);
+    if (st || !opt.adapter || opt.adapter->peft_type == FV_PEFT_NONE) return st;
+    if (!opt.train)
+        return fv_fail(e, FV_EARG, "adapter: a new one needs a model that is opened to be trained");
+    if (opt.adapters.n)
         return fv_fail(e, FV_EARG,
-                       opt.train
-                           ? "adapter: it is trained on the base model alone; fold others in first"
-                           : "adapter: a new one needs a model that is opened to be trained");
+                       "adapter: it is trained on the base alone; fold others in first");
     m->adapter = *opt.adapter;
     m->adapted = true;
-    return fv__adapter_declare(m->params, &m->adapter, fv_config_type(m->json), m->head->job, e);
-}
-
-/* What the base lacks (the head of another task) must come with the adapter. */
-static fv_status fold_adapters(fv_model *m, fv_model_opt opt, const source *s, fv_err *e)
-{
-    fv_status st = FV_OK;
-    for (int i = 0; !st && i < opt.adapters.n; i++)
-        st = fv__adapter_fold(m->params, &m->env, &opt.adapters.at[i], fv_config_type(m->json),
-                              i ? NULL : &s->fresh, e);
-    return st;
+    fv__adapter_default_saved(&m->adapter, m->head->job, file);
+    if (!fv__peft_is_virtual(m->adapter.peft_type))
+        return fv__adapter_declare(m->params, &m->adapter, base.type, e);
+    return fv__prompt_declare(&m->prompt, m->params, &m->adapter, &base, true, e);
 }
 
 /* From m->json to declared parameters. */
@@ -302,7 +296,7 @@ static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const c
                                     .head = m->head,
                                     .file = file,
                                     .json = m->json});
-    return declare_adapter(m, opt, e);
+    return declare_adapters(m, opt, file, e);
 }
 
 static void note_fresh(void *user, const char *name, bool is_fresh)
@@ -411,7 +405,9 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
                      dir);
     if (!st) st = build(m, opt, s.weights, path, e);
     if (!st) st = load(m, d, opt, rows, &s, e);
-    if (!st) st = fold_adapters(m, opt, &s, e);
+    if (!st) /* what the base lacks (the head of another task) must come with the adapter */
+        st = fv__adapters_fold(m->params, &m->prompt, &m->env, opt.adapters,
+                               fv_config_type(m->json), &s.fresh, e);
     if (!st) st = fv__model_ready(m, e);
     if (!st) st = pack(m, opt, e);
     close_source(&s);
@@ -442,7 +438,8 @@ fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
     if (snprintf(path, sizeof path, "%s/model.safetensors", dir) >= (int)sizeof path)
         return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
     fv_status st = fv__dir_make(&m->env, dir, e);
-    if (!st && m->adapted) st = fv__adapter_save(m->params, &m->adapter, &m->env, dir, dtype, e);
+    if (!st && m->adapted)
+        st = fv__adapter_save(m->params, &m->adapter, &m->prompt, &m->env, dir, dtype, e);
     if (!st && !m->adapted) st = fv_params_save(m->params, &m->env, path, dtype, 0, e);
     if (!st) st = fv_fields_write(m->config, m->family->config, m->json, e);
     snprintf(value, sizeof value, "[\"%s\"]", m->head->name);
@@ -454,7 +451,7 @@ fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
 
 fv_status fv_model_load(fv_model *m, const char *dir, fv_err *e)
 {
-    if (m->adapted) return fv__adapter_load(m->params, &m->env, dir, e);
+    if (m->adapted) return fv__adapter_load(m->params, &m->prompt, &m->env, dir, e);
     fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
     return fv_params_load(m->params, &m->env, dir, how, e);
 }
@@ -472,8 +469,9 @@ bool fv_model_has_cross(const fv_model *m)
 }
 int64_t fv_model_context(const fv_model *m)
 {
-    return m->family->context ? m->family->context(m->self) : 0;
+    return m->family->context ? m->family->context(m->self) - fv__prompt_length(&m->prompt) : 0;
 }
+const fv__virtual *fv__model_virtual(const fv_model *m) { return &m->prompt; }
 const void *fv_model_config(const fv_model *m) { return m->config; }
 fv_params *fv_model_params(const fv_model *m) { return m->params; }
 fv_dtype fv_model_dtype(const fv_model *m) { return m->dtype; }
@@ -507,6 +505,8 @@ void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items
         if (i->needed && !fv_items_get(in, i->name) && !fv__failed(c))
             fv_raise(c, FV_EARG, "%s: %s is missing", type, i->name);
     if (!fv__failed(c)) spread_positions(c, &given);
+    if (!fv__failed(c)) fv__prompt_enter(c, &m->prompt, m->family, m->head->job, &given);
     if (!fv__failed(c)) m->family->forward(c, m->self, &given, out);
+    fv__prompt_leave(c, out);
     fv_items_check(c, out, "outputs", type);
 }

@@ -9,6 +9,7 @@
  * the context; fv__session_replay takes one token a row (decode), with inputs in memory of the
  * session's own, so that a device can capture the step as a graph and replay it. */
 #include "base/base.h"
+#include "model/prompt.h"
 #include "model/session.h"
 #include "fovea/author/family.h"
 
@@ -28,7 +29,15 @@ fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int6
                        fv_model_family(m)->type);
     fv_session *s = fv__alloc(&d->env, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "session: out of memory");
-    *s = (fv_session){.env = d->env, .dev = d, .model = m, .all = rows, .rows = rows, .cap = cap};
+    int64_t more = fv__prompt_length(fv__model_virtual(m));
+    cap += more;
+    *s = (fv_session){.env = d->env,
+                      .dev = d,
+                      .model = m,
+                      .all = rows,
+                      .rows = rows,
+                      .cap = cap,
+                      .virtual = more};
     /* a GPU's captured step holds addresses: nothing may grow */
     s->allocated = cap < INITIAL_CAPACITY || !fv__device_is_host(d) ? cap : INITIAL_CAPACITY;
     s->len = fv__alloc(&s->env, 2 * (size_t)rows * sizeof *s->len);
@@ -82,11 +91,17 @@ void fv_session_reset(fv_session *s)
 
 int64_t fv_session_count(const fv_session *s) { return s->rows; }
 int64_t fv_session_processed(const fv_session *s) { return s->processed; }
-int64_t fv_session_len(const fv_session *s, int64_t row) { return s->len[row]; }
+/* Virtual tokens go through the model before the first token of a row; outside nobody counts
+ * them. */
+int64_t fv_session_len(const fv_session *s, int64_t row)
+{
+    return s->len[row] ? s->len[row] - s->virtual : 0;
+}
 
 void fv_session_expect(fv_session *s, int64_t row, int64_t n)
 {
-    if (n > 0 && n <= s->cap) s->expected[row] = (int32_t)n;
+    n += s->virtual;
+    if (n > s->virtual && n <= s->cap) s->expected[row] = (int32_t)n;
 }
 
 int64_t fv_session_span(fv_session *s, int64_t row, int64_t n)
@@ -98,7 +113,7 @@ int64_t fv_session_span(fv_session *s, int64_t row, int64_t n)
 
 void fv_session_truncate(fv_session *s, int64_t row, int64_t n)
 {
-    if (n < 0 || n >= s->len[row]) return;
+    if (n < 0 || (n += s->virtual) >= s->len[row]) return;
     s->len[row] = (int32_t)n;
     for (int64_t i = 0; s->shared && i < s->all; i++) {
         int32_t *a = &s->shared[row * s->all + i], *b = &s->shared[i * s->all + row];
@@ -287,7 +302,11 @@ void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in)
     const fv_family *f = fv_model_family(s->model);
     fv_session_reset(s);
     if (in) fv_items_check(c, in, "inputs", f->type);
-    if (f->begin && !fv__failed(c)) f->begin(c, fv_model_self(s->model), s, in);
+    if (!f->begin || fv__failed(c)) return;
+    fv_items given = in ? *in : (fv_items){0};
+    fv__prompt_encoder_inputs(c, fv__model_virtual(s->model), &given);
+    if (!fv__failed(c)) f->begin(c, fv_model_self(s->model), s, &given);
+    c->prompt = NULL;
 }
 
 /* Uploads, for a step of n tokens: each row's cache offset, its number of keys afterwards, and the
@@ -326,9 +345,8 @@ static bool fits(fv_ctx *c, fv_session *s, int64_t n, int64_t *most)
     return true;
 }
 
-fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids)
+static fv_tensor *step(fv_ctx *c, fv_session *s, fv_tensor *ids)
 {
-    if (!ids || fv__failed(c)) return NULL;
     int64_t n = fv_dim(ids, 1), most = 0;
     if (ids->shape.n != 2 || ids->dtype != FV_I32 || fv_dim(ids, 0) != s->rows || n < 1)
         return fv_raise(c, FV_ESHAPE, "session: ids %s for %lld rows", fv_desc(ids).s,
@@ -342,6 +360,28 @@ fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids)
     for (int64_t i = 0; y && i < s->rows; i++) s->len[s->first + i] += (int32_t)n;
     if (y) s->processed += s->rows * n;
     return y;
+}
+
+bool fv__session_begin_rows(fv_ctx *c, fv_session *s)
+{
+    int64_t empty = 0;
+    for (int64_t i = s->first; i < s->first + s->rows; i++) empty += !s->len[i];
+    if (!s->virtual || !empty) return !fv__failed(c);
+    if (empty < s->rows)
+        fv_raise(c, FV_ESTATE,
+                 "session: %lld of %lld rows of a step are empty; with virtual "
+                 "tokens they begin together",
+                 (long long)empty, (long long)s->rows);
+    else
+        step(c, s, fv__prompt_step(c, fv__model_virtual(s->model), s->rows));
+    c->prompt = NULL;
+    return !fv__failed(c);
+}
+
+fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids)
+{
+    if (!ids || fv__failed(c) || !fv__session_begin_rows(c, s)) return NULL;
+    return step(c, s, ids);
 }
 
 bool fv__session_narrow(fv_ctx *c, fv_session *s, int64_t first, int64_t n, int64_t tokens)
@@ -440,7 +480,8 @@ bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t k
                         fv_after_fn *after, void *user)
 {
     int64_t most = 0;
-    if (fv__failed(c) || (ids && !fits(c, s, 1, &most))) return false;
+    if (fv__failed(c) || (ids && (!fv__session_begin_rows(c, s) || !fits(c, s, 1, &most))))
+        return false;
     grow_caches(c, s, most);
     if (ids && !arrange(c, s, ids)) return false;
     replay_args a = {s, after, user};

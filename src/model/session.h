@@ -33,6 +33,7 @@ struct fv_session {
     int64_t first;                     /* row of the step's first sequence: 0 unless narrowed */
     int64_t widest;                    /* while narrowed: rows in use otherwise */
     int64_t processed;                 /* tokens that went through the model, of all rows */
+    int64_t virtual;                   /* virtual tokens in front of every row */
     int64_t cap, allocated;            /* tokens of a row: the limit, and what is allocated */
     bool paged;                        /* a token's memory is taken when it is first written */
     bool spans;                        /* the family asks how long a prompt is in all */
@@ -92,6 +93,9 @@ void fv__session_use(fv_session *s, const fv_model *m);
 bool fv__session_page(fv_session *s);
 void fv__session_trim(fv_session *s, int64_t row);
 void fv__session_page_out(fv_session *s, slot *at);
+/* The virtual tokens of the rows of a step, where these have nothing yet.  False once the context
+ * has failed. */
+bool fv__session_begin_rows(fv_ctx *c, fv_session *s);
 
 /* session_prefix.c: bytes of a token in all caches, known once a step has run; and a run of tokens
  * of a row, copied out into device memory and back behind the tokens of another row.  False once

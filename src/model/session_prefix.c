@@ -33,13 +33,15 @@ static void exchange(fv_ctx *c, const fv_session *s, int64_t row, int64_t from, 
 
 void fv__session_copy(fv_ctx *c, fv_session *s, int64_t row, int64_t from, int64_t n, void *to)
 {
-    exchange(c, s, row, from, n, to, true);
+    exchange(c, s, row, from + s->virtual, n, to, true);
 }
 
 bool fv__session_paste(fv_ctx *c, fv_session *s, int64_t row, int64_t n, void *from)
 {
-    if (!fv__session_narrow(c, s, row, 1, n)) return false; /* caches grow */
+    if (!fv__session_narrow(c, s, row, 1, n + s->virtual)) return false; /* caches grow */
+    bool ok = fv__session_begin_rows(c, s);
     fv__session_restore(s);
+    if (!ok) return false;
     exchange(c, s, row, s->len[row], n, from, false);
     s->len[row] += (int32_t)n;
     return true;

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "core/core.h"
+#include "ops/embed.h"
 
 void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_opt opt,
                  const char *path, ...)
@@ -28,6 +29,11 @@ static fv_tensor *given(fv_ctx *c, const fv_emb *l, fv_tensor *rows)
 
 fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids)
 {
+    if (fv__is_prompted(c, ids)) { /* PEFT's prompts are not scaled */
+        fv_tensor *rest = fv__ids_behind_prompt(c, ids);
+        return fv__behind_prompt(c, ids,
+                                 rest ? given(c, l, fv_gather(c, l->table, rest, l->skip)) : NULL);
+    }
     return given(c, l, fv_gather(c, l->table, ids, l->skip));
 }
 

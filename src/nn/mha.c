@@ -156,6 +156,48 @@ static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory,
     qkv[2] = fv_lin_fwd(c, &l->v, memory);
 }
 
+/* The number of a layer among those whose keys have a prefix: layers attend in their order, and
+ * that of the first time counts. */
+static int prefix_layer(fv__prompt *p, const fv_mha *l)
+{
+    int i = 0;
+    while (i < p->layers && p->layer[i] != l) i++;
+    if (i == p->layers && i < FV__PROMPT_LAYERS) p->layer[p->layers++] = l;
+    return i;
+}
+
+/* Keys and values of virtual tokens are those that were trained, as they are: not rotated.  x
+ * (B,n+T,kv); which: 0 keys, 1 values.  A layer has two of the prefix's parts.  Beside an encoder
+ * PEFT deals the parts out twice and gives every layer four, of which self-attention takes the
+ * first two. */
+static fv_tensor *put_prefix(fv_ctx *c, const fv_mha *l, fv_tensor *x, int which)
+{
+    fv__prompt *p = c->prompt;
+    int64_t kv = l->n_kv_head * l->head, parts = fv_cols(p->prefix) / kv,
+            part = (p->causal_only ? 4 : 2) * prefix_layer(p, l) + which;
+    if (p->causal_only && part < 2 * parts) part %= parts;
+    int64_t from = part * kv;
+    if (!x || from + kv > fv_cols(p->prefix))
+        return !x ? NULL
+                  : fv_raise(c, FV_ESHAPE, "%s: keys are %lld wide, and the prefix is %s", l->name,
+                             (long long)kv, fv_desc(p->prefix).s);
+    fv_tensor *rows = fv_cast(c, fv_slice(c, p->prefix, 1, from, from + kv), x->dtype);
+    rows = fv_expand(c, fv_reshape(c, rows, FV_SHAPE(1, p->n, kv)),
+                     FV_SHAPE(fv_dim(x, 0), p->n, kv));
+    int64_t T = fv_dim(x, 1) - p->n;
+    if (T < 1) return rows;
+    fv_tensor *rest = fv_slice(c, x, 1, p->behind ? 0 : p->n, p->behind ? T : p->n + T);
+    fv_tensor *both[] = {rows, rest}, *swapped[] = {rest, rows};
+    return fv_concat(c, p->behind ? swapped : both, 2, 1);
+}
+
+static bool has_prefix(const fv_ctx *c, const fv_mha_arg *arg)
+{
+    const fv__prompt *p = c->prompt;
+    bool cross = arg->memory || (arg->kv && !arg->kv->pos);
+    return p && p->prefix && !cross && (arg->causal || !p->causal_only);
+}
+
 static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 {
     fv_attn how = settings(l, &arg);
@@ -163,7 +205,8 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
         return fv_raise(c, FV_EARG,
                         "%s: one weight holds q, k and v, so nothing but x can be attended to",
                         l->name);
-    if (l->qkv.w && !arg.rope.freq && !arg.kv && !l->by_head && !l->q_norm.gain)
+    bool prefix = has_prefix(c, &arg);
+    if (l->qkv.w && !arg.rope.freq && !arg.kv && !l->by_head && !l->q_norm.gain && !prefix)
         return fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how);
 
     fv_tensor *t[3];
@@ -180,6 +223,8 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
     } else {
         t[1] = norm_heads(c, l, &l->k_norm, t[1]);
         if (!at_read) t[1] = apply_rope(c, l, &arg.rope, t[1], arg.rope.pos, l->n_kv_head);
+        if (prefix) t[1] = put_prefix(c, l, t[1], 0);
+        if (prefix) t[2] = put_prefix(c, l, t[2], 1);
         t[1] = fv_cast(c, t[1], cached);
         t[2] = fv_cast(c, t[2], cached);
     }
@@ -219,7 +264,7 @@ bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor 
     const fv_rope_arg *rope = &arg->rope;
     bool partial = has_factor(rope) && !rotates_all(l, rope);
     if (rope->freq && !fv__fused_rope_supported(c, rope->freq, l->head)) return false;
-    if (l->by_head || l->q_norm.gain || rope->at_read || partial) return false;
+    if (l->by_head || l->q_norm.gain || rope->at_read || partial || c->prompt) return false;
     return arg->kv && arg->kv->pos && !arg->memory && fv__fused_linear_supported(c, x, l->qkv.w) &&
            fv__fused_linear_supported(c, x, l->out.w);
 }

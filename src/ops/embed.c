@@ -24,7 +24,8 @@ static bool fits(const fv_ctx *c, const fv_some_rows *r, const fv_some_rows *fir
 static fv_tensor *at_once(fv_ctx *c, const fv_some_rows *of, int n, fv_embed a,
                           const fv_tensor *gain, const fv_tensor *bias)
 {
-    const fv_kernels *k = c->record ? NULL : fv_kernels_of(c, c->dtype);
+    const fv_kernels *k = c->record || fv__is_prompted(c, of[0].ids) ? NULL
+                                                                     : fv_kernels_of(c, c->dtype);
     bool can = k && k->embed && n <= FV_EMBED_MAX_TABLES && of[0].ids && of[0].table &&
                of[0].ids->shape.n < FV_MAX_DIM;
     if (!can || (gain && gain->dtype != c->dtype) || (bias && bias->dtype != c->dtype)) return NULL;

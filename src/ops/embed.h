@@ -21,4 +21,13 @@ fv_tensor *fv__embed(fv_ctx *c, const fv_some_rows *of, int n, fv_tensor *gain, 
 /* The sum itself. */
 fv_tensor *fv__embed_bare(fv_ctx *c, const fv_some_rows *of, int n);
 
+/* ---- virtual tokens (core/prompt.h) ---- */
+
+/* These ids begin with virtual tokens, whose rows no table has. */
+bool fv__is_prompted(const fv_ctx *c, const fv_tensor *ids);
+/* Those that are no virtual tokens, (B,T); NULL: there are none. */
+fv_tensor *fv__ids_behind_prompt(fv_ctx *c, fv_tensor *ids);
+/* x (B,T,D), or NULL for T 0 -> (B,n+T,D): the rows of the virtual tokens in front of it. */
+fv_tensor *fv__behind_prompt(fv_ctx *c, const fv_tensor *ids, fv_tensor *x);
+
 #endif

@@ -1,7 +1,9 @@
 /* gather.c - rows of a table by id, and the sum of rows into a table by id: each is the other's
  * gradient. */
+#include "core/core.h"
 #include "fovea/author/op.h"
 #include "fovea/author/ops.h"
+#include "ops/embed.h"
 
 static bool ids_ok(fv_ctx *c, const char *op, const fv_tensor *ids)
 {
@@ -26,8 +28,32 @@ static void gather_backward(fv_ctx *c, fv_node *n)
                   table->shape.d[0], table->shape.d[1], ((gather *)n)->skip);
 }
 
+bool fv__is_prompted(const fv_ctx *c, const fv_tensor *ids)
+{
+    return ids && c->prompt && c->prompt->ids == ids;
+}
+
+fv_tensor *fv__ids_behind_prompt(fv_ctx *c, fv_tensor *ids)
+{
+    int64_t n = c->prompt->n, T = fv_dim(ids, 1);
+    return n < T ? fv_slice(c, ids, 1, n, T) : NULL;
+}
+
+fv_tensor *fv__behind_prompt(fv_ctx *c, const fv_tensor *ids, fv_tensor *x)
+{
+    const fv__prompt *p = c->prompt;
+    fv_shape shape = FV_SHAPE(fv_dim(ids, 0), p->n, fv_cols(p->rows));
+    fv_tensor *front = fv_expand(c, fv_reshape(c, p->rows, FV_SHAPE(1, p->n, -1)), shape);
+    if (!x) return front;
+    return fv_concat(c, (fv_tensor *[]){fv_cast(c, front, x->dtype), x}, 2, 1);
+}
+
 fv_tensor *fv_gather(fv_ctx *c, fv_tensor *table, fv_tensor *ids, int32_t skip)
 {
+    if (fv__is_prompted(c, ids)) {
+        fv_tensor *rest = fv__ids_behind_prompt(c, ids);
+        return fv__behind_prompt(c, ids, rest ? fv_gather(c, table, rest, skip) : NULL);
+    }
     if (!table || !ids || !ids_ok(c, "gather", ids)) return NULL;
     if (table->shape.n != 2 || ids->shape.n >= FV_MAX_DIM)
         return fv_raise(c, FV_ESHAPE, "gather: table %s, ids %s", fv_desc(table).s, fv_desc(ids).s);

@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "base/decimal.h"
+#include "core/adapter.h"
 
 /* Goes on from the last '*' whenever the rest does not fit: earlier ones need no second try. */
 bool fv__name_matches(const char *pattern, size_t n, const char *name)
@@ -42,16 +43,19 @@ static bool next_word(const char **at, const char **word, size_t *n)
     return *n > 0;
 }
 
+/* In order: a word freezes what it names, !word takes it back ("* !*.bias" is BitFit).  What an
+ * adapter has frozen has no gradient to take back. */
 static fv_status freeze(fv_params *p, const char *list, fv_err *e)
 {
     const char *word;
     size_t n;
     while (next_word(&list, &word, &n)) {
         int hits = 0;
+        bool back = *word == '!';
         for (int i = 0; i < fv_params_count(p); i++) {
             fv_tensor *t = fv_params_at(p, i);
-            if (!fv__name_matches(word, n, t->name)) continue;
-            t->wants_grad = false;
+            if (!fv__name_matches(word + back, n - back, t->name)) continue;
+            if (!fv__param_frozen(t)) t->wants_grad = back;
             hits++;
         }
         if (!hits) return fv_fail(e, FV_EARG, "freeze: no parameter is called %.*s", (int)n, word);

@@ -30,7 +30,7 @@ const fv_field fv_train_fields[] = {
     FV_FLOAT(fv_train_opt, layer_decay, 0.01, 1, 1,
              "factor of the learning rate for each layer further from the output"),
     FV_TEXT(fv_train_opt, lr_scale, "", "factors by name: \"classifier*=10 *embed*=0.1\""),
-    FV_TEXT(fv_train_opt, freeze, "", "names that are not trained: \"model.encoder.* *.bias\""),
+    FV_TEXT(fv_train_opt, freeze, "", "names that are not trained; ! takes back: \"* !*.bias\""),
     FV_FLOAT(fv_train_opt, beta1, 0, 0.9, 0.99999, "decay of the mean gradient"),
     FV_FLOAT(fv_train_opt, beta2, 0, 0.98, 0.99999999, "decay of the mean square"),
     FV_FLOAT(fv_train_opt, eps, 1e-30, 1e-9, 1,

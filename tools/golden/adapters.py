@@ -3,16 +3,18 @@
 A case is a folder of tests/golden/adapters: adapter_config.json and adapter_model.safetensors as PEFT saves them,
 base.txt (the folder of the model below tests/golden/models), in.safetensors, and out.safetensors: logits and loss with the
 adapter, grad.<name> for each parameter that is trained, and after.<name>: that parameter after three steps of AdamW.  Names
-are those of adapter_model.safetensors.
+are those of adapter_model.safetensors.  Cases of virtual tokens have logits of the text alone; where a network makes the virtual
+tokens it is in prompt_encoder.safetensors, under our names.
 Run: python3 tools/golden/adapters.py tests/golden
 (made with peft 0.21.2, transformers 5.22.2, torch 2.15.0)"""
+import json
 import os
 import shutil
 import sys
 
 import torch
 import transformers
-from peft import IA3Config, LoraConfig, get_peft_model
+from peft import (IA3Config, LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model)
 from peft.utils import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
@@ -27,6 +29,19 @@ def named(model):
             if v.data_ptr() in by_data and ".modules_to_save." not in k}
 
 
+def named_virtual(model):
+    """the same of virtual tokens: PEFT's file has what a network makes of them, ours the network too"""
+    found = {}
+    network = len(list(model.prompt_encoder.default.named_parameters())) > 1
+    for k, p in model.named_parameters():
+        if not p.requires_grad:
+            continue
+        if k == "prompt_encoder.default.embedding.weight" and not network:
+            k = "prompt_embeddings"
+        found[k.replace("prompt_encoder.default.", "prompt_encoder.").replace(".modules_to_save.default", "")] = p
+    return found
+
+
 def case(name, base, config, labels=None):
     torch.manual_seed(3)
     folder, source = os.path.join(root, "adapters", name), os.path.join(root, "models", base)
@@ -37,6 +52,9 @@ def case(name, base, config, labels=None):
     inputs = load_file(os.path.join(source, "in.safetensors"))
     inputs = {k: v.long() if v.dtype in (torch.int32, torch.uint8) else v for k, v in inputs.items()}
     config.base_model_name_or_path = "../../models/" + base
+    virtual = getattr(config, "num_virtual_tokens", 0)
+    if virtual and config.task_type == "CAUSAL_LM":
+        inputs["labels"][:, 0] = -100  # PEFT also predicts the first token, from the virtual ones
     model = get_peft_model(inner, config).eval()
     with torch.no_grad():
         for p in model.parameters():
@@ -49,8 +67,13 @@ def case(name, base, config, labels=None):
             os.remove(os.path.join(folder, extra))
     out = model(**inputs)
     out.loss.backward()
-    trained = named(model)
-    golden = {"logits": out.logits, "loss": out.loss}
+    trained = named_virtual(model) if virtual else named(model)
+    logits = out.logits
+    if virtual and logits.dim() == 3 and config.task_type == "CAUSAL_LM":
+        logits = logits[:, -inputs["input_ids"].shape[1]:]
+    if virtual and "prompt_embeddings" not in trained:
+        save_file({k: p.detach().clone() for k, p in trained.items()}, os.path.join(folder, "prompt_encoder.safetensors"))
+    golden = {"logits": logits, "loss": out.loss}
     for k, p in trained.items():
         golden["grad." + k] = p.grad
     optimiser = torch.optim.AdamW(list(trained.values()), lr=1e-2, betas=(0.9, 0.98), eps=1e-5, weight_decay=0.01)
@@ -68,7 +91,9 @@ def case(name, base, config, labels=None):
         golden["after." + k] = p
     save_file({k: v.detach().float().contiguous().clone() for k, v in golden.items()},
               os.path.join(folder, "out.safetensors"))
-    shutil.copy(os.path.join(source, "in.safetensors"), folder)
+    given = load_file(os.path.join(source, "in.safetensors"))
+    given = {k: inputs[k].to(v.dtype) for k, v in given.items()}
+    save_file(given, os.path.join(folder, "in.safetensors"))
     with open(os.path.join(folder, "base.txt"), "w") as f:
         f.write(base + "\n")
     print(name, len(trained), "trained", float(out.loss))
@@ -89,3 +114,64 @@ case("llama-dora", "llama-language",
 case("t5-lora", "t5-text", LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, lora_alpha=8))
 case("t5-ia3", "t5-text", IA3Config(task_type="SEQ_2_SEQ_LM", target_modules=["k", "v", "wo"], feedforward_modules=["wo"]))
 case("bert-all-biases", "bert-sequence", LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=2, bias="all", target_modules=["value"]))
+
+
+def published(name):
+    """transformers 5 has other names for ViT's modules than the checkpoints, and the adapters, that were published"""
+    for new, old in (("vit.layers.", "vit.encoder.layer."), ("attention.q_proj", "attention.attention.query"),
+                     ("attention.k_proj", "attention.attention.key"), ("attention.v_proj", "attention.attention.value"),
+                     ("mlp.fc1", "intermediate.dense"), ("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"), ("fc1", "intermediate.dense")):
+        name = name.replace(new, old)
+    return name
+
+
+def vit_case(name, config):
+    case(name, "vit-classify", config)
+    folder = os.path.join(root, "adapters", name)
+    for file in ("adapter_model.safetensors", "out.safetensors"):
+        path = os.path.join(folder, file)
+        save_file({published(k): v for k, v in load_file(path).items()}, path)
+    path = os.path.join(folder, "adapter_config.json")
+    settings = json.load(open(path))
+    for key in ("target_modules", "feedforward_modules"):
+        if settings.get(key):
+            settings[key] = [published(x) for x in settings[key]]
+    json.dump(settings, open(path, "w"), indent=2)
+
+
+vit_case("vit-lora", LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], modules_to_save=["classifier"]))
+vit_case("vit-ia3", IA3Config(target_modules=["k_proj", "v_proj", "fc1"], feedforward_modules=["fc1"], modules_to_save=["classifier"]))
+for family, base, task in (("bert", "bert-sequence", "SEQ_CLS"), ("gpt2", "gpt2-language", "CAUSAL_LM"),
+                           ("llama", "llama-language", "CAUSAL_LM"), ("t5", "t5-text", "SEQ_2_SEQ_LM")):
+    case(family + "-prompt", base, PromptTuningConfig(task_type=task, num_virtual_tokens=3))
+    case(family + "-p-tuning", base, PromptEncoderConfig(task_type=task, num_virtual_tokens=3, encoder_hidden_size=8))
+    if family != "t5":
+        case(family + "-prefix", base, PrefixTuningConfig(task_type=task, num_virtual_tokens=3))
+case("gpt2-prefix-projection", "gpt2-language",
+     PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2, prefix_projection=True, encoder_hidden_size=8))
+case("bert-token-prefix", "bert-token", PrefixTuningConfig(task_type="TOKEN_CLS", num_virtual_tokens=3))
+
+
+def t5_prefix(name):
+    """T5's keys are as wide as the model in PEFT's view, which those of models/t5-text are not: a base of its own, beside the adapter"""
+    folder = os.path.join(root, "adapters", name)
+    settings = transformers.AutoConfig.from_pretrained(os.path.join(root, "models", "t5-text"), d_kv=4)
+    torch.manual_seed(5)
+    base = transformers.T5ForConditionalGeneration(settings)
+    with torch.no_grad():
+        for p in base.parameters():
+            p.copy_(0.3 * torch.randn_like(p))
+    kept = os.path.join(root, "models", "t5-narrow-keys")
+    shutil.rmtree(kept, ignore_errors=True)
+    base.save_pretrained(kept)
+    given = load_file(os.path.join(root, "models", "t5-text", "in.safetensors"))
+    labels = given["labels"].long()
+    given["decoder_input_ids"] = base.prepare_decoder_input_ids_from_labels(labels).to(torch.int32)
+    save_file(given, os.path.join(kept, "in.safetensors"))
+    case(name, "t5-narrow-keys", PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3))
+    shutil.move(kept, os.path.join(folder, "base"))
+    with open(os.path.join(folder, "base.txt"), "w") as f:
+        f.write("../adapters/" + name + "/base\n")
+
+
+t5_prefix("t5-prefix")

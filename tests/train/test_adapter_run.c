@@ -1,0 +1,148 @@
+/* test_adapter_run.c - adapters of every kind through the program: trained, stopped and resumed
+ * with the same bits, and used. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/fovea.h"
+#include "helper/program.h"
+
+static const char base[] =
+    "[model]\nmodel_type = bert\narchitecture = BertForMaskedLM\nhidden_size = "
+    "16\nnum_hidden_layers = 2\n"
+    "num_attention_heads = 2\nintermediate_size = 24\nmax_position_embeddings = 40\n"
+    "[data]\nobjective = masked\ntrain = lines.txt\ncontext = 16\n"
+    "[tokenizer]\nkind = wordpiece\nvocab = 60\nmin_count = 1\n[train]\nupdates = 3\nbatch_tokens "
+    "= 64\n";
+
+static const char classes[] =
+    "[model]\nfrom = base/model\narchitecture = BertForSequenceClassification\n"
+    "[data]\nobjective = classify\ntrain = labels.tsv\nvalid = labels.tsv\n"
+    "[adapter]\nnum_virtual_tokens = 3\n"
+    "[train]\nupdates = 8\nlr = 0.05\nbatch_tokens = 24\nsave_every = 1\nwarmup = 0\n";
+
+static int set_up(void **state)
+{
+    if (scratch_open(state)) return -1;
+    scratch_text(
+        "lines.txt",
+        "the cat sat on the mat\nit was a good day\nthe dog ran in the park\nso bad a film\n");
+    scratch_text("labels.tsv",
+                 "the cat sat\tgood\nso bad a film\tbad\nit was a day\tfair\nthe good dog\tgood\n");
+    scratch_text("base.ini", base);
+    scratch_text("classes.ini", classes);
+    succeeded(sh("$fovea train base.ini -o base --threads 1"));
+    return 0;
+}
+
+/* Whole, and stopped on the way: the same adapter, which the program then uses by its name alone or
+ * on the base. */
+static void run(const char *name, const char *more)
+{
+    succeeded(sh("$fovea train classes.ini -o %s %s --threads 1", name, more));
+    succeeded(
+        sh("$fovea train classes.ini -o %s-cut %s --set train.updates=3 --threads 2", name, more));
+    succeeded(sh("$fovea train classes.ini -o %s-cut %s --resume --threads 1", name, more));
+    succeeded(sh("cmp %s/model/adapter_model.safetensors %s-cut/model/adapter_model.safetensors",
+                 name, name));
+    succeeded(sh("test ! -e %s/model/model.safetensors", name));
+    json_t *log = json_line(succeeded(sh("grep valid_loss %s/train.jsonl | tail -n 1", name)), 0),
+           *eval = json_line(succeeded(sh("$fovea eval -m %s/model --json labels.tsv", name)), 0);
+    double logged = json_number_value(json_object_get(log, "value")),
+           found = json_number_value(json_object_get(eval, "accuracy"));
+    assert_true(100 * logged - found < 1e-6 && found - 100 * logged < 1e-6);
+    json_decref(log);
+    json_decref(eval);
+}
+
+static void every_kind_runs_and_resumes(void **state)
+{
+    (void)state;
+    run("lora", "--set adapter.peft_type=LORA --set adapter.lora_dropout=0.1");
+    run("text", "--set adapter.peft_type=PROMPT_TUNING --set adapter.prompt_tuning_init=TEXT "
+                "--set adapter.prompt_tuning_init_text='the good film'");
+    run("p-tuning", "--set adapter.peft_type=P_TUNING --set adapter.encoder_hidden_size=8");
+    run("prefix", "--set adapter.peft_type=PREFIX_TUNING");
+    run("projected", "--set adapter.peft_type=PREFIX_TUNING --set adapter.prefix_projection=true");
+}
+
+/* A prompt begins as the embeddings of a text: its tokens with those the tokenizer puts around it,
+ * over and over. */
+static void a_prompt_begins_as_a_text(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_st *a, *b;
+    fv_st_info x, table;
+    succeeded(sh("$fovea train classes.ini -o still --set adapter.peft_type=PROMPT_TUNING --set "
+                 "adapter.prompt_tuning_init=TEXT --set adapter.prompt_tuning_init_text='dog' "
+                 "--set train.updates=1 --set train.lr=0 --threads 1"));
+    json_t *ids = json_line(succeeded(sh("$fovea tokenize -m base/model --json --text dog")), 0);
+    assert_non_null(ids);
+    int64_t id = json_integer_value(json_array_get(json_object_get(ids, "ids"), 1));
+    json_decref(ids);
+    assert_int_equal(fv_st_open(&a, NULL, scratch("still/model/adapter_model.safetensors"), &e),
+                     FV_OK);
+    assert_int_equal(fv_st_open(&b, NULL, scratch("base/model/model.safetensors"), &e), FV_OK);
+    assert_int_equal(fv_st_find(a, "prompt_embeddings", &x, &e), FV_OK);
+    assert_int_equal(fv_st_find(b, "bert.embeddings.word_embeddings.weight", &table, &e), FV_OK);
+    size_t row = 16 * sizeof(float);
+    assert_memory_equal((const char *)x.data + row, (const char *)table.data + (size_t)id * row,
+                        row);
+    fv_st_close(a), fv_st_close(b);
+}
+
+/* BitFit: everything is frozen but biases and the head. */
+static void only_biases_are_trained(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_st *a, *b;
+    succeeded(sh("$fovea train classes.ini -o bias --set 'train.freeze=* !*.bias !classifier.*' "
+                 "--threads 1"));
+    assert_int_equal(fv_st_open(&a, NULL, scratch("bias/model/model.safetensors"), &e), FV_OK);
+    assert_int_equal(fv_st_open(&b, NULL, scratch("base/model/model.safetensors"), &e), FV_OK);
+    int changed = 0;
+    for (int i = 0; i < fv_st_count(a); i++) {
+        fv_st_info x = fv_st_at(a, i), y;
+        if (fv_st_find(b, x.name, &y, NULL)) continue;
+        size_t n = strlen(x.name);
+        bool bias = n > 5 && !strcmp(x.name + n - 5, ".bias");
+        bool same = x.bytes == y.bytes && !memcmp(x.data, y.data, x.bytes);
+        if (!bias && !same) fail_msg("%s changed", x.name);
+        changed += !same;
+    }
+    assert_true(changed > 5);
+    fv_st_close(a), fv_st_close(b);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    refused(sh("$fovea merge -m text/model -o merged"), 1, "virtual tokens cannot be folded");
+    refused(sh("$fovea train classes.ini -q -o no --set adapter.peft_type=PROMPT_TUNING --set "
+               "adapter.prompt_tuning_init=TEXT"),
+            1, "prompt_tuning_init_text is empty");
+    refused(sh("$fovea train classes.ini -q -o no --set adapter.peft_type=P_TUNING --set "
+               "adapter.encoder_reparameterization_type=LSTM"),
+            1, "LSTM");
+    refused(sh("echo the cat | $fovea classify -m text/model --adapter prefix/model"), 1,
+            "virtual tokens already");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind_runs_and_resumes),
+        cmocka_unit_test(a_prompt_begins_as_a_text),
+        cmocka_unit_test(only_biases_are_trained),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, set_up, scratch_close);
+}
