@@ -362,7 +362,7 @@ static fv_status ablate(work *w, fv_see_in in)
     return st;
 }
 
-static int print_worth_json(const work *w)
+static void print_worth_json(const work *w)
 {
     cli_json j = {0};
     const double *from = w->worth;
@@ -376,12 +376,10 @@ static int print_worth_json(const work *w)
     }
     cli_json_put(&j, "]}");
     cli_json_end();
-    return CLI_OK;
 }
 
-static int print_worth(const work *w)
+static void print_worth(const work *w)
 {
-    if (w->v->json) return print_worth_json(w);
     const double *from = w->worth;
     printf("Loss of a token: %.4f.  Change when a head adds nothing:\n", w->loss);
     for (int k = 0; k < FV_SEE_KINDS; k++) {
@@ -393,7 +391,6 @@ static int print_worth(const work *w)
             printf("\n");
         }
     }
-    return CLI_OK;
 }
 
 static fv_status all(work *w)
@@ -470,7 +467,8 @@ static int run(const cli *c, const void *vals, int n, char **operand)
         /* where standard output is a picture, the translation does not go into it */
         FILE *to = v->output && !strcmp(v->output, "-") ? stderr : stdout;
         if (!st && w.written && !w.second && !v->json) fprintf(to, "%s\n", w.written);
-        code = st ? cli_error(c, &w.e) : v->ablate ? print_worth(&w) : CLI_OK;
+        code = st ? cli_error(c, &w.e) : CLI_OK;
+        if (!st && v->ablate) (v->json ? print_worth_json : print_worth)(&w);
     }
     free_work(&w);
     return code;

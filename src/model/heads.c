@@ -114,3 +114,23 @@ void fv_put_spans(fv_ctx *c, fv_tensor *x, const fv_items *in, fv_items *out)
                              fv_loss_tokens(c, end, to, &ends));
     fv_items_put(out, "loss", fv_scale(c, both, 0.5f));
 }
+
+/* ---- what a configuration says in vain ---- */
+
+fv_status fv_model_ignored(const char *dir, void (*each)(void *user, const char *key), void *user,
+                           fv_err *e)
+{
+    fv_dir *d;
+    fv_status st = fv_dir_open(&d, NULL, dir, e);
+    if (st) return st;
+    const char *type = fv_config_type(fv_dir_config(d));
+    const fv_family *f = type ? fv_family_find(type) : NULL;
+    if (f) {
+        const fv_key_rule *rules[] = {fv_keys_common, f->rules, NULL};
+        fv_fields_ignored(f->config, fv_dir_config(d), "", rules, each, user);
+    } else {
+        st = fv_fail(e, FV_EARG, "%s: no family has the model_type \"%s\"", dir, type ? type : "");
+    }
+    fv_dir_close(d);
+    return st;
+}

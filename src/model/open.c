@@ -414,24 +414,6 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
     return finish(out, st);
 }
 
-fv_status fv_model_ignored(const char *dir, void (*each)(void *user, const char *key), void *user,
-                           fv_err *e)
-{
-    fv_dir *d;
-    fv_status st = fv_dir_open(&d, NULL, dir, e);
-    if (st) return st;
-    const char *type = fv_config_type(fv_dir_config(d));
-    const fv_family *f = type ? fv_family_find(type) : NULL;
-    if (f) {
-        const fv_key_rule *rules[] = {fv_keys_common, f->rules, NULL};
-        fv_fields_ignored(f->config, fv_dir_config(d), "", rules, each, user);
-    } else {
-        st = fv_fail(e, FV_EARG, "%s: no family has the model_type \"%s\"", dir, type ? type : "");
-    }
-    fv_dir_close(d);
-    return st;
-}
-
 fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
 {
     char path[4096], value[256];
