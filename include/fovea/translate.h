@@ -22,6 +22,9 @@ typedef struct fv_translate_opt {
     fv_dtype weights; /* of products: f32, bf16, q8, q4, int8 */
     bool widen;       /* as in fv_model_opt */
     fv_adapter_list adapters;
+    /* languages, where the model has several: "de", "de_DE" or "deu_Latn" as its vocabulary writes
+     * them; NULL: as the directory says */
+    const char *from, *to;
     int64_t batch;  /* lines that go together; 0: 32 */
     int64_t tokens; /* source tokens that go together, padding included; 0: 8192 */
     /* also how much each token of the best translation attended to each of the source */

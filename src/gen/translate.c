@@ -12,6 +12,7 @@
 #include "base/base.h"
 #include "fovea/author/family.h"
 #include "fovea/author/gen.h"
+#include "gen/languages.h"
 
 #define WINDOW 16 /* batches that are sorted together */
 
@@ -25,6 +26,8 @@ struct fv_translator {
     fv_gen_config *config;
     fv_gen_opt gen;
     int64_t n_positions; /* tokens a sequence may have; 0: any number */
+    fv__languages languages;
+    fv_buf line; /* of a source with what the languages put before it */
 };
 
 /* ---- opening ---- */
@@ -37,6 +40,7 @@ void fv_translator_close(fv_translator *t)
     fv_encoding_free(t->enc);
     fv_tok_close(t->tok);
     fv_model_free(t->model);
+    fv__buf_free(&t->line);
     fv__free(&env, t, sizeof *t);
 }
 
@@ -60,6 +64,9 @@ static fv_status read_settings(fv_translator *t, const char *dir, fv_err *e)
     if (!st && !says(files, "max_length")) t->gen.max_length = 512;
     if (!st && t->n_positions && t->gen.max_length > t->n_positions)
         t->gen.max_length = t->n_positions;
+    if (!st)
+        st = fv__languages_choose(&t->languages, &t->gen, t->tok, fv_dir_config(files), t->opt.from,
+                                  t->opt.to, e);
     fv_dir_close(files);
     return st;
 }
@@ -86,6 +93,7 @@ fv_status fv_translator_open(fv_translator **out, fv_device *d, const char *dir,
     if (!opt.batch) opt.batch = 32;
     if (!opt.tokens) opt.tokens = 8192;
     *t = (fv_translator){.env = *fv_device_env(d), .dev = d, .opt = opt};
+    t->line.env = &t->env;
     fv_status st = fv_model_open(&t->model, d, dir,
                                  (fv_model_opt){.serve = true,
                                                 .weights = opt.weights,
@@ -166,7 +174,7 @@ static bool is_blank(const char *s, size_t n)
     return true;
 }
 
-/* Encodes one line, and appends the end token where the tokenizer does not. */
+/* Encodes one line with its language, and appends the end token where the tokenizer does not. */
 static fv_status encode(job *j, int64_t i)
 {
     fv_translator *t = j->t;
@@ -175,20 +183,27 @@ static fv_status encode(job *j, int64_t i)
     size_t len = j->lines.len[j->from + i];
     x->out.line = j->lines.first + j->from + i;
     if (is_blank(text, len)) return FV_OK;
+    t->line.len = 0;
+    fv__buf_str(&t->line, t->languages.prefix);
+    fv__buf_add(&t->line, text, len);
+    if (t->line.failed) return fv_fail(j->e, FV_ENOMEM, "translate: out of memory");
     fv_tok_opts how = {.specials = true};
-    fv_status st = fv_tok_encode(t->enc, text, len, how, j->e);
+    fv_status st = fv_tok_encode(t->enc, t->line.data, t->line.len, how, j->e);
     bool end = !st && t->enc->n > 0 && t->enc->special[t->enc->n - 1];
-    if (!st && t->n_positions && t->enc->n + !end > t->n_positions) {
+    bool front = !st && fv__languages_before(&t->languages, t->enc, t->tok);
+    if (!st && t->n_positions && t->enc->n + !end + front > t->n_positions) {
         x->out.cut = true;
-        how.max_len = t->n_positions - !end;
-        st = fv_tok_encode(t->enc, text, len, how, j->e);
+        how.max_len = t->n_positions - !end - front;
+        st = fv_tok_encode(t->enc, t->line.data, t->line.len, how, j->e);
     }
     if (st) return st;
-    x->out.n_source = t->enc->n + !end;
+    fv__languages_set(&t->languages, t->enc, t->tok);
+    x->out.n_source = t->enc->n + !end + front;
     x->out.source = x->source = fv__alloc(&t->env, (size_t)x->out.n_source * sizeof *x->source);
     if (!x->source) return fv_fail(j->e, FV_ENOMEM, "translate: out of memory");
-    memcpy(x->source, t->enc->ids, (size_t)t->enc->n * sizeof *x->source);
-    if (!end) x->source[t->enc->n] = t->gen.eos;
+    if (front) x->source[0] = t->languages.source;
+    memcpy(x->source + front, t->enc->ids, (size_t)t->enc->n * sizeof *x->source);
+    if (!end) x->source[t->enc->n + front] = t->gen.eos;
     return FV_OK;
 }
 

@@ -7,11 +7,15 @@
 #include "task_pipeline.h"
 
 typedef struct translate_options {
+    char from[64], to[64]; /* languages, "" for what the directory says */
     int64_t beam, nbest;
     bool attention;
 } translate_options;
 
 static const fv_field options[] = {
+    FV_TEXT(translate_options, to, "",
+            "LANG: into this language, of a model that has several: de, de_DE, deu_Latn"),
+    FV_TEXT(translate_options, from, "", "LANG: from this one"),
     FV_INT(translate_options, beam, 1, 0, 256, "beams; as the model says, else 4"),
     FV_INT(translate_options, nbest, 1, 0, 256,
            "translations of each line; from 2 on: line, score and text, with tabs between"),
@@ -51,7 +55,9 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
                             .widen = p->opt.widen,
                             .adapters = p->opt.adapters,
                             .batch = p->opt.batch,
-                            .attention = o->attention};
+                            .attention = o->attention,
+                            .from = o->from[0] ? o->from : NULL,
+                            .to = o->to[0] ? o->to : NULL};
     fv_status st = fv_translator_open(&t, p->dev, p->opt.model, how, e);
     if (st) return st;
     p->self = t;
@@ -171,6 +177,10 @@ static const fv_task_example examples[] = {
      "a file, with weights of 8 bits"},
     {"fovea translate -m opus-mt-en-de --nbest 3 --beam 6 news.en",
      "the three best of each line with their scores"},
+    {"fovea translate -m nllb-200-distilled-600M --from eng_Latn --to deu_Latn news.en",
+     "a model of many languages"},
+    {"fovea translate -m t5-small --from en --to fr news.en",
+     "a model that is told by words before the text, those of its config.json"},
     {"fovea translate -m opus-mt-en-de --attention line.en",
      "which words of the source each word came from"},
     {0}};
@@ -186,6 +196,10 @@ const fv_task_kind fv__translate_task = {
              "An empty line gives an empty line.  A line with more tokens than the model has "
              "positions is cut, with a message that names it.  A line that is not UTF-8 is named "
              "and gives an empty line; the others go on.\n\n"
+             "Of a model with several languages --from and --to choose: mBART, NLLB and M2M-100 by "
+             "tokens such as de_DE, deu_Latn and __de__, for which \"de\" will do where it is one "
+             "language; multilingual Marian models by >>deu<<; T5 by the prefixes that its "
+             "config.json has.\n\n"
              "How to generate stands in the model's generation_config.json, or else config.json; "
              "options override it and have the names of transformers' generate.",
     .examples = examples,

@@ -299,6 +299,52 @@ static void a_model_is_judged_by_what_it_translates(void **state)
     refused(sh("$fovea eval --hypothesis nothing --reference want"), 1, "nothing");
 }
 
+/* A model of several languages, from and into each as transformers does; names may be short. */
+static void languages_are_chosen(void **state)
+{
+    (void)state;
+    size_t n;
+    char *text = slurp(FOVEA_TESTS "/golden/languages/expected.json", &n);
+    json_t *all = json_loads(text, 0, NULL), *x, *line;
+    free(text);
+    setenv("languages", FOVEA_TESTS "/golden/languages", 1);
+    size_t i, k;
+    json_array_foreach(json_object_get(all, "cases"), i, x)
+    {
+        char to[3] = "";
+        memcpy(to, json_string_value(json_object_get(x, "to")), 2);
+        const result *r = succeeded(
+            sh("printf 'the cat sat on the mat\\na dog runs\\n' | $fovea translate -m $languages "
+               "--json --from %s --to %s",
+               json_string_value(json_object_get(x, "from")), to));
+        json_array_foreach(json_object_get(x, "ids"), k, line)
+        {
+            json_t *got = json_line(r, (int)k),
+                   *best = json_array_get(json_object_get(got, "translations"), 0);
+            assert_true(json_equal(json_object_get(best, "ids"), line));
+            json_decref(got);
+        }
+    }
+    json_decref(all);
+    refused(sh("echo a | $fovea translate -m $languages --to pt"), 2, "pt_BR, pt_PT");
+    refused(sh("echo a | $fovea translate -m $model --to de"), 2, "no languages to choose");
+}
+
+/* T5's prefixes are those of config.json; multilingual Marian models have tokens in the text. */
+static void prefixes_are_languages(void **state)
+{
+    (void)state;
+    setenv("t5", FOVEA_TESTS "/golden/eval/summarize-t5", 1);
+    succeeded(sh("cp -r $t5 t5 && chmod -R u+w t5 && sed -i 's/\"task_specific_params\": "
+                 "{/&\"translation_en_to_de\": {\"prefix\": \"so good: \"},/' t5/config.json"));
+    prints("echo 'so good: the cat' | $fovea translate -m t5 --max-length 8 > want; "
+           "echo 'the cat' | $fovea translate -m t5 --max-length 8 --from en --to de | cmp - want "
+           "&& echo 'the cat' | $fovea translate -m t5 --max-length 8 --to de | cmp - want && "
+           "echo same",
+           "same\n");
+    refused(sh("echo a | $fovea translate -m t5 --to fr"), 2, "0 translations from anything to fr");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +355,8 @@ int main(void)
         cmocka_unit_test(options_override_what_the_model_says),
         cmocka_unit_test(a_line_that_is_too_long_is_cut_and_named),
         cmocka_unit_test(what_cannot_be_done_is_said),
+        cmocka_unit_test(languages_are_chosen),
+        cmocka_unit_test(prefixes_are_languages),
         cmocka_unit_test(scores_are_sacrebleus),
         cmocka_unit_test(a_model_is_judged_by_what_it_translates),
     };
