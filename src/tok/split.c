@@ -318,6 +318,7 @@ static bool cut(const fv__split *step, cutter *c, const char *s, size_t a, size_
     case FV__DIGITS: by_char(c, s, a, b, fv__is_numeric, 0); break;
     case FV__DELIMITER:
     case FV__METASPACE: by_char(c, s, a, b, NULL, delimiter); break;
+    case FV__SCRIPTS:
     case FV__SPLIT: return by_pattern(c, &step->pattern, s, a, b);
     case FV__BYTE_LEVEL: by_gpt2(c, s, a, b); break;
     case FV__FIXED_LENGTH: by_length(c, s, a, b, step->length); break;
@@ -330,6 +331,7 @@ static bool cut(const fv__split *step, cutter *c, const char *s, size_t a, size_
 static fv__behaviour behaviour_of(const fv__split *step)
 {
     switch (step->kind) {
+    case FV__SCRIPTS: /* its matches are the pieces, what is between them goes */
     case FV__WHITESPACE_SPLIT:
     case FV__DELIMITER: return FV__REMOVED;
     case FV__DIGITS: return step->individual ? FV__ISOLATED : FV__CONTIGUOUS;
@@ -352,7 +354,8 @@ bool fv__split_text(const fv__split *step, fv__work *w)
     if (cuts) {
         cutter c = {.w = w,
                     .behaviour = behaviour_of(step),
-                    .invert = step->kind == FV__SPLIT && step->invert};
+                    .invert = step->kind == FV__SCRIPTS ||
+                              (step->kind == FV__SPLIT && step->invert)};
         w->n_next = 0;
         for (size_t i = 0; i < w->n_pieces; i++) {
             if (!cut(step, &c, w->text->s, w->pieces[i].a, w->pieces[i].b)) return false;

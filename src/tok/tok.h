@@ -99,7 +99,8 @@ typedef enum fv__split_kind {
     FV__SPLIT,
     FV__METASPACE,
     FV__BYTE_LEVEL,
-    FV__FIXED_LENGTH
+    FV__FIXED_LENGTH,
+    FV__SCRIPTS /* by a pattern of json/scripts.c, whose matches are the pieces */
 } fv__split_kind;
 
 /* What becomes of a match: dropped, a piece of its own, or joined to the piece before or behind

@@ -55,7 +55,7 @@ static void wrong_files_are_named(void **state)
          "not implemented"},
         {"{" WORDS ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}}",
          "damaged"},
-        {"{" WORDS ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}", "UnicodeScripts"},
+        {"{" WORDS ",\"pre_tokenizer\":{\"type\":\"UnicodeScript\"}}", "UnicodeScript"},
         {"{" WORDS ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},"
          "\"behavior\":\"Odd\",\"invert\":false}}",
          "Odd"},
@@ -84,6 +84,45 @@ static void wrong_files_are_named(void **state)
     fv_tok *t;
     fv_err e = {0};
     assert_int_equal(fv_tok_read(&t, NULL, deep, 300, "x.json", &e), FV_EFORMAT);
+}
+
+/* Where tokenizers 0.22 cuts; what stands before the first run is dropped. */
+static void scripts_are_kept_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int n;
+        fv_span at[4];
+    } cases[] = {
+        {"\u3069\u3053\u3067\u751f\u308c\u3002Yes", 3, {{0, 5}, {5, 6}, {6, 9}}},
+        {"Apples are \u308a\u3093\u3054 \u6797\u6a8e", 2, {{0, 11}, {11, 17}}},
+        {"  hi there", 1, {{2, 10}}},
+        {"12 abc \u30fc\u30a2", 3, {{0, 3}, {3, 7}, {7, 9}}},
+        {"a\u0300b", 3, {{0, 1}, {1, 2}, {2, 3}}},
+        {"\ue000x y", 1, {{1, 4}}},
+        {"   ", 0, {{0, 0}}},
+    };
+    static const char file[] = "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"<unk>\":0},"
+                               "\"unk_token\":\"<unk>\"},"
+                               "\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}";
+    fv_tok *t;
+    fv_encoding *enc;
+    fv_err e = {0};
+    assert_int_equal(fv_tok_read(&t, NULL, file, strlen(file), "x.json", &e), FV_OK);
+    assert_int_equal(fv_encoding_new(&enc, t, &e), FV_OK);
+    fv_tok_opts o = {.offsets = FV_OFFSETS_CHARS};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *s = cases[i].text;
+        assert_int_equal(fv_tok_encode(enc, s, strlen(s), o, &e), FV_OK);
+        assert_int_equal(enc->n, cases[i].n);
+        for (int k = 0; k < cases[i].n; k++) {
+            assert_int_equal(enc->spans[k].from, cases[i].at[k].from);
+            assert_int_equal(enc->spans[k].to, cases[i].at[k].to);
+        }
+    }
+    fv_encoding_free(enc);
+    fv_tok_close(t);
 }
 
 /* ---- files that were damaged at random ---- */
@@ -256,9 +295,8 @@ static void marian_directories_open(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_files_are_named),
-        cmocka_unit_test(damaged_files_do_no_harm),
-        cmocka_unit_test(directories_open),
+        cmocka_unit_test(wrong_files_are_named),    cmocka_unit_test(scripts_are_kept_apart),
+        cmocka_unit_test(damaged_files_do_no_harm), cmocka_unit_test(directories_open),
         cmocka_unit_test(marian_directories_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

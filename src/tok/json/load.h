@@ -17,6 +17,8 @@ fv_status fv__json_vocab(fv__vocab *out, fv__pool *p, fv__jval v, fv_err *e);
  * it. */
 const char *fv__bpe_add(fv__model *m, int32_t i, fv__str a, fv__str b, char *joined);
 /* {"String": s} or {"Regex": s}, compiled. */
+/* The pattern of UnicodeScripts. */
+fv_status fv__scripts_pattern(fv__pattern *out, fv_tok *t, fv_err *e);
 fv_status fv__json_pattern(fv__pattern *out, fv_tok *t, fv__jobj *o, const char *key, fv_err *e);
 
 /* A section is one step, or a Sequence of them, nested as deep as the file likes: it is flattened.

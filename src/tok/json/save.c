@@ -90,8 +90,9 @@ static void put_byte_level(fv_buf *b, bool prefix, bool trim, bool regex)
 static void put_split(fv_buf *b, const fv__split *s)
 {
     static const char *const names[] = {
-        "BertPreTokenizer",   "Whitespace", "WhitespaceSplit", "Punctuation", "Digits",
-        "CharDelimiterSplit", "Split",      "Metaspace",       "ByteLevel",   "FixedLength"};
+        "BertPreTokenizer", "Whitespace",         "WhitespaceSplit", "Punctuation",
+        "Digits",           "CharDelimiterSplit", "Split",           "Metaspace",
+        "ByteLevel",        "FixedLength",        "UnicodeScripts"};
     static const char *const behaviours[] = {"Removed", "Isolated", "MergedWithPrevious",
                                              "MergedWithNext", "Contiguous"};
     if (s->kind == FV__METASPACE) {

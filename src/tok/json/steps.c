@@ -241,6 +241,7 @@ static const struct {
     {"Metaspace", FV__METASPACE},
     {"ByteLevel", FV__BYTE_LEVEL},
     {"FixedLength", FV__FIXED_LENGTH},
+    {"UnicodeScripts", FV__SCRIPTS},
 };
 
 /* Members that older versions of the reference lacked have its defaults; those it always wrote
@@ -265,6 +266,7 @@ static fv_status read_split(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
             (st = one_of(&behaviour, &t->pool, o, "behavior", behaviours, true, e)) == FV_OK)
             st = fv__json_bool(&s->invert, o, "invert", true, e);
         break;
+    case FV__SCRIPTS: st = fv__scripts_pattern(&s->pattern, t, e); break;
     case FV__METASPACE: st = read_metaspace(&s->replacement, &s->scheme, &s->split, t, o, e); break;
     case FV__BYTE_LEVEL:
         st = read_byte_level(&s->prefix_space, &s->trim, &s->use_regex, o, e);
