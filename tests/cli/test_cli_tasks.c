@@ -70,6 +70,15 @@ static void embed(void **state)
     refused(fovea_reads("x", "embed"), 2, "-m DIR");
 }
 
+static void similar(void **state)
+{
+    (void)state;
+    prints("printf 'the cat\\tthe cat\\nnew york\\tthe cat\\n' | $fovea similar -m " TASKS
+           "embed-mean",
+           "1.000000\n0.984083\n");
+    refused(fovea_reads("the cat\n", "similar -m " TASKS "embed-mean"), 1, "with a tab between");
+}
+
 static void verbose_names_what_is_ignored(void **state)
 {
     (void)state;
@@ -390,6 +399,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward),
         cmocka_unit_test(embed),
+        cmocka_unit_test(similar),
         cmocka_unit_test(verbose_names_what_is_ignored),
         cmocka_unit_test(weights_have_their_names),
         cmocka_unit_test(classify),
