@@ -70,6 +70,19 @@ static void embed(void **state)
     refused(fovea_reads("x", "embed"), 2, "-m DIR");
 }
 
+static void tensors(void **state)
+{
+    (void)state;
+    const result *r = succeeded(fovea("tensors " TASKS "embed-mean/model.safetensors"));
+    assert_non_null(strstr(r->out, "embeddings.LayerNorm.bias\tf32\t(16)\n"));
+    assert_non_null(strstr(r->err, "39 tensors, 6720 numbers"));
+    json_t *j = json_line(succeeded(fovea("tensors --json " TASKS "embed-mean/model.safetensors")),
+                          2);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(j, "shape"), 0)), 50);
+    json_decref(j);
+    refused(fovea("tensors missing.safetensors"), 1, "missing.safetensors");
+}
+
 static void similar(void **state)
 {
     (void)state;
@@ -399,6 +412,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward),
         cmocka_unit_test(embed),
+        cmocka_unit_test(tensors),
         cmocka_unit_test(similar),
         cmocka_unit_test(verbose_names_what_is_ignored),
         cmocka_unit_test(weights_have_their_names),
