@@ -10,8 +10,9 @@
 #include "fovea/author/objective.h"
 
 typedef struct options {
-    float drop;
+    float drop; /* share of tokens, 0..0.9 */
     char label_until[8];
+    char text_prefix[128];
 } options;
 
 typedef struct labelled {
@@ -21,15 +22,27 @@ typedef struct labelled {
     fv__ragged text;
     int32_t *label;
     size_t label_bytes;
-    fv_encoding *enc;
+    fv_encoding *enc; /* while the file is read */
+    fv_buf prefixed;  /* likewise: a text with text_prefix before it */
 } labelled;
+
+/* The text as the model reads it. */
+static fv__span prefixed(labelled *l, fv__span text)
+{
+    if (!l->opt.text_prefix[0]) return text;
+    l->prefixed.len = 0;
+    fv__buf_str(&l->prefixed, l->opt.text_prefix);
+    fv__buf_add(&l->prefixed, text.s, text.n);
+    return (fv__span){l->prefixed.data ? l->prefixed.data : "", l->prefixed.len};
+}
 
 /* A text that is too long is encoded again with a limit, so that it still ends in the end token. */
 static fv_status add(fv__reading *rd, const fv__record *rec)
 {
     labelled *l = rd->user;
-    fv__span text = rec->text[0], name = rec->text[1];
+    fv__span text = prefixed(l, rec->text[0]), name = rec->text[1];
     size_t n = 0;
+    if (l->prefixed.failed) return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
     int32_t label;
     /* strchr finds the NUL that ends label_until, too, so the empty string matches nothing else */
     while (n < name.n && (!name.s[n] || !strchr(l->opt.label_until, name.s[n]))) n++;
@@ -107,7 +120,8 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     *l = (labelled){.env = t->env,
                     .task = *t,
                     .opt = *(const options *)t->options,
-                    .text = {.env = t->env}};
+                    .text = {.env = t->env},
+                    .prefixed = {.env = t->env}};
     fv__reading rd = {.env = t->env,
                       .from = from,
                       .n_texts = 2,
@@ -118,6 +132,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     fv_status st = fv_encoding_new(&l->enc, t->tok, e);
     if (!st) st = fv__records_read(&rd);
     fv_encoding_free(l->enc);
+    fv__buf_free(&l->prefixed);
     l->enc = NULL;
     if (!st && !l->text.n) st = fv_fail(e, FV_EFORMAT, "%s: no record can be used", from->file);
     if (st)
@@ -137,6 +152,8 @@ static const fv_field keys[] = {
     FV_FLOAT(options, drop, 0, 0, 0.9,
              "share of tokens hidden in training, so that none is relied on"),
     FV_TEXT(options, label_until, "", "a label ends before the first of these characters"),
+    FV_TEXT(options, text_prefix, "",
+            "words before each text, as some encoders were trained with: \"query: \""),
     {0},
 };
 static const char *const loss_inputs[] = {"labels", NULL};

@@ -327,6 +327,24 @@ static void classes_are_numbered_as_they_come(void **state)
     assert_int_equal(part("input_ids", &B, &T)[0], k.cls);
     fv_feed_close(&f);
 
+    /* words before each text are as if they stood in the file */
+    int32_t ids[2][3 * 64];
+    int64_t len[2];
+    for (int i = 0; i < 2; i++) {
+        k.options = options("classify", "label_until", ":", i ? "text_prefix" : NULL, "who likes ",
+                            NULL);
+        const char *one = i ? "NUM:x fish\n" : "NUM:x who likes fish\n";
+        f = open_feed("classify", k,
+                      (fv_records){.file = scratch_text("e.label", one), .format = FV_FORMAT_WORD},
+                      &r);
+        make(&f, 0, 1, (fv_data_rng){.epoch = -1});
+        const int32_t *x = part("input_ids", &B, &len[i]);
+        memcpy(ids[i], x, (size_t)len[i] * sizeof *x);
+        fv_feed_close(&f);
+    }
+    assert_int_equal(len[0], len[1]);
+    assert_memory_equal(ids[0], ids[1], (size_t)len[0] * sizeof **ids);
+
     fv_err e;
     fv_records other = {.file = scratch_text("d.label", "LOC:city where\n"),
                         .format = FV_FORMAT_WORD};
