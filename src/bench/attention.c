@@ -1,4 +1,9 @@
-/* attention.c - bench attention: the operator, forward and with its gradient. */
+/* attention.c - bench attention: the operator, forward and with its gradient.
+ *
+ * Kernels are called without the op around them: recording and the upload of a gradient would be
+ * measured with them. Inputs are nearly normal numbers, because a softmax of constants is easier
+ * than any real one. Every option of the operator can be switched on, one by one, to see what it
+ * costs. */
 #include "bench.h"
 
 #include <stdlib.h>
@@ -73,6 +78,7 @@ static void attend(fv_ctx *c, void *what)
     if (a->grads.dy) k->attention_bwd(fv_ctx_stream(c), &a->args, &a->grads);
 }
 
+/* Log-sum-exps are kept wider than the matrices: f32, and f64 for f64. */
 static fv_dtype stat_dtype(fv_dtype t) { return t == FV_F64 ? FV_F64 : FV_F32; }
 
 static void *numbers(bench *b, fv_shape s)
@@ -96,6 +102,7 @@ static const uint8_t *mask_of(bench *b, fv_shape s)
     return t ? t->data : NULL;
 }
 
+/* Somewhere to write a gradient, on the device. */
 static fv_sink sink(bench *b, fv_dtype t, fv_shape s)
 {
     return (fv_sink){.data = fv_scratch(b->hold, t, fv_shape_len(s)), .dtype = t};

@@ -105,6 +105,7 @@ void bench_draw(bench *b, int32_t *ids, int64_t n, int32_t most)
     for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)(next(b) % (uint32_t)most);
 }
 
+/* Ids are made on the host and uploaded once; repetitions use them where they are. */
 fv_tensor *bench_ids(bench *b, fv_shape s, int32_t most)
 {
     int64_t n = fv_shape_len(s);
@@ -252,6 +253,7 @@ static double peak(const bench *b)
     return host > held ? host : held;
 }
 
+/* Rates are work divided by the median time, in the order of the table. */
 fv_status bench_run(bench *b, bench_row *r, bench_fn *fn, void *what, bench_work work, fv_err *e)
 {
     timing t = {0};

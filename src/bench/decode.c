@@ -1,5 +1,10 @@
 /* decode.c - bench decode: reading a prompt and writing token after token, with any family
- * that writes. */
+ * that writes.
+ *
+ * Two numbers that differ by an order of magnitude are kept apart: reading a prompt is bound by
+ * arithmetic, writing by the memory that weights are read from. The session is the one that
+ * generation uses; tokens are chosen on the device where the backend can, so that no step waits
+ * for the host. */
 #include <stdlib.h>
 
 #include "bench.h"
@@ -38,6 +43,7 @@ typedef struct decode {
     int64_t vocab;
 } decode;
 
+/* The prompt is arbitrary but fixed: what is written then repeats from run to run. */
 static fv_status open_model(decode *d, fv_err *e)
 {
     const decode_values *v = d->v;
@@ -98,6 +104,7 @@ static fv_status measure(decode *d, double *prompt, double *token, fv_err *e)
 
 enum { LEAST = 3, MOST = 1000 };
 
+/* Rates are those of the batch as a whole, medians over the repetitions. */
 static void report(decode *d, int runs, double prompt, double token)
 {
     const decode_values *v = d->v;

@@ -35,6 +35,7 @@ typedef struct product {
     bool nn;
 } product;
 
+/* Through the op: packing, dispatch by size and the epilogue are part of what a layer pays. */
 static void multiply(fv_ctx *c, void *what)
 {
     product *p = what;

@@ -33,6 +33,8 @@ typedef struct preparing {
     fv_err err; /* the first failure */
 } preparing;
 
+/* One repetition: a file in memory to the floats that a model reads. The images are reused, so
+ * that memory is allocated in the first one only. */
 static void prepare(fv_ctx *c, void *what)
 {
     preparing *x = what;
@@ -43,6 +45,7 @@ static void prepare(fv_ctx *c, void *what)
     fv_processor_image_floats(x->p, &x->fit, x->out, 0, 0);
 }
 
+/* As ViT's processor: resized to a square with antialiasing, scaled to -1..1. */
 static fv_status measure(preparing *x, const bench_kind *k, const bench_opt *o,
                          const image_values *v, fv_err *e)
 {

@@ -172,6 +172,8 @@ static void triad(fv_ctx *c, void *what)
 
 /* ---- the benchmark ---- */
 
+/* Touched by the threads that will use it: on machines with several memory nodes a page belongs to
+ * the node of its first writer. */
 static float *array(const bench *b, int64_t n)
 {
     float *x = aligned_alloc(64, (size_t)n * sizeof *x);
@@ -181,6 +183,7 @@ static float *array(const bench *b, int64_t n)
     return x;
 }
 
+/* Bytes count what the program moves; caches may move more. */
 static fv_status measure(bench *b, probe *p, fv_err *e)
 {
     double threads = fv_device_threads(b->device), n = (double)p->n;

@@ -1,4 +1,9 @@
-/* model.c - bench forward and train: any family from its config.json, with random weights. */
+/* model.c - bench forward and train: any family from its config.json, with random weights.
+ *
+ * Any family runs from its config.json alone: its table of inputs says what it takes (ids, decoder
+ * ids, pixels), and random ones of the right shapes are made. Weights are random, too: times do
+ * not depend on them. Updates go through fv_updater, which the trainer uses, captured steps and
+ * pipelining included, so that the figure is that of a run. */
 #include "bench.h"
 
 #include <math.h>
@@ -59,6 +64,7 @@ static const fv_task_example train_examples[] = {
 
 enum { MAX_UNREAD = 64 }; /* updates; no device lets more go unread */
 
+/* What is measured; memory of the benchmark's environment, so that peaks count all of it. */
 typedef struct subject {
     bench *b;
     fv_model *model;
@@ -134,6 +140,7 @@ static void put(subject *s, const char *name, fv_shape shape, int32_t most)
     if (x) bench_draw(s->b, x, fv_shape_len(shape), most);
 }
 
+/* Noise of the right shape: the arithmetic is the same for any picture. */
 static void put_images(subject *s, int64_t batch)
 {
     fv_shape shape = image_shape(s->model, batch);
@@ -145,6 +152,7 @@ static void put_images(subject *s, int64_t batch)
     }
 }
 
+/* The labels that the head's loss needs, by what it computes: of tokens, of sequences, of spans. */
 static void make_batch(subject *s, const model_values *v)
 {
     fv_head_job job = fv_model_job(s->model);
@@ -168,6 +176,7 @@ static void make_batch(subject *s, const model_values *v)
 
 /* ---- one repetition ---- */
 
+/* The whole forward pass of the family's head, as fv_model_run does it. */
 static void forward(fv_ctx *c, void *what)
 {
     subject *s = what;

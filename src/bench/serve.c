@@ -55,6 +55,7 @@ static const fv_task_example examples[] = {
 
 typedef struct load load;
 
+/* Times in seconds of the monotonic clock; 0 where it did not happen. */
 typedef struct request {
     load *l;
     int64_t prompt, made; /* tokens */
@@ -88,6 +89,8 @@ static double uniform(uint64_t seed, uint64_t i, uint64_t k)
     return ((double)(scramble(seed * 1000003 + i * 8191 + k) >> 11) + 0.5) * 0x1p-53;
 }
 
+/* The prompt is a list of ids, so that its length is exact and no tokenizer takes part; min_tokens
+ * keeps an answer from ending early, and with it the comparison fair. */
 static char *write_request(const request *r, int64_t number)
 {
     const load_values *v = r->l->v;
@@ -121,6 +124,7 @@ static char *write_request(const request *r, int64_t number)
     return all;
 }
 
+/* The first address that answers. */
 static int connect_to(const load *l)
 {
     for (const struct addrinfo *a = l->to; a; a = a->ai_next) {
@@ -148,6 +152,8 @@ static void take_line(request *r, const char *line, double at, double *last)
     *last = at;
 }
 
+/* Events are read line by line as they arrive; the time of an event is that of the recv that
+ * completed it. */
 static void read_answer(request *r, int fd)
 {
     size_t cap = 1 << 16, n = 0;
@@ -278,6 +284,7 @@ static fv_status report(load *l, double *gap, double *first, fv_err *e)
     return FV_OK;
 }
 
+/* Gaps between tokens are pooled over all requests: a percentile of percentiles says nothing. */
 static fv_status report_all(load *l, fv_err *e)
 {
     int64_t gaps = 0;
@@ -290,6 +297,7 @@ static fv_status report_all(load *l, fv_err *e)
     return st;
 }
 
+/* Small stacks: thousands of threads that wait need little memory each. */
 static fv_status run_all(load *l, fv_err *e)
 {
     int64_t n = l->v->rate > 0 ? l->v->requests : l->v->clients, started = 0;

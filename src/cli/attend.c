@@ -102,6 +102,8 @@ static int take_input(const cli *c, const attend_values *o, input *in, attention
     return CLI_OK;
 }
 
+/* Sizes from here on are those of one head. The limit is on weights, because all of them are
+ * printed or written. */
 static int split_heads(const cli *c, const attend_values *o, attention *a)
 {
     a->H = o->heads;
@@ -164,6 +166,8 @@ static void take_weights(void *user, fv_ctx *c, const char *site, const char *na
         if (fv_attn_view_weights(c, what, 0, h, 0, a->Tq, a->weights + h * a->Tq * a->Tk)) return;
 }
 
+/* Scores by a plain product for showing; output and weights by the operator itself, with its tap.
+ */
 static fv_status compute(fv_ctx *c, attention *a)
 {
     fv_tensor *q = fv_floats(c, a->q, FV_SHAPE(1, a->Tq, a->H * a->Wk));
@@ -198,6 +202,7 @@ static void scale_and_hide(attention *a)
     }
 }
 
+/* One thread: the matrices are small, and starting more would take longer than the work. */
 static int work(const cli *c, const char *where, attention *a)
 {
     fv_device *device;
@@ -211,6 +216,7 @@ static int work(const cli *c, const char *where, attention *a)
     return st ? cli_error(c, &e) : CLI_OK;
 }
 
+/* Allocates what the lesson shows, H maps of each kind, and fills it. */
 static int solve(const cli *c, const attend_values *o, attention *a, fv_array *mask)
 {
     size_t n = (size_t)(a->H * a->Tq * a->Tk);

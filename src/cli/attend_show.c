@@ -56,6 +56,7 @@ static void print_first_row(const float *w, int64_t n, int digits)
                (double)w[most]);
 }
 
+/* The three steps of one head, each with the sentence that explains it. */
 static void print_head(const attention *a, int64_t h, int digits)
 {
     int64_t at = h * a->Tq * a->Tk;

@@ -92,6 +92,8 @@ static void print_json(void *user, const bench_row *r)
 
 /* ---- the commands ---- */
 
+/* The settings were checked against the table as they were parsed; applying them cannot fail but
+ * for memory. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const bench_values *v = values;
@@ -116,6 +118,7 @@ static cli_command commands[MOST];
 static cli_example examples[MOST][MOST_EXAMPLES + 1];
 static const cli_command *subs[MOST + 1];
 
+/* Called once by main, before any command is looked up. */
 static void list_benchmarks(void)
 {
     const bench_kind *k;

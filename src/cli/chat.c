@@ -1,4 +1,9 @@
-/* chat.c - fovea chat: talking with a model, line by line. */
+/* chat.c - fovea chat: talking with a model, line by line.
+ *
+ * The conversation is an fv_chat of the library: it keeps keys and values of what was read, so
+ * that a turn reads only what is new. Here lines become messages, and lines that begin with a
+ * slash become commands. A message that fails ends a conversation that comes from a pipe, whose
+ * replies must stay in step with it. */
 #include "fovea/chat.h"
 
 #include <stdio.h>
@@ -42,6 +47,7 @@ typedef struct talk {
     bool json;
 } talk;
 
+/* Text as it is generated; with --json the whole reply follows at its end. */
 static bool print_text(void *user, const char *text, size_t n)
 {
     const talk *t = user;
@@ -77,6 +83,7 @@ static int obey(talk *t, const char *line)
     return cli_fail(t->w.c, "%s: expected /reset or /save FILE", line);
 }
 
+/* getline: a message may have any length. */
 static int converse(talk *t)
 {
     char *line = NULL;
@@ -96,6 +103,7 @@ static int converse(talk *t)
     return code;
 }
 
+/* Beams and several replies have no meaning in a conversation, which goes on with one. */
 static int open_chat(talk *t, const chat_values *v)
 {
     fv_err e;

@@ -1,5 +1,13 @@
 /* demo.c - fovea demo: a Transformer learns to translate, here and now, on a corpus that the
- * program makes itself. */
+ * program makes itself.
+ *
+ * No file is needed: sentences come from a grammar (author/grammar.h), so the demonstration works
+ * offline and its result is known. Combinations of words that are held out are never trained on;
+ * to translate them the model must have learnt agreement and order, not sentences by heart.
+ *
+ * The steps are those of any training, written with the library's own calls: a corpus, a tokenizer
+ * trained on it, feeds of encoded pairs, a model from a configuration, fv_train, a directory in
+ * Hugging Face's layout, translations. A recipe would be shorter; it would hide what is shown. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -64,6 +72,7 @@ typedef struct corpus {
     int64_t n_train, n_test;
 } corpus;
 
+/* FNV-1a: sentences are compared by hash alone, since a collision only leaves one sentence out. */
 static uint64_t hash(const char *s)
 {
     uint64_t h = 1469598103934665603u;
@@ -98,6 +107,7 @@ static bool make_corpus(corpus *k, const values *v)
     return ok;
 }
 
+/* en and fr point into pair: only the arrays are freed. */
 static void free_corpus(corpus *k)
 {
     free(k->pair);
@@ -110,6 +120,7 @@ typedef struct reader {
     int64_t at;
 } reader;
 
+/* Both languages in turn, so that the vocabulary is shared, as the model's embeddings are. */
 static bool next_text(void *self, const char **text, size_t *len)
 {
     reader *r = self;
@@ -124,6 +135,7 @@ static bool next_text(void *self, const char **text, size_t *len)
 
 static volatile int interrupted;
 
+/* Ctrl-C ends the training after the update that runs; what was learnt by then is still shown. */
 static void on_interrupt(int sig)
 {
     (void)sig;
@@ -166,6 +178,8 @@ typedef struct lab {
     fv_err e;
 } lab;
 
+/* Byte-level BPE: no word is unknown, also not one that the user types into fovea translate later.
+ */
 static fv_status make_tokenizer(lab *l)
 {
     static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
@@ -184,6 +198,8 @@ static fv_status make_tokenizer(lab *l)
     return FV_OK;
 }
 
+/* Batches are counted in tokens, so that short sentences fill them as well as long ones; the rate
+ * falls linearly to 0 at the last update, whatever --updates says. */
 static fv_status learn(lab *l, fv_train_state *done)
 {
     char config[1024];
@@ -243,6 +259,8 @@ static fv_status save_generation(lab *l, const char *path)
     return st;
 }
 
+/* The directory is complete for transformers, too: config, weights, tokenizer, generation
+ * settings. */
 static fv_status save(lab *l)
 {
     char dir[1024], path[1100];
@@ -258,6 +276,8 @@ static fv_status save(lab *l)
 
 /* ---- judging ---- */
 
+/* The most likely token each time: word-for-word equality is what is counted, and beams would
+ * flatter a model that is not sure. */
 static fv_gen_opt greedy(const lab *l)
 {
     fv_gen_opt o = {0};
@@ -293,6 +313,8 @@ static fv_status translate(lab *l, const fv_pairs *p, int64_t from, int64_t n, c
     return st;
 }
 
+/* A translation counts where it equals the grammar's word for word: stricter than BLEU, and
+ * readable. */
 static fv_status judge(lab *l, int64_t *right)
 {
     int64_t n = l->k.n_test;
@@ -359,6 +381,7 @@ static fv_status famous(lab *l, const char *en)
     return st;
 }
 
+/* Messages about progress go to standard error; what is printed here is the result. */
 static fv_status all(lab *l)
 {
     fv_train_state done;

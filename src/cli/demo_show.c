@@ -36,6 +36,7 @@ static fv_status print_words(fv_see *s, fv_see_pick p, fv_err *e)
     return st;
 }
 
+/* What was written and how to open it: a path that can be pasted into a browser. */
 static void print_dispatch(const char *dir, bool pictures)
 {
     char whole[PATH_MAX];

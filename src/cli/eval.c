@@ -1,4 +1,8 @@
-/* eval.c - fovea eval: how good a model, or what it wrote, is. */
+/* eval.c - fovea eval: how good a model, or what it wrote, is.
+ *
+ * Everything is the library's (fv_eval): what is compared with what follows from the model's
+ * architecture or from --task. Options that only some evaluations use are accepted by all of them;
+ * an evaluation says what it lacks. */
 #include <stdio.h>
 
 #include "cli.h"
@@ -93,6 +97,7 @@ static bool print(void *user, const fv_task_result *r)
     return true;
 }
 
+/* Notes on the way and the report both come through print(). */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const eval_values *v = values;

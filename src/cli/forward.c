@@ -1,4 +1,7 @@
-/* forward.c - fovea forward: a model on raw tensors, from one file into another. */
+/* forward.c - fovea forward: a model on raw tensors, from one file into another.
+ *
+ * The command by which others check us, and tests do: tensors go in under transformers' names and
+ * come out under them, in f32. Neither a tokenizer nor generation stands between. */
 #include "cli.h"
 
 typedef struct forward_values {

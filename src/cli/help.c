@@ -20,6 +20,8 @@ static const cli_example help_examples[] = {
     {0},
 };
 
+/* The operands are a path in the tree of commands; what is misspelt is answered with what is near.
+ */
 static int run_help(const cli *c, const void *values, int n, char **operand)
 {
     const help_values *v = values;

@@ -1,4 +1,8 @@
-/* info.c - fovea info: version, devices, kernels, libraries. */
+/* info.c - fovea info: version, devices, kernels, libraries.
+ *
+ * For bug reports and for scripts that choose a device: what this build has, what this machine
+ * has, and which kernels therefore run. It opens the device as every command does, so what it says
+ * is what happens. */
 #include <stdio.h>
 
 #include "cli.h"
@@ -29,6 +33,7 @@ static const cli_example examples[] = {
 
 enum { MOST = 32 };
 
+/* All of it at once, so that text and JSON say the same. */
 typedef struct facts {
     const char *levels[MOST], *features[MOST];
     int n_levels, n_features;

@@ -1,4 +1,7 @@
-/* quantize.c - fovea quantize: a model's directory with smaller weights. */
+/* quantize.c - fovea quantize: a model's directory with smaller weights.
+ *
+ * The work is fv_model_quantize; the command says what became smaller. The copy is an ordinary
+ * model directory whose tensors have our dtypes; config.json says so. */
 #include <stdio.h>
 
 #include "cli.h"

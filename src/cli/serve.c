@@ -1,4 +1,9 @@
-/* serve.c - fovea serve: models behind an HTTP interface. */
+/* serve.c - fovea serve: models behind an HTTP interface.
+ *
+ * All limits are options, because a server's are set by whoever runs it: sequences side by side,
+ * memory of the KV cache, sizes of requests, and a time limit for each stage of a connection.
+ * Units are those that people use (MiB, seconds); the server's own are bytes and milliseconds,
+ * converted in run(). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,6 +11,7 @@
 #include "cli.h"
 #include "server/server.h"
 
+/* As the options have them: times in seconds, memory in MiB. */
 typedef struct serve_values {
     cli_list models, adapters;
     int dtype;

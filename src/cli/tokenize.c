@@ -1,4 +1,8 @@
-/* tokenize.c - fovea tokenize: text to ids and back. */
+/* tokenize.c - fovea tokenize: text to ids and back.
+ *
+ * One text, whole: line ends are characters to a tokenizer, and cutting a file into lines would
+ * change its ids. Ids come back as plain numbers, as a list, or as the object that --json prints,
+ * so that the two directions fit together in a pipe. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +38,7 @@ static const cli_example tokenize_examples[] = {
     {0},
 };
 
+/* Offsets count characters, as the Python tokenizers' do. */
 static void print_encoding(const fv_tok *t, const fv_encoding *enc)
 {
     cli_json j = {0};
@@ -123,6 +128,8 @@ static int read_ids(const cli *c, const fv_text *text, int32_t **out, int64_t *n
     return cli_fail(c, "the input is no list of ids: \"%.20s\"", p);
 }
 
+/* A text is written without a line end of its own, except to a terminal, whose prompt would follow
+ * it. */
 static int decode(const cli *c, const tokenize_values *v, const fv_tok *t, const fv_text *text)
 {
     int32_t *ids;

@@ -1,4 +1,7 @@
-/* tokenizer.c - fovea tokenizer train: learns a vocabulary. */
+/* tokenizer.c - fovea tokenizer train: learns a vocabulary.
+ *
+ * Training reads files line by line and writes Hugging Face's tokenizer.json. The same files and
+ * options give the same file: ties are broken by text, never by the order of a hash table. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +56,7 @@ static int split_list(char *list, const char *out[MAX_SPECIALS + 1])
     return n;
 }
 
+/* The trainer's stages with a share of each, on one line that is written over. */
 static void show(void *self, const char *stage, double done)
 {
     (void)self;

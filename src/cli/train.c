@@ -1,4 +1,8 @@
-/* train.c - fovea train: follows a recipe, shows how it goes, and can be stopped and resumed. */
+/* train.c - fovea train: follows a recipe, shows how it goes, and can be stopped and resumed.
+ *
+ * The command parses and shows; recipes, runs, checkpoints and resuming are the library's
+ * (fovea/recipe.h). Progress is a bar on a terminal and one line for each report elsewhere, so
+ * that logs stay readable. Nothing of it is on standard output, which has the result alone. */
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -117,6 +121,8 @@ static void duration(char *out, size_t n, double seconds)
         snprintf(out, n, "%ld:%02ld", s / 60, s % 60);
 }
 
+/* Time left goes by the updates of this process: those before a resume may have run on another
+ * machine. */
 static void bar(show *w, const fv_train_state *s)
 {
     enum { CELLS = 24 };
@@ -134,6 +140,8 @@ static void bar(show *w, const fv_train_state *s)
     w->dirty = true;
 }
 
+/* Called by the trainer in the thread that runs it, between updates: it must be quick, and may
+ * print. */
 static void progress(void *user, const fv_train_state *s, const char *event)
 {
     show *w = user;
@@ -170,6 +178,7 @@ static int help_keys(const cli *c, const values *v)
     return CLI_OK;
 }
 
+/* --set comes after the file, and the whole is checked once: keys may depend on each other. */
 static fv_status apply(fv_recipe *r, const values *v, fv_err *e)
 {
     fv_status st = FV_OK;
@@ -184,6 +193,7 @@ static fv_status apply(fv_recipe *r, const values *v, fv_err *e)
     return st ? st : fv_recipe_check(r, e);
 }
 
+/* A dry run leaves signals as they are: it has nothing to save. */
 static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_comm *comm,
                        fv_train_state *s, fv_err *e)
 {
@@ -206,6 +216,8 @@ static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_comm *com
     return st;
 }
 
+/* A run that stopped early on purpose (patience) is finished; one that was interrupted says how to
+ * go on. */
 static void conclude(const values *v, const fv_recipe *r, const fv_train_state *s)
 {
     const fv_train_opt *o = fv_recipe_options(r);

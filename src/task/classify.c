@@ -1,4 +1,10 @@
-/* classify.c - scores of labels for each text or image. */
+/* classify.c - scores of labels for each text or image.
+ *
+ * A line, an image or a sound goes in, a score for each label comes out. Three ways lead there: a
+ * classification head with labels of its own; a model that was never trained on the labels given
+ * by --labels (classify_labels.c, classify_images.c); and the sum of either over many records,
+ * which is an evaluation (eval_classify.c). What differs is only how scores are made; sorting,
+ * thresholds and both outputs are here. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -209,6 +215,7 @@ typedef struct scored {
     float score;
 } scored;
 
+/* Equal scores keep the order of the labels: output must not depend on the sort. */
 static int by_score(const void *a, const void *b)
 {
     const scored *x = a, *y = b;
@@ -216,6 +223,7 @@ static int by_score(const void *a, const void *b)
                                 : x->label - y->label;
 }
 
+/* Names that were given come before the model's own. */
 static const char *name_of(const fv_pipeline *p, int label)
 {
     const labelling *l = p->self;
@@ -229,6 +237,7 @@ static const char *kind_of(const fv_task *t)
     return t && fv__task_sees(t) ? "image" : "text";
 }
 
+/* All labels, so that whoever reads it can choose another threshold. */
 static void put_json(fv_pipeline *p, const fv_text *x, const scored *s, int n)
 {
     fv_buf *b = &p->out;
@@ -248,6 +257,8 @@ static void put_json(fv_pipeline *p, const fv_text *x, const scored *s, int n)
     fv__json_end(b, '}');
 }
 
+/* Labels that exclude each other: the first --top of them. Several at once: those over the
+ * threshold, perhaps none. */
 static void put_plain(fv_pipeline *p, const scored *s, int n)
 {
     const classify_options *o = p->options;
@@ -260,6 +271,7 @@ static void put_plain(fv_pipeline *p, const scored *s, int n)
     }
 }
 
+/* Which of the three ways this pipeline was opened for. */
 static fv_status score_texts(fv_pipeline *p, const fv_text *in, int64_t n, float *scores, fv_err *e)
 {
     const labelling *l = p->self;

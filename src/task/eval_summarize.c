@@ -1,4 +1,8 @@
-/* eval_summarize.c - ROUGE of summaries, by a model or from a file. */
+/* eval_summarize.c - ROUGE of summaries, by a model or from a file.
+ *
+ * ROUGE counts words that the summary shares with its reference, whatever their meaning: it ranks
+ * systems, it does not judge a text. Without a stemmer, since the published one knows English
+ * only. */
 #include "task_pipeline.h"
 
 static fv_status report(fv_eval_run *r, const fv_eval_texts *texts, const fv_eval_texts *reference,

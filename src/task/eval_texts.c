@@ -50,6 +50,7 @@ static fv_status read_lines_of(fv_eval_texts *out, const fv_env *env, const char
     return st;
 }
 
+/* References may be lists: then they stand in one string with a separator. */
 static fv_status read_table(fv_eval_run *r, fv_eval_texts *a, fv_eval_texts *b, fv_err *e)
 {
     fv_table *t;
@@ -70,6 +71,8 @@ static fv_status read_table(fv_eval_run *r, fv_eval_texts *a, fv_eval_texts *b, 
     return st;
 }
 
+/* Exactly one of three ways: a model and a file of both sides; a model, a source and a reference;
+ * a hypothesis and a reference. */
 static bool sides_are_clear(const fv_eval_opt *o)
 {
     if (o->file) return o->model && !o->source && !o->hypothesis && !o->reference;
@@ -130,6 +133,7 @@ static bool take(void *user, const fv_task_result *x)
     return !t->e.code;
 }
 
+/* The task's own settings come before the user's, which override them. */
 fv_status fv__eval_pipeline(fv_eval_run *r, const char *task, const fv_setting *more, int n_more,
                             const fv_eval_texts *in, fv_eval_texts *out, fv_err *e)
 {
@@ -166,6 +170,7 @@ fv_status fv__eval_pipeline(fv_eval_run *r, const char *task, const fv_setting *
     return st;
 }
 
+/* A line for each record, whatever was generated: line ends become blanks. */
 void fv__eval_put_texts(fv_eval_run *r, const fv_eval_texts *t)
 {
     for (int64_t i = 0; r->opt->predictions && i < t->n; i++) {

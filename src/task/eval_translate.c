@@ -1,4 +1,9 @@
-/* eval_translate.c - BLEU and chrF of translations, by a model or from a file. */
+/* eval_translate.c - BLEU and chrF of translations, by a model or from a file.
+ *
+ * Two BLEUs are printed because two are in use: that of plain text, with the tokens of
+ * mteval-v13a, and that of text which was tokenised before, by blanks. Numbers compare only with
+ * equal signatures, so they are printed with them. Time counts the pipeline alone, not opening the
+ * model. */
 #include <stdio.h>
 #include <time.h>
 
@@ -34,6 +39,7 @@ static void put_bleu_line(fv_buf *b, const char *name, const fv_bleu *x)
                 x->brevity, (long long)x->length, (long long)x->reference_length, x->signature);
 }
 
+/* Of several references the best or the nearest counts, as each metric defines it. */
 static fv_status report(fv_eval_run *r, const fv_eval_texts *texts, const fv_eval_texts *reference,
                         double seconds, fv_err *e)
 {
@@ -69,6 +75,7 @@ static fv_status report(fv_eval_run *r, const fv_eval_texts *texts, const fv_eva
     return FV_OK;
 }
 
+/* Either a model translates the sources, or what was written already is compared. */
 static fv_status run(fv_eval_run *r, fv_err *e)
 {
     fv_eval_texts texts = {0}, reference = {0}, made = {0};

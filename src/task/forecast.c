@@ -45,6 +45,8 @@ typedef struct result {
 
 /* ---- output ---- */
 
+/* A row for each moment of the horizon, with the header of the file; ranges stand behind the
+ * forecasts, so that the first columns are the file's own. */
 static void put_csv(fv_buf *b, const result *r)
 {
     fv__buf_str(b, "date");
@@ -101,6 +103,7 @@ static void put_json(fv_buf *b, const result *r)
     fv__buf_str(b, "}\n");
 }
 
+/* Errors as papers give them, on normalised values, and one figure in the units of the file. */
 static void put_backtest(fv_buf *b, const fv_backtest *t, bool json)
 {
     if (json) {
@@ -123,6 +126,7 @@ static void put_backtest(fv_buf *b, const fv_backtest *t, bool json)
 
 /* ---- the task ---- */
 
+/* The forecaster is the pipeline's own state; a series is opened for each record. */
 static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     fv_forecaster *f;
@@ -171,6 +175,7 @@ static fv_status next(fv_pipeline *p, const fv_series *s, fv_err *e)
     return st;
 }
 
+/* Opened and closed for each record: a pipeline may be asked for many files. */
 static fv_status run_file(fv_pipeline *p, const char *path, fv_err *e)
 {
     const forecast_options *o = p->options;

@@ -95,6 +95,7 @@ static void put_plain(fv_pipeline *p, const answer *a)
                     (double)a->looked[i]);
 }
 
+/* At 5, 10 and 20, as fv_ranking has them. */
 static void put_ranking(fv_pipeline *p, const char *name, const fv_ranking *k)
 {
     static const int at[] = {5, 10, 20};
@@ -185,6 +186,8 @@ static fv_status ask_items(fv_pipeline *p, fv_err *e)
     return st ? st : fv__task_emit(p, e);
 }
 
+/* Beside the model, what the items' popularity would give: a ranking that does not beat it has
+ * learnt nothing of users. */
 static fv_status evaluate(fv_pipeline *p, const fv_events *v, fv_err *e)
 {
     const recommend_options *o = p->options;
@@ -222,6 +225,7 @@ static fv_status ask_user(fv_pipeline *p, const fv_events *v, int64_t i, const c
     return st;
 }
 
+/* Named users in the order they were named; else all of the file, in its order. */
 static fv_status ask_file(fv_pipeline *p, const char *file, fv_err *e)
 {
     fv_events *v;

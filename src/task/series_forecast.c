@@ -15,6 +15,7 @@
 
 enum { TOGETHER = 64 }; /* windows of a batch */
 
+/* T moments go in, H come out, of C channels each. */
 struct fv_forecaster {
     fv_env env;
     fv_model *model;
@@ -97,6 +98,7 @@ static fv_status run_scaled(const fv_forecaster *f, const float *past, int64_t n
     return st ? fv_fail(e, st, "forecast: %s", fv_ctx_err(f->c)->text) : FV_OK;
 }
 
+/* Values go in and come out in the file's units; the model sees them normalised. */
 fv_status fv_forecaster_run(fv_forecaster *f, const float *past, int64_t n, float *future,
                             fv_err *e)
 {
@@ -114,6 +116,7 @@ fv_status fv_forecaster_run(fv_forecaster *f, const float *past, int64_t n, floa
     return st;
 }
 
+/* A model knows its columns by name and order: another order would be another model's input. */
 static fv_status check_series(const fv_forecaster *f, const fv_series *s, fv_err *e)
 {
     if (fv_series_channels(s) != f->C)
@@ -168,6 +171,7 @@ static void add_window(testing *t, int64_t i, float *y)
     }
 }
 
+/* Sums in f64 and in the order of the windows: the result does not depend on the batch. */
 static fv_status test_windows(testing *t, fv_err *e)
 {
     const fv_forecaster *f = t->f;
@@ -235,6 +239,8 @@ static fv_status choose(const fv_forecaster *f, int64_t n, const fv_backtest_opt
     return FV_OK;
 }
 
+/* One block of memory: the series as the model sees it, a batch of windows, and errors where
+ * quantiles of them are wanted. */
 fv_status fv_forecaster_backtest(fv_forecaster *f, const fv_series *s, fv_backtest_opt opt,
                                  fv_backtest *out, fv_err *e)
 {

@@ -35,6 +35,7 @@ static double edge(const plot *p, int64_t channel, int64_t h, const float *by)
     return (double)p->future[at] + (double)by[at];
 }
 
+/* Moments are evenly spaced, as they are in the file. */
 static double across(const plot *p, int64_t i)
 {
     double n = (double)(p->history + p->horizon - 1);
@@ -45,6 +46,8 @@ static double down(const panel *a, double y)
     return a->top + (a->most - y) / (a->most - a->least) * (PANEL - TOP);
 }
 
+/* The vertical range holds history, forecast and interval; a constant channel gets one of height
+ * 1. */
 static void extent(panel *a)
 {
     const plot *p = a->p;
@@ -62,6 +65,7 @@ static void extent(panel *a)
     if (!(a->most > a->least)) a->most = a->least + 1;
 }
 
+/* The interval as one polygon: along its lower edge and back along the upper. */
 static void band(fv_buf *b, const panel *a)
 {
     const plot *p = a->p;
@@ -95,6 +99,8 @@ static void escaped(fv_buf *b, const char *s)
             fv__buf_add(b, s, 1);
 }
 
+/* Grid lines at the least, the middle and the greatest value; the forecast begins at the last
+ * known one, so that the lines meet. */
 static void draw_panel(fv_buf *b, const panel *a)
 {
     const plot *p = a->p;

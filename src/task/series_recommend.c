@@ -137,6 +137,8 @@ static fv_status score(fv_recommender *r, const int32_t *history, int64_t n, flo
     return st ? fv_fail(e, st, "recommend: %s", fv_ctx_err(r->c)->text) : FV_OK;
 }
 
+/* The best k by insertion into a sorted list: k is small, and most items are worse than the last
+ * of it. */
 fv_status fv_recommender_run(fv_recommender *r, const int32_t *history, int64_t n, int64_t k,
                              fv_recommended *out, int64_t *found, float *looked, fv_err *e)
 {
@@ -162,6 +164,7 @@ fv_status fv_recommender_run(fv_recommender *r, const int32_t *history, int64_t 
 
 /* ---- ranking ---- */
 
+/* Items that score the same as the right one do not count before it. */
 static void add_rank(fv_ranking *k, const float *score, int64_t n, int32_t right)
 {
     static const int at[] = {5, 10, 20};
@@ -191,6 +194,7 @@ static void count_items(const fv_events *v, float *count)
     }
 }
 
+/* Users with fewer than two items have nothing to be ranked by and are left out. */
 fv_status fv_recommender_evaluate(fv_recommender *r, const fv_events *v, bool valid,
                                   fv_ranking *out, fv_ranking *popular, fv_err *e)
 {

@@ -49,6 +49,8 @@ const char *fv__setting(const fv_setting *s, int n, const char *key)
     return NULL;
 }
 
+/* Keys of the task and, where it generates, of generating; the latter are applied when the model's
+ * own are known. */
 static fv_status read_settings(fv_pipeline *p, fv_err *e)
 {
     const fv_task_kind *k = p->kind;
@@ -67,6 +69,8 @@ static fv_status read_settings(fv_pipeline *p, fv_err *e)
 
 /* ---- opening ---- */
 
+/* In the order in which errors are useful: wrong settings first, then a missing model, then what
+ * opening it says. */
 static fv_status open_all(fv_pipeline *p, fv_err *e)
 {
     const fv_task_kind *k = p->kind;
@@ -206,6 +210,7 @@ static bool ends_run(const fv_pipeline *p, fv_status st)
            st == FV_EUSAGE || st == FV_EIO;
 }
 
+/* A batch, and where it fails, what is left of it record by record. */
 static fv_status run_batch(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     int64_t before = p->done;
@@ -229,6 +234,7 @@ static void begin(fv_pipeline *p, int64_t first, fv_task_result_fn *fn, void *us
     p->stopped = false;
 }
 
+/* Batches of opt.batch records, the last one smaller. */
 static fv_status run_all(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     fv_status st = FV_OK;
@@ -245,6 +251,7 @@ fv_status fv_pipeline_run(fv_pipeline *p, const fv_text *in, int64_t n, int64_t 
     return run_all(p, in, n, e ? e : &local);
 }
 
+/* Lines that are no text break the input into stretches; each stretch runs as if it were alone. */
 fv_status fv_pipeline_run_lines(fv_pipeline *p, const fv_line *lines, int64_t n,
                                 fv_task_result_fn *fn, void *user, fv_err *e)
 {

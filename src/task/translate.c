@@ -1,4 +1,9 @@
-/* translate.c - lines through a model with an encoder and a decoder, over fovea/translate.h. */
+/* translate.c - lines through a model with an encoder and a decoder, over fovea/translate.h.
+ *
+ * The typed call does the work: it sorts lines by length, batches them and hands them back in
+ * order. Therefore the pipeline gives it large slices (4096 lines) instead of batches, and passes
+ * each line on as it comes. Settings go, later over earlier: defaults, the directory's
+ * generation_config.json, --beam and --nbest, the options of generating. */
 #include "fovea/translate.h"
 
 #include <stdio.h>
@@ -26,6 +31,8 @@ static const fv_field options[] = {
 
 /* ---- opening ---- */
 
+/* The settings over the directory's. What cannot work is refused here, before the first line is
+ * read. */
 static fv_status apply(fv_pipeline *p, fv_translator *t, fv_err *e)
 {
     const translate_options *o = p->options;
@@ -74,6 +81,7 @@ static void close_task(fv_pipeline *p)
 
 /* ---- results ---- */
 
+/* Tokens as the vocabulary writes them: attention has a row and a column for each. */
 static void put_tokens(fv_buf *b, const fv_tok *t, const char *key, const int32_t *ids, int64_t n)
 {
     fv__json_key(b, key);
@@ -112,6 +120,8 @@ static void put_attention(fv_buf *b, const fv_translation *x)
     fv__json_end(b, ']');
 }
 
+/* Scores are sums of log-probabilities divided by length to the power of the length penalty, as
+ * transformers has them. */
 static void put_json(fv_pipeline *p, const fv_translation *x)
 {
     const fv_tok *tok = fv_translator_tok(p->self);
@@ -135,6 +145,7 @@ static void put_line(fv_buf *b, const char *s, size_t n)
     fv__buf_str(b, "\n");
 }
 
+/* Lines arrive in order, each when it and all before it are done. */
 static bool take(void *user, const fv_translation *x)
 {
     fv_pipeline *p = user;
@@ -156,6 +167,8 @@ static bool take(void *user, const fv_translation *x)
     return fv__task_emit(p, NULL) == FV_OK;
 }
 
+/* fv_translate stops without an error where take() ends it; a line without a result then means
+ * that memory ran out in it. */
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     size_t bytes = (size_t)n * (sizeof(char *) + sizeof(size_t));

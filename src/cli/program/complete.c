@@ -1,7 +1,12 @@
 /* complete.c - completion scripts for bash, zsh and fish, made from the tables.
  *
  * Each script finds out which command the line is in and offers that command's options, the words
- * of a choice, file names where a file is wanted, or the commands below it. */
+ * of a choice, file names where a file is wanted, or the commands below it.
+ *
+ * Three dialects of one walk over the tree of commands. bash gets one function with a case for
+ * each command; zsh a function for each, in the words of _arguments; fish a line for each option
+ * with a condition. Scripts that call the program for every key press lost: starting it takes
+ * longer than a shell may wait, and completion would need the program to be installed. */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,6 +36,8 @@ static void print_words(const char *const *words)
 
 /* ---- bash ---- */
 
+/* The case of one command: values of the option before the cursor, else its options and commands.
+ */
 static void bash_case(const cli_command *cmd, const char *path)
 {
     printf("    \"%s\")\n        case \"$prev\" in\n", path);
@@ -104,12 +111,15 @@ static void zsh_text(const char *s)
     }
 }
 
+/* Commands below this one get functions of their own; the state machine of _arguments finds them.
+ */
 static void zsh_function_name(const char *path)
 {
     putchar('_');
     for (; *path; path++) putchar(*path == ' ' || *path == '-' ? '_' : *path);
 }
 
+/* An option with a letter is one entry with two spellings that exclude each other. */
 static void zsh_options(const cli_command *cmd, const char *path)
 {
     for (cli_each at = {0}; cli_next(cmd, &at);) {
@@ -199,6 +209,7 @@ static void fish_condition(const cli_command *cmd, const char *path)
     printf("'");
 }
 
+/* -x: a value that is no file; -r -F: a file name. */
 static void fish_lines(const cli_command *cmd, const char *path)
 {
     for (const cli_command *const *s = cmd->subs; s && *s; s++) {

@@ -51,6 +51,7 @@ static void print_options(const cli_command *cmd, const char *path)
     if (!strchr(path, ' ')) print_option('V', "version", "", "print the version");
 }
 
+/* Sections in the order of GNU's own helps: usage, about, commands, options, examples. */
 void cli_print_help(const cli_command *cmd, const char *path)
 {
     printf("%s - %s\n\nUsage: %s", path, cmd->summary, path);

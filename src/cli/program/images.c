@@ -51,6 +51,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* In order of their names: what a folder gives must not depend on the file system. */
 static bool add_folder(cli_images *m, const char *path)
 {
     int from = m->n;
@@ -64,6 +65,8 @@ static bool add_folder(cli_images *m, const char *path)
     return ok;
 }
 
+/* All operands or none: a mixture of images and texts is taken for texts, and the task says what
+ * is wrong. */
 int cli_find_images(const cli *c, cli_images *out, int n, char **operand)
 {
     bool ok = true;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A comma before every value but the first of its list; brackets and colons reset it. */
 static void separate(cli_json *j)
 {
     if (j->comma) putchar(',');

@@ -42,6 +42,7 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
+/* By name: files, tasks and benchmarks are one list to whoever reads it. */
 static void list_commands(void)
 {
     int n = 0;
@@ -73,6 +74,7 @@ static int not_a_command(const cli *c, const cli_command *parent, const char *wo
     return cli_usage(c, "there is no command '%s'; see '%s --help'", word, c->name);
 }
 
+/* The values are a struct of the command's own, filled from its defaults and then by the parser. */
 static int run_command(const cli *c, const cli_command *cmd, int argc, char **argv)
 {
     int n = 0;

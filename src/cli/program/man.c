@@ -31,6 +31,7 @@ static void text(const char *s)
     putchar('\n');
 }
 
+/* Hyphens are escaped: a bare one may be typeset as a dash, which nobody can copy into a shell. */
 static void option(char letter, const char *name, const char *value, const char *help)
 {
     printf(".TP\n");
@@ -71,6 +72,7 @@ static void examples(const cli_command *cmd)
     }
 }
 
+/* The page's name is FOVEA-BENCH; in the text it keeps its blanks. */
 static void title(const cli_command *cmd, const char *path)
 {
     char name[128];
@@ -97,6 +99,8 @@ static void subcommands(const cli_command *cmd, const char *path)
     }
 }
 
+/* Commands with subcommands have one page with a subsection for each; the program's own lists the
+ * others' pages. */
 void cli_print_man(const cli_command *cmd, const char *path)
 {
     bool top = !strchr(path, ' ');

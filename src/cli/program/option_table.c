@@ -32,6 +32,8 @@ static const char *value_name(const fv_field *f, char out[16], cli_kind *kind)
     return named ? f->help + n + 2 : f->help;
 }
 
+/* A key becomes an option: max_new_tokens is --max-new-tokens, with the range and help of its
+ * table. */
 static cli_option of_field(const fv_field *f, cli_each *at)
 {
     static const cli_kind kinds[] = {
@@ -59,6 +61,7 @@ static int count_fields(const fv_field *table)
     return n;
 }
 
+/* Own options first, then those of the task, then those of generating: the order of the help. */
 bool cli_next(const cli_command *cmd, cli_each *at)
 {
     int own = 0, task = count_fields(cmd->task_fields), i = at->n++;
@@ -87,6 +90,7 @@ void cli_value_text(char *out, size_t size, const cli_option *o)
         used += (size_t)snprintf(out + used, size - used, "%s%s", i ? "|" : "", o->words[i]);
 }
 
+/* The default is added where it says something: 0, no text and "off" are what one expects. */
 void cli_help_text(char *out, size_t size, const cli_command *cmd, const cli_option *o)
 {
     const char *d = cmd->defaults && !o->field ? (const char *)cmd->defaults + o->at : NULL;

@@ -1,5 +1,10 @@
 /* options.c - parsing: --name=value, --name value, -n value, -nvalue, -ab for flags, -- ends the
- * options. */
+ * options.
+ *
+ * Parsing is a walk over argv with two rules: "--" ends options, and operands may stand between
+ * them. A value is checked against its table entry at once, so the message can name option, value
+ * and what was expected. getopt_long lost: it knows neither ranges nor choices, and cannot suggest
+ * the option that was meant. */
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>

@@ -7,6 +7,8 @@
 
 #include "cli/cli.h"
 
+/* Messages begin with the whole command, "fovea bench gemm: ", so that they can be told apart in a
+ * log. */
 static void message(const cli *c, const char *fmt, va_list ap)
 {
     fprintf(stderr, "%s: ", c->name);
@@ -161,6 +163,7 @@ cli_path cli_below(const char *path, const char *name)
     return p;
 }
 
+/* Stops at the first word that is no command: the rest are its operands. */
 const cli_command *cli_find(const cli_command *root, char **words, int n_words, int *n,
                             cli_path *path)
 {
@@ -173,6 +176,7 @@ const cli_command *cli_find(const cli_command *root, char **words, int n_words, 
     return cmd;
 }
 
+/* Through a buffer on the stack: a page may be larger than one wants to hold twice. */
 fv_status cli_copy_out(const char *path, fv_err *e)
 {
     char block[65536];

@@ -2,7 +2,13 @@
  *
  * Lines are read as they come and results printed as they are done, so memory stays flat and the
  * command can be used in a conversation.  A line that fails is named on standard error; the others
- * go on, and the exit code says that some failed. */
+ * go on, and the exit code says that some failed.
+ *
+ * A task of the library is a table (fv_task_kind): name, options as fields, flags that say what a
+ * record is. From it come the command, its parser and its help, so a new task is a new command
+ * without a line here. What a record is decides how input is found: texts come by argument, by
+ * file or by standard input; images and sounds are named on the command line, also as folders;
+ * files that are records (forecast, recommend) are named, never read as lists of names. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +63,7 @@ typedef struct printing {
     double start, shown;
 } printing;
 
+/* Monotonic: a clock that is set back must not make a negative rate. */
 static double now(void)
 {
     struct timespec t;
@@ -64,6 +71,8 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Only on a terminal, only after two seconds, at most five times a second: a line that nobody can
+ * read costs time. */
 static void show_progress(printing *p)
 {
     double t = now();
@@ -91,6 +100,9 @@ static void name_line(const printing *p, int64_t line)
     if (p->numbered) fprintf(stderr, "line %lld", (long long)line);
 }
 
+/* Results as they come. Errors and notes go to standard error and name their record; after
+ * MOST_ERRORS the count at the end stands for the rest. false, where standard output is closed,
+ * ends the run. */
 static bool print_result(void *user, const fv_task_result *r)
 {
     printing *p = user;
@@ -114,6 +126,7 @@ static bool print_result(void *user, const fv_task_result *r)
 
 /* ---- input ---- */
 
+/* Texts that are there already. They may hold line ends: each is one record. */
 static int run_texts(printing *out, fv_pipeline *p, const fv_task_kind *k, const char *const *text,
                      int n)
 {
@@ -129,6 +142,8 @@ static int run_texts(printing *out, fv_pipeline *p, const fv_task_kind *k, const
     return failed ? cli_error(out->c, &e) : CLI_OK;
 }
 
+/* Takes what is waiting, up to TOGETHER lines, so that a program may talk with the command over a
+ * pipe and a large file is still read in large pieces. */
 static int run_file(printing *out, fv_pipeline *p, const fv_task_kind *k, bool whole)
 {
     fv_reader *r;
@@ -219,6 +234,8 @@ static int run_all(const cli *c, const task_values *v, fv_pipeline *p, printing 
     return code;
 }
 
+/* The input is found before the model is opened: a misspelt file should not cost the time that
+ * loading takes. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const task_values *v = values;

@@ -1,0 +1,18 @@
+/* see.h - what the two halves of fovea see share: pictures (see.c) and ablation (see_worth.c). */
+#ifndef FOVEA_CLI_SEE_H
+#define FOVEA_CLI_SEE_H
+
+#include "fovea/see.h"
+
+/* What heads are worth: how the loss of a token changes when one of them adds nothing. */
+typedef struct see_worth {
+    int kind;       /* an fv_see_kind, or -1: of all kinds */
+    double loss;    /* of the model as it is */
+    double *change; /* of each head: kind after kind, layer after layer; the caller frees it */
+} see_worth;
+
+fv_status see_ablate(see_worth *w, fv_device *d, fv_model *m, const fv_see *s, fv_see_in in,
+                     fv_err *e);
+void see_print_worth(const see_worth *w, const fv_see *s, bool json);
+
+#endif
