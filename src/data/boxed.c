@@ -26,6 +26,8 @@ struct fv_boxed {
     fv_labels *labels;
 };
 
+/* Boxes of all images stand in one array; an image has the range that was added while it was the
+ * last one. */
 static fv_status add_box(fv_boxed *b, fv_box x, fv_err *e)
 {
     void *p = b->box;
@@ -84,6 +86,8 @@ static int64_t find_image(const fv_boxed *b, const char *prefix, const char *ste
     return at;
 }
 
+/* An image without its annotation is left out, an annotation without its image is an error: a file
+ * is missing. */
 static fv_status add_annotation(fv_boxed *b, const char *prefix, const char *stem, int64_t xml,
                                 fv_err *e)
 {
@@ -127,6 +131,7 @@ static fv_status add_split(fv_boxed *b, const char *prefix, const char *split, f
     return st;
 }
 
+/* Without a split: every annotation there is, in order of its name. */
 static fv_status add_all(fv_boxed *b, const char *prefix, fv_err *e)
 {
     size_t len = strlen(prefix);
@@ -201,6 +206,7 @@ static fv_status add_coco_box(fv_boxed *b, const fv__jnode *a, const fv__jnode *
     return add_corners(b, path, name, x[0], x[1], x[0] + x[2], x[1] + x[3], crowd != 0, e);
 }
 
+/* COCO names files without their folder; the first whose last part is that name. */
 static int64_t coco_file(const fv_boxed *b, const char *name)
 {
     int64_t at = fv__tree_find(&b->tree, name);
@@ -291,6 +297,7 @@ static fv_status open_coco(fv_boxed *b, int64_t file, fv_err *e)
 
 /* ---- the whole ---- */
 
+/* A .json file as split is COCO; else the folders of Pascal VOC are looked for, at any depth. */
 static fv_status open_all(fv_boxed *b, const fv_boxed_opt *o, fv_err *e)
 {
     char prefix[FV_PATH];
@@ -309,6 +316,8 @@ static fv_status open_all(fv_boxed *b, const fv_boxed_opt *o, fv_err *e)
     return o->split ? add_split(b, prefix, o->split, e) : add_all(b, prefix, e);
 }
 
+/* Fewer images than there are: evenly spaced ones, since neighbours in such sets are often alike.
+ */
 fv_status fv_boxed_open(fv_boxed **out, const fv_env *env, const fv_boxed_opt *o, fv_err *e)
 {
     fv_boxed *b = *out = fv__alloc(env, sizeof *b);

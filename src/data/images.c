@@ -65,6 +65,7 @@ static fv_status add(fv_images *m, item x, fv_data_report *report, fv_err *e)
 
 /* ---- IDX ---- */
 
+/* What MNIST and its like have: grey images, or colours in the last axis. */
 static fv_status check_pixels(const fv__idx *x, const char *path, fv_err *e)
 {
     bool grey = x->n == 3, colour = x->n == 4 && (x->shape[3] == 3 || x->shape[3] == 1);
@@ -113,6 +114,8 @@ static fv_status open_labels(const fv_images *m, const fv_images_opt *o, fv__idx
     return st ? st : number_labels(o->labels, x, path, of, e);
 }
 
+/* Labels of an IDX file are bytes; they are numbered as they first appear, like those of every
+ * other format. */
 static fv_status open_idx(fv_images *m, const fv_images_opt *o, fv_data_report *report, fv_err *e)
 {
     fv__idx labels = {0};
@@ -154,6 +157,7 @@ static fv_status folder_label(const fv_images *m, fv_labels *labels, const char 
     return fv__label(labels, id, m->path, 0, from, (size_t)(slash - from), e);
 }
 
+/* A folder or an archive: the folder that an image stands in is its label. */
 static fv_status open_tree(fv_images *m, const fv_images_opt *o, fv_data_report *report, fv_err *e)
 {
     fv_status st = fv__tree_open(&m->tree, m->env, m->path, e);
@@ -211,6 +215,7 @@ static fv_status find_image(const fv_images *m, const char *name, int64_t line, 
     return FV_OK;
 }
 
+/* What a relative path is relative to: the folder of the table. */
 static fv_status open_source(fv_images *m, const fv_images_opt *o, fv_err *e)
 {
     char path[FV_PATH];
@@ -225,6 +230,8 @@ static fv_status open_source(fv_images *m, const fv_images_opt *o, fv_err *e)
     return st ? st : check_pixels(&m->idx, path, e);
 }
 
+/* The whole table is read, then rows and parts are chosen: parts count the chosen rows, so that a
+ * condition changes which images there are and not where a part ends. */
 static fv_status open_table(fv_images *m, const fv_images_opt *o, fv_data_report *report, fv_err *e)
 {
     fv_records all = o->from;
@@ -350,6 +357,8 @@ fv_status fv_images_clip(const fv_images *m, int64_t i, fv_clip *out, fv_err *e)
     return st;
 }
 
+/* Decoded anew each time: an epoch of decoded images would not fit memory, and decoding runs in
+ * the loader's thread. */
 fv_status fv_images_get(const fv_images *m, int64_t i, fv_image *out, fv_err *e)
 {
     char name[FV_PATH];

@@ -77,6 +77,8 @@ static fv_status keep_text(fv__reading *r, fv_pairs *p, fv__span text)
     return p->texts.failed ? no_memory(r, p) : FV_OK;
 }
 
+/* Both sides are encoded before either is kept: a record that is too long on one side is left out
+ * whole. */
 static fv_status add(fv__reading *r, const fv__record *rec)
 {
     const filling *f = r->user;

@@ -46,6 +46,8 @@ static int64_t days_of(int64_t y, int64_t m, int64_t d)
     return era * 146097 + year * 365 + year / 4 - year / 100 + day - 719468;
 }
 
+/* Days since 1970 to a date of the Gregorian calendar, counted in eras of 400 years that begin on
+ * March 1st, so that the leap day is the last of a year. */
 static void date_of(int64_t days, int *y, int *m, int *d)
 {
     days += 719468;
@@ -127,6 +129,7 @@ static fv_status no_memory(const reading *r)
     return fv_fail(r->e, FV_ENOMEM, "%s: out of memory", r->opt->file);
 }
 
+/* Names are kept as they are: a model is given its columns by name. */
 static fv_status add_channel(reading *r, const char *name, int field)
 {
     fv_series *s = r->s;
@@ -187,6 +190,7 @@ static bool is_missing(const char *s)
 
 /* ---- rows ---- */
 
+/* Dates or plain numbers, but not both in one file; each after the one before. */
 static fv_status read_date(reading *r, const char *text)
 {
     fv_series *s = r->s;
@@ -202,6 +206,7 @@ static fv_status read_date(reading *r, const char *text)
     return FV_OK;
 }
 
+/* A gap is NaN until fill() has seen what is behind it. */
 static fv_status read_value(reading *r, int channel, const char *text)
 {
     fv_series *s = r->s;
@@ -260,6 +265,8 @@ static void fill_gap(fv_series *s, int channel, int64_t a, int64_t b, bool linea
     }
 }
 
+/* Gaps between two values, and those at the ends, channel by channel; i == n closes the last one.
+ */
 static fv_status fill(reading *r)
 {
     fv_series *s = r->s;
@@ -319,6 +326,7 @@ const char *fv_series_name(const fv_series *s, int channel)
     return channel >= 0 && channel < s->channels ? s->name[channel] : NULL;
 }
 
+/* Behind the end the last distance is repeated: that is where forecasts lie. */
 void fv_series_date(const fv_series *s, int64_t i, char *out, size_t n)
 {
     double step = s->n > 1 ? s->time[s->n - 1] - s->time[s->n - 2] : 1;

@@ -28,6 +28,7 @@ static fv_status no_memory(const fv__reading *rd)
     return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
 }
 
+/* Empty lines may follow each other; a sentence without words is none. */
 static fv_status end_sentence(fv__reading *rd, fv_tagged *t, int64_t line)
 {
     const sentence *last = t->n ? &t->sentence[t->n - 1] : NULL;
@@ -52,6 +53,7 @@ static bool begins(const fv_tagged *t, fv__span tag)
     return !inside;
 }
 
+/* The tag is written as IOB2 while it is copied. */
 static fv_status add_word(fv__reading *rd, fv_tagged *t, fv__span word, fv__span tag)
 {
     bool b = begins(t, tag);

@@ -82,6 +82,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const fv__tree_file *)a)->name, ((const fv__tree_file *)b)->name);
 }
 
+/* A folder is walked, an archive is mapped: to whoever reads files from it there is no difference.
+ */
 fv_status fv__tree_open(fv__tree *t, const fv_env *env, const char *path, fv_err *e)
 {
     *t = (fv__tree){.env = env, .pool = {.env = env}};
@@ -99,6 +101,7 @@ void fv__tree_close(fv__tree *t)
     fv__pool_free(&t->pool);
 }
 
+/* Names are sorted once, when the tree is opened. */
 int64_t fv__tree_find(const fv__tree *t, const char *name)
 {
     int64_t from = 0, to = t->n;

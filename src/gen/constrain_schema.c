@@ -232,6 +232,7 @@ static const fv__jnode *find_ref(builder *b, const char *ref)
     return at;
 }
 
+/* A keyword that is not understood is refused: what it forbids would be generated. */
 static void check_keywords(builder *b, const fv__jnode *s)
 {
     static const char *const understood[] = {

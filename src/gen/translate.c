@@ -155,6 +155,7 @@ static void drop(fv_translator *t, item *x)
     *x = (item){.out.n_source = x->out.n_source, .done = x->done};
 }
 
+/* Before anything is translated: a file with a bad line should not stop half way. */
 static fv_status check_text(const fv_lines *l, fv_err *e)
 {
     for (int64_t i = 0; i < l->n; i++) {
@@ -268,6 +269,7 @@ static fv_status attend(fv_translator *t, item *x, fv_err *e)
 
 /* ---- batches ---- */
 
+/* Texts and ids are copied: the generator's memory is gone with the batch. */
 static fv_status keep(job *j, item *x, const fv_hyp *hyp, int64_t n)
 {
     fv_translator *t = j->t;
@@ -362,6 +364,7 @@ static void emit_translations(job *j)
     }
 }
 
+/* Empty lines are done at once; the others wait for their batch. */
 static fv_status run_window(job *j)
 {
     fv_status st = FV_OK;

@@ -138,6 +138,7 @@ static fv_status read_size(const reading *r, fv_image_steps *s, bool square)
     return st;
 }
 
+/* crop_size is one number, or height and width. */
 static fv_status read_crop(const reading *r, fv_image_steps *s)
 {
     bool crop = s->crop_height > 0;
@@ -216,6 +217,8 @@ static void put_list(fv_buf *b, const char *key, const double *x, int n)
 
 static const char *word(bool x) { return x ? "true" : "false"; }
 
+/* Written under the class of transformers whose steps these are, so that AutoImageProcessor opens
+ * it. */
 fv_status fv__steps_json(fv_json **out, const fv_env *env, const fv_image_steps *s, fv_err *e)
 {
     fv_buf b = {.env = env};

@@ -69,8 +69,8 @@ static void scores_init(fv_params *p, fv__adaptive *a, int i, int64_t width, int
     else
         t->out = fv_param(p, fv__weight(o->std), FV_SHAPE(rows, width), "crit.out_layers.%d.weight",
                           i);
-    t->out_bias = fv_param(p, (fv_init){FV_INIT_ZERO}, FV_SHAPE(rows), "crit.out_layers.%d.bias",
-                           i);
+    t->out_bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(rows),
+                           "crit.out_layers.%d.bias", i);
     t->out_proj = t->proj;
     if (t->proj && i && o->share)
         tie(a, p, ties, "crit.out_projs.%d", "transformer.word_emb.emb_projs.%d", i);
@@ -96,7 +96,8 @@ void fv__adaptive_init(fv_params *p, fv__adaptive *a, fv__adaptive_opt opt, cons
     if (a->n > 1) {
         a->weight = fv_param(p, fv__weight(opt.std), FV_SHAPE(a->n - 1, opt.d_embed),
                              "crit.cluster_weight");
-        a->bias = fv_param(p, (fv_init){FV_INIT_ZERO}, FV_SHAPE(a->n - 1), "crit.cluster_bias");
+        a->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(a->n - 1),
+                           "crit.cluster_bias");
     }
     for (int i = 0; i < a->n_tables; i++, width /= opt.div_val) scores_init(p, a, i, width, &ties);
 }

@@ -91,6 +91,8 @@ static int64_t characters(const char *s)
     return n;
 }
 
+/* An answer whose tokens are not found in the context (a character span that cuts a token) is
+ * counted and left out. */
 static fv_status add_question(fv__reading *rd, asked *a, const fv_question *q)
 {
     int64_t first, last;
@@ -118,6 +120,7 @@ static int64_t next_context(const fv_questions *all, int64_t i)
     return i;
 }
 
+/* Parts end between contexts, so that no text is in training and in validation. */
 static fv_status read_all(fv__reading *rd, asked *a)
 {
     fv_questions *all;

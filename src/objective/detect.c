@@ -26,6 +26,7 @@ typedef struct boxed {
     int width, height, channels;
 } boxed;
 
+/* Training and validation may be two splits of one folder. */
 static fv_status open_set(fv_boxed **out, const fv_env *env, const options *o,
                           const fv_records *from, bool evaluation, fv_labels *labels, fv_err *e)
 {
@@ -95,6 +96,8 @@ typedef struct scratch {
     fv_image raw, part, fit, other;
 } scratch;
 
+/* One image as training or evaluation sees it: evaluation (epoch below 0) sees all of it,
+ * unchanged. */
 static fv_status show(const boxed *b, int64_t i, fv_data_rng how, scratch *s, view *v, float *out,
                       fv_err *e)
 {

@@ -172,6 +172,8 @@ static fv_status check_columns(const fv_series *s, const fv_processor *p, const 
     return FV_OK;
 }
 
+/* Means and deviations are those of the training part alone: later values are not known when a
+ * model is used. */
 static fv_status read_windows(windows *w, const fv_feed_opt *t, const fv_records *from,
                               fv_data_report *report, fv_err *e)
 {

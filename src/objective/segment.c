@@ -186,6 +186,7 @@ static fv_status find_size(masked *m, fv_err *e)
     return st;
 }
 
+/* Images are read when a batch is made; opening only lists them. */
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {

@@ -76,6 +76,7 @@ static fv_status end_sentence(fv__reading *rd, tagging *g, int64_t line)
     return ok ? FV_OK : no_memory(rd);
 }
 
+/* -100 on tokens that no word begins with: the loss leaves them out. */
 static fv_status add_sentence(fv__reading *rd, tagging *g, const fv_tagged *t, int64_t i)
 {
     const char *const *word, *const *tag;
@@ -194,6 +195,7 @@ static bool has_entities(const fv_labels *l)
     return false;
 }
 
+/* Sentences are encoded once, word by word, since a tokenizer may join what blanks separate. */
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {

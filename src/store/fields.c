@@ -110,6 +110,7 @@ static void add_range(fv_buf *b, const fv_field *f)
         fv__buf_fmt(b, " of at most %s", digits(f, f->greatest).s);
 }
 
+/* "an integer from 1 to 96": what every message about a key says. */
 static void add_wanted(fv_buf *b, const fv_field *f)
 {
     switch (f->type) {
@@ -153,6 +154,7 @@ static const char *nearest(const fv_field *table, const char *key)
 
 /* ---- from text ---- */
 
+/* Only plain decimal numbers: no hexadecimal, no infinity, no white space, in every locale. */
 static bool parse_number(const fv_field *f, const char *s, double *x)
 {
     char *end;
@@ -223,6 +225,8 @@ typedef struct reading {
     int problems;
 } reading;
 
+/* All problems of a file in one message, the first few spelt out: one does not want to find them
+ * one by one. */
 static void problem(reading *r, const char *key, const fv__jnode *found, const fv_field *wanted,
                     const char *more)
 {
@@ -255,6 +259,7 @@ static bool join_words(char *out, size_t capacity, const fv__jnode *list)
     return true;
 }
 
+/* JSON has its own types; a number where a text belongs is as wrong as the other way round. */
 static bool read_value(void *obj, const fv_field *f, const fv__jnode *v)
 {
     const char *s = v->text;
@@ -311,6 +316,8 @@ static bool has_below(const fv_field *table, const char *key)
     return false;
 }
 
+/* A key is ours, or an object whose members may be ours ("rope_scaling.factor"), or the rules say
+ * what becomes of it. */
 static void read_key(reading *r, void *obj, const fv_field *table, const fv_key_rule *const *rules,
                      const fv__jnode *object, const char *key, const fv__jnode *v)
 {
@@ -452,6 +459,8 @@ static bool stays_absent(const void *obj, const fv_field *table, const fv_field 
     return not_given(obj, f) || strchr(f->name, '.') || given_elsewhere(table, f, j);
 }
 
+/* What says the same already stays as it is written, so that a saved config.json differs from its
+ * source only where something changed. */
 fv_status fv_fields_write(const void *obj, const fv_field *table, fv_json *j, fv_err *e)
 {
     for (const fv_field *f = table; f->name; f++) {

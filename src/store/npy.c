@@ -57,6 +57,7 @@ static bool quoted(npy *h, const char **s, size_t *n)
     return take(h, quote);
 }
 
+/* Only little endian: what NumPy writes on every machine that runs this. */
 static fv_status descr(npy *h)
 {
     const char *s;
@@ -94,6 +95,7 @@ static fv_status shape(npy *h)
     return FV_OK;
 }
 
+/* The header is a literal of a Python dict; each of its three keys must stand there once. */
 static fv_status entry(npy *h, int *seen)
 {
     const char *s;
@@ -179,6 +181,7 @@ static int64_t convert_fortran(float *out, const char *src, const npy *h, int64_
     return n;
 }
 
+/* The size of the data must be exactly what the header says: a file that was cut is noticed. */
 fv_status fv__npy_read(fv_array *a, const fv_file *f, const char *path, fv_err *e)
 {
     npy h = {.path = path, .e = e};

@@ -190,6 +190,7 @@ static float largest(fv_dtype t)
     return t == FV_F16 ? 65504.0f : t == FV_BF16 ? 0x1.FEp127f : 0x1.FFFFFEp127f;
 }
 
+/* The destination is chosen outside the loop, so that each loop is one that compilers vectorise. */
 static void put_floats(void *dst, fv_dtype to, const float *x, int64_t n)
 {
     uint16_t *half = dst;
@@ -236,6 +237,7 @@ static int64_t floats(void *dst, fv_dtype to, const void *src, fv_kind k, int64_
     return first_overflow(to, x, n);
 }
 
+/* From the end, so that the first number that does not fit is the one reported. */
 static int64_t doubles(void *dst, fv_dtype to, const void *src, int64_t n)
 {
     if (to == FV_F64) {
@@ -266,6 +268,7 @@ static bool exact(fv_dtype to, int64_t v)
     return !a || 64 - __builtin_clzll(a) - __builtin_ctzll(a) <= bits;
 }
 
+/* An integer that f32 cannot hold exactly is refused: ids would change in silence. */
 static int64_t integers(void *dst, fv_dtype to, const void *src, fv_kind k, int64_t n)
 {
     int64_t v[BLOCK];

@@ -33,6 +33,7 @@ typedef struct sources {
     fv_passages passages;
 } sources;
 
+/* Where answers are looked for: one text, or a folder of which the nearest passages are read. */
 static fv_status check(fv_pipeline *p, fv_err *e)
 {
     const answer_options *o = p->options;
@@ -130,6 +131,7 @@ typedef struct asked {
     int64_t n, each;
 } asked;
 
+/* Each question beside each of its passages: the model reads pairs. */
 static fv_status pair_up(fv_pipeline *p, asked *a, const fv_text *in, int64_t n, fv_err *e)
 {
     sources *s = p->self;
@@ -148,6 +150,7 @@ static fv_status pair_up(fv_pipeline *p, asked *a, const fv_text *in, int64_t n,
     return st;
 }
 
+/* Answers of all passages of a question compete; the best of them are kept. */
 static fv_status find(fv_pipeline *p, const asked *a, const fv_text *in, int64_t n, fv_err *e)
 {
     const answer_options *o = p->options;

@@ -41,6 +41,8 @@ static int best_of(const float *x, int n)
     return best;
 }
 
+/* The last label is "no object". Boxes are relative to the image and come out in pixels of the
+ * file. */
 fv_status fv__find_boxes(fv_task *t, const float *logits, const float *boxes, int64_t queries,
                          int width, int height, double threshold, fv__found *out, fv_err *e)
 {
@@ -134,6 +136,7 @@ static void draw_box(fv_image *im, const fv__found_box *b)
     }
 }
 
+/* The picture goes into the folder under the name of its image. */
 static fv_status draw(fv_pipeline *p, const fv_text *x, const fv__found *f, fv_err *e)
 {
     const detect_options *o = p->options;

@@ -22,6 +22,8 @@ static void keep_best(fv_word *top, int64_t k, const float *x, int64_t n)
     }
 }
 
+/* Probabilities over the whole vocabulary, of which the best are kept: the softmax of k logits
+ * alone would not be one. */
 static fv_status fill_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
                           int64_t width, fv_err *e)
 {
@@ -47,6 +49,7 @@ static bool contains(const fv_text *x, const char *part)
     return memmem(x->s, x->n, part, strlen(part)) != NULL;
 }
 
+/* Masks are counted first, so that all results fit one block. */
 static fv_status find_masks(fv_task *t, filling *f, const fv_text *texts, const fv_seq *seqs,
                             int64_t n, int64_t *count, fv_err *e)
 {

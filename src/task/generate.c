@@ -48,6 +48,7 @@ static size_t held_back(const fv_pipeline *p, const fv_buf *text)
     return most;
 }
 
+/* Text that may be the beginning of a stop string is held back until it is clear that it is not. */
 static fv_status show(stream *s, const char *piece, size_t n, bool last)
 {
     fv__buf_add(&s->text, piece, n);
@@ -60,6 +61,7 @@ static fv_status show(stream *s, const char *piece, size_t n, bool last)
     return st;
 }
 
+/* A token may be a part of a character: the stream gives text only when characters are whole. */
 static bool print_token(void *user, int64_t source, int32_t token)
 {
     stream *s = user;
@@ -140,6 +142,8 @@ static fv_status each(fv_pipeline *p, const fv_text *text, const fv_buf *prompt,
     return last ? fv__task_emit(p, e) : FV_OK;
 }
 
+/* One prompt is written as it is generated; several go through the model together and come out
+ * whole. */
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     static const fv_writer_job job = {.encode = encode, .each = each};

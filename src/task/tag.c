@@ -42,6 +42,7 @@ static const char *without_prefix(const char *label)
     return prefixed ? label + 2 : label;
 }
 
+/* The score of an entity is the mean of its tokens' scores. */
 static void finish(fv_entity *out, int64_t *n, int64_t text, open_run *r)
 {
     if (r->n && strcmp(r->label, "O"))
@@ -93,6 +94,8 @@ static fv_status add_part(tagging *g, window w, fv_err *e)
     return FV_OK;
 }
 
+/* Long texts are read in windows that overlap by a quarter; of the overlap each token is taken
+ * from the window in which it has more context. */
 static fv_status add_windows(tagging *g, int64_t text, fv_err *e)
 {
     const fv_seq *s = &g->seqs[text];
@@ -180,6 +183,7 @@ static fv_status label_all(tagging *g, const fv_text *texts, int64_t n, fv_err *
     return st ? st : fv__task_run(t, g->parts, g->n_parts, &w, e);
 }
 
+/* Entities live until the next call, as all results of a task do. */
 fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join, fv_entity **found,
                       int64_t *n_found, fv_err *e)
 {

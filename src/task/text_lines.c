@@ -130,6 +130,7 @@ static fv_status check_length(fv_reader *r, size_t before, fv_err *e)
                    (long long)r->number, LONGEST);
 }
 
+/* As much as is there: a pipe is not waited for until a buffer is full. */
 static fv_status read_some(fv_reader *r, fv_err *e)
 {
     size_t before = r->text.len;
@@ -173,6 +174,7 @@ static void drop_mark(fv_reader *r)
     if (r->text.len >= 3 && !memcmp(r->text.data, "\xEF\xBB\xBF", 3)) r->taken = 3;
 }
 
+/* A line that is not UTF-8 is a line with an error, not the end of the file. */
 fv_line fv_line_of(const char *s, size_t n, int64_t number, fv_reader_opt opt)
 {
     fv_line x = {.number = number, .text = {.s = s, .n = n}};

@@ -159,6 +159,7 @@ static void put_piece(fv_pipeline *p, fv_buf *text, double from, double to, bool
     if (o->timestamps) fv__buf_str(&p->out, "\n");
 }
 
+/* A clip is cut into chunks that the model can hear; their texts are joined. */
 static fv_status transcribe(fv_pipeline *p, const fv_text *path, fv_err *e)
 {
     transcriber *t = p->self;

@@ -137,6 +137,7 @@ static void byte_level(list *out, const list *in)
     fv__buf_free(&bytes);
 }
 
+/* "<0x0A>" stands for a byte that no token has. */
 static int byte_token(fv__str s)
 {
     int v = 0;
@@ -229,6 +230,8 @@ static bool replace(const fv__dec *d, fv__work *w, list *out, fv__str s)
     return found >= 0;
 }
 
+/* Repeated tokens are one, and the padding token separates equal neighbours, as connectionist
+ * temporal classification writes them. */
 static void ctc(const fv__dec *d, list *out, const list *in, size_t i)
 {
     fv__str s = list_get(in, i);

@@ -296,7 +296,7 @@ void memfs_init(memfs *fs)
 {
     *fs = (memfs){.io = {mem_open_read, mem_open_write, mem_read, mem_write, mem_size, mem_map,
                          mem_unmap, mem_sync, mem_close, mem_rename, mem_unlink, mem_mkdir,
-                         mem_sync_dir, mem_rmdir, mem_list, NULL}};
+                         mem_sync_dir, mem_rmdir, mem_list, .kind = NULL}};
     fs->io.self = fs;
     fs->root = new_node(fs, true);
 }

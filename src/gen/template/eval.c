@@ -428,6 +428,7 @@ static jinja_value eval(jinja_run *r, const jinja_node *n)
     }
 }
 
+/* Every node costs a step and nesting is bounded: a template that loops ends with a sentence. */
 jinja_value fv__jinja_eval(jinja_run *r, const jinja_node *n)
 {
     if (++r->steps > FV_JINJA_MAX_STEPS)

@@ -352,6 +352,7 @@ static const char *comparison(jinja_parser *p)
     return NULL;
 }
 
+/* a < b < c is a chain as in Python: each link compares its neighbours. */
 static jinja_node *parse_comparison(jinja_parser *p)
 {
     jinja_node *first = parse_level(p, 0);
@@ -403,6 +404,7 @@ static jinja_node *parse_condition(jinja_parser *p)
     return n;
 }
 
+/* The depth is bounded, because the parser recurses and a template comes from a file. */
 jinja_node *fv__jinja_parse_expression(jinja_parser *p, bool tuple, bool conditional)
 {
     if (++p->depth > FV_JINJA_MAX_DEPTH)

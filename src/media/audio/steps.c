@@ -16,6 +16,7 @@ static const char *const classes[] = {
     [FV_SOUND_MFCC] = "KWTFeatureExtractor",
 };
 
+/* What each feature extractor of transformers has where its file says nothing. */
 fv_sound_steps fv__sound_defaults(fv_sound_kind kind)
 {
     static const fv_sound_steps normal[] = {
@@ -151,6 +152,7 @@ static fv_status read_frames(const reading *r, fv_sound_steps *s)
     }
 }
 
+/* Before any filter is made: sizes of buffers follow from these numbers. */
 static fv_status check(const reading *r, const fv_sound_steps *s)
 {
     const char *wrong = NULL;

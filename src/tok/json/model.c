@@ -21,6 +21,7 @@ static fv_status check_ids(fv__jval v, int64_t most, fv_err *e)
                         (long long)most);
 }
 
+/* Two tokens of one text, or of one id, would make encoding depend on the order of the file. */
 static fv_status put_token(fv__vocab *v, const char *s, size_t n, int64_t id, const fv__jval *at,
                            fv_err *e)
 {
@@ -275,6 +276,7 @@ static const char *guess(fv__jobj *o)
     return "WordLevel";
 }
 
+/* Old files do not name their model: its members show which it is. */
 fv_status fv__load_model(fv_tok *t, fv__jval v, fv_err *e)
 {
     fv__jobj o;

@@ -12,6 +12,8 @@
 
 /* ---- normalizer, pre_tokenizer, decoder ---- */
 
+/* SentencePiece's normaliser has no name in tokenizer.json: it is written as the steps that do the
+ * same. */
 static void put_spm_norm(fv_buf *b, const fv__norm *s)
 {
     if (s->map.units) {
@@ -183,6 +185,7 @@ static void put_steps(fv_buf *b, const fv_tok *t)
 
 /* ---- post_processor ---- */
 
+/* The templates of one text and of two. */
 static void put_items(fv_buf *b, const fv__post *p, const char *key, const fv__template_item *items,
                       int n)
 {
@@ -259,6 +262,7 @@ static void put_post(fv_buf *b, const fv_tok *t)
 
 /* ---- model ---- */
 
+/* In order of ids, as the reference writes it, so that two files can be compared. */
 static void put_vocab(fv_buf *b, const fv__vocab *v)
 {
     fv__buf_str(b, ",\n\"vocab\":{");
@@ -343,6 +347,7 @@ static void put_model(fv_buf *b, const fv__model *m)
 
 /* ---- the file ---- */
 
+/* Truncation and padding stand first in the file, as the reference has them. */
 static void put_limits(fv_buf *b, const fv_tok *t)
 {
     static const char *const strategies[] = {"LongestFirst", "OnlyFirst", "OnlySecond"};
@@ -423,6 +428,7 @@ static fv_status can_save(const fv_tok *t, fv_err *e)
     return FV_OK;
 }
 
+/* The file is written whole or not at all. */
 fv_status fv_tok_save(const fv_tok *t, const char *path, fv_err *e)
 {
     fv_status st = can_save(t, e);

@@ -29,6 +29,7 @@ int64_t fv__json_step_count(fv__jval v, const char *list)
     return n;
 }
 
+/* One step, or a Sequence of them. */
 fv_status fv__json_steps(fv_tok *t, fv__jval v, const char *list, fv__step_reader one, fv_err *e)
 {
     fv__jobj o;
@@ -216,6 +217,7 @@ static fv_status read_metaspace(fv__str *replacement, fv__scheme *scheme, bool *
     return FV_OK;
 }
 
+/* All three are on where an old file does not have them. */
 static fv_status read_byte_level(bool *prefix, bool *trim, bool *regex, fv__jobj *o, fv_err *e)
 {
     fv_status st;

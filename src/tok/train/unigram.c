@@ -65,6 +65,8 @@ static bool count_level(state *s, int chars, fv__set *level)
     return true;
 }
 
+/* Pieces of one length more are counted only where those of one less were frequent: memory stays
+ * that of a level. */
 static bool find_seeds(state *s)
 {
     for (int chars = 2; chars <= MAX_CHARS; chars++) {

@@ -9,6 +9,7 @@
 
 /* ---- one character at a time ---- */
 
+/* What SentencePiece's nmt rule removes, and what it takes for a blank. */
 static uint32_t nmt(uint32_t cp)
 {
     if ((cp >= 1 && cp <= 8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F ||
@@ -71,6 +72,7 @@ static void lowercase(fv__text *out, const fv__text *in)
     fv__text_copy(out, in, kept, in->n);
 }
 
+/* BERT reads ideographs one by one: a blank on each side makes them words. */
 static void isolate_cjk(fv__text *out, const fv__text *in)
 {
     size_t kept = 0;
