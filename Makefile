@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-soak test-crash test-faults fuzz fuzz-images check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-soak test-crash test-faults test-ranks fuzz fuzz-images check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -92,6 +92,12 @@ STRIDE ?= 1
 test-crash test-faults: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program fault_calls
 	@python3 tests/faults/campaign.py build $(if $(filter test-crash,$@),crash $(KILLS),faults $(STRIDE))
+
+# Ranks that are killed or stopped at random times of a training by mpirun: all end, name the rank, and go on to the same bits.
+FAULTS ?= 200
+test-ranks: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fovea_program
+	@python3 tests/faults/ranks.py build $(FAULTS)
 
 # Coverage-guided fuzzing with libFuzzer of one parser: make fuzz-json RUNS=10000000; also array, config, recipe, regex,
 # safetensors, template, tok.  What was found new stays in build-fuzz/corpus.

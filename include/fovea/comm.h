@@ -17,7 +17,8 @@ typedef struct fv_comm_opt {
     /* "self", "mpi", or "auto" (NULL): MPI where mpirun, srun or PMIx started this process, else
      * self */
     const char *engine;
-    double timeout; /* seconds of silence after which a rank counts as lost; 0: 20 */
+    /* seconds of silence after which a rank counts as lost; 0: $FOVEA_RANK_TIMEOUT, else 20 */
+    double timeout;
 } fv_comm_opt;
 
 /* Joins the job that this process was started for; every rank calls it.  One of a process. */

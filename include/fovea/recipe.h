@@ -74,7 +74,8 @@ typedef struct fv_recipe_job {
     void (*progress)(void *user, const fv_train_state *s, const char *event);
     void (*on_message)(void *user, const char *text); /* what was read and made, a line each */
     void *user;
-    fv_comm *comm; /* the ranks that train together (fv_train_job); NULL: one */
+    fv_comm *comm;     /* the ranks that train together (fv_train_job); NULL: one */
+    const char *trace; /* as fv_train_job's */
 } fv_recipe_job;
 
 /* Tokenizer, data, model and training, as fv_train. */

@@ -73,6 +73,8 @@ typedef struct fv_train_state {
     /* seen by this process: of the text, and where it has two sides of the target */
     int64_t tokens;
     double seconds; /* spent by this process */
+    /* of them, between ranks: in all, and those that computing did not hide */
+    double comm, comm_exposed;
 } fv_train_state;
 
 typedef struct fv_train_job {
@@ -102,6 +104,7 @@ typedef struct fv_train_job {
     /* The ranks that train together, each of which calls fv_train with the same job; NULL: one.
      * opt.shards must be at least their number. */
     fv_comm *comm;
+    const char *trace; /* a file: what each rank did when, for Perfetto; NULL: none */
 } fv_train_job;
 
 /* Runs to the end, or until stopped.  What was saved stays good whatever happens. */

@@ -15,7 +15,7 @@
 #include "fovea/recipe.h"
 
 typedef struct values {
-    const char *dir, *device, *keys_of;
+    const char *dir, *device, *keys_of, *trace;
     cli_list set;
     int64_t threads;
     bool resume, dry_run, help_keys, quiet;
@@ -39,6 +39,8 @@ static const cli_option options[] = {
              "print every key with its range, default and meaning"),
     CLI_TEXT(values, keys_of, 0, "family", "NAME",
              "with --help-keys: the keys of this family's [model], too"),
+    CLI_TEXT(values, trace, 0, "trace", "FILE",
+             "write what each rank did when, for ui.perfetto.dev"),
     CLI_FLAG(values, quiet, 'q', "quiet", "no progress on standard error"),
     {0},
 };
@@ -209,7 +211,8 @@ static fv_status train(const values *v, fv_recipe *r, fv_device *d, fv_comm *com
                          .progress = progress,
                          .on_message = on_message,
                          .user = &w,
-                         .comm = comm};
+                         .comm = comm,
+                         .trace = v->trace};
     if (!v->dry_run) catch_signals();
     fv_status st = fv_recipe_train(r, &job, s, e);
     clear(&w);

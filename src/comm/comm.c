@@ -16,12 +16,23 @@ double fv__comm_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* A number of the environment; -1: not there, or not a number. */
+static int env_int(const char *name)
+{
+    const char *s = getenv(name);
+    char *end;
+    if (!s || !*s) return -1;
+    long x = strtol(s, &end, 10);
+    return *end || x < 0 || x > 1 << 24 ? -1 : (int)x;
+}
+
 fv_comm *fv__comm_new(const fv_env *env, const fv__comm_table *table, double timeout)
 {
     fv_comm *c = fv__alloc(env, sizeof *c);
     if (!c) return NULL;
     *c = (fv_comm){.table = table, .size = 1, .local_size = 1};
-    c->timeout = timeout > 0 ? timeout : TIMEOUT;
+    int set = env_int("FOVEA_RANK_TIMEOUT");
+    c->timeout = timeout > 0 ? timeout : set > 0 ? set : TIMEOUT;
     if (env) c->env = *env;
     return c;
 }
@@ -33,16 +44,6 @@ void fv__comm_free(fv_comm *c)
 }
 
 /* ---- opening ---- */
-
-/* A number of the environment; -1: not there, or not a number. */
-static int env_int(const char *name)
-{
-    const char *s = getenv(name);
-    char *end;
-    if (!s || !*s) return -1;
-    long x = strtol(s, &end, 10);
-    return *end || x < 0 || x > 1 << 24 ? -1 : (int)x;
-}
 
 /* What launchers set.  The batch script of a Slurm job has SLURM_NTASKS but is no task of a step,
  * so the size of the step counts. */

@@ -44,6 +44,9 @@ typedef struct mpi {
     pthread_mutex_t lock; /* over MPI and what follows */
     pthread_t thread;
     bool running, quit;
+    bool joined; /* joining has come to an end: */
+    fv_status join_status;
+    fv_err join_error;
     beat dead;     /* dead.dead: nothing goes any more */
     bool told;     /* the others have been told */
     double *heard; /* of each rank, when last */
@@ -360,10 +363,9 @@ static int join_world(mpi *m)
     return rc ? rc : l->Comm_free(&local);
 }
 
-static fv_status start(mpi *m, fv_err *e)
+static fv_status join_job(mpi *m, fv_err *e)
 {
     int provided, begun = 0;
-    fv_comm *c = m->c;
     fv_status st = fv__mpi_library_open(&m->m, e);
     if (st) return st;
     m->m.Initialized(&begun);
@@ -372,7 +374,51 @@ static fv_status start(mpi *m, fv_err *e)
     if (!rc && provided < MPI_THREAD_SERIALIZED)
         return fv_fail(e, FV_EMISSING, "ranks: this MPI cannot be called by two threads");
     if (!rc) rc = join_world(m);
-    if (rc) return fv_fail(e, FV_EDEVICE, "ranks: MPI cannot be started (error %d)", rc);
+    return rc ? fv_fail(e, FV_EDEVICE, "ranks: MPI cannot be started (error %d)", rc) : FV_OK;
+}
+
+static void *join_thread(void *self)
+{
+    mpi *m = self;
+    fv_err e = {0};
+    fv_status st = join_job(m, &e);
+    pthread_mutex_lock(&m->lock);
+    m->join_status = st;
+    m->join_error = e;
+    m->joined = true;
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+/* MPI_Init waits for all ranks for ever, so a thread calls it.  Until it is done nobody can be
+ * heard, and launchers may take their time to start the last rank: ten times the timeout.
+ * *late: it may still use m. */
+static fv_status join_in_time(mpi *m, bool *late, fv_err *e)
+{
+    const struct timespec nap = {0, 1000000};
+    double from = fv__comm_now(), limit = 10 * m->c->timeout;
+    pthread_t thread;
+    *late = false;
+    int rc = pthread_create(&thread, NULL, join_thread, m);
+    if (rc) return fv_fail(e, FV_ENOMEM, "ranks: cannot start a thread: %s", strerror(rc));
+    for (bool joined = false; !joined; nanosleep(&nap, NULL)) {
+        pthread_mutex_lock(&m->lock);
+        joined = m->joined;
+        pthread_mutex_unlock(&m->lock);
+        if (joined || fv__comm_now() - from < limit) continue;
+        *late = true;
+        pthread_detach(thread);
+        return fv_fail(e, FV_EDEVICE,
+                       "ranks: not all of them have joined within %.0f seconds of the start",
+                       limit);
+    }
+    pthread_join(thread, NULL);
+    return m->join_status ? fv_fail(e, m->join_status, "%s", m->join_error.text) : FV_OK;
+}
+
+static fv_status start_beats(mpi *m, fv_err *e)
+{
+    fv_comm *c = m->c;
     size_t n = (size_t)c->size;
     m->heard = fv__alloc(&c->env, n * sizeof *m->heard);
     m->outbox = fv__alloc(&c->env, n * sizeof *m->outbox);
@@ -380,8 +426,9 @@ static fv_status start(mpi *m, fv_err *e)
     if (!m->heard || !m->outbox || !m->sending)
         return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
     for (int r = 0; r < c->size; r++) m->heard[r] = fv__comm_now();
-    rc = pthread_create(&m->thread, NULL, beat_thread, m);
+    int rc = pthread_create(&m->thread, NULL, beat_thread, m);
     if (rc) return fv_fail(e, FV_ENOMEM, "ranks: cannot start a thread: %s", strerror(rc));
+    pthread_setname_np(m->thread, "fovea-beats");
     m->running = true;
     return FV_OK;
 }
@@ -398,7 +445,10 @@ fv_status fv__comm_mpi(fv_comm **out, const fv_env *env, const fv_comm_opt *o, f
     m->c = c;
     c->impl = m;
     pthread_mutex_init(&m->lock, NULL);
-    fv_status st = start(m, e);
+    bool late;
+    fv_status st = join_in_time(m, &late, e);
+    if (late) return st;
+    if (!st) st = start_beats(m, e);
     if (st) {
         free_mpi(m);
         fv__comm_free(c);

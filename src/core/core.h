@@ -70,6 +70,10 @@ struct fv_ctx {
         /* a gradient that two tensors have, until the maker of one has run; or NULL */
         aliased_grad;
     bool backward; /* running: new tensors may use spare memory */
+    /* Called by backward with each parameter whose gradient nothing will change any more; those of
+     * which it cannot be told are left out.  NULL: nobody. */
+    void (*on_final)(void *user, const fv_tensor *param);
+    void *final_user;
     fv_tap_fn *tap;
     void *tap_user;
     fv__prompt *prompt; /* virtual tokens of the pass under way, or NULL */

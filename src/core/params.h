@@ -17,6 +17,7 @@ typedef struct fv_entry {
     bool table;           /* rows of it are looked up */
     bool product, in_out; /* fv_params_pack was asked for it, from (K,N) */
     bool frozen;          /* never trained: in the block without gradients */
+    int uses;             /* nodes of the tape that read it and have not run backwards */
     bool added;           /* an adapter's own, which no file of the base model has */
     fv_linear_kind linear;
     fv_adapter *adapter; /* what changes the linear map of this weight, or NULL */

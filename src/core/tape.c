@@ -5,6 +5,7 @@
  * recorded later, so has run already.  Their memory is handed to the gradients that follow, which
  * keeps the peak near that of the forward pass alone. */
 #include "core.h"
+#include "params.h"
 
 /* One block of host memory for a node: [ fv_node and the op's own fields | pointers to inputs ].
  * NULL means that nothing is recorded, because no input wants a gradient: the op then keeps
@@ -147,15 +148,42 @@ static void release(fv_ctx *c, fv_node *n)
     y->released = true;
 }
 
+/* ---- gradients that are final ---- */
+
+static void rerun(fv_ctx *c, fv_node *n);
+
+/* Counts the nodes that read each parameter.  A checkpoint hides those inside it: false. */
+static bool count_uses(const fv_ctx *c)
+{
+    for (const fv_node *n = c->tape; n; n = n->prev)
+        for (int i = 0; i < n->n_in; i++)
+            if (n->in[i] && n->in[i]->is_param) ((fv_entry *)n->in[i])->uses = 0;
+    for (const fv_node *n = c->tape; n; n = n->prev) {
+        if (n->backward == rerun) return false;
+        for (int i = 0; i < n->n_in; i++)
+            if (n->in[i] && n->in[i]->is_param) ((fv_entry *)n->in[i])->uses++;
+    }
+    return true;
+}
+
+/* The node has run backwards: parameters that no other reads are final. */
+static void report_final(fv_ctx *c, const fv_node *n)
+{
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i] && n->in[i]->is_param && !--((fv_entry *)n->in[i])->uses)
+            c->on_final(c->final_user, n->in[i]);
+}
+
 /* Runs the tape from its newest node; y, where it began, stays readable.
  * Order of recording is a topological order, so no sort is needed; nodes that got no gradient
  * are skipped but still release their memory. */
 static fv_status run(fv_ctx *c, fv_tensor *y)
 {
-    bool outer = c->backward;
+    bool outer = c->backward, watched = !outer && c->on_final && count_uses(c);
     c->backward = true;
     for (fv_node *n = c->tape; n && !fv__failed(c); n = n->prev) {
         if (n->y->has_grad) n->backward(c, n);
+        if (watched) report_final(c, n);
         if (n->y != y) release(c, n);
     }
     c->backward = outer;

@@ -13,6 +13,10 @@ typedef struct fv__entry {
     bool valid;          /* of an evaluation; else of an update */
     double loss, metric; /* NaN: none */
     double lr, norm, rate, time;
+    /* of several ranks: how many, the share of time that communication took beside computing, and
+     * the share of communication that computing hid; 0 and NaN: of one */
+    int64_t ranks;
+    double comm, overlap;
 } fv__entry;
 
 /* Opens the log of a run in dir.  Entries behind step are forgotten, as the run that wrote them is;

@@ -9,6 +9,7 @@
 
 #include "comm/comm.h"
 #include "train/adam.h"
+#include "train/trace.h"
 #include "train/update.h"
 
 typedef struct fv__ranks fv__ranks;
@@ -16,6 +17,7 @@ typedef struct fv__ranks fv__ranks;
 /* fast: sums in the order of the engine, without the promise. */
 fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_device *d, fv_comm *c, bool fast,
                         fv_err *e);
+void fv__ranks_set_trace(fv__ranks *r, fv__trace *t);
 void fv__ranks_free(fv__ranks *r); /* NULL is allowed */
 size_t fv__ranks_bytes(const fv__ranks *r);
 
@@ -25,7 +27,10 @@ fv_status fv__ranks_count(fv__ranks *r, fv__batch_counts *all, const fv_batch *c
                           int64_t leaves, int64_t from, int64_t n, bool *stop, fv_err *e);
 
 /* An update begins, of so many leaves. */
-void fv__ranks_begin(fv__ranks *r, int64_t leaves, int64_t from, int64_t n);
+void fv__ranks_begin(fv__ranks *r, int64_t step, int64_t leaves, int64_t from, int64_t n);
+/* The next leaf begins in context c.  Where it is this rank's last, gradients are sent while
+ * backward still runs. */
+fv_status fv__ranks_last(fv__ranks *r, fv_ctx *c, fv_err *e);
 /* The parameters hold the gradients of the next of this rank's leaves, whose loss this is.  Whether
  * the next leaf's gradients are to be added to them (the fast order). */
 fv_status fv__ranks_add(fv__ranks *r, fv_stream *s, float loss, fv_err *e);
@@ -33,6 +38,9 @@ bool fv__ranks_accumulates(const fv__ranks *r);
 /* The gradients that this rank owns are in the parameters' gradients afterwards, the sum of squares
  * of all and the loss in *sumsq and *loss.  Every rank gets the same. */
 fv_status fv__ranks_reduce(fv__ranks *r, fv_stream *s, float *loss, float *sumsq, fv_err *e);
+
+/* Seconds of communication so far: all, and those that this rank's computing did not hide. */
+void fv__ranks_spent(const fv__ranks *r, double *all, double *exposed);
 
 /* Stops, naming the rank, where ranks differ from rank 0 in any of these texts ("the data"). */
 typedef struct fv__same {

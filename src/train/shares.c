@@ -7,7 +7,8 @@ enum {
     LEAST_CHUNK = 4096,   /* numbers: one call of a kernel */
     MOST_CHUNK = 1 << 20, /* so that a chunk is no larger than a bucket should be */
     CHUNKS = 1024,        /* about as many in all: their sums are gathered */
-    LEAST_SHARE = 1 << 18 /* numbers of a bucket for each rank: a megabyte in f32 */
+    SHARE = 1 << 18,      /* numbers of a bucket for each rank: a megabyte in f32 */
+    BUCKETS = 4           /* a small model has about as many, of smaller shares */
 };
 
 fv__shares fv__shares_of(int64_t n, const fv_comm *c)
@@ -22,9 +23,8 @@ fv__shares fv__shares_of(int64_t n, const fv_comm *c)
         s.buckets = 1;
         return s;
     }
-    /* a small block is one bucket */
-    int64_t each = (n + s.ranks - 1) / s.ranks;
-    if (each > LEAST_SHARE) each = LEAST_SHARE;
+    int64_t each = n / (s.ranks * BUCKETS) + 1;
+    if (each > SHARE) each = SHARE;
     s.per_rank = (each + s.chunk - 1) / s.chunk * s.chunk;
     s.buckets = (n + s.per_rank * s.ranks - 1) / (s.per_rank * s.ranks);
     return s;

@@ -43,6 +43,7 @@ typedef struct loop {
     fv_loader *loader;
     const fv_batch **part; /* the batches of one update, or this rank's shards of them */
     size_t part_bytes;
+    fv__trace *trace;
     bool stopping; /* a rank was asked to stop, and all know */
     fv_run *run;   /* NULL: nothing is written */
     fv_train_state waiting[MAX_WAITING];
@@ -93,14 +94,17 @@ static fv_status load_leaves(loop *l, fv__leaves *of, const fv_loaded **loaded, 
  * ranks agree on whether to stop after it. */
 static fv_status update(loop *l, fv_err *e)
 {
-    int64_t n;
+    int64_t n = 0;
     const fv_loaded *loaded;
     fv__leaves leaves;
     fv__batch_counts counts;
     fv_train_state s = l->n_waiting ? l->waiting[l->n_waiting - 1] : *l->s;
     bool cut = l->job->opt.shards, stop = asked_to_stop(l->job);
+    double from = fv__trace_now(l->trace);
     fv_status st = cut ? load_leaves(l, &leaves, &loaded, e) : load_batches(l, &n, &loaded, e);
     if (st) return st;
+    fv__trace_add(l->trace, FV__TRACK_MAIN, "load", s.step + 1, from);
+    from = fv__trace_now(l->trace);
     if (cut) {
         st = fv__updater_step_shards(l->updater, s.step + 1, &leaves, &counts, &stop, e);
         l->stopping = l->stopping || stop;
@@ -109,6 +113,7 @@ static fv_status update(loop *l, fv_err *e)
         counts = fv__batch_counts_of(l->part, n);
     }
     if (st) return st;
+    fv__trace_add(l->trace, FV__TRACK_MAIN, "update", s.step + 1, from);
     s.epoch = loaded->epoch;
     s.batch = cut ? loaded->next : loaded->index + 1;
     s.step++;
@@ -135,6 +140,7 @@ static fv_status read_updates(loop *l, fv_err *e)
         l->s->loss = came[i].loss;
         l->s->norm = came[i].norm;
         l->s->seconds = l->since + each * (double)(i + 1);
+        fv__updater_spent(l->updater, &l->s->comm, &l->s->comm_exposed);
         report_progress(j, l->s, "step");
         if (l->run && due(l->s->step, j->opt.log_every))
             report_status = fv__run_log(l->run, j, l->s, "train", st ? NULL : e);
@@ -318,9 +324,13 @@ static fv_status iterate(loop *l, fv_err *e)
             most = ahead(l, n, now() - l->start - l->since);
             stop = stops(l);
         }
+        double from = fv__trace_now(l->trace);
         if (!st && judge) st = evaluate(l, e);
+        if (judge) fv__trace_add(l->trace, FV__TRACK_MAIN, "evaluate", step, from);
         stop = stop || (o->patience && s->worse >= o->patience);
+        from = fv__trace_now(l->trace);
         if (!st && (keep || stop)) st = save(l, e);
+        if (keep || stop) fv__trace_add(l->trace, FV__TRACK_MAIN, "save", step, from);
     }
     if (l->n_waiting)
         read_updates(l, NULL); /* one could not be started: those before it are still reported */
@@ -336,6 +346,8 @@ static fv_status start(loop *l, fv_err *e)
     const fv_env *env = fv_device_env(j->device);
     fv_status st = fv__updater_new(&l->updater, j->model, j->device, o, j->comm, e);
     if (!st) fv__updater_set_feed(l->updater, j->train);
+    if (!st && j->trace) st = fv__trace_new(&l->trace, env, e);
+    if (!st) fv__updater_set_trace(l->updater, l->trace);
     st = fv_comm_agree(j->comm, st, e);
     if (!st && j->dir) st = fv__run_open(&l->run, j, fv__updater_adam(l->updater), l->s, e);
     if (st) return st;
@@ -383,11 +395,13 @@ fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
     bool whole = out->step >= job->opt.updates ||
                  (job->opt.patience && out->worse >= job->opt.patience);
     if (!st && l.run) st = fv__run_finish(l.run, job, fv__updater_adam(l.updater), whole, e);
+    if (!st && l.trace) st = fv__trace_write(l.trace, job->comm, job->trace, e);
     if (st) st = with_advice(&l, st, e);
     if (st) fv_comm_abort(job->comm, e ? e->text : "training failed");
     fv__run_close(l.run);
     fv_loader_free(l.loader);
     fv__free(fv_device_env(job->device), l.part, l.part_bytes);
     fv_updater_free(l.updater);
+    fv__trace_free(l.trace);
     return st;
 }

@@ -30,6 +30,7 @@ struct fv_updater {
     fv_model *model;
     fv_train_opt opt;
     fv_adam *adam;
+    fv__trace *trace;
     fv__ranks *ranks;    /* where batches are cut into shards; else NULL */
     const fv_feed *feed; /* whose forward pass is run; NULL: the family's */
     fv_ctx *in, *ctx;    /* what goes in, and the work itself */
@@ -96,6 +97,18 @@ void fv__train_forward(const fv_feed *f, fv_ctx *c, const fv_model *m, const fv_
         f->forward(f->self, c, m, in, out);
     else
         fv_model_forward(c, m, in, out);
+}
+
+void fv__updater_set_trace(fv_updater *u, fv__trace *t)
+{
+    u->trace = t;
+    if (u->ranks) fv__ranks_set_trace(u->ranks, t);
+}
+
+void fv__updater_spent(const fv_updater *u, double *all, double *exposed)
+{
+    *all = *exposed = 0;
+    if (u->ranks) fv__ranks_spent(u->ranks, all, exposed);
 }
 
 fv_adam *fv__updater_adam(fv_updater *u) { return u->adam; }
@@ -284,13 +297,19 @@ fv_status fv__updater_step_shards(fv_updater *u, int64_t step, const fv__leaves 
     if (!st) st = fv__ranks_count(u->ranks, all, l->leaf, l->all, l->from, l->n, stop, e);
     if (st) return st;
     fv__adam_upload(u->adam, &u->opt, step);
-    fv__ranks_begin(u->ranks, l->all, l->from, l->n);
+    fv__ranks_begin(u->ranks, step, l->all, l->from, l->n);
     for (int64_t i = 0; !st && i < l->n; i++) {
-        st = run_leaf(u, l->leaf[i], all, before + l->from + i, &loss, e);
+        double from = fv__trace_now(u->trace);
+        st = fv__ranks_last(u->ranks, u->ctx, e);
+        if (!st) st = run_leaf(u, l->leaf[i], all, before + l->from + i, &loss, e);
+        u->ctx->on_final = NULL;
         if (!st) st = fv__ranks_add(u->ranks, &u->ctx->stream, loss, e);
+        fv__trace_add(u->trace, FV__TRACK_MAIN, "forward and backward", step, from);
     }
     if (!st) st = fv__ranks_reduce(u->ranks, &u->ctx->stream, &loss, &sumsq, e);
+    double from = fv__trace_now(u->trace);
     if (!st) st = fv__adam_run_shared(u->adam, &u->ctx->stream, &u->opt, loss, sumsq, e);
+    fv__trace_add(u->trace, FV__TRACK_MAIN, "optimiser and gather", step, from);
     if (!st) u->done++;
     return st;
 }

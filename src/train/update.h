@@ -5,6 +5,7 @@
 #include "fovea/author/comm.h"
 #include "fovea/author/train.h"
 #include "fovea/train.h"
+#include "train/trace.h"
 
 /* What batches hold, together. */
 typedef struct fv__batch_counts {
@@ -26,6 +27,9 @@ typedef struct fv__leaves {
 fv_status fv__updater_step_shards(fv_updater *u, int64_t step, const fv__leaves *l,
                                   fv__batch_counts *counts, bool *stop, fv_err *e);
 
+void fv__updater_set_trace(fv_updater *u, fv__trace *t);
+/* Seconds of communication so far: all, and those that computing did not hide. */
+void fv__updater_spent(const fv_updater *u, double *all, double *exposed);
 fv_adam *fv__updater_adam(fv_updater *u);
 /* The gradient of one batch; the parameters stay as they are. */
 fv_status fv__updater_dry_run(fv_updater *u, const fv_batch *b, fv_err *e);

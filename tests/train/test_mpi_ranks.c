@@ -93,11 +93,26 @@ static void ranks_that_disagree_stop(void **state)
     succeeded(sh("test ! -e bad"));
 }
 
+/* A rank that is stopped: the others name it and end. */
+static void a_lost_rank_is_named(void **state)
+{
+    (void)state;
+    if (no_mpi()) skip();
+    const result *r = sh(
+        "FOVEA_RANK_TIMEOUT=4 " MPIRUN
+        "-np 2 sh -c 'test $OMPI_COMM_WORLD_RANK = 0 || (sleep 2; kill -STOP $$) & "
+        "exec $fovea train r.ini -o lost -q -t 1 --set train.updates=100000'");
+    assert_int_not_equal(r->code, 0);
+    assert_int_not_equal(r->code, 124); /* of timeout */
+    assert_non_null(strstr(r->err, "rank 1 is lost: nothing was heard of it for 4 seconds"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_give_the_bits_of_one),
         cmocka_unit_test(ranks_that_disagree_stop),
+        cmocka_unit_test(a_lost_rank_is_named),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);
 }

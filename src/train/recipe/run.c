@@ -171,7 +171,8 @@ static fv_status train(const fv_recipe *r, const fv_recipe_job *job, fv_model *m
                       .score_user = &bleu,
                       .extra = fv__beside_write,
                       .extra_user = &beside,
-                      .comm = job->comm};
+                      .comm = job->comm,
+                      .trace = job->trace};
     if (!st) st = fv_train(&t, out, e);
     fv__buf_free(&config);
     return st;

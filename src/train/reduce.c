@@ -1,0 +1,204 @@
+/* reduce.c - the gradients of all ranks' leaves, bucket by bucket, where their owners add them
+ * up; the loss and the norm. */
+#include "train/reduce.h"
+
+static fv_status no_memory(fv_err *e) { return fv_fail(e, FV_ENOMEM, "ranks: out of memory"); }
+
+/* ---- all ranks' nodes ---- */
+
+/* The nodes of every rank for this number of leaves. */
+static fv_status list_nodes(fv__ranks *r, fv_err *e)
+{
+    int ranks = r->shares.ranks;
+    if (!fv__ranks_grow(r, &r->nodes, &r->nodes_bytes,
+                        (size_t)ranks * FV__TREE_NODES * sizeof *r->nodes))
+        return no_memory(e);
+    r->n_nodes = 0;
+    for (int k = 0; k < ranks; k++) {
+        if (k == r->shares.rank) r->first_own = r->n_nodes;
+        r->n_nodes += fv__tree_nodes(r->leaves, fv__tree_from(r->leaves, k, ranks),
+                                     fv__tree_from(r->leaves, k + 1, ranks), r->nodes + r->n_nodes,
+                                     FV__TREE_NODES);
+    }
+    return FV_OK;
+}
+
+fv_status fv__mail_new(fv__mail *m, fv__ranks *r, fv_err *e)
+{
+    *m = (fv__mail){0};
+    fv_status st = list_nodes(r, e);
+    if (st) return st;
+    size_t received = (size_t)(r->n_nodes - r->depth) * (size_t)r->shares.per_rank * sizeof(float);
+    if (!fv__ranks_grow(r, &r->received, &r->received_bytes, received)) return no_memory(e);
+    size_t sends = (size_t)r->depth * (size_t)r->shares.ranks, nodes = (size_t)r->n_nodes;
+    m->bytes = (sends + nodes) * sizeof(fv_comm_part) + nodes * sizeof *m->value;
+    m->memory = fv__alloc(&r->dev->env, m->bytes);
+    if (!m->memory) return no_memory(e);
+    m->send = m->memory;
+    m->recv = m->send + sends;
+    m->value = (const float **)(void *)(m->recv + nodes);
+    return FV_OK;
+}
+
+void fv__mail_free(fv__mail *m, const fv__ranks *r) { fv__free(&r->dev->env, m->memory, m->bytes); }
+
+static void address_mail(fv__mail *m, const fv__ranks *r, int64_t bucket)
+{
+    int64_t from, to, own_from, own_to;
+    const fv__shares *s = &r->shares;
+    m->n_send = m->n_recv = 0;
+    fv__share(s, bucket, s->rank, &own_from, &own_to);
+    for (int k = 0; k < s->ranks; k++) {
+        fv__share(s, bucket, k, &from, &to);
+        for (int i = 0; k != s->rank && i < r->depth; i++)
+            m->send[m->n_send++] = (fv_comm_part){k, r->stack[i].grad + from,
+                                                  (size_t)(to - from) * sizeof(float)};
+    }
+    for (int i = 0, k = 0; i < r->n_nodes; i++) {
+        while (r->nodes[i].first >= fv__tree_from(r->leaves, k + 1, s->ranks)) k++;
+        bool own = k == s->rank;
+        float *place = r->received + (size_t)m->n_recv * (size_t)s->per_rank;
+        m->value[i] = own ? r->stack[i - r->first_own].grad + own_from : place;
+        if (!own)
+            m->recv[m->n_recv++] = (fv_comm_part){k, place,
+                                                  (size_t)(own_to - own_from) * sizeof(float)};
+    }
+}
+
+/* The newest node is not yet added to those it completes: of this bucket. */
+static void merge_bucket(const fv__ranks *r, float *grad, int64_t bucket)
+{
+    int64_t from, to, end;
+    fv__share(&r->shares, bucket, 0, &from, &end);
+    fv__share(&r->shares, bucket, r->shares.ranks - 1, &end, &to);
+    for (int k = 0; k < r->n_merged; k++)
+        for (int64_t i = from; i < to; i++) grad[i] = r->merged[k][i] + grad[i];
+}
+
+fv_status fv__reduce_bucket(fv__ranks *r, fv__mail *m, float *grad, int64_t bucket, fv_err *e)
+{
+    int64_t from, to;
+    double start = fv__trace_now(r->trace);
+    merge_bucket(r, grad, bucket);
+    address_mail(m, r, bucket);
+    fv_status st = fv_comm_exchange(r->comm, m->send, m->n_send, m->recv, m->n_recv, e);
+    fv__share(&r->shares, bucket, r->shares.rank, &from, &to);
+    if (!st && from < to)
+        fv__tree_sum(grad + from, m->value, r->nodes, r->n_nodes, r->leaves, to - from);
+    fv__trace_add(r->trace, r->overlap ? FV__TRACK_COMM : FV__TRACK_MAIN, "reduce bucket", r->step,
+                  start);
+    return st;
+}
+
+static fv_status reduce_buckets(fv__ranks *r, float *grad, fv_err *e)
+{
+    fv__mail m;
+    fv_status st = fv__mail_new(&m, r, e);
+    for (int64_t b = 0; !st && b < r->shares.buckets; b++)
+        st = fv__reduce_bucket(r, &m, grad, b, e);
+    fv__mail_free(&m, r);
+    return st;
+}
+
+/* The same in the order of the engine. */
+static fv_status reduce_fast(fv__ranks *r, float *grad, fv_err *e)
+{
+    const fv__shares *s = &r->shares;
+    size_t bytes = 2 * (size_t)s->ranks * sizeof(int64_t);
+    int64_t *from = fv__alloc(&r->dev->env, bytes), *n = from ? from + s->ranks : NULL;
+    if (!from) return no_memory(e);
+    fv_status st = FV_OK;
+    for (int64_t b = 0; !st && b < s->buckets; b++) {
+        for (int k = 0; k < s->ranks; k++) {
+            fv__share(s, b, k, &from[k], &n[k]);
+            n[k] -= from[k];
+        }
+        st = fv_comm_reduce_scatter(r->comm, grad, from, n, e);
+    }
+    fv__free(&r->dev->env, from, bytes);
+    return st;
+}
+
+/* The losses of the nodes, summed as the gradients are. */
+static fv_status reduce_loss(fv__ranks *r, float *loss, fv_err *e)
+{
+    const fv__shares *s = &r->shares;
+    size_t ranks = (size_t)s->ranks, nodes = (size_t)r->n_nodes,
+           bytes = ranks * sizeof(fv_comm_part) + nodes * (sizeof(float *) + sizeof(float));
+    fv_comm_part *part = fv__alloc(&r->dev->env, bytes);
+    if (!part) return no_memory(e);
+    const float **value = (const float **)(void *)(part + ranks);
+    float *all = (float *)(void *)(value + nodes);
+    for (int i = 0; i < r->n_nodes; i++) value[i] = &all[i];
+    for (int k = 0, at = 0; k < s->ranks; k++) {
+        int64_t end = fv__tree_from(r->leaves, k + 1, s->ranks);
+        int first = at;
+        while (at < r->n_nodes && r->nodes[at].first < end) at++;
+        part[k] = (fv_comm_part){k, all + first, (size_t)(at - first) * sizeof *all};
+    }
+    for (int i = 0; i < r->depth; i++) all[r->first_own + i] = r->stack[i].loss;
+    fv_status st = fv_comm_all_gather(r->comm, part, e);
+    if (!st) fv__tree_sum(loss, value, r->nodes, r->n_nodes, r->leaves, 1);
+    fv__free(&r->dev->env, part, bytes);
+    return st;
+}
+
+/* ---- the norm ---- */
+
+/* Squares of each chunk that this rank owns; then all chunks, gathered, in order. */
+static fv_status sum_squares(fv__ranks *r, fv_stream *s, const float *grad, float *sumsq, fv_err *e)
+{
+    const fv__shares *h = &r->shares;
+    const fv_backend *b = r->dev->backend;
+    int64_t chunks = fv__shares_chunks(h);
+    size_t bytes = (size_t)chunks * sizeof(float);
+    float *device = r->on_host ? NULL : b->alloc(r->dev, bytes);
+    if (!fv__ranks_grow(r, &r->sums, &r->sums_bytes, bytes) || (!r->on_host && !device))
+        return no_memory(e);
+    float *to = device ? device : r->sums;
+    for (int64_t q = 0; q < chunks; q++) {
+        int64_t from = q * h->chunk, n = h->n - from < h->chunk ? h->n - from : h->chunk;
+        if (fv__chunk_owner(h, q) == h->rank) r->dev->k[FV_F32]->sumsq(s, to + q, grad + from, n);
+    }
+    if (device) {
+        b->download(s, r->sums, device, bytes);
+        b->release(r->dev, device, bytes);
+    }
+    /* chunks are owned as the numbers are: the sums are a block of one number a chunk */
+    fv__shares per_chunk = *h;
+    per_chunk.n = chunks;
+    per_chunk.per_rank = h->ranks == 1 ? chunks : h->per_rank / h->chunk;
+    fv_status st = fv__shares_gather(&per_chunk, r->comm, r->sums, sizeof(float), e);
+    double all = 0;
+    for (int64_t q = 0; q < chunks; q++) all += (double)r->sums[q];
+    *sumsq = (float)all;
+    return st;
+}
+
+/* Leaves of one rank alone need no other; the tree has come down to its root. */
+static fv_status reduce_exactly(fv__ranks *r, float *grad, fv_err *e)
+{
+    if (r->shares.ranks == 1) return list_nodes(r, e);
+    return r->overlap ? fv__overlap_end(r->overlap, e) : reduce_buckets(r, grad, e);
+}
+
+fv_status fv__ranks_reduce(fv__ranks *r, fv_stream *s, float *loss, float *sumsq, fv_err *e)
+{
+    int64_t n;
+    float *own = fv_params_grad(r->params, &n), *grad = r->on_host ? own : r->staging;
+    double start = fv__trace_now(r->trace);
+    fv_status st;
+    r->dev->backend->sync(s);
+    if (r->fast) {
+        *loss = r->stack[0].loss;
+        st = reduce_fast(r, grad, e);
+        if (!st) st = fv_comm_all_reduce(r->comm, loss, 1, e);
+    } else {
+        st = reduce_exactly(r, grad, e);
+        if (!st) st = reduce_loss(r, loss, e);
+    }
+    if (!st && !r->on_host) r->dev->backend->upload(s, own, grad, (size_t)n * sizeof *own);
+    if (!st) st = sum_squares(r, s, own, sumsq, e);
+    fv__trace_add(r->trace, FV__TRACK_MAIN, "reduce", r->step, start);
+    return st;
+}

@@ -1,0 +1,73 @@
+/* reduce.h - the inside of fv__ranks, for the files that add up gradients: ranks.c those of this
+ * rank's leaves, reduce.c those of all ranks, overlap.c the same while backward still runs. */
+#ifndef FV_REDUCE_H
+#define FV_REDUCE_H
+
+#include "train/ranks.h"
+
+typedef struct fv__stacked {
+    fv__node node;
+    float loss;
+    float *grad; /* host; of the newest entry the parameters' own, or a copy of theirs */
+} fv__stacked;
+
+struct fv__ranks {
+    fv_params *params;
+    fv_device *dev;
+    fv_comm *comm;
+    fv__shares shares;
+    fv__trace *trace;
+    bool fast, on_host;
+    int64_t step;
+    int64_t leaves, from, mine, done; /* of the update: all, and this rank's */
+    fv__stacked stack[FV__TREE_NODES];
+    int depth;
+    float
+        *merged[FV__TREE_NODES]; /* nodes that the newest one still has to be added to, in order */
+    int n_merged;
+    float losses[FV__TREE_NODES]; /* likewise, of the leaf that is computed now */
+    int n_losses;
+    float *block[FV__TREE_NODES]; /* memory of the stack */
+    float *staging;               /* the gradients of a device, in host memory */
+    float *received;              /* of other ranks' nodes, for a share */
+    size_t received_bytes;
+    fv__node *nodes; /* of all ranks, from left to right */
+    size_t nodes_bytes;
+    int n_nodes, first_own; /* of them: all, and where this rank's begin */
+    double *counts;
+    size_t counts_bytes;
+    float *sums;
+    size_t sums_bytes;
+    struct fv__overlap *overlap; /* NULL: buckets are reduced when backward is done */
+    double hidden;               /* seconds of communication behind which backward ran */
+};
+
+/* Grows *p (a pointer to a pointer) to at least `want` bytes, whose contents may go. */
+bool fv__ranks_grow(const fv__ranks *r, void *p, size_t *have, size_t want);
+
+/* What is sent to and received from others for one bucket. */
+typedef struct fv__mail {
+    fv_comm_part *send, *recv;
+    const float **value; /* of each node, over this rank's share */
+    int n_send, n_recv;
+    size_t bytes;
+    void *memory;
+} fv__mail;
+/* The nodes of all ranks, and memory for what one bucket takes. */
+fv_status fv__mail_new(fv__mail *m, fv__ranks *r, fv_err *e);
+void fv__mail_free(fv__mail *m, const fv__ranks *r);
+/* One bucket, whose gradients of this rank are final: this rank's share of it is summed in grad. */
+fv_status fv__reduce_bucket(fv__ranks *r, fv__mail *m, float *grad, int64_t bucket, fv_err *e);
+
+/* ---- overlap.c ---- */
+
+typedef struct fv__overlap fv__overlap;
+fv_status fv__overlap_new(fv__overlap **out, fv__ranks *r, fv_err *e);
+void fv__overlap_free(fv__overlap *o); /* NULL is allowed */
+/* The last leaf of this rank begins, in context c: from now on buckets are reduced by a thread of
+ * their own as they become final. */
+fv_status fv__overlap_begin(fv__overlap *o, fv_ctx *c, fv_err *e);
+/* All are final; waits until they are reduced. */
+fv_status fv__overlap_end(fv__overlap *o, fv_err *e);
+
+#endif

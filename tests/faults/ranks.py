@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""ranks.py BUILD N [SEED] - trains with mpirun and, N times, kills or stops a rank at a random time.
+
+Every time all ranks must end within 30 seconds of the signal, and what is printed must name the rank; then the run goes on, with
+another number of ranks, from the checkpoint that is there.  In the end the model must have the bits of a run of one rank that was
+never disturbed.  `make test-ranks` runs it.
+"""
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+DEADLINE = 30  # seconds from the signal
+START = 100  # seconds, where the rank had not joined the others yet: then MPI waits for it
+RECIPE = """[model]
+model_type = gpt2
+n_embd = 48
+n_layer = 2
+n_head = 2
+n_positions = 32
+[data]
+objective = causal
+train = lines.txt
+hold_out = 0.1
+context = 32
+[tokenizer]
+kind = byte_bpe
+vocab = 280
+[train]
+updates = %d
+batch_tokens = 512
+warmup = 5
+save_every = 5
+eval_every = 20
+shards = 4
+ema = 0.9
+result = ema
+"""
+
+
+def command(build, ranks, directory, updates):
+    run = [build + "/fovea", "train", "r.ini", "-o", directory, "-t", "1", "-q", "--resume", "--set", "train.updates=%d" % updates]
+    return run if ranks == 1 else ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] + run
+
+
+def ranks_of(mpirun):
+    """Process ids of the ranks below this mpirun, by rank."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parent = re.search(r"\nPPid:\s+(\d+)", open("/proc/%s/status" % pid).read())
+            variables = open("/proc/%s/environ" % pid, "rb").read().split(b"\0")
+        except OSError:
+            continue
+        if not parent or int(parent.group(1)) != mpirun:
+            continue
+        for v in variables:
+            if v.startswith(b"OMPI_COMM_WORLD_RANK="):
+                found[int(v.split(b"=")[1])] = int(pid)
+    return found
+
+
+def has_joined(pid):
+    """The rank sends heartbeats."""
+    try:
+        return any(open("/proc/%d/task/%s/comm" % (pid, t)).read().strip() == "fovea-beats" for t in os.listdir("/proc/%d/task" % pid))
+    except OSError:
+        return False
+
+
+def disturb(build, folder, updates, rng):
+    """One run with one fault; what went wrong, or None; and whether the run came to its end before it."""
+    ranks = rng.choice([2, 3, 4])
+    victim = rng.randrange(ranks)
+    how = rng.choice([signal.SIGKILL, signal.SIGSTOP])
+    p = subprocess.Popen(command(build, ranks, "run", updates), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    time.sleep(rng.uniform(0.3, 6))
+    at = time.time()
+    pid = ranks_of(p.pid).get(victim)
+    joined = pid and has_joined(pid)
+    if pid:
+        try:
+            os.kill(pid, how)
+        except ProcessLookupError:
+            pid = None
+    limit = DEADLINE if joined else START
+    try:
+        out, _ = p.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        p.kill()
+        return "rank %d of %d, %s: not all had ended after %d seconds" % (victim, ranks, how.name, limit), False
+    took = time.time() - at
+    if p.returncode == 0:
+        return None, True
+    named = re.search(r"\brank %d\b" % victim, out)
+    print("  rank %d of %d, %s: ended after %.1f s%s" % (victim, ranks, how.name, took, "" if joined else " (it had not joined yet)"), flush=True)
+    return (None if named or not joined else "rank %d of %d, %s is not named in:\n%s" % (victim, ranks, how.name, out)), False
+
+
+def main():
+    build, faults = os.path.abspath(sys.argv[1]), int(sys.argv[2])
+    rng = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
+    if not shutil.which("mpirun"):
+        print("skipped: there is no mpirun")
+        return 0
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_WAIT_POLICY="passive")
+    os.environ.setdefault("FOVEA_RANK_TIMEOUT", "6")
+    folder = tempfile.mkdtemp(prefix="fovea-ranks-")
+    updates = 200
+    words = [a + b for a in ("ka", "lo", "mi", "tu") for b in ("n", "r", "s", "t", "l")]
+    with open(folder + "/lines.txt", "w") as f:
+        for _ in range(1000):
+            f.write(" ".join(rng.choice(words) for _ in range(rng.randint(3, 25))) + "\n")
+    with open(folder + "/r.ini", "w") as f:
+        f.write(RECIPE % updates)
+    try:
+        subprocess.run(command(build, 1, "whole", updates), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        done = 0
+        while done < faults:
+            failure, ended = disturb(build, folder, updates, rng)
+            if failure:
+                print(failure)
+                return 1
+            if ended:  # compared, then once more from the start
+                subprocess.run(["cmp", "whole/model/model.safetensors", "run/model/model.safetensors"], cwd=folder, check=True)
+                shutil.rmtree(folder + "/run")
+            done += not ended
+        subprocess.run(command(build, 2, "run", updates), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["cmp", "whole/model/model.safetensors", "run/model/model.safetensors"], cwd=folder, check=True)
+        print("%d faults: every rank ended in time, each was named, and the model has the same bits" % faults)
+        return 0
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+/* test_recipe_ranks.c - three families by recipe, each with 1, 2, 3, 4 and 8 ranks that are
+ * threads: the same files of the model and of the moments. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/author/comm.h"
+#include "fovea/recipe.h"
+#include "helper/device.h"
+#include "helper/files.h"
+
+enum { MOST = 8 };
+
+#define TRAIN                                                                                      \
+    "[train]\nupdates = 4\nbatch_tokens = 128\naccumulate = 2\nwarmup = 1\neval_every = 2\n"       \
+    "save_every = 0\nshards = 8\n"
+
+static const char *const recipes[] = {
+    "[model]\nmodel_type = gpt2\nn_embd = 32\nn_layer = 2\nn_head = 2\nn_positions = 32\n"
+    "[data]\nobjective = causal\ntrain = lines.txt\nhold_out = 0.2\ncontext = 16\n"
+    "[tokenizer]\nkind = byte_bpe\nvocab = 270\nmin_count = 1\n" TRAIN,
+
+    "[model]\nmodel_type = bert\nhidden_size = 32\nnum_hidden_layers = 2\nnum_attention_heads = 2\n"
+    "intermediate_size = 48\nmax_position_embeddings = 64\n"
+    "[data]\nobjective = masked\ntrain = lines.txt\nhold_out = 0.2\ncontext = 32\n"
+    "[tokenizer]\nkind = wordpiece\nvocab = 60\nmin_count = 1\n" TRAIN "recompute = true\n",
+
+    "[model]\nmodel_type = bart\nd_model = 32\nencoder_layers = 1\ndecoder_layers = 1\n"
+    "encoder_attention_heads = 2\ndecoder_attention_heads = 2\nencoder_ffn_dim = 48\n"
+    "decoder_ffn_dim = 48\nmax_position_embeddings = 64\n"
+    "[data]\ntrain = pairs.tsv\nhold_out = 0.2\n[tokenizer]\nvocab = 60\nmin_count = 1\n" TRAIN,
+};
+
+static int set_up(void **state)
+{
+    char lines[9000], pairs[9000];
+    size_t n = 0, m = 0;
+    if (scratch_open(state)) return -1;
+    for (int i = 0; i < 120; i++) {
+        n += (size_t)snprintf(lines + n, sizeof lines - n, "line %d has the word %d and %d\n", i,
+                              i * 7 % 31, i * 11 % 17);
+        m += (size_t)snprintf(pairs + m, sizeof pairs - m, "the %d is %d\tle %d est %d\n", i % 13,
+                              i * 5 % 11, i % 13, i * 5 % 11);
+    }
+    scratch_text("lines.txt", lines);
+    scratch_text("pairs.tsv", pairs);
+    return 0;
+}
+
+typedef struct rank {
+    fv_comm *comm;
+    const char *recipe, *dir, *data;
+    fv_status st;
+    fv_err e;
+} rank;
+
+static void *run_rank(void *self)
+{
+    rank *r = self;
+    fv_device *d = NULL;
+    fv_recipe *recipe = NULL;
+    fv_train_state s;
+    r->st = fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, &r->e);
+    if (!r->st) r->st = fv_recipe_open(&recipe, NULL, r->recipe, &r->e);
+    if (!r->st) r->st = fv_recipe_set(recipe, "data.dir", r->data, &r->e);
+    fv_recipe_job job = {.device = d, .dir = r->dir, .comm = r->comm};
+    if (!r->st) r->st = fv_recipe_train(recipe, &job, &s, &r->e);
+    fv_recipe_close(recipe);
+    fv_device_close(d);
+    fv_comm_close(r->comm);
+    return NULL;
+}
+
+/* Trains by n ranks in a directory of their own. */
+static void train(const char *recipe, int family, int n)
+{
+    fv_err e;
+    fv_comm *comm[MOST];
+    pthread_t thread[MOST];
+    rank r[MOST];
+    char dir[512], data[512];
+    snprintf(dir, sizeof dir, "%s", scratch("run-%d-%d", family, n));
+    snprintf(data, sizeof data, "%s", scratch("."));
+    check(fv_comm_threads(comm, n, NULL, &e), &e);
+    for (int i = 0; i < n; i++) {
+        r[i] = (rank){.comm = comm[i], .recipe = recipe, .dir = dir, .data = data};
+        assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &r[i]), 0);
+    }
+    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < n; i++) check(r[i].st, &r[i].e);
+}
+
+static void families_have_the_same_bits_for_any_number_of_ranks(void **state)
+{
+    (void)state;
+    static const int ranks[] = {1, 2, 3, 4, 8};
+    static const char *const files[] = {"model/model.safetensors",
+                                        "checkpoints/step-4/moments.safetensors",
+                                        "best/model.safetensors"};
+    for (int f = 0; f < 3; f++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s", scratch_text("r.ini", recipes[f]));
+        for (int k = 0; k < 5; k++) {
+            train(path, f, ranks[k]);
+            for (int i = 0; k && i < 3; i++)
+                assert_true(same_files(scratch("run-%d-1/%s", f, files[i]),
+                                       scratch("run-%d-%d/%s", f, ranks[k], files[i])));
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_have_the_same_bits_for_any_number_of_ranks),
+    };
+    return cmocka_run_group_tests(tests, set_up, scratch_close);
+}
