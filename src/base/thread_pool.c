@@ -9,20 +9,20 @@
  *             the gate; waits for the workers that are inside
  *    worker   passes an open gate, takes chunks until none is left, leaves
  *
- * A worker that never ran did not pass the gate and costs nothing.  One that is interrupted while it
- * holds a chunk does cost: it finds out that it was late, by far more than a chunk takes, and stays
- * away for a while, the longer the more often that happens in the pool.  So beside another process's
- * thread the pool soon uses the cores that are left, and tries again now and then.  Where it was the
- * caller that lost its core, some worker stays away: one thread less is what the machine has room
- * for.
+ * A worker that never ran did not pass the gate and costs nothing.  One that is interrupted while
+ * it holds a chunk does cost: it finds out that it was late, by far more than a chunk takes, and
+ * stays away for a while, the longer the more often that happens in the pool.  So beside another
+ * process's thread the pool soon uses the cores that are left, and tries again now and then.  Where
+ * it was the caller that lost its core, some worker stays away: one thread less is what the machine
+ * has room for.
  *
  * Chunks are handed out from ranges, one a thread, so that threads keep to the rows they had in the
  * loop before (their cache holds them); one whose range is empty takes from the others'.
  *
  * Workers spin for SPIN_NS after a loop, as the next one mostly comes within microseconds, then
- * sleep on a futex.  There are never more workers than cores beside the caller's, whatever number of
- * threads a loop may use.  Everything is owned by the pool; a job lives in the pool too, so that a
- * worker that comes late looks at valid memory. */
+ * sleep on a futex.  There are never more workers than cores beside the caller's, whatever
+ * number of threads a loop may use.  Everything is owned by the pool; a job lives in the pool
+ * too, so that a worker that comes late looks at valid memory. */
 #include "thread_pool.h"
 
 #include <errno.h>

@@ -425,8 +425,8 @@ static void test_letters(void **state)
     assert_true(found > 20);
 }
 
-/* More threads than there are cores are not started, so any number fits into little memory; one that
- * cannot be started is an error like any other. */
+/* More threads than there are cores are not started, so any number fits into little memory; one
+ * that cannot be started is an error like any other. */
 static void test_too_many_threads(void **state)
 {
     (void)state;

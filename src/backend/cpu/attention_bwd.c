@@ -13,7 +13,7 @@
  * rows for dq.  Sums that several heads share (a bias without batch axis) are never split among
  * threads. */
 
-#include "attention.h"
+#include "attention_bwd.h"
 #include "parallel.h"
 
 #define BLOCK 384   /* keys of a sweep */
@@ -181,31 +181,6 @@ static void group_start(bwd_block *x, int64_t r)
     for (int p = 0; p < x->n; p += LANES) NAME(attn_pack_lanes)
     (x->dy_t + p * a->Wv, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wv, 1);
     if (x->want_k) NAME(attn_pack_steps)(x->dy, GROUP * STEP, rows, x->n, a->Wv);
-}
-
-/* Scores and dp to weights and ds, for one vector of rows and n keys, a multiple of 4.  Four at a
- * time, all loaded before any is stored, so that the compiler can interleave four independent
- * chains: a single one would be bound by latency. */
-static void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
-{
-    for (int64_t j = 0; j < n; j += 4, s += 4 * LANES, ds += 4 * LANES) {
-        vf w[4], d[4];
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; k++) {
-            w[k] = v_mul(attn_exp2(v_sub(v_load(s + k * LANES), top)), inv);
-            d[k] = v_mul(w[k], v_sub(v_load(ds + k * LANES), dyy));
-        }
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; k++) {
-            v_store(s + k * LANES, w[k]);
-            v_store(ds + k * LANES, d[k]);
-        }
-    }
-}
-
-static void multiply(float *x, const float *by, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += VW) v_store(x + i, v_mul(v_load(x + i), v_load(by + i)));
 }
 
 /* Weights (with dropout) and ds of panel p for n keys, j0 being the first, at `at` in the block.

@@ -12,8 +12,8 @@
  *                   for each panel of the group, for each strip:  tile (panel in L1, strips in L2)
  *               bias, activation, rounding
  *
- * With many rows a thread takes whole blocks of them; with few the threads pack A together and divide
- * strips and panels.
+ * With many rows a thread takes whole blocks of them; with few the threads pack A together and
+ * divide strips and panels.
  *
  * Every element gets its runs in order from one thread, so its bits depend neither on the division
  * of work nor on the other rows. */
@@ -211,8 +211,8 @@ static void run_long(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_
     if (!direct || g->bias || g->act || g->pre) finish_rows(s, g, table, now.c, now.ldc, false);
 }
 
-/* From the most special: few rows and packed weight (decoding), few rows and a bf16 or f32 weight not
- * yet packed (first use of a weight), and the loop nest above. */
+/* From the most special: few rows and packed weight (decoding), few rows and a bf16 or f32
+ * weight not yet packed (first use of a weight), and the loop nest above. */
 static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind *kind)
 {
     if (g->m < 1 || g->n < 1 || g->batch < 1) return;

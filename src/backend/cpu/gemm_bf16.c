@@ -5,9 +5,9 @@
  * values of k to each lane, so a panel is [k/2][..][2] and the tile is that of f32.  A single row
  * costs as much as two on NEON, which memory hides.  AMX is in gemm_bf16_amx.h.
  *
- * Each of these instructions rounds each step in its own way, so sums differ in the last bits from the
- * widened products of the other levels; per element they are still a function of that row and
- * column alone. */
+ * Each of these instructions rounds each step in its own way, so sums differ in the last bits
+ * from the widened products of the other levels; per element they are still a function of that
+ * row and column alone. */
 #if defined(CPU_AMX)
 #include "gemm_bf16_amx.h"
 #elif defined(CPU_AVX512_BF16)

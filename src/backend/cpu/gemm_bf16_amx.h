@@ -62,7 +62,8 @@ INLINE void square(float *c, int64_t ld, const gemm_tile *t, const bool add)
     _tile_stored(3, c + TILE * ld + TILE, row);
 }
 
-/* Up to 16 rows against a panel and the one t->b_next bytes behind it, if two: c (16 x 32) and c2. */
+/* Up to 16 rows against a panel and the one t->b_next bytes behind it, if two: c (16 x 32) and
+ * c2. */
 #define FEW_AHEAD (8 * B_BYTES_OF_UNIT) /* bytes of a stream that are prefetched */
 INLINE void band(float *c, float *c2, int64_t ld, const gemm_tile *t, const char *b, const bool two,
                  const bool add)

@@ -7,10 +7,11 @@
  *
  * Threads do not wait for each other.  Rows are so few that each thread packs them for itself,
  * while the first lines of its panels are being prefetched; and one that comes to the end of its
- * share takes over tiles of another's (thread_pool.c), so that a late start does not matter.  In a decode step the
- * operations around a product (fused_linear: the norm before it, the residual sum after it, the KV
- * cache that part of it is written to) are done by the thread that holds the values: as a kernel of
- * its own each would take as long as starting the threads does, and a token has fifty products. */
+ * share takes over tiles of another's (thread_pool.c), so that a late start does not matter.  In
+ * a decode step the operations around a product (fused_linear: the norm before it, the residual
+ * sum after it, the KV cache that part of it is written to) are done by the thread that holds
+ * the values: as a kernel of its own each would take as long as starting the threads does, and a
+ * token has fifty products. */
 #include "gemm.h"
 #include "norm.h"
 #include "parallel.h"

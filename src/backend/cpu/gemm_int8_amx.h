@@ -1,4 +1,4 @@
-/* gemm_int8_amx.h - the integer product with one scale for each row on AMX: tdpbssd, bytes by bytes.
+/* gemm_int8_amx.h - the integer product with one scale for each row on AMX: tdpbssd.
  *
  *    c (16 x 16, i32) += a (16 x 64) b (64 x 16), b as [16 fours of k][16 columns][4]
  *

@@ -247,9 +247,10 @@ typedef struct chunks {
     int64_t across;
 } chunks;
 
-/* The parts that a block is cut into, so that all threads are done soonest: rounds of chunks, each
- * of which takes as long as its tiles, and packing its panels unless they are packed.  Of equal ones
- * the smallest, which suit threads of unequal speed, unless panels are packed together. */
+/* The parts that a block is cut into, so that all threads are done soonest: rounds of chunks,
+ * each of which takes as long as its tiles, and packing its panels unless they are packed.  Of
+ * equal ones the smallest, which suit threads of unequal speed, unless panels are packed
+ * together. */
 static chunks cut(const gemm_plan *p, int threads, int64_t strips, int64_t panels)
 {
     chunks best = {1, p->group, gemm_ceil_div(panels, p->group)};

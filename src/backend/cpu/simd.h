@@ -10,7 +10,7 @@
  *    v_max      if b is NaN the result is NaN; a NaN in a may be lost, so write v_max(acc, x)
  *    v_hsum     one order per level: bits are the same for any thread count, not for any level
  *    v_ldexp    the result must be normal
- *    v_load_n   tails, on most levels through a small array: slow, so only for the last vector of a row
+ *    v_load_n   tails, on most levels through a small array: only for the last vector of a row
  *
  * Masks (vm) differ most: a register of lanes on NEON and AVX2, a 16-bit mask on AVX-512.  They
  * are only ever made by v_lt and used by v_sel. */
