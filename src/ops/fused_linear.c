@@ -23,7 +23,8 @@
 static bool takes(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 {
     if (fv__device_is_host(c->dev)) return fv__weight_is_packed(w) && fv_dim(x, 0) <= MAX_ROWS_HOST;
-    return w->dtype == FV_BF16 && fv_dim(x, 0) <= MAX_ROWS && fv_dim(w, 1) % 8 == 0;
+    bool narrow = w->dtype == FV_BF16 || w->dtype == FV_Q8 || w->dtype == FV_Q4;
+    return narrow && fv_dim(x, 0) <= MAX_ROWS && fv_dim(w, 1) % 8 == 0;
 }
 
 bool fv__fused_linear_supported(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)

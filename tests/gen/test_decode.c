@@ -59,14 +59,14 @@ static void draw(fv_params *p, const char *name, int layer, uint32_t seed)
     free(x);
 }
 
-static void open_both(fv_model **here, fv_model **there, const char *config)
+static void open_both(fv_model **here, fv_model **there, const char *config, fv_dtype weights)
 {
     static const char *const names[] = {"self_attn.q_proj.bias", "self_attn.k_proj.bias",
                                         "self_attn.v_proj.bias", "input_layernorm.weight",
                                         "post_attention_layernorm.weight"};
     fv_model *plain;
     fv_err e;
-    fv_model_opt how = {.serve = true, .weights = FV_BF16};
+    fv_model_opt how = {.serve = true, .weights = weights};
     const char *dir = scratch("saved");
     check(fv_model_new(&plain, cpu, config, (fv_model_opt){0}, 3, &e), &e);
     for (int layer = 0; layer < LAYERS; layer++)
@@ -164,7 +164,7 @@ static void tokens_are_those_of_the_cpu(void **state)
                                        {12, LONG},     {3, LONG}, {1, 7}};
     for (size_t k = 0; k < sizeof configs / sizeof *configs; k++) {
         fv_model *here, *there;
-        open_both(&here, &there, configs[k]);
+        open_both(&here, &there, configs[k], FV_BF16);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             prompts(&r, sizes[i][0], sizes[i][1]);
             on_device(&r, there);
@@ -175,10 +175,32 @@ static void tokens_are_those_of_the_cpu(void **state)
     }
 }
 
+/* The same weights of 8 and 4 bits on both; the CPU rounds activations to 8 bits, too. */
+static void quantised_weights_decode(void **state)
+{
+    (void)state;
+    static run r;
+    static const fv_dtype kinds[] = {FV_Q8, FV_Q4};
+    static const int64_t sizes[][2] = {{100, 7}, {20, 9}, {3, LONG}, {1, 7}};
+    for (size_t k = 0; k < 2 * sizeof kinds / sizeof *kinds; k++) {
+        fv_model *here, *there;
+        const char *config = configs[k % 2 ? 3 : 0];
+        open_both(&here, &there, config, kinds[k / 2]);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            prompts(&r, sizes[i][0], sizes[i][1]);
+            on_device(&r, there);
+            on_cpu(&r, here, config);
+        }
+        fv_model_free(here);
+        fv_model_free(there);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(tokens_are_those_of_the_cpu, scratch_open, scratch_close),
+        cmocka_unit_test_setup_teardown(quantised_weights_decode, scratch_open, scratch_close),
     };
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
 }

@@ -13,6 +13,7 @@
  *
  * On Hopper a captured step runs these layers in the megakernel instead (fv_cuda_defer). */
 #include "fused_linear.h"
+#include "backend/cuda/gemm/quant.h"
 
 namespace
 {
@@ -87,34 +88,41 @@ __device__ inline void fetch_normalised(const fused_linear_job &f, bf16 *to, con
 
 /* ---- K loop ---- */
 
-/* Register pipeline of W: rows n and n + 8 of the tile, 8 elements of each, for the warp's next
- * AHEAD steps.
+/* Register pipeline of W, bf16 or quantised (WT): rows n and n + 8 of the tile, 8 elements of each,
+ * for the warp's next AHEAD steps.
  *    lane   0..3     4..7    ..    28..31            one warp, one step of 32 values of k
  *    row    n        n+1           n+7               of W (low), and n + 8 .. n + 15 (high)
  *    k      8 each: lane%4 * 8 ..                    16 bytes a load, AHEAD steps in flight
  *
  * Bytes in flight are what matters: 2 loads of 16 bytes * 32 lanes * 6 steps * 16 warps an SM
  * are 96 KiB, more than the latency-bandwidth product of HBM asks of one SM. */
-template <int AHEAD> struct w_pipeline {
-    uint4 low[AHEAD], high[AHEAD];
-    const bf16 *w_low, *w_high; /* at step 0 */
-    int k, end;                 /* K of step 0, and the end of this block's range */
+template <int WT, int AHEAD> struct w_pipeline {
+    weight_part<WT> low[AHEAD], high[AHEAD];
+    const char *w_low, *w_high; /* at step 0 */
+    const float *s_low, *s_high;
+    int k, end; /* K of step 0, and the end of this block's range */
     bool has_low, has_high;
 
     __device__ void load_step(const fused_linear_job &f, int slot, int offset)
     {
         bool in = k + offset < end;
-        low[slot] = in && has_low ? __ldg((const uint4 *)(w_low + offset)) : uint4{};
-        high[slot] = in && has_high ? __ldg((const uint4 *)(w_high + offset)) : uint4{};
+        low[slot].load(w_low, s_low, offset, in && has_low);
+        high[slot].load(w_high, s_high, offset, in && has_high);
     }
     /* The block's K range starts at `from`, this warp's at `at`; its steps are `by` apart. */
     __device__ void begin(const fused_linear_job &f, int64_t tile, int from, int at, int by)
     {
         int lane = threadIdx.x % 32, n = (int)tile * COLUMNS + lane / 4;
+        int64_t row_bytes = row_bytes_of((fv_dtype)WT, f.k),
+                values = value_bytes((fv_dtype)WT, f.k);
         k = at + lane % 4 * 8;
         end = from + f.part < f.k ? from + f.part : f.k;
-        w_low = weight_row(f.a, 2 * (int)tile, lane / 4, f.k) + k;
-        w_high = weight_row(f.a, 2 * (int)tile + 1, lane / 4, f.k) + k;
+        w_low = weight_row(f.a, 2 * (int)tile, lane / 4, row_bytes);
+        w_high = weight_row(f.a, 2 * (int)tile + 1, lane / 4, row_bytes);
+        s_low = (const float *)(w_low + values) + k / QUANT_BLOCK;
+        s_high = (const float *)(w_high + values) + k / QUANT_BLOCK;
+        w_low += k * weight_part<WT>::VALUE_BITS / 8;
+        w_high += k * weight_part<WT>::VALUE_BITS / 8;
         has_low = n < f.columns;
         has_high = n + 8 < f.columns;
 #pragma unroll
@@ -122,14 +130,26 @@ template <int AHEAD> struct w_pipeline {
     }
 };
 
-template <int NT>
-__device__ inline void multiply(float (&c)[NT][4], uint4 low, uint4 high, const bf16 *x, int stride)
+/* A step is one block of a quantised row: its sum is scaled. */
+template <int WT, int NT>
+__device__ inline void multiply(float (&c)[NT][4], const weight_part<WT> &w_low,
+                                const weight_part<WT> &w_high, const bf16 *x, int stride)
 {
+    uint4 low = w_low.bf16x8(), high = w_high.bf16x8();
 #pragma unroll
     for (int t = 0; t < NT; t++) {
         uint4 b = *(const uint4 *)(x + t * 8 * stride);
-        mma(c[t], low.x, high.x, low.y, high.y, b.x, b.y);
-        mma(c[t], low.z, high.z, low.w, high.w, b.z, b.w);
+        if constexpr (WT == FV_BF16) {
+            mma(c[t], low.x, high.x, low.y, high.y, b.x, b.y);
+            mma(c[t], low.z, high.z, low.w, high.w, b.z, b.w);
+        } else {
+            float d[4] = {};
+            mma(d, low.x, high.x, low.y, high.y, b.x, b.y);
+            mma(d, low.z, high.z, low.w, high.w, b.z, b.w);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                c[t][e] = fmaf(e < 2 ? w_low.scale : w_high.scale, d[e], c[t][e]);
+        }
     }
 }
 
@@ -257,7 +277,7 @@ __device__ void finish(const fused_linear_job &f, float *sums, const float (&c)[
 }
 
 /* One block per tile of COLUMNS columns (x) and part of K (z). */
-template <class X, int NT>
+template <class X, int NT, int WT>
 __global__ void __launch_bounds__(32 * WARPS, 2)
     fused_linear_tile(const __grid_constant__ fused_linear_job f)
 {
@@ -270,7 +290,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     int rows = f.a.rows - row0 < MAX_ROWS ? (int)(f.a.rows - row0) : MAX_ROWS;
     int steps = ((f.k - from < f.part ? f.k - from : f.part) + ROUND - 1) / ROUND;
     bool normed = NT == 1 && sizeof(X) == 4 && f.a.norm;
-    w_pipeline<AHEAD> w;
+    w_pipeline<WT, AHEAD> w;
     float c[NT][4] = {};
     pdl_launch_dependents();
     w.begin(f, blockIdx.x, from, from + warp * STEP, ROUND);
@@ -293,7 +313,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
                 if (!normed) fetch_rows<X, NT>(f, x, row0, rows, from + (i0 + j) * ROUND);
                 __syncthreads();
             }
-            multiply<NT>(c, w.low[j], w.high[j], mine + within, stride_of(f));
+            multiply<WT, NT>(c, w.low[j], w.high[j], mine + within, stride_of(f));
             w.load_step(f, j, (i0 + j + AHEAD) * ROUND);
             within = within + ROUND < f.chunk ? within + ROUND : 0;
         }
@@ -315,7 +335,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     int64_t tile = threadIdx.x / 32 * (int64_t)gridDim.x + blockIdx.x;
     int rows = f.a.rows - row0 < MAX_ROWS ? (int)(f.a.rows - row0) : MAX_ROWS;
     const bf16 *mine = x + lane / 4 * stride_of(f) + lane % 4 * 8;
-    w_pipeline<AHEAD> w;
+    w_pipeline<FV_BF16, AHEAD> w;
     pdl_launch_dependents();
     w.begin(f, tile, 0, 0, STEP);
     pdl_wait();
@@ -327,7 +347,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
 #pragma unroll
             for (int j = 0; j < AHEAD; j++) {
                 if (i0 + j >= steps) continue;
-                multiply<NT>(c, w.low[j], w.high[j], mine + (i0 + j) * STEP, stride_of(f));
+                multiply<FV_BF16, NT>(c, w.low[j], w.high[j], mine + (i0 + j) * STEP, stride_of(f));
                 w.load_step(f, j, (i0 + j + AHEAD) * STEP);
             }
         if (tile + each < tiles) w.begin(f, tile + each, 0, 0, STEP);
@@ -357,7 +377,7 @@ int parts_for(const device *d, int64_t blocks, int whole)
 }
 
 /* Chooses split-K, the chunk of K in smem, and the kernel.  NT: 8-row mma tiles. */
-template <class X, int NT> void start(fv_stream *s, fused_linear_job f)
+template <class X, int NT, int WT> void start(fv_stream *s, fused_linear_job f)
 {
     const device *d = device_of(s);
     int64_t tiles = ceil_div(f.columns, COLUMNS), groups = ceil_div(f.a.rows, MAX_ROWS);
@@ -373,7 +393,8 @@ template <class X, int NT> void start(fv_stream *s, fused_linear_job f)
     f.chunk = f.part < fits ? f.part : fits;
     size_t rows = (size_t)(NT * 8 * (f.chunk + 32)) * sizeof(bf16),
            sums = (size_t)(WARPS * NT * 8 * SUM_STRIDE) * sizeof(float);
-    if (parts == 1 && f.chunk == f.part && !normed && !paired && tiles >= 8 * d->sm_count) {
+    bool wide = tiles >= 8 * d->sm_count && !normed && !paired && WT == FV_BF16;
+    if (parts == 1 && f.chunk == f.part && wide) {
         int64_t blocks = 2 * (int64_t)d->sm_count;
         launch_pdl(s, "fused_linear", NT == 1, fused_linear_wide<X, NT>,
                    dim3((unsigned)blocks, (unsigned)groups), 32 * WARPS, rows, f);
@@ -381,22 +402,32 @@ template <class X, int NT> void start(fv_stream *s, fused_linear_job f)
     }
     size_t shared = rows + (normed ? 2 * (size_t)f.k * sizeof(float) : 0);
     dim3 grid((unsigned)tiles, (unsigned)groups, (unsigned)parts);
-    launch_pdl(s, "fused_linear", NT == 1, fused_linear_tile<X, NT>, grid, 32 * WARPS,
+    launch_pdl(s, "fused_linear", NT == 1, fused_linear_tile<X, NT, WT>, grid, 32 * WARPS,
                shared > sums ? shared : sums, f);
+}
+
+template <int WT> void start_as(fv_stream *s, const fused_linear_job &f)
+{
+    if (f.a.xt == FV_F32)
+        start<float, 1, WT>(s, f);
+    else if (f.a.rows <= 8)
+        start<bf16, 1, WT>(s, f);
+    else if (f.a.rows <= 16)
+        start<bf16, 2, WT>(s, f);
+    else if (f.a.rows <= 32)
+        start<bf16, 4, WT>(s, f);
+    else
+        start<bf16, 8, WT>(s, f);
 }
 
 void start_for(fv_stream *s, const fused_linear_job &f)
 {
-    if (f.a.xt == FV_F32)
-        start<float, 1>(s, f);
-    else if (f.a.rows <= 8)
-        start<bf16, 1>(s, f);
-    else if (f.a.rows <= 16)
-        start<bf16, 2>(s, f);
-    else if (f.a.rows <= 32)
-        start<bf16, 4>(s, f);
+    if (f.a.wt == FV_Q8)
+        start_as<FV_Q8>(s, f);
+    else if (f.a.wt == FV_Q4)
+        start_as<FV_Q4>(s, f);
     else
-        start<bf16, 8>(s, f);
+        start_as<FV_BF16>(s, f);
 }
 
 /* Scratch for split-K sums (at most two blocks per SM take part) and for normalised rows: a block
@@ -433,7 +464,8 @@ bool pairs_fit(const fv_fused_linear *a)
 /* The kernel table's entry; false: another dtype, alignment or size. */
 bool fused_linear(fv_stream *s, const fv_fused_linear *a)
 {
-    bool can = a->wt == FV_BF16 && (a->xt == FV_F32 || (a->xt == FV_BF16 && !a->norm)) &&
+    bool can = (a->wt == FV_BF16 || is_quantised(a->wt)) &&
+               (a->xt == FV_F32 || (a->xt == FV_BF16 && !a->norm)) &&
                (a->yt == FV_F32 || (a->yt == FV_BF16 && !a->add)) && a->k % 8 == 0 && a->k > 0 &&
                aligned(a->x, a->w, a->gain, a->shift) && a->k <= 1 << 24 &&
                a->rows <= 16 * MAX_ROWS && a->n < INT32_MAX / 2 && pairs_fit(a);

@@ -48,12 +48,13 @@ struct tile_columns {
     __device__ int column(int pair) const { return base + (apart == 1 ? 2 * pair : pair); }
 };
 
-/* Row j of a tile's weights: k elements. */
-__device__ inline const bf16 *weight_row(const fv_fused_linear &a, int tile, int j, int k)
+/* Row j of a tile's weights, rows of row_bytes. */
+__device__ inline const char *weight_row(const fv_fused_linear &a, int tile, int j,
+                                         int64_t row_bytes)
 {
     tile_columns c(a, tile);
-    const bf16 *w = (const bf16 *)(j % 2 && !c.apart ? a.up : a.w);
-    return w + (int64_t)(c.column(j / 2) + j % 2 * c.apart) * k;
+    const char *w = (const char *)(j % 2 && !c.apart ? a.up : a.w);
+    return w + (int64_t)(c.column(j / 2) + j % 2 * c.apart) * row_bytes;
 }
 
 /* Bias of a pair; `both`: of plain columns the second exists. */

@@ -423,7 +423,8 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     int64_t tiles = ceil_div(j.columns, TILE);
     bool paired = is_paired(j.a);
     bool even = !j.a.k_cache || (j.a.y_n % 2 == 0 && (j.a.n - j.a.y_n) % 4 == 0);
-    if (!device_of(s)->hopper || j.a.rows > MAX_ROWS || j.k % STEP || !even) return false;
+    if (!device_of(s)->hopper || j.a.wt != FV_BF16 || j.a.rows > MAX_ROWS || j.k % STEP || !even)
+        return false;
     if (tiles > INT32_MAX / TILE || j.a.cap > INT32_MAX ||
         !aligned(j.a.y, j.a.k_cache, j.a.v_cache))
         return false;

@@ -65,7 +65,7 @@ __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring 
                 if (lane == TILE && bias)
                     bulk_load(r.slot() + BIAS_AT, (const float *)f.a.bias + tile * TILE,
                               TILE * (int)sizeof(float), r.full());
-                const bf16 *row = paired ? weight_row(f.a, tile, lane, k)
+                const bf16 *row = paired ? (const bf16 *)weight_row(f.a, tile, lane, 2 * (int64_t)k)
                                          : w + (int64_t)(tile * TILE + lane) * k;
                 if (lane < rows)
                     bulk_load(r.slot() + (unsigned)(lane * ROW_BYTES), row + from, bytes, r.full());

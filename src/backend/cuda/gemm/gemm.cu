@@ -1,7 +1,8 @@
 /* gemm.cu - dispatch of C = act(A B + bias), optionally keeping the pre-activation.
  *
  * In order of preference:
- *   1. f32 rows by bf16 weights (decode): the fused linear kernel, or rounding and cuBLASLt;
+ *   1. f32 rows by bf16 or quantised weights: the fused linear kernel, or rounding to bf16 and
+ *      cuBLASLt;
  *   2. packed f32 weights: our own kernel, whose bits do not depend on the rows (gemm_f32.cu);
  *   3. bf16 on Hopper: our own tiles, where they were measured to be faster (gemm_sm90.h);
  *   4. cuBLASLt with the whole epilogue;
@@ -15,6 +16,7 @@
 #include <cstring>
 
 #include "plan.h"
+#include "quant.h"
 #include "backend/cuda/rows/scalar.h"
 
 namespace
@@ -147,7 +149,7 @@ template <class T> void plain_gemm(fv_stream *s, const fv_gemm &gemm)
     });
 }
 
-/* ---- f32 rows by bf16 weights ---- */
+/* ---- f32 rows by bf16 or quantised weights ---- */
 
 /* Few rows, as in a decode step: the fused linear kernel.  Not for batches, transposed A or
  * accumulation, which a linear layer never needs. */
@@ -164,16 +166,21 @@ bool few_rows_gemm(fv_stream *s, const fv_gemm *g)
     return s->dev->k[FV_F32]->fused_linear(s, &a);
 }
 
-/* Many rows: A rounded to bf16, accumulation in f32. */
+/* Many rows: A and quantised weights rounded to bf16, accumulation in f32. */
 bool rounded_gemm(fv_stream *s, const fv_gemm *g)
 {
     bool plain = g->batch == 1 && !g->ta && !g->add && g->lda == g->k && g->ldc == g->n &&
                  g->ct == FV_F32 && g->k > 0;
-    bf16 *a = plain ? alloc_scratch<bf16>(s, g->m * g->k) : NULL;
+    int64_t rows = ceil_div(g->m * g->k, 8) * 8, weight = is_quantised(g->bt) ? g->n * g->k : 0;
+    bf16 *a = plain && (!weight || g->k % 8 == 0) ? alloc_scratch<bf16>(s, rows + weight) : NULL;
     if (!a) return s->err.code != FV_OK;
     s->dev->k[FV_F32]->cast(s, fv_sink{a, FV_BF16, false}, g->a, g->m * g->k);
     fv_gemm bare = *g;
     bare.a = a;
+    if (weight) {
+        fv_cuda_dequantise(s, a + rows, g->b, g->bt, g->n, g->k);
+        bare.b = a + rows;
+    }
     bare.bias = NULL, bare.act = FV_ACT_NONE, bare.pre = NULL;
     if (!cublas_gemm<bf16>(s, &bare, CUBLASLT_EPILOGUE_DEFAULT)) return false;
     run_epilogue(s, (float *)g->c, (float *)g->pre, (const float *)g->bias, g->m, g->n, g->act);
@@ -207,9 +214,17 @@ template <class T> void gemm(fv_stream *s, const fv_gemm *call)
         g.tb = true;
         g.ldb = g.k;
     }
-    if (kind<T>::dtype == FV_F32 && g.packed && g.bt == FV_BF16 &&
+    bool narrow = g.bt == FV_BF16 || is_quantised(g.bt);
+    if (kind<T>::dtype == FV_F32 && g.packed && narrow &&
         (few_rows_gemm(s, &g) || rounded_gemm(s, &g)))
         return;
+    if (is_quantised(g.bt)) {
+        device_of(s)->host.fail(s, FV_EMISSING,
+                                "gemm: cuda multiplies weights of %d bits by f32 rows of a "
+                                "multiple of 8, not these",
+                                g.bt == FV_Q8 ? 8 : 4);
+        return;
+    }
     if (g.bt != kind<T>::dtype) {
         T *b = alloc_scratch<T>(s, g.n * g.k);
         if (!b) return;
@@ -288,9 +303,10 @@ template <class T> void split_gemm(fv_stream *s, const fv_gemm *call)
 
 /* ---- packed weights: (n,k), the layout cuBLASLt reads fastest ---- */
 
-/* 0: no packed form in this dtype (quantised weights stay on the CPU). */
+/* 0: no packed form in this dtype (FV_I8 stays on the CPU). */
 size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
 {
+    if (is_quantised(dt)) return (size_t)(n * row_bytes_of(dt, k));
     size_t size = dt == FV_F32 ? 4 : dt == FV_BF16 || dt == FV_F16 ? 2 : 0;
     return (size_t)n * (size_t)k * size;
 }
@@ -320,7 +336,9 @@ void pack_as(fv_stream *s, void *out, const void *w, fv_dtype from, int64_t n, i
 void pack_weight(fv_stream *s, void *out, fv_dtype dt, const void *w, fv_dtype from, int64_t n,
                  int64_t k, int64_t ld, bool tb)
 {
-    if (dt == FV_BF16)
+    if (is_quantised(dt))
+        fv_cuda_quantise(s, out, dt, w, from, n, k, ld, tb);
+    else if (dt == FV_BF16)
         pack_as<bf16>(s, out, w, from, n, k, ld, tb);
     else if (dt == FV_F16)
         pack_as<f16>(s, out, w, from, n, k, ld, tb);

@@ -1,0 +1,83 @@
+/* quant.cu - weights of 8 and 4 bits: made from floats when a model is opened, and widened again
+ * where many rows are multiplied.
+ *
+ *     FV_Q8:  scale = max|w| / 127,  q = round(w 127 / max|w|)
+ *     FV_Q4:  scale = w_max / -8,    q = min(round(w -8 / w_max), 7),  w_max of largest magnitude
+ *
+ * as the CPU has them (src/store/quant.c), so both devices multiply by the same weights. */
+#include "quant.h"
+
+namespace
+{
+
+#define TINY 0x1p-100f /* a block of such values is 0 */
+
+/* One thread per block of a row. */
+template <class T>
+void quantise(fv_stream *s, char *out, fv_dtype to, const T *w, int64_t n, int64_t k, int64_t ld,
+              bool tb)
+{
+    int64_t blocks = quant_blocks(k), row_bytes = row_bytes_of(to, k), values = value_bytes(to, k);
+    each(s, "pack", n * blocks, [=] __device__(int64_t e) {
+        int64_t r = e / blocks, b = e % blocks;
+        float x[QUANT_BLOCK], most = 0;
+        for (int i = 0; i < QUANT_BLOCK; i++) {
+            int64_t c = b * QUANT_BLOCK + i;
+            x[i] = c < k ? to_float(w[tb ? r * ld + c : c * ld + r]) : 0;
+            if (fabsf(x[i]) > fabsf(most)) most = x[i];
+        }
+        char *row = out + r * row_bytes;
+        bool none = fabsf(most) < TINY;
+        float most8 = fabsf(most), by8 = none ? 0 : 127.0f / most8, by4 = none ? 0 : -8.0f / most;
+        float scale = to == FV_Q8 ? most8 / 127.0f : most / -8.0f;
+        ((float *)(row + values))[b] = none ? 0 : scale;
+        for (int i = 0; to == FV_Q8 && i < QUANT_BLOCK; i++)
+            row[b * QUANT_BLOCK + i] = (char)(int)rintf(x[i] * by8);
+        for (int i = 0; to == FV_Q4 && i < QUANT_BLOCK / 8; i++) {
+            unsigned word = 0;
+            for (int j = 0; j < 8; j++) {
+                unsigned q = (unsigned)((int)fminf(rintf(x[8 * i + j] * by4), 7.0f) + 8);
+                word |= q << (j / 2 * 4 + j % 2 * 16);
+            }
+            ((unsigned *)row)[b * (QUANT_BLOCK / 8) + i] = word;
+        }
+    });
+}
+
+/* Eight neighbours a thread; k is a multiple of 8. */
+template <int WT> void dequantise(fv_stream *s, bf16 *out, const char *w, int64_t n, int64_t k)
+{
+    int64_t row_bytes = row_bytes_of((fv_dtype)WT, k), values = value_bytes((fv_dtype)WT, k);
+    each(s, "gemm", n * (k / 8), [=] __device__(int64_t e) {
+        int64_t r = e / (k / 8), i = e % (k / 8) * 8;
+        weight_part<WT> part;
+        const char *row = w + r * row_bytes;
+        part.load(row + i * part.VALUE_BITS / 8, (const float *)(row + values) + i / QUANT_BLOCK,
+                  0);
+        uint4 v = part.bf16x8();
+        const bf16 *q = (const bf16 *)&v;
+        float y[8];
+        for (int j = 0; j < 8; j++) y[j] = part.scale * to_float(q[j]);
+        store(out, r * k + i, y);
+    });
+}
+} // namespace
+
+void fv_cuda_quantise(fv_stream *s, void *out, fv_dtype to, const void *w, fv_dtype from, int64_t n,
+                      int64_t k, int64_t ld, bool tb)
+{
+    if (from == FV_BF16)
+        quantise(s, (char *)out, to, (const bf16 *)w, n, k, ld, tb);
+    else if (from == FV_F16)
+        quantise(s, (char *)out, to, (const f16 *)w, n, k, ld, tb);
+    else
+        quantise(s, (char *)out, to, (const float *)w, n, k, ld, tb);
+}
+
+void fv_cuda_dequantise(fv_stream *s, bf16 *out, const void *w, fv_dtype t, int64_t n, int64_t k)
+{
+    if (t == FV_Q8)
+        dequantise<FV_Q8>(s, out, (const char *)w, n, k);
+    else
+        dequantise<FV_Q4>(s, out, (const char *)w, n, k);
+}

@@ -1,0 +1,108 @@
+/* quant.h - weights of 8 and 4 bits on the device.
+ *
+ *     w = scale q,  q in -127 .. 127 (FV_Q8) or -8 .. 7 (FV_Q4), a scale for each BLOCK of k
+ *
+ *    row:   [ values of all blocks ][ f32 scale of each block ][ up to a multiple of 16 bytes ]
+ *    FV_Q8: a byte each, in order
+ *    FV_Q4: q + 8; eight in a word, 0 2 4 6 1 3 5 7 from the lowest bits on: shifting by 4 i brings
+ *           neighbours 2 i and 2 i + 1 into the halves of the word
+ *
+ * The numbers are those of the CPU (backend/cpu/gemm_int8.c), which also rounds activations to 8
+ * bits; here they are bf16, so results are closer to those of float weights.  A lane of a tensor
+ * core product takes 8 neighbours at a time, and a step of a warp is one block: so a scale
+ * multiplies the sum of a step, not each value. */
+#ifndef FV_CUDA_QUANT_H
+#define FV_CUDA_QUANT_H
+
+#include "backend/cuda/device/cuda.h"
+
+#define QUANT_BLOCK 32
+
+static inline bool is_quantised(fv_dtype t) { return t == FV_Q8 || t == FV_Q4; }
+
+__host__ __device__ static inline int64_t quant_blocks(int64_t k)
+{
+    return ceil_div(k, QUANT_BLOCK);
+}
+
+/* Bytes of a row's values, and of the whole row; of bf16 the same. */
+__host__ __device__ static inline int64_t value_bytes(fv_dtype t, int64_t k)
+{
+    if (t == FV_BF16) return 2 * k;
+    return quant_blocks(k) * (t == FV_Q8 ? QUANT_BLOCK : QUANT_BLOCK / 2);
+}
+__host__ __device__ static inline int64_t row_bytes_of(fv_dtype t, int64_t k)
+{
+    if (t == FV_BF16) return 2 * k;
+    return (value_bytes(t, k) + quant_blocks(k) * 4 + 15) / 16 * 16;
+}
+
+__device__ inline unsigned sub_bf16x2(unsigned a, unsigned b)
+{
+    __nv_bfloat162 y = __hsub2(*(__nv_bfloat162 *)&a, *(__nv_bfloat162 *)&b);
+    return *(unsigned *)&y;
+}
+
+/* 0x4300 is 128 in bf16, and its last 7 bits count ones: so 7 bits become a number by an or.  The
+ * sign bit of a byte is worth -128, a q4 is 8 too large: both are subtracted, exactly. */
+__device__ inline unsigned bytes_to_bf16x2(unsigned two)
+{
+    return sub_bf16x2((two & 0x007f007f) | 0x43004300, (two & 0x00800080) | 0x43004300);
+}
+__device__ inline unsigned nibbles_to_bf16x2(unsigned two)
+{
+    return sub_bf16x2((two & 0x000f000f) | 0x43004300, 0x43084308);
+}
+
+/* Eight neighbours of a row of W, as a lane loads them, and as bf16.  `value` and `scale` point to
+ * those of some element, `on` counts from there, a multiple of QUANT_BLOCK; !in: zeros. */
+template <int WT> struct weight_part;
+template <> struct weight_part<FV_BF16> {
+    static constexpr int VALUE_BITS = 16;
+    uint4 v;
+    __device__ void load(const char *value, const float *, int on, bool in = true)
+    {
+        v = in ? __ldg((const uint4 *)(value + 2 * on)) : uint4{};
+    }
+    __device__ uint4 bf16x8() const { return v; }
+};
+template <> struct weight_part<FV_Q8> {
+    static constexpr int VALUE_BITS = 8;
+    uint2 v;
+    float scale;
+    __device__ void load(const char *value, const float *scale_at, int on, bool in = true)
+    {
+        v = in ? __ldg((const uint2 *)(value + on)) : uint2{};
+        scale = in ? __ldg(scale_at + on / QUANT_BLOCK) : 0;
+    }
+    __device__ uint4 bf16x8() const
+    {
+        return make_uint4(bytes_to_bf16x2(__byte_perm(v.x, 0, 0x4140)),
+                          bytes_to_bf16x2(__byte_perm(v.x, 0, 0x4342)),
+                          bytes_to_bf16x2(__byte_perm(v.y, 0, 0x4140)),
+                          bytes_to_bf16x2(__byte_perm(v.y, 0, 0x4342)));
+    }
+};
+template <> struct weight_part<FV_Q4> {
+    static constexpr int VALUE_BITS = 4;
+    unsigned v;
+    float scale;
+    __device__ void load(const char *value, const float *scale_at, int on, bool in = true)
+    {
+        v = in ? __ldg((const unsigned *)(value + on / 2)) : 0;
+        scale = in ? __ldg(scale_at + on / QUANT_BLOCK) : 0;
+    }
+    __device__ uint4 bf16x8() const
+    {
+        return make_uint4(nibbles_to_bf16x2(v), nibbles_to_bf16x2(v >> 4),
+                          nibbles_to_bf16x2(v >> 8), nibbles_to_bf16x2(v >> 12));
+    }
+};
+
+/* quant.cu: a weight (n,k), or (k,n) if !tb, of a float dtype, quantised; and back, as bf16 (n,k),
+ * for products of many rows. */
+void fv_cuda_quantise(fv_stream *s, void *out, fv_dtype to, const void *w, fv_dtype from, int64_t n,
+                      int64_t k, int64_t ld, bool tb);
+void fv_cuda_dequantise(fv_stream *s, bf16 *out, const void *w, fv_dtype t, int64_t n, int64_t k);
+
+#endif
