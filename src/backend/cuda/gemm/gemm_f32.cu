@@ -8,12 +8,13 @@
  * is multiplied beside any number of rows; and a reply must not depend on that.  cuBLASLt chooses
  * tiles and split-K by the number of rows, and has no setting against it.  One of its algorithms
  * for all sizes was the alternative: small tiles are three times slower at a long prompt, large
- * ones leave most SMs idle at a decode step.  An order of sums that two very different kernels can
- * keep costs less:
- *   few rows:   a warp per column (or two or four) of C, a chunk per lane; rows of A in shared
- *               memory
- *   many rows:  tiles of 64 or 128, 8 by 8 elements a thread, two sums for each: of the chunk,
- *               and of all chunks before
+ * ones leave most SMs idle at a decode step.  An order of sums that very different kernels can keep
+ * costs less:
+ *   up to 8 rows:  a warp per column of C, a chunk per lane; rows of A in shared memory
+ *   some rows:     a tile of 32 by 32 per block, a chunk per warp: chunks run in parallel where
+ *                  tiles are few, and their sums are added in order
+ *   many rows:     tiles of 128, 8 by 8 elements a thread, two sums for each: of the chunk, and of
+ *                  all chunks before
  */
 #include "backend/cuda/rows/scalar.h"
 
@@ -65,77 +66,152 @@ template <int R> __device__ inline void stage_rows(float *x, const product &p, i
     __syncthreads();
 }
 
-/* The chunk of this lane for R rows and C columns, half a chunk in registers at a time.  A load of
- * x serves C products of 4: shared memory is what limits this kernel. */
-template <int R, int C>
-__device__ inline void multiply_chunk(float (&sum)[C][R], const float *const (&w)[C],
-                                      const float *x, int x_row, int n)
+/* The chunk of this lane for R rows. */
+template <int R>
+__device__ inline void multiply_chunk(float (&sum)[R], const float *w, const float *x, int x_row,
+                                      int n)
 {
-    constexpr int AHEAD = C == 1 ? CHUNK / 4 : CHUNK / 8;
+    float4 b[CHUNK / 4];
 #pragma unroll
-    for (int i0 = 0; i0 < CHUNK / 4; i0 += AHEAD) {
-        float4 b[C][AHEAD];
+    for (int i = 0; i < CHUNK / 4; i++) b[i] = 4 * i < n ? __ldg((const float4 *)w + i) : float4{};
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++)
+    for (int i = 0; i < CHUNK / 4; i++)
 #pragma unroll
-            for (int c = 0; c < C; c++)
-                b[c][i] = 4 * (i0 + i) < n ? __ldg((const float4 *)w[c] + i0 + i) : float4{};
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                /* behind the end both factors must be 0, not what smem held */
-                float4 a = 4 * (i0 + i) < n ? load4(x + r * x_row + 4 * (i0 + i)) : float4{};
-#pragma unroll
-                for (int c = 0; c < C; c++) sum[c][r] = dot4(a, b[c][i], sum[c][r]);
-            }
-    }
+        for (int r = 0; r < R; r++) {
+            /* behind the end both factors must be 0, not what smem held */
+            float4 a = 4 * i < n ? load4(x + r * x_row + 4 * i) : float4{};
+            sum[r] = dot4(a, b[i], sum[r]);
+        }
 }
 
 /* Blocks (x) share the columns, groups of R rows are apart (y).  A lane's chunk sums go through
- * shared memory to lane c R + r, which adds those of column c and row r in order. */
-template <int R, int C>
+ * shared memory to lane r, which adds those of row r in order.
+ *    smem:  [ R rows of A, in chunks ][ per warp: ROUND chunks of R + 1 sums ] */
+template <int R>
 __global__ void __launch_bounds__(32 * WARPS) few_rows(const __grid_constant__ product p)
 {
-    static_assert(R * C <= 32, "a lane per result");
     extern __shared__ __align__(16) float x[];
-    __shared__ float sums[WARPS][ROUND][R * C + 1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = (int)p.g.k,
         chunks = (k + CHUNK - 1) / CHUNK;
-    int64_t row0 = (int64_t)blockIdx.y * R, step = (int64_t)gridDim.x * WARPS * C;
+    float(*sums)[R + 1] = (float(*)[R + 1])(x + R * chunks * CHUNK_STRIDE) + warp * ROUND;
+    int64_t row0 = (int64_t)blockIdx.y * R, step = (int64_t)gridDim.x * WARPS;
     pdl_launch_dependents();
     pdl_wait();
     stage_rows<R>(x, p, row0);
-    for (int64_t j = ((int64_t)blockIdx.x * WARPS + warp) * C; j < p.g.n; j += step) {
+    for (int64_t j = (int64_t)blockIdx.x * WARPS + warp; j < p.g.n; j += step) {
         float total = 0;
         for (int c0 = 0; c0 < chunks; c0 += ROUND) {
-            float sum[C][R] = {};
-            int at = c0 + lane;
-            const float *w[C]; /* columns that do not exist: the last again */
-#pragma unroll
-            for (int c = 0; c < C; c++) w[c] = p.w(min(j + c, p.g.n - 1)) + at * CHUNK;
-            if (at < chunks)
-                multiply_chunk<R, C>(sum, w, x + at * CHUNK_STRIDE, chunks * CHUNK_STRIDE,
-                                     k - at * CHUNK);
+            float sum[R] = {};
+            int c = c0 + lane;
+            if (c < chunks)
+                multiply_chunk<R>(sum, p.w(j) + c * CHUNK, x + c * CHUNK_STRIDE,
+                                  chunks * CHUNK_STRIDE, k - c * CHUNK);
             __syncwarp(); /* the sums before have been read */
 #pragma unroll
-            for (int i = 0; i < R * C; i++) sums[warp][lane][i] = sum[i / R][i % R];
+            for (int r = 0; r < R; r++) sums[lane][r] = sum[r];
             __syncwarp();
-            for (int i = 0; lane < R * C && i < ROUND && c0 + i < chunks; i++)
-                total += sums[warp][i][lane];
+            for (int i = 0; lane < R && i < ROUND && c0 + i < chunks; i++) total += sums[i][lane];
         }
-        if (lane < R * C && row0 + lane % R < p.g.m && j + lane / R < p.g.n)
-            put(p.g, row0 + lane % R, j + lane / R, total);
+        if (lane < R && row0 + lane < p.g.m) put(p.g, row0 + lane, j, total);
     }
+}
+
+/* ---- some rows ---- */
+
+#define SMALL 32        /* rows and columns of a tile */
+#define SMALL_STRIDE 36 /* floats from one k to the next in smem */
+
+/* A warp's chunk of SMALL rows of a matrix (rows,k), k as rows in smem.  A load has 64 bytes of 8
+ * rows: whole sectors, and stores that meet in pairs. */
+struct chunk_loader {
+    float4 v[8];
+    __device__ static int row_of(int i) { return (int)threadIdx.x % 32 / 4 + i / 2 * 8; }
+    __device__ static int k_of(int i) { return (int)threadIdx.x % 4 * 4 + i % 2 * 16; }
+    __device__ void load(const float *m, int64_t ld, int64_t row0, int64_t rows, int64_t from,
+                         int64_t k)
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int64_t row = row0 + row_of(i), at = from + k_of(i);
+            v[i] = row < rows && at < k ? __ldg((const float4 *)(m + row * ld + at)) : float4{};
+        }
+    }
+    __device__ void store(float *to) const
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float *at = to + k_of(i) * SMALL_STRIDE + row_of(i);
+            at[0] = v[i].x, at[SMALL_STRIDE] = v[i].y;
+            at[2 * SMALL_STRIDE] = v[i].z, at[3 * SMALL_STRIDE] = v[i].w;
+        }
+    }
+};
+
+/* The product of a chunk: rows lane / 8 * 4 .. and the same + 16, columns lane % 8 * 4 .. */
+__device__ inline void multiply_small(float (&sum)[8][4], const float *a, const float *b)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll 8
+    for (int k = 0; k < CHUNK; k++) {
+        float4 low = load4(a + k * SMALL_STRIDE + lane / 8 * 4),
+               high = load4(a + k * SMALL_STRIDE + lane / 8 * 4 + 16),
+               w = load4(b + k * SMALL_STRIDE + lane % 8 * 4);
+        float u[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w},
+              v[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) sum[i][j] = fmaf(u[i], v[j], sum[i][j]);
+    }
+}
+
+/* Warp w has chunks w, w + WARPS, ..; after each round thread t adds those of its row t / 8 and its
+ * four columns in order. */
+__global__ void __launch_bounds__(32 * WARPS) some_rows(const __grid_constant__ product p)
+{
+    extern __shared__ __align__(16) float memory[];
+    constexpr int SIZE = CHUNK * SMALL_STRIDE; /* of a matrix; a warp has two */
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = (int)threadIdx.x / 8,
+        column = (int)threadIdx.x % 8 * 4;
+    int64_t row0 = (int64_t)blockIdx.y * SMALL, column0 = (int64_t)blockIdx.x * SMALL, k = p.g.k;
+    float *mine = memory + warp * 2 * SIZE, total[4] = {};
+    chunk_loader a, w;
+    auto load = [&](int64_t from) {
+        a.load(p.a(0), p.g.lda, row0, p.g.m, from, k);
+        w.load(p.w(0), k, column0, p.g.n, from, k);
+    };
+    load(warp * CHUNK);
+    for (int64_t round = 0; round < k; round += WARPS * CHUNK) {
+        float sum[8][4] = {};
+        a.store(mine), w.store(mine + SIZE);
+        __syncwarp();
+        if (round + WARPS * CHUNK < k) load(round + (WARPS + warp) * CHUNK);
+        multiply_small(sum, mine, mine + SIZE);
+        __syncwarp(); /* the sums take the place of a */
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            *(float4 *)(mine + (lane / 8 * 4 + i % 4 + i / 4 * 16) * SMALL_STRIDE +
+                        lane % 8 * 4) = make_float4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]);
+        __syncthreads();
+        for (int c = 0; c < WARPS && round + c * CHUNK < k; c++) {
+            float4 part = load4(memory + c * 2 * SIZE + row * SMALL_STRIDE + column);
+            total[0] += part.x, total[1] += part.y, total[2] += part.z, total[3] += part.w;
+        }
+        __syncthreads();
+    }
+    for (int j = 0; j < 4; j++)
+        if (row0 + row < p.g.m && column0 + column + j < p.g.n)
+            put(p.g, row0 + row, column0 + column + j, total[j]);
 }
 
 /* ---- many rows ---- */
 
+#define TILE 128  /* rows and columns */
 #define SLICE 8   /* of k in shared memory */
 #define PER_ROW 8 /* elements of a thread, in each direction: two runs of 4, half a tile apart */
 
 /* A slice of TILE rows of a matrix (rows,k), loaded to registers and stored with k as rows. */
-template <int TILE> struct slice_loader {
+struct slice_loader {
     static constexpr int THREADS = TILE * TILE / (PER_ROW * PER_ROW), N = TILE * 2 / THREADS;
     float4 v[N];
     __device__ void load(const float *m, int64_t ld, int64_t row0, int64_t rows, int64_t from,
@@ -160,7 +236,6 @@ template <int TILE> struct slice_loader {
 };
 
 /* Eight values of a slice's row: first .. first + 3, and half a tile further. */
-template <int TILE>
 __device__ inline void load_run(float (&v)[PER_ROW], const float *row, int first)
 {
     float4 low = load4(row + first), high = load4(row + TILE / 2 + first);
@@ -168,15 +243,14 @@ __device__ inline void load_run(float (&v)[PER_ROW], const float *row, int first
     v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
 }
 
-template <int TILE>
-__global__ void __launch_bounds__(slice_loader<TILE>::THREADS)
+__global__ void __launch_bounds__(slice_loader::THREADS)
     many_rows(const __grid_constant__ product p)
 {
     __shared__ __align__(16) float a[2][SLICE][TILE + 4], b[2][SLICE][TILE + 4];
     constexpr int ACROSS = TILE / PER_ROW;
     int column = (int)threadIdx.x % ACROSS * 4, row = (int)threadIdx.x / ACROSS * 4;
     int64_t row0 = (int64_t)blockIdx.y * TILE, column0 = (int64_t)blockIdx.x * TILE;
-    slice_loader<TILE> of_a, of_w;
+    slice_loader of_a, of_w;
     float sum[PER_ROW][PER_ROW] = {}, total[PER_ROW][PER_ROW] = {};
     auto load = [&](int64_t from) {
         of_a.load(p.a(0), p.g.lda, row0, p.g.m, from, p.g.k);
@@ -195,7 +269,7 @@ __global__ void __launch_bounds__(slice_loader<TILE>::THREADS)
 #pragma unroll
         for (int k = 0; k < SLICE; k++) {
             float u[PER_ROW], v[PER_ROW];
-            load_run<TILE>(u, a[stage][k], row), load_run<TILE>(v, b[stage][k], column);
+            load_run(u, a[stage][k], row), load_run(v, b[stage][k], column);
 #pragma unroll
             for (int i = 0; i < PER_ROW; i++)
 #pragma unroll
@@ -216,62 +290,53 @@ __global__ void __launch_bounds__(slice_loader<TILE>::THREADS)
 
 /* ---- host ---- */
 
-template <int TILE> int64_t tiles_of(const fv_gemm *g)
+int64_t tiles_of(const fv_gemm *g, int64_t tile)
 {
-    return ceil_div(g->m, TILE) * ceil_div(g->n, TILE);
+    return ceil_div(g->m, tile) * ceil_div(g->n, tile);
 }
 
-template <int TILE> void start_tiles(fv_stream *s, const product &p)
+/* Of few_rows<r>. */
+size_t few_bytes(int64_t k, int r)
 {
-    launch(s, "gemm", many_rows<TILE>,
-           dim3((unsigned)ceil_div(p.g.n, TILE), (unsigned)ceil_div(p.g.m, TILE)),
-           slice_loader<TILE>::THREADS, 0, p);
+    return (size_t)(r * ceil_div(k, CHUNK) * CHUNK_STRIDE + WARPS * ROUND * (r + 1)) *
+           sizeof(float);
 }
 
-size_t row_bytes(int64_t k) { return (size_t)(ceil_div(k, CHUNK) * CHUNK_STRIDE) * sizeof(float); }
-
-template <int R, int C> void start_few_by(fv_stream *s, const product &p)
+template <int R> void start_few(fv_stream *s, const product &p)
 {
     int64_t groups = ceil_div(p.g.m, R), most = 2 * (int64_t)device_of(s)->sm_count,
-            blocks = ceil_div(p.g.n, WARPS * C);
+            blocks = ceil_div(p.g.n, WARPS);
     most = most > groups ? most / groups : 1;
-    launch_pdl(s, "gemm", p.g.m <= PDL_MAX_ROWS, few_rows<R, C>,
+    launch_pdl(s, "gemm", p.g.m <= PDL_MAX_ROWS, few_rows<R>,
                dim3((unsigned)(blocks < most ? blocks : most), (unsigned)groups), 32 * WARPS,
-               R * row_bytes(p.g.k), p);
+               few_bytes(p.g.k, R), p);
 }
 
-/* The more columns for a warp, as long as each SM has eight of them. */
-void start_eight(fv_stream *s, const product &p)
+dim3 grid_of(const fv_gemm &g, int64_t tile)
 {
-    int64_t warps = ceil_div(p.g.m, MAX_ROWS) * p.g.n, enough = 8 * (int64_t)device_of(s)->sm_count;
-    if (warps >= 4 * enough)
-        start_few_by<MAX_ROWS, 4>(s, p);
-    else if (warps >= 2 * enough)
-        start_few_by<MAX_ROWS, 2>(s, p);
-    else
-        start_few_by<MAX_ROWS, 1>(s, p);
+    return dim3((unsigned)ceil_div(g.n, tile), (unsigned)ceil_div(g.m, tile));
 }
 } // namespace
 
-/* Tiles where there are enough for all SMs.  False: odd sizes or strides. */
+/* False: odd sizes or strides. */
 bool fv_cuda_gemm_f32(fv_stream *s, const fv_gemm *g)
 {
     const device *d = device_of(s);
     product p = {*g};
-    size_t one = row_bytes(g->k), most = d->max_smem - (40 << 10);
     bool plain = g->batch == 1 && !g->ta && !g->add && !g->pre && (g->alpha == 0 || g->alpha == 1);
-    if (!plain || g->k % 4 || g->lda % 4 || !g->k || !aligned(g->a, g->b) || one > most ||
-        g->ct != FV_F32 || ceil_div(g->m, 64) > 65535)
+    if (!plain || g->k % 4 || g->lda % 4 || !g->k || !aligned(g->a, g->b) || g->ct != FV_F32 ||
+        ceil_div(g->m, SMALL) > 65535)
         return false;
-    if (g->m >= 256 && tiles_of<128>(g) >= d->sm_count)
-        start_tiles<128>(s, p);
-    else if (tiles_of<64>(g) >= d->sm_count)
-        start_tiles<64>(s, p);
-    else if (g->m > 2 && MAX_ROWS * one <= most)
-        start_eight(s, p);
-    else if (g->m > 1 && 2 * one <= most)
-        start_few_by<2, 1>(s, p);
+    if (g->m == 1 && few_bytes(g->k, 1) <= d->max_smem)
+        start_few<1>(s, p);
+    else if (g->m == 2 && few_bytes(g->k, 2) <= d->max_smem)
+        start_few<2>(s, p);
+    else if (g->m <= MAX_ROWS && few_bytes(g->k, MAX_ROWS) <= d->max_smem)
+        start_few<MAX_ROWS>(s, p);
+    else if (g->m >= 256 && tiles_of(g, TILE) >= d->sm_count)
+        launch(s, "gemm", many_rows, grid_of(*g, TILE), slice_loader::THREADS, 0, p);
     else
-        start_few_by<1, 1>(s, p);
+        launch(s, "gemm", some_rows, grid_of(*g, SMALL), 32 * WARPS,
+               (size_t)(WARPS * 2 * CHUNK * SMALL_STRIDE) * sizeof(float), p);
     return true;
 }
