@@ -360,16 +360,22 @@ static void what_is_stored_in_16_bits_runs_so(void **state)
     }
 }
 
-/* How far bf16 may be from the published numbers, which are those of f32: two hundredths.  Three
- * models amplify what is put in, their scores being products without a scale: rounding the weights
- * alone moves them by more than that, and transformers in bf16 is as far from itself in f32 as is
- * allowed here (logits 0.094, 0.031 and 0.038, maps 0.133, 0.049 and 0.030). */
+/* How far bf16 may be from the published numbers, which are those of f32: two hundredths.  Some
+ * models amplify what is put in: T5's scores are products without a scale, and rounding the weights
+ * alone moves them by more than that; this ALBERT applies the same weights, 12 wide, five times.
+ * Transformers in bf16 is as far from itself in f32: on t5-text 0.133, t5-gated 0.049, mt5-text
+ * 0.038, mt5-sequence 0.042, albert-groups 0.021 at most.  Roundings of other kernels are others,
+ * so the last three may be a quarter more. */
 static double allowed_in_bf16(const char *name)
 {
     static const struct {
         const char *name;
         double most;
-    } amplify[] = {{"t5-text", 0.13}, {"t5-gated", 0.049}, {"mt5-text", 0.04}};
+    } amplify[] = {{"t5-text", 0.13},
+                   {"t5-gated", 0.049},
+                   {"mt5-text", 0.048},
+                   {"mt5-sequence", 0.052},
+                   {"albert-groups", 0.026}};
     for (size_t i = 0; i < sizeof amplify / sizeof *amplify; i++)
         if (begins(name, amplify[i].name)) return amplify[i].most;
     return 0.02;
