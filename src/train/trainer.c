@@ -48,6 +48,7 @@ typedef struct loop {
     fv_run *run;   /* NULL: nothing is written */
     fv_train_state waiting[MAX_WAITING];
     int n_waiting;
+    int64_t ended; /* the epoch that the last update started ends, or -1 */
     /* since: when the first that waits was started, in seconds from the start */
     double start, since;
 } loop;
@@ -120,6 +121,7 @@ static fv_status update(loop *l, fv_err *e)
     s.lr = fv_learning_rate(&l->job->opt, s.step);
     s.tokens += (int64_t)counts.tokens;
     l->waiting[l->n_waiting++] = s;
+    l->ended = loaded->last ? loaded->epoch : -1;
     return FV_OK;
 }
 
@@ -315,15 +317,17 @@ static fv_status iterate(loop *l, fv_err *e)
     for (int64_t step = s->step + 1; !st && step <= o->updates && !stop; step++) {
         if (!l->n_waiting) l->since = now() - l->start;
         st = update(l, e);
+        bool ends = !st && l->ended >= 0 && j->train->end_epoch;
         bool last = step == o->updates, judge = due(step, o->eval_every) || last,
              keep = due(step, o->save_every) || last;
         stop = stops(l);
-        if (!st && (judge || keep || stop || l->n_waiting >= most)) {
+        if (!st && (judge || keep || stop || ends || l->n_waiting >= most)) {
             int64_t n = l->n_waiting;
             st = read_updates(l, e);
             most = ahead(l, n, now() - l->start - l->since);
             stop = stops(l);
         }
+        if (!st && ends) st = j->train->end_epoch(j->train->self, j->model, l->ended, e);
         double from = fv__trace_now(l->trace);
         if (!st && judge) st = evaluate(l, e);
         if (judge) fv__trace_add(l->trace, FV__TRACK_MAIN, "evaluate", step, from);

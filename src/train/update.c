@@ -157,6 +157,7 @@ static void run(fv_ctx *c, void *user)
     /* losses of leaves are added up by themselves */
     fv__adam_prepare_step(u->adam, &c->stream, loss->data, loss->dtype, !p->first && !u->ranks);
     fv__params_grad_on(params, &c->stream);
+    if (p->last && u->feed && u->feed->adjust) u->feed->adjust(u->feed->self, c, params);
     if (p->last) fv__adam_run(u->adam, &c->stream, &u->opt);
 }
 

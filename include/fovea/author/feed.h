@@ -73,6 +73,11 @@ struct fv_feed {
     /* Called once before training, when the model has its first values: what the objective wants to
      * know of these.  NULL: nothing. */
     fv_status (*prepare)(void *self, const fv_model *m, fv_device *d, fv_err *e);
+    /* The last update of an epoch is done, and nothing is pending.  NULL: nothing is to be done. */
+    fv_status (*end_epoch)(void *self, const fv_model *m, int64_t epoch, fv_err *e);
+    /* Changes the gradient of p after the backward pass, before the optimiser.  It may be captured
+     * and replayed: what it keeps is in device memory of its own.  NULL: it stays as it is. */
+    void (*adjust)(void *self, fv_ctx *c, fv_params *p);
     /* What forward carries from batch to batch, as a file of a checkpoint (x.safetensors).  NULL:
      * nothing. */
     fv_status (*save_state)(const void *self, const fv_env *env, const char *path, fv_err *e);

@@ -115,7 +115,7 @@ static fv_status set(fv_recipe *r, const char *name, const char *key, const char
                      const char *location, fv_err *e)
 {
     static const char *const names[] = {"model",    "data",    "tokenizer", "train",
-                                        "generate", "adapter", NULL};
+                                        "generate", "adapter", "continual", NULL};
     const fv__section *s = fv__sections;
     fv_status st;
     while (s->name && strcmp(s->name, name)) s++;

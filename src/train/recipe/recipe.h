@@ -12,6 +12,7 @@
 #include "fovea/gen.h"
 #include "fovea/processor.h"
 #include "fovea/recipe.h"
+#include "train/continual/continual.h"
 
 /* A key whose table is known only once the whole recipe is read: those of [model] depend on
  * model_type, those of [data] that are an objective's own on the objective. */
@@ -32,6 +33,7 @@ struct fv_recipe {
     fv_train_opt train;
     fv_gen_opt generate;
     fv_adapter_opt adapter;
+    fv__continual_opt continual;
     fv__late_keys model, own; /* of [model], and of [data] those of an objective */
     fv_buf given;             /* "\nsection.key\n": all that were set, by file or afterwards */
     fv_buf text;

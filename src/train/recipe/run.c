@@ -203,6 +203,8 @@ static fv_status train_in_dir(fv_recipe *r, const fv_recipe_job *job, bool fresh
     if (!st && writes && fresh) st = write_recipe(r, in->env, job->dir, e);
     st = fv_comm_agree(job->comm, st, e);
     if (!st) st = train(r, job, model, in, out, e);
+    if (!st && fv__continual_wanted(&r->continual))
+        st = fv__continual_report(&in->train, job->dir, job->on_message, job->user, e);
     /* only now, as the recipe may be one that does not fit the run */
     if (!st && writes && !fresh) st = write_recipe(r, in->env, job->dir, e);
     if (st && writes && fresh && !out->step) remove_run(in->env, job->dir, kept);
@@ -317,6 +319,26 @@ static fv_status enter_dir(const fv_recipe *r, const fv_recipe_job *job, const f
     return st || *fresh ? st : compare_recipes(r, env, job->dir, e);
 }
 
+/* [continual]: the feeds become those of tasks, and so many updates as their epochs need are
+ * made. */
+static fv_status arrange_tasks(fv_recipe *r, const fv_recipe_job *job, fv__input *in,
+                               const fv__messages *m, fv_err *e)
+{
+    const fv_train_opt *o = &r->train;
+    if (!fv__continual_wanted(&r->continual)) return FV_OK;
+    fv_status st = FV_OK;
+    if (o->shards || fv_comm_size(job->comm) > 1)
+        st = fv_fail(e, FV_EARG, "tasks in turn are learnt on one rank, without train.shards");
+    if (!st)
+        st = fv__continual_wrap(&in->train, &in->valid, &r->continual, in->env, &in->labels,
+                                (uint64_t)o->seed, e);
+    if (!st)
+        st = fv__continual_updates(&in->train, in->env, o->batch_tokens, o->batch_rows,
+                                   o->accumulate, (uint64_t)o->seed, &r->train.updates, e);
+    if (!st) fv__message(m, "%lld updates for all tasks", (long long)r->train.updates);
+    return fv__recipe_prefix_error(r, "[continual]", st, e);
+}
+
 /* Everything is opened before anything is written. */
 fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state *out, fv_err *e)
 {
@@ -335,6 +357,7 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
     if (!st && from)
         st = fv__recipe_prefix_error(r, "[model] from", fv_dir_open(&source, env, from, e), e);
     if (!st) st = fv__input_open(&in, r, env, source, fresh ? NULL : job->dir, &m, e);
+    if (!st) st = arrange_tasks(r, job, &in, &m, e);
     if (!st) st = fv__recipe_model(&model, r, job->device, &in, source, &m, e);
     if (!st) st = prepare(&in, model, job->device, e);
     st = fv_comm_agree(job->comm, st, e);
