@@ -7,16 +7,12 @@ from safetensors.torch import load_file, save_file
 from transformers import (BertConfig, BertForMaskedLM, BertForMultipleChoice, BertForNextSentencePrediction, BertForPreTraining, BertForQuestionAnswering,
                           BertForSequenceClassification, BertForTokenClassification, BertModel)
 
-from families import build, case, mask_of, tokens
+from families import build, case, tokens, two_segments
 
 V, T = 37, 7
 SMALL = dict(vocab_size=V, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
              max_position_embeddings=11, type_vocab_size=2)
-ids, mask = tokens(V, 3, T), mask_of([7, 4, 1], T)
-ids[mask == 0] = 0
-types = (torch.arange(T)[None, :] >= torch.tensor([3, 2, 9])[:, None]).long()
-batch = dict(input_ids=ids, attention_mask=mask, token_type_ids=types)
-words = torch.where((torch.arange(3 * T).reshape(3, T) % 3 == 1) & (mask == 1), tokens(V, 3, T, seed=2), -100)
+ids, mask, batch, words = two_segments(V, T)
 
 
 def old_names(folder):

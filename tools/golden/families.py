@@ -47,6 +47,32 @@ def mask_of(lengths, width):
     return (torch.arange(width)[None, :] < torch.tensor(lengths)[:, None]).long()
 
 
+def two_segments(vocab, width):
+    """Three pairs of segments for an encoder: (ids, mask, batch with types, words to be predicted)."""
+    ids, mask = tokens(vocab, 3, width), mask_of([7, 4, 1], width)
+    ids[mask == 0] = 0
+    types = (torch.arange(width)[None, :] >= torch.tensor([3, 2, 9])[:, None]).long()
+    predicted = (torch.arange(3 * width).reshape(3, width) % 3 == 1) & (mask == 1)
+    batch = dict(input_ids=ids, attention_mask=mask, token_type_ids=types)
+    return ids, mask, batch, torch.where(predicted, tokens(vocab, 3, width, seed=2), -100)
+
+
+def sources(vocab, width, pad, end):
+    """Three sources that end with `end`, and labels of six tokens: (ids, mask, batch, labels)."""
+    ids, mask, labels = tokens(vocab, 3, width, low=3), mask_of([9, 4, 2], width), tokens(vocab, 3, 6, seed=2, low=3)
+    ids[mask == 0] = pad
+    for i, n in enumerate((9, 4, 2)):
+        ids[i, n - 1] = end
+    labels[1, 4:] = -100
+    return ids, mask, dict(input_ids=ids, attention_mask=mask), labels
+
+
+def with_bias(model):
+    """The bias on the logits of a BART, which begins as zeros."""
+    model.final_logits_bias.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
+    return model
+
+
 def flatten(output):
     """A ModelOutput as flat names; caches are left out."""
     flat = {}

@@ -2,25 +2,13 @@
 import torch
 from transformers import MBartConfig, MBartForConditionalGeneration, MBartForQuestionAnswering, MBartForSequenceClassification, MBartModel
 
-from families import build, case, mask_of, tokens
+from families import build, case, mask_of, sources, with_bias
 from generated import end_with, keep_config, sequences
 
 V, T, PAD, END = 35, 9, 1, 2
 SMALL = dict(vocab_size=V, d_model=12, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3, decoder_attention_heads=2,
              encoder_ffn_dim=20, decoder_ffn_dim=17, max_position_embeddings=16, decoder_start_token_id=33)
-ids, mask = tokens(V, 3, T, low=3), mask_of([9, 4, 2], T)
-ids[mask == 0] = PAD
-for i, n in enumerate((9, 4, 2)):
-    ids[i, n - 1] = END
-batch = dict(input_ids=ids, attention_mask=mask)
-labels = tokens(V, 3, 6, seed=2, low=3)
-labels[1, 4:] = -100
-
-
-def with_bias(model):
-    model.final_logits_bias.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
-    return model
-
+ids, mask, batch, labels = sources(V, T, PAD, END)
 
 case("mbart", build(MBartModel, MBartConfig(**SMALL)), **batch)
 model = with_bias(build(MBartForConditionalGeneration, MBartConfig(**SMALL), spread=0.4))

@@ -229,7 +229,7 @@ static void panel(bwd_block *x, int64_t r, int p, int64_t j0, int64_t at, int64_
 }
 
 /* Adds ds of the tile to the gradients of bias and rel. */
-static void accumulate_dk_dv(bwd_block *x, int64_t j0, int64_t n)
+static void accumulate_dbias(bwd_block *x, int64_t j0, int64_t n)
 {
     const backward *w = x->w;
     const fv_attn_args *a = w->t.a;
@@ -265,7 +265,7 @@ static void tile(bwd_block *x, int64_t r, int64_t j0, int64_t at, int64_t n)
         for (int64_t c = 0; c < t->a->Wv; c += STEP) NAME(attn_add)
         (x->dv + (at + j) * t->wv + c * LANES, x->dy + c * GROUP, x->p_t + j * GROUP, x->n);
     }
-    if (x->w->dbias || x->w->drel) accumulate_dk_dv(x, j0, n);
+    if (x->w->dbias || x->w->drel) accumulate_dbias(x, j0, n);
 }
 
 /* Keys [k0, k0+n) against all rows of x.

@@ -21,8 +21,8 @@ static void angles(float *cos, float *sin, const float *freq, int64_t half, int3
  * Pairs (i, i + half) are the convention of GPT-NeoX and of Llama checkpoints on Hugging Face,
  * pairs (2i, 2i + 1) that of GPT-J and of the paper (Su et al., 2021).  The gradient is the
  * rotation back. */
-static void transpose_halves(float *y, const float *x, const float *cos, const float *sin,
-                             int64_t half)
+static void rotate_halves(float *y, const float *x, const float *cos, const float *sin,
+                          int64_t half)
 {
     for (int64_t i = 0; i < half; i++) {
         float a = x[i], b = x[i + half];
@@ -31,8 +31,8 @@ static void transpose_halves(float *y, const float *x, const float *cos, const f
     }
 }
 
-static void transpose_neighbours(float *y, const float *x, const float *cos, const float *sin,
-                                 int64_t half)
+static void rotate_adjacent(float *y, const float *x, const float *cos, const float *sin,
+                            int64_t half)
 {
     for (int64_t i = 0; i < half; i++) {
         float a = x[2 * i], b = x[2 * i + 1];
@@ -68,8 +68,8 @@ static void OF(rope_part)(void *arg, int64_t lo, int64_t hi, int slot)
         float *to = sink_target(l->y, r * l->H * l->W, in + l->H * l->W);
         angles(cos, sin, l->freq, l->half, l->pos[r], l->back);
         for (int64_t h = 0; h < l->H; h++) {
-            (l->adjacent ? transpose_neighbours : transpose_halves)(to + h * l->W, from + h * l->W,
-                                                                    cos, sin, l->half);
+            (l->adjacent ? rotate_adjacent : rotate_halves)(to + h * l->W, from + h * l->W, cos,
+                                                            sin, l->half);
             memmove(to + h * l->W + 2 * l->half, from + h * l->W + 2 * l->half,
                     (size_t)(l->W - 2 * l->half) * sizeof *to);
         }

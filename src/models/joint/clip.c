@@ -4,7 +4,13 @@
  *     loss = (cross entropy of the rows + of the columns) / 2, the t-th text belonging to image t
  *
  * Texts or images may also come alone: then their vectors are all that comes out.  There is a loss
- * where there are as many texts as images, as with transformers' return_loss. */
+ * where there are as many texts as images, as with transformers' return_loss.
+ *
+ * Paper: Radford et al. 2021, Learning Transferable Visual Models From Natural Language
+ * Supervision (arXiv:2103.00020). Both towers are pre-norm stacks of one kind (model/clip.h):
+ * the text tower is causal and is read at the end-of-text token, the image tower is a ViT with a
+ * norm before its first layer. Names are those of transformers' CLIPModel: text_model.*,
+ * vision_model.*, and the two projections. */
 #include <math.h>
 #include <stddef.h>
 

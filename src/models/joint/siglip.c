@@ -4,7 +4,12 @@
  *     loss = sum over pairs of -log sigmoid(+-logits), plus where t = i, divided by the texts
  *
  * Texts or images may also come alone.  There is a loss where there are as many texts as images, as
- * with transformers' return_loss. */
+ * with transformers' return_loss.
+ *
+ * Paper: Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training (arXiv:2303.15343).
+ * Unlike CLIP there are no projections, tokens of a text look both ways, and images are pooled
+ * by attention. Every pair is a binary question, so the loss needs no softmax over the batch.
+ * Names are those of transformers' SiglipModel. */
 #include <math.h>
 #include <stddef.h>
 

@@ -5,7 +5,11 @@
  *     decoder: causal attn, cross-attn, x += W2 (silu(g) * u), [u, g] = W1 norm(x);   logits = y E'
  *
  * Only a part of each head is rotated, in adjacent pairs, and cross-attention is not.  A clip of
- * any length is one sequence: nothing is padded to 30 seconds.  Norms have no bias. */
+ * any length is one sequence: nothing is padded to 30 seconds.  Norms have no bias.
+ *
+ * Names are those of transformers' MoonshineForConditionalGeneration. Unlike Whisper it reads
+ * samples, not a log-mel spectrogram, so the first convolutions are a part of the model and no
+ * processor computes features. */
 #include <stddef.h>
 #include <stdio.h>
 

@@ -4,7 +4,12 @@
  *     for each layer i: the inner layers of group floor(i * groups / layers), one after the other
  *
  * Embeddings have a width of their own, as ELECTRA's; here they are always mapped to the layers'.
- * Only what attention adds has dropout, not the feed-forward part. */
+ * Only what attention adds has dropout, not the feed-forward part.
+ *
+ * Paper: Lan et al. 2020 (arXiv:1909.11942). Its second task is the order of two segments (sop),
+ * where BERT asks whether the second follows the first at all. Names are those of transformers'
+ * AlbertModel: albert_layer_groups.G.albert_layers.I, with the norm of the feed-forward part
+ * named full_layer_layer_norm. */
 #include <stddef.h>
 #include <stdio.h>
 

@@ -4,7 +4,12 @@
  *     logits = y E' + bias
  *
  * Norms come after each part.  A classifier reads the decoder where the source, given to it once
- * more, ends; spans are scored at its positions. */
+ * more, ends; spans are scored at its positions.
+ *
+ * Paper: Lewis et al. 2020, Denoising Sequence-to-Sequence Pre-training (arXiv:1910.13461). What
+ * it shares with mBART, PEGASUS, M2M-100 and Marian - keys, names, stacks, steps of generation -
+ * is model/seq2seq.h; this file says what a BART is among them. Names are those of transformers'
+ * BartModel. */
 #include <stddef.h>
 
 #include "model/seq2seq.h"

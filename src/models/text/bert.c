@@ -4,7 +4,12 @@
  *     x = norm(words + types + positions);   layers, each norm(x + attention(x)), norm(x + mlp(x))
  *
  * The pooler is a dense layer with tanh on the first token; the masked-word head scores words with
- * the input table. */
+ * the input table.
+ *
+ * Paper: Devlin et al. 2019 (arXiv:1810.04805). Its kin differ in few places - RoBERTa counts
+ * positions otherwise, ELECTRA and ALBERT have embeddings of another width, MPNet a bias by
+ * distance - and share model/bert.h. Names are those of transformers' BertModel; files of the
+ * first release call the norms' parameters gamma and beta, which load accepts. */
 #include <stddef.h>
 
 #include "model/bert.h"

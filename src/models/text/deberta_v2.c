@@ -13,7 +13,11 @@
  *
  * A padded query attends to all keys alike, as published: its scores are zero, and padding is taken
  * from the other rows by the bias.  deberta-v2-xlarge and larger have a convolution beside the
- * first layer. */
+ * first layer.
+ *
+ * Papers: He et al. 2021 (arXiv:2006.03654) and, of v3, arXiv:2111.09543. Names are those of
+ * transformers' DebertaV2Model; the masked-word head has BERT's names where `legacy` is true,
+ * and of its own otherwise. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>

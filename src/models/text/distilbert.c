@@ -1,5 +1,11 @@
 /* distilbert.c - DistilBERT: BERT's encoder at half the depth, without token types and pooler,
- * under names of its own. */
+ * under names of its own.
+ *
+ *     x = norm(words + positions);   x = norm(x + attn(x));   x = norm(x + mlp(x))
+ *
+ * Paper: Sanh et al. 2019 (arXiv:1910.01108). A classifier of texts puts a dense layer with ReLU
+ * where BERT has the pooler with tanh, and the dropouts before heads are keys of their own.
+ * Names are those of transformers' DistilBertModel: transformer.layer.N, q_lin, ffn.lin1. */
 #include <stddef.h>
 
 #include "model/bert.h"

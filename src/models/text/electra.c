@@ -5,7 +5,10 @@
  *
  * The generator fills masks; the discriminator tells of every token whether the generator put it
  * there, by the sign of one score.  Its loss is the binary cross-entropy over what is no padding.
- * Where both widths are equal there is no projection. */
+ * Where both widths are equal there is no projection.
+ *
+ * Paper: Clark et al. 2020 (arXiv:2003.10555). Published generators and discriminators are files
+ * apart, each opened here as a model of its own. Names are those of transformers' ElectraModel. */
 #include <stddef.h>
 
 #include "model/bert.h"

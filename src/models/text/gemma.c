@@ -5,7 +5,11 @@
  *
  * norm(x) = (1 + gain) x / rms(x), so that a gain of 0 changes nothing.  A head's width is a key of
  * its own.  hidden_act "gelu" means its tanh approximation, as files of the first release have
- * it. */
+ * it.
+ *
+ * Paper: Gemma Team 2024 (arXiv:2403.08295). Next to Llama: the scaled embeddings, the gain that
+ * counts from 1, the tanh GELU in the gate, and an output weight that is the table. Names are
+ * Llama's, those of transformers' GemmaModel. */
 #include <math.h>
 
 #include "model/causal.h"

@@ -6,7 +6,12 @@
  * norm(x) = (1 + gain) x / rms(x): before and behind each part of a layer, and on each head's
  * queries and keys.  Most layers are local: they see a window of keys and rotate by frequencies of
  * their own; every sliding_window_pattern-th, or those that layer_types names, see everything.
- * Scores are divided by the root of query_pre_attn_scalar, whatever the width of a head is. */
+ * Scores are divided by the root of query_pre_attn_scalar, whatever the width of a head is.
+ *
+ * Paper: Gemma Team 2025 (arXiv:2503.19786). Next to Gemma: norms behind the parts too and on q
+ * and k, and local layers. The block is therefore its own and not the pre-norm one. Names are
+ * those of transformers' Gemma3TextModel, below "language_model." in files that have a vision
+ * tower. */
 #include <math.h>
 
 #include "model/causal.h"

@@ -7,7 +7,11 @@
  * layer also attends to what another model has encoded, x += cross(ln_cross x), in between: so it
  * writes captions (vision-encoder-decoder).  Files have the names below
  * "transformer." or, in the oldest ones, without it; their masks (attn.bias) are constants and are
- * left unread. */
+ * left unread.
+ *
+ * Paper: Radford et al. 2019, Language Models are Unsupervised Multitask Learners. Names are
+ * those of transformers' GPT2Model and of the files OpenAI published: h.N.attn.c_attn, mlp.c_fc.
+ * Types of tokens, if given, are looked up in the table of words, as published. */
 #include <math.h>
 #include <stdio.h>
 

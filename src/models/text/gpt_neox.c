@@ -5,7 +5,11 @@
  *
  * Where use_parallel_residual is false the feed-forward part reads what attention made, as
  * elsewhere.  One weight holds q, k and v of the first head, then of the second, ...  Files have
- * masks (attention.bias) among their weights, which are constants and are left unread. */
+ * masks (attention.bias) among their weights, which are constants and are left unread.
+ *
+ * Papers: Black et al. 2022 (arXiv:2204.06745) and Biderman et al. 2023 (arXiv:2304.01373). Both
+ * parts read x, as GPT-J's do, but through norms of their own: neither waits for the other.
+ * Names are those of transformers' GPTNeoXModel; the output weight is embed_out. */
 
 #include "model/causal.h"
 

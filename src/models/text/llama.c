@@ -4,7 +4,13 @@
  *     x += down(silu(gate n) * up n), n = norm x;   logits = norm(x) W'
  *
  * RMS norms, fewer key heads than query heads, no positions but the rotation.  A Mistral may see a
- * window of keys only, a Qwen2 in some of its layers; a Qwen2 has biases on q, k and v. */
+ * window of keys only, a Qwen2 in some of its layers; a Qwen2 has biases on q, k and v.
+ *
+ * Papers: Touvron et al. 2023 (arXiv:2302.13971), Jiang et al. 2023 (arXiv:2310.06825), Yang et
+ * al. 2024 (arXiv:2407.10671). Names are those of transformers' LlamaModel, which Gemma, Qwen3
+ * and many later families took over: embed_tokens, layers.N.self_attn.q_proj, mlp.gate_proj,
+ * norm, lm_head (fv__causal_declare). Weights of q and k are in the order of Hugging Face's
+ * conversion, for pairs half a head apart. */
 
 #include "model/causal.h"
 

@@ -7,7 +7,11 @@
  * A position counts tokens that are no padding, from pad_token_id + 1, as RoBERTa's; padding has
  * none. The sinusoids are in no file, so they are a table of the context and no parameter.  A
  * source begins with the code of its language; the target's is the first token generated
- * (forced_bos_token_id). */
+ * (forced_bos_token_id).
+ *
+ * Papers: Fan et al. 2021 (arXiv:2010.11125), NLLB Team 2022 (arXiv:2207.04672). Next to mBART:
+ * no norm on the embeddings, no bias on the logits, sinusoids in place of learned positions.
+ * Names are those of transformers' M2M100Model. */
 #include <math.h>
 #include <stddef.h>
 

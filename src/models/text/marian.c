@@ -4,7 +4,12 @@
  *     logits = y E' + bias
  *
  * Norms come after each part.  Parameters have the names of model.safetensors.  One table serves
- * both sides and the output unless the configuration says otherwise. */
+ * both sides and the output unless the configuration says otherwise.
+ *
+ * Papers: Vaswani et al. 2017 (arXiv:1706.03762), Junczys-Dowmunt et al. 2018
+ * (arXiv:1804.00344). The Transformer of 2017 without change, so it is also what a recipe trains
+ * to translate from scratch. Where the languages have vocabularies of their own, both sides have
+ * tables of their own. */
 #include <math.h>
 #include <stddef.h>
 

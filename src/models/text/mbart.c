@@ -4,7 +4,11 @@
  *     logits = y E' + bias
  *
  * A text ends with the code of its language, and the decoder begins with that of the target: where
- * labels alone are given, the last of them that is no padding goes to the front. */
+ * labels alone are given, the last of them that is no padding goes to the front.
+ *
+ * Paper: Liu et al. 2020 (arXiv:2001.08210). Next to BART: the norm stands first, so each stack
+ * has one more behind it, and the decoder's first token is the language. Names are those of
+ * transformers' MBartModel. */
 #include <stddef.h>
 
 #include "model/seq2seq.h"

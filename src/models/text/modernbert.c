@@ -6,7 +6,11 @@
  * The first layer finds its input normed already.  A local layer sees local_attention / 2 tokens to
  * either side and turns by frequencies of its own; which layers see everything, layer_types says,
  * or every n-th does.  Heads begin with norm(act(dense x)); a classifier of texts reads the first
- * token or the mean of all. */
+ * token or the mean of all.
+ *
+ * Paper: Warner et al. 2024 (arXiv:2412.13663). The published code removes padding and packs
+ * sequences; here key masks do that, with the same numbers. Names are those of transformers'
+ * ModernBertModel: attn.Wqkv, mlp.Wi, and the two halves of Wi are input and gate in this order. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,11 @@
  *     x = norm(words + positions);   layers as BERT's, their scores with bias[bucket(key - query)]
  *
  * Distances fall into 32 buckets, as T5's of an encoder; positions count what is no padding, as
- * RoBERTa's, and the padding is token 1 whatever the configuration says. */
+ * RoBERTa's, and the padding is token 1 whatever the configuration says.
+ *
+ * Paper: Song et al. 2020 (arXiv:2004.09297). It is known as the encoder under many sentence
+ * embeddings. Names are those of transformers' MPNetModel: attention.attn.q, and one
+ * relative_attention_bias of the encoder. */
 #include <stddef.h>
 #include <stdio.h>
 

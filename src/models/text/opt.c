@@ -6,7 +6,11 @@
  * Positions count the tokens that attention_mask leaves, so that padding before a text moves
  * nothing; what is hidden has row 1.  Where the table of tokens is narrower than the model
  * (word_embed_proj_dim, as in 350m) in and out are products, else nothing.  That model also has its
- * norms behind each part (do_layer_norm_before false), and then none at the end. */
+ * norms behind each part (do_layer_norm_before false), and then none at the end.
+ *
+ * Paper: Zhang et al. 2022 (arXiv:2205.01068). Next to GPT-2: ReLU, weights stored (out,in) with
+ * q, k and v apart, and the two rows of offset that fairseq left in the table. Names are those
+ * of transformers' OPTModel: model.decoder.layers.N, as of the decoder of a BART. */
 #include "fovea/author/ops.h"
 #include "model/causal.h"
 #include "nn/part.h"

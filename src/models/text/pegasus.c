@@ -3,7 +3,11 @@
  *     x = sqrt(D) E[ids] + sinusoids;   pre-norm layers and one norm behind each stack;
  *     logits = y E' + bias
  *
- * It was trained to write sentences that were taken out of a text, and is used to summarise. */
+ * It was trained to write sentences that were taken out of a text, and is used to summarise.
+ *
+ * Paper: Zhang et al. 2020 (arXiv:1912.08777). Next to mBART: sinusoids - all sines, then all
+ * cosines - no norm on the embeddings, and a decoder that begins with padding. Names are those
+ * of transformers' PegasusModel. */
 #include <stddef.h>
 
 #include "model/seq2seq.h"

@@ -4,7 +4,11 @@
  *     x += down(silu(g) * u), (g, u) = gate_up(norm x);   logits = norm(x) W'
  *
  * A part of each head may be rotated only, and frequencies may be those of longrope, which
- * rope_scaling calls su or yarn too; the length they were trained for stands beside it. */
+ * rope_scaling calls su or yarn too; the length they were trained for stands beside it.
+ *
+ * Papers: Abdin et al. 2024 (arXiv:2404.14219); longrope is Ding et al. 2024 (arXiv:2402.13753).
+ * Next to Llama: q, k and v in one weight, gate and up in another, and dropout on what each part
+ * adds. Names are those of transformers' Phi3Model: qkv_proj, gate_up_proj. */
 
 #include "model/causal.h"
 

@@ -4,7 +4,11 @@
  *     x += down(silu(gate n) * up n), n = norm x;   logits = norm(x) W'
  *
  * A head's width is a key of its own and need not divide the model's.  Layers may see a window of
- * keys only: those that layer_types names, or all from max_window_layers on. */
+ * keys only: those that layer_types names, or all from max_window_layers on.
+ *
+ * Paper: Yang et al. 2025 (arXiv:2505.09388). The norms of heads stand before the rotation and
+ * their gains are of a head's width, one for all heads. Names are Llama's, with self_attn.q_norm
+ * and k_norm. */
 
 #include "model/causal.h"
 

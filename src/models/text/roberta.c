@@ -4,7 +4,11 @@
  *     position of a token = pad_token_id + how many that are no padding stand up to it; padding has
  *     pad_token_id
  *
- * The masked-word head and the two-layer classifier have names of their own. */
+ * The masked-word head and the two-layer classifier have names of their own.
+ *
+ * Papers: Liu et al. 2019 (arXiv:1907.11692), Conneau et al. 2020 (arXiv:1911.02116), Martin et
+ * al. 2020 (arXiv:1911.03894). All three model types have the names of transformers'
+ * RobertaModel, whatever the class is called. */
 #include <stddef.h>
 
 #include "model/bert.h"

@@ -1,5 +1,9 @@
 /* siglip_text.c - SigLIP's encoder of texts by itself: tokens look both ways, and the last
- * position, be it padding, stands for the text. */
+ * position, be it padding, stands for the text.
+ *
+ * Paper: Zhai et al. 2023 (arXiv:2303.15343). Texts are padded to one length in training, so
+ * padding is attended to and read: the last position is a summary of its own. A linear head maps
+ * it into the space shared with images. */
 #include <stddef.h>
 
 #include "model/siglip.h"

@@ -9,7 +9,11 @@
  * version 1.1 on a hundred languages, and never scaled whatever its configuration says.
  *
  * A classifier and spans read the decoder, which reads the source once more; tokens are tagged by
- * the encoder alone. */
+ * the encoder alone.
+ *
+ * Papers: Raffel et al. 2020 (arXiv:1910.10683), Xue et al. 2021 (arXiv:2010.11934). Names are
+ * those of transformers' T5Model: block.N.layer.0.SelfAttention, layer.1.EncDecAttention in the
+ * decoder, layer.2.DenseReluDense. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>

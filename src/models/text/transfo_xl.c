@@ -18,7 +18,9 @@
  *     (q_i + v).r_(i-j) = b_i . [sin j, cos j],  b_i: (q_i + v) Wr turned by i
  *
  * Embeddings and softmax are adaptive (model/adaptive.h): with clusters "logits" are
- * log-probabilities. */
+ * log-probabilities.
+ *
+ * Paper: Dai et al. 2019 (arXiv:1901.02860). Names are those of the published checkpoint. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>

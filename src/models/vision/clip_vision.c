@@ -1,6 +1,10 @@
 /* clip_vision.c - CLIP's encoder of images by itself: ViT with a norm before its layers.
  *
- * With a projection its vector lies in the space of the texts'. */
+ * With a projection its vector lies in the space of the texts'.
+ *
+ * Paper: Radford et al. 2021 (arXiv:2103.00020). The class token is read behind the last norm
+ * (post_layernorm), which the other tokens do not pass. It opens the image half of a CLIP
+ * directory too. */
 #include <stddef.h>
 
 #include "model/clip.h"

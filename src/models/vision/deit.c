@@ -3,7 +3,10 @@
  *     x = [class token, distillation token, patches] + positions;   layers as in ViT
  *
  * A model that was distilled has a classifier on each of the two tokens and answers with the mean
- * of their logits. */
+ * of their logits.
+ *
+ * Paper: Touvron et al. 2021 (arXiv:2012.12877). Everything but the second token and its
+ * classifier is ViT's (model/vit.h). Names are those of transformers' DeiTModel. */
 #include <stddef.h>
 #include <string.h>
 

@@ -4,7 +4,11 @@
  *
  * The feed-forward part is an MLP or, in the largest model, gated by SiLU with both halves in one
  * weight.  Positions are interpolated for every image of another size than image_size; hidden
- * patches (bool_masked_pos) are replaced by a mask token. */
+ * patches (bool_masked_pos) are replaced by a mask token.
+ *
+ * Paper: Oquab et al. 2023 (arXiv:2304.07193). The factors of a channel begin at
+ * layerscale_value; in training whole images may skip a part (drop path). Names are those of
+ * transformers' Dinov2Model: layer_scale1.lambda1. */
 #include <stddef.h>
 
 #include "model/vit.h"

@@ -6,7 +6,10 @@
  *     head:  every stage to one width, to the size of the first, side by side, fused, norm, classes
  *
  * Attention reads keys and values of a sequence that a strided convolution has shortened; where
- * things stand is told by the padding of the depthwise convolution in the feed-forward part. */
+ * things stand is told by the padding of the depthwise convolution in the feed-forward part.
+ *
+ * Paper: Xie et al. 2021 (arXiv:2105.15203). Names are those of transformers'
+ * SegformerForSemanticSegmentation: segformer.encoder.block.S.L, decode_head.linear_c.S. */
 #include <stddef.h>
 #include <stdio.h>
 

@@ -1,5 +1,9 @@
 /* siglip_vision.c - SigLIP's encoder of images by itself: patches without a token in front, pooled
- * by an attention that one learned vector asks. */
+ * by an attention that one learned vector asks.
+ *
+ * Paper: Zhai et al. 2023 (arXiv:2303.15343). The pooling attention keeps q, k and v in one
+ * in_proj, as torch's MultiheadAttention stores them. It opens the image half of a SigLIP
+ * directory too. */
 #include <stddef.h>
 
 #include "model/siglip.h"

@@ -3,7 +3,11 @@
  *     x = tubes + sinusoids;   layers as in ViT, whose keys have no bias;   the mean of all tokens
  *
  * A tube is tubelet_size frames deep and a patch wide and high; tokens are counted frame by frame,
- * row by row. */
+ * row by row.
+ *
+ * Paper: Tong et al. 2022 (arXiv:2203.12602). Queries and values have biases and keys none,
+ * which are stored apart from the weights (q_bias, v_bias). Names are those of transformers'
+ * VideoMAEModel. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -4,7 +4,11 @@
  *
  * An image of another size than image_size gets its positions interpolated.  Hidden patches
  * (bool_masked_pos) are replaced by a mask token, and their pixels predicted by the masked-image
- * head. */
+ * head.
+ *
+ * Paper: Dosovitskiy et al. 2021 (arXiv:2010.11929). The block, the grid of positions and the
+ * masked-image loss are shared with DeiT, YOLOS and models of video (model/vit.h). Names are
+ * those of transformers' ViTModel: encoder.layer.N.attention.attention.query. */
 #include <stddef.h>
 
 #include "model/vit.h"

@@ -4,7 +4,10 @@
  *     x = [class token, patches, detection tokens] + positions;   layers as in ViT, and after each
  *     but the last positions of its own are added;   of each detection token a class and a box
  *
- * The loss matches objects to tokens (model/detect.h). */
+ * The loss matches objects to tokens (model/detect.h).
+ *
+ * Paper: Fang et al. 2021 (arXiv:2106.00666). There is no decoder as DETR has one: detection
+ * tokens pass the same layers as the patches. Names are those of transformers' YolosModel. */
 #include <stddef.h>
 
 #include "model/detect.h"
