@@ -74,8 +74,8 @@ fv_dtype bench_dtype(int choice);        /* an index into them */
 /* How weights are held, for --weights: a word of bench_weights, as members of fv_model_opt. */
 extern const char *const bench_weights[];
 #define BENCH_WEIGHTS_HELP                                                                         \
-    "of the weights of products: as the file has them, f32 also where that has 16 bits; q8 and "   \
-    "q4 have a scale for each 32, int8 one for each row"
+    "how weight matrices are held: as in the file, widened to f32, rounded to 16 bits, or "        \
+    "quantised: q8 and q4 with one scale for 32 weights, int8 with one for a row"
 void bench_choose_weights(int choice, fv_model_opt *opt);
 
 typedef struct bench {

@@ -263,7 +263,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
 
 const cli_command attend_command = {
     .name = "attend",
-    .summary = "attention by hand on small matrices, as a lesson",
+    .summary = "work attention out by hand on small matrices",
     .about = "Works out softmax(Q K' / sqrt(d)) V step by step and shows every number: the scores, "
              "the scaled and masked scores, the "
              "weights and the output, for each head.  Without files it shows a worked example.\n\n"

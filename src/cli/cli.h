@@ -145,15 +145,14 @@ int cli_apply(const cli *c, const cli_settings *s, void *obj, const fv_field *ta
  * each row. */
 extern const char *const cli_weights[];
 #define CLI_WEIGHTS_HELP                                                                           \
-    "of the weights of products: as the file has them, f32 also where that has 16 bits; q8 and "   \
-    "q4 have a scale for each 32, "                                                                \
-    "int8 one for each row"
+    "how weight matrices are held: as in the file, widened to f32, rounded to 16 bits, or "        \
+    "quantised: q8 and q4 with one scale for 32 weights, int8 with one for a row"
 /* members of fv_model_opt and its like */
 void cli_choose_weights(int choice, fv_dtype *weights, bool *widen);
 
 #define CLI_ADAPTER_HELP                                                                           \
-    "directory of a PEFT adapter (LoRA, DoRA, IA3) to fold into the weights; may be given again, " \
-    "and a LoRA with a weight"
+    "directory of a PEFT adapter (LoRA, DoRA, IA3) to fold into the weights; may be repeated; "    \
+    "=WEIGHT scales a LoRA"
 /* What --adapter gave, as fv_model_opt takes it. */
 typedef struct cli_adapters {
     fv_adapter_use use[64];

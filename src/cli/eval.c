@@ -121,7 +121,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
 
 const cli_command eval_command = {
     .name = "eval",
-    .summary = "how good a model is",
+    .summary = "measure how good a model is",
     .about =
         "Runs a model on records whose answers are known and prints how often it was right.  What "
         "is compared follows from the model's architecture or from --task.  Scores are in per "

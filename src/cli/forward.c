@@ -82,7 +82,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
 
 const cli_command forward_command = {
     .name = "forward",
-    .summary = "a model on raw tensors",
+    .summary = "run a model on raw tensors",
     .about = "Runs any model on the tensors of a safetensors file and writes what comes out to "
              "another.  Names are those of transformers: input_ids, attention_mask, "
              "token_type_ids, decoder_input_ids, labels and so on go in; logits, "

@@ -119,7 +119,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
 
 const cli_command info_command = {
     .name = "info",
-    .summary = "version, devices, CPU features, kernels and libraries",
+    .summary = "show version, devices, CPU features, kernels and libraries",
     .about = "Says what this build is and what it found on this machine.  \"levels\" are the sets "
              "of kernels that were built and that this processor can run, best first; the "
              "environment variable FOVEA_CPU picks one of them.  \"choices\" say which kernel a "

@@ -50,7 +50,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
 
 const cli_command merge_command = {
     .name = "merge",
-    .summary = "a model with adapters folded into its weights",
+    .summary = "fold adapters into the weights of a model",
     .about =
         "Writes a model that computes what the base computes with its adapters: LoRA, DoRA and "
         "IA3 directories as PEFT and \"fovea train\" write them.  The result is a directory "

@@ -70,7 +70,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
 
 const cli_command quantize_command = {
     .name = "quantize",
-    .summary = "a copy of a model with weights of 16, 8 or 4 bits",
+    .summary = "copy a model with weights of 16, 8 or 4 bits",
     .about = "Copies a model's directory and holds the weights of its matrix products in 8 or 4 "
              "bits; embeddings, norms and biases stay as they are.  The copy opens like any model, "
              "takes less memory and computes faster.  It computes the same as the original opened "

@@ -442,8 +442,8 @@ const cli_command see_command = {
              "rows that are named, or all.\n\n"
              "A translator reads --source; without --target it translates first, prints the "
              "translation and shows how it came "
-             "about.  Rows of its cross attention are the tokens as they are written: the row of a "
-             "token is the look that chose it.",
+             "about.  A row of its cross-attention belongs to a token of the translation and shows "
+             "what the decoder attended to when it chose that token.",
     .operands = "[TEXT [SECOND]]",
     .max_operands = 2,
     .options = options,

@@ -198,7 +198,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
 
 const cli_command serve_command = {
     .name = "serve",
-    .summary = "models behind an HTTP interface, and a page that shows attention live",
+    .summary = "serve models over HTTP, with a page that shows attention live",
     .about =
         "Serves models to OpenAI's clients: /v1/chat/completions, /v1/completions, "
         "/v1/embeddings and /v1/models, streaming included; further /v1/classify, tag, answer, "

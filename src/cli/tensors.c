@@ -61,7 +61,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
 
 const cli_command tensors_command = {
     .name = "tensors",
-    .summary = "names, dtypes and shapes in a safetensors file",
+    .summary = "list names, dtypes and shapes of a safetensors file",
     .about = "Lists the tensors of a safetensors file, or of all shards that an index names.",
     .options = options,
     .size = sizeof(values),

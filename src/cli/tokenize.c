@@ -186,7 +186,7 @@ static int run_tokenize(const cli *c, const void *values, int n, char **operand)
 
 const cli_command tokenize_command = {
     .name = "tokenize",
-    .summary = "text to token ids, and back",
+    .summary = "turn text into token ids, and back",
     .about = "Reads a text (the whole file, or standard input) and prints the ids of its tokens.  "
              "The tokenizer is opened as it is: a model directory, a tokenizer.json, vocab.txt, "
              "vocab.json with merges.txt, or a SentencePiece model.\n\n"

@@ -267,7 +267,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
 
 const cli_command train_command = {
     .name = "train",
-    .summary = "train a model as a recipe says",
+    .summary = "train a model from a recipe",
     .about = "A recipe is a file of sections and keys that says what is trained, on what and how; "
              "every key can also be given "
              "by --set.  The run's directory gets the recipe as it was run, train.jsonl, an event "

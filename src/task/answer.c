@@ -204,7 +204,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__answer_task = {
     .name = "answer",
-    .summary = "answers to questions, from a text or a folder of texts",
+    .summary = "answer questions from a text or a folder of texts",
     .about = "Reads questions, one a line, and prints for each the span of the context that "
              "answers it best: its score, where it stands (in characters) and its words.  A "
              "context may be of any length: it is read in windows that overlap.  Where several "

@@ -324,7 +324,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__classify_task = {
     .name = "classify",
-    .summary = "labels of texts, images or sounds",
+    .summary = "label texts, images or sounds",
     .about =
         "Reads lines and prints the label of each with its probability.  To a model of images "
         "a line is the path of a PNG or JPEG file, to a model of sound that of a WAV, FLAC, OGG "

@@ -214,7 +214,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__detect_task = {
     .name = "detect",
-    .summary = "boxes around objects in images",
+    .summary = "find objects in images and their boxes",
     .about = "Reads images and prints what is seen in each: label, probability, and the box in "
              "pixels of the file, left, top, right, bottom.",
     .examples = examples,

@@ -277,7 +277,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__embed_task = {
     .name = "embed",
-    .summary = "a vector for each text or image",
+    .summary = "compute a vector for each text or image",
     .about =
         "Reads lines and prints a vector for each, as sentence-transformers computes it: the "
         "states of a text's tokens are averaged (or the first is taken, as the directory "

@@ -208,7 +208,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__fill_task = {
     .name = "fill",
-    .summary = "the likeliest words for masks in texts",
+    .summary = "predict the masked words of texts",
     .about = "Reads lines with masks in them, written as the model's tokenizer writes them "
              "([MASK], <mask>), and prints for each mask the likeliest words: probability, word, "
              "and the sentence with it.  An empty line stands between the words of two texts.",

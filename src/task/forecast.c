@@ -219,7 +219,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__forecast_task = {
     .name = "forecast",
-    .summary = "what follows a time series",
+    .summary = "predict the values that follow a time series",
     .about =
         "Reads a table of numbers with a date column (CSV, plain or gzip; the first line names the "
         "columns) and prints the rows that follow the last one, with their dates, in the units of "

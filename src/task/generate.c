@@ -167,7 +167,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__generate_task = {
     .name = "generate",
-    .summary = "text that follows a prompt",
+    .summary = "continue a prompt",
     .about = "Continues a prompt with a language model, or answers a source with a model that has "
              "an encoder.  The prompt is the argument, the text of a file, or each line of "
              "standard input.  A single prompt is continued token by token as it is generated; of "

@@ -271,7 +271,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__recommend_task = {
     .name = "recommend",
-    .summary = "the items that a user may turn to next",
+    .summary = "rank the items that a user may want next",
     .about =
         "Reads what users did (user, item and perhaps time on each line, or a user with all its "
         "items; plain or gzip) and prints the items that score best behind each history, best "

@@ -168,7 +168,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__score_task = {
     .name = "score",
-    .summary = "how likely texts are: perplexity and bits per byte",
+    .summary = "measure how likely texts are: perplexity and bits per byte",
     .about = "Prints for each line of a file or of standard input: perplexity of a token, bits per "
              "byte of text, tokens, the line; and at the end the same for all together.  A text "
              "stands behind the token that texts begin with, where the model has one, so that "

@@ -181,7 +181,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__segment_task = {
     .name = "segment",
-    .summary = "a label for each pixel of images",
+    .summary = "label each pixel of images",
     .about =
         "Reads images and prints which labels cover which share of each.  --draw writes the "
         "images with the labels as colours over them, --masks the numbers of the labels as grey "

@@ -77,7 +77,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__similar_task = {
     .name = "similar",
-    .summary = "how similar the two texts of each line are",
+    .summary = "measure how similar the two texts of each line are",
     .about = "Reads lines of two texts with a tab between them and prints the cosine of their "
              "embeddings, computed as \"fovea embed\" does.",
     .examples = examples,

@@ -81,7 +81,7 @@ static const fv_task_example examples[] = {{"fovea summarize -m bart-large-cnn -
 
 const fv_task_kind fv__summarize_task = {
     .name = "summarize",
-    .summary = "a short text for a long one",
+    .summary = "write short versions of long texts",
     .about = "Summarises each line of a file or of standard input, or the whole of it.  Beams, "
              "lengths and the words put before a text are those that the model's config.json gives "
              "for summarization (task_specific_params), unless the command line says otherwise.  "

@@ -275,7 +275,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__tag_task = {
     .name = "tag",
-    .summary = "entities in texts, as spans",
+    .summary = "find entities in texts",
     .about = "Reads lines and prints the entities in each: where they stand (in characters of the "
              "line), their label and its mean probability.  A word has the label of its first "
              "token, which is what taggers learn; words with one label are joined, B- begins a new "

@@ -212,7 +212,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__transcribe_task = {
     .name = "transcribe",
-    .summary = "what is said in sound files",
+    .summary = "write down what is said in sound files",
     .about =
         "Writes the words of WAV, FLAC, OGG and MP3 files, of any rate and number of channels. "
         "Files and folders of them are named on the command line, or a path on each line of "

@@ -200,7 +200,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__translate_task = {
     .name = "translate",
-    .summary = "lines of text through a model with an encoder and a decoder",
+    .summary = "translate lines of text",
     .about = "Translates a file, plain or gzip, or standard input, line by line.  Lines come out "
              "in the order they went in, as soon as they are done; from standard input all lines "
              "that are waiting are taken together, so it can be used in a conversation.  Lines of "
