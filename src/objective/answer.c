@@ -8,9 +8,9 @@
  * A context that is too long is cut to a window around the answer.  The position of the answer in
  * the window is random (by the number of the question), so that the model cannot learn it.  Only
  * the first answer of a question is used. */
+#include "data/feed_parts.h"
 #include "data/labels.h"
 #include "data/masking.h"
-#include "data/ragged.h"
 #include "data/token_stream.h"
 #include "fovea/author/objective.h"
 
@@ -19,10 +19,9 @@ typedef struct options {
 } options;
 
 typedef struct asked {
-    const fv_env *env;
+    fv__text_rows rows;
     fv_feed_opt task;
     options opt;
-    fv__ragged text;
     int32_t (*positions)[3]; /* first token of the context, of the answer, last of the answer */
     size_t positions_bytes;
     fv_encoding *question, *context;
@@ -57,7 +56,7 @@ static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
     if (n > budget) { /* the window may begin anywhere that keeps the answer inside */
         int64_t low = last + 1 > budget ? last + 1 - budget : 0,
                 high = first < n - budget ? first : n - budget;
-        from = low + fv__rng_below((fv_data_rng){0, 0}, 6, a->text.n, 0, high - low + 1);
+        from = low + fv__rng_below((fv_data_rng){0, 0}, 6, a->rows.text.n, 0, high - low + 1);
         n = budget;
         rd->report->cut++;
     }
@@ -67,16 +66,16 @@ static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
     memcpy(row + q + 2, a->context->ids + from, (size_t)n * sizeof *row);
     row[q + n + 2] = a->task.sep;
     void *p = a->positions;
-    bool ok = fv__grow(a->env, &p, &a->positions_bytes,
-                       (size_t)(a->text.n + 1) * sizeof *a->positions);
+    bool ok = fv__grow(a->rows.env, &p, &a->positions_bytes,
+                       (size_t)(a->rows.text.n + 1) * sizeof *a->positions);
     a->positions = p;
     if (ok) {
-        int32_t *positions = a->positions[a->text.n];
+        int32_t *positions = a->positions[a->rows.text.n];
         positions[0] = (int32_t)(q + 2);
         positions[1] = (int32_t)(q + 2 + first - from);
         positions[2] = (int32_t)(q + 2 + last - from);
     }
-    if (!ok || !fv__ragged_add(&a->text, row, q + n + 3))
+    if (!ok || !fv__ragged_add(&a->rows.text, row, q + n + 3))
         return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
     rd->report->kept++;
     rd->report->tokens[0] += q + n + 3;
@@ -151,7 +150,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
                       fv_data_rng how, fv_err *e)
 {
     const asked *a = self;
-    int64_t T = fv__ragged_put(&a->text, out, rows, n, a->task.pad);
+    int64_t T = fv__ragged_put(&a->rows.text, out, rows, n, a->task.pad);
     int32_t *type = fv_batch_put(out, "token_type_ids", FV_I32, FV_SHAPE(n, T));
     int32_t *start = fv_batch_put(out, "start_positions", FV_I32, FV_SHAPE(n));
     int32_t *end = fv_batch_put(out, "end_positions", FV_I32, FV_SHAPE(n));
@@ -159,7 +158,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     fv__batch_drop(out, &a->task, a->opt.drop, rows, how);
     for (int64_t i = 0; i < n; i++) {
         int64_t len;
-        fv__ragged_row(&a->text, rows[i], &len);
+        fv__ragged_row(&a->rows.text, rows[i], &len);
         const int32_t *positions = a->positions[rows[i]];
         for (int64_t t = 0; t < T; t++) type[i * T + t] = t >= positions[0] && t < len;
         start[i] = positions[1];
@@ -202,26 +201,21 @@ static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, c
     return st;
 }
 
-static int64_t count(const void *self, int64_t epoch)
-{
-    (void)epoch;
-    return ((const asked *)self)->text.n;
-}
-
-static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
-{
-    fv__ragged_row(&((const asked *)self)->text, i, source);
-    *target = 0;
-}
-
 static void close_feed(void *self)
 {
     asked *a = self;
-    const fv_env *env = a->env;
-    fv__ragged_free(&a->text);
+    const fv_env *env = a->rows.env;
+    fv__ragged_free(&a->rows.text);
     fv__free(env, a->positions, a->positions_bytes);
     fv__free(env, a, sizeof *a);
 }
+
+static const fv_feed feed = {.metric = "exact",
+                             .count = fv__text_rows_count,
+                             .size = fv__text_rows_size,
+                             .make = make,
+                             .count_correct = count_correct,
+                             .close = close_feed};
 
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
@@ -234,10 +228,9 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                        "context");
     asked *a = fv__alloc(t->env, sizeof *a);
     if (!a) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    *a = (asked){.env = t->env,
+    *a = (asked){.rows = {.env = t->env, .text = {.env = t->env}},
                  .task = *t,
-                 .opt = *(const options *)t->options,
-                 .text = {.env = t->env}};
+                 .opt = *(const options *)t->options};
     fv__reading rd = {
         .env = t->env, .from = from, .n_texts = 1, .user = a, .report = report, .e = e};
     fv_status st = fv_encoding_new(&a->question, t->tok, e);
@@ -245,18 +238,9 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     if (!st) st = read_all(&rd, a);
     fv_encoding_free(a->question);
     fv_encoding_free(a->context);
-    if (!st && !a->text.n) st = fv_fail(e, FV_EFORMAT, "%s: no question can be used", from->file);
-    if (st)
-        close_feed(a);
-    else
-        *out = (fv_feed){.self = a,
-                         .metric = "exact",
-                         .count = count,
-                         .size = size,
-                         .make = make,
-                         .count_correct = count_correct,
-                         .close = close_feed};
-    return st;
+    if (!st && !a->rows.text.n)
+        st = fv_fail(e, FV_EFORMAT, "%s: no question can be used", from->file);
+    return fv__feed_give(out, &feed, a, st);
 }
 
 /* Every context once, and every question. */
@@ -283,17 +267,13 @@ static const fv_field keys[] = {
     {0},
 };
 static const char *const loss_inputs[] = {"start_positions", "end_positions", NULL};
-static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
 
 const fv_objective fv__objective_answer = {
     .name = "answer",
     .help = "first and last token of an answer in its context (SQuAD's JSON)",
     .keys = keys,
     .options_size = sizeof(options),
-    .processor = "tokenizer",
-    .specials = specials,
-    .before = "<s>",
-    .after = "</s>",
+    FV__ENCODER_TEXTS,
     .texts = texts,
     .head = FV_HEAD_ANSWER,
     .loss_inputs = loss_inputs,

@@ -3,9 +3,9 @@
  * Labels are numbered as they first appear in the training data and named in config.json
  * (id2label); validation data with another label is an error that names the line.  The metric is
  * accuracy. */
+#include "data/feed_parts.h"
 #include "data/labels.h"
 #include "data/masking.h"
-#include "data/ragged.h"
 #include "data/records.h"
 #include "fovea/author/objective.h"
 
@@ -16,10 +16,9 @@ typedef struct options {
 } options;
 
 typedef struct labelled {
-    const fv_env *env;
+    fv__text_rows rows;
     fv_feed_opt task;
     options opt;
-    fv__ragged text;
     int32_t *label;
     size_t label_bytes;
     fv_encoding *enc; /* while the file is read */
@@ -57,10 +56,11 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
     }
     if (st) return st;
     void *p = l->label;
-    bool ok = fv__grow(l->env, &p, &l->label_bytes, (size_t)(l->text.n + 1) * sizeof *l->label);
+    bool ok = fv__grow(l->rows.env, &p, &l->label_bytes,
+                       (size_t)(l->rows.text.n + 1) * sizeof *l->label);
     l->label = p;
-    if (ok) l->label[l->text.n] = label;
-    if (!ok || !fv__ragged_add(&l->text, l->enc->ids, l->enc->n))
+    if (ok) l->label[l->rows.text.n] = label;
+    if (!ok || !fv__ragged_add(&l->rows.text, l->enc->ids, l->enc->n))
         return fv_fail(rd->e, FV_ENOMEM, "%s: out of memory", rd->from->file);
     rd->report->kept++;
     rd->report->tokens[0] += l->enc->n;
@@ -72,7 +72,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
                       fv_data_rng how, fv_err *e)
 {
     const labelled *l = self;
-    fv__ragged_put(&l->text, out, rows, n, l->task.pad);
+    fv__ragged_put(&l->rows.text, out, rows, n, l->task.pad);
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
     fv__batch_drop(out, &l->task, l->opt.drop, rows, how);
@@ -81,34 +81,21 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
-                               double *hits, double *of)
-{
-    (void)self;
-    return fv__count_correct_rows(c, out, fv__batch_ints(b, "labels"), b->part[0].shape.d[0], hits,
-                                  of);
-}
-
-static int64_t count(const void *self, int64_t epoch)
-{
-    (void)epoch;
-    return ((const labelled *)self)->text.n;
-}
-
-static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
-{
-    fv__ragged_row(&((const labelled *)self)->text, i, source);
-    *target = 0;
-}
-
 static void close_feed(void *self)
 {
     labelled *l = self;
-    const fv_env *env = l->env;
-    fv__ragged_free(&l->text);
+    const fv_env *env = l->rows.env;
+    fv__ragged_free(&l->rows.text);
     fv__free(env, l->label, l->label_bytes);
     fv__free(env, l, sizeof *l);
 }
+
+static const fv_feed feed = {.metric = "accuracy",
+                             .count = fv__text_rows_count,
+                             .size = fv__text_rows_size,
+                             .make = make,
+                             .count_correct = fv__count_correct_labels,
+                             .close = close_feed};
 
 /* Reads and encodes the whole file; batches are only padded copies. */
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
@@ -117,10 +104,9 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     *out = (fv_feed){0};
     labelled *l = fv__alloc(t->env, sizeof *l);
     if (!l) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    *l = (labelled){.env = t->env,
+    *l = (labelled){.rows = {.env = t->env, .text = {.env = t->env}},
                     .task = *t,
                     .opt = *(const options *)t->options,
-                    .text = {.env = t->env},
                     .prefixed = {.env = t->env}};
     fv__reading rd = {.env = t->env,
                       .from = from,
@@ -134,18 +120,9 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     fv_encoding_free(l->enc);
     fv__buf_free(&l->prefixed);
     l->enc = NULL;
-    if (!st && !l->text.n) st = fv_fail(e, FV_EFORMAT, "%s: no record can be used", from->file);
-    if (st)
-        close_feed(l);
-    else
-        *out = (fv_feed){.self = l,
-                         .metric = "accuracy",
-                         .count = count,
-                         .size = size,
-                         .make = make,
-                         .count_correct = count_correct,
-                         .close = close_feed};
-    return st;
+    if (!st && !l->rows.text.n)
+        st = fv_fail(e, FV_EFORMAT, "%s: no record can be used", from->file);
+    return fv__feed_give(out, &feed, l, st);
 }
 
 static const fv_field keys[] = {
@@ -156,21 +133,16 @@ static const fv_field keys[] = {
             "words before each text, as some encoders were trained with: \"query: \""),
     {0},
 };
-static const char *const loss_inputs[] = {"labels", NULL};
-static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
 
 const fv_objective fv__objective_classify = {
     .name = "classify",
     .help = "a label for each text",
     .keys = keys,
     .options_size = sizeof(options),
-    .processor = "tokenizer",
-    .specials = specials,
-    .before = "<s>",
-    .after = "</s>",
+    FV__ENCODER_TEXTS,
     .texts = fv_texts_labelled,
     .head = FV_HEAD_CLASSIFY,
-    .loss_inputs = loss_inputs,
+    .loss_inputs = fv__labels_alone,
     .names_labels = true,
     .open = open_feed,
 };

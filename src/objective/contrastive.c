@@ -7,6 +7,7 @@
  * batch do not see each other.  The metric is how often a text finds its own image among those of
  * its batch; `fovea eval` has recall over all of them. */
 #include "base/base.h"
+#include "data/feed_parts.h"
 #include "data/pixels.h"
 #include "data/ragged.h"
 #include "fovea/author/objective.h"
@@ -112,14 +113,6 @@ static int64_t count(const void *self, int64_t epoch)
     return fv_images_count(((const paired *)self)->pixels.images);
 }
 
-/* All alike: sorting texts by length would put similar ones into one batch. */
-static void size(const void *self, int64_t i, int64_t *from, int64_t *to)
-{
-    (void)self, (void)i;
-    *from = 1;
-    *to = 0;
-}
-
 static void close_feed(void *self)
 {
     paired *p = self;
@@ -128,6 +121,13 @@ static void close_feed(void *self)
     fv__ragged_free(&p->text);
     fv__free(env, p, sizeof *p);
 }
+
+static const fv_feed feed = {.metric = "recall@1 in the batch",
+                             .count = count,
+                             .size = fv__size_alike,
+                             .make = make,
+                             .count_correct = count_correct,
+                             .close = close_feed};
 
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
@@ -147,17 +147,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
         st = fv__pixels_open(&p->pixels, t->env, t->processor, images, &o->augment,
                              (size_t)o->cache << 20, e);
     if (!st) st = encode(p, from->max_len ? from->max_len : 512, report, e);
-    if (st)
-        close_feed(p);
-    else
-        *out = (fv_feed){.self = p,
-                         .metric = "recall@1 in the batch",
-                         .count = count,
-                         .size = size,
-                         .make = make,
-                         .count_correct = count_correct,
-                         .close = close_feed};
-    return st;
+    return fv__feed_give(out, &feed, p, st);
 }
 
 static fv_status make_processor(fv_processor **out, const fv_env *env, const void *own,

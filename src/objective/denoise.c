@@ -1,4 +1,5 @@
 /* denoise.c - BART's pre-training objective: running text restored from one with masked spans. */
+#include "data/feed_parts.h"
 #include "data/infill.h"
 #include "fovea/author/objective.h"
 
@@ -10,17 +11,13 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
 
 static const fv_field keys[] = {FV__KEY_CONTEXT, FV__KEY_MASK, FV__KEY_SPAN, {0}};
 static const char *const loss_inputs[] = {"decoder_input_ids", "labels", NULL};
-static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
 
 const fv_objective fv__objective_denoise = {
     .name = "denoise",
     .help = "running text restored from one with masked spans (BART)",
     .keys = keys,
     .options_size = sizeof(fv__stream_opt),
-    .processor = "tokenizer",
-    .specials = specials,
-    .before = "<s>",
-    .after = "</s>",
+    FV__ENCODER_TEXTS,
     .texts = fv_texts_first,
     .head = FV_HEAD_SEQ2SEQ,
     .loss_inputs = loss_inputs,

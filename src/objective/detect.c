@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "base/base.h"
+#include "data/feed_parts.h"
 #include "data/pixels.h"
 #include "fovea/author/objective.h"
 
@@ -177,13 +178,6 @@ static int64_t count(const void *self, int64_t epoch)
     return fv_boxed_count(((const boxed *)self)->set);
 }
 
-static void size(const void *self, int64_t i, int64_t *from, int64_t *to)
-{
-    (void)self, (void)i;
-    *from = 1;
-    *to = 0;
-}
-
 static void close_feed(void *self)
 {
     boxed *b = self;
@@ -220,7 +214,8 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
         return st;
     }
     report->records = report->kept = report->tokens[0] = fv_boxed_count(b->set);
-    *out = (fv_feed){.self = b, .count = count, .size = size, .make = make, .close = close_feed};
+    *out = (fv_feed){
+        .self = b, .count = count, .size = fv__size_alike, .make = make, .close = close_feed};
     return FV_OK;
 }
 

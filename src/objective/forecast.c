@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "base/base.h"
+#include "data/feed_parts.h"
 #include "fovea/author/objective.h"
 #include "fovea/author/processor.h"
 #include "fovea/author/series.h"
@@ -142,14 +143,6 @@ static int64_t count(const void *self, int64_t epoch)
     return ((const windows *)self)->n;
 }
 
-/* All are alike: batch_rows decides. */
-static void size(const void *self, int64_t i, int64_t *from, int64_t *to)
-{
-    (void)self, (void)i;
-    *from = 1;
-    *to = 0;
-}
-
 static void close_feed(void *self)
 {
     windows *w = self;
@@ -219,7 +212,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                          .metric = "mean absolute error",
                          .less_is_better = true,
                          .count = count,
-                         .size = size,
+                         .size = fv__size_alike,
                          .make = make,
                          .count_correct = count_errors,
                          .forward = w->opt.loss == MAE ? forward_mae : NULL,

@@ -3,7 +3,7 @@
  * Images stand in a folder or an archive with a folder for each label, in an IDX file, or are named
  * by a table.  The metric is accuracy; `fovea eval` also has the top 5. */
 #include "base/base.h"
-#include "data/labels.h"
+#include "data/feed_parts.h"
 #include "data/pixels.h"
 #include "fovea/author/objective.h"
 
@@ -47,26 +47,10 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
-                               double *hits, double *of)
-{
-    (void)self;
-    return fv__count_correct_rows(c, out, fv__batch_ints(b, "labels"), b->part[0].shape.d[0], hits,
-                                  of);
-}
-
 static int64_t count(const void *self, int64_t epoch)
 {
     (void)epoch;
     return fv_images_count(((const labelled *)self)->pixels.images);
-}
-
-/* All are alike: batch_rows decides. */
-static void size(const void *self, int64_t i, int64_t *from, int64_t *to)
-{
-    (void)self, (void)i;
-    *from = 1;
-    *to = 0;
 }
 
 static void close_feed(void *self)
@@ -76,6 +60,13 @@ static void close_feed(void *self)
     fv__pixels_close(&l->pixels);
     fv__free(env, l, sizeof *l);
 }
+
+static const fv_feed feed = {.metric = "accuracy",
+                             .count = count,
+                             .size = fv__size_alike,
+                             .make = make,
+                             .count_correct = fv__count_correct_labels,
+                             .close = close_feed};
 
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
@@ -92,17 +83,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
         st = fv__pixels_open(&l->pixels, t->env, t->processor, images, &o->augment,
                              (size_t)o->cache << 20, e);
     report->tokens[0] = report->kept;
-    if (st)
-        close_feed(l);
-    else
-        *out = (fv_feed){.self = l,
-                         .metric = "accuracy",
-                         .count = count,
-                         .size = size,
-                         .make = make,
-                         .count_correct = count_correct,
-                         .close = close_feed};
-    return st;
+    return fv__feed_give(out, &feed, l, st);
 }
 
 static fv_status make_processor(fv_processor **out, const fv_env *env, const void *own,

@@ -1,5 +1,6 @@
 /* masked.c - the objective of BERT-like encoders: hidden tokens of running text, chosen anew
  * whenever a window is used. */
+#include "data/feed_parts.h"
 #include "data/masking.h"
 #include "data/token_stream.h"
 #include "fovea/author/objective.h"
@@ -78,17 +79,13 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
 
 static const fv_field keys[] = {FV__KEY_CONTEXT, FV__KEY_MASK, {0}};
 static const char *const loss_inputs[] = {"labels", NULL};
-static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
 
 const fv_objective fv__objective_masked = {
     .name = "masked",
     .help = "hidden tokens of running text",
     .keys = keys,
     .options_size = sizeof(fv__stream_opt),
-    .processor = "tokenizer",
-    .specials = specials,
-    .before = "<s>",
-    .after = "</s>",
+    FV__ENCODER_TEXTS,
     .texts = fv_texts_first,
     .head = FV_HEAD_MASKED_LM,
     .loss_inputs = loss_inputs,

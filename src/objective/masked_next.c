@@ -3,6 +3,7 @@
  *
  * Every line is a sentence, a blank one ends a document.  Half of the time the second sentence is
  * the next one of the document (next_sentence_label 0), else any other (1). */
+#include "data/feed_parts.h"
 #include "data/masking.h"
 #include "data/ragged.h"
 #include "data/records.h"
@@ -138,6 +139,8 @@ static void close_feed(void *self)
     fv__free(env, s, sizeof *s);
 }
 
+static const fv_feed feed = {.count = count, .size = size, .make = make, .close = close_feed};
+
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {
@@ -163,27 +166,18 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     s->enc = NULL;
     if (!st && s->text.n < 3)
         st = fv_fail(e, FV_EFORMAT, "%s: has fewer than three sentences", from->file);
-    if (st)
-        close_feed(s);
-    else
-        *out =
-            (fv_feed){.self = s, .count = count, .size = size, .make = make, .close = close_feed};
-    return st;
+    return fv__feed_give(out, &feed, s, st);
 }
 
 static const fv_field keys[] = {FV__KEY_CONTEXT, FV__KEY_MASK, {0}};
 static const char *const loss_inputs[] = {"labels", "next_sentence_label", NULL};
-static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
 
 const fv_objective fv__objective_masked_next = {
     .name = "masked_next",
     .help = "hidden tokens and whether a sentence follows another; a sentence a line",
     .keys = keys,
     .options_size = sizeof(fv__stream_opt),
-    .processor = "tokenizer",
-    .specials = specials,
-    .before = "<s>",
-    .after = "</s>",
+    FV__ENCODER_TEXTS,
     .texts = fv_texts_first,
     .head = FV_HEAD_PRETRAINING,
     .loss_inputs = loss_inputs,

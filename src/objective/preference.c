@@ -15,6 +15,7 @@
  * reference thinks of every pair is computed once before training (prepare) and travels with the
  * batches: the reference model itself need not stay in memory.  A resumed run computes it again
  * from the same directory, with the same bits. */
+#include "data/feed_parts.h"
 #include "data/ragged.h"
 #include "data/records.h"
 #include "fovea/author/objective.h"
@@ -311,6 +312,15 @@ static void close_feed(void *self)
     fv__free(env, p, sizeof *p);
 }
 
+static const fv_feed feed = {.metric = "preference accuracy",
+                             .count = count,
+                             .size = size,
+                             .make = make,
+                             .count_correct = count_correct,
+                             .forward = forward,
+                             .prepare = prepare,
+                             .close = close_feed};
+
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {
@@ -327,19 +337,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     fv_encoding_free(p->enc);
     p->enc = NULL;
     if (!st) st = check_pairs(p, from->file, e);
-    if (st)
-        close_feed(p);
-    else
-        *out = (fv_feed){.self = p,
-                         .metric = "preference accuracy",
-                         .count = count,
-                         .size = size,
-                         .make = make,
-                         .count_correct = count_correct,
-                         .forward = forward,
-                         .prepare = prepare,
-                         .close = close_feed};
-    return st;
+    return fv__feed_give(out, &feed, p, st);
 }
 
 static const fv_field keys[] = {

@@ -4,6 +4,7 @@
  * of the image is shown (crop), mirrored both ways, its colours changed; the mask follows.  The
  * metric is the share of pixels that are right; `fovea eval` has intersection over union. */
 #include "base/base.h"
+#include "data/feed_parts.h"
 #include "data/masked_images.h"
 #include "data/pixels.h"
 #include "fovea/author/objective.h"
@@ -152,13 +153,6 @@ static int64_t count(const void *self, int64_t epoch)
     return ((const masked *)self)->set.n;
 }
 
-static void size(const void *self, int64_t i, int64_t *from, int64_t *to)
-{
-    (void)self, (void)i;
-    *from = 1;
-    *to = 0;
-}
-
 static void close_feed(void *self)
 {
     masked *m = self;
@@ -208,7 +202,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     *out = (fv_feed){.self = m,
                      .metric = "pixel accuracy",
                      .count = count,
-                     .size = size,
+                     .size = fv__size_alike,
                      .make = make,
                      .count_correct = count_correct,
                      .close = close_feed};

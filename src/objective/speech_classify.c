@@ -6,7 +6,7 @@
  * floats, a quarter of its samples at 16 kHz.  Clips that are shorter than the model reads end in
  * silence; what is longer is cut. */
 #include "base/base.h"
-#include "data/labels.h"
+#include "data/feed_parts.h"
 #include "fovea/author/objective.h"
 
 typedef struct options {
@@ -50,26 +50,10 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
-                               double *hits, double *of)
-{
-    (void)self;
-    return fv__count_correct_rows(c, out, fv__batch_ints(b, "labels"), b->part[0].shape.d[0], hits,
-                                  of);
-}
-
 static int64_t count(const void *self, int64_t epoch)
 {
     (void)epoch;
     return fv_images_count(((const labelled *)self)->clips);
-}
-
-/* All are alike: batch_rows decides. */
-static void size(const void *self, int64_t i, int64_t *from, int64_t *to)
-{
-    (void)self, (void)i;
-    *from = 1;
-    *to = 0;
 }
 
 static void close_feed(void *self)
@@ -107,6 +91,13 @@ static fv_status add_features(labelled *l, const fv_processor *p, int64_t i, fv_
     return FV_OK;
 }
 
+static const fv_feed feed = {.metric = "accuracy",
+                             .count = count,
+                             .size = fv__size_alike,
+                             .make = make,
+                             .count_correct = fv__count_correct_labels,
+                             .close = close_feed};
+
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {
@@ -123,17 +114,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     fv_clip_free(&raw);
     fv_clip_free(&x);
     report->tokens[0] = report->kept;
-    if (st)
-        close_feed(l);
-    else
-        *out = (fv_feed){.self = l,
-                         .metric = "accuracy",
-                         .count = count,
-                         .size = size,
-                         .make = make,
-                         .count_correct = count_correct,
-                         .close = close_feed};
-    return st;
+    return fv__feed_give(out, &feed, l, st);
 }
 
 /* MFCC as the keyword transformer has them, with windows of 30 ms every 10 ms at any rate. */

@@ -3,6 +3,7 @@
  * Words are encoded one by one, as the columns of a file separate them, so the tokenizer never
  * joins two.  The metric is F1 of entities as conlleval counts them, or accuracy where tags are
  * no entities. */
+#include "data/feed_parts.h"
 #include "data/labels.h"
 #include "data/masking.h"
 #include "data/ragged.h"
@@ -16,10 +17,10 @@ typedef struct options {
 } options;
 
 typedef struct tagging {
-    const fv_env *env;
+    fv__text_rows rows;
     fv_feed_opt task;
     options opt;
-    fv__ragged text, label; /* of the same lengths */
+    fv__ragged label; /* of the lengths of the texts */
     fv_encoding *enc;
     int32_t *ids, *tags; /* the sentence under way */
     size_t ids_bytes, tags_bytes;
@@ -30,9 +31,9 @@ typedef struct tagging {
 static bool push(tagging *g, int32_t id, int32_t tag)
 {
     void *a = g->ids, *b = g->tags;
-    bool ok = fv__grow(g->env, &a, &g->ids_bytes, (size_t)(g->n + 1) * sizeof *g->ids);
+    bool ok = fv__grow(g->rows.env, &a, &g->ids_bytes, (size_t)(g->n + 1) * sizeof *g->ids);
     g->ids = a;
-    ok = fv__grow(g->env, &b, &g->tags_bytes, (size_t)(g->n + 1) * sizeof *g->tags) && ok;
+    ok = fv__grow(g->rows.env, &b, &g->tags_bytes, (size_t)(g->n + 1) * sizeof *g->tags) && ok;
     g->tags = b;
     if (!ok) return false;
     g->ids[g->n] = id;
@@ -70,7 +71,8 @@ static fv_status end_sentence(fv__reading *rd, tagging *g, int64_t line)
         g->n = keep - end;
     }
     bool ok = !end || push(g, g->task.sep, -100);
-    ok = ok && fv__ragged_add(&g->text, g->ids, g->n) && fv__ragged_add(&g->label, g->tags, g->n);
+    ok = ok && fv__ragged_add(&g->rows.text, g->ids, g->n) &&
+         fv__ragged_add(&g->label, g->tags, g->n);
     rd->report->kept++;
     rd->report->tokens[0] += g->n;
     return ok ? FV_OK : no_memory(rd);
@@ -108,7 +110,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
                       fv_data_rng how, fv_err *e)
 {
     const tagging *g = self;
-    int64_t T = fv__ragged_put(&g->text, out, rows, n, g->task.pad);
+    int64_t T = fv__ragged_put(&g->rows.text, out, rows, n, g->task.pad);
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, T));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
     fv__batch_drop(out, &g->task, g->opt.drop, rows, how);
@@ -142,8 +144,8 @@ static fv_status count_correct_entities(const void *self, fv_ctx *c, const fv_ba
     int64_t rows = b->part[0].shape.d[0], T = b->part[0].shape.d[1];
     size_t best_bytes = (size_t)(rows * T) * sizeof(int32_t),
            name_bytes = 2 * (size_t)T * sizeof(char *);
-    int32_t *best = fv__alloc(g->env, best_bytes);
-    const char **gold = fv__alloc(g->env, name_bytes), **given = gold + T;
+    int32_t *best = fv__alloc(g->rows.env, best_bytes);
+    const char **gold = fv__alloc(g->rows.env, name_bytes), **given = gold + T;
     fv_entities found = {0};
     if (!best || !gold) fv_raise(c, FV_ENOMEM, "evaluation: out of memory");
     fv_status st = best && gold ? fv__argmax_labels(c, logits, best) : FV_ENOMEM;
@@ -158,28 +160,16 @@ static fv_status count_correct_entities(const void *self, fv_ctx *c, const fv_ba
     }
     *hits += 2 * (double)found.all.right;
     *of += (double)(found.all.given + found.all.gold);
-    fv__free(g->env, gold, name_bytes);
-    fv__free(g->env, best, best_bytes);
+    fv__free(g->rows.env, gold, name_bytes);
+    fv__free(g->rows.env, best, best_bytes);
     return st;
-}
-
-static int64_t count(const void *self, int64_t epoch)
-{
-    (void)epoch;
-    return ((const tagging *)self)->text.n;
-}
-
-static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
-{
-    fv__ragged_row(&((const tagging *)self)->text, i, source);
-    *target = 0;
 }
 
 static void close_feed(void *self)
 {
     tagging *g = self;
-    const fv_env *env = g->env;
-    fv__ragged_free(&g->text);
+    const fv_env *env = g->rows.env;
+    fv__ragged_free(&g->rows.text);
     fv__ragged_free(&g->label);
     fv__free(env, g->ids, g->ids_bytes);
     fv__free(env, g->tags, g->tags_bytes);
@@ -202,10 +192,9 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     *out = (fv_feed){0};
     tagging *g = fv__alloc(t->env, sizeof *g);
     if (!g) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    *g = (tagging){.env = t->env,
+    *g = (tagging){.rows = {.env = t->env, .text = {.env = t->env}},
                    .task = *t,
                    .opt = *(const options *)t->options,
-                   .text = {.env = t->env},
                    .label = {.env = t->env}};
     fv__reading rd = {
         .env = t->env, .from = from, .n_texts = 1, .user = g, .report = report, .e = e};
@@ -213,7 +202,8 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     if (!st) st = read_all(&rd, g);
     fv_encoding_free(g->enc);
     g->enc = NULL;
-    if (!st && !g->text.n) st = fv_fail(e, FV_EFORMAT, "%s: no sentence can be used", from->file);
+    if (!st && !g->rows.text.n)
+        st = fv_fail(e, FV_EFORMAT, "%s: no sentence can be used", from->file);
     if (st) {
         close_feed(g);
         return st;
@@ -221,8 +211,8 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     bool entities = has_entities(t->labels);
     *out = (fv_feed){.self = g,
                      .metric = entities ? "f1" : "accuracy",
-                     .count = count,
-                     .size = size,
+                     .count = fv__text_rows_count,
+                     .size = fv__text_rows_size,
                      .make = make,
                      .count_correct = entities ? count_correct_entities : count_correct_words,
                      .close = close_feed};
@@ -256,21 +246,16 @@ static const fv_field keys[] = {
              "share of tokens hidden in training, so that none is relied on"),
     {0},
 };
-static const char *const loss_inputs[] = {"labels", NULL};
-static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
 
 const fv_objective fv__objective_tag = {
     .name = "tag",
     .help = "a label for each word (CoNLL columns)",
     .keys = keys,
     .options_size = sizeof(options),
-    .processor = "tokenizer",
-    .specials = specials,
-    .before = "<s>",
-    .after = "</s>",
+    FV__ENCODER_TEXTS,
     .texts = texts,
     .head = FV_HEAD_TAG,
-    .loss_inputs = loss_inputs,
+    .loss_inputs = fv__labels_alone,
     .names_labels = true,
     .open = open_feed,
 };

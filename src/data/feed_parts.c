@@ -1,0 +1,44 @@
+/* feed_parts.c - counts and sizes of the usual examples, and the end of opening a feed. */
+#include "data/feed_parts.h"
+
+#include "data/labels.h"
+
+const char *const fv__encoder_specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", NULL};
+const char *const fv__labels_alone[] = {"labels", NULL};
+
+int64_t fv__text_rows_count(const void *self, int64_t epoch)
+{
+    (void)epoch;
+    return ((const fv__text_rows *)self)->text.n;
+}
+
+void fv__text_rows_size(const void *self, int64_t i, int64_t *source, int64_t *target)
+{
+    fv__ragged_row(&((const fv__text_rows *)self)->text, i, source);
+    *target = 0;
+}
+
+void fv__size_alike(const void *self, int64_t i, int64_t *source, int64_t *target)
+{
+    (void)self, (void)i;
+    *source = 1;
+    *target = 0;
+}
+
+fv_status fv__count_correct_labels(const void *self, fv_ctx *c, const fv_batch *b,
+                                   const fv_items *out, double *hits, double *of)
+{
+    (void)self;
+    return fv__count_correct_rows(c, out, fv__batch_ints(b, "labels"), b->part[0].shape.d[0], hits,
+                                  of);
+}
+
+fv_status fv__feed_give(fv_feed *out, const fv_feed *feed, void *self, fv_status st)
+{
+    *out = st ? (fv_feed){0} : *feed;
+    if (st)
+        feed->close(self);
+    else
+        out->self = self;
+    return st;
+}
