@@ -46,6 +46,10 @@ typedef struct fv_see_in {
     const int32_t *target;
     int64_t n_target;
     int32_t start; /* what the decoder begins with */
+    /* the file of an image, for models that take one: instead of a source, or beside it where the
+     * model also reads texts.  It is fitted and normalised by the processor in `dir`, the model's
+     * directory. */
+    const char *image, *dir;
 } fv_see_in;
 
 /* One forward pass of m.  The model must outlive the fv_see. */
@@ -138,20 +142,25 @@ FV_API fv_status fv_see_without(fv_device *d, const fv_model *m, fv_see_in in,
 /* ---- writing ---- */
 
 typedef enum fv_see_view {
-    FV_VIEW_AUTO = 0,  /* heat for one head or a rollout, else grid */
-    FV_VIEW_HEAT,      /* one map, with its tokens */
-    FV_VIEW_GRID,      /* all layers and heads, small */
-    FV_VIEW_LINES,     /* lines between two columns of tokens; all heads of a layer in colours */
+    FV_VIEW_AUTO =
+        0,         /* an image where one is looked at; heat for one head or a rollout, else grid */
+    FV_VIEW_HEAT,  /* one map, with its tokens */
+    FV_VIEW_GRID,  /* all layers and heads, small */
+    FV_VIEW_LINES, /* lines between two columns of tokens; all heads of a layer in colours */
     FV_VIEW_ALIGNMENT, /* the source above, the target below, joined; for cross-attention */
+    /* an image, dark where nobody looks: one for each row, or for each layer and head of one row.
+     * Without rows: what was written, or the boxes that were found, or the class token. */
+    FV_VIEW_IMAGE,
     FV_VIEWS
 } fv_see_view;
 
 typedef struct fv_see_opt {
     fv_see_pick pick;
     fv_see_view view;
-    bool every_kind;  /* pages, json and csv: all kinds, whatever pick.kind is */
-    int64_t from, to; /* rows; both 0: all */
-    bool words;       /* pictures: tokens of a word merged, as fv_see_save describes */
+    bool every_kind;      /* pages, json and csv: all kinds, whatever pick.kind is */
+    int64_t from, to;     /* rows; both 0: all */
+    const int64_t *patch; /* instead of rows: row and column of a patch of the image; NULL: rows */
+    bool words;           /* pictures: tokens of a word merged, as fv_see_save describes */
     /* pages: what is shown first; NULL: pick, or the last layer where pick names none */
     const fv_see_pick *start;
     const char *format; /* "svg", "png", ..., whatever the path ends in; NULL: by its ending */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,7 +19,8 @@
 #include "see.h"
 
 typedef struct values {
-    const char *model, *source, *target, *text, *pair, *file, *rows, *output, *title;
+    const char *model, *source, *target, *text, *pair, *file, *image, *patch, *rows, *output,
+        *title;
     int kind, view, format;
     const char *device;
     int64_t layer, head, beams, threads;
@@ -31,7 +33,7 @@ static const values defaults = {.layer = -1, .head = -1};
 
 static const char *const kinds[] = {"auto", "encoder", "decoder", "cross", NULL};
 static const char *const formats[] = {"auto", "svg", "png", "pdf", "html", "json", "csv", NULL};
-static const char *const views[] = {"auto", "heat", "grid", "lines", "alignment", NULL};
+static const char *const views[] = {"auto", "heat", "grid", "lines", "alignment", "image", NULL};
 
 static const cli_option options[] = {
     CLI_DIR(values, model, 'm', "model", "DIR", "the model, as Hugging Face lays it out"),
@@ -43,6 +45,11 @@ static const cli_option options[] = {
     CLI_TEXT(values, pair, 0, "pair", "TEXT", "a second sentence beside --text"),
     CLI_FILE(values, file, 'f', "file", "FILE",
              "the text is that of a file; one line may hold two, with a tab between"),
+    CLI_FILE(values, image, 0, "image", "FILE",
+             "the image that a model of images looks at; an argument that ends in .png or .jpg "
+             "is one, too"),
+    CLI_TEXT(values, patch, 0, "patch", "Y,X",
+             "of an image: what the patch in row Y and column X of patches looks at"),
     CLI_CHOICE(values, kind, 0, "kind", kinds,
                "which attention; auto: cross where there is one, else the only one"),
     CLI_INT(values, layer, 0, "layer", "N", -1, 1e6,
@@ -58,7 +65,8 @@ static const cli_option options[] = {
         values, view, 'v', "view", views,
         "of a picture: one heat map, a grid of all layers and heads, lines between tokens, or the "
         "alignment of a "
-        "translation; auto: a map for one head or a rollout, else the alignment or the grid"),
+        "translation, or an image with what is looked at; auto: the image where there is one, a "
+        "map for one head or a rollout, else the alignment or the grid"),
     CLI_TEXT(values, rows, 0, "rows", "A:B", "only rows A to B-1, counted from 0: for long texts"),
     CLI_FLAG(values, words, 0, "words", "of a picture: tokens of a word merged"),
     CLI_TEXT(values, title, 0, "title", "TEXT", "above the picture; else what it shows"),
@@ -88,6 +96,13 @@ static const cli_example examples[] = {
      "a model of one text"},
     {"fovea see -m bert-base-uncased 'The cat sat.' 'It slept.' -o pair.html", "two sentences"},
     {"fovea see -m gpt2 --layer 5 -f article.txt -o layer5.html", "one layer of a long text"},
+    {"fovea see -m vit-base-patch16-224 cat.jpg -o cat.png",
+     "where the class token of an image model looks, by layer and head and through all layers"},
+    {"fovea see -m vit-base-patch16-224 cat.jpg --patch 6,7 --rollout -o patch.svg",
+     "where the content of one patch comes from"},
+    {"fovea see -m yolos-tiny street.jpg -o objects.png",
+     "what each object that was found looks at"},
+    {"fovea see -m vit-base-patch16-224 cat.jpg -o cat.html", "a page: click a patch"},
     {"echo 'The cat sat.' | fovea see -m gpt2 --layer 5 --head 1 --format svg -o - > cat.svg",
      "from and to a pipe"},
     {0},
@@ -100,6 +115,8 @@ typedef struct work {
     fv_model *model;
     fv_tok *tok;
     fv_see *see;
+    const char *image_path;
+    int64_t patch[2];
     char *input;                /* of --file or standard input */
     const char *first, *second; /* the text, or source; the second sentence, or target; or NULL */
     int32_t *source, *target, *types;
@@ -116,6 +133,22 @@ typedef struct work {
 
 /* ---- what goes in ---- */
 
+static bool names_image(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot &&
+           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
+}
+
+/* The image, by option or as the first operand, which is taken off. */
+static void take_image(work *w, int *n, char ***operand)
+{
+    w->image_path = w->v->image;
+    if (w->image_path || !*n || !names_image(**operand)) return;
+    w->image_path = *(*operand)++;
+    --*n;
+}
+
 /* Where the text comes from: options, operands, else a file or standard input. */
 static int take_text(work *w, int n, char **operand)
 {
@@ -127,7 +160,7 @@ static int take_text(work *w, int n, char **operand)
     if (n) w->first = operand[0];
     if (n > 1 && w->second) return cli_usage(w->c, "a second text is given twice: %s", operand[1]);
     if (n > 1) w->second = operand[1];
-    if (w->first) return CLI_OK;
+    if (w->first || w->image_path) return CLI_OK;
     bool piped = !v->file || !strcmp(v->file, "-");
     if (!v->file && isatty(STDIN_FILENO))
         return cli_usage(w->c, "there is no text: give it as an argument, by --source (a "
@@ -241,6 +274,13 @@ static fv_status rows_of(work *w, fv_see_opt *o)
 {
     long long from, to;
     char end;
+    if (w->v->patch) {
+        if (sscanf(w->v->patch, "%lld,%lld%c", &from, &to, &end) != 2)
+            return fv_fail(&w->e, FV_EARG, "--patch %s: Y,X is wanted, two numbers", w->v->patch);
+        w->patch[0] = from, w->patch[1] = to;
+        o->patch = w->patch;
+        return FV_OK;
+    }
     if (!w->v->rows) return FV_OK;
     if (sscanf(w->v->rows, "%lld:%lld%c", &from, &to, &end) != 2 || from < 0 || to <= from)
         return fv_fail(&w->e, FV_EARG, "--rows %s: A:B is wanted, two numbers with A < B",
@@ -334,7 +374,7 @@ static fv_status save(work *w)
     const char *second = pair ? w->written : w->second;
     if (second && asprintf(&text, "%s %s %s", w->first, pair ? "\u2192" : "|", second) < 0)
         return fv_fail(&w->e, FV_ENOMEM, "out of memory");
-    o.text = text ? text : w->first;
+    o.text = text ? text : w->first ? w->first : w->image_path;
     o.format = v->format ? formats[v->format] : NULL;
     o.pick.kind = kind_shown(w, pair);
     fv_status st = rows_of(w, &o);
@@ -354,7 +394,7 @@ static fv_status all(work *w)
     /* to serve: quantised weights are only run */
     fv_model_opt how = {.serve = true, .widen = true, .adapters = w->adapters};
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, how, &w->e);
-    if (!st) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
+    if (!st && (w->first || !w->image_path)) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
     if (st) return st;
     bool pair = fv_model_has_cross(w->model);
     if (pair && (v->text || v->pair))
@@ -362,13 +402,18 @@ static fv_status all(work *w)
                        v->model);
     if (!pair && v->source)
         return fv_fail(&w->e, FV_EARG, "%s reads one text: give --text", v->model);
-    st = pair ? take_pair(w) : take_one(w);
+    if (w->image_path && !w->first)
+        st = FV_OK;
+    else
+        st = pair ? take_pair(w) : take_one(w);
     fv_see_in in = {.tok = w->tok,
                     .source = w->source,
                     .n_source = w->n_source,
                     .types = w->types,
                     .target = w->target,
-                    .n_target = w->n_target};
+                    .n_target = w->n_target,
+                    .image = w->image_path,
+                    .dir = v->model};
     in.start = w->gen.start;
     if (!st) st = fv_see_run(&w->see, w->dev, w->model, in, &w->e);
     if (!st && v->ablate) st = see_ablate(&w->worth, w->dev, w->model, w->see, in, &w->e);
@@ -415,6 +460,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     cli_adapters adapters;
     int code = check_usage(c, v);
     if (code == CLI_OK) code = cli_take_adapters(c, &v->adapters, &adapters, &w.adapters);
+    take_image(&w, &n, &operand);
     if (code == CLI_OK) code = take_text(&w, n, operand);
     if (code == CLI_OK) cli_name_ignored(c, v->verbose, v->model);
     if (code == CLI_OK) {
@@ -443,7 +489,12 @@ const cli_command see_command = {
              "A translator reads --source; without --target it translates first, prints the "
              "translation and shows how it came "
              "about.  A row of its cross-attention belongs to a token of the translation and shows "
-             "what the decoder attended to when it chose that token.",
+             "what the decoder attended to when it chose that token.
+
+"
+             "Of a model of images an image is shown, dark where nothing attends: for the class "
+             "token or --patch by layer and head and through all layers, for a detector what each "
+             "object that it found attends to.",
     .operands = "[TEXT [SECOND]]",
     .max_operands = 2,
     .options = options,

@@ -79,6 +79,8 @@ void fv_see_free(fv_see *s)
         fv__see_axis_free(env, &m->col);
         fv__free(env, m->layer, m->capacity);
     }
+    fv__free(env, s->box, s->box_bytes);
+    fv__see_image_free(s->image);
     if (s->own)
         fv_ctx_free(s->ctx);
     else
@@ -114,6 +116,8 @@ static bool put_labels(fv_see *s, fv_see_kind k, const fv_see_axis *rows, const 
 {
     fv_see_map *m = &s->map[k];
     if (m->rows != rows->n || m->cols != cols->n || !m->layers) return true;
+    m->row.grid = rows->grid;
+    m->col.grid = cols->grid;
     return fv__see_axis_copy(s->env, &m->row, (const char *const *)rows->text, rows->word,
                              rows->type, rows->n) &&
            fv__see_axis_copy(s->env, &m->col, (const char *const *)cols->text, cols->word,
@@ -145,7 +149,7 @@ static bool label_pair(fv_see *s, const fv_see_in *in, const fv_see_axis *source
 
 /* The labels of every kind.  Encoder and decoder of a model with one stack read the same tokens;
  * with two stacks the decoder has the target. */
-static bool label_all(fv_see *s, const fv_see_in *in, bool pair)
+static bool label_texts(fv_see *s, const fv_see_in *in, bool pair)
 {
     fv_see_axis source = {0};
     size_t bytes = (size_t)in->n_source * sizeof *source.type;
@@ -158,16 +162,37 @@ static bool label_all(fv_see *s, const fv_see_in *in, bool pair)
     return ok;
 }
 
+/* The same where the encoder reads an image: patches and the tokens around them.  A text beside it
+ * is read by another stack, and labelled where that looks back (CLIP). */
+static fv_status label_image(fv_see *s, const fv_see_in *in, bool pair, const fv_items *out,
+                             fv_err *e)
+{
+    fv_see_axis seen = {0}, text = {0};
+    fv_status st = fv__see_axis_image(s, &seen, s->map[FV_SEE_ENCODER].cols, e);
+    if (!st) st = fv__see_find_boxes(s, &seen, out, e);
+    bool ok = !st && put_labels(s, FV_SEE_ENCODER, &seen, &seen);
+    if (ok && pair) ok = label_pair(s, in, &seen);
+    if (ok && !pair && in->n_source)
+        ok = fv__see_axis_label(s->env, &text, in->tok, in->source, in->n_source) &&
+             put_labels(s, FV_SEE_DECODER, &text, &text);
+    fv__see_axis_free(s->env, &seen);
+    fv__see_axis_free(s->env, &text);
+    return st || ok ? st : fv_fail(e, FV_ENOMEM, "attention capture: out of memory");
+}
+
 /* ---- a pass ---- */
 
 static fv_status capture(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err *e)
 {
     fv_items out = {0};
-    fv_status st = fv__see_pass(s->ctx, m, in, &out, e);
+    fv_status st = fv__see_image_open(&s->image, s->env, in, e);
+    if (!st) st = fv__see_pass(s->ctx, m, in, s->image, &out, e);
     if (!st && s->err.code) st = fv_fail(e, s->err.code, "%s", s->err.text);
-    if (!st && !label_all(s, in, fv_model_has_cross(m)))
-        st = fv_fail(e, FV_ENOMEM, "attention capture: out of memory");
-    return st;
+    if (st) return st;
+    bool pair = fv_model_has_cross(m);
+    if (s->image) return label_image(s, in, pair, &out, e);
+    return label_texts(s, in, pair) ? FV_OK
+                                    : fv_fail(e, FV_ENOMEM, "attention capture: out of memory");
 }
 
 /* The context is ours: it records, and lives as long as the capture. */

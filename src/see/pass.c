@@ -21,7 +21,9 @@ static fv_status check_length(const fv_model *m, int64_t n, const char *what, fv
 /* Refused here rather than by the model, which would name its inputs and not what is missing. */
 static fv_status check_input(const fv_model *m, const fv_see_in *in, bool pair, fv_err *e)
 {
-    if (in->n_source < 1) return fv_fail(e, FV_EARG, "there is no token to look at");
+    if (in->image && !fv_family_takes(fv_model_family(m), "pixel_values"))
+        return fv_fail(e, FV_EARG, "%s takes no image", fv_model_head(m));
+    if (!in->image && in->n_source < 1) return fv_fail(e, FV_EARG, "there is no token to look at");
     if (pair && in->n_target < 1)
         return fv_fail(e, FV_EARG,
                        "this model reads a source and writes a target; the target is missing");
@@ -40,7 +42,7 @@ typedef struct inputs {
 static bool make_inputs(inputs *f, const fv_env *env, const fv_see_in *in, bool pair)
 {
     size_t reads = pair ? (size_t)in->n_target : 0;
-    f->bytes = reads * sizeof *f->read + (size_t)in->n_source;
+    f->bytes = reads * sizeof *f->read + (size_t)in->n_source + 1; /* never none */
     f->read = fv__alloc(env, f->bytes);
     if (!f->read) return false;
     f->mask = (uint8_t *)(f->read + reads);
@@ -51,15 +53,8 @@ static bool make_inputs(inputs *f, const fv_env *env, const fv_see_in *in, bool 
     return true;
 }
 
-/* Whether the model has such an input: token types, where it reads pairs. */
-static bool takes(const fv_model *m, const char *input)
-{
-    for (const fv_input *i = fv_model_family(m)->inputs; i->name; i++)
-        if (!strcmp(i->name, input)) return true;
-    return false;
-}
-
-fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_items *out, fv_err *e)
+fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, const fv_see_image *im,
+                       fv_items *out, fv_err *e)
 {
     const fv_env *env = fv_device_env(fv_ctx_device(c));
     bool pair = fv_model_has_cross(m);
@@ -69,9 +64,12 @@ fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_ite
     if (st) return st;
     if (!make_inputs(&f, env, in, pair))
         return fv_fail(e, FV_ENOMEM, "forward pass: out of memory");
-    fv_items_put(&items, "input_ids", fv_ints(c, in->source, FV_SHAPE(1, in->n_source)));
-    fv_items_put(&items, "attention_mask", fv_bytes(c, f.mask, FV_SHAPE(1, in->n_source)));
-    if (in->types && takes(m, "token_type_ids"))
+    if (im) fv_items_put(&items, "pixel_values", fv__see_pixels(c, im));
+    if (in->n_source) {
+        fv_items_put(&items, "input_ids", fv_ints(c, in->source, FV_SHAPE(1, in->n_source)));
+        fv_items_put(&items, "attention_mask", fv_bytes(c, f.mask, FV_SHAPE(1, in->n_source)));
+    }
+    if (in->types && in->n_source && fv_family_takes(fv_model_family(m), "token_type_ids"))
         fv_items_put(&items, "token_type_ids", fv_ints(c, in->types, FV_SHAPE(1, in->n_source)));
     if (pair)
         fv_items_put(&items, "decoder_input_ids", fv_ints(c, f.read, FV_SHAPE(1, in->n_target)));
@@ -147,12 +145,13 @@ static fv_status mean_loss(fv_ctx *c, fv_tensor *scores, const fv_see_in *in, bo
 }
 
 /* A pass with these heads silenced; *ahead: the model predicts what comes next. */
-static fv_status silent_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_items *out,
-                             const fv_see_pick *heads, int n, bool *ahead, fv_err *e)
+static fv_status silent_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in,
+                             const fv_see_image *im, fv_items *out, const fv_see_pick *heads, int n,
+                             bool *ahead, fv_err *e)
 {
     silence s = {.pick = heads, .n = n};
     fv_ctx_set_tap(c, on_tap, &s);
-    fv_status st = fv__see_pass(c, m, in, out, e);
+    fv_status st = fv__see_pass(c, m, in, im, out, e);
     fv_ctx_set_tap(c, NULL, NULL);
     if (!st && s.done < n)
         st = fv_fail(e, FV_EARG, "%s attention: there is no head %lld in a layer %lld",
@@ -170,11 +169,14 @@ fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pi
 {
     fv_ctx *c;
     fv_items out = {0};
+    fv_see_image *im = NULL;
     bool pair = fv_model_has_cross(m), ahead = false;
     fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
     if (st) return st;
-    st = silent_pass(c, m, &in, &out, &head, head.layer != FV_SEE_ALL, &ahead, e);
+    st = fv__see_image_open(&im, fv_device_env(d), &in, e);
+    if (!st) st = silent_pass(c, m, &in, im, &out, &head, head.layer != FV_SEE_ALL, &ahead, e);
     if (!st) st = mean_loss(c, ahead ? fv_items_get(&out, "logits") : NULL, &in, pair, loss, e);
+    fv__see_image_free(im);
     fv_ctx_free(c);
     return st;
 }
@@ -217,7 +219,7 @@ fv_status fv_see_without(fv_device *d, const fv_model *m, fv_see_in in, const fv
         return fv_fail(e, FV_EARG, "%d likeliest tokens, at most %d are told", top, FV_SEE_NEXT);
     fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
     if (st) return st;
-    st = silent_pass(c, m, &in, &items, heads, n, &ahead, e);
+    st = silent_pass(c, m, &in, NULL, &items, heads, n, &ahead, e);
     fv_tensor *logits = ahead && !fv_model_has_cross(m) ? fv_items_get(&items, "logits") : NULL;
     if (!st && !logits)
         st = fv_fail(e, FV_EMISSING, "this model predicts no next token behind a text");

@@ -28,6 +28,7 @@ static fv_status check(const fv_see *s, const char *path, const fv_see_opt *opt,
                        path);
     fv_status st = fv__see_check(s, opt->pick, e);
     int64_t rows = fv_see_shape_of(s, opt->pick.kind).rows;
+    if (opt->patch) return st; /* found later */
     if (!st && opt->to && (opt->from < 0 || opt->from >= opt->to || opt->to > rows))
         return fv_fail(e, FV_EARG, "rows %lld to %lld: the %s attention has rows 0 to %lld",
                        (long long)opt->from, (long long)(opt->to - 1),
@@ -49,6 +50,10 @@ fv_status fv_see_save(fv_see *s, const fv_env *env, const char *path, fv_see_opt
     fv_out o;
     const char *ending = ending_of(path, opt.format);
     fv_status st = check(s, path, &opt, ending, e);
+    if (!st && opt.patch) {
+        st = fv__see_patch(s, opt.pick.kind, opt.patch, &opt.from, e);
+        opt.to = opt.from + 1;
+    }
     if (!st) st = fv__out_open(&o, env, path, e);
     if (st) return st;
     st = write(&o, s, &opt, ending, e);

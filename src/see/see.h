@@ -8,6 +8,8 @@
 #define FV_SEE_SEE_H
 
 #include "base/base.h"
+#include "fovea/author/config.h"
+#include "fovea/author/image.h"
 #include "fovea/see.h"
 
 typedef struct fv_see_layer {
@@ -15,12 +17,19 @@ typedef struct fv_see_layer {
     char name[128];
 } fv_see_layer;
 
+/* The patches of an image among the tokens of one side: high x wide of them, row by row, from token
+ * `at` on; high 0: there are none. */
+typedef struct fv_see_grid {
+    int64_t at, high, wide;
+} fv_see_grid;
+
 /* The tokens along one side of a map. */
 typedef struct fv_see_axis {
     int64_t n;
     char **text;   /* NULL: positions are shown */
     int32_t *word; /* which word a token is part of, rising from 0; NULL: each is one */
     int32_t *type; /* token types (0: sentence A, 1: sentence B); NULL: there is one sentence */
+    fv_see_grid grid;
 } fv_see_axis;
 
 /* All attentions of one kind; they have one shape. */
@@ -32,6 +41,26 @@ typedef struct fv_see_map {
     fv_see_axis row, col;
 } fv_see_map;
 
+/* An object that was found: the row of its token, and its edges (left, top, right, bottom) as
+ * shares of the image. */
+typedef struct fv_see_box {
+    int64_t row;
+    float edge[4];
+} fv_see_box;
+
+/* An image as a model sees it. */
+typedef struct fv_see_image {
+    const fv_env *env;
+    fv_dir *dir;    /* of the model */
+    fv_image shown; /* RGB, as the model sees it */
+    float *pixels;  /* (C,H,W) */
+    size_t bytes;
+    int channels;
+    int64_t patch;   /* pixels of a patch's side; 0: its configuration does not say */
+    int64_t objects; /* tokens behind the patches that stand for objects */
+    char name[256];  /* of the file */
+} fv_see_image;
+
 struct fv_see {
     const fv_env *env;
     fv_ctx *ctx;
@@ -39,12 +68,31 @@ struct fv_see {
     int64_t batch;
     fv_err err; /* of the tap, which cannot return one */
     fv_see_map map[FV_SEE_KINDS];
+    fv_see_image *image; /* NULL: texts alone were read */
+    fv_see_box *box;     /* what was found in it */
+    int64_t boxes;
+    size_t box_bytes;
 };
 
 /* The kind that an attention of this role belongs to. */
 fv_see_kind fv__see_kind(const fv_attn_view *v);
-/* Runs m in c on the tokens of in; the texts are checked first. */
-fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, fv_items *out, fv_err *e);
+/* Runs m in c on the tokens of in and on im, which may be NULL; the texts are checked first. */
+fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, const fv_see_image *im,
+                       fv_items *out, fv_err *e);
+
+/* The image that in names, opened with the processor in its dir; NULL where it names none. */
+fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_see_in *in, fv_err *e);
+void fv__see_image_free(fv_see_image *im); /* NULL is allowed */
+/* The input of the image, (1,C,H,W). */
+fv_tensor *fv__see_pixels(fv_ctx *c, const fv_see_image *im);
+/* Labels of n tokens of which the image's patches are some; on failure what there is stays in
+ * *a. */
+fv_status fv__see_axis_image(const fv_see *s, fv_see_axis *a, int64_t n, fv_err *e);
+/* The row of the patch at row at[0] and column at[1] of patches; a sentence where there is none. */
+fv_status fv__see_patch(const fv_see *s, fv_see_kind k, const int64_t at[2], int64_t *row,
+                        fv_err *e);
+/* Finds the objects that the outputs of a detector name, and labels their tokens in *a. */
+fv_status fv__see_find_boxes(fv_see *s, fv_see_axis *a, const fv_items *out, fv_err *e);
 
 /* Labels of n tokens by their ids; tok NULL: the ids themselves.  The types stay NULL. */
 bool fv__see_axis_label(const fv_env *env, fv_see_axis *a, const fv_tok *tok, const int32_t *ids,

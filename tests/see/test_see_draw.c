@@ -166,7 +166,7 @@ static void files_are_what_their_names_say(void **state)
     fv_see_opt o = {.pick = {.kind = FV_SEE_CROSS, .layer = 1, .head = 2},
                     .title = "a < b & \"c\" \xff",
                     .text = "\xff\xfe"};
-    for (int view = 1; view < FV_VIEWS; view++) {
+    for (int view = 1; view < FV_VIEW_IMAGE; view++) {
         o.view = (fv_see_view)view;
         double w = 0, h = 0;
         char *svg = saved(sc.s, "x.svg", o, &n);
@@ -269,7 +269,7 @@ static void nothing_overlaps_or_leaves_the_sheet(void **state)
         const int *z = sizes[i];
         scene sc;
         open_scene(&sc, z[0], z[1], z[2], z[3]);
-        for (int view = 1; view < FV_VIEWS; view++)
+        for (int view = 1; view < FV_VIEW_IMAGE; view++)
             for (int every = 0; every < 2; every++) {
                 fv_see_opt o = {.pick = {.kind = FV_SEE_CROSS, .head = every ? FV_SEE_ALL : 0},
                                 .view = (fv_see_view)view};

@@ -72,10 +72,12 @@ typedef struct fv_figure {
     fv_see_view view;
     int64_t layers, heads, rows, cols;
     int64_t layer, head, from; /* the first shown; head FV_SEE_ALL: a mean */
+    int64_t *row_at;           /* of an image: the rows that are shown; NULL: from `from` on */
+    float *rollout;            /* of an image: beside all layers and heads of one row; or NULL */
     float *w;                  /* (layers,heads,rows,cols) */
     float most;                /* the greatest of them */
     double *token_pos;         /* scratch for the positions of rows + cols labels */
-    int64_t n_w, n_pos;        /* as allocated */
+    int64_t n_w, n_pos, n_at;  /* as allocated */
     fv_words row_words, col_words;
     const char *title, *text, *note; /* text and note stand under the title and may be NULL */
     char own[160];                   /* a title of ours */
@@ -83,7 +85,11 @@ typedef struct fv_figure {
 
 /* Draws the figure; *w and *h get the size it needs, which does not depend on the surface. */
 typedef void fv_draw_fn(fv_canvas *c, const fv_figure *p, double *w, double *h);
-fv_draw_fn fv__draw_heat, fv__draw_grid, fv__draw_lines, fv__draw_alignment;
+fv_draw_fn fv__draw_heat, fv__draw_grid, fv__draw_lines, fv__draw_alignment, fv__draw_image;
+
+/* The rows that a picture over an image shows where none are asked for, at most `most` of them into
+ * at (NULL: counted only). */
+int64_t fv__image_rows(const fv_see *s, fv_see_kind k, int64_t *at, int64_t most);
 
 /* The text of a row or column, its number where it has none. */
 const char *fv__figure_row(const fv_figure *p, int64_t i, char number[24]);

@@ -23,15 +23,18 @@ fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const cha
 
 enum {
     MAX_WEIGHTS = 1 << 26,   /* of all maps of a picture: 256 MB of f32 */
+    MOST_ROWS = 24,          /* pictures of an image where no rows are asked for */
     SHARP_PIXELS = 12000000, /* a PNG with fewer has two a unit, for screens of today */
 };
 
 /* ---- loading ---- */
 
-/* A single map is large enough for its tokens; several are shown side by side. */
-static fv_see_view view_of(const fv_see_opt *opt)
+/* A single map is large enough for its tokens; several are shown side by side.  Patches are shown
+ * where they lie. */
+static fv_see_view view_of(const fv_see *s, const fv_see_opt *opt)
 {
     if (opt->view != FV_VIEW_AUTO) return opt->view;
+    if (s->image && s->map[opt->pick.kind].col.grid.high) return FV_VIEW_IMAGE;
     return opt->pick.rollout || opt->pick.head != FV_SEE_ALL ? FV_VIEW_HEAT : FV_VIEW_GRID;
 }
 
@@ -40,8 +43,16 @@ static fv_see_view view_of(const fv_see_opt *opt)
 static fv_status choose(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_see_pick *pick,
                         fv_err *e)
 {
-    bool grid = p->view == FV_VIEW_GRID;
+    bool image = p->view == FV_VIEW_IMAGE, grid = p->view == FV_VIEW_GRID;
     *pick = opt->pick;
+    if (image && !(s->image && s->map[p->kind].col.grid.high))
+        return fv_fail(e, FV_EARG, "what the %s attention looks at are no patches of an image",
+                       fv_see_kind_name(p->kind));
+    /* of one row all layers and heads; of several each in one picture: the last layer, where
+     * objects are told from one another, and of what is written the mean of all */
+    if (image && p->rows == 1 && !pick->rollout) grid = true;
+    if (image && !grid && pick->layer == FV_SEE_ALL && !pick->rollout && p->kind != FV_SEE_CROSS)
+        pick->layer = fv_see_shape_of(s, p->kind).layers - 1;
     if (grid && pick->rollout) return fv_fail(e, FV_EARG, "a rollout is one map: it has no grid");
     if (p->view == FV_VIEW_ALIGNMENT && p->kind != FV_SEE_CROSS)
         return fv_fail(e, FV_EARG,
@@ -64,6 +75,8 @@ static fv_status choose(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_see_p
 static const char *default_note(const fv_figure *p, const fv_see_opt *opt)
 {
     if (opt->note) return opt->note;
+    if (p->view == FV_VIEW_IMAGE)
+        return "Bright is what is looked at: each picture has its greatest weight as its scale.";
     bool maps = p->view == FV_VIEW_HEAT || p->view == FV_VIEW_GRID;
     if (p->kind == FV_SEE_CROSS)
         return maps ? "Rows: the translation as it is written. Columns: the source it looks at."
@@ -74,13 +87,19 @@ static const char *default_note(const fv_figure *p, const fv_see_opt *opt)
 
 /* fv__see_title calls a layer or head that is not named a mean; a view that shows each of them says
  * so instead. */
-static void default_title(fv_figure *p, const fv_see_opt *opt)
+static void default_title(fv_figure *p, fv_see_pick pick)
 {
     char *end;
-    fv__see_title(p->own, sizeof p->own, p->s, opt->pick);
+    fv__see_title(p->own, sizeof p->own, p->s, pick);
     if (p->layers * p->heads > 1 && (end = strstr(p->own, "mean of all")))
         snprintf(end, sizeof p->own - (size_t)(end - p->own), "%s",
                  p->layers > 1 ? "all layers and heads" : "all heads");
+    if (p->view != FV_VIEW_IMAGE || p->rows != 1) return;
+    const fv_see_grid *g = &p->s->map[p->kind].row.grid;
+    const char *who = fv_see_row(p->s, p->kind, *p->row_at);
+    bool patch = *p->row_at >= g->at && *p->row_at < g->at + g->high * g->wide;
+    size_t n = strlen(p->own);
+    if (who) snprintf(p->own + n, sizeof p->own - n, ": %s%s", patch ? "patch " : "", who);
 }
 
 /* The weights of all maps, and the greatest of them: the maps of a grid share one colour scale. */
@@ -91,7 +110,17 @@ static fv_status load_maps(fv_figure *p, fv_see *s, fv_see_pick pick, fv_err *e)
         fv_see_pick one = pick;
         if (p->layers > 1) one.layer += i / p->heads;
         if (p->heads > 1) one.head += i % p->heads;
-        fv_status st = fv_see_weights(s, one, p->from, p->from + p->rows, p->w + i * size, e);
+        fv_status st = FV_OK;
+        if (!p->row_at) st = fv_see_weights(s, one, p->from, p->from + p->rows, p->w + i * size, e);
+        for (int64_t k = 0; !st && p->row_at && k < p->rows; k++)
+            st = fv_see_weights(s, one, p->row_at[k], p->row_at[k] + 1,
+                                p->w + i * size + k * p->cols, e);
+        if (st) return st;
+    }
+    if (p->rollout) {
+        pick.rollout = true;
+        pick.layer = pick.head = FV_SEE_ALL;
+        fv_status st = fv_see_weights(s, pick, *p->row_at, *p->row_at + 1, p->rollout, e);
         if (st) return st;
     }
     for (int64_t i = 0; i < p->layers * p->heads * size; i++)
@@ -174,6 +203,21 @@ static fv_status merge_words(fv_figure *p, fv_err *e)
     return FV_OK;
 }
 
+/* The rows of a picture over an image.  Of one row with all layers and heads the rollout stands
+ * beside them, where there is one. */
+static bool choose_rows(fv_figure *p, const fv_see_opt *opt)
+{
+    fv_err none;
+    p->n_at = p->rows;
+    p->row_at = fv__alloc(p->s->env, (size_t)p->n_at * sizeof *p->row_at);
+    if (!p->row_at) return false;
+    for (int64_t i = 0; i < p->rows; i++) p->row_at[i] = p->from + i;
+    if (!opt->to) fv__image_rows(p->s, p->kind, p->row_at, p->rows);
+    if (p->layers * p->heads < 2 || fv__see_rolls(p->s, p->kind, &none)) return true;
+    p->rollout = fv__alloc(p->s->env, (size_t)p->cols * sizeof *p->rollout);
+    return p->rollout != NULL;
+}
+
 /* Title and note are the caller's, or what fv__see_title makes of the pick; of an alignment the
  * sentences themselves are the title. */
 fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err *e)
@@ -181,18 +225,23 @@ fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err
     fv_see_pick pick;
     *p = (fv_figure){.s = s,
                      .kind = opt->pick.kind,
-                     .view = view_of(opt),
+                     .view = view_of(s, opt),
                      .from = opt->to ? opt->from : 0};
+    p->rows = opt->to ? opt->to - opt->from : fv_see_shape_of(s, p->kind).rows;
+    if (p->view == FV_VIEW_IMAGE && !opt->to) p->rows = fv__image_rows(s, p->kind, NULL, MOST_ROWS);
     fv_status st = choose(p, s, opt, &pick, e);
     if (st) return st;
-    p->rows = opt->to ? opt->to - opt->from : fv_see_shape_of(s, p->kind).rows;
     p->cols = fv_see_shape_of(s, p->kind).cols;
     if (p->rows * p->cols > MAX_WEIGHTS / (p->layers * p->heads))
         return fv_fail(e, FV_EARG,
                        "%lld maps of %lld x %lld weights are too many for one picture: choose a "
                        "layer, a head or rows",
                        (long long)(p->layers * p->heads), (long long)p->rows, (long long)p->cols);
-    default_title(p, opt);
+    if (p->view == FV_VIEW_IMAGE && !choose_rows(p, opt)) {
+        fv__figure_free(p);
+        return fv_fail(e, FV_ENOMEM, "picture: out of memory");
+    }
+    default_title(p, p->layers * p->heads > 1 ? opt->pick : pick);
     p->title = opt->title                                  ? opt->title
                : p->view == FV_VIEW_ALIGNMENT && opt->text ? opt->text
                                                            : p->own;
@@ -204,7 +253,7 @@ fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err
     p->token_pos = fv__alloc(s->env, (size_t)p->n_pos * sizeof *p->token_pos);
     st = p->w && p->token_pos ? load_maps(p, s, pick, e)
                               : fv_fail(e, FV_ENOMEM, "picture: out of memory");
-    if (!st && opt->words) st = merge_words(p, e);
+    if (!st && opt->words && p->view != FV_VIEW_IMAGE) st = merge_words(p, e);
     if (st) fv__figure_free(p);
     return st;
 }
@@ -213,8 +262,12 @@ void fv__figure_free(fv_figure *p)
 {
     fv__free(p->s->env, p->w, (size_t)p->n_w * sizeof *p->w);
     fv__free(p->s->env, p->token_pos, (size_t)p->n_pos * sizeof *p->token_pos);
+    fv__free(p->s->env, p->row_at, (size_t)p->n_at * sizeof *p->row_at);
+    fv__free(p->s->env, p->rollout, (size_t)p->cols * sizeof *p->rollout);
     free_words(&p->row_words, p->s->env);
     free_words(&p->col_words, p->s->env);
+    p->row_at = NULL;
+    p->rollout = NULL;
     p->w = NULL;
     p->token_pos = NULL;
 }
@@ -243,10 +296,9 @@ const char *fv__figure_col(const fv_figure *p, int64_t i, char number[24])
 fv_draw_fn *fv__figure_draw(const fv_figure *p)
 {
     static fv_draw_fn *const draw[FV_VIEWS] = {
-        [FV_VIEW_HEAT] = fv__draw_heat,
-        [FV_VIEW_GRID] = fv__draw_grid,
-        [FV_VIEW_LINES] = fv__draw_lines,
-        [FV_VIEW_ALIGNMENT] = fv__draw_alignment,
+        [FV_VIEW_HEAT] = fv__draw_heat,   [FV_VIEW_GRID] = fv__draw_grid,
+        [FV_VIEW_LINES] = fv__draw_lines, [FV_VIEW_ALIGNMENT] = fv__draw_alignment,
+        [FV_VIEW_IMAGE] = fv__draw_image,
     };
     return draw[p->view];
 }

@@ -6,6 +6,7 @@
  *     <script type="application/json" id="data">     labels, words, palette, what is shown first
  *     <script type="text/plain" id="encoder.3.5">    one element a map: base64 of 16-bit numbers
  *     <script type="text/plain" id="encoder.thumbs"> all thumbnails of a kind: base64 of bytes
+ *     <script type="text/plain" id="image">          the image that is looked at: base64 of RGB
  *
  * The browser parses the elements as plain text and the script decodes a map only when it is shown.
  * Maps are called kind.layer.head, where head is a number, "mean" or "rollout".  Thumbnails are
@@ -290,6 +291,41 @@ static void put_axis(page *p, const char *name, const fv_see_axis *a, int64_t fr
     put_numbers(p, key, a->type, from, to);
 }
 
+/* The patches among the tokens of one side, left out where there are none. */
+static void put_grid(page *p, const char *name, const fv_see_grid *g)
+{
+    if (g->high)
+        fv__buf_fmt(&p->text, ", \"%s\": [%lld, %lld, %lld]", name, (long long)g->at,
+                    (long long)g->high, (long long)g->wide);
+}
+
+/* The size of the image, and what was found in it: row, then edges as shares. */
+static void put_image_data(page *p)
+{
+    const fv_image *im = &p->s->image->shown;
+    fv__buf_fmt(&p->text, ", \"image\": {\"size\": [%d, %d], \"boxes\": [", im->width, im->height);
+    for (int64_t i = 0; i < p->s->boxes; i++) {
+        const fv_see_box *b = &p->s->box[i];
+        fv__buf_fmt(&p->text, "%s[%lld, %.4f, %.4f, %.4f, %.4f]", i ? ", " : "", (long long)b->row,
+                    (double)b->edge[0], (double)b->edge[1], (double)b->edge[2], (double)b->edge[3]);
+    }
+    fv__buf_str(&p->text, "]}");
+}
+
+static void put_image(page *p)
+{
+    const fv_image *im = &p->s->image->shown;
+    size_t n = (size_t)im->width * (size_t)im->height * 3;
+    fv__buf_str(&p->text, "<script type=\"text/plain\" id=\"image\">");
+    for (size_t i = 0; i < n; i++) {
+        put_byte(p, im->data[i]);
+        if (p->text.len > 65536) flush(p);
+    }
+    if (p->n_rest) group(p);
+    fv__buf_str(&p->text, "</script>\n");
+    flush(p);
+}
+
 /* The entry of a kind in "maps": what the page holds of it and how it is stored. */
 static void put_map_data(page *p)
 {
@@ -304,6 +340,8 @@ static void put_map_data(page *p)
                 (long long)p->wide, (long long)p->tall);
     put_axis(p, "rows", &m->row, p->from, p->to);
     put_axis(p, "cols", &m->col, 0, p->cols);
+    put_grid(p, "rows_grid", &m->row.grid);
+    put_grid(p, "cols_grid", &m->col.grid);
     fv__buf_str(&p->text, "}");
 }
 
@@ -330,8 +368,10 @@ static void put_data(page *p)
                 fv_see_kind_name(pick->kind), (long long)pick->layer, (long long)pick->head,
                 pick->rollout ? "true" : "false",
                 opt->view == FV_VIEW_HEAT    ? "heat"
+                : opt->view == FV_VIEW_IMAGE ? "image"
                 : opt->view == FV_VIEW_LINES ? "lines"
                                              : "");
+    if (p->s->image) put_image_data(p);
     put_colors(p, "heads", fv__head_colors, FV_HEAD_COLORS);
     put_colors(p, "light", fv__shades_light, FV_SHADES);
     put_colors(p, "dark", fv__shades_dark, FV_SHADES);
@@ -372,6 +412,7 @@ fv_status fv__see_html(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e)
     if (st) return st;
     fv__out_add(o, all, head);
     put_data(&p);
+    if (s->image) put_image(&p);
     for (int k = 0; !st && k < FV_SEE_KINDS; k++)
         if (choose(&p, (fv_see_kind)k)) st = put_kind(&p, e);
     flush(&p);

@@ -24,7 +24,9 @@ function settle() {
     if (!state.heads.length) state.heads = "mean";
   }
   if (state.heads === "mean" && !m.mean) state.heads = [m.head];
-  if (state.view !== "lines" && state.view !== "heat") state.view = Math.max(m.rows.length, m.cols.length) > 60 ? "heat" : "lines";
+  if (state.view === "image" && !m.cols_grid) state.view = "";
+  if (!state.view && m.cols_grid) state.view = "image";
+  if (!["lines", "heat", "image"].includes(state.view)) state.view = Math.max(m.rows.length, m.cols.length) > 60 ? "heat" : "lines";
   if (!m.rollout) state.rollout = false;
   if (!hasWords(m)) state.words = false;
   if (!hasTypes(m)) state.pair = "";
@@ -96,7 +98,7 @@ function panelBitmap() {
 /* ---- the stage ---- */
 
 let layout = null, hover = null;
-const zoom = { heat: null, lines: null }; /* cell sizes; null: the view's own */
+const zoom = { heat: null, lines: null, image: null }; /* cell sizes; null: the view's own */
 const base = document.createElement("canvas");
 let baseKey = "";
 
@@ -108,8 +110,11 @@ function tallest() {
 function place() {
   const stage = $("stage"), room = stage.clientWidth, most = tallest();
   const n = Math.max(panel.rows.length, panel.cols.length), heat = state.view === "heat";
-  const cell = zoom[state.view] || (heat ? heatFit(panel, room, most) : linesDefault(n));
-  layout = heat ? heatLayout(panel, cell) : linesLayout(panel, cell, room);
+  if (state.view === "image") layout = imageLayout(panel, zoom.image || imageFit(panel, room, most));
+  else {
+    const cell = zoom[state.view] || (heat ? heatFit(panel, room, most) : linesDefault(n));
+    layout = heat ? heatLayout(panel, cell) : linesLayout(panel, cell, room);
+  }
   stage.style.height = `${Math.min(most, Math.ceil(layout.height) + 2)}px`;
   $("space").style.width = `${Math.floor(layout.width)}px`;
   $("space").style.height = `${Math.floor(layout.height)}px`;
@@ -118,14 +123,16 @@ const windowOf = () => ({ x: $("stage").scrollLeft, y: $("stage").scrollTop, w: 
 
 /* The chosen or pointed at token as an item of the panel. */
 function marked() {
-  if (hover || !state.token) return hover;
+  if (hover) return hover;
+  if (!state.token) return state.view === "image" ? { side: 0, i: imageDefault(panel, layout) } : null;
   const items = state.token.side ? panel.cols : panel.rows;
   const i = items.findIndex(t => state.token.at >= t.from && state.token.at < t.to);
   return i < 0 ? null : { side: state.token.side, i };
 }
 
 function drawView(s, win, at, all) {
-  if (state.view === "heat") heatDraw(s, Object.assign(panel, { bitmap: panelBitmap() }), layout, win, at);
+  if (state.view === "image") imageDraw(s, panel, layout, win, at);
+  else if (state.view === "heat") heatDraw(s, Object.assign(panel, { bitmap: panelBitmap() }), layout, win, at);
   else linesDraw(s, panel, layout, win, at, all);
 }
 function drawStage() {
@@ -144,7 +151,7 @@ function drawStage() {
 
 /* All of the map, small, with a frame around what the stage shows. */
 function drawOverview(win) {
-  const box = $("overview"), whole = layout.height <= win.h + 4 && layout.width <= win.w + 4;
+  const box = $("overview"), whole = state.view === "image" || layout.height <= win.h + 4 && layout.width <= win.w + 4;
   box.hidden = whole;
   if (whole) return;
   if (state.view === "lines" && panel.theme !== isDark()) { /* the lines need no bitmap: it may come a frame later */
@@ -176,13 +183,13 @@ $("overview").addEventListener("pointerdown", e => {
 
 /* by: a factor, or 0 for all of the map; the point (x,y) of the stage stays where it is. */
 function zoomBy(by, x, y) {
-  const stage = $("stage"), old = layout.cell, heat = state.view === "heat";
+  const stage = $("stage"), old = layout.cell, heat = state.view !== "lines", image = state.view === "image";
   const { top } = layout, left = heat ? layout.left : 0;
   const px = x === undefined ? stage.clientWidth / 2 : x, py = y === undefined ? stage.clientHeight / 2 : y;
   const col = (px + stage.scrollLeft - left) / old, row = (py + stage.scrollTop - top) / old;
   const most = tallest();
   if (!by) zoom[state.view] = heat ? null : linesFit(panel, most);
-  else zoom[state.view] = Math.min(heat ? 60 : 44, Math.max(0.5, old * by));
+  else zoom[state.view] = Math.min(image ? 200 : heat ? 60 : 44, Math.max(image ? 2 : 0.5, old * by));
   place();
   stage.scrollTop = row * layout.cell + layout.top - py;
   stage.scrollLeft = heat ? col * layout.cell + layout.left - px : stage.scrollLeft;
@@ -240,6 +247,7 @@ function caption() {
   return `${what}, layer ${state.layer}, ${head}`;
 }
 function hint() {
+  if (state.view === "image") return "Bright is what the chosen token looks at; click a patch or a name. Its greatest weight is the scale.";
   const [from, to] = HINTS[state.kind], heat = state.view === "heat", more = [];
   if (heat && Array.isArray(state.heads) && state.heads.length > 1 || heat && state.heads === "all") more.push("The mean of the chosen heads.");
   if (heat && byRoot(panel.cols.length)) more.push("Shades go by the square root.");
@@ -354,7 +362,7 @@ function radios(box, name, entries) {
   }
 }
 radios($("kinds"), "kind", data.maps.map(m => [m.kind, alone ? "Self-attention" : NAMES[m.kind]]));
-radios($("views"), "view", [["lines", "Lines"], ["heat", "Heat map"]]);
+radios($("views"), "view", [...(data.image ? [["image", "Image"]] : []), ["lines", "Lines"], ["heat", "Heat map"]]);
 radios($("pairs"), "pair", [["", "all"], ["00", "A \u2192 A"], ["01", "A \u2192 B"], ["10", "B \u2192 A"], ["11", "B \u2192 B"]]);
 $("rollout").addEventListener("change", e => { state.rollout = e.target.checked; refresh(); });
 $("words").addEventListener("change", e => { state.words = e.target.checked; refresh(); });
@@ -365,6 +373,7 @@ $("zoom-fit").addEventListener("click", () => zoomBy(0));
 const stage = $("stage");
 function hit(e) {
   const r = stage.getBoundingClientRect(), x = e.clientX - r.left - stage.clientLeft, y = e.clientY - r.top - stage.clientTop;
+  if (state.view === "image") return imageHit(panel, layout, windowOf(), x, y);
   return state.view === "heat" ? heatHit(panel, layout, windowOf(), x, y) : linesHit(panel, layout, windowOf(), x, y);
 }
 const sameMark = (a, b) => a === b || Boolean(a && b && a.side === b.side && a.i === b.i && a.j === b.j);
@@ -407,6 +416,7 @@ stage.addEventListener("keydown", e => {
 });
 /* Scrolls until item i is visible. */
 function reveal(side, i) {
+  if (state.view === "image") return;
   const heat = state.view === "heat", a = i * layout.cell, across = heat && side === 1;
   const size = across ? stage.clientWidth - layout.left : stage.clientHeight - layout.top, name = across ? "scrollLeft" : "scrollTop";
   if (a < stage[name]) stage[name] = a;

@@ -1,0 +1,240 @@
+/* test_see_image.c - seeing on an image: which tokens are patches, what they look at, the objects
+ * of a detector, and the files that show it. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/see.h"
+#include "fovea/author/processor.h"
+#include "fovea/author/see.h"
+#include "helper/device.h"
+#include "helper/files.h"
+#include "helper/golden.h"
+
+#define PHOTO FOVEA_TESTS "/golden/images/rgb.png"
+
+/* Images of 16 by 20 pixels: 4 by 5 patches. */
+static const char vit[] =
+    "{\"model_type\": \"vit\", \"architectures\": [\"ViTForImageClassification\"], "
+    "\"image_size\": [16, 20], \"patch_size\": 4, \"hidden_size\": 16, "
+    "\"num_hidden_layers\": 3, \"num_attention_heads\": 2, "
+    "\"intermediate_size\": 32, \"num_labels\": 3}";
+static const char yolos[] =
+    "{\"model_type\": \"yolos\", \"architectures\": [\"YolosForObjectDetection\"], "
+    "\"image_size\": [16, 20], \"patch_size\": 4, \"hidden_size\": 16, \"num_hidden_layers\": 2, "
+    "\"num_attention_heads\": 2, \"intermediate_size\": 32, \"num_detection_tokens\": 6, "
+    "\"id2label\": {\"0\": \"cell\"}, \"label2id\": {\"cell\": 0}, \"num_labels\": 1}";
+
+/* A model with random weights and the processor of the golden ViT, in a folder. */
+static const char *make_model(const char *name, const char *config)
+{
+    fv_model *m;
+    fv_err e;
+    size_t n;
+    char *steps = slurp(FOVEA_TESTS "/golden/images/vit/preprocessor_config.json", &n);
+    check(fv_model_new(&m, device, config, (fv_model_opt){0}, 5, &e), &e);
+    check(fv_model_save(m, scratch("%s", name), FV_F32, &e), &e);
+    fv_model_free(m);
+    char path[64];
+    snprintf(path, sizeof path, "%s/preprocessor_config.json", name);
+    scratch_text(path, steps);
+    free(steps);
+    return scratch("%s", name);
+}
+
+typedef struct lab {
+    fv_model *m;
+    fv_see *s;
+} lab;
+
+static void open_lab(lab *l, const char *dir)
+{
+    fv_err e;
+    check(fv_model_open(&l->m, device, dir, (fv_model_opt){.serve = true}, &e), &e);
+    check(fv_see_run(&l->s, device, l->m, (fv_see_in){.image = PHOTO, .dir = dir}, &e), &e);
+}
+
+static void close_lab(lab *l)
+{
+    fv_see_free(l->s);
+    fv_model_free(l->m);
+}
+
+static int set_up(void **state)
+{
+    if (scratch_open(state) || open_device(state)) return -1;
+    make_model("vit", vit);
+    make_model("yolos", yolos);
+    return 0;
+}
+static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
+
+static void patches_stand_behind_the_class_token(void **state)
+{
+    (void)state;
+    lab l;
+    open_lab(&l, scratch("vit"));
+    fv_see_shape shape = fv_see_shape_of(l.s, FV_SEE_ENCODER);
+    assert_int_equal(shape.layers, 3);
+    assert_int_equal(shape.heads, 2);
+    assert_int_equal(shape.rows, 21);
+    assert_int_equal(shape.cols, 21);
+    assert_string_equal(fv_see_row(l.s, FV_SEE_ENCODER, 0), "class");
+    assert_string_equal(fv_see_col(l.s, FV_SEE_ENCODER, 1), "0,0");
+    assert_string_equal(fv_see_col(l.s, FV_SEE_ENCODER, 20), "3,4");
+    close_lab(&l);
+}
+
+/* The weights are those of a pass on pixel_values that somebody else made. */
+static void weights_are_those_of_a_pass_on_its_pixels(void **state)
+{
+    (void)state;
+    fv_err e;
+    lab l;
+    fv_processor *p;
+    fv_image raw = {0}, fit = {0};
+    float x[3 * 16 * 20], a[21 * 21], b[21 * 21];
+    open_lab(&l, scratch("vit"));
+    check(fv_processor_open(&p, NULL, "image", scratch("vit"), &e), &e);
+    check(fv_image_open(&raw, NULL, PHOTO, &e), &e);
+    check(fv_processor_image_fit(p, &fit, &raw, &e), &e);
+    assert_int_equal(fit.height, 16);
+    fv_processor_image_floats(p, &fit, x, 0, 0);
+    fv_ctx *c;
+    fv_see *other;
+    fv_items in = {0}, out = {0};
+    check(fv_ctx_new(&c, device, (fv_ctx_opt){.record = true}, &e), &e);
+    check(fv_see_watch(&other, c, 0, &e), &e);
+    fv_items_put(&in, "pixel_values", fv_floats(c, x, FV_SHAPE(1, 3, 16, 20)));
+    fv_model_forward(c, l.m, &in, &out);
+    for (int layer = 0; layer < 3; layer++) {
+        fv_see_pick pick = {FV_SEE_ENCODER, layer, 1, false};
+        check(fv_see_weights(l.s, pick, 0, 21, a, &e), &e);
+        check(fv_see_weights(other, pick, 0, 21, b, &e), &e);
+        assert_memory_equal(a, b, sizeof a);
+    }
+    fv_see_free(other);
+    fv_ctx_free(c);
+    fv_image_free(&raw);
+    fv_image_free(&fit);
+    fv_processor_close(p);
+    close_lab(&l);
+}
+
+/* With one class and random weights some objects are found and others are not. */
+static void objects_that_are_found_have_names(void **state)
+{
+    (void)state;
+    lab l;
+    open_lab(&l, scratch("yolos"));
+    assert_int_equal(fv_see_shape_of(l.s, FV_SEE_ENCODER).rows, 1 + 20 + 6);
+    int found = 0;
+    for (int64_t i = 21; i < 27; i++) {
+        const char *name = fv_see_row(l.s, FV_SEE_ENCODER, i);
+        bool named = !strncmp(name, "cell 0.", 7);
+        assert_true(named || !strncmp(name, "object ", 7));
+        found += named;
+    }
+    assert_true(found >= 0 && found <= 6);
+    assert_string_equal(fv_see_row(l.s, FV_SEE_ENCODER, 20), "3,4");
+    close_lab(&l);
+}
+
+static void save(fv_see *s, const char *name, fv_see_opt o)
+{
+    fv_err e;
+    check(fv_see_save(s, NULL, scratch("%s", name), o, &e), &e);
+    assert_true(scratch_has(name));
+}
+
+static void pictures_and_pages_hold_the_image(void **state)
+{
+    (void)state;
+    lab l;
+    open_lab(&l, scratch("vit"));
+    fv_see_opt all = {.pick = {.layer = FV_SEE_ALL, .head = FV_SEE_ALL}, .every_kind = true};
+    save(l.s, "a.html", all);
+    size_t n;
+    char *page = slurp(scratch("a.html"), &n);
+    assert_non_null(strstr(page, "id=\"image\""));
+    assert_non_null(strstr(page, "\"image\": {\"size\": [20, 16]"));
+    assert_non_null(strstr(page, "\"cols_grid\": [1, 4, 5]"));
+    free(page);
+#ifdef HAVE_CAIRO
+    save(l.s, "heads.svg", all);
+    char *svg = slurp(scratch("heads.svg"), &n);
+    assert_non_null(strstr(svg, "data:image/png;base64,"));
+    assert_non_null(strstr(svg, "all layers and heads: class</title>"));
+    free(svg);
+    fv_see_opt one = all;
+    one.pick.rollout = true;
+    one.patch = (int64_t[]){1, 1};
+    save(l.s, "patch.svg", one);
+    svg = slurp(scratch("patch.svg"), &n);
+    assert_non_null(strstr(svg, "patch 1,1</title>"));
+    free(svg);
+    one.patch = NULL;
+    one.from = 0;
+    one.to = 21;
+    save(l.s, "rows.png", one);
+    one.view = FV_VIEW_HEAT; /* a map is still to be had */
+    save(l.s, "heat.png", one);
+#endif
+    close_lab(&l);
+}
+
+/* A pass that must fail, and the sentence that says why. */
+static void refused(const fv_model *m, fv_see_in in, const char *why)
+{
+    fv_err e;
+    fv_see *s;
+    assert_int_not_equal(fv_see_run(&s, device, m, in, &e), FV_OK);
+    assert_null(s);
+    if (!strstr(e.text, why)) print_error("%s\n", e.text);
+    assert_non_null(strstr(e.text, why));
+}
+
+static void what_is_no_image_is_refused(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_model *m;
+    lab l;
+    const char *dir = scratch("vit");
+    check(fv_model_open(&m, device, dir, (fv_model_opt){.serve = true}, &e), &e);
+    refused(m, (fv_see_in){.image = scratch_text("no.png", "no picture"), .dir = dir}, "no.png");
+    refused(m, (fv_see_in){.image = scratch("missing.png"), .dir = dir}, "missing.png");
+    refused(m, (fv_see_in){.image = PHOTO, .dir = scratch("nowhere")}, "nowhere");
+    refused(m, (fv_see_in){.image = PHOTO}, "which directory");
+    refused(m, (fv_see_in){0}, "no token");
+    fv_model_free(m);
+    check(fv_model_open(&m, device, FOVEA_TESTS "/golden/models/bert",
+                        (fv_model_opt){.serve = true}, &e),
+          &e);
+    refused(m, (fv_see_in){.image = PHOTO, .dir = dir}, "takes no image");
+    fv_model_free(m);
+    open_lab(&l, dir);
+    fv_see_opt o = {.pick = {.layer = FV_SEE_ALL, .head = FV_SEE_ALL}, .patch = (int64_t[]){4, 0}};
+    assert_int_equal(fv_see_save(l.s, NULL, scratch("no.json"), o, &e), FV_EARG);
+    assert_non_null(strstr(e.text, "4 rows of 5 patches"));
+    close_lab(&l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(patches_stand_behind_the_class_token),
+        cmocka_unit_test(weights_are_those_of_a_pass_on_its_pixels),
+        cmocka_unit_test(objects_that_are_found_have_names),
+        cmocka_unit_test(pictures_and_pages_hold_the_image),
+        cmocka_unit_test(what_is_no_image_is_refused),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
