@@ -4,9 +4,9 @@
  *     darkness of a patch = VEIL (1 - w / greatest w of the picture)
  *
  * A veil keeps the colours of what is looked at, and works on any image; shades of a colour over
- * the image lost, because they hide what they mark.  Each picture has a scale of its own: the
- * weights that the class token and its like take from the patches differ from head to head by orders, and
- * what is asked is where a head looks. */
+ * the image lost, because they hide what they mark.  Each picture has a scale of its own: how
+ * much is left for the patches beside the class token and its like differs from head to head by
+ * orders, and what is asked is where a head looks. */
 #ifdef HAVE_CAIRO
 #include <math.h>
 #include <stdio.h>
