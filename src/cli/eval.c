@@ -16,7 +16,8 @@ typedef struct eval_values {
 static const cli_option options[] = {
     CLI_MODEL(eval_values),
     CLI_TEXT(eval_values, o.task, 0, "task", "NAME",
-             "what is evaluated: classify, tag, answer, perplexity, translate, summarize, detect, "
+             "what is evaluated: classify, tag, answer, perplexity, translate, summarize, caption, "
+             "detect, "
              "segment or "
              "retrieve; auto, or if not given: what the model's architecture is for"),
     CLI_CHOICE(eval_values, o.format, 0, "format", fv_formats, "of FILE; auto goes by its name"),
@@ -28,6 +29,8 @@ static const cli_option options[] = {
              "what a table's first field is looked up in: a folder, an archive, an IDX file"),
     CLI_TEXT(eval_values, o.where, 0, "where", "FIELD=VALUE",
              "only such rows of a table of images"),
+    CLI_TEXT(eval_values, o.baseline, 0, "baseline", "FIELD=VALUE",
+             "captions: compare with the text of the nearest image among such rows"),
     CLI_TEXT(eval_values, o.split, 0, "split", "NAME",
              "annotated images: those of ImageSets/Main/NAME.txt, COCO's file NAME, or FROM-TO: "
              "numbers that name files with masks"),
@@ -73,6 +76,9 @@ static const cli_example examples[] = {
     {"fovea eval -m run/model --source-field index --target-field caption --images "
      "images-idx4-ubyte.gz test.tsv",
      "texts that find their images, and back: recall at 1, 5 and 10"},
+    {"fovea eval -m run/model --source-field index --target-field caption --images "
+     "images-idx4-ubyte.gz --where split=test --baseline split=train captions.tsv",
+     "captions: exact match, BLEU and chrF, beside the nearest image's text"},
     {"fovea eval -m run/model -o tags.txt eng.testb.gz",
      "entities as conlleval counts them, in CoNLL columns"},
     {"fovea eval -m run/model -o answers.json dev-v1.1.json.gz",

@@ -100,6 +100,8 @@ static const cli_example examples[] = {
      "where the class token of an image model looks, by layer and head and through all layers"},
     {"fovea see -m vit-base-patch16-224 cat.jpg --patch 6,7 --rollout -o patch.svg",
      "where the content of one patch comes from"},
+    {"fovea see -m vit-gpt2-image-captioning photo.jpg -o words.png",
+     "caption, and show what each word looked at"},
     {"fovea see -m yolos-tiny street.jpg -o objects.png",
      "what each object that was found looks at"},
     {"fovea see -m vit-base-patch16-224 cat.jpg -o cat.html", "a page: click a patch"},
@@ -125,6 +127,7 @@ typedef struct work {
     fv_gen_config *config;
     fv_gen_opt gen;
     fv_see_pick best; /* the head that aligns best */
+    bool wrote;       /* the target was made here */
     char *written;    /* the target as text */
     size_t written_len;
     see_worth worth;
@@ -255,7 +258,13 @@ static fv_status take_pair(work *w)
         st = fv_fail(&w->e, FV_EFORMAT,
                      "%s: its configuration lacks decoder_start_token_id or eos_token_id",
                      w->v->model);
-    if (!st) st = encode(w, w->first, (fv_tok_opts){0}, true, &w->source, &w->n_source);
+    if (!st && w->image_path && !w->second) {
+        st = see_caption(&w->input, w->dev, w->v->model, w->image_path, w->v->beams, &w->e);
+        w->second = w->input;
+        w->wrote = !st;
+    }
+    if (!st && !w->image_path)
+        st = encode(w, w->first, (fv_tok_opts){0}, true, &w->source, &w->n_source);
     if (!st && w->second)
         st = encode(w, w->second, (fv_tok_opts){.as_target = true}, true, &w->target, &w->n_target);
     else if (!st)
@@ -303,7 +312,7 @@ static fv_status choose(work *w, fv_see_opt *o, char *note, size_t capacity)
 {
     const values *v = w->v;
     const char *format = format_of(v);
-    bool page = !strcmp(format, "html"), cross = o->pick.kind == FV_SEE_CROSS,
+    bool page = !strcmp(format, "html"), cross = o->pick.kind == FV_SEE_CROSS && !w->image_path,
          free_choice = v->layer < 0 && v->head < 0 && !v->rollout;
     bool picture = !strcmp(format, "svg") || !strcmp(format, "png") || !strcmp(format, "pdf");
     bool aligned = o->view == FV_VIEW_ALIGNMENT || (o->view == FV_VIEW_AUTO && picture);
@@ -372,7 +381,8 @@ static fv_status save(work *w)
                     .every_kind = !v->kind};
     bool pair = w->written != NULL;
     const char *second = pair ? w->written : w->second;
-    if (second && asprintf(&text, "%s %s %s", w->first, pair ? "\u2192" : "|", second) < 0)
+    if (second && asprintf(&text, "%s %s %s", w->first ? w->first : w->image_path,
+                           pair ? "\u2192" : "|", second) < 0)
         return fv_fail(&w->e, FV_ENOMEM, "out of memory");
     o.text = text ? text : w->first ? w->first : w->image_path;
     o.format = v->format ? formats[v->format] : NULL;
@@ -394,18 +404,19 @@ static fv_status all(work *w)
     /* to serve: quantised weights are only run */
     fv_model_opt how = {.serve = true, .widen = true, .adapters = w->adapters};
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, how, &w->e);
-    if (!st && (w->first || !w->image_path)) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
     if (st) return st;
     bool pair = fv_model_has_cross(w->model);
+    if (w->first || !w->image_path || pair) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
+    if (st) return st;
     if (pair && (v->text || v->pair))
         return fv_fail(&w->e, FV_EARG, "%s reads a source and writes a target: give --source",
                        v->model);
     if (!pair && v->source)
         return fv_fail(&w->e, FV_EARG, "%s reads one text: give --text", v->model);
-    if (w->image_path && !w->first)
-        st = FV_OK;
-    else
-        st = pair ? take_pair(w) : take_one(w);
+    if (pair)
+        st = take_pair(w);
+    else if (w->first) /* an image can do without */
+        st = take_one(w);
     fv_see_in in = {.tok = w->tok,
                     .source = w->source,
                     .n_source = w->n_source,
@@ -467,7 +478,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
         fv_status st = all(&w);
         /* where standard output is a picture, the translation does not go into it */
         FILE *to = v->output && !strcmp(v->output, "-") ? stderr : stdout;
-        if (!st && w.written && !w.second && !v->json) fprintf(to, "%s\n", w.written);
+        if (!st && w.written && (w.wrote || !w.second) && !v->json) fprintf(to, "%s\n", w.written);
         code = st ? cli_error(c, &w.e) : CLI_OK;
         if (!st && v->ablate) see_print_worth(&w.worth, w.see, v->json);
     }

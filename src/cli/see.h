@@ -1,4 +1,5 @@
-/* see.h - what the two halves of fovea see share: pictures (see.c) and ablation (see_worth.c). */
+/* see.h - what the parts of fovea see share: pictures (see.c), ablation (see_worth.c), captions
+ * (see_caption.c). */
 #ifndef FOVEA_CLI_SEE_H
 #define FOVEA_CLI_SEE_H
 
@@ -14,5 +15,9 @@ typedef struct see_worth {
 fv_status see_ablate(see_worth *w, fv_device *d, fv_model *m, const fv_see *s, fv_see_in in,
                      fv_err *e);
 void see_print_worth(const see_worth *w, const fv_see *s, bool json);
+
+/* The caption of an image, as `fovea caption` writes it; the caller frees it by free(). */
+fv_status see_caption(char **out, fv_device *d, const char *model, const char *image, int64_t beams,
+                      fv_err *e);
 
 #endif

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "fovea/author/family.h"
 #include "task_pipeline.h"
 
 /* ---- shared ---- */
@@ -116,11 +117,14 @@ static fv_status find_for_model(const char *dir, const fv_task_eval **out, fv_er
     const fv_task_kind *k;
     fv_status st = fv_dir_open(&d, NULL, dir, e);
     if (st) return st;
+    const char *type = fv_config_type(fv_dir_config(d));
+    const fv_family *f = type ? fv_family_find(type) : NULL;
+    bool sees = f && fv_family_takes(f, "pixel_values");
     fv_dir_close(d);
     fv_head_job job = fv__head_job(dir, name, sizeof name);
     for (int i = 0; !*out && (k = fv_task_kind_at(i)); i++)
         for (const fv_head_job *h = k->eval ? k->eval->heads : NULL; h && *h != FV_HEAD_BASE; h++)
-            if (*h == job) *out = k->eval;
+            if (*h == job && (sees || !k->eval->sees)) *out = k->eval;
     if (*out) return FV_OK;
     return fv_fail(e, FV_EARG,
                    "%s: what to evaluate is not clear from its architecture (%s); say --task", dir,

@@ -191,6 +191,23 @@ typedef struct fv__found {
 fv_status fv__find_boxes(fv_task *t, const float *logits, const float *boxes, int64_t queries,
                          int width, int height, double threshold, fv__found *out, fv_err *e);
 
+/* ---- captions ---- */
+
+/* What is captioned: get decodes image i into raw, each receives its text and hypothesis. */
+typedef struct fv__captions {
+    const fv_env *env;
+    fv_writer *writer;
+    const fv_processor *processor;
+    fv_status (*get)(void *user, int64_t i, fv_image *raw, fv_err *e);
+    fv_status (*each)(void *user, int64_t i, const char *text, size_t n, const fv_hyp *h,
+                      fv_err *e);
+    void *user;
+} fv__captions;
+
+/* The image processor of a model that writes about images; the caller closes it. */
+fv_status fv__captions_open(fv_processor **out, const fv_writer *w, const fv_env *env, fv_err *e);
+fv_status fv__captions_write(const fv__captions *c, int64_t n, fv_err *e);
+
 /* ---- evaluation ---- */
 
 /* One evaluation as it runs; its parts are in eval_*.c. */
@@ -209,10 +226,12 @@ struct fv_task_eval {
     const char *name; /* for --task */
     /* what the heads of models that are evaluated like this compute, ending in FV_HEAD_BASE */
     const fv_head_job *heads;
+    bool sees;           /* only of models that take images */
     bool no_predictions; /* there is nothing for --predictions */
     fv_status (*run)(fv_eval_run *r, fv_err *e);
 };
 
+extern const fv_task_eval fv__eval_caption;    /* exact matches, BLEU and chrF */
 extern const fv_task_eval fv__eval_classify;   /* accuracy and F1 of labels */
 extern const fv_task_eval fv__eval_tag;        /* entities as conlleval counts them */
 extern const fv_task_eval fv__eval_answer;     /* exact matches and F1, as SQuAD has them */

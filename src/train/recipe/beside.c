@@ -68,7 +68,7 @@ static fv_status set_new(const fv__beside *b, fv_json *j, fv_err *e)
     for (int i = 0; !st && i < 4; i++) st = set_key(b->r, j, keys[i], e);
     if (!st) st = set_int(j, "pad_token_id", in->pad, e);
     if (!st) st = set_int(j, "eos_token_id", in->eos, e);
-    if (!st && fv__recipe_objective(b->r)->pairs) {
+    if (!st && fv_model_has_cross(b->model)) {
         char text[40];
         snprintf(text, sizeof text, "[[%d]]", in->pad);
         st = set_int(j, "decoder_start_token_id", in->start, e);

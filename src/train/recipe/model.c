@@ -30,21 +30,51 @@ static fv_status unknown_family(const char *type, const char *location, fv_err *
                    suggestion ? "?" : "");
 }
 
+/* The family in whose table a key of [model] stands, by *name: the recipe's own, or, where that is
+ * made of others (captions: an encoder and a decoder), the one which encoder.model_type names.  A
+ * model_type of that kind has no entry itself: *type is set then. */
+static const fv_family *family_of(const fv_recipe *r, const fv_family *f, const char *key,
+                                  const char **name, bool *type)
+{
+    const char *dot = strchr(key, '.');
+    char at[80];
+    *name = key;
+    *type = false;
+    if (!dot || fv__field_find(f->config, key)) return f;
+    snprintf(at, sizeof at, "%.*s.model_type", (int)(dot - key < 60 ? dot - key : 60), key);
+    const char *of = fv__late_get(&r->model, at);
+    const fv_family *half = of ? fv_family_find(of) : NULL;
+    if (!half) return f;
+    *name = dot + 1;
+    *type = !strcmp(dot + 1, "model_type");
+    return half;
+}
+
+static fv_status check_key(const fv_recipe *r, const fv_family *f, const fv__late_key *k, fv_err *e)
+{
+    const char *name;
+    bool type;
+    const fv_family *of = family_of(r, f, k->key, &name, &type);
+    if (type) return FV_OK;
+    void *config = fv__alloc(r->env, of->config_size);
+    if (!config) return fv_fail(e, FV_ENOMEM, "recipe: out of memory");
+    fv_fields_default(config, of->config);
+    fv_status st = fv_fields_set(config, of->config, name, k->value, e);
+    fv__free(r->env, config, of->config_size);
+    return st;
+}
+
 /* Every key and value against the family's table, with the line of the recipe in the message. */
 static fv_status check_keys(const fv_recipe *r, const fv_family *f, fv_err *e)
 {
     fv_err why;
     fv_status st = FV_OK;
-    void *config = fv__alloc(r->env, f->config_size);
-    if (!config) return fv_fail(e, FV_ENOMEM, "recipe: out of memory");
-    fv_fields_default(config, f->config);
     for (size_t i = 0; !st && i < r->model.n; i++) {
         const fv__late_key *k = &r->model.at[i];
         if (own_key(k->key)) continue;
-        st = fv_fields_set(config, f->config, k->key, k->value, &why);
+        st = check_key(r, f, k, &why);
         if (st) fv_fail(e, st, "%s: [model] %s", k->location, why.text);
     }
-    fv__free(r->env, config, f->config_size);
     return st;
 }
 
@@ -135,15 +165,24 @@ static fv_status set_at(fv_json *j, const char *key, const char *value, fv_err *
     return st;
 }
 
+/* Whether the key is one of the family's, or of a family that it is made of. */
+static bool has_key(const fv_recipe *r, const fv_family *f, const char *key)
+{
+    const char *name;
+    bool type;
+    const fv_family *of = family_of(r, f, key, &name, &type);
+    return fv__field_find(of->config, name);
+}
+
 /* The key of a family's table that holds it: the key itself, or below the configuration of one half
- * of a model with two; NULL: neither, or the recipe gives it a value. */
+ * of a model with two, which has one of two names; NULL: none, or the recipe gives it a value. */
 static const char *derived_key(const fv_recipe *r, const fv_family *f, const char *key,
-                               const char *half, char out[80])
+                               const char *half, const char *other, char out[80])
 {
     snprintf(out, 80, "%s", key);
-    if (!fv__field_find(f->config, out)) snprintf(out, 80, "%s.%s", half, key);
-    bool found = fv__field_find(f->config, out) && !fv__late_get(&r->model, out);
-    return found ? out : NULL;
+    if (!has_key(r, f, out)) snprintf(out, 80, "%s.%s", half, key);
+    if (!has_key(r, f, out)) snprintf(out, 80, "%s.%s", other, key);
+    return has_key(r, f, out) && !fv__late_get(&r->model, out) ? out : NULL;
 }
 
 /* Whether a value is written as a list: words are, and integers unless one stands for all. */
@@ -155,12 +194,15 @@ static bool is_list(const fv_field *t, const char *value)
 }
 
 /* Sets a value of the recipe as JSON: texts and choices in quotes, words as a list of strings. */
-static fv_status set_value(fv_json *j, const fv_family *f, const char *key, const char *value,
-                           fv_err *e)
+static fv_status set_value(fv_json *j, const fv_recipe *r, const fv_family *f, const char *key,
+                           const char *value, fv_err *e)
 {
-    const fv_field *t = fv__field_find(f->config, key);
+    const char *name;
+    bool names_family;
+    const fv_family *of = family_of(r, f, key, &name, &names_family);
+    const fv_field *t = fv__field_find(of->config, name);
     char text[2048];
-    fv_field_type type = t ? t->type : FV_END;
+    fv_field_type type = names_family ? FV_FIELD_TEXT : t ? t->type : FV_END;
     if (is_list(t, value)) {
         const char *between = type == FV_FIELD_WORDS ? " " : " ,",
                    *quote = type == FV_FIELD_WORDS ? "\"" : "";
@@ -210,7 +252,7 @@ static fv_status set_derived(const fv_recipe *r, const fv__input *in, fv_json *j
         char text[32];
         char at[80];
         if (derived[i].value < 0 || fv__late_get(&r->model, derived[i].key)) continue;
-        const char *key = derived_key(r, f, derived[i].key, "text_config", at);
+        const char *key = derived_key(r, f, derived[i].key, "text_config", "decoder", at);
         if (!key && derived[i].always) key = derived[i].key;
         if (!key) continue;
         snprintf(text, sizeof text, "%d", derived[i].value);
@@ -228,10 +270,10 @@ static fv_status set_image(const fv_recipe *r, const fv__input *in, fv_json *j, 
     int w, h;
     if (!s) return FV_OK;
     fv_status st = fv_processor_image_size(in->processor, 224, 224, &w, &h, e);
-    const char *key = derived_key(r, f, "image_size", "vision_config", at);
+    const char *key = derived_key(r, f, "image_size", "vision_config", "encoder", at);
     snprintf(text, sizeof text, w == h ? "%d" : "[%d, %d]", h, w);
     if (!st && key) st = set_at(j, key, text, e);
-    key = derived_key(r, f, "num_channels", "vision_config", at);
+    key = derived_key(r, f, "num_channels", "vision_config", "encoder", at);
     snprintf(text, sizeof text, "%d", s->channels);
     if (!st && key) st = set_at(j, key, text, e);
     return st;
@@ -296,7 +338,7 @@ static fv_status make_config(fv_buf *text, const fv_recipe *r, const fv__input *
     }
     for (size_t i = 0; !st && i < r->model.n; i++) {
         const fv__late_key *m = &r->model.at[i];
-        if (!own_key(m->key)) st = set_value(j, f, m->key, m->value, e);
+        if (!own_key(m->key)) st = set_value(j, r, f, m->key, m->value, e);
     }
     if (!st && !source) st = set_derived(r, in, j, f, e);
     if (!st && !source) st = set_image(r, in, j, f, e);

@@ -1,0 +1,49 @@
+/* see_caption.c - what a model writes about an image, before it is shown how it came about. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fovea/pipeline.h"
+#include "see.h"
+
+typedef struct taken {
+    char *text;
+    fv_err *e;
+} taken;
+
+/* The line of the one image, without its end. */
+static bool take(void *user, const fv_task_result *r)
+{
+    taken *t = user;
+    if (r->error) {
+        *t->e = *r->error;
+        return true;
+    }
+    t->text = strndup(r->text, r->n && r->text[r->n - 1] == '\n' ? r->n - 1 : r->n);
+    return true;
+}
+
+fv_status see_caption(char **out, fv_device *d, const char *model, const char *image, int64_t beams,
+                      fv_err *e)
+{
+    fv_pipeline *p;
+    char number[24];
+    fv_setting beam = {"num_beams", number};
+    fv_text path = {.s = image, .n = strlen(image)};
+    taken t = {.e = e};
+    snprintf(number, sizeof number, "%lld", (long long)beams);
+    *out = NULL;
+    *e = (fv_err){0};
+    fv_pipeline_opt o = {.task = "caption",
+                         .model = model,
+                         .settings = &beam,
+                         .n_settings = beams > 0};
+    fv_status st = fv_pipeline_open(&p, d, o, e);
+    if (st) return st;
+    st = fv_pipeline_run(p, &path, 1, 1, take, &t, e);
+    fv_pipeline_close(p);
+    if (!st) st = e->code;
+    if (!st && !t.text) st = fv_fail(e, FV_ENOMEM, "out of memory");
+    *out = t.text;
+    return st;
+}

@@ -1,0 +1,204 @@
+/* caption.c - the objective of models that see and write: a text for each image.
+ *
+ * Records are those of a table whose first field names an image and whose second is its text.  The
+ * decoder's input is the text shifted right behind decoder_start_token_id (teacher forcing), the
+ * labels are the text itself with the end token. */
+#include "base/base.h"
+#include "data/pixels.h"
+#include "data/ragged.h"
+#include "fovea/author/objective.h"
+
+typedef struct options {
+    fv__new_steps steps;
+    fv__augment augment;
+    int64_t cache;
+    char images[512], where[200], valid_where[200];
+} options;
+
+typedef struct captions {
+    const fv_env *env;
+    fv_feed_opt task;
+    fv__pixels pixels;
+    fv__ragged text;
+} captions;
+
+static fv_images_opt source(const options *o, const fv_records *from, bool evaluation)
+{
+    const char *where = evaluation && *o->valid_where ? o->valid_where : o->where;
+    return (fv_images_opt){.from = *from,
+                           .images = *o->images ? o->images : NULL,
+                           .where = *where ? where : NULL};
+}
+
+/* ---- texts ---- */
+
+static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
+                       void *user, fv_err *e)
+{
+    fv_images *images;
+    fv_data_report unread = {0};
+    fv_images_opt where = source(own, from, false);
+    fv_status st = fv_images_open(&images, env, &where, &unread, e);
+    for (int64_t i = 0; !st && i < fv_images_count(images); i++) {
+        const char *s = fv_images_text(images, i);
+        if (s) each(user, s, strlen(s));
+    }
+    fv_images_close(images);
+    return st;
+}
+
+/* The tokens of one text with the end token behind them, whether or not the tokenizer puts it
+ * there. */
+static fv_status add_text(captions *p, fv_encoding *enc, const char *s, int64_t most, fv_err *e)
+{
+    fv_status st = fv_tok_encode(enc, s, strlen(s), (fv_tok_opts){.specials = true}, e);
+    if (st) return st;
+    int64_t n = enc->n;
+    if (n && enc->ids[n - 1] == p->task.eos) n--;
+    n = n < most ? n : most - 1;
+    int32_t *ids = fv__alloc(p->env, (size_t)(n + 1) * sizeof *ids);
+    if (!ids) return fv_fail(e, FV_ENOMEM, "out of memory for the texts");
+    if (n) memcpy(ids, enc->ids, (size_t)n * sizeof *ids);
+    ids[n] = p->task.eos;
+    bool ok = fv__ragged_add(&p->text, ids, n + 1);
+    fv__free(p->env, ids, (size_t)(n + 1) * sizeof *ids);
+    return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "out of memory for the texts");
+}
+
+static fv_status encode(captions *p, int64_t most, fv_data_report *report, fv_err *e)
+{
+    fv_encoding *enc;
+    fv_status st = fv_encoding_new(&enc, p->task.tok, e);
+    for (int64_t i = 0; !st && i < fv_images_count(p->pixels.images); i++) {
+        const char *s = fv_images_text(p->pixels.images, i);
+        st = s ? add_text(p, enc, s, most, e)
+               : fv_fail(e, FV_EFORMAT, "the images have no texts: a table must name both");
+    }
+    report->tokens[0] = p->text.n ? p->text.at[p->text.n] : 0;
+    fv_encoding_free(enc);
+    return st;
+}
+
+/* ---- the feed ---- */
+
+/* pixel_values (n,C,H,W), decoder_input_ids and labels (n,T). */
+static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
+                      fv_data_rng how, fv_err *e)
+{
+    const captions *p = self;
+    fv_status st = fv__pixels_put(&p->pixels, out, rows, n, how, e);
+    if (st) return st;
+    int64_t T = fv__ragged_longest(&p->text, rows, n);
+    int32_t *input = fv_batch_put(out, "decoder_input_ids", FV_I32, FV_SHAPE(n, T)),
+            *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, T));
+    if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t len;
+        const int32_t *ids = fv__ragged_row(&p->text, rows[i], &len);
+        for (int64_t j = 0; j < T; j++) {
+            input[i * T + j] = j == 0 ? p->task.start : j <= len ? ids[j - 1] : p->task.pad;
+            label[i * T + j] = j < len ? ids[j] : -100;
+        }
+        out->labels += (double)len;
+    }
+    return FV_OK;
+}
+
+static int64_t count(const void *self, int64_t epoch)
+{
+    (void)epoch;
+    return fv_images_count(((const captions *)self)->pixels.images);
+}
+
+/* The image costs the same for all; texts of one length share a batch. */
+static void size(const void *self, int64_t i, int64_t *from, int64_t *to)
+{
+    *from = 1;
+    fv__ragged_row(&((const captions *)self)->text, i, to);
+}
+
+static void close_feed(void *self)
+{
+    captions *p = self;
+    const fv_env *env = p->env;
+    fv__pixels_close(&p->pixels);
+    fv__ragged_free(&p->text);
+    fv__free(env, p, sizeof *p);
+}
+
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
+{
+    const options *o = t->options;
+    fv_images *images = NULL;
+    *out = (fv_feed){0};
+    if (!t->tok || t->eos < 0)
+        return fv_fail(e, FV_EARG,
+                       "%s: the model needs a tokenizer with an end token beside its image "
+                       "processor",
+                       from->file);
+    captions *p = fv__alloc(t->env, sizeof *p);
+    if (!p) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
+    *p = (captions){.env = t->env, .task = *t, .text = {.env = t->env}};
+    fv_images_opt where = source(o, from, t->evaluation);
+    fv_status st = fv_images_open(&images, t->env, &where, report, e);
+    if (!st)
+        st = fv__pixels_open(&p->pixels, t->env, t->processor, images, &o->augment,
+                             (size_t)o->cache << 20, e);
+    if (!st) st = encode(p, from->max_len ? from->max_len : 512, report, e);
+    if (st)
+        close_feed(p);
+    else
+        *out =
+            (fv_feed){.self = p, .count = count, .size = size, .make = make, .close = close_feed};
+    return st;
+}
+
+static fv_status make_processor(fv_processor **out, const fv_env *env, const void *own,
+                                const fv_records *from, fv_processor *tok, fv_err *e)
+{
+    const options *o = own;
+    fv_data_report unread = {0};
+    fv_images *images;
+    fv_images_opt where = source(o, from, false);
+    fv_status st = fv_images_open(&images, env, &where, &unread, e);
+    if (st)
+        fv_processor_close(tok);
+    else
+        st = fv__pixels_processor(out, env, &o->steps, images, tok, e);
+    fv_images_close(images);
+    return st;
+}
+
+static const fv_field keys[] = {
+    FV__STEPS_KEYS(options),
+    FV__AUGMENT_KEYS(options),
+    FV_INT(options, cache, 0, 2048, 1 << 20,
+           "MiB for decoded images; where they do not fit they are decoded each time",
+           FV_ON_RESUME),
+    FV_TEXT(options, images, "",
+            "what a table's paths are looked up in: a folder, an archive, an IDX file"),
+    FV_TEXT(options, where, "", "only rows of a table with field=value"),
+    FV_TEXT(options, valid_where, "", "those that are evaluated on; empty: as where"),
+    {0},
+};
+static const char *const loss_inputs[] = {"decoder_input_ids", "labels", NULL};
+static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
+static const char *const specials_bytes[] = {"<pad>", "</s>", NULL}; /* no byte is unknown */
+
+const fv_objective fv__objective_caption = {
+    .name = "caption",
+    .help = "a text for each image",
+    .keys = keys,
+    .options_size = sizeof(options),
+    .processor = "image",
+    .specials = specials,
+    .specials_bytes = specials_bytes,
+    .after = "</s>",
+    .texts = texts,
+    .make_processor = make_processor,
+    .head = FV_HEAD_SEQ2SEQ,
+    .loss_inputs = loss_inputs,
+    .generates = true,
+    .open = open_feed,
+};
