@@ -305,6 +305,31 @@ fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *
     return st;
 }
 
+/* Buffers (running statistics, singular vectors) are moved by the forward pass, not by the
+ * optimiser: the average and the master weights get them as they are now, or a swap would bring
+ * back those that the run began with.  [from,to): the share of all numbers that stands at `at` of
+ * this rank's blocks. */
+static void copy_buffers(fv_adam *a, int64_t from, int64_t to, int64_t at)
+{
+    int64_t all;
+    const char *data = fv_params_data(a->params, &all);
+    int64_t size = (int64_t)fv_dtype_size(a->dtype);
+    float *const blocks[] = {a->ema, a->master};
+    for (int i = 0; i < a->n_order; i++) {
+        const fv_tensor *t = fv_params_at(a->params, a->order[i]);
+        int64_t first = ((const char *)t->data - data) / size, last = first + fv_len(t);
+        if (!fv__param_buffer(t)) continue;
+        first = first > from ? first : from;
+        last = last < to ? last : to;
+        for (int k = 0; k < 2 && first < last; k++)
+            if (blocks[k])
+                a->dev->k[a->dtype]->cast(&a->stream,
+                                          (fv_sink){.data = blocks[k] + at + first - from,
+                                                    .dtype = FV_F32},
+                                          data + first * size, last - first);
+    }
+}
+
 /* Exchanges parameters and EMA.  Narrow parameters are rounded copies of the master weights:
  * they are rounded anew from either, and nothing is exchanged. */
 fv_status fv_adam_swap(fv_adam *a, fv_err *e)
@@ -320,6 +345,7 @@ fv_status fv_adam_swap(fv_adam *a, fv_err *e)
     for (int64_t k = 0, from, to, at; next_share(a, &k, &from, &to, &at);) {
         char *w = data + (size_t)from * size;
         bytes = (size_t)(to - from) * sizeof(float);
+        if (a->swapped) copy_buffers(a, from, to, at); /* the average comes in */
         if (a->master) { /* the parameters are copies, made anew from either */
             const float *x = (a->swapped ? a->ema : a->master) + at;
             a->dev->k[FV_F32]->cast(&a->stream, (fv_sink){.data = w, .dtype = a->dtype}, x,

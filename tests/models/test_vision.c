@@ -184,6 +184,35 @@ static void both_players_learn(void **state)
     fv_model_free(m);
 }
 
+/* Running statistics belong to the weights that run: swapping the average in leaves them as they
+ * are, and so does swapping it out. */
+static void buffers_are_not_averaged(void **state)
+{
+    (void)state;
+    static const fv_dtype dtypes[] = {FV_F32, FV_BF16};
+    for (int i = 0; i < 2; i++) {
+        fv_model *m = open_case("sagan", (fv_model_opt){.train = true, .dtype = dtypes[i]});
+        fv_params *p = fv_model_params(m);
+        fv_tensor *t = fv_params_find(p, "generator.norm.running_mean");
+        fv_train_opt how;
+        fv_adam *a;
+        fv_err e;
+        float values[8], got[8];
+        fv_fields_default(&how, fv_train_fields);
+        how.ema = 0.9f;
+        check(fv_adam_new(&a, p, device, &how, &e), &e);
+        for (int k = 0; k < 8; k++) values[k] = 3 + (float)k;
+        check(fv_params_set(p, t, values, 8, &e), &e);
+        for (int swap = 0; swap < 2; swap++) {
+            check(fv_adam_swap(a, &e), &e);
+            check(fv_params_get(p, t, got, 8, &e), &e);
+            assert_memory_equal(got, values, sizeof got);
+        }
+        fv_adam_free(a);
+        fv_model_free(m);
+    }
+}
+
 /* ---- training ---- */
 
 #define SMALL                                                                                      \
@@ -301,6 +330,7 @@ int main(void)
         cmocka_unit_test(an_assignment_costs_the_least),
         cmocka_unit_test(captions_are_transformers),
         cmocka_unit_test(both_players_learn),
+        cmocka_unit_test(buffers_are_not_averaged),
         cmocka_unit_test(a_few_images_are_learned),
         cmocka_unit_test(rows_are_dropped_as_a_whole),
         cmocka_unit_test(wrong_inputs_are_named),
