@@ -5,8 +5,13 @@
  * loss is the family's (CLIP: cross entropy both ways over the batch, SigLIP: of each pair), so a
  * batch is more than a sum of its examples: larger ones teach more, and parts of an accumulated
  * batch do not see each other.  The metric is how often a text finds its own image among those of
- * its batch; `fovea eval` has recall over all of them. */
+ * its batch; `fovea eval` has recall over all of them.
+ *
+ * Few captions are soon known by heart.  Where the table has key words as well (more_field), a text
+ * in training is every other time a random half of these instead, so that words are met in many
+ * company. */
 #include "base/base.h"
+#include "data/dice.h"
 #include "data/feed_parts.h"
 #include "data/pixels.h"
 #include "data/ragged.h"
@@ -16,14 +21,17 @@ typedef struct options {
     fv__new_steps steps;
     fv__augment augment;
     int64_t cache;
-    char images[512], where[200], valid_where[200];
+    char images[512], where[200], valid_where[200], more_field[64];
 } options;
+
+enum { VARIANTS = 8, DICE_WORDS = 22, DICE_TEXT = 23 }; /* texts of an image; streams of Philox */
 
 typedef struct paired {
     const fv_env *env;
     fv_feed_opt task;
     fv__pixels pixels;
-    fv__ragged text;
+    fv__ragged text; /* of image i from row i * variants on */
+    int variants;    /* 1: the text alone */
 } paired;
 
 static fv_images_opt source(const options *o, const fv_records *from, bool evaluation)
@@ -34,14 +42,14 @@ static fv_images_opt source(const options *o, const fv_records *from, bool evalu
                            .where = *where ? where : NULL};
 }
 
-/* The texts of the images that are trained on: those of held-out rows shall teach nothing, the
- * vocabulary neither. */
-static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
-                       void *user, fv_err *e)
+/* Texts of the images that are trained on, by one field: those of held-out rows shall teach
+ * nothing, the vocabulary neither. */
+static fv_status field_texts(const fv_env *env, const options *o, const fv_records *from,
+                             fv_text_fn *each, void *user, fv_err *e)
 {
     fv_images *images;
     fv_data_report unread = {0};
-    fv_images_opt where = source(own, from, false);
+    fv_images_opt where = source(o, from, false);
     fv_status st = fv_images_open(&images, env, &where, &unread, e);
     for (int64_t i = 0; !st && i < fv_images_count(images); i++) {
         const char *s = fv_images_text(images, i);
@@ -51,8 +59,73 @@ static fv_status texts(const fv_env *env, const void *own, const fv_records *fro
     return st;
 }
 
+static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
+                       void *user, fv_err *e)
+{
+    const options *o = own;
+    fv_records other = *from;
+    fv_status st = field_texts(env, o, from, each, user, e);
+    other.field[1] = o->more_field;
+    return st || !*o->more_field ? st : field_texts(env, o, &other, each, user, e);
+}
+
+/* The words of s, which has | between them, each kept with a chance of a half; at least one. */
+static void choose_words(fv_buf *out, const char *s, int64_t image, int variant)
+{
+    fv_data_rng fixed = {.seed = (uint64_t)variant};
+    fv__dice d = fv__dice_of(fixed, DICE_WORDS, image);
+    int n = 1;
+    for (const char *at = s; *at; at++) n += *at == '|';
+    int sure = fv__dice_below(&d, n), i = 0;
+    out->len = 0;
+    for (size_t len; len = strcspn(s, "|"), i < n; s += len + (s[len] != 0), i++) {
+        if (i != sure && fv__dice_below(&d, 2)) continue;
+        if (out->len) fv__buf_str(out, " ");
+        fv__buf_add(out, s, len);
+    }
+}
+
+static fv_status add_text(paired *p, fv_encoding *enc, const char *s, int64_t max_len, fv_err *e)
+{
+    fv_tok_opts how = {.specials = true, .max_len = max_len};
+    fv_status st = fv_tok_encode(enc, s, strlen(s), how, e);
+    if (!st && !fv__ragged_add(&p->text, enc->ids, enc->n))
+        st = fv_fail(e, FV_ENOMEM, "out of memory for the texts");
+    return st;
+}
+
+/* The other texts of image i; words: the same images with their key words. */
+static fv_status add_variants(paired *p, fv_encoding *enc, const fv_images *words, int64_t i,
+                              int64_t max_len, fv_err *e)
+{
+    fv_buf b = {.env = p->env};
+    fv_status st = FV_OK;
+    for (int k = 1; !st && k < p->variants; k++) {
+        choose_words(&b, fv_images_text(words, i), i, k);
+        st = b.failed ? fv_fail(e, FV_ENOMEM, "out of memory for the texts")
+                      : add_text(p, enc, b.data ? b.data : "", max_len, e);
+    }
+    fv__buf_free(&b);
+    return st;
+}
+
+/* The images of the feed again, with the texts of another field. */
+static fv_status open_words(fv_images **out, const paired *p, const options *o,
+                            const fv_records *from, fv_err *e)
+{
+    fv_data_report unread = {0};
+    fv_records other = *from;
+    other.field[1] = o->more_field;
+    fv_images_opt where = source(o, &other, false);
+    fv_status st = fv_images_open(out, p->env, &where, &unread, e);
+    if (!st && fv_images_count(*out) != fv_images_count(p->pixels.images))
+        st = fv_fail(e, FV_EFORMAT, "%s: some rows have no \"%s\"", from->file, o->more_field);
+    return st;
+}
+
 /* Texts longer than max_len are cut, with the end token at their end. */
-static fv_status encode(paired *p, int64_t max_len, fv_data_report *report, fv_err *e)
+static fv_status encode(paired *p, const fv_images *words, int64_t max_len, fv_data_report *report,
+                        fv_err *e)
 {
     fv_encoding *enc;
     fv_status st = fv_encoding_new(&enc, p->task.tok, e);
@@ -63,11 +136,9 @@ static fv_status encode(paired *p, int64_t max_len, fv_data_report *report, fv_e
             st = fv_fail(e, FV_EFORMAT, "the images have no texts: a table must name both");
             break;
         }
-        st = fv_tok_encode(enc, s, strlen(s), (fv_tok_opts){.specials = true, .max_len = max_len},
-                           e);
-        if (!st && !fv__ragged_add(&p->text, enc->ids, enc->n))
-            st = fv_fail(e, FV_ENOMEM, "out of memory for the texts");
+        st = add_text(p, enc, s, max_len, e);
         report->tokens[0] += enc->n;
+        if (!st && words) st = add_variants(p, enc, words, i, max_len, e);
     }
     fv_encoding_free(enc);
     return st;
@@ -80,7 +151,16 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     const paired *p = self;
     fv_status st = fv__pixels_put(&p->pixels, out, rows, n, how, e);
     if (st) return st;
-    fv__ragged_put(&p->text, out, rows, n, p->task.pad);
+    size_t bytes = (size_t)n * sizeof(int32_t);
+    int32_t *text = fv__alloc(p->env, bytes);
+    if (!text) return fv_fail(e, FV_ENOMEM, "out of memory for a batch");
+    for (int64_t i = 0; i < n; i++) {
+        fv__dice d = fv__dice_of(how, DICE_TEXT, rows[i]);
+        bool other = p->variants > 1 && how.epoch >= 0 && fv__dice_below(&d, 2);
+        text[i] = rows[i] * p->variants + (other ? 1 + fv__dice_below(&d, p->variants - 1) : 0);
+    }
+    fv__ragged_put(&p->text, out, text, n, p->task.pad);
+    fv__free(p->env, text, bytes);
     if (out->err.code) return fv_fail(e, out->err.code, "%s", out->err.text);
     out->labels = (double)n;
     return FV_OK;
@@ -133,20 +213,26 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                            fv_data_report *report, fv_err *e)
 {
     const options *o = t->options;
-    fv_images *images = NULL;
+    fv_images *images = NULL, *words = NULL;
     *out = (fv_feed){0};
     if (!t->tok)
         return fv_fail(e, FV_EARG, "%s: the model has no tokenizer beside its image processor",
                        from->file);
     paired *p = fv__alloc(t->env, sizeof *p);
     if (!p) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    *p = (paired){.env = t->env, .task = *t, .text = {.env = t->env}};
+    bool more = *o->more_field && !t->evaluation;
+    *p = (paired){.env = t->env,
+                  .task = *t,
+                  .text = {.env = t->env},
+                  .variants = more ? VARIANTS : 1};
     fv_images_opt where = source(o, from, t->evaluation);
     fv_status st = fv_images_open(&images, t->env, &where, report, e);
     if (!st)
         st = fv__pixels_open(&p->pixels, t->env, t->processor, images, &o->augment,
                              (size_t)o->cache << 20, e);
-    if (!st) st = encode(p, from->max_len ? from->max_len : 512, report, e);
+    if (!st && more) st = open_words(&words, p, o, from, e);
+    if (!st) st = encode(p, words, from->max_len ? from->max_len : 512, report, e);
+    fv_images_close(words);
     return fv__feed_give(out, &feed, p, st);
 }
 
@@ -175,6 +261,9 @@ static const fv_field keys[] = {
     FV_TEXT(options, images, "",
             "what a table's paths are looked up in: a folder, an archive, an IDX file"),
     FV_TEXT(options, where, "", "only rows of a table with field=value"),
+    FV_TEXT(
+        options, more_field, "",
+        "field with key words, | between: in training a random half of them is every other text"),
     FV_TEXT(options, valid_where, "", "those that are evaluated on; empty: as where"),
     {0},
 };

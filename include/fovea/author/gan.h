@@ -1,0 +1,33 @@
+/* gan.h - images that a generative adversarial network draws. */
+#ifndef FOVEA_AUTHOR_GAN_H
+#define FOVEA_AUTHOR_GAN_H
+
+#include "fovea/author/image.h"
+#include "fovea/model.h"
+
+typedef struct fv_gan fv_gan;
+
+/* dir: a model with a generator (SaganModel); others are refused.  It belongs to one thread. */
+FV_API fv_status fv_gan_open(fv_gan **out, fv_device *d, const char *dir, fv_model_opt opt,
+                             fv_err *e);
+FV_API void fv_gan_close(fv_gan *g); /* NULL is allowed */
+FV_API int fv_gan_classes(const fv_gan *g);
+/* The name of a class, its number where the model has no names; -1 from fv_gan_class: no class is
+ * called so. */
+FV_API const char *fv_gan_name(const fv_gan *g, int label);
+FV_API int fv_gan_class(const fv_gan *g, const char *name);
+
+typedef struct fv_gan_opt {
+    uint64_t seed;
+    /* Latents beyond this are drawn again: below 1 fewer different images that look better (Brock
+     * et al. 2019); 0: as they are drawn. */
+    double truncation;
+} fv_gan_opt;
+
+/* Image number `first` + i of a seed for each of n classes, whatever else is drawn with it; each is
+ * handed to fn, which may keep it until it returns. */
+typedef fv_status fv_gan_fn(void *user, int64_t i, fv_image *image, fv_err *e);
+FV_API fv_status fv_gan_draw(fv_gan *g, const int32_t *label, int64_t first, int64_t n,
+                             fv_gan_opt opt, fv_gan_fn *fn, void *user, fv_err *e);
+
+#endif

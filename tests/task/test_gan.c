@@ -1,0 +1,126 @@
+/* test_gan.c - a GAN: trained by a recipe on a folder of images, asked for pictures. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "fovea/author/gan.h"
+#include "fovea/author/processor.h"
+#include "fovea/fovea.h"
+#include "helper/device.h"
+#include "helper/program.h"
+
+enum { SIDE = 16, EACH = 8 };
+
+static void put_image(const char *path, int level, unsigned seed)
+{
+    fv_image im = {0};
+    fv_err e;
+    check(fv_image_new(&im, NULL, SIDE, SIDE, 3, &e), &e);
+    for (int i = 0; i < SIDE * SIDE * 3; i++)
+        im.data[i] = (uint8_t)(level + (int)((seed += 0x9E3779B9u) >> 27));
+    check(fv_image_save(&im, path, &e), &e);
+    fv_image_free(&im);
+}
+
+static int set_up(void **state)
+{
+    if (scratch_open(state) || open_device(state)) return -1;
+    mkdir(scratch("data"), 0777);
+    mkdir(scratch("data/dark"), 0777);
+    mkdir(scratch("data/light"), 0777);
+    for (int i = 0; i < EACH; i++) {
+        put_image(scratch("data/dark/%02d.png", i), 10 + i, (unsigned)i);
+        put_image(scratch("data/light/%02d.png", i), 200 + i, (unsigned)i + 99);
+    }
+    scratch_text("r.ini", "[model]\nmodel_type = sagan\ngenerator_channels = 8\n"
+                          "discriminator_channels = 8\nattention_size = 8\n"
+                          "[data]\nobjective = gan\ntrain = data\nlatent_size = 6\nflip = true\n"
+                          "[train]\nupdates = 60\nbatch_rows = 8\nlr = 2e-3\nwarmup = 0\n"
+                          "beta1 = 0\nbeta2 = 0.9\nlr_scale = generator.*=0.5\neval_every = 0\n"
+                          "ema = 0.9\nresult = ema\nprefetch = 4\nworkers = 2\n");
+    const result *r = fovea("train %s -o %s --set data.dir=%s", scratch("r.ini"), scratch("run"),
+                            scratch("."));
+    if (r->code) print_error("%s\n", r->err);
+    return r->code;
+}
+static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
+
+/* The mean level of an image, and its bytes. */
+typedef struct taken {
+    uint8_t bytes[8][SIDE * SIDE * 3];
+    double mean[8];
+} taken;
+
+static fv_status take(void *user, int64_t i, fv_image *im, fv_err *e)
+{
+    taken *t = user;
+    (void)e;
+    assert_int_equal(im->width, SIDE);
+    assert_int_equal(im->channels, 3);
+    memcpy(t->bytes[i], im->data, sizeof t->bytes[i]);
+    t->mean[i] = 0;
+    for (size_t k = 0; k < sizeof t->bytes[i]; k++) t->mean[i] += im->data[k];
+    return FV_OK;
+}
+
+/* An image depends on the seed, its number and its class alone. */
+static void an_image_is_drawn_again(void **state)
+{
+    (void)state;
+    static const int32_t label[] = {0, 1, 0, 1, 1, 0, 0, 1};
+    taken all, some;
+    fv_gan *g;
+    fv_err e;
+    check(fv_gan_open(&g, device, scratch("run/model"), (fv_model_opt){.serve = true}, &e), &e);
+    assert_int_equal(fv_gan_classes(g), 2);
+    assert_int_equal(fv_gan_class(g, "light"), 1);
+    assert_int_equal(fv_gan_class(g, "grey"), -1);
+    assert_string_equal(fv_gan_name(g, 0), "dark");
+    check(fv_gan_draw(g, label, 0, 8, (fv_gan_opt){.seed = 5}, take, &all, &e), &e);
+    check(fv_gan_draw(g, label + 3, 3, 2, (fv_gan_opt){.seed = 5}, take, &some, &e), &e);
+    assert_memory_equal(some.bytes[0], all.bytes[3], sizeof some.bytes[0]);
+    assert_memory_equal(some.bytes[1], all.bytes[4], sizeof some.bytes[0]);
+    check(fv_gan_draw(g, label, 0, 1, (fv_gan_opt){.seed = 6}, take, &some, &e), &e);
+    assert_memory_not_equal(some.bytes[0], all.bytes[0], sizeof some.bytes[0]);
+    check(fv_gan_draw(g, label, 0, 1, (fv_gan_opt){.seed = 5, .truncation = 0.1}, take, &some, &e),
+          &e);
+    assert_memory_not_equal(some.bytes[0], all.bytes[0], sizeof some.bytes[0]);
+    assert_int_equal(fv_gan_draw(g, (int32_t[]){2}, 0, 1, (fv_gan_opt){0}, take, &some, &e),
+                     FV_EARG);
+    fv_gan_close(g);
+}
+
+static void pictures_are_written(void **state)
+{
+    (void)state;
+    fv_image im = {0};
+    fv_err e;
+    char model[400];
+    snprintf(model, sizeof model, "%s", scratch("run/model"));
+    succeeded(fovea("sample -m %s --n 6 -o grid.png --size 3", model));
+    check(fv_image_open(&im, NULL, scratch("grid.png"), &e), &e);
+    assert_int_equal(im.width, 2 * (3 * SIDE + 2) + 2);
+    assert_int_equal(im.height, 3 * (3 * SIDE + 2) + 2);
+    fv_image_free(&im);
+    succeeded(fovea("sample -m %s --n 3 --label light --folder drawn", model));
+    assert_true(scratch_has("drawn/000002-light.png"));
+    refused(fovea("sample -m %s --label grey -o x.png", model), 1, "no such class");
+    refused(fovea("sample -m %s", model), 2, "--output");
+    refused(fovea("sample -m " FOVEA_TESTS "/golden/models/vit -o x.png"), 1, "draws no images");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_image_is_drawn_again),
+        cmocka_unit_test(pictures_are_written),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
