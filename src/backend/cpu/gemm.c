@@ -22,8 +22,12 @@
 /* Sizes are chosen for 32-64 KiB of L1, 512 KiB-2 MiB of L2 a core; none of them changes a bit
  * of the result, only the time. */
 #define A_BYTES ((size_t)2 << 20)
-/* of packed A for one run of k: it is read again for every panel */
+/* of packed A for one run of k: it is read again for every panel; processors with AMX have 2 MiB */
+#if defined(CPU_AMX)
+#define A_RUN ((size_t)1 << 20)
+#else
 #define A_RUN ((size_t)384 << 10)
+#endif
 #define B_BYTES ((size_t)16 << 20)
 #define ENOUGH 16 /* strips of a block that amortise one pass over B */
 /* of packed A that stays in L2 while B streams past */

@@ -5,8 +5,9 @@
  *
  *    (N,K)   VW columns of C are VW rows of the weight: VW x VW values are transposed in registers,
  *            so that lanes are columns, and multiplied.  SIDE such blocks side by side hide the
- *            latency of their sums; the rows that come next are prefetched, because a row is too
- *            short for the hardware to find its stream.
+ *            latency of their sums.  More of them are more streams than the hardware follows (16
+ *            on Neoverse V1: 25 GB/s instead of 28), and prefetches of rows to come cost more than
+ *            they bring.
  *    (K,N)   rows of the weight are read in long pieces, DEEP values of k at a time; sums of ACROSS
  *            columns stay in L1.
  *
@@ -16,7 +17,7 @@
 #include "parallel.h"
 
 #define MOST_ROWS 4
-#define SIDE (VW >= 16 ? 2 : 4)
+#define SIDE 2
 #define COLUMNS (SIDE * VW) /* of C at a time, (N,K) */
 #define DEEP 8              /* values of k at a time, (K,N) */
 #define ACROSS 512          /* columns of C at a time, (K,N) */
@@ -48,11 +49,33 @@ INLINE void load_block(vf x[VW], const float *const *row, int64_t k, int64_t n)
     transpose(x);
 }
 
+/* The values of A that a block is multiplied by.  NEON multiplies by a lane of a register; elsewhere
+ * a broadcast is a load and costs nothing. */
+#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+typedef vf some_a;
+INLINE some_a load_a(const float *a, int64_t n) { return n >= VW ? v_load(a) : v_load_n(a, n, 0); }
+INLINE vf fma_a(vf x, some_a a, const int i, vf sum)
+{
+    switch (i) { /* a lane that the compiler knows */
+    case 0: return vfmaq_laneq_f32(sum, x, a, 0);
+    case 1: return vfmaq_laneq_f32(sum, x, a, 1);
+    case 2: return vfmaq_laneq_f32(sum, x, a, 2);
+    default: return vfmaq_laneq_f32(sum, x, a, 3);
+    }
+}
+#else
+typedef const float *some_a;
+INLINE some_a load_a(const float *a, int64_t n) { return (void)n, a; }
+INLINE vf fma_a(vf x, some_a a, const int i, vf sum) { return v_fma(x, v_set1(a[i]), sum); }
+#endif
+
 /* k .. k + n of a block of columns, n <= VW. */
 INLINE void multiply(vf sum[MOST_ROWS][SIDE], const direct *d, const float *const *row, int64_t k,
                      int64_t n, const int rows)
 {
-    const float *a = (const float *)d->g->a + k;
+    some_a a[MOST_ROWS];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) a[r] = load_a((const float *)d->g->a + r * d->g->lda + k, n);
 #pragma GCC unroll 4
     for (int u = 0; u < SIDE; u++) {
         vf x[VW];
@@ -61,8 +84,7 @@ INLINE void multiply(vf sum[MOST_ROWS][SIDE], const direct *d, const float *cons
         for (int i = 0; i < VW; i++) {
             if (i >= n) break;
 #pragma GCC unroll 4
-            for (int r = 0; r < rows; r++)
-                sum[r][u] = v_fma(x[i], v_set1(a[r * d->g->lda + i]), sum[r][u]);
+            for (int r = 0; r < rows; r++) sum[r][u] = fma_a(x[i], a[r], i, sum[r][u]);
         }
     }
 }
@@ -72,18 +94,12 @@ INLINE void some_columns(const direct *d, int64_t j0, const int rows)
     const fv_gemm *g = d->g;
     const float *row[COLUMNS], *b = g->b;
     for (int i = 0; i < COLUMNS; i++) row[i] = b + least(j0 + i, g->n - 1) * g->ldb;
-    const int64_t next = COLUMNS * g->ldb; /* floats to the columns that come next */
     for (int64_t k0 = 0; k0 < g->k; k0 += FV_GEMM_KC) {
         vf sum[MOST_ROWS][SIDE];
         int64_t k = k0, end = least(k0 + FV_GEMM_KC, g->k);
         for (int r = 0; r < rows; r++)
             for (int u = 0; u < SIDE; u++) sum[r][u] = v_zero();
-        for (; k + VW <= end; k += VW) {
-            if (k % 16 == 0)
-#pragma GCC unroll 32
-                for (int i = 0; i < COLUMNS; i++) __builtin_prefetch(row[i] + next + k);
-            multiply(sum, d, row, k, VW, rows);
-        }
+        for (; k + VW <= end; k += VW) multiply(sum, d, row, k, VW, rows);
         if (k < end) multiply(sum, d, row, k, end - k, rows);
         for (int r = 0; r < rows; r++)
             for (int u = 0; u < SIDE; u++)

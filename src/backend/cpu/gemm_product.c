@@ -241,6 +241,8 @@ static void columns(const gemm_plan *p, const share *w, int64_t panel, int count
 
 /* ---- chunks ---- */
 
+#define A_RESIDENT ((size_t)1 << 20) /* bytes of packed A that L2 keeps */
+
 typedef struct chunks {
     int64_t down; /* parts of the strips */
     int64_t each; /* panels */
@@ -249,13 +251,14 @@ typedef struct chunks {
 
 /* The parts that a block is cut into, so that all threads are done soonest: rounds of chunks,
  * each of which takes as long as its tiles, and packing its panels unless they are packed.  Of
- * equal ones the smallest, which suit threads of unequal speed, unless panels are packed
- * together. */
+ * equal ones the smallest, which suit threads of unequal speed, unless panels are packed together
+ * or A comes from beyond L2 for each chunk. */
 static chunks cut(const gemm_plan *p, int threads, int64_t strips, int64_t panels)
 {
     chunks best = {1, p->group, gemm_ceil_div(panels, p->group)};
     if (threads == 1) return best;
-    bool packed = p->g->packed || p->slice, small = packed || p->g->tb;
+    bool packed = p->g->packed || p->slice,
+         small = (packed || p->g->tb) && p->a_bytes <= A_RESIDENT;
     int64_t least = INT64_MAX, pack = packed ? 1 : 3;
     for (int64_t down = 1; down <= strips && down <= threads; down *= 2)
         for (int64_t each = p->group; each; each--) {
