@@ -21,11 +21,14 @@
 
 /* Sizes are chosen for 32-64 KiB of L1, 512 KiB-2 MiB of L2 a core; none of them changes a bit
  * of the result, only the time. */
-#define A_BYTES ((size_t)2 << 20)
-/* of packed A for one run of k: it is read again for every panel; processors with AMX have 2 MiB */
+/* A_RUN: of packed A for one run of k, which is read again for every panel; A_BYTES: for all of k.
+ * Processors with AMX have 2 MiB of L2 and a large L3, and tiles so fast that each loop more that
+ * threads start and end together is felt. */
 #if defined(CPU_AMX)
+#define A_BYTES ((size_t)8 << 20)
 #define A_RUN ((size_t)1 << 20)
 #else
+#define A_BYTES ((size_t)2 << 20)
 #define A_RUN ((size_t)384 << 10)
 #endif
 #define B_BYTES ((size_t)16 << 20)
