@@ -65,14 +65,33 @@ const float *NAME(attn_load)(const void *x, fv_dtype dtype, int64_t at, int64_t 
     return scratch;
 }
 
-/* VW elements of x from i, as many as there are up to n. */
+/* VW elements of x from i, as many as there are up to n.  Whole vectors go straight to and from
+ * memory: a copy of a size that the compiler does not know is a call. */
 static vf sink_load(fv_sink x, int64_t i, int64_t n)
 {
     if (x.dtype == FV_F32)
         return n < VW ? v_load_n((float *)x.data + i, n, 0) : v_load((float *)x.data + i);
+    const uint16_t *from = (const uint16_t *)x.data + i;
     uint16_t h[VW] = {0};
-    memcpy(h, (uint16_t *)x.data + i, (size_t)attn_min(n, VW) * sizeof *h);
-    return x.dtype == FV_BF16 ? v_load_bf16(h) : v_load_f16(h);
+    if (n < VW) from = memcpy(h, from, (size_t)n * sizeof *h);
+    return x.dtype == FV_BF16 ? v_load_bf16(from) : v_load_f16(from);
+}
+
+static void sink_write(fv_sink x, int64_t i, int64_t n, vf v)
+{
+    uint16_t h[VW], *to = n < VW ? h : (uint16_t *)x.data + i;
+    if (x.dtype == FV_F32) {
+        if (n < VW)
+            v_store_n((float *)x.data + i, v, n);
+        else
+            v_store((float *)x.data + i, v);
+        return;
+    }
+    if (x.dtype == FV_BF16)
+        v_store_bf16(to, v);
+    else
+        v_store_f16(to, v);
+    if (n < VW) memcpy((uint16_t *)x.data + i, h, (size_t)n * sizeof *h);
 }
 
 void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float by)
@@ -81,19 +100,7 @@ void NAME(attn_store)(fv_sink x, int64_t at, const float *row, int64_t n, float 
         int64_t left = n - i;
         vf v = left < VW ? v_load_n(row + i, left, 0) : v_load(row + i);
         v = v_fma(v, v_set1(by), x.add ? sink_load(x, at + i, left) : v_zero());
-        if (x.dtype == FV_F32) {
-            if (left < VW)
-                v_store_n((float *)x.data + at + i, v, left);
-            else
-                v_store((float *)x.data + at + i, v);
-        } else {
-            uint16_t h[VW];
-            if (x.dtype == FV_BF16)
-                v_store_bf16(h, v);
-            else
-                v_store_f16(h, v);
-            memcpy((uint16_t *)x.data + at + i, h, (size_t)attn_min(left, VW) * sizeof *h);
-        }
+        sink_write(x, at + i, left, v);
     }
 }
 

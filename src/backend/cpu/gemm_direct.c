@@ -49,8 +49,8 @@ INLINE void load_block(vf x[VW], const float *const *row, int64_t k, int64_t n)
     transpose(x);
 }
 
-/* The values of A that a block is multiplied by.  NEON multiplies by a lane of a register; elsewhere
- * a broadcast is a load and costs nothing. */
+/* The values of A that a block is multiplied by.  NEON multiplies by a lane of a register;
+ * elsewhere a broadcast is a load and costs nothing. */
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
 typedef vf some_a;
 INLINE some_a load_a(const float *a, int64_t n) { return n >= VW ? v_load(a) : v_load_n(a, n, 0); }
