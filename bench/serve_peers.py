@@ -166,6 +166,11 @@ class Server:
                 time.sleep(0.1)
         raise SystemExit(f"{' '.join(self.command)}: it does not become ready")
 
+    def cpu_seconds(self):
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def __exit__(self, *_):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait()
@@ -194,7 +199,9 @@ def run(o):
         for name, server in servers(o).items():
             with server:
                 load(server, argparse.Namespace(**{**vars(o), "requests": o.clients}))  # warm
+                before = server.cpu_seconds()
                 figures[name].append(load(server, o))
+                figures[name][-1]["cpu_s"] = server.cpu_seconds() - before
                 print(f"round {i + 1}, {name}: {figures[name][-1]['tokens_per_s']:.1f} tokens/s, "
                       f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     rows = {}
@@ -203,14 +210,14 @@ def run(o):
             return statistics.median(get(f) for f in all_rounds)
         rows[name] = [median(lambda f: f["tokens_per_s"]), 1e3 * median(lambda f: f["first_token_s"]["p50"]),
                       1e3 * median(lambda f: f["first_token_s"]["p95"]), 1e3 * median(lambda f: f["between_tokens_s"]["p50"]),
-                      1e3 * median(lambda f: f["between_tokens_s"]["p95"])]
-    print("| server | tokens/s | first token p50 / p95, ms | between tokens p50 / p95, ms |")
-    print("| --- | --- | --- | --- |")
+                      1e3 * median(lambda f: f["between_tokens_s"]["p95"]), 1e3 * median(lambda f: f["cpu_s"] / f["tokens"])]
+    print("| server | tokens/s | first token p50 / p95, ms | between tokens p50 / p95, ms | CPU time of a token, ms |")
+    print("| --- | --- | --- | --- | --- |")
     for name, r in rows.items():
-        print(f"| {name} | {r[0]:.1f} | {r[1]:.0f} / {r[2]:.0f} | {r[3]:.1f} / {r[4]:.1f} |")
+        print(f"| {name} | {r[0]:.1f} | {r[1]:.0f} / {r[2]:.0f} | {r[3]:.1f} / {r[4]:.1f} | {r[5]:.2f} |")
     ours, peer = rows["fovea serve"], rows["llama-server"]
     print(f"| ratio | {ours[0] / peer[0]:.2f} | {ours[1] / peer[1]:.2f} / {ours[2] / peer[2]:.2f} | "
-          f"{ours[3] / peer[3]:.2f} / {ours[4] / peer[4]:.2f} |")
+          f"{ours[3] / peer[3]:.2f} / {ours[4] / peer[4]:.2f} | {ours[5] / peer[5]:.2f} |")
 
 
 def main():

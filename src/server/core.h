@@ -53,8 +53,10 @@ struct sv_engine {
     fv_tok *tok;                      /* the writer's, where there is one */
     fv_task *task[FV_JOB_ANSWER + 1]; /* opened when first asked for, by the engine's thread */
     fv_translator *translator;
-    fv_model *model; /* for /v1/attention; NULL where the writer has it */
-    int64_t created; /* seconds since 1970 */
+    const char *media;     /* the task of a model that sees or hears, else NULL */
+    fv_pipeline *pipeline; /* for that task */
+    fv_model *model;       /* for /v1/attention; NULL where the writer has it */
+    int64_t created;       /* seconds since 1970 */
     atomic_int refs;
     /* the queue of work beside the scheduler */
     pthread_t thread;
@@ -158,6 +160,7 @@ void sv_begin_list(sv_text *t, const sv_engine *g, const char *key);
 
 /* routes */
 sv_route_fn sv_models, sv_model_named, sv_livez, sv_readyz, sv_metrics, sv_openapi, sv_page;
+sv_route_fn sv_detect, sv_transcriptions;
 sv_route_fn sv_runs, sv_run_named;
 sv_route_fn sv_completions, sv_chat, sv_tokenize, sv_detokenize, sv_apply_template;
 sv_route_fn sv_embeddings, sv_attention, sv_heads, sv_ablate, sv_neurons;

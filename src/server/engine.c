@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core.h"
+#include "media.h"
 
 enum { MOST_WORK = 1024 };
 
@@ -74,6 +74,17 @@ static fv_status open_translator(sv_engine *g, fv_err *e)
     return fv_translator_open(&g->translator, g->device, g->dir, how, e);
 }
 
+/* The pipeline opens its own model. */
+static fv_status open_media(sv_engine *g, fv_err *e)
+{
+    const sv_opt *o = &g->server->opt;
+    fv_pipeline_opt how = {.task = g->media, .model = g->dir, .json = true};
+    how.weights = o->weights, how.widen = o->widen;
+    fv_model_free(g->model);
+    g->model = NULL;
+    return fv_pipeline_open(&g->pipeline, g->device, how, e);
+}
+
 /* Opens what the model is for, so that a directory that cannot be served is refused at once. */
 static fv_status open_model(sv_engine *g, fv_err *e)
 {
@@ -91,6 +102,8 @@ static fv_status open_model(sv_engine *g, fv_err *e)
     if (st) return st;
     g->job = fv_model_job(g->model);
     if (g->job == FV_HEAD_CAUSAL_LM) return open_generation(g, e);
+    g->media = sv_media_task(g->model, g->job);
+    if (g->media) return open_media(g, e);
     st = fv_tok_open(&g->tok, NULL, g->dir, e);
     if (st) return st;
     if (g->job == FV_HEAD_SEQ2SEQ) return open_translator(g, e);
@@ -107,6 +120,7 @@ static void close_engine(sv_engine *g)
     for (int i = 0; i < g->n_spare; i++) fv_encoding_free(g->spare[i]);
     for (int i = 0; i <= FV_JOB_ANSWER; i++) fv_task_close(g->task[i]);
     fv_translator_close(g->translator);
+    fv_pipeline_close(g->pipeline);
     fv_model_free(g->model);
     fv_token_bytes_free(g->bytes);
     fv_chat_template_close(g->template);
@@ -297,6 +311,10 @@ sv_engine *sv_find_engine(sv_request *r)
 fv_encoding *sv_take_encoding(sv_engine *g, fv_err *e)
 {
     fv_encoding *enc = NULL;
+    if (!g->tok) { /* it sees or hears */
+        fv_fail(e, FV_EARG, "%s reads no text", g->name);
+        return NULL;
+    }
     pthread_mutex_lock(&g->lock);
     if (g->n_spare) enc = g->spare[--g->n_spare];
     pthread_mutex_unlock(&g->lock);
@@ -319,6 +337,11 @@ fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job)
     if (r->adapted) {
         sv_refuse(r, 400, "invalid_request_error", "model",
                   "the adapter %s only writes text; ask %s instead", sv_asked_name(r), g->name);
+        return NULL;
+    }
+    /* a task would take a text for the path of a file */
+    if (g->media) {
+        sv_refuse(r, 400, "invalid_request_error", "model", "%s reads no text", g->name);
         return NULL;
     }
     if (!g->task[job] && open_task(g, job, &e)) {

@@ -50,6 +50,12 @@ static void write_abilities(sv_text *t, const sv_engine *g)
     };
     sv_key(t, "tasks");
     sv_open(t, '[');
+    if (g->media) {
+        sv_string(t, g->media, strlen(g->media));
+        sv_close(t, ']');
+        sv_string_at(t, "takes", strcmp(g->media, "transcribe") ? "images" : "sound");
+        return;
+    }
     if (g->template) sv_string(t, "chat", 4);
     for (int i = 0; i < 4 && tasks[g->job][i]; i++)
         sv_string(t, tasks[g->job][i], strlen(tasks[g->job][i]));

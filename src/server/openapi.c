@@ -42,6 +42,7 @@ static const struct {
     {"weights", "{\"anyOf\":[{\"type\":\"object\"},{\"const\":false}]}"}, /* attention wanted */
     {"pairs", "{\"type\":\"array\",\"maxItems\":1024,\"items\":{\"type\":\"array\",\"minItems\":2,"
               "\"maxItems\":2,\"items\":{\"type\":\"integer\",\"minimum\":0}}}"},
+    {"file", "{\"type\":\"string\",\"format\":\"binary\"}"}, /* of a form */
     {"any", "{}"},
 };
 
@@ -119,9 +120,9 @@ static void put_fields(sv_text *t, sv_server *s, const char *fields, bool needed
 static void put_body(sv_text *t, sv_server *s, const char *fields)
 {
     sv_key(t, "requestBody");
-    sv_put(t,
-           "{\"required\":true,\"content\":{\"application/json\":{\"schema\":{\"type\":\"object\","
-           "\"additionalProperties\":false,\"properties\":{");
+    sv_put(t, "{\"required\":true,\"content\":{");
+    sv_key(t, strstr(fields, ":file") ? "multipart/form-data" : "application/json");
+    sv_put(t, "{\"schema\":{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{");
     put_fields(t, s, fields, false);
     sv_put(t, "},\"required\":[");
     put_fields(t, s, fields, true);

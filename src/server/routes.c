@@ -43,8 +43,12 @@ static const sv_route routes[] = {
      "input:text! model:model target:text kind:one(encoder,decoder,cross) layer:int(0,65535) "
      "head:int(0,65535) row:int(0,16777216)",
      NULL},
-    {"POST", "/v1/classify", sv_classify, false, "Labels of texts",
+    {"POST", "/v1/classify", sv_classify, false, "Labels of texts, or of images as data: URIs",
      "input:texts! model:model top:int(1,1048576)", NULL},
+    {"POST", "/v1/detect", sv_detect, false, "Objects in images, with their boxes",
+     "input:texts! model:model", NULL},
+    {"POST", "/v1/audio/transcriptions", sv_transcriptions, false, "What is said in a sound",
+     "file:file! model:model response_format:one(json,verbose_json)", NULL},
     {"POST", "/v1/tag", sv_tag, false, "Entities in texts",
      "input:texts! model:model join:one(first,simple)", NULL},
     {"POST", "/v1/answer", sv_answer_question, false, "The span of a context that answers",

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core.h"
+#include "media.h"
 
 #define BAD "invalid_request_error"
 
@@ -56,6 +56,10 @@ static void classify(sv_engine *g, sv_request *r)
 {
     int64_t n, top = 1 << 20;
     fv_err e;
+    if (g->media && !strcmp(g->media, "classify")) {
+        sv_see_images(g, r);
+        return;
+    }
     fv_task *task = sv_engine_task(g, r, FV_JOB_CLASSIFY);
     if (!task || !sv_get_int(r, "top", 1, 1 << 20, &top)) return;
     fv_text *texts = sv_read_texts(r, "input", true, &n);

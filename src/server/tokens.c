@@ -59,6 +59,10 @@ void sv_detokenize(sv_request *r)
         return;
     sv_engine *g = sv_find_engine(r);
     if (!g) return;
+    if (!g->tok) {
+        sv_refuse(r, 400, BAD, "model", "%s reads no text", g->name);
+        return;
+    }
     const json_t *list = json_object_get(r->json, "tokens");
     size_t n = json_array_size(list), len = 0;
     int32_t *ids = malloc((n + 1) * sizeof *ids);

@@ -1,0 +1,24 @@
+/* media.h - images and sounds that come with requests. */
+#ifndef SV_MEDIA_H
+#define SV_MEDIA_H
+
+#include "core.h"
+
+/* The task of a model that sees or hears: "classify", "detect" or "transcribe"; NULL: it reads
+ * text. */
+const char *sv_media_task(const fv_model *m, fv_head_job job);
+
+/* One field of a body of multipart/form-data: n bytes of the body; NULL: there is none. */
+typedef struct sv_part {
+    const char *data;
+    size_t n;
+    char file[128]; /* the name of a file, empty where it is none */
+} sv_part;
+/* multipart.c.  type: of the request's Content-Type.  False: the body is not of that form, or has
+ * no such field. */
+bool sv_multipart(const char *type, const sv_text *body, const char *name, sv_part *out);
+
+/* What the model sees in the images of "input", each a data: URI. */
+void sv_see_images(sv_engine *g, sv_request *r);
+
+#endif

@@ -1,0 +1,190 @@
+/* test_serve_media.c - images and sounds in requests: what the program gives for the file, the
+ * server gives for its bytes; a path is never taken from a request; forms that are wrong. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include <cmocka.h>
+
+#include "helper/http.h"
+#include "helper/program.h"
+
+#define MODELS FOVEA_TESTS "/golden/models/"
+#define IMAGE FOVEA_TESTS "/golden/images/alpha.png"
+#define SWEEP FOVEA_TESTS "/golden/audio/sweep.wav"
+#define EDGE "----edge"
+
+/* A tokenizer of 30 characters. */
+static void put_words(const char *path)
+{
+    char text[2000];
+    int n = snprintf(text, sizeof text,
+                     "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
+                     "\"pre_tokenizer\":null,\"post_processor\":null,\"decoder\":{\"type\":"
+                     "\"ByteFallback\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int i = 0; i < 30; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%c\":%d", i ? "," : "",
+                      i < 26 ? 'a' + i : '0' + i - 26, i);
+    snprintf(text + n, sizeof text - (size_t)n, "}}}");
+    scratch_text(path, text);
+}
+
+static int start(void **state)
+{
+    scratch_open(state);
+    succeeded(sh("cp -r '" MODELS "vit-classify' seeing && cp -r '" MODELS
+                 "yolos-detect' finding && "
+                 "cp -r '" MODELS "moonshine-text' hearing && chmod -R u+w ."));
+    scratch_text("seeing/preprocessor_config.json",
+                 "{\"image_processor_type\":\"ViTImageProcessor\",\"do_resize\":true,\"size\":"
+                 "{\"height\":12,\"width\":12},\"do_normalize\":true,\"image_mean\":[0.5,0.5,0.5],"
+                 "\"image_std\":[0.5,0.5,0.5]}");
+    scratch_text("finding/preprocessor_config.json",
+                 "{\"image_processor_type\":\"YolosImageProcessor\",\"do_resize\":true,\"size\":"
+                 "{\"shortest_edge\":32,\"longest_edge\":44},\"do_normalize\":true,"
+                 "\"image_mean\":[0.5,0.5,0.5],\"image_std\":[0.5,0.5,0.5]}");
+    scratch_text(
+        "hearing/preprocessor_config.json",
+        "{\"feature_extractor_type\":\"Wav2Vec2FeatureExtractor\",\"do_normalize\":false}");
+    put_words("hearing/tokenizer.json");
+    serve_start("-m seeing=seeing -m finding=finding -m hearing=hearing --quiet");
+    return 0;
+}
+
+static int stop(void **state)
+{
+    int code = serve_stop();
+    scratch_close(state);
+    return code;
+}
+
+/* {"model":..,"input":"data:image/png;base64,.."} of a file; the caller frees. */
+static char *image_body(const char *model, const char *path)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n;
+    unsigned char *bytes = (unsigned char *)slurp(path, &n);
+    char *body = malloc(2 * n + 200);
+    int k = sprintf(body, "{\"model\":\"%s\",\"input\":\"data:image/png;base64,", model);
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t x = (uint32_t)bytes[i] << 16 | (i + 1 < n ? (uint32_t)bytes[i + 1] << 8 : 0) |
+                     (i + 2 < n ? bytes[i + 2] : 0);
+        for (int d = 0; d < 4; d++) {
+            bool there = i + (size_t)d < n + 1;
+            body[k++] = (char)(there ? digits[x >> (18 - 6 * d) & 63] : '=');
+        }
+    }
+    strcpy(body + k, "\"}");
+    free(bytes);
+    return body;
+}
+
+/* What the program prints for the file, without its name, is what the server answers. */
+static void same_as_program(const char *model, const char *task, const char *path)
+{
+    json_t *want = json_line(succeeded(fovea("%s -m %s --json '%s'", task, model, path)), 0);
+    char *body = image_body(model, path), route[64];
+    json_object_del(want, "image");
+    snprintf(route, sizeof route, "/v1/%s", task);
+    json_t *got = post(route, body);
+    const json_t *one = at(got, "data.0");
+    const char *key = strcmp(task, "detect") ? "labels" : "objects";
+    assert_int_equal(json_array_size(at(one, key)), json_array_size(at(want, key)));
+    for (size_t i = 0; i < json_array_size(at(want, key)); i++) {
+        const json_t *a = json_array_get(at(one, key), i), *b = json_array_get(at(want, key), i);
+        assert_string_equal(text_at(a, "label"), text_at(b, "label"));
+        assert_true(number_at(a, "score") == number_at(b, "score"));
+    }
+    assert_null(json_object_get(one, "image"));
+    json_decref(got);
+    json_decref(want);
+    free(body);
+}
+
+static void images_are_seen(void **state)
+{
+    (void)state;
+    same_as_program("seeing", "classify", IMAGE);
+    same_as_program("finding", "detect", IMAGE);
+}
+
+static void paths_are_not_taken(void **state)
+{
+    (void)state;
+    http_refused(400, "data: URI", "/v1/classify",
+                 "{\"model\":\"seeing\",\"input\":\"" IMAGE "\"}");
+    http_refused(400, "data: URI", "/v1/detect", "{\"model\":\"finding\",\"input\":\"" IMAGE "\"}");
+    http_refused(400, "data: URI", "/v1/classify",
+                 "{\"model\":\"seeing\",\"input\":\"data:image/png;base64,!!!!\"}");
+    http_refused(400, "", "/v1/classify",
+                 "{\"model\":\"seeing\",\"input\":\"data:image/png;base64,AAAA\"}");
+    http_refused(400, "reads no text", "/v1/embeddings", "{\"model\":\"seeing\",\"input\":\"a\"}");
+    http_refused(400, "reads no text", "/tokenize", "{\"model\":\"seeing\",\"text\":\"a\"}");
+    http_refused(400, "reads no text", "/detokenize", "{\"model\":\"seeing\",\"tokens\":[1]}");
+    http_refused(400, "reads no text", "/v1/attention", "{\"model\":\"seeing\",\"input\":\"a\"}");
+    http_refused(400, "does not detect", "/v1/detect", "{\"model\":\"seeing\",\"input\":\"a\"}");
+}
+
+/* ---- sounds ---- */
+
+static const answer *send_form(const char *type, const char *body, size_t n)
+{
+    char head[400];
+    snprintf(head, sizeof head,
+             "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+             "Content-Type: %s\r\nContent-Length: %zu\r\n\r\n",
+             type, n);
+    int fd = http_open();
+    http_send(fd, head, strlen(head));
+    http_send(fd, body, n);
+    return http_read(fd);
+}
+
+static void sounds_are_transcribed(void **state)
+{
+    (void)state;
+    char *want = strdup(succeeded(fovea("transcribe -m hearing '" SWEEP "'"))->out);
+    size_t n, k;
+    char *sound = slurp(SWEEP, &n), *form = malloc(n + 600);
+    k = (size_t)sprintf(form, "--" EDGE
+                              "\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nhearing"
+                              "\r\n--" EDGE "\r\nContent-Disposition: form-data; "
+                              "name=\"response_format\"\r\n\r\nverbose_json\r\n--" EDGE
+                              "\r\nContent-Disposition: form-data; name=\"file\"; "
+                              "filename=\"../../a.wav\"\r\nContent-Type: audio/wav\r\n\r\n");
+    memcpy(form + k, sound, n);
+    k += n;
+    k += (size_t)sprintf(form + k, "\r\n--" EDGE "--\r\n");
+    const answer *a = send_form("multipart/form-data; boundary=" EDGE, form, k);
+    assert_int_equal(a->status, 200);
+    json_t *j = json_loads(a->body, 0, NULL);
+    want[strcspn(want, "\n")] = 0;
+    assert_string_equal(text_at(j, "text"), want);
+    assert_true(number_at(j, "duration") > 0);
+    assert_string_equal(text_at(j, "segments.0.text"), want);
+    json_decref(j);
+    /* cut anywhere it is refused, and the server goes on */
+    for (size_t cut = 0; cut < k; cut += k / 37 + 1)
+        assert_int_equal(send_form("multipart/form-data; boundary=" EDGE, form, cut)->status, 400);
+    assert_int_equal(send_form("multipart/form-data", form, k)->status, 400);
+    assert_int_equal(send_form("multipart/form-data; boundary=other", form, k)->status, 400);
+    assert_int_equal(send_form("application/json", "{}", 2)->status, 400);
+    free(want);
+    free(sound);
+    free(form);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(images_are_seen),
+        cmocka_unit_test(paths_are_not_taken),
+        cmocka_unit_test(sounds_are_transcribed),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}
