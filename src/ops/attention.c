@@ -237,6 +237,17 @@ fv_tensor *fv_attention_packed(fv_ctx *c, fv_tensor *qkv, fv_attn o)
     return run(c, &view, &o);
 }
 
+fv__attn_inputs fv__attn_view_inputs(fv_ctx *c, const fv_attn_view *v)
+{
+    const fv_attn_args *a = &v->args;
+    fv__attn_inputs in = {v->in[Q], v->in[K], a->H, a->G, a->scale};
+    if (in.scale == 0) in.scale = (float)(1 / sqrt((double)a->Wk));
+    if (in.k) return in;
+    in.q = fv_slice(c, v->in[Q], 2, 0, a->H * a->Wk);
+    in.k = fv_slice(c, v->in[Q], 2, a->H * a->Wk, (a->H + a->G) * a->Wk);
+    return in;
+}
+
 /* ---- exact weights ---- */
 
 /* Backward gives memory back as it goes; what the weights are made of may be gone.

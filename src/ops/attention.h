@@ -16,4 +16,13 @@ void fv__attn_view_write(fv_ctx *c, const fv_attn_view *v, float *out, int64_t b
 int64_t fv__attn_view_vectors(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head, float *q,
                               float *k, float *scale);
 
+/* What it was computed from: q (B,Tq,H W), k (B,Tk,G W), cut out of one tensor where they lie in
+ * one; with gradient.  While recording, or during the tap. */
+typedef struct fv__attn_inputs {
+    fv_tensor *q, *k;
+    int64_t n_head, n_kv_head;
+    float scale;
+} fv__attn_inputs;
+fv__attn_inputs fv__attn_view_inputs(fv_ctx *c, const fv_attn_view *v);
+
 #endif

@@ -62,6 +62,7 @@ const fv__section fv__sections[] = {
     {"train", fv_train_fields, offsetof(fv_recipe, train)},
     {"generate", fv_gen_fields, offsetof(fv_recipe, generate)},
     {"adapter", fv_adapter_fields, offsetof(fv_recipe, adapter)},
+    {"distill", fv__distill_fields, offsetof(fv_recipe, distill)},
     {"continual", fv__continual_fields, offsetof(fv_recipe, continual)},
     {0},
 };

@@ -114,8 +114,8 @@ static fv_status set_in(fv_recipe *r, const fv__section *s, const char *key, con
 static fv_status set(fv_recipe *r, const char *name, const char *key, const char *value,
                      const char *location, fv_err *e)
 {
-    static const char *const names[] = {"model",    "data",    "tokenizer", "train",
-                                        "generate", "adapter", "continual", NULL};
+    static const char *const names[] = {"model",   "data",      "tokenizer", "train", "generate",
+                                        "adapter", "continual", "distill",   NULL};
     const fv__section *s = fv__sections;
     fv_status st;
     while (s->name && strcmp(s->name, name)) s++;

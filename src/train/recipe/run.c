@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "core/core.h"
+#include "fovea/author/train.h"
 #include "store/checkpoint.h"
 #include "store/store.h"
 #include "train/ranks.h"
@@ -339,6 +340,14 @@ static fv_status arrange_tasks(fv_recipe *r, const fv_recipe_job *job, fv__input
     return fv__recipe_prefix_error(r, "[continual]", st, e);
 }
 
+/* [distill]: a teacher beside the feeds. */
+static fv_status take_teacher(const fv_recipe *r, fv__input *in, fv_device *d, fv_err *e)
+{
+    if (!*r->distill.teacher) return FV_OK;
+    fv_status st = fv__distill_wrap(&in->train, &r->distill, d, fv_train_dtype(&r->train), e);
+    return fv__recipe_prefix_error(r, "[distill] teacher", st, e);
+}
+
 /* Everything is opened before anything is written. */
 fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state *out, fv_err *e)
 {
@@ -357,6 +366,7 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
     if (!st && from)
         st = fv__recipe_prefix_error(r, "[model] from", fv_dir_open(&source, env, from, e), e);
     if (!st) st = fv__input_open(&in, r, env, source, fresh ? NULL : job->dir, &m, e);
+    if (!st) st = take_teacher(r, &in, job->device, e);
     if (!st) st = arrange_tasks(r, job, &in, &m, e);
     if (!st) st = fv__recipe_model(&model, r, job->device, &in, source, &m, e);
     if (!st) st = prepare(&in, model, job->device, e);
