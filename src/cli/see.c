@@ -500,9 +500,7 @@ const cli_command see_command = {
              "A translator reads --source; without --target it translates first, prints the "
              "translation and shows how it came "
              "about.  A row of its cross-attention belongs to a token of the translation and shows "
-             "what the decoder attended to when it chose that token.
-
-"
+             "what the decoder attended to when it chose that token.\n\n"
              "Of a model of images an image is shown, dark where nothing attends: for the class "
              "token or --patch by layer and head and through all layers, for a detector what each "
              "object that it found attends to.",
