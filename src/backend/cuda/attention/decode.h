@@ -66,7 +66,8 @@ template <class T, int V> struct alignas(16) raw {
  * another, which receives both through flagged words, and k and v of key `now` before they are
  * in the cache. */
 template <class T> struct global_io {
-    static constexpr bool late = false; /* the query is in memory when the kernel begins */
+    static constexpr bool late = false;       /* the query is in memory when the kernel begins */
+    static constexpr bool plain_only = false; /* no mask by pairs, nothing added to scores */
     static constexpr int now = -1;
     template <int V>
     __device__ void query(float (&q)[V], const head_view<T> &head, int i, bool) const
@@ -78,6 +79,11 @@ template <class T> struct global_io {
     {
         ((T *)head.attn.a.y)[head.attn.y_offset(head.b, head.h, 0) + c] = from_float<T>(y);
     }
+};
+
+/* The same in the megakernel, whose attention over bf16 caches is plain but for a mask of keys. */
+template <class T> struct warp_io : global_io<T> {
+    static constexpr bool plain_only = sizeof(T) == 2;
 };
 
 /* The keys [from, to) of this thread's group, one of GROUPS groups of L threads.  UNROLL keys
@@ -123,7 +129,11 @@ __device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int
             for (int e = 0; e < V; e++) dot = fmaf(q[e], k[u].at(e), dot);
 #pragma unroll
             for (int w = L / 2; w; w /= 2) dot += __shfl_xor_sync(~0u, dot, w);
-            s[u] = j >= to ? -INFINITY : plain ? scale * dot : head.score(dot, 0, j);
+            if (P::plain_only)
+                s[u] = j < to && (plain || attn.a.key_mask[head.b * attn.a.Tk + j]) ? scale * dot
+                                                                                    : -INFINITY;
+            else
+                s[u] = j >= to ? -INFINITY : plain ? scale * dot : head.score(dot, 0, j);
             tile_max = fmaxf(tile_max, s[u]);
         }
         if (tile_max > part_softmax.row_max) part_softmax.rescale(tile_max);
@@ -257,7 +267,7 @@ __device__ void decode_attend_by_warp(const attn_params<T> &attn, int h, int b)
     partial_softmax<V> part_softmax = scan_keys<T, V, L, 32 / L, UNROLL>(head, lane / L,
                                                                          head.first_key(0),
                                                                          head.end_key(0),
-                                                                         global_io<T>());
+                                                                         warp_io<T>());
     merge_groups<V, L>(part_softmax);
     if (lane >= L) return;
     float y[V];

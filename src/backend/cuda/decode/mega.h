@@ -116,11 +116,19 @@ struct mk_counters {
 static_assert(sizeof(mk_counters) <= MEGAKERNEL_TICKETS * sizeof(unsigned),
               "stored behind the device's tickets");
 
+/* mk_ops::needs, and what an instance of the kernel has code for. */
+enum {
+    NEEDS_PAIRS = 1,      /* gated or rotated layers */
+    NEEDS_WIDE_HEADS = 2, /* 128 */
+    NEEDS_F32_CACHE = 4,
+    NEEDS_ALL = 7
+};
+
 struct mk_ops {
     int n, slots, x_bytes; /* x_bytes: smem for rows of x */
     int rows, group_blocks;
     bool uses_flags; /* ops exchange flagged words; else a group barrier separates them */
-    bool general; /* gated or rotated layers, or heads 128 wide: another instance of the kernel */
+    int needs;       /* of what GPT-2 does not have, as bits: which instance of the kernel */
     mk_counters *counters;
     mk_op op[(MEGAKERNEL_BYTES - 64) / sizeof(mk_op)];
 };

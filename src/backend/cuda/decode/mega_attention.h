@@ -15,7 +15,7 @@
  *    flagged words of the QKV projection, a row:  [ q: H * W | k: G * W | v: G * W ]
  *                                                 0          k_at       v_at */
 template <class T> struct flagged_io {
-    static constexpr bool late = true;
+    static constexpr bool late = true, plain_only = sizeof(T) == 2; /* see attention_defer */
     flagged_reader in;
     int64_t row;         /* first element of this sequence's q, k, v in the words */
     int now, k_at, v_at; /* now: position of the newest key, or -1 */

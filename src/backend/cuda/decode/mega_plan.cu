@@ -320,7 +320,7 @@ void reset(fv_stream *s, megakernel *g, int64_t rows)
 {
     device *d = device_of(s);
     g->p.n = g->p.x_bytes = g->next_block = g->met = 0;
-    g->p.general = false;
+    g->p.needs = 0;
     g->p.rows = (int)rows;
     g->p.group_blocks = d->sm_count / (int)ceil_div(rows, ROWS_BLOCK);
     g->p.uses_flags = rows <= FLAGGED_MAX_ROWS;
@@ -331,11 +331,14 @@ void reset(fv_stream *s, megakernel *g, int64_t rows)
 /* Tiles are not 8 neighbouring columns: gated or rotated. */
 bool is_paired(const fv_fused_linear &a) { return a.up || a.rope.freq; }
 
-/* What GPT-2 does not need; see decode_megakernel. */
-bool is_general(const mk_op &o)
+int needs_of(const mk_op &o)
 {
-    return o.kind == GEMM ? is_paired(o.gemm.a)
-                          : o.kind == ATTENTION_BF16 && o.attention_bf16.attn.a.Wk == 128;
+    switch (o.kind) {
+    case GEMM: return is_paired(o.gemm.a) ? NEEDS_PAIRS : 0;
+    case ATTENTION: return NEEDS_F32_CACHE;
+    case ATTENTION_BF16: return o.attention_bf16.attn.a.Wk == 128 ? NEEDS_WIDE_HEADS : 0;
+    }
+    return NEEDS_ALL;
 }
 
 /* Appends the op if smem suffices and its dataflow can be resolved. */
@@ -357,7 +360,7 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
         return false;
     }
     if (!p->uses_flags) separate(g, o);
-    p->general = p->general || is_general(*o);
+    p->needs |= needs_of(*o);
     if (o->kind == GEMM) {
         o->gemm.first_block = g->next_block;
         g->next_block = (g->next_block + o->gemm.tiles) % p->group_blocks;
@@ -396,6 +399,7 @@ bool attention_defer(fv_stream *s, const decode_job<T> &j, op_kind kind,
     if (!device_of(s)->hopper || !megakernel_head<T>(j.attn.a.Wk) || j.attn.a.B > MAX_ROWS)
         return false;
     if (!stream_state_of(s)->capturing && !by_warp) return false;
+    if (sizeof(T) == 2 && !j.attn.plain) return false; /* the kernel has no code for it */
     mk_op o = {};
     o.kind = kind;
     o.groups = 1;

@@ -42,12 +42,13 @@ __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring 
  * consume them: groups of GROUP tiles, within them K chunk by chunk, within that tile by tile.  A
  * slot is one tile's chunk: TILE bulk copies, one per row of W, issued by TILE lanes.  Which rows
  * make up a tile is weight_row's choice. */
-template <bool GENERAL>
+template <int NEEDS>
 __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring &r, int first,
                                     int blocks)
 {
     const bf16 *w = (const bf16 *)f.a.w;
-    bool paired = GENERAL && (f.a.up || f.a.rope.freq); /* else rows of a tile are neighbours */
+    /* else rows of a tile are neighbours */
+    bool paired = (NEEDS & NEEDS_PAIRS) && (f.a.up || f.a.rope.freq);
     int lane = threadIdx.x % 32, n = f.columns, k = f.k, tiles = f.tiles, chunk = f.chunk;
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks)
         for (int from = 0; from < k; from += chunk)
@@ -75,7 +76,7 @@ __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring 
 
 /* The producer runs through all ops without waiting for their results: weights do not depend on
  * them.  Only full slots stop it. */
-template <bool GENERAL> __device__ void produce_weights(const mk_ops &p, mk_smem *d, slot_ring r)
+template <int NEEDS> __device__ void produce_weights(const mk_ops &p, mk_smem *d, slot_ring r)
 {
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
@@ -83,7 +84,7 @@ template <bool GENERAL> __device__ void produce_weights(const mk_ops &p, mk_smem
         block_group t(p, o.groups);
         if (o.kind == GEMM && t.tile(o.gemm) < o.gemm.tiles) {
             if (has_gain(o.gemm)) produce_gain(o.gemm, d, r);
-            produce_gemm<GENERAL>(o.gemm, d, r, t.tile(o.gemm), t.blocks);
+            produce_gemm<NEEDS>(o.gemm, d, r, t.tile(o.gemm), t.blocks);
         }
         mbarrier_arrive(smem_addr(&d->op_empty[i % OP_STAGES]));
     }
@@ -94,7 +95,7 @@ template <bool GENERAL> __device__ void produce_weights(const mk_ops &p, mk_smem
 /* Copies descriptors from the kernel parameter to smem, OP_STAGES ahead.  Each wait for a free
  * stage means that an op has ended, which times the prefetch of the keys and values of the
  * attention PREFETCH_OPS later. */
-__device__ void read_ops(const mk_ops &p, const block_group &t, mk_smem *d)
+template <int NEEDS> __device__ void read_ops(const mk_ops &p, const block_group &t, mk_smem *d)
 {
     int lane = threadIdx.x % 32;
     for (int i = 0; i < p.n + OP_STAGES - PREFETCH_OPS; i++) {
@@ -108,7 +109,7 @@ __device__ void read_ops(const mk_ops &p, const block_group &t, mk_smem *d)
             mbarrier_arrive(smem_addr(&d->op_full[i % OP_STAGES]));
         }
         int soon = i - (OP_STAGES - PREFETCH_OPS);
-        if (soon >= 0 && d->op[soon % OP_STAGES].kind == ATTENTION)
+        if ((NEEDS & NEEDS_F32_CACHE) && soon >= 0 && d->op[soon % OP_STAGES].kind == ATTENTION)
             prefetch_kv(d->op[soon % OP_STAGES].attention, t);
         if (soon >= 0 && d->op[soon % OP_STAGES].kind == ATTENTION_BF16)
             prefetch_kv(d->op[soon % OP_STAGES].attention_bf16, t);
@@ -169,11 +170,11 @@ __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
 
 /* ---- the kernel ---- */
 
-/* MANY: more than FLAGGED_MAX_ROWS rows.  GENERAL: gated or rotated layers, or heads 128 wide.
- * Four instantiations, so that each is given registers for its own path only, and its code stays
- * small: with Llama's paths in the one kernel GPT-2 was 5 to 9 % slower, though it took none of
- * them. */
-template <bool MANY, bool GENERAL>
+/* MANY: more than FLAGGED_MAX_ROWS rows.  NEEDS: mk_ops::needs.
+ * An instance for GPT-2, one for Llama and one for all else, so that each is given registers for
+ * its own path only, and its code stays small: with Llama's paths in the one kernel GPT-2 was 5 to
+ * 9 % slower, though it took none of them. */
+template <bool MANY, int NEEDS>
 __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     decode_megakernel(const __grid_constant__ mk_ops p)
 {
@@ -187,8 +188,8 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     __syncthreads();
     if (threadIdx.x / 32 >= MMA_WARPS) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (threadIdx.x / 32 == PRODUCER_WARP) produce_weights<GENERAL>(p, d, r);
-        if (threadIdx.x / 32 == OP_READER_WARP) read_ops(p, block_group(p, 1), d);
+        if (threadIdx.x / 32 == PRODUCER_WARP) produce_weights<NEEDS>(p, d, r);
+        if (threadIdx.x / 32 == OP_READER_WARP) read_ops<NEEDS>(p, block_group(p, 1), d);
         return;
     }
     setmaxnreg_inc<MMA_REGISTERS>();
@@ -198,18 +199,19 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         mbarrier_wait(smem_addr(&d->op_full[i % OP_STAGES]), i / OP_STAGES & 1);
         block_group t(p, MANY ? o.groups : 1);
         if (MANY && i && t.rows > 0) group_barrier(p, o, t, rounds);
-        if (o.kind == ATTENTION)
+        if ((NEEDS & NEEDS_F32_CACHE) && o.kind == ATTENTION)
             attend<MANY, 64>(o, o.attention, t, d->sums[0][0], epoch, i);
-        else if (o.kind == ATTENTION_BF16 && !(GENERAL && o.attention_bf16.attn.a.Wk == 128))
-            attend<MANY, 64>(o, o.attention_bf16, t, d->sums[0][0], epoch, i);
-        else if (o.kind == ATTENTION_BF16)
+        else if ((NEEDS & NEEDS_WIDE_HEADS) && o.kind == ATTENTION_BF16 &&
+                 o.attention_bf16.attn.a.Wk == 128)
             attend<MANY, 128>(o, o.attention_bf16, t, d->sums[0][0], epoch, i);
+        else if (o.kind == ATTENTION_BF16)
+            attend<MANY, 64>(o, o.attention_bf16, t, d->sums[0][0], epoch, i);
         else if (MANY && o.groups == 2)
             gemm_own_tiles<2, false>(o, t, r, d, x, slots, epoch);
         else if (MANY && o.gemm.tile_per_warp)
-            gemm_own_tiles<1, GENERAL>(o, t, r, d, x, slots, epoch);
+            gemm_own_tiles<1, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch);
         else
-            gemm_shared_k<MANY, GENERAL>(o, t, r, d, x, slots, epoch, i);
+            gemm_shared_k<MANY, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i);
         mbarrier_arrive(smem_addr(&d->op_empty[i % OP_STAGES]));
     }
     decode_sync(); /* every thread has read the epoch */
@@ -217,6 +219,14 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
 }
 
 /* ---- host ---- */
+
+template <bool MANY> auto instance_for(const mk_ops &p)
+{
+    auto kernel = decode_megakernel<MANY, NEEDS_ALL>;
+    if (p.needs == NEEDS_PAIRS) kernel = decode_megakernel<MANY, NEEDS_PAIRS>;
+    if (p.needs == 0) kernel = decode_megakernel<MANY, 0>;
+    return kernel;
+}
 
 size_t smem_bytes(const mk_ops &p)
 {
@@ -249,10 +259,7 @@ void fv_cuda_megakernel_launch(fv_stream *s, const mk_ops &p)
     config.attrs = &cooperative;
     config.numAttrs = 1;
     cudaSetDevice(d->number);
-    bool many = p.rows > FLAGGED_MAX_ROWS;
-    auto plain = many ? decode_megakernel<true, false> : decode_megakernel<false, false>;
-    auto general = many ? decode_megakernel<true, true> : decode_megakernel<false, true>;
-    auto kernel = p.general ? general : plain;
+    auto kernel = p.rows > FLAGGED_MAX_ROWS ? instance_for<true>(p) : instance_for<false>(p);
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaLaunchKernelEx(&config, kernel, p);
     fv_cuda_check_launch(s, "fused_linear");
