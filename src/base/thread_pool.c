@@ -59,7 +59,8 @@ typedef struct range {
 
 typedef struct job {
     _Alignas(64) atomic_uint gate;
-    atomic_bool taken; /* by a caller */
+    atomic_bool taken;   /* by a caller */
+    atomic_bool drained; /* no chunk is left: nobody need come any more */
     fv__range_fn fn;
     void *arg;
     int64_t grain;
@@ -158,6 +159,7 @@ static times take_chunks(job *j, int slot, int64_t start)
             t.chunks++;
         }
     }
+    atomic_store_explicit(&j->drained, true, memory_order_relaxed);
     t.all_ns = at - start;
     return t;
 }
@@ -180,12 +182,15 @@ static bool lost_core(job *j, const times *t)
 }
 
 /* True if there was a job to help with.  The slot of a worker is its number among those that came,
- * so it is below the job's number of threads. */
-static bool help(job *j, bool *late)
+ * so it is below the job's number of threads.  A job to which as many have come as there are
+ * workers is not counted at any more, or a long one's counter would overflow. */
+static bool help(fv__thread_pool *p, job *j, bool *late)
 {
-    if (!(atomic_load_explicit(&j->gate, memory_order_relaxed) & OPEN)) return false;
-    uint32_t gate = atomic_fetch_add_explicit(&j->gate, CAME + 1, memory_order_acquire),
-             number = (gate & CAME_MASK) / CAME;
+    uint32_t gate = atomic_load_explicit(&j->gate, memory_order_acquire);
+    if (!(gate & OPEN) || atomic_load_explicit(&j->drained, memory_order_relaxed)) return false;
+    if ((gate & CAME_MASK) / CAME >= (uint32_t)atomic_load(&p->n)) return false;
+    gate = atomic_fetch_add_explicit(&j->gate, CAME + 1, memory_order_acquire);
+    uint32_t number = (gate & CAME_MASK) / CAME;
     bool in = (gate & OPEN) && number < j->helpers;
     if (in) {
         times t = take_chunks(j, (int)number + 1, now_ns());
@@ -237,7 +242,7 @@ static void *work(void *arg)
     while (!atomic_load_explicit(&p->closing, memory_order_acquire)) {
         bool any = false, late = false;
         unsigned seen = atomic_load(&p->posted);
-        for (int i = 0; i < JOBS; i++) any |= help(&p->jobs[i], &late);
+        for (int i = 0; i < JOBS; i++) any |= help(p, &p->jobs[i], &late);
         if (late || is_unwanted(p)) {
             stay_away(p);
             continue;
@@ -311,6 +316,7 @@ void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain,
         j->range[r].end = n * (r + 1) / ranges;
     }
     atomic_store_explicit(&j->worker_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&j->drained, false, memory_order_relaxed);
     int64_t start = now_ns();
     post(p, j);
     times t = take_chunks(j, 0, start);
