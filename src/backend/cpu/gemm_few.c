@@ -17,6 +17,8 @@
 #include "parallel.h"
 
 #define FIRST 512 /* bytes of each stream that are prefetched first */
+/* of B for each thread: what one core reads while a loop is handed to one more thread and back */
+#define WORTH_A_THREAD ((size_t)32 << 10)
 
 typedef struct few {
     const gemm_kind *kind;
@@ -225,7 +227,9 @@ static void run(fv_stream *s, few *f)
                                 ? ((size_t)(f->rows * f->k) * sizeof(float) + 63) / 64 * 64
                                 : 0);
     double products = (double)(f->rows + 8) * (double)f->n * (double)f->k;
-    size_t threads = products < GEMM_SMALL ? 1 : (size_t)least(s->threads, f->panels);
+    int64_t worth = 1 + (int64_t)((size_t)f->panels * f->panel_bytes / WORTH_A_THREAD),
+            most = least(worth, least(s->threads, f->panels));
+    size_t threads = products < GEMM_SMALL ? 1 : (size_t)most;
     f->shares = (int)threads;
     f->scratch = fv_stream_scratch(s, (f->each + sizeof(share) + 1) * threads);
     if (!f->scratch) return;
