@@ -144,6 +144,7 @@ typedef struct fv_eval_opt {
     int format; /* fv_format: how the file is read, as in the [data] of a recipe */
     const char *source_field, *target_field, *label_until;
     const char *images, *where; /* of a table of images, as in the [data] of a recipe; NULL: none */
+    const char *between;        /* retrieval: the field whose values divide the images, as styles */
     const char *baseline;       /* captions: where, of the images whose nearest is compared with */
     const char *split;          /* of annotated images; NULL: all */
     bool header, latin1;

@@ -29,6 +29,9 @@ static const cli_option options[] = {
              "what a table's first field is looked up in: a folder, an archive, an IDX file"),
     CLI_TEXT(eval_values, o.where, 0, "where", "FIELD=VALUE",
              "only such rows of a table of images"),
+    CLI_TEXT(eval_values, o.between, 0, "between", "NAME",
+             "of images and texts in one space: also from image to image, between the values of "
+             "this field (styles)"),
     CLI_TEXT(eval_values, o.baseline, 0, "baseline", "FIELD=VALUE",
              "captions: compare with the text of the nearest image among such rows"),
     CLI_TEXT(eval_values, o.split, 0, "split", "NAME",

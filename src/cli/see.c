@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -135,22 +134,6 @@ typedef struct work {
 } work;
 
 /* ---- what goes in ---- */
-
-static bool names_image(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    return dot &&
-           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
-}
-
-/* The image, by option or as the first operand, which is taken off. */
-static void take_image(work *w, int *n, char ***operand)
-{
-    w->image_path = w->v->image;
-    if (w->image_path || !*n || !names_image(**operand)) return;
-    w->image_path = *(*operand)++;
-    --*n;
-}
 
 /* Where the text comes from: options, operands, else a file or standard input. */
 static int take_text(work *w, int n, char **operand)
@@ -471,7 +454,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     cli_adapters adapters;
     int code = check_usage(c, v);
     if (code == CLI_OK) code = cli_take_adapters(c, &v->adapters, &adapters, &w.adapters);
-    take_image(&w, &n, &operand);
+    w.image_path = see_take_image(v->image, &n, &operand);
     if (code == CLI_OK) code = take_text(&w, n, operand);
     if (code == CLI_OK) cli_name_ignored(c, v->verbose, v->model);
     if (code == CLI_OK) {

@@ -1,5 +1,5 @@
-/* see.h - what the parts of fovea see share: pictures (see.c), ablation (see_worth.c), captions
- * (see_caption.c). */
+/* see.h - what the parts of fovea see share: pictures (see.c), ablation (see_worth.c), images
+ * (see_image.c). */
 #ifndef FOVEA_CLI_SEE_H
 #define FOVEA_CLI_SEE_H
 
@@ -16,6 +16,8 @@ fv_status see_ablate(see_worth *w, fv_device *d, fv_model *m, const fv_see *s, f
                      fv_err *e);
 void see_print_worth(const see_worth *w, const fv_see *s, bool json);
 
+/* The image, by option or as the first operand, which is taken off; NULL: there is none. */
+const char *see_take_image(const char *option, int *n, char ***operand);
 /* The caption of an image, as `fovea caption` writes it; the caller frees it by free(). */
 fv_status see_caption(char **out, fv_device *d, const char *model, const char *image, int64_t beams,
                       fv_err *e);

@@ -1,6 +1,9 @@
 /* eval_retrieve.c - images and texts in one space: how often a text finds its image among all of
  * them, and an image its text (recall at 1, 5 and 10).
  *
+ * Between two values of a field (--between style) images of one text also find one another: an image
+ * of one style looks for its text's image among all of another style.
+ *
  * Images of one text are all right for it: a text has found its image when any of them is among the
  * first.  Likewise equal texts are one. */
 #include <stdlib.h>
@@ -13,13 +16,13 @@ static const int cuts[CUTS] = {1, 5, 10};
 typedef struct work {
     fv_eval_run *r;
     fv_task *task;
-    fv_images *set;
+    fv_images *set, *kinds; /* the same rows with the field of --between as text, or NULL */
     int64_t n, width;
     float *image, *text; /* (n,width), of length 1 */
     size_t bytes;
     int64_t *group; /* the first record with the same text */
     size_t group_bytes;
-    double recall[2][CUTS]; /* text to image, image to text */
+    double recall[3][CUTS]; /* text to image, image to text, image to image of another kind */
 } work;
 
 static fv_status keep_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
@@ -101,6 +104,33 @@ static int64_t rank_of(const work *w, const float *query, int64_t group, const f
     return above;
 }
 
+/* Of each image, among those of another kind: how many are nearer than the one of its text.  Images
+ * whose text no other kind has are left out. */
+static void count_between(work *w)
+{
+    double asked = 0;
+    for (int64_t i = 0; i < w->n; i++) {
+        const float *query = w->image + i * w->width;
+        const char *kind = fv_images_text(w->kinds, i);
+        float best = -2;
+        int64_t above = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t k = 0; k < w->n; k++) {
+                bool same = w->group[k] == w->group[i];
+                if (!strcmp(fv_images_text(w->kinds, k), kind) || same != !pass) continue;
+                float x = dot(query, w->image + k * w->width, w->width);
+                if (same)
+                    best = x > best ? x : best;
+                else
+                    above += x > best;
+            }
+        if (best < -1.5F) continue;
+        asked++;
+        for (int c = 0; c < CUTS; c++) w->recall[2][c] += above < cuts[c];
+    }
+    for (int c = 0; c < CUTS; c++) w->recall[2][c] *= asked > 0 ? 100 / asked : 0;
+}
+
 /* Texts are asked once each, images all. */
 static void count_recall(work *w)
 {
@@ -125,14 +155,14 @@ static void count_recall(work *w)
 
 static void put(const work *w)
 {
-    static const char *const ways[] = {"text_to_image", "image_to_text"}, *const words[] = {
-                                                                              "text to image",
-                                                                              "image to text"};
+    static const char *const ways[] = {"text_to_image", "image_to_text", "image_to_image"};
+    static const char *const words[] = {"text to image", "image to text", "image to image"};
+    int n = w->kinds ? 3 : 2;
     fv_buf *b = &w->r->out;
     if (!w->r->opt->json) {
         fv__buf_fmt(b, "%-16s %9s %9s %9s  of %lld images\n", "recall", "at 1", "at 5", "at 10",
                     (long long)w->n);
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < n; i++)
             fv__buf_fmt(b, "%-16s %9.2f %9.2f %9.2f\n", words[i], w->recall[i][0], w->recall[i][1],
                         w->recall[i][2]);
         return;
@@ -140,7 +170,7 @@ static void put(const work *w)
     fv__json_begin(b, '{');
     fv__json_text_at(b, "task", "retrieve", 8);
     fv__json_int_at(b, "images", w->n);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < n; i++) {
         fv__json_key(b, ways[i]);
         fv__json_begin(b, '{');
         fv__json_number_at(b, "recall@1", w->recall[i][0]);
@@ -163,6 +193,14 @@ static fv_status open_all(work *w, fv_err *e)
     if (!fv_images_text(w->set, 0))
         return fv_fail(e, FV_EFORMAT, "%s: images without texts; a table must name both",
                        w->r->opt->file);
+    if (w->r->opt->between) {
+        where.from.field[1] = w->r->opt->between;
+        st = fv_images_open(&w->kinds, &w->r->env, &where, &report, e);
+        if (!st && fv_images_count(w->kinds) != fv_images_count(w->set))
+            st = fv_fail(e, FV_EFORMAT, "%s: some rows have no \"%s\"", w->r->opt->file,
+                         w->r->opt->between);
+        if (st) return st;
+    }
     w->n = fv_images_count(w->set);
     w->width = fv_task_width(w->task);
     w->bytes = (size_t)(w->n * w->width) * sizeof(float);
@@ -179,11 +217,13 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     if (!st) st = fv__eval_slices(r, w.n, embed_slice, &w, e);
     if (!st) st = find_groups(&w, e);
     if (!st) count_recall(&w);
+    if (!st && w.kinds) count_between(&w);
     if (!st) put(&w);
     fv__free(&r->env, w.image, w.bytes);
     fv__free(&r->env, w.text, w.bytes);
     fv__free(&r->env, w.group, w.group_bytes);
     fv_images_close(w.set);
+    fv_images_close(w.kinds);
     fv_task_close(w.task);
     return st;
 }

@@ -1,10 +1,26 @@
-/* see_caption.c - what a model writes about an image, before it is shown how it came about. */
+/* see_image.c - the image that is looked at, and what a model writes about it before it is shown
+ * how that came about. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "fovea/pipeline.h"
 #include "see.h"
+
+static bool names_image(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot &&
+           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
+}
+
+const char *see_take_image(const char *option, int *n, char ***operand)
+{
+    if (option || !*n || !names_image(**operand)) return option;
+    --*n;
+    return *(*operand)++;
+}
 
 typedef struct taken {
     char *text;
