@@ -9,7 +9,7 @@
 
 typedef struct sample_values {
     cli_model model;
-    const char *output, *folder, *label;
+    const char *output, *folder, *label, *judge, *real;
     int64_t n, columns, seed, size;
     double truncation;
 } sample_values;
@@ -24,6 +24,12 @@ static const cli_option options[] = {
     CLI_INT(sample_values, columns, 0, "columns", "N", 0, 1000,
             "images in a row of the grid; 0: as many as there are classes, at most 16"),
     CLI_INT(sample_values, size, 0, "size", "N", 1, 32, "pixels of the grid for one of an image"),
+    CLI_DIR(
+        sample_values, judge, 0, "judge", "DIR",
+        "print how many of N images the classifier in DIR recognises as what they were drawn for"),
+    CLI_FILE(sample_values, real, 0, "real", "FILE",
+             "and the Frechet distance of its features to those of real images: a folder, an "
+             "archive or an IDX file"),
     CLI_INT(sample_values, seed, 0, "seed", "N", 0, 9e15, "the same seed draws the same images"),
     CLI_REAL(sample_values, truncation, 0, "truncation", "X", 0, 100,
              "latents beyond X are drawn again: fewer different images that look better; 0: none"),
@@ -38,6 +44,9 @@ static const cli_example examples[] = {
      "one class"},
     {"fovea sample -m runs/cifar10-sagan/model --n 1000 --folder drawn -o grid.png",
      "a thousand files beside the grid"},
+    {"fovea sample -m runs/cifar10-sagan/model --n 5000 --judge runs/cifar10-vit/model --real "
+     "test.tar.gz",
+     "how many a classifier recognises, and how far its features are from real images'"},
     {0},
 };
 
@@ -47,6 +56,7 @@ typedef struct work {
     int32_t *label;
     int64_t columns;
     fv_image grid;
+    fv_gan_scores scores;
 } work;
 
 enum { GAP = 2 };
@@ -117,8 +127,17 @@ static fv_status draw(work *w, fv_device *d, fv_model_opt how, fv_err *e)
         if (stat(v->folder, &s) || !S_ISDIR(s.st_mode))
             st = fv_fail(e, FV_EIO, "%s: cannot be made", v->folder);
     }
-    if (!st) st = fv_gan_draw(w->gan, w->label, 0, v->n, o, take, w, e);
-    return st || !v->output ? st : fv_image_save(&w->grid, v->output, e);
+    if (!st && (v->output || v->folder)) st = fv_gan_draw(w->gan, w->label, 0, v->n, o, take, w, e);
+    if (!st && v->output) st = fv_image_save(&w->grid, v->output, e);
+    if (!st && v->judge) st = fv_gan_judge(w->gan, d, v->judge, v->real, v->n, o, &w->scores, e);
+    return st;
+}
+
+static void print_scores(const fv_gan_scores *s)
+{
+    printf("recognised         %6.2f  %% of %lld images\n", s->recognised, (long long)s->images);
+    printf("classes covered    %6d  of %d\n", s->covered, s->classes);
+    if (s->frechet >= 0) printf("Frechet distance   %6.3f  of the judge's features\n", s->frechet);
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)
@@ -130,11 +149,16 @@ static int run(const cli *c, const void *values, int n, char **operand)
     fv_model_opt how = {.serve = true};
     (void)n, (void)operand;
     if (!v->model.dir) return cli_usage(c, "--model is missing: the directory of a model");
-    if (!v->output && !v->folder) return cli_usage(c, "--output or --folder is missing");
+    if (!v->output && !v->folder && !v->judge)
+        return cli_usage(c, "--output, --folder or --judge is missing");
+    if (v->real && !v->judge) return cli_usage(c, "--real goes with --judge");
     int code = cli_open_device(c, &d, v->model.device, v->model.threads);
     if (code != CLI_OK) return code;
     cli_choose_weights(v->model.dtype, &how.weights, &how.widen);
-    if (draw(&w, d, how, &e)) code = cli_error(c, &e);
+    if (draw(&w, d, how, &e))
+        code = cli_error(c, &e);
+    else if (v->judge)
+        print_scores(&w.scores);
     fv_gan_close(w.gan);
     fv_image_free(&w.grid);
     free(w.label);

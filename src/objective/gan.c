@@ -5,7 +5,7 @@
  * image and epoch.  The losses of both players are the family's and come from one pass; two
  * learning rates are factors by name (train.lr_scale).  The sum of both says little, so what is
  * kept in the end is the last state, or the moving average of the weights (train.ema), by which
- * images are drawn; `fovea eval --judge` measures them. */
+ * images are drawn; `fovea sample --judge` measures them. */
 #include <math.h>
 
 #include "base/base.h"

@@ -1,8 +1,8 @@
 /* eval_retrieve.c - images and texts in one space: how often a text finds its image among all of
  * them, and an image its text (recall at 1, 5 and 10).
  *
- * Between two values of a field (--between style) images of one text also find one another: an image
- * of one style looks for its text's image among all of another style.
+ * Between two values of a field (--between style) images of one text also find one another: an
+ * image of one style looks for its text's image among all of another style.
  *
  * Images of one text are all right for it: a text has found its image when any of them is among the
  * first.  Likewise equal texts are one. */

@@ -108,6 +108,10 @@ fv_status fv__clip_at(fv_clip *out, const fv_env *env, const fv_text *path, int 
 fv_status fv__task_open_processor(fv_task *t, fv_err *e);
 fv_status fv__task_run_images(fv_task *t, const fv_text *paths, int64_t n, const fv_wanted *w,
                               fv_err *e);
+/* n images that `get` gives. */
+fv_status fv__task_run_got(fv_task *t,
+                           fv_status (*get)(void *user, int64_t i, fv_image *raw, fv_err *e),
+                           void *user, int64_t n, const fv_wanted *w, fv_err *e);
 /* Images from .. from + n - 1 of a set; fn counts from 0. */
 fv_status fv__task_run_set(fv_task *t, const fv_images *set, int64_t from, int64_t n,
                            const fv_wanted *w, fv_err *e);

@@ -146,15 +146,15 @@ fv_status fv__task_run_images(fv_task *t, const fv_text *paths, int64_t n, const
     return st;
 }
 
-/* The same for images that are decoded already, by number. */
-fv_status fv__task_run_set(fv_task *t, const fv_images *set, int64_t from, int64_t n,
-                           const fv_wanted *w, fv_err *e)
+fv_status fv__task_run_got(fv_task *t,
+                           fv_status (*get)(void *user, int64_t i, fv_image *raw, fv_err *e),
+                           void *user, int64_t n, const fv_wanted *w, fv_err *e)
 {
     fv_image raw = {0}, fit = {0};
     stack s = {0};
     fv_status st = FV_OK;
     for (int64_t i = 0; !st && i < n; i++) {
-        st = fv_images_get(set, from + i, &raw, e);
+        st = get(user, i, &raw, e);
         if (!st) st = fit_image(t, &raw, &fit, e);
         if (!st) st = push(t, &s, &fit, w, e);
     }
@@ -162,6 +162,24 @@ fv_status fv__task_run_set(fv_task *t, const fv_images *set, int64_t from, int64
     fv_image_free(&raw);
     fv_image_free(&fit);
     return st;
+}
+
+typedef struct part {
+    const fv_images *set;
+    int64_t from;
+} part;
+
+static fv_status get_of_set(void *user, int64_t i, fv_image *raw, fv_err *e)
+{
+    const part *p = user;
+    return fv_images_get(p->set, p->from + i, raw, e);
+}
+
+fv_status fv__task_run_set(fv_task *t, const fv_images *set, int64_t from, int64_t n,
+                           const fv_wanted *w, fv_err *e)
+{
+    part p = {set, from};
+    return fv__task_run_got(t, get_of_set, &p, n, w, e);
 }
 
 fv_status fv__task_run_image(fv_task *t, fv_image *raw, const fv_wanted *w, fv_err *e)

@@ -111,6 +111,20 @@ static void pictures_are_written(void **state)
     fv_image_free(&im);
     succeeded(fovea("sample -m %s --n 3 --label light --folder drawn", model));
     assert_true(scratch_has("drawn/000002-light.png"));
+    scratch_text("c.ini", "[model]\nmodel_type = vit\nhidden_size = 16\nnum_hidden_layers = 1\n"
+                          "num_attention_heads = 2\nintermediate_size = 24\npatch_size = 8\n"
+                          "[data]\nobjective = image_classify\ntrain = data\n"
+                          "[train]\nupdates = 40\nbatch_rows = 8\nlr = 5e-3\nwarmup = 4\n"
+                          "eval_every = 0\n");
+    succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("c.ini"), scratch("judge"),
+                    scratch(".")));
+    const char *out = succeeded(fovea("sample -m %s --n 16 --judge %s --real %s", model,
+                                      scratch("judge/model"), scratch("data")))
+                          ->out;
+    assert_non_null(strstr(out, "% of 16 images"));
+    assert_non_null(strstr(out, " of 2\n"));
+    assert_non_null(strstr(out, "Frechet distance"));
+    refused(fovea("sample -m %s --real x", model), 2, "--judge");
     refused(fovea("sample -m %s --label grey -o x.png", model), 1, "no such class");
     refused(fovea("sample -m %s", model), 2, "--output");
     refused(fovea("sample -m " FOVEA_TESTS "/golden/models/vit -o x.png"), 1, "draws no images");

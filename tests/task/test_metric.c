@@ -359,9 +359,33 @@ static void memory_may_run_out_anywhere(void **state)
     }
 }
 
+/* As scipy.linalg.sqrtm has it; of a set and itself nothing, of a shifted one the shift's square. */
+static void frechet_distances_are_scipys(void **state)
+{
+    (void)state;
+    enum { FIRST = 12, OTHER = 9, WIDTH = 3 };
+    float x[FIRST * WIDTH], y[OTHER * WIDTH], shifted[FIRST * WIDTH];
+    double d;
+    fv_err e;
+    for (int i = 0; i < FIRST * WIDTH; i++) {
+        x[i] = (float)((i / WIDTH * 7 + i % WIDTH * 5) % 11) / 5 - 1;
+        shifted[i] = x[i] + (i % WIDTH == 1 ? 2 : 0);
+    }
+    for (int i = 0; i < OTHER * WIDTH; i++)
+        y[i] = (float)((i / WIDTH * 3 + i % WIDTH * 4) % 7) / 3 - 0.5F + 0.25F * (float)(i % WIDTH);
+    assert_int_equal(fv_frechet_score(&d, NULL, x, FIRST, y, OTHER, WIDTH, &e), FV_OK);
+    assert_true(fabs(d - 1.468013095731294) < 1e-5);
+    assert_int_equal(fv_frechet_score(&d, NULL, x, FIRST, x, FIRST, WIDTH, &e), FV_OK);
+    assert_true(fabs(d) < 1e-9);
+    assert_int_equal(fv_frechet_score(&d, NULL, x, FIRST, shifted, FIRST, WIDTH, &e), FV_OK);
+    assert_true(fabs(d - 4) < 1e-6);
+    assert_int_equal(fv_frechet_score(&d, NULL, x, 1, y, OTHER, WIDTH, &e), FV_EARG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(frechet_distances_are_scipys),
         cmocka_unit_test(bleu_equals_sacrebleu),
         cmocka_unit_test(the_corners_of_bleu),
         cmocka_unit_test(chrf_equals_sacrebleu),

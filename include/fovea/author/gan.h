@@ -30,4 +30,16 @@ typedef fv_status fv_gan_fn(void *user, int64_t i, fv_image *image, fv_err *e);
 FV_API fv_status fv_gan_draw(fv_gan *g, const int32_t *label, int64_t first, int64_t n,
                              fv_gan_opt opt, fv_gan_fn *fn, void *user, fv_err *e);
 
+typedef struct fv_gan_scores {
+    int64_t images;
+    int classes, covered; /* covered: those of which the judge recognises at least half */
+    double recognised;    /* per cent of the images in which the judge sees their class */
+    double frechet;       /* distance of the judge's features to those of real images; -1: none */
+} fv_gan_scores;
+
+/* What the classifier in `dir` makes of n images, classes by turns; real: images as fv_images_open
+ * reads them, of which at most n are compared, or NULL. */
+FV_API fv_status fv_gan_judge(fv_gan *g, fv_device *d, const char *dir, const char *real, int64_t n,
+                              fv_gan_opt opt, fv_gan_scores *out, fv_err *e);
+
 #endif

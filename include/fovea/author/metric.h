@@ -58,6 +58,13 @@ FV_API fv_status fv_answer_score(double *exact, double *f1, const fv_env *env, c
 /* What a text is held against may be several references: they stand in one string with FV_NEXT_TEXT
  * between them. */
 
+/* ---- sets of vectors ---- */
+
+/* The Frechet distance of n vectors x and m vectors y of one width, each set taken for a normal
+ * distribution.  Fewer than two vectors on a side are refused. */
+FV_API fv_status fv_frechet_score(double *out, const fv_env *env, const float *x, int64_t n,
+                                  const float *y, int64_t m, int64_t width, fv_err *e);
+
 /* ---- summaries, as the Python package rouge-score has them without a stemmer ---- */
 
 /* Mean over n texts of the F-measure of common words, pairs of words, and the longest common
