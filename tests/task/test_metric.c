@@ -359,7 +359,7 @@ static void memory_may_run_out_anywhere(void **state)
     }
 }
 
-/* As scipy.linalg.sqrtm has it; of a set and itself nothing, of a shifted one the shift's square. */
+/* As scipy.linalg.sqrtm has it; of a set and itself nothing, of one moved the move's square. */
 static void frechet_distances_are_scipys(void **state)
 {
     (void)state;
