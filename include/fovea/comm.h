@@ -32,9 +32,10 @@ FV_API int fv_comm_size(const fv_comm *c); /* ranks of the job */
 /* Every rank brings its own status (with *e filled where it is a failure) and leaves with that of
  * the first rank that failed: "rank 2: its sentence".  FV_OK where all are. */
 FV_API fv_status fv_comm_agree(fv_comm *c, fv_status mine, fv_err *e);
-/* Texts of all ranks, at rank 0 in order of rank, in memory of env that the caller frees (*len + 1
- * bytes); other ranks get NULL. */
+/* Texts of all ranks, at rank 0 in order of rank, to be freed by fv_comm_free_text with the same
+ * env; other ranks get NULL. */
 FV_API fv_status fv_comm_gather_text(fv_comm *c, const fv_env *env, const char *mine, size_t n,
                                      char **all, size_t *len, fv_err *e);
+FV_API void fv_comm_free_text(const fv_env *env, char *all, size_t len); /* NULL is allowed */
 
 #endif

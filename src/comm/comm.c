@@ -245,6 +245,11 @@ fv_status fv_comm_agree(fv_comm *c, fv_status mine, fv_err *e)
     return mine ? mine : st;
 }
 
+void fv_comm_free_text(const fv_env *env, char *all, size_t len)
+{
+    if (all) fv__free(env, all, len + 1);
+}
+
 /* Lengths first, then the texts, to rank 0. */
 fv_status fv_comm_gather_text(fv_comm *c, const fv_env *env, const char *mine, size_t n, char **all,
                               size_t *len, fv_err *e)

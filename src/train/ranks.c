@@ -131,6 +131,23 @@ void fv__ranks_begin(fv__ranks *r, int64_t step, int64_t leaves, int64_t from, i
 
 bool fv__ranks_accumulates(const fv__ranks *r) { return r->fast && r->done; }
 
+int fv__ranks_aside(int64_t leaves, int64_t from, int64_t n)
+{
+    fv__node stack[FV__TREE_NODES];
+    int depth = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        fv__node top = {from + i, 1};
+        for (; depth; depth--) {
+            fv__node parent = {stack[depth - 1].first, stack[depth - 1].count + top.count};
+            if (!fv__tree_has(leaves, parent)) break;
+            top = parent;
+        }
+        stack[depth++] = top;
+        if (i < n - 1 && depth > most) most = depth; /* the last stays where backward writes it */
+    }
+    return most;
+}
+
 /* y += x, by the device's kernel where its memory is the host's. */
 static void add(const fv__ranks *r, fv_stream *s, float *y, const float *x)
 {

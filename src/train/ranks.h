@@ -26,6 +26,10 @@ size_t fv__ranks_bytes(const fv__ranks *r);
 fv_status fv__ranks_count(fv__ranks *r, fv__batch_counts *all, const fv_batch *const *leaf,
                           int64_t leaves, int64_t from, int64_t n, bool *stop, fv_err *e);
 
+/* Blocks of gradients that a rank with n of so many leaves puts aside, beside the parameters'
+ * own. */
+int fv__ranks_aside(int64_t leaves, int64_t from, int64_t n);
+
 /* An update begins, of so many leaves. */
 void fv__ranks_begin(fv__ranks *r, int64_t step, int64_t leaves, int64_t from, int64_t n);
 /* The next leaf begins in context c.  Where it is this rank's last, gradients are sent while

@@ -97,7 +97,7 @@ fv_status fv__trace_write(fv__trace *t, fv_comm *c, const char *path, fv_err *e)
         st = all.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
                         : fv__file_write(t->env, path, all.data, all.len, e);
     }
-    if (text) fv__free(t->env, text, len + 1);
+    fv_comm_free_text(t->env, text, len);
     fv__buf_free(&mine);
     fv__buf_free(&all);
     return st;

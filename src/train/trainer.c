@@ -239,22 +239,45 @@ static fv_status largest(fv_batch *out, const fv_train_job *j, fv_err *e)
     if (!st && most < 0) st = fv_fail(e, FV_EARG, "training: there is nothing to train on");
     if (!st) {
         const int32_t *rows = fv_plan_batch(plan, which, &n);
-        st = f->make(f->self, out, rows, n, rng, e);
+        /* rows are in order of length: the last shard is the largest */
+        int64_t part = j->opt.shards ? (n + j->opt.shards - 1) / j->opt.shards : n;
+        st = f->make(f->self, out, rows + n - part, part, rng, e);
     }
     fv_plan_free(plan);
     return st;
 }
 
-/* Bytes of parameters, gradients, and moments with master weights and EMA. */
+/* Bytes of parameters, gradients, and moments with master weights and EMA, of one rank.  Blocks
+ * that are put aside count as gradients: of rank 0, which has as many leaves as any or one
+ * fewer. */
 static void sizes_of(const fv_train_job *j, fv_train_memory *m)
 {
     const fv_params *p = fv_model_params(j->model);
     bool narrow = dtype_of(j) != FV_F32;
-    int64_t n;
+    int ranks = fv_comm_size(j->comm);
+    int64_t n, leaves = j->opt.accumulate * j->opt.shards;
     fv_params_data(p, &n);
+    fv__shares shares = fv__shares_of(n, j->comm);
     m->parameters = (size_t)n * fv_dtype_size(dtype_of(j)) + fv__params_frozen_bytes(p);
-    m->gradients = (size_t)n * sizeof(float);
-    m->optimiser = (size_t)n * sizeof(float) * (size_t)(2 + narrow + (j->opt.ema > 0));
+    m->gradients = (size_t)n * sizeof(float) *
+                   (size_t)(1 + fv__ranks_aside(leaves, 0, (leaves + ranks - 1) / ranks));
+    m->optimiser = (size_t)fv__shares_stored(&shares) * sizeof(float) *
+                   (size_t)(2 + narrow + (j->opt.ema > 0));
+}
+
+/* What cannot be shared among ranks, or cut. */
+static fv_status check_shards(const fv_train_job *j, fv_err *e)
+{
+    int ranks = fv_comm_size(j->comm);
+    if (ranks > 1 && j->opt.shards < ranks)
+        return fv_fail(e, FV_EUSAGE,
+                       "train.shards = %lld: %d ranks need batches cut into at least %d shards",
+                       (long long)j->opt.shards, ranks, ranks);
+    if (j->opt.shards && (j->train->ordered || j->train->save_state))
+        return fv_fail(e, FV_EUSAGE,
+                       "train.shards: this objective carries a memory from batch to batch, so its "
+                       "batches cannot be cut; set it to 0");
+    return FV_OK;
 }
 
 fv_status fv_train_dry_run(const fv_train_job *j, fv_train_memory *out, fv_err *e)
@@ -264,8 +287,9 @@ fv_status fv_train_dry_run(const fv_train_job *j, fv_train_memory *out, fv_err *
     fv_batch b = {.env = fv_device_env(j->device)};
     *out = (fv_train_memory){0};
     sizes_of(j, out);
-    fv_status st = largest(&b, j, e);
-    if (!st) st = fv_updater_new(&l.updater, j->model, j->device, &j->opt, e);
+    fv_status st = check_shards(j, e);
+    if (!st) st = largest(&b, j, e);
+    if (!st) st = fv__updater_new(&l.updater, j->model, j->device, &j->opt, j->comm, e);
     if (!st) fv__updater_set_feed(l.updater, j->train);
     if (!st) st = fv__updater_dry_run(l.updater, &b, e);
     if (!st) out->batch = fv_updater_bytes(l.updater);
@@ -372,21 +396,6 @@ static fv_status start(loop *l, fv_err *e)
                             .rank = fv_comm_rank(j->comm),
                             .ranks = ranks};
     return fv_loader_new(&l->loader, env, j->train, loader, e);
-}
-
-/* What cannot be shared among ranks, or cut. */
-static fv_status check_shards(const fv_train_job *j, fv_err *e)
-{
-    int ranks = fv_comm_size(j->comm);
-    if (ranks > 1 && j->opt.shards < ranks)
-        return fv_fail(e, FV_EUSAGE,
-                       "train.shards = %lld: %d ranks need batches cut into at least %d shards",
-                       (long long)j->opt.shards, ranks, ranks);
-    if (j->opt.shards && (j->train->ordered || j->train->save_state))
-        return fv_fail(e, FV_EUSAGE,
-                       "train.shards: this objective carries a memory from batch to batch, so its "
-                       "batches cannot be cut; set it to 0");
-    return FV_OK;
 }
 
 fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)

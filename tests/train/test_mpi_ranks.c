@@ -93,6 +93,24 @@ static void ranks_that_disagree_stop(void **state)
     succeeded(sh("test ! -e bad"));
 }
 
+/* Tasks: each rank its share of the lines, the results in order; what only one rank can do is
+ * refused. */
+static void ranks_share_the_lines_of_a_task(void **state)
+{
+    (void)state;
+    if (no_mpi()) skip();
+    succeeded(sh("test -e one || $fovea train r.ini -o one -q -t 1"));
+    succeeded(sh("$fovea embed -m one/model -t 1 lines.txt > embed.one"));
+    succeeded(sh(MPIRUN "-np 3 $fovea embed -m one/model -t 1 lines.txt > embed.three"));
+    succeeded(sh("cmp embed.one embed.three"));
+    const result *r = sh(MPIRUN "-np 2 $fovea embed -m one/model -t 1");
+    assert_int_not_equal(r->code, 0);
+    assert_non_null(strstr(r->err, "several ranks need a FILE"));
+    r = sh(MPIRUN "-np 2 $fovea score -m one/model -t 1 lines.txt");
+    assert_int_not_equal(r->code, 0);
+    assert_non_null(strstr(r->err, "this runs on one rank"));
+}
+
 /* A rank that is stopped: the others name it and end. */
 static void a_lost_rank_is_named(void **state)
 {
@@ -112,6 +130,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_give_the_bits_of_one),
         cmocka_unit_test(ranks_that_disagree_stop),
+        cmocka_unit_test(ranks_share_the_lines_of_a_task),
         cmocka_unit_test(a_lost_rank_is_named),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);

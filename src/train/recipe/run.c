@@ -218,16 +218,24 @@ static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 static fv_status dry_run(const fv_recipe *r, const fv_recipe_job *job, fv_model *model,
                          const fv__input *in, const fv__messages *m, fv_err *e)
 {
-    fv_train_job t = {.model = model, .device = job->device, .train = &in->train, .opt = r->train};
+    fv_train_job t = {.model = model,
+                      .device = job->device,
+                      .train = &in->train,
+                      .opt = r->train,
+                      .comm = job->comm};
+    int ranks = fv_comm_size(job->comm);
+    char each[40] = "";
     fv_train_memory need;
     fv_status st = fv_train_dry_run(&t, &need, e);
     if (st) return st;
-    fv__message(m,
-                "memory: %.1f MiB = parameters %.1f, gradients %.1f, optimiser %.1f, largest batch "
-                "(%lld x %lld) %.1f",
-                mib(need.parameters + need.gradients + need.optimiser + need.batch),
-                mib(need.parameters), mib(need.gradients), mib(need.optimiser),
-                (long long)need.rows, (long long)need.columns, mib(need.batch));
+    if (ranks > 1) snprintf(each, sizeof each, " of each of %d ranks", ranks);
+    fv__message(
+        m,
+        "memory%s: %.1f MiB = parameters %.1f, gradients %.1f, optimiser %.1f, largest batch "
+        "(%lld x %lld) %.1f",
+        each, mib(need.parameters + need.gradients + need.optimiser + need.batch),
+        mib(need.parameters), mib(need.gradients), mib(need.optimiser), (long long)need.rows,
+        (long long)need.columns, mib(need.batch));
     return FV_OK;
 }
 
