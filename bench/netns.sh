@@ -1,0 +1,42 @@
+#!/bin/sh
+# netns.sh N RATE COMMAND... - runs COMMAND by mpirun on N "hosts": network namespaces with a host name, an address and a link of
+# their own, limited to RATE (tc's tbf: 1gbit, 10gbit), so that ranks talk by TCP as machines do.  Needs root, iproute2 and OpenMPI.
+#   bench/netns.sh 2 10gbit build/fovea train recipe.ini -o runs/two -t 1 --set train.shards=2
+set -eu
+[ $# -ge 3 ] || { echo "netns.sh N RATE COMMAND..." >&2; exit 2; }
+n=$1 rate=$2
+shift 2
+here=$(mktemp -d)
+bridge=fvbr$$
+clean() {
+    for i in $(seq 1 "$n"); do ip netns del "fv$$-$i" 2> /dev/null || true; done
+    ip link del "$bridge" 2> /dev/null || true
+    rm -rf "$here"
+}
+trap clean EXIT
+
+ip link add "$bridge" type bridge
+ip link set "$bridge" up
+for i in $(seq 1 "$n"); do
+    ns=fv$$-$i
+    ip netns add "$ns"
+    ip link add "fv$$h$i" type veth peer name eth0 netns "$ns"
+    ip link set "fv$$h$i" master "$bridge" up
+    ip netns exec "$ns" ip addr add "10.77.0.$i/24" dev eth0
+    ip netns exec "$ns" ip link set eth0 up
+    ip netns exec "$ns" ip link set lo up
+    ip netns exec "$ns" tc qdisc add dev eth0 root tbf rate "$rate" burst 10mb latency 50ms
+    echo "10.77.0.$i slots=1" >> "$here/hosts"
+done
+
+# What mpirun calls instead of ssh: HOST COMMAND...
+cat > "$here/agent" << AGENT
+#!/bin/sh
+i=\${1##*.}
+shift
+exec ip netns exec fv$$-\$i unshare -u sh -c "hostname fv\$i; \$*"
+AGENT
+chmod +x "$here/agent"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+ip netns exec "fv$$-1" unshare -u sh -c 'hostname fv1; exec "$@"' sh mpirun --mca plm_rsh_agent "$here/agent" --mca btl tcp,self \
+    --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --hostfile "$here/hosts" -np "$n" --wdir "$PWD" "$@"
