@@ -67,3 +67,14 @@ void fv_stream_fail(fv_stream *s, fv_status code, const char *fmt, ...)
     va_end(ap);
     s->err.code = code;
 }
+
+bool fv__ids_valid(fv_stream *s, const char *kernel, const int32_t *ids, int64_t n, int64_t vocab)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] >= 0 && ids[i] < vocab) continue;
+        fv_stream_fail(s, FV_EARG, "%s: id %d at index %lld is outside 0..%lld", kernel, ids[i],
+                       (long long)i, (long long)vocab - 1);
+        return false;
+    }
+    return true;
+}

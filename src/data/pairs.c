@@ -102,6 +102,17 @@ static fv_status add(fv__reading *r, const fv__record *rec)
 
 /* ---- opening ---- */
 
+static fv__reading pairs_of(const fv_env *env, filling *f, fv_data_report *report, fv_err *e)
+{
+    return (fv__reading){.env = env,
+                         .from = &f->opt->from,
+                         .n_texts = 2,
+                         .each = add,
+                         .user = f,
+                         .report = report,
+                         .e = e};
+}
+
 /* Every way of opening: an empty fv_pairs and an encoder. */
 static fv_status begin(fv__reading *r, filling *f, const fv_tok *tok)
 {
@@ -134,13 +145,7 @@ fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv
 {
     fv_data_report unread;
     filling f = {.opt = &opt};
-    fv__reading r = {.env = env,
-                     .from = &opt.from,
-                     .n_texts = 2,
-                     .each = add,
-                     .user = &f,
-                     .report = report ? report : &unread,
-                     .e = e};
+    fv__reading r = pairs_of(env, &f, report ? report : &unread, e);
     *out = NULL;
     fv_status st = begin(&r, &f, tok);
     if (!st) st = fv__records_read(&r);
@@ -153,13 +158,7 @@ fv_status fv_pairs_make(fv_pairs **out, const fv_env *env, const fv_tok *tok,
 {
     fv_data_report unread;
     filling f = {.opt = &opt};
-    fv__reading r = {.env = env,
-                     .from = &opt.from,
-                     .n_texts = 2,
-                     .each = add,
-                     .user = &f,
-                     .report = report ? report : &unread,
-                     .e = e};
+    fv__reading r = pairs_of(env, &f, report ? report : &unread, e);
     *out = NULL;
     fv_status st = begin(&r, &f, tok);
     for (int64_t i = 0; !st && i < n && !(opt.from.most && r.report->kept >= opt.from.most); i++) {

@@ -130,10 +130,7 @@ static void put_backtest(fv_buf *b, const fv_backtest *t, bool json)
 static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     fv_forecaster *f;
-    fv_model_opt how = {.weights = p->opt.weights,
-                        .widen = p->opt.widen,
-                        .adapters = p->opt.adapters};
-    fv_status st = fv_forecaster_open(&f, p->dev, p->opt.model, how, e);
+    fv_status st = fv_forecaster_open(&f, p->dev, p->opt.model, fv__pipeline_model_opt(p), e);
     if (!st) p->self = f;
     return st;
 }

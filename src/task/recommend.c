@@ -133,10 +133,7 @@ static fv_status check(fv_pipeline *p, fv_err *e)
 static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     fv_recommender *r;
-    fv_model_opt how = {.weights = p->opt.weights,
-                        .widen = p->opt.widen,
-                        .adapters = p->opt.adapters};
-    fv_status st = fv_recommender_open(&r, p->dev, p->opt.model, how, e);
+    fv_status st = fv_recommender_open(&r, p->dev, p->opt.model, fv__pipeline_model_opt(p), e);
     if (!st) p->self = r;
     return st;
 }

@@ -135,11 +135,16 @@ fv_status fv__task_path(char *out, size_t size, const fv_text *record, fv_err *e
     return FV_OK;
 }
 
+fv_model_opt fv__pipeline_model_opt(const fv_pipeline *p)
+{
+    return (fv_model_opt){.weights = p->opt.weights,
+                          .widen = p->opt.widen,
+                          .adapters = p->opt.adapters};
+}
+
 fv_status fv__open_encoder(fv_pipeline *p, fv_job job, fv_err *e)
 {
-    fv_model_opt opt = {.weights = p->opt.weights,
-                        .widen = p->opt.widen,
-                        .adapters = p->opt.adapters};
+    fv_model_opt opt = fv__pipeline_model_opt(p);
     if (opt.weights == FV_BF16) opt.dtype = FV_BF16;
     return fv_task_open(&p->task, p->dev, p->opt.model, job, opt, e);
 }

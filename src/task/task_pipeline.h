@@ -36,6 +36,8 @@ fv_status fv__task_emit(fv_pipeline *p, fv_err *e);
 fv_status fv__task_emit_part(fv_pipeline *p, const char *text, size_t n, fv_err *e);
 /* Room for what the task keeps, zeroed; p->self. */
 fv_status fv__pipeline_self(fv_pipeline *p, size_t size, fv_err *e);
+/* How its model is opened, as the settings say. */
+fv_model_opt fv__pipeline_model_opt(const fv_pipeline *p);
 fv_status fv__open_encoder(fv_pipeline *p, fv_job job, fv_err *e); /* p->task */
 /* p->writer; task and new_tokens as in fv_writer_open. */
 fv_status fv__open_writer(fv_pipeline *p, const char *task, int64_t new_tokens, fv_err *e);

@@ -1,20 +1,10 @@
 /* gather.c - rows of a table by id, and the sum of rows back into the table. */
 #ifndef DTYPE
 #include "stage.h"
+#include "backend/stream.h"
 
 /* of a table: threads process blocks round-robin, because frequent ids are neighbours */
 #define BLOCK_ROWS 32
-
-static bool valid(fv_stream *s, const char *kernel, const int32_t *ids, int64_t n, int64_t vocab)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (ids[i] >= 0 && ids[i] < vocab) continue;
-        fv_stream_fail(s, FV_EARG, "%s: id %d at index %lld is outside 0..%lld", kernel, ids[i],
-                       (long long)i, (long long)vocab - 1);
-        return false;
-    }
-    return true;
-}
 
 /* n elements of any float dtype as f32 */
 static void widen_any(float *y, const void *x, int64_t at, int64_t n, fv_dtype t)
@@ -76,7 +66,7 @@ static void OF(gather_part)(void *arg, int64_t lo, int64_t hi, int slot)
 static void OF(gather)(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids,
                        int64_t n, int64_t vocab, int64_t d)
 {
-    if (!valid(s, "gather", ids, n, vocab)) return;
+    if (!fv__ids_valid(s, "gather", ids, n, vocab)) return;
     fv__cpu_parallel(s, threads_for_rows(s, n, d), n, 0, OF(gather_part),
                      &(OF(gather_args)){y, table, tt, ids, d});
 }
@@ -128,7 +118,7 @@ static void OF(gather_bwd_part)(void *arg, int64_t lo, int64_t hi, int slot)
 static void OF(gather_bwd)(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids,
                            int64_t n, int64_t vocab, int64_t d, int32_t skip)
 {
-    if (!dtable.data || !valid(s, "gather_bwd", ids, n, vocab)) return;
+    if (!dtable.data || !fv__ids_valid(s, "gather_bwd", ids, n, vocab)) return;
     int64_t *first = fv_stream_scratch(s, (size_t)(vocab + n) * sizeof *first),
             *next = first + vocab;
     if (!first) return;

@@ -1,16 +1,6 @@
 /* gather.c - rows of a table by id, and the sum of rows back into the table. */
 #include "backend/ref/ref.h"
-
-static bool valid(fv_stream *s, const char *kernel, const int32_t *ids, int64_t n, int64_t vocab)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (ids[i] >= 0 && ids[i] < vocab) continue;
-        fv_stream_fail(s, FV_EARG, "%s: id %d at index %lld is outside 0..%lld", kernel, ids[i],
-                       (long long)i, (long long)vocab - 1);
-        return false;
-    }
-    return true;
-}
+#include "backend/stream.h"
 
 static acc load_as(fv_dtype t, const void *p, int64_t i)
 {
@@ -26,7 +16,7 @@ static acc load_as(fv_dtype t, const void *p, int64_t i)
 static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const int32_t *ids,
                    int64_t n, int64_t vocab, int64_t d)
 {
-    if (!valid(s, "gather", ids, n, vocab)) return;
+    if (!fv__ids_valid(s, "gather", ids, n, vocab)) return;
     for (int64_t i = 0; i < n; i++) {
         if (tt == REF_TYPE)
             memcpy((real *)y + i * d, (const real *)table + ids[i] * d, (size_t)d * sizeof(real));
@@ -41,7 +31,7 @@ static void gather(fv_stream *s, void *y, const void *table, fv_dtype tt, const 
 static void gather_bwd(fv_stream *s, fv_sink dtable, const void *dy, const int32_t *ids, int64_t n,
                        int64_t vocab, int64_t d, int32_t skip)
 {
-    if (!dtable.data || !valid(s, "gather_bwd", ids, n, vocab)) return;
+    if (!dtable.data || !fv__ids_valid(s, "gather_bwd", ids, n, vocab)) return;
     int64_t *first = fv_stream_scratch(s, (size_t)(vocab + n) * sizeof *first),
             *next = first + vocab;
     if (!first) return;

@@ -10,6 +10,7 @@
 #include "fovea/author/processor.h"
 #include "media/audio/features.h"
 #include "media/audio/steps.h"
+#include "media/preprocessor.h"
 
 typedef struct audio {
     const fv_env *env;
@@ -101,11 +102,7 @@ fv_status fv_processor_from_sound(fv_processor **out, const fv_env *env,
 static fv_status save(const void *self, const char *dir, fv_err *e)
 {
     const audio *m = self;
-    char path[FV_PATH];
-    snprintf(path, sizeof path, "%s/%s", dir,
-             m->shared ? "processor_config.json" : "preprocessor_config.json");
-    fv_status st = fv_json_save(m->config, path, e);
-    return st || !m->tok ? st : fv_processor_save(m->tok, dir, e);
+    return fv__preprocessor_save(m->config, m->shared, m->tok, dir, e);
 }
 
 static void close_audio(void *self)

@@ -15,6 +15,7 @@
 
 #include "fovea/author/processor.h"
 #include "base/base.h"
+#include "media/preprocessor.h"
 #include "media/steps.h"
 
 typedef struct image {
@@ -102,11 +103,7 @@ fv_status fv_processor_from_steps(fv_processor **out, const fv_env *env,
 static fv_status save(const void *self, const char *dir, fv_err *e)
 {
     const image *m = self;
-    char path[FV_PATH];
-    snprintf(path, sizeof path, "%s/%s", dir,
-             m->shared ? "processor_config.json" : "preprocessor_config.json");
-    fv_status st = fv_json_save(m->config, path, e);
-    return st || !m->tok ? st : fv_processor_save(m->tok, dir, e);
+    return fv__preprocessor_save(m->config, m->shared, m->tok, dir, e);
 }
 
 static void close_image(void *self)
