@@ -49,11 +49,6 @@ typedef struct fv_adapter_opt {
 /* Keys, ranges, defaults and help of the above: [adapter] of a recipe. */
 FV_DATA const fv_field fv_adapter_fields[];
 
-/* Reads adapter_config.json of a directory.  What PEFT has and this build does not is refused by
- * name. */
-FV_API fv_status fv_adapter_read(fv_adapter_opt *out, const fv_env *env, const char *dir,
-                                 fv_err *e);
-
 /* An adapter in use. */
 typedef struct fv_adapter_use {
     const char *dir;

@@ -38,10 +38,6 @@ typedef struct fv_chat_render {
     int64_t now;           /* seconds since 1970 for strftime_now, in local time; 0: the clock's */
 } fv_chat_render;
 
-/* The same from a template's text and the texts of the tokens that begin and end a sequence; NULL:
- * not defined. */
-FV_API fv_status fv_chat_template_read(fv_chat_template **out, const fv_env *env, const char *text,
-                                       const char *bos, const char *eos, fv_err *e);
 /* The text of n messages; NUL-terminated, freed with fv_chat_template_free_text.  What the
  * template raises (raise_exception) is FV_EARG with its message. */
 FV_API fv_status fv_chat_template_render(const fv_chat_template *t, char **text,
@@ -95,7 +91,5 @@ FV_API void fv_chat_reset(fv_chat *c);
  * there are. */
 FV_API fv_status fv_chat_save(const fv_chat *c, const char *path, fv_err *e);
 FV_API fv_status fv_chat_load(fv_chat *c, const char *path, fv_err *e);
-/* Tokens that went through the model since the chat was opened. */
-FV_API int64_t fv_chat_processed(const fv_chat *c);
 
 #endif

@@ -64,9 +64,6 @@ FV_API fv_status fv_gen_config_open(fv_gen_config **out, const fv_env *env, cons
 FV_API void fv_gen_config_close(fv_gen_config *c); /* NULL is allowed */
 /* To be copied and changed; the lists of the copy are valid as long as c is open. */
 FV_API const fv_gen_opt *fv_gen_config_options(const fv_gen_config *c);
-/* stop_strings: *n texts that end a sequence when they stand in it.  Whoever has the tokenizer
- * looks for them; they belong to c. */
-FV_API const char *const *fv_gen_config_stops(const fv_gen_config *c, int *n);
 
 typedef struct fv_hyp {
     /* behind the start token or the prompt, the end token included if it was reached */
@@ -206,8 +203,6 @@ FV_API fv_status fv_scheduler_cancel(fv_scheduler *s, uint64_t id, fv_err *e);
 /* One step; *left: sequences that wait or run behind it.  A failure of the model or device ends
  * all that run with FV_FINISH_FAILED and is returned; the scheduler can go on with others. */
 FV_API fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e);
-/* Waits until there is something to do, at most so many milliseconds; whether there is. */
-FV_API bool fv_scheduler_wait(fv_scheduler *s, int64_t milliseconds);
 
 typedef struct fv_sched_stats {
     int64_t rows, capacity;    /* as made: sequences side by side, tokens of each */

@@ -81,8 +81,6 @@ FV_API fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, 
 FV_API fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e);
 /* Reads the parameters that fv_model_save wrote into dir. */
 FV_API fv_status fv_model_load(fv_model *m, const char *dir, fv_err *e);
-/* The settings of the adapter that is trained on it; NULL: there is none. */
-FV_API const fv_adapter_opt *fv_model_adapter(const fv_model *m);
 FV_API void fv_model_free(fv_model *m); /* NULL is allowed */
 
 typedef struct fv_quantised {

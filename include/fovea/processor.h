@@ -20,13 +20,9 @@ FV_API fv_status fv_processor_open(fv_processor **out, const fv_env *env, const 
 FV_API void fv_processor_close(fv_processor *p); /* NULL is allowed */
 /* Writes its files into a directory that exists. */
 FV_API fv_status fv_processor_save(const fv_processor *p, const char *dir, fv_err *e);
-FV_API const char *fv_processor_kind(const fv_processor *p);
 
 /* ---- tokenizers ---- */
 
-/* Owns tok from here on, also on failure.  max_len: what model_max_length says; 0: nothing. */
-FV_API fv_status fv_processor_from_tok(fv_processor **out, const fv_env *env, fv_tok *tok,
-                                       int64_t max_len, fv_err *e);
 /* NULL where it is no tokenizer and has none inside it. */
 FV_API const fv_tok *fv_processor_tok(const fv_processor *p);
 

@@ -51,9 +51,6 @@ FV_API fv_status fv_recipe_set(fv_recipe *r, const char *key, const char *value,
  * that its head can be trained with the objective, that files are named. */
 FV_API fv_status fv_recipe_check(fv_recipe *r, fv_err *e);
 FV_API const fv_train_opt *fv_recipe_options(const fv_recipe *r);
-/* The recipe with every key written out, as it can be read again; owned by r, valid until the next
- * call. */
-FV_API const char *fv_recipe_text(fv_recipe *r, fv_err *e);
 /* A line of help for each key of each section.  type: the family whose keys [model] shows; NULL:
  * none.  false, and no line: there is no such family. */
 FV_API bool fv_recipe_help(const char *type, void (*line)(void *user, const char *text),

@@ -70,8 +70,6 @@ FV_API fv_see_shape fv_see_shape_of(const fv_see *s, fv_see_kind k);
  * reads. */
 FV_API const char *fv_see_row(const fv_see *s, fv_see_kind k, int64_t i);
 FV_API const char *fv_see_col(const fv_see *s, fv_see_kind k, int64_t i);
-/* "model.decoder.layers.0.encoder_attn" */
-FV_API const char *fv_see_layer_name(const fv_see *s, fv_see_kind k, int64_t layer);
 
 /* ---- weights ---- */
 

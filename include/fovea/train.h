@@ -110,14 +110,4 @@ typedef struct fv_train_job {
 /* Runs to the end, or until stopped.  What was saved stays good whatever happens. */
 FV_API fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e);
 
-/* Bytes that a run holds on its device.  batch: all that the largest batch of an epoch makes, of
- * that many rows and columns. */
-typedef struct fv_train_memory {
-    size_t parameters, gradients, optimiser, batch;
-    int64_t rows, columns;
-} fv_train_memory;
-/* Takes the gradient of the largest batch and leaves the model as it was: what does not fit is an
- * error now, not later. */
-FV_API fv_status fv_train_dry_run(const fv_train_job *job, fv_train_memory *out, fv_err *e);
-
 #endif

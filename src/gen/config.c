@@ -5,6 +5,7 @@
  * is refused: ignoring it would give other results than transformers. */
 #include <stdio.h>
 
+#include "fovea/author/gen.h"
 #include "base/base.h"
 #include "base/decimal.h"
 #include "fovea/gen.h"

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <time.h>
 
+#include "fovea/author/gen.h"
 #include "gen/scheduler.h"
 
 /* ---- checks, in the thread that asks ---- */

@@ -4,6 +4,7 @@
  *     adapter_model.safetensors   base_model.model.<module>.lora_A.weight, .lora_B.weight, ...; and
  *                                 the parameters of the base model that were trained with it
  */
+#include "fovea/author/adapter.h"
 #include "model/adapter.h"
 
 #include <stdio.h>

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "fovea/author/adapter.h"
 #include "core/core.h"
 #include "model/adapter.h"
 #include "store/store.h"

@@ -4,6 +4,7 @@
  * fv__family_x`, and nothing else has to know about it. */
 #include <stdio.h>
 
+#include "fovea/author/adapter.h"
 #include "core/core.h"
 #include "fovea/author/params.h"
 #include "model/adapter.h"

@@ -4,6 +4,7 @@
  * one row.  "%.9g" has digits enough to read the same f32 back. */
 #include <stdio.h>
 
+#include "fovea/author/see.h"
 #include "see.h"
 
 /* Headings come from users and may be any bytes; JSON and SVG must be UTF-8. */

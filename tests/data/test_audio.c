@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "fovea/author/processor.h"
 #include "fovea/author/audio.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"

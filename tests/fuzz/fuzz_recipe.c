@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fovea/author/train.h"
 #include "fovea/recipe.h"
 #include "helper/memfs.h"
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fovea/author/gen.h"
 #include "fovea/chat.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

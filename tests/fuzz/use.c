@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fovea/author/train.h"
 #include "folder.h"
 #include "memory.h"
 #include "fovea/author/config.h"

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "fovea/author/gen.h"
 #include "fovea/chat.h"
 
 /* A folder of one's own may hold more: tools/golden/chat_templates.py makes its files. */

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "fovea/author/adapter.h"
 #include "fovea/fovea.h"
 #include "fovea/author/author.h"
 #include "helper/device.h"

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "fovea/author/train.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"
 #include "helper/files.h"

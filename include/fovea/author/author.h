@@ -10,6 +10,7 @@
  * checkpoint.h   parameters in files, checkpoints
  * session.h      sessions step by step
  * family.h       a family of models
+ * adapter.h      what is known of an adapter
  * tok.h          tokenizers
  * processor.h    a processor
  * audio.h        sound: clips, the audio processor
@@ -42,6 +43,7 @@
 #include "fovea/author/checkpoint.h"
 #include "fovea/author/session.h"
 #include "fovea/author/family.h"
+#include "fovea/author/adapter.h"
 #include "fovea/author/tok.h"
 #include "fovea/author/image.h"
 #include "fovea/author/processor.h"

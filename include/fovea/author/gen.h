@@ -39,4 +39,19 @@ FV_API fv_status fv_session_generate(fv_generated *out, fv_ctx *c, fv_session *s
 FV_API const fv_tok *fv_translator_tok(const fv_translator *t);
 FV_API const fv_model *fv_translator_model(const fv_translator *t);
 
+/* stop_strings: *n texts that end a sequence when they stand in it.  Whoever has the tokenizer
+ * looks for them; they belong to c. */
+FV_API const char *const *fv_gen_config_stops(const fv_gen_config *c, int *n);
+
+/* Waits until there is something to do, at most so many milliseconds; whether there is. */
+FV_API bool fv_scheduler_wait(fv_scheduler *s, int64_t milliseconds);
+
+/* Tokens that went through the model since the chat was opened. */
+FV_API int64_t fv_chat_processed(const fv_chat *c);
+
+/* fv_chat_template_open from a template's text and the texts of the tokens that begin and end a sequence; NULL:
+ * not defined. */
+FV_API fv_status fv_chat_template_read(fv_chat_template **out, const fv_env *env, const char *text,
+                                       const char *bos, const char *eos, fv_err *e);
+
 #endif

@@ -87,4 +87,11 @@ FV_API fv_status fv_processor_image_fit(const fv_processor *p, fv_image *out, fv
 FV_API void fv_processor_image_floats(const fv_processor *p, const fv_image *im, float *out,
                                       int64_t row, int64_t plane);
 
+/* "tokenizer", "image", "table", ... */
+FV_API const char *fv_processor_kind(const fv_processor *p);
+
+/* A processor of a tokenizer: owns tok from here on, also on failure.  max_len: what model_max_length says; 0: nothing. */
+FV_API fv_status fv_processor_from_tok(fv_processor **out, const fv_env *env, fv_tok *tok,
+                                       int64_t max_len, fv_err *e);
+
 #endif

@@ -13,4 +13,7 @@ FV_API fv_status fv_see_watch(fv_see **out, fv_ctx *c, int64_t b, fv_err *e);
 FV_API fv_status fv_see_label(fv_see *s, fv_see_kind k, const char *const *rows, int64_t n_rows,
                               const char *const *cols, int64_t n_cols, fv_err *e);
 
+/* The name of a layer of that kind: "model.decoder.layers.0.encoder_attn" */
+FV_API const char *fv_see_layer_name(const fv_see *s, fv_see_kind k, int64_t layer);
+
 #endif

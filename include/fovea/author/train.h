@@ -3,6 +3,7 @@
 #define FOVEA_AUTHOR_TRAIN_H
 
 #include "fovea/author/feed.h"
+#include "fovea/recipe.h"
 #include "fovea/train.h"
 
 /* The dtype that the option names: of parameters and arithmetic; f32 master weights are kept for
@@ -44,5 +45,19 @@ FV_API fv_status fv_updater_step(fv_updater *u, int64_t step, const fv_batch *co
  * loss or gradient that was not finite is FV_ENUMERIC; it and those behind it changed nothing, *n
  * are those before it. */
 FV_API fv_status fv_updater_read(fv_updater *u, fv_updated *out, int64_t *n, fv_err *e);
+
+/* Bytes that a run holds on its device.  batch: all that the largest batch of an epoch makes, of
+ * that many rows and columns. */
+typedef struct fv_train_memory {
+    size_t parameters, gradients, optimiser, batch;
+    int64_t rows, columns;
+} fv_train_memory;
+/* Takes the gradient of the largest batch and leaves the model as it was: what does not fit is an
+ * error now, not later. */
+FV_API fv_status fv_train_dry_run(const fv_train_job *job, fv_train_memory *out, fv_err *e);
+
+/* The recipe with every key written out, as it can be read again; owned by r, valid until the next
+ * call. */
+FV_API const char *fv_recipe_text(fv_recipe *r, fv_err *e);
 
 #endif

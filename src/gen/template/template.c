@@ -6,6 +6,7 @@
  * defines, those it does not being undefined. */
 #include <stdio.h>
 
+#include "fovea/author/gen.h"
 #include "fovea/chat.h"
 #include "fovea/author/config.h"
 #include "gen/template/jinja.h"

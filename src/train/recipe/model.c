@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <stdio.h>
 
+#include "fovea/author/adapter.h"
 #include "model/adapter.h"
 #include "store/json.h"
 #include "train/recipe/keys.h"

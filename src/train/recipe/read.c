@@ -9,6 +9,7 @@
 
 #include <ini.h>
 
+#include "fovea/author/train.h"
 #include "base/decimal.h"
 #include "train/recipe/keys.h"
 
