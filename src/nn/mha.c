@@ -269,8 +269,9 @@ bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor 
            fv__fused_linear_supported(c, x, l->out.w);
 }
 
-/* Where weights are bf16, or of fewer bits, a device keeps keys and values so too: what attention reads is most of
- * what a step of many sequences does.  Scores to which something is added stay f32. */
+/* Where weights are bf16, or of fewer bits, a device keeps keys and values in bf16 too: what
+ * attention reads is most of what a step of many sequences does.  Scores to which something is
+ * added stay f32. */
 fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg *arg)
 {
     bool half = c->dtype == FV_F32 && !fv__device_is_host(c->dev) && l->qkv.w && l->qkv.w->packed &&

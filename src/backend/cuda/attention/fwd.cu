@@ -32,6 +32,22 @@ template <class T, int W, int KIND> size_t shared_bytes()
            scratch;
 }
 
+/* Products of a strip become weights after dropout; sum: before it, over this thread's. */
+template <int KIND, int N, class T>
+__device__ inline void weigh_tile(float (&s)[N][4], const head_view<T> &head, int row0, int col0,
+                                  bool full_tile, softmax_state &r, float (&correction)[2],
+                                  float (&sum)[2])
+{
+    float scale = scale_of<KIND>(head);
+    mask_scores<KIND>(s, head, row0, col0, full_tile);
+    update_row_max(s, scale, r, correction);
+    exp_weights<T>(s, scale, r, sum, [&](int k, const float(&w)[2][4]) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) s[2 * k + e / 4][e % 4] = w[e / 4][e % 4];
+    });
+    if (has_dropout<KIND>(head)) apply_dropout<false>(s, head, row0, col0), zero_dropped(s);
+}
+
 template <class T, int W, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
     attention_tile(const __grid_constant__ attn_params<T> attn)
@@ -84,17 +100,10 @@ __global__ void __launch_bounds__(32 * WARPS)
         bool full_tile = head.all_visible(tile, TILE_ROWS * M, j, K);
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            float correction[2], scale = scale_of<KIND>(head);
+            float correction[2];
             softmax_state &now = SPLIT ? tile_softmax : r[m];
             if (SPLIT) now = softmax_state{{-INFINITY, -INFINITY}, {0, 0}};
-            mask_scores<KIND>(s[m], head, row0 + m * 16, j, full_tile);
-            update_row_max(s[m], scale, now, correction);
-            exp_weights<T>(s[m], scale, now, sum, [&](int k, const float(&w)[2][4]) {
-#pragma unroll
-                for (int e = 0; e < 8; e++) s[m][2 * k + e / 4][e % 4] = w[e / 4][e % 4];
-            });
-            if (has_dropout<KIND>(head))
-                apply_dropout<false>(s[m], head, row0 + m * 16, j), zero_dropped(s[m]);
+            weigh_tile<KIND>(s[m], head, row0 + m * 16, j, full_tile, now, correction, sum);
             if (SPLIT) continue;
             r[m].row_sum[0] += sum[0], r[m].row_sum[1] += sum[1];
             rescale(y[m], correction);

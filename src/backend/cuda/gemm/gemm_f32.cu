@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(32 * WARPS) some_rows(const __grid_constant__ 
         __syncwarp();
         if (round + WARPS * CHUNK < k) load(round + (WARPS + warp) * CHUNK);
         multiply_small(sum, mine, mine + SIZE);
-        __syncwarp(); /* the sums take the place of a */
+        __syncwarp(); /* the sums overwrite a */
 #pragma unroll
         for (int i = 0; i < 8; i++)
             *(float4 *)(mine + (lane / 8 * 4 + i % 4 + i / 4 * 16) * SMALL_STRIDE +
