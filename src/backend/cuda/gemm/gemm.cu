@@ -172,7 +172,7 @@ bool rounded_gemm(fv_stream *s, const fv_gemm *g)
     bool plain = g->batch == 1 && !g->ta && !g->add && g->lda == g->k && g->ldc == g->n &&
                  g->ct == FV_F32 && g->k > 0;
     int64_t rows = ceil_div(g->m * g->k, 8) * 8, weight = is_quantised(g->bt) ? g->n * g->k : 0;
-    bf16 *a = plain && (!weight || g->k % 8 == 0) ? alloc_scratch<bf16>(s, rows + weight) : NULL;
+    bf16 *a = plain ? alloc_scratch<bf16>(s, rows + weight) : NULL;
     if (!a) return s->err.code != FV_OK;
     s->dev->k[FV_F32]->cast(s, fv_sink{a, FV_BF16, false}, g->a, g->m * g->k);
     fv_gemm bare = *g;
@@ -220,8 +220,8 @@ template <class T> void gemm(fv_stream *s, const fv_gemm *call)
         return;
     if (is_quantised(g.bt)) {
         device_of(s)->host.fail(s, FV_EMISSING,
-                                "gemm: cuda multiplies weights of %d bits by f32 rows of a "
-                                "multiple of 8, not these",
+                                "gemm: cuda multiplies weights of %d bits by contiguous f32 rows, "
+                                "and not these",
                                 g.bt == FV_Q8 ? 8 : 4);
         return;
     }

@@ -44,12 +44,13 @@ void quantise(fv_stream *s, char *out, fv_dtype to, const T *w, int64_t n, int64
     });
 }
 
-/* Eight neighbours a thread; k is a multiple of 8. */
+/* Eight neighbours a thread; what is behind the last of a row is padding. */
 template <int WT> void dequantise(fv_stream *s, bf16 *out, const char *w, int64_t n, int64_t k)
 {
     int64_t row_bytes = row_bytes_of((fv_dtype)WT, k), values = value_bytes((fv_dtype)WT, k);
-    each(s, "gemm", n * (k / 8), [=] __device__(int64_t e) {
-        int64_t r = e / (k / 8), i = e % (k / 8) * 8;
+    int64_t groups = ceil_div(k, 8);
+    each(s, "gemm", n * groups, [=] __device__(int64_t e) {
+        int64_t r = e / groups, i = e % groups * 8;
         weight_part<WT> part;
         const char *row = w + r * row_bytes;
         part.load(row + i * part.VALUE_BITS / 8, (const float *)(row + values) + i / QUANT_BLOCK,
@@ -58,7 +59,9 @@ template <int WT> void dequantise(fv_stream *s, bf16 *out, const char *w, int64_
         const bf16 *q = (const bf16 *)&v;
         float y[8];
         for (int j = 0; j < 8; j++) y[j] = part.scale * to_float(q[j]);
-        store(out, r * k + i, y);
+        if (k % 8 == 0) store(out, r * k + i, y);
+        for (int j = 0; k % 8 && j < 8 && i + j < k; j++)
+            out[r * k + i + j] = from_float<bf16>(y[j]);
     });
 }
 } // namespace
