@@ -35,7 +35,7 @@ template <int W> struct team_smem {
 __device__ inline float score_of(const float *q, const float *k, int width)
 {
     float s = 0;
-#pragma unroll 4
+#pragma unroll 16 /* all loads of a key in flight */
     for (int i = 0; i < width; i += 4)
         s = dot4(*(const float4 *)(q + i), *(const float4 *)(k + i), s);
     return s;
@@ -74,7 +74,7 @@ __device__ inline void attend_tile(const head_view<float> &head, const float *q,
     for (int c = i; c < (int)attn.a.Wv; c += TEAM) {
         float y = 0;
         const float *v = attn.v(head.b, g, from) + c;
-#pragma unroll 8
+#pragma unroll 16
         for (int k = 0; k < n; k++) y = fmaf(m->weight[k], v[k * attn.a.v_row], y);
         if (from < end) to[2 + c] = y;
     }
