@@ -8,8 +8,13 @@
 #include "gemm.h"
 #include "parallel.h"
 
-/* Floats between rows of sums, so that they do not all fall into the same set of a cache. */
+/* Floats between rows of sums, so that those of a tile do not fall into few sets of L1.  Elsewhere a
+ * tile is no higher than L1 has ways. */
+#if defined(CPU_AMX)
 #define GEMM_PAD 16
+#else
+#define GEMM_PAD 0
+#endif
 
 /* Scratch of a call, all of it from fv_stream_scratch (one allocation that grows and stays):
  *
