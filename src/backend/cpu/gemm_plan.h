@@ -8,8 +8,8 @@
 #include "gemm.h"
 #include "parallel.h"
 
-/* Floats between rows of sums, so that those of a tile do not fall into few sets of L1.  Elsewhere a
- * tile is no higher than L1 has ways. */
+/* Floats between rows of sums, so that those of a tile do not fall into few sets of L1.
+ * Elsewhere a tile is no higher than L1 has ways. */
 #if defined(CPU_AMX)
 #define GEMM_PAD 16
 #else
