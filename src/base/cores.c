@@ -20,7 +20,7 @@ static bool read_text(char *out, size_t size, const fv_env *env, const char *pat
     return true;
 }
 
-/* Cores that the group in `dir` may use, in hundredths; LLONG_MAX-like where it has no bound. */
+/* Hundredths of cores that the group in `dir` may use; 2^40 where it has no bound. */
 static long long quota_of(const fv_env *env, const char *dir, bool v2)
 {
     char path[FV_PATH + 64], text[64], period[64];
