@@ -42,7 +42,8 @@
 #define WAIT_NS 50000       /* a caller, for the workers inside, before it sleeps */
 #define LATE_NS 200000      /* after the end of a loop: this worker had no core */
 #define PENALTY_NS 16000000 /* the first time it stays away; four times as long each time */
-#define PENALTY_MOST 4096000000
+#define PENALTY_MOST 256000000
+#define ABSENT_MOST 8 /* at most one in so many workers stays away, or one */
 
 /* ---- the gate of a job: open? is its caller asleep? workers that came, workers inside ---- */
 
@@ -226,6 +227,13 @@ static void stay_away(fv__thread_pool *p)
     atomic_fetch_sub(&p->absent, 1);
 }
 
+/* Whether one more worker may.  On a virtual machine many are late now and then, and none of them
+ * because of a process that stays. */
+static bool may_stay_away(fv__thread_pool *p)
+{
+    return atomic_load(&p->absent) <= (atomic_load(&p->n) - 1) / ABSENT_MOST;
+}
+
 /* One of the workers that the pool has too many of. */
 static bool is_unwanted(fv__thread_pool *p)
 {
@@ -243,7 +251,7 @@ static void *work(void *arg)
         bool any = false, late = false;
         unsigned seen = atomic_load(&p->posted);
         for (int i = 0; i < JOBS; i++) any |= help(p, &p->jobs[i], &late);
-        if (late || is_unwanted(p)) {
+        if ((late || is_unwanted(p)) && may_stay_away(p)) {
             stay_away(p);
             continue;
         }

@@ -17,26 +17,37 @@
  *
  * Every element gets its runs in order from one thread, so its bits depend neither on the division
  * of work nor on the other rows. */
+#include <limits.h>
+
 #include "gemm_plan.h"
 
 /* Sizes are chosen for 32-64 KiB of L1, 512 KiB-2 MiB of L2 a core; none of them changes a bit
  * of the result, only the time. */
-/* A_RUN: of packed A for one run of k, which is read again for every panel; A_BYTES: for all of k.
- * Processors with AMX have 2 MiB of L2 and a large L3, and tiles so fast that each loop more that
- * threads start and end together is felt. */
-#if defined(CPU_AMX)
-#define A_BYTES ((size_t)8 << 20)
-#define A_RUN ((size_t)1 << 20)
-#else
 #define A_BYTES ((size_t)2 << 20)
+/* of packed A for one run of k: it is read again for every panel */
 #define A_RUN ((size_t)384 << 10)
+/* Many threads that share packed A may have more of it: they start and end together fewer times,
+ * and each has the sums of a few columns only.  AMX is fast enough to feel it, and has 2 MiB of
+ * L2. */
+#if defined(CPU_AMX)
+#define MANY_THREADS 8
+#else
+#define MANY_THREADS INT_MAX
 #endif
+#define SHARED_BYTES ((size_t)8 << 20)
+#define SHARED_RUN ((size_t)1 << 20)
 #define B_BYTES ((size_t)16 << 20)
 #define ENOUGH 16 /* strips of a block that amortise one pass over B */
 /* of packed A that stays in L2 while B streams past */
 #define L2_RESIDENT_BYTES ((size_t)256 << 10)
 
 /* ---- the call ---- */
+
+static int64_t strips_within(size_t by_all, size_t by_run)
+{
+    size_t most = by_all < by_run ? by_all : by_run;
+    return most > 1 ? (int64_t)most : 1;
+}
 
 /* threads: those that share every product; 1 if each product of a batch has one thread.
  * The two questions of a plan: how many rows are packed at a time (bounded by A_BYTES for all of
@@ -48,11 +59,12 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     gemm_plan p = {.g = g, .kind = kind, .table = table, .alpha = g->alpha == 0 ? 1 : g->alpha};
     size_t strip_bytes = gemm_a_bytes(kind, g->k),
            run_bytes = gemm_a_bytes(kind, gemm_min(g->k, kind->run));
-    int64_t strips = gemm_ceil_div(g->m, kind->mr), most = (int64_t)(A_BYTES / (strip_bytes + 1));
-    if (most > (int64_t)(A_RUN / (run_bytes + 1))) most = (int64_t)(A_RUN / (run_bytes + 1));
-    if (most < 1) most = 1;
+    int64_t strips = gemm_ceil_div(g->m, kind->mr),
+            most = strips_within(A_BYTES / (strip_bytes + 1), A_RUN / (run_bytes + 1));
     p.panels = gemm_ceil_div(g->n, kind->nr);
     p.by_rows = threads > 1 && strips > most && strips >= (int64_t)threads * ENOUGH;
+    if (!p.by_rows && threads >= MANY_THREADS)
+        most = strips_within(SHARED_BYTES / (strip_bytes + 1), SHARED_RUN / (run_bytes + 1));
     if (p.by_rows) strips = gemm_ceil_div(strips, threads);
     p.strips = gemm_ceil_div(strips, gemm_ceil_div(strips, most));
     p.block = p.strips * kind->mr;
