@@ -180,17 +180,12 @@ typedef struct fv_sched_request {
     int n_layers, n_heads;
     bool prompt_rows; /* those of the prompt's rows too, in calls without a token */
     int priority;     /* greater ones get a row first */
-    int model;        /* 0, or a number that fv_scheduler_add_model gave */
+    int model;        /* 0, or a number of author/gen.h's fv_scheduler_add_model */
     uint64_t owner;   /* among equals the owner with the fewest rows comes first, then who waits */
 } fv_sched_request;
 
 FV_API fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
                                   fv_scheduler_opt opt, fv_err *e);
-/* Another model for the same batch: the same one with adapters folded into its weights.  Rows of a
- * step are grouped by their model, and each sequence gets what it would get alone.  Before the
- * first request; m outlives the scheduler.  FV_EARG: its family, layers or heads differ, or there
- * are 64. */
-FV_API fv_status fv_scheduler_add_model(fv_scheduler *s, int *number, const fv_model *m, fv_err *e);
 /* Sequences in flight end without a call.  NULL is allowed. */
 FV_API void fv_scheduler_free(fv_scheduler *s);
 /* Everything is copied, with the lists.  *id is known before the first callback.  Refused with a

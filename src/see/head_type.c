@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "core/core.h"
+#include "fovea/author/see.h"
 #include "ops/attention.h"
 #include "see.h"
 

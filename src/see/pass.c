@@ -7,6 +7,7 @@
 
 #include "see.h"
 #include "fovea/author/family.h"
+#include "fovea/author/see.h"
 
 /* Positions beyond the model's context have no embedding: the sentence is better than its index
  * error. */

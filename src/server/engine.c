@@ -4,11 +4,13 @@
  * piece of other work (embeddings, labels, translations, attention of a given text): so a long
  * queue of such work delays sequences by one piece a step and no more.  One thread a model keeps
  * contexts and tasks, which belong to one thread each, free of locks. */
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "fovea/author/gen.h"
 #include "media.h"
 
 enum { MOST_WORK = 1024 };
@@ -112,6 +114,16 @@ static fv_status open_model(sv_engine *g, fv_err *e)
     return open_task(g, jobs[g->job], e);
 }
 
+/* What a model held lies scattered between what its successor holds: glibc keeps such pages unless
+ * it is told, and a server that reads its models again every minute would grow by some megabytes
+ * each time. */
+static void give_back(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
 static void close_engine(sv_engine *g)
 {
     fv_scheduler_free(g->scheduler);
@@ -133,6 +145,7 @@ static void close_engine(sv_engine *g)
     free(g->dir);
     sv_server *s = g->server;
     free(g);
+    give_back();
     pthread_mutex_lock(&s->lock);
     s->engines--;
     pthread_cond_broadcast(&s->closed);

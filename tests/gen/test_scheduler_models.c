@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "fovea/author/gen.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"
 
