@@ -1,4 +1,12 @@
-/* answer.c - answers to a request, from any thread: whole, or as server-sent events. */
+/* answer.c - answers to a request, from any thread: whole, or as server-sent events.
+ *
+ * Who makes an answer is never the thread that sends it.  The request's lock orders the two: an
+ * answer is made ready once, whoever comes second finds it ready and does nothing, and a
+ * connection that is suspended is resumed by whoever makes it ready.  So a token that arrives
+ * while a client is being told that it was too slow changes nothing.
+ *
+ * Events are appended to one buffer that the HTTP thread empties.  There is no limit to it beside
+ * the number of tokens: a reader that is too slow is closed by the deadline of the whole answer. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,6 +98,7 @@ void sv_stream(sv_request *r)
     pthread_mutex_unlock(&r->lock);
 }
 
+/* One event of a stream.  After the client has gone there is nobody to read it. */
 void sv_event(sv_request *r, const char *data, size_t n)
 {
     pthread_mutex_lock(&r->lock);
@@ -126,6 +135,7 @@ bool sv_is_ready(sv_request *r)
     return ready;
 }
 
+/* The client may have gone before there was anything to cancel: then it is cancelled at once. */
 void sv_on_gone(sv_request *r, sv_cancel_fn *fn)
 {
     pthread_mutex_lock(&r->lock);

@@ -1,4 +1,12 @@
-/* ask.c - what a request for text asks: OpenAI's fields, their ranges and defaults. */
+/* ask.c - what a request for text asks: OpenAI's fields, their ranges and defaults.
+ *
+ * Names, ranges and defaults are OpenAI's, with what vLLM added to them (top_k, min_p,
+ * repetition_penalty, min_tokens, priority), and what the model's generation_config.json says holds
+ * where the request is silent.  Fields that would change the answer and are not supported are
+ * refused; fields that change nothing here (user, metadata, store) are taken and ignored.
+ *
+ * The order matters: what the prompt does not decide is read before it is encoded, so that a wrong
+ * request costs no encoding; what depends on its length is checked afterwards (sv_gen_check). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,6 +168,8 @@ static bool read_sampling(sv_gen *q)
     return true;
 }
 
+/* 0 stands for as much as fits, which is known once the prompt is encoded; OpenAI gives completions
+ * 16 tokens. */
 static bool read_lengths(sv_gen *q)
 {
     int64_t most = q->chat ? 0 : 16, least = 0;
@@ -219,6 +229,7 @@ static bool read_bias(sv_gen *q)
     return ok;
 }
 
+/* A chat says whether and how many in two fields, a completion in one. */
 static bool read_logprobs(sv_gen *q)
 {
     bool asked = false;
@@ -265,6 +276,7 @@ static bool refuse_others(sv_gen *q)
     return false;
 }
 
+/* Checked against the model now: the scheduler would refuse it only when all choices are made. */
 static bool read_attention(sv_gen *q)
 {
     fv_sched_stats s = fv_scheduler_stats(q->g->scheduler);

@@ -37,6 +37,7 @@ static bool read_rows(job *k)
     return false;
 }
 
+/* Before anything is written: an answer of a million rows would be refused half made otherwise. */
 static bool check_size(job *k)
 {
     double floats = (double)(k->to - k->from) * (double)k->k.shape.cols * k->ask.n_layers *
@@ -67,6 +68,7 @@ static const float *weights(job *k, int layer, int head, fv_err *e)
 
 /* ---- answers ---- */
 
+/* What the answer is of, as the request had it or as "all" stands for. */
 static void put_numbers(sv_text *t, const char *key, const int32_t *x, int n)
 {
     sv_key(t, key);

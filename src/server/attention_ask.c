@@ -1,4 +1,6 @@
-/* attention_ask.c - which attention weights a request wants: its layers, heads and rows. */
+/* attention_ask.c - which attention weights a request wants: its layers, heads and rows.
+ *
+ * Numbers below 0 count from the end, as everywhere: -1 is the last layer of any model. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,8 @@
-/* completions.c - /v1/completions and /v1/chat/completions: the prompt, then generate.c. */
+/* completions.c - /v1/completions and /v1/chat/completions: the prompt, then generate.c.
+ *
+ * A completion's prompt is a text, ids, or a list of either; a chat's is its messages through the
+ * model's template, encoded without the special tokens that a tokenizer puts around a text, since
+ * the template writes them itself. */
 #include <stdlib.h>
 #include <string.h>
 

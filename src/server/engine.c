@@ -62,6 +62,7 @@ static fv_status open_generation(sv_engine *g, fv_err *e)
     return st ? st : open_adapters(g, e);
 }
 
+/* Tasks are opened when first asked for: a causal model that nobody embeds with holds one model. */
 static fv_status open_task(sv_engine *g, fv_job job, fv_err *e)
 {
     const sv_opt *o = &g->server->opt;
@@ -172,6 +173,7 @@ static void do_work(sv_engine *g, sv_work *w)
     }
 }
 
+/* One piece, so that a queue of such work delays sequences by one piece a step. */
 static sv_work *take_work(sv_engine *g)
 {
     sv_work *w = g->first;
@@ -183,6 +185,7 @@ static sv_work *take_work(sv_engine *g)
     return w;
 }
 
+/* Starts before work before a step: sequences that arrived together begin in the same step. */
 static void *run(void *self)
 {
     sv_engine *g = self;
@@ -258,6 +261,7 @@ void sv_wake(sv_engine *g)
     pthread_mutex_unlock(&g->lock);
 }
 
+/* Starts have no limit of their own: the scheduler's queue has one, and answers with status 429. */
 static bool append(sv_engine *g, sv_work *w, bool start)
 {
     sv_work **first = start ? &g->starts : &g->first, **last = start ? &g->last_start : &g->last;

@@ -1,4 +1,12 @@
-/* fields.c - the body of a request: JSON, and its fields with their ranges. */
+/* fields.c - the body of a request: JSON, and its fields with their ranges.
+ *
+ * A body is strict: duplicate keys are refused, since two readers of one text could take different
+ * values, and so is a key that is not known, with the nearest one that is.  A misspelt "temprature"
+ * that is silently ignored costs its user an afternoon.  A field that is null counts as missing, as
+ * OpenAI's clients send those that were not set.
+ *
+ * Each getter leaves *out alone where the field is missing, so a caller sets the default first; and
+ * each refuses the request itself, so a caller only returns. */
 #include <string.h>
 
 #include "core.h"

@@ -1,4 +1,7 @@
-/* format.c - response_format: text, any JSON object, or JSON of a schema. */
+/* format.c - response_format: text, any JSON object, or JSON of a schema.
+ *
+ * The schema is read once for the request; each choice walks it on its own (fv_constraint), beside
+ * the sampling, and bans the tokens that would leave it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +35,7 @@ bool sv_read_format(sv_gen *q)
     return false;
 }
 
+/* Ends are allowed where the schema is satisfied, and only there. */
 fv_status sv_constrain(sv_gen *q, sv_choice *c, fv_err *e)
 {
     int32_t ends[SV_MOST_ENDS];

@@ -70,6 +70,7 @@ static bool note_scores(sv_choice *c, const fv_sched_event *ev)
     return true;
 }
 
+/* The first token counts from the request, the others from the one before. */
 static void note_times(sv_choice *c)
 {
     double now = sv_now();
@@ -94,6 +95,7 @@ static bool take_text(sv_choice *c, const fv_sched_event *ev)
     return !add_piece(c, piece, n);
 }
 
+/* Counts what a choice has written; whoever calls it sends the end. */
 static void end_choice(sv_choice *c, const char *why)
 {
     sv_gen *q = c->gen;
@@ -174,6 +176,7 @@ static bool on_token(void *user, const fv_sched_event *ev)
 
 /* ---- starting ---- */
 
+/* From any thread: it only marks, and the engine's thread ends the sequences at its next step. */
 static void cancel(sv_request *r)
 {
     sv_gen *q = r->job;

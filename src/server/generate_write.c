@@ -1,4 +1,9 @@
-/* generate_write.c - completions and chats as OpenAI writes them, whole and in chunks. */
+/* generate_write.c - completions and chats as OpenAI writes them, whole and in chunks.
+ *
+ * Written by hand into a buffer, field by field in OpenAI's order: clients compare what they get
+ * with recorded answers, and a chunk is made for every token of every sequence.
+ *
+ * Beside OpenAI's fields stand ids of tokens, since texts do not tell tokens apart, and attention. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +30,7 @@ void sv_token_text(sv_text *out, const fv_tok *tok, int32_t before, int32_t toke
     if (!out->s) sv_put(out, "");
 }
 
+/* OpenAI gives the bytes too: a token may be a part of a character. */
 static void write_bytes(sv_text *t, const sv_text *text)
 {
     bool part = text->s && strstr(text->s, "\xef\xbf\xbd"); /* of a character: unknown */
@@ -196,6 +202,7 @@ static void put_attention(sv_text *t, sv_choice *c)
 
 /* ---- answers ---- */
 
+/* What every answer and every chunk begins with. */
 static void begin(sv_text *t, const sv_gen *q, const char *object)
 {
     sv_open(t, '{');
@@ -205,6 +212,7 @@ static void begin(sv_text *t, const sv_gen *q, const char *object)
     sv_string_at(t, "model", sv_asked_name(q->r));
 }
 
+/* cached_tokens: of the prompt, those that a kept prefix saved. */
 static void put_usage(sv_text *t, const sv_gen *q)
 {
     int64_t prompt = q->prompt_at[q->n_prompts];
@@ -268,6 +276,7 @@ void sv_write_usage_chunk(sv_gen *q)
     sv_free(&t);
 }
 
+/* A choice of a whole answer. */
 static void write_choice(sv_text *t, sv_choice *c)
 {
     sv_open(t, '{');

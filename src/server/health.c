@@ -1,4 +1,10 @@
-/* health.c - /livez, /readyz, /metrics and the list of models. */
+/* health.c - /livez, /readyz, /metrics and the list of models.
+ *
+ * /livez answers as long as the process does; /readyz also says no while it drains, so that a
+ * balancer sends nothing more.  /metrics is the text format of Prometheus: counters only rise, and
+ * a histogram's buckets each count all that were at most so long.  All of it is read while engines
+ * run, from atomics and from the scheduler's own copy of its figures, so that asking often costs
+ * nobody a step. */
 #include <string.h>
 
 #include "core.h"
@@ -128,6 +134,7 @@ static void head(sv_text *t, const char *name, const char *type, const char *hel
     sv_fmt(t, "# HELP fovea_%s %s\n# TYPE fovea_%s %s\n", name, help, name, type);
 }
 
+/* Buckets are kept apart and added up here: observing is one atomic addition. */
 static void histogram(sv_text *t, const char *name, const char *label, sv_histogram *h)
 {
     int64_t n = 0;
@@ -167,6 +174,7 @@ static const figure figures[] = {
      offsetof(fv_sched_stats, prefix_bytes)},
 };
 
+/* By figure and not by model: Prometheus wants the lines of one name together. */
 static void write_models(sv_text *t, sv_server *s)
 {
     char label[300];

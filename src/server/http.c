@@ -60,6 +60,7 @@ static const char *header(struct MHD_Connection *mhd, const char *name)
     return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
 }
 
+/* FNV-1a of the key: who asks, for fair queueing, without keeping the key itself. */
 static uint64_t hash(const char *s)
 {
     uint64_t h = 1469598103934665603u;
@@ -155,6 +156,7 @@ static bool check_framing(sv_request *r, const char *version)
     return false;
 }
 
+/* A path that is not there, a method it does not take, or a key that is missing; false: refused. */
 static bool check_route(sv_request *r, const char *url)
 {
     if (!strcmp(r->method, "OPTIONS") && r->server->opt.cors) { /* a browser asks beforehand */
@@ -262,6 +264,7 @@ static enum MHD_Result send_answer(sv_request *r)
 
 /* ---- the callbacks ---- */
 
+/* The head is there: what it gets wrong is answered before a byte of the body is read. */
 static enum MHD_Result begin(sv_server *s, struct MHD_Connection *mhd, const char *url,
                              const char *method, const char *version, void **self)
 {
@@ -313,6 +316,7 @@ enum MHD_Result sv_handle(void *server, struct MHD_Connection *mhd, const char *
     return ready ? send_answer(r) : MHD_NO;
 }
 
+/* The answer was sent, or the connection ended before it was: either way nobody waits any more. */
 void sv_completed(void *server, struct MHD_Connection *mhd, void **self,
                   enum MHD_RequestTerminationCode why)
 {

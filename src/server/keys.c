@@ -1,4 +1,8 @@
-/* keys.c - API keys: read from a file, compared in time that does not depend on them. */
+/* keys.c - API keys: read from a file, compared in time that does not depend on them.
+ *
+ * A comparison that stops at the first difference tells, by its time, how many bytes were right.
+ * So every byte of every key is looked at, whatever was given, and keys are padded to one length.
+ * The file is read again by SIGHUP; a file that is wrong leaves the old keys in place. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

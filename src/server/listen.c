@@ -1,4 +1,8 @@
-/* listen.c - the socket that is listened at: TCP, a Unix socket, or one that systemd hands over. */
+/* listen.c - the socket that is listened at: TCP, a Unix socket, or one that systemd hands over.
+ *
+ * A socket that systemd passes goes before all options, so that a unit can be started by its first
+ * connection and restarted without losing one.  A Unix socket is replaced only where nobody
+ * listens at it any more. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -53,6 +57,7 @@ static int listen_unix(const char *path, fv_err *e)
     return -1;
 }
 
+/* SO_REUSEADDR: a restart does not wait for connections that are still closing. */
 static int try_address(const struct addrinfo *a)
 {
     int one = 1, fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -1,4 +1,7 @@
-/* log.c - messages: one JSON object a line, on standard error. */
+/* log.c - messages: one JSON object a line, on standard error.
+ *
+ * For machines: one object a line, times in UTC, always the same keys.  Prompts and answers are not
+ * in it; a request is found by its id, which its answer carries too. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/time.h>

@@ -53,6 +53,7 @@ static bool open_folder(media *m)
     return false;
 }
 
+/* 0600 and never over something that is there: other users of the machine share the folder. */
 static bool write_file(media *m, const char *ending, const void *data, size_t n)
 {
     char *path = m->path[m->n];
@@ -184,6 +185,7 @@ void sv_see_images(sv_engine *g, sv_request *r)
     close_folder(&m);
 }
 
+/* On the engine's thread, as everything that uses a model. */
 static void detect(sv_engine *g, sv_request *r)
 {
     if (g->media && !strcmp(g->media, "detect"))
@@ -202,6 +204,7 @@ void sv_detect(sv_request *r)
 
 /* ---- /v1/audio/transcriptions ---- */
 
+/* Of the request, for the boundary of its form. */
 static const char *content_type(const sv_request *r)
 {
     const char *type = MHD_lookup_connection_value(r->mhd, MHD_HEADER_KIND, "Content-Type");

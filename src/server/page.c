@@ -1,4 +1,6 @@
-/* page.c - the page at /: one file, embedded; its sources are in page/. */
+/* page.c - the page at /: one file, embedded; its sources are in page/.
+ *
+ * It is compiled in, so that a server is one file and the page always fits its interface. */
 #include "serve_page.h"
 
 #include "core.h"

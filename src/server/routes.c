@@ -1,4 +1,7 @@
-/* routes.c - what is served where. */
+/* routes.c - what is served where.
+ *
+ * One table: the server dispatches by it and /openapi.json is written from it, so that neither can
+ * know a path the other does not. */
 #include <string.h>
 
 #include "core.h"

@@ -106,6 +106,7 @@ void sv_see_put_tokens(sv_text *t, const sv_see *k, const char *key, bool rows)
     sv_close(t, ']');
 }
 
+/* Every answer says which model it is of, by the name that was asked for. */
 static void begin(sv_text *t, const sv_see *k)
 {
     sv_open(t, '{');
@@ -257,6 +258,7 @@ static void ablate(sv_engine *g, sv_request *r)
     sv_see_free(&k);
 }
 
+/* A model of two texts has no next token behind one: it is refused before anything is computed. */
 void sv_ablate(sv_request *r)
 {
     static const char *const keys[] = {"model", "input", "heads", "top", NULL};

@@ -1,4 +1,11 @@
-/* server.c - opening models, waiting for signals, reading models again, draining, closing. */
+/* server.c - opening models, waiting for signals, reading models again, draining, closing.
+ *
+ * Signals are blocked in every thread and waited for in this one, so that reading models again and
+ * draining are plain code and no handler.  A model is read again beside the old one: memory holds
+ * both for a moment, and a request is never without a model.
+ *
+ * Draining closes the socket that listens and waits for requests that run; idle connections are
+ * closed by their deadlines or at the end. */
 #include "server.h"
 
 #include <errno.h>
@@ -72,6 +79,7 @@ static void reload(sv_server *s)
     sv_log("info", "keys read again: %d", keys->n);
 }
 
+/* Engines close on their own threads; this waits for the last. */
 static void close_models(sv_server *s)
 {
     for (int i = 0; i < s->opt.n_models; i++)

@@ -1,4 +1,9 @@
-/* tasks.c - what models with a head of their own are asked: classify, tag, answer, fill, rerank. */
+/* tasks.c - what models with a head of their own are asked: classify, tag, answer, fill, rerank.
+ *
+ * A route reads its fields, runs the task on the engine's thread, and writes a list with one entry
+ * for each text.  Tasks put texts of like length into one batch themselves, so a request with many
+ * texts is the way to have a batch; requests of several clients are not put together, since a
+ * batch of an encoder is done within a step's time anyway. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +57,7 @@ static void write_labels(sv_text *t, const fv_task *task, const float *score, sc
     sv_close(t, '}');
 }
 
+/* Scores are by softmax or sigmoid, as the model was trained (fv_task_many). */
 static void classify(sv_engine *g, sv_request *r)
 {
     int64_t n, top = 1 << 20;

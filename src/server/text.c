@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Failure is sticky: writers go on, and whoever sends the text looks at `failed` once. */
 static bool grow(sv_text *t, size_t more)
 {
     if (t->failed || more > SIZE_MAX / 2 - t->n) return !(t->failed = true);
@@ -55,6 +56,7 @@ void sv_free(sv_text *t)
 
 /* ---- JSON ---- */
 
+/* A comma where one is due: after a value, but not after what opens something or separates already. */
 static void separate(sv_text *t)
 {
     char last = t->n ? t->s[t->n - 1] : 0;
@@ -116,6 +118,7 @@ void sv_key(sv_text *t, const char *key)
     sv_add(t, ":", 1);
 }
 
+/* Nine digits tell all f32 apart; JSON has no infinity. */
 void sv_real(sv_text *t, double x)
 {
     separate(t);

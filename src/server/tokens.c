@@ -1,4 +1,8 @@
-/* tokens.c - /tokenize and /detokenize. */
+/* tokens.c - /tokenize and /detokenize.
+ *
+ * Both answer on the HTTP thread: a tokenizer is const and shared, an encoding is taken from the
+ * engine's pool, and a text is at most as long as a body may be, which bounds how long others
+ * wait. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,6 +10,7 @@
 
 #define BAD "invalid_request_error"
 
+/* Ids, and beside them the pieces as the vocabulary has them: a page shows tokens by these. */
 static void write_encoding(sv_request *r, const sv_engine *g, const fv_encoding *enc)
 {
     sv_text t = {0};

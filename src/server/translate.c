@@ -1,4 +1,7 @@
-/* translate.c - /v1/translate: texts through a model with an encoder and a decoder. */
+/* translate.c - /v1/translate: texts through a model with an encoder and a decoder.
+ *
+ * The translator belongs to the engine's thread, and its settings are changed for one request and
+ * put back: a request is one piece of work between two steps, so no other can see them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +71,7 @@ static bool take(void *user, const fv_translation *x)
     return true;
 }
 
+/* Changes the translator's settings; translate puts them back. */
 static bool read_options(sv_request *r, fv_gen_opt *o, job *k)
 {
     int64_t beams = o->num_beams, most = 0;

@@ -16,6 +16,7 @@
 
 enum { EVERY_MS = 200 };
 
+/* libmicrohttpd tells of connections here: a new one gets the deadline of a head. */
 void sv_connected(void *server, struct MHD_Connection *mhd, void **self,
                   enum MHD_ConnectionNotificationCode what)
 {
@@ -74,6 +75,7 @@ static void tell_gone(sv_server *s, uint64_t serial)
     sv_drop(r);
 }
 
+/* Only the socket is shut: the connection is libmicrohttpd's, which sees the end and closes it. */
 static void close_late(sv_server *s)
 {
     double now = sv_now();
