@@ -261,13 +261,14 @@ static bool read_streaming(sv_gen *q)
 /* Fields that would change the answer and are not there. */
 static bool refuse_others(sv_gen *q)
 {
-    const json_t *tools = json_object_get(q->r->json, "tools"),
-                 *suffix = json_object_get(q->r->json, "suffix");
+    const json_t *tools = json_object_get(q->r->json, "tools");
+    const char *suffix = "";
     int64_t best_of = 1;
-    if (!sv_get_int(q->r, "best_of", 1, 1, &best_of)) return false;
+    if (!sv_get_int(q->r, "best_of", 1, 1, &best_of) || !sv_get_text(q->r, "suffix", &suffix, NULL))
+        return false;
     if (json_array_size(tools))
         sv_refuse(q->r, 400, BAD, "tools", "tools: calls of tools are not supported");
-    else if (json_string_length(suffix))
+    else if (*suffix)
         sv_refuse(q->r, 400, BAD, "suffix", "suffix: text is only continued, not filled in");
     else if (q->echo && q->logprobs >= 0)
         sv_refuse(q->r, 400, BAD, "echo", "echo: not together with logprobs");

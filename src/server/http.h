@@ -27,7 +27,7 @@ typedef struct sv_route {
     const char *method, *path;
     sv_route_fn *fn;
     bool open; /* needs no API key */
-    /* for the OpenAPI document: one line, the body's fields, and a second type of the answer */
+    /* for the OpenAPI document: one line, the body's fields, and further types of the answer */
     const char *what, *fields, *other;
 } sv_route;
 

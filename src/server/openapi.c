@@ -129,7 +129,7 @@ static void put_body(sv_text *t, sv_server *s, const char *fields)
     sv_put(t, "]}}}}");
 }
 
-/* other: a second type of content, or NULL. */
+/* other: further types of content, with blanks between, or NULL. */
 static void put_answer(sv_text *t, const char *status, const char *what, const char *type,
                        const char *other)
 {
@@ -139,7 +139,10 @@ static void put_answer(sv_text *t, const char *status, const char *what, const c
     sv_key(t, "content");
     sv_open(t, '{');
     sv_raw_at(t, type, "{}");
-    if (other) sv_raw_at(t, other, "{}");
+    for (const char *p = other; p && *p; p += strcspn(p, " ") + (p[strcspn(p, " ")] == ' ')) {
+        sv_string(t, p, strcspn(p, " "));
+        sv_put(t, ":{}");
+    }
     sv_close(t, '}');
     sv_close(t, '}');
 }

@@ -37,7 +37,7 @@ static const sv_route routes[] = {
     {"POST", "/v1/attention", sv_attention, false, "Exact attention weights of a text",
      "input:text! model:model target:text attention:weights rows:rows "
      "format:one(json,safetensors,html) kind:one(encoder,decoder,cross)",
-     "application/octet-stream"},
+     "application/octet-stream text/html"},
     {"POST", "/v1/heads", sv_heads, false, "What each head does: entropy, and where it looks",
      "input:text! model:model target:text kind:one(encoder,decoder,cross)", NULL},
     {"POST", "/v1/ablate", sv_ablate, false, "The next token with some heads silenced",
@@ -67,7 +67,7 @@ static const sv_route routes[] = {
     {"POST", "/v1/rerank", sv_rerank, false, "Documents in the order of their relevance",
      "query:text! documents:texts! model:model top_n:int(1,1048576) return_documents:bool", NULL},
     {"POST", "/tokenize", sv_tokenize, false, "Token ids of a text",
-     "text:text! model:model prompt:text add_special_tokens:bool", NULL},
+     "text:text model:model prompt:text add_special_tokens:bool", NULL},
     {"POST", "/detokenize", sv_detokenize, false, "The text of token ids",
      "tokens:ids! model:model skip_special_tokens:bool", NULL},
     {"POST", "/apply-template", sv_apply_template, false, "A conversation as the model reads it",

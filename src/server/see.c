@@ -62,8 +62,10 @@ static bool choose_kind(sv_see *k, bool pair)
 
 bool sv_see_read(sv_see *k, sv_engine *g, sv_request *r)
 {
+    const char *target = NULL; /* of the right type also where the model takes none */
     *k = (sv_see){.g = g, .r = r};
-    return encode(k, "input", false, &k->source, &k->n_source) &&
+    return sv_get_text(r, "target", &target, NULL) &&
+           encode(k, "input", false, &k->source, &k->n_source) &&
            (!g->translator || encode(k, "target", true, &k->target, &k->n_target));
 }
 

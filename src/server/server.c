@@ -9,6 +9,7 @@
 #include "server.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,9 +183,20 @@ static fv_status serve(sv_server *s, const sigset_t *set, fv_err *e)
     return st;
 }
 
+/* glibc would raise the size from which on a block has pages of its own with each large block that
+ * is freed, up to 32 MiB; weights and caches would then lie in heaps among small blocks, and what a
+ * model held could not go back when it is read again. */
+static void keep_large_blocks_apart(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 256 << 10);
+#endif
+}
+
 fv_status sv_serve(const sv_opt *opt, fv_err *e)
 {
     sigset_t set;
+    keep_large_blocks_apart();
     sv_server *s = calloc(1, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "out of memory");
     s->opt = *opt;
