@@ -160,4 +160,29 @@ typedef struct fv_eval_opt {
 FV_API fv_status fv_eval(fv_device *d, const fv_eval_opt *opt, fv_task_result_fn *fn, void *user,
                          fv_err *e);
 
+/* ---- a model in use, and its successors ---- */
+
+/* dir holds versions (v1, v2, ..) and the file CURRENT, whose first line names the one in use: to
+ * all that opens a model it is that version's directory.  Other programs may watch CURRENT, which
+ * is replaced in one step. */
+typedef struct fv_promote_opt {
+    const char *dir;
+    const char *candidate; /* a model's directory, or an adapter's */
+    fv_eval_opt eval;      /* how both are evaluated; model and json are set here */
+    const char *metric;    /* a number of the evaluation's JSON: "accuracy", "bleu.score" */
+    bool less;             /* less of it is better */
+    double margin;         /* worse by so much counts as not worse */
+    bool back;             /* instead: the version before this one is in use again */
+} fv_promote_opt;
+
+typedef struct fv_promoted {
+    bool taken;                     /* the version in use is another now */
+    char version[64], previous[64]; /* in use now, and before; empty: none */
+    double candidate, current;      /* the metric of both; NaN: not evaluated */
+} fv_promoted;
+
+/* Takes the candidate as a new version where it is not worse than the one in use, or there is none.
+ * What is not taken leaves dir as it was, and is no error. */
+FV_API fv_status fv_promote(fv_device *d, const fv_promote_opt *opt, fv_promoted *out, fv_err *e);
+
 #endif

@@ -91,6 +91,30 @@ static void read_ref(repo *r, const fv_env *env, const char *root)
     fv__file_close(&f);
 }
 
+/* ---- versions ---- */
+
+/* CURRENT has the name of the version in use on its first line. */
+fv_status fv__hub_current(char path[FV_PATH], const fv_env *env, fv_err *e)
+{
+    char at[FV_PATH], version[LONGEST];
+    fv_file f;
+    if (strlen(path) + LONGEST + 8 >= FV_PATH) return FV_OK;
+    snprintf(at, sizeof at, "%.*s/" FV_CURRENT, FV_PATH - LONGEST, path);
+    if (!fv__file_exists(env, at)) return FV_OK;
+    fv_status st = fv__file_read(&f, env, at, 4096, e);
+    if (st) return st;
+    size_t n = 0;
+    while (n < f.size && n + 1 < sizeof version && f.data[n] > ' ') n++;
+    memcpy(version, f.data, n);
+    version[n] = 0;
+    fv__file_close(&f);
+    if (!n || version[0] == '.' || strchr(version, '/'))
+        return fv_fail(e, FV_EFORMAT, "%s: its first line names no directory beside it", at);
+    size_t len = strlen(path);
+    snprintf(path + len, FV_PATH - len, "/%s", version);
+    return FV_OK;
+}
+
 /* A path that exists is always a path; only what does not is looked up as a name. */
 fv_status fv__hub_find(char out[FV_PATH], const fv_env *env, const char *name, fv_err *e)
 {
@@ -100,6 +124,7 @@ fv_status fv__hub_find(char out[FV_PATH], const fv_env *env, const char *name, f
     if (strlen(name) >= FV_PATH) return fv_fail(e, FV_EIO, "%.200s...: path too long", name);
     memcpy(out, name, strlen(name) + 1);
     fv_status st = fv__path_kind(&kind, env, name, e);
+    if (!st && kind == FV_PATH_DIR) return fv__hub_current(out, env, e);
     if (st || kind != FV_PATH_ABSENT) return st;
     if (!parse(&r, name)) return fv_fail(e, FV_EIO, "%s: no such file or directory", name);
     bool known = cache_root(root);

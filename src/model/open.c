@@ -311,7 +311,7 @@ static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows
                       fv_err *e)
 {
     static const char *const any[] = {"*", NULL};
-    const char *dir = s->base ? fv_dir_path(s->base) : s->dir;
+    const char *dir = fv_dir_path(s->base ? s->base : s->files);
     fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
     how.rows = rows;
     how.half = true;

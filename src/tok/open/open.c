@@ -73,7 +73,7 @@ static fv_status find(char found[FV_PATH], const fv_env *env, const char *path, 
 {
     if (!fv__packed_exists(env, path)) return fv__hub_find(found, env, path, e);
     memcpy(found, path, strlen(path) + 1);
-    return FV_OK;
+    return fv__hub_current(found, env, e);
 }
 
 fv_status fv_tok_open(fv_tok **out, const fv_env *env, const char *path, fv_err *e)
