@@ -23,6 +23,7 @@
 #include "fovea/author/family.h"
 #include "fovea/author/gen.h"
 #include "gen/scheduler.h"
+#include "model/prompt.h"
 
 /* ---- opening ---- */
 
@@ -196,6 +197,10 @@ fv_status fv_scheduler_add_model(fv_scheduler *s, int *number, const fv_model *m
     if (f != fv_model_family(s->model) || f->vocabulary(fv_model_self(m)) != s->V)
         return fv_fail(e, FV_EARG,
                        "scheduler: models of one batch are of one family and vocabulary");
+    if (fv__prompt_length(fv__model_virtual(m)) != fv__prompt_length(fv__model_virtual(s->model)))
+        return fv_fail(e, FV_EARG,
+                       "scheduler: models of one batch have as many virtual tokens (an adapter's "
+                       "prompt or prefix)");
     fv_status st = measure(s, &one, &p, m, e);
     bool alike = p.layers == s->stats.layers && p.heads == s->stats.heads && !st &&
                  (int64_t)fv__session_token_bytes(one) == s->token_bytes;

@@ -390,6 +390,11 @@ bool fv__session_narrow(fv_ctx *c, fv_session *s, int64_t first, int64_t n, int6
     if (fv__failed(c)) return false;
     s->first = first;
     s->rows = n;
+    for (int64_t i = first; i < first + n; i++)
+        if (!s->len[i] && s->virtual) { /* virtual tokens go first, and nothing grows then */
+            tokens += s->virtual;
+            break;
+        }
     bool ok = fits(c, s, tokens, &most);
     s->first = 0;
     s->rows = rows;

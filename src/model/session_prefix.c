@@ -38,7 +38,7 @@ void fv__session_copy(fv_ctx *c, fv_session *s, int64_t row, int64_t from, int64
 
 bool fv__session_paste(fv_ctx *c, fv_session *s, int64_t row, int64_t n, void *from)
 {
-    if (!fv__session_narrow(c, s, row, 1, n + s->virtual)) return false; /* caches grow */
+    if (!fv__session_narrow(c, s, row, 1, n)) return false; /* caches grow */
     bool ok = fv__session_begin_rows(c, s);
     fv__session_restore(s);
     if (!ok) return false;

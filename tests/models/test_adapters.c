@@ -208,6 +208,94 @@ static void test_generated(void **state)
     generated("t5-prefix", "decoder_input_ids");
 }
 
+enum { MADE = 4 };
+
+typedef struct sequence {
+    int32_t made[MADE];
+    int n;
+} sequence;
+
+static bool take(void *user, const fv_sched_event *event)
+{
+    sequence *q = user;
+    if (event->finish == FV_FINISH_FAILED) fail_msg("%s", event->error->text);
+    if (event->token >= 0 && q->n < MADE) q->made[q->n++] = event->token;
+    return true;
+}
+
+/* The likeliest token behind ids, by a pass over all of them. */
+static int32_t next_token(fv_ctx *c, const fv_model *m, const int32_t *ids, int64_t n)
+{
+    float row[64];
+    fv_items in = {0}, out = {0};
+    fv_ctx_reset(c, 0);
+    fv_items_put(&in, "input_ids", ids_of(c, ids, 0, n));
+    fv_model_forward(c, m, &in, &out);
+    fv_tensor *logits = fv_items_get(&out, "logits");
+    int64_t V = fv_cols(logits);
+    assert_int_equal(fv_read(c, fv_slice(c, logits, 1, n - 1, n), row, V), FV_OK);
+    int32_t best = 0;
+    for (int32_t i = 1; i < V; i++)
+        if (row[i] > row[best]) best = i;
+    return best;
+}
+
+/* Sequences of several lengths side by side, the second asked for twice so that the cache of
+ * prefixes has it: each gets what it would get alone. */
+static void scheduled(const char *name)
+{
+    static const int32_t ids[4][8] = {{3, 9, 4}, {11, 2, 5, 7, 1}, {8}, {11, 2, 5, 7, 1}};
+    static const int64_t len[4] = {3, 5, 1, 5};
+    fv_err e;
+    fv_model *m;
+    fv_ctx *c;
+    fv_scheduler *s;
+    paths p = paths_of(name);
+    fv_adapter_use use = {.dir = p.dir};
+    sequence got[4] = {0};
+    check(fv_model_open(&m, device, p.base, (fv_model_opt){.serve = true, .adapters = {&use, 1}},
+                        &e),
+          &e);
+    check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
+    check(fv_scheduler_new(
+              &s, device, m,
+              (fv_scheduler_opt){.rows = 3, .capacity = 16, .prefill = 2, .prefix_bytes = 1 << 20},
+              &e),
+          &e);
+    fv_gen_opt opt;
+    fv_fields_default(&opt, fv_gen_fields);
+    opt.num_beams = 1;
+    opt.eos = -1;
+    opt.max_new_tokens = MADE;
+    for (int i = 0; i < 4; i++) {
+        uint64_t id;
+        fv_sched_request r = {
+            .prompt = ids[i], .n = len[i], .opt = &opt, .fn = take, .user = &got[i]};
+        check(fv_scheduler_submit(s, &id, &r, &e), &e);
+    }
+    for (int64_t left = 1; left;) check(fv_scheduler_step(s, &left, &e), &e);
+    for (int i = 0; i < 4; i++) {
+        int32_t all[8 + MADE];
+        memcpy(all, ids[i], (size_t)len[i] * sizeof *all);
+        for (int k = 0; k < got[i].n; k++) {
+            all[len[i] + k] = next_token(c, m, all, len[i] + k);
+            if (all[len[i] + k] != got[i].made[k])
+                fail_msg("%s: sequence %d, token %d", name, i, k);
+        }
+        assert_int_equal(got[i].n, MADE);
+    }
+    fv_scheduler_free(s);
+    fv_ctx_free(c);
+    fv_model_free(m);
+}
+
+static void test_scheduled(void **state)
+{
+    (void)state;
+    scheduled("gpt2-prompt");
+    scheduled("llama-prefix");
+}
+
 /* ---- trained ---- */
 
 static void gradients(const char *name, const paths *p, fv_params *params)
@@ -432,8 +520,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_folded),    cmocka_unit_test(test_trained),
-        cmocka_unit_test(test_generated), cmocka_unit_test(test_saved),
-        cmocka_unit_test(test_taken_out), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_generated), cmocka_unit_test(test_scheduled),
+        cmocka_unit_test(test_saved),     cmocka_unit_test(test_taken_out),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
