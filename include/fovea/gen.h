@@ -188,6 +188,11 @@ FV_API fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_mod
                                   fv_scheduler_opt opt, fv_err *e);
 /* Sequences in flight end without a call.  NULL is allowed. */
 FV_API void fv_scheduler_free(fv_scheduler *s);
+/* Another model for the same batch: the same one with adapters folded into its weights.  Rows of a
+ * step are grouped by their model, and each sequence gets what it would get alone.  Before the
+ * first request; m outlives the scheduler.  FV_EARG: its family, layers or heads differ, or there
+ * are 64. */
+FV_API fv_status fv_scheduler_add_model(fv_scheduler *s, int *number, const fv_model *m, fv_err *e);
 /* Everything is copied, with the lists.  *id is known before the first callback.  Refused with a
  * sentence: an empty prompt, one that does not fit, too many that wait (FV_ESTATE). */
 FV_API fv_status fv_scheduler_submit(fv_scheduler *s, uint64_t *id, const fv_sched_request *r,

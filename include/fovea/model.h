@@ -109,6 +109,8 @@ FV_API fv_status fv_model_ignored(const char *dir, void (*each)(void *user, cons
                                   void *user, fv_err *e);
 FV_API const char *fv_model_head(const fv_model *m); /* the architecture's name */
 FV_API fv_head_job fv_model_job(const fv_model *m);  /* what it computes */
+/* Whether it reads an array of that name: "pixel_values". */
+FV_API bool fv_model_takes(const fv_model *m, const char *input);
 /* Whether a decoder attends to an encoder in it: a source and a target go in. */
 FV_API bool fv_model_has_cross(const fv_model *m);
 FV_API fv_params *fv_model_params(const fv_model *m);

@@ -31,8 +31,6 @@ FV_API fv_status fv_task_open(fv_task **out, fv_device *d, const char *dir, fv_j
                               fv_model_opt opt, fv_err *e);
 FV_API void fv_task_close(fv_task *t); /* NULL is allowed */
 FV_API const fv_tok *fv_task_tok(const fv_task *t);
-/* Tokens it sees at once, special ones included; longer texts are cut, except by fv_task_answer. */
-FV_API int64_t fv_task_max_len(const fv_task *t);
 
 /* UTF-8, and a second text that goes with the first (an answer, a hypothesis) or NULL. */
 typedef struct fv_text {
@@ -125,7 +123,6 @@ typedef struct fv_mask_found {
     fv_word *top;  /* k of them, likeliest first */
 } fv_mask_found;
 
-FV_API const char *fv_task_mask(const fv_task *t); /* how a mask is written: "[MASK]" */
 /* *found: all masks of all texts in order, *n_found of them, valid until the next call.  A text
  * without one is refused. */
 FV_API fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64_t k,

@@ -35,10 +35,12 @@ fv_status fv__count_correct_labels(const void *self, fv_ctx *c, const fv_batch *
 
 fv_status fv__feed_give(fv_feed *out, const fv_feed *feed, void *self, fv_status st)
 {
-    *out = st ? (fv_feed){0} : *feed;
-    if (st)
+    *out = (fv_feed){0};
+    if (st) {
         feed->close(self);
-    else
-        out->self = self;
-    return st;
+        return st;
+    }
+    *out = *feed;
+    out->self = self;
+    return FV_OK;
 }

@@ -2,11 +2,11 @@
  *
  *     x = embed(ids);   x = block_i(x), i = 0 .. layers - 1;   y = head(norm(x))
  *
- * The block is the family's own: a struct that begins with the parts of a pre-norm block, a function
- * that declares its parameters and one that computes it.  fv__causal runs the
- * stack for a batch and, with the keys and values of a session, for a step.  The functions below
- * that take `self` are entries of fv_family, for families whose struct begins with an fv__causal;
- * one that embeds otherwise (OPT, GPT-2) writes its own forward and step from fv__causal_run. */
+ * The block is the family's own: a struct that begins with the parts of a pre-norm block, a
+ * function that declares its parameters and one that computes it.  fv__causal runs the stack for a
+ * batch and, with the keys and values of a session, for a step.  The functions below that take
+ * `self` are entries of fv_family, for families whose struct begins with an fv__causal; one that
+ * embeds otherwise (OPT, GPT-2) writes its own forward and step from fv__causal_run. */
 #ifndef FV_MODEL_CAUSAL_H
 #define FV_MODEL_CAUSAL_H
 

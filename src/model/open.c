@@ -446,6 +446,11 @@ const fv_adapter_opt *fv_model_adapter(const fv_model *m)
 const fv_family *fv_model_family(const fv_model *m) { return m->family; }
 const char *fv_model_head(const fv_model *m) { return m->head->name; }
 fv_head_job fv_model_job(const fv_model *m) { return m->head->job; }
+bool fv_model_takes(const fv_model *m, const char *input)
+{
+    return fv_family_takes(m->family, input);
+}
+
 bool fv_model_has_cross(const fv_model *m)
 {
     return !m->head->encoder_only && fv_family_takes(m->family, "decoder_input_ids");

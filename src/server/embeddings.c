@@ -60,7 +60,8 @@ static void write_vectors(sv_request *r, const sv_engine *g, const float *x, int
     sv_answer(r, 200, NULL, &t);
 }
 
-/* Encoded once more, for the usage alone: the task does not tell, and encoding is cheap beside it. */
+/* Encoded once more, for the usage alone: the task does not tell, and encoding is cheap beside
+ * it. */
 static int64_t count_tokens(sv_engine *g, const fv_text *texts, int64_t n)
 {
     fv_encoding *enc = sv_take_encoding(g, NULL);

@@ -10,7 +10,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "fovea/author/gen.h"
 #include "media.h"
 
 enum { MOST_WORK = 1024 };

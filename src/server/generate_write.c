@@ -3,7 +3,8 @@
  * Written by hand into a buffer, field by field in OpenAI's order: clients compare what they get
  * with recorded answers, and a chunk is made for every token of every sequence.
  *
- * Beside OpenAI's fields stand ids of tokens, since texts do not tell tokens apart, and attention. */
+ * Beside OpenAI's fields stand ids of tokens, since texts do not tell tokens apart, and
+ * attention. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* inputs.c - texts of a request, and the beginning of an answer that lists results.
  *
- * A list of two strings is a list of two texts, or a text and its pair where a task takes pairs: the
- * route says which. */
+ * A list of two strings is a list of two texts, or a text and its pair where a task takes pairs:
+ * the route says which. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fovea/author/family.h"
+#include "fovea/model.h"
 
 #define BAD "invalid_request_error"
 
@@ -22,9 +22,8 @@ enum { MOST_IMAGES = 32 };
 
 const char *sv_media_task(const fv_model *m, fv_head_job job)
 {
-    const fv_family *f = fv_model_family(m);
-    bool sees = fv_family_takes(f, "pixel_values"),
-         hears = fv_family_takes(f, "input_features") || fv_family_takes(f, "input_values");
+    bool sees = fv_model_takes(m, "pixel_values"),
+         hears = fv_model_takes(m, "input_features") || fv_model_takes(m, "input_values");
     if (hears && job == FV_HEAD_SEQ2SEQ) return "transcribe";
     if ((sees || hears) && job == FV_HEAD_CLASSIFY) return "classify";
     return sees && job == FV_HEAD_DETECT ? "detect" : NULL;

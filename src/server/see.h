@@ -3,7 +3,7 @@
 #ifndef SV_SEE_H
 #define SV_SEE_H
 
-#include "fovea/author/see.h"
+#include "fovea/see.h"
 #include "generate.h"
 
 typedef struct sv_see {

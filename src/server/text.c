@@ -56,7 +56,8 @@ void sv_free(sv_text *t)
 
 /* ---- JSON ---- */
 
-/* A comma where one is due: after a value, but not after what opens something or separates already. */
+/* A comma where one is due: after a value, but not after what opens something or separates
+ * already. */
 static void separate(sv_text *t)
 {
     char last = t->n ? t->s[t->n - 1] : 0;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "fovea/author/task.h"
 #include "task.h"
 #include "fovea/author/family.h"
 #include "fovea/author/tok.h"

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "fovea/author/task.h"
 #include "fovea/fovea.h"
 #include "fovea/task.h"
 #include "fovea/author/config.h"

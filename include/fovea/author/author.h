@@ -25,6 +25,7 @@
  * train.h        optimiser and updates
  * gen.h          scores of continuations
  * see.h          attention of a pass of one's own
+ * task.h         what a task knows of its model
  * forecast.h     forecasts and back-tests
  * recommend.h    recommendations and their ranking
  * backend.h      a backend
@@ -59,6 +60,7 @@
 #include "fovea/author/train.h"
 #include "fovea/author/gen.h"
 #include "fovea/author/see.h"
+#include "fovea/author/task.h"
 #include "fovea/author/forecast.h"
 #include "fovea/author/recommend.h"
 #include "fovea/author/backend.h"

@@ -24,12 +24,6 @@ FV_API fv_status fv_generate_from(fv_generated *out, fv_device *d, const fv_mode
 /* Tokens that went through a scheduler's model, prompts included. */
 FV_API int64_t fv_scheduler_processed(const fv_scheduler *s);
 
-/* Another model for the same batch: the same one with adapters folded into its weights.  Rows of a
- * step are grouped by their model, and each sequence gets what it would get alone.  Before the
- * first request; m outlives the scheduler.  FV_EARG: its family, layers or heads differ, or there
- * are 64. */
-FV_API fv_status fv_scheduler_add_model(fv_scheduler *s, int *number, const fv_model *m, fv_err *e);
-
 /* fv_generate for one prompt of n tokens, with one beam, in a session of one row whose first
  * `known` tokens are the prompt's: only the others go through the model.  The row is cut back to
  * these first, and afterwards holds the prompt and all that was generated but the last token, so
@@ -55,8 +49,8 @@ FV_API bool fv_scheduler_wait(fv_scheduler *s, int64_t milliseconds);
 /* Tokens that went through the model since the chat was opened. */
 FV_API int64_t fv_chat_processed(const fv_chat *c);
 
-/* fv_chat_template_open from a template's text and the texts of the tokens that begin and end a sequence; NULL:
- * not defined. */
+/* fv_chat_template_open from a template's text and the texts of the tokens that begin and end a
+ * sequence; NULL: not defined. */
 FV_API fv_status fv_chat_template_read(fv_chat_template **out, const fv_env *env, const char *text,
                                        const char *bos, const char *eos, fv_err *e);
 

@@ -90,7 +90,8 @@ FV_API void fv_processor_image_floats(const fv_processor *p, const fv_image *im,
 /* "tokenizer", "image", "table", ... */
 FV_API const char *fv_processor_kind(const fv_processor *p);
 
-/* A processor of a tokenizer: owns tok from here on, also on failure.  max_len: what model_max_length says; 0: nothing. */
+/* A processor of a tokenizer: owns tok from here on, also on failure.  max_len: what
+ * model_max_length says; 0: nothing. */
 FV_API fv_status fv_processor_from_tok(fv_processor **out, const fv_env *env, fv_tok *tok,
                                        int64_t max_len, fv_err *e);
 

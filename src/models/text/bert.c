@@ -6,7 +6,7 @@
  * The pooler is a dense layer with tanh on the first token; the masked-word head scores words with
  * the input table.
  *
- * Paper: Devlin et al. 2019 (arXiv:1810.04805). Its kin differ in few places - RoBERTa counts
+ * Paper: Devlin et al. 2019 (arXiv:1810.04805). Its variants differ in little - RoBERTa counts
  * positions otherwise, ELECTRA and ALBERT have embeddings of another width, MPNet a bias by
  * distance - and share model/bert.h. Names are those of transformers' BertModel; files of the
  * first release call the norms' parameters gamma and beta, which load accepts. */

@@ -268,7 +268,8 @@ static fv_status keep_scores(fv__continual *s, const fv_model *m, int t, fv_err 
         fv_ctx_reset(c, 0);
         fv_batch_clear(&b);
         st = fv__continual_make(s, 0, &b, k->train + i, n, t + 1, (fv_data_rng){.epoch = -1}, e);
-        fv_items in = st ? (fv_items){0} : fv_batch_items(c, &b);
+        fv_items in = {0};
+        if (!st) in = fv_batch_items(c, &b);
         if (!st) scores(c, m, &in, &out, &raw);
         if (!st && fv_read(c, raw, row, n * L)) st = fv__continual_failed(c, e);
         for (int64_t r = 0; !st && r < n; r++)
@@ -299,7 +300,8 @@ static fv_status accuracy_of(fv__continual *s, const fv_model *m, int t, int see
         fv_ctx_reset(c, 0);
         fv_batch_clear(&b);
         st = fv__continual_make(s, 1, &b, k->valid + i, n, seen, (fv_data_rng){.epoch = -1}, e);
-        fv_items in = st ? (fv_items){0} : fv_batch_items(c, &b);
+        fv_items in = {0};
+        if (!st) in = fv_batch_items(c, &b);
         if (!st) scores(c, m, &in, &res, &raw);
         if (!st && (fv_ctx_status(c) || f->count_correct(f->self, c, &b, &res, &hits, &of)))
             st = fv__continual_failed(c, e);

@@ -92,6 +92,11 @@ void fv__input_close(fv__input *in);
 /* The family of [model], whose keys are checked against it, and the name of its head. */
 fv_status fv__recipe_family(const fv_recipe *r, const fv_family **family, const char **head,
                             fv_err *e);
+/* adapter.c.  The recipe's adapter, with what follows from the rest of the recipe; from: the model
+ * it is trained on.  And prompts that begin as tokens of a text, or as tokens drawn from the
+ * vocabulary. */
+fv_status fv__recipe_adapter(fv_adapter_opt *out, const fv_recipe *r, const char *from, fv_err *e);
+fv_status fv__recipe_prompt(fv_model *model, const fv_recipe *r, const fv__input *in, fv_err *e);
 /* New, or with the parameters of the source directory. */
 fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, const fv__input *in,
                            const fv_dir *source, const fv__messages *m, fv_err *e);

@@ -48,6 +48,21 @@ __device__ inline void weigh_tile(float (&s)[N][4], const head_view<T> &head, in
     if (has_dropout<KIND>(head)) apply_dropout<false>(s, head, row0, col0), zero_dropped(s);
 }
 
+/* The same for all strips of a warp, whose sums go on from tile to tile. */
+template <int KIND, int M, int N, int C, class T>
+__device__ inline void weigh_strips(float (&s)[M][N][4], float (&y)[M][C][4],
+                                    const head_view<T> &head, int row0, int col0, bool full_tile,
+                                    softmax_state (&r)[M])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float correction[2], sum[2];
+        weigh_tile<KIND>(s[m], head, row0 + m * 16, col0, full_tile, r[m], correction, sum);
+        r[m].row_sum[0] += sum[0], r[m].row_sum[1] += sum[1];
+        rescale(y[m], correction);
+    }
+}
+
 template <class T, int W, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
     attention_tile(const __grid_constant__ attn_params<T> attn)
@@ -98,15 +113,12 @@ __global__ void __launch_bounds__(32 * WARPS)
             load_tile_async<K, W>(k, attn.k(head.b, g, j + K), attn.a.k_row, (int)attn.a.Tk - j - K,
                                   (int)attn.a.Wk, attn.vector_k);
         bool full_tile = head.all_visible(tile, TILE_ROWS * M, j, K);
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            float correction[2];
-            softmax_state &now = SPLIT ? tile_softmax : r[m];
-            if (SPLIT) now = softmax_state{{-INFINITY, -INFINITY}, {0, 0}};
-            weigh_tile<KIND>(s[m], head, row0 + m * 16, j, full_tile, now, correction, sum);
-            if (SPLIT) continue;
-            r[m].row_sum[0] += sum[0], r[m].row_sum[1] += sum[1];
-            rescale(y[m], correction);
+        if constexpr (SPLIT) {
+            float unused[2];
+            tile_softmax = softmax_state{{-INFINITY, -INFINITY}, {0, 0}};
+            weigh_tile<KIND>(s[0], head, row0, j, full_tile, tile_softmax, unused, sum);
+        } else {
+            weigh_strips<KIND>(s, y, head, row0, j, full_tile, r);
         }
         if (more)
             cp_async_wait<1>(); /* v has arrived; the next k need not */
