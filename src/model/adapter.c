@@ -264,10 +264,18 @@ static bool file_has(const fv_st *file, const char *part)
     return false;
 }
 
+static bool declares(const fv_params *p, const char *part)
+{
+    for (int i = 0; i < fv_params_count(p); i++)
+        if (strstr(fv_params_at(p, i)->name, part)) return true;
+    return false;
+}
+
 /* Heads that no pre-trained model has are trained with the adapter, and so is what else stands
  * between the layers and the labels where the base has none: a masked language model has no
  * pooler. */
-void fv__adapter_default_saved(fv_adapter_opt *opt, fv_head_job job, const fv_st *file)
+void fv__adapter_default_saved(fv_adapter_opt *opt, const fv_params *p, fv_head_job job,
+                               const fv_st *file)
 {
     static const char *const between[] = {"pooler", "pre_classifier", NULL};
     char *list = opt->modules_to_save;
@@ -277,7 +285,7 @@ void fv__adapter_default_saved(fv_adapter_opt *opt, fv_head_job job, const fv_st
     if (job != FV_HEAD_CLASSIFY && job != FV_HEAD_TAG) return;
     snprintf(list, n, "classifier score");
     for (int i = 0; file && between[i] && job == FV_HEAD_CLASSIFY; i++) {
-        if (file_has(file, between[i])) continue;
+        if (file_has(file, between[i]) || !declares(p, between[i])) continue;
         size_t at = strlen(list);
         snprintf(list + at, n - at, " %s", between[i]);
     }

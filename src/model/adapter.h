@@ -37,7 +37,8 @@ fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *typ
 /* For adapters that change no linear map: freezes all but modules_to_save. */
 void fv__adapter_freeze(fv_params *p, const fv_adapter_opt *opt);
 /* Fills modules_to_save in where it is empty.  file: the base model's weights, or NULL. */
-void fv__adapter_default_saved(fv_adapter_opt *opt, fv_head_job job, const fv_st *file);
+void fv__adapter_default_saved(fv_adapter_opt *opt, const fv_params *p, fv_head_job job,
+                               const fv_st *file);
 /* Parameters of DoRA that begin as a function of the base model's weights. */
 fv_status fv__adapter_ready(fv_params *p, const fv_env *env, fv_err *e);
 

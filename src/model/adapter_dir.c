@@ -161,7 +161,8 @@ static bool written(const fv_adapter_opt *opt, const fv_field *f)
     if (text && !*((const char *)opt + f->offset)) return false;
     for (size_t i = 0; i < sizeof keys_of / sizeof *keys_of; i++) {
         if (strcmp(keys_of[i].name, f->name)) continue;
-        bool known = keys_of[i].kinds != VIRTUAL || *(const int *)((const char *)opt + f->offset);
+        bool number = f->type == FV_FIELD_INT && (keys_of[i].kinds & VIRTUAL),
+             known = !number || *(const int *)((const char *)opt + f->offset);
         return known && (keys_of[i].kinds & OF((unsigned)opt->peft_type));
     }
     return true;

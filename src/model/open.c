@@ -265,7 +265,7 @@ static fv_status declare_adapters(fv_model *m, fv_model_opt opt, const fv_st *fi
                        "adapter: it is trained on the base alone; fold others in first");
     m->adapter = *opt.adapter;
     m->adapted = true;
-    fv__adapter_default_saved(&m->adapter, m->head->job, file);
+    fv__adapter_default_saved(&m->adapter, m->params, m->head->job, file);
     if (!fv__peft_is_virtual(m->adapter.peft_type))
         return fv__adapter_declare(m->params, &m->adapter, base.type, e);
     return fv__prompt_declare(&m->prompt, m->params, &m->adapter, &base, true, e);

@@ -83,13 +83,12 @@ static void add_layer(fv__virtual *v, fv_params *p, int64_t in, int64_t out, con
 }
 
 /* The table and, while it is trained, the network behind it. */
-static void declare(fv__virtual *v, fv_params *p, const fv_adapter_opt *o, int64_t width,
-                    bool network)
+static void declare(fv__virtual *v, fv_params *p, const fv_adapter_opt *o, bool network)
 {
     bool prefix = v->type == FV_PEFT_PREFIX;
     int64_t rows = prefix ? v->n : v->n * o->num_transformer_submodules,
             cols = prefix ? (int64_t)2 * o->num_layers * o->token_dim : o->token_dim,
-            hidden = o->encoder_hidden_size ? o->encoder_hidden_size : width;
+            hidden = o->encoder_hidden_size;
     /* torch.nn.Embedding begins as N(0, 1) */
     fv_init normal = {.kind = FV_INIT_NORMAL, .scale = 1};
     int64_t in = prefix && network ? o->token_dim : cols;
@@ -150,7 +149,8 @@ fv_status fv__prompt_declare(fv__virtual *v, fv_params *p, fv_adapter_opt *o,
                        "adapter: num_layers and num_attention_heads are not known of %s", b->type);
     if (train) fv__adapter_freeze(p, o);
     bool network = v->type == FV_PEFT_P_TUNING || o->prefix_projection;
-    declare(v, p, o, width, network && train);
+    if (network && !o->encoder_hidden_size) o->encoder_hidden_size = (int)width;
+    declare(v, p, o, network && train);
     return fv_params_status(p, e);
 }
 
