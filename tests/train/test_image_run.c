@@ -87,12 +87,13 @@ static void a_classifier_learns_and_answers(void **state)
 static void images_and_texts_meet(void **state)
 {
     (void)state;
-    char table[4096] = "image\ttext\n";
+    char table[4096] = "image\ttext\tstyle\twords\n";
     for (int i = 0; i < EACH; i++) {
         size_t n = strlen(table);
         snprintf(table + n, sizeof table - n,
-                 "data/dark/%02d.png\ta dark square\ndata/light/%02d.png\ta light one, number %d\n",
-                 i, i, i);
+                 "data/dark/%02d.png\ta dark square\t%s\tdark|night|black\n"
+                 "data/light/%02d.png\ta light one, number %d\t%s\tlight\n",
+                 i, i % 2 ? "old" : "new", i, i / 2, i % 2 ? "old" : "new");
     }
     scratch_text("pairs.tsv", table);
     scratch_text("clip.ini",
@@ -103,7 +104,7 @@ static void images_and_texts_meet(void **state)
                  "text_config.num_hidden_layers = 1\ntext_config.num_attention_heads = 2\n"
                  "text_config.max_position_embeddings = 16\n"
                  "[data]\nobjective = contrastive\ntrain = pairs.tsv\nsource_field = image\n"
-                 "target_field = text\nmax_len = 16\n"
+                 "target_field = text\nmore_field = words\nmax_len = 16\n"
                  "[tokenizer]\nvocab = 60\nmin_count = 1\n"
                  "[train]\nupdates = 20\nbatch_rows = 6\nlr = 1e-3\nwarmup = 2\n");
     succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("clip.ini"), scratch("clip"),
@@ -113,6 +114,15 @@ static void images_and_texts_meet(void **state)
                                       scratch("clip"), scratch("pairs.tsv")))
                           ->out;
     assert_non_null(strstr(out, "\"text_to_image\":{\"recall@1\":"));
+    assert_null(strstr(out, "image_to_image"));
+    out = succeeded(fovea("eval -m %s/model --json --source-field image --target-field text "
+                          "--between style %s",
+                          scratch("clip"), scratch("pairs.tsv")))
+              ->out;
+    assert_non_null(strstr(out, "\"image_to_image\":{\"recall@1\":"));
+    refused(fovea("train %s -o %s --set data.dir=%s --set data.more_field=none",
+                  scratch("clip.ini"), scratch("none"), scratch(".")),
+            1, "none");
     out = succeeded(fovea("classify -m %s/model --labels 'dark,light' --json %s", scratch("clip"),
                           scratch("data/dark/03.png")))
               ->out;
