@@ -50,6 +50,11 @@ typedef struct fv_see_in {
      * model also reads texts.  It is fitted and normalised by the processor in `dir`, the model's
      * directory. */
     const char *image, *dir;
+    /* of a GAN, whose directory is `dir`: the image that is drawn from this seed, its number (as
+     * `fovea sample` counts) and its class; drawn false: none is */
+    bool drawn;
+    uint64_t seed, number;
+    int32_t label;
 } fv_see_in;
 
 /* One forward pass of m.  The model must outlive the fv_see. */

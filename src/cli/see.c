@@ -19,7 +19,7 @@
 
 typedef struct values {
     const char *model, *source, *target, *text, *pair, *file, *image, *patch, *rows, *output,
-        *title;
+        *title, *drawn;
     int kind, view, format;
     const char *device;
     int64_t layer, head, beams, threads;
@@ -49,6 +49,8 @@ static const cli_option options[] = {
              "is one, too"),
     CLI_TEXT(values, patch, 0, "patch", "Y,X",
              "of an image: what the patch in row Y and column X of patches looks at"),
+    CLI_TEXT(values, drawn, 0, "drawn", "SEED,N,CLASS",
+             "of a GAN: image N of `fovea sample --seed SEED`, of the class with that number"),
     CLI_CHOICE(values, kind, 0, "kind", kinds,
                "which attention; auto: cross where there is one, else the only one"),
     CLI_INT(values, layer, 0, "layer", "N", -1, 1e6,
@@ -103,7 +105,6 @@ static const cli_example examples[] = {
      "caption, and show what each word looked at"},
     {"fovea see -m yolos-tiny street.jpg -o objects.png",
      "what each object that was found looks at"},
-    {"fovea see -m vit-base-patch16-224 cat.jpg -o cat.html", "a page: click a patch"},
     {"echo 'The cat sat.' | fovea see -m gpt2 --layer 5 --head 1 --format svg -o - > cat.svg",
      "from and to a pipe"},
     {0},
@@ -146,7 +147,7 @@ static int take_text(work *w, int n, char **operand)
     if (n) w->first = operand[0];
     if (n > 1 && w->second) return cli_usage(w->c, "a second text is given twice: %s", operand[1]);
     if (n > 1) w->second = operand[1];
-    if (w->first || w->image_path) return CLI_OK;
+    if (w->first || w->image_path || v->drawn) return CLI_OK;
     bool piped = !v->file || !strcmp(v->file, "-");
     if (!v->file && isatty(STDIN_FILENO))
         return cli_usage(w->c, "there is no text: give it as an argument, by --source (a "
@@ -367,7 +368,7 @@ static fv_status save(work *w)
     if (second && asprintf(&text, "%s %s %s", w->first ? w->first : w->image_path,
                            pair ? "\u2192" : "|", second) < 0)
         return fv_fail(&w->e, FV_ENOMEM, "out of memory");
-    o.text = text ? text : w->first ? w->first : w->image_path;
+    o.text = text ? text : w->first ? w->first : w->image_path ? w->image_path : "drawn";
     o.format = v->format ? formats[v->format] : NULL;
     o.pick.kind = kind_shown(w, pair);
     fv_status st = rows_of(w, &o);
@@ -389,7 +390,8 @@ static fv_status all(work *w)
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, how, &w->e);
     if (st) return st;
     bool pair = fv_model_has_cross(w->model);
-    if (w->first || !w->image_path || pair) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
+    bool image = w->image_path || v->drawn;
+    if (w->first || !image || pair) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
     if (st) return st;
     if (pair && (v->text || v->pair))
         return fv_fail(&w->e, FV_EARG, "%s reads a source and writes a target: give --source",
@@ -409,6 +411,7 @@ static fv_status all(work *w)
                     .image = w->image_path,
                     .dir = v->model};
     in.start = w->gen.start;
+    if (!st && v->drawn) st = see_take_drawn(v->drawn, &in, &w->e);
     if (!st) st = fv_see_run(&w->see, w->dev, w->model, in, &w->e);
     if (!st && v->ablate) st = see_ablate(&w->worth, w->dev, w->model, w->see, in, &w->e);
     return st || !v->output ? st : save(w);

@@ -18,6 +18,8 @@ void see_print_worth(const see_worth *w, const fv_see *s, bool json);
 
 /* The image, by option or as the first operand, which is taken off; NULL: there is none. */
 const char *see_take_image(const char *option, int *n, char ***operand);
+/* --drawn SEED,N,CLASS */
+fv_status see_take_drawn(const char *text, fv_see_in *in, fv_err *e);
 /* The caption of an image, as `fovea caption` writes it; the caller frees it by free(). */
 fv_status see_caption(char **out, fv_device *d, const char *model, const char *image, int64_t beams,
                       fv_err *e);

@@ -22,6 +22,20 @@ const char *see_take_image(const char *option, int *n, char ***operand)
     return *(*operand)++;
 }
 
+fv_status see_take_drawn(const char *text, fv_see_in *in, fv_err *e)
+{
+    unsigned long long seed, number;
+    int label;
+    char end;
+    if (sscanf(text, "%llu,%llu,%d%c", &seed, &number, &label, &end) != 3)
+        return fv_fail(e, FV_EARG, "--drawn %s: SEED,N,CLASS is wanted, three numbers", text);
+    in->drawn = true;
+    in->seed = seed;
+    in->number = number;
+    in->label = label;
+    return FV_OK;
+}
+
 typedef struct taken {
     char *text;
     fv_err *e;

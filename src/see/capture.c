@@ -168,7 +168,9 @@ static fv_status label_image(fv_see *s, const fv_see_in *in, bool pair, const fv
                              fv_err *e)
 {
     fv_see_axis seen = {0}, text = {0};
-    fv_status st = fv__see_axis_image(s, &seen, s->map[FV_SEE_ENCODER].cols, e);
+    int64_t n = s->map[FV_SEE_ENCODER].cols;
+    fv_status st = in->drawn ? fv__see_take_drawn(s, out, n, e) : FV_OK;
+    if (!st) st = fv__see_axis_image(s, &seen, n, e);
     if (!st) st = fv__see_find_boxes(s, &seen, out, e);
     bool ok = !st && put_labels(s, FV_SEE_ENCODER, &seen, &seen);
     if (ok && pair) ok = label_pair(s, in, &seen);

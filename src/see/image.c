@@ -9,6 +9,7 @@
 
 #include "see.h"
 #include "fovea/author/family.h"
+#include "fovea/author/op.h"
 #include "fovea/author/processor.h"
 #include "fovea/author/tensor.h"
 
@@ -40,31 +41,38 @@ static fv_status take_pixels(fv_see_image *im, const fv_processor *p, fv_err *e)
     return fv_image_convert(&im->shown, 3, e);
 }
 
-fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_see_in *in, fv_err *e)
+/* Reads and fits the file. */
+static fv_status read_file(fv_see_image *im, const char *path, fv_err *e)
 {
     fv_image raw = {0};
-    fv_processor *p = NULL;
-    const char *path = in->image;
-    *out = NULL;
-    if (!path) return FV_OK;
-    if (!in->dir) return fv_fail(e, FV_EARG, "%s: which directory has the processor for it?", path);
-    fv_see_image *im = *out = fv__alloc(env, sizeof *im);
-    if (!im) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
-    *im = (fv_see_image){.env = env};
     const char *slash = strrchr(path, '/');
     snprintf(im->name, sizeof im->name, "%s", slash ? slash + 1 : path);
-    fv_status st = fv_dir_open(&im->dir, env, in->dir, e);
-    if (!st) st = fv_processor_open(&p, env, "image", fv_dir_path(im->dir), e);
-    if (!st) st = fv_image_open(&raw, env, path, e);
-    if (!st) st = fv_processor_image_fit(p, &im->shown, &raw, e);
-    if (!st) st = take_pixels(im, p, e);
+    fv_status st = fv_image_open(&raw, im->env, path, e);
+    if (!st) st = fv_processor_image_fit(im->processor, &im->shown, &raw, e);
+    if (!st) st = take_pixels(im, im->processor, e);
     fv_image_free(&raw);
-    fv_processor_close(p);
-    if (!st) {
-        im->patch = setting(fv_dir_config(im->dir), "patch_size");
-        im->objects = setting(fv_dir_config(im->dir), "num_detection_tokens");
-        return FV_OK;
+    im->patch = setting(fv_dir_config(im->dir), "patch_size");
+    im->objects = setting(fv_dir_config(im->dir), "num_detection_tokens");
+    return st;
+}
+
+fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_see_in *in, fv_err *e)
+{
+    const char *what = in->image ? in->image : "an image that is drawn";
+    *out = NULL;
+    if (!in->image && !in->drawn) return FV_OK;
+    if (!in->dir) return fv_fail(e, FV_EARG, "%s: which directory has the processor for it?", what);
+    fv_see_image *im = *out = fv__alloc(env, sizeof *im);
+    if (!im) return fv_fail(e, FV_ENOMEM, "%s: out of memory", what);
+    *im = (fv_see_image){.env = env};
+    fv_status st = fv_dir_open(&im->dir, env, in->dir, e);
+    if (!st) st = fv_processor_open(&im->processor, env, "image", fv_dir_path(im->dir), e);
+    if (!st && in->image) st = read_file(im, in->image, e);
+    if (!st && in->drawn) {
+        im->latents = setting(fv_dir_config(im->dir), "latent_size");
+        if (!im->latents) im->latents = 128; /* the family's own default */
     }
+    if (!st) return FV_OK;
     fv__see_image_free(im);
     *out = NULL;
     return st;
@@ -73,15 +81,49 @@ fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_see
 void fv__see_image_free(fv_see_image *im)
 {
     if (!im) return;
+    fv_processor_close(im->processor);
     fv_dir_close(im->dir);
     fv_image_free(&im->shown);
     fv__free(im->env, im->pixels, im->bytes);
     fv__free(im->env, im, sizeof *im);
 }
 
-fv_tensor *fv__see_pixels(fv_ctx *c, const fv_see_image *im)
+void fv__see_put_image(fv_ctx *c, const fv_see_image *im, const fv_see_in *in, fv_items *items)
 {
-    return fv_floats(c, im->pixels, FV_SHAPE(1, im->channels, im->shown.height, im->shown.width));
+    if (!im->latents) {
+        fv_shape s = FV_SHAPE(1, im->channels, im->shown.height, im->shown.width);
+        fv_items_put(items, "pixel_values", fv_floats(c, im->pixels, s));
+        return;
+    }
+    size_t bytes = (size_t)im->latents * sizeof(float);
+    float *z = fv__alloc(im->env, bytes);
+    if (!z) {
+        fv_raise(c, FV_ENOMEM, "latents: out of memory");
+        return;
+    }
+    fv_latents_draw(z, im->latents, in->seed, in->number, 0);
+    fv_items_put(items, "latents", fv_floats(c, z, FV_SHAPE(1, im->latents)));
+    fv_items_put(items, "labels", fv_ints(c, &in->label, FV_SHAPE(1)));
+    fv__free(im->env, z, bytes);
+}
+
+/* The map is square: as many tokens across as down. */
+fv_status fv__see_take_drawn(fv_see *s, const fv_items *out, int64_t n, fv_err *e)
+{
+    fv_see_image *im = s->image;
+    const fv_tensor *y = fv_items_get(out, "images");
+    if (!y) return fv_fail(e, FV_EMISSING, "the model drew no image");
+    im->bytes = (size_t)fv_len(y) * sizeof(float);
+    im->pixels = fv__alloc(im->env, im->bytes);
+    if (!im->pixels) return fv_fail(e, FV_ENOMEM, "image: out of memory");
+    fv_status st = fv_read(s->ctx, y, im->pixels, fv_len(y));
+    if (st) return fv_fail(e, st, "%s", fv_ctx_err(s->ctx)->text);
+    im->channels = (int)fv_dim(y, 1);
+    st = fv_image_new(&im->shown, im->env, (int)fv_dim(y, 3), (int)fv_dim(y, 2), im->channels, e);
+    if (!st) fv_processor_image_levels(im->processor, im->pixels, &im->shown);
+    int64_t side = (int64_t)(sqrt((double)n) + 0.5);
+    if (side && side * side == n) im->patch = im->shown.width / side;
+    return st ? st : fv_image_convert(&im->shown, 3, e);
 }
 
 /* ---- what tokens stand for ---- */

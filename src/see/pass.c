@@ -24,7 +24,10 @@ static fv_status check_input(const fv_model *m, const fv_see_in *in, bool pair, 
 {
     if (in->image && !fv_family_takes(fv_model_family(m), "pixel_values"))
         return fv_fail(e, FV_EARG, "%s takes no image", fv_model_head(m));
-    if (!in->image && in->n_source < 1) return fv_fail(e, FV_EARG, "there is no token to look at");
+    if (in->drawn && fv_model_job(m) != FV_HEAD_GAN)
+        return fv_fail(e, FV_EARG, "%s draws no images", fv_model_head(m));
+    if (!in->image && !in->drawn && in->n_source < 1)
+        return fv_fail(e, FV_EARG, "there is no token to look at");
     if (pair && in->n_target < 1)
         return fv_fail(e, FV_EARG,
                        "this model reads a source and writes a target; the target is missing");
@@ -65,7 +68,7 @@ fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, const 
     if (st) return st;
     if (!make_inputs(&f, env, in, pair))
         return fv_fail(e, FV_ENOMEM, "forward pass: out of memory");
-    if (im) fv_items_put(&items, "pixel_values", fv__see_pixels(c, im));
+    if (im) fv__see_put_image(c, im, in, &items);
     if (in->n_source) {
         fv_items_put(&items, "input_ids", fv_ints(c, in->source, FV_SHAPE(1, in->n_source)));
         fv_items_put(&items, "attention_mask", fv_bytes(c, f.mask, FV_SHAPE(1, in->n_source)));

@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "fovea/author/config.h"
 #include "fovea/author/image.h"
+#include "fovea/author/processor.h"
 #include "fovea/see.h"
 
 typedef struct fv_see_layer {
@@ -56,6 +57,8 @@ typedef struct fv_see_image {
     float *pixels;  /* (C,H,W) */
     size_t bytes;
     int channels;
+    fv_processor *processor;
+    int64_t latents; /* numbers that it is drawn from; 0: it was read */
     int64_t patch;   /* pixels of a patch's side; 0: its configuration does not say */
     int64_t objects; /* tokens behind the patches that stand for objects */
     char name[256];  /* of the file */
@@ -83,8 +86,10 @@ fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, const 
 /* The image that in names, opened with the processor in its dir; NULL where it names none. */
 fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_see_in *in, fv_err *e);
 void fv__see_image_free(fv_see_image *im); /* NULL is allowed */
-/* The input of the image, (1,C,H,W). */
-fv_tensor *fv__see_pixels(fv_ctx *c, const fv_see_image *im);
+/* The inputs of the image: pixel_values (1,C,H,W), or latents and the label of one to be drawn. */
+void fv__see_put_image(fv_ctx *c, const fv_see_image *im, const fv_see_in *in, fv_items *items);
+/* The image that was drawn, and how large a patch of n tokens is on it. */
+fv_status fv__see_take_drawn(fv_see *s, const fv_items *out, int64_t n, fv_err *e);
 /* Labels of n tokens of which the image's patches are some; on failure what there is stays in
  * *a. */
 fv_status fv__see_axis_image(const fv_see *s, fv_see_axis *a, int64_t n, fv_err *e);

@@ -1,16 +1,11 @@
 /* gan_draw.c - images of a generator: latents from a seed, a batch through the model, levels of 0
- * to 255.
- *
- * The latents of image i are a function of the seed and i alone (Philox), so an image can be drawn
- * again without those before it. */
-#include <math.h>
+ * to 255. */
 #include <stdio.h>
 
-#include "fovea/author/backend.h"
 #include "fovea/author/gan.h"
 #include "task_pipeline.h"
 
-enum { TOGETHER = 64, SITE = 31 /* a stream of Philox of its own */ };
+enum { TOGETHER = 64 };
 
 struct fv_gan {
     fv_env env;
@@ -107,38 +102,11 @@ int fv_gan_class(const fv_gan *g, const char *name)
 
 /* ---- drawing ---- */
 
-/* Normal numbers, by Box and Muller; one beyond the truncation is drawn again. */
-static void draw_latents(const fv_gan *g, float *z, uint64_t image, fv_gan_opt o)
-{
-    uint32_t word[4];
-    uint64_t at = 0;
-    for (int i = 0; i < g->latent_size;) {
-        fv_philox(word, o.seed, SITE, image, at++);
-        for (int k = 0; k < 4 && i < g->latent_size; k += 2) {
-            double r = sqrt(-2 * log((word[k] + 0.5) / 4294967296.0)),
-                   a = 6.283185307179586 * (word[k + 1] / 4294967296.0);
-            double x = r * cos(a);
-            if (o.truncation > 0 && fabs(x) > o.truncation) continue;
-            z[i++] = (float)x;
-        }
-    }
-}
-
-/* (C,H,W) of the model to the levels of an image: what the processor subtracted and divided by is
- * undone. */
 static fv_status to_image(fv_gan *g, const float *x, int channels, int height, int width, fv_err *e)
 {
-    const fv_image_steps *s = fv_processor_steps(g->processor);
     fv_status st = fv_image_new(&g->image, &g->env, width, height, channels == 1 ? 1 : 3, e);
-    if (st) return st;
-    int64_t plane = (int64_t)height * width;
-    for (int64_t i = 0; i < plane; i++)
-        for (int c = 0; c < g->image.channels; c++) {
-            double y = (double)x[c * plane + i] * s->deviation[c] + s->mean[c];
-            y = y / s->factor + 0.5;
-            g->image.data[i * g->image.channels + c] = (uint8_t)(y < 0 ? 0 : y > 255 ? 255 : y);
-        }
-    return FV_OK;
+    if (!st) fv_processor_image_levels(g->processor, x, &g->image);
+    return st;
 }
 
 static fv_status run(fv_gan *g, const int32_t *label, int64_t n, fv_shape *shape, fv_err *e)
@@ -172,7 +140,8 @@ fv_status fv_gan_draw(fv_gan *g, const int32_t *label, int64_t first, int64_t n,
         fv_shape s = {0};
         some = n - at < TOGETHER ? n - at : TOGETHER;
         for (int64_t i = 0; i < some; i++)
-            draw_latents(g, g->z + i * g->latent_size, (uint64_t)(first + at + i), opt);
+            fv_latents_draw(g->z + i * g->latent_size, g->latent_size, opt.seed,
+                            (uint64_t)(first + at + i), opt.truncation);
         st = run(g, label + at, some, &s, e);
         for (int64_t i = 0; !st && i < some; i++) {
             st = to_image(g, g->x + i * s.d[1] * s.d[2] * s.d[3], (int)s.d[1], (int)s.d[2],

@@ -125,6 +125,11 @@ static void pictures_are_written(void **state)
     assert_non_null(strstr(out, " of 2\n"));
     assert_non_null(strstr(out, "Frechet distance"));
     refused(fovea("sample -m %s --real x", model), 2, "--judge");
+    succeeded(fovea("see -m %s --drawn 1,3,1 -o drawn.html", model));
+    assert_true(scratch_has("drawn.html"));
+    succeeded(fovea("see -m %s --drawn 1,3,1 -o drawn.json", model));
+    refused(fovea("see -m " FOVEA_TESTS "/golden/models/vit --drawn 1,0,0 -o x.json"), 1, "");
+    refused(fovea("see -m %s --drawn 1,3 -o x.json", model), 1, "three numbers");
     refused(fovea("sample -m %s --label grey -o x.png", model), 1, "no such class");
     refused(fovea("sample -m %s", model), 2, "--output");
     refused(fovea("sample -m " FOVEA_TESTS "/golden/models/vit -o x.png"), 1, "draws no images");

@@ -62,4 +62,8 @@ FV_API fv_status fv_image_crop(fv_image *out, const fv_image *in, fv_window wind
 /* Left and right exchanged, in place. */
 FV_API void fv_image_mirror(fv_image *im);
 
+/* The n numbers that a generator makes image number `image` of a seed from: normal ones; those
+ * beyond `truncation` are drawn again, unless it is 0. */
+FV_API void fv_latents_draw(float *z, int64_t n, uint64_t seed, uint64_t image, double truncation);
+
 #endif

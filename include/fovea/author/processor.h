@@ -86,6 +86,8 @@ FV_API fv_status fv_processor_image_fit(const fv_processor *p, fv_image *out, fv
                                         fv_err *e);
 FV_API void fv_processor_image_floats(const fv_processor *p, const fv_image *im, float *out,
                                       int64_t row, int64_t plane);
+/* The way back, of an image of that size: x (channels,height,width) to levels. */
+FV_API void fv_processor_image_levels(const fv_processor *p, const float *x, fv_image *out);
 
 /* "tokenizer", "image", "table", ... */
 FV_API const char *fv_processor_kind(const fv_processor *p);

@@ -215,6 +215,21 @@ void fv_processor_image_floats(const fv_processor *p, const fv_image *im, float 
     }
 }
 
+/* What was subtracted and divided by is undone; what lies outside 0..255 is cut. */
+void fv_processor_image_levels(const fv_processor *p, const float *x, fv_image *out)
+{
+    const fv_image_steps *s = fv_processor_steps(p);
+    int64_t plane = (int64_t)out->height * out->width;
+    for (int64_t i = 0; i < plane; i++)
+        for (int c = 0; c < out->channels; c++) {
+            double y = (double)x[c * plane + i];
+            if (s->normalise) y = y * s->deviation[c] + s->mean[c];
+            if (s->rescale) y /= s->factor;
+            y = y < 0 ? 0 : y;
+            out->data[i * out->channels + c] = (uint8_t)(y > 254.5 ? 255 : y + 0.5);
+        }
+}
+
 const fv_processor_type fv__processor_image = {
     .name = "image",
     .size = sizeof(image),

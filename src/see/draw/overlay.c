@@ -21,13 +21,16 @@ int64_t fv__image_rows(const fv_see *s, fv_see_kind k, int64_t *at, int64_t most
     const fv_see_map *m = &s->map[k];
     const fv_see_grid *g = &m->row.grid;
     bool objects = g->high && s->boxes;
-    int64_t n = !g->high ? m->rows : objects ? s->boxes : 1;
+    bool token = g->high && g->at; /* one stands for all of the image */
+    int64_t n = !g->high ? m->rows : objects ? s->boxes : token ? 1 : 5;
     n = n < most ? n : most;
     for (int64_t i = 0; at && i < n; i++) {
         at[i] = i; /* what is written */
         if (objects) at[i] = s->box[i].row;
-        /* the token that stands for the image, or a patch in its middle */
-        if (g->high && !objects) at[i] = g->at ? 0 : g->high / 2 * g->wide + g->wide / 2;
+        /* the token that stands for the image, or patches in its middle and around it */
+        int64_t y = i == 1 || i == 2 ? 1 : 3, x = i == 1 || i == 3 ? 1 : 3;
+        if (g->high && !objects) at[i] = i ? g->high * y / 4 * g->wide + g->wide * x / 4 : 0;
+        if (g->high && !objects && !token && !i) at[i] = g->high / 2 * g->wide + g->wide / 2;
     }
     return n;
 }
