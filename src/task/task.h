@@ -108,6 +108,14 @@ fv_status fv__clip_at(fv_clip *out, const fv_env *env, const fv_text *path, int 
 fv_status fv__task_open_processor(fv_task *t, fv_err *e);
 fv_status fv__task_run_images(fv_task *t, const fv_text *paths, int64_t n, const fv_wanted *w,
                               fv_err *e);
+/* Frames that a model of video takes; 0: it takes images.  Then a text is the path of a folder of
+ * frames (task_clips.c). */
+int64_t fv__task_frames(const fv_task *t);
+fv_status fv__task_run_clips(fv_task *t, const fv_text *paths, int64_t n, const fv_wanted *w,
+                             fv_err *e);
+/* Reads the outputs that w wants of a batch of n, of which the first is number `first`. */
+fv_status fv__task_hand_back(fv_task *t, const fv_items *out, int64_t first, int64_t n,
+                             const fv_wanted *w, fv_err *e);
 /* n images that `get` gives. */
 fv_status fv__task_run_got(fv_task *t,
                            fv_status (*get)(void *user, int64_t i, fv_image *raw, fv_err *e),

@@ -74,9 +74,8 @@ static fv_status failed(const fv_task *t, fv_err *e)
     return fv_fail(e, fv_ctx_err(t->ctx)->code, "%s", fv_ctx_err(t->ctx)->text);
 }
 
-/* The outputs that are wanted, on the host. */
-static fv_status hand_back(fv_task *t, const fv_items *out, const stack *s, const fv_wanted *w,
-                           fv_err *e)
+fv_status fv__task_hand_back(fv_task *t, const fv_items *out, int64_t first, int64_t n,
+                             const fv_wanted *w, fv_err *e)
 {
     float *host[2] = {NULL, NULL};
     int64_t each[2] = {0, 0}, width = 0;
@@ -87,13 +86,13 @@ static fv_status hand_back(fv_task *t, const fv_items *out, const stack *s, cons
         host[k] = fv__task_claim(t, (size_t)fv_len(y) * sizeof(float), e);
         if (!host[k]) return FV_ENOMEM;
         if (fv_read(t->ctx, y, host[k], fv_len(y))) return failed(t, e);
-        each[k] = fv_len(y) / s->rows;
+        each[k] = fv_len(y) / n;
         width = fv_cols(y);
     }
-    for (int64_t b = 0; b < s->rows && !st; b++) {
+    for (int64_t b = 0; b < n && !st; b++) {
         const float *mine[2] = {host[0] + b * each[0], host[1] ? host[1] + b * each[1] : NULL};
         const fv_seq rows = {.n = width ? each[0] / width : 0};
-        st = w->fn(w->user, s->first + b, &rows, mine, width, e);
+        st = w->fn(w->user, first + b, &rows, mine, width, e);
     }
     return st;
 }
@@ -108,7 +107,8 @@ static fv_status flush(fv_task *t, stack *s, const fv_wanted *w, fv_err *e)
                  fv_floats(t->ctx, s->x, FV_SHAPE(s->rows, s->channels, s->height, s->width)));
     if (w->more && w->more(w->user, t->ctx, &in)) return failed(t, e);
     fv_model_forward(t->ctx, t->model, &in, &out);
-    fv_status st = fv_ctx_status(t->ctx) ? failed(t, e) : hand_back(t, &out, s, w, e);
+    fv_status st = fv_ctx_status(t->ctx) ? failed(t, e)
+                                         : fv__task_hand_back(t, &out, s->first, s->rows, w, e);
     s->first += s->rows;
     s->rows = 0;
     return st;
@@ -136,6 +136,7 @@ fv_status fv__task_run_images(fv_task *t, const fv_text *paths, int64_t n, const
     fv_image raw = {0}, fit = {0};
     stack s = {0};
     fv_status st = FV_OK;
+    if (fv__task_frames(t)) return fv__task_run_clips(t, paths, n, w, e);
     for (int64_t i = 0; !st && i < n; i++) {
         st = load(t, &paths[i], &raw, &fit, e);
         if (!st) st = push(t, &s, &fit, w, e);

@@ -46,6 +46,15 @@ static bool add(cli_images *m, const char *dir, const char *name)
     return true;
 }
 
+/* Where it is a folder, it is added. */
+static bool add_clip(cli_images *m, const char *dir, const char *name)
+{
+    bool ok = add(m, dir, name);
+    if (!ok || is_folder(m->path[m->n - 1])) return ok;
+    free(m->path[--m->n]);
+    return true;
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -60,6 +69,11 @@ static bool add_folder(cli_images *m, const char *path)
     if (!d) return add(m, "", path); /* reading it will say why */
     for (struct dirent *x; ok && (x = readdir(d));)
         if (is_image(x->d_name)) ok = add(m, path, x->d_name);
+    rewinddir(d);
+    bool found = m->n > from;
+    /* without images, folders in it: each is a clip to a model of video */
+    for (struct dirent *x; ok && !found && (x = readdir(d));)
+        if (x->d_name[0] != '.') ok = add_clip(m, path, x->d_name);
     closedir(d);
     if (m->n > from) qsort(m->path + from, (size_t)(m->n - from), sizeof *m->path, by_name);
     return ok;
