@@ -214,15 +214,6 @@ static fv_status set_value(fv_json *j, const fv_recipe *r, const fv_family *f, c
         snprintf(text + n, sizeof text - (size_t)n, "]");
         return set_at(j, key, text, e);
     }
-    if (type == FV_FIELD_INTS && strpbrk(value, " ,")) {
-        int n = snprintf(text, sizeof text, "[");
-        for (size_t len; value += strspn(value, " ,"), (len = strcspn(value, " ,")) > 0;
-             value += len)
-            n += snprintf(text + n, sizeof text - (size_t)n, "%s%.*s", n > 1 ? ", " : "", (int)len,
-                          value);
-        snprintf(text + n, sizeof text - (size_t)n, "]");
-        return set_at(j, key, text, e);
-    }
     if (type == FV_FIELD_BOOL && !value[1]) value = *value == '1' ? "true" : "false";
     bool quoted = type == FV_FIELD_TEXT || type == FV_FIELD_CHOICE;
     /* transformers wants a float where it expects one, even if it is whole */
