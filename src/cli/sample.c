@@ -168,7 +168,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
 
 const cli_command sample_command = {
     .name = "sample",
-    .summary = "images that a GAN draws",
+    .summary = "draw images with a GAN",
     .about = "Draws images with the generator of a GAN (SAGAN) and writes them as one grid, a "
              "column for each class, or as files.  An image depends on the seed and its number "
              "alone, whatever else is drawn.",

@@ -190,7 +190,7 @@ static const fv_task_example examples[] = {
 
 const fv_task_kind fv__caption_task = {
     .name = "caption",
-    .summary = "what is in images, in words",
+    .summary = "describe images in words",
     .about = "Reads images, named on the command line or a path on each line of standard input, "
              "and writes a line of text for each.  How to generate stands in the model's "
              "generation_config.json; options override it.",
