@@ -17,7 +17,9 @@ typedef enum fv_format {
     FV_FORMAT_TSV,   /* fields with tabs between them */
     FV_FORMAT_JSONL, /* an object a line */
     FV_FORMAT_WORD,  /* a word and a blank before the text: the word is the second text */
-    FV_FORMAT_CSV /* commas between fields; one in quotes may hold commas, quotes ("") and lines */
+    /* commas between fields; one in quotes may hold commas, quotes ("") and lines */
+    FV_FORMAT_CSV,
+    FV_FORMAT_FASTA /* a header that begins with >, then lines of one sequence, which is a text */
 } fv_format;
 
 typedef enum fv_policy { FV_DROP = 0, FV_CUT, FV_REFUSE } fv_policy;

@@ -1,10 +1,10 @@
-/* records.c - records of one or two texts: lines, two files side by side, tables, JSONL, or a word
- * and the rest.
+/* records.c - records of one or two texts: lines, two files side by side, tables, JSONL, a word and
+ * the rest, or sequences of FASTA.
  *
  * Each format finds the texts of a record and gives them to the one function that checks them
- * (UTF-8, empty) and counts what is left out.  All formats but CSV hold a record a line, so a part
- * of a file is a range of lines; rows of CSV, whose quoted fields may go over line ends, are
- * counted first. */
+ * (UTF-8, empty) and counts what is left out.  All formats but CSV and FASTA hold a record a line, so
+ * a part of a file is a range of lines; rows of CSV, whose quoted fields may go over line ends, and
+ * sequences are counted first. */
 #include "data/records.h"
 
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 
 #include "base/json/tree.h"
 
-const char *const fv_formats[] = {"auto", "lines", "tsv", "jsonl", "word", "csv", NULL};
+const char *const fv_formats[] = {"auto", "lines", "tsv", "jsonl", "word", "csv", "fasta", NULL};
 const char *const fv_policies[] = {"drop", "cut", "refuse", NULL};
 
 enum { DEFAULT_MAX_LEN = 512, JSON_DEPTH = 32 };
@@ -348,6 +348,45 @@ static fv_status read_table(fv__reading *r, const fv_textfile *t, char separator
     return st;
 }
 
+/* ---- FASTA ---- */
+
+static bool is_header(fv__span line) { return line.n && line.s[0] == '>'; }
+
+/* Sequences go over lines: each is given where the next begins, with the line of its header. */
+static fv_status read_fasta(fv__reading *r, const fv_textfile *t)
+{
+    fv_status st = FV_OK;
+    int64_t n = 0, first, last, lines = fv_textfile_count(t), number = -1, line = 1;
+    fv__fasta state = {0};
+    if (r->n_texts != 1)
+        return fv_fail(r->e, FV_EARG, "%s: FASTA holds one text each, and two are wanted",
+                       r->from->file);
+    for (int64_t i = 0; i < lines; i++) n += is_header(line_of(t, i));
+    if (lines && !n)
+        return fv_fail(r->e, FV_EFORMAT, "%s: no line begins with >, so it is not FASTA",
+                       r->from->file);
+    fv__records_part(r->from, n, &first, &last);
+    r->made[0].env = r->env;
+    for (int64_t i = 0; !st && i <= lines && number < last && !enough(r); i++) {
+        bool next = i == lines || is_header(line_of(t, i));
+        if (r->made[0].failed) st = fv_fail(r->e, FV_ENOMEM, "%s: out of memory", r->from->file);
+        if (!st && next && number >= first)
+            st = give(r, (fv__span){r->made[0].len ? r->made[0].data : "", r->made[0].len},
+                      (fv__span){"", 0}, line);
+        if (next) {
+            r->made[0].len = 0;
+            state = (fv__fasta){0};
+            line = i + 1;
+            number++;
+        } else {
+            fv__span s = line_of(t, i);
+            fv__fasta_add(&state, &r->made[0], s.s, s.n);
+            state.inside = false;
+        }
+    }
+    return st;
+}
+
 static bool ends(const char *s, size_t n, const char *with)
 {
     size_t m = strlen(with);
@@ -355,7 +394,7 @@ static bool ends(const char *s, size_t n, const char *with)
 }
 
 /* By the name of the file, .gz aside, where the format is not given. */
-static fv_format format_of(const fv_records *from)
+fv_format fv__records_format(const fv_records *from)
 {
     if (from->format != FV_FORMAT_AUTO) return from->format;
     size_t n = strlen(from->file);
@@ -364,6 +403,7 @@ static fv_format format_of(const fv_records *from)
     if (ends(from->file, n, ".tsv")) return FV_FORMAT_TSV;
     if (ends(from->file, n, ".csv")) return FV_FORMAT_CSV;
     if (ends(from->file, n, ".label")) return FV_FORMAT_WORD;
+    if (fv__names_fasta(from->file)) return FV_FORMAT_FASTA;
     return ends(from->file, n, ".jsonl") || ends(from->file, n, ".ndjson") ? FV_FORMAT_JSONL
                                                                            : FV_FORMAT_LINES;
 }
@@ -371,7 +411,7 @@ static fv_format format_of(const fv_records *from)
 fv_status fv__records_read(fv__reading *r)
 {
     fv_textfile *a = NULL, *b = NULL;
-    fv_format format = format_of(r->from);
+    fv_format format = fv__records_format(r->from);
     fv_status st = FV_OK;
     if (format == FV_FORMAT_LINES && r->n_texts == 2 && !r->from->beside)
         return fv_fail(
@@ -388,6 +428,7 @@ fv_status fv__records_read(fv__reading *r)
              : format == FV_FORMAT_CSV   ? read_table(r, a, ',')
              : format == FV_FORMAT_JSONL ? read_json(r, a)
              : format == FV_FORMAT_WORD  ? read_words(r, a)
+             : format == FV_FORMAT_FASTA ? read_fasta(r, a)
                                          : read_lines(r, a, b);
     fv_textfile_close(a);
     fv_textfile_close(b);

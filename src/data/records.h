@@ -37,6 +37,19 @@ struct fv__reading {
 };
 
 fv_status fv__records_read(fv__reading *r);
+/* The format of a file: as given, or by its name. */
+fv_format fv__records_format(const fv_records *from);
+
+/* ---- FASTA, fasta.c ---- */
+
+typedef struct fv__fasta {
+    bool inside, skip; /* a line; one that is no sequence */
+    bool any;          /* a sequence has begun */
+} fv__fasta;
+
+bool fv__names_fasta(const char *path); /* .fasta, .fa or .faa, .gz aside */
+/* Appends bytes of such a file as lines, a sequence each; the last has no line end. */
+void fv__fasta_add(fv__fasta *f, fv_buf *out, const char *s, size_t n);
 
 /* ---- fields of a line, records_fields.c ---- */
 

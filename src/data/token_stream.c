@@ -81,12 +81,8 @@ static fv_status read_plain(fv__reading *rd, filling *f)
 /* Whether records are documents of their own; else the file is one text. */
 static bool is_table(const fv_records *from)
 {
-    size_t n = strlen(from->file);
-    if (n > 3 && !strcmp(from->file + n - 3, ".gz")) n -= 3;
-    bool named = (n > 4 && !strncmp(from->file + n - 4, ".tsv", 4)) ||
-                 (n > 6 && !strncmp(from->file + n - 6, ".jsonl", 6));
-    return from->format == FV_FORMAT_TSV || from->format == FV_FORMAT_JSONL ||
-           (from->format == FV_FORMAT_AUTO && named);
+    fv_format f = fv__records_format(from);
+    return f == FV_FORMAT_TSV || f == FV_FORMAT_JSONL || f == FV_FORMAT_FASTA;
 }
 
 fv_status fv__token_stream_open(fv__token_stream **out, const fv_feed_opt *t,

@@ -1,7 +1,8 @@
 /* text_lines.c - lines of a file or of standard input, as they come.
  *
  * Bytes are read in chunks, inflated where they begin like gzip, and cut at line ends.  A line that
- * is not UTF-8 carries an error, so that the others can go on.  fv_textfile maps a file and knows
+ * is not UTF-8 carries an error, so that the others can go on.  Of FASTA, known by the name of the
+ * file, a sequence is a line.  fv_textfile maps a file and knows
  * all of its lines at once; here memory stays flat and a pipe gives its lines when they arrive. */
 #include <errno.h>
 #include <poll.h>
@@ -10,7 +11,7 @@
 
 #include <zlib.h>
 
-#include "base/base.h"
+#include "data/records.h"
 #include "fovea/pipeline.h"
 
 #define CHUNK 65536
@@ -25,6 +26,8 @@ struct fv_reader {
     int fd;
     z_stream z;
     enum { UNKNOWN, PLAIN, GZIP } format;
+    bool fasta; /* by its name: lines are made of it */
+    fv__fasta at;
     bool member;               /* inside a gzip member */
     uint64_t packed, unpacked; /* bytes of all members so far */
     bool ended;                /* no byte is left to read */
@@ -47,6 +50,7 @@ fv_status fv_reader_open(fv_reader **out, const fv_env *env, const char *path, f
     if (!r) return fv_fail(e, FV_ENOMEM, "out of memory");
     r->env = env;
     r->name = path ? path : "standard input";
+    r->fasta = path && fv__names_fasta(path);
     r->opt = opt;
     r->raw.env = r->text.env = env;
     r->fd = path ? io->open_read(io->self, path) : STDIN_FILENO;
@@ -72,6 +76,14 @@ void fv_reader_close(fv_reader *r)
 
 /* ---- bytes ---- */
 
+static void add_text(fv_reader *r, const char *s, size_t n)
+{
+    if (r->fasta)
+        fv__fasta_add(&r->at, &r->text, s, n);
+    else
+        fv__buf_add(&r->text, s, n);
+}
+
 /* Members one after another, as gzip allows. */
 static fv_status inflate_some(fv_reader *r, const char *bytes, size_t n, fv_err *e)
 {
@@ -84,7 +96,7 @@ static fv_status inflate_some(fv_reader *r, const char *bytes, size_t n, fv_err 
         r->z.avail_out = sizeof chunk;
         r->member = true;
         int rc = inflate(&r->z, Z_NO_FLUSH);
-        fv__buf_add(&r->text, chunk, sizeof chunk - r->z.avail_out);
+        add_text(r, chunk, sizeof chunk - r->z.avail_out);
         r->unpacked += sizeof chunk - r->z.avail_out;
         if (!fv__may_inflate(r->packed, r->unpacked))
             return fv_fail(e, FV_EFORMAT,
@@ -112,7 +124,7 @@ static fv_status begin(fv_reader *r, fv_err *e)
         return fv_fail(e, FV_ENOMEM, "%s: out of memory", r->name);
     }
     if (r->format == GZIP) return inflate_some(r, r->raw.data, r->raw.len, e);
-    fv__buf_add(&r->text, r->raw.data ? r->raw.data : "", r->raw.len);
+    add_text(r, r->raw.data ? r->raw.data : "", r->raw.len);
     return FV_OK;
 }
 
@@ -145,7 +157,7 @@ static fv_status read_some(fv_reader *r, fv_err *e)
     if (r->format == GZIP && got) {
         st = inflate_some(r, chunk, (size_t)got, e);
     } else if (r->format == PLAIN) {
-        fv__buf_add(&r->text, chunk, (size_t)got);
+        add_text(r, chunk, (size_t)got);
     } else if (r->format == UNKNOWN) {
         fv__buf_add(&r->raw, chunk, (size_t)got);
         st = begin(r, e);

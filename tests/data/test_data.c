@@ -140,6 +140,32 @@ static void csv_has_quotes(void **state)
             "r.csv:2: a quote is never closed");
 }
 
+/* Sequences go over lines; a part of the file counts sequences; lines are those of the headers. */
+static void fasta_holds_sequences(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_table *t;
+    fv_data_report r = {0};
+    size_t n;
+    fv_records from = {.file = scratch_text("p.fa", ">a\nMKT\nAY\n\n>b x\nGG\n>c\nL\n>d\nW\n")};
+    static const char *const texts[] = {"MKTAY", "GG", "L", "W"};
+    static const int64_t lines[] = {1, 5, 7, 9};
+    check(fv_table_open(&t, NULL, &from, 1, &r, &e), &e);
+    assert_int_equal(fv_table_count(t), 4);
+    for (int i = 0; i < 4; i++) {
+        assert_string_equal(fv_table_text(t, i, 0, &n), texts[i]);
+        assert_int_equal(fv_table_line(t, i), lines[i]);
+    }
+    fv_table_close(t);
+    from.part[0] = 0.25, from.part[1] = 0.5;
+    check(fv_table_open(&t, NULL, &from, 1, &r, &e), &e);
+    assert_int_equal(fv_table_count(t), 1);
+    assert_string_equal(fv_table_text(t, 0, 0, &n), "GG");
+    fv_table_close(t);
+    refused((fv_records){.file = scratch_text("q.fasta", "MKT\n")}, "FASTA holds one text each");
+}
+
 /* A list is several references where they may be, and a question where they may not. */
 static void lists_are_references(void **state)
 {
@@ -384,6 +410,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_format_is_read),
         cmocka_unit_test(csv_has_quotes),
+        cmocka_unit_test(fasta_holds_sequences),
         cmocka_unit_test(lists_are_references),
         cmocka_unit_test(gzip_and_latin1_are_read),
         cmocka_unit_test(what_cannot_be_used_is_counted_and_named),

@@ -238,6 +238,15 @@ static void directories_open(void **state)
     assert_int_equal(fv_tok_open(&t, &env, "bert", &e), FV_EFORMAT);
     assert_non_null(strstr(e.text, "BertJapaneseTokenizer"));
 
+    /* of proteins: every token splits a text, and what lies between is unknown */
+    put(&fs, "esm/vocab.txt", "<cls>\n<pad>\n<eos>\n<unk>\nL\nA\nG\n.\n<null_1>\n<mask>\n");
+    put(&fs, "esm/tokenizer_config.json", "{\"tokenizer_class\": \"EsmTokenizer\"}");
+    if (fv_tok_open(&t, &env, "esm", &e)) fail_msg("%s", e.text);
+    enc = tok_encode(t, "LAG A<mask>xyL. z", 17, (fv_tok_opts){.specials = true});
+    tok_assert_ids(enc, (int32_t[]){0, 4, 5, 6, 5, 9, 3, 4, 7, 3, 2}, 11);
+    fv_encoding_free(enc);
+    fv_tok_close(t);
+
     put(&fs, "gpt/vocab.json",
         "{\"a\":0,\"b\":1,\"\\u0120\":2,\"ab\":3,\"\\u0120ab\":4,\"<|endoftext|>\":5}");
     put(&fs, "gpt/merges.txt", "#version: 0.2\na b\n\xc4\xa0 ab\n");

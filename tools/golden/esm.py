@@ -1,7 +1,7 @@
 """Golden cases of ESM.  Run: python3 tools/golden/esm.py tests/golden/models   (versions: families.py)
 
-tests/golden/tasks/contacts.safetensors beside them: input_ids, attention_mask and what predict_contacts gives for the
-model of esm-masked."""
+Beside them ../tasks/contacts: the model of esm-masked with a tokenizer, and in expect.json what predict_contacts gives."""
+import json
 import os
 import sys
 
@@ -47,11 +47,17 @@ case("esm-sequence", build(EsmForSequenceClassification, EsmConfig(**ESM2, **lab
 case("esm-token", build(EsmForTokenClassification, EsmConfig(**ESM2, **labels)), change=plain, **batch,
      labels=torch.where(mask == 1, tokens(3, 3, T, seed=3, low=0), -100))
 
-# transformers cuts the last column off, whatever it holds: one sequence at a time, so that it is <eos>
-found = {}
-for i, n in enumerate((9, 6, 4)):
+# A tokenizer of its own for the residues of the cases: ids 4 to 30 in the order of the alphabet.
+folder = os.path.join(sys.argv[1], "..", "tasks", "contacts")
+vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ", ".", "-", "<mask>"]
+masked.save_pretrained(folder)
+plain(folder)
+with open(os.path.join(folder, "vocab.txt"), "w") as f:
+    f.write("\n".join(vocabulary) + "\n")
+expect = []
+for i, n in enumerate((9, 6, 4)):  # one at a time: transformers cuts the last column off, so it must be <eos>
     one = ids[i:i + 1, :n]
-    found[f"input_ids.{i}"] = one
-    found[f"contacts.{i}"] = masked.predict_contacts(one, torch.ones_like(one)).detach()
-folder = os.path.join(sys.argv[1], "..", "tasks")
-save_file({k: v.contiguous() for k, v in found.items()}, os.path.join(folder, "contacts.safetensors"))
+    contacts = masked.predict_contacts(one, torch.ones_like(one))[0]
+    expect.append({"text": "".join(vocabulary[t] for t in one[0, 1:-1]), "contacts": contacts.tolist()})
+with open(os.path.join(folder, "expect.json"), "w") as f:
+    json.dump(expect, f)

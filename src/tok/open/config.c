@@ -129,6 +129,7 @@ static bool member(fv__jval *out, fv__jval object, const char *key)
 static fv_status class_of(fv__str *class, fv_tok *t, fv__jval root, fv_err *e)
 {
     static const char *const classes[][2] = {{"t5", "T5Tokenizer"},
+                                             {"esm", "EsmTokenizer"},
                                              {"llama", "LlamaTokenizer"},
                                              {"mistral", "LlamaTokenizer"}};
     fv__jval v;

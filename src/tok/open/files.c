@@ -22,17 +22,27 @@ static void put_json(fv_buf *b, fv__str s)
     fv__buf_str(b, "\"");
 }
 
-/* An entry of added_tokens, if the vocabulary has it. */
-static void put_added(fv_buf *b, const fv_tok *t, fv__str s, bool lstrip, bool normalized)
+typedef struct added {
+    bool lstrip, normalized, special;
+} added;
+
+/* An entry of added_tokens. */
+static void put_token(fv_buf *b, fv__str s, int32_t id, added how)
 {
-    int32_t id = fv__vocab_id(&t->model.vocab, s.s, s.n);
-    if (id < 0) return;
     fv__buf_str(b, b->len && b->data[b->len - 1] == '}' ? ",{\"content\":" : "{\"content\":");
     put_json(b, s);
     fv__buf_fmt(b,
                 ",\"id\":%d,\"single_word\":false,\"lstrip\":%s,\"rstrip\":false,\"normalized\":%s,"
-                "\"special\":true}",
-                id, lstrip ? "true" : "false", normalized ? "true" : "false");
+                "\"special\":%s}",
+                id, how.lstrip ? "true" : "false", how.normalized ? "true" : "false",
+                how.special ? "true" : "false");
+}
+
+/* A special one, if the vocabulary has it. */
+static void put_added(fv_buf *b, const fv_tok *t, fv__str s, bool lstrip, bool normalized)
+{
+    int32_t id = fv__vocab_id(&t->model.vocab, s.s, s.n);
+    if (id >= 0) put_token(b, s, id, (added){lstrip, normalized, true});
 }
 
 /* Defaults of the Python classes written out as JSON: one reader, one set of checks, and what a
@@ -83,6 +93,36 @@ static bool has_capitals(const fv__vocab *v)
     return false;
 }
 
+/* EsmTokenizer: a text is cut wherever a token of the vocabulary stands, and a word between them is
+ * unknown.  So every token is an added one, and the model only knows what is unknown. */
+static fv_status load_esm(fv_tok *t, const char *path, fv_err *e)
+{
+    static const char *const specials[] = {"<cls>", "<pad>", "<eos>", "<unk>", "<mask>"};
+    fv__model *m = &t->model;
+    m->kind = FV__MODEL_WORDLEVEL;
+    m->unk_token = (fv__str){"<unk>", 5};
+    m->has_unk_token = true;
+    fv_status st = FV_OK;
+    for (int i = 0; i < 5 && st == FV_OK; i++)
+        st = fv__need(t, (fv__str){specials[i], strlen(specials[i])}, path, e);
+    if (st != FV_OK) return st;
+    m->unk = fv__vocab_id(&m->vocab, m->unk_token.s, m->unk_token.n);
+    fv_buf b = {.env = t->env};
+    fv__buf_fmt(&b,
+                "{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"},\"post_processor\":{\"type\":"
+                "\"BertProcessing\",\"cls\":[\"<cls>\",%d],\"sep\":[\"<eos>\",%d]},"
+                "\"added_tokens\":[",
+                fv__vocab_id(&m->vocab, "<cls>", 5), fv__vocab_id(&m->vocab, "<eos>", 5));
+    for (int32_t id = 0; id < m->vocab.size; id++) {
+        fv__str s = fv__vocab_str(&m->vocab, id);
+        bool special = false;
+        for (int i = 0; i < 5; i++) special = special || fv__str_is(s, specials[i]);
+        if (s.n) put_token(&b, s, id, (added){.special = special});
+    }
+    fv__buf_str(&b, "]}");
+    return load_sections(t, &b, path, e);
+}
+
 fv_status fv__load_vocab_txt(fv_tok *t, const char *path, fv_err *e)
 {
     char dir[FV__MAX_PATH];
@@ -96,6 +136,8 @@ fv_status fv__load_vocab_txt(fv_tok *t, const char *path, fv_err *e)
     fv__file_close(&f);
     static const char *const classes[] = {"", "BertTokenizer", "DistilBertTokenizer",
                                           "ElectraTokenizer", NULL};
+    if (st == FV_OK && !c.class.n) st = fv__class_of_model(&c.class, t, dir, e);
+    if (st == FV_OK && fv__str_is(c.class, "EsmTokenizer")) return load_esm(t, path, e);
     bool known = false;
     for (int i = 0; classes[i]; i++) known = known || fv__str_is(c.class, classes[i]);
     if (st == FV_OK && !known)
