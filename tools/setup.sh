@@ -5,7 +5,7 @@ set -eu
 
 build="build-essential cmake ninja-build pkg-config libutf8proc-dev libpcre2-dev zlib1g-dev libinih-dev"
 build="$build libcairo2-dev libpango1.0-dev libxxhash-dev libcmocka-dev libjansson-dev"
-build="$build libpng-dev libjpeg-dev libsndfile1-dev libkissfft-dev libmicrohttpd-dev libopenmpi-dev openmpi-bin"
+build="$build libpng-dev libjpeg-dev libsndfile1-dev libkissfft-dev libmicrohttpd-dev libopenmpi-dev openmpi-bin libstemmer-dev"
 check="clang-format clang-tidy cppcheck shellcheck mandoc universal-ctags"
 
 if ! command -v dpkg-query > /dev/null; then
