@@ -53,7 +53,8 @@ typedef struct fv_reader_opt {
 } fv_reader_opt;
 
 /* Reads a file, or standard input where path is NULL: plain or gzip, with or without a byte-order
- * mark, lines ending in \n or \r\n.  Of a file called .fasta, .fa or .faa each sequence is a line. */
+ * mark, lines ending in \n or \r\n.  Of a file called .fasta, .fa or .faa each sequence is a
+ * line. */
 FV_API fv_status fv_reader_open(fv_reader **out, const fv_env *env, const char *path,
                                 fv_reader_opt opt, fv_err *e);
 /* Up to `most` lines: waits for one, then takes those that are there.  *n is 0 at the end.  Valid

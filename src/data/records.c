@@ -2,9 +2,9 @@
  * the rest, or sequences of FASTA.
  *
  * Each format finds the texts of a record and gives them to the one function that checks them
- * (UTF-8, empty) and counts what is left out.  All formats but CSV and FASTA hold a record a line, so
- * a part of a file is a range of lines; rows of CSV, whose quoted fields may go over line ends, and
- * sequences are counted first. */
+ * (UTF-8, empty) and counts what is left out.  All formats but CSV and FASTA hold a record a line,
+ * so a part of a file is a range of lines; rows of CSV, whose quoted fields may go over line ends,
+ * and sequences are counted first. */
 #include "data/records.h"
 
 #include <stdarg.h>

@@ -74,7 +74,7 @@ static void tap(void *user, fv_ctx *c, const char *site, const char *name, const
     }
 }
 
-static fv_status make_room(contact_head *h, int64_t T, fv_err *e)
+static fv_status reserve(contact_head *h, int64_t T, fv_err *e)
 {
     int64_t L = T - 2;
     void *block[3] = {h->map, h->sum, h->rows};
@@ -98,7 +98,7 @@ static fv_status predict(fv_task *t, contact_head *h, const fv_seq *s, fv_err *e
 {
     if (s->n < 3) return fv_fail(e, FV_EARG, "a sequence without residues has no contacts");
     fv_items in = {0}, out = {0};
-    fv_status st = make_room(h, s->n, e);
+    fv_status st = reserve(h, s->n, e);
     if (st) return st;
     fv_ctx_reset(t->ctx, 0);
     fv_items_put(&in, "input_ids", fv_ints(t->ctx, s->ids, FV_SHAPE(1, s->n)));

@@ -77,7 +77,7 @@ static void contacts_are_the_published_ones(void **state)
     json_decref(expect);
 }
 
-/* Sequences of a FASTA file go over lines, which may end in \r\n, and comments may stand between. */
+/* Sequences of a FASTA file go over lines of either end, and comments may stand between. */
 static void fasta_is_read_as_lines(void **state)
 {
     (void)state;
