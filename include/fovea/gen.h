@@ -14,6 +14,10 @@ typedef enum fv_early { FV_EARLY_FALSE = 0, FV_EARLY_TRUE, FV_EARLY_NEVER } fv_e
  * ends here. */
 typedef bool fv_token_fn(void *user, int64_t source, int32_t token);
 
+/* May change the V logits of the next token, before everything else looks at them: constrained
+ * generation.  ids: the sequence so far, n of them. */
+typedef void fv_logits_fn(void *user, float *logits, int64_t V, const int32_t *ids, int64_t n);
+
 /* Names and meanings are those of transformers' generate.  Begin with {0} and fv_fields_default,
  * or with a copy of fv_gen_config_options.  It is copied freely and owns nothing: its lists
  * belong to whoever made them, the fv_gen_config or the caller. */
@@ -48,6 +52,11 @@ typedef struct fv_gen_opt {
     const int64_t *numbers; /* of the sources, for their random numbers; NULL: 0, 1, .. */
     fv_token_fn *token;     /* or NULL */
     void *user;
+    const int32_t *begin; /* behind an encoder: what follows the start token and is not chosen */
+    int n_begin;
+    /* or NULL; behind all other rules, on logits or, with beams, on log-probabilities */
+    fv_logits_fn *logits;
+    void *logits_user;
 } fv_gen_opt;
 
 /* Keys, ranges, defaults and help of the above (not of the lists). */
@@ -152,9 +161,6 @@ typedef struct fv_sched_event {
 /* Called for each token, the last one with its reason; false: the sequence ends here, and there is
  * no further call. */
 typedef bool fv_sched_fn(void *user, const fv_sched_event *event);
-/* May change the V logits of the next token, before everything else looks at them: constrained
- * generation.  ids: the sequence so far, n of them. */
-typedef void fv_logits_fn(void *user, float *logits, int64_t V, const int32_t *ids, int64_t n);
 
 typedef struct fv_logit_bias {
     int32_t token;

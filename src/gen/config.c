@@ -95,6 +95,20 @@ static const fv_key_rule harmless[] = {
     {"eta_cutoff", "0.0"},
     {"guidance_scale", "1.0"},
     {"token_healing", "false"},
+    /* Whisper's, which the task of transcribing reads */
+    {"alignment_heads", NULL},
+    {"forced_decoder_ids", NULL},
+    {"is_multilingual", NULL},
+    {"lang_to_id", NULL},
+    {"language", NULL},
+    {"max_initial_timestamp_index", NULL},
+    {"median_filter_width", NULL},
+    {"no_timestamps_token_id", NULL},
+    {"prev_sot_token_id", NULL},
+    {"return_timestamps", NULL},
+    {"task", NULL},
+    {"task_to_id", NULL},
+    {"use_scan", NULL},
     {NULL, NULL},
 };
 

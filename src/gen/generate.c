@@ -103,7 +103,7 @@ static fv_status measure(search *s, const fv_model *m, const int64_t *len, fv_er
     int64_t context = fv_model_context(m);
     if (s->session && (!context || s->session->cap < context)) context = s->session->cap;
     for (int64_t i = 0; i < s->n; i++) {
-        s->prompt[i] = f->begin ? 1 : len[i];
+        s->prompt[i] = f->begin ? 1 + s->o->n_begin : len[i];
         s->end[i] = s->o->max_new_tokens ? s->prompt[i] + s->o->max_new_tokens : s->o->max_length;
         if (context && s->end[i] > context) s->end[i] = context;
         if (s->prompt[i] < 1) return fv_fail(e, FV_EARG, "generate: an empty prompt");
@@ -136,6 +136,7 @@ static fv_status check_all_ids(const search *s, const int32_t *const *source, co
     if (!st) st = check_ids(o->ends, o->n_ends, 0, s->V, e);
     if (!st) st = check_ids(o->banned, o->n_banned, 0, s->V, e);
     if (!st) st = check_ids(o->begin_banned, o->n_begin_banned, 0, s->V, e);
+    if (!st) st = check_ids(o->begin, o->n_begin, 0, s->V, e);
     if (!st) st = check_ids(o->biased, o->n_biased, -1, s->V, e);
     for (int64_t i = 0; i < s->n && !encoder && !st; i++)
         st = check_ids(source[i], len[i], 0, s->V, e);

@@ -105,6 +105,7 @@ void fv__process_logits(float *score, int64_t V, fv_prefix f, const fv_gen_opt *
     for (int i = 0; i < o->n_begin_banned && at_begin(o, f); i++)
         score[o->begin_banned[i]] = -INFINITY;
     if (too_early(o, f)) ban_eos(score, o);
+    if (o->logits) o->logits(o->logits_user, score, V, f.ids, f.n);
     if (forced >= 0) force(score, V, forced);
 }
 

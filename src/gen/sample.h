@@ -40,7 +40,8 @@ void fv__log_softmax_row(float *score, int64_t V);
 static inline bool fv__looks_back(const fv_gen_opt *o)
 {
     return o->repetition_penalty != 1 || o->no_repeat_ngram_size > 0 ||
-           o->encoder_no_repeat_ngram_size > 0 || o->n_bad_words > 0 || o->n_biased > 0;
+           o->encoder_no_repeat_ngram_size > 0 || o->n_bad_words > 0 || o->n_biased > 0 ||
+           o->logits;
 }
 
 bool fv__token_is_eos(int32_t token, const fv_gen_opt *o);

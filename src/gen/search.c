@@ -4,8 +4,9 @@
  * search and sampling are one beam that takes its own continuation), and lets sources that are
  * over leave the batch.
  *
- * A sequence begins with its prompt: the start token behind an encoder, or else the source
- * itself. Prompts of different lengths are prefilled together, padded, all but the last token of
+ * A sequence begins with its prompt: behind an encoder the start token and what the caller puts
+ * behind it, or else the source itself.
+ * Prompts of different lengths are prefilled together, padded, all but the last token of
  * each; the padding is truncated from the KV cache, and from the last token on all rows decode in
  * step, each at its own position.  Prompts of one length need no padding, and their end is the
  * first step. Attention masks over left-padded prompts, as transformers has them, would keep
@@ -79,8 +80,10 @@ static void give_prompts(search *s, const int32_t *const *source, bool encoder)
 {
     for (int64_t i = 0; i < s->n * s->K; i++) {
         int64_t n = s->prompt[i / s->K];
-        const int32_t *ids = encoder ? &s->o->start : source[i / s->K];
-        memcpy(s->run[i].ids, ids, (size_t)n * sizeof *ids);
+        int32_t *ids = s->run[i].ids;
+        if (encoder) ids[0] = s->o->start;
+        for (int64_t j = 1; encoder && j < n; j++) ids[j] = s->o->begin[j - 1];
+        if (!encoder) memcpy(ids, source[i / s->K], (size_t)n * sizeof *ids);
         memcpy(s->done[i].ids, ids, (size_t)n * sizeof *ids);
         s->run[i].n = s->done[i].n = n;
         s->token[i] = ids[n - 1];

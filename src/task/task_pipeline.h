@@ -240,6 +240,7 @@ extern const fv_task_eval fv__eval_answer;     /* exact matches and F1, as SQuAD
 extern const fv_task_eval fv__eval_perplexity; /* how likely a text is */
 extern const fv_task_eval fv__eval_translate;  /* BLEU and chrF */
 extern const fv_task_eval fv__eval_summarize;  /* ROUGE */
+extern const fv_task_eval fv__eval_transcribe; /* word and character error rates */
 extern const fv_task_eval fv__eval_detect;     /* average precision of boxes */
 extern const fv_task_eval fv__eval_segment;    /* labels of pixels */
 extern const fv_task_eval fv__eval_retrieve;   /* texts that find their images, and back */

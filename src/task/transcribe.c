@@ -1,23 +1,27 @@
 /* transcribe.c - what is said in sound files, by models with an encoder that hears and a decoder
  * that writes.
  *
- * A clip longer than --chunk seconds is cut into pieces of that length at the quietest moment of
- * each piece's last quarter, so that no word is cut in two where there is a pause; the texts of
- * pieces are joined by spaces.  A piece's bounds are what --timestamps prints. */
+ * A model that writes times among its tokens (Whisper) hears windows, transcribe_windows.c.  To
+ * others a clip longer than --chunk seconds is cut into pieces of that length at the quietest
+ * moment of each piece's last quarter, so that no word is cut in two where there is a pause. */
 #include <math.h>
 
 #include "fovea/author/audio.h"
 #include "fovea/author/family.h"
-#include "fovea/author/gen.h"
-#include "task_pipeline.h"
+#include "task/transcribe.h"
 
 enum { TOKENS_A_SECOND = 7, LEAST_TOKENS = 8 }; /* nobody says more; what goes on is a loop */
 
 typedef struct transcribe_options {
     double chunk;
     int64_t rate;
-    bool timestamps;
+    bool timestamps, fallback;
+    char language[64]; /* "": none is given */
+    int task, format;
 } transcribe_options;
+
+static const char *const tasks[] = {"model", "transcribe", "translate", NULL};
+static const char *const formats[] = {"text", "srt", "vtt", NULL};
 
 static const fv_field options[] = {
     FV_FLOAT(transcribe_options, chunk, 1, 30, 3600,
@@ -26,13 +30,22 @@ static const fv_field options[] = {
            "samples a second of raw samples (16 bits, one channel) from standard input"),
     FV_BOOL(transcribe_options, timestamps, false,
             "a line for each piece, with the seconds where it begins and ends"),
+    FV_TEXT(transcribe_options, language, "",
+            "CODE: what is spoken (en, de), of a model that knows several; heard where not given"),
+    FV_CHOICE(transcribe_options, task, 0, tasks,
+              "transcribe, or translate into English; model: as generation_config.json says"),
+    FV_CHOICE(transcribe_options, format, 0, formats, "text, or subtitles: srt, vtt"),
+    FV_BOOL(transcribe_options, fallback, false,
+            "Whisper: draw again, at higher temperatures, what is unlikely or repeats itself"),
     {0}};
 
 typedef struct transcriber {
     fv_processor *processor;
     fv_clip raw, whole, x; /* as decoded, at the model's rate, the features of a piece */
     fv_shape shape;
-    fv_buf ids; /* of a piece, without the end */
+    fv__transcript heard;
+    fv__asked asked;
+    fv_buf text; /* of a piece */
 } transcriber;
 
 /* ---- opening ---- */
@@ -46,7 +59,20 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
     if (!fv__family_hears(fv_model_family(p->writer.model)))
         return fv_fail(e, FV_EARG, "%s: %s reads no sound", p->opt.model,
                        fv_model_head(p->writer.model));
+    const transcribe_options *o = p->options;
+    st = fv__ask(&t->asked, fv_dir_generation(p->writer.dir), fv_dir_config(p->writer.dir),
+                 o->language, o->task ? tasks[o->task] : "", e);
+    if (st) return st;
     return fv_processor_open(&t->processor, &p->env, "audio", fv_dir_path(p->writer.dir), e);
+}
+
+static fv_status check(fv_pipeline *p, fv_err *e)
+{
+    const transcribe_options *o = p->options;
+    if (o->format && (p->opt.json || o->timestamps))
+        return fv_fail(e, FV_EUSAGE, "--format %s, --json and --timestamps exclude each other",
+                       formats[o->format]);
+    return FV_OK;
 }
 
 static void close_task(fv_pipeline *p)
@@ -57,7 +83,8 @@ static void close_task(fv_pipeline *p)
     fv_clip_free(&t->raw);
     fv_clip_free(&t->whole);
     fv_clip_free(&t->x);
-    fv__buf_free(&t->ids);
+    fv__transcript_free(&t->heard);
+    fv__buf_free(&t->text);
 }
 
 /* ---- pieces ---- */
@@ -98,97 +125,128 @@ static bool is_end(const fv_gen_opt *o, int32_t id)
     return id == o->eos;
 }
 
-static fv_status decode(fv_pipeline *p, fv_buf *out, const fv_hyp *h, fv_err *e)
+/* Appends ids and their text, without times, to what was heard. */
+static fv_status add_heard(fv_pipeline *p, double from, double to, const int32_t *ids, int64_t n,
+                           fv_err *e)
 {
     transcriber *t = p->self;
-    fv_buf none = {.env = &p->env};
-    int64_t n = h->n && is_end(&p->writer.gen, h->ids[h->n - 1]) ? h->n - 1 : h->n;
-    p->tokens += h->n;
-    t->ids.env = &p->env;
-    t->ids.len = 0;
-    fv_status st = fv__ids_add(&t->ids, h->ids, n, e);
-    return st ? st : fv__writer_decode(&p->writer, out, &none, h->ids, n, e);
+    fv_buf none = {.env = &p->env}, words = {.env = &p->env};
+    int32_t first = t->asked.none >= 0 ? t->asked.none + 1 : INT32_MAX;
+    fv_status st = FV_OK;
+    for (int64_t i = 0; !st && i < n; i++)
+        if (ids[i] < first) st = fv__ids_add(&words, &ids[i], 1, e);
+    t->text.env = &p->env;
+    t->text.len = 0;
+    if (!st)
+        st = fv__writer_decode(&p->writer, &t->text, &none, fv__ids(&words), fv__n_ids(&words), e);
+    if (!st)
+        st = fv__transcript_add(&t->heard, from, to, t->text.data ? t->text.data : "", t->text.len,
+                                ids, n, e);
+    p->tokens += n;
+    fv__buf_free(&words);
+    return st;
 }
 
-/* The text of samples from .. to - 1 of the clip, appended to out. */
-static fv_status write_piece(fv_pipeline *p, fv_buf *out, int64_t from, int64_t to, fv_err *e)
+/* The samples from .. to - 1 of the clip as the model's numbers. */
+static fv_status cut_piece(fv_pipeline *p, int64_t from, int64_t to, fv_err *e)
 {
     transcriber *t = p->self;
     fv_clip piece = {.env = &p->env,
                      .rate = t->whole.rate,
                      .n = to - from,
                      .data = t->whole.data + from};
+    return fv_processor_sound(t->processor, &t->x, &piece, &t->shape, "the clip", e);
+}
+
+static fv_status write_piece(fv_pipeline *p, int64_t from, int64_t to, fv_err *e)
+{
+    transcriber *t = p->self;
+    double rate = t->whole.rate;
     fv_generated g = {0};
     fv_gen_opt gen = p->writer.gen;
     bool given = fv__setting(p->opt.settings, p->opt.n_settings, "max_new_tokens") ||
                  fv__setting(p->opt.settings, p->opt.n_settings, "max_length");
     if (!given) gen.max_new_tokens = LEAST_TOKENS + TOKENS_A_SECOND * (to - from) / t->whole.rate;
-    fv_status st = fv_processor_sound(t->processor, &t->x, &piece, &t->shape, "the clip", e);
+    fv_status st = cut_piece(p, from, to, e);
     if (!st) st = fv_generate_from(&g, p->dev, p->writer.model, put_source, t, 1, &gen, e);
-    if (!st) st = decode(p, out, &g.hyp[0], e);
+    int64_t n = st ? 0 : g.hyp[0].n;
+    if (n && is_end(&gen, g.hyp[0].ids[n - 1])) n--;
+    if (!st) st = add_heard(p, (double)from / rate, (double)to / rate, g.hyp[0].ids, n, e);
     fv_generated_free(&g);
     return st;
 }
 
-/* ---- results ---- */
-
-/* A piece's text without the spaces around it, as plain text or as an object of "pieces". */
-static void put_piece(fv_pipeline *p, fv_buf *text, double from, double to, bool first)
+static fv_status hear_pieces(fv_pipeline *p, fv_err *e)
 {
+    const transcriber *t = p->self;
     const transcribe_options *o = p->options;
-    const fv_buf *ids = &((const transcriber *)p->self)->ids;
-    const char *s = text->data ? text->data : "";
-    size_t n = text->len;
-    while (n && *s == ' ') s++, n--;
-    while (n && s[n - 1] == ' ') n--;
-    if (p->opt.json) {
-        fv__json_begin(&p->out, '{');
-        fv__json_number_at(&p->out, "from", from);
-        fv__json_number_at(&p->out, "to", to);
-        fv__json_text_at(&p->out, "text", s, n);
-        fv__json_key(&p->out, "ids");
-        fv__json_begin(&p->out, '[');
-        for (int64_t i = 0; i < fv__n_ids(ids); i++) fv__json_put_int(&p->out, fv__ids(ids)[i]);
-        fv__json_end(&p->out, ']');
-        fv__json_end(&p->out, '}');
-        return;
+    int64_t most = (int64_t)(o->chunk * t->whole.rate);
+    fv_status st = FV_OK;
+    for (int64_t from = 0, to; !st && from < t->whole.n; from = to) {
+        to = piece_end(&t->whole, from, most);
+        st = write_piece(p, from, to, e);
     }
-    if (o->timestamps) fv__buf_fmt(&p->out, "%.2f\t%.2f\t", from, to);
-    if (!o->timestamps && !first && n) fv__buf_str(&p->out, " ");
-    fv__put_flat(&p->out, s, n);
-    if (o->timestamps) fv__buf_str(&p->out, "\n");
+    return st;
 }
 
-/* A clip is cut into chunks that the model can hear; their texts are joined. */
+/* ---- windows ---- */
+
+static fv_status seek_window(void *user, int64_t frame, int64_t n, fv_err *e)
+{
+    fv_pipeline *p = user;
+    const transcriber *t = p->self;
+    int64_t hop = fv_processor_sound_steps(t->processor)->hop, from = frame * hop,
+            to = from + n * hop;
+    return cut_piece(p, from, to < t->whole.n ? to : t->whole.n, e);
+}
+
+static void put_window(void *user, fv_ctx *c, fv_items *in)
+{
+    put_source(((fv_pipeline *)user)->self, c, in);
+}
+
+static fv_status add_segment(void *user, double from, double to, const int32_t *ids, int64_t n,
+                             fv_err *e)
+{
+    return add_heard(user, from, to, ids, n, e);
+}
+
+static fv_status hear_windows(fv_pipeline *p, const fv_sound_steps *steps, fv_err *e)
+{
+    const transcriber *t = p->self;
+    const transcribe_options *o = p->options;
+    fv__asked asked = t->asked; /* the language is heard anew in each file */
+    fv__windows w = {.dev = p->dev,
+                     .model = p->writer.model,
+                     .gen = &p->writer.gen,
+                     .times = o->timestamps || o->format,
+                     .fallback = o->fallback,
+                     .seek = seek_window,
+                     .put = put_window,
+                     .segment = add_segment,
+                     .user = p};
+    int64_t frames = (t->whole.n + steps->hop - 1) / steps->hop;
+    return fv__windows_run(&w, &asked, frames, steps->most / steps->hop, e);
+}
+
+/* ---- a file ---- */
+
 static fv_status transcribe(fv_pipeline *p, const fv_text *path, fv_err *e)
 {
     transcriber *t = p->self;
     const transcribe_options *o = p->options;
-    int rate = fv_processor_sound_steps(t->processor)->rate;
-    int64_t most = (int64_t)(o->chunk * rate);
+    const fv_sound_steps *steps = fv_processor_sound_steps(t->processor);
+    bool windows = steps->kind == FV_SOUND_WHISPER && steps->most > 0;
     fv_status st = fv__clip_at(&t->raw, &p->env, path, (int)o->rate, e);
-    if (!st) st = fv_clip_resample(&t->whole, &t->raw, rate, e);
+    if (!st) st = fv_clip_resample(&t->whole, &t->raw, steps->rate, e);
+    fv__transcript_clear(&t->heard, &p->env);
+    if (!st) st = windows ? hear_windows(p, steps, e) : hear_pieces(p, e);
     if (st) return st;
-    if (p->opt.json) {
-        fv__json_begin(&p->out, '{');
-        fv__json_text_at(&p->out, "sound", path->s, path->n);
-        fv__json_number_at(&p->out, "seconds", (double)t->whole.n / rate);
-        fv__json_key(&p->out, "pieces");
-        fv__json_begin(&p->out, '[');
-    }
-    for (int64_t from = 0, to; !st && from < t->whole.n; from = to) {
-        fv_buf text = {.env = &p->env};
-        to = piece_end(&t->whole, from, most);
-        st = write_piece(p, &text, from, to, e);
-        if (!st) put_piece(p, &text, (double)from / rate, (double)to / rate, !from);
-        fv__buf_free(&text);
-    }
-    if (p->opt.json) {
-        fv__json_end(&p->out, ']');
-        fv__json_end(&p->out, '}');
-    }
-    if (p->opt.json || !o->timestamps) fv__buf_str(&p->out, "\n");
-    return st;
+    fv__transcript_format how = o->timestamps ? FV__TRANSCRIPT_TIMES : FV__TRANSCRIPT_TEXT;
+    if (o->format) how = o->format == 1 ? FV__TRANSCRIPT_SRT : FV__TRANSCRIPT_VTT;
+    if (p->opt.json) how = FV__TRANSCRIPT_JSON;
+    fv__transcript_write(&p->out, &t->heard, how, path, (double)t->whole.n / steps->rate);
+    return p->out.failed ? fv_fail(e, FV_ENOMEM, "out of memory") : FV_OK;
 }
 
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
@@ -205,6 +263,8 @@ static const fv_task_example examples[] = {
     {"fovea transcribe -m moonshine-tiny talk.flac", "what is said in a file"},
     {"fovea transcribe -m moonshine-tiny --timestamps lecture.mp3",
      "a line for each piece, with its seconds"},
+    {"fovea transcribe -m whisper-tiny --language de --task translate --format srt talk.mp3",
+     "subtitles in English of a talk in German"},
     {"fovea transcribe -m moonshine-tiny --json recordings/", "all of a folder, for scripts"},
     {"arecord -f S16_LE -r 16000 -c 1 -d 5 -t raw | fovea transcribe -m moonshine-tiny -",
      "from a microphone"},
@@ -217,7 +277,9 @@ const fv_task_kind fv__transcribe_task = {
         "Writes the words of WAV, FLAC, OGG and MP3 files, of any rate and number of channels. "
         "Files and folders of them are named on the command line, or a path on each line of "
         "standard input; - is a sound file, or raw samples of 16 bits, on standard input.\n\n"
-        "A sound longer than --chunk seconds is cut at pauses.  How to generate stands in the "
+        "Whisper hears windows of 30 seconds, each from where the last whole sentence of the one "
+        "before ends; --language, --task, --fallback are for it.  To others a sound longer than "
+        "--chunk seconds is cut at pauses.  How to generate stands in the "
         "model's generation_config.json; options override it.",
     .examples = examples,
     .options = options,
@@ -227,6 +289,8 @@ const fv_task_kind fv__transcribe_task = {
     .sound = true,
     .may_be_empty = true,
     .batch = 1,
+    .check = check,
     .open = open_task,
     .run = run,
-    .close = close_task};
+    .close = close_task,
+    .eval = &fv__eval_transcribe};

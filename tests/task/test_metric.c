@@ -135,6 +135,52 @@ static void several_references(void **state)
     near(x.rougeL, 84.523810);
 }
 
+/* ---- error rates ---- */
+
+static void put_step(void *user, char edit, const char *said, const char *written)
+{
+    char *to = user;
+    snprintf(to + strlen(to), 200 - strlen(to), "%c(%s,%s)", edit, said, written);
+}
+
+/* The numbers are those of a plain recursion for the distance, over all pairs. */
+static void error_rates_count_edits(void **state)
+{
+    (void)state;
+    static const char *const said[] = {"ask not what your country can do for you",
+                                       "the cat sat on the mat",
+                                       "gr\xc3\xbc\xc3\x9f"
+                                       "e an alle",
+                                       "one two three four", "seven"};
+    static const char *const written[] = {"ask not what you country can do do for you",
+                                          "cat sat in the big mat",
+                                          "gru\xc3\x9f"
+                                          "e  an alle",
+                                          "four three two one", ""};
+    fv_edits words = {0}, chars = {0}, plain = {0};
+    fv_err e;
+    for (int i = 0; i < 5; i++) {
+        fv_edit_opt by_char = {.chars = true};
+        assert_int_equal(fv_edits_add(&words, NULL, written[i], said[i], (fv_edit_opt){0}, NULL,
+                                      NULL, &e),
+                         FV_OK);
+        assert_int_equal(fv_edits_add(&chars, NULL, written[i], said[i], by_char, NULL, NULL, &e),
+                         FV_OK);
+    }
+    near(fv_error_rate(words), 47.826087);
+    near(fv_error_rate(chars), 32.653061);
+    assert_int_equal(words.right + words.substituted + words.deleted, 23);
+    assert_int_equal(chars.right + chars.substituted + chars.deleted, 98);
+    char steps[200] = "";
+    fv_edit_opt how = {.plain = true};
+    assert_int_equal(fv_edits_add(&plain, NULL, "don\xe2\x80\x99t  go there now",
+                                  "Don't go, \"now\"!", how, put_step, steps, &e),
+                     FV_OK);
+    assert_string_equal(steps, "=(don't,don't)=(go,go)I(,there)=(now,now)");
+    near(fv_error_rate(plain), 100.0 / 3);
+    near(fv_error_rate((fv_edits){0}), 0);
+}
+
 static void running_out_of_memory_is_reported(void **state)
 {
     (void)state;
@@ -390,6 +436,7 @@ int main(void)
         cmocka_unit_test(the_corners_of_bleu),
         cmocka_unit_test(chrf_equals_sacrebleu),
         cmocka_unit_test(several_references),
+        cmocka_unit_test(error_rates_count_edits),
         cmocka_unit_test(running_out_of_memory_is_reported),
         cmocka_unit_test(labels_equal_scikit_learn),
         cmocka_unit_test(entities_equal_seqeval),

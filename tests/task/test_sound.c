@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -18,6 +19,7 @@
 #include "helper/device.h"
 #include "helper/golden.h"
 #include "helper/program.h"
+#include "task/transcribe.h"
 
 #define MODELS FOVEA_TESTS "/golden/models/"
 
@@ -78,6 +80,138 @@ static void what_is_written_is_what_transformers_writes(void **state)
     fv_st_close(out);
 }
 
+/* ---- windows of a model that writes times ---- */
+
+enum { MELS = 5, WINDOW = 12 };
+
+typedef struct windows {
+    const float *x; /* (MELS,frames) */
+    int64_t frames;
+    float now[MELS * WINDOW];
+    int32_t ids[200];
+    int64_t n, segments;
+    double from[16], to[16];
+    int64_t len[16];
+} windows;
+
+/* Frames behind the end are 0, as in transformers. */
+static fv_status seek(void *user, int64_t frame, int64_t n, fv_err *e)
+{
+    windows *w = user;
+    (void)e;
+    for (int64_t i = 0; i < MELS * WINDOW; i++) {
+        int64_t t = i % WINDOW;
+        w->now[i] = t < n ? w->x[i / WINDOW * w->frames + frame + t] : 0;
+    }
+    return FV_OK;
+}
+
+static void put_window(void *user, fv_ctx *c, fv_items *in)
+{
+    const windows *w = user;
+    fv_items_put(in, "input_features", fv_floats(c, w->now, FV_SHAPE(1, MELS, WINDOW)));
+}
+
+static fv_status add_segment(void *user, double from, double to, const int32_t *ids, int64_t n,
+                             fv_err *e)
+{
+    windows *w = user;
+    (void)e;
+    assert_true(w->n + n <= 200 && w->segments < 16);
+    memcpy(w->ids + w->n, ids, (size_t)n * sizeof *ids);
+    w->n += n;
+    w->from[w->segments] = from;
+    w->to[w->segments] = to;
+    w->len[w->segments++] = n;
+    return FV_OK;
+}
+
+typedef struct asking {
+    const char *language, *task;
+    bool times;
+    int64_t beams;
+} asking;
+
+static void hear(windows *w, const fv_model *m, asking a)
+{
+    fv_gen_config *config;
+    fv_dir *dir;
+    fv__asked q;
+    fv_err e;
+    check(fv_gen_config_open(&config, NULL, MODELS "whisper-text", NULL, &e), &e);
+    check(fv_dir_open(&dir, NULL, MODELS "whisper-text", &e), &e);
+    fv_gen_opt o = *fv_gen_config_options(config);
+    o.num_beams = a.beams;
+    check(fv__ask(&q, fv_dir_generation(dir), fv_dir_config(dir), a.language, a.task, &e), &e);
+    fv__windows how = {.dev = device,
+                       .model = m,
+                       .gen = &o,
+                       .times = a.times,
+                       .seek = seek,
+                       .put = put_window,
+                       .segment = add_segment,
+                       .user = w};
+    w->n = w->segments = 0;
+    check(fv__windows_run(&how, &q, w->frames, WINDOW, &e), &e);
+    fv_dir_close(dir);
+    fv_gen_config_close(config);
+}
+
+static void same_ids(const windows *w, const fv_st *out, const char *name)
+{
+    int64_t n;
+    float *want = golden_numbers(out, name, &n);
+    assert_int_equal(w->n, n);
+    for (int64_t i = 0; i < n; i++) assert_int_equal(w->ids[i], (int)want[i]);
+    free(want);
+}
+
+/* A clip of one window, plain, with its language heard, and with times; then a talk of 41 frames in
+ * windows of 12. */
+static void windows_are_those_of_transformers(void **state)
+{
+    (void)state;
+    fv_model *m;
+    fv_st *in, *out;
+    fv_err e;
+    int64_t n;
+    check(fv_st_open(&in, NULL, MODELS "whisper-text/in.safetensors", &e), &e);
+    check(fv_st_open(&out, NULL, MODELS "whisper-text/out.safetensors", &e), &e);
+    check(fv_model_open(&m, device, MODELS "whisper-text", (fv_model_opt){.serve = true}, &e), &e);
+    float *clip = golden_numbers(in, "input_features", &n),
+          *talk = golden_numbers(out, "sequences.input", &n);
+    windows w = {.x = clip, .frames = WINDOW};
+    hear(&w, m, (asking){"de", "transcribe", false, 1});
+    same_ids(&w, out, "sequences.plain.greedy");
+    hear(&w, m, (asking){"de", "", false, 3});
+    same_ids(&w, out, "sequences.plain.beams");
+    hear(&w, m, (asking){"", "translate", false, 1});
+    same_ids(&w, out, "sequences.detected.greedy");
+    hear(&w, m, (asking){"", "translate", false, 3});
+    same_ids(&w, out, "sequences.detected.beams");
+    hear(&w, m, (asking){"fr", "transcribe", true, 1});
+    same_ids(&w, out, "sequences.times.greedy");
+    hear(&w, m, (asking){"<|FR|>", "transcribe", true, 3});
+    same_ids(&w, out, "sequences.times.beams");
+    w.x = talk;
+    w.frames = n / MELS;
+    hear(&w, m, (asking){"de", "transcribe", false, 1});
+    same_ids(&w, out, "sequences.talk");
+    float *times = golden_numbers(out, "sequences.talk.times", &n);
+    assert_int_equal(w.segments, n / 3);
+    for (int64_t i = 0; i < w.segments; i++) {
+        assert_true(fabs(w.from[i] - (double)times[3 * i]) < 1e-6);
+        assert_true(fabs(w.to[i] - (double)times[3 * i + 1]) < 1e-6);
+        assert_int_equal(w.len[i], (int)times[3 * i + 2]);
+    }
+    free(times);
+    free(clip);
+    free(talk);
+    fv_model_free(m);
+    fv_st_close(in);
+    fv_st_close(out);
+}
+
 /* ---- the program ---- */
 
 /* A sweep of 0.4 s. */
@@ -99,11 +233,13 @@ static const char *put_sweep(const char *name, int rate, double top)
 static void copy_model(const char *from, const char *to)
 {
     mkdir(scratch("%s", to), 0777);
-    static const char *const files[] = {"config.json", "model.safetensors"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const files[] = {"config.json", "model.safetensors",
+                                        "generation_config.json"};
+    for (int i = 0; i < 3; i++) {
         char path[500], name[100];
         size_t n;
         snprintf(path, sizeof path, MODELS "%s/%s", from, files[i]);
+        if (access(path, R_OK)) continue;
         snprintf(name, sizeof name, "%s/%s", to, files[i]);
         char *bytes = slurp(path, &n);
         scratch_put(name, bytes, n);
@@ -157,7 +293,56 @@ static void sounds_are_transcribed(void **state)
     json_decref(j);
     out = succeeded(fovea("transcribe -m %s --timestamps %s", dir, scratch("talks/a.wav")))->out;
     assert_memory_equal(out, "0.00\t0.40\t", 10);
+    out = succeeded(fovea("transcribe -m %s --format srt %s", dir, scratch("talks/a.wav")))->out;
+    assert_memory_equal(out, "1\n00:00:00,000 --> 00:00:00,400\n", 32);
+    out = succeeded(fovea("transcribe -m %s --format vtt %s", dir, scratch("talks/a.wav")))->out;
+    assert_memory_equal(out, "WEBVTT\n\n00:00:00.000 --> 00:00:00.400\n", 38);
     free(one);
+}
+
+/* Each refusal has its sentence; the model's window, 0.12 s, is shorter than any processor's. */
+static void what_whisper_cannot_is_named(void **state)
+{
+    (void)state;
+    char dir[300], talk[300];
+    copy_model("whisper-text", "talker");
+    snprintf(dir, sizeof dir, "%s", scratch("talker"));
+    snprintf(talk, sizeof talk, "%s", put_sweep("talk.wav", 16000, 3000));
+    put_words("talker/tokenizer.json");
+    scratch_text("talker/preprocessor_config.json",
+                 "{\"feature_extractor_type\":\"WhisperFeatureExtractor\",\"feature_size\":5,"
+                 "\"chunk_length\":1}");
+    refused(fovea("transcribe -m %s %s", dir, talk), 1, "input_features");
+    refused(fovea("transcribe -m %s --language xx %s", dir, talk), 1, "has no <|xx|>");
+    refused(fovea("transcribe -m %s --format srt --json %s", dir, talk), 2, "exclude each other");
+    refused(fovea("transcribe -m %s --language de %s", scratch("moon"), talk), 1,
+            "not made for a choice");
+    refused(fovea("transcribe -m %s --task sing %s", dir, talk), 2, "task");
+}
+
+/* What a model wrote held against itself is right; against other words the edits are shown. */
+static void transcriptions_are_scored(void **state)
+{
+    (void)state;
+    char dir[300], sound[300], line[700];
+    snprintf(dir, sizeof dir, "%s", scratch("moon"));
+    snprintf(sound, sizeof sound, "%s", scratch("talks/a.wav"));
+    const char *out = succeeded(fovea("transcribe -m %s %s", dir, sound))->out;
+    snprintf(line, sizeof line, "%s\t%s", sound, out);
+    scratch_text("table.tsv", line);
+    out = succeeded(fovea("eval -m %s --task transcribe %s", dir, scratch("table.tsv")))->out;
+    assert_memory_equal(out, "WER            0.00  0 substituted, 0 deleted, 0 inserted of 1\n",
+                        62);
+    scratch_text("said.txt", "ask not what\nfor you\n");
+    scratch_text("written.txt", "ask what\nfor you\n");
+    char said[300];
+    snprintf(said, sizeof said, "%s", scratch("said.txt"));
+    out = succeeded(fovea("eval --task transcribe --hypothesis %s --reference %s",
+                          scratch("written.txt"), said))
+              ->out;
+    assert_memory_equal(out, "WER           20.00  0 substituted, 1 deleted, 0 inserted of 5\n",
+                        62);
+    assert_non_null(strstr(out, "record 1\n  said    ask not what\n  written ask *** what\n"));
 }
 
 static void sounds_are_classified(void **state)
@@ -234,7 +419,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_what_transformers_writes),
+        cmocka_unit_test(windows_are_those_of_transformers),
         cmocka_unit_test(sounds_are_transcribed),
+        cmocka_unit_test(what_whisper_cannot_is_named),
+        cmocka_unit_test(transcriptions_are_scored),
         cmocka_unit_test(sounds_are_classified),
         cmocka_unit_test(a_classifier_learns),
         cmocka_unit_test(what_is_no_sound_is_named),

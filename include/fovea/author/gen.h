@@ -21,6 +21,30 @@ FV_API fv_status fv_generate_from(fv_generated *out, fv_device *d, const fv_mode
                                   fv_source_fn *fill, void *user, int64_t n, const fv_gen_opt *opt,
                                   fv_err *e);
 
+/* ---- timestamps among the tokens (Whisper) ---- */
+
+/* Tokens from `first` on are times, 0.02 s apart; those before `eos` are text. */
+typedef struct fv_times_rule {
+    int32_t eos, none, first; /* none: <|notimestamps|>, which is not chosen; first: <|0.00|> */
+    int32_t latest;           /* of the first time, counted from `first`; -1: any */
+    int64_t begin;            /* tokens of a sequence that were given */
+} fv_times_rule;
+/* An fv_logits_fn whose user is such a rule: a text begins with a time, times come in pairs but
+ * before the end and never go back, and where all times together are likelier than any other token
+ * one of them comes. */
+FV_API void fv_times_logits(void *rule, float *logits, int64_t V, const int32_t *ids, int64_t n);
+
+/* A stretch of sound and its tokens, ids[at .. at + n) of what was generated for a window. */
+typedef struct fv_times_segment {
+    double from, to; /* seconds within the window */
+    int64_t at, n;
+} fv_times_segment;
+/* Cuts ids (without the end) of a window of `frames` frames (0.01 s each) at pairs of times: at
+ * most n segments.  *next: frames until the next window begins, the last whole segment's end, or all.
+ * out: for n + 1.  Returns how many. */
+FV_API int64_t fv_times_cut(fv_times_segment *out, int64_t *next, const int32_t *ids, int64_t n,
+                            int32_t first, int64_t frames);
+
 /* Tokens that went through a scheduler's model, prompts included. */
 FV_API int64_t fv_scheduler_processed(const fv_scheduler *s);
 

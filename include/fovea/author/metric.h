@@ -1,5 +1,5 @@
 /* metric.h - metrics: accuracy and F1 of labels, entities as conlleval counts them, answers as
- * SQuAD's evaluation does, BLEU and chrF as sacreBLEU, ROUGE as rouge-score.
+ * SQuAD's evaluation does, BLEU and chrF as sacreBLEU, ROUGE as rouge-score, word error rates.
  *
  * All scores are in per cent.  Texts are UTF-8; malformed bytes count as U+FFFD. */
 #ifndef FOVEA_AUTHOR_METRIC_H
@@ -113,6 +113,30 @@ typedef struct fv_chrf {
 /* Likewise. */
 FV_API fv_status fv_chrf_score(fv_chrf *out, const fv_env *env, const char *const *texts,
                                const char *const *references, int64_t n, fv_err *e);
+
+/* ---- transcriptions: word and character error rates ---- */
+
+/* The fewest edits that make the text of the reference: what a transcriber got wrong. */
+typedef struct fv_edits {
+    int64_t right, substituted, deleted, inserted; /* deleted: it was said and is not written */
+} fv_edits;
+
+typedef struct fv_edit_opt {
+    bool chars; /* of characters, runs of blanks being one; else of words between blanks */
+    bool plain; /* lower case, without punctuation (an apostrophe between letters stays) */
+} fv_edit_opt;
+
+/* One step of an alignment: '=', 'S', 'D' or 'I', and the words in UTF-8, "" for none. */
+typedef void fv_edit_fn(void *user, char edit, const char *said, const char *written);
+
+/* Adds the edits between a text and its reference to *x; begin with {0}.  Of several alignments
+ * with as few edits the one that substitutes first counts.  fn: called for each step in order, or
+ * NULL. */
+FV_API fv_status fv_edits_add(fv_edits *x, const fv_env *env, const char *text,
+                              const char *reference, fv_edit_opt opt, fv_edit_fn *fn, void *user,
+                              fv_err *e);
+/* (substituted + deleted + inserted) / (right + substituted + deleted); may exceed 100. */
+FV_API double fv_error_rate(fv_edits x);
 
 /* ---- detected boxes: left, top, right, bottom ---- */
 

@@ -1,0 +1,79 @@
+/* transcribe.h - what the files of transcribing share: what was heard, how it is written, and the
+ * windows of models that write times (Whisper). */
+#ifndef FV_TRANSCRIBE_H
+#define FV_TRANSCRIBE_H
+
+#include "fovea/author/gen.h"
+#include "task/task_pipeline.h"
+
+/* ---- what was heard ---- */
+
+/* A stretch of sound; text and ids are in the buffers of the transcript. */
+typedef struct fv__heard {
+    double from, to; /* seconds */
+    size_t text, text_n;
+    int64_t ids, n_ids;
+} fv__heard;
+
+typedef struct fv__transcript {
+    fv_buf text, ids, heard; /* chars, int32_t, fv__heard */
+} fv__transcript;
+
+typedef enum fv__transcript_format {
+    FV__TRANSCRIPT_TEXT,
+    FV__TRANSCRIPT_TIMES, /* from, to, text, with tabs between */
+    FV__TRANSCRIPT_SRT,
+    FV__TRANSCRIPT_VTT,
+    FV__TRANSCRIPT_JSON
+} fv__transcript_format;
+
+static inline const fv__heard *fv__heard_at(const fv__transcript *t, int64_t *n)
+{
+    *n = (int64_t)(t->heard.len / sizeof(fv__heard));
+    return (const fv__heard *)(const void *)t->heard.data;
+}
+
+void fv__transcript_clear(fv__transcript *t, const fv_env *env);
+void fv__transcript_free(fv__transcript *t);
+/* Appends a stretch whose text is s, without the blanks around it. */
+fv_status fv__transcript_add(fv__transcript *t, double from, double to, const char *s, size_t n,
+                             const int32_t *ids, int64_t n_ids, fv_err *e);
+/* name, seconds: of the file, for JSON. */
+void fv__transcript_write(fv_buf *out, const fv__transcript *t, fv__transcript_format how,
+                          const fv_text *name, double seconds);
+
+/* ---- windows ---- */
+
+/* What the tokens behind the start token ask for, by generation_config.json. */
+typedef struct fv__asked {
+    const fv_json *generation; /* lang_to_id */
+    int32_t ids[8];            /* language, task, ..; -1: a language that is yet to be heard */
+    int n;
+    int32_t none;   /* <|notimestamps|>; -1: the model has no times */
+    int32_t latest; /* of the first time; -1: any */
+} fv__asked;
+
+/* language: a code ("de") or a name, "" for none; task: "transcribe", "translate" or "".  Refused:
+ * what the model was not made for. */
+fv_status fv__ask(fv__asked *q, const fv_json *generation, const fv_json *config,
+                  const char *language, const char *task, fv_err *e);
+
+typedef struct fv__windows {
+    fv_device *dev;
+    const fv_model *model;
+    const fv_gen_opt *gen;
+    bool times;    /* times among the tokens; always where there is more than one window */
+    bool fallback; /* what is unlikely or repeats itself is drawn again, at higher temperatures */
+    fv_status (*seek)(void *user, int64_t frame, int64_t n, fv_err *e); /* the window to hear */
+    fv_source_fn *put;                                                  /* its inputs */
+    fv_status (*segment)(void *user, double from, double to, const int32_t *ids, int64_t n,
+                         fv_err *e); /* what was heard, times included */
+    void *user;
+} fv__windows;
+
+/* Hears `frames` frames (0.01 s) in windows of `window`; a window ends where its last whole segment
+ * does.  q: its language is filled in where it was heard. */
+fv_status fv__windows_run(const fv__windows *w, fv__asked *q, int64_t frames, int64_t window,
+                          fv_err *e);
+
+#endif
