@@ -25,7 +25,7 @@ typedef struct values {
 static const values defaults = {.ngram = 1, .top = 20};
 
 static const cli_option options[] = {
-    CLI_CHOICE(values, result, 'p', "print", results,
+    CLI_CHOICE(values, result, 0, "print", results,
                "terms and their counts, the documents as prepared words, or the terms of each "
                "document with the greatest TF-IDF weights"),
     CLI_LIST(values, queries, 'q', "query", "TEXT",
