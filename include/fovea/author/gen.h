@@ -40,8 +40,8 @@ typedef struct fv_times_segment {
     int64_t at, n;
 } fv_times_segment;
 /* Cuts ids (without the end) of a window of `frames` frames (0.01 s each) at pairs of times: at
- * most n segments.  *next: frames until the next window begins, the last whole segment's end, or all.
- * out: for n + 1.  Returns how many. */
+ * most n segments.  *next: frames until the next window begins, the last whole segment's end, or
+ * all.  out: for n + 1.  Returns how many. */
 FV_API int64_t fv_times_cut(fv_times_segment *out, int64_t *next, const int32_t *ids, int64_t n,
                             int32_t first, int64_t frames);
 
