@@ -194,7 +194,7 @@ static fv_status parse_numbers(double *out, int n, const char *text, const char 
     return fv_fail(e, FV_EARG, "%s \"%s\": expected one number, or %d", key, text, n);
 }
 
-fv_status fv__pixels_processor(fv_processor **out, const fv_env *env, const fv__new_steps *how,
+static fv_status new_processor(fv_processor **out, const fv_env *env, const fv__new_steps *how,
                                const fv_images *images, fv_processor *tok, fv_err *e)
 {
     fv_image first = {0};
@@ -216,5 +216,52 @@ fv_status fv__pixels_processor(fv_processor **out, const fv_env *env, const fv__
         if (!(s.deviation[c] > 0)) st = fv_fail(e, FV_EARG, "std: must be above 0");
     if (!st) return fv_processor_from_steps(out, env, &s, tok, e);
     fv_processor_close(tok);
+    return st;
+}
+
+/* ---- for objectives ---- */
+
+fv_status fv__pixels_processor_of(fv_processor **out, const fv_env *env, const fv__new_steps *how,
+                                  const fv_images_opt *source, fv_processor *tok, fv_err *e)
+{
+    fv_data_report unread = {0};
+    fv_images *images;
+    fv_status st = fv_images_open(&images, env, source, &unread, e);
+    if (st)
+        fv_processor_close(tok);
+    else
+        st = new_processor(out, env, how, images, tok, e);
+    fv_images_close(images);
+    return st;
+}
+
+fv_status fv__pixels_open_source(fv__pixels *p, const fv_feed_opt *t, const fv_images_opt *source,
+                                 const fv__augment *augment, int64_t cache, fv_data_report *report,
+                                 fv_err *e)
+{
+    fv_images *images;
+    fv_status st = fv_images_open(&images, t->env, source, report, e);
+    return st ? st
+              : fv__pixels_open(p, t->env, t->processor, images, augment, (size_t)cache << 20, e);
+}
+
+int64_t fv__pixels_count(const void *self, int64_t epoch)
+{
+    (void)epoch;
+    return fv_images_count(((const fv__pixels *)self)->images);
+}
+
+fv_status fv__images_texts(const fv_env *env, const fv_images_opt *source,
+                           void (*each)(void *user, const char *text, size_t len), void *user,
+                           fv_err *e)
+{
+    fv_data_report unread = {0};
+    fv_images *images;
+    fv_status st = fv_images_open(&images, env, source, &unread, e);
+    for (int64_t i = 0; !st && i < fv_images_count(images); i++) {
+        const char *s = fv_images_text(images, i);
+        if (s) each(user, s, strlen(s));
+    }
+    fv_images_close(images);
     return st;
 }

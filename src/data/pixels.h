@@ -50,8 +50,43 @@ extern const char *const fv__resample_words[];
                     "of each channel in 0..1, to be subtracted; empty: that of the data"),         \
         FV_TEXT_KEY("std", type_, steps.std, "", "by which is divided; empty: that of the data")
 
+/* The keys of an objective whose options have steps, augment and cache (MiB)... */
+#define FV__PIXELS_KEYS(type_)                                                                     \
+    FV__STEPS_KEYS(type_), FV__AUGMENT_KEYS(type_),                                                \
+        FV_INT(type_, cache, 0, 2048, 1 << 20,                                                     \
+               "MiB for decoded images; where they do not fit they are decoded each time",         \
+               FV_ON_RESUME)
+/* ...and of one whose images a table may name, with the options images and where. */
+#define FV__IMAGES_KEYS(type_)                                                                     \
+    FV_TEXT(type_, images, "",                                                                     \
+            "what a table's paths are looked up in: a folder, an archive, an IDX file"),           \
+        FV_TEXT(type_, where, "", "only rows of a table with field=value")
+
+/* Options of fv_images_open: an empty text is none. */
+static inline fv_images_opt fv__images_source(const fv_records *from, const char *images,
+                                              const char *where)
+{
+    return (fv_images_opt){.from = *from,
+                           .images = *images ? images : NULL,
+                           .where = *where ? where : NULL};
+}
+
+/* The images that an objective trains on: fv_images_open, then fv__pixels_open with a cache of that
+ * many MiB. */
+fv_status fv__pixels_open_source(fv__pixels *p, const fv_feed_opt *t, const fv_images_opt *source,
+                                 const fv__augment *augment, int64_t cache, fv_data_report *report,
+                                 fv_err *e);
+
+/* fv_feed.count of a feed that begins with its fv__pixels. */
+int64_t fv__pixels_count(const void *self, int64_t epoch);
+
+/* Calls each for the text of every image that has one. */
+fv_status fv__images_texts(const fv_env *env, const fv_images_opt *source,
+                           void (*each)(void *user, const char *text, size_t len), void *user,
+                           fv_err *e);
+
 /* A processor for the images of a data set; tok as in fv_processor_from_steps. */
-fv_status fv__pixels_processor(fv_processor **out, const fv_env *env, const fv__new_steps *how,
-                               const fv_images *images, fv_processor *tok, fv_err *e);
+fv_status fv__pixels_processor_of(fv_processor **out, const fv_env *env, const fv__new_steps *how,
+                                  const fv_images_opt *source, fv_processor *tok, fv_err *e);
 
 #endif

@@ -4,6 +4,7 @@
  * decoder's input is the text shifted right behind decoder_start_token_id (teacher forcing), the
  * labels are the text itself with the end token. */
 #include "base/base.h"
+#include "data/feed_parts.h"
 #include "data/pixels.h"
 #include "data/ragged.h"
 #include "fovea/author/objective.h"
@@ -16,18 +17,16 @@ typedef struct options {
 } options;
 
 typedef struct captions {
+    fv__pixels pixels; /* first: fv__pixels_count */
     const fv_env *env;
     fv_feed_opt task;
-    fv__pixels pixels;
     fv__ragged text;
 } captions;
 
 static fv_images_opt source(const options *o, const fv_records *from, bool evaluation)
 {
     const char *where = evaluation && *o->valid_where ? o->valid_where : o->where;
-    return (fv_images_opt){.from = *from,
-                           .images = *o->images ? o->images : NULL,
-                           .where = *where ? where : NULL};
+    return fv__images_source(from, o->images, where);
 }
 
 /* ---- texts ---- */
@@ -35,16 +34,8 @@ static fv_images_opt source(const options *o, const fv_records *from, bool evalu
 static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
                        void *user, fv_err *e)
 {
-    fv_images *images;
-    fv_data_report unread = {0};
     fv_images_opt where = source(own, from, false);
-    fv_status st = fv_images_open(&images, env, &where, &unread, e);
-    for (int64_t i = 0; !st && i < fv_images_count(images); i++) {
-        const char *s = fv_images_text(images, i);
-        if (s) each(user, s, strlen(s));
-    }
-    fv_images_close(images);
-    return st;
+    return fv__images_texts(env, &where, each, user, e);
 }
 
 /* The tokens of one text with the end token behind them, whether or not the tokenizer puts it
@@ -104,12 +95,6 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-static int64_t count(const void *self, int64_t epoch)
-{
-    (void)epoch;
-    return fv_images_count(((const captions *)self)->pixels.images);
-}
-
 /* The image costs the same for all; texts of one length share a batch. */
 static void size(const void *self, int64_t i, int64_t *from, int64_t *to)
 {
@@ -126,11 +111,15 @@ static void close_feed(void *self)
     fv__free(env, p, sizeof *p);
 }
 
+static const fv_feed feed = {.count = fv__pixels_count,
+                             .size = size,
+                             .make = make,
+                             .close = close_feed};
+
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {
     const options *o = t->options;
-    fv_images *images = NULL;
     *out = (fv_feed){0};
     if (!t->tok || t->eos < 0)
         return fv_fail(e, FV_EARG,
@@ -141,44 +130,22 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     if (!p) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
     *p = (captions){.env = t->env, .task = *t, .text = {.env = t->env}};
     fv_images_opt where = source(o, from, t->evaluation);
-    fv_status st = fv_images_open(&images, t->env, &where, report, e);
-    if (!st)
-        st = fv__pixels_open(&p->pixels, t->env, t->processor, images, &o->augment,
-                             (size_t)o->cache << 20, e);
+    fv_status st = fv__pixels_open_source(&p->pixels, t, &where, &o->augment, o->cache, report, e);
     if (!st) st = encode(p, from->max_len ? from->max_len : 512, report, e);
-    if (st)
-        close_feed(p);
-    else
-        *out =
-            (fv_feed){.self = p, .count = count, .size = size, .make = make, .close = close_feed};
-    return st;
+    return fv__feed_give(out, &feed, p, st);
 }
 
 static fv_status make_processor(fv_processor **out, const fv_env *env, const void *own,
                                 const fv_records *from, fv_processor *tok, fv_err *e)
 {
     const options *o = own;
-    fv_data_report unread = {0};
-    fv_images *images;
     fv_images_opt where = source(o, from, false);
-    fv_status st = fv_images_open(&images, env, &where, &unread, e);
-    if (st)
-        fv_processor_close(tok);
-    else
-        st = fv__pixels_processor(out, env, &o->steps, images, tok, e);
-    fv_images_close(images);
-    return st;
+    return fv__pixels_processor_of(out, env, &o->steps, &where, tok, e);
 }
 
 static const fv_field keys[] = {
-    FV__STEPS_KEYS(options),
-    FV__AUGMENT_KEYS(options),
-    FV_INT(options, cache, 0, 2048, 1 << 20,
-           "MiB for decoded images; where they do not fit they are decoded each time",
-           FV_ON_RESUME),
-    FV_TEXT(options, images, "",
-            "what a table's paths are looked up in: a folder, an archive, an IDX file"),
-    FV_TEXT(options, where, "", "only rows of a table with field=value"),
+    FV__PIXELS_KEYS(options),
+    FV__IMAGES_KEYS(options),
     FV_TEXT(options, valid_where, "", "those that are evaluated on; empty: as where"),
     {0},
 };

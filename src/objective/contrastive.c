@@ -27,9 +27,9 @@ typedef struct options {
 enum { VARIANTS = 8, DICE_WORDS = 22, DICE_TEXT = 23 }; /* texts of an image; streams of Philox */
 
 typedef struct paired {
+    fv__pixels pixels; /* first: fv__pixels_count */
     const fv_env *env;
     fv_feed_opt task;
-    fv__pixels pixels;
     fv__ragged text; /* of image i from row i * variants on */
     int variants;    /* 1: the text alone */
 } paired;
@@ -37,9 +37,7 @@ typedef struct paired {
 static fv_images_opt source(const options *o, const fv_records *from, bool evaluation)
 {
     const char *where = evaluation && *o->valid_where ? o->valid_where : o->where;
-    return (fv_images_opt){.from = *from,
-                           .images = *o->images ? o->images : NULL,
-                           .where = *where ? where : NULL};
+    return fv__images_source(from, o->images, where);
 }
 
 /* Texts of the images that are trained on, by one field: those of held-out rows shall teach
@@ -47,16 +45,8 @@ static fv_images_opt source(const options *o, const fv_records *from, bool evalu
 static fv_status field_texts(const fv_env *env, const options *o, const fv_records *from,
                              fv_text_fn *each, void *user, fv_err *e)
 {
-    fv_images *images;
-    fv_data_report unread = {0};
     fv_images_opt where = source(o, from, false);
-    fv_status st = fv_images_open(&images, env, &where, &unread, e);
-    for (int64_t i = 0; !st && i < fv_images_count(images); i++) {
-        const char *s = fv_images_text(images, i);
-        if (s) each(user, s, strlen(s));
-    }
-    fv_images_close(images);
-    return st;
+    return fv__images_texts(env, &where, each, user, e);
 }
 
 static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
@@ -187,12 +177,6 @@ static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, c
     return st;
 }
 
-static int64_t count(const void *self, int64_t epoch)
-{
-    (void)epoch;
-    return fv_images_count(((const paired *)self)->pixels.images);
-}
-
 static void close_feed(void *self)
 {
     paired *p = self;
@@ -203,7 +187,7 @@ static void close_feed(void *self)
 }
 
 static const fv_feed feed = {.metric = "recall@1 in the batch",
-                             .count = count,
+                             .count = fv__pixels_count,
                              .size = fv__size_alike,
                              .make = make,
                              .count_correct = count_correct,
@@ -213,7 +197,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                            fv_data_report *report, fv_err *e)
 {
     const options *o = t->options;
-    fv_images *images = NULL, *words = NULL;
+    fv_images *words = NULL;
     *out = (fv_feed){0};
     if (!t->tok)
         return fv_fail(e, FV_EARG, "%s: the model has no tokenizer beside its image processor",
@@ -226,10 +210,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                   .text = {.env = t->env},
                   .variants = more ? VARIANTS : 1};
     fv_images_opt where = source(o, from, t->evaluation);
-    fv_status st = fv_images_open(&images, t->env, &where, report, e);
-    if (!st)
-        st = fv__pixels_open(&p->pixels, t->env, t->processor, images, &o->augment,
-                             (size_t)o->cache << 20, e);
+    fv_status st = fv__pixels_open_source(&p->pixels, t, &where, &o->augment, o->cache, report, e);
     if (!st && more) st = open_words(&words, p, o, from, e);
     if (!st) st = encode(p, words, from->max_len ? from->max_len : 512, report, e);
     fv_images_close(words);
@@ -240,27 +221,13 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
                                 const fv_records *from, fv_processor *tok, fv_err *e)
 {
     const options *o = own;
-    fv_data_report unread = {0};
-    fv_images *images;
     fv_images_opt where = source(o, from, false);
-    fv_status st = fv_images_open(&images, env, &where, &unread, e);
-    if (st)
-        fv_processor_close(tok);
-    else
-        st = fv__pixels_processor(out, env, &o->steps, images, tok, e);
-    fv_images_close(images);
-    return st;
+    return fv__pixels_processor_of(out, env, &o->steps, &where, tok, e);
 }
 
 static const fv_field keys[] = {
-    FV__STEPS_KEYS(options),
-    FV__AUGMENT_KEYS(options),
-    FV_INT(options, cache, 0, 2048, 1 << 20,
-           "MiB for decoded images; where they do not fit they are decoded each time",
-           FV_ON_RESUME),
-    FV_TEXT(options, images, "",
-            "what a table's paths are looked up in: a folder, an archive, an IDX file"),
-    FV_TEXT(options, where, "", "only rows of a table with field=value"),
+    FV__PIXELS_KEYS(options),
+    FV__IMAGES_KEYS(options),
     FV_TEXT(
         options, more_field, "",
         "field with key words, | between: in training a random half of them is every other text"),

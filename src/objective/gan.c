@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "data/dice.h"
+#include "data/feed_parts.h"
 #include "data/labels.h"
 #include "data/pixels.h"
 #include "fovea/author/objective.h"
@@ -24,8 +25,8 @@ typedef struct options {
 } options;
 
 typedef struct drawn {
+    fv__pixels pixels; /* first: fv__pixels_count */
     const fv_env *env;
-    fv__pixels pixels;
     int latent_size;
 } drawn;
 
@@ -58,20 +59,6 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-static int64_t count(const void *self, int64_t epoch)
-{
-    (void)epoch;
-    return fv_images_count(((const drawn *)self)->pixels.images);
-}
-
-/* All are alike: batch_rows decides. */
-static void size(const void *self, int64_t i, int64_t *from, int64_t *to)
-{
-    (void)self, (void)i;
-    *from = 1;
-    *to = 0;
-}
-
 static void close_feed(void *self)
 {
     drawn *g = self;
@@ -80,11 +67,15 @@ static void close_feed(void *self)
     fv__free(env, g, sizeof *g);
 }
 
+static const fv_feed feed = {.count = fv__pixels_count,
+                             .size = fv__size_alike,
+                             .make = make,
+                             .close = close_feed};
+
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {
     const options *o = t->options;
-    fv_images *images = NULL;
     *out = (fv_feed){0};
     if (o->augment.mixup > 0 || o->augment.cutmix > 0)
         return fv_fail(e, FV_EARG, "%s: mixup and cutmix mix labels, which a GAN cannot use",
@@ -93,17 +84,9 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     if (!g) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
     *g = (drawn){.env = t->env, .latent_size = o->latent_size};
     fv_images_opt where = {.from = *from, .labels = t->labels};
-    fv_status st = fv_images_open(&images, t->env, &where, report, e);
-    if (!st)
-        st = fv__pixels_open(&g->pixels, t->env, t->processor, images, &o->augment,
-                             (size_t)o->cache << 20, e);
+    fv_status st = fv__pixels_open_source(&g->pixels, t, &where, &o->augment, o->cache, report, e);
     report->tokens[0] = report->kept;
-    if (st)
-        close_feed(g);
-    else
-        *out =
-            (fv_feed){.self = g, .count = count, .size = size, .make = make, .close = close_feed};
-    return st;
+    return fv__feed_give(out, &feed, g, st);
 }
 
 /* Images in -1..1, which is what the generator's tanh reaches, unless the recipe says otherwise. */
@@ -111,15 +94,11 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
                                 const fv_records *from, fv_processor *tok, fv_err *e)
 {
     fv__new_steps steps = ((const options *)own)->steps;
-    fv_data_report unread = {0};
     fv_labels labels = {.env = env};
-    fv_images *images;
     fv_images_opt where = {.from = *from, .labels = &labels};
     if (!*steps.mean) strcpy(steps.mean, "0.5");
     if (!*steps.std) strcpy(steps.std, "0.5");
-    fv_status st = fv_images_open(&images, env, &where, &unread, e);
-    if (!st) st = fv__pixels_processor(out, env, &steps, images, tok, e);
-    fv_images_close(images);
+    fv_status st = fv__pixels_processor_of(out, env, &steps, &where, tok, e);
     fv_labels_free(&labels);
     return st;
 }
@@ -131,11 +110,7 @@ static int64_t config_value(const void *own, const fv_processor *p, const char *
 }
 
 static const fv_field keys[] = {
-    FV__STEPS_KEYS(options),
-    FV__AUGMENT_KEYS(options),
-    FV_INT(options, cache, 0, 2048, 1 << 20,
-           "MiB for decoded images; where they do not fit they are decoded each time",
-           FV_ON_RESUME),
+    FV__PIXELS_KEYS(options),
     FV_INT(options, latent_size, 1, 128, 1 << 12, "numbers that an image is made from"),
     {0},
 };

@@ -15,17 +15,16 @@ typedef struct options {
 } options;
 
 typedef struct labelled {
+    fv__pixels pixels; /* first: fv__pixels_count */
     const fv_env *env;
-    fv__pixels pixels;
 } labelled;
 
 /* Where the options say the images stand; labels as fv_images_opt has them. */
 static fv_images_opt source(const options *o, const fv_records *from, fv_labels *labels)
 {
-    return (fv_images_opt){.from = *from,
-                           .images = *o->images ? o->images : NULL,
-                           .where = *o->where ? o->where : NULL,
-                           .labels = labels};
+    fv_images_opt s = fv__images_source(from, o->images, o->where);
+    s.labels = labels;
+    return s;
 }
 
 /* pixel_values (n,C,H,W), labels (n); of mixed images label_share and mixed_labels (n), too. */
@@ -47,12 +46,6 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     return FV_OK;
 }
 
-static int64_t count(const void *self, int64_t epoch)
-{
-    (void)epoch;
-    return fv_images_count(((const labelled *)self)->pixels.images);
-}
-
 static void close_feed(void *self)
 {
     labelled *l = self;
@@ -62,7 +55,7 @@ static void close_feed(void *self)
 }
 
 static const fv_feed feed = {.metric = "accuracy",
-                             .count = count,
+                             .count = fv__pixels_count,
                              .size = fv__size_alike,
                              .make = make,
                              .count_correct = fv__count_correct_labels,
@@ -72,16 +65,12 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                            fv_data_report *report, fv_err *e)
 {
     const options *o = t->options;
-    fv_images *images = NULL;
     *out = (fv_feed){0};
     labelled *l = fv__alloc(t->env, sizeof *l);
     if (!l) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
     l->env = t->env;
     fv_images_opt where = source(o, from, t->labels);
-    fv_status st = fv_images_open(&images, t->env, &where, report, e);
-    if (!st)
-        st = fv__pixels_open(&l->pixels, t->env, t->processor, images, &o->augment,
-                             (size_t)o->cache << 20, e);
+    fv_status st = fv__pixels_open_source(&l->pixels, t, &where, &o->augment, o->cache, report, e);
     report->tokens[0] = report->kept;
     return fv__feed_give(out, &feed, l, st);
 }
@@ -90,26 +79,16 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
                                 const fv_records *from, fv_processor *tok, fv_err *e)
 {
     const options *o = own;
-    fv_data_report unread = {0};
     fv_labels labels = {.env = env};
-    fv_images *images;
     fv_images_opt where = source(o, from, &labels);
-    fv_status st = fv_images_open(&images, env, &where, &unread, e);
-    if (!st) st = fv__pixels_processor(out, env, &o->steps, images, tok, e);
-    fv_images_close(images);
+    fv_status st = fv__pixels_processor_of(out, env, &o->steps, &where, tok, e);
     fv_labels_free(&labels);
     return st;
 }
 
 static const fv_field keys[] = {
-    FV__STEPS_KEYS(options),
-    FV__AUGMENT_KEYS(options),
-    FV_INT(options, cache, 0, 2048, 1 << 20,
-           "MiB for decoded images; where they do not fit they are decoded each time",
-           FV_ON_RESUME),
-    FV_TEXT(options, images, "",
-            "what a table's paths are looked up in: a folder, an archive, an IDX file"),
-    FV_TEXT(options, where, "", "only rows of a table with field=value"),
+    FV__PIXELS_KEYS(options),
+    FV__IMAGES_KEYS(options),
     {0},
 };
 static const char *const loss_inputs[] = {"pixel_values", "labels", NULL};

@@ -7,6 +7,7 @@
  * silence; what is longer is cut. */
 #include "base/base.h"
 #include "data/feed_parts.h"
+#include "data/pixels.h"
 #include "fovea/author/objective.h"
 
 typedef struct options {
@@ -26,11 +27,10 @@ typedef struct labelled {
 
 static fv_images_opt source(const options *o, const fv_records *from, fv_labels *labels)
 {
-    return (fv_images_opt){.from = *from,
-                           .images = *o->sounds ? o->sounds : NULL,
-                           .where = *o->where ? o->where : NULL,
-                           .sounds = true,
-                           .labels = labels};
+    fv_images_opt s = fv__images_source(from, o->sounds, o->where);
+    s.sounds = true;
+    s.labels = labels;
+    return s;
 }
 
 /* input_features (n,T,F), labels (n) */
