@@ -207,6 +207,50 @@ static void want_rnnt(const op_case *k, double *y, const double *const *in)
     for (int b = 0; b < 3; b++) y[b] = -log(paths(in[0], b, 0, 0));
 }
 
+/* Three sequences of CTC: one label twice in a row, padding behind one, no label at all. */
+static const int32_t ctc_frames[] = {4, 3, 2}, ctc_lens[] = {2, 2, 0},
+                     ctc_labels[] = {2, 2, 1, 3, 0, 0};
+
+static fv_tensor *ctc(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_ctc_loss(c, x[0], fv_ints(c, ctc_labels, FV_SHAPE(3, 2)),
+                       fv_ints(c, ctc_frames, FV_SHAPE(3)), fv_ints(c, ctc_lens, FV_SHAPE(3)), 0);
+}
+
+/* Whether what the frames of a way say, without repeats and blanks, is the labels of sequence b. */
+static bool spells(int way, int b)
+{
+    int before = 0, n = 0;
+    for (int t = 0; t < ctc_frames[b]; t++, way /= 4) {
+        int says = way % 4;
+        if (says && says != before) {
+            if (n == ctc_lens[b] || says != ctc_labels[2 * b + n]) return false;
+            n++;
+        }
+        before = says;
+    }
+    return n == ctc_lens[b];
+}
+
+/* Every way there is, one after the other. */
+static void want_ctc(const op_case *k, double *y, const double *const *in)
+{
+    (void)k;
+    for (int b = 0; b < 3; b++) {
+        int ways = 1 << 2 * ctc_frames[b];
+        double sum = 0;
+        for (int way = 0; way < ways; way++) {
+            double p = spells(way, b) ? 1 : 0;
+            for (int t = 0, rest = way; t < ctc_frames[b]; t++, rest /= 4) {
+                const double *row = in[0] + (b * 4 + t) * 4;
+                p *= exp(row[rest % 4]) / (exp(row[0]) + exp(row[1]) + exp(row[2]) + exp(row[3]));
+            }
+            sum += p;
+        }
+        y[b] = -log(sum);
+    }
+}
+
 /* ---- convolutions ---- */
 
 static fv_tensor *conv1d(fv_ctx *c, fv_tensor *const *x)
@@ -412,6 +456,11 @@ static const op_case cases[] = {
      .in = {{FV_SHAPE(3, 4, 4, 5), WIDE}},
      .want = want_rnnt,
      .bad = {FV_SHAPE(3, 4, 3, 5)}},
+    {.name = "ctc_loss",
+     .build = ctc,
+     .in = {{FV_SHAPE(3, 4, 4), WIDE}},
+     .want = want_ctc,
+     .bad = {FV_SHAPE(2, 4, 4)}},
 
     {.name = "conv1d",
      .build = conv1d,

@@ -153,6 +153,14 @@ typedef struct fv_kernels {
                      const fv_stat *alpha, const void *lp, const int32_t *labels,
                      const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U1,
                      int64_t V, int32_t blank);
+    /* lp (B,T,V); labels (B,U); tlen, ulen (B); alpha (B,T,2U+1), likewise */
+    void (*ctc)(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, const int32_t *labels,
+                const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U,
+                int64_t V, int32_t blank);
+    void (*ctc_bwd)(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *loss,
+                    const fv_stat *alpha, const void *lp, const int32_t *labels,
+                    const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U,
+                    int64_t V, int32_t blank);
 
     void (*attention)(fv_stream *s, const fv_attn_args *a);
     void (*attention_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);

@@ -127,6 +127,10 @@ FV_API fv_tensor *fv_mae(fv_ctx *c, fv_tensor *x, fv_tensor *target); /* mean */
  * alignments */
 FV_API fv_tensor *fv_rnnt_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_tensor *tlen,
                                fv_tensor *ulen, int32_t blank);
+/* CTC: logits (B,T,V), labels (B,U), tlen and ulen (B) -> (B): minus log-likelihood over all ways
+ * to spread the labels over the frames; infinite, with a gradient of 0, where they do not fit */
+FV_API fv_tensor *fv_ctc_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_tensor *tlen,
+                              fv_tensor *ulen, int32_t blank);
 
 /* ---- attention ---- */
 
