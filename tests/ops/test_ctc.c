@@ -33,7 +33,8 @@ static void losses_and_gradients_are_those_of_torch(void **state)
 {
     (void)state;
     compare(FV_F64, 5e-7); /* the file holds f32 */
-    compare(FV_F32, 1e-5);
+    /* alpha is a logarithm of some tens: an ulp of it is 1e-6, of a probability 1e-5 */
+    compare(FV_F32, 3e-5);
 }
 
 /* Two equal labels need a blank between them: three frames. */
