@@ -80,6 +80,9 @@ static void the_model_type_is_the_recipes_word(void **state)
         assert_string_equal(json_string_value(
                                 json_array_get(json_object_get(o, "architectures"), 0)),
                             types[i][1]);
+        /* without it transformers takes 32 and 8 */
+        assert_int_equal(json_integer_value(json_object_get(o, "num_key_value_heads")),
+                         json_integer_value(json_object_get(o, "num_attention_heads")));
         json_decref(o);
     }
     const result *r = succeeded(sh("grep -c q_proj.bias qwen2/model/model.safetensors"));

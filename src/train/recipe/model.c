@@ -252,6 +252,16 @@ static fv_status set_derived(const fv_recipe *r, const fv__input *in, fv_json *j
     return st;
 }
 
+/* A new model has as many heads of keys as of queries, unless the recipe says otherwise.  It is
+ * written, as transformers takes another number for some families (32 for Qwen2) where it is not. */
+static fv_status set_key_heads(const fv_recipe *r, fv_json *j, const fv_family *f, fv_err *e)
+{
+    const char *heads = fv__late_get(&r->model, "num_attention_heads"),
+               *key = "num_key_value_heads";
+    if (!heads || fv__late_get(&r->model, key) || !has_key(r, f, key)) return FV_OK;
+    return set_value(j, r, f, key, heads, e);
+}
+
 /* What follows from the image processor, unless the recipe gives it. */
 static fv_status set_image(const fv_recipe *r, const fv__input *in, fv_json *j, const fv_family *f,
                            fv_err *e)
@@ -332,6 +342,7 @@ static fv_status make_config(fv_buf *text, const fv_recipe *r, const fv__input *
         if (!own_key(m->key)) st = set_value(j, r, f, m->key, m->value, e);
     }
     if (!st && !source) st = set_derived(r, in, j, f, e);
+    if (!st && !source) st = set_key_heads(r, j, f, e);
     if (!st && !source) st = set_image(r, in, j, f, e);
     if (!st && !source) st = set_from_data(r, in, j, f, e);
     if (!st && in->labels.n) st = set_labels(in, j, e);
