@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 
+from timing import times
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOVEA = os.environ.get("FOVEA", os.path.join(ROOT, "build", "fovea"))
 CONFIGS = os.path.join(ROOT, "bench", "configs")
@@ -84,13 +86,7 @@ class Peer:
 
 
 def timed(run, seconds):
-    run()
-    taken, start = [], time.perf_counter()
-    while len(taken) < 3 or time.perf_counter() - start < seconds:
-        t = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - t)
-    return statistics.median(taken)
+    return statistics.median(times(run, seconds))
 
 
 def peer_gemm(torch, dtype, m, n, k):

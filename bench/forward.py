@@ -14,7 +14,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+
+from timing import times
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOVEA = os.environ.get("FOVEA", os.path.join(ROOT, "build", "fovea"))
@@ -43,12 +44,7 @@ def export(args):
 
 def timed(run, seconds):
     """Prints one JSON line: the median of a few seconds of runs."""
-    run()
-    taken, start = [], time.perf_counter()
-    while len(taken) < 3 or time.perf_counter() - start < seconds:
-        t = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - t)
+    taken = times(run, seconds)
     print(json.dumps({"median_s": statistics.median(taken), "runs": len(taken)}))
 
 

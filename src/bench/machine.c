@@ -51,53 +51,26 @@ static float chains_quad(float a)
     return a;
 }
 #else
-static float chains_quad(float a)
-{
-    enum { N = 16 };
-    quad s[N], f = {a, a, a, a};
-#pragma GCC unroll 32
-    for (int i = 0; i < N; i++) s[i] = f + (float)i;
-    for (int64_t r = 0; r < ROUNDS; r++)
-#pragma GCC unroll 32
-        for (int i = 0; i < N; i++) s[i] = s[i] * f + f;
-#pragma GCC unroll 32
-    for (int i = 1; i < N; i++) s[0] += s[i];
-    return s[0][0] * N;
-}
+#define CHAINS 16
+#define VECTOR quad
+#define NAME chains_quad
+#include "bench/chains.h"
 #endif
 static const double quad_flops = 2.0 * ROUNDS * 16 * 4;
 
 #if defined(__x86_64__)
 typedef float oct __attribute__((vector_size(32)));
-__attribute__((target("avx2,fma"))) static float chains_oct(float a)
-{
-    enum { N = 12 };
-    oct s[N], f = {a, a, a, a, a, a, a, a};
-#pragma GCC unroll 32
-    for (int i = 0; i < N; i++) s[i] = f + (float)i;
-    for (int64_t r = 0; r < ROUNDS; r++)
-#pragma GCC unroll 32
-        for (int i = 0; i < N; i++) s[i] = s[i] * f + f;
-#pragma GCC unroll 32
-    for (int i = 1; i < N; i++) s[0] += s[i];
-    return s[0][0] * N;
-}
+#define CHAINS 12
+#define VECTOR oct
+#define NAME __attribute__((target("avx2,fma"))) chains_oct
+#include "bench/chains.h"
 static const double oct_flops = 2.0 * ROUNDS * 12 * 8;
 
 typedef float hex __attribute__((vector_size(64)));
-__attribute__((target("avx512f"))) static float chains_hex(float a)
-{
-    enum { N = 20 };
-    hex s[N], f = {a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a};
-#pragma GCC unroll 32
-    for (int i = 0; i < N; i++) s[i] = f + (float)i;
-    for (int64_t r = 0; r < ROUNDS; r++)
-#pragma GCC unroll 32
-        for (int i = 0; i < N; i++) s[i] = s[i] * f + f;
-#pragma GCC unroll 32
-    for (int i = 1; i < N; i++) s[0] += s[i];
-    return s[0][0] * N;
-}
+#define CHAINS 20
+#define VECTOR hex
+#define NAME __attribute__((target("avx512f"))) chains_hex
+#include "bench/chains.h"
 static const double hex_flops = 2.0 * ROUNDS * 20 * 16;
 #endif
 

@@ -32,5 +32,9 @@ fv_status fv__feed_give(fv_feed *out, const fv_feed *feed, void *self, fv_status
 extern const char *const fv__encoder_specials[], *const fv__labels_alone[];
 #define FV__ENCODER_TEXTS                                                                          \
     .processor = "tokenizer", .specials = fv__encoder_specials, .before = "<s>", .after = "</s>"
+/* ...and of one on running text for decoders. */
+#define FV__CAUSAL_TEXTS                                                                           \
+    .processor = "tokenizer", .texts = fv_texts_first, .head = FV_HEAD_CAUSAL_LM,                  \
+    .loss_inputs = fv__labels_alone, .generates = true
 
 #endif

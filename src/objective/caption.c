@@ -16,6 +16,13 @@ typedef struct options {
     char images[512], where[200], valid_where[200];
 } options;
 
+static const fv_field keys[] = {
+    FV__PIXELS_KEYS(options),
+    FV__IMAGES_KEYS(options),
+    FV_TEXT(options, valid_where, "", "those that are evaluated on; empty: as where"),
+    {0},
+};
+
 typedef struct captions {
     fv__pixels pixels; /* first: fv__pixels_count */
     const fv_env *env;
@@ -143,12 +150,6 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
     return fv__pixels_processor_of(out, env, &o->steps, &where, tok, e);
 }
 
-static const fv_field keys[] = {
-    FV__PIXELS_KEYS(options),
-    FV__IMAGES_KEYS(options),
-    FV_TEXT(options, valid_where, "", "those that are evaluated on; empty: as where"),
-    {0},
-};
 static const char *const loss_inputs[] = {"decoder_input_ids", "labels", NULL};
 static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
 static const char *const specials_bytes[] = {"<pad>", "</s>", NULL}; /* no byte is unknown */

@@ -3,6 +3,7 @@
  * As in transformers the labels are the ids themselves, and the model compares its logits at t with
  * the id at t+1.  So the first token of a window is not predicted, and windows overlap by one
  * token: every token but the very first is predicted once. */
+#include "data/feed_parts.h"
 #include "data/token_stream.h"
 #include "fovea/author/objective.h"
 
@@ -47,17 +48,12 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
 }
 
 static const fv_field keys[] = {FV__KEY_CONTEXT, {0}};
-static const char *const loss_inputs[] = {"labels", NULL};
 
 const fv_objective fv__objective_causal = {
     .name = "causal",
     .help = "the next token of running text",
     .keys = keys,
     .options_size = sizeof(fv__stream_opt),
-    .processor = "tokenizer",
-    .texts = fv_texts_first,
-    .head = FV_HEAD_CAUSAL_LM,
-    .loss_inputs = loss_inputs,
-    .generates = true,
+    FV__CAUSAL_TEXTS,
     .open = open_feed,
 };

@@ -61,20 +61,6 @@ static const fv_feed feed = {.metric = "accuracy",
                              .count_correct = fv__count_correct_labels,
                              .close = close_feed};
 
-static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
-                           fv_data_report *report, fv_err *e)
-{
-    const options *o = t->options;
-    *out = (fv_feed){0};
-    labelled *l = fv__alloc(t->env, sizeof *l);
-    if (!l) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    l->env = t->env;
-    fv_images_opt where = source(o, from, t->labels);
-    fv_status st = fv__pixels_open_source(&l->pixels, t, &where, &o->augment, o->cache, report, e);
-    report->tokens[0] = report->kept;
-    return fv__feed_give(out, &feed, l, st);
-}
-
 static fv_status make_processor(fv_processor **out, const fv_env *env, const void *own,
                                 const fv_records *from, fv_processor *tok, fv_err *e)
 {
@@ -84,6 +70,20 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
     fv_status st = fv__pixels_processor_of(out, env, &o->steps, &where, tok, e);
     fv_labels_free(&labels);
     return st;
+}
+
+static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
+                           fv_data_report *report, fv_err *e)
+{
+    const options *o = t->options;
+    fv_images_opt where = source(o, from, t->labels);
+    *out = (fv_feed){0};
+    labelled *l = fv__alloc(t->env, sizeof *l);
+    if (!l) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
+    l->env = t->env;
+    fv_status st = fv__pixels_open_source(&l->pixels, t, &where, &o->augment, o->cache, report, e);
+    report->tokens[0] = report->kept;
+    return fv__feed_give(out, &feed, l, st);
 }
 
 static const fv_field keys[] = {

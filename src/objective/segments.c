@@ -10,6 +10,7 @@
  * Segments of an epoch are shifted by a random number of tokens.  An evaluation begins at the first
  * token, reads all of them, and has a memory of its own. */
 #include "core/core.h"
+#include "data/feed_parts.h"
 #include "data/token_stream.h"
 #include "fovea/author/objective.h"
 #include "model/memory.h"
@@ -237,17 +238,12 @@ static const fv_field keys[] = {
     FV_INT(options, memory, 1, 64, 1 << 16, "states of earlier segments that are attended to"),
     {0},
 };
-static const char *const loss_inputs[] = {"labels", NULL};
 
 const fv_objective fv__objective_segments = {
     .name = "segments",
     .help = "the next token of running text, for models with a memory of earlier segments",
     .keys = keys,
     .options_size = sizeof(options),
-    .processor = "tokenizer",
-    .texts = fv_texts_first,
-    .head = FV_HEAD_CAUSAL_LM,
-    .loss_inputs = loss_inputs,
-    .generates = true,
+    FV__CAUSAL_TEXTS,
     .open = open_feed,
 };

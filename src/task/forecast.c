@@ -195,13 +195,7 @@ static fv_status run_file(fv_pipeline *p, const char *path, fv_err *e)
 
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
-    fv_status st = FV_OK;
-    for (int64_t i = 0; i < n && !st; i++) {
-        char path[4096];
-        st = fv__task_path(path, sizeof path, &in[i], e);
-        if (!st) st = run_file(p, path, e);
-    }
-    return st;
+    return fv__task_each_path(p, in, n, run_file, e);
 }
 
 static const fv_task_example examples[] = {

@@ -241,13 +241,7 @@ static fv_status ask_file(fv_pipeline *p, const char *file, fv_err *e)
 
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
-    fv_status st = FV_OK;
-    for (int64_t i = 0; i < n && !st; i++) {
-        char path[4096];
-        st = fv__task_path(path, sizeof path, &in[i], e);
-        if (!st) st = ask_file(p, path, e);
-    }
-    return st;
+    return fv__task_each_path(p, in, n, ask_file, e);
 }
 
 static fv_status finish(fv_pipeline *p, fv_err *e)

@@ -135,6 +135,19 @@ fv_status fv__task_path(char *out, size_t size, const fv_text *record, fv_err *e
     return FV_OK;
 }
 
+fv_status fv__task_each_path(fv_pipeline *p, const fv_text *in, int64_t n,
+                             fv_status (*one)(fv_pipeline *p, const char *path, fv_err *e),
+                             fv_err *e)
+{
+    fv_status st = FV_OK;
+    for (int64_t i = 0; i < n && !st; i++) {
+        char path[4096];
+        st = fv__task_path(path, sizeof path, &in[i], e);
+        if (!st) st = one(p, path, e);
+    }
+    return st;
+}
+
 fv_model_opt fv__pipeline_model_opt(const fv_pipeline *p)
 {
     return (fv_model_opt){.weights = p->opt.weights,

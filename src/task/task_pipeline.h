@@ -46,6 +46,14 @@ const char *fv__setting(const fv_setting *s, int n, const char *key); /* the las
 /* A record that is the path of a file, with a NUL behind it. */
 fv_status fv__task_path(char *out, size_t size, const fv_text *record, fv_err *e);
 
+/* A task whose records are paths: calls one for each, until one fails. */
+fv_status fv__task_each_path(fv_pipeline *p, const fv_text *in, int64_t n,
+                             fv_status (*one)(fv_pipeline *p, const char *path, fv_err *e),
+                             fv_err *e);
+
+/* Entries of a task that gives one result for each image. */
+#define FV__TASK_OF_IMAGES .images = true, .aligned = true, .batch = 32
+
 /* Settings of generating over what gen has. */
 fv_status fv__apply_gen(fv_gen_opt *gen, const fv_setting *set, int n, fv_err *e);
 

@@ -15,6 +15,7 @@
 
 #include "fovea/pipeline.h"
 #include "base/hub.h"
+#include "model/copy.h"
 #include "store/json.h"
 #include "store/store.h"
 #include "task_pipeline.h"
@@ -71,46 +72,6 @@ static void greatest(void *user, const char *name)
     if (n > *most && name[0] == 'v' && (!*end || !strcmp(end, ".tmp"))) *most = n;
 }
 
-typedef struct copying {
-    const fv_env *env;
-    const char *from, *to;
-    int depth;
-    fv_status st;
-    fv_err *e;
-} copying;
-
-static void copy_name(void *user, const char *name);
-
-static fv_status copy_dir(const fv_env *env, const char *from, const char *to, int depth, fv_err *e)
-{
-    const fv_io *io = fv__io(env);
-    copying c = {env, from, to, depth, FV_OK, e};
-    fv_status st = fv__dir_make(env, to, e);
-    if (!st && io->list(io->self, from, copy_name, &c))
-        st = fv_fail(e, FV_EIO, "%s: cannot be listed", from);
-    return st ? st : c.st;
-}
-
-/* All files, and folders such as 1_Pooling. */
-static void copy_name(void *user, const char *name)
-{
-    copying *c = user;
-    char from[FV_PATH], to[FV_PATH];
-    fv_file f;
-    if (c->st || name[0] == '.') return;
-    c->st = fv__store_path(from, c->from, name, c->e);
-    if (!c->st) c->st = fv__store_path(to, c->to, name, c->e);
-    if (c->st) return;
-    if (fv__is_dir(c->env, from)) {
-        if (c->depth < 2) c->st = copy_dir(c->env, from, to, c->depth + 1, c->e);
-        return;
-    }
-    c->st = fv__file_open(&f, c->env, from, c->e);
-    if (c->st) return;
-    c->st = fv__file_write(c->env, to, f.data, f.size, c->e);
-    fv__file_close(&f);
-}
-
 /* The candidate as the next version; its name into `out`. */
 static fv_status add_version(char out[64], const fv_env *env, const char *dir, const char *from,
                              fv_err *e)
@@ -125,7 +86,7 @@ static fv_status add_version(char out[64], const fv_env *env, const char *dir, c
     snprintf(name, sizeof name, "%s.tmp", out);
     if (!st) st = fv__store_path(part, dir, name, e);
     if (!st) st = fv__store_path(to, dir, out, e);
-    if (!st) st = copy_dir(env, from, part, 0, e);
+    if (!st) st = fv__copy_dir(env, from, part, e);
     if (!st && io->rename(io->self, part, to))
         st = fv_fail(e, FV_EIO, "%s: cannot be renamed to %s", part, out);
     return st;

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -118,3 +119,12 @@ class Browser:
         data = self.send("Page.captureScreenshot", format="png")["data"]
         with open(path, "wb") as f:
             f.write(base64.b64decode(data))
+
+
+def run(main):
+    """Ends the program with what main returns, or with 77, which CTest counts as skipped, where there is no browser."""
+    try:
+        sys.exit(main())
+    except Missing as e:
+        print(e)
+        sys.exit(77)

@@ -4,7 +4,7 @@ holds the state, several heads, words, zoom, keys, saved pictures, the whole gri
 import pathlib
 import sys
 
-from browser import Browser, Missing
+from browser import Browser, run
 from measure import CENTRE, settled
 
 SHIFT = 8  # of Input.dispatchMouseEvent
@@ -87,8 +87,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Missing as e:
-        print(e)
-        sys.exit(77)
+    run(main)

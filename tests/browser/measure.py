@@ -7,7 +7,7 @@ import pathlib
 import statistics
 import sys
 
-from browser import Browser, Missing
+from browser import Browser, run
 
 # From the event to the moment after the frame that it caused: a message that is posted in the frame arrives behind it.
 HOOK = """(() => {
@@ -82,8 +82,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Missing as e:
-        print(e)
-        sys.exit(77)
+    run(main)

@@ -16,6 +16,7 @@
 #include "fovea/author/tok.h"
 #include "helper/device.h"
 #include "helper/files.h"
+#include "helper/tok.h"
 
 static fv_tok *tok;
 static fv_labels labels;
@@ -24,29 +25,13 @@ static fv_batch batch;
 static const char words[] = "the cat sees the dog\nthe dog sees the cat\na cat likes fish\n\nfish "
                             "likes water\nno dog likes the rain\n";
 
-static bool next_text(void *self, const char **text, size_t *len)
-{
-    int *i = self;
-    *text = words;
-    *len = sizeof words - 1;
-    return (*i)++ == 0;
-}
-
 static int set_up(void **state)
 {
     static const char *const specials[] = {"<pad>",        "</s>",         "<unk>",
                                            "<s>",          "<mask>",       "<extra_id_0>",
                                            "<extra_id_1>", "<extra_id_2>", NULL};
-    int at = 0;
-    fv_err e;
     if (scratch_open(state)) return -1;
-    fv_tok_train_opts o = {.kind = FV_TOK_BYTE_BPE,
-                           .vocab = 300,
-                           .min_count = 1,
-                           .specials = specials,
-                           .before = "<s>",
-                           .after = "</s>"};
-    check(fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
+    tok = tok_trained(words, 300, specials);
     return 0;
 }
 
@@ -88,15 +73,7 @@ static fv_feed_opt task(const char *name)
         for (const fv_field *f = o->keys; f && f->name; f++)
             if (!strcmp(f->name, usual[i][0]))
                 check(fv_fields_set((void *)(uintptr_t)own, o->keys, f->name, usual[i][1], &e), &e);
-    return (fv_feed_opt){.tok = tok,
-                         .options = own,
-                         .pad = fv_tok_id(tok, "<pad>"),
-                         .start = fv_tok_id(tok, "<pad>"),
-                         .eos = fv_tok_id(tok, "</s>"),
-                         .cls = fv_tok_id(tok, "<s>"),
-                         .sep = fv_tok_id(tok, "</s>"),
-                         .mask = fv_tok_id(tok, "<mask>"),
-                         .labels = &labels};
+    return tok_feed(tok, own, &labels);
 }
 
 static fv_feed open_feed(const char *name, fv_feed_opt t, fv_records from, fv_data_report *r)

@@ -13,30 +13,15 @@
 #include "fovea/fovea.h"
 #include "helper/device.h"
 #include "helper/files.h"
+#include "helper/tok.h"
 
 static fv_tok *tok;
-
-static bool next_text(void *self, const char **text, size_t *len)
-{
-    int *i = self;
-    *text = "text w10 sentence here w29 c q";
-    *len = strlen(*text);
-    return (*i)++ == 0;
-}
 
 static int set_up(void **state)
 {
     static const char *const specials[] = {"<pad>", "</s>", "<unk>", "<s>", "<mask>", NULL};
-    int at = 0;
-    fv_err e;
     if (scratch_open(state)) return -1;
-    fv_tok_train_opts o = {.kind = FV_TOK_BYTE_BPE,
-                           .vocab = 280,
-                           .min_count = 1,
-                           .specials = specials,
-                           .before = "<s>",
-                           .after = "</s>"};
-    check(fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &at}, &o, &e), &e);
+    tok = tok_trained("text w10 sentence here w29 c q", 280, specials);
     return 0;
 }
 
@@ -58,14 +43,7 @@ static int64_t open_feed(fv_feed *f, const char *name, fv_records from)
     assert_non_null(o);
     assert_true(o->options_size <= sizeof memory);
     if (o->keys) fv_fields_default(memory, o->keys);
-    fv_feed_opt t = {.tok = tok,
-                     .options = memory,
-                     .start = fv_tok_id(tok, "<pad>"),
-                     .eos = fv_tok_id(tok, "</s>"),
-                     .cls = fv_tok_id(tok, "<s>"),
-                     .sep = fv_tok_id(tok, "</s>"),
-                     .mask = fv_tok_id(tok, "<mask>"),
-                     .labels = &labels};
+    fv_feed_opt t = tok_feed(tok, memory, &labels);
     check(o->open(f ? f : &here, &t, &from, &r, &e), &e);
     if (!f) fv_feed_close(&here);
     fv_labels_free(&labels);

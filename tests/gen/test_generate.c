@@ -212,20 +212,24 @@ static bool hear(void *user, int64_t source, int32_t token)
     return h->n[source] != h->stop_after;
 }
 
+static fv_gen_opt open_with_options(const char *dir, fv_model **m, fv_gen_config **config)
+{
+    fv_err e;
+    ok(fv_model_open(m, device, dir, (fv_model_opt){0}, &e), dir, &e);
+    ok(fv_gen_config_open(config, NULL, dir, NULL, &e), dir, &e);
+    return *fv_gen_config_options(*config);
+}
+
 static void tokens_are_told_as_they_come_and_can_be_the_last(void **state)
 {
     (void)state;
-    char dir[512];
-    fv_err e;
+    const char *dir = CASES "/gpt2-language";
     fv_model *m;
     fv_gen_config *config;
-    fv_gen_opt o;
+    fv_err e;
     fv_generated out;
     prompts p = read_prompts("gpt2-language");
-    snprintf(dir, sizeof dir, "%s/gpt2-language", CASES);
-    ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), dir, &e);
-    ok(fv_gen_config_open(&config, NULL, dir, NULL, &e), dir, &e);
-    o = *fv_gen_config_options(config);
+    fv_gen_opt o = open_with_options(dir, &m, &config);
     o.max_new_tokens = 9;
     o.min_new_tokens = 5;
     o.token = hear;
@@ -324,17 +328,13 @@ static void no_numbers_draw_a_token_all_the_same(void **state)
 static void copies_of_a_prompt_draw_for_themselves(void **state)
 {
     (void)state;
-    char dir[512];
-    fv_err e;
+    const char *dir = CASES "/gpt2-language";
     fv_model *m;
     fv_gen_config *config;
-    fv_gen_opt o;
+    fv_err e;
     fv_generated a, b;
     prompts p = read_prompts("gpt2-language");
-    snprintf(dir, sizeof dir, "%s/gpt2-language", CASES);
-    ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), dir, &e);
-    ok(fv_gen_config_open(&config, NULL, dir, NULL, &e), dir, &e);
-    o = *fv_gen_config_options(config);
+    fv_gen_opt o = open_with_options(dir, &m, &config);
     o.do_sample = true;
     o.num_return_sequences = 8;
     o.max_new_tokens = o.min_new_tokens = 12;
@@ -360,19 +360,15 @@ static void copies_of_a_prompt_draw_for_themselves(void **state)
 static void what_cannot_be_is_refused(void **state)
 {
     (void)state;
-    char dir[512];
-    fv_err e;
+    const char *dir = CASES "/gpt2-language";
     fv_model *m;
     fv_gen_config *config;
-    fv_gen_opt o;
     fv_generated out;
+    fv_err e;
     static const int32_t fine[] = {1, 2, 3}, outside[] = {1, 99};
     const int32_t *one = fine, *other = outside;
     int64_t three = 3, two = 2, none = 0;
-    snprintf(dir, sizeof dir, "%s/gpt2-language", CASES);
-    ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), dir, &e);
-    ok(fv_gen_config_open(&config, NULL, dir, NULL, &e), dir, &e);
-    o = *fv_gen_config_options(config);
+    fv_gen_opt o = open_with_options(dir, &m, &config);
     assert_int_equal(fv_generate(&out, device, m, &other, &two, 1, &o, &e), FV_EARG);
     assert_non_null(strstr(e.text, "99"));
     assert_int_equal(fv_generate(&out, device, m, &one, &none, 1, &o, &e), FV_EARG);
@@ -389,7 +385,7 @@ static void what_cannot_be_is_refused(void **state)
     }
     fv_model_free(m);
     fv_gen_config_close(config);
-    snprintf(dir, sizeof dir, "%s/gpt2", CASES);
+    dir = CASES "/gpt2";
     ok(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), dir, &e);
     o = defaults();
     assert_int_equal(fv_generate(&out, device, m, &one, &three, 1, &o, &e), FV_EMISSING);

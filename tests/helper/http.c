@@ -84,6 +84,13 @@ int serve_stop(void)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
+int serve_close(void **state)
+{
+    int code = serve_stop();
+    scratch_close(state);
+    return code;
+}
+
 /* ---- the client ---- */
 
 int http_open(void)

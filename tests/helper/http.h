@@ -13,6 +13,8 @@ void serve_start(const char *fmt, ...) FV_PRINTF(1, 2);
 /* Sends it a signal; ends it with SIGTERM and gives its exit status. */
 void serve_signal(int sig);
 int serve_stop(void);
+/* ... and the folder is removed: for cmocka's tear-down of a group. */
+int serve_close(void **state);
 char *serve_log(void); /* what it has written so far; the caller frees */
 bool serve_runs(void);
 

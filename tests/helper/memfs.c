@@ -223,18 +223,22 @@ static int mem_rename(void *self, const char *from, const char *to)
     return 0;
 }
 
-static int mem_unlink(void *self, const char *path)
+static int remove_entry(memfs *fs, const char *path, bool dir)
 {
-    int rc = trouble(self);
+    int rc = trouble(fs);
     char last[128];
-    memfs_node *dir = parent(self, path, last);
-    entry *e = find(self, path);
+    memfs_node *above = parent(fs, path, last);
+    entry *e = find(fs, path);
     if (rc) return rc;
     if (!e) return -ENOENT;
-    if (e->node->dir) return -EISDIR;
-    unlink_entry(dir, e);
+    if (e->node->dir != dir) return dir ? -ENOTDIR : -EISDIR;
+    if (dir && e->node->names->n) return -ENOTEMPTY;
+    unlink_entry(above, e);
     return 0;
 }
+
+static int mem_unlink(void *self, const char *path) { return remove_entry(self, path, false); }
+static int mem_rmdir(void *self, const char *path) { return remove_entry(self, path, true); }
 
 static int mem_mkdir(void *self, const char *path)
 {
@@ -263,20 +267,6 @@ static int mem_sync_dir(void *self, const char *path)
     if (rc) return rc;
     if (!dir) return -ENOENT;
     *dir->synced_names = *dir->names;
-    return 0;
-}
-
-static int mem_rmdir(void *self, const char *path)
-{
-    int rc = trouble(self);
-    char last[128];
-    memfs_node *dir = parent(self, path, last);
-    entry *e = find(self, path);
-    if (rc) return rc;
-    if (!e) return -ENOENT;
-    if (!e->node->dir) return -ENOTDIR;
-    if (e->node->names->n) return -ENOTEMPTY;
-    unlink_entry(dir, e);
     return 0;
 }
 

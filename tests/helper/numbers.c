@@ -58,6 +58,14 @@ numbers numbers_of_grad(fv_params *p, const fv_tensor *weight)
     return r;
 }
 
+void numbers_backward(fv_ctx *c, fv_tensor *y, uint32_t seed)
+{
+    float *dy = numbers_drawn(fv_len(y), seed, 1);
+    fv_backward_from(c, y, dy);
+    free(dy);
+    if (fv_ctx_status(c)) fail_msg("%s", fv_ctx_err(c)->text);
+}
+
 numbers_gap numbers_apart(const numbers *got, const numbers *want)
 {
     numbers_gap g = {0};

@@ -18,6 +18,8 @@ float *numbers_drawn(int64_t n, uint32_t seed, float most);
 void numbers_set(fv_params *p, fv_tensor *weight, uint32_t seed, float most);
 numbers numbers_of(fv_ctx *c, const fv_tensor *t, bool grad);   /* its values, or its gradient */
 numbers numbers_of_grad(fv_params *p, const fv_tensor *weight); /* of a parameter */
+/* Back from y with a gradient that is drawn; nothing on the tape has failed. */
+void numbers_backward(fv_ctx *c, fv_tensor *y, uint32_t seed);
 
 /* The largest difference, held against the number itself and the root of the mean square of all;
  * NaN where there is one. */

@@ -127,19 +127,25 @@ static void path_of(char out[512], const char *name, const char *end)
     snprintf(out, 512, "%s/golden/%s%s", FOVEA_TESTS, name, end);
 }
 
+static void open_golden(fv_st **g, fv_model **m, const char *name, fv_model_opt how)
+{
+    char path[512];
+    fv_err e;
+    path_of(path, name, ".safetensors");
+    check(fv_st_open(g, NULL, path, &e), &e);
+    path_of(path, name, "");
+    check(fv_model_open(m, device, path, how, &e), &e);
+}
+
 static void the_family_is_the_published_one(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char path[512];
         fv_err e;
         fv_st *g;
         fv_model *m;
         fv_ctx *c;
-        path_of(path, names[i], ".safetensors");
-        check(fv_st_open(&g, NULL, path, &e), &e);
-        path_of(path, names[i], "");
-        check(fv_model_open(&m, device, path, (fv_model_opt){.train = true}, &e), &e);
+        open_golden(&g, &m, names[i], (fv_model_opt){.train = true});
         check(fv_ctx_new(&c, device, (fv_ctx_opt){.record = true}, &e), &e);
         maps seen = {.golden = g};
         fv_ctx_set_tap(c, compare_map, &seen);
@@ -186,14 +192,10 @@ static void it_generates_what_the_published_one_does(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char path[512];
         fv_err e;
         fv_st *g;
         fv_model *m;
-        path_of(path, names[i], ".safetensors");
-        check(fv_st_open(&g, NULL, path, &e), &e);
-        path_of(path, names[i], "");
-        check(fv_model_open(&m, device, path, (fv_model_opt){0}, &e), &e);
+        open_golden(&g, &m, names[i], (fv_model_opt){0});
 
         fv_st_info info;
         int32_t ids[3 * 9];

@@ -29,13 +29,28 @@ static void ok(fv_status st, const char *which, const fv_err *e)
     "hidden_layers\":2,"                                                                           \
     "\"num_attention_heads\":2,\"max_position_embeddings\":8,"
 
+/* A configuration, and what the message about it has. */
+typedef struct refusal {
+    const char *config, *says;
+} refusal;
+
+static void refuse(const refusal *wrong, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        fv_model *m;
+        fv_err e;
+        assert_int_not_equal(fv_model_new(&m, device, wrong[i].config, (fv_model_opt){0}, 1, &e),
+                             FV_OK);
+        assert_null(m);
+        if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].config, e.text);
+    }
+}
+
 /* Families whose positions are rotated read one part of config.json: what it refuses. */
 static void a_rotation_it_cannot_follow_is_refused(void **state)
 {
     (void)state;
-    static const struct {
-        const char *config, *says;
-    } wrong[] = {
+    static const refusal wrong[] = {
         {"{\"model_type\":\"qwen3\",\"head_dim\":5}", "even number"},
         {"{\"model_type\":\"qwen3\",\"partial_rotary_factor\":0.5}", "partial_rotary_factor"},
         {"{\"model_type\":\"qwen3\",\"rope_parameters\":{\"rope_type\":\"proportional\"}}",
@@ -63,22 +78,13 @@ static void a_rotation_it_cannot_follow_is_refused(void **state)
         {"{\"model_type\":\"opt\",\"layer_norm_elementwise_affine\":false}",
          "layer_norm_elementwise_affine"},
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        fv_model *m;
-        fv_err e;
-        assert_int_not_equal(fv_model_new(&m, device, wrong[i].config, (fv_model_opt){0}, 1, &e),
-                             FV_OK);
-        assert_null(m);
-        if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].config, e.text);
-    }
+    refuse(wrong, sizeof wrong / sizeof *wrong);
 }
 
 static void a_config_it_cannot_follow_is_refused(void **state)
 {
     (void)state;
-    static const struct {
-        const char *config, *says;
-    } wrong[] = {
+    static const refusal wrong[] = {
         {"{\"model_type\":\"bert\",\"hidden_size\":100,\"num_attention_heads\":12}", "multiple"},
         {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}",
          "position_embedding_type"},
@@ -150,14 +156,7 @@ static void a_config_it_cannot_follow_is_refused(void **state)
          "position_buckets"},
         {"{\"model_type\":\"albert\",\"pad_token_id\":7,\"vocab_size\":7}", "pad_token_id"},
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        fv_model *m;
-        fv_err e;
-        assert_int_not_equal(fv_model_new(&m, device, wrong[i].config, (fv_model_opt){0}, 1, &e),
-                             FV_OK);
-        assert_null(m);
-        if (!strstr(e.text, wrong[i].says)) fail_msg("%s: %s", wrong[i].config, e.text);
-    }
+    refuse(wrong, sizeof wrong / sizeof *wrong);
 }
 
 /* Where a classifier reads the end of its source, a source without one is no input; the choice of

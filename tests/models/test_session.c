@@ -112,17 +112,23 @@ static void same_numbers(const float *a, const float *b, int n)
     for (int i = 0; i < n; i++) assert_true(fabsf(a[i] - b[i]) <= 1e-4f * (1 + fabsf(b[i])));
 }
 
+static fv_session *open_session(fv_model **m, fv_ctx **c, int rows)
+{
+    fv_session *s;
+    fv_err e;
+    check(fv_model_new(m, device, config, (fv_model_opt){0}, 5, &e), &e);
+    check(fv_ctx_new(c, device, (fv_ctx_opt){0}, &e), &e);
+    check(fv_session_new(&s, *m, device, rows, LONGEST, &e), &e);
+    return s;
+}
+
 static void rows_that_change_places_keep_their_history(void **state)
 {
     (void)state;
     static row rows[ROWS];
     fv_model *m;
     fv_ctx *c;
-    fv_session *s;
-    fv_err e;
-    check(fv_model_new(&m, device, config, (fv_model_opt){0}, 5, &e), &e);
-    check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
-    check(fv_session_new(&s, m, device, ROWS, LONGEST, &e), &e);
+    fv_session *s = open_session(&m, &c, ROWS);
     random_state = 1;
     for (int again = 0; again < (test_brief() ? 1 : 2); again++) { /* a session can be used again */
         fv_ctx_reset(c, 0);
@@ -165,11 +171,7 @@ static void a_wrong_order_is_refused(void **state)
                  {{0, 1, 2, 3}, 3}};
     fv_model *m;
     fv_ctx *c;
-    fv_session *s;
-    fv_err e;
-    check(fv_model_new(&m, device, config, (fv_model_opt){0}, 5, &e), &e);
-    check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
-    check(fv_session_new(&s, m, device, 4, LONGEST, &e), &e);
+    fv_session *s = open_session(&m, &c, 4);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fv_ctx_reset(c, 0);
         begin(c, s, (int[]){0, 1}, 2);

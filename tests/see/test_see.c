@@ -82,92 +82,99 @@ static void near(const float *got, const float *want, int64_t n, float tolerance
     }
 }
 
-static void weights_are_those_of_transformers(void **state)
+/* Both models, each sequence of the batch. */
+static void each_sequence(void (*compare)(lab *l, int which, int64_t b))
 {
-    (void)state;
     for (int which = 0; which < 2; which++)
         for (int64_t b = 0; b < 3; b++) {
             lab l;
-            fv_err e;
             open_lab(&l, names[which], b);
-            for (int k = 0; k < FV_SEE_KINDS; k++) {
-                fv_see_kind kind = (fv_see_kind)k;
-                int64_t rows = fv_see_shape_of(l.s, kind).rows,
-                        cols = fv_see_shape_of(l.s, kind).cols,
-                        heads = fv_see_shape_of(l.s, kind).heads;
-                assert_int_equal(fv_see_shape_of(l.s, kind).layers, 2);
-                assert_int_equal(heads, kind == FV_SEE_ENCODER ? 4 : 2);
-                assert_int_equal(rows, kind == FV_SEE_ENCODER ? 9 : 7);
-                assert_int_equal(cols, kind == FV_SEE_DECODER ? 7 : 9);
-                float *w = malloc((size_t)(rows * cols) * sizeof *w),
-                      *mean = calloc((size_t)(rows * cols), sizeof *mean);
-                for (int64_t layer = 0; layer < 2; layer++) {
-                    char key[64];
-                    snprintf(key, sizeof key, "%s_attentions.%d", fv_see_kind_name(kind),
-                             (int)layer);
-                    float *all = golden_of(l.g, key, 3 * heads * rows * cols),
-                          *mine = all + b * heads * rows * cols;
-                    for (int64_t h = 0; h < heads; h++) {
-                        check(fv_see_weights(l.s, (fv_see_pick){kind, layer, h, false}, 0, rows, w,
-                                             &e),
-                              &e);
-                        near(w, mine + h * rows * cols, rows * cols, 1e-5f);
-                        check(fv_see_weights(l.s, (fv_see_pick){kind, layer, h, false}, rows - 2,
-                                             rows - 1, w, &e),
-                              &e);
-                        near(w, mine + (h * rows + rows - 2) * cols, cols, 1e-5f);
-                        for (int64_t i = 0; i < rows * cols; i++)
-                            mean[i] += mine[h * rows * cols + i] / (float)(2 * heads);
-                    }
-                    free(all);
-                }
-                check(fv_see_weights(l.s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, false}, 0,
-                                     rows, w, &e),
-                      &e);
-                near(w, mean, rows * cols, 1e-5f);
-                free(w);
-                free(mean);
-            }
-            assert_string_equal(fv_see_layer_name(l.s, FV_SEE_CROSS, 1),
-                                "model.decoder.layers.1.encoder_attn");
-            assert_null(fv_see_layer_name(l.s, FV_SEE_CROSS, 2));
+            compare(&l, which, b);
             close_lab(&l);
         }
+}
+
+static void weights_of(lab *l, int which, int64_t b)
+{
+    fv_err e;
+    (void)which;
+    for (int k = 0; k < FV_SEE_KINDS; k++) {
+        fv_see_kind kind = (fv_see_kind)k;
+        int64_t rows = fv_see_shape_of(l->s, kind).rows, cols = fv_see_shape_of(l->s, kind).cols,
+                heads = fv_see_shape_of(l->s, kind).heads;
+        assert_int_equal(fv_see_shape_of(l->s, kind).layers, 2);
+        assert_int_equal(heads, kind == FV_SEE_ENCODER ? 4 : 2);
+        assert_int_equal(rows, kind == FV_SEE_ENCODER ? 9 : 7);
+        assert_int_equal(cols, kind == FV_SEE_DECODER ? 7 : 9);
+        float *w = malloc((size_t)(rows * cols) * sizeof *w),
+              *mean = calloc((size_t)(rows * cols), sizeof *mean);
+        for (int64_t layer = 0; layer < 2; layer++) {
+            char key[64];
+            snprintf(key, sizeof key, "%s_attentions.%d", fv_see_kind_name(kind), (int)layer);
+            float *all = golden_of(l->g, key, 3 * heads * rows * cols),
+                  *mine = all + b * heads * rows * cols;
+            for (int64_t h = 0; h < heads; h++) {
+                check(fv_see_weights(l->s, (fv_see_pick){kind, layer, h, false}, 0, rows, w, &e),
+                      &e);
+                near(w, mine + h * rows * cols, rows * cols, 1e-5f);
+                check(fv_see_weights(l->s, (fv_see_pick){kind, layer, h, false}, rows - 2, rows - 1,
+                                     w, &e),
+                      &e);
+                near(w, mine + (h * rows + rows - 2) * cols, cols, 1e-5f);
+                for (int64_t i = 0; i < rows * cols; i++)
+                    mean[i] += mine[h * rows * cols + i] / (float)(2 * heads);
+            }
+            free(all);
+        }
+        check(fv_see_weights(l->s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, false}, 0, rows, w,
+                             &e),
+              &e);
+        near(w, mean, rows * cols, 1e-5f);
+        free(w);
+        free(mean);
+    }
+    assert_string_equal(fv_see_layer_name(l->s, FV_SEE_CROSS, 1),
+                        "model.decoder.layers.1.encoder_attn");
+    assert_null(fv_see_layer_name(l->s, FV_SEE_CROSS, 2));
+}
+
+static void weights_are_those_of_transformers(void **state)
+{
+    (void)state;
+    each_sequence(weights_of);
+}
+
+static void rollouts_of(lab *l, int which, int64_t b)
+{
+    fv_err e;
+    for (int k = 0; k < FV_SEE_KINDS; k++) {
+        fv_see_kind kind = (fv_see_kind)k;
+        int64_t rows = fv_see_shape_of(l->s, kind).rows, cols = fv_see_shape_of(l->s, kind).cols;
+        char key[64];
+        snprintf(key, sizeof key, "%s.%d.%s", names[which], (int)b, fv_see_kind_name(kind));
+        float *want = golden_of(l->rolls, key, 2 * rows * cols),
+              *got = malloc((size_t)(rows * cols) * sizeof *got);
+        for (int64_t layer = 0; layer < 2; layer++) {
+            fv_see_pick p = {kind, layer, FV_SEE_ALL, true};
+            check(fv_see_weights(l->s, p, 0, rows, got, &e), &e);
+            near(got, want + layer * rows * cols, rows * cols, 1e-5f);
+            /* rows alone are the same rows */
+            check(fv_see_weights(l->s, p, 3, 5, got, &e), &e);
+            near(got, want + (layer * rows + 3) * cols, 2 * cols, 1e-5f);
+        }
+        check(fv_see_weights(l->s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, true}, 0, rows, got,
+                             &e),
+              &e);
+        near(got, want + rows * cols, rows * cols, 1e-5f);
+        free(got);
+        free(want);
+    }
 }
 
 static void rollouts_are_those_of_numpy(void **state)
 {
     (void)state;
-    for (int which = 0; which < 2; which++)
-        for (int64_t b = 0; b < 3; b++) {
-            lab l;
-            fv_err e;
-            open_lab(&l, names[which], b);
-            for (int k = 0; k < FV_SEE_KINDS; k++) {
-                fv_see_kind kind = (fv_see_kind)k;
-                int64_t rows = fv_see_shape_of(l.s, kind).rows,
-                        cols = fv_see_shape_of(l.s, kind).cols;
-                char key[64];
-                snprintf(key, sizeof key, "%s.%d.%s", names[which], (int)b, fv_see_kind_name(kind));
-                float *want = golden_of(l.rolls, key, 2 * rows * cols),
-                      *got = malloc((size_t)(rows * cols) * sizeof *got);
-                for (int64_t layer = 0; layer < 2; layer++) {
-                    fv_see_pick p = {kind, layer, FV_SEE_ALL, true};
-                    check(fv_see_weights(l.s, p, 0, rows, got, &e), &e);
-                    near(got, want + layer * rows * cols, rows * cols, 1e-5f);
-                    /* rows alone are the same rows */
-                    check(fv_see_weights(l.s, p, 3, 5, got, &e), &e);
-                    near(got, want + (layer * rows + 3) * cols, 2 * cols, 1e-5f);
-                }
-                check(fv_see_weights(l.s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, true}, 0,
-                                     rows, got, &e),
-                      &e);
-                near(got, want + rows * cols, rows * cols, 1e-5f);
-                free(got);
-                free(want);
-            }
-            close_lab(&l);
-        }
+    each_sequence(rollouts_of);
 }
 
 /* ---- every family, by the names its attentions have ---- */

@@ -26,13 +26,6 @@ static int start(void **state)
     return 0;
 }
 
-static int stop(void **state)
-{
-    int code = serve_stop();
-    scratch_close(state);
-    return code;
-}
-
 /* What must come back: a status, or 0 for any refusal (400 to 499, 501, or a closed connection). */
 typedef struct request {
     const char *name, *bytes;
@@ -259,5 +252,5 @@ int main(void)
         cmocka_unit_test(clients_that_stop_are_closed),
         cmocka_unit_test(random_bytes_do_no_harm),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, serve_close);
 }

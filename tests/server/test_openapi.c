@@ -21,13 +21,6 @@ static int start(void **state)
     return 0;
 }
 
-static int stop(void **state)
-{
-    int code = serve_stop();
-    scratch_close(state);
-    return code;
-}
-
 /* What the server says to a body {key: null}: a field that it has may be null. */
 static bool takes(const char *path, const char *key)
 {
@@ -129,5 +122,5 @@ int main(void)
         cmocka_unit_test(the_document_is_true),
         cmocka_unit_test(the_page_is_one_file),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, serve_close);
 }

@@ -34,13 +34,6 @@ static int start(void **state)
     return 0;
 }
 
-static int stop(void **state)
-{
-    int code = serve_stop();
-    scratch_close(state);
-    return code;
-}
-
 static void nap(int ms)
 {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
@@ -545,6 +538,6 @@ int main(void)
         cmocka_unit_test(trickles_are_closed),
     };
     const struct CMUnitTest alone[] = {cmocka_unit_test(keys_are_needed_and_work_is_drained)};
-    int failed = cmocka_run_group_tests(tests, start, stop);
+    int failed = cmocka_run_group_tests(tests, start, serve_close);
     return failed + cmocka_run_group_tests(alone, scratch_open, scratch_close);
 }

@@ -55,13 +55,6 @@ static int start(void **state)
     return 0;
 }
 
-static int stop(void **state)
-{
-    int code = serve_stop();
-    scratch_close(state);
-    return code;
-}
-
 /* The request is sent; what comes back is read by finish. */
 static int begin(const char *model)
 {
@@ -154,5 +147,5 @@ int main(void)
         cmocka_unit_test(adapters_are_listed),
         cmocka_unit_test(attention_is_the_adapters),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, serve_close);
 }

@@ -13,26 +13,12 @@
 
 #include "helper/http.h"
 #include "helper/program.h"
+#include "helper/tok.h"
 
 #define MODELS FOVEA_TESTS "/golden/models/"
 #define IMAGE FOVEA_TESTS "/golden/images/alpha.png"
 #define SWEEP FOVEA_TESTS "/golden/audio/sweep.wav"
 #define EDGE "----edge"
-
-/* A tokenizer of 30 characters. */
-static void put_words(const char *path)
-{
-    char text[2000];
-    int n = snprintf(text, sizeof text,
-                     "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
-                     "\"pre_tokenizer\":null,\"post_processor\":null,\"decoder\":{\"type\":"
-                     "\"ByteFallback\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
-    for (int i = 0; i < 30; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%c\":%d", i ? "," : "",
-                      i < 26 ? 'a' + i : '0' + i - 26, i);
-    snprintf(text + n, sizeof text - (size_t)n, "}}}");
-    scratch_text(path, text);
-}
 
 static int start(void **state)
 {
@@ -51,16 +37,9 @@ static int start(void **state)
     scratch_text(
         "hearing/preprocessor_config.json",
         "{\"feature_extractor_type\":\"Wav2Vec2FeatureExtractor\",\"do_normalize\":false}");
-    put_words("hearing/tokenizer.json");
+    tok_put_letters("hearing/tokenizer.json");
     serve_start("-m seeing=seeing -m finding=finding -m hearing=hearing --quiet");
     return 0;
-}
-
-static int stop(void **state)
-{
-    int code = serve_stop();
-    scratch_close(state);
-    return code;
 }
 
 /* {"model":..,"input":"data:image/png;base64,.."} of a file; the caller frees. */
@@ -186,5 +165,5 @@ int main(void)
         cmocka_unit_test(paths_are_not_taken),
         cmocka_unit_test(sounds_are_transcribed),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, serve_close);
 }

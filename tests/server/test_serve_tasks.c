@@ -26,13 +26,6 @@ static int start(void **state)
     return 0;
 }
 
-static int stop(void **state)
-{
-    int code = serve_stop();
-    scratch_close(state);
-    return code;
-}
-
 static json_t *golden(const char *name)
 {
     char path[1024];
@@ -206,5 +199,5 @@ int main(void)
         cmocka_unit_test(lines_are_translated),
         cmocka_unit_test(what_a_model_cannot_is_refused),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, serve_close);
 }

@@ -14,6 +14,7 @@
 #include "fovea/author/author.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"
+#include "helper/images.h"
 #include "helper/golden.h"
 #include "helper/program.h"
 
@@ -76,17 +77,6 @@ static void what_is_written_is_what_transformers_writes(void **state)
 
 enum { SIDE = 16, EACH = 8 };
 
-static void put_image(const char *path, int level, unsigned seed)
-{
-    fv_image im = {0};
-    fv_err e;
-    check(fv_image_new(&im, NULL, SIDE, SIDE, 3, &e), &e);
-    for (int i = 0; i < SIDE * SIDE * 3; i++)
-        im.data[i] = (uint8_t)(level + (int)((seed += 0x9E3779B9u) >> 27));
-    check(fv_image_save(&im, path, &e), &e);
-    fv_image_free(&im);
-}
-
 /* Dark and light images with captions; of each the last two are for testing. */
 static int set_up(void **state)
 {
@@ -96,7 +86,7 @@ static int set_up(void **state)
     mkdir(scratch("images"), 0777);
     for (int i = 0; i < 2 * EACH; i++) {
         bool light = i % 2;
-        put_image(scratch("images/%02d.png", i), (light ? 180 : 20) + i, (unsigned)i);
+        put_noise(SIDE, scratch("images/%02d.png", i), (light ? 180 : 20) + i, (unsigned)i);
         n += snprintf(table + n, sizeof table - (size_t)n, "images/%02d.png\t%s\t%s\n", i,
                       i < 2 * EACH - 4 ? "train" : "test",
                       light ? "a light day" : "in the dark of night");

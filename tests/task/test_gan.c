@@ -14,20 +14,10 @@
 #include "fovea/author/processor.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"
+#include "helper/images.h"
 #include "helper/program.h"
 
 enum { SIDE = 16, EACH = 8 };
-
-static void put_image(const char *path, int level, unsigned seed)
-{
-    fv_image im = {0};
-    fv_err e;
-    check(fv_image_new(&im, NULL, SIDE, SIDE, 3, &e), &e);
-    for (int i = 0; i < SIDE * SIDE * 3; i++)
-        im.data[i] = (uint8_t)(level + (int)((seed += 0x9E3779B9u) >> 27));
-    check(fv_image_save(&im, path, &e), &e);
-    fv_image_free(&im);
-}
 
 static int set_up(void **state)
 {
@@ -36,8 +26,8 @@ static int set_up(void **state)
     mkdir(scratch("data/dark"), 0777);
     mkdir(scratch("data/light"), 0777);
     for (int i = 0; i < EACH; i++) {
-        put_image(scratch("data/dark/%02d.png", i), 10 + i, (unsigned)i);
-        put_image(scratch("data/light/%02d.png", i), 200 + i, (unsigned)i + 99);
+        put_noise(SIDE, scratch("data/dark/%02d.png", i), 10 + i, (unsigned)i);
+        put_noise(SIDE, scratch("data/light/%02d.png", i), 200 + i, (unsigned)i + 99);
     }
     scratch_text("r.ini", "[model]\nmodel_type = sagan\ngenerator_channels = 8\n"
                           "discriminator_channels = 8\nattention_size = 8\n"

@@ -19,6 +19,7 @@
 #include "helper/device.h"
 #include "helper/golden.h"
 #include "helper/program.h"
+#include "helper/tok.h"
 #include "task/transcribe.h"
 
 #define MODELS FOVEA_TESTS "/golden/models/"
@@ -247,21 +248,6 @@ static void copy_model(const char *from, const char *to)
     }
 }
 
-/* A tokenizer of 30 words, w0 to w29. */
-static void put_words(const char *name)
-{
-    char text[2000];
-    int n = snprintf(text, sizeof text,
-                     "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
-                     "\"pre_tokenizer\":null,\"post_processor\":null,\"decoder\":{\"type\":"
-                     "\"ByteFallback\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
-    for (int i = 0; i < 30; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s\"%c\":%d", i ? "," : "",
-                      i < 26 ? 'a' + i : '0' + i - 26, i);
-    snprintf(text + n, sizeof text - (size_t)n, "}}}");
-    scratch_text(name, text);
-}
-
 static void sounds_are_transcribed(void **state)
 {
     (void)state;
@@ -269,7 +255,7 @@ static void sounds_are_transcribed(void **state)
     scratch_text(
         "moon/preprocessor_config.json",
         "{\"feature_extractor_type\":\"Wav2Vec2FeatureExtractor\",\"do_normalize\":false}");
-    put_words("moon/tokenizer.json");
+    tok_put_letters("moon/tokenizer.json");
     mkdir(scratch("talks"), 0777);
     put_sweep("talks/a.wav", 16000, 3000);
     put_sweep("talks/b.wav", 44100, 9000);

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "fovea/fovea.h"
+#include "helper/lines.h"
 #include "helper/program.h"
 
 static const char base[] =
@@ -30,11 +31,8 @@ static const char classes[] =
 static int set_up(void **state)
 {
     if (scratch_open(state)) return -1;
-    scratch_text(
-        "lines.txt",
-        "the cat sat on the mat\nit was a good day\nthe dog ran in the park\nso bad a film\n");
-    scratch_text("labels.tsv",
-                 "the cat sat\tgood\nso bad a film\tbad\nit was a day\tfair\nthe good dog\tgood\n");
+    put_lines();
+    put_labels();
     scratch_text("base.ini", base);
     scratch_text("classes.ini", classes);
     succeeded(sh("$fovea train base.ini -o base --threads 1"));

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "helper/lines.h"
 #include "helper/program.h"
 
 #define SIZES                                                                                      \
@@ -35,9 +36,7 @@ static const char pairs[] =
 static int set_up(void **state)
 {
     if (scratch_open(state)) return -1;
-    scratch_text(
-        "lines.txt",
-        "the cat sat on the mat\nit was a good day\nthe dog ran in the park\nso bad a film\n");
+    put_lines();
     scratch_text("labels.tsv",
                  "the cat sat\tgood\nso bad a film\tbad\nit was a day\tgood\nthe good dog\tgood\n"
                  "a bad day\tbad\n");

@@ -4,6 +4,14 @@
 /* Calls visit order: image, channel, kernel row, kernel column, output row, output column; so
  * column element i of image b is the pixel at (p * sh - ph + kr * dh, q * sw - pw + kc * dw), or
  * lies in the padding. */
+static bool inside(const fv_conv_geom *g, int64_t kr, int64_t kc, int64_t p, int64_t q,
+                   int64_t *pixel)
+{
+    int64_t r = p * g->sh - g->ph + kr * g->dh, c = q * g->sw - g->pw + kc * g->dw;
+    *pixel = r * g->w + c;
+    return r >= 0 && r < g->h && c >= 0 && c < g->w;
+}
+
 static void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
 {
     (void)s;
@@ -12,11 +20,9 @@ static void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g
         for (int64_t kr = 0; kr < g->kh; kr++)
             for (int64_t kc = 0; kc < g->kw; kc++)
                 for (int64_t p = 0; p < g->oh; p++)
-                    for (int64_t q = 0; q < g->ow; q++, at++) {
-                        int64_t r = p * g->sh - g->ph + kr * g->dh,
-                                c = q * g->sw - g->pw + kc * g->dw;
-                        bool inside = r >= 0 && r < g->h && c >= 0 && c < g->w;
-                        st(col, at, inside ? ld(x, (plane * g->h + r) * g->w + c) : 0);
+                    for (int64_t q = 0, i; q < g->ow; q++, at++) {
+                        bool in = inside(g, kr, kc, p, q, &i);
+                        st(col, at, in ? ld(x, plane * g->h * g->w + i) : 0);
                     }
 }
 
@@ -32,12 +38,8 @@ static void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom 
         for (int64_t kr = 0; kr < g->kh; kr++)
             for (int64_t kc = 0; kc < g->kw; kc++)
                 for (int64_t p = 0; p < g->oh; p++)
-                    for (int64_t q = 0; q < g->ow; q++, at++) {
-                        int64_t r = p * g->sh - g->ph + kr * g->dh,
-                                c = q * g->sw - g->pw + kc * g->dw;
-                        if (r >= 0 && r < g->h && c >= 0 && c < g->w)
-                            sum[r * g->w + c] += ld(col, at);
-                    }
+                    for (int64_t q = 0, i; q < g->ow; q++, at++)
+                        if (inside(g, kr, kc, p, q, &i)) sum[i] += ld(col, at);
         for (int64_t i = 0; i < g->h * g->w; i++) sink_store(x, plane * g->h * g->w + i, sum[i]);
     }
 }

@@ -22,7 +22,6 @@ typedef struct audio {
 } audio;
 
 const fv_processor_type fv__processor_audio;
-extern const fv_processor_type fv__processor_tokenizer;
 
 static bool recognise(const fv_env *env, const char *path, const fv_json *j)
 {
@@ -45,19 +44,10 @@ static fv_status open_audio(void *self, const fv_env *env, const char *dir, fv_e
     audio *m = self;
     char path[FV_PATH];
     m->env = env;
-    snprintf(path, sizeof path, "%s/preprocessor_config.json", dir);
-    if (!fv__file_exists(env, path)) {
-        char other[FV_PATH];
-        snprintf(other, sizeof other, "%s/processor_config.json", dir);
-        m->shared = fv__file_exists(env, other);
-        if (m->shared) memcpy(path, other, sizeof path);
-    }
-    fv_status st = fv_json_open(&m->config, env, path, e);
+    fv_status st = fv__preprocessor_open(&m->config, &m->shared, path, env, dir, e);
     if (!st) st = fv__sound_read(&m->steps, m->config, path, e);
     if (!st) st = open_spectrum(m, e);
-    if (!st && fv__processor_tokenizer.recognise(env, dir, NULL))
-        st = fv_processor_open(&m->tok, env, "tokenizer", dir, e);
-    return st;
+    return st ? st : fv__preprocessor_tok(&m->tok, env, dir, e);
 }
 
 /* Zeros become what the class takes. */
@@ -79,11 +69,8 @@ static fv_sound_steps completed(fv_sound_steps s)
 fv_status fv_processor_from_sound(fv_processor **out, const fv_env *env,
                                   const fv_sound_steps *steps, fv_processor *tok, fv_err *e)
 {
-    fv_status st = fv_processor_new(out, env, &fv__processor_audio, e);
-    if (st) {
-        fv_processor_close(tok);
-        return st;
-    }
+    fv_status st = fv__preprocessor_new(out, env, &fv__processor_audio, tok, e);
+    if (st) return st;
     audio *m = fv_processor_self(*out, &fv__processor_audio);
     m->env = env;
     m->tok = tok;

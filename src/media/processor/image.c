@@ -28,7 +28,6 @@ typedef struct image {
 } image;
 
 const fv_processor_type fv__processor_image;
-extern const fv_processor_type fv__processor_tokenizer;
 
 static const char *place(const fv_json *j)
 {
@@ -59,29 +58,17 @@ static fv_status open_image(void *self, const fv_env *env, const char *dir, fv_e
     image *m = self;
     char path[FV_PATH];
     m->env = env;
-    snprintf(path, sizeof path, "%s/preprocessor_config.json", dir);
-    if (!fv__file_exists(env, path)) {
-        char other[FV_PATH];
-        snprintf(other, sizeof other, "%s/processor_config.json", dir);
-        m->shared = fv__file_exists(env, other);
-        if (m->shared) memcpy(path, other, sizeof path);
-    }
-    fv_status st = fv_json_open(&m->config, env, path, e);
+    fv_status st = fv__preprocessor_open(&m->config, &m->shared, path, env, dir, e);
     if (!st) st = fv__steps_read(&m->steps, m->config, place(m->config), path, e);
     if (!st) fill_table(m);
-    if (!st && fv__processor_tokenizer.recognise(env, dir, NULL))
-        st = fv_processor_open(&m->tok, env, "tokenizer", dir, e);
-    return st;
+    return st ? st : fv__preprocessor_tok(&m->tok, env, dir, e);
 }
 
 fv_status fv_processor_from_steps(fv_processor **out, const fv_env *env,
                                   const fv_image_steps *steps, fv_processor *tok, fv_err *e)
 {
-    fv_status st = fv_processor_new(out, env, &fv__processor_image, e);
-    if (st) {
-        fv_processor_close(tok);
-        return st;
-    }
+    fv_status st = fv__preprocessor_new(out, env, &fv__processor_image, tok, e);
+    if (st) return st;
     image *m = fv_processor_self(*out, &fv__processor_image);
     m->env = env;
     m->tok = tok;

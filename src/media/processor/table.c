@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "fovea/author/processor.h"
+#include "media/preprocessor.h"
 #include "store/json.h"
 
 typedef struct column {
@@ -121,12 +122,7 @@ static fv_status save(const void *self, const char *dir, fv_err *e)
          fv__jnode_put(&tree, o, "mean", means) && fv__jnode_put(&tree, o, "std", deviations);
     fv_buf b = {.env = t->env, .failed = !ok};
     if (ok) fv__jnode_print(&b, o, 0);
-    fv__buf_str(&b, "\n");
-    fv__jtree_free(&tree);
-    fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
-                            : fv__file_write(t->env, path, b.data, b.len, e);
-    fv__buf_free(&b);
-    return st;
+    return fv__preprocessor_write(t->env, path, &b, &tree, e);
 }
 
 /* Two passes, so that a large mean does not cost the digits of a small deviation. */

@@ -7,6 +7,7 @@
 
 #include "fovea/author/processor.h"
 #include "fovea/author/tok.h"
+#include "media/preprocessor.h"
 #include "store/json.h"
 #include "store/store.h"
 
@@ -188,12 +189,7 @@ static fv_status write_config(const tokenizer *t, const char *path, fv_err *e)
     fv__jtree tree = {.pool = {.env = t->env}};
     fv_buf b = {.env = t->env, .failed = !new_config(t, &tree)};
     if (!b.failed) fv__jnode_print(&b, tree.root, 0);
-    fv__buf_str(&b, "\n");
-    fv__jtree_free(&tree);
-    fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path)
-                            : fv__file_write(t->env, path, b.data, b.len, e);
-    fv__buf_free(&b);
-    return st;
+    return fv__preprocessor_write(t->env, path, &b, &tree, e);
 }
 
 static fv_status save(const void *self, const char *dir, fv_err *e)
