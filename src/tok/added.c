@@ -5,11 +5,16 @@
  *    "normal" ones  found after normalising, themselves normalised
  *
  * Longest match from the left; flags: single_word (not inside a word), lstrip and rstrip (take
- * the white space beside them along). */
+ * the white space beside them along).
+ *
+ * The reference compiles both kinds into Aho-Corasick automata; here a trie is entered at every
+ * byte that starts some token, which is as fast on text (few bytes do) and needs no failure
+ * links. fv__added_find is called again and again by encode.c, with *at as the cursor. */
 #include <stdlib.h>
 
 #include "work.h"
 
+/* by_id: indices of `all` in the order of ids, so that ids may have holes. */
 const fv__added *fv__added_by_id(const fv_tok *t, int32_t id)
 {
     int32_t lo = 0, hi = t->added.n;
@@ -25,6 +30,8 @@ const fv__added *fv__added_by_id(const fv_tok *t, int32_t id)
     return NULL;
 }
 
+/* A token of the vocabulary keeps its id; others are numbered behind it, in the order of the
+ * file, as the reference does on adding. */
 int32_t fv__added_number(fv_tok *t, fv__str content)
 {
     int32_t id = fv__vocab_id(&t->model.vocab, content.s, content.n);
@@ -36,6 +43,7 @@ int32_t fv__added_number(fv_tok *t, fv__str content)
 /* Content as it will be met in normalised text. */
 static bool normal_content(fv_tok *t, fv__work *w, fv__str content, fv__str *out)
 {
+    /* Two texts in turn; nothing is tracked, since the content has no source. */
     fv__text *cur = &w->norm[0], *next = &w->norm[1];
     fv__text_view(&w->clean, content.s, content.n, false);
     const fv__text *in = &w->clean;
@@ -70,6 +78,7 @@ static bool build_tries(fv_tok *t, fv__work *w, fv__str *keys, int32_t *values)
     return true;
 }
 
+/* Sorted apart from the tokens themselves, which keep the order of the file. */
 typedef struct numbered {
     int32_t id, index;
 } numbered;
@@ -122,6 +131,7 @@ fv_status fv__added_finish(fv_tok *t, const char *file, fv_err *e)
 
 /* ---- finding ---- */
 
+/* i is behind the character asked about, never 0. */
 static bool word_before(const char *s, size_t i)
 {
     uint32_t cp;
@@ -138,6 +148,7 @@ static bool word_after(const char *s, size_t i)
     return fv__is_word(cp);
 }
 
+/* Never before `done`, the end of the token found last: a space belongs to one token at most. */
 static size_t spaces_before(const char *s, size_t i, size_t least)
 {
     while (i > least) {
@@ -182,6 +193,7 @@ const fv__added *fv__added_find(const fv_tok *t, fv__work *w, bool normal, const
         }
         const fv__added *tok = set->all + hit;
         size_t from = i, to = i + len;
+        /* A match that is refused is passed over as a whole, and the search goes on behind it. */
         i = *at = to;
         bool inside = (from && word_before(s, from)) || (to < n && word_after(s, to));
         if (tok->single_word && inside) continue;

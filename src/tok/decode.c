@@ -5,11 +5,20 @@
  *
  * A step sees the list, not the joined text, since some depend on boundaries (WordPiece's "##",
  * CTC's repeats).  Strings of a list lie back to back in one buffer: a step costs no allocation a
- * token. */
+ * token.
+ *
+ * The steps and their order are those of the decoder section of tokenizers; what each does to a
+ * list of tokens is decode_chain of the reference. A SentencePiece .model has no such section:
+ * join_pieces does what its own Decode does.
+ *
+ * Bytes of a file decide how much text comes out (a Replace may turn one byte into many), so a
+ * budget is kept: `most` bounds the text, w->steps the work. Whoever decodes token by token
+ * wants stream.c, which holds back bytes of a character that is not complete. */
 #include "work.h"
 #include "fovea/author/tok.h"
 
-/* Strings one after the other; string i ends at ends[i]. */
+/* Strings one after the other; string i ends at ends[i].
+ * Owned by run_steps; get returns a view that is valid until the next string is added. */
 typedef struct list {
     fv_buf text;
     size_t *ends;
@@ -119,6 +128,8 @@ static void byte_level(list *out, const list *in)
         fv__str s = list_get(in, i);
         size_t from = bytes.len;
         uint32_t cp;
+        /* A token that has a character outside GPT-2's 256 is an added token in plain text: its
+         * bytes are taken as they are, from the start of the token. */
         for (size_t k = 0; k < s.n; k += (size_t)fv__char_at(&cp, s.s + k)) {
             fv__char_at(&cp, s.s + k);
             int b = fv__char_to_byte(cp);
@@ -157,6 +168,7 @@ static int byte_token(fv__str s)
 static void byte_fallback(list *out, const list *in)
 {
     fv_buf run = {.env = out->text.env};
+    /* One turn more than there are tokens: the empty string at the end closes the last run. */
     for (size_t i = 0; i <= in->n; i++) {
         fv__str s = i < in->n ? list_get(in, i) : (fv__str){"", 0};
         int b = byte_token(s);
@@ -179,6 +191,7 @@ static void byte_fallback(list *out, const list *in)
 static void wordpiece(const fv__dec *d, list *out, fv__str s, bool first)
 {
     fv_buf buf = {.env = out->text.env};
+    /* The first token keeps its "##": there is no word before that it could continue. */
     bool continues = s.n >= d->text.n && !memcmp(s.s, d->text.s, d->text.n);
     if (!first && continues)
         fv__buf_add(&buf, s.s + d->text.n, s.n - d->text.n);
@@ -186,6 +199,8 @@ static void wordpiece(const fv__dec *d, list *out, fv__str s, bool first)
         if (!first) fv__buf_str(&buf, " ");
         fv__buf_add(&buf, s.s, s.n);
     }
+    /* Cleaned token by token, as the reference does, with the leading space already in front: "
+     * ." is a token and its space at once. */
     if (d->cleanup)
         put_clean(&out->text, (fv__str){buf.data, buf.len});
     else
@@ -195,6 +210,8 @@ static void wordpiece(const fv__dec *d, list *out, fv__str s, bool first)
     list_end(out);
 }
 
+/* At most start copies of the character go from the left and stop from the right of every token,
+ * not of the whole text. */
 static void strip(const fv__dec *d, list *out, fv__str s)
 {
     for (int64_t i = 0; i < d->start && s.n >= d->text.n && !memcmp(s.s, d->text.s, d->text.n); i++)
@@ -213,11 +230,13 @@ static bool replace(const fv__dec *d, fv__work *w, list *out, fv__str s)
     uint32_t cp;
     while (at <= s.n && out->text.len <= out->most &&
            (found = fv__pattern_find(&d->pattern, w, s.s, s.n, at, &a, &b)) > 0) {
+        /* An empty match directly behind another match is skipped, as Rust's regex iterates. */
         if (a != b || a != kept || !at) {
             fv__buf_add(&out->text, s.s + kept, a - kept);
             fv__buf_add(&out->text, d->text.s, d->text.n);
             kept = b;
         }
+        /* After an empty match go on by a whole character, never into the middle of one. */
         at = b > a ? b : b < s.n ? b + (size_t)fv__char_at(&cp, s.s + b) : b + 1;
     }
     fv__buf_add(&out->text, s.s + kept, s.n - kept);
@@ -236,6 +255,8 @@ static void ctc(const fv__dec *d, list *out, const list *in, size_t i)
 {
     fv__str s = list_get(in, i);
     fv_buf buf = {.env = out->text.env}, clean = {.env = out->text.env};
+    /* Compared with the token as it was, before the padding is taken out: a a is one a, a <pad>
+     * a are two. */
     if (i && fv__str_eq(s, list_get(in, i - 1))) return;
     put_replaced(&buf, s, d->text, (fv__str){"", 0});
     if (d->cleanup) {
@@ -260,11 +281,15 @@ static bool run_step(const fv__dec *d, fv__work *w, list *out, const list *in)
         switch (d->kind) {
         case FV__DEC_WORDPIECE: wordpiece(d, out, s, !i); break;
         case FV__DEC_METASPACE:
+            /* The first token loses its meta character instead of getting a space: encoding put
+             * it there. */
             put_replaced(&out->text, s, d->text,
                          i || d->scheme == FV__NEVER ? (fv__str){" ", 1} : (fv__str){"", 0});
             list_end(out);
             break;
         case FV__DEC_BPE:
+            /* The suffix "</w>" ends a word, and the last word of a text gets no space behind
+             * it. */
             put_replaced(&out->text, s, d->text,
                          i + 1 < in->n ? (fv__str){" ", 1} : (fv__str){"", 0});
             list_end(out);
@@ -302,13 +327,19 @@ static void join_pieces(const fv_tok *t, fv_buf *out, const fv__str *pieces, siz
         put_utf8(out, run.data, run.len);
         run.len = 0;
         if (i == n || type == FV__SPM_CONTROL) continue;
+        /* Only at the start of the text is a space dropped: control pieces before it write
+         * nothing and do not end the start. */
         if (space_seen || out->len) at_start = false;
         space_seen = false;
         fv__str s = pieces[i];
+        /* unk_surface is " U+2047 " in most models: the text of an unknown piece is not known
+         * any more. */
         if (type == FV__SPM_UNKNOWN) {
             fv__buf_add(out, t->spm->unk_surface.s, t->spm->unk_surface.n);
             continue;
         }
+        /* With squeeze encoding removed all leading spaces, so any that is here goes; without it
+         * only the one of the dummy prefix does. */
         if (at_start && (t->spm->prefix || t->spm->squeeze) && s.n >= 3 && !memcmp(s.s, META, 3)) {
             s.s += 3, s.n -= 3;
             space_seen = !t->spm->squeeze;
@@ -345,6 +376,8 @@ static void trim(fv_buf *b)
 
 /* ---- the whole ---- */
 
+/* Ids outside the vocabulary are an error and not dropped: they come from a model with another
+ * tokenizer, or with padded embeddings. */
 static fv_status collect_pieces(const fv_tok *t, fv__str *out, size_t *n_out, const int32_t *ids,
                                 int64_t n, bool skip, fv_err *e)
 {
@@ -373,6 +406,8 @@ static fv_status run_steps(const fv_tok *t, fv__work *w, fv_buf *out, const fv__
     fv__work_limits(w, cur.text.len);
     for (int i = 0; i < t->n_dec && ok && !cur.failed && !cur.text.failed; i++) {
         next = (list){.text = {.env = t->env}, .most = w->most_text};
+        /* Charged before the step runs, by the size of its input; a Sequence of a thousand steps
+         * ends here. */
         w->steps += cur.text.len * FV__STEPS_PASS;
         ok = fv__within_limits(w) && (!cur.n || run_step(t->dec + i, w, &next, &cur));
         list_free(&cur);
@@ -399,9 +434,12 @@ fv_status fv_tok_decode(const fv_tok *t, char **out, size_t *out_len, const int3
     fv_status st = collect_pieces(t, tokens, &count, ids, n, skip_specials, e);
     fv__buf_add(&text, "", 0); /* so that an empty text is one */
     if (st == FV_OK && t->spm)
+        /* Marian writes the target language: its pieces have a normaliser and types of their
+         * own. */
         join_pieces(t->target ? t->target : t, &text, tokens, count);
     else if (st == FV_OK)
         st = run_steps(t, &w, &text, tokens, count, e);
+    /* Marian's Python class strips the decoded text; SentencePiece itself does not. */
     if (st == FV_OK && t->pieces) trim(&text);
     fv__pattern_release(&w);
     fv__free(t->env, tokens, bytes);

@@ -48,6 +48,7 @@ typedef struct translation {
     const char *refused;
 } translation;
 
+/* 0 behind the end, which is no character of any construct that is looked for. */
 static char ahead(const translation *t, size_t k) { return t->i + k < t->n ? t->s[t->i + k] : 0; }
 
 /* An atom begins here: something a quantifier behind it belongs to. */
@@ -60,6 +61,8 @@ static void begin_atom(translation *t)
 
 /* ---- letters that fold to two ---- */
 
+/* The characters whose full case folding has two or three code points, by their blocks: refusing
+ * a few too many costs nothing. */
 static bool folds_to_many(uint32_t c)
 {
     return c == 0xDF || c == 0x130 || c == 0x149 || c == 0x1F0 || c == 0x390 || c == 0x3B0 ||
@@ -103,6 +106,8 @@ static void property(translation *t)
     }
     size_t n = (size_t)(end - name);
     bool script = n > 2 && n < 40 && t->is_script(name, n);
+    /* A script is spelled sc: since PCRE2 10.40 and later read a bare script name as scx:,
+     * script extensions. */
     fv__buf_fmt(t->out, "\\%c{%s%.*s}", negated != caret ? 'P' : 'p', script ? "sc:" : "", (int)n,
                 name);
     t->i = (size_t)(end - t->s) + 1;
@@ -177,6 +182,7 @@ static void open_group(translation *t)
     if (ahead(t, 1) != '?') return;
     bool same = k == ':' || k == '=' || k == '!' || k == '>' ||
                 (look && (after == '=' || after == '!'));
+    /* (?i: opens a group with the flag, (?i) sets it for the rest of the group around it. */
     char ends = k == '-' ? ahead(t, 4) : after;
     if (!same && !(flag && (ends == ':' || ends == ')'))) t->refused = "a group of an unknown kind";
     if (!flag || t->refused) return;

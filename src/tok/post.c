@@ -4,7 +4,16 @@
  *    tokens[0], tokens[1]  -> shorten -> template -> ids, token_types, special, spans, words
  *
  * Offsets are kept as bytes of the clean text until the end, and turned into characters only
- * where they are asked for. */
+ * where they are asked for.
+ *
+ * What surrounds the texts is a template (json/post.c), also where the file says
+ * BertProcessing. Order matters and is the reference's: offsets are set before truncation, so
+ * that trimming sees the first token of the text, and special tokens go in last, with an empty
+ * span and no word.
+ *
+ * Memory: one fv__work holds all buffers of a thread, and fv_encoding is its first member.
+ * Arrays of a result are valid until the next fv_tok_encode with the same encoding. A tokenizer
+ * is const here and shared by all threads. */
 #include "work.h"
 
 /* ---- handles ---- */
@@ -81,6 +90,8 @@ static int64_t clean_at(const fv__text *clean, uint32_t byte)
     return (int64_t)lo;
 }
 
+/* lead and trail are white space at the ends of a token, which ByteLevel's trim_offsets leaves
+ * out. */
 static void set_spans(fv__work *w, fv__tokens *k, fv_offsets unit)
 {
     const fv__post *post = &w->t->post;
@@ -106,6 +117,7 @@ static void set_spans(fv__work *w, fv__tokens *k, fv_offsets unit)
 
 /* ---- length ---- */
 
+/* Tokens that the template adds, texts not counted: what max_len has to leave for them. */
 static int64_t added_by(const fv__post *p, bool pair)
 {
     int64_t n = 0;
@@ -115,6 +127,7 @@ static int64_t added_by(const fv__post *p, bool pair)
     return n;
 }
 
+/* left: the end of the text stays, as truncation_side = "left" asks (long chats, code). */
 static void keep(fv__tokens *k, int64_t n, bool left)
 {
     size_t want = (size_t)n;
@@ -128,6 +141,7 @@ static void keep(fv__tokens *k, int64_t n, bool left)
 static fv_status truncate_pair(fv__work *w, int64_t budget, fv_err *e)
 {
     fv__tokens *a = &w->tokens[0], *b = &w->tokens[1];
+    /* strategy of the file: 0 longest first, 1 only the first, 2 only the second. */
     const fv__truncation *how = &w->t->truncation;
     int64_t na = (int64_t)a->n, nb = (int64_t)b->n, over = na + nb - budget;
     if (over <= 0) return FV_OK;
@@ -141,6 +155,8 @@ static fv_status truncate_pair(fv__work *w, int64_t budget, fv_err *e)
         keep(k, (int64_t)k->n - over, how->left);
         return FV_OK;
     }
+    /* The shorter text keeps all it has as long as the longer one alone can make up the
+     * difference. */
     int64_t small = na < nb ? na : nb, large = small > budget           ? small
                                                : budget - small > small ? budget - small
                                                                         : small;
@@ -206,6 +222,8 @@ static bool assemble(fv__work *w, const fv_tok_opts *o)
     for (int i = 0; i < n_items; i++)
         if (items[i].sequence >= 0) n += w->tokens[items[i].sequence].n;
     if (!reserve(w, n)) return false;
+    /* Sequences keep their order in the template; specials = false leaves the same template
+     * without its special tokens, so type ids of a pair stay 0 and 1. */
     for (int i = 0; i < n_items; i++) {
         const fv__template_item *it = items + i;
         if (it->sequence >= 0) {
@@ -228,6 +246,8 @@ static void renumber(fv__work *w, const fv_tok *by, fv__tokens *k)
 {
     const fv_tok *t = w->t;
     for (size_t i = 0; i < k->n; i++) {
+        /* The id of a piece in the SentencePiece model says nothing to the network: vocab.json
+         * does. */
         fv__token *token = k->v + i;
         fv__str s = fv__vocab_str(&by->model.vocab, token->id);
         if (token->id == by->model.unk) s = (fv__str){w->text->s + token->a, token->b - token->a};
@@ -239,6 +259,7 @@ static void renumber(fv__work *w, const fv_tok *by, fv__tokens *k)
 static bool encode_one(fv__work *w, const fv_tok_opts *o, int which, const char *text, size_t n)
 {
     const fv_tok *t = w->t;
+    /* Marian has a second SentencePiece model for the language that is written. */
     const fv_tok *by = o->as_target && t->target ? t->target : t;
     fv__tokens *k = &w->tokens[which];
     int32_t code = -1;
@@ -258,6 +279,7 @@ static bool encode_one(fv__work *w, const fv_tok_opts *o, int which, const char 
     bool ok = fv__want(w, &v, &k->cap, k->n + 1, sizeof *k->v);
     k->v = v;
     if (!ok) return false;
+    /* The code goes in front, and the offsets of all others move by its bytes. */
     for (size_t i = k->n++; i; i--) {
         k->v[i] = k->v[i - 1];
         k->v[i].from += skipped;
@@ -275,6 +297,7 @@ fv_status fv_tok_encode(fv_encoding *enc, const char *text, size_t len, fv_tok_o
     enc->n = 0;
     w->want = o.offsets != FV_OFFSETS_NONE;
     w->track = w->want;
+    /* Metaspace "first" has to know whether a piece starts the original text. */
     for (int i = 0; i < w->t->n_split; i++)
         if (w->t->split[i].kind == FV__METASPACE && w->t->split[i].scheme == FV__FIRST)
             w->track = true;

@@ -2,7 +2,16 @@
  *
  * Finding and keeping are apart: a finder walks a piece and reports stretches that cover it, each a
  * match or not; a behaviour turns these into pieces.  Metaspace and ByteLevel change the text as
- * well. */
+ * well.
+ *
+ * The text is never cut into strings: a piece is a pair of byte offsets into the current text,
+ * and a step reads the list w->pieces and writes w->next_pieces, after which the two are
+ * swapped. So a text of a million words costs two arrays, which stay allocated for the next
+ * text.
+ *
+ * What is found and kept follows pre_tokenizers of the tokenizers library,
+ * SplitDelimiterBehavior included. Linear in the text for all finders but by_pattern, whose
+ * matches PCRE2 bounds by its match limit (regex.c); all of them count their work in w->steps. */
 #include "work.h"
 
 /* With "a-b" and matches of "-":
@@ -19,6 +28,7 @@ typedef struct cutter {
     bool failed;
 } cutter;
 
+/* Only what was opened becomes a piece: a removed match leaves nothing behind. */
 static void flush(cutter *c)
 {
     if (c->open && !fv__add_piece(c->w, c->a, c->b)) c->failed = true;
@@ -38,6 +48,7 @@ static void begin(cutter *c, size_t a, size_t b)
 static void report(cutter *c, size_t a, size_t b, bool match)
 {
     match = match != c->invert;
+    /* Whether this stretch goes into the open piece or begins a new one. */
     bool joins = false;
     switch (c->behaviour) {
     case FV__REMOVED:
@@ -68,6 +79,7 @@ static void end_piece(cutter *c)
 
 typedef bool (*char_test)(uint32_t);
 
+/* test NULL: a single delimiter character, by its code point. */
 static void by_char(cutter *c, const char *s, size_t a, size_t b, char_test test,
                     uint32_t delimiter)
 {
@@ -93,6 +105,8 @@ static bool by_pattern(cutter *c, const fv__pattern *p, const char *s, size_t a,
     int found = 0;
     uint32_t cp;
     while (at <= n && (found = fv__pattern_find(p, c->w, s + a, n, at, &from, &to)) > 0) {
+        /* At the very start (at == 0) an empty match counts, everywhere else it must not touch
+         * the match before. */
         bool empty_again = from == to && from == kept && at;
         if (!empty_again) {
             if (kept < from) report(c, a + kept, a + from, false);
@@ -142,6 +156,7 @@ static void by_bert(cutter *c, const char *s, size_t a, size_t b)
     if (from < b) report(c, from, b, false);
 }
 
+/* In characters, not bytes: a UTF-8 sequence is never cut. */
 static void by_length(cutter *c, const char *s, size_t a, size_t b, int64_t length)
 {
     size_t from = a;
@@ -172,6 +187,7 @@ static size_t contraction(const char *s, size_t n)
     return three ? 3 : 0;
 }
 
+/* kind: the classes of fv__gpt_class, of which 3 is white space. */
 static size_t run_of(int kind, const char *s, size_t i, size_t b)
 {
     while (i < b) {
@@ -195,6 +211,8 @@ static size_t spaces(const char *s, size_t i, size_t b)
         last = end;
         end += len;
     }
+    /* A single white space that something follows is a piece of its own: \s+(?!\S) cannot match
+     * it, \s+ does. */
     return end == b || last == i ? end : last;
 }
 
@@ -207,6 +225,8 @@ static void by_gpt2(cutter *c, const char *s, size_t a, size_t b)
         if (end) {
             end += i;
         } else {
+            /* Only the blank U+0020 is taken along by what follows (" ?"); a tab before a word
+             * is a piece of its own. */
             size_t start = s[i] == ' ' && i + 1 < b ? i + 1 : i;
             len = (size_t)fv__char_at(&cp, s + start);
             int kind = fv__gpt_class(cp);
@@ -222,6 +242,7 @@ static void by_gpt2(cutter *c, const char *s, size_t a, size_t b)
 /* Pieces are offsets into the current text, so a step that changes the text rewrites them all. */
 static fv__text *other_text(fv__work *w, size_t capacity)
 {
+    /* Two buffers in turn: a step never writes the text it reads. */
     fv__text *out = w->text == &w->shift[0] ? &w->shift[1] : &w->shift[0];
     fv__text_start(out, w->env, w->track, capacity);
     out->most = w->most_text;
@@ -236,6 +257,7 @@ static void put_prefix(fv__text *out, const fv__text *in, size_t a, fv__str pref
     fv__text_put(out, prefix.s, prefix.n, from, to);
 }
 
+/* From here on offsets of pieces are those of the new text. */
 static bool adopt(fv__work *w, const fv__text *out)
 {
     if (!fv__text_made(w, out)) return false;
@@ -245,6 +267,8 @@ static bool adopt(fv__work *w, const fv__text *out)
 
 /* A word at the start of a text then gets the id it has in the middle of one. */
 static bool add_prefix_space(fv__work *w)
+/* Pieces, not the text: after an added token the next stretch gets a space as well, as the
+ * reference does it for every split. */
 {
     const fv__text *in = w->text;
     fv__text *out = other_text(w, in->n + w->n_pieces);
@@ -285,10 +309,13 @@ static bool metaspace_text(const fv__split *step, fv__work *w)
         fv__piece *p = w->pieces + i;
         size_t start = out->n, kept = p->a;
         uint32_t from, to;
+        /* Nothing is put in front of what begins with a space or with the replacement already. */
         bool there = in->s[p->a] == ' ' ||
                      (p->b - p->a >= step->replacement.n &&
                       !memcmp(in->s + p->a, step->replacement.s, step->replacement.n));
         fv__text_span(in, p->a, p->b, &from, &to);
+        /* "first" asks whether the piece starts at byte 0 of the original text, which is why
+         * encoding tracks offsets for this scheme even when nobody wants them (fv_tok_encode). */
         if (!there && (step->scheme == FV__ALWAYS || (step->scheme == FV__FIRST && !from)))
             put_prefix(out, in, p->a, step->replacement);
         for (size_t k = p->a; k < p->b; k++) {
@@ -344,6 +371,7 @@ static fv__behaviour behaviour_of(const fv__split *step)
 
 bool fv__split_text(const fv__split *step, fv__work *w)
 {
+    /* Every piece costs something even if it is short: four bytes' worth. */
     w->steps += (w->text->n + w->n_pieces * 4) * FV__STEPS_PASS;
     if (!fv__within_limits(w)) return false;
     if (step->kind == FV__METASPACE && !metaspace_text(step, w)) return false;

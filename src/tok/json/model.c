@@ -1,4 +1,15 @@
-/* model.c - the "model" section of a tokenizer.json: BPE, WordPiece, Unigram, WordLevel. */
+/* model.c - the "model" section of a tokenizer.json: BPE, WordPiece, Unigram, WordLevel.
+ *
+ * All four are read into one fv__model: a vocabulary (text to id and back), and what the kind
+ * needs beside it, ranks of merges or scores of pieces. Everything lives in the tokenizer's
+ * pool and is freed with it.
+ *
+ * Vocabularies are the bulk of the file (Llama 3: 128,000 tokens, 280,000 merges), so they are
+ * walked in place by an iterator and never built as a tree; numbers and strings are parsed
+ * where they stand.
+ *
+ * A vocabulary is {"token": id, ...} or, for Unigram, [["piece", score], ...], where the index
+ * is the id. Merges are "a b" or ["a", "b"], and their index is the rank. */
 #include <math.h>
 
 #include "load.h"
@@ -63,6 +74,8 @@ fv_status fv__json_vocab(fv__vocab *out, fv__pool *p, fv__jval v, fv_err *e)
     return st;
 }
 
+/* must: an unk_token outside the vocabulary is refused on opening. WordPiece and WordLevel
+ * report it when a text first needs it. */
 static fv_status find_unknown(fv__model *m, fv__jobj *o, fv__pool *p, bool must, fv_err *e)
 {
     fv_status st = fv__json_str(&m->unk_token, p, o, "unk_token", false, e);
@@ -85,6 +98,7 @@ static bool merge_halves(fv__jval v, char *buf, fv__str *a, fv__str *b)
         fv__str raw = fv__json_raw(v);
         size_t n = fv__json_unescape(buf, raw.s, raw.n);
         char *space = memchr(buf, ' ', n);
+        /* Exactly one space, or it is not clear where the first half ends. */
         if (!space || memchr(space + 1, ' ', n - (size_t)(space + 1 - buf))) return false;
         *a = (fv__str){buf, (size_t)(space - buf)};
         *b = (fv__str){space + 1, n - a->n - 1};
@@ -131,7 +145,9 @@ static fv_status load_merges(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
     if (fv__json_kind(v) != '[') return fv__json_bad(v, e, "an array was expected");
     int64_t n = 0;
     size_t longest = 0, last = 0;
-    /* the text of one reaches to the next at most */
+    /* Halves are unescaped into a buffer of the longest merge, so one pass measures before the
+     * table is made.
+     * the text of one reaches to the next at most */
     for (fv__jiter it = fv__json_iter(v); fv__json_next(&it); n++) {
         if (n && it.value - last > longest) longest = it.value - last;
         last = it.value;
@@ -139,6 +155,7 @@ static fv_status load_merges(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
     if (n && fv__json_size((fv__jval){.j = v.j, .at = last}) > longest)
         longest = fv__json_size((fv__jval){.j = v.j, .at = last});
     if (n > INT32_MAX / 4) return fv__json_bad(v, e, "%lld merges are too many", (long long)n);
+    /* Two halves and what they join to: unescaping never makes a string longer. */
     char *buf = fv__merge_table(m, p, (int32_t)n) ? fv__alloc(p->env, 2 * longest + 2) : NULL;
     if (!buf) return no_memory(v, e);
     fv_status st = FV_OK;
@@ -189,6 +206,7 @@ static fv_status load_wordpiece(fv__model *m, fv__pool *p, fv__jobj *o, fv_err *
     fv__jval v;
     fv_status st;
     m->kind = FV__MODEL_WORDPIECE;
+    /* The default of the reference for files that lack max_input_chars_per_word. */
     m->max_chars = 100;
     if (!fv__json_get(&v, o, "vocab")) return fv__json_bad(o->self, e, "\"vocab\" is missing");
     if ((st = fv__json_vocab(&m->vocab, p, v, e)) != FV_OK ||
@@ -237,6 +255,8 @@ static fv_status load_scored(fv__model *m, fv__pool *p, fv__jval v, fv_err *e)
             break;
         }
         fv__jval score = {.j = v.j, .at = two.value};
+        /* fv__json_score rounds as the reference's parser does: ties of paths depend on the last
+         * bit. */
         if (fv__json_kind(score) == '0')
             m->scores[it.index] = fv__json_score(v.j->s + score.at, fv__json_size(score));
         if (fv__json_kind(score) != '0' || !isfinite(m->scores[it.index]))

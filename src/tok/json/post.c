@@ -27,6 +27,7 @@ static fv_status read_special(fv__template_special *s, fv_tok *t, fv__jval v, fv
     if (!fv__json_get(&ids, &o, "ids") || !fv__json_get(&tokens, &o, "tokens") ||
         fv__json_kind(ids) != '[' || fv__json_kind(tokens) != '[')
         return fv__json_bad(v, e, "arrays \"ids\" and \"tokens\" were expected");
+    /* A special of a template may stand for several ids. */
     s->n = (int32_t)fv__json_count(ids);
     if (fv__json_count(tokens) != s->n)
         return fv__json_bad(v, e, "\"ids\" and \"tokens\" differ in length");
@@ -48,6 +49,7 @@ static fv_status read_specials(fv_tok *t, fv__jval v, fv_err *e)
     fv__post *p = &t->post;
     if (fv__json_kind(v) != '{') return fv__json_bad(v, e, "an object was expected");
     int64_t n = fv__json_count(v);
+    /* A bound on what a file can make us allocate and search; real ones have a handful. */
     if (n > 4096) return fv__json_bad(v, e, "%lld special tokens are too many", (long long)n);
     p->specials = fv__pool_array(&t->pool, (size_t)n, sizeof *p->specials);
     if (!p->specials) return no_memory(v, e);
@@ -89,6 +91,7 @@ static fv_status read_item(fv__template_item *out, fv_tok *t, fv__jval v, bool p
         out->sequence = b;
         return FV_OK;
     }
+    /* Searched linearly: a template has few items and few specials. */
     for (int i = 0; i < t->post.n_specials; i++)
         if (fv__str_eq(t->post.specials[i].name, id)) out->special = i;
     return out->special >= 0 ? FV_OK
@@ -143,6 +146,7 @@ static fv_status read_named(fv__template_special *s, fv_tok *t, fv__jobj *o, con
     return fv__post_special(t, s, s->name, (int32_t)id) ? FV_OK : no_memory(v, e);
 }
 
+/* name is a view into the pool, which outlives the special. */
 bool fv__post_special(fv_tok *t, fv__template_special *s, fv__str name, int32_t id)
 {
     s->name = name;
@@ -175,6 +179,7 @@ bool fv__post_layout(fv_tok *t, const char *single, const char *pair)
     return true;
 }
 
+/* RoBERTa's pair has two separators in the middle, </s></s>, and type id 0 throughout. */
 static fv_status read_bert(fv_tok *t, fv__jobj *o, bool roberta, fv_err *e)
 {
     fv__post *p = &t->post;
@@ -202,6 +207,8 @@ static fv_status read_post(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
         if (p->byte_level)
             return fv__json_bad(o->self, e, "more than one ByteLevel is not implemented");
         p->byte_level = p->byte_prefix_space = p->byte_trim = p->byte_use_regex = true;
+        /* Whether ByteLevel stands before or after the step that adds tokens, for saving it in
+         * the same order. */
         p->byte_first = p->kind == FV__POST_NONE;
         if ((st = fv__json_bool(&p->byte_prefix_space, o, "add_prefix_space", false, e)) != FV_OK ||
             (st = fv__json_bool(&p->byte_trim, o, "trim_offsets", false, e)) != FV_OK ||
@@ -209,6 +216,8 @@ static fv_status read_post(fv_tok *t, fv__jobj *o, fv__str type, fv_err *e)
             return st;
         return FV_OK;
     }
+    /* tokenizers runs processors one after the other, each around the result of the one before:
+     * two templates would nest. */
     if (p->kind != FV__POST_NONE)
         return fv__json_bad(o->self, e, "more than one step that adds tokens is not implemented");
     if (fv__str_is(type, "TemplateProcessing")) {

@@ -2,7 +2,17 @@
  *
  * SentencePiece's own normaliser and scores have no name there.  They are written as the components
  * that stand for them in published conversions: Precompiled, Strip and Replace, Metaspace, and
- * merges in the order of scores. */
+ * merges in the order of scores.
+ *
+ * The text is put together in one fv_buf, whose failure is sticky: nothing below checks for
+ * memory, fv_tok_save looks once, at the end. A tree of JSON values was the alternative; it
+ * would hold a vocabulary of 250,000 tokens three times (model, tree, text) for no gain, since
+ * the order of members is fixed.
+ *
+ * Invariant: json/load.c reads back what is written here and the ids of every text stay the
+ * same. So all options are written, also those that have the default of the reference: defaults
+ * of tokenizers have changed between its versions, and a file that leaves them out changes its
+ * meaning with the reader. */
 #include <math.h>
 #include <stdio.h>
 
@@ -13,7 +23,10 @@
 /* ---- normalizer, pre_tokenizer, decoder ---- */
 
 /* SentencePiece's normaliser has no name in tokenizer.json: it is written as the steps that do the
- * same. */
+ * same.
+ * Precompiled takes the blob as it came from the .model file: the double array is never rebuilt.
+ * Strip goes before Replace, as SentencePiece drops leading and trailing spaces before it
+ * squeezes runs; the dummy prefix and the escape of spaces are Metaspace's (put_steps). */
 static void put_spm_norm(fv_buf *b, const fv__norm *s)
 {
     if (s->map.units) {
@@ -29,6 +42,7 @@ static void put_spm_norm(fv_buf *b, const fv__norm *s)
 
 static void put_norm(fv_buf *b, const fv__norm *s)
 {
+    /* Indexed by fv__norm_kind: the order of the enum in tok.h is the order here. */
     static const char *const names[] = {"NFC",       "NFD",          "NFKC",    "NFKD",
                                         "Lowercase", "StripAccents", "Nmt",     "BertNormalizer",
                                         "Strip",     "Replace",      "Prepend", "Precompiled",
@@ -42,6 +56,8 @@ static void put_norm(fv_buf *b, const fv__norm *s)
     case FV__BERT_NORM:
         fv__put_bool(b, "clean_text", s->clean);
         fv__put_bool(b, "handle_chinese_chars", s->cjk);
+        /* null is a third value: accents are then stripped where the text is lowercased (bert()
+         * in unicode/normalise.c). */
         fv__buf_fmt(b, ",\"strip_accents\":%s",
                     !s->accents_set ? "null"
                     : s->accents    ? "true"
@@ -67,6 +83,8 @@ static void put_norm(fv_buf *b, const fv__norm *s)
     fv__buf_str(b, "}");
 }
 
+/* When Metaspace puts its character in front: of every piece, of the one at the start of the
+ * text only, or of none. */
 static const char *scheme_name(fv__scheme s)
 {
     return s == FV__FIRST ? "first" : s == FV__NEVER ? "never" : "always";
@@ -91,6 +109,7 @@ static void put_byte_level(fv_buf *b, bool prefix, bool trim, bool regex)
 
 static void put_split(fv_buf *b, const fv__split *s)
 {
+    /* Indexed by fv__split_kind and fv__behaviour. */
     static const char *const names[] = {
         "BertPreTokenizer", "Whitespace",         "WhitespaceSplit", "Punctuation",
         "Digits",           "CharDelimiterSplit", "Split",           "Metaspace",
@@ -130,6 +149,8 @@ static void put_dec(fv_buf *b, const fv__dec *s)
         return;
     }
     fv__buf_fmt(b, "{\"type\":\"%s\"", names[s->kind]);
+    /* The one string of a step has another key in every type: prefix, suffix, content,
+     * pad_token. */
     if (s->kind == FV__DEC_WORDPIECE) fv__put_member(b, "prefix", s->text);
     if (s->kind == FV__DEC_BPE) fv__put_member(b, "suffix", s->text);
     if (s->kind == FV__DEC_STRIP || s->kind == FV__DEC_REPLACE)
@@ -158,6 +179,8 @@ static void put_steps(fv_buf *b, const fv_tok *t)
         fv__buf_str(b, "]}");
     }
     fv__buf_str(b, ",\n\"pre_tokenizer\":");
+    /* add_dummy_prefix puts a space before every text, which is what prepend_scheme "always"
+     * says. */
     fv__scheme scheme = t->spm && t->norm->prefix ? FV__ALWAYS : FV__NEVER;
     if (t->spm)
         put_metaspace(b, meta, scheme, t->model.kind == FV__MODEL_WORDLEVEL);
@@ -170,6 +193,7 @@ static void put_steps(fv_buf *b, const fv_tok *t)
         fv__buf_str(b, "]}");
     }
     fv__buf_str(b, ",\n\"decoder\":");
+    /* The order matters: <0x0A> must be a byte again before spaces are touched. */
     if (t->spm) {
         fv__buf_str(b, "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},");
         put_metaspace(b, meta, scheme, true);
@@ -222,6 +246,7 @@ static void put_template(fv_buf *b, const fv__post *p)
     fv__buf_str(b, "}}");
 }
 
+/* ["[SEP]", 102]: BertProcessing and RobertaProcessing take one id for each special. */
 static void put_named(fv_buf *b, const char *key, const fv__template_special *s)
 {
     fv__buf_fmt(b, ",\"%s\":[", key);
@@ -237,6 +262,8 @@ static void put_post(fv_buf *b, const fv_tok *t)
         fv__buf_str(b, "null");
         return;
     }
+    /* Two members make a Sequence, one stands alone; byte_first keeps the order of the file that
+     * was read, so that saving it again changes nothing. */
     bool two = p->byte_level && p->kind != FV__POST_NONE;
     if (two) fv__buf_str(b, "{\"type\":\"Sequence\",\"processors\":[");
     if (p->byte_level && p->byte_first)
@@ -249,6 +276,8 @@ static void put_post(fv_buf *b, const fv_tok *t)
         put_named(b, "sep", p->specials + 1);
         put_named(b, "cls", p->specials);
         if (p->kind == FV__POST_ROBERTA) {
+            /* With a trimming ByteLevel beside it the flag in p->trim is that one's
+             * (fv__load_post copies it): writing it here too would trim twice. */
             fv__put_bool(b, "trim_offsets", p->trim && !(p->byte_level && p->byte_trim));
             fv__put_bool(b, "add_prefix_space", p->trim_prefix_space);
         }
@@ -277,6 +306,7 @@ static void put_vocab(fv_buf *b, const fv__vocab *v)
     fv__buf_str(b, "}");
 }
 
+/* The reference reads an empty string and null as two things; an affix that is absent is null. */
 static void put_affix(fv_buf *b, const char *key, fv__str s)
 {
     if (s.n)
@@ -288,6 +318,7 @@ static void put_affix(fv_buf *b, const char *key, fv__str s)
 /* In the order of ranks: the position of a pair is its rank for every reader. */
 static void put_bpe(fv_buf *b, const fv__model *m)
 {
+    /* Dropout is a matter of training: a file that asks for it is refused on opening. */
     fv__buf_str(b, "{\"type\":\"BPE\",\"dropout\":null");
     put_affix(b, "unk_token", m->unk_token);
     put_affix(b, "continuing_subword_prefix", m->prefix);

@@ -15,7 +15,9 @@ static bool is_sequence(fv__jobj *o)
 }
 
 /* Counts leaves, since Sequences may be nested; the recursion is as deep as the checked
- * document. */
+ * document.
+ * list is "normalizers", "pretokenizers", "decoders" or "processors": each section has a name of
+ * its own for the members of its Sequence. */
 int64_t fv__json_step_count(fv__jval v, const char *list)
 {
     fv__jobj o;
@@ -49,11 +51,15 @@ fv_status fv__json_steps(fv_tok *t, fv__jval v, const char *list, fv__step_reade
     return st == FV_OK ? fv__json_done(&o, e) : st;
 }
 
+/* Refused with its path in the document: a skipped step would go unnoticed until the ids are
+ * wrong. */
 static fv_status unknown(fv__jobj *o, fv__str type, fv_err *e)
 {
     return fv__json_bad(o->self, e, "type \"%.60s\" is not implemented", type.s);
 }
 
+/* The index of a string among names, which is the value of the enum; without the member *out
+ * stays. */
 static fv_status one_of(int *out, fv__pool *p, fv__jobj *o, const char *key,
                         const char *const *names, bool must, fv_err *e)
 {
@@ -104,6 +110,7 @@ static fv_status load_charsmap(fv__charsmap *out, fv_tok *t, fv__jobj *o, fv_err
     char *blob = fv__pool_alloc(&t->pool, text.n / 4 * 3 + 4);
     if (!blob) return fv_fail(e, FV_ENOMEM, "%s: out of memory", o->self.j->file);
     size_t n = 0, len = text.n;
+    /* Padding is one or two '=' at the very end; anything else that is no digit is damage. */
     bool ok = text.n % 4 == 0;
     while (ok && len && len > text.n - 2 && text.s[len - 1] == '=') len--;
     uint32_t bits = 0;
@@ -111,6 +118,7 @@ static fv_status load_charsmap(fv__charsmap *out, fv_tok *t, fv__jobj *o, fv_err
         const char *d = text.s[i] ? strchr(digits, text.s[i]) : NULL;
         ok = d != NULL;
         bits = bits << 6 | (uint32_t)(ok ? d - digits : 0);
+        /* Four digits are three bytes: the first digit of a group completes none. */
         if (i % 4) blob[n++] = (char)(bits >> (6 - 2 * (i % 4)));
     }
     if (!ok || !fv__charsmap_init(out, (fv__str){blob, n}))
@@ -118,6 +126,7 @@ static fv_status load_charsmap(fv__charsmap *out, fv_tok *t, fv__jobj *o, fv_err
     return FV_OK;
 }
 
+/* Names as the reference writes them, and the short ones of its early versions. */
 static const struct {
     const char *name;
     fv__norm_kind kind;
@@ -187,6 +196,7 @@ static const char *const behaviours[] = {"Removed",        "Isolated",   "Merged
                                          "MergedWithNext", "Contiguous", NULL};
 static const char *const schemes[] = {"first", "never", "always", NULL};
 
+/* A character, not a byte: U+2581 has three. */
 static fv_status one_char(fv__str *out, fv_tok *t, fv__jobj *o, const char *key, fv_err *e)
 {
     uint32_t cp;
@@ -206,6 +216,8 @@ static fv_status read_metaspace(fv__str *replacement, fv__scheme *scheme, bool *
     *split = true;
     if ((st = one_char(replacement, t, o, "replacement", e)) != FV_OK ||
         (st = one_of(&which, &t->pool, o, "prepend_scheme", schemes, false, e)) != FV_OK ||
+        /* Before prepend_scheme there was only add_prefix_space, and str_rep repeated the
+         * replacement: both are still read, and must not contradict what replaced them. */
         (st = fv__json_bool(&prefix, o, "add_prefix_space", false, e)) != FV_OK ||
         (st = fv__json_bool(split, o, "split", false, e)) != FV_OK ||
         (st = fv__json_str(&ignored, &t->pool, o, "str_rep", false, e)) != FV_OK)
@@ -349,6 +361,7 @@ fv_status fv__load_decoder(fv_tok *t, fv__jval v, fv_err *e)
 {
     t->dec = fv__pool_array(&t->pool, (size_t)fv__json_step_count(v, "decoders"), sizeof *t->dec);
     if (!t->dec) return fv_fail(e, FV_ENOMEM, "%s: out of memory", v.j->file);
+    /* An empty Sequence is a decoder too: tokens are then joined without spaces in between. */
     t->has_dec = true;
     return fv__json_steps(t, v, "decoders", read_dec, e);
 }

@@ -2,7 +2,18 @@
  * rest to a class in Python.
  *
  * For the classes known here that rest is written as the JSON it is everywhere else, and goes
- * through the same reader. */
+ * through the same reader.
+ *
+ *     vocab.txt                 one token a line, id = line - 1            BERT, DistilBERT,
+ * ELECTRA
+ *
+ *     vocab.json + merges.txt   {"token": id}, "a b" by rank, #version     GPT-2, RoBERTa,
+ * BART, CLIP
+ *
+ * What a class in Python adds to these files (normaliser, splitter, template, special tokens)
+ * is not in them. A class that is not known is refused by name: guessing would give plausible
+ * and wrong ids. The sections below are the ones of the converters in transformers
+ * (convert_slow_tokenizer.py), so that both ways of opening a model agree. */
 #include <stdio.h>
 
 #include "open.h"
@@ -62,6 +73,8 @@ static bool blank(char c) { return c == ' ' || (c >= 9 && c <= 13); }
 /* One token a line; its number is the line's. */
 static fv_status read_lines(fv_tok *t, const fv_file *f, const char *path, fv_err *e)
 {
+    /* Trailing white space is not part of a token, and an empty line still has a number: ids are
+     * lines. */
     int64_t lines = 0, id = 0;
     for (size_t i = 0; i < f->size; i++) lines += f->data[i] == '\n';
     if (fv__utf8_check(f->data, f->size) != f->size)
@@ -134,6 +147,7 @@ fv_status fv__load_vocab_txt(fv_tok *t, const char *path, fv_err *e)
     if (st != FV_OK) return st;
     st = read_lines(t, &f, path, e);
     fv__file_close(&f);
+    /* An empty class means that there is no tokenizer_config.json, or none that names one. */
     static const char *const classes[] = {"", "BertTokenizer", "DistilBertTokenizer",
                                           "ElectraTokenizer", NULL};
     if (st == FV_OK && !c.class.n) st = fv__class_of_model(&c.class, t, dir, e);
@@ -153,6 +167,7 @@ fv_status fv__load_vocab_txt(fv_tok *t, const char *path, fv_err *e)
     if (st != FV_OK || (st = fv__need(t, c.cls, path, e)) != FV_OK ||
         (st = fv__need(t, c.sep, path, e)) != FV_OK)
         return st;
+    /* do_lower_case of the config wins; without it the vocabulary tells. */
     bool lower = c.has_lower ? c.lower : !has_capitals(&m->vocab);
     fv_buf b = {.env = t->env};
     fv__buf_fmt(&b,
@@ -207,6 +222,8 @@ static fv_status read_merges(fv_tok *t, const fv_file *f, const char *path, fv_e
         size_t end = nl ? (size_t)(nl - f->data) : f->size, len = end - i;
         if (len && s[len - 1] == '\r') len--;
         i = end + 1;
+        /* Lines that say "#version" are skipped wherever they stand, and take no rank; "#" alone
+         * is a token of many vocabularies and must stay. */
         if ((len >= 8 && !memcmp(s, "#version", 8)) || !len) continue;
         const char *space = memchr(s, ' ', len),
                    *why = "two tokens with a space between were expected";
@@ -223,6 +240,7 @@ static fv_status read_merges(fv_tok *t, const fv_file *f, const char *path, fv_e
 #define BYTE_LEVEL(trim)                                                                           \
     "{\"type\":\"ByteLevel\",\"add_prefix_space\":%s,\"trim_offsets\":" trim "}"
 
+/* GPT-2 adds nothing around a text: its post_processor is there for offsets alone. */
 static void put_gpt2(fv_buf *b, const fv_tok *t, const fv__config *c)
 {
     const char *prefix = c->prefix_space ? "true" : "false";
@@ -234,6 +252,7 @@ static void put_gpt2(fv_buf *b, const fv_tok *t, const fv__config *c)
     fv__buf_str(b, "]}");
 }
 
+/* <mask> takes the space before it along (lstrip), so that "a <mask>" is two words. */
 static void put_roberta(fv_buf *b, const fv_tok *t, const fv__config *c)
 {
     static const char *const specials[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>"};
@@ -251,6 +270,8 @@ static void put_roberta(fv_buf *b, const fv_tok *t, const fv__config *c)
     fv__buf_str(b, "]}");
 }
 
+/* CLIP lowercases, squeezes white space and marks the end of words by </w>; its splitter has no
+ * " ?" in front of words, since spaces are dropped. */
 static void put_clip(fv_buf *b, const fv_tok *t)
 {
     fv__str start = {"<|startoftext|>", 15}, end = {"<|endoftext|>", 13};
@@ -299,6 +320,7 @@ fv_status fv__load_bpe_files(fv_tok *t, const char *dir, fv_err *e)
     bool roberta = named ? bart || fv__str_is(c.class, "RobertaTokenizer")
                          : !clip && fv__vocab_id(&m->vocab, "<s>", 3) >= 0;
     m->kind = FV__MODEL_BPE;
+    /* CLIP has no unknown token of its own and uses the end of text for it. */
     if (clip) {
         m->suffix = (fv__str){"</w>", 4};
         m->unk_token = (fv__str){"<|endoftext|>", 13};

@@ -3,7 +3,16 @@
  *
  * Such a tokenizer encodes as SentencePiece itself does (float scores, its own normaliser), not as
  * the components of a tokenizer.json made from it would; the two differ on a few texts.
- * tok/json/save.c writes the latter. */
+ * tok/json/save.c writes the latter.
+ *
+ * Reading is two passes over the mapped file: the first takes the two specs and counts pieces
+ * and their bytes, the second fills tables of exactly that size. Nothing refers to the file
+ * afterwards: strings are copied into the tokenizer's pool. libprotobuf is not needed for five
+ * fields, and the wire format is stable.
+ *
+ * Every length is checked against the bytes that are left before it is used, so that a damaged
+ * file ends in a sentence. Fields from 200 on are extensions of the message and skipped; an
+ * unknown field of the normaliser is refused, since it would change the text. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -41,6 +50,7 @@ static uint64_t varint(wire *w)
     return 0;
 }
 
+/* Little-endian, as the format has it and as every machine that is supported is. */
 static uint64_t fixed(wire *w, size_t n)
 {
     uint64_t x = 0;
@@ -93,6 +103,7 @@ static float to_float(const field *f)
 
 /* ---- the parts ---- */
 
+/* What trainer_spec and normalizer_spec say about encoding; strings are views into the file. */
 typedef struct spec {
     int model; /* 1 unigram, 2 bpe, 3 word, 4 char */
     bool suffix, byte_fallback;
@@ -124,6 +135,8 @@ static fv_status read_trainer(loader *l, spec *s, fv__str bytes)
         int want = f.number == 44 ? 2 : 0;
         bool used = f.number == 3 || f.number == 24 || f.number == 35 || f.number == 44;
         if (used && f.type != want) return bad(l, "trainer_spec", "a field has the wrong type");
+        /* TrainerSpec: 3 model_type, 24 treat_whitespace_as_suffix, 35 byte_fallback, 44
+         * unk_surface. */
         if (f.number == 3) s->model = f.value > 4 ? 0 : (int)f.value;
         if (f.number == 24) s->suffix = f.value != 0;
         if (f.number == 35) s->byte_fallback = f.value != 0;
@@ -141,6 +154,8 @@ static fv_status read_normaliser(loader *l, spec *s, fv__str bytes)
         int want = f.number >= 3 && f.number <= 5 ? 0 : 2;
         if (f.number > 6) return bad(l, "normalizer_spec", "it has a field that is not known");
         if (f.type != want) return bad(l, "normalizer_spec", "a field has the wrong type");
+        /* NormalizerSpec: 2 precompiled_charsmap, 3 add_dummy_prefix, 4
+         * remove_extra_whitespaces, 5 escape_whitespaces. */
         if (f.number == 2) s->charsmap = f.bytes;
         if (f.number == 3) s->prefix = f.value != 0;
         if (f.number == 4) s->squeeze = f.value != 0;
@@ -170,6 +185,8 @@ static fv_status read_piece(loader *l, int32_t id, fv__str bytes)
         if (f.number == 2 && f.type == 5) score = to_float(&f);
         if (f.number == 3 && f.type == 0) type = f.value;
     }
+    /* NUL would end the text in C and UTF-8 is what every later stage relies on: a piece that
+     * has neither form is not one. */
     bool ok = !w.bad && piece.n && type >= FV__SPM_NORMAL && type <= FV__SPM_BYTE &&
               isfinite(score) && fv__utf8_check(piece.s, piece.n) == piece.n &&
               !memchr(piece.s, 0, piece.n);
@@ -218,6 +235,8 @@ static int by_score(const void *a, const void *b)
                                 : (x->id > y->id) - (x->id < y->id);
 }
 
+/* Control, unknown and byte pieces take part in no merge, even where their letters are in the
+ * text. */
 static bool mergeable(const fv_tok *t, int32_t id)
 {
     return id >= 0 && (t->spm->types[id] == FV__SPM_NORMAL || t->spm->types[id] == FV__SPM_USER);
@@ -231,6 +250,7 @@ static int32_t add_merges(fv_tok *t, int32_t id, int32_t rank, int32_t at)
     fv__str s = fv__vocab_str(&m->vocab, id);
     int32_t n = 0;
     for (size_t i = 1; i < s.n; i++) {
+        /* Cuts between characters only: no piece is half of one. */
         if ((s.s[i] & 0xC0) == 0x80) continue;
         int32_t a = fv__vocab_id(&m->vocab, s.s, i), b = fv__vocab_id(&m->vocab, s.s + i, s.n - i);
         if (!mergeable(t, a) || !mergeable(t, b)) continue;
@@ -264,6 +284,8 @@ static fv_status make_merges(loader *l)
         total += add_merges(t, id, -1, 0);
     }
     qsort(order, (size_t)n, sizeof *order, by_score);
+    /* A piece of n characters has n - 1 splits, so the total is bounded by the bytes of the
+     * file; the test keeps the hash table's size in an int. */
     bool ok = total < INT32_MAX / 4 && fv__merge_table(m, &t->pool, (int32_t)total);
     for (int32_t i = 0; i < n && ok; i++) {
         if (i && order[i].score != order[i - 1].score) rank++;
@@ -291,6 +313,7 @@ static fv_status set_model(loader *l, const spec *s)
     m->unk_token = fv__vocab_str(&m->vocab, m->unk);
     m->has_unk_token = true;
     fv__byte_ids(m);
+    /* <0x00> to <0xFF> must all be there, or some text would have no encoding at all. */
     for (int b = 0; b < 256; b++) {
         int32_t id = m->byte_ids[b];
         if (s->byte_fallback && (id < 0 || t->spm->types[id] != FV__SPM_BYTE))
@@ -301,6 +324,8 @@ static fv_status set_model(loader *l, const spec *s)
             return bad(l, "pieces", "unused pieces in a BPE model are not implemented");
     if (m->kind == FV__MODEL_BPE) return make_merges(l);
     if (m->kind != FV__MODEL_WORDLEVEL) return FV_OK;
+    /* A word model: one piece for each word with its meta character, cut before it, or behind it
+     * where spaces are suffixes. */
     t->split = fv__pool_alloc(&t->pool, sizeof *t->split);
     if (!t->split) return no_memory(l);
     t->n_split = 1;
@@ -358,6 +383,8 @@ static fv_status set_normaliser(loader *l, const spec *s)
 fv_status fv__spm_load(fv_tok *t, const char *data, size_t n, const char *file, fv_err *e)
 {
     loader l = {t, file, e};
+    /* Defaults of the messages in sentencepiece_model.proto: fields that have them are not in
+     * the file. */
     spec s = {.model = 1,
               .unk_surface = {" \xE2\x81\x87 ", 5},
               .prefix = true,

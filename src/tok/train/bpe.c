@@ -3,7 +3,15 @@
  *
  * Each pair knows its count and the words it was seen in.  A heap gives the best pair; counts that
  * fell since an entry was made are found out when it comes up.  Ties go to the pair with the lower
- * ids, so the result depends on the texts alone. */
+ * ids, so the result depends on the texts alone.
+ *
+ * WordPiece is trained by the same merges on tokens with "##" and keeps only the vocabulary, as
+ * tokenizers does (Google's own trainer, which scores pairs by likelihood, was never
+ * published). Counts are of words: a pair in a word of count 10 counts 10.
+ *
+ * The alternative, counting all pairs anew after each merge, is what short scripts do: simple
+ * and (merges * text). This one holds an occurrence (8 bytes) for every pair of every distinct
+ * word and visits each word once a merge that concerns it. */
 #include "train.h"
 
 typedef struct word {
@@ -24,11 +32,14 @@ typedef struct occurrence {
     int32_t word, next;
 } occurrence;
 
+/* A copy of a pair's count at the time it was pushed. */
 typedef struct entry {
     int64_t count;
     int32_t a, b;
 } entry;
 
+/* Everything belongs to fv__train_bpe. `failed` is sticky: out of memory, or more than 2^31
+ * occurrences. */
 typedef struct state {
     fv__trainer *r;
     const fv_env *env;
@@ -81,6 +92,7 @@ static bool grow_pairs(state *s)
 
 static pair *get_pair(state *s, int32_t a, int32_t b)
 {
+    /* At most three quarters full, or linear probing degenerates. */
     bool full = !s->pairs || s->n_pairs >= s->mask / 4 * 3;
     if (full && !grow_pairs(s)) {
         s->failed = true;
@@ -94,6 +106,7 @@ static pair *get_pair(state *s, int32_t a, int32_t b)
 /* Notes that the pair is (again) in a word; words are noted in runs, so looking at the last one is
  * enough. */
 static void add_occurrence(state *s, pair *p, int32_t w)
+/* Index 0 is never used, so that 0 can mean "none" in seen and next. */
 {
     void *occurrences = s->occurrences;
     if (p->seen && s->occurrences[p->seen].word == w) return;
@@ -110,6 +123,7 @@ static void add_occurrence(state *s, pair *p, int32_t w)
 
 /* ---- the heap ---- */
 
+/* More first, then lower ids: those of letters and earlier merges. */
 static bool better(entry x, entry y)
 {
     if (x.count != y.count) return x.count > y.count;
@@ -160,6 +174,8 @@ static void count_word(state *s, int32_t w, int64_t sign, int32_t only)
     }
 }
 
+/* "##" in front of what continues a word. 256 bytes hold any prefix and a character of at most
+ * 4. */
 static int32_t token_of(state *s, fv__str text, bool first)
 {
     char buf[256];
@@ -175,6 +191,7 @@ static bool start_words(state *s, const fv__set *alphabet)
 {
     const fv__set *words = &s->r->words;
     size_t total = 0;
+    /* Never more symbols than bytes: one array for all words, which only shrink. */
     for (int32_t i = 0; i < words->n; i++) total += words->v[i].len;
     s->symbols_size = (total + 1) * sizeof *s->symbols;
     s->words_size = ((size_t)words->n + 1) * sizeof *s->words;
@@ -224,6 +241,7 @@ static void merge_word(state *s, int32_t w, int32_t a, int32_t b, int32_t id)
 {
     word *x = s->words + w;
     bool there = false;
+    /* An occurrence may be stale: an earlier merge has taken the pair apart in this word. */
     for (int32_t i = 0; i + 1 < x->n && !there; i++) there = x->s[i] == a && x->s[i + 1] == b;
     if (!there) return;
     count_word(s, w, -1, -1);
@@ -276,13 +294,19 @@ static bool learn(state *s)
     while (s->n_heap && s->tokens.n < s->r->vocab && !s->failed) {
         entry top = heap_pop(s);
         pair *p = get_pair(s, top.a, top.b);
+        /* The heap's top bounds all others, so the first entry below min_count ends the
+         * training. */
         if (!p || top.count < s->r->min_count) break;
         if (p->count != top.count) {
+            /* Stale: counts only fall between pushes, so the pair goes back with what it has
+             * now. */
             if (p->count > 0) heap_push(s, (entry){p->count, top.a, top.b});
             continue;
         }
         int32_t seen = p->seen, first = s->n_occurrences, id = joined(s, top.a, top.b);
         if (id < 0 || !add_merge(s, top.a, top.b)) return false;
+        /* The list is detached first: merging adds occurrences of new pairs, and this pair must
+         * not grow while it is walked. */
         p->seen = 0;
         for (int32_t i = seen; i && !s->failed; i = s->occurrences[i].next)
             merge_word(s, s->occurrences[i].word, top.a, top.b, id);
@@ -304,6 +328,7 @@ static bool to_model(state *s)
     if (m->kind != FV__MODEL_BPE) return true;
     if (!fv__merge_table(m, p, s->n_merges)) return false;
     for (int32_t i = 0; i < s->n_merges; i++) {
+        /* joined finds the token that learning made; it is never a new one here. */
         int32_t a = s->merges[i][0], b = s->merges[i][1], id = joined(s, a, b);
         if (id < 0) return false;
         m->pairs[i][0] = a;

@@ -4,7 +4,15 @@
  *
  * Counting goes through the very encoder that will be used (on_piece), so training and encoding
  * cannot disagree on what a word is.  Words are sorted before learning: the result does not
- * depend on the order of the texts, nor on a hash seed. */
+ * depend on the order of the texts, nor on a hash seed.
+ *
+ * Phases, each of which can end in an error sentence: set_stages (normaliser, splitter, decoder
+ * as JSON), count_words (one pass over the texts), set_specials, set_model (bpe.c or
+ * unigram.c), fv__tok_finish (tables for encoding). Memory is that of the distinct words, not
+ * of the corpus.
+ *
+ * Special tokens have the lowest ids, then the alphabet, then what was learned. The result is a
+ * tokenizer like any other: fv_tok_save writes it as a tokenizer.json that transformers opens. */
 #include "train.h"
 #include "tok/open/unpack.h"
 #include "tok/work.h"
@@ -13,6 +21,7 @@ static const fv_tok_train_opts defaults;
 
 /* ---- specials ---- */
 
+/* Bytes can write every text; all others need a token for what they do not know. */
 static const char *unknown_token(fv_tok_kind kind)
 {
     return kind == FV_TOK_BYTE_BPE ? NULL : kind == FV_TOK_WORDPIECE ? "[UNK]" : "<unk>";
@@ -55,6 +64,7 @@ static fv_status count_words(fv__trainer *r, fv_tok_source texts)
     fv_status st = fv_encoding_new(&enc, r->t, r->e);
     if (st != FV_OK) return st;
     fv__work *w = (fv__work *)enc;
+    /* The encoder stops at pieces and hands them over instead of asking a model. */
     w->on_piece = count_piece;
     w->on_piece_self = &r->words;
     const char *text;
@@ -107,6 +117,7 @@ static fv_status set_stages(fv__trainer *r)
     if (o->kind == FV_TOK_BPE || o->kind == FV_TOK_UNIGRAM)
         fv__buf_str(&b, ",\"pre_tokenizer\":" METASPACE ",\"decoder\":" METASPACE);
     fv__buf_str(&b, "}");
+    /* Encoding needs a model to be complete; counting never reaches it. */
     r->t->model.kind = FV__MODEL_WORDLEVEL; /* until the real one is there */
     bool ok = fv__vocab_init(&r->t->model.vocab, &r->t->pool, 0, 0, 0) && !b.failed;
     fv_status st = ok ? fv__json_load(r->t, b.data, b.len, "stages", r->e) : fv__train_no_memory(r);
@@ -129,6 +140,8 @@ static bool set_frame(fv__trainer *r)
     if (!t->post.specials) return false;
     t->post.kind = bert ? FV__POST_BERT : FV__POST_TEMPLATE;
     for (int i = 0; i < 2; i++)
+        /* The specials that exist are numbered 0 and 1 in the order before, after; the layouts
+         * below refer to these digits. */
         if (id[i] >= 0 && !fv__post_special(t, t->post.specials + t->post.n_specials++,
                                             (fv__str){name[i], strlen(name[i])}, id[i]))
             return false;
@@ -158,6 +171,7 @@ static bool set_model(fv__trainer *r)
     }
     t->added.all = fv__pool_array(&t->pool, (size_t)r->specials.n, sizeof *t->added.all);
     if (!t->added.all) return fv__train_no_memory(r), false;
+    /* Found by the text, never given to the model: "[MASK]" must not be cut into letters. */
     for (int32_t i = 0; i < r->specials.n; i++) {
         fv__str s = fv__set_str(&r->specials, i);
         fv__added *a = t->added.all + t->added.n++;
@@ -181,6 +195,7 @@ fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts,
     if (!t) return FV_ENOMEM;
     fv__trainer r = {.t = t,
                      .o = o,
+                     /* Defaults of the options that are zero. */
                      .vocab = o->vocab ? o->vocab : 8000,
                      .min_count = o->min_count ? o->min_count : 2,
                      .e = &own,
@@ -198,6 +213,7 @@ fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts,
     if (st == FV_OK) {
         *out = t;
         return FV_OK;
+        /* own was filled first, since e may be NULL while the sentence is still needed. */
     }
     fv_tok_close(t);
     return fv_fail(e, st, "%s", own.text);
@@ -230,6 +246,7 @@ static bool next_line(void *self, const char **text, size_t *len)
             *len = nl ? (size_t)(nl - s) : r->file.size - r->pos;
             r->pos += *len + 1;
             r->line++;
+            /* A line of a DOS file; a lone CR inside a line stays. */
             if (*len && s[*len - 1] == '\r') --*len;
             size_t good = fv__utf8_check(s, *len);
             if (good == *len) return true;

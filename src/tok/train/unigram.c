@@ -1,6 +1,16 @@
 /* unigram.c - learning a unigram language model over pieces (Kudo 2018): start from all frequent
  * substrings, then by turns estimate their probabilities by expectation-maximisation and drop those
- * that the likelihood misses least. */
+ * that the likelihood misses least.
+ *
+ *     seeds (20 a piece) -> [ 2 EM steps -> prune to 3/4 ] ... -> 1.1 * vocab -> best by score
+ *
+ * The loop, the constants and the digamma of the M-step are SentencePiece's trainer; the seeds
+ * are not found by a suffix array (see count_level), so vocabularies agree in nature and not
+ * piece by piece. All of it is deterministic: words come sorted, ties are broken by index or by
+ * text.
+ *
+ * An EM step costs the sum over distinct words of length * longest piece; one thread. Memory is
+ * that of the seeds, the trie over them and three arrays of the longest word. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,6 +28,8 @@ typedef struct piece {
     bool keep;    /* a single character: never dropped */
 } piece;
 
+/* Owned by fv__train_unigram, which frees all of it. Texts of pieces are views into `seeds` and
+ * the alphabet: both live until the end. */
 typedef struct state {
     fv__trainer *r;
     const fv_env *env;
@@ -36,6 +48,7 @@ typedef struct state {
 
 /* ---- seeds ---- */
 
+/* The byte behind `chars` characters from `at`, or the end of the string. */
 static size_t char_end(fv__str s, size_t at, int chars)
 {
     while (chars-- && at < s.n) {
@@ -56,6 +69,8 @@ static bool count_level(state *s, int chars, fv__set *level)
         for (size_t a = 0; a < text.n; a = char_end(text, a, 1)) {
             size_t shorter = char_end(text, a, chars - 1), b = char_end(text, shorter, 1);
             if (b == shorter) break; /* the word ends first */
+            /* A frequent string has a frequent start, so only the start has to be looked up. Of
+             * two characters the start is a letter, and letters are not in the set. */
             if (chars > 2 && fv__set_find(&s->seeds, text.s + a, shorter - a) < 0) continue;
             int32_t k = fv__set_add(level, text.s + a, b - a);
             if (k < 0) return false;
@@ -75,6 +90,7 @@ static bool find_seeds(state *s)
         for (int32_t i = 0; i < level.n && ok; i++) {
             if (level.v[i].count < s->r->min_count) continue;
             int32_t k = fv__set_add(&s->seeds, fv__set_str(&level, i).s, level.v[i].len);
+            /* A level without a frequent string ends the search: nothing longer can be frequent. */
             ok = any = k >= 0;
             if (ok) s->seeds.v[k].count = level.v[i].count;
         }
@@ -93,6 +109,7 @@ static bool start_pieces(state *s, const fv__set *alphabet)
 {
     int64_t most = (int64_t)s->r->vocab * SEEDS_PER;
     int32_t n = s->seeds.n < most ? s->seeds.n : (int32_t)most;
+    /* One more, so that an empty list has an address. */
     s->v_size = ((size_t)n + (size_t)alphabet->n + 1) * sizeof *s->v;
     s->v = fv__alloc(s->env, s->v_size);
     if (!s->v) return false;
@@ -106,6 +123,7 @@ static bool start_pieces(state *s, const fv__set *alphabet)
     return true;
 }
 
+/* Rebuilt after every change of the list, since a trie's values are indices into it. */
 static bool build_trie(state *s)
 {
     size_t bytes = ((size_t)s->n + 1) * sizeof(fv__str);
@@ -120,6 +138,7 @@ static bool build_trie(state *s)
 
 /* ---- one word ---- */
 
+/* log(exp(a) + exp(b)) without overflow; probabilities of long words underflow a double. */
 static double log_add(double a, double b)
 {
     if (a == -INFINITY) return b;
@@ -165,6 +184,7 @@ static double expect(state *s, fv__str text, double count)
     double *f = s->forward, *b = s->backward;
     for (size_t i = 0; i <= text.n; i++) f[i] = b[i] = -INFINITY;
     f[0] = b[text.n] = 0;
+    /* f[a] is -INFINITY inside a character and where no piece ends: nothing starts there. */
     for (size_t a = 0; a < text.n; a++)
         for (walker w = pieces_at(s, text, a); f[a] > -INFINITY && next_piece(&w);)
             f[w.at] = log_add(f[w.at], f[a] + s->v[w.piece].score);
@@ -223,6 +243,8 @@ static bool em_step(state *s)
     int32_t n = 0;
     double sum = 0;
     for (int32_t i = 0; i < s->n; i++) {
+        /* Expected less than half a time in the whole corpus: gone at once, without waiting for
+         * pruning. */
         if (!s->v[i].keep && s->expected[i] < MIN_EXPECTED) continue;
         double e = s->expected[i] < MIN_EXPECTED ? MIN_EXPECTED : s->expected[i];
         s->v[n] = s->v[i];
@@ -236,6 +258,7 @@ static bool em_step(state *s)
 
 /* ---- pruning ---- */
 
+/* What a piece is worth: larger means that the likelihood suffers more without it. */
 typedef struct ranked {
     double loss;
     int32_t index;
@@ -248,6 +271,7 @@ static int by_loss(const void *pa, const void *pb)
                               : (a->index > b->index) - (a->index < b->index);
 }
 
+/* Kept pieces go back into their old order: pruning shortens the list and does not shuffle it. */
 static int by_index(const void *pa, const void *pb)
 {
     const ranked *a = pa, *b = pb;
@@ -281,6 +305,8 @@ static double loss_without(state *s, int32_t i, double sum)
         parts++;
         alternative += log(s->expected[s->back[at]] + freq);
     }
+    /* With the piece gone its count goes to the parts of its next best spelling, and the total
+     * grows by parts - 1 for each occurrence. */
     double with = log(freq) - log(sum),
            without = alternative - parts * log(sum + freq * (parts - 1));
     return freq / sum * (with - without);
@@ -301,6 +327,7 @@ static bool prune(state *s, int32_t want)
                                            : -INFINITY;
         if (loss > -INFINITY) order[n++] = (ranked){loss, i};
     }
+    /* Never below what is wanted: the last pruning stops at the goal. */
     int32_t keep = (int32_t)(s->n * SHRINK) > want ? (int32_t)(s->n * SHRINK) : want;
     qsort(order, (size_t)n, sizeof *order, by_loss);
     if (n > keep) n = keep;
@@ -313,6 +340,7 @@ static bool prune(state *s, int32_t want)
 
 /* ---- the model ---- */
 
+/* Equal scores by text: the order of ids is part of the result. */
 static int by_score(const void *pa, const void *pb)
 {
     const piece *a = pa, *b = pb;
@@ -346,6 +374,7 @@ static bool to_model(state *s)
     for (int32_t i = 0; i < s->n; i++) text += s->v[i].text.n;
     m->scores = fv__pool_array(&r->t->pool, (size_t)n, sizeof *m->scores);
     if (!m->scores || !fv__vocab_init(&m->vocab, &r->t->pool, n, n, text)) return false;
+    /* Specials first, as SentencePiece numbers them, with score 0 from the zeroed pool. */
     int32_t id = 0;
     for (int32_t i = 0; i < r->specials.n; i++)
         fv__vocab_put(&m->vocab, fv__set_str(&r->specials, i).s, r->specials.v[i].len, id++);
@@ -375,6 +404,7 @@ static bool train(state *s, fv__set *alphabet)
     s->expected = fv__alloc(s->env, s->expected_size);
     if (!s->expected || !build_trie(s)) return false;
     int32_t goal = (int32_t)(s->r->vocab * 1.1), start = s->n;
+    /* The alphabet is never pruned, so a goal below its size would not be reached. */
     if (goal < alphabet->n) goal = alphabet->n;
     for (;;) {
         for (int i = 0; i < EM_STEPS; i++)

@@ -2,7 +2,14 @@
  *
  * Every step writes a new text in which each byte knows the span of the source it came from
  * (text.h). What is inserted gets the span of a neighbour, which one being copied from the
- * reference: offsets of all later stages follow from it. */
+ * reference: offsets of all later stages follow from it.
+ *
+ * Steps run in the order of the file, each over the whole stretch between two added tokens,
+ * from one fv__text into another; nothing works in place, since most steps change lengths. Two
+ * texts take turns (encode.c), so the number of steps does not matter to memory.
+ *
+ * Unicode data is utf8proc's: its version decides what a letter or a mark is, and a character
+ * that is newer than the reference's tables can differ. */
 #include <utf8proc.h>
 
 #include "tok/work.h"
@@ -21,6 +28,8 @@ static uint32_t nmt(uint32_t cp)
     return blank ? ' ' : cp;
 }
 
+/* BERT's clean_text: tab and line ends are blanks although they are control characters,
+ * control, format and private-use characters go, and all other white space becomes a blank. */
 static uint32_t clean(uint32_t cp)
 {
     if (cp == '\t' || cp == '\n' || cp == '\r') return ' ';
@@ -28,6 +37,8 @@ static uint32_t clean(uint32_t cp)
     return fv__is_space(cp) ? ' ' : cp;
 }
 
+/* StripAccents drops all marks (M*), BERT's strip_accents only nonspacing ones (Mn), and only
+ * after NFD: two steps of the reference with the same name and different results. */
 static uint32_t no_mark(uint32_t cp) { return fv__is_mark(cp) ? UINT32_MAX : cp; }
 static uint32_t no_accent(uint32_t cp) { return fv__is_nonspacing(cp) ? UINT32_MAX : cp; }
 
@@ -94,7 +105,8 @@ static void isolate_cjk(fv__text *out, const fv__text *in)
 
 /* ---- steps made of several passes ---- */
 
-/* Runs a pass from *cur into the other of the two spare texts. */
+/* Runs a pass from *cur into the other of the two spare texts.
+ * bert() may need five passes; two texts in turn hold them, of which one is the result. */
 typedef struct passes {
     fv__work *w;
     const fv__text *cur;
@@ -114,6 +126,8 @@ static bool bert(const fv__norm *step, fv__work *w, const fv__text *in, fv__text
 {
     fv__text spare = {0};
     passes p = {w, in, {out, &spare}, 0};
+    /* Not said in the file: accents go where the text is lowercased, as the Python class does
+     * it. */
     bool accents = step->accents_set ? step->accents : step->lowercase;
     fv__text *to;
     if (step->clean) to = pass(&p), each(to, p.cur, clean), p.cur = to;
@@ -124,6 +138,8 @@ static bool bert(const fv__norm *step, fv__work *w, const fv__text *in, fv__text
     }
     if (step->lowercase) to = pass(&p), lowercase(to, p.cur), p.cur = to;
     bool failed = out->failed || spare.failed;
+    /* An even number of passes ends in the spare text, and none at all in the input: copy it
+     * where it belongs. */
     if (p.cur != out) {
         fv__text_start(out, w->env, w->track, p.cur->n);
         fv__text_copy(out, p.cur, 0, p.cur->n);
@@ -161,6 +177,7 @@ static bool replace(const fv__norm *step, fv__work *w, fv__text *out, const fv__
     int found = 0;
     while (at <= in->n && !out->failed &&
            (found = fv__pattern_find(&step->pattern, w, in->s, in->n, at, &a, &b)) > 0) {
+        /* At the very start an empty match counts, so that "^" with content prepends it. */
         bool empty_again = a == b && a == kept && at; /* no empty match right after another match */
         if (!empty_again) {
             fv__text_copy(out, in, kept, a);
@@ -178,6 +195,7 @@ static bool replace(const fv__norm *step, fv__work *w, fv__text *out, const fv__
     return found >= 0;
 }
 
+/* An empty text stays empty, and gets no prefix either: so does the reference. */
 static void prepend(const fv__norm *step, fv__text *out, const fv__text *in)
 {
     uint32_t from, to, cp;
@@ -229,6 +247,8 @@ static size_t grapheme(const char *s, size_t n)
  * does the reference. */
 static void precompiled(const fv__norm *step, fv__text *out, const fv__text *in)
 {
+    /* A rule that is found replaces the whole grapheme, even where it covers a prefix of it
+     * only. */
     for (size_t i = 0; i < in->n;) {
         size_t len = grapheme(in->s + i, in->n - i), used, end = i + len;
         fv__str rule;
@@ -261,6 +281,7 @@ static fv__str spm_prefix(const fv__norm *step, fv__work *w, const fv__text *in,
     uint32_t cp;
     const char *s = in->s + i;
     size_t left = in->n - i;
+    /* User-defined pieces go through untouched and before any rule, as long as one begins here. */
     if (step->symbols && fv__trie_longest(step->symbols, 0, s, left, used, &w->steps) >= 0)
         return (fv__str){s, *used};
     if (step->map.units && fv__charsmap_find(&step->map, s, left, true, used, &rule)) return rule;
@@ -271,6 +292,7 @@ static fv__str spm_prefix(const fv__norm *step, fv__work *w, const fv__text *in,
 static void spm_put(const fv__norm *step, fv__text *out, const fv__text *in, size_t i, size_t used,
                     fv__str text)
 {
+    /* All bytes of the replacement stand for the whole stretch it came from. */
     uint32_t from, to;
     fv__text_span(in, i, i + used, &from, &to);
     for (size_t k = 0; k < text.n;) {
@@ -302,6 +324,8 @@ static void spm(const fv__norm *step, fv__work *w, fv__text *out, const fv__text
     bool after_space = step->squeeze;
     while (i < in->n && w->steps <= w->most_steps) {
         text = spm_prefix(step, w, in, i, &used);
+        /* A rule may give several characters: only its leading blanks are dropped, and a text
+         * that becomes empty leaves after_space as it is. */
         while (after_space && text.n && *text.s == ' ') text.s++, text.n--;
         if (text.n) {
             spm_put(step, out, in, i, used, text);
@@ -310,9 +334,11 @@ static void spm(const fv__norm *step, fv__work *w, fv__text *out, const fv__text
         if (!step->squeeze) after_space = false;
         i += used;
     }
+    /* Trailing spaces are removed from the output, where they are escaped already. */
     while (step->squeeze && out->n >= space.n &&
            !memcmp(out->s + out->n - space.n, space.s, space.n))
         out->n -= space.n;
+    /* treat_whitespace_as_suffix: the dummy goes behind the text instead of before it. */
     if (step->prefix && step->suffix) {
         uint32_t end = out->track && out->n ? out->to[out->n - 1] : 0;
         fv__text_put(out, space.s, space.n, end, end);
