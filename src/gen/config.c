@@ -2,7 +2,15 @@
  *
  * One table gives names, ranges, defaults and help of the options, for files and command line
  * alike. A key of generation_config.json that is neither in the table nor harmless at its value
- * is refused: ignoring it would give other results than transformers. */
+ * is refused: ignoring it would give other results than transformers.
+ *
+ * Defaults differ from those of the table on purpose where a file is read: max_length 20 and
+ * one beam are transformers' own, and a model whose files leave them out was published with
+ * these. The command line starts from the table.
+ *
+ * Lists (several end tokens, banned ids, bad words, biases) do not fit into a table of scalars
+ * and are read apart, into one block; options point into it, so an fv_gen_config must outlive
+ * all copies of its options. */
 #include <stdio.h>
 
 #include "fovea/author/gen.h"
@@ -21,6 +29,7 @@ struct fv_gen_config {
     size_t stop_bytes; /* of the pointers and the texts behind them */
 };
 
+/* early_stopping is a boolean or the text "never" in transformers; the index is the value. */
 static const char *const early_words[] = {"false", "true", "never", NULL};
 
 const fv_field fv_gen_fields[] = {
@@ -58,7 +67,9 @@ const fv_field fv_gen_fields[] = {
     {0},
 };
 
-/* Keys without effect on the result: at any value, or at the one value given. */
+/* Keys without effect on the result: at any value, or at the one value given.
+ * What transformers uses for speed, logging or output shapes, and logits processors that do
+ * nothing at the value given. */
 static const fv_key_rule harmless[] = {
     {"_from_model_config", NULL},
     {"transformers_version", NULL},
@@ -133,7 +144,8 @@ static int64_t ids_at(const fv_json *j, const char *at, int32_t *out)
     return n > 0 ? n : 0;
 }
 
-/* Whether a word is nothing but an end token: transformers leaves such a ban out, since with it no
+/* Compared by value: the list may hold more ends than one.
+ * Whether a word is nothing but an end token: transformers leaves such a ban out, since with it no
  * sequence would end. */
 static bool is_eos_alone(const fv_json *j, const char *word)
 {
@@ -161,6 +173,7 @@ static int64_t words_at(const fv_json *j, bool single, int32_t *out)
         if ((len == 1) != single || (single && is_eos_alone(j, key_path))) continue;
         if (out) ids_at(j, key_path, out + total);
         total += len;
+        /* -1 ends a word: ids are never negative, so no lengths have to be stored. */
         if (out && !single) out[total] = -1;
         total += !single;
     }
@@ -186,6 +199,7 @@ static int64_t biases_at(const fv_json *j, int *n, int32_t *out, float *bias)
         if (out) out[total] = -1;
         total++;
     }
+    /* Absent: the count of a missing key is negative. */
     if (*n < 0) *n = 0;
     return total;
 }
@@ -228,6 +242,7 @@ static fv_status read_lists(fv_gen_config *c, const fv_json *j, const char *path
             banned = out + single, begin = ids_at(j, "begin_suppress_tokens", NULL);
     int n_bias = 0;
     int64_t biased = biases_at(j, &n_bias, NULL, NULL);
+    /* Bounds on what a file can ask for; 256 end tokens are already more than any model has. */
     if (ends < 0 || ends > 256 || out < 0 || out > 1 << 20 || words < 0 || single < 0 || begin < 0)
         return fv_fail(e, FV_EFORMAT,
                        "%s: eos_token_id, suppress_tokens, begin_suppress_tokens and bad_words_ids "
@@ -241,6 +256,8 @@ static fv_status read_lists(fv_gen_config *c, const fv_json *j, const char *path
     if (!own) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     ids_at(j, "eos_token_id", own);
     ids_at(j, "suppress_tokens", own + ends);
+    /* A word of one id is banned at every step, so it joins suppress_tokens; longer ones depend
+     * on what was written before. */
     words_at(j, true, own + ends + out); /* never chosen, which is cheaper to obey */
     words_at(j, false, own + ends + banned);
     int32_t *first = own + ends + banned + words, *runs = first + begin;
@@ -269,6 +286,7 @@ static fv_status read_known(fv_gen_opt *o, const fv_json *j, const char *below, 
         snprintf(at, sizeof at, "%s%s", below, f->name);
         const char *text = fv_json_text(j, at);
         if (text) snprintf(value, sizeof value, "%s", text);
+        /* Nine digits bring every float back exactly. */
         if (fv_json_number(j, at, &x)) fv__format(value, sizeof value, "%.9g", x);
         if (fv_json_bool(j, at, &yes)) snprintf(value, sizeof value, "%s", yes ? "true" : "false");
         if (*value) st = fv_fields_set(o, fv_gen_fields, f->name, value, e);
@@ -287,6 +305,7 @@ static fv_status read_file(fv_gen_config *c, fv_json *j, const char *path, bool 
     fv_status st = read_lists(c, j, path, e);
     if (!st) st = read_stops(c, j, path, e);
     snprintf(first, sizeof first, "%d", o->eos);
+    /* The document is changed in memory only. */
     if (!st && o->n_ends) st = fv_json_set(j, "eos_token_id", first, e);
     if (!st && generation) st = fv_fields_read(o, fv_gen_fields, j, "", rules, e);
     if (!st && !generation) {

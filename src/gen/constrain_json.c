@@ -3,7 +3,12 @@
  * Blanks stand where models put them: behind colons, commas and opening brackets, before closing
  * ones; one blank, or a line end with an indentation of at most 20.  Numbers have at most 16 digits
  * in each part, exponents two.  Without such bounds a model could go on for ever within the
- * rules. */
+ * rules.
+ *
+ *     rule -> alternatives (linked) -> elements: a class of bytes, another rule, or the end
+ *
+ * All four live in growing arrays and refer to each other by index, so they can move. Classes 0
+ * to 255 are the single bytes, which makes a literal text a run of elements without any lookup. */
 #include "gen/constrain.h"
 
 void fv__rules_begin(fv_rules *r, const fv_env *env)
@@ -30,6 +35,7 @@ bool fv__rules_failed(const fv_rules *r)
     return r->elems.failed || r->classes.failed || r->alts.failed || r->rules.failed;
 }
 
+/* A rule without alternatives matches nothing, until some are added. */
 int32_t fv__rule_new(fv_rules *r)
 {
     int32_t none = -1;
@@ -37,6 +43,7 @@ int32_t fv__rule_new(fv_rules *r)
     return (int32_t)(r->rules.len / sizeof none) - 1;
 }
 
+/* ranges: pairs of bytes, first and last of each range; so "09AFaf" are the hexadecimal digits. */
 int32_t fv__class_new(fv_rules *r, const char *ranges)
 {
     fv_byte_class k = {0};
@@ -61,6 +68,8 @@ void fv__seq_text(fv_seq *s, const char *text, size_t n)
     for (size_t i = 0; i < n; i++) fv__seq_class(s, (unsigned char)text[i]);
 }
 
+/* Consumes s. New alternatives go to the front: their order does not matter to a matcher that
+ * follows all. */
 void fv__rule_add(fv_rules *r, int32_t rule, fv_seq *s)
 {
     fv_alt alt = {.first = (int32_t)(r->elems.len / sizeof(fv_elem))};
@@ -95,7 +104,8 @@ static void alternative(fv_rules *r, int32_t rule, const char *pattern, const in
     fv__rule_add(r, rule, &s);
 }
 
-/* At most n of a class. */
+/* A chain of n + 1 rules.
+ * At most n of a class. */
 static int32_t up_to(fv_rules *r, int32_t class, int n)
 {
     int32_t rule = fv__rule_new(r);
@@ -120,6 +130,8 @@ static int32_t make_space(fv_rules *r)
 static int32_t make_character(fv_rules *r)
 {
     int32_t c = fv__rule_new(r), tail = 1000 + fv__class_new(r, "\x80\xbf");
+    /* Ranges of UTF-8 by lead byte, so that neither overlong forms nor surrogates nor code
+     * points beyond U+10FFFF can be written. */
     int32_t plain = 1000 + fv__class_new(r, "  !!#[]\x7f"),
             two = 1000 + fv__class_new(r, "\xc2\xdf"), e0 = 1000 + fv__class_new(r, "\xa0\xbf"),
             three = 1000 + fv__class_new(r, "\xe1\xec\xee\xef"),
@@ -140,6 +152,7 @@ static int32_t make_character(fv_rules *r)
     return c;
 }
 
+/* No leading zeros, as JSON has it: 0 or a digit from 1 on. */
 static void make_numbers(fv_rules *r, fv_json_rules *j)
 {
     int32_t digit = fv__class_new(r, "09"), more = up_to(r, digit, 15), few = up_to(r, digit, 1);
@@ -184,6 +197,7 @@ void fv__json_rules(fv_rules *r, fv_json_rules *j)
     j->characters = fv__rule_new(r);
     j->object = fv__rule_new(r);
     j->array = fv__rule_new(r);
+    /* Made before they are filled: values hold objects, which hold values. */
     j->value = fv__rule_new(r);
     alternative(r, j->string, "\"\1", (int32_t[]){j->characters});
     alternative(r, j->characters, "\"", NULL);

@@ -4,7 +4,15 @@
  * minLength, maxLength, enum, const, anyOf, oneOf, allOf of one, and $ref within the document;
  * annotations change nothing.  Every other keyword is refused by its name: a schema that is only
  * half obeyed would be worse than none.  Properties come in the order of the schema, and others
- * only where additionalProperties says so. */
+ * only where additionalProperties says so.
+ *
+ * The result is a context-free grammar over bytes (constrain_json.c), run by constrain.c
+ * against the tokens of a vocabulary. A regular expression would do for schemas without
+ * recursion; $ref to an object that holds itself needs a stack.
+ *
+ * Right recursion throughout: "what may follow i items" is a rule that ends or takes one item
+ * and goes on with the rule of i + 1. So rules are built from the last to the first, and a
+ * bound of 1024 on every count keeps their number in hand. */
 #include <stdio.h>
 
 #include "base/json/tree.h"
@@ -12,6 +20,8 @@
 
 enum { MOST_REPEATS = 1024, MOST_NODES = 4096, MOST_DEPTH = 64 };
 
+/* Found again by the address of the node in the parsed document, which lives as long as the
+ * builder. */
 typedef struct known {
     const fv__jnode *node;
     int32_t rule;
@@ -29,6 +39,8 @@ typedef struct builder {
 
 static int32_t build(builder *b, const fv__jnode *s);
 
+/* Returns a rule that exists, so that callers need no check; the first refusal is the one
+ * reported. */
 static int32_t refuse(builder *b, const char *fmt, const char *what)
 {
     if (!b->st) b->st = fv_fail(b->e, FV_EARG, fmt, what);
@@ -48,7 +60,8 @@ static void add(builder *b, int32_t rule, const char *text, int32_t one, int32_t
     fv__rule_add(b->r, rule, &s);
 }
 
-/* The value itself, as JSON writes it. */
+/* The value itself, as JSON writes it.
+ * Printed without blanks: an enum's value has one spelling. */
 static void add_literal(builder *b, int32_t rule, const fv__jnode *value)
 {
     fv_buf text = {.env = b->r->env};
@@ -80,6 +93,7 @@ static int32_t build_string(builder *b, const fv__jnode *s)
     /* from the end: what may follow i characters */
     int32_t next = most < 0 ? b->json.characters : fv__rule_new(b->r);
     if (most >= 0) add(b, next, "\"", -1, -1, -1);
+    /* Rules of 0 to least - 1 characters cannot end; from least on a quote may come. */
     for (int64_t i = (most < 0 ? least : most) - 1; i >= 0; i--) {
         int32_t here = fv__rule_new(b->r);
         if (i >= least) add(b, here, "\"", -1, -1, -1);
@@ -109,6 +123,8 @@ static int32_t build_array(builder *b, const fv__jnode *s)
     int64_t least = bound(b, s, "minItems"), most = bound(b, s, "maxItems");
     int32_t item = items ? build(b, items) : b->json.value, next = fv__rule_new(b->r);
     if (most >= 0 && most < least) return refuse(b, "schema: %s is below minItems", "maxItems");
+    /* Without maxItems the last rule repeats itself; it has to stand behind at least one item,
+     * as only the first has no comma before it. */
     int64_t end = most >= 0 ? most : least > 1 ? least : 1;
     add(b, next, "]", -1, -1, -1);
     if (most < 0) add_item(b, next, false, item, next);
@@ -125,6 +141,7 @@ static int32_t build_array(builder *b, const fv__jnode *s)
 
 /* ---- objects ---- */
 
+/* A name in required that is no property is never met here, and so demands nothing. */
 static bool is_required(const fv__jnode *s, const char *key)
 {
     const fv__jnode *list = fv__jnode_get(s, "required");
@@ -138,6 +155,7 @@ static int32_t build_pair(builder *b, const fv__jnode *property)
 {
     fv_buf key = {.env = b->r->env};
     fv_seq s = begin(b);
+    /* Written as JSON, with quotes and escapes, since the model has to write it like that. */
     fv__jnode_print(&key, &(fv__jnode){.type = FV__J_TEXT, .text = property->key}, -1);
     if (key.data) fv__seq_text(&s, key.data, key.len);
     s.failed |= key.failed;
@@ -187,6 +205,8 @@ static int32_t build_object(builder *b, const fv__jnode *s)
         int32_t here = fv__rule_new(b->r), comma = fv__rule_new(b->r);
         add(b, here, "", pair, rest, -1);
         add(b, comma, ",", b->json.ws, pair, rest);
+        /* One that is not required may be skipped: the rule of the next property is an
+         * alternative, with or without a comma pending. */
         if (!is_required(s, properties->kid[i]->key)) {
             add(b, here, "", first, -1, -1);
             add(b, comma, "", rest, -1, -1);
@@ -216,7 +236,8 @@ static int32_t build_type(builder *b, const fv__jnode *s, const char *type)
     return rule;
 }
 
-/* "#/$defs/name": a member of a member .. of the document. */
+/* JSON pointers without ~0 and ~1: names with a slash or a tilde are not found and refused.
+ * "#/$defs/name": a member of a member .. of the document. */
 static const fv__jnode *find_ref(builder *b, const char *ref)
 {
     char key[256];
@@ -261,6 +282,8 @@ static bool build_choice(builder *b, const fv__jnode *s, const char *key, int32_
         add(b, rule, "", build_type(b, s, list->text), -1, -1);
         return true;
     }
+    /* allOf of several would need the intersection of grammars, which is not context-free in
+     * general. */
     if (!fv__jnode_is(list, FV__J_ARRAY) || !list->n || (!strcmp(key, "allOf") && list->n > 1))
         refuse(b, "schema: %s: a list that is not empty was expected (allOf: of one)", key);
     for (int i = 0; i < list->n && !b->st; i++) {
@@ -280,6 +303,7 @@ static void fill(builder *b, const fv__jnode *s, int32_t rule)
     static const char *const choices[] = {"enum", "anyOf", "oneOf", "allOf", "type", NULL};
     const fv__jnode *ref = fv__jnode_get(s, "$ref"), *only = fv__jnode_get(s, "const");
     check_keywords(b, s);
+    /* Keywords beside $ref are not looked at, as drafts up to 7 have it. */
     if (ref) {
         const fv__jnode *to = fv__jnode_is(ref, FV__J_TEXT) ? find_ref(b, ref->text) : NULL;
         if (!to) refuse(b, "schema: %s leads nowhere", "$ref");
@@ -306,6 +330,7 @@ static int32_t build(builder *b, const fv__jnode *s)
     if (b->n_known == MOST_NODES || b->depth == MOST_DEPTH)
         return refuse(b, "schema: %s", "it is too large");
     int32_t rule = fv__rule_new(b->r);
+    /* Noted before it is filled: a schema that refers to itself finds its own rule here. */
     b->known[b->n_known++] = (known){s, rule};
     b->depth++;
     fill(b, s, rule);
@@ -322,6 +347,7 @@ static fv_status make_root(fv_schema *out, const fv__jnode *schema, fv_err *e)
     b->root = schema;
     b->e = e;
     fv__json_rules(b->r, &b->json);
+    /* No schema: any object. */
     int32_t value = schema ? build(b, schema) : b->json.object;
     out->root = fv__rule_new(b->r);
     add(b, out->root, "", b->json.ws, value, -1);

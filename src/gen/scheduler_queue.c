@@ -1,5 +1,13 @@
 /* scheduler_queue.c - requests of a scheduler: taken from any thread, cancelled, and given a row in
- * fair order. */
+ * fair order.
+ *
+ * Two threads meet here. Any thread may submit, cancel, wait and ask for statistics, under
+ * s->lock; one thread steps the scheduler (scheduler.c) and alone owns the rows. The lock
+ * protects the two lists (waiting, live), ids, counters and the cancelled flags; it is never
+ * held during a forward pass or a callback.
+ *
+ * A sequence is one allocation that the submitting thread makes, with copies of everything the
+ * request points to: callers may free their lists as soon as submit returns. */
 #include <errno.h>
 #include <time.h>
 
@@ -8,6 +16,7 @@
 
 /* ---- checks, in the thread that asks ---- */
 
+/* least is -1 for ids that may be absent. */
 static bool ids_within(const int32_t *ids, int64_t n, int32_t least, int64_t V)
 {
     for (int64_t i = 0; i < n; i++)
@@ -15,6 +24,8 @@ static bool ids_within(const int32_t *ids, int64_t n, int32_t least, int64_t V)
     return true;
 }
 
+/* capacity is in tokens of one sequence, prompt and answer together, as the KV cache was
+ * allocated. */
 static fv_status check_lengths(const fv_scheduler *s, const fv_sched_request *r, fv_err *e)
 {
     const fv_gen_opt *o = r->opt;
@@ -82,6 +93,7 @@ static const int32_t *copy_ids(int32_t **at, const int32_t *ids, int64_t n)
 static sequence *new_sequence(const fv_scheduler *s, const fv_sched_request *r)
 {
     const fv_gen_opt *o = r->opt;
+    /* The end is fixed at once, so that the budget can be computed before a row is given. */
     int64_t end = o->max_new_tokens ? r->n + o->max_new_tokens : o->max_length;
     if (end > s->opt.capacity) end = s->opt.capacity;
     size_t ids = (size_t)(end + o->n_ends + o->n_banned + o->n_bad_words + r->n_layers +
@@ -100,9 +112,12 @@ static sequence *new_sequence(const fv_scheduler *s, const fv_sched_request *r)
     q->opt.bad_words = copy_ids(&at, o->bad_words, o->n_bad_words);
     q->ask.layers = copy_ids(&at, r->layers, r->n_layers);
     q->ask.heads = copy_ids(&at, r->heads, r->n_heads);
+    /* Behind int32 lists; fv_logit_bias needs the alignment of an int32 and no more. */
     q->ask.bias = (fv_logit_bias *)at;
     if (bias) memcpy(at, r->bias, bias);
     q->number = o->numbers ? o->numbers[0] : 0;
+    /* Memory of the caller, who may be gone when the sequence runs: the number is copied above,
+     * and the request has a callback of its own. */
     q->opt.numbers = NULL;
     q->opt.token = NULL;
     q->ask.opt = &q->opt;
@@ -131,6 +146,7 @@ fv_status fv_scheduler_submit(fv_scheduler *s, uint64_t *id, const fv_sched_requ
         pthread_cond_broadcast(&s->work);
     }
     pthread_mutex_unlock(&s->lock);
+    /* Outside of the lock: freeing may be slow, and nobody else knows the sequence. */
     if (!full) return FV_OK;
     fv__free(&s->env, q, q->bytes);
     return fv_fail(e, FV_ESTATE, "scheduler: %lld requests are waiting, which is the most",
@@ -158,6 +174,8 @@ bool fv_scheduler_wait(fv_scheduler *s, int64_t milliseconds)
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
     pthread_mutex_lock(&s->lock);
     int rc = 0;
+    /* In a loop, as condition variables may wake without cause; the clock is the monotonic one,
+     * which no change of the date moves. */
     while (!s->live && !rc) rc = pthread_cond_timedwait(&s->work, &s->lock, &until);
     bool any = s->live != NULL;
     pthread_mutex_unlock(&s->lock);
@@ -169,6 +187,7 @@ fv_sched_stats fv_scheduler_stats(fv_scheduler *s)
     pthread_mutex_lock(&s->lock);
     fv_sched_stats now = s->stats;
     now.waiting = s->waiting;
+    /* Live sequences are waiting or have a row. */
     now.running = s->n_live - s->waiting;
     pthread_mutex_unlock(&s->lock);
     now.rows = s->opt.rows;
@@ -213,11 +232,14 @@ sequence *fv__sched_next(fv_scheduler *s)
     for (sequence *q = s->first; q; before = q, q = q->next_waiting) {
         if (best && !q->cancelled && q->ask.priority < best->ask.priority) continue;
         bool greater = !best || q->cancelled || q->ask.priority > best->ask.priority;
+        /* Counted anew for each candidate: rows are few, and a counter for each owner would have
+         * to be kept right on every path. */
         int64_t rows = rows_of(s, q->ask.owner);
         if (!greater && rows >= fewest) continue;
         best = q;
         before_best = before;
         fewest = rows;
+        /* A cancelled one is taken out at once, so that its owner hears of it. */
         if (q->cancelled) break;
     }
     if (best && !fits(s, best)) best = NULL;

@@ -3,7 +3,17 @@
  * A window of some hundred lines is encoded, sorted by length and cut into batches, so that lines
  * of one batch need little padding.  The batch that holds the earliest line runs first, and lines
  * are handed on as soon as all before them are done: output starts after one batch.  Sorting the
- * whole input would pad a little less, and show nothing until the end. */
+ * whole input would pad a little less, and show nothing until the end.
+ *
+ *     lines -> encode (window of 16 batches) -> sort by length -> batches -> fv_generate -> in
+ * order
+ *
+ * Memory is bounded by the window, not by the file: an item is freed as soon as the callback
+ * has seen it. A line's own number goes along as its random stream (fv_gen_opt.numbers), so
+ * that neither the batch nor the window a line falls into changes what is drawn for it.
+ *
+ * One translator serves one thread: encoder, line buffer and options are its own; the model
+ * behind it is const and may be shared. */
 #include "fovea/translate.h"
 
 #include <stdio.h>
@@ -44,7 +54,8 @@ void fv_translator_close(fv_translator *t)
     fv__free(&env, t, sizeof *t);
 }
 
-/* Whether the model's files set this key; if not, the translator's own default applies. */
+/* Whether the model's files set this key; if not, the translator's own default applies.
+ * Older models keep generation keys in config.json: there is one file or the other. */
 static bool says(const fv_dir *d, const char *key)
 {
     const fv_json *j = fv_dir_generation(d) ? fv_dir_generation(d) : fv_dir_config(d);
@@ -59,6 +70,8 @@ static fv_status read_settings(fv_translator *t, const char *dir, fv_err *e)
     if (st) return st;
     st = fv_gen_config_open(&t->config, &t->env, dir, NULL, e);
     if (!st) t->gen = *fv_gen_config_options(t->config);
+    /* 0 where positions are computed (relative bias, sinusoids without a table): no limit but
+     * max_length. */
     t->n_positions = fv_model_context(t->model);
     if (!st && !says(files, "num_beams") && !t->gen.do_sample) t->gen.num_beams = 4;
     if (!st && !says(files, "max_length")) t->gen.max_length = 512;
@@ -92,6 +105,8 @@ fv_status fv_translator_open(fv_translator **out, fv_device *d, const char *dir,
     if (!t) return fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
     if (!opt.batch) opt.batch = 32;
     if (!opt.tokens) opt.tokens = 8192;
+    /* batch is in lines, tokens in source tokens with padding: whichever is reached first closes
+     * a batch. */
     *t = (fv_translator){.env = *fv_device_env(d), .dev = d, .opt = opt};
     t->line.env = &t->env;
     fv_status st = fv_model_open(&t->model, d, dir,
@@ -117,6 +132,7 @@ const fv_model *fv_translator_model(const fv_translator *t) { return t->model; }
 
 /* ---- lines in flight ---- */
 
+/* The views in `out` point into the memory of the item; valid during the callback only. */
 typedef struct item {
     fv_translation out;
     int32_t *source; /* out.source, ours to free */
@@ -152,6 +168,7 @@ static void drop(fv_translator *t, item *x)
     fv__free(&t->env, x->best, (size_t)x->out.n_best * sizeof *x->best);
     fv__free(&t->env, x->attention, x->attention_bytes);
     fv__free(&t->env, x->source, (size_t)x->out.n_source * sizeof *x->source);
+    /* n_source stays for sorting, done so that the line is not translated again. */
     *x = (item){.out.n_source = x->out.n_source, .done = x->done};
 }
 
@@ -190,8 +207,11 @@ static fv_status encode(job *j, int64_t i)
     if (t->line.failed) return fv_fail(j->e, FV_ENOMEM, "translate: out of memory");
     fv_tok_opts how = {.specials = true};
     fv_status st = fv_tok_encode(t->enc, t->line.data, t->line.len, how, j->e);
+    /* A tokenizer whose template ends with </s> has written the end already; others
+     * (SentencePiece files without a template) leave it to us. */
     bool end = !st && t->enc->n > 0 && t->enc->special[t->enc->n - 1];
     bool front = !st && fv__languages_before(&t->languages, t->enc, t->tok);
+    /* Cut by the tokenizer, which keeps its special tokens, instead of here. */
     if (!st && t->n_positions && t->enc->n + !end + front > t->n_positions) {
         x->out.cut = true;
         how.max_len = t->n_positions - !end - front;
@@ -223,7 +243,10 @@ static void look(void *user, fv_ctx *c, const char *site, const char *name, cons
     (void)name;
     if (l->st || strcmp(site, "attention") || fv_attn_view_role(what) != FV_ATTN_CROSS) return;
     fv_shape s = fv_attn_view_shape(what);
+    /* Only a map of the whole translation by the whole source is added up. */
     if (s.d[2] != l->rows || s.d[3] != l->cols) return;
+    /* Added up as float, map by map in the order of layers and heads, so the result is
+     * reproducible. */
     for (int64_t h = 0; h < s.d[1] && !l->st; h++, l->maps++) {
         l->st = fv_attn_view_weights(c, what, 0, h, 0, l->rows, l->one);
         for (int64_t i = 0; !l->st && i < l->rows * l->cols; i++) l->sum[i] += l->one[i];
@@ -249,6 +272,7 @@ static fv_status attend(fv_translator *t, item *x, fv_err *e)
                                          : fv_fail(e, FV_ENOMEM, "translate: out of memory");
     if (!st) st = fv_ctx_new(&c, t->dev, (fv_ctx_opt){0}, e);
     if (!st) {
+        /* Teacher forcing: the decoder's inputs are the start token and all tokens but the last. */
         ids[0] = t->gen.start;
         memcpy(ids + 1, x->best[0].ids, (size_t)(rows - 1) * sizeof *ids);
         fv_items in = {0}, out = {0};
@@ -308,6 +332,7 @@ static fv_status run_batch(job *j, const int64_t *order, int64_t n)
         numbers[i] = x->line;
     }
     fv_generated g = {0};
+    /* A copy: `numbers` belongs to this batch. */
     fv_gen_opt how = t->gen;
     how.numbers = numbers;
     fv_status st = fv_generate(&g, t->dev, t->model, source, len, n, &how, j->e);
@@ -323,6 +348,7 @@ static int by_length(const void *a, const void *b, void *items)
     const item *all = items;
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b,
             d = all[x].out.n_source - all[y].out.n_source;
+    /* Lines of equal length stay in the order of the file. */
     return d ? (d < 0 ? -1 : 1) : x < y ? -1 : 1;
 }
 
@@ -345,6 +371,7 @@ static int64_t next_batch(const job *j, int64_t *n)
     *n = 0;
     for (int64_t from = 0, size; from < j->pending; from += size) {
         size = batch_size(j, from);
+        /* A batch is done as a whole or not at all, so its first line tells. */
         if (j->items[j->order[from]].done) continue;
         for (int64_t i = from; i < from + size; i++)
             if (j->order[i] < earliest) {
@@ -381,6 +408,7 @@ static fv_status run_window(job *j)
     if (!st) qsort_r(j->order, (size_t)j->pending, sizeof *j->order, by_length, j->items);
     while (!st && n) {
         emit_translations(j);
+        /* The callback may ask to stop; what was computed and not shown is dropped below. */
         int64_t from = j->stop ? n = 0 : next_batch(j, &n);
         if (n) st = run_batch(j, j->order + from, n);
     }
@@ -391,6 +419,7 @@ static fv_status run_window(job *j)
 fv_status fv_translate(fv_translator *t, fv_lines lines, fv_translated_fn *done, void *user,
                        fv_err *e)
 {
+    /* A shorter file needs no more than its own lines. */
     int64_t window = t->opt.batch * WINDOW < lines.n ? t->opt.batch * WINDOW : lines.n;
     size_t items = (size_t)window * sizeof(item), order = (size_t)window * sizeof(int64_t);
     if (!lines.first) lines.first = 1;

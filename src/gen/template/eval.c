@@ -7,7 +7,12 @@
  * guess.
  *
  * Every evaluation counts as a step and a level: fv__jinja_eval is the one place where time and
- * recursion are bounded. */
+ * recursion are bounded.
+ *
+ * The tree is walked anew for each evaluation: templates run once a request and for some
+ * hundred nodes, so a compiler to byte code would not be seen in any measurement. After a
+ * failure every function returns undefined and nothing is written; callers look at pool->st
+ * only where they would use a value. */
 #include <math.h>
 
 #include "gen/template/jinja.h"
@@ -16,7 +21,8 @@ static const jinja_value undefined = {.kind = JINJA_UNDEFINED};
 
 /* ---- names and attributes ---- */
 
-/* The innermost variable of that name, else a global function. */
+/* The innermost variable of that name, else a global function.
+ * O(variables) by comparing texts: templates have a few dozen. */
 static jinja_value lookup(const jinja_run *r, jinja_text name)
 {
     for (const jinja_frame *f = r->frame; f; f = f->above)
@@ -75,6 +81,8 @@ jinja_value fv__jinja_attribute(jinja_run *r, jinja_value v, jinja_text name)
 static jinja_value subscript(jinja_run *r, jinja_value v, jinja_value key)
 {
     if (key.kind == JINJA_INT && (fv__jinja_is_list(v) || v.kind == JINJA_STRING)) {
+        /* Negative indices count from the end; beyond either end the result is undefined, where
+         * Python raises: Jinja catches the error. */
         int64_t n = fv__jinja_length(v), i = key.i < 0 ? key.i + n : key.i;
         if (i < 0 || i >= n) return undefined;
         if (v.kind != JINJA_STRING) return v.list->at[i];
@@ -84,6 +92,7 @@ static jinja_value subscript(jinja_run *r, jinja_value v, jinja_value key)
     jinja_value found = entry(r, v, key);
     if (found.kind == JINJA_UNDEFINED && key.kind == JINJA_STRING && !r->pool->st &&
         fv__jinja_has_method(v, key.text) &&
+        /* An entry whose value is itself undefined is still an entry: no method hides it. */
         !((v.kind == JINJA_DICT) && fv__jinja_get(v.dict, key)))
         return bind_method(r, v, key.text);
     return found;
@@ -100,6 +109,7 @@ static int64_t slice_end(jinja_run *r, const jinja_node *n, int64_t len, int64_t
         fv__jinja_fail(r->pool, FV_EARG, "a slice by a value of type %s", fv__jinja_kind_name(v));
         return otherwise;
     }
+    /* With a negative step the walk ends before index 0, at -1. */
     int64_t least = step < 0 ? -1 : 0, most = step < 0 ? len - 1 : len;
     int64_t i = v.i < 0 ? v.i + len : v.i;
     return i < least ? least : i > most ? most : i;
@@ -122,6 +132,8 @@ static jinja_value slice(jinja_run *r, const jinja_node *n)
         size_t at = fv__text_offset(v.text, from), end = fv__text_offset(v.text, to);
         return fv__jinja_string((jinja_text){v.text.s + at, end > at ? end - at : 0});
     }
+    /* By code points: a text is taken apart into a list of characters, stepped through and
+     * joined again. */
     jinja_list *items = fv__jinja_items(r->pool, v);
     jinja_value out = fv__jinja_new_list(r->pool, text ? JINJA_LIST : v.kind);
     for (int64_t i = from; !r->pool->st && (step < 0 ? i > to : i < to); i += step)
@@ -146,6 +158,7 @@ static jinja_value refuse(jinja_run *r, jinja_text name, jinja_value a, jinja_va
 /* As MarkupSafe adds: beside a safe text, one that is not gets HTML escapes. */
 static void write_part(jinja_run *r, fv_buf *out, jinja_value v, bool escape)
 {
+    /* The five characters that HTML needs escaped, as MarkupSafe spells them. */
     static const char *const from = "&<>'\"";
     static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
     if (!escape || v.safe) {
@@ -185,6 +198,7 @@ static jinja_value join_lists(jinja_run *r, jinja_value a, jinja_value b)
 static jinja_value repeat(jinja_run *r, jinja_value v, int64_t n)
 {
     fv_buf out = {.env = &r->pool->env};
+    /* An empty text would never reach the output limit: it ends the loop at once. */
     for (int64_t i = 0; i < n && fv__jinja_write(r->pool, &out, v) && v.text.n; i++) {}
     return fv__jinja_take(r->pool, &out);
 }
@@ -196,16 +210,22 @@ static jinja_value integers(jinja_run *r, jinja_text name, int64_t a, int64_t b)
     bool over = false;
     char op = name.s[0];
     if (name.n == 2 || op == '%') {
+        /* INT64_MIN / -1 overflows, so -1 is apart; integers() keeps to 62 bits, hence -a
+         * cannot. */
         if (!b || b == -1) {
             if (!b) fv__jinja_fail(r->pool, FV_EARG, "a division by 0");
             return fv__jinja_int(op == '%' || !b ? 0 : -a);
         }
+        /* C truncates towards zero, Python floors: one less where signs differ and there is a
+         * remainder. */
         int64_t q = a / b - (a % b != 0 && (a < 0) != (b < 0));
         return fv__jinja_int(op == '%' ? a - q * b : q);
     }
     if (op == '+') over = __builtin_add_overflow(a, b, &out);
     if (op == '-') over = __builtin_sub_overflow(a, b, &out);
     if (op == '*') over = __builtin_mul_overflow(a, b, &out);
+    /* Python's integers have no end; here a result that might not fit is refused instead of
+     * wrapping. */
     if (over || out > INT64_MAX / 2 || out < -(INT64_MAX / 2))
         fv__jinja_fail(r->pool, FV_EMISSING, "an integer of more than 62 bits");
     return fv__jinja_int(out);
@@ -244,10 +264,12 @@ static jinja_value binary(jinja_run *r, const jinja_node *n)
     bool whole = a.kind != JINJA_FLOAT && b.kind != JINJA_FLOAT;
     if (fv__text_is(n->name, "**") && whole && y >= 0) {
         jinja_value power = fv__jinja_int((int64_t)pow(x, y));
+        /* Beyond 2^53 a double is not exact, and pow would give a number that Python does not. */
         if (fabs(pow(x, y)) > 9e15) return refuse(r, n->name, a, b);
         return power;
     }
     if (whole && !fv__text_is(n->name, "/") && !fv__text_is(n->name, "**"))
+        /* Numbers went through a double: exact up to 2^53, which lengths and counts never reach. */
         return integers(r, n->name, (int64_t)x, (int64_t)y);
     return reals(r, n->name, x, y);
 }
@@ -288,6 +310,7 @@ static bool compare(jinja_run *r, jinja_text name, jinja_value a, jinja_value b)
 static jinja_value comparisons(jinja_run *r, const jinja_node *n)
 {
     jinja_value a = fv__jinja_eval(r, n->a);
+    /* Each operand is evaluated once, and none behind the first comparison that fails. */
     for (const jinja_node *i = n->items; i && !r->pool->st; i = i->next) {
         jinja_value b = fv__jinja_eval(r, i->a);
         r->pool->line = n->line;
@@ -308,6 +331,7 @@ static jinja_value signed_value(jinja_run *r, const jinja_node *n)
 
 /* ---- calls ---- */
 
+/* By position, else by name: the order of parameters is that of Jinja's documentation. */
 jinja_value fv__jinja_arg(const jinja_args *a, int i, const char *name)
 {
     if (i < a->unnamed) return a->at[i];
@@ -327,6 +351,7 @@ jinja_args fv__jinja_eval_args(jinja_run *r, const jinja_node *items)
         }
         a.at[a.n] = fv__jinja_eval(r, i->a);
         a.name[a.n++] = i->name;
+        /* Arguments with a name come behind the others, so this is the number of those without. */
         if (!i->name.n) a.unnamed = a.n;
     }
     return a;
@@ -384,6 +409,7 @@ static jinja_value collect(jinja_run *r, const jinja_node *n)
             fv__jinja_append(r->pool, out.list, v);
             continue;
         }
+        /* Keys and values take turns in the list of a dict literal. */
         i = i->next;
         fv__jinja_put(r->pool, out.dict, v, fv__jinja_eval(r, i));
     }
@@ -417,6 +443,7 @@ static jinja_value eval(jinja_run *r, const jinja_node *n)
     case NODE_AND:
     case NODE_OR: {
         jinja_value v = fv__jinja_eval(r, n->a);
+        /* The operand itself is the result, not its truth: "x or 'none'" is common in templates. */
         return fv__jinja_truth(v) == (n->kind == NODE_OR) ? v : fv__jinja_eval(r, n->b);
     }
     case NODE_BINARY: return binary(r, n);
@@ -435,6 +462,7 @@ jinja_value fv__jinja_eval(jinja_run *r, const jinja_node *n)
         fv__jinja_fail(r->pool, FV_EARG, "more than %d steps", FV_JINJA_MAX_STEPS);
     if (r->depth >= FV_JINJA_MAX_CALLS)
         fv__jinja_fail(r->pool, FV_EARG, "evaluations nested deeper than %d", FV_JINJA_MAX_CALLS);
+    /* An expression that was left out (n is NULL) is undefined. */
     if (r->pool->st || !n) return undefined;
     r->depth++;
     jinja_value v = eval(r, n);

@@ -2,7 +2,11 @@
  *
  * A filter is refused by name when the template is read (fv__jinja_has_filter), so that nothing is
  * found missing in the middle of a conversation.  Changing the case of letters beyond ASCII is
- * refused when it happens: it would need Python's Unicode tables. */
+ * refused when it happens: it would need Python's Unicode tables.
+ *
+ * Arguments come by position or by name (fv__jinja_arg); names are those of Jinja's
+ * documentation. A filter either returns a new value or a view of the old text: texts never
+ * change in place. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -39,6 +43,7 @@ static bool is_blank(const char *s, size_t n, size_t *len)
            cp == 0x202F || cp == 0x205F || cp == 0x3000;
 }
 
+/* Characters to strip are a set, as in Python's strip(chars). */
 static bool strips(const char *s, size_t n, const jinja_text *chars, size_t *len)
 {
     bool blank = is_blank(s, n, len);
@@ -63,6 +68,7 @@ jinja_value fv__jinja_replace(jinja_pool *p, jinja_text t, jinja_text from, jinj
                               int64_t most)
 {
     fv_buf b = {.env = &p->env};
+    /* Python puts the replacement between all characters then, which no template needs. */
     if (!from.n) fv__jinja_fail(p, FV_EMISSING, "replacing an empty text");
     for (const char *at; from.n && most && (at = memmem(t.s, t.n, from.s, from.n)); most--) {
         size_t n = (size_t)(at - t.s);
@@ -86,9 +92,13 @@ static jinja_value change_case(jinja_run *r, jinja_text t, jinja_text how)
     for (size_t i = 0; out && i < t.n; i++) {
         unsigned char ch = (unsigned char)t.s[i];
         bool up = fv__text_is(how, "upper") || (!inside && !fv__text_is(how, "lower"));
+        /* Lead bytes 0xC3 to 0xD6 are those of Latin, Greek, Cyrillic, Armenian and their
+         * neighbours; scripts without cases pass. */
         if (ch >= 0xC3 && ch <= 0xD6)
             fv__jinja_fail(r->pool, FV_EMISSING, "the case of letters beyond ASCII");
         out[i] = (char)(up ? toupper(ch) : tolower(ch));
+        /* capitalize raises the first character of the text only, title the first of every word;
+         * an apostrophe does not end one. */
         inside = fv__text_is(how, "capitalize") || isalnum(ch) || ch >= 0x80 || ch == '\'';
     }
     return fv__jinja_string((jinja_text){out ? out : "", out ? t.n : 0});
@@ -106,6 +116,7 @@ static jinja_value indent(jinja_run *r, jinja_text t, const jinja_args *a)
     for (size_t i = 0; i < t.n; i++) {
         bool start = i ? t.s[i - 1] == '\n' : fv__jinja_truth(first);
         if (start && (t.s[i] != '\n' || fv__jinja_truth(blank)))
+            /* 256 blanks at most for each line. */
             for (int64_t k = 0; k < n && k < 256; k++) fv__buf_add(&b, by.s, by.n);
         fv__buf_add(&b, &t.s[i], 1);
     }
@@ -132,6 +143,7 @@ static jinja_value to_number(jinja_run *r, jinja_value v, const jinja_args *a, b
     }
     (void)r;
     if (!ok && otherwise.kind != JINJA_UNDEFINED) return otherwise;
+    /* Infinity and what exceeds 2^53 is no integer here: 0, as for text that is no number. */
     if (!ok || !isfinite(f) || fabs(f) > 9e15) f = ok && !whole ? f : 0;
     if (whole) return fv__jinja_int((int64_t)f);
     return (jinja_value){.kind = JINJA_FLOAT, .f = f};
@@ -147,6 +159,7 @@ static jinja_value rounded(jinja_run *r, jinja_value v, const jinja_args *a)
         return v;
     }
     scale = pow(10, digits.kind == JINJA_INT ? (double)digits.i : 0);
+    /* nearbyint rounds half to even in the default rounding mode. */
     return (jinja_value){.kind = JINJA_FLOAT, .f = nearbyint(f * scale) / scale};
 }
 
@@ -166,6 +179,7 @@ static jinja_value to_json(jinja_run *r, jinja_value v, const jinja_args *a)
                               .item = indent_by.kind == JINJA_INT ? "," : ", ",
                               .key = ": "};
     char given[2][16];
+    /* Separators of 15 bytes or more, or that are no texts, count as empty. */
     if (fv__jinja_is_list(separators) && separators.list->n == 2) {
         for (int i = 0; i < 2; i++) {
             jinja_value s = separators.list->at[i];
@@ -183,6 +197,7 @@ static jinja_value to_json(jinja_run *r, jinja_value v, const jinja_args *a)
 /* (key, value) tuples of a dict. */
 static jinja_value pairs(jinja_run *r, jinja_value v)
 {
+    /* A generator in Jinja: it can be looped over, but has no length and is not printed. */
     jinja_value out = fv__jinja_new_list(r->pool, JINJA_GENERATOR);
     if (v.kind != JINJA_DICT) {
         if (v.kind != JINJA_UNDEFINED)
@@ -255,6 +270,7 @@ jinja_value fv__jinja_filter(jinja_run *r, jinja_text name, jinja_value v, const
         text.safe = true;
         return text;
     }
+    /* MarkupSafe's own methods escape their arguments: not imitated, so refused. */
     if (text.safe && !fv__text_is(name, "trim"))
         fv__jinja_fail(r->pool, FV_EMISSING, "the filter \"%.*s\" of a text marked safe",
                        (int)name.n, name.s);

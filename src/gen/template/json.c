@@ -1,7 +1,12 @@
 /* json.c - values as JSON and back: tojson, and messages and tools on their way in.
  *
  * Writing follows Python's json.dumps character for character, since models were trained on its
- * output: separators, indentation, escapes and the digits of floats. */
+ * output: separators, indentation, escapes and the digits of floats.
+ *
+ * Surprises that are kept: without indent the item separator is ", " and with it ",", floats
+ * print by repr() (1e-05, 1.0), NaN and Infinity are written although JSON has neither, and
+ * non-ASCII text stays as it is, since transformers overrides Jinja's tojson, which would
+ * escape <, > and &. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +25,9 @@ static void dump_escaped(fv_buf *out, uint32_t cp)
         fv__buf_fmt(out, "\\u%04x", cp);
 }
 
-/* Without ensure_ascii, text beyond ASCII stays as it is: transformers' tojson. */
+/* Without ensure_ascii, text beyond ASCII stays as it is: transformers' tojson.
+ * The same letters on both sides of the tables: index k of `from` is written as \ and index k of
+ * `to`. */
 static void dump_string(fv_buf *out, jinja_text t, bool ascii)
 {
     static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
@@ -45,6 +52,7 @@ static void new_line(fv_buf *out, const jinja_json_style *style, int depth)
 {
     if (style->indent < 0) return;
     fv__buf_str(out, "\n");
+    /* At most 1024: a template that asks for an indent of a million gets no more. */
     for (int64_t i = 0; i < style->indent * depth && i < 1024; i++) fv__buf_str(out, " ");
 }
 
@@ -66,6 +74,7 @@ static void dump_dict(jinja_pool *p, fv_buf *out, jinja_value v, const jinja_jso
                       int depth)
 {
     const jinja_dict *d = v.dict;
+    /* Zeroed by the pool: no key is used yet. */
     uint8_t *used = fv__jinja_alloc(p, (size_t)d->n + 1);
     fv__buf_str(out, "{");
     for (int64_t k = 0; used && k < d->n && !p->st; k++) {
@@ -80,6 +89,7 @@ static void dump_dict(jinja_pool *p, fv_buf *out, jinja_value v, const jinja_jso
         used[i] = 1;
         if (k) fv__buf_str(out, style->item);
         new_line(out, style, depth + 1);
+        /* Keys that are no texts are printed by str(). */
         jinja_value key = fv__jinja_str(p, d->key[i]);
         dump_string(out, key.text, style->ascii);
         fv__buf_str(out, style->key);
@@ -92,6 +102,7 @@ static void dump_dict(jinja_pool *p, fv_buf *out, jinja_value v, const jinja_jso
 void fv__jinja_dump(jinja_pool *p, fv_buf *out, jinja_value v, const jinja_json_style *style,
                     int depth)
 {
+    /* Twice the depth of what can be read: + and literals nest further. */
     if (depth > 2 * FV_JINJA_MAX_DEPTH)
         fv__jinja_fail(p, FV_EARG, "a value nested deeper than %d", 2 * FV_JINJA_MAX_DEPTH);
     if (p->st) return;
@@ -172,6 +183,7 @@ static uint32_t read_code_point(reader *r)
         r->s += 6;
         return 0x10000 + ((cp - 0xD800) << 10) + (low - 0xDC00);
     }
+    /* Half a pair is no character: U+FFFD, so that the text stays UTF-8. */
     return cp >= 0xD800 && cp < 0xE000 ? 0xFFFD : cp;
 }
 
@@ -217,6 +229,7 @@ static jinja_value read_number(reader *r)
     double f = strtod(text, &end);
     if (*end) return bad(r, "a number");
     r->s += n;
+    /* 9e15 is below 2^53: every integer up to there is exact. */
     if (real || fabs(f) > 9e15) return (jinja_value){.kind = JINJA_FLOAT, .f = f};
     return fv__jinja_int((int64_t)f);
 }

@@ -8,9 +8,14 @@
  * use.
  *
  * After a failure new nodes are one shared node that nobody writes to, so that callers need no
- * check; the sticky failure ends every loop. */
+ * check; the sticky failure ends every loop.
+ *
+ * Nodes live in the template's pool and never change once parsed, so one parsed template serves
+ * all threads. Lists of nodes (arguments, items, statements) are linked through `next`: a node
+ * is in one list only. */
 #include "gen/template/jinja.h"
 
+/* The line is that of the token at hand: messages of the evaluation point there. */
 jinja_node *fv__jinja_new_node(jinja_parser *p, jinja_node_kind kind)
 {
     static jinja_node nowhere; /* after a failure: read by nobody, and never written to */
@@ -29,6 +34,7 @@ bool fv__jinja_at(const jinja_parser *p, jinja_token_kind kind, const char *text
 bool fv__jinja_accept(jinja_parser *p, jinja_token_kind kind, const char *text)
 {
     if (!fv__jinja_at(p, kind, text)) return false;
+    /* Messages name the line of what is read next, not of the last token read. */
     p->at++;
     p->pool->line = p->at->line;
     return true;
@@ -54,7 +60,8 @@ static bool word(jinja_parser *p, const char *text)
     return fv__jinja_accept(p, TOKEN_NAME, text);
 }
 
-/* A sign binds tighter than filters: only the outermost call looks for these. */
+/* A sign binds tighter than filters: only the outermost call looks for these.
+ * Declared here because a sign's operand is again a unary expression. */
 static jinja_node *parse_unary(jinja_parser *p, bool filters);
 
 /* A list of nodes that grows at its end. */
@@ -105,7 +112,8 @@ static jinja_node *parse_string(jinja_parser *p)
     return n;
 }
 
-/* A variable, or one of the six spellings of a constant. */
+/* A variable, or one of the six spellings of a constant.
+ * Jinja knows both spellings, Python's and its own; no other word is reserved as a value. */
 static jinja_node *parse_name(jinja_parser *p)
 {
     jinja_text name = p->at->text;
@@ -125,6 +133,7 @@ static jinja_node *parse_items(jinja_parser *p, jinja_node_kind kind, const char
     chain items = {0};
     while (!p->pool->st && !op(p, close)) {
         if (items.first) fv__jinja_expect(p, TOKEN_OPERATOR, ",");
+        /* A comma before the closing bracket is allowed, as in Python. */
         if (items.first && op(p, close)) break;
         link_node(p, &items, fv__jinja_parse_expression(p, false, true));
         if (kind != NODE_DICT) continue;
@@ -175,6 +184,8 @@ jinja_node *fv__jinja_parse_args(jinja_parser *p)
             fv__jinja_fail(p->pool, FV_EMISSING, "arguments by * or ** are not implemented");
         jinja_node *n = fv__jinja_new_node(p, NODE_ARG);
         jinja_text name = {0};
+        /* name=value: only a name directly before "=" is a keyword; "==" is one token and no
+         * "=". */
         if (fv__jinja_at(p, TOKEN_NAME, NULL) && p->at[1].kind == TOKEN_OPERATOR &&
             fv__text_is(p->at[1].text, "=")) {
             name = p->at->text;
@@ -197,6 +208,7 @@ static jinja_node *parse_subscript(jinja_parser *p, jinja_node *a)
             if (++colons > 2) fv__jinja_fail(p->pool, FV_EFORMAT, "a slice of more than 3 parts");
             continue;
         }
+        /* Only the first part may be a tuple, x[1, 2]; in a slice commas mean nothing. */
         part[colons] = fv__jinja_parse_expression(p, !colons, true);
         if (!fv__jinja_at(p, TOKEN_OPERATOR, ":") && !fv__jinja_at(p, TOKEN_OPERATOR, "]"))
             fv__jinja_expect(p, TOKEN_OPERATOR, "]");
@@ -224,6 +236,7 @@ static jinja_node *parse_postfix(jinja_parser *p, jinja_node *a)
     while (!p->pool->st) {
         if (op(p, ".")) {
             jinja_text name = p->at->text;
+            /* x.0 is x[0], a form that Jinja takes over from Django. */
             if (fv__jinja_at(p, TOKEN_INT, NULL)) {
                 jinja_node *i = constant(p, fv__jinja_int(p->at->i));
                 p->at++;
@@ -265,6 +278,7 @@ static jinja_node *parse_bare_argument(jinja_parser *p)
     bool starts = p->at->kind == TOKEN_STRING || p->at->kind == TOKEN_INT ||
                   p->at->kind == TOKEN_FLOAT || fv__jinja_at(p, TOKEN_OPERATOR, "[") ||
                   fv__jinja_at(p, TOKEN_OPERATOR, "{");
+    /* A word that continues the expression is no argument: "x is defined and y". */
     bool name = p->at->kind == TOKEN_NAME && !fv__jinja_at(p, TOKEN_NAME, "else") &&
                 !fv__jinja_at(p, TOKEN_NAME, "or") && !fv__jinja_at(p, TOKEN_NAME, "and") &&
                 !fv__jinja_at(p, TOKEN_NAME, "if") && !fv__jinja_at(p, TOKEN_NAME, "is");
@@ -313,6 +327,7 @@ static jinja_node *parse_unary(jinja_parser *p, bool filters)
             n = fv__jinja_parse_filter(p, n);
         else if (word(p, "is"))
             n = parse_test(p, n);
+        /* A call behind a filter calls its result. */
         else if (op(p, "("))
             n = parse_call(p, n);
         else
@@ -325,6 +340,7 @@ static jinja_node *parse_unary(jinja_parser *p, bool filters)
 /* Operators that go from left to right, by level: each level's operands are of the next. */
 static jinja_node *parse_level(jinja_parser *p, int level)
 {
+    /* "~" between + and *, as in Jinja's grammar. */
     static const char *const levels[][5] = {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}};
     if (level == 4) return parse_unary(p, true);
     jinja_node *n = parse_level(p, level + 1);
@@ -332,6 +348,8 @@ static jinja_node *parse_level(jinja_parser *p, int level)
         jinja_text name = p->at->text;
         if (!op(p, levels[level][i])) continue;
         n = binary(p, NODE_BINARY, name, n, parse_level(p, level + 1));
+        /* All operators of the level are looked for again, since a - b + c is one chain from the
+         * left. */
         i = -1;
     }
     return n;
@@ -394,6 +412,8 @@ static jinja_node *parse_or(jinja_parser *p)
 static jinja_node *parse_condition(jinja_parser *p)
 {
     jinja_node *n = parse_or(p);
+    /* A loop: "a if b else c if d else e" nests in the else part, and what stands before "if"
+     * again is the whole so far. */
     while (word(p, "if")) {
         jinja_node *a = parse_or(p);
         jinja_node *c = word(p, "else") ? fv__jinja_parse_expression(p, false, true) : NULL;
@@ -414,6 +434,7 @@ jinja_node *fv__jinja_parse_expression(jinja_parser *p, bool tuple, bool conditi
         chain items = {0};
         link_node(p, &items, n);
         while (op(p, ",")) {
+            /* A comma at the end makes a tuple of what came before it: {{ x, }}. */
             if (p->at->kind == TOKEN_OUT_END || p->at->kind == TOKEN_STMT_END ||
                 fv__jinja_at(p, TOKEN_OPERATOR, ")"))
                 break;

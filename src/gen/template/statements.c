@@ -3,7 +3,11 @@
  * Each parse_x is called behind the word of its tag and reads up to the end of its last tag.  A
  * body ends at one of the words its caller names; parse_body leaves that word to be read, so that
  * if, for and else can tell which it was.  Statements of Jinja that no chat template needs
- * (include, extends, block, import, call, with, autoescape) are refused by name. */
+ * (include, extends, block, import, call, with, autoescape) are refused by name.
+ *
+ * A statement is a node whose meaning of a, b, c, d depends on its kind (jinja.h lists them);
+ * bodies are lists linked by `next`. exec.c runs them. Whitespace control ({%- and trim_blocks)
+ * is over by now: the lexer has dropped those characters. */
 #include "gen/template/jinja.h"
 
 static jinja_node *parse_body(jinja_parser *p, const char *const *ends);
@@ -22,6 +26,7 @@ static void expect_word(jinja_parser *p, const char *name)
     end_tag(p);
 }
 
+/* if: a condition, b body, c the else part, which for elif is the next if. */
 static jinja_node *parse_if(jinja_parser *p)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
@@ -54,6 +59,7 @@ static jinja_node *parse_targets(jinja_parser *p)
     jinja_node *first = NULL, *last = NULL;
     bool parenthesis = fv__jinja_accept(p, TOKEN_OPERATOR, "(");
     do {
+        /* A loop's names and the names of {% set a, b = ... %} have one form. */
         jinja_node *n = fv__jinja_new_node(p, NODE_NAME);
         jinja_text name = p->at->text;
         fv__jinja_expect(p, TOKEN_NAME, NULL);
@@ -73,6 +79,7 @@ static jinja_node *parse_for(jinja_parser *p)
     static const char *const ends[] = {"else", "endfor", NULL}, *const last[] = {"endfor", NULL};
     jinja_node *n = fv__jinja_new_node(p, NODE_FOR), *items = parse_targets(p), *otherwise = NULL;
     fv__jinja_expect(p, TOKEN_NAME, "in");
+    /* Not conditional: in "for x in y if z" the if is the loop's filter and no inline condition. */
     jinja_node *a = fv__jinja_parse_expression(p, true, false);
     jinja_node *d = word(p, "if") ? fv__jinja_parse_expression(p, false, true) : NULL;
     if (fv__jinja_at(p, TOKEN_NAME, "recursive"))
@@ -125,6 +132,8 @@ static jinja_node *parse_set(jinja_parser *p)
         b = fv__jinja_parse_expression(p, true, true);
         end_tag(p);
     } else {
+        /* Filters of a block start from the text of its body, which has no node: the innermost a
+         * is NULL. */
         while (fv__jinja_accept(p, TOKEN_OPERATOR, "|")) filter = fv__jinja_parse_filter(p, filter);
         end_tag(p);
         b = parse_body(p, ends);
@@ -162,6 +171,7 @@ static jinja_node *parse_macro(jinja_parser *p)
         last = arg;
     }
     end_tag(p);
+    /* Saved and restored, since a macro may be defined inside a loop. */
     int loops = p->loops;
     p->loops = 0;
     jinja_node *b = parse_body(p, ends);
@@ -230,6 +240,7 @@ static jinja_node *parse_statement(jinja_parser *p)
 /* Whether the tag here is one of the ends; then it is read up to its word. */
 static bool at_end(jinja_parser *p, const char *const *ends)
 {
+    /* A tag is two tokens, {% and its word: both are looked at before anything is consumed. */
     if (p->at->kind != TOKEN_STMT_BEGIN || p->at[1].kind != TOKEN_NAME) return false;
     for (; *ends; ends++)
         if (fv__text_is(p->at[1].text, *ends)) {
@@ -250,6 +261,7 @@ static jinja_node *parse_body(jinja_parser *p, const char *const *ends)
         const jinja_token *t = p->at;
         if (t->kind == TOKEN_END && !*ends) break;
         if (t->kind == TOKEN_END) {
+            /* The last of the ends is the one that always closes: endif, not elif. */
             while (ends[1]) ends++;
             fv__jinja_fail(p->pool, FV_EFORMAT, "the template ends before \"%s\"", *ends);
         } else if (fv__jinja_accept(p, TOKEN_TEXT, NULL)) {

@@ -6,7 +6,14 @@
  * linearly: those of messages and tools have a handful of keys.
  *
  * Comparison, truth and printing are Python's, str() and repr() included, since templates print
- * lists and dicts. */
+ * lists and dicts.
+ *
+ * Threads: a pool belongs to one rendering (or, for the parsed template, to the template, which
+ * is only read afterwards), so values never cross threads while they are written.
+ *
+ * Limits are in jinja.h: a template comes from a model's files and must not be able to hang or
+ * exhaust the program. p->limit bounds the memory, FV_JINJA_MAX_OUTPUT the text; the first
+ * failure is sticky, and everything returns early from then on. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,6 +25,7 @@
 
 #define CHUNK 16384
 
+/* Stands at the start of its own memory; `used` counts from there, the head included. */
 typedef struct jinja_chunk {
     struct jinja_chunk *next;
     size_t bytes, used;
@@ -30,6 +38,7 @@ typedef struct jinja_chunk {
 void *fv__jinja_alloc(jinja_pool *p, size_t n)
 {
     jinja_chunk *c = p->chunks;
+    /* 16 bytes: what any value, double or pointer in the pool needs. */
     size_t want = (n + 15) / 16 * 16;
     if (p->st) return NULL;
     if (want > p->limit - p->used) {
@@ -90,6 +99,7 @@ jinja_value fv__jinja_chars(const char *s) { return fv__jinja_string((jinja_text
 jinja_value fv__jinja_bool(bool b) { return (jinja_value){.kind = JINJA_BOOL, .b = b}; }
 jinja_value fv__jinja_int(int64_t i) { return (jinja_value){.kind = JINJA_INT, .i = i}; }
 
+/* Empties the buffer in every case: callers hand it over and never free it themselves. */
 jinja_value fv__jinja_take(jinja_pool *p, fv_buf *b)
 {
     char *copy = b->failed ? NULL : fv__jinja_alloc(p, b->len + 1);
@@ -100,6 +110,7 @@ jinja_value fv__jinja_take(jinja_pool *p, fv_buf *b)
     return fv__jinja_string(t);
 }
 
+/* Memory of the pool is zeroed, so a new list is an empty one. */
 jinja_value fv__jinja_new_list(jinja_pool *p, jinja_kind kind)
 {
     jinja_value v = {.kind = kind, .list = fv__jinja_alloc(p, sizeof(jinja_list))};
@@ -112,7 +123,9 @@ jinja_value fv__jinja_new_dict(jinja_pool *p, jinja_kind kind)
     return v.dict ? v : (jinja_value){0};
 }
 
-/* A list or half a dict with the capacity for one more. */
+/* A list or half a dict with the capacity for one more.
+ * The old array stays in the pool until the end: growing by doubling wastes at most as much
+ * again. */
 static jinja_value *grown(jinja_pool *p, jinja_value *at, int64_t n, int64_t cap)
 {
     jinja_value *bigger = fv__jinja_alloc(p, (size_t)cap * sizeof *bigger);
@@ -132,6 +145,7 @@ void fv__jinja_append(jinja_pool *p, jinja_list *l, jinja_value v)
     l->at[l->n++] = v;
 }
 
+/* Keys compare as values, not as texts: 1 and true are one key, as in Python. */
 jinja_value *fv__jinja_get(const jinja_dict *d, jinja_value key)
 {
     for (int64_t i = 0; i < d->n; i++)
@@ -174,6 +188,7 @@ const char *fv__jinja_kind_name(jinja_value v)
     return names[v.kind];
 }
 
+/* -1: this kind has no len(), generators included. */
 int64_t fv__jinja_length(jinja_value v)
 {
     switch (v.kind) {
@@ -206,6 +221,7 @@ bool fv__jinja_truth(jinja_value v)
     }
 }
 
+/* bool is a number in Python: true + true is 2. */
 bool fv__jinja_number(jinja_value v, double *out)
 {
     if (v.kind == JINJA_INT) *out = (double)v.i;
@@ -219,6 +235,7 @@ bool fv__jinja_equal(jinja_value a, jinja_value b)
 {
     double x, y;
     if (fv__jinja_number(a, &x) && fv__jinja_number(b, &y)) return x == y;
+    /* A list never equals a tuple, nor None an undefined value. */
     if (a.kind != b.kind) return false;
     switch (a.kind) {
     case JINJA_STRING: return fv__text_same(a.text, b.text);
@@ -237,6 +254,7 @@ bool fv__jinja_equal(jinja_value a, jinja_value b)
         return true;
     case JINJA_UNDEFINED:
     case JINJA_NONE: return true;
+    /* Everything else by identity: the same namespace, macro or loop. */
     default: return a.dict == b.dict;
     }
 }
@@ -255,6 +273,7 @@ bool fv__jinja_order(jinja_value a, jinja_value b, int *out)
         if (!*out) *out = (a.text.n > b.text.n) - (a.text.n < b.text.n);
         return true;
     }
+    /* Orders of different kinds are a TypeError in Python; the caller names both types. */
     if (!fv__jinja_is_list(a) || a.kind != b.kind) return false;
     for (int64_t i = 0; i < a.list->n && i < b.list->n; i++) {
         if (fv__jinja_equal(a.list->at[i], b.list->at[i])) continue;
@@ -276,6 +295,8 @@ jinja_list *fv__jinja_items(jinja_pool *p, jinja_value v)
         uint32_t cp;
         for (size_t i = 0, n; i < v.text.n; i += n) {
             int len = fv__utf8_get(&cp, v.text.s + i, v.text.n - i);
+            /* A byte that is not UTF-8 is a character of its own, so that the loop always
+             * advances. */
             n = len > 0 ? (size_t)len : 1;
             fv__jinja_append(p, l, fv__jinja_string((jinja_text){v.text.s + i, n}));
         }
@@ -296,6 +317,7 @@ int64_t fv__text_length(jinja_text t)
     return n;
 }
 
+/* The byte where character i begins; O(n), since texts of templates are short. */
 size_t fv__text_offset(jinja_text t, int64_t i)
 {
     size_t at = 0;
@@ -318,12 +340,14 @@ static void write_float(fv_buf *out, double f)
         if (strtod(text, NULL) == f) break;
     }
     snprintf(text, sizeof text, "%.*e", digits - 1, f);
+    /* Python writes 1e+16 and 1e-05, and plain digits between. */
     int exponent = atoi(strchr(text, 'e') + 1);
     if (exponent >= 16 || exponent < -4) {
         snprintf(text, sizeof text, "%.*g", digits, f);
         fv__buf_str(out, text);
         return;
     }
+    /* At least one digit behind the point: a float prints as 1.0. */
     int behind = digits - 1 - exponent;
     fv__buf_fmt(out, "%.*f", behind > 0 ? behind : 1, f);
 }
@@ -369,6 +393,7 @@ static void write_list(jinja_pool *p, fv_buf *out, jinja_value v)
         if (i) fv__buf_str(out, ", ");
         write_inner(p, out, v.list->at[i]);
     }
+    /* (x,): the comma makes it a tuple. */
     if (tuple && v.list->n == 1) fv__buf_str(out, ",");
     fv__buf_str(out, tuple ? ")" : "]");
 }
