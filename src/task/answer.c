@@ -1,5 +1,11 @@
 /* answer.c - the task answer: questions on lines, answers from a context or from the passages
- * of a folder that are nearest to the question. */
+ * of a folder that are nearest to the question.
+ *
+ *     question -> (context | its nearest passages) -> pairs -> spans with scores -> best of all
+ *
+ * With --docs retrieval comes first (answer_passages.c: vectors of all passages) and reading
+ * second; the score that is printed is the reader's alone. Offsets are in
+ * characters of the file, so passages add where they begin. */
 #include <stdlib.h>
 
 #include "task_pipeline.h"
@@ -27,6 +33,7 @@ static const fv_field options[] = {
             "the text may hold no answer (models trained on SQuAD 2)"),
     {0}};
 
+/* Owned by the pipeline and closed with it; the embedder is a second model on the same device. */
 typedef struct sources {
     fv_textfile *context;
     fv_task *embedder;
@@ -37,6 +44,7 @@ typedef struct sources {
 static fv_status check(fv_pipeline *p, fv_err *e)
 {
     const answer_options *o = p->options;
+    /* Exactly one of the two. */
     if (!o->context[0] == !o->docs[0])
         return fv_fail(e, FV_EUSAGE, "where to look is needed: --context FILE or --docs DIR");
     if (o->docs[0] && !o->embedder[0])
@@ -51,6 +59,7 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
     fv_status st = fv__pipeline_self(p, sizeof(sources), e);
     if (!st) st = fv__open_encoder(p, FV_JOB_ANSWER, e);
     sources *s = p->self;
+    /* bf16 weights are computed in bf16, as the reader's are. */
     if (opt.weights == FV_BF16) opt.dtype = FV_BF16;
     if (!st && o->context[0]) return fv_textfile_open(&s->context, &p->env, o->context, e);
     if (!st) st = fv_task_open(&s->embedder, p->dev, o->embedder, FV_JOB_EMBED, opt, e);
@@ -74,6 +83,7 @@ typedef struct located {
     const char *file;
 } located;
 
+/* Stable is not needed: scores of equal answers print alike. */
 static int by_question_and_score(const void *a, const void *b)
 {
     const fv_answer *x = &((const located *)a)->answer, *y = &((const located *)b)->answer;
@@ -114,6 +124,7 @@ static fv_status put_all(fv_pipeline *p, const fv_text *in, int64_t n, const loc
         } else if (o->top > 1 && p->first + p->done > 1) {
             fv__buf_str(&p->out, "\n"); /* between questions that have several answers */
         }
+        /* Answers are sorted by question, and those beyond --top are passed over. */
         for (int64_t k = 0; at < n_found && x[at].answer.text == i; at++, k++)
             if (k < o->top) put_answer(&p->out, &x[at], p->opt.json);
         if (p->opt.json) fv__buf_str(&p->out, "]}\n");
@@ -170,6 +181,7 @@ static fv_status find(fv_pipeline *p, const asked *a, const fv_text *in, int64_t
     for (int64_t i = 0; i < n_found; i++) {
         const fv_passage *from = a->nearest ? &all[a->nearest[found[i].text]] : NULL;
         x[i] = (located){.answer = found[i], .file = from ? from->file : NULL};
+        /* From the number of the pair to the number of the question. */
         x[i].answer.text /= a->each;
         x[i].answer.from += from ? from->from : 0;
         x[i].answer.to += from ? from->from : 0;
@@ -183,6 +195,7 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
     const answer_options *o = p->options;
     const sources *s = p->self;
     asked a = {.each = 1};
+    /* A folder may hold fewer passages than are asked for. */
     if (!s->context) a.each = o->passages < s->passages.n ? o->passages : s->passages.n;
     a.n = n * a.each;
     size_t bytes = (size_t)a.n * (sizeof *a.texts + sizeof *a.nearest);

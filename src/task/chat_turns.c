@@ -25,6 +25,7 @@ struct fv_chat {
     const fv_model *model;
     const fv_tok *tok;
     const fv_chat_template *template;
+    /* opt.tools is borrowed from the caller for as long as the chat lives. */
     fv_chat_opt opt;
     int64_t capacity;
     fv_encoding *enc;
@@ -63,6 +64,7 @@ static void drop_messages(fv_chat *c, int from, int to)
 
 fv_status fv_chat_add(fv_chat *c, const char *role, const char *text, size_t n, fv_err *e)
 {
+    /* Refused here, so that neither the template nor a saved file can be broken by it. */
     size_t bad = fv__utf8_check(text, n);
     if (bad < n) return fv_fail(e, FV_EARG, "chat: the message is not UTF-8 at byte %zu", bad);
     if (memchr(text, 0, n)) return fv_fail(e, FV_EARG, "chat: the message holds a NUL byte");
@@ -91,6 +93,7 @@ const fv_message *fv_chat_messages(const fv_chat *c, int *n)
 
 static bool has_system(const fv_chat *c) { return c->n && !strcmp(c->messages[0].role, "system"); }
 
+/* The system message stays: it is the setting of the conversation, not a turn of it. */
 void fv_chat_reset(fv_chat *c) { free_messages(c, has_system(c)); }
 
 int64_t fv_chat_processed(const fv_chat *c) { return fv_session_processed(c->session); }
@@ -120,7 +123,10 @@ int32_t fv_chat_end_of_turn(const fv_chat_template *t, const fv_tok *tok, fv_enc
     char *text;
     int32_t found = -1;
     if (fv_chat_template_render(t, &text, m, 2, &how, NULL)) return -1;
+    /* A text that no template writes by itself, to find where a reply ends. */
     const char *at = strstr(text, reply), *tail = at ? at + sizeof reply - 1 : "";
+    /* What stands between may be a newline; the first token behind it counts if it is a special
+     * one. */
     while (*tail == ' ' || *tail == '\n') tail++;
     if (*tail && !fv_tok_encode(enc, tail, strlen(tail), (fv_tok_opts){0}, NULL) && enc->n &&
         fv_tok_special(tok, enc->ids[0]))
@@ -159,6 +165,7 @@ fv_status fv_chat_open(fv_chat **out, fv_device *d, const fv_model *m, const fv_
                    .template = t,
                    .opt = opt,
                    .capacity = opt.capacity};
+    /* Whichever is smaller: what the model was trained for, or what the caller pays memory for. */
     if (context && (!c->capacity || context < c->capacity)) c->capacity = context;
     if (!c->capacity) c->capacity = DEFAULT_CAPACITY;
     fv_status st = fv_encoding_new(&c->enc, tok, e);
@@ -187,6 +194,7 @@ static int oldest_turn(const fv_chat *c)
 /* The prompt in c->enc, short enough that a reply has room. */
 static fv_status make_prompt(fv_chat *c, const fv_gen_opt *opt, fv_err *e)
 {
+    /* A quarter of the context is kept for the reply, less where fewer tokens are asked for. */
     int64_t reserve = c->capacity / 4;
     if (opt->max_new_tokens && opt->max_new_tokens < reserve) reserve = opt->max_new_tokens;
     if (!c->opt.trim || reserve < 1) reserve = 1;
@@ -228,6 +236,7 @@ static bool take_token(void *user, int64_t source, int32_t token)
     size_t n;
     (void)source;
     r->st = fv_tok_stream_push(r->stream, token, &text, &n, &r->e);
+    /* A failure of the decoder ends the generation, and is reported behind it. */
     return !r->st && take_text(r, text, n);
 }
 
@@ -260,6 +269,7 @@ static fv_status generate(fv_chat *c, const fv_gen_opt *opt, fv_err *e)
     fv_generated out;
     int64_t n = c->enc->n, known = common_prefix(c);
     fv_status st = fv_session_generate(&out, c->ctx, c->session, c->enc->ids, n, known, opt, e);
+    /* After a failure it is not known what the row holds: the next turn starts from nothing. */
     c->n_held = 0;
     if (!st) {
         /* the last token was chosen and not read */
@@ -284,6 +294,8 @@ fv_status fv_chat_reply(fv_chat *c, const fv_gen_opt *opt, fv_chat_text_fn *on_t
     fv_gen_opt o = with_end_of_turn(c, opt, ends);
     o.token = take_token;
     o.user = &r;
+    /* Special tokens are left out of the text: a reply is what follows the prompt, decoded by
+     * itself. */
     st = fv_tok_stream_new(&r.stream, c->tok, true, e);
     if (!st) st = generate(c, &o, e);
     if (!st && r.st) st = fv_fail(e, r.st, "%s", r.e.text);

@@ -4,18 +4,24 @@
  * classification head with labels of its own; a model that was never trained on the labels given
  * by --labels (classify_labels.c, classify_images.c); and the sum of either over many records,
  * which is an evaluation (eval_classify.c). What differs is only how scores are made; sorting,
- * thresholds and both outputs are here. */
+ * thresholds and both outputs are here.
+ *
+ * Output is one line for each record in the order of the input (.aligned), so that "paste" can
+ * join it to its source. Scores are float probabilities, except for regression, and equal ones
+ * keep the order of id2label. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "task_pipeline.h"
 
+/* PLAIN: logits as they are; ONE: softmax over the labels; MANY: a sigmoid for each. */
 typedef struct scoring {
     enum { PLAIN, ONE, MANY } how;
     float *out;
 } scoring;
 
+/* problem_type of config.json; transformers sets it when a classifier is trained. */
 static const char *problem(const fv_task *t)
 {
     const char *p = fv_json_text(fv_dir_config(t->dir), "problem_type");
@@ -24,6 +30,7 @@ static const char *problem(const fv_task *t)
 
 bool fv_task_many(const fv_task *t) { return !strcmp(problem(t), "multi_label_classification"); }
 
+/* Called once for each record with its row of logits, in the order of the records. */
 static fv_status score_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
                            int64_t width, fv_err *e)
 {
@@ -81,6 +88,8 @@ fv_status fv__task_logits(fv_task *t, const fv_text *texts, int64_t n, float *lo
 
 /* ---- the task ---- */
 
+/* Zeroed and filled from the table below; texts have fixed capacities so that the table can set
+ * them. */
 typedef struct classify_options {
     int64_t top;
     double threshold;
@@ -154,6 +163,7 @@ static fv_status check_labels(const classify_options *o, labelling *l, fv_err *e
 
 static fv_status check(fv_pipeline *p, fv_err *e)
 {
+    /* Silently ignoring them would hide that nothing was classified by one's own labels. */
     static const char *const needs_labels[] = {"hypothesis", "prompt", "examples", "many"};
     const classify_options *o = p->options;
     fv_status st = fv__pipeline_self(p, sizeof(labelling), e);
@@ -163,6 +173,7 @@ static fv_status check(fv_pipeline *p, fv_err *e)
             return fv_fail(e, FV_EUSAGE, "%s: needs --labels", needs_labels[i]);
     if (st || !o->labels[0]) return st;
     l->own = fv__strdup(&p->env, o->labels);
+    /* Not more labels than bytes of the list. */
     l->label = fv__alloc(&p->env, sizeof o->labels * sizeof *l->label);
     if (!l->own || !l->label) return fv_fail(e, FV_ENOMEM, "out of memory");
     return check_labels(o, l, e);
@@ -172,7 +183,9 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     const classify_options *o = p->options;
     labelling *l = p->self;
+    /* CLIP and its kin compare images with texts, so a label becomes the text of a photo. */
     if (o->labels[0] && fv__head_job(p->opt.model, NULL, 0) == FV_HEAD_CONTRASTIVE) {
+        /* The default for texts reads oddly for images; one that was given stays. */
         bool given = fv__setting(p->opt.settings, p->opt.n_settings, "hypothesis") != NULL;
         fv_status st = fv__photo_labels_open(&l->photos, p,
                                              given ? o->hypothesis : "This is a photo of {}.",
@@ -192,6 +205,7 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
     }
     fv_status st = fv__open_encoder(p, FV_JOB_CLASSIFY, e);
     if (st) return st;
+    /* The labels are the head's own: config.json's id2label. */
     l->n = p->task->labels;
     l->many = fv_task_many(p->task);
     return FV_OK;
@@ -284,6 +298,7 @@ static fv_status score_texts(fv_pipeline *p, const fv_text *in, int64_t n, float
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     const labelling *l = p->self;
+    /* One row for each record, all of a batch: 256 records of some labels are small. */
     size_t bytes = (size_t)n * (size_t)l->n * sizeof(float),
            order_bytes = (size_t)l->n * sizeof(scored);
     float *scores = fv__alloc(&p->env, bytes);

@@ -3,7 +3,15 @@
  * An inference model (whose labels include one that begins with "entail") is asked whether "This
  * example is LABEL." follows from the text, as transformers' zero-shot pipeline asks.  A language
  * model is asked how likely LABEL is behind a prompt, which may begin with solved examples; one
- * that fills masks, how likely each token of LABEL is at its position. */
+ * that fills masks, how likely each token of LABEL is at its position.
+ *
+ * All three score one record at a time against all labels at once: the labels are the batch.
+ * Scores of a record are comparable with each other only; with `many` each is a probability by
+ * itself.
+ *
+ * Entailment needs as many passes as labels; likelihood encodes the prompt once for all
+ * (fv_score_continuations). Label length is not normalised for: log-probabilities are sums over
+ * tokens, so short labels are favoured. */
 #include <math.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -11,6 +19,7 @@
 #include "task_pipeline.h"
 #include "fovea/author/gen.h"
 
+/* scores: (n, labels), filled row by row. */
 typedef fv_status score_fn(fv_zero_shot *z, const fv_text *in, int64_t n, float *scores, fv_err *e);
 
 struct fv_zero_shot {
@@ -23,6 +32,7 @@ struct fv_zero_shot {
     fv_buf *ids;         /* of each label */
     fv_buf shots;        /* solved examples */
     fv_buf prompt, text; /* ids and text of the prompt */
+    /* One for each label, in one block that begins with `said`. */
     const int32_t **at;
     int64_t *len, *from;
     double *log_p;
@@ -31,6 +41,7 @@ struct fv_zero_shot {
     size_t logit_bytes;
 };
 
+/* In double and with the maximum taken out: log-probabilities of long labels are around -100. */
 static void softmax(float *out, const double *x, int n)
 {
     double top = x[0], total = 0;
@@ -49,8 +60,11 @@ static fv_status enough(const fv_buf *b, fv_err *e)
 /* logits: (labels, L) of one text. */
 static void score_hypotheses(const fv_zero_shot *z, float *out, const float *logits, int L)
 {
+    /* contradiction is the label at the other end: MNLI models list entailment first or last. */
     int contra = z->entail == 0 ? L - 1 : 0;
     for (int i = 0; i < z->opt.n; i++) z->log_p[i] = (double)logits[i * L + z->entail];
+    /* Single label: softmax over the labels' entailment logits. Several: entailment against
+     * contradiction for each, neutral left out, as transformers does. */
     if (!z->opt.many && z->opt.n > 1) {
         softmax(out, z->log_p, z->opt.n);
         return;
@@ -128,9 +142,11 @@ static fv_status encode_behind(fv_zero_shot *z, int64_t *shared, fv_err *e)
         fv__buf_str(&z->text, z->opt.labels[i]);
         st = encode(z, x, &z->text, e);
         int64_t same = 0;
+        /* At least one token stays for the label, even if all of it agrees with the prompt. */
         while (!st && same < *shared && same < fv__n_ids(x) - 1 &&
                fv__ids(x)[same] == fv__ids(&z->prompt)[same])
             same++;
+        /* The minimum over all labels, so that every label is scored from the same prefix. */
         *shared = same;
     }
     for (int i = 0; !st && i < z->opt.n; i++) {
@@ -184,6 +200,7 @@ static fv_status by_likelihood(fv_zero_shot *z, const fv_text *in, int64_t n, fl
 
 /* ---- by filling in ---- */
 
+/* Offsets of fv__task_score are in characters. */
 static int64_t characters(const fv_buf *b)
 {
     int64_t n = 0;
@@ -226,6 +243,7 @@ static fv_status by_filling(fv_zero_shot *z, const fv_text *in, int64_t n, float
 
 /* ---- solved examples ---- */
 
+/* An example with a label that is not offered would teach the model one it must not give. */
 static bool offered(const fv_zero_shot *z, const char *s, size_t n)
 {
     for (int i = 0; i < z->opt.n; i++)
@@ -299,6 +317,7 @@ fv_status fv__zero_shot_open(fv_zero_shot **out, fv_pipeline *p, fv_zero_shot_op
     if (!z) return fv_fail(e, FV_ENOMEM, "out of memory");
     *z = (fv_zero_shot){.p = p, .env = &p->env, .opt = opt};
     z->said = fv__alloc(z->env, n * each_label());
+    /* Freed by fv__zero_shot_close, which the caller runs in any case. */
     if (!z->said) return fv_fail(e, FV_ENOMEM, "out of memory for %zu labels", n);
     z->ids = z->said + n;
     z->at = (const int32_t **)(void *)(z->ids + n);
@@ -330,6 +349,7 @@ fv_status fv__zero_shot_run(fv_zero_shot *z, const fv_text *in, int64_t n, float
 {
     fv_status st = FV_OK;
     for (int64_t i = 0; i < n && !st; i++) {
+        /* A record with a tab is one text here: the pair's second part is used for the label. */
         fv_text whole = fv__joined(&in[i]);
         st = z->score(z, &whole, 1, scores + i * z->opt.n, e);
     }

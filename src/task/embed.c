@@ -1,10 +1,18 @@
 /* embed.c - a vector for each text: its tokens' states pooled, through dense layers where the
- * directory has such, scaled to length 1. */
+ * directory has such, scaled to length 1.
+ *
+ * Follows sentence-transformers: Pooling, then Dense modules, then Normalize, each as the
+ * directory's modules.json lists them (embed_modules.c reads them); without modules a mean over
+ * the tokens, scaled. Padding never takes part: a sequence is as long as its tokens.
+ *
+ * Pooling and dense layers run on the CPU in double: a few hundred thousand multiplications a
+ * text, against billions in the model. */
 #include <math.h>
 
 #include "fovea/array.h"
 #include "task_pipeline.h"
 
+/* One for each call; step lives in the task's scratch until the next call. */
 typedef struct pooling {
     const fv_task *t;
     fv_pool pool;
@@ -16,6 +24,7 @@ typedef struct pooling {
 /* Of the model's states. */
 static int64_t state_width(const fv_task *t)
 {
+    /* The first key that is there gives the width; families name it differently. */
     static const char *const keys[] = {"projection_dim", /* of images and texts in one space */
                                        "vision_config.hidden_size",
                                        "hidden_size",
@@ -40,6 +49,7 @@ static void scale_to_one(float *y, int64_t n)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += (double)y[i] * (double)y[i];
+    /* torch.nn.functional.normalize's epsilon: a vector of zeros stays one. */
     double by = 1 / fmax(sqrt(sum), 1e-12);
     for (int64_t i = 0; i < n; i++) y[i] = (float)((double)y[i] * by);
 }
@@ -48,6 +58,7 @@ static void scale_to_one(float *y, int64_t n)
 static double pool_column(fv_pool pool, const float *x, int64_t n, int64_t width)
 {
     double sum = 0, weighted = 0, most = -INFINITY;
+    /* Mean of tokens 1 to n weighted by their position (SGPT), or mean_sqrt_len's sum / sqrt(n). */
     for (int64_t t = 0; t < n; t++) {
         double at = x[t * width];
         sum += at;
@@ -128,6 +139,7 @@ static fv_status keep_row(void *user, int64_t i, const fv_seq *s, const float *c
 static fv_status embed_both(fv_task *t, const fv_text *texts, int64_t n, pooling *p, fv_err *e)
 {
     fv_status st = FV_OK;
+    /* Neighbours of one kind go together, and the order of the input is kept. */
     for (int64_t i = 0, k; !st && i < n; i += k) {
         bool image = fv__names_image(&texts[i]);
         for (k = 1; i + k < n && fv__names_image(&texts[i + k]) == image;) k++;
@@ -142,6 +154,7 @@ static fv_status embed_both(fv_task *t, const fv_text *texts, int64_t n, pooling
             st = fv__task_encode_all(t, &seqs, texts + i, k, e);
             if (!st) st = fv__task_run(t, seqs, k, &w, e);
         }
+        /* keep_row counts from 0 in each run. */
         p->out += k * p->width;
     }
     return st;
@@ -152,6 +165,8 @@ fv_status fv_task_embed(fv_task *t, const fv_text *texts, int64_t n, fv_embed_op
 {
     int64_t widest = state_width(t);
     pooling p = {.t = t,
+                 /* The caller's choice, the directory's, the class token for images, else the
+                  * mean. */
                  .pool = opt.pool           ? opt.pool
                          : t->pool          ? t->pool
                          : fv__task_sees(t) ? FV_POOL_CLS
@@ -195,7 +210,8 @@ static const fv_field options[] = {
     FV_TEXT(embed_options, output, "", "write the vectors to a file instead: x.npy or x.csv"),
     {0}};
 
-/* All vectors, where they go to a file at the end. */
+/* All vectors, where they go to a file at the end.
+ * The array's header needs the number of rows, which is known at the end only. */
 typedef struct kept {
     fv_buf vectors;
 } kept;
@@ -218,6 +234,7 @@ static void put_vector(fv_pipeline *p, const fv_text *text, const float *x, int6
 {
     fv_buf *b = &p->out;
     if (!p->opt.json) {
+        /* Nine digits: a float32 reads back exactly. */
         for (int64_t j = 0; j < width; j++) fv__buf_fmt(b, "%s%.9g", j ? " " : "", (double)x[j]);
         fv__buf_str(b, "\n");
         return;

@@ -1,6 +1,13 @@
 /* eval_classify.c - accuracy and F1 of labels, on a file of texts with their labels or on labelled
  * images, as training reads them; of images also how often the right label is among the first
- * five. */
+ * five.
+ *
+ * The data are read as a recipe reads them (fv_table, fv_images), so a model is judged by the
+ * same records that training calls a validation set. Malformed and empty records are refused: a
+ * figure over fewer records than the file has would not be comparable.
+ *
+ * All figures come from one confusion matrix of int64 counts, rows the right label and columns
+ * the given one; percentages are made when printing. */
 #include <stdlib.h>
 
 #include "task_pipeline.h"
@@ -34,6 +41,7 @@ static fv_status make_labels(work *w, fv_err *e)
     if (ok) memset(w->table, 0, n * n * sizeof *w->table);
     for (size_t i = 0; ok && i < n; i++) {
         const char *label = w->task->label[i];
+        /* Up to the first of the characters given, e.g. ":" for TREC's coarse labels. */
         size_t len = strcspn(label, until);
         int k = 0;
         while (k < w->labels && (strncmp(w->name[k], label, len) || w->name[k][len])) k++;
@@ -69,6 +77,7 @@ static fv_status gold_label(const work *w, int64_t i, int *out, fv_err *e)
     for (*out = 0; *out < w->labels; ++*out)
         if (strlen(w->name[*out]) == n && !memcmp(w->name[*out], name, n)) return FV_OK;
     char *end;
+    /* Files of published sets often hold the number instead of the name. */
     long number = strtol(name, &end, 10);
     bool known = n && end == name + n && number >= 0 && number < w->task->labels;
     if (known) *out = w->part_of[number];
@@ -86,14 +95,17 @@ static fv_status count(work *w, int64_t i, const float *scores, fv_err *e)
     fv_status st = gold_label(w, i, &gold, e);
     if (st) return st;
     memset(w->sum, 0, (size_t)w->labels * sizeof *w->sum);
+    /* Probabilities of joined labels add up. */
     for (int k = 0; k < w->task->labels; k++) w->sum[w->part_of[k]] += scores[k];
     int above = 0;
     for (int k = 0; k < w->labels; k++) {
         if (w->sum[k] > w->sum[given]) given = k;
+        /* Rank by counting what is better: labels of equal score do not push the right one out. */
         above += w->sum[k] > w->sum[gold];
     }
     w->in_top5 += above < 5;
     w->table[gold * w->labels + given]++;
+    /* One line a record, in the order of the file. */
     fv__buf_fmt(&w->r->predictions, "%s\t%.6f\n", w->name[given], (double)w->sum[given]);
     return FV_OK;
 }
@@ -106,6 +118,7 @@ static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
     fv_text *texts = fv__alloc(&w->r->env, bytes);
     if (!texts) return fv_fail(e, FV_ENOMEM, "out of memory");
     float *scores = (float *)(void *)(texts + n);
+    /* Column 0 is the text, 1 its label. */
     for (int64_t i = 0; i < n; i++) texts[i].s = fv_table_text(w->rows, from + i, 0, &texts[i].n);
     fv_status st = fv_task_classify(w->task, texts, n, scores, e);
     for (int64_t i = 0; !st && i < n; i++) st = count(w, from + i, scores + i * width, e);
@@ -179,6 +192,7 @@ static fv_status judge(work *w, fv_err *e)
     fv_records from = fv__eval_records(w->r);
     fv_status st = fv__eval_encoder(w->r, &w->task, FV_JOB_CLASSIFY, e);
     if (st) return st;
+    /* Accuracy needs exactly one right label for each record. */
     if (fv_task_many(w->task) || w->task->labels < 2)
         return fv_fail(e, FV_EARG,
                        "%s: its labels do not exclude each other, so there is no one right label",

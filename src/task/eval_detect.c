@@ -1,4 +1,12 @@
-/* eval_detect.c - average precision of detected boxes, on images of Pascal VOC or COCO. */
+/* eval_detect.c - average precision of detected boxes, on images of Pascal VOC or COCO.
+ *
+ *     AP     area under the precision-recall curve of one label at one IoU threshold
+ *
+ *     ap50   mean over labels at 0.5;  ap  mean over labels and thresholds 0.50 .. 0.95 (COCO)
+ *
+ * All detections of all images are kept (no score threshold: the curve needs the weak ones
+ * too), then judged label by label by fv_average_precision. Objects that VOC marks difficult
+ * are neither missed nor found. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -6,10 +14,12 @@
 
 enum { THRESHOLDS = 10 }; /* 0.50, 0.55, .., 0.95 */
 
+/* Everything belongs to run(), which frees it whether or not it failed. */
 typedef struct work {
     fv_eval_run *r;
     fv_task *task;
     fv_boxed *set;
+    /* The data number their labels in the order of appearance, the model in that of id2label. */
     fv_labels labels; /* the data's, and to which of the model's each belongs */
     int32_t *of;
     size_t of_bytes;
@@ -47,6 +57,8 @@ static void add_objects(work *w, int64_t i)
     const fv_box *all = fv_boxed_boxes(w->set, i, &n);
     for (int64_t k = 0; k < n; k++) {
         fv_object o = {.image = i,
+                       /* Labels in the model's numbering, boxes in pixels of the image as it was
+                        * read. */
                        .label = w->of[all[k].label],
                        .ignored = all[k].difficult,
                        .box = {all[k].x0, all[k].y0, all[k].x1, all[k].y1}};
@@ -62,6 +74,8 @@ static fv_status each(void *user, int64_t at, const fv_seq *s, const float *cons
     (void)at, (void)s, (void)width;
     fv__task_image_size(w->task, &iw, &ih);
     fv_status st = fv__find_boxes(w->task, out[0], out[1],
+                                  /* Boxes come back in the image's own pixels, not in those of
+                                   * the resized input; 0: no threshold. */
                                   fv__task_setting(w->task, "num_detection_tokens"), iw, ih, 0,
                                   &w->now, e);
     for (int64_t k = 0; !st && k < w->now.n; k++) {
@@ -79,6 +93,7 @@ static fv_status detect_all(work *w, fv_err *e)
     fv_image raw = {0};
     fv_status st = FV_OK;
     for (w->image = 0; !st && w->image < fv_boxed_count(w->set); w->image++) {
+        /* One image at a time: sizes differ, and the task's scratch is reset for each. */
         fv__task_begin(w->task);
         st = fv_boxed_get(w->set, w->image, &raw, e);
         if (!st) st = fv__task_run_image(w->task, &raw, &wanted, e);
@@ -112,6 +127,7 @@ static double mean_ap(const work *w, int label, int thresholds)
     double sum = 0, n = 0;
     for (int k = 0; k < w->task->labels; k++)
         for (int t = 0; (label < 0 || k == label) && t < thresholds; t++)
+            /* NaN: the label has no object in these data, and does not take part in the mean. */
             if (!isnan(w->ap[k][t])) sum += w->ap[k][t], n++;
     return n > 0 ? sum / n : 0;
 }

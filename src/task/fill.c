@@ -1,8 +1,13 @@
-/* fill.c - the likeliest words for each mask. */
+/* fill.c - the likeliest words for each mask.
+ *
+ * Masks are found by id after encoding, so the text holds the tokenizer's own spelling of the
+ * mask token; each text needs one at least. Results live in the task's scratch until its next
+ * call. */
 #include <math.h>
 
 #include "task_pipeline.h"
 
+/* top of each mask points into one block of k words a mask. */
 typedef struct filling {
     int32_t mask;
     int64_t k;
@@ -10,7 +15,8 @@ typedef struct filling {
     const int64_t *first; /* of each text: which of found is its first mask */
 } filling;
 
-/* The k largest, largest first; of equals the one with the smaller id. */
+/* Insertion into a sorted list: k is small against the vocabulary, so O(V) in practice.
+ * The k largest, largest first; of equals the one with the smaller id. */
 static void keep_best(fv_word *top, int64_t k, const float *x, int64_t n)
 {
     int64_t have = 0;
@@ -53,6 +59,7 @@ static bool contains(const fv_text *x, const char *part)
 static fv_status find_masks(fv_task *t, filling *f, const fv_text *texts, const fv_seq *seqs,
                             int64_t n, int64_t *count, fv_err *e)
 {
+    /* `longest` is for the copy that fv_task_filled hands out. */
     int64_t *first = fv__task_claim(t, (size_t)n * sizeof *first, e), longest = 0;
     if (!first) return FV_ENOMEM;
     *count = 0;
@@ -61,6 +68,7 @@ static fv_status find_masks(fv_task *t, filling *f, const fv_text *texts, const 
         first[i] = *count;
         for (int64_t j = 0; j < seqs[i].n; j++) *count += seqs[i].ids[j] == f->mask;
         if (*count == first[i]) {
+            /* Told apart, since a text that was truncated still shows its mask to the user. */
             bool cut = t->longest && seqs[i].n >= t->longest && texts[i].n >= strlen(t->mask) &&
                        contains(&texts[i], t->mask);
             return fv_fail(e, FV_EARG,
@@ -99,6 +107,7 @@ fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64_t k,
     return st ? st : fv__task_run(t, t->filled, n, &w, e);
 }
 
+/* The text's ids with one mask filled; the other masks stay. Valid until the next call. */
 const int32_t *fv_task_filled(fv_task *t, const fv_mask_found *m, int32_t id, int64_t *n)
 {
     const fv_seq *s = &t->filled[m->text];

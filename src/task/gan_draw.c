@@ -1,12 +1,21 @@
 /* gan_draw.c - images of a generator: latents from a seed, a batch through the model, levels of 0
- * to 255. */
+ * to 255.
+ *
+ * Image i of a seed is the same whatever the batch or the order: its latents are drawn by (seed,
+ * number). Classes go along as labels
+ * (a class-conditional generator); a model without classes has one.
+ *
+ * A generator writes (B,C,H,W) in the range of its processor's normalisation;
+ * fv_processor_image_levels undoes that to bytes. */
 #include <stdio.h>
 
 #include "fovea/author/gan.h"
 #include "task_pipeline.h"
 
+/* Images in one forward pass: bounds the memory of activations. */
 enum { TOGETHER = 64 };
 
+/* One for each thread: context, latents and the image are scratch of a call. */
 struct fv_gan {
     fv_env env;
     fv_model *model;
@@ -14,6 +23,7 @@ struct fv_gan {
     fv_dir *dir;
     fv_ctx *ctx;
     int classes, latent_size;
+    /* id2label's, or the number as text. */
     char (*name)[64];
     float *z; /* (TOGETHER,latent_size) */
     float *x; /* images of a batch */
@@ -33,6 +43,7 @@ static fv_status read_names(fv_gan *g, fv_err *e)
 {
     char key[40];
     const fv_json *j = fv_dir_config(g->dir);
+    /* Keys are counted until one is missing: id2label has no holes. */
     for (snprintf(key, sizeof key, "id2label.0"); fv_json_has(j, key);)
         snprintf(key, sizeof key, "id2label.%d", ++g->classes);
     if (!g->classes) g->classes = setting(g, "num_labels", 1);
@@ -128,6 +139,7 @@ static fv_status run(fv_gan *g, const int32_t *label, int64_t n, fv_shape *shape
     return FV_OK;
 }
 
+/* fn sees an image that is overwritten by the next one; it returns an error to stop. */
 fv_status fv_gan_draw(fv_gan *g, const int32_t *label, int64_t first, int64_t n, fv_gan_opt opt,
                       fv_gan_fn *fn, void *user, fv_err *e)
 {

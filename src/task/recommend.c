@@ -2,11 +2,19 @@
  *
  * A record is the path of a file of events, whose users each get their items; or there is no file,
  * and the setting "item", given once for each item, is the history.  The work is in
- * series_recommend.c behind author/recommend.h. */
+ * series_recommend.c behind author/recommend.h.
+ *
+ *     plain   user <tab> item <tab> score          one line an item, best first
+ *
+ *     --json  {"user", "items": [{"item", "score"}], "looked_at": [{"item", "weight"}]}
+ *
+ * Items are named as in the training data; a name that the model does not know is an error and
+ * not an unknown item, since scores behind it would mean nothing. */
 #include "fovea/author/recommend.h"
 
 #include "task_pipeline.h"
 
+/* user and item hold the last value given; given() finds all of them. */
 typedef struct recommend_options {
     char user[256], item[256]; /* may be repeated: all of them are taken from the settings */
     fv_events_layout layout;
@@ -30,7 +38,8 @@ static const fv_field options[] = {
     FV_BOOL(recommend_options, valid, false, "with --evaluate: the item before the last"),
     {0}};
 
-/* The i-th setting of that key, NULL behind the last. */
+/* The i-th setting of that key, NULL behind the last.
+ * i counts down over settings of that key. */
 static const char *given(const fv_pipeline *p, const char *key, int i)
 {
     for (int k = 0; k < p->opt.n_settings; k++)
@@ -98,6 +107,7 @@ static void put_plain(fv_pipeline *p, const answer *a)
 /* At 5, 10 and 20, as fv_ranking has them. */
 static void put_ranking(fv_pipeline *p, const char *name, const fv_ranking *k)
 {
+    /* The cut-offs are fixed in fv_ranking, whose arrays have these three. */
     static const int at[] = {5, 10, 20};
     static const char *const keys[] = {"hr", "ndcg", "mrr"};
     const double *values[] = {k->hr, k->ndcg, k->mrr};
@@ -125,6 +135,7 @@ static void put_ranking(fv_pipeline *p, const char *name, const fv_ranking *k)
 static fv_status check(fv_pipeline *p, fv_err *e)
 {
     const recommend_options *o = p->options;
+    /* Either a file with users or a history: an option of the other would have no effect. */
     if (o->item[0] && (o->user[0] || o->evaluate))
         return fv_fail(e, FV_EUSAGE, "item: a history by itself has no users and no evaluation");
     return FV_OK;
@@ -149,6 +160,7 @@ static fv_status ask(fv_pipeline *p, const char *user, const int32_t *history, i
 {
     const recommend_options *o = p->options;
     answer a = {.user = user, .history = history, .n = n};
+    /* One more, so that an empty history allocates something. */
     size_t list = (size_t)o->top * sizeof *a.items, row = (size_t)(n + 1) * sizeof *a.looked;
     fv_recommended *out = fv__alloc(&p->env, list);
     float *looked = fv__alloc(&p->env, row);
@@ -168,6 +180,7 @@ static fv_status ask(fv_pipeline *p, const char *user, const int32_t *history, i
 static fv_status ask_items(fv_pipeline *p, fv_err *e)
 {
     int n = 0;
+    /* O(n^2) over the settings of a command line. */
     while (given(p, "item", n)) n++;
     size_t bytes = (size_t)(n + 1) * sizeof(int32_t);
     int32_t *history = fv__alloc(&p->env, bytes);
@@ -227,6 +240,7 @@ static fv_status ask_file(fv_pipeline *p, const char *file, fv_err *e)
 {
     fv_events *v;
     const recommend_options *o = p->options;
+    /* The model's item names are given, so that ids in the file's histories are the model's. */
     fv_events_opt how = {file, o->layout, o->header, fv_recommender_items(p->self)};
     fv_status st = fv_events_open(&v, &p->env, &how, e);
     if (st) return st;
@@ -247,6 +261,7 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 static fv_status finish(fv_pipeline *p, fv_err *e)
 {
     const recommend_options *o = p->options;
+    /* Without a file nothing is read, and the history is asked for once, at the end. */
     return o->item[0] ? ask_items(p, e) : FV_OK;
 }
 

@@ -5,10 +5,16 @@
  * others, so a word goes by its first (transformers' aggregation "first"); where every token was
  * taught, each may be asked ("simple").  A word is what the tokenizer's own splitting makes: that
  * of WordPiece is transformers' too, which for other tokenizers goes by blanks and says it is
- * guessing. */
+ * guessing.
+ *
+ * Offsets are in characters (code points) of the input line, as transformers gives them. A
+ * score is the mean of the probabilities of the tokens that decided, so a word of many tokens
+ * counts once with "first". */
 #include "task_pipeline.h"
 
-/* One token's label and its probability. */
+/* One token's label and its probability.
+ * The label is an index into the model's labels; 0 where no window decided, which does not
+ * happen to tokens that are not special. */
 typedef struct token_label {
     int32_t label;
     float score;
@@ -30,6 +36,7 @@ typedef struct tagging {
     int64_t n_parts, capacity;
 } tagging;
 
+/* Words or tokens with one label that are not closed yet; n is 0: none. */
 typedef struct open_run {
     const char *label;
     int64_t from, to, n;
@@ -45,6 +52,7 @@ static const char *without_prefix(const char *label)
 /* The score of an entity is the mean of its tokens' scores. */
 static void finish(fv_entity *out, int64_t *n, int64_t text, open_run *r)
 {
+    /* "O" is a run like any other while it is open, and is dropped here. */
     if (r->n && strcmp(r->label, "O"))
         out[(*n)++] = (fv_entity){.text = text,
                                   .from = r->from,
@@ -67,6 +75,7 @@ static fv_status add_part(tagging *g, window w, fv_err *e)
     fv_task *t = g->t;
     const fv_seq *all = &g->seqs[w.text];
     if (g->n_parts == g->capacity) {
+        /* Old arrays stay in the task's scratch until the next call. */
         int64_t more = g->capacity * 2 + 64;
         fv_seq *parts = fv__task_claim(t, (size_t)more * sizeof *parts, e);
         window *windows = fv__task_claim(t, (size_t)more * sizeof *windows, e);
@@ -86,6 +95,8 @@ static fv_status add_part(tagging *g, window w, fv_err *e)
     s->types = fv__task_claim(t, (size_t)s->n * sizeof *s->types, e);
     if (!s->ids || !s->types) return FV_ENOMEM;
     for (int64_t i = 0; i < s->n; i++) {
+        /* Special tokens of the whole text frame every window: the model saw no text without
+         * them. */
         int64_t j = i < w.lead ? i : w.at + i - w.lead;
         if (i >= w.lead + w.n) j = all->n - tail + i - w.lead - w.n;
         s->ids[i] = all->ids[j];
@@ -103,6 +114,7 @@ static fv_status add_windows(tagging *g, int64_t text, fv_err *e)
     if (!most || s->n <= most) return add_part(g, (window){.text = text, .n = s->n, .to = s->n}, e);
     while (lead < s->n && s->special[lead]) lead++;
     while (end > lead && s->special[end - 1]) end--;
+    /* Special tokens take part of what the model sees. */
     int64_t budget = most - lead - (s->n - end), overlap = budget / 4;
     if (budget < 2)
         return fv_fail(e, FV_EARG, "a model that sees %lld tokens has no room for a text",
@@ -111,6 +123,7 @@ static fv_status add_windows(tagging *g, int64_t text, fv_err *e)
     for (int64_t at = lead; !st;) {
         bool last = at + budget >= end;
         window w = {.text = text, .lead = lead, .at = at, .n = last ? end - at : budget};
+        /* The overlap is halved between neighbours; first and last window also decide the ends. */
         w.from = at == lead ? 0 : at + overlap / 2;
         w.to = last ? s->n : at + budget - (overlap - overlap / 2);
         st = add_part(g, w, e);
@@ -128,6 +141,7 @@ static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *
     const tagging *g = user;
     const window *w = &g->windows[i];
     token_label *labels = g->labels[w->text];
+    /* On the stack: a row of labels is small, and the bound is checked. */
     float p[1024];
     if (width > 1024)
         return fv_fail(e, FV_EARG, "%lld labels, at most 1024 are handled", (long long)width);
@@ -150,6 +164,7 @@ static int64_t join_labels(const fv_task *t, int64_t text, const fv_seq *s,
     int64_t n = 0;
     for (int64_t j = 0; j < s->n; j++) {
         if (s->special[j]) continue;
+        /* The word's other tokens lengthen the span and have no say about the label. */
         if (join == FV_JOIN_FIRST && inside_word(s, j)) {
             run.to = s->spans[j].to;
             continue;
@@ -192,6 +207,7 @@ fv_status fv_task_tag(fv_task *t, const fv_text *texts, int64_t n, fv_join join,
     fv__task_begin(t);
     fv_status st = label_all(&g, texts, n, e);
     if (st) return st;
+    /* No more entities than tokens. */
     for (int64_t i = 0; i < n; i++) total += g.seqs[i].n;
     fv_entity *all = *found = fv__task_claim(t, (size_t)total * sizeof *all, e);
     *n_found = 0;
@@ -255,6 +271,7 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
             fv__json_key(&p->out, "entities");
             fv__json_begin(&p->out, '[');
         }
+        /* Entities come sorted by text. */
         for (; at < n_found && found[at].text == i; at++) {
             if (p->opt.json)
                 put_json(&p->out, &found[at]);

@@ -1,4 +1,11 @@
-/* task_eval.c - evaluation: which task, what the evaluations share, and the report. */
+/* task_eval.c - evaluation: which task, what the evaluations share, and the report.
+ *
+ * "fovea eval" finds the task by --task, or by the head that config.json names
+ * (find_for_model): every task's file has an fv_task_eval beside its fv_task_kind, and lists
+ * the heads that it judges. Adding an evaluation touches no list here.
+ *
+ * An evaluation fills r->out (the report, text or JSON) and r->predictions (one line a record);
+ * both are handed over at the end, so a run that fails prints nothing half. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -12,11 +19,13 @@ fv_status fv__eval_encoder(fv_eval_run *r, fv_task **out, fv_job job, fv_err *e)
     fv_model_opt opt = {.weights = r->opt->weights,
                         .widen = r->opt->widen,
                         .adapters = r->opt->adapters};
+    /* As everywhere: bf16 weights mean computing in bf16. */
     if (opt.weights == FV_BF16) opt.dtype = FV_BF16;
     if (!r->opt->model) return fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");
     return fv_task_open(out, r->dev, r->opt->model, job, opt, e);
 }
 
+/* No text is written: the writer is opened for its probabilities. */
 fv_status fv__eval_writer(fv_eval_run *r, fv_writer *out, fv_err *e)
 {
     return fv_writer_open(out, r->dev, r->opt->model,
@@ -30,6 +39,7 @@ fv_status fv__eval_writer(fv_eval_run *r, fv_writer *out, fv_err *e)
 fv_status fv__eval_slices(const fv_eval_run *r, int64_t n, fv_slice_fn *run, void *work, fv_err *e)
 {
     fv_status st = FV_OK;
+    /* A slice bounds memory; figures are sums over records and do not depend on it. */
     int64_t slice = r->opt->batch ? r->opt->batch : 1024;
     for (int64_t at = 0; !st && at < n; at += slice)
         st = run(work, at, n - at < slice ? n - at : slice, e);
@@ -43,13 +53,14 @@ fv_records fv__eval_records(const fv_eval_run *r)
                         .field = {r->opt->source_field, r->opt->target_field},
                         .header = r->opt->header,
                         .latin1 = r->opt->latin1,
+                        /* A record that is skipped would change what the figure is of. */
                         .malformed = FV_REFUSE,
                         .empty = FV_REFUSE};
 }
 
 void fv__eval_row(fv_buf *b, const char *name, int width, fv_match m)
 {
-    if (name)
+    if (name) /* Percentages first, the three counts behind. */
         fv__buf_fmt(b, "%-*s %9.2f %9.2f %9.2f %9lld %9lld %9lld\n", width, name, fv_precision(m),
                     fv_recall(m), fv_f1(m), (long long)m.right, (long long)m.given,
                     (long long)m.gold);
@@ -119,6 +130,7 @@ static fv_status find_for_model(const char *dir, const fv_task_eval **out, fv_er
     if (st) return st;
     const char *type = fv_config_type(fv_dir_config(d));
     const fv_family *f = type ? fv_family_find(type) : NULL;
+    /* Two tasks may judge one kind of head: that of images asks for pixel_values. */
     bool sees = f && fv_family_takes(f, "pixel_values");
     fv_dir_close(d);
     fv_head_job job = fv__head_job(dir, name, sizeof name);
@@ -135,6 +147,7 @@ static fv_status find_task(const fv_eval_opt *o, const fv_task_eval **out, fv_er
 {
     *out = NULL;
     if (o->task && strcmp(o->task, "auto")) return find_named(o->task, out, e);
+    /* Translations that exist are judged without any model. */
     if (o->hypothesis) return find_named("translate", out, e);
     if (o->model) return find_for_model(o->model, out, e);
     return fv_fail(e, FV_EUSAGE,

@@ -1,5 +1,16 @@
 /* task_writer.c - models that generate: opened with tokenizer and generation settings, run on a
- * batch of prompts, asked for log-probabilities. */
+ * batch of prompts, asked for log-probabilities.
+ *
+ * Three sources say how to generate, the later ones first: settings of the caller,
+ * generation_config.json (with task_specific_params), and the default number of new tokens of
+ * the task. fv__apply_gen has the two rules that users expect of a command line and that the
+ * files do not have.
+ *
+ * Ids of a prompt go into an fv_buf of int32 (fv__ids, fv__n_ids): prompts are built piece by
+ * piece and their length is not known before.
+ *
+ * A writer belongs to one thread; its model may be shared. Sampling is seeded by the number of
+ * the record, so the batch size never changes what is written. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -31,6 +42,8 @@ fv_status fv__apply_gen(fv_gen_opt *gen, const fv_setting *set, int n, fv_err *e
     static const char *const sampling[] = {"temperature", "top_k", "top_p", "min_p", "typical_p"};
     const char *temperature = fv__setting(set, n, "temperature");
     char *end;
+    /* "0" and "0.0" alike; a temperature of 0 cannot be divided by, so it never reaches the
+     * table. */
     bool greedy = temperature && strtod(temperature, &end) == 0 && end != temperature && !*end;
     bool samples = false;
     for (int i = 0; i < n; i++) {
@@ -43,6 +56,8 @@ fv_status fv__apply_gen(fv_gen_opt *gen, const fv_setting *set, int n, fv_err *e
         gen->do_sample = false;
     else if (samples && !fv__setting(set, n, "do_sample"))
         gen->do_sample = true;
+    /* Sampling from beams is another algorithm: asking for a temperature means sampling one
+     * sequence. */
     if (gen->do_sample && !fv__setting(set, n, "num_beams")) gen->num_beams = 1;
     return FV_OK;
 }
@@ -53,6 +68,8 @@ static fv_status apply(fv_writer *w, fv_writer_opt o, fv_err *e)
     char of_task[96];
     fv_status st = fv__apply_gen(&w->gen, o.settings, o.n_settings, e);
     if (st) return st;
+    /* Only where nobody says how long: transformers' own default of 20 tokens in all surprises
+     * everybody. */
     snprintf(of_task, sizeof of_task, "task_specific_params.%s.max_length", o.task ? o.task : "");
     if (!w->gen.max_new_tokens && !fv__setting(o.settings, o.n_settings, "max_length") &&
         !model_says(w, "max_length") && !model_says(w, of_task))
@@ -82,6 +99,7 @@ static fv_status open_both(fv_writer *w, const char *dir, fv_model_opt how, fv_e
 {
     pthread_t thread;
     reading r = {.dir = dir, .env = fv_device_env(w->device)};
+    /* Without a thread the tokenizer is read afterwards: slower, and no error. */
     bool aside = !pthread_create(&thread, NULL, read_tokenizer, &r);
     fv_status st = fv_model_open(&w->model, w->device, dir, how, e);
     if (aside)
@@ -90,6 +108,7 @@ static fv_status open_both(fv_writer *w, const char *dir, fv_model_opt how, fv_e
         read_tokenizer(&r);
     w->tok = r.tok;
     if (!st && r.e.code && e) *e = r.e;
+    /* The model's error wins over the tokenizer's, whichever came first. */
     if (st || r.e.code) return st ? st : r.e.code;
     return fv_encoding_new(&w->enc, w->tok, e);
 }
@@ -109,6 +128,7 @@ static fv_status open_all(fv_writer *w, const char *dir, fv_writer_opt o, fv_err
     w->gen = *fv_gen_config_options(w->config);
     const fv_family *f = fv_model_family(w->model);
     w->encoder = f->begin != NULL;
+    /* config.json's, not the generation config's: it is what a prompt begins with. */
     if (fv_json_number(fv_dir_config(w->dir), "bos_token_id", &begin)) w->begin = (int32_t)begin;
     if (!f->step || f->vocabulary(fv_model_self(w->model)) < 1)
         return fv_fail(e, FV_EARG, "%s: %s does not write text", dir, fv_model_head(w->model));
@@ -157,10 +177,13 @@ fv_status fv__ids_add(fv_buf *b, const int32_t *ids, int64_t n, fv_err *e)
 fv_status fv__writer_encode(fv_writer *w, fv_buf *out, const char *text, size_t len, fv_err *e)
 {
     fv_status st = fv_tok_encode(w->enc, text, len, (fv_tok_opts){.specials = true}, e);
+    /* A decoder cannot continue nothing: an empty prompt becomes its begin token. */
     if (!st && !w->enc->n && !w->encoder && w->begin >= 0) st = fv__ids_add(out, &w->begin, 1, e);
     return st ? st : fv__ids_add(out, w->enc->ids, w->enc->n, e);
 }
 
+/* A decoder's own tokens follow those of the prompt, and the space before the first of them
+ * shows only in that company. An encoder's prompt is another text. */
 fv_status fv__writer_stream(fv_writer *w, fv_tok_stream **out, const int32_t *prompt, int64_t n,
                             fv_err *e)
 {
@@ -189,6 +212,8 @@ fv_status fv__writer_decode(fv_writer *w, fv_buf *out, const fv_buf *prompt, con
     return st || !out->failed ? st : fv_fail(e, FV_ENOMEM, "out of memory");
 }
 
+/* Settings first, then those of generation_config.json. The text of a setting's stop is cut off,
+ * that of the model's stays, as transformers leaves stop_strings in the output. */
 const char *fv__stop_string(const fv_pipeline *p, int i, bool *kept)
 {
     int n = 0;
@@ -226,6 +251,7 @@ typedef struct stopping {
     fv_err e;
 } stopping;
 
+/* false ends the sequence. Called for every new token, in the thread that generates. */
 static bool stop_here(void *user, int64_t source, int32_t token)
 {
     stopping *s = user;
@@ -249,6 +275,7 @@ static fv_status generate(fv_pipeline *p, const fv_writer_job *job, batch *b, co
 {
     fv_status st = FV_OK;
     fv_gen_opt gen = p->writer.gen;
+    /* Beams have no one text so far, so stop strings are then looked for at the end only. */
     bool kept,
         stops = fv__stop_string(p, 0, &kept) && gen.num_beams == 1 && gen.num_return_sequences == 1;
     for (int64_t i = 0; i < n && !st; i++) {
@@ -269,6 +296,7 @@ static fv_status generate(fv_pipeline *p, const fv_writer_job *job, batch *b, co
     for (int64_t i = 0; i < b->out.n * b->out.each && !st; i++) {
         int64_t k = i / b->out.each;
         p->tokens += b->out.hyp[i].n;
+        /* The last argument tells the job that this was the record's last hypothesis. */
         st = job->each(p, &in[k], &b->ids[k], i % b->out.each, &b->out.hyp[i],
                        i % b->out.each == b->out.each - 1, e);
     }
@@ -278,6 +306,7 @@ static fv_status generate(fv_pipeline *p, const fv_writer_job *job, batch *b, co
 fv_status fv__write_all(fv_pipeline *p, const fv_writer_job *job, const fv_text *in, int64_t n,
                         fv_err *e)
 {
+    /* All arrays of a batch in one block, the widest members first. */
     size_t each = 2 * sizeof(fv_buf) + 2 * sizeof(void *) + 2 * sizeof(int64_t);
     char *memory = fv__alloc(&p->env, (size_t)n * each);
     if (!memory) return fv_fail(e, FV_ENOMEM, "out of memory for %lld texts", (long long)n);
@@ -309,6 +338,7 @@ fv_status fv__writer_score(fv_writer *w, const fv_text *text, int64_t window, in
     *tokens = 0;
     fv_status st = fv_tok_encode(w->enc, text->s, text->n, (fv_tok_opts){.specials = true}, e);
     if (st) return st;
+    /* Without a begin token the first token of a text has no probability: nothing precedes it. */
     bool begun = w->begin < 0 || (w->enc->n && w->enc->ids[0] == w->begin);
     if (!begun) st = fv__ids_add(&x, &w->begin, 1, e);
     if (!st) st = fv__ids_add(&x, w->enc->ids, w->enc->n, e);
@@ -317,6 +347,7 @@ fv_status fv__writer_score(fv_writer *w, const fv_text *text, int64_t window, in
     double *p = fv__alloc(env, bytes);
     if (!st && !p) st = fv_fail(e, FV_ENOMEM, "out of memory");
     if (!st && n > 1) st = fv_score(p, w->device, w->model, fv__ids(&x), n, window, stride, e);
+    /* The first token is given, not scored. */
     if (!st) *tokens = n > 1 ? n - 1 : 0;
     for (int64_t i = 1; i < n && !st; i++) *log_p += p[i];
     fv__free(env, p, bytes);
@@ -331,7 +362,7 @@ fv_status fv__writer_score_pair(fv_writer *w, const fv_text *text, double *log_p
     fv_buf source = {.env = env}, target = {.env = env};
     *log_p = 0;
     fv_status st = fv__writer_encode(w, &source, text->s, text->n, e);
-    if (!st)
+    if (!st) /* The target side has a vocabulary or a model of its own in Marian's directories. */
         st = fv_tok_encode(w->enc, text->pair, text->pair_n,
                            (fv_tok_opts){.specials = true, .as_target = true}, e);
     if (!st) st = fv__ids_add(&target, w->enc->ids, w->enc->n, e);

@@ -19,6 +19,8 @@
  * encoding takes some 60 bytes of memory for each. */
 #define LONGEST ((size_t)16 << 20)
 
+/* text holds, in order: the last lines given out (taken), then whole lines, then an open one.
+ * Views given out stay valid until the next fv_reader_next, which moves the rest to the front. */
 struct fv_reader {
     const fv_env *env;
     const char *name;
@@ -53,6 +55,7 @@ fv_status fv_reader_open(fv_reader **out, const fv_env *env, const char *path, f
     r->fasta = path && fv__names_fasta(path);
     r->opt = opt;
     r->raw.env = r->text.env = env;
+    /* Standard input is not closed by us. */
     r->fd = path ? io->open_read(io->self, path) : STDIN_FILENO;
     if (r->fd >= 0) return FV_OK;
     fv_fail(e, FV_EIO, "%s: %s", path, strerror(-r->fd));
@@ -108,6 +111,7 @@ static fv_status inflate_some(fv_reader *r, const char *bytes, size_t n, fv_err 
         }
         if (rc != Z_OK && rc != Z_BUF_ERROR)
             return fv_fail(e, FV_EFORMAT, "%s: gzip data is damaged", r->name);
+        /* All input was used and nothing came out: the rest of the block is in the next chunk. */
         if (rc == Z_BUF_ERROR && r->z.avail_out) break; /* needs more input */
     }
     return FV_OK;
@@ -119,6 +123,7 @@ static fv_status begin(fv_reader *r, fv_err *e)
     const unsigned char *s = (const unsigned char *)r->raw.data;
     if (r->raw.len < 2 && !r->ended) return FV_OK;
     r->format = r->raw.len >= 2 && s[0] == 0x1f && s[1] == 0x8b ? GZIP : PLAIN;
+    /* 15 + 16: the largest window, gzip header expected. */
     if (r->format == GZIP && inflateInit2(&r->z, 15 + 16) != Z_OK) {
         r->format = PLAIN;
         return fv_fail(e, FV_ENOMEM, "%s: out of memory", r->name);
@@ -171,6 +176,7 @@ static fv_status read_some(fv_reader *r, fv_err *e)
     return st;
 }
 
+/* Whether reading would return at once: a full batch is preferred where it costs no waiting. */
 static bool more_waits(const fv_reader *r)
 {
     struct pollfd p = {.fd = r->fd, .events = POLLIN};
@@ -181,6 +187,7 @@ static bool more_waits(const fv_reader *r)
 
 static void drop_mark(fv_reader *r)
 {
+    /* Three bytes are needed to know; a shorter file has no byte-order mark. */
     if (r->started || (r->text.len < 3 && !r->ended)) return;
     r->started = true;
     if (r->text.len >= 3 && !memcmp(r->text.data, "\xEF\xBB\xBF", 3)) r->taken = 3;
@@ -213,6 +220,7 @@ static int64_t count_lines(const fv_reader *r, int64_t most)
         return r->ended && s < end ? 1 : 0;
     for (; n < most && s && s < end; n++) {
         const char *stop = memchr(s, '\n', (size_t)(end - s));
+        /* The last line needs no line end. */
         if (!stop) return n + r->ended;
         s = stop + 1;
     }
@@ -246,6 +254,8 @@ fv_status fv_reader_next(fv_reader *r, int64_t most, const fv_line **lines, int6
         if (r->format != UNKNOWN) drop_mark(r);
         *n = r->started ? count_lines(r, most) : 0;
         r->searched = *n ? 0 : r->text.len;
+        /* Lines that are there are handed on rather than kept until a batch is full: an
+         * interactive pipe answers line by line. */
         if (r->ended || *n >= most || (*n && !more_waits(r))) break;
         st = read_some(r, e);
         if (st) return st;
