@@ -22,6 +22,7 @@ typedef struct asked {
     fv__text_rows rows;
     fv_feed_opt task;
     options opt;
+    /* indices into the row as it is stored, [CLS] included */
     int32_t (*positions)[3]; /* first token of the context, of the answer, last of the answer */
     size_t positions_bytes;
     fv_encoding *question, *context;
@@ -33,6 +34,7 @@ static bool find_tokens(const fv_encoding *x, int64_t from, int64_t to, int64_t 
 {
     *first = *last = -1;
     for (int64_t i = 0; i < x->n; i++) {
+        /* Offsets of special or empty tokens have from == to; they hold no character. */
         if (*first < 0 && x->spans[i].to > from && x->spans[i].to > x->spans[i].from) *first = i;
         if (x->spans[i].from < to && x->spans[i].to > x->spans[i].from) *last = i;
     }
@@ -42,6 +44,7 @@ static bool find_tokens(const fv_encoding *x, int64_t from, int64_t to, int64_t 
 /* One example: the question takes at most half of the row, the context the rest. */
 static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
 {
+    /* 4096 tokens bound the stack; longer contexts are cut to a window like any other */
     int32_t row[4096];
     int64_t most = fv__records_most(rd) < 4096 ? fv__records_most(rd) : 4096, q = a->question->n,
             budget, from = 0, n = a->context->n;
@@ -56,6 +59,7 @@ static fv_status add_row(fv__reading *rd, asked *a, int64_t first, int64_t last)
     if (n > budget) { /* the window may begin anywhere that keeps the answer inside */
         int64_t low = last + 1 > budget ? last + 1 - budget : 0,
                 high = first < n - budget ? first : n - budget;
+        /* A fixed seed: windows belong to the data and must not change between epochs or ranks. */
         from = low + fv__rng_below((fv_data_rng){0, 0}, 6, a->rows.text.n, 0, high - low + 1);
         n = budget;
         rd->report->cut++;
@@ -98,7 +102,8 @@ static fv_status add_question(fv__reading *rd, asked *a, const fv_question *q)
     rd->report->records++;
     fv_status st = fv_tok_encode(a->question, q->text, strlen(q->text), (fv_tok_opts){0}, rd->e);
     if (st) return st;
-    /* a start that no context reaches would overflow when the answer's length is added */
+    /* a start that no context reaches would overflow when the answer's length is added; spans
+     * are in code points, as SQuAD's answer_start is (FV_OFFSETS_CHARS) */
     if (q->n && q->start < INT32_MAX &&
         find_tokens(a->context, q->start, q->start + characters(q->answer[0]), &first, &last))
         return add_row(rd, a, first, last);
@@ -133,6 +138,7 @@ static fv_status read_all(fv__reading *rd, asked *a)
     }
     for (; !st && i < last && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
         const fv_question *q = fv_questions_at(all, i);
+        /* contexts are compared by address: questions of one paragraph share the string */
         if (q->context != context)
             st = fv_tok_encode(a->context, q->context, strlen(q->context),
                                (fv_tok_opts){.offsets = FV_OFFSETS_CHARS}, rd->e);
@@ -160,6 +166,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
         int64_t len;
         fv__ragged_row(&a->rows.text, rows[i], &len);
         const int32_t *positions = a->positions[rows[i]];
+        /* type 1 from the first token of the context up to the last [SEP] */
         for (int64_t t = 0; t < T; t++) type[i * T + t] = t >= positions[0] && t < len;
         start[i] = positions[1];
         end[i] = positions[2];
@@ -194,6 +201,8 @@ static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, c
     fv_status st = x ? fv_read(c, first, x, n) : FV_ENOMEM;
     if (!st) st = fv_read(c, last, x + n, n);
     for (int64_t i = 0; !st && i < fv_rows(first); i++) {
+        /* start and end are judged apart, without the constraint start <= end that
+         * fv_task_answer adds */
         *hits += best(x + i * T, T) == start[i] && best(x + n + i * T, T) == end[i];
         *of += 1;
     }

@@ -2,7 +2,11 @@
  *
  * Labels are numbered as they first appear in the training data and named in config.json
  * (id2label); validation data with another label is an error that names the line.  The metric is
- * accuracy. */
+ * accuracy.
+ *
+ * The label of a record is its second text.  `label_until` cuts a label like "ABBR:exp" (TREC)
+ * down to its coarse class, so that one file serves both tasks.  `text_prefix` is part of the
+ * text, not a special token: E5 and its kin were trained with the literal words. */
 #include "data/feed_parts.h"
 #include "data/labels.h"
 #include "data/masking.h"
@@ -19,6 +23,7 @@ typedef struct labelled {
     fv__text_rows rows;
     fv_feed_opt task;
     options opt;
+    /* one id for each row of rows.text, in the same order */
     int32_t *label;
     size_t label_bytes;
     fv_encoding *enc; /* while the file is read */
@@ -35,7 +40,8 @@ static fv__span prefixed(labelled *l, fv__span text)
     return (fv__span){l->prefixed.data ? l->prefixed.data : "", l->prefixed.len};
 }
 
-/* A text that is too long is encoded again with a limit, so that it still ends in the end token. */
+/* A text that is too long is encoded again with a limit, so that it still ends in the end
+ * token. */
 static fv_status add(fv__reading *rd, const fv__record *rec)
 {
     labelled *l = rd->user;
@@ -75,6 +81,8 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     fv__ragged_put(&l->rows.text, out, rows, n, l->task.pad);
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
+    /* Hides tokens as masked language models do, as regularisation for few examples; labels
+     * stay. */
     fv__batch_drop(out, &l->task, l->opt.drop, rows, how);
     for (int64_t i = 0; i < n; i++) label[i] = l->label[rows[i]];
     out->labels = (double)n;
@@ -104,6 +112,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     *out = (fv_feed){0};
     labelled *l = fv__alloc(t->env, sizeof *l);
     if (!l) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
+    /* `task` is copied: the feed outlives the caller's options */
     *l = (labelled){.rows = {.env = t->env, .text = {.env = t->env}},
                     .task = *t,
                     .opt = *(const options *)t->options,

@@ -1,9 +1,19 @@
 /* detect.c - the objective of models that find objects: boxes and what is in them.
  *
- * Data are Pascal VOC's folders or COCO's files (author/data.h).  Boxes become (centre x, centre y,
- * width, height) in shares of the image, so that resizing does not change them.  In training an
- * image may be mirrored both ways, its colours changed, and cut down to a part (zoom); boxes
- * follow, and those whose middle is cut away are left out.  `fovea eval` has average precision. */
+ * Data are Pascal VOC's folders or COCO's files (author/data.h).  Boxes become (centre x,
+ * centre y, width, height) in shares of the image, so that resizing does not change them.  In
+ * training an image may be mirrored both ways, its colours changed, and cut down to a part
+ * (zoom); boxes follow, and those whose middle is cut away are left out.  `fovea eval` has
+ * average precision.
+ *
+ * Boxes leave here as DETR and YOLOS want them: (cx, cy, w, h), each in 0..1 of what is shown.
+ * A batch holds M objects for every image, M that of the image with the most; the others are
+ * padded with class -100 and empty boxes, which the Hungarian matching of the loss skips
+ * (model/assign.c).
+ *
+ * Geometry (mirror, flip, zoom) is decided by one `view` and applied to pixels and boxes from
+ * the same numbers. fv__augment's own geometric steps are switched off: they would move pixels
+ * without boxes. */
 #include <math.h>
 
 #include "base/base.h"
@@ -13,6 +23,7 @@
 
 typedef struct options {
     fv__new_steps steps;
+    /* zoom 0.5: the part that is shown has at least half of the sides */
     fv__augment augment;
     char split[200], valid_split[200];
     bool upside_down;
@@ -24,6 +35,7 @@ typedef struct boxed {
     const fv_processor *processor;
     options opt;
     fv_boxed *set;
+    /* of the tensor, after the processor's resize */
     int width, height, channels;
 } boxed;
 
@@ -47,12 +59,15 @@ typedef struct view {
     bool mirrored, upside_down;
 } view;
 
+/* Draws come in a fixed order: in another one the same seed would give other
+ * images, and a resumed run would not repeat its bits. */
 static view choose(const options *o, const fv_image *im, fv__dice *d)
 {
     view v = {.window = {0, 0, im->width, im->height}};
     v.mirrored = o->augment.flip && (fv__dice_word(d) & 1);
     v.upside_down = o->upside_down && (fv__dice_word(d) & 1);
     if (!(o->zoom > 0)) return v;
+    /* sides shrink together, so the aspect ratio stays that of the image */
     double side = 1 - fv__dice_unit(d) * (double)o->zoom;
     v.window.width = (int)fmax(1, im->width * side);
     v.window.height = (int)fmax(1, im->height * side);
@@ -76,6 +91,7 @@ static void turn_over(fv_image *im)
 
 static double within(double x, double most) { return fmin(fmax(x, 0), most); }
 
+/* x0..y1 are pixels of the whole image. */
 /* The box as the view shows it, as shares; false: its middle is not in it. */
 static bool place(const fv_box *b, const view *v, float out[4])
 {
@@ -102,6 +118,7 @@ typedef struct scratch {
 static fv_status show(const boxed *b, int64_t i, fv_data_rng how, scratch *s, view *v, float *out,
                       fv_err *e)
 {
+    /* fills what an augmentation uncovers */
     const uint8_t grey[3] = {128, 128, 128};
     fv__dice d = fv__dice_of(how, FV__DICE_AUGMENT, i);
     fv_status st = fv_boxed_get(b->set, i, &s->raw, e);
@@ -167,6 +184,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     fv_image_free(&s.part);
     fv_image_free(&s.fit);
     fv_image_free(&s.other);
+    /* the loss is divided by the number of boxes, at least 1, as in DETR */
     out->labels = (double)(objects ? objects : 1);
     out->tokens = (double)n;
     return st;
@@ -201,6 +219,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     if (!st)
         st = fv_processor_image_size(t->processor, first.width, first.height, &b->width, &b->height,
                                      e);
+    /* with `shortest` the size depends on each image; a batch is one tensor */
     if (!st && steps->shortest && !steps->crop_height)
         st =
             fv_fail(e, FV_EARG,

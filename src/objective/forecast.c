@@ -5,7 +5,15 @@
  * and the `horizon` moments behind it is an example; those of a later part may begin in the one
  * before it, so that the first forecast of a part is for its first moment (as in the papers on
  * ETT).  The loss over a part is over ALL its windows, as a batch that is not full counts too.
- * The metric is the mean absolute error. */
+ * The metric is the mean absolute error.
+ *
+ * Units: a moment is one row of the file, a channel one column.  Values are normalised before
+ * the model sees them, and loss and metric are measured on normalised values, as the papers on
+ * long-term forecasting report them.  Training windows are `stride` moments apart, evaluation
+ * always uses stride 1.
+ *
+ * The series is kept in memory once, (moments,channels), and a batch copies windows out of it.
+ * Storing the windows themselves would take context + horizon times as much. */
 #include <math.h>
 
 #include "base/base.h"
@@ -21,7 +29,9 @@ enum { VALID, TEST };
 static const char *const parts[] = {"valid", "test", NULL};
 
 typedef struct options {
+    /* all three in moments */
     int64_t context, horizon, stride;
+    /* moments of training, validation, test; at[0] 0: 7/10, 1/10, 2/10 */
     fv_int_list split;
     char date[64], columns[1024];
     int missing, loss, evaluate;
@@ -49,6 +59,7 @@ static fv_series_opt source(const options *o, const fv_records *from)
 static fv_status part_of(const options *o, const char *file, int64_t n, int part, int64_t *from,
                          int64_t *to, fv_err *e)
 {
+    /* the middle part gets what rounding leaves, so that the three add up to n */
     int64_t size[3] = {n * 7 / 10, n - n * 7 / 10 - n * 2 / 10, n * 2 / 10};
     if (o->split.n > 3) return fv_fail(e, FV_EARG, "parts: at most three numbers are expected");
     for (int i = 0; o->split.at[0] && i < 3; i++) size[i] = i < o->split.n ? o->split.at[i] : 0;
@@ -69,6 +80,7 @@ static fv_status find_windows(windows *w, const char *file, int64_t moments, int
     int64_t from, to;
     fv_status st = part_of(o, file, moments, part, &from, &to, e);
     if (st) return st;
+    /* context of the part before: else its first `context` moments would never be forecast */
     if (part && from >= o->context) from -= o->context;
     w->first = from;
     w->stride = part ? 1 : o->stride;
@@ -109,10 +121,13 @@ static void forward_mae(const void *self, fv_ctx *c, const fv_model *m, const fv
 {
     (void)self;
     fv_tensor *future = fv_items_get(in, "future_values");
+    /* without future_values the family computes no loss of its own */
     fv_items plain = {0};
     fv_items_put(&plain, "past_values", fv_items_get(in, "past_values"));
     fv_model_forward(c, m, &plain, out);
     fv_tensor *off = fv_mae(c, fv_items_get(out, "prediction_outputs"), future);
+    /* mean times count is the sum, which fv__per_label divides by the labels of the whole step,
+     * so that accumulated batches of unequal size weigh right */
     fv_items_put(out, "loss", fv__per_label(c, fv_scale(c, off, (float)fv_len(future)), in));
 }
 
@@ -129,6 +144,7 @@ static fv_status count_errors(const void *self, fv_ctx *c, const fv_batch *b, co
     if (!host) return FV_ENOMEM;
     fv_status st = fv_read(c, y, host, n);
     for (int64_t i = 0; !st && i < n; i++)
+        /* errors are summed in double: a part may have millions of values */
         *hits += fabs((double)host[i] - (double)((const float *)future->data)[i]);
     *of += (double)n;
     fv__free(w->env, host, bytes);
@@ -243,7 +259,7 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
     return st;
 }
 
-/* The windows and channels of the model are those of the data. */
+/* Windows and channels of the model are those of the data: a recipe does not repeat them. */
 static int64_t config_value(const void *own, const fv_processor *p, const char *key)
 {
     const options *o = own;

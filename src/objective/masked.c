@@ -1,11 +1,21 @@
 /* masked.c - the objective of BERT-like encoders: hidden tokens of running text, chosen anew
- * whenever a window is used. */
+ * whenever a window is used.
+ *
+ * An example is a window of `context` tokens of the token stream, minus the special tokens of
+ * its frame.  Which tokens are hidden is decided here and not when the data are read: RoBERTa's
+ * dynamic masking.  Static masks of BERT's preprocessing repeat in each epoch, and a small
+ * corpus is then learned by heart.  Positions follow from Philox by (seed, epoch, row), so a
+ * resumed run masks the same tokens.
+ *
+ * The frame is whatever the tokenizer has: without cls or sep (id -1) the window stands alone.
+ * Padding occurs only where the stream ends inside a window. */
 #include "data/feed_parts.h"
 #include "data/masking.h"
 #include "data/token_stream.h"
 #include "fovea/author/objective.h"
 
 typedef struct windows {
+    /* owned; its task is a copy of the fv_feed_opt */
     fv__token_stream *text;
     float share; /* of tokens that are hidden */
 } windows;
@@ -18,6 +28,8 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     const windows *w = self;
     const fv__token_stream *r = w->text;
     const fv_feed_opt *k = &r->task;
+    /* r->width is the context without the frame, so T is the context itself, in every batch:
+     * shapes repeat, and a GPU step can be captured once */
     int64_t front = k->cls >= 0, frame = front + (k->sep >= 0), T = r->width + frame, len;
     int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, T));
     uint8_t *mask = fv_batch_put(out, "attention_mask", FV_U8, FV_SHAPE(n, T));
@@ -32,6 +44,8 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
         for (int64_t t = 0; t < T; t++) mask[t] = t < all;
         for (int64_t t = all; t < T; t++) ids[t] = k->pad, label[t] = -100;
         out->tokens += (double)all;
+        /* special tokens are never hidden; what is hidden becomes the mask token, another token
+         * or stays (data/masking.h) */
         out->labels += (double)fv__mask_row(ids, label, all, k, w->share, rows[i], how);
     }
     return FV_OK;

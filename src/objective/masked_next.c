@@ -2,7 +2,16 @@
  * follows another.
  *
  * Every line is a sentence, a blank one ends a document.  Half of the time the second sentence is
- * the next one of the document (next_sentence_label 0), else any other (1). */
+ * the next one of the document (next_sentence_label 0), else any other (1).
+ *
+ * Rows are made at batch time, so that pairing and masking change in every epoch; only
+ * sentences are encoded when the data are opened.  The label's polarity is BERT's:
+ * next_sentence_label 0 means that the second sentence does follow.
+ *
+ * BERT packs several sentences into a segment until a row is full.  Here a segment is one
+ * sentence: a row is shorter, and the batch plan (fv_feed.size) puts rows of like length
+ * together instead.  Sentences of a pair are at most (context - 3) / 2 tokens each, which needs
+ * no decision about which of two to cut. */
 #include "data/feed_parts.h"
 #include "data/masking.h"
 #include "data/ragged.h"
@@ -12,11 +21,13 @@
 
 typedef struct sentences {
     const fv_env *env;
+    /* a copy; special tokens are taken from it */
     fv_feed_opt task;
     fv__stream_opt opt;
     fv__ragged text;
     int32_t *document; /* of each sentence */
     size_t document_bytes;
+    /* only while the file is read */
     fv_encoding *enc;
     int32_t documents;
 } sentences;
@@ -50,10 +61,12 @@ static fv_status read_sentences(fv__reading *rd, sentences *s)
     fv_status st = fv_textfile_open(&t, rd->env, rd->from->file, rd->e);
     int64_t i = 0, last = 0;
     if (!st) fv__records_part(rd->from, fv_textfile_count(t), &i, &last);
+    /* rd->from->most limits the sentences that are kept, not lines */
     for (; !st && i < last && !(rd->from->most && rd->report->kept >= rd->from->most); i++) {
         fv__record rec = {.file = {rd->from->file, NULL}, .line = i + 1};
         rec.text[0].s = fv_textfile_line(t, i, &rec.text[0].n);
         size_t k = 0;
+        /* a line of blanks ends a document like an empty one */
         while (k < rec.text[0].n && (rec.text[0].s[k] == ' ' || rec.text[0].s[k] == '\t')) k++;
         if (k == rec.text[0].n)
             s->documents++;
@@ -64,13 +77,16 @@ static fv_status read_sentences(fv__reading *rd, sentences *s)
     return st;
 }
 
-/* The second sentence of example i: half of the time the next one of its document. */
+/* The second sentence of example i: half of the time the next one of its document.  Called twice
+ * for a row, for its length and for its content: both draw the same numbers, since the
+ * generator is counter-based and has no state. */
 static int64_t partner(const sentences *s, int64_t i, fv_data_rng how, bool *next)
 {
     int64_t n = s->text.n;
     *next = i + 1 < n && s->document[i + 1] == s->document[i] &&
             fv__rng_uniform(how, 4, i, 0) < 0.5;
     if (*next) return i + 1;
+    /* a random sentence that happens to be the next one would have the wrong label */
     int64_t j = fv__rng_below(how, 5, i, 0, n);
     return j == i + 1 ? (j + 1) % n : j;
 }
@@ -84,6 +100,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     const fv_feed_opt *k = &s->task;
     int64_t T = 0, a, b;
     bool next;
+    /* the first pass only finds T, the longest row */
     for (int64_t i = 0; i < n; i++) {
         fv__ragged_row(&s->text, rows[i], &a);
         fv__ragged_row(&s->text, partner(s, rows[i], how, &next), &b);
@@ -107,6 +124,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
         ids[all - 1] = k->sep;
         for (int64_t t = 0; t < T; t++) {
             mask[t] = t < all;
+            /* token type 1 begins behind the first [SEP]; [CLS] a [SEP] are of type 0 */
             type[t] = t > a + 1 && t < all;
             if (t >= all) ids[t] = k->pad, label[t] = -100;
         }
@@ -164,6 +182,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     if (!st) st = read_sentences(&rd, s);
     fv_encoding_free(s->enc);
     s->enc = NULL;
+    /* with two sentences a random partner could only be the sentence itself or the next one */
     if (!st && s->text.n < 3)
         st = fv_fail(e, FV_EFORMAT, "%s: has fewer than three sentences", from->file);
     return fv__feed_give(out, &feed, s, st);

@@ -22,10 +22,12 @@ enum { SOFTMAX, SAMPLED, BCE };
 static const char *const losses[] = {"softmax", "sampled", "bce", NULL};
 enum { VALID, TEST };
 static const char *const parts[] = {"valid", "test", NULL};
+/* DICE_ITEMS: a Philox stream of its own beside those of data/dice.h */
 enum { DICE_ITEMS = 11, TRIES = 100, BEST = 10 };
 
 typedef struct options {
     int layout, loss, evaluate;
+    /* longest: items that the model reads, its max_position_embeddings */
     int64_t longest, negatives;
 } options;
 
@@ -33,8 +35,10 @@ typedef struct histories {
     const fv_env *env;
     options opt;
     fv_events *events;
+    /* indices of users in events, since users with too few items are left out */
     int32_t *user; /* those with enough items */
     size_t user_bytes;
+    /* users kept; size of the catalogue, which is the model's vocabulary */
     int64_t n, items;
     bool evaluation;
 } histories;
@@ -50,6 +54,7 @@ static const int32_t *history(const histories *h, int64_t row, int64_t *n)
 
 /* ---- batches ---- */
 
+/* Linear: a history has tens of items, and a set would have to be built for each row. */
 static bool has(const int32_t *x, int64_t n, int32_t item)
 {
     for (int64_t i = 0; i < n; i++)
@@ -73,6 +78,7 @@ static fv_status put_candidates(const histories *h, fv_batch *out, const int32_t
                                 int64_t T, fv_data_rng how, fv_err *e)
 {
     const int32_t *label = fv__batch_ints(out, "labels");
+    /* the batch may move its buffers when a part is added, so labels are looked up again below */
     int64_t K = h->opt.negatives + 1;
     int32_t *to = fv_batch_put(out, "candidates", FV_I32, FV_SHAPE(n, T, K));
     float *counted = fv_batch_put(out, "counted", FV_F32, FV_SHAPE(n, T));
@@ -111,10 +117,12 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     if (!label || (h->evaluation && !last)) return fv_fail(e, out->err.code, "%s", out->err.text);
     for (int64_t i = 0; i < n; i++) {
         const int32_t *x = history(h, rows[i], &len);
+        /* the newest items are kept: what is cut off is the beginning of the history */
         int64_t read = len - 1 < T ? len - 1 : T, from = len - 1 - read;
         for (int64_t t = 0; t < T; t++) ids[i * T + t] = t < read ? x[from + t] : 0;
         for (int64_t t = 0; !last && t < T; t++)
             label[i * T + t] = t < read ? x[from + t + 1] : -100;
+        /* the logits of one position are wanted: an index into the (n*T) rows of hidden states */
         if (last) label[i] = x[len - 1], last[i] = (int32_t)(i * T + read - 1);
         out->tokens += (double)read;
         out->labels += last ? 1 : (double)read;
@@ -145,6 +153,8 @@ static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_ite
     fv_items_put(&plain, "input_ids", fv_items_get(in, "input_ids"));
     fv_items_put(&plain, "candidates", fv_items_get(in, "candidates"));
     fv_model_forward(c, m, &plain, out);
+    /* (n,T,1+K): the model scores candidates only, not all V items, which is the point of
+     * sampling */
     fv_tensor *loss = sampled_loss(c, fv_items_get(out, "logits"), h->opt.loss);
     loss = fv_mul(c, loss, fv_items_get(in, "counted"));
     fv_items_put(out, "loss", fv__per_label(c, fv_sum_all(c, loss), in));
@@ -168,8 +178,11 @@ static fv_status count_ndcg(const void *self, fv_ctx *c, const fv_batch *b, cons
     for (int64_t i = 0; !st && i < n; i++) {
         float *score = host + i * V, right = score[label[i]];
         int64_t rank = 1;
+        /* items that the user has had cannot be recommended again; the target stays, if it is
+         * repeated */
         for (int64_t t = i * T; t <= last[i]; t++)
             if (ids[t] != label[i]) score[ids[t]] = -INFINITY;
+        /* ties count for the right item: an equal score does not raise its rank */
         for (int64_t j = 0; j < V; j++) rank += score[j] > right;
         *hits += rank <= BEST ? 1 / log2(1 + (double)rank) : 0;
     }
@@ -213,6 +226,7 @@ static fv_status choose(histories *h, const char *file, fv_data_report *report, 
     report->records = users;
     for (int64_t u = 0; u < users; u++) {
         h->user[h->n] = (int32_t)u;
+        /* history() subtracts the held-out items, so training needs users with at least four */
         history(h, h->n, &len);
         if (len < 2) continue;
         report->tokens[0] += len - 1;

@@ -9,6 +9,7 @@
 #undef X
 
 static const fv_objective *const objectives[] = {
+/* in order of name, since the build lists files sorted */
 #define X(file) &fv__objective_##file,
 #include "objective_files.h"
 #undef X
@@ -24,6 +25,7 @@ const char *const fv_objective_names[] = {
 
 const fv_objective *fv_objective_at(int i) { return i >= 0 && i < COUNT ? objectives[i] : NULL; }
 
+/* By name: the recipe's `objective` and the name in a checkpoint are the same word. */
 const fv_objective *fv_objective_find(const char *name)
 {
     for (int i = 0; i < COUNT; i++)
@@ -77,6 +79,7 @@ fv_status fv_texts_both(const fv_env *env, const void *options, const fv_records
     return read_texts(env, from, 2, 2, each, user, e);
 }
 
+/* The second text is a label and not language: a tokenizer must not learn from it. */
 fv_status fv_texts_labelled(const fv_env *env, const void *options, const fv_records *from,
                             fv_text_fn *each, void *user, fv_err *e)
 {

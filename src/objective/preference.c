@@ -6,15 +6,23 @@
  *
  *     loss = -log sigmoid(beta ((p_chosen - p_rejected) - (r_chosen - r_rejected)))
  *
- * ORPO (Hong et al. 2024) needs no reference: with p the mean log-probability of an answer's tokens
- * and odds(p) = p - log(1 - exp(p)),
+ * ORPO (Hong et al. 2024) needs no reference: with p the mean log-probability of an answer's
+ * tokens and odds(p) = p - log(1 - exp(p)),
  *
  *     loss = -p_chosen - beta log sigmoid(odds(p_chosen) - odds(p_rejected))
  *
  * Records are JSON lines (or a table) with a prompt, the chosen and the rejected answer.  What the
  * reference thinks of every pair is computed once before training (prepare) and travels with the
  * batches: the reference model itself need not stay in memory.  A resumed run computes it again
- * from the same directory, with the same bits. */
+ * from the same directory, with the same bits.
+ *
+ * Chosen and rejected answers of a pair go through the model in one batch of 2n rows, so both
+ * see the same weights and one backward pass covers both.  Only tokens of the answer are
+ * counted: labels of the prompt are -100.  A pair's log-probabilities are sums (DPO) or means
+ * (ORPO, by answer_tokens).
+ *
+ * The alternative, a frozen copy of the model beside the trained one, doubles memory and adds a
+ * forward pass to every step; r never changes, so it is a table of one float for each pair. */
 #include "data/feed_parts.h"
 #include "data/ragged.h"
 #include "data/records.h"
@@ -43,6 +51,7 @@ typedef struct preferences {
     const fv_env *env;
     fv_feed_opt task;
     options opt;
+    /* the same records in the same order, which check_pairs verifies by line numbers */
     side side[2];     /* chosen, rejected */
     float *reference; /* r_chosen - r_rejected of each pair; NULL until prepared */
     size_t reference_bytes;
@@ -149,6 +158,8 @@ static void put_row(const side *s, int64_t row, int64_t T, int32_t pad, int32_t 
     const int32_t *from = fv__ragged_row(&s->ids, row, &n);
     for (int64_t t = 0; t < T; t++) {
         ids[t] = t < n ? from[t] : pad;
+        /* label t is the token at t+1, so the logits at the prompt's last token predict the
+         * answer's first */
         label[t] = t + 1 < n && t + 1 >= s->prompt[row] ? from[t + 1] : -100;
     }
 }
@@ -189,6 +200,7 @@ static fv_tensor *answer_nll(fv_ctx *c, const fv_model *m, const fv_items *in, f
     fv_items plain = {0};
     fv_items_put(&plain, "input_ids", fv_items_get(in, "input_ids"));
     fv_model_forward(c, m, &plain, out);
+    /* (2n,T): a loss for each position, 0 where the label is ignored */
     fv_tensor *rows = fv_cross_entropy(c, fv_items_get(out, "logits"),
                                        fv_items_get(in, "answer_labels"),
                                        (fv_ce_opt){.ignore = -100});
@@ -209,11 +221,13 @@ static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_ite
     int64_t n = fv_len(fv_items_get(in, "reference"));
     fv_tensor *nll = answer_nll(c, m, in, out), *first = NULL, *margin;
     if (p->opt.loss == ORPO) {
+        /* answer_tokens holds 1 / length: the mean over the answer's tokens */
         nll = fv_mul(c, nll, fv_items_get(in, "answer_tokens"));
         first = fv_slice(c, nll, 0, 0, n);
         fv_tensor *odds = log_odds(c, nll);
         margin = fv_sub(c, fv_slice(c, odds, 0, 0, n), fv_slice(c, odds, 0, n, 2 * n));
     } else {
+        /* nll is -p, so (rejected - chosen) of nll is (chosen - rejected) of p */
         margin = fv_sub(c, fv_slice(c, nll, 0, n, 2 * n), fv_slice(c, nll, 0, 0, n));
         margin = fv_scale(c, fv_sub(c, margin, fv_items_get(in, "reference")), p->opt.beta);
     }
@@ -253,6 +267,7 @@ static fv_status reference_of(preferences *p, fv_ctx *c, const fv_model *m, fv_b
     fv_items out = {0};
     fv_batch_clear(b);
     fv_ctx_reset(c, 0);
+    /* epoch -1: nothing random, as in an evaluation */
     fv_status st = make(p, b, rows, n, (fv_data_rng){.epoch = -1}, e);
     if (st) return st;
     fv_items in = fv_batch_items(c, b);
@@ -292,6 +307,7 @@ static int64_t count(const void *self, int64_t epoch)
     return ((const preferences *)self)->side[0].ids.n;
 }
 
+/* Both lengths are told: the plan then packs pairs by their longer side. */
 static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
 {
     const preferences *p = self;

@@ -2,7 +2,17 @@
  *
  * Data are pairs of files, an image and a mask whose levels stand for labels.  In training a part
  * of the image is shown (crop), mirrored both ways, its colours changed; the mask follows.  The
- * metric is the share of pixels that are right; `fovea eval` has intersection over union. */
+ * metric is the share of pixels that are right; `fovea eval` has intersection over union.
+ *
+ * pixel_values are (B,C,H,W), labels (B,H,W) at full resolution.  The model's logits are
+ * (B,L,H/4,W/4) for SegFormer; loss and metric both upsample them bilinearly to (H,W), as the
+ * published training code does, instead of shrinking the mask, which would lose thin
+ * structures.
+ *
+ * Image and mask go through the same geometry: the processor's resize, one crop window, the
+ * same flips.  The mask is always resized with the nearest neighbour, since a level is an id and
+ * a mean of two ids is a third class.  Levels of the mask that have no label become 255, which
+ * the loss ignores. */
 #include "base/base.h"
 #include "data/feed_parts.h"
 #include "data/masked_images.h"
@@ -15,6 +25,7 @@ enum { NO_LABEL = 255 }; /* SegFormer's semantic_loss_ignore_index */
 typedef struct options {
     fv__new_steps steps;
     fv__augment augment;
+    /* folders and ranges of file numbers; lengths are those of the recipe's fields */
     char images[100], masks[100], names[100], valid_names[100];
     int crop;
     bool upside_down;
@@ -25,6 +36,7 @@ typedef struct masked {
     const fv_processor *processor;
     options opt;
     fv__masked set;
+    /* of the tensor: the crop's in training, the fitted image's in evaluation */
     int width, height, channels;
     bool evaluation;
 } masked;
@@ -42,6 +54,7 @@ static fv__masked_opt source(const options *o, const fv_records *from, bool eval
 /* ---- one example ---- */
 
 typedef struct scratch {
+    /* reused from image to image of a batch; `wide` is the resized mask first, later a buffer */
     fv_image image, mask, fit, wide, part, part_mask;
 } scratch;
 
@@ -63,7 +76,8 @@ static void turn_over(fv_image *im)
         }
 }
 
-/* The image as the processor fits it and its mask at the same size, then the part that is shown. */
+/* The image as the processor fits it and its mask at the same size, then the part that is
+ * shown. */
 static fv_status show(const masked *m, int64_t i, fv_data_rng how, scratch *s, fv_err *e)
 {
     const uint8_t grey[3] = {128, 128, 128};
@@ -75,6 +89,7 @@ static fv_status show(const masked *m, int64_t i, fv_data_rng how, scratch *s, f
                              (fv_window){0}, e);
     if (st) return st;
     fv_window part = {0, 0, m->width, m->height};
+    /* evaluation (epoch -1) shows the whole image, and draws nothing */
     bool random = how.epoch >= 0;
     if (random) part.x = fv__dice_below(&d, s->fit.width - m->width + 1);
     if (random) part.y = fv__dice_below(&d, s->fit.height - m->height + 1);
@@ -85,6 +100,7 @@ static fv_status show(const masked *m, int64_t i, fv_data_rng how, scratch *s, f
         fv_image_mirror(&s->part), fv_image_mirror(&s->part_mask);
     if (m->opt.upside_down && (fv__dice_word(&d) & 1))
         turn_over(&s->part), turn_over(&s->part_mask);
+    /* colours may change alone; whatever moves pixels was applied to both above */
     fv__augment colours = m->opt.augment;
     colours.flip = false;
     colours.shift = colours.rand_augment = 0;
@@ -110,11 +126,14 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
         if (st) break;
         fv_processor_image_floats(m->processor, &s.part, x + i * m->channels * pixels, 0, 0);
         for (int64_t k = 0; k < pixels; k++) {
+            /* of_level maps the 256 grey levels to label ids, -1 for none */
             int32_t id = m->set.of_level[s.part_mask.data[k]];
             label[i * pixels + k] = id < 0 ? NO_LABEL : id;
         }
     }
     scratch_free(&s);
+    /* all pixels are counted, those without a label too: the denominator is the same for every
+     * batch */
     out->labels = (double)(n * pixels);
     out->tokens = (double)n;
     return st;
@@ -130,6 +149,7 @@ static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, c
     int64_t pixels = (int64_t)m->width * m->height, n = b->part[0].shape.d[0];
     fv_tensor *wide = fv_upsample_bilinear(c, logits, m->height, m->width);
     if (!wide) return fv_ctx_status(c) ? fv_ctx_status(c) : FV_EARG;
+    /* L classes stand in planes: a class is `pixels` floats away from the next */
     int64_t L = fv_dim(wide, 1);
     size_t bytes = (size_t)fv_len(wide) * sizeof(float);
     float *x = fv__alloc(m->env, bytes);

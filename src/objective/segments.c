@@ -7,8 +7,8 @@
  * the feed is ordered.  The memory is part of a checkpoint: a resumed run goes on with the same
  * bits.  (Computing it again from the segments before would use parameters that have changed.)
  *
- * Segments of an epoch are shifted by a random number of tokens.  An evaluation begins at the first
- * token, reads all of them, and has a memory of its own. */
+ * Segments of an epoch are shifted by a random number of tokens.  An evaluation begins at the
+ * first token, reads all of them, and has a memory of its own. */
 #include "core/core.h"
 #include "data/feed_parts.h"
 #include "data/token_stream.h"
@@ -16,6 +16,7 @@
 #include "model/memory.h"
 
 typedef struct options {
+    /* tokens of a segment; rows of a batch; hidden states kept per layer, in tokens */
     int64_t context, streams, memory;
 } options;
 
@@ -38,10 +39,12 @@ static part part_of(const segments *s, fv_data_rng how)
 {
     const options *o = &s->opt;
     int64_t n = s->text->n - 1, shift = 0;
+    /* an evaluation covers all tokens: its last stream may be shorter than the others */
     if (how.epoch < 0) return (part){0, (n + o->streams - 1) / o->streams};
     int64_t most = n - o->streams * o->context; /* never so far that no segment is left */
     if (most > 0) {
         uint32_t w[4];
+        /* draws by (seed, epoch), so that every rank and a resumed run shift alike */
         fv_philox(w, how.seed, 2, (uint64_t)how.epoch, 0);
         shift = (int64_t)(w[0] % (uint64_t)(most < o->context ? most + 1 : o->context));
     }
@@ -82,11 +85,13 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     if (!mask) return fv_fail(e, out->err.code, "%s", out->err.text);
     for (int64_t r = 0; r < S; r++) {
         int64_t first = p.from + r * p.len, end = first + p.len;
+        /* keys of the memory that do not exist yet (first segments of an epoch) are masked out */
         fv__memory_mask(mask + r * (M + T), M, T, at);
         if (end > s->text->n - 1) end = s->text->n - 1;
         for (int64_t t = 0; t <= T; t++) {
             int64_t i = first + at + t;
             if (t < T) ids[r * T + t] = i < end ? s->text->ids[i] : s->text->task.pad;
+            /* label t belongs to input t-1: the model shifts, and label 0 is never counted */
             bool counts = t > 0 && i - 1 < end;
             label[r * (T + 1) + t] = counts ? s->text->ids[i] : -100;
             out->labels += counts;
@@ -97,6 +102,8 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
 
 /* ---- memory ---- */
 
+/* The memory needs the model's number of layers and its width, so it is allocated when the
+ * model is known and not in open_feed.  It starts as zeros, which the attention mask hides. */
 static fv_status prepare(void *self, const fv_model *m, fv_device *d, fv_err *e)
 {
     segments *s = self;
@@ -111,6 +118,7 @@ static fv_status prepare(void *self, const fv_model *m, fv_device *d, fv_err *e)
     fv_shape shape = FV_SHAPE(memory.layers, s->opt.streams, s->opt.memory, memory.width);
     s->bytes = (size_t)fv_shape_len(shape) * fv_dtype_size(t);
     s->dev = d;
+    /* a tensor outside every arena: it must live from step to step */
     s->mems->data = d->backend->alloc(d, s->bytes);
     s->mems->shape = shape;
     s->mems->dtype = t;
@@ -141,6 +149,7 @@ static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_ite
                  fv_desc(next).s);
         return;
     }
+    /* on the stream of the step, so a captured graph contains the copy as well */
     s->dev->backend->move(&c->stream, s->mems->data, next->data, s->bytes);
 }
 

@@ -12,11 +12,13 @@
 
 typedef struct options {
     int rate, frames, coefficients;
+    /* sounds: a folder or an archive that paths of a table are relative to; where: field=value */
     char sounds[512], where[200];
 } options;
 
 typedef struct labelled {
     const fv_env *env;
+    /* the listing of files and their labels, the same for sounds as for images */
     fv_images *clips;
     const char *input; /* the model's name for the features */
     fv_shape shape;    /* of one clip */
@@ -42,6 +44,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     float *x = fv_batch_put(out, l->input, FV_F32, FV_SHAPE(n, l->shape.d[0], l->shape.d[1]));
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n));
     if (!x || !label) return fv_fail(e, out->err.code, "%s", out->err.text);
+    /* all clips have one shape, so a batch needs neither padding nor a mask */
     for (int64_t i = 0; i < n; i++) {
         memcpy(x + i * l->each, l->x + rows[i] * l->each, (size_t)l->each * sizeof *x);
         label[i] = fv_images_label(l->clips, rows[i]);
@@ -75,6 +78,7 @@ static fv_status add_features(labelled *l, const fv_processor *p, int64_t i, fv_
     fv_status st = fv_images_clip(l->clips, i, raw, e);
     if (!st) st = fv_processor_sound(p, x, raw, &shape, name, e);
     if (st) return st;
+    /* The first clip decides the shape; the processor's max_length makes the others equal. */
     if (!i) {
         l->shape = shape;
         l->each = x->n;
@@ -101,6 +105,7 @@ static const fv_feed feed = {.metric = "accuracy",
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {
+    /* raw: samples of one clip; x: its features.  Both are reused from clip to clip. */
     fv_clip raw = {0}, x = {0};
     *out = (fv_feed){0};
     labelled *l = fv__alloc(t->env, sizeof *l);
@@ -123,6 +128,7 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
 {
     const options *o = own;
     (void)from;
+    /* window and hop scale with the rate, the upper edge stays just below the Nyquist frequency */
     fv_sound_steps s = {.kind = FV_SOUND_MFCC,
                         .rate = o->rate,
                         .features = o->coefficients,
@@ -131,6 +137,7 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
                         .low = 20,
                         .high = 0.475 * o->rate,
                         .most = o->frames};
+    /* the FFT is the least power of two that holds a window */
     for (s.fft = 16; s.fft < s.window;) s.fft *= 2;
     return fv_processor_from_sound(out, env, &s, tok, e);
 }

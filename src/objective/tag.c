@@ -2,7 +2,15 @@
  *
  * Words are encoded one by one, as the columns of a file separate them, so the tokenizer never
  * joins two.  The metric is F1 of entities as conlleval counts them, or accuracy where tags are
- * no entities. */
+ * no entities.
+ *
+ * Labels stand on the first token of a word and -100 on all others, as in transformers' token
+ * classification examples: a label on every token would count long words several times.  A
+ * sentence is encoded without the tokenizer's own frame and gets [CLS] and [SEP] here, since
+ * words are encoded one by one.
+ *
+ * The metric is chosen by the data: with B- tags it is F1 over whole entities (type and both
+ * ends must be right), else accuracy over words. */
 #include "data/feed_parts.h"
 #include "data/labels.h"
 #include "data/masking.h"
@@ -17,11 +25,13 @@ typedef struct options {
 } options;
 
 typedef struct tagging {
+    /* token ids with the rows' environment */
     fv__text_rows rows;
     fv_feed_opt task;
     options opt;
     fv__ragged label; /* of the lengths of the texts */
     fv_encoding *enc;
+    /* kept from sentence to sentence, so that reading allocates only when a longer one comes */
     int32_t *ids, *tags; /* the sentence under way */
     size_t ids_bytes, tags_bytes;
     int64_t n;
@@ -59,7 +69,8 @@ static fv_status add_word(fv__reading *rd, tagging *g, const char *word, const c
     return ok ? FV_OK : no_memory(rd);
 }
 
-/* Cuts or leaves out a sentence that is too long, and puts [SEP] behind it. */
+/* Cuts or leaves out a sentence that is too long, and puts [SEP] behind it.  The label list is
+ * cut with the ids, so both ragged arrays keep equal lengths. */
 static fv_status end_sentence(fv__reading *rd, tagging *g, int64_t line)
 {
     bool end = g->task.sep >= 0;
@@ -130,6 +141,7 @@ static fv_status count_correct_words(const void *self, fv_ctx *c, const fv_batch
                                      const fv_items *out, double *hits, double *of)
 {
     (void)self;
+    /* fv__count_correct_rows skips rows whose label is negative */
     return fv__count_correct_rows(c, out, fv__batch_ints(b, "labels"),
                                   fv_shape_len(b->part[0].shape), hits, of);
 }
@@ -144,6 +156,7 @@ static fv_status count_correct_entities(const void *self, fv_ctx *c, const fv_ba
     int64_t rows = b->part[0].shape.d[0], T = b->part[0].shape.d[1];
     size_t best_bytes = (size_t)(rows * T) * sizeof(int32_t),
            name_bytes = 2 * (size_t)T * sizeof(char *);
+    /* names of gold and given tags share one allocation: gold first, given behind it */
     int32_t *best = fv__alloc(g->rows.env, best_bytes);
     const char **gold = fv__alloc(g->rows.env, name_bytes), **given = gold + T;
     fv_entities found = {0};
@@ -154,6 +167,7 @@ static fv_status count_correct_entities(const void *self, fv_ctx *c, const fv_ba
         for (int64_t t = i * T; t < (i + 1) * T; t++) {
             if (labels[t] < 0) continue;
             gold[n] = g->task.labels->name[labels[t]];
+            /* a head may have more outputs than labels; such a prediction is no entity */
             given[n++] = best[t] < g->task.labels->n ? g->task.labels->name[best[t]] : "O";
         }
         fv_entities_add(&found, gold, given, n);
@@ -219,7 +233,8 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     return FV_OK;
 }
 
-/* The words of each sentence, with blanks between them. */
+/* The words of each sentence, with blanks between them.  For training a tokenizer: words as a
+ * reader would see them, with blanks, because the pre-tokenizer splits there. */
 static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
                        void *user, fv_err *e)
 {
