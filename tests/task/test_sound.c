@@ -294,7 +294,7 @@ static void what_whisper_cannot_is_named(void **state)
     copy_model("whisper-text", "talker");
     snprintf(dir, sizeof dir, "%s", scratch("talker"));
     snprintf(talk, sizeof talk, "%s", put_sweep("talk.wav", 16000, 3000));
-    put_words("talker/tokenizer.json");
+    tok_put_letters("talker/tokenizer.json");
     scratch_text("talker/preprocessor_config.json",
                  "{\"feature_extractor_type\":\"WhisperFeatureExtractor\",\"feature_size\":5,"
                  "\"chunk_length\":1}");

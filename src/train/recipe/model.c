@@ -253,7 +253,8 @@ static fv_status set_derived(const fv_recipe *r, const fv__input *in, fv_json *j
 }
 
 /* A new model has as many heads of keys as of queries, unless the recipe says otherwise.  It is
- * written, as transformers takes another number for some families (32 for Qwen2) where it is not. */
+ * written, as transformers takes another number for some families (32 for Qwen2) where it is
+ * not. */
 static fv_status set_key_heads(const fv_recipe *r, fv_json *j, const fv_family *f, fv_err *e)
 {
     const char *heads = fv__late_get(&r->model, "num_attention_heads"),
