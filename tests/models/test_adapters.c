@@ -262,7 +262,7 @@ static void scheduled(const char *name)
               (fv_scheduler_opt){.rows = 3, .capacity = 16, .prefill = 2, .prefix_bytes = 1 << 20},
               &e),
           &e);
-    fv_gen_opt opt;
+    fv_gen_opt opt = {0};
     fv_fields_default(&opt, fv_gen_fields);
     opt.num_beams = 1;
     opt.eos = -1;
