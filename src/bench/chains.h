@@ -1,5 +1,6 @@
-/* chains.h - chains of multiply-adds on registers alone, for one width of vector: machine.c includes
- * it for each, with NAME (and its target), VECTOR and CHAINS, the independent ones, defined.
+/* chains.h - chains of multiply-adds on registers alone, for one width of vector: machine.c
+ * includes it for each, with NAME (and its target), VECTOR and CHAINS, the independent ones,
+ * defined.
  *
  * s = s f + f, CHAINS of them at once: as many as hide the latency of a multiply-add. */
 static float NAME(float a)

@@ -1,4 +1,5 @@
-/* preprocessor.c - the file of a processor of images or sounds, and its tokenizer's, read and written. */
+/* preprocessor.c - the file of a processor of images or sounds, and its tokenizer's, read and
+ * written. */
 #include "media/preprocessor.h"
 
 #include <stdio.h>
