@@ -53,7 +53,7 @@ typedef struct fv__asked {
     int32_t latest; /* of the first time; -1: any */
 } fv__asked;
 
-/* language: a code ("de") or a name, "" for none; task: "transcribe", "translate" or "".  Refused:
+/* language: a code ("de"), "" for none; task: "transcribe", "translate" or "".  Refused:
  * what the model was not made for. */
 fv_status fv__ask(fv__asked *q, const fv_json *generation, const fv_json *config,
                   const char *language, const char *task, fv_err *e);

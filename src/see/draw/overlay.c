@@ -1,12 +1,12 @@
 /* overlay.c - attention over an image: a picture of it for each row, or for each layer and head of
- * one row, dark where nobody looks.
+ * one row, dark where the weights are small.
  *
  *     darkness of a patch = VEIL (1 - w / greatest w of the picture)
  *
- * A veil keeps the colours of what is looked at, and works on any image; shades of a colour over
- * the image lost, because they hide what they mark.  Each picture has a scale of its own: how
- * much is left for the patches beside the class token and its like differs from head to head by
- * orders, and what is asked is where a head looks. */
+ * A veil keeps the colours of what is attended to; shades of a colour over the image lost, because
+ * they hide what they mark.  Where the image itself is black the veil hardly shows.  Each picture
+ * has a scale of its own: how much is left for the patches beside the class token and its like
+ * differs from head to head by orders, and what is asked is where a head looks. */
 #ifdef HAVE_CAIRO
 #include <math.h>
 #include <stdio.h>
