@@ -36,6 +36,12 @@ typedef struct fv_gen_opt {
     int64_t encoder_no_repeat_ngram_size; /* of what the encoder read, or of the prompt */
     bool renormalize_logits;              /* probabilities of what may be chosen add up to 1 */
     int64_t seed;
+    /* Speculative decoding, of one beam: tokens are drafted and verified several in one step.  The
+     * result is the same, bit for bit, with less time for each token.  prompt_lookup_num_tokens:
+     * drafted at most, as they followed the last tokens where these came before; 0: none.
+     * assistant: or by this smaller model of the same vocabulary, num_assistant_tokens at most. */
+    int64_t prompt_lookup_num_tokens, max_matching_ngram_size, num_assistant_tokens;
+    const fv_model *assistant;                       /* or NULL */
     int32_t start, eos, pad, forced_bos, forced_eos; /* ids; -1: none */
     const int32_t *ends;                             /* further ids that end a sequence */
     int n_ends;
@@ -85,6 +91,7 @@ typedef struct fv_hyp {
 typedef struct fv_generated {
     fv_hyp *hyp;
     int64_t n, each;
+    int64_t drafted, accepted; /* tokens of speculative decoding */
     const fv_env *env;
     size_t bytes;
 } fv_generated;

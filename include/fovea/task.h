@@ -51,7 +51,7 @@ typedef struct fv_setting {
  * changed. */
 typedef struct fv_writer {
     fv_device *device;
-    fv_model *model;
+    fv_model *model, *assistant; /* the assistant of speculative decoding, or NULL */
     fv_tok *tok;
     fv_encoding *enc;
     struct fv_dir *dir;

@@ -77,6 +77,7 @@ struct fv_ctx {
     fv_tap_fn *tap;
     void *tap_user;
     fv__prompt *prompt; /* virtual tokens of the pass under way, or NULL */
+    bool all_positions; /* a step of a session scores every position, not only the last */
 };
 
 void fv__ctx_set_step(fv_ctx *c, uint64_t step);

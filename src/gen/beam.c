@@ -49,7 +49,8 @@ static int64_t continuations(search *s, int64_t p, int64_t i)
             s->next[at] = (beam){.score = total,
                                  .n = b->n + 1,
                                  .ids = ids,
-                                 .finished = fv__search_ends(s, i, s->candidates[j].token)};
+                                 .finished = fv__search_ends(s, i, b->n + 1,
+                                                             s->candidates[j].token)};
             ids[b->n] = s->candidates[j].token;
             row[at] = (int32_t)(p * s->K + k);
         }
@@ -105,7 +106,7 @@ static int64_t draw_continuations(search *s, int64_t p, int64_t i)
             s->next[at] = (beam){.score = total,
                                  .n = b->n + 1,
                                  .ids = ids,
-                                 .finished = fv__search_ends(s, i, token)};
+                                 .finished = fv__search_ends(s, i, b->n + 1, token)};
             ids[b->n] = token;
             row[at] = (int32_t)(p * s->K + k);
             s->key[at] = key;

@@ -143,6 +143,13 @@ static fv_status check_all_ids(const search *s, const int32_t *const *source, co
     return st;
 }
 
+/* Tokens of a row of the session: with the drafts that go beyond the end and are dropped. */
+static int64_t capacity(const search *s, const fv_model *m)
+{
+    int64_t context = fv_model_context(m), most = s->longest + fv__speculate_depth(s->o) - 1;
+    return context && context < most ? context : most;
+}
+
 /* Everything behind the checks: session, prompts, search. */
 static fv_status search_all(search *s, const fv_model *m, const int32_t *const *source,
                             const int64_t *len, fv_err *e)
@@ -152,7 +159,7 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     if (!st) st = check_all_ids(s, source, len, encoder, e);
     if (encoder && !s->fill) s->source = source, s->n_source = len;
     if (!st && !s->session)
-        st = fv_session_new(&s->session, m, fv_ctx_device(s->ctx), s->n * s->K, s->longest, e);
+        st = fv_session_new(&s->session, m, fv_ctx_device(s->ctx), s->n * s->K, capacity(s, m), e);
     if (st) return st;
     st = fv__search_prepare(s, source, encoder, e);
     if (!st && encoder) st = s->fill ? encode_filled(s, e) : encode(s, source, len, e);
@@ -162,6 +169,7 @@ static fv_status search_all(search *s, const fv_model *m, const int32_t *const *
     st = fv__search_prefill(s, samples || searches, e);
     if (st) return st;
     if (samples) return fv__sample_loop(s, e);
+    if (s->depth > 1) return fv__speculate_loop(s, e);
     return searches ? fv__beams_loop(s, e) : fv__search_loop(s, e);
 }
 
@@ -185,6 +193,7 @@ static fv_status run_search(search *s, fv_generated *out, const fv_model *m,
     fv_status st = search_all(s, m, all, lens, e);
     if (!st) st = copy_hypotheses(s, out, s->o->num_return_sequences / copies, e);
     if (!st) out->n = n, out->each = s->o->num_return_sequences;
+    out->drafted = s->drafted, out->accepted = s->accepted;
     fv__free(s->env, s->block, s->bytes);
     fv__free(s->env, all, bytes);
     return st;

@@ -30,7 +30,7 @@ static int64_t best_needed(const search *s, bool encoder)
     const fv_gen_opt *o = s->o;
     if (o->do_sample || fv__looks_back(o)) return 0;
     /* one mask serves all rows only where these have the same length */
-    if (o->renormalize_logits && !encoder) return 0;
+    if (o->renormalize_logits && (!encoder || s->depth > 1)) return 0;
     int64_t k = (o->num_beams > 1 ? s->wide : 1) + o->n_banned + o->n_begin_banned + o->n_ends + 1;
     return k < s->V ? k : s->V;
 }
@@ -58,8 +58,8 @@ static size_t set_layout(search *s, void *base)
     s->key = cut(&at, (size_t)s->wide * sizeof *s->key);
     s->over = cut(&at, (size_t)s->n * sizeof *s->over);
     s->at = cut(&at, (size_t)s->n * sizeof *s->at);
-    s->scores = cut(&at, (size_t)(rows * (s->top ? s->top : s->V)) * sizeof *s->scores);
-    s->tokens = cut(&at, (size_t)(rows * s->top) * sizeof *s->tokens);
+    s->scores = cut(&at, (size_t)(rows * s->depth * (s->top ? s->top : s->V)) * sizeof *s->scores);
+    s->tokens = cut(&at, (size_t)(rows * s->depth * s->top) * sizeof *s->tokens);
     s->scratch = cut(&at, (size_t)len * sizeof *s->scratch);
     s->candidates = cut(&at, (size_t)(s->V > s->wide ? s->V : s->wide) * sizeof *s->candidates);
     s->token = cut(&at, (size_t)rows * sizeof *s->token);
@@ -92,9 +92,9 @@ static void give_prompts(search *s, const int32_t *const *source, bool encoder)
 
 /* ---- one step of one source ---- */
 
-bool fv__search_ends(const search *s, int64_t i, int32_t token)
+bool fv__search_ends(const search *s, int64_t i, int64_t n, int32_t token)
 {
-    return fv__token_is_eos(token, s->o) || s->prompt[i] + s->made + 1 >= s->end[i];
+    return fv__token_is_eos(token, s->o) || n >= s->end[i];
 }
 
 int64_t fv__search_best(search *s, fv_prefix f, int64_t row, int64_t want)
@@ -126,11 +126,11 @@ int64_t fv__search_number(const search *s, int64_t i)
     return s->o->numbers ? s->o->numbers[i / s->copies] * s->copies + i % s->copies : i;
 }
 
-/* The one token a row of one beam goes on with.  Where only the best of a row are here, they have
- * their log-probabilities already. */
-static fv_candidate next_token(search *s, const beam *b, int64_t row, int64_t i)
+/* Where only the best of a row are here, they have their log-probabilities already. */
+fv_candidate fv__search_next(search *s, int64_t p, int64_t row)
 {
-    fv_prefix f = fv__prefix(s, b, i);
+    int64_t i = s->at[p];
+    fv_prefix f = fv__prefix(s, &s->run[i], i);
     if (!s->top)
         return fv__next_token(s->scores + row * s->V, s->V, f, s->o, fv__search_number(s, i),
                               s->scratch, s->candidates);
@@ -148,7 +148,7 @@ void fv__search_append(search *s, int64_t p, fv_candidate best)
     s->from[p] = (int32_t)p;
     bool stop = s->o->token && !s->o->token(s->o->user, i, best.token);
     /* and stays where it is */
-    if (stop || fv__search_ends(s, i, best.token)) b->finished = s->over[i] = true;
+    if (stop || fv__search_ends(s, i, b->n, best.token)) b->finished = s->over[i] = true;
 }
 
 /* ---- the whole ---- */
@@ -168,31 +168,28 @@ static int64_t first_step(const search *s)
     return (s->prompt[0] - s->known - 1) % RUN + 1;
 }
 
-/* Prefill: all of each prompt but what the first step reads, in runs of RUN tokens.  A row that
- * has fewer is padded, and truncated back to its own tokens after each run. */
-static fv_status read_prompts(search *s, fv_err *e)
+/* A row that has fewer tokens is padded, and truncated back to its own after each run. */
+bool fv__search_read(const search *s, fv_ctx *c, fv_session *to, int64_t known, int64_t first)
 {
     int64_t most = 0, rows = s->n * s->K;
     for (int64_t i = 0; i < s->n; i++)
-        most = s->prompt[i] - s->first > most ? s->prompt[i] - s->first : most;
+        most = s->prompt[i] - first > most ? s->prompt[i] - first : most;
     size_t bytes = (size_t)(rows * (most < RUN ? most : RUN)) * sizeof(int32_t);
     int32_t *ids = fv__alloc(s->env, bytes);
-    if (bytes && !ids) return fv_fail(e, FV_ENOMEM, "generate: out of memory for %zu bytes", bytes);
-    fv_status st = FV_OK;
-    for (int64_t i = 0; i < rows; i++) fv_session_expect(s->session, i, s->run[i].n);
-    for (int64_t at = s->known; at < most && !st; at += RUN) {
+    if (bytes && !ids) fv_raise(c, FV_ENOMEM, "generate: out of memory for %zu bytes", bytes);
+    for (int64_t i = 0; i < rows; i++) fv_session_expect(to, i, s->run[i].n);
+    for (int64_t at = known; at < most && !fv__failed(c); at += RUN) {
         int64_t T = most - at < RUN ? most - at : RUN;
         for (int64_t i = 0; i < rows * T; i++) {
             const beam *b = &s->run[i / T];
             ids[i] = at + i % T < b->n - 1 ? b->ids[at + i % T] : fv__search_pad(s);
         }
-        fv_ctx_reset(s->ctx, 0);
-        fv_session_step(s->ctx, s->session, fv_ints(s->ctx, ids, FV_SHAPE(rows, T)));
-        if (fv_ctx_status(s->ctx)) st = fv__search_failed(s, e);
-        for (int64_t i = 0; i < rows; i++) fv_session_truncate(s->session, i, s->run[i].n - 1);
+        fv_ctx_reset(c, 0);
+        fv_session_step(c, to, fv_ints(c, ids, FV_SHAPE(rows, T)));
+        for (int64_t i = 0; i < rows; i++) fv_session_truncate(to, i, s->run[i].n - 1);
     }
     fv__free(s->env, ids, bytes);
-    return st;
+    return !fv__failed(c);
 }
 
 /* renormalize_logits by a mask: banned tokens become -inf before the softmax, which is the same
@@ -244,16 +241,28 @@ static bool step_all(search *s)
                               score, s);
 }
 
-/* A step, and its scores (or the best with their tokens) in host memory. */
-static fv_status step_scores(search *s, fv_err *e)
+/* What a step has given, in host memory. */
+static fv_status read_scores(search *s, int64_t rows, fv_err *e)
 {
     fv_ctx *c = s->ctx;
-    int64_t rows = s->live * s->K;
-    if (!step_all(s)) return fv__search_failed(s, e);
     if (!s->top) return fv_read(c, s->y, s->scores, rows * s->V) ? fv__search_failed(s, e) : FV_OK;
     bool ok = !fv_read(c, s->y, s->scores, rows * s->top) &&
               !fv_read_i32(c, s->y_token, s->tokens, rows * s->top);
     return ok ? FV_OK : fv__search_failed(s, e);
+}
+
+fv_status fv__search_step(search *s, fv_err *e)
+{
+    return step_all(s) ? read_scores(s, s->live * s->K, e) : fv__search_failed(s, e);
+}
+
+fv_status fv__search_step_many(search *s, const int32_t *ids, int64_t T, fv_err *e)
+{
+    fv_ctx *c = s->ctx;
+    fv_ctx_reset(c, 0);
+    fv_tensor *y = fv__session_step_all(c, s->session, fv_ints(c, ids, FV_SHAPE(s->live, T)));
+    if (y) score(c, s, y);
+    return fv__failed(c) ? fv__search_failed(s, e) : read_scores(s, s->live * T, e);
 }
 
 /* Takes every live source on by one token, and asks beam search which are decided. */
@@ -261,7 +270,7 @@ static void advance(search *s)
 {
     for (int64_t p = 0; p < s->live; p++) {
         if (s->K == 1)
-            fv__search_append(s, p, next_token(s, &s->run[s->at[p]], p, s->at[p]));
+            fv__search_append(s, p, fv__search_next(s, p, p));
         else
             fv__beam_step(s, p);
     }
@@ -291,7 +300,7 @@ fv_status fv__search_loop(search *s, fv_err *e)
 {
     fv_status st = FV_OK;
     while (!st && s->live) {
-        st = step_scores(s, e);
+        st = fv__search_step(s, e);
         if (st) break;
         advance(s);
         fv__search_retire(s);
@@ -306,6 +315,7 @@ fv_status fv__search_loop(search *s, fv_err *e)
 fv_status fv__search_prepare(search *s, const int32_t *const *source, bool encoder, fv_err *e)
 {
     s->wide = (2 + s->o->n_ends) * s->K;
+    s->depth = fv__speculate_depth(s->o);
     s->top = best_needed(s, encoder);
     s->bytes = set_layout(s, NULL);
     char *block = fv__alloc(s->env, s->bytes);
@@ -319,5 +329,6 @@ fv_status fv__search_prepare(search *s, const int32_t *const *source, bool encod
 fv_status fv__search_prefill(search *s, bool last_alone, fv_err *e)
 {
     s->first = last_alone ? 1 : first_step(s);
-    return read_prompts(s, e);
+    bool ok = fv__search_read(s, s->ctx, s->session, s->known, s->first);
+    return ok ? FV_OK : fv__search_failed(s, e);
 }

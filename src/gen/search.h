@@ -23,11 +23,13 @@ typedef struct search {
     fv_session *session;
     const fv_gen_opt *o;
     const fv_env *env;
-    int64_t n, K, V;       /* sources, beams, vocabulary */
-    int64_t copies;        /* consecutive sources with one prompt, sampled independently */
-    int64_t live;          /* sources not over: the first entries of `at`, K session rows each */
-    int64_t made;          /* tokens behind the prompt, of every running beam */
-    int64_t *prompt, *end; /* n each: tokens given, and tokens at most */
+    int64_t n, K, V; /* sources, beams, vocabulary */
+    int64_t copies;  /* consecutive sources with one prompt, sampled independently */
+    int64_t live;    /* sources not over: the first entries of `at`, K session rows each */
+    int64_t made;    /* tokens behind the prompt, of every running beam */
+    int64_t depth;   /* tokens of a row that one step reads at most; 1: nothing is drafted */
+    int64_t drafted, accepted;
+    int64_t *prompt, *end;        /* n each: tokens given, and tokens at most */
     const int32_t *const *source; /* n each, where an encoder reads them; else NULL */
     const int64_t *n_source;
     fv_source_fn *fill; /* puts the encoder's inputs where sources are no ids; else NULL */
@@ -40,7 +42,7 @@ typedef struct search {
     beam *run, *done; /* n * K each */
     bool *over;       /* n */
     int64_t *at;      /* n: the source at each index of the batch */
-    float *scores;    /* n * K rows of V, or of top */
+    float *scores;    /* n * K * depth rows of V, or of top */
     int32_t *tokens;  /* with top, those the scores are of */
     float *scratch;   /* longest */
     fv_candidate *candidates;      /* top, wide, or V when sampling */
@@ -72,14 +74,25 @@ fv_status fv__search_prepare(search *s, const int32_t *const *source, bool encod
 fv_status fv__search_prefill(search *s, bool last_alone, fv_err *e);
 fv_status fv__search_loop(search *s, fv_err *e);
 
-/* Whether this token, behind the others of source i, is its last. */
-bool fv__search_ends(const search *s, int64_t i, int32_t token);
+/* Reads all prompts into the KV cache of a session, behind `known` tokens of them and without the
+ * last `first`, in runs of a bounded number of tokens.  False once the context has failed. */
+bool fv__search_read(const search *s, fv_ctx *c, fv_session *to, int64_t known, int64_t first);
+
+/* Whether this token is the last of source i, whose n-th it is, the prompt included. */
+bool fv__search_ends(const search *s, int64_t i, int64_t n, int32_t token);
 /* The best continuations of sequence f, whose scores are in a row of the batch: at most `want`, in
  * s->candidates.  Returns how many. */
 int64_t fv__search_best(search *s, fv_prefix f, int64_t row, int64_t want);
 
 /* The counter of source i for its random numbers: independent of the batch it is in. */
 int64_t fv__search_number(const search *s, int64_t i);
+/* With one beam: the token that the source at index p goes on with, by the scores of that row. */
+fv_candidate fv__search_next(search *s, int64_t p, int64_t row);
+/* A step, and its scores (or the best with their tokens) in host memory: of the next token of every
+ * live row, s->token; or of T tokens each, ids (live,T), whose scores follow each other row by
+ * row. */
+fv_status fv__search_step(search *s, fv_err *e);
+fv_status fv__search_step_many(search *s, const int32_t *ids, int64_t T, fv_err *e);
 /* With one beam: appends a token to the source at index p, and finishes it where it ends. */
 void fv__search_append(search *s, int64_t p, fv_candidate best);
 /* Takes sources that are over out of the batch, and sets from and token for the next step. */
@@ -96,6 +109,11 @@ uint8_t *fv__search_token_flags(const search *s);
 /* Tokens that source i generates before it may end, and before its last one. */
 int32_t fv__search_min_new(const search *s, int64_t i);
 int32_t fv__search_max_new(const search *s, int64_t i);
+
+/* speculate.c: the search loop where tokens are drafted, and how many tokens of a row its steps
+ * read. */
+int64_t fv__speculate_depth(const fv_gen_opt *o);
+fv_status fv__speculate_loop(search *s, fv_err *e);
 
 /* The same for beam search. */
 bool fv__device_searches(const search *s, bool encoder);

@@ -13,8 +13,8 @@ bool fv__device_samples(const search *s, bool encoder)
 {
     const fv_gen_opt *o = s->o;
     bool rules = fv__looks_back(o) || o->n_begin_banned > 0 || o->typical_p < 1;
-    return s->K == 1 && !rules && !o->renormalize_logits && (encoder || o->forced_bos < 0) &&
-           fv__sampler_supported(s->session, s->ctx->dtype);
+    return s->K == 1 && s->depth == 1 && !rules && !o->renormalize_logits &&
+           (encoder || o->forced_bos < 0) && fv__sampler_supported(s->session, s->ctx->dtype);
 }
 
 uint8_t *fv__search_token_flags(const search *s)

@@ -230,6 +230,7 @@ void *fv__step_memory(fv_ctx *c, size_t bytes)
 fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x)
 {
     int64_t T = fv_dim(x, 1);
+    if (c->all_positions) return fv_reshape(c, x, FV_SHAPE(fv_dim(x, 0) * T, fv_dim(x, 2)));
     return fv_reshape(c, T > 1 ? fv_slice(c, x, 1, T - 1, T) : x,
                       FV_SHAPE(fv_dim(x, 0), fv_dim(x, 2)));
 }

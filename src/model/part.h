@@ -108,7 +108,8 @@ void *fv__step_memory(fv_ctx *c, size_t bytes);
 
 /* ---- positions of a sequence ---- */
 
-/* (B,T,D) -> (B,D): the last position; the last whose id is not pad (pad < 0: the last); the last
+/* (B,T,D) -> (B,D): the last position (in a step that scores every position, all: (B*T,D)); the
+ * last whose id is not pad (pad < 0: the last); the last
  * whose id is `token`. */
 fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x);
 /* norm(x) w' there, (B,V): the end of a step. */

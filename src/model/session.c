@@ -384,6 +384,15 @@ fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids)
     return step(c, s, ids);
 }
 
+fv_tensor *fv__session_step_all(fv_ctx *c, fv_session *s, fv_tensor *ids)
+{
+    if (!ids || fv__failed(c) || !fv__session_begin_rows(c, s)) return NULL;
+    c->all_positions = true;
+    fv_tensor *y = step(c, s, ids);
+    c->all_positions = false;
+    return y;
+}
+
 bool fv__session_narrow(fv_ctx *c, fv_session *s, int64_t first, int64_t n, int64_t tokens)
 {
     int64_t most = 0, rows = s->rows;

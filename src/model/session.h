@@ -76,6 +76,9 @@ typedef void fv_after_fn(fv_ctx *c, void *user, fv_tensor *logits);
 bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
                         fv_after_fn *after, void *user);
 
+/* fv_session_step with the logits behind every token: (rows * T, V). */
+fv_tensor *fv__session_step_all(fv_ctx *c, fv_session *s, fv_tensor *ids);
+
 /* Until fv__session_restore, steps and their logits are of rows [first, first + n) alone, each of
  * which may get `tokens` more; the other rows keep their caches.  For families without an encoder.
  * False once the context has failed. */

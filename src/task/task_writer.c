@@ -126,6 +126,11 @@ static fv_status open_all(fv_writer *w, const char *dir, fv_writer_opt o, fv_err
     if (!st) st = fv_gen_config_open(&w->config, env, dir, o.task, e);
     if (st) return st;
     w->gen = *fv_gen_config_options(w->config);
+    const char *assistant = fv__setting(o.settings, o.n_settings, "assistant");
+    how.adapters = (fv_adapter_list){0}; /* which are the model's */
+    if (assistant && *assistant) st = fv_model_open(&w->assistant, w->device, assistant, how, e);
+    if (st) return st;
+    w->gen.assistant = w->assistant;
     const fv_family *f = fv_model_family(w->model);
     w->encoder = f->begin != NULL;
     /* config.json's, not the generation config's: it is what a prompt begins with. */
@@ -146,6 +151,7 @@ fv_status fv_writer_open(fv_writer *w, fv_device *d, const char *dir, fv_writer_
 void fv_writer_close(fv_writer *w)
 {
     fv_gen_config_close(w->config);
+    fv_model_free(w->assistant);
     fv_model_free(w->model);
     fv_encoding_free(w->enc);
     fv_tok_close(w->tok);
