@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "generate.h"
+#include "media.h"
 
 #define BAD "invalid_request_error"
 
@@ -52,6 +53,10 @@ static const char *const of_chat[] = {"messages", "top_logprobs", "chat_template
                                       "tools",    "tool_choice",  "modalities",
                                       NULL};
 
+/* A model that describes images has no settings to take. */
+static const char *const of_captions[] = {"model", "messages", "stream", "stream_options",
+                                          "user",  "metadata", "store",  NULL};
+
 void sv_gen_free(void *gen)
 {
     sv_gen *q = gen;
@@ -79,6 +84,10 @@ sv_gen *sv_gen_new(sv_request *r, bool chat)
         return NULL;
     sv_engine *g = sv_find_engine(r);
     if (!g) return NULL;
+    if (chat && g->media && !strcmp(g->media, "caption")) {
+        if (sv_check_keys(r, r->json, of_captions, NULL)) sv_post(g, r, sv_caption_chat);
+        return NULL;
+    }
     if (!g->generates) {
         sv_refuse(r, 400, BAD, "model", "%s does not generate text", g->name);
         return NULL;

@@ -160,7 +160,7 @@ void sv_begin_list(sv_text *t, const sv_engine *g, const char *key);
 
 /* routes */
 sv_route_fn sv_models, sv_model_named, sv_livez, sv_readyz, sv_metrics, sv_openapi, sv_page;
-sv_route_fn sv_detect, sv_transcriptions;
+sv_route_fn sv_detect, sv_caption, sv_transcriptions;
 sv_route_fn sv_runs, sv_run_named;
 sv_route_fn sv_completions, sv_chat, sv_tokenize, sv_detokenize, sv_apply_template;
 sv_route_fn sv_embeddings, sv_attention, sv_heads, sv_ablate, sv_neurons;

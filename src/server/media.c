@@ -1,5 +1,5 @@
-/* media.c - images and sounds in requests: /v1/classify and /v1/detect of models that see,
- * /v1/audio/transcriptions of models that hear.
+/* media.c - images and sounds in requests: /v1/classify, /v1/detect and /v1/caption of models that
+ * see, images in the messages of a chat, /v1/audio/transcriptions of models that hear.
  *
  * Images come as data: URIs of PNG or JPEG, sounds as files of a form, as OpenAI's clients send
  * them.  The library's pipelines read files, so what came is written into a folder of its own for
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "fovea/model.h"
@@ -25,6 +26,7 @@ const char *sv_media_task(const fv_model *m, fv_head_job job)
     bool sees = fv_model_takes(m, "pixel_values"),
          hears = fv_model_takes(m, "input_features") || fv_model_takes(m, "input_values");
     if (hears && job == FV_HEAD_SEQ2SEQ) return "transcribe";
+    if (sees && job == FV_HEAD_SEQ2SEQ) return "caption";
     if ((sees || hears) && job == FV_HEAD_CLASSIFY) return "classify";
     return sees && job == FV_HEAD_DETECT ? "detect" : NULL;
 }
@@ -100,7 +102,8 @@ static ssize_t from_base64(const char *s, size_t n, unsigned char *out)
     return (ssize_t)k;
 }
 
-static bool take_image(media *m, const json_t *j)
+/* field: what the client knows it as. */
+static bool take_image(media *m, const json_t *j, const char *field)
 {
     static const char *const heads[][2] = {{"data:image/png;base64,", "png"},
                                            {"data:image/jpeg;base64,", "jpg"},
@@ -116,11 +119,10 @@ static bool take_image(media *m, const json_t *j)
         free(bytes);
         if (got >= 0) return ok;
     }
-    sv_refuse(
-        m->r, 400, BAD, "input",
-        "input: %s reads no text: a data: URI of image/png, image/jpeg or audio/wav in base64, "
-        "or a list of up to %d, was expected",
-        m->g->name, MOST_IMAGES);
+    sv_refuse(m->r, 400, BAD, field,
+              "%s: %s reads no text: a data: URI of image/png, image/jpeg or audio/wav in base64, "
+              "or a list of up to %d, was expected",
+              field, m->g->name, MOST_IMAGES);
     return false;
 }
 
@@ -168,7 +170,7 @@ void sv_see_images(sv_engine *g, sv_request *r)
     if (!ok) sv_refuse(r, 400, BAD, "input", "input: 1 to %d images were expected", MOST_IMAGES);
     ok = ok && open_folder(&m);
     for (size_t i = 0; i < n && ok; i++)
-        ok = take_image(&m, json_is_array(in) ? json_array_get(in, i) : in);
+        ok = take_image(&m, json_is_array(in) ? json_array_get(in, i) : in, "input");
     if (ok && run_pipeline(&m)) {
         sv_text t = {0};
         char *data = json_dumps(m.results, JSON_REAL_PRECISION(9));
@@ -184,21 +186,120 @@ void sv_see_images(sv_engine *g, sv_request *r)
     close_folder(&m);
 }
 
-/* On the engine's thread, as everything that uses a model. */
-static void detect(sv_engine *g, sv_request *r)
+/* What a path asks of a model, on the engine's thread, as everything that uses a model. */
+static void see_for(sv_engine *g, sv_request *r, const char *task, const char *lacks)
 {
-    if (g->media && !strcmp(g->media, "detect"))
+    if (g->media && !strcmp(g->media, task))
         sv_see_images(g, r);
     else
-        sv_refuse(r, 400, BAD, "model", "%s does not detect objects", g->name);
+        sv_refuse(r, 400, BAD, "model", "%s %s", g->name, lacks);
+}
+static void detect(sv_engine *g, sv_request *r)
+{
+    see_for(g, r, "detect", "does not detect objects");
+}
+static void caption(sv_engine *g, sv_request *r)
+{
+    see_for(g, r, "caption", "does not describe images");
 }
 
-void sv_detect(sv_request *r)
+static void post_images(sv_request *r, sv_work_fn *fn)
 {
     static const char *const keys[] = {"model", "input", NULL};
     if (!sv_read_json(r) || !sv_check_keys(r, r->json, keys, NULL)) return;
     sv_engine *g = sv_find_engine(r);
-    if (g) sv_post(g, r, detect);
+    if (g) sv_post(g, r, fn);
+}
+void sv_detect(sv_request *r) { post_images(r, detect); }
+void sv_caption(sv_request *r) { post_images(r, caption); }
+
+/* ---- images in a chat ---- */
+
+/* Every part {"type":"image_url","image_url":{"url":..}} of the messages, in their order. */
+static bool take_parts(media *m)
+{
+    const json_t *messages = json_object_get(m->r->json, "messages"), *message, *part;
+    size_t i, k;
+    json_array_foreach(messages, i, message)
+    {
+        json_array_foreach(json_object_get(message, "content"), k, part)
+        {
+            const json_t *image = json_object_get(part, "image_url");
+            if (!image) continue;
+            if (m->n == MOST_IMAGES) {
+                sv_refuse(m->r, 400, BAD, "messages", "messages: at most %d images", MOST_IMAGES);
+                return false;
+            }
+            if (json_is_object(image)) image = json_object_get(image, "url");
+            if (!take_image(m, image, "messages")) return false;
+        }
+    }
+    if (!m->n)
+        sv_refuse(m->r, 400, BAD, "messages",
+                  "messages: %s describes images: a part of type image_url was expected",
+                  m->g->name);
+    return m->n > 0;
+}
+
+/* One answer, or one chunk that has all of it: a caption is a few words. */
+static void write_reply(media *m, bool stream, const sv_text *reply, int64_t tokens)
+{
+    sv_text t = {0};
+    char id[96];
+    snprintf(id, sizeof id, "chatcmpl-%s", m->r->id);
+    sv_open(&t, '{');
+    sv_string_at(&t, "id", id);
+    sv_string_at(&t, "object", stream ? "chat.completion.chunk" : "chat.completion");
+    sv_int_at(&t, "created", (int64_t)time(NULL));
+    sv_string_at(&t, "model", m->g->name);
+    sv_key(&t, "choices");
+    sv_open(&t, '[');
+    sv_open(&t, '{');
+    sv_int_at(&t, "index", 0);
+    sv_key(&t, stream ? "delta" : "message");
+    sv_open(&t, '{');
+    sv_string_at(&t, "role", "assistant");
+    sv_key(&t, "content");
+    sv_string(&t, reply->s ? reply->s : "", reply->n);
+    sv_close(&t, '}');
+    sv_string_at(&t, "finish_reason", "stop");
+    sv_put(&t, "}]");
+    sv_key(&t, "usage");
+    sv_open(&t, '{');
+    sv_int_at(&t, "prompt_tokens", 0);
+    sv_int_at(&t, "completion_tokens", tokens);
+    sv_int_at(&t, "total_tokens", tokens);
+    sv_put(&t, stream ? "}}" : "}}\n");
+    if (!stream) {
+        sv_answer(m->r, 200, NULL, &t);
+        return;
+    }
+    sv_stream(m->r);
+    sv_event(m->r, t.s, t.n);
+    sv_event(m->r, "[DONE]", 6);
+    sv_end(m->r);
+    sv_free(&t);
+}
+
+void sv_caption_chat(sv_engine *g, sv_request *r)
+{
+    media m = {.g = g, .r = r};
+    sv_text reply = {0};
+    bool stream = false;
+    int64_t tokens = 0;
+    if (sv_get_bool(r, "stream", &stream) && open_folder(&m) && take_parts(&m) &&
+        run_pipeline(&m)) {
+        for (int i = 0; i < m.n; i++) {
+            const json_t *x = json_array_get(m.results, (size_t)i),
+                         *text = json_object_get(x, "caption");
+            if (i) sv_add(&reply, "\n", 1);
+            sv_add(&reply, json_string_value(text), json_string_length(text));
+            tokens += (int64_t)json_array_size(json_object_get(x, "ids"));
+        }
+        write_reply(&m, stream, &reply, tokens);
+    }
+    sv_free(&reply);
+    close_folder(&m);
 }
 
 /* ---- /v1/audio/transcriptions ---- */

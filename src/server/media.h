@@ -4,8 +4,8 @@
 
 #include "core.h"
 
-/* The task of a model that sees or hears: "classify", "detect" or "transcribe"; NULL: it reads
- * text. */
+/* The task of a model that sees or hears: "classify", "detect", "caption" or "transcribe";
+ * NULL: it reads text. */
 const char *sv_media_task(const fv_model *m, fv_head_job job);
 
 /* One field of a body of multipart/form-data: n bytes of the body; NULL: there is none. */
@@ -20,5 +20,7 @@ bool sv_multipart(const char *type, const sv_text *body, const char *name, sv_pa
 
 /* What the model sees in the images of "input", each a data: URI. */
 void sv_see_images(sv_engine *g, sv_request *r);
+/* A conversation with a model that describes images: the captions of those in its messages. */
+void sv_caption_chat(sv_engine *g, sv_request *r);
 
 #endif

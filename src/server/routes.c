@@ -50,6 +50,8 @@ static const sv_route routes[] = {
      "input:texts! model:model top:int(1,1048576)", NULL},
     {"POST", "/v1/detect", sv_detect, false, "Objects in images, with their boxes",
      "input:texts! model:model", NULL},
+    {"POST", "/v1/caption", sv_caption, false, "What images show, in words",
+     "input:texts! model:model", NULL},
     {"POST", "/v1/audio/transcriptions", sv_transcriptions, false, "What is said in a sound",
      "file:file! model:model response_format:one(json,verbose_json)", NULL},
     {"POST", "/v1/tag", sv_tag, false, "Entities in texts",

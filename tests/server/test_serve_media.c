@@ -25,7 +25,8 @@ static int start(void **state)
     scratch_open(state);
     succeeded(sh("cp -r '" MODELS "vit-classify' seeing && cp -r '" MODELS
                  "yolos-detect' finding && "
-                 "cp -r '" MODELS "moonshine-text' hearing && chmod -R u+w ."));
+                 "cp -r '" MODELS "moonshine-text' hearing && cp -r '" MODELS
+                 "vision-encoder-decoder' telling && chmod -R u+w ."));
     scratch_text("seeing/preprocessor_config.json",
                  "{\"image_processor_type\":\"ViTImageProcessor\",\"do_resize\":true,\"size\":"
                  "{\"height\":12,\"width\":12},\"do_normalize\":true,\"image_mean\":[0.5,0.5,0.5],"
@@ -38,7 +39,16 @@ static int start(void **state)
         "hearing/preprocessor_config.json",
         "{\"feature_extractor_type\":\"Wav2Vec2FeatureExtractor\",\"do_normalize\":false}");
     tok_put_letters("hearing/tokenizer.json");
-    serve_start("-m seeing=seeing -m finding=finding -m hearing=hearing --quiet");
+    scratch_text("telling/preprocessor_config.json",
+                 "{\"image_processor_type\":\"ViTImageProcessor\",\"do_resize\":true,\"size\":"
+                 "{\"height\":8,\"width\":8},\"do_normalize\":true,\"image_mean\":[0.5,0.5,0.5],"
+                 "\"image_std\":[0.5,0.5,0.5]}");
+    scratch_text("telling/generation_config.json",
+                 "{\"decoder_start_token_id\":35,\"eos_token_id\":36,\"pad_token_id\":0,"
+                 "\"max_new_tokens\":8}");
+    tok_put_letters("telling/tokenizer.json");
+    serve_start("-m seeing=seeing -m finding=finding -m hearing=hearing -m telling=telling "
+                "--quiet");
     return 0;
 }
 
@@ -90,6 +100,50 @@ static void images_are_seen(void **state)
     (void)state;
     same_as_program("seeing", "classify", IMAGE);
     same_as_program("finding", "detect", IMAGE);
+}
+
+/* The same caption by the program, by its path, and in a conversation, whole and streamed. */
+static void images_are_described(void **state)
+{
+    (void)state;
+    json_t *want = json_line(succeeded(fovea("caption -m telling --json '" IMAGE "'")), 0);
+    char *body = image_body("telling", IMAGE), *uri = strstr(body, "data:"), *chat;
+    json_t *got = post("/v1/caption", body);
+    assert_string_equal(text_at(got, "data.0.caption"), text_at(want, "caption"));
+    json_decref(got);
+    *strrchr(uri, '"') = 0;
+    assert_true(asprintf(&chat,
+                         "{\"model\":\"telling\",\"messages\":[{\"role\":\"user\",\"content\":["
+                         "{\"type\":\"text\",\"text\":\"What is this?\"},{\"type\":\"image_url\","
+                         "\"image_url\":{\"url\":\"%s\"}},{\"type\":\"image_url\",\"image_url\":"
+                         "{\"url\":\"%s\"}}]}]}                  ",
+                         uri, uri) > 0);
+    got = post("/v1/chat/completions", chat);
+    const char *caption = text_at(want, "caption"),
+               *reply = text_at(got, "choices.0.message.content");
+    size_t n = strlen(caption);
+    assert_int_equal(strlen(reply), 2 * n + 1); /* a line for each image */
+    assert_memory_equal(reply, caption, n);
+    assert_string_equal(reply + n + 1, caption);
+    assert_int_equal((int)number_at(got, "usage.completion_tokens"),
+                     2 * (int)json_array_size(at(want, "ids")));
+    json_decref(got);
+    strcpy(strrchr(chat, '}'), ",\"stream\":true}");
+    const answer *a = http("/v1/chat/completions", chat);
+    assert_non_null(strstr(a->head, "text/event-stream"));
+    assert_non_null(strstr(a->body, caption));
+    assert_non_null(strstr(a->body, "data: [DONE]"));
+    free(chat);
+    free(body);
+    json_decref(want);
+    http_refused(400, "part of type image_url", "/v1/chat/completions",
+                 "{\"model\":\"telling\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}");
+    http_refused(400, "data: URI", "/v1/chat/completions",
+                 "{\"model\":\"telling\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
+                 "\"image_url\",\"image_url\":{\"url\":\"file:///etc/passwd\"}}]}]}");
+    http_refused(400, "temperature", "/v1/chat/completions",
+                 "{\"model\":\"telling\",\"temperature\":1,\"messages\":[]}");
+    http_refused(400, "does not describe", "/v1/caption", "{\"model\":\"seeing\",\"input\":\"a\"}");
 }
 
 static void paths_are_not_taken(void **state)
@@ -162,6 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(images_are_seen),
+        cmocka_unit_test(images_are_described),
         cmocka_unit_test(paths_are_not_taken),
         cmocka_unit_test(sounds_are_transcribed),
     };
