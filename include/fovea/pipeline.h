@@ -87,6 +87,9 @@ typedef struct fv_task_kind {
     bool prompt;                        /* the text is usually given as an argument */
     /* records are paths of files, and help calls one this: "FILE"; NULL: they are texts */
     const char *path;
+    bool files;      /* they are paths of files and folders, any number; "-" is standard input */
+    bool no_records; /* the settings say all: finish does the work */
+    bool no_model;   /* it computes without one, and on no device */
     /* a setting that is given instead of records, and that finish handles; NULL: none */
     const char *instead;
     bool may_be_empty; /* no record at all is fine */
@@ -117,7 +120,8 @@ typedef struct fv_pipeline_opt {
     int64_t batch; /* records that go together; 0: as suits the task */
 } fv_pipeline_opt;
 
-/* FV_EUSAGE: settings are missing or contradict each other. */
+/* FV_EUSAGE: settings are missing or contradict each other.  d may be NULL for a task without a
+ * model. */
 FV_API fv_status fv_pipeline_open(fv_pipeline **out, fv_device *d, fv_pipeline_opt opt, fv_err *e);
 FV_API void fv_pipeline_close(fv_pipeline *p); /* NULL is allowed */
 

@@ -3,7 +3,6 @@
  * A passage is what an encoder sees well at once: paragraphs are joined up to some hundred words,
  * longer ones are cut between words. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "task_pipeline.h"
 
@@ -55,36 +54,17 @@ static void split(fv_passages *p, const char *file, const char *s, size_t n)
 
 /* ---- files ---- */
 
-typedef struct listing {
-    const fv_env *env;
-    fv_buf names; /* char * */
-    bool failed;
-} listing;
-
-static void add_name(void *user, const char *name)
+static fv_status read_file(void *user, const char *path, fv_err *e)
 {
-    listing *l = user;
-    char *copy = name[0] == '.' ? NULL : fv__strdup(l->env, name);
-    if (name[0] == '.') return;
-    l->failed |= !copy;
-    if (copy) fv__buf_add(&l->names, &copy, sizeof copy);
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static fv_status read_file(fv_passages *p, const char *dir, const char *name, fv_err *e)
-{
+    fv_passages *p = user;
     fv_err why;
     fv_passage_file *f = fv__alloc(p->env, sizeof *f);
-    if (!f) return fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
-    snprintf(f->path, sizeof f->path, "%.2000s/%.2000s", dir, name);
+    if (!f) return fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    snprintf(f->path, sizeof f->path, "%s", path);
     f->next = p->files;
     p->files = f;
     if (fv_textfile_open(&f->text, p->env, f->path, &why)) {
-        /* a folder inside the folder is passed over; a damaged file is not */
+        /* one that may not be read is passed over; a damaged file is not */
         return why.code == FV_EIO ? FV_OK : fv_fail(e, why.code, "%s", why.text);
     }
     size_t n, bad;
@@ -95,31 +75,12 @@ static fv_status read_file(fv_passages *p, const char *dir, const char *name, fv
     return p->at.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path) : FV_OK;
 }
 
-static fv_status read_dir(fv_passages *p, const char *dir, fv_err *e)
-{
-    const fv_io *io = fv__io(p->env);
-    listing l = {.env = p->env, .names.env = p->env};
-    fv_status st = FV_OK;
-    if (io->list(io->self, dir, add_name, &l) < 0)
-        st = fv_fail(e, FV_EIO, "%s: not a folder that can be read", dir);
-    if (!st && (l.failed || l.names.failed)) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", dir);
-    size_t n = l.names.len / sizeof(char *);
-    char **names = (char **)(void *)l.names.data;
-    if (n) qsort(names, n, sizeof *names, by_name);
-    for (size_t i = 0; i < n; i++) {
-        if (!st) st = read_file(p, dir, names[i], e);
-        fv__free(p->env, names[i], strlen(names[i]) + 1);
-    }
-    fv__buf_free(&l.names);
-    if (!st && !p->n) st = fv_fail(e, FV_EARG, "%s: no text in it", dir);
-    return st;
-}
-
 fv_status fv__passages_open(fv_passages *p, const fv_env *env, const char *dir, fv_task *embedder,
                             fv_err *e)
 {
     *p = (fv_passages){.env = env, .at.env = env, .width = fv_task_width(embedder)};
-    fv_status st = read_dir(p, dir, e);
+    fv_status st = fv__each_file(env, dir, read_file, p, e);
+    if (!st && !p->n) st = fv_fail(e, FV_EARG, "%s: no text in it", dir);
     if (st) return st;
     const fv_passage *all = (const fv_passage *)(void *)p->at.data;
     size_t bytes = (size_t)p->n * sizeof(fv_text);

@@ -14,7 +14,7 @@
 
 #include "task_pipeline.h"
 
-/* user and item hold the last value given; given() finds all of them. */
+/* user and item hold the last value given; fv__setting_at finds all of them. */
 typedef struct recommend_options {
     char user[256], item[256]; /* may be repeated: all of them are taken from the settings */
     fv_events_layout layout;
@@ -37,15 +37,6 @@ static const fv_field options[] = {
             "rank the last item of each user instead, and print how well that went"),
     FV_BOOL(recommend_options, valid, false, "with --evaluate: the item before the last"),
     {0}};
-
-/* The i-th setting of that key, NULL behind the last.
- * i counts down over settings of that key. */
-static const char *given(const fv_pipeline *p, const char *key, int i)
-{
-    for (int k = 0; k < p->opt.n_settings; k++)
-        if (!strcmp(p->opt.settings[k].key, key) && !i--) return p->opt.settings[k].value;
-    return NULL;
-}
 
 /* ---- output ---- */
 
@@ -181,12 +172,12 @@ static fv_status ask_items(fv_pipeline *p, fv_err *e)
 {
     int n = 0;
     /* O(n^2) over the settings of a command line. */
-    while (given(p, "item", n)) n++;
+    while (fv__setting_at(p, "item", n)) n++;
     size_t bytes = (size_t)(n + 1) * sizeof(int32_t);
     int32_t *history = fv__alloc(&p->env, bytes);
     fv_status st = history ? FV_OK : fv_fail(e, FV_ENOMEM, "recommend: out of memory");
     for (int i = 0; !st && i < n; i++) {
-        const char *name = given(p, "item", i);
+        const char *name = fv__setting_at(p, "item", i);
         history[i] = fv_labels_find(fv_recommender_items(p->self), name, strlen(name));
         if (history[i] < 0)
             st = fv_fail(e, FV_EARG, "--item %.60s: the model has no such item", name);
@@ -224,7 +215,7 @@ static fv_status evaluate(fv_pipeline *p, const fv_events *v, fv_err *e)
 static fv_status ask_user(fv_pipeline *p, const fv_events *v, int64_t i, const char *file,
                           fv_err *e)
 {
-    const char *name = given(p, "user", (int)i);
+    const char *name = fv__setting_at(p, "user", (int)i);
     int64_t n, user = name ? fv_events_find(v, name) : i;
     if (user < 0) return fv_fail(e, FV_EARG, "--user %.60s: %s has no such user", name, file);
     const int32_t *history = fv_events_items(v, user, &n);
@@ -245,7 +236,7 @@ static fv_status ask_file(fv_pipeline *p, const char *file, fv_err *e)
     fv_status st = fv_events_open(&v, &p->env, &how, e);
     if (st) return st;
     int64_t n = 0;
-    while (o->user[0] && given(p, "user", (int)n)) n++;
+    while (o->user[0] && fv__setting_at(p, "user", (int)n)) n++;
     if (!n) n = fv_events_users(v);
     if (o->evaluate) st = evaluate(p, v, e);
     for (int64_t i = 0; !st && !o->evaluate && i < n; i++) st = ask_user(p, v, i, file, e);

@@ -49,6 +49,13 @@ const char *fv__setting(const fv_setting *s, int n, const char *key)
     return NULL;
 }
 
+const char *fv__setting_at(const fv_pipeline *p, const char *key, int i)
+{
+    for (int k = 0; k < p->opt.n_settings; k++)
+        if (!strcmp(p->opt.settings[k].key, key) && !i--) return p->opt.settings[k].value;
+    return NULL;
+}
+
 /* Keys of the task and, where it generates, of generating; the latter are applied when the model's
  * own are known. */
 static fv_status read_settings(fv_pipeline *p, fv_err *e)
@@ -79,7 +86,8 @@ static fv_status open_all(fv_pipeline *p, fv_err *e)
     p->options = fv__alloc(&p->env, k->size);
     if (!p->options) return fv_fail(e, FV_ENOMEM, "out of memory");
     fv_status st = read_settings(p, e);
-    if (!st && !p->opt.model) st = fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");
+    if (!st && !p->opt.model && !k->no_model)
+        st = fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");
     if (!st && k->check) st = k->check(p, e);
     return st ? st : k->open(p, e);
 }
@@ -89,9 +97,10 @@ fv_status fv_pipeline_open(fv_pipeline **out, fv_device *d, fv_pipeline_opt opt,
     const fv_task_kind *k = fv__task_kind_find(opt.task);
     *out = NULL;
     if (!k) return fv_fail(e, FV_EUSAGE, "there is no task \"%s\"", opt.task);
-    fv_pipeline *p = fv__alloc(fv_device_env(d), sizeof *p);
+    fv_env env = d ? *fv_device_env(d) : (fv_env){0};
+    fv_pipeline *p = fv__alloc(&env, sizeof *p);
     if (!p) return fv_fail(e, FV_ENOMEM, "out of memory");
-    p->env = *fv_device_env(d);
+    p->env = env;
     p->kind = k;
     p->opt = opt;
     p->dev = d;

@@ -42,6 +42,8 @@ fv_status fv__open_encoder(fv_pipeline *p, fv_job job, fv_err *e); /* p->task */
 /* p->writer; task and new_tokens as in fv_writer_open. */
 fv_status fv__open_writer(fv_pipeline *p, const char *task, int64_t new_tokens, fv_err *e);
 const char *fv__setting(const fv_setting *s, int n, const char *key); /* the last one, or NULL */
+/* Of a setting that may be repeated: the i-th that was given, in order; NULL behind the last. */
+const char *fv__setting_at(const fv_pipeline *p, const char *key, int i);
 
 /* A record that is the path of a file, with a NUL behind it. */
 fv_status fv__task_path(char *out, size_t size, const fv_text *record, fv_err *e);
@@ -50,6 +52,12 @@ fv_status fv__task_path(char *out, size_t size, const fv_text *record, fv_err *e
 fv_status fv__task_each_path(fv_pipeline *p, const fv_text *in, int64_t n,
                              fv_status (*one)(fv_pipeline *p, const char *path, fv_err *e),
                              fv_err *e);
+
+/* Calls each for the regular files of a folder in order of their names, hidden ones left out, until
+ * one fails. */
+typedef fv_status fv__file_fn(void *user, const char *path, fv_err *e);
+fv_status fv__each_file(const fv_env *env, const char *dir, fv__file_fn *each, void *user,
+                        fv_err *e);
 
 /* Entries of a task that gives one result for each image. */
 #define FV__TASK_OF_IMAGES .images = true, .aligned = true, .batch = 32

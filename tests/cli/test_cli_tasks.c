@@ -1,5 +1,5 @@
-/* test_cli_tasks.c - forward, embed, classify, fill, tag and answer from outside, on the tiny
- * models of tests/golden. */
+/* test_cli_tasks.c - forward, embed, words, classify, fill, tag and answer from outside, on the
+ * tiny models of tests/golden. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,6 +90,31 @@ static void similar(void **state)
            "embed-mean",
            "1.000000\n0.984083\n");
     refused(fovea_reads("the cat\n", "similar -m " TASKS "embed-mean"), 1, "with a tab between");
+}
+
+/* Files, the files of a folder in order of their names, or standard input; what cannot be read
+ * leaves nothing on standard output. */
+static void words(void **state)
+{
+    (void)state;
+    succeeded(sh("mkdir -p texts/inner && printf 'red fox\\nred hen\\n' > texts/b.txt && "
+                 "printf 'The Fox' > texts/a.txt && printf hidden > texts/.c && "
+                 "printf '\\377' > texts/inner/d"));
+    prints("$fovea words texts", "2\t2\tfox\n2\t1\tred\n1\t1\tthe\n1\t1\then\n");
+    prints("$fovea words --print prepared texts", "the fox\nred fox red hen\n");
+    prints("printf 'A b' | $fovea words --cased --print prepared", "A b\n");
+    prints("cat texts/b.txt | $fovea words --lines --print tfidf --top 1 -",
+           "standard input:1\t0.8148\tfox\nstandard input:2\t0.8148\then\n");
+    json_t *j = json_line(
+        succeeded(fovea("words --lines --json --query fox --query hen texts/b.txt texts/a.txt")),
+        1);
+    json_t *first = json_array_get(json_object_get(j, "documents"), 0);
+    assert_string_equal(json_string_value(json_object_get(j, "query")), "hen");
+    assert_string_equal(json_string_value(json_object_get(first, "document")), "texts/b.txt:2");
+    json_decref(j);
+    refused_silently(fovea("words texts/a.txt texts/inner/d"), 1, "d: line 1: not UTF-8");
+    refused_silently(fovea("words missing"), 1, "missing");
+    refused_silently(fovea("words --print all texts"), 2, "counts, prepared, tfidf");
 }
 
 static void verbose_names_what_is_ignored(void **state)
@@ -414,6 +439,7 @@ int main(void)
         cmocka_unit_test(embed),
         cmocka_unit_test(tensors),
         cmocka_unit_test(similar),
+        cmocka_unit_test(words),
         cmocka_unit_test(verbose_names_what_is_ignored),
         cmocka_unit_test(weights_have_their_names),
         cmocka_unit_test(classify),

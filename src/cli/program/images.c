@@ -85,6 +85,10 @@ int cli_find_images(const cli *c, cli_images *out, int n, char **operand)
 {
     bool ok = true;
     *out = (cli_images){0};
+    if (((const fv_task_kind *)c->command->more)->files) { /* all of them, or standard input */
+        for (int i = 0; ok && i < (n ? n : 1); i++) ok = add(out, "", n ? operand[i] : "-");
+        return ok ? CLI_OK : cli_fail(c, "out of memory for the names of files");
+    }
     for (int i = 0; i < n; i++)
         if (!is_image(operand[i]) && !is_folder(operand[i]) && !is_stream(c, operand[i]))
             return CLI_OK;

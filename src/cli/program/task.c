@@ -39,6 +39,9 @@ static const cli_option options[] = {
     {0},
 };
 
+/* Of a task that has no input but its settings. */
+static const cli_option model_options[] = {CLI_MODEL(task_values), {0}};
+
 /* Of a task whose records are files. */
 static const cli_option path_options[] = {
     CLI_MODEL(task_values),
@@ -219,7 +222,7 @@ static int choose_input(const cli *c, const task_values *v, int n, char **operan
     const fv_task_kind *k = c->command->more;
     *texts = v->texts;
     *file = v->file;
-    if (images->n) return CLI_OK;
+    if (images->n || k->no_records) return CLI_OK;
     if (k->path) return choose_path(c, v, n, operand, texts, file);
     if (n > 1) return cli_usage(c, "'%s' is neither an image nor a folder nor a sound", operand[0]);
     if (n && k->prompt)
@@ -249,7 +252,7 @@ static int run_all(const cli *c, const task_values *v, fv_pipeline *p, printing 
     int code = CLI_OK;
     if (texts->n)
         code = run_texts(out, p, k, texts->at, texts->n);
-    else if (!k->path)
+    else if (!k->path && !k->no_records)
         code = run_file(out, p, k, whole);
     if (code == CLI_OK && !ferror(stdout) && fv_pipeline_finish(p, print_result, out, &e))
         code = cli_error(c, &e);
@@ -263,9 +266,9 @@ static int check_ranks(const cli *c, const task_values *v, const printing *out,
 {
     const fv_task_kind *k = c->command->more;
     if (!out->share.comm) return CLI_OK;
-    if (!texts->n && !images->n && (!out->file || !strcmp(out->file, "-")))
+    if (!texts->n && !images->n && !k->no_records && (!out->file || !strcmp(out->file, "-")))
         return cli_usage(c, "several ranks need a FILE: standard input goes to rank 0 alone");
-    if (v->whole || k->path ||
+    if (v->whole || k->path || k->files || k->no_records ||
         (k->finish && (strcmp(k->name, "embed") || is_given(&v->settings, "output"))))
         return cli_usage(c, "this runs on one rank: its result is made of all records");
     return CLI_OK;
@@ -296,11 +299,11 @@ static int run(const cli *c, const void *values, int n, char **operand)
     cli_images images = {0};
     printing out = {.c = c, .progress = isatty(STDERR_FILENO) && !isatty(STDOUT_FILENO)};
     if (fv_comm_open(&out.share.comm, NULL, (fv_comm_opt){0}, &e)) return cli_error(c, &e);
-    int code = k->images ? cli_find_images(c, &images, n, operand) : CLI_OK;
+    int code = k->images || k->files ? cli_find_images(c, &images, n, operand) : CLI_OK;
     if (code == CLI_OK) code = choose_input(c, v, n, operand, &images, &texts, &out.file);
     if (code == CLI_OK) code = check_ranks(c, v, &out, &texts, &images);
     out.names = images.path;
-    out.label = images.n > 1 && !v->json;
+    out.label = images.n > 1 && !v->json && !k->files;
     if (code == CLI_OK && k->path && texts.n) out.path = texts.at[0];
     if (code != CLI_OK) {
         cli_free_images(&images);
@@ -318,7 +321,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
     code = cli_take_adapters(c, &v->model.adapters, &adapters, &how.adapters);
     double start = now();
     cli_name_ignored(c, v->model.verbose, v->model.dir);
-    if (code == CLI_OK) code = cli_open_device(c, &d, v->model.device, v->model.threads);
+    if (code == CLI_OK && !k->no_model)
+        code = cli_open_device(c, &d, v->model.device, v->model.threads);
     if (code == CLI_OK && fv_pipeline_open(&p, d, how, &e)) code = cli_error(c, &e);
     out.start = now();
     if (code == CLI_OK) code = run_all(c, v, p, &out, &texts, &images);
@@ -340,6 +344,23 @@ static int run(const cli *c, const void *values, int n, char **operand)
 
 enum { MOST_TASKS = 64 };
 
+/* Which of its own options a command has besides those of the task's table. */
+static const cli_option *options_of(const fv_task_kind *k)
+{
+    if (k->no_model) return NULL;
+    if (k->no_records) return model_options;
+    return k->path ? path_options : options;
+}
+
+static const char *operands_of(const fv_task_kind *k)
+{
+    if (k->no_records) return NULL;
+    if (k->files) return "[FILE | FOLDER...]";
+    if (k->prompt) return "[PROMPT]";
+    if (k->path && !k->instead) return k->path;
+    return k->images ? "[FILE | IMAGE...]" : "[FILE]";
+}
+
 const cli_command *cli_task_command(int i)
 {
     static cli_command commands[MOST_TASKS];
@@ -348,19 +369,16 @@ const cli_command *cli_task_command(int i)
     if (!k) return NULL;
     for (int n = 0; n < 8 && k->examples && k->examples[n].line; n++)
         examples[i][n] = (cli_example){k->examples[n].line, k->examples[n].what};
-    const char *operands = k->images ? "[FILE | IMAGE...]" : "[FILE]";
-    if (k->prompt) operands = "[PROMPT]";
-    if (k->path && !k->instead) operands = k->path;
     commands[i] = (cli_command){.name = k->name,
                                 .summary = k->summary,
                                 .about = k->about,
-                                .options = k->path ? path_options : options,
+                                .options = options_of(k),
                                 .size = sizeof(task_values),
                                 .task_fields = k->options,
                                 .fields = k->generates ? fv_gen_fields : NULL,
                                 .settings = offsetof(task_values, settings),
-                                .operands = operands,
-                                .max_operands = k->images ? 4096 : 1,
+                                .operands = operands_of(k),
+                                .max_operands = k->images || k->files ? 4096 : !k->no_records,
                                 .examples = examples[i],
                                 .more = k,
                                 .run = run};
