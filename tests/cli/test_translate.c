@@ -274,6 +274,25 @@ static void scores_are_sacrebleus(void **state)
     json_decref(j);
 }
 
+/* Pronunciations: any of several references is right, and the nearest one counts. */
+static void errors_count_against_the_nearest_reference(void **state)
+{
+    (void)state;
+    scratch_text("said.jsonl", "{\"w\": \"x\", \"said\": [\"A B C\", \"A B\"]}\n");
+    const result *r = sh("$fovea eval -m $model --source-field w --target-field said said.jsonl");
+    succeeded(r);
+    assert_non_null(strstr(r->out, "texts not exact"));
+    scratch_text("hyp", "A X C D\nP Q\n");
+    scratch_text("ref", "Z Z Z Z Z\x1E"
+                        "A B C\nP\x1E"
+                        "P Q\n");
+    r = sh("$fovea eval --hypothesis hyp --reference ref");
+    succeeded(r);
+    assert_non_null(
+        strstr(r->out, "word error rate   40.00  1 substituted, 0 deleted, 1 inserted"));
+    assert_non_null(strstr(r->out, "texts not exact   50.00  1 of 2"));
+}
+
 static void a_model_is_judged_by_what_it_translates(void **state)
 {
     (void)state;
@@ -358,6 +377,7 @@ int main(void)
         cmocka_unit_test(languages_are_chosen),
         cmocka_unit_test(prefixes_are_languages),
         cmocka_unit_test(scores_are_sacrebleus),
+        cmocka_unit_test(errors_count_against_the_nearest_reference),
         cmocka_unit_test(a_model_is_judged_by_what_it_translates),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
