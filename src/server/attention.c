@@ -1,4 +1,4 @@
-/* attention.c - /v1/attention: exact weights of a text, as JSON, safetensors, or the page of
+/* attention.c - /v1/attention: exact weights of a text or an image, as JSON, safetensors, or the page of
  * `fovea see`.
  *
  * One forward pass records queries, keys and log-sum-exps; the weights of the layers, heads and
@@ -166,7 +166,8 @@ static void answer_safetensors(job *k)
 static void answer_page(job *k)
 {
     const char *temporary = getenv("TMPDIR"),
-               *text = json_string_value(json_object_get(k->r->json, "input"));
+               *text = k->k.image.n ? NULL
+                                    : json_string_value(json_object_get(k->r->json, "input"));
     char dir[256], path[300];
     sv_text t = {0};
     fv_err e;

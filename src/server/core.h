@@ -93,7 +93,9 @@ bool sv_post_start(sv_engine *g, sv_request *r, sv_work_fn *fn);
 void sv_wake(sv_engine *g); /* the scheduler has got something to do */
 fv_encoding *sv_take_encoding(sv_engine *g, fv_err *e);
 void sv_give_encoding(sv_engine *g, fv_encoding *enc);
-const fv_model *sv_asked_model(const sv_request *r);            /* for passes of one's own */
+const fv_model *sv_asked_model(const sv_request *r); /* for passes of one's own */
+/* The same, opened if nobody has needed it yet; NULL: it cannot be.  On the engine's thread. */
+const fv_model *sv_engine_model(const sv_request *r, fv_err *e);
 const fv_token_bytes *sv_engine_bytes(sv_engine *g, fv_err *e); /* NULL: e says why */
 /* The engine's task for a job, opened at its first use; NULL: refused.  On the engine's thread. */
 fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job);

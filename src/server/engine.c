@@ -380,6 +380,16 @@ const fv_model *sv_asked_model(const sv_request *r)
     return g->generates ? g->writer.model : g->model;
 }
 
+/* The pipeline of a model that sees has a model of its own, which nobody else may run. */
+const fv_model *sv_engine_model(const sv_request *r, fv_err *e)
+{
+    sv_engine *g = r->engine;
+    const sv_opt *o = &g->server->opt;
+    fv_model_opt how = {.serve = true, .weights = o->weights, .widen = o->widen};
+    if (g->media && !g->model && fv_model_open(&g->model, g->device, g->dir, how, e)) return NULL;
+    return sv_asked_model(r);
+}
+
 /* The first request that needs them waits; the engine goes on meanwhile. */
 const fv_token_bytes *sv_engine_bytes(sv_engine *g, fv_err *e)
 {

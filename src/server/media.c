@@ -19,8 +19,6 @@
 
 #define BAD "invalid_request_error"
 
-enum { MOST_IMAGES = 32 };
-
 const char *sv_media_task(const fv_model *m, fv_head_job job)
 {
     bool sees = fv_model_takes(m, "pixel_values"),
@@ -33,18 +31,7 @@ const char *sv_media_task(const fv_model *m, fv_head_job job)
 
 /* ---- files of a request ---- */
 
-typedef struct media {
-    sv_engine *g;
-    sv_request *r;
-    char dir[256];
-    char path[MOST_IMAGES][300];
-    fv_text text[MOST_IMAGES];
-    int n;
-    json_t *results; /* one for each file */
-    fv_err failed;   /* of the first file that failed */
-} media;
-
-static bool open_folder(media *m)
+static bool open_folder(sv_media *m)
 {
     const char *temporary = getenv("TMPDIR");
     snprintf(m->dir, sizeof m->dir, "%.200s/fovea-XXXXXX", temporary ? temporary : "/tmp");
@@ -55,7 +42,7 @@ static bool open_folder(media *m)
 }
 
 /* 0600 and never over something that is there: other users of the machine share the folder. */
-static bool write_file(media *m, const char *ending, const void *data, size_t n)
+static bool write_file(sv_media *m, const char *ending, const void *data, size_t n)
 {
     char *path = m->path[m->n];
     snprintf(path, sizeof m->path[0], "%s/%d.%s", m->dir, m->n, ending);
@@ -70,7 +57,7 @@ static bool write_file(media *m, const char *ending, const void *data, size_t n)
     return false;
 }
 
-static void close_folder(media *m)
+void sv_media_close(sv_media *m)
 {
     for (int i = 0; i < m->n; i++) unlink(m->path[i]);
     if (m->dir[0]) rmdir(m->dir);
@@ -103,7 +90,7 @@ static ssize_t from_base64(const char *s, size_t n, unsigned char *out)
 }
 
 /* field: what the client knows it as. */
-static bool take_image(media *m, const json_t *j, const char *field)
+static bool take_image(sv_media *m, const json_t *j, const char *field)
 {
     static const char *const heads[][2] = {{"data:image/png;base64,", "png"},
                                            {"data:image/jpeg;base64,", "jpg"},
@@ -122,7 +109,7 @@ static bool take_image(media *m, const json_t *j, const char *field)
     sv_refuse(m->r, 400, BAD, field,
               "%s: %s reads no text: a data: URI of image/png, image/jpeg or audio/wav in base64, "
               "or a list of up to %d, was expected",
-              field, m->g->name, MOST_IMAGES);
+              field, m->g->name, SV_MOST_FILES);
     return false;
 }
 
@@ -131,7 +118,7 @@ static bool take_image(media *m, const json_t *j, const char *field)
 /* A result tells which file it is of; the client does not know our names. */
 static bool take_result(void *user, const fv_task_result *x)
 {
-    media *m = user;
+    sv_media *m = user;
     json_t *j = x->error ? NULL : json_loadb(x->text, x->n, 0, NULL);
     if (x->error && !m->failed.code) {
         const char *path = m->path[x->record > 0 ? x->record - 1 : 0], *text = x->error->text;
@@ -146,7 +133,7 @@ static bool take_result(void *user, const fv_task_result *x)
     return true;
 }
 
-static bool run_pipeline(media *m)
+static bool run_pipeline(sv_media *m)
 {
     fv_err e;
     m->results = json_array();
@@ -161,13 +148,31 @@ static bool run_pipeline(media *m)
     return false;
 }
 
+bool sv_media_open(sv_media *m, sv_engine *g, sv_request *r)
+{
+    *m = (sv_media){.g = g, .r = r};
+    return open_folder(m) && take_image(m, json_object_get(r->json, "input"), "input");
+}
+
+bool sv_media_caption(sv_media *m, int32_t **ids, int64_t *n)
+{
+    if (!run_pipeline(m)) return false;
+    const json_t *list = json_object_get(json_array_get(m->results, 0), "ids");
+    *n = (int64_t)json_array_size(list);
+    *ids = malloc((size_t)(*n + 1) * sizeof **ids);
+    for (int64_t i = 0; *ids && i < *n; i++)
+        (*ids)[i] = (int32_t)json_integer_value(json_array_get(list, (size_t)i));
+    if (!*ids) sv_refuse(m->r, 503, "overloaded_error", NULL, "out of memory");
+    return *ids != NULL;
+}
+
 void sv_see_images(sv_engine *g, sv_request *r)
 {
-    media m = {.g = g, .r = r};
+    sv_media m = {.g = g, .r = r};
     const json_t *in = json_object_get(r->json, "input");
     size_t n = json_is_array(in) ? json_array_size(in) : 1;
-    bool ok = n >= 1 && n <= MOST_IMAGES;
-    if (!ok) sv_refuse(r, 400, BAD, "input", "input: 1 to %d images were expected", MOST_IMAGES);
+    bool ok = n >= 1 && n <= SV_MOST_FILES;
+    if (!ok) sv_refuse(r, 400, BAD, "input", "input: 1 to %d images were expected", SV_MOST_FILES);
     ok = ok && open_folder(&m);
     for (size_t i = 0; i < n && ok; i++)
         ok = take_image(&m, json_is_array(in) ? json_array_get(in, i) : in, "input");
@@ -183,7 +188,7 @@ void sv_see_images(sv_engine *g, sv_request *r)
         free(data);
         sv_answer(r, 200, NULL, &t);
     }
-    close_folder(&m);
+    sv_media_close(&m);
 }
 
 /* What a path asks of a model, on the engine's thread, as everything that uses a model. */
@@ -216,7 +221,7 @@ void sv_caption(sv_request *r) { post_images(r, caption); }
 /* ---- images in a chat ---- */
 
 /* Every part {"type":"image_url","image_url":{"url":..}} of the messages, in their order. */
-static bool take_parts(media *m)
+static bool take_parts(sv_media *m)
 {
     const json_t *messages = json_object_get(m->r->json, "messages"), *message, *part;
     size_t i, k;
@@ -226,8 +231,8 @@ static bool take_parts(media *m)
         {
             const json_t *image = json_object_get(part, "image_url");
             if (!image) continue;
-            if (m->n == MOST_IMAGES) {
-                sv_refuse(m->r, 400, BAD, "messages", "messages: at most %d images", MOST_IMAGES);
+            if (m->n == SV_MOST_FILES) {
+                sv_refuse(m->r, 400, BAD, "messages", "messages: at most %d images", SV_MOST_FILES);
                 return false;
             }
             if (json_is_object(image)) image = json_object_get(image, "url");
@@ -242,7 +247,7 @@ static bool take_parts(media *m)
 }
 
 /* One answer, or one chunk that has all of it: a caption is a few words. */
-static void write_reply(media *m, bool stream, const sv_text *reply, int64_t tokens)
+static void write_reply(sv_media *m, bool stream, const sv_text *reply, int64_t tokens)
 {
     sv_text t = {0};
     char id[96];
@@ -283,7 +288,7 @@ static void write_reply(media *m, bool stream, const sv_text *reply, int64_t tok
 
 void sv_caption_chat(sv_engine *g, sv_request *r)
 {
-    media m = {.g = g, .r = r};
+    sv_media m = {.g = g, .r = r};
     sv_text reply = {0};
     bool stream = false;
     int64_t tokens = 0;
@@ -299,7 +304,7 @@ void sv_caption_chat(sv_engine *g, sv_request *r)
         write_reply(&m, stream, &reply, tokens);
     }
     sv_free(&reply);
-    close_folder(&m);
+    sv_media_close(&m);
 }
 
 /* ---- /v1/audio/transcriptions ---- */
@@ -325,7 +330,7 @@ static void put_text(sv_text *t, const json_t *pieces)
     sv_free(&all);
 }
 
-static void write_transcript(media *m, const char *format)
+static void write_transcript(sv_media *m, const char *format)
 {
     const json_t *x = json_array_get(m->results, 0), *pieces = json_object_get(x, "pieces");
     sv_text t = {0};
@@ -353,7 +358,7 @@ static void write_transcript(media *m, const char *format)
 
 static void transcribe(sv_engine *g, sv_request *r)
 {
-    media m = {.g = g, .r = r};
+    sv_media m = {.g = g, .r = r};
     sv_part file, format;
     char word[32] = "json";
     if (!g->media || strcmp(g->media, "transcribe")) {
@@ -367,7 +372,7 @@ static void transcribe(sv_engine *g, sv_request *r)
         sv_refuse(r, 400, BAD, "response_format", "response_format: json or verbose_json");
     else if (open_folder(&m) && write_file(&m, "sound", file.data, file.n) && run_pipeline(&m))
         write_transcript(&m, word);
-    close_folder(&m);
+    sv_media_close(&m);
 }
 
 /* The form's "model" goes where sv_find_engine looks for it. */

@@ -34,7 +34,8 @@ static const sv_route routes[] = {
      "input:texts! model:model encoding_format:one(float,base64) dimensions:int(1,1048576) "
      "user:any",
      NULL},
-    {"POST", "/v1/attention", sv_attention, false, "Exact attention weights of a text",
+    {"POST", "/v1/attention", sv_attention, false,
+     "Exact attention weights of a text, or of an image as a data: URI",
      "input:text! model:model target:text attention:weights rows:rows "
      "format:one(json,safetensors,html) kind:one(encoder,decoder,cross)",
      "application/octet-stream text/html"},

@@ -69,9 +69,32 @@ bool sv_see_read(sv_see *k, sv_engine *g, sv_request *r)
            (!g->translator || encode(k, "target", true, &k->target, &k->n_target));
 }
 
+/* A model that describes images is looked at while it writes its caption. */
+static bool read_image(sv_see *k, sv_engine *g, sv_request *r)
+{
+    fv_gen_config *how;
+    fv_err e;
+    *k = (sv_see){.g = g, .r = r};
+    if (!strcmp(g->media, "transcribe")) {
+        sv_refuse(r, 400, BAD, "model", "%s reads no text and sees no images", g->name);
+        return false;
+    }
+    if (!sv_media_open(&k->image, g, r)) return false;
+    if (strcmp(g->media, "caption")) return true;
+    if (!sv_media_caption(&k->image, &k->target, &k->n_target)) return false;
+    if (fv_gen_config_open(&how, NULL, g->dir, NULL, &e)) {
+        sv_refuse_error(r, &e);
+        return false;
+    }
+    k->start = fv_gen_config_options(how)->start;
+    fv_gen_config_close(how);
+    return true;
+}
+
 fv_see_in sv_see_in(const sv_see *k)
 {
     fv_see_in in = {.tok = k->g->tok, .source = k->source, .n_source = k->n_source};
+    if (k->image.n) in.image = k->image.path[0], in.dir = k->g->dir, in.start = k->start;
     in.target = k->target, in.n_target = k->n_target;
     if (k->g->translator) in.start = fv_translator_gen(k->g->translator)->start;
     return in;
@@ -80,12 +103,13 @@ fv_see_in sv_see_in(const sv_see *k)
 bool sv_see_run(sv_see *k, sv_engine *g, sv_request *r)
 {
     fv_err e;
-    if (!sv_see_read(k, g, r)) return false;
-    if (fv_see_run(&k->see, g->device, sv_asked_model(r), sv_see_in(k), &e)) {
+    if (!(g->media ? read_image(k, g, r) : sv_see_read(k, g, r))) return false;
+    const fv_model *m = sv_engine_model(r, &e);
+    if (!m || fv_see_run(&k->see, g->device, m, sv_see_in(k), &e)) {
         sv_refuse_error(r, &e);
         return false;
     }
-    return choose_kind(k, g->translator != NULL);
+    return choose_kind(k, k->n_target > 0);
 }
 
 void sv_see_free(sv_see *k)
@@ -93,6 +117,7 @@ void sv_see_free(sv_see *k)
     fv_see_free(k->see);
     free(k->source);
     free(k->target);
+    sv_media_close(&k->image);
     *k = (sv_see){0};
 }
 
@@ -155,7 +180,7 @@ static void tell_heads(sv_engine *g, sv_request *r)
     fv_see_head *all = NULL;
     if (sv_see_run(&k, g, r)) {
         /* rows of a decoder are what it reads: the start, then the target */
-        const int32_t *ids = g->translator ? NULL : k.source;
+        const int32_t *ids = k.n_target ? NULL : k.source;
         int64_t n = k.shape.layers * k.shape.heads;
         all = calloc((size_t)n, sizeof *all);
         if (!all) st = fv_fail(&e, FV_ENOMEM, "out of memory");

@@ -5,11 +5,14 @@
 
 #include "fovea/see.h"
 #include "generate.h"
+#include "media.h"
 
 typedef struct sv_see {
     sv_engine *g;
     sv_request *r;
     int32_t *source, *target; /* target: of a model with an encoder and a decoder */
+    sv_media image;           /* of a model that sees */
+    int32_t start;            /* what its decoder begins with */
     int64_t n_source, n_target;
     fv_see *see;
     fv_see_kind kind;
@@ -19,7 +22,8 @@ typedef struct sv_see {
 /* Encodes "input" (and "target"); false: refused.  sv_see_in: what the library takes. */
 bool sv_see_read(sv_see *k, sv_engine *g, sv_request *r);
 fv_see_in sv_see_in(const sv_see *k);
-/* The same, a forward pass, and the "kind" of attention that is meant. */
+/* The same, or the image of "input" and what is written about it; a forward pass, and the "kind" of
+ * attention that is meant. */
 bool sv_see_run(sv_see *k, sv_engine *g, sv_request *r);
 void sv_see_free(sv_see *k);
 /* The tokens along the rows or the columns of the map. */

@@ -2,6 +2,7 @@
 """views.py [FOVEA] - every view of the page of `fovea serve` in headless Chromium: opened by its address, used, and compared
 with the numbers of the API; saved pictures are pictures; a phone's width is enough; the console stays empty.  77 without
 Chromium.  SHOTS=DIR keeps a screenshot of each."""
+import base64
 import json
 import math
 import os
@@ -165,6 +166,32 @@ class Views:
         self.saves("runs")
 
 
+    def image(self):
+        path = TREE / "tests/golden/images/alpha.png"
+        uri = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+        want = self.ask("/v1/classify", {"model": "image", "input": uri})["data"][0]["labels"]
+        self.b.open("about:blank")
+        self.b.open(f"{self.address}/#view=image&model=image")
+        self.b.evaluate("document.getElementById('image-image') !== null")
+        self.b.evaluate(f"""(() => {{
+          const bytes = Uint8Array.from(atob('{uri}'.split(',')[1]), c => c.charCodeAt(0));
+          const list = new DataTransfer();
+          list.items.add(new File([bytes], 'alpha.png', {{type: 'image/png'}}));
+          document.getElementById('image-image').files = list.files;
+          document.getElementById('image-go').click();
+        }})()""")
+        for _ in range(400):
+            if self.b.evaluate("document.getElementById('status').textContent") or self.b.evaluate("!!document.querySelector('#image-page iframe')"):
+                break
+            time.sleep(0.05)
+        time.sleep(0.5)
+        said = self.b.evaluate("[...document.querySelectorAll('#image-said li')].map(e => [e.querySelector('span').textContent, +e.querySelector('b').textContent])")
+        self.expect("image: the labels of the API", said and said == [[w["label"], digits(w["score"])] for w in want][:10])
+        self.expect("image: where it looked", self.b.evaluate("!!document.querySelector('#image-page iframe').contentDocument.querySelector('canvas')"))
+        if os.environ.get("SHOTS"):
+            self.b.screenshot(os.path.join(os.environ["SHOTS"], f"image-{self.b.evaluate('innerWidth')}.png"))
+
+
 def write_run(folder):
     (folder / "one").mkdir(parents=True)
     with open(folder / "one/train.jsonl", "w", encoding="ascii") as f:
@@ -181,7 +208,7 @@ def main():
                 write_run(folder)
                 with Server(PROGRAM, scratch, "--quiet", "--runs", str(folder)) as server, Browser(width, 900) as b:
                     v = Views(b, server.address)
-                    for check in (v.heads, v.ablation, v.neurons, v.explore, v.compare, v.classify, v.answer, v.translate):
+                    for check in (v.heads, v.ablation, v.neurons, v.explore, v.compare, v.classify, v.answer, v.translate, v.image):
                         check()
                         v.expect("nothing scrolls sideways", b.evaluate("document.documentElement.scrollWidth <= innerWidth"))
                     v.runs(folder)

@@ -1,4 +1,5 @@
 """serving.py - a server of the tests' own models, one for each kind of request, for the scripts beside it."""
+import json
 import pathlib
 import re
 import shutil
@@ -14,7 +15,12 @@ def models(scratch):
     shutil.copytree(GOLDEN / "stories260K", chat)
     shutil.copy(GOLDEN / "chatml.jinja", chat / "chat_template.jinja")
     tasks = {"labels": "classify-bert", "tags": "tag-bert", "answers": "answer-bert", "masks": "fill-bert", "vectors": "embed-mean"}
-    served = {"chat": chat, **{name: GOLDEN / "tasks" / at for name, at in tasks.items()}, "translation": GOLDEN / "translate"}
+    image = pathlib.Path(scratch) / "image"
+    shutil.copytree(GOLDEN / "models/vit-classify", image)
+    how = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 12, "width": 12},
+           "do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (image / "preprocessor_config.json").write_text(json.dumps(how), encoding="ascii")
+    served = {"chat": chat, "image": image, **{name: GOLDEN / "tasks" / at for name, at in tasks.items()}, "translation": GOLDEN / "translate"}
     return [f"{name}={at}" for name, at in served.items()]
 
 

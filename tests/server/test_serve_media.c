@@ -58,7 +58,7 @@ static char *image_body(const char *model, const char *path)
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t n;
     unsigned char *bytes = (unsigned char *)slurp(path, &n);
-    char *body = malloc(2 * n + 200);
+    char *body = malloc(2 * n + 400);
     int k = sprintf(body, "{\"model\":\"%s\",\"input\":\"data:image/png;base64,", model);
     for (size_t i = 0; i < n; i += 3) {
         uint32_t x = (uint32_t)bytes[i] << 16 | (i + 1 < n ? (uint32_t)bytes[i + 1] << 8 : 0) |
@@ -146,6 +146,35 @@ static void images_are_described(void **state)
     http_refused(400, "does not describe", "/v1/caption", "{\"model\":\"seeing\",\"input\":\"a\"}");
 }
 
+/* The weights of `fovea see`, and its page. */
+static void what_is_looked_at(void **state)
+{
+    (void)state;
+    size_t n;
+    succeeded(fovea("see -m seeing '" IMAGE "' -o seen.json"));
+    char *text = slurp(scratch("seen.json"), &n), *body = image_body("seeing", IMAGE);
+    json_t *want = json_loads(text, 0, NULL), *got = post("/v1/attention", body);
+    const json_t *heads = at(want, "attentions.0.layers.1.heads");
+    assert_true(json_equal((json_t *)at(got, "weights.1.1"), (json_t *)at(heads, "1.weights")));
+    assert_true(
+        json_equal((json_t *)at(got, "row_tokens"), (json_t *)at(want, "attentions.0.rows")));
+    strcpy(strrchr(body, '}'), ",\"format\":\"html\"}");
+    const answer *a = http("/v1/attention", body);
+    assert_int_equal(a->status, 200);
+    assert_non_null(strstr(a->body, "<canvas"));
+    assert_null(strstr(a->body, "base64,iVBOR")); /* the request is not its heading */
+    json_decref(want);
+    json_decref(got);
+    free(text);
+    free(body);
+    body = image_body("telling", IMAGE);
+    got = post("/v1/attention", body);
+    assert_string_equal(text_at(got, "kind"), "cross"); /* words to patches */
+    json_decref(got);
+    free(body);
+    http_refused(400, "sees no images", "/v1/attention", "{\"model\":\"hearing\",\"input\":\"a\"}");
+}
+
 static void paths_are_not_taken(void **state)
 {
     (void)state;
@@ -215,9 +244,8 @@ static void sounds_are_transcribed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(images_are_seen),
-        cmocka_unit_test(images_are_described),
-        cmocka_unit_test(paths_are_not_taken),
+        cmocka_unit_test(images_are_seen),        cmocka_unit_test(images_are_described),
+        cmocka_unit_test(what_is_looked_at),      cmocka_unit_test(paths_are_not_taken),
         cmocka_unit_test(sounds_are_transcribed),
     };
     return cmocka_run_group_tests(tests, start, serve_close);

@@ -1,7 +1,7 @@
 /* page.js - the views of the page: a tab and a form for each, and the address, which carries the state of the one that is
  * open, so that a view can be shared. */
 
-const VIEWS = [live, explore, heads, compare, classify, answer, translate, runs];
+const VIEWS = [live, explore, heads, compare, classify, answer, translate, image, runs];
 let current = live;
 
 /* The form of a view, made from its fields: a select of models, a text, words to choose from, a number. */
@@ -15,7 +15,7 @@ class Form {
     for (const [name, kind] of Object.entries(view.fields)) {
       const id = `${view.name}-${name}`, changed = () => { view.changed && view.changed(this, name); keep(); };
       const e = kind === 'text' ? make('textarea', {id, rows: 3, spellcheck: 'false'}) :
-        kind === 'model' || Array.isArray(kind) ? make('select', {id, onchange: changed}) : make('input', {id, type: kind === 'line' ? 'text' : kind, min: 0});
+        kind === 'model' || Array.isArray(kind) ? make('select', {id, onchange: changed}) : make('input', {id, type: kind === 'line' ? 'text' : kind, min: 0, accept: kind === 'file' && 'image/png,image/jpeg'});
       if (kind === 'model') e.append(...usable.map(m => new Option(m.id, m.id)));
       if (Array.isArray(kind)) e.append(...kind.map(w => new Option(w, w)));
       if (view.value && view.value[name] !== undefined) e.value = view.value[name];
@@ -65,7 +65,7 @@ function open(view) {
 }
 
 function keep() {
-  const state = current === live ? live.state() : Object.fromEntries(Object.entries(current.form.inputs).map(([k, e]) => [k, e.value]));
+  const state = current === live ? live.state() : Object.fromEntries(Object.entries(current.form.inputs).filter(([, e]) => e.type !== 'file').map(([k, e]) => [k, e.value]));
   if (current !== live && current.form.ran) state.go = 1;
   const kept = new URLSearchParams(Object.entries({view: current.name, ...state}).filter(([, v]) => v !== '' && v !== undefined));
   history.replaceState(null, '', '#' + kept);
@@ -75,7 +75,7 @@ async function restore() {
   const state = new URLSearchParams(location.hash.slice(1)), view = VIEWS.find(v => v.name === state.get('view')) || live;
   open(view);
   if (view === live) return live.restore(state);
-  for (const [k, e] of Object.entries(view.form.inputs)) if (state.has(k)) e.value = state.get(k);
+  for (const [k, e] of Object.entries(view.form.inputs)) if (state.has(k) && e.type !== 'file') e.value = state.get(k);
   if (state.has('go')) await view.form.run();
 }
 
