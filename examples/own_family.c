@@ -63,7 +63,7 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->width, (fv_emb_opt){.std = 0.1f}, "tokens");
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->width, 0.1f, "tokens");
     fv_pos_init(p, &m->positions, k->longest, k->width, FV_POS_LEARNED, 0, 0.1f, "positions");
     m->blocks = fv_params_scratch(p, (size_t)k->layers * sizeof *m->blocks);
     for (int i = 0; m->blocks && i < k->layers; i++) {

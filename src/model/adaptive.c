@@ -48,8 +48,8 @@ static void tables_init(fv_params *p, fv__adaptive *a, const char *below)
     for (int i = 0; i < a->n_tables; i++, width /= o->div_val) {
         fv__cluster *t = &a->at[i];
         fv_emb table;
-        fv_emb_init(p, &table, a->n_tables == 1 ? o->vocab : t->to - t->from, width,
-                    (fv_emb_opt){.std = o->std}, "%sword_emb.emb_layers.%d", below, i);
+        fv_emb_init(p, &table, a->n_tables == 1 ? o->vocab : t->to - t->from, width, o->std,
+                    "%sword_emb.emb_layers.%d", below, i);
         t->table = table.table;
         if (o->div_val > 1 || o->d_embed != o->width)
             t->proj = fv_param(p, fv__weight(o->proj_std), FV_SHAPE(o->width, width),

@@ -38,14 +38,13 @@ void fv__two_layers_init(fv_params *p, fv_lin *dense, fv_lin *out, const fv__ber
 void fv__bert_emb_init(fv_params *p, fv__bert_emb *l, const fv__bert_config *k, int64_t width,
                        const char *at)
 {
-    fv_emb_opt plain = {.std = k->initializer_range}, padded = plain;
-    padded.has_pad = true;
-    padded.pad = k->pad_token_id;
-    fv_emb_init(p, &l->words, k->vocab_size, width, padded, "%sembeddings.word_embeddings", at);
-    fv_pos_init(p, &l->positions, k->max_position_embeddings, width, FV_POS_LEARNED, 0,
-                k->initializer_range, "%sembeddings.position_embeddings", at);
-    fv_emb_init(p, &l->types, k->type_vocab_size, width, plain,
-                "%sembeddings.token_type_embeddings", at);
+    float std = k->initializer_range;
+    fv_emb_init(p, &l->words, k->vocab_size, width, std, "%sembeddings.word_embeddings", at);
+    l->words.skip = k->pad_token_id;
+    fv_pos_init(p, &l->positions, k->max_position_embeddings, width, FV_POS_LEARNED, 0, std,
+                "%sembeddings.position_embeddings", at);
+    fv_emb_init(p, &l->types, k->type_vocab_size, width, std, "%sembeddings.token_type_embeddings",
+                at);
     fv_norm_init(p, &l->norm, width, (fv_norm_opt){.eps = k->layer_norm_eps},
                  "%sembeddings.LayerNorm", at);
 }

@@ -36,10 +36,8 @@ void fv__causal_tokens(fv_params *p, fv__causal *m, const fv__causal_config *k, 
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    fv_emb_opt opt = {.has_pad = k->pad_token_id >= 0,
-                      .pad = k->pad_token_id,
-                      .std = k->initializer_range};
-    fv_emb_init(p, &m->tokens, vocabulary, width, opt, "%s", at.s);
+    fv_emb_init(p, &m->tokens, vocabulary, width, k->initializer_range, "%s", at.s);
+    m->tokens.skip = k->pad_token_id;
 }
 
 void fv__causal_blocks(fv_params *p, fv__causal *m, const fv__block_type *type, int n,

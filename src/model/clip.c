@@ -74,8 +74,8 @@ void fv__clip_text_init(fv_params *p, fv__clip_text *l, const fv__clip_config *k
 {
     fv_init normal = {.kind = FV_INIT_NORMAL, .scale = 0.02f};
     l->cfg = k;
-    fv_emb_init(p, &l->tokens, k->vocab_size, k->hidden_size, (fv_emb_opt){.std = 0.02f},
-                "%sembeddings.token_embedding", at);
+    fv_emb_init(p, &l->tokens, k->vocab_size, k->hidden_size, 0.02f, "%sembeddings.token_embedding",
+                at);
     l->positions = fv_param(p, normal, FV_SHAPE(k->max_position_embeddings, k->hidden_size),
                             "%sembeddings.position_embedding.weight", at);
     l->blocks = blocks(p, k, at);

@@ -234,8 +234,8 @@ void fv__seq2seq_init(fv__seq2seq *m, const fv_setup *s, const char *family,
 void fv__seq2seq_shared(fv__seq2seq *m, fv_params *p)
 {
     const fv__seq2seq_config *k = &m->cfg;
-    fv_emb_opt opt = {.has_pad = true, .pad = k->pad_token_id, .std = k->init_std};
-    fv_emb_init(p, &m->source, k->vocab_size, k->d_model, opt, "%sshared", below(m));
+    fv_emb_init(p, &m->source, k->vocab_size, k->d_model, k->init_std, "%sshared", below(m));
+    m->source.skip = k->pad_token_id;
     if (k->scale_embedding) m->source.scale = sqrtf((float)k->d_model);
     m->target = m->source;
 }

@@ -7,16 +7,16 @@
 #include "core/core.h"
 #include "ops/embed.h"
 
-void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_opt opt,
-                 const char *path, ...)
+void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, float std, const char *path,
+                 ...)
 {
     va_list ap;
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    float std = opt.std > 0 ? opt.std : (float)(1 / sqrt((double)width));
-    *l = (fv_emb){.scale = 1, .skip = opt.has_pad ? opt.pad : -1};
-    l->table = fv_param(p, fv__weight(std), FV_SHAPE(vocab, width), "%s.weight", at.s);
+    fv_init first = fv__weight(std > 0 ? std : (float)(1 / sqrt((double)width)));
+    *l = (fv_emb){.scale = 1, .skip = -1};
+    l->table = fv_param(p, first, FV_SHAPE(vocab, width), "%s.weight", at.s);
     if (l->table) fv__param_table(l->table);
 }
 

@@ -1,7 +1,7 @@
 /* norm.c - layer norm or RMS norm with its parameters.
  *
  *     layer:  gain * (x - mean) / sqrt(var + eps) + bias
- *     RMS:    gain * x / sqrt(mean(x^2) + eps), with 1 + gain for gain where plus_one
+ *     RMS:    gain * x / sqrt(mean(x^2) + eps), with 1 + gain for gain where PLUS_ONE
  *
  * 1 + gain is an op of its own, of one row: a file holds the gain, and so do its gradient and the
  * optimiser. */
@@ -13,10 +13,12 @@ void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, cons
     va_start(ap, path);
     fv_path at = fv__path(path, ap);
     va_end(ap);
-    *l = (fv_norm){.eps = opt.eps > 0 ? opt.eps : 1e-5f, .rms = opt.rms, .plus_one = opt.plus_one};
-    fv_init first = {.kind = opt.plus_one ? FV_INIT_ZERO : FV_INIT_ONE};
+    *l = (fv_norm){.eps = opt.eps > 0 ? opt.eps : 1e-5f,
+                   .rms = opt.type >= FV_RMS_NORM,
+                   .plus_one = opt.type == FV_RMS_NORM_PLUS_ONE};
+    fv_init first = {.kind = l->plus_one ? FV_INIT_ZERO : FV_INIT_ONE};
     l->gain = fv_param(p, first, FV_SHAPE(width), "%s.weight", at.s);
-    if (!opt.rms && !opt.no_bias)
+    if (opt.type == FV_LAYER_NORM)
         l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(width), "%s.bias", at.s);
 }
 
@@ -46,8 +48,7 @@ void fv_bn_init(fv_params *p, fv_bn *l, int64_t channels, fv_bn_opt opt, const c
     fv_path at = fv__path(path, ap);
     va_end(ap);
     fv_init one = {.kind = FV_INIT_ONE}, zero = {.kind = FV_INIT_ZERO};
-    *l = (fv_bn){.momentum = opt.momentum > 0 ? opt.momentum : 0.1f,
-                 .eps = opt.eps > 0 ? opt.eps : 1e-5f};
+    *l = (fv_bn){.momentum = 0.1f, .eps = opt.eps > 0 ? opt.eps : 1e-5f};
     if (!opt.plain) {
         l->gain = fv_param(p, one, FV_SHAPE(channels), "%s.weight", at.s);
         l->bias = fv_param(p, zero, FV_SHAPE(channels), "%s.bias", at.s);

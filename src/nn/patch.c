@@ -37,8 +37,8 @@ fv_tensor *fv_unpatchify(fv_ctx *c, fv_tensor *x, int64_t channels, int64_t p, i
 static bool tiles(const fv_conv *l)
 {
     const fv_conv_opt *o = &l->opt;
-    return l->dims == 2 && !l->transposed && o->stride == fv_dim(l->w, 2) &&
-           o->stride == fv_dim(l->w, 3) && !o->pad && o->dilation <= 1 && o->groups <= 1;
+    return l->dims == 2 && o->stride == fv_dim(l->w, 2) && o->stride == fv_dim(l->w, 3) &&
+           !o->pad && o->dilation <= 1 && o->groups <= 1;
 }
 
 fv_tensor *fv_conv_patches(fv_ctx *c, const fv_conv *l, fv_tensor *image)

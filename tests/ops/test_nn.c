@@ -121,7 +121,7 @@ static void llama_init(fv_params *p, layer *l, const char *name)
                               .names = "q_proj k_proj v_proj o_proj"},
                       .hidden = 12,
                       .mlp = {.act = FV_SILU, .lin = lin, .names = "gate_proj up_proj down_proj"},
-                      .norm = {.rms = true, .eps = 1e-3f},
+                      .norm = {.type = FV_RMS_NORM, .eps = 1e-3f},
                       .pre_norm = true,
                       .names = {.self_norm = "input_layernorm",
                                 .mlp = "mlp",
@@ -146,7 +146,7 @@ static void t5_init(fv_params *p, layer *l, const char *name)
                       .mha = {.head = 3, .in = lin, .out = lin, .names = "q k v o"},
                       .hidden = 12,
                       .mlp = {.act = FV_GELU_TANH, .lin = lin, .names = "wi_0 wi_1 wo"},
-                      .norm = {.rms = true, .eps = 1e-3f},
+                      .norm = {.type = FV_RMS_NORM, .eps = 1e-3f},
                       .pre_norm = true,
                       .names = {"layer.0.SelfAttention", "layer.0.layer_norm", NULL, NULL,
                                 "layer.1.DenseReluDense", "layer.1.layer_norm"}};

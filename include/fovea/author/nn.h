@@ -43,11 +43,18 @@ typedef struct fv_norm {
     bool rms, plus_one;
 } fv_norm;
 
+/* Layer norm with gain and bias, or with a gain alone; RMS norm, which has no bias, and Gemma's, in
+ * which 1 + gain multiplies and the gain begins as 0. */
+typedef enum fv_norm_type {
+    FV_LAYER_NORM,
+    FV_LAYER_NORM_NO_BIAS,
+    FV_RMS_NORM,
+    FV_RMS_NORM_PLUS_ONE
+} fv_norm_type;
+
 typedef struct fv_norm_opt {
-    bool rms; /* RMS norm, which has no bias; else layer norm */
-    bool no_bias;
-    bool plus_one; /* RMS: 1 + gain multiplies, and the gain begins as 0 (Gemma) */
-    float eps;     /* 0: 1e-5 */
+    fv_norm_type type;
+    float eps; /* 0: 1e-5 */
 } fv_norm_opt;
 
 FV_API void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, const char *path,
@@ -61,12 +68,12 @@ FV_API fv_tensor *fv_norm_add(fv_ctx *c, const fv_norm *l, fv_tensor **sum, fv_t
 
 typedef struct fv_bn {
     fv_tensor *gain, *bias, *mean, *var;
-    float momentum, eps;
+    float momentum, eps; /* momentum: 0.1, unless a family sets another */
 } fv_bn;
 
 typedef struct fv_bn_opt {
-    bool plain;          /* no gain and bias of its own */
-    float momentum, eps; /* 0: 0.1, 1e-5 */
+    bool plain; /* no gain and bias of its own */
+    float eps;  /* 0: 1e-5 */
 } fv_bn_opt;
 
 FV_API void fv_bn_init(fv_params *p, fv_bn *l, int64_t channels, fv_bn_opt opt, const char *path,
@@ -77,17 +84,12 @@ FV_API fv_tensor *fv_bn_fwd(fv_ctx *c, const fv_bn *l, fv_tensor *x); /* (B,C,..
 
 typedef struct fv_emb {
     fv_tensor *table;
-    float scale; /* rows are multiplied by it: sqrt(width) in the Transformer of 2017 */
-    int32_t skip;
+    float scale; /* rows are multiplied by it: sqrt(width) in the Transformer of 2017; at first 1 */
+    int32_t skip; /* this id's row gets no gradient, as that of padding; -1, at first: none */
 } fv_emb;
 
-typedef struct fv_emb_opt {
-    bool has_pad;
-    int32_t pad; /* its row gets no gradient, where has_pad */
-    float std;   /* first values; 0: 1/sqrt(width) */
-} fv_emb_opt;
-
-FV_API void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, fv_emb_opt opt,
+/* std: deviation of the first values; 0: 1/sqrt(width).  Scale and skip are set in the struct. */
+FV_API void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, float std,
                         const char *path, ...) FV_PRINTF(6, 7);
 /* I32 (B,T) -> (B,T,width) */
 FV_API fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids);
@@ -237,12 +239,11 @@ typedef struct fv_conv {
     fv_tensor *w, *b;
     fv_conv_opt opt;
     int dims;
-    bool transposed;
 } fv_conv;
 
 typedef struct fv_conv_layer_opt {
     int dims; /* 1 or 2; 0: 2 */
-    bool transposed, no_bias;
+    bool no_bias;
     fv_conv_opt conv; /* stride, padding, ... */
     float std;
 } fv_conv_layer_opt;

@@ -97,8 +97,8 @@ static void declare(void *self, const fv_setup *s)
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
-    fv_emb_init(p, &m->items, k->num_labels, k->hidden_size,
-                (fv_emb_opt){.std = k->initializer_range}, "item_embeddings");
+    fv_emb_init(p, &m->items, k->num_labels, k->hidden_size, k->initializer_range,
+                "item_embeddings");
     m->items.scale = sqrtf((float)k->hidden_size);
     m->out = m->items.table;
     m->positions = fv_param(p, fv__weight(k->initializer_range),

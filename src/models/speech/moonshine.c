@@ -140,7 +140,8 @@ static void attention_init(fv_params *p, fv_mha *l, const config *k, int n_head,
 
 static void norm_init(fv_params *p, fv_norm *l, const config *k, const char *at, const char *name)
 {
-    fv_norm_init(p, l, k->hidden_size, (fv_norm_opt){.no_bias = true}, "%s%s", at, name);
+    fv_norm_init(p, l, k->hidden_size, (fv_norm_opt){.type = FV_LAYER_NORM_NO_BIAS}, "%s%s", at,
+                 name);
 }
 
 static void encoder_init(fv_params *p, fv__encoder_block *b, const config *k, const char *at)
@@ -214,11 +215,9 @@ static void declare(void *self, const fv_setup *s)
         encoder_init(p, &t->encoder[i], k, path);
     }
     norm_init(p, &t->encoder_norm, k, at, "encoder.layer_norm");
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size,
-                (fv_emb_opt){.has_pad = k->pad_token_id >= 0,
-                             .pad = k->pad_token_id,
-                             .std = k->initializer_range},
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->hidden_size, k->initializer_range,
                 "%sdecoder.embed_tokens", at);
+    m->tokens.skip = k->pad_token_id;
     for (int i = 0; t->decoder && i < t->n_decoder; i++) {
         snprintf(path, sizeof path, "%sdecoder.layers.%d", at, i);
         decoder_init(p, &t->decoder[i], k, path);

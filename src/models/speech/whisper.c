@@ -205,9 +205,9 @@ static void declare_decoder(whisper *m, fv_params *p, const char *at)
     const config *k = &m->cfg;
     fv__stacks *t = &m->stacks;
     char path[64];
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model,
-                (fv_emb_opt){.has_pad = true, .pad = k->pad_token_id, .std = k->init_std},
-                "%sdecoder.embed_tokens", at);
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model, k->init_std, "%sdecoder.embed_tokens",
+                at);
+    m->tokens.skip = k->pad_token_id;
     fv_pos_init(p, &m->target_positions, k->max_target_positions, k->d_model, FV_POS_LEARNED, 0,
                 k->init_std, "%sdecoder.embed_positions", at);
     t->decoder_fn = fv__decoder_pre_norm;

@@ -173,16 +173,15 @@ static void block_init(fv_params *p, block *l, const config *k, const char *at)
 static void declare_embeddings(deberta *m, fv_params *p, const char *at)
 {
     const fv__bert_config *b = &m->cfg.bert;
-    fv_emb_opt plain = {.std = b->initializer_range}, padded = plain;
+    float std = b->initializer_range;
     int64_t D = b->hidden_size;
-    padded.has_pad = true;
-    padded.pad = b->pad_token_id;
-    fv_emb_init(p, &m->emb.words, b->vocab_size, D, padded, "%sembeddings.word_embeddings", at);
+    fv_emb_init(p, &m->emb.words, b->vocab_size, D, std, "%sembeddings.word_embeddings", at);
+    m->emb.words.skip = b->pad_token_id;
     if (m->cfg.position_biased_input)
-        fv_pos_init(p, &m->emb.positions, b->max_position_embeddings, D, FV_POS_LEARNED, 0,
-                    b->initializer_range, "%sembeddings.position_embeddings", at);
+        fv_pos_init(p, &m->emb.positions, b->max_position_embeddings, D, FV_POS_LEARNED, 0, std,
+                    "%sembeddings.position_embeddings", at);
     if (b->type_vocab_size)
-        fv_emb_init(p, &m->emb.types, b->type_vocab_size, D, plain,
+        fv_emb_init(p, &m->emb.types, b->type_vocab_size, D, std,
                     "%sembeddings.token_type_embeddings", at);
     fv_norm_init(p, &m->emb.norm, D, (fv_norm_opt){.eps = b->layer_norm_eps},
                  "%sembeddings.LayerNorm", at);

@@ -134,8 +134,9 @@ static void declare(void *self, const fv_setup *s)
     m->job = s->head->job;
     const config *k = &m->cfg;
     const char *at = m->job == FV_HEAD_BASE ? "" : "distilbert.";
-    fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
-    fv_emb_init(p, &m->words, k->vocab_size, k->dim, words, "%sembeddings.word_embeddings", at);
+    fv_emb_init(p, &m->words, k->vocab_size, k->dim, k->initializer_range,
+                "%sembeddings.word_embeddings", at);
+    m->words.skip = k->pad_token_id;
     fv_pos_init(p, &m->positions, k->max_position_embeddings, k->dim, FV_POS_LEARNED, 0,
                 k->initializer_range, "%sembeddings.position_embeddings", at);
     fv_norm_init(p, &m->norm, k->dim, (fv_norm_opt){.eps = EPS}, "%sembeddings.LayerNorm", at);

@@ -197,16 +197,17 @@ static void declare(void *self, const fv_setup *s)
     const fv__bert_config *k = &m->cfg.bert;
     const char *at = m->job == FV_HEAD_BASE ? "" : "esm.";
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
-    fv_emb_opt padded = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
-    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, padded, "%sembeddings.word_embeddings",
+    float std = k->initializer_range;
+    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, std, "%sembeddings.word_embeddings",
                 at);
     m->rotary = (fv_rotary){.width = k->hidden_size / k->num_attention_heads,
                             .base = m->cfg.rope_theta};
     if (m->cfg.position_embedding_type == ROTARY)
         m->stored = stored_freqs(s, m->rotary.width / 2);
     else
-        fv_emb_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, padded,
+        fv_emb_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, std,
                     "%sembeddings.position_embeddings", at);
+    m->words.skip = m->positions.skip = k->pad_token_id;
     if (m->cfg.emb_layer_norm_before)
         fv_norm_init(p, &m->norm, k->hidden_size, norm, "%sembeddings.layer_norm", at);
     m->blocks = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->blocks);

@@ -114,7 +114,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 static fv_norm_opt norm_opt(const config *k)
 {
-    return (fv_norm_opt){.rms = true, .plus_one = true, .eps = k->rms_norm_eps};
+    return (fv_norm_opt){.type = FV_RMS_NORM_PLUS_ONE, .eps = k->rms_norm_eps};
 }
 
 /* Below `at`, "model.layers.0". */

@@ -176,8 +176,8 @@ static void declare(void *self, const fv_setup *s)
     const config *k = &m->cfg;
     const char *below = s->head->job == FV_HEAD_BASE ? "" : "transformer.";
     m->base.context = k->n_positions;
-    fv_emb_init(p, &m->base.tokens, k->vocab_size, k->n_embd,
-                (fv_emb_opt){.std = k->head.initializer_range}, "%swte", below);
+    fv_emb_init(p, &m->base.tokens, k->vocab_size, k->n_embd, k->head.initializer_range, "%swte",
+                below);
     fv_pos_init(p, &m->wpe, k->n_positions, k->n_embd, FV_POS_LEARNED, 0, k->head.initializer_range,
                 "%swpe", below);
     fv__causal_blocks(p, &m->base, &type, k->n_layer, k, "%sh", below);

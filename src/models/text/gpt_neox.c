@@ -138,8 +138,8 @@ static void declare(void *self, const fv_setup *s)
     m->base.context = k->max_position_embeddings;
     m->base.rotary = fv__rope_rotary(&k->rope, rope_opt(k));
     m->base.dropout = k->hidden_dropout;
-    fv_emb_init(p, &m->base.tokens, k->vocab_size, k->hidden_size,
-                (fv_emb_opt){.std = k->head.initializer_range}, "%sembed_in", below);
+    fv_emb_init(p, &m->base.tokens, k->vocab_size, k->hidden_size, k->head.initializer_range,
+                "%sembed_in", below);
     fv__causal_blocks(p, &m->base, &type, k->num_hidden_layers, k, "%slayers", below);
     fv_norm_init(p, &m->base.norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
                  "%sfinal_layer_norm", below);

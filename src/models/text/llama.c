@@ -111,7 +111,7 @@ static fv__rope_opt rope_opt(const config *k)
 
 static fv_norm_opt norm_opt(const config *k)
 {
-    return (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps};
+    return (fv_norm_opt){.type = FV_RMS_NORM, .eps = k->rms_norm_eps};
 }
 
 static fv_status check(const void *config_, fv_err *e)

@@ -94,14 +94,15 @@ static void declare_tables(marian *m, fv_params *p)
 {
     const fv__seq2seq_config *k = &m->extra.shared;
     fv__seq2seq *b = &m->base;
-    fv_emb_opt opt = {.has_pad = true, .pad = k->pad_token_id, .std = k->init_std};
     if (m->extra.share_encoder_decoder_embeddings) {
         fv__seq2seq_shared(b, p);
         return;
     }
-    fv_emb_init(p, &b->source, k->vocab_size, k->d_model, opt, "model.encoder.embed_tokens");
-    fv_emb_init(p, &b->target, target_vocab(&m->extra), k->d_model, opt,
+    fv_emb_init(p, &b->source, k->vocab_size, k->d_model, k->init_std,
+                "model.encoder.embed_tokens");
+    fv_emb_init(p, &b->target, target_vocab(&m->extra), k->d_model, k->init_std,
                 "model.decoder.embed_tokens");
+    b->source.skip = b->target.skip = k->pad_token_id;
     if (k->scale_embedding) b->source.scale = b->target.scale = sqrtf((float)k->d_model);
 }
 

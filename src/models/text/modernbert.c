@@ -150,7 +150,8 @@ static fv_status check(const void *config_, fv_err *e)
 
 static fv_norm_opt norm_opt(const config *k)
 {
-    return (fv_norm_opt){.no_bias = !k->norm_bias, .eps = k->norm_eps};
+    return (fv_norm_opt){.type = k->norm_bias ? FV_LAYER_NORM : FV_LAYER_NORM_NO_BIAS,
+                         .eps = k->norm_eps};
 }
 
 /* Below `at`, "model.layers.0".  The first block has no norm before its attention: that of the
@@ -215,9 +216,9 @@ static void declare(void *self, const fv_setup *s)
     int64_t head = k->hidden_size / k->num_attention_heads;
     m->global = (fv_rotary){.width = head, .base = k->global_theta};
     m->local = (fv_rotary){.width = head, .base = k->local_theta};
-    fv_emb_opt words = {.has_pad = true, .pad = k->pad_token_id, .std = k->initializer_range};
-    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, words, "%sembeddings.tok_embeddings",
-                at);
+    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, k->initializer_range,
+                "%sembeddings.tok_embeddings", at);
+    m->words.skip = k->pad_token_id;
     fv_norm_init(p, &m->norm, k->hidden_size, norm_opt(k), "%sembeddings.norm", at);
     m->blocks = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->blocks);
     for (int i = 0; m->blocks && i < k->num_hidden_layers; i++) {

@@ -98,11 +98,12 @@ static void declare(void *self, const fv_setup *s)
     m->job = s->head->job;
     const config *k = &m->cfg;
     const char *at = m->job == FV_HEAD_BASE ? "" : "mpnet.";
-    fv_emb_opt padded = {.has_pad = true, .pad = PAD, .std = k->initializer_range};
-    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, padded, "%sembeddings.word_embeddings",
+    float std = k->initializer_range;
+    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, std, "%sembeddings.word_embeddings",
                 at);
-    fv_emb_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, padded,
+    fv_emb_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, std,
                 "%sembeddings.position_embeddings", at);
+    m->words.skip = m->positions.skip = PAD;
     fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
                  "%sembeddings.LayerNorm", at);
     m->blocks = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->blocks);

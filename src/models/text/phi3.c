@@ -106,7 +106,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 static fv_norm_opt norm_opt(const config *k)
 {
-    return (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps};
+    return (fv_norm_opt){.type = FV_RMS_NORM, .eps = k->rms_norm_eps};
 }
 
 /* Below `at`, "model.layers.0". */

@@ -99,7 +99,7 @@ static int window(const config *k, int i)
 
 static fv_norm_opt norm_opt(const config *k)
 {
-    return (fv_norm_opt){.rms = true, .eps = k->rms_norm_eps};
+    return (fv_norm_opt){.type = FV_RMS_NORM, .eps = k->rms_norm_eps};
 }
 
 /* Below `at`, "model.layers.0". */

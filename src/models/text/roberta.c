@@ -115,14 +115,14 @@ static void declare(void *self, const fv_setup *s)
     m->job = s->head->job;
     const config *k = &m->cfg;
     const char *at = m->job == FV_HEAD_BASE ? "" : "roberta.";
-    fv_emb_opt plain = {.std = k->initializer_range},
-               padded = {.has_pad = true, .pad = k->pad_token_id, .std = plain.std};
-    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, padded, "%sembeddings.word_embeddings",
+    float std = k->initializer_range;
+    fv_emb_init(p, &m->words, k->vocab_size, k->hidden_size, std, "%sembeddings.word_embeddings",
                 at);
-    fv_emb_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, padded,
+    fv_emb_init(p, &m->positions, k->max_position_embeddings, k->hidden_size, std,
                 "%sembeddings.position_embeddings", at);
-    fv_emb_init(p, &m->types, k->type_vocab_size, k->hidden_size, plain,
+    fv_emb_init(p, &m->types, k->type_vocab_size, k->hidden_size, std,
                 "%sembeddings.token_type_embeddings", at);
+    m->words.skip = m->positions.skip = k->pad_token_id; /* positions count on from it */
     fv_norm_init(p, &m->norm, k->hidden_size, (fv_norm_opt){.eps = k->layer_norm_eps},
                  "%sembeddings.LayerNorm", at);
     m->blocks = fv__bert_blocks(p, k, at);

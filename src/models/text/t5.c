@@ -162,7 +162,7 @@ static void mlp_init(fv_params *p, fv_mlp *l, const config *k, const char *path)
 
 static fv_norm_opt norm_opt(const config *k)
 {
-    return (fv_norm_opt){.rms = true, .eps = k->layer_norm_epsilon};
+    return (fv_norm_opt){.type = FV_RMS_NORM, .eps = k->layer_norm_epsilon};
 }
 
 /* "encoder.block.0" and below it: part 0 is the attention, part 1 the feed-forward part. */
@@ -262,8 +262,7 @@ static void declare(void *self, const fv_setup *s)
     m->job = s->head->job;
     const char *at = m->job == FV_HEAD_TAG || m->job == FV_HEAD_CLASSIFY ? "transformer." : "";
     fv_lin_opt lin = {.std = k->initializer_factor / sqrtf((float)k->d_model)};
-    fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model,
-                (fv_emb_opt){.std = k->initializer_factor}, "%sshared", at);
+    fv_emb_init(p, &m->tokens, k->vocab_size, k->d_model, k->initializer_factor, "%sshared", at);
     declare_encoder(m, p, at);
     if (m->job == FV_HEAD_TAG)
         fv_lin_init(p, &m->classifier, k->d_model, k->num_labels, lin, "classifier");
