@@ -30,7 +30,7 @@ static float gradient(fv_ctx *c, fv_model *m, const int32_t *ids, int step)
 
 static fv_status train(fv_device *device, fv_model *m, fv_ctx *c, fv_err *e)
 {
-    fv_train_opt o;
+    fv_train_opt o = {0};
     fv_adam *adam = NULL;
     int32_t ids[BATCH * LENGTH];
     double norm;

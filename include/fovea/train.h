@@ -41,9 +41,11 @@ typedef struct fv_train_opt {
     int64_t average;
     int64_t shards; /* pieces of a batch that ranks share; 0: none */
     bool fast_sums;
+    const void *own; /* a recipe's further keys of [train]; NULL: their defaults */
 } fv_train_opt;
 
-/* Keys, ranges, defaults and help of the above, and whether a resumed run may change them. */
+/* Keys, ranges, defaults and help of the above, and whether a resumed run may change them.  own is
+ * none of them: begin with fv_train_opt o = {0}, then fv_fields_default. */
 FV_DATA const fv_field fv_train_fields[];
 
 /* ---- the optimiser ---- */

@@ -233,7 +233,7 @@ static fv_status prepare(bench *b, subject *s, const model_values *v, bool train
     }
     make_batch(s, v);
     if (s->data.err.code) return fv_fail(&s->e, s->data.err.code, "%s", s->data.err.text);
-    fv_train_opt how;
+    fv_train_opt how = {0};
     fv_fields_default(&how, fv_train_fields);
     how.lr = rate;
     how.warmup = 0;

@@ -18,23 +18,32 @@
 #include "core/core.h"
 #include "fovea/author/family.h"
 #include "fovea/author/ops.h"
+#include "fovea/author/train.h"
 #include "model/part.h"
 #include "ops/attention.h"
+#include "train/options.h"
 
-const fv_field fv__distill_fields[] = {
-    FV_TEXT(fv__distill_opt, teacher, "", "directory of the model that teaches; empty: none"),
-    FV_FLOAT(fv__distill_opt, alpha, 0, 0.5, 1, "share of the teacher's scores in the loss"),
-    FV_FLOAT(fv__distill_opt, temperature, 0.01, 2, 100, "of both sides' scores"),
-    FV_FLOAT(fv__distill_opt, hidden, 0, 0, 1e6, "weight of the hidden states"),
-    FV_FLOAT(fv__distill_opt, attention, 0, 0, 1e6, "weight of the attention maps"),
+typedef struct options {
+    char teacher[512];
+    float alpha, temperature, hidden, attention;
+} options;
+
+static const fv_field fields[] = {
+    FV_TEXT(options, teacher, "", "directory of the model that teaches; empty: none"),
+    FV_FLOAT(options, alpha, 0, 0.5, 1, "share of the teacher's scores in the loss"),
+    FV_FLOAT(options, temperature, 0.01, 2, 100, "of both sides' scores"),
+    FV_FLOAT(options, hidden, 0, 0, 1e6, "weight of the hidden states"),
+    FV_FLOAT(options, attention, 0, 0, 1e6, "weight of the attention maps"),
     {0},
 };
+
+const fv__own_keys fv__own_distill = {"distill", fields, sizeof(options)};
 
 enum { MOST = 130 }; /* layers, and the embeddings before them */
 
 typedef struct distill {
     const fv_env *env;
-    fv__distill_opt opt;
+    options opt;
     fv_feed inner;
     fv_model *teacher;
 } distill;
@@ -236,7 +245,7 @@ static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_ite
                     fv_items *out)
 {
     const distill *s = self;
-    const fv__distill_opt *o = &s->opt;
+    const options *o = &s->opt;
     passing *own = fv__step_memory(c, sizeof *own), *other = fv__step_memory(c, sizeof *other);
     if (!own || !other) return;
     fv_tensor *x = look(s, c, m, in, out, own);
@@ -278,16 +287,18 @@ static void close_feed(void *self)
     fv__free(s->env, s, sizeof *s);
 }
 
-fv_status fv__distill_wrap(fv_feed *f, const fv__distill_opt *o, fv_device *d, fv_dtype dtype,
-                           fv_err *e)
+fv_status fv__distill_wrap(fv_feed *f, const fv_train_opt *train, fv_device *d, fv_err *e)
 {
     const fv_env *env = fv_device_env(d);
+    options o;
+    fv__own_get(&o, &fv__own_distill, train->own);
+    if (!*o.teacher) return FV_OK;
     if (f->forward)
         return fv_fail(e, FV_EMISSING,
                        "[distill]: this objective has a loss of its own, which has no teacher");
     distill *s = fv__alloc(env, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "distill: out of memory");
-    *s = (distill){.env = env, .opt = *o, .inner = *f};
+    *s = (distill){.env = env, .opt = o, .inner = *f};
     *f = (fv_feed){.self = s,
                    .metric = s->inner.metric,
                    .count = count,
@@ -296,12 +307,13 @@ fv_status fv__distill_wrap(fv_feed *f, const fv__distill_opt *o, fv_device *d, f
                    .count_correct = s->inner.count_correct ? count_correct : NULL,
                    .forward = forward,
                    .close = close_feed};
-    fv_status st = fv_model_open(&s->teacher, d, o->teacher, (fv_model_opt){.dtype = dtype}, e);
+    fv_model_opt how = {.dtype = fv_train_dtype(train)};
+    fv_status st = fv_model_open(&s->teacher, d, o.teacher, how, e);
     fv_head_job job = st ? FV_HEAD_BASE : fv_model_job(s->teacher);
     bool scores = job == FV_HEAD_CLASSIFY || job == FV_HEAD_TAG || job == FV_HEAD_CAUSAL_LM ||
                   job == FV_HEAD_MASKED_LM;
     if (!st && !scores)
         st = fv_fail(e, FV_EMISSING, "%s: %s gives no scores that a student could learn from",
-                     o->teacher, fv_model_head(s->teacher));
+                     o.teacher, fv_model_head(s->teacher));
     return st;
 }

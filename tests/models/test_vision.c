@@ -138,7 +138,7 @@ static void both_players_learn(void **state)
     (void)state;
     fv_model *m = open_case("sagan", (fv_model_opt){.train = true});
     fv_params *p = fv_model_params(m);
-    fv_train_opt how;
+    fv_train_opt how = {0};
     fv_fields_default(&how, fv_train_fields);
     how.lr = 1e-3f;
     how.warmup = 0;
@@ -194,7 +194,7 @@ static void buffers_are_not_averaged(void **state)
         fv_model *m = open_case("sagan", (fv_model_opt){.train = true, .dtype = dtypes[i]});
         fv_params *p = fv_model_params(m);
         fv_tensor *t = fv_params_find(p, "generator.norm.running_mean");
-        fv_train_opt how;
+        fv_train_opt how = {0};
         fv_adam *a;
         fv_err e;
         float values[8], got[8];
@@ -239,7 +239,7 @@ static void a_few_images_are_learned(void **state)
         fv_model *m;
         fv_updater *u;
         fv_err e;
-        fv_train_opt how;
+        fv_train_opt how = {0};
         fv_updated came[64];
         int64_t n;
         double first = 0, last = 0;

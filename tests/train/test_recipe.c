@@ -38,6 +38,7 @@ static void mistakes_are_named_with_their_place(void **state)
 {
     (void)state;
     refused("[train]\nlrr = 1\n", "r.ini:2: [train] lrr: no such key; did you mean lr?");
+    refused("[distill]\nalpah = 1\n", "r.ini:2: [distill] alpah: no such key; did you mean alpha?");
     refused("[train]\n\n# x\nlr = fast\n",
             "r.ini:4: [train] lr: expected a number from 0 to 100, found \"fast\"");
     refused("[train]\nschedule = cosin\n", "expected one of inverse_sqrt, cosine");
@@ -95,6 +96,8 @@ static void the_text_of_a_recipe_is_a_recipe(void **state)
         snprintf(key, sizeof key, "\n%s =", f->name);
         assert_non_null(strstr(text, key));
     }
+    /* of a file of src/train that declares its keys itself */
+    assert_non_null(strstr(text, "[distill]\nteacher =\nalpha = 0.5\n"));
     free(text);
     fv_recipe_close(r);
     fv_recipe_close(again);

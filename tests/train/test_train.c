@@ -92,7 +92,7 @@ static void a_loss_that_is_not_finite_stops_the_run(void **state)
 static void schedules_rise_and_fall(void **state)
 {
     (void)state;
-    fv_train_opt o;
+    fv_train_opt o = {0};
     fv_fields_default(&o, fv_train_fields);
     o.updates = 1000;
     o.warmup = 100;
@@ -182,7 +182,7 @@ static void a_moving_average_follows(void **state)
     fv_device *d = corpus_device(1);
     fv_model *m = corpus_model(d, 0, FV_F32);
     fv_params *p = fv_model_params(m);
-    fv_train_opt o;
+    fv_train_opt o = {0};
     fv_fields_default(&o, fv_train_fields);
     o.warmup = 0;
     o.schedule = FV_CONSTANT;

@@ -93,7 +93,7 @@ static void train(fv_model *m, const char *name, fv_dtype dtype)
 {
     fv_updater *u;
     fv_updated done[UPDATES];
-    fv_train_opt how;
+    fv_train_opt how = {0};
     fv_err e;
     fv_batch batch = {0};
     int64_t n = 0, all = 0;

@@ -1,8 +1,9 @@
 /* keys.c - the keys of a recipe: one table entry each, with range, default, meaning and whether a
  * resumed run may change it.  --help-keys prints them.
  *
- * [train] and [generate] have their tables where their options are defined; keys of [model] are the
- * family's, and an objective adds its own to [data]. */
+ * [train] and [generate] have their tables where their options are defined, and further ones in the
+ * files that read them (train/options.h); keys of [model] are the family's, and an objective adds
+ * its own to [data]. */
 #include <stdio.h>
 
 #include "fovea/author/family.h"
@@ -62,7 +63,7 @@ const fv__section fv__sections[] = {
     {"train", fv_train_fields, offsetof(fv_recipe, train)},
     {"generate", fv_gen_fields, offsetof(fv_recipe, generate)},
     {"adapter", fv_adapter_fields, offsetof(fv_recipe, adapter)},
-    {"distill", fv__distill_fields, offsetof(fv_recipe, distill)},
+    {"distill", NULL, 0},
     {"continual", fv__continual_fields, offsetof(fv_recipe, continual)},
     {0},
 };
@@ -118,7 +119,10 @@ bool fv_recipe_help(const char *type, void (*line)(void *user, const char *text)
         snprintf(name, sizeof name, "[%s]", s->name);
         line(user, "");
         line(user, name);
-        fv_fields_help(s->table, line, user);
+        if (s->table) fv_fields_help(s->table, line, user);
+        const fv__own_keys *k;
+        for (int i = 0; (k = fv__own_keys_at(i)); i++)
+            if (!strcmp(k->section, s->name)) fv_fields_help(k->table, line, user);
         if (s->table == fv_data_fields) help_objectives(line, user);
     }
     return true;

@@ -6,10 +6,12 @@
 
 #include "train/recipe/recipe.h"
 
+/* Besides the table a section has the keys that files of src/train declare for it
+ * (train/options.h), and [data] those of the objective. */
 typedef struct fv__section {
     const char *name;
-    const fv_field *table;
-    size_t offset; /* of its options in an fv_recipe */
+    const fv_field *table; /* NULL: it has no others */
+    size_t offset;         /* of its options in an fv_recipe */
 } fv__section;
 extern const fv__section fv__sections[]; /* ends in {0}; [model] has no table of its own */
 

@@ -71,31 +71,39 @@ static fv_status try_own(const fv_recipe *r, const fv_objective *o, const char *
     return st;
 }
 
-/* The nearest of all keys of [data], those of objectives included. */
-static const char *nearest_data_key(const char *key)
+/* Adds the names of a table to a list that ends in NULL. */
+enum { MOST_NAMES = 128 };
+static void add_names(const char *names[MOST_NAMES], int *n, const fv_field *table)
 {
-    const char *names[128];
+    for (const fv_field *f = table; f && f->name && *n < MOST_NAMES - 1; f++)
+        names[(*n)++] = f->name;
+    names[*n] = NULL;
+}
+
+/* Suggests the nearest of all keys of the section: its table's, those of files and, in [data],
+ * those of objectives. */
+static fv_status no_such_key(const fv__section *s, const char *key, const char *location, fv_err *e)
+{
+    const char *names[MOST_NAMES];
     const fv_objective *o;
+    const fv__own_keys *k;
     int n = 0;
-    for (const fv_field *f = fv_data_fields; f->name && n < 127; f++) names[n++] = f->name;
-    for (int i = 0; (o = fv_objective_at(i)); i++)
-        for (const fv_field *f = o->keys; f && f->name && n < 127; f++) names[n++] = f->name;
-    names[n] = NULL;
-    return fv_closest(key, names);
+    add_names(names, &n, s->table);
+    for (int i = 0; (k = fv__own_keys_at(i)); i++)
+        if (!strcmp(k->section, s->name)) add_names(names, &n, k->table);
+    for (int i = 0; s->table == fv_data_fields && (o = fv_objective_at(i)); i++)
+        add_names(names, &n, o->keys);
+    const char *suggestion = fv_closest(key, names);
+    return fv_fail(e, FV_EARG, "%s: [%s] %.100s: no such key%s%s%s", location, s->name, key,
+                   suggestion ? "; did you mean " : "", suggestion ? suggestion : "",
+                   suggestion ? "?" : "");
 }
 
 /* A key of [data] that is not common to all: an objective's, whichever that will be. */
-static fv_status set_own(fv_recipe *r, const char *key, const char *value, const char *location,
-                         fv_err *e)
+static fv_status set_own(fv_recipe *r, const fv_objective *o, const char *key, const char *value,
+                         const char *location, fv_err *e)
 {
     fv_err why;
-    const fv_objective *o = fv__objective_with(key);
-    if (!o) {
-        const char *suggestion = nearest_data_key(key);
-        return fv_fail(e, FV_EARG, "%s: [data] %.100s: no such key%s%s%s", location, key,
-                       suggestion ? "; did you mean " : "", suggestion ? suggestion : "",
-                       suggestion ? "?" : "");
-    }
     fv_status st = try_own(r, o, key, value, &why);
     if (st) return fv_fail(e, st, "%s: [data] %s", location, why.text);
     return set_late(r->env, &r->own, "data", key, value, location, e);
@@ -106,9 +114,17 @@ static fv_status set_in(fv_recipe *r, const fv__section *s, const char *key, con
                         const char *location, fv_err *e)
 {
     fv_err why;
-    if (s->table == fv_data_fields && !fv__field_find(s->table, key))
-        return set_own(r, key, value, location, e);
-    fv_status st = fv_fields_set(part(r, s), s->table, key, value, &why);
+    const fv__own_keys *of;
+    const fv_objective *o = s->table == fv_data_fields ? fv__objective_with(key) : NULL;
+    const fv_field *table = s->table;
+    void *options = part(r, s);
+    if (!fv__field_find(table, key)) {
+        if (!fv__own_find(s->name, key, &of))
+            return o ? set_own(r, o, key, value, location, e) : no_such_key(s, key, location, e);
+        table = of->table;
+        options = fv__own_part(r->files, of);
+    }
+    fv_status st = fv_fields_set(options, table, key, value, &why);
     return st ? fv_fail(e, st, "%s: [%s] %s", location, s->name, why.text) : FV_OK;
 }
 
@@ -231,8 +247,12 @@ fv_status fv_recipe_open(fv_recipe **out, const fv_env *env, const char *path, f
     r->env = r->text.env = r->given.env = env;
     size_t n = strlen(path), capacity = sizeof r->path - 1;
     snprintf(r->path, sizeof r->path, "%s", n > capacity ? path + (n - capacity) : path);
-    for (const fv__section *x = fv__sections; x->name; x++) fv_fields_default(part(r, x), x->table);
-    fv_status st = parse(r, path, e);
+    for (const fv__section *x = fv__sections; x->name; x++)
+        if (x->table) fv_fields_default(part(r, x), x->table);
+    r->files = fv__alloc(env, fv__own_bytes());
+    if (r->files) fv__own_default(r->files);
+    r->train.own = r->files;
+    fv_status st = r->files ? parse(r, path, e) : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     if (st)
         fv_recipe_close(r);
     else
@@ -247,6 +267,7 @@ void fv_recipe_close(fv_recipe *r)
     fv__buf_free(&r->given);
     fv__free(r->env, r->model.at, r->model.bytes);
     fv__free(r->env, r->own.at, r->own.bytes);
+    fv__free(r->env, r->files, fv__own_bytes());
     fv__free(r->env, r, sizeof *r);
 }
 
@@ -293,6 +314,10 @@ static fv_status each_key(const fv_recipe *r, unsigned without, fv__key_fn *each
     }
     for (const fv__section *s = fv__sections; !st && s->name; s++) {
         st = each_in(part(r, s), s->table, s->name, without, each, user);
+        const fv__own_keys *k;
+        for (int i = 0; !st && (k = fv__own_keys_at(i)); i++)
+            if (!strcmp(k->section, s->name))
+                st = each_in(fv__own_part(r->files, k), k->table, s->name, without, each, user);
         if (!st && s->table == fv_data_fields)
             st = each_in(own, o->keys, s->name, without, each, user);
     }

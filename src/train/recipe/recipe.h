@@ -13,7 +13,7 @@
 #include "fovea/processor.h"
 #include "fovea/recipe.h"
 #include "train/continual/continual.h"
-#include "train/distill.h"
+#include "train/options.h"
 
 /* A key whose table is known only once the whole recipe is read: those of [model] depend on
  * model_type, those of [data] that are an objective's own on the objective. */
@@ -35,8 +35,8 @@ struct fv_recipe {
     fv_gen_opt generate;
     fv_adapter_opt adapter;
     fv__continual_opt continual;
-    fv__distill_opt distill;
     fv__late_keys model, own; /* of [model], and of [data] those of an objective */
+    void *files;              /* options that files of src/train declare (train/options.h) */
     fv_buf given;             /* "\nsection.key\n": all that were set, by file or afterwards */
     fv_buf text;
 };

@@ -10,6 +10,7 @@
 #include "fovea/author/train.h"
 #include "store/checkpoint.h"
 #include "store/store.h"
+#include "train/distill.h"
 #include "train/ranks.h"
 #include "train/recipe/recipe.h"
 
@@ -351,8 +352,7 @@ static fv_status arrange_tasks(fv_recipe *r, const fv_recipe_job *job, fv__input
 /* [distill]: a teacher beside the feeds. */
 static fv_status take_teacher(const fv_recipe *r, fv__input *in, fv_device *d, fv_err *e)
 {
-    if (!*r->distill.teacher) return FV_OK;
-    fv_status st = fv__distill_wrap(&in->train, &r->distill, d, fv_train_dtype(&r->train), e);
+    fv_status st = fv__distill_wrap(&in->train, &r->train, d, e);
     return fv__recipe_prefix_error(r, "[distill] teacher", st, e);
 }
 
