@@ -11,6 +11,7 @@
 
 #include "core/adapter.h"
 #include "train/evaluate.h"
+#include "train/options.h"
 #include "train/ranks.h"
 #include "train/run.h"
 #include "train/update.h"
@@ -20,6 +21,19 @@
 #define MAX_WAITING 64
 /* seconds a device may be behind: so soon it stops when asked to, and tells how it goes */
 #define MAX_LATE 0.25
+
+typedef struct options {
+    double time_limit;
+} options;
+
+static const fv_field fields[] = {
+    FV_FLOAT(options, time_limit, 0, 0, 1e9,
+             "seconds after which this process saves and stops, to be resumed; 0: none",
+             FV_ON_RESUME),
+    {0},
+};
+
+const fv__own_keys fv__own_trainer = {"train", fields, sizeof(options)};
 
 static double now(void)
 {
@@ -38,6 +52,7 @@ static void report_progress(const fv_train_job *j, const fv_train_state *s, cons
 
 typedef struct loop {
     const fv_train_job *job;
+    options own;
     fv_train_state *s;
     fv_updater *updater;
     fv_loader *loader;
@@ -72,7 +87,12 @@ static fv_status load_batches(loop *l, int64_t *n, const fv_loaded **loaded, fv_
     return FV_OK;
 }
 
-static bool asked_to_stop(const fv_train_job *j) { return j->stop && *j->stop; }
+/* By the caller, or by the clock: on a machine that is lent for an hour a run saves in time. */
+static bool asked_to_stop(const loop *l)
+{
+    double limit = l->own.time_limit;
+    return (l->job->stop && *l->job->stop) || (limit > 0 && now() - l->start >= limit);
+}
 
 /* The same where batches are cut: this rank's leaves, of which it has at least one. */
 static fv_status load_leaves(loop *l, fv__leaves *of, const fv_loaded **loaded, fv_err *e)
@@ -100,7 +120,7 @@ static fv_status update(loop *l, fv_err *e)
     fv__leaves leaves;
     fv__batch_counts counts;
     fv_train_state s = l->n_waiting ? l->waiting[l->n_waiting - 1] : *l->s;
-    bool cut = l->job->opt.shards, stop = asked_to_stop(l->job);
+    bool cut = l->job->opt.shards, stop = asked_to_stop(l);
     double from = fv__trace_now(l->trace);
     fv_status st = cut ? load_leaves(l, &leaves, &loaded, e) : load_batches(l, &n, &loaded, e);
     if (st) return st;
@@ -316,7 +336,7 @@ static fv_status save(loop *l, fv_err *e)
 /* Whether to stop here; with several ranks all of them do at the same update. */
 static bool stops(const loop *l)
 {
-    return l->stopping || (fv_comm_size(l->job->comm) == 1 && asked_to_stop(l->job));
+    return l->stopping || (fv_comm_size(l->job->comm) == 1 && asked_to_stop(l));
 }
 
 /* How many updates may be started before they are read, given how long n of them took. */
@@ -401,6 +421,7 @@ static fv_status start(loop *l, fv_err *e)
 fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
 {
     loop l = {.job = job, .s = out};
+    fv__own_get(&l.own, &fv__own_trainer, job->opt.own);
     *out = (fv_train_state){.loss = NAN, .valid = NAN, .metric = NAN, .best = NAN};
     fv_status st = check_shards(job, e);
     if (!st) st = start(&l, e);

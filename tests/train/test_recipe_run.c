@@ -152,6 +152,19 @@ static void mistakes_leave_nothing_behind(void **state)
     prints("ls there", "");
 }
 
+/* The clock stops a run as Ctrl-C does: after a whole update, saved; and a resumed run, which may
+ * have another limit, ends with the bits of one that was never stopped. */
+static void a_run_stops_in_time(void **state)
+{
+    (void)state;
+    succeeded(sh("$fovea train causal.ini -o whole -q --threads 1"));
+    const result *r = succeeded(
+        sh("$fovea train causal.ini -o timed -q --threads 1 --set train.time_limit=1e-9"));
+    assert_non_null(strstr(r->out, "Stopped after update 1 of 4"));
+    succeeded(sh("$fovea train causal.ini -o timed -q --threads 1 --resume"));
+    succeeded(sh("cmp whole/model/model.safetensors timed/model/model.safetensors"));
+}
+
 static void a_resumed_run_names_what_differs(void **state)
 {
     (void)state;
@@ -204,6 +217,7 @@ int main(void)
         cmocka_unit_test(the_model_type_is_the_recipes_word),
         cmocka_unit_test(a_source_directory_keeps_its_settings),
         cmocka_unit_test(mistakes_leave_nothing_behind),
+        cmocka_unit_test(a_run_stops_in_time),
         cmocka_unit_test(a_resumed_run_names_what_differs),
         cmocka_unit_test(held_out_records_are_not_trained_on),
         cmocka_unit_test(keys_and_objectives_are_listed),
