@@ -1,14 +1,11 @@
-/* demo.c - fovea demo: a Transformer learns to translate, here and now, on a corpus that the
- * program makes itself.
+/* demo.c - fovea demo: a Transformer learns to translate, here and now, and what it has learnt is
+ * shown in words and in pictures.
  *
- * No file is needed: sentences come from a grammar (author/grammar.h), so the demonstration works
- * offline and its result is known. Combinations of words that are held out are never trained on;
- * to translate them the model must have learnt agreement and order, not sentences by heart.
- *
- * The steps are those of any training, written with the library's own calls: a corpus, a tokenizer
- * trained on it, feeds of encoded pairs, a model from a configuration, fv_train, a directory in
- * Hugging Face's layout, translations. A recipe would be shorter; it would hide what is shown. */
+ * The work is the library's (author/demo.h): the corpus that it makes itself, the training, the
+ * sentences it is judged by.  Here it is told what is going on: progress and messages on standard
+ * error, results on standard output. */
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "demo.h"
-#include "fovea/gen.h"
-#include "fovea/author/grammar.h"
-#include "fovea/train.h"
-#include "fovea/author/config.h"
-#include "fovea/author/data.h"
+#include "cli.h"
+#include "fovea/author/demo.h"
+#include "fovea/see.h"
 
 typedef struct values {
     const char *dir, *device;
@@ -52,85 +46,6 @@ static const cli_example examples[] = {
     {0},
 };
 
-/* A model that two cores train in a minute. */
-static const char config_format[] = "{\"model_type\": \"marian\", \"architectures\": "
-                                    "[\"MarianMTModel\"], \"vocab_size\": %d, \"d_model\": 128, "
-                                    "\"encoder_layers\": 2, "
-                                    "\"decoder_layers\": 2, \"encoder_attention_heads\": 4, "
-                                    "\"decoder_attention_heads\": 4, \"encoder_ffn_dim\": 256, "
-                                    "\"decoder_ffn_dim\": 256, \"max_position_embeddings\": 64, "
-                                    "\"activation_function\": \"relu\", \"scale_embedding\": true, "
-                                    "\"dropout\": 0.0, \"init_std\": 0.0, \"pad_token_id\": %d, "
-                                    "\"eos_token_id\": %d, \"decoder_start_token_id\": %d, "
-                                    "\"forced_eos_token_id\": %d}";
-
-/* ---- the corpus ---- */
-
-typedef struct corpus {
-    fv_grammar_pair *pair; /* distinct; first those to learn from, then the held-out ones */
-    const char **en, **fr;
-    int64_t n_train, n_test;
-} corpus;
-
-/* FNV-1a: sentences are compared by hash alone, since a collision only leaves one sentence out. */
-static uint64_t hash(const char *s)
-{
-    uint64_t h = 1469598103934665603u;
-    for (; *s; s++) h = (h ^ (unsigned char)*s) * 1099511628211u;
-    return h;
-}
-
-/* Draws sentences until there are enough of both kinds; a table of hashes keeps them distinct. */
-static bool make_corpus(corpus *k, const values *v)
-{
-    size_t slots = 1;
-    while (slots < (size_t)(v->sentences + v->tests) * 4) slots *= 2;
-    uint64_t *seen = calloc(slots, sizeof *seen);
-    int64_t n = v->sentences + v->tests;
-    *k = (corpus){.pair = malloc((size_t)n * sizeof *k->pair),
-                  .en = malloc((size_t)n * sizeof *k->en),
-                  .fr = malloc((size_t)n * sizeof *k->fr)};
-    bool ok = seen && k->pair && k->en && k->fr;
-    for (uint64_t i = 0; ok && k->n_train + k->n_test < n; i++) {
-        fv_grammar_pair p;
-        fv_grammar_sentence(&p, (uint64_t)v->seed, i);
-        bool wanted = p.held_out ? k->n_test < v->tests : k->n_train < v->sentences;
-        uint64_t h = hash(p.en) | 1;
-        size_t at = h % slots;
-        while (seen[at] && seen[at] != h) at = (at + 1) % slots;
-        if (!wanted || seen[at]) continue;
-        seen[at] = h;
-        k->pair[p.held_out ? v->sentences + k->n_test++ : k->n_train++] = p;
-    }
-    for (int64_t i = 0; ok && i < n; i++) k->en[i] = k->pair[i].en, k->fr[i] = k->pair[i].fr;
-    free(seen);
-    return ok;
-}
-
-/* en and fr point into pair: only the arrays are freed. */
-static void free_corpus(corpus *k)
-{
-    free(k->pair);
-    free(k->en);
-    free(k->fr);
-}
-
-typedef struct reader {
-    const corpus *k;
-    int64_t at;
-} reader;
-
-/* Both languages in turn, so that the vocabulary is shared, as the model's embeddings are. */
-static bool next_text(void *self, const char **text, size_t *len)
-{
-    reader *r = self;
-    if (r->at == 2 * r->k->n_train) return false;
-    int64_t i = r->at++;
-    *text = i % 2 ? r->k->fr[i / 2] : r->k->en[i / 2];
-    *len = strlen(*text);
-    return true;
-}
-
 /* ---- progress ---- */
 
 static volatile int interrupted;
@@ -144,7 +59,8 @@ static void on_interrupt(int sig)
 
 typedef struct show {
     const values *v;
-    bool live;
+    bool live; /* standard error is a terminal: one line is written over */
+    int shown; /* sentences, of those it was judged by */
 } show;
 
 static void progress(void *user, const fv_train_state *s, const char *event)
@@ -162,268 +78,178 @@ static void progress(void *user, const fv_train_state *s, const char *event)
                 (long long)w->v->updates, s->loss);
 }
 
-/* ---- training ---- */
+/* ---- what it has learnt ---- */
 
-typedef struct lab {
-    const cli *c;
-    const values *v;
-    fv_device *dev;
-    const fv_tok *tok;
-    fv_processor *processor;
-    fv_model *model;
-    fv_pairs *train, *test;
-    fv_feed train_feed, test_feed;
-    corpus k;
-    int32_t pad, eos;
-    fv_err e;
-} lab;
-
-/* Byte-level BPE: no word is unknown, also not one that the user types into fovea translate later.
- */
-static fv_status make_tokenizer(lab *l)
+/* The first ten, and mistakes beyond them: a reader wants to see what goes wrong. */
+static void print_sentence(void *user, const char *en, const char *given, const char *expected)
 {
-    static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
-    reader r = {.k = &l->k};
-    fv_tok_train_opts o = {.kind = FV_TOK_BYTE_BPE,
-                           .vocab = 2400,
-                           .min_count = 1,
-                           .specials = specials};
-    fv_tok *tok;
-    fv_status st = fv_tok_train(&tok, NULL, (fv_tok_source){next_text, &r}, &o, &l->e);
-    if (!st) st = fv_processor_from_tok(&l->processor, NULL, tok, 64, &l->e);
-    if (st) return st;
-    l->tok = fv_processor_tok(l->processor);
-    l->pad = fv_tok_id(l->tok, "<pad>");
-    l->eos = fv_tok_id(l->tok, "</s>");
-    return FV_OK;
+    show *w = user;
+    bool same = !strcmp(given, expected);
+    if (!w->shown) printf("Sentences it has never seen:\n\n");
+    if (w->shown >= 10 && (same || w->shown >= 14)) return;
+    printf("  %-48s %s%s%s%s\n", en, given, same ? "" : "   (expected: ", same ? "" : expected,
+           same ? "" : ")");
+    w->shown++;
 }
 
-/* Batches are counted in tokens, so that short sentences fill them as well as long ones; the rate
- * falls linearly to 0 at the last update, whatever --updates says. */
-static fv_status learn(lab *l, fv_train_state *done)
+static fv_status save(fv_see *s, const char *dir, const char *name, fv_see_opt o, fv_err *e)
 {
-    char config[1024];
-    const values *v = l->v;
-    fv_pairs_opt ends = {.eos = l->eos};
-    show w = {.v = v, .live = isatty(2)};
-    snprintf(config, sizeof config, config_format, fv_tok_size(l->tok), l->pad, l->eos, l->pad,
-             l->eos);
-    fv_status st = fv_pairs_make(&l->train, NULL, l->tok, l->k.en, l->k.fr, l->k.n_train, ends,
-                                 NULL, &l->e);
-    if (!st)
-        st = fv_pairs_make(&l->test, NULL, l->tok, l->k.en + l->k.n_train, l->k.fr + l->k.n_train,
-                           l->k.n_test, ends, NULL, &l->e);
-    if (!st) st = fv_feed_pairs(&l->train_feed, l->train, l->pad, l->pad, false, &l->e);
-    if (!st) st = fv_feed_pairs(&l->test_feed, l->test, l->pad, l->pad, false, &l->e);
-    if (!st)
-        st = fv_model_new(&l->model, l->dev, config, (fv_model_opt){.train = true},
-                          (uint64_t)v->seed, &l->e);
-    if (st) return st;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return fv_see_save(s, NULL, path, o, e);
+}
 
-    fv_train_job job = {.model = l->model,
-                        .device = l->dev,
-                        .train = &l->train_feed,
-                        .valid = &l->test_feed,
-                        .stop = &interrupted,
-                        .progress = progress,
-                        .user = &w};
-    fv_fields_default(&job.opt, fv_train_fields);
-    job.opt.updates = v->updates;
-    job.opt.batch_tokens = 1200;
-    job.opt.lr = 3e-3f;
-    job.opt.schedule = FV_LINEAR;
-    job.opt.warmup = v->updates / 10;
-    job.opt.smooth = 0.05f;
-    job.opt.seed = v->seed;
-    job.opt.eval_every = job.opt.save_every = 0;
+/* "pommes <- apples": for each token written, the one it looked at most. */
+static fv_status print_words(fv_see *s, fv_see_pick p, fv_err *e)
+{
+    fv_see_shape shape = fv_see_shape_of(s, FV_SEE_CROSS);
+    int64_t rows = shape.rows, cols = shape.cols;
+    float *w = malloc((size_t)(rows * cols) * sizeof *w);
+    if (!w) return fv_fail(e, FV_ENOMEM, "out of memory");
+    fv_status st = fv_see_weights(s, p, 0, rows, w, e);
+    if (!st)
+        printf("\nWhere it looked while it wrote that (cross-attention, layer %d, head %d):\n\n ",
+               (int)p.layer, (int)p.head);
+    for (int64_t i = 0; !st && i < rows - 1; i++) { /* the last is the end token */
+        int64_t best = 0;
+        for (int64_t j = 1; j < cols; j++)
+            if (w[i * cols + j] > w[i * cols + best]) best = j;
+        printf(" %s\u2190%s", fv_see_row(s, FV_SEE_CROSS, i), fv_see_col(s, FV_SEE_CROSS, best));
+    }
+    if (!st) printf("\n");
+    free(w);
+    return st;
+}
+
+/* What was written and how to open it: a path that can be pasted into a browser. */
+static void print_dispatch(const char *dir, bool pictures)
+{
+    char whole[PATH_MAX];
+    if (!realpath(dir, whole)) snprintf(whole, sizeof whole, "%s", dir);
+    printf("\nIts attention, to look at:\n\n");
+    if (pictures) {
+        printf("  %s/alignment.svg (and .png)  which word came from which\n", dir);
+        printf("  %s/heads.svg                 every layer and head\n", dir);
+    } else {
+        printf("  (no pictures: this build is made without cairo)\n");
+    }
+    printf("  %s/attention.html            a page to explore; open it in a browser:\n", dir);
+    printf("    xdg-open %s/attention.html   or   file://%s/attention.html\n", dir, whole);
+    printf("\nOther sentences:  fovea see -m %s/model --source 'We want to buy three red apples.' "
+           "-o look.html\n",
+           dir);
+}
+
+/* Pictures of how a translation came about, and the page; which word looked at which, in words. */
+static fv_status look(const values *v, fv_device *dev, const fv_demo *d, const char *en,
+                      const fv_demo_translation *t, fv_err *e)
+{
+    char text[400], note[160] = "";
+    double score;
+    fv_see *s;
+    fv_see_pick best = {0}, every = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false};
+    fv_see_in in = {.tok = fv_demo_tok(d),
+                    .source = t->source,
+                    .n_source = t->n_source,
+                    .target = t->target,
+                    .n_target = t->n_target,
+                    .start = t->start};
+    fv_status st = fv_see_run(&s, dev, fv_demo_model(d), in, e);
+    if (st) return st;
+    st = fv_see_alignment(s, &best, &score, e);
+    snprintf(text, sizeof text, "%s \u2192 %s", en, t->text);
+    if (!st)
+        snprintf(note, sizeof note,
+                 "Cross-attention, layer %d, head %d: the head that aligns best (score %.2f).",
+                 (int)best.layer, (int)best.head, score);
+    fv_see_opt align = {.pick = best, .view = FV_VIEW_ALIGNMENT, .text = text, .note = note};
+    fv_see_opt grid = {.pick = every, .view = FV_VIEW_GRID, .text = text};
+    fv_see_opt page = {.pick = every, .start = &best, .every_kind = true, .text = text};
+    if (!st) st = print_words(s, best, e);
+    if (!st) st = save(s, v->dir, "attention.html", page, e);
+    bool pictures = false;
+    if (!st) {
+        st = save(s, v->dir, "alignment.svg", align, e);
+        pictures = !st;
+        if (st == FV_EMISSING) st = FV_OK; /* a build without cairo */
+    }
+    if (!st && pictures) st = save(s, v->dir, "alignment.png", align, e);
+    if (!st && pictures) st = save(s, v->dir, "heads.svg", grid, e);
+    if (!st) print_dispatch(v->dir, pictures);
+    fv_see_free(s);
+    return st;
+}
+
+/* ---- the command ---- */
+
+/* Trains, with progress on standard error, and keeps the model. */
+static fv_status learn(const values *v, fv_demo *d, show *w, fv_train_state *done, fv_err *e)
+{
+    char dir[1024];
     struct sigaction act = {.sa_handler = on_interrupt};
     sigaction(SIGINT, &act, NULL);
-    st = fv_train(&job, done, &l->e);
-    if (w.live && !v->quiet) fprintf(stderr, "\r\033[K");
-    return st;
-}
-
-/* How to translate with it, for whoever opens the directory. */
-static fv_status save_generation(lab *l, const char *path)
-{
-    char text[300];
-    fv_json *j;
-    snprintf(text, sizeof text,
-             "{\"decoder_start_token_id\": %d, \"pad_token_id\": %d, \"eos_token_id\": %d, "
-             "\"forced_eos_token_id\": %d, "
-             "\"bad_words_ids\": [[%d]], \"max_length\": 64, \"num_beams\": 4}",
-             l->pad, l->pad, l->eos, l->eos, l->pad);
-    fv_status st = fv_json_parse(&j, NULL, text, path, &l->e);
-    if (!st) st = fv_json_save(j, path, &l->e);
-    fv_json_close(j);
-    return st;
-}
-
-/* The directory is complete for transformers, too: config, weights, tokenizer, generation
- * settings. */
-static fv_status save(lab *l)
-{
-    char dir[1024], path[1100];
-    snprintf(dir, sizeof dir, "%s/model", l->v->dir);
-    if (mkdir(l->v->dir, 0777) && errno != EEXIST)
-        return fv_fail(&l->e, FV_EIO, "%s: cannot make the directory: %s", l->v->dir,
-                       strerror(errno));
-    fv_status st = fv_model_save(l->model, dir, FV_F32, &l->e);
-    if (!st) st = fv_processor_save(l->processor, dir, &l->e);
-    snprintf(path, sizeof path, "%s/generation_config.json", dir);
-    return st ? st : save_generation(l, path);
-}
-
-/* ---- judging ---- */
-
-/* The most likely token each time: word-for-word equality is what is counted, and beams would
- * flatter a model that is not sure. */
-static fv_gen_opt greedy(const lab *l)
-{
-    fv_gen_opt o = {0};
-    fv_fields_default(&o, fv_gen_fields);
-    o.num_beams = 1;
-    o.max_length = 48;
-    o.start = o.pad = l->pad;
-    o.eos = l->eos;
-    o.forced_eos = -1;
-    o.banned = &l->pad;
-    o.n_banned = 1;
-    return o;
-}
-
-/* Translates n texts, each result freed by the caller with fv_tok_free_text. */
-static fv_status translate(lab *l, const fv_pairs *p, int64_t from, int64_t n, char **out,
-                           size_t *len)
-{
-    enum { AT_ONCE = 64 };
-    fv_gen_opt o = greedy(l);
-    fv_status st = FV_OK;
-    for (int64_t at = 0; !st && at < n; at += AT_ONCE) {
-        const int32_t *ids[AT_ONCE];
-        int64_t lens[AT_ONCE], here = n - at < AT_ONCE ? n - at : AT_ONCE;
-        for (int64_t i = 0; i < here; i++) ids[i] = fv_pairs_source(p, from + at + i, &lens[i]);
-        fv_generated g;
-        st = fv_generate(&g, l->dev, l->model, ids, lens, here, &o, &l->e);
-        for (int64_t i = 0; !st && i < here; i++)
-            st = fv_tok_decode(l->tok, &out[at + i], &len[at + i], g.hyp[i].ids, g.hyp[i].n, true,
-                               &l->e);
-        if (!st) fv_generated_free(&g);
-    }
-    return st;
-}
-
-/* A translation counts where it equals the grammar's word for word: stricter than BLEU, and
- * readable. */
-static fv_status judge(lab *l, int64_t *right)
-{
-    int64_t n = l->k.n_test;
-    char **out = calloc((size_t)n, sizeof *out);
-    size_t *len = calloc((size_t)n, sizeof *len);
-    *right = 0;
-    fv_status st = FV_OK;
-    if (!out || !len) {
-        free(out);
-        free(len);
-        return fv_fail(&l->e, FV_ENOMEM, "out of memory");
-    }
-    st = translate(l, l->test, 0, n, out, len);
-    if (!st) printf("Sentences it has never seen:\n\n");
-    for (int64_t i = 0, shown = 0; !st && i < n; i++) {
-        const char *want = l->k.fr[l->k.n_train + i];
-        bool same = !strcmp(out[i], want);
-        *right += same;
-        if (shown < 10 || (!same && shown < 14)) {
-            printf("  %-48s %s%s%s%s\n", l->k.en[l->k.n_train + i], out[i],
-                   same ? "" : "   (expected: ", same ? "" : want, same ? "" : ")");
-            shown++;
-        }
-    }
-    for (int64_t i = 0; i < n; i++)
-        if (out[i]) fv_tok_free_text(l->tok, out[i], len[i]);
-    free(out);
-    free(len);
-    return st;
+    fv_demo_run run = {v->updates, &interrupted, progress, w};
+    fv_status st = fv_demo_train(d, run, done, e);
+    if (w->live && !v->quiet) fprintf(stderr, "\r\033[K");
+    if (!st && mkdir(v->dir, 0777) && errno != EEXIST)
+        st = fv_fail(e, FV_EIO, "%s: cannot make the directory: %s", v->dir, strerror(errno));
+    snprintf(dir, sizeof dir, "%s/model", v->dir);
+    return st ? st : fv_demo_save(d, dir, e);
 }
 
 /* One sentence of the reader's choice, whether or not the corpus has it: translated, then looked
  * into. */
-static fv_status famous(lab *l, const char *en)
+static fv_status famous(const values *v, fv_device *dev, fv_demo *d, const char *en, fv_err *e)
 {
-    const char *nothing = "x";
-    fv_pairs *p;
-    fv_generated g;
-    char *fr = NULL;
-    size_t len;
-    fv_gen_opt o = greedy(l);
-    demo_scene d = {.dev = l->dev,
-                    .model = l->model,
-                    .tok = l->tok,
-                    .dir = l->v->dir,
-                    .en = en,
-                    .start = l->pad};
-    fv_status st = fv_pairs_make(&p, NULL, l->tok, &en, &nothing, 1, (fv_pairs_opt){.eos = l->eos},
-                                 NULL, &l->e);
+    fv_demo_translation t;
+    fv_status st = fv_demo_translate(d, en, &t, e);
     if (st) return st;
-    d.source = fv_pairs_source(p, 0, &d.n_source);
-    st = fv_generate(&g, l->dev, l->model, &d.source, &d.n_source, 1, &o, &l->e);
-    if (!st) {
-        d.target = g.hyp[0].ids;
-        d.n_target = g.hyp[0].n;
-        st = fv_tok_decode(l->tok, &fr, &len, d.target, d.n_target, true, &l->e);
-        if (!st) printf("\n%s\n  %s\n", en, fr);
-        d.fr = fr;
-        if (!st) st = demo_show(&d, &l->e);
-        if (fr) fv_tok_free_text(l->tok, fr, len);
-        fv_generated_free(&g);
-    }
-    fv_pairs_close(p);
+    printf("\n%s\n  %s\n", en, t.text);
+    st = look(v, dev, d, en, &t, e);
+    fv_demo_free_translation(d, &t);
     return st;
 }
 
 /* Messages about progress go to standard error; what is printed here is the result. */
-static fv_status all(lab *l)
+static fv_status all(const values *v, fv_device *dev, fv_demo *d, fv_err *e)
 {
+    const fv_grammar_corpus *k = fv_demo_corpus(d);
+    show w = {.v = v, .live = isatty(2)};
     fv_train_state done;
     int64_t right = 0;
-    if (!make_corpus(&l->k, l->v)) return fv_fail(&l->e, FV_ENOMEM, "out of memory");
-    fv_status st = fv_device_open(&l->dev, l->v->device,
-                                  (fv_device_opt){.threads = cli_threads(l->v->threads)}, &l->e);
-    if (!st) st = make_tokenizer(l);
-    if (!st && !l->v->quiet)
+    if (!v->quiet)
         fprintf(stderr,
                 "%lld English sentences and their French translations, e.g. \"%s\" - \"%s\"\n",
-                (long long)l->k.n_train, l->k.en[0], l->k.fr[0]);
-    if (!st) st = learn(l, &done);
-    if (!st) st = save(l);
+                (long long)k->n_train, k->en[0], k->fr[0]);
+    fv_status st = learn(v, d, &w, &done, e);
     if (st) return st;
     printf("Trained a Transformer of %lld parameters: %lld updates in %.0f s, %.0f target "
            "words/s.\n\n",
-           (long long)fv_params_elements(fv_model_params(l->model), ""), (long long)done.step,
-           done.seconds, done.seconds > 0 ? (double)done.tokens / done.seconds : 0);
-    st = judge(l, &right);
+           (long long)fv_params_elements(fv_model_params(fv_demo_model(d)), ""),
+           (long long)done.step, done.seconds,
+           done.seconds > 0 ? (double)done.tokens / done.seconds : 0);
+    st = fv_demo_judge(d, print_sentence, &w, &right, e);
     if (st) return st;
     printf("\n%lld of %lld unseen sentences are translated word for word: %.1f %%\n",
-           (long long)right, (long long)l->k.n_test, 100.0 * (double)right / (double)l->k.n_test);
-    printf("The model is in %s/model, in the layout of Hugging Face's MarianMTModel.\n", l->v->dir);
-    return famous(l, "I like to eat apples.");
+           (long long)right, (long long)k->n_test, 100.0 * (double)right / (double)k->n_test);
+    printf("The model is in %s/model, in the layout of Hugging Face's MarianMTModel.\n", v->dir);
+    return famous(v, dev, d, "I like to eat apples.", e);
 }
 
 static int run(const cli *c, const void *vals, int n, char **operand)
 {
-    (void)n;
-    (void)operand;
-    lab l = {.c = c, .v = vals};
-    fv_status st = all(&l);
-    fv_feed_close(&l.train_feed);
-    fv_feed_close(&l.test_feed);
-    fv_pairs_close(l.train);
-    fv_pairs_close(l.test);
-    fv_model_free(l.model);
-    fv_processor_close(l.processor);
-    fv_device_close(l.dev);
-    free_corpus(&l.k);
-    return st ? cli_error(c, &l.e) : CLI_OK;
+    (void)n, (void)operand;
+    const values *v = vals;
+    fv_demo_opt o = {v->sentences, v->tests, (uint64_t)v->seed};
+    fv_demo *d = NULL;
+    fv_device *dev;
+    fv_err e;
+    int code = cli_open_device(c, &dev, v->device, v->threads);
+    if (code == CLI_OK && (fv_demo_new(&d, dev, o, &e) || all(v, dev, d, &e)))
+        code = cli_error(c, &e);
+    fv_demo_free(d);
+    fv_device_close(dev);
+    return code;
 }
 
 const cli_command demo_command = {

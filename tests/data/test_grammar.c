@@ -115,6 +115,34 @@ static void held_out_sentences_use_known_words(void **state)
     hdestroy();
 }
 
+/* A corpus has each sentence once and both kinds apart; what one kind holds does not depend on how
+ * many of the other are wanted. */
+static void a_corpus_is_distinct(void **state)
+{
+    (void)state;
+    enum { TRAIN = 2000, TEST = 300 };
+    fv_grammar_corpus k, fewer;
+    fv_err e;
+    assert_int_equal(fv_grammar_corpus_new(&k, NULL, 3, TRAIN, TEST, &e), FV_OK);
+    assert_int_equal(k.n_train, TRAIN);
+    assert_int_equal(k.n_test, TEST);
+    assert_int_equal(fv_grammar_corpus_new(&fewer, NULL, 3, TRAIN, 10, &e), FV_OK);
+    for (int i = 0; i < TRAIN + TEST; i++) assert_int_equal(k.pair[i].held_out, i >= TRAIN);
+    for (int i = 0; i < TRAIN; i++) assert_string_equal(k.fr[i], fewer.fr[i]);
+    qsort(k.pair, TRAIN + TEST, sizeof *k.pair, by_text);
+    for (int i = 1; i < TRAIN + TEST; i++) assert_string_not_equal(k.pair[i - 1].en, k.pair[i].en);
+    fv_grammar_corpus_free(&k);
+    fv_grammar_corpus_free(&fewer);
+    for (size_t at = 1; at <= 4; at++) {
+        fv_mem_counter m;
+        fv_mem_counter_init(&m);
+        m.fail_at = at;
+        fv_env env = {.mem = &m.mem};
+        assert_int_equal(fv_grammar_corpus_new(&k, &env, 3, 10, 10, &e), FV_ENOMEM);
+        assert_int_equal(m.live, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -122,6 +150,7 @@ int main(void)
         cmocka_unit_test(spelling_follows_the_neighbours),
         cmocka_unit_test(known_sentences_come_out_right),
         cmocka_unit_test(held_out_sentences_use_known_words),
+        cmocka_unit_test(a_corpus_is_distinct),
     };
     return cmocka_run_group_tests(tests, make_all, NULL);
 }

@@ -23,6 +23,7 @@
  * objective.h    a training objective
  * comm.h         collectives between ranks
  * train.h        optimiser and updates
+ * demo.h         the demonstration: a translator of that corpus
  * gen.h          scores of continuations
  * see.h          attention of a pass of one's own
  * task.h         what a task knows of its model
@@ -58,6 +59,7 @@
 #include "fovea/author/objective.h"
 #include "fovea/author/comm.h"
 #include "fovea/author/train.h"
+#include "fovea/author/demo.h"
 #include "fovea/author/gen.h"
 #include "fovea/author/see.h"
 #include "fovea/author/task.h"
