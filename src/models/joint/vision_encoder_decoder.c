@@ -65,6 +65,8 @@ typedef struct joint {
 
 /* ---- parameters ---- */
 
+/* Declaring cannot return a status: the first error sticks to the parameters, with the half it is
+ * about. */
 static void fail(fv_params *p, fv_status code, const char *which, const char *text)
 {
     fv_err e;
@@ -124,6 +126,8 @@ static const char *below(fv_params *p, const char *which, const char *name)
     return kept ? memcpy(kept, path, n) : name;
 }
 
+/* What the halves tie and leave unread, under their names in the whole.  Lists are of this model,
+ * as those of a family live only as long as its own. */
 static void merge_load(joint *m, fv_params *p, const half *l, const char *which, int *ties,
                        int *ignored)
 {
@@ -148,6 +152,8 @@ static int64_t width(const fv_setup *s, const char *which, const char *key)
     return (int64_t)x;
 }
 
+/* Where the widths differ a linear map stands between the halves; transformers names it
+ * enc_to_dec_proj. */
 static void declare(void *self, const fv_setup *s)
 {
     joint *m = self;
@@ -169,6 +175,7 @@ static fv_load_opt load(const void *self)
     return (fv_load_opt){.ties = m->ties, .ignore = m->ignore};
 }
 
+/* Tables that a half computes once its parameters are there. */
 static fv_status ready(void *self, fv_params *p, fv_err *e)
 {
     joint *m = self;
@@ -196,6 +203,8 @@ typedef struct renamed {
     const char *hidden;
 } renamed;
 
+/* Both halves call what they show "hidden_states"; only that name is changed, maps have their
+ * paths. */
 static void rename_hidden(void *user, fv_ctx *c, const char *site, const char *name,
                           const void *what)
 {
@@ -203,6 +212,7 @@ static void rename_hidden(void *user, fv_ctx *c, const char *site, const char *n
     r->tap(r->user, c, site, strcmp(site, "hidden") ? name : r->hidden, what);
 }
 
+/* The tap is put back before anything else runs: it lies on this call's stack. */
 static void run_half(fv_ctx *c, const half *l, const fv_items *in, fv_items *out,
                      const char *hidden)
 {
@@ -222,6 +232,8 @@ static fv_tensor *encode(fv_ctx *c, const joint *m, const fv_items *in, fv_tenso
     return m->projection.w ? fv_lin_fwd(c, &m->projection, *last) : *last;
 }
 
+/* The decoder's own loss would shift labels; here they are shifted already, so the loss is taken of
+ * its logits. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const joint *m = self;
@@ -249,6 +261,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 /* ---- generation ---- */
 
+/* Images of a batch are all of one size, so there is no mask of patches. */
 static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in)
 {
     const joint *m = self;
@@ -256,6 +269,7 @@ static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in
     m->decoder.family->attend(c, m->decoder.self, s, encode(c, m, in, &last), NULL);
 }
 
+/* From here on the decoder generates as it does alone: the session is its own. */
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const joint *m = self;

@@ -147,6 +147,7 @@ static fv_status check(const void *config_, fv_err *e)
     return FV_OK;
 }
 
+/* "true" is an old way of saying mean; none and false are one. */
 static int scaling_of(const config *k)
 {
     static const fv__scaling as[] = {FV__SCALE_STD, FV__SCALE_MEAN, FV__SCALE_MEAN, FV__SCALE_NONE,
@@ -166,6 +167,7 @@ static bool is_null(const fv_json *j, const char *key)
     return false;
 }
 
+/* A batch norm's parameters stand one name deeper in files. */
 static void norm_init(fv_params *p, norm *l, const config *k, const char *at, const char *name)
 {
     if (k->norm_type)
@@ -176,6 +178,8 @@ static void norm_init(fv_params *p, norm *l, const config *k, const char *at, co
                    name);
 }
 
+/* Below `at`, "model.encoder.layers.0"; ff.0 and ff.3 are places in an nn.Sequential, with
+ * activation and dropout between.  norm_sublayer2 would be that of attention across channels. */
 static void block_init(fv_params *p, block *b, const config *k, const char *at)
 {
     b->pre_norm = k->pre_norm;
@@ -194,6 +198,7 @@ static void block_init(fv_params *p, block *b, const config *k, const char *at)
     norm_init(p, &b->mlp_norm, k, at, "norm_sublayer3");
 }
 
+/* One map for all channels, or one for each: share_embedding and share_projection. */
 static fv_lin *lins(fv_params *p, const patchtst *m, bool shared, int64_t in, int64_t out,
                     const char *path)
 {
@@ -201,6 +206,8 @@ static fv_lin *lins(fv_params *p, const patchtst *m, bool shared, int64_t in, in
     return fv__channel_lins(p, n, in, out, m->cfg.init_std, path);
 }
 
+/* A forecast reads each channel by itself, classes and targets read all channels side by side;
+ * without pooling a channel's patches stand side by side too. */
 static void head_init(fv_params *p, patchtst *m)
 {
     const config *k = &m->cfg;
@@ -217,6 +224,8 @@ static void head_init(fv_params *p, patchtst *m)
         m->head = lins(p, m, true, all, k->num_targets, "head.linear");
 }
 
+/* Patches of stride s over a context of L: (L - length) / s + 1; values that fill none are those at
+ * the beginning. */
 static void declare(void *self, const fv_setup *s)
 {
     patchtst *m = self;
@@ -345,6 +354,7 @@ static fv_tensor *embed(fv_ctx *c, const patchtst *m, fv_tensor *x)
 
 /* ---- layers ---- */
 
+/* Layer norm over D, or batch norm over all tokens of the batch and its channels. */
 static fv_tensor *normed(fv_ctx *c, const norm *l, fv_tensor *x)
 {
     if (l->layer.gain || !x) return fv_norm_fwd(c, &l->layer, x);
@@ -353,6 +363,8 @@ static fv_tensor *normed(fv_ctx *c, const norm *l, fv_tensor *x)
     return fv_reshape(c, fv_bn_fwd(c, &l->batch, rows), x->shape);
 }
 
+/* pre_norm: x += attn(norm x), x += mlp(norm x);  else x = norm(x + attn x), x = norm(x + mlp x). x
+ * (B*C,N,D). */
 static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
                             fv_mha_arg none)
 {
@@ -434,6 +446,7 @@ static fv_tensor *hide(fv_ctx *c, const patchtst *m, fv_tensor *x, fv_tensor *hi
     return fv_add(c, fv_mul(c, x, fv_affine(c, w, -1, 1)), fv_scale(c, w, m->cfg.mask_value));
 }
 
+/* The bare model also gives what the window was scaled by: a caller needs it to scale back. */
 static void put_base(fv_items *out, const fv__scaled *s, fv_tensor *x, fv_tensor *patches)
 {
     fv_items_put(out, "last_hidden_state", x);
@@ -442,6 +455,7 @@ static void put_base(fv_items *out, const fv__scaled *s, fv_tensor *x, fv_tensor
     fv_items_put(out, "patch_input", patches);
 }
 
+/* past_values (B,T,C); forecasts are (B,prediction_length,C) in the scale of the data. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const patchtst *m = self;

@@ -99,6 +99,8 @@ typedef struct moonshine {
     fv_rotary encoder_rotary, decoder_rotary;
 } moonshine;
 
+/* Heads of encoder and decoder may differ in number and so in width; a share of 0.9 is rotated if
+ * the configuration says nothing. */
 static fv__rope_opt rope_opt(const config *k, int n_head)
 {
     return (fv__rope_opt){.head = k->hidden_size / n_head,
@@ -107,6 +109,8 @@ static fv__rope_opt rope_opt(const config *k, int n_head)
                           .rotates_partly = true};
 }
 
+/* The kernels have grouped heads; this family refuses them, as no published model has any to be
+ * compared with. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -127,6 +131,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* Biases of q, k and v are an option; the last product never has one. */
 static void attention_init(fv_params *p, fv_mha *l, const config *k, int n_head, const char *at,
                            const char *name)
 {
@@ -138,12 +143,14 @@ static void attention_init(fv_params *p, fv_mha *l, const config *k, int n_head,
     l->dropout = k->attention_dropout;
 }
 
+/* Layer norms with a gain alone, all of them. */
 static void norm_init(fv_params *p, fv_norm *l, const config *k, const char *at, const char *name)
 {
     fv_norm_init(p, l, k->hidden_size, (fv_norm_opt){.type = FV_LAYER_NORM_NO_BIAS}, "%s%s", at,
                  name);
 }
 
+/* Below `at`, "model.encoder.layers.0". */
 static void encoder_init(fv_params *p, fv__encoder_block *b, const config *k, const char *at)
 {
     attention_init(p, &b->attn, k, k->encoder_heads, at, "self_attn");
@@ -155,6 +162,7 @@ static void encoder_init(fv_params *p, fv__encoder_block *b, const config *k, co
     norm_init(p, &b->mlp_norm, k, at, ".post_attention_layernorm");
 }
 
+/* Below `at`, "model.decoder.layers.0". */
 static void decoder_init(fv_params *p, fv__decoder_block *b, const config *k, const char *at)
 {
     fv_lin_opt lin = {.std = k->initializer_range};
@@ -170,6 +178,8 @@ static void decoder_init(fv_params *p, fv__decoder_block *b, const config *k, co
     norm_init(p, &b->mlp_norm, k, at, ".final_layernorm");
 }
 
+/* Three convolutions without padding: 127 wide with stride 64, 7 with 3, 3 with 2, so 384 samples
+ * make a frame and LEAST samples the first. */
 static void front_end_init(fv_params *p, moonshine *m, const char *at)
 {
     const config *k = &m->cfg;
@@ -190,6 +200,8 @@ static void front_end_init(fv_params *p, moonshine *m, const char *at)
 
 static fv_layer_fn decoder_block;
 
+/* Both stacks are those of model/stacks.h; the decoder's block is this file's, because of its
+ * gate. */
 static void declare(void *self, const fv_setup *s)
 {
     moonshine *m = self;
@@ -228,6 +240,7 @@ static void declare(void *self, const fv_setup *s)
                             "proj_out.weight");
 }
 
+/* Of a bare model the output weight of a file is left unread. */
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"proj_out.weight", "model.decoder.embed_tokens.weight"},
@@ -296,6 +309,7 @@ static fv_tensor *frame_mask(fv_ctx *c, fv_tensor *mask, int64_t T)
     return fv_reshape(c, fv_slice(c, mask, 2, 0, 1), FV_SHAPE(B, T));
 }
 
+/* (B,N) samples -> (B,T,D); *mask gets the mask of frames, or NULL without one of samples. */
 static fv_tensor *encode(fv_ctx *c, const moonshine *m, const fv_items *in, fv_tensor **mask)
 {
     fv_tensor *x = front_end(c, m, fv_items_get(in, "input_values"));
@@ -307,6 +321,8 @@ static fv_tensor *encode(fv_ctx *c, const moonshine *m, const fv_items *in, fv_t
     return fv__encode(c, &m->stacks, x, arg, "encoder_hidden_states");
 }
 
+/* What the decoder reads: as given, or labels moved by one, with the start token in front and
+ * padding for -100. */
 static fv_tensor *target(fv_ctx *c, const moonshine *m, const fv_items *in)
 {
     const config *k = &m->cfg;
@@ -337,6 +353,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 /* ---- generation ---- */
 
+/* A session keeps the encoder's keys and values of each layer, and its mask. */
 static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in)
 {
     const moonshine *m = self;
@@ -344,6 +361,7 @@ static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in
     fv__source_begin(c, &m->stacks, s, memory, mask);
 }
 
+/* One token of each sequence: ids (B,1) -> logits (B,1,V). */
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const moonshine *m = self;
@@ -352,6 +370,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     return fv_linear(c, x, m->out, NULL, FV_ACT_NONE);
 }
 
+/* 0: a bare model generates nothing. */
 static int64_t vocabulary(const void *self)
 {
     const moonshine *m = self;

@@ -132,6 +132,8 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* q, v and the last product have biases, k has none: a constant added to all scores of a row
+ * changes no weight.  So the four are declared one by one, not by fv_mha_init. */
 static void attention_init(fv_params *p, fv_mha *l, const config *k, int n_head, const char *at,
                            const char *name)
 {
@@ -145,11 +147,13 @@ static void attention_init(fv_params *p, fv_mha *l, const config *k, int n_head,
     l->dropout = k->attention_dropout;
 }
 
+/* at and name: "model.encoder.layers.0" and ".final_layer_norm". */
 static void norm_init(fv_params *p, fv_norm *l, const config *k, const char *at, const char *name)
 {
     fv_norm_init(p, l, k->d_model, (fv_norm_opt){0}, "%s%s", at, name);
 }
 
+/* fc1 and fc2 stand in the layer itself, without a name of their own between. */
 static void mlp_init(fv_params *p, fv_mlp *l, const config *k, int hidden, const char *at)
 {
     fv_mlp_init(p, l, k->d_model, hidden,
@@ -158,6 +162,7 @@ static void mlp_init(fv_params *p, fv_mlp *l, const config *k, int hidden, const
     l->dropout = k->activation_dropout;
 }
 
+/* x += attn(norm x);  x += mlp(norm x), as model/stacks.h computes it. */
 static void encoder_init(fv_params *p, fv__encoder_block *b, const config *k, const char *at)
 {
     attention_init(p, &b->attn, k, k->encoder_attention_heads, at, "self_attn");
@@ -167,6 +172,7 @@ static void encoder_init(fv_params *p, fv__encoder_block *b, const config *k, co
     b->dropout = k->dropout;
 }
 
+/* The same with cross-attention in between, and a norm of its own before it. */
 static void decoder_init(fv_params *p, fv__decoder_block *b, const config *k, const char *at)
 {
     attention_init(p, &b->self, k, k->decoder_attention_heads, at, "self_attn");
@@ -178,6 +184,8 @@ static void decoder_init(fv_params *p, fv__decoder_block *b, const config *k, co
     b->dropout = k->dropout;
 }
 
+/* The table of sinusoids is a buffer: files have it, so it is loaded and saved, and no optimiser
+ * changes it. */
 static void declare_encoder(whisper *m, fv_params *p, const char *at)
 {
     const config *k = &m->cfg;
@@ -200,6 +208,7 @@ static void declare_encoder(whisper *m, fv_params *p, const char *at)
     norm_init(p, &t->encoder_norm, k, at, "encoder.layer_norm");
 }
 
+/* Learned positions, max_target_positions of them: 448 tokens is all a window can have. */
 static void declare_decoder(whisper *m, fv_params *p, const char *at)
 {
     const config *k = &m->cfg;
@@ -220,6 +229,8 @@ static void declare_decoder(whisper *m, fv_params *p, const char *at)
     norm_init(p, &t->decoder_norm, k, at, "decoder.layer_norm");
 }
 
+/* A classifier of sounds has an encoder alone, a projection of each position and a classifier of
+ * their mean; its names have no "model." in front. */
 static void declare(void *self, const fv_setup *s)
 {
     whisper *m = self;
@@ -242,6 +253,7 @@ static void declare(void *self, const fv_setup *s)
                             "proj_out.weight");
 }
 
+/* A file of another head: its output weight, or all of its decoder, is left unread. */
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"proj_out.weight", "model.decoder.embed_tokens.weight"},
@@ -302,6 +314,7 @@ static fv_tensor *encode(fv_ctx *c, const whisper *m, const fv_items *in)
                       m->job == FV_HEAD_CLASSIFY ? "hidden_states" : "encoder_hidden_states");
 }
 
+/* Tokens and their positions, from 0 on or where the session's sequences stand. */
 static fv_tensor *embed(fv_ctx *c, const whisper *m, fv_tensor *ids, fv_session *s)
 {
     const config *k = &m->cfg;
@@ -314,6 +327,7 @@ static fv_tensor *embed(fv_ctx *c, const whisper *m, fv_tensor *ids, fv_session 
                       k->dropout);
 }
 
+/* Labels moved by one where no decoder_input_ids are given, as in transformers. */
 static fv_tensor *target(fv_ctx *c, const whisper *m, const fv_items *in)
 {
     fv_tensor *ids = fv_items_get(in, "decoder_input_ids"), *labels = fv_items_get(in, "labels");
@@ -324,6 +338,8 @@ static fv_tensor *target(fv_ctx *c, const whisper *m, const fv_items *in)
     return fv__shift_right(c, labels, m->cfg.decoder_start_token_id, m->cfg.pad_token_id);
 }
 
+/* "encoder_last_hidden_state" comes out beside the logits: whoever aligns words with time needs
+ * it. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const whisper *m = self;
@@ -346,12 +362,14 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 /* ---- generation: the encoder once, its keys and values kept; then token after token ---- */
 
+/* No mask: every window is heard whole. */
 static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in)
 {
     const whisper *m = self;
     fv__source_begin(c, &m->stacks, s, encode(c, m, in), NULL);
 }
 
+/* One token of each sequence: ids (B,1) -> logits (B,1,V). */
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const whisper *m = self;
@@ -359,6 +377,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     return fv_linear(c, x, m->out, NULL, FV_ACT_NONE);
 }
 
+/* 0: a bare model or a classifier generates nothing. */
 static int64_t vocabulary(const void *self)
 {
     const whisper *m = self;

@@ -65,6 +65,8 @@ static const fv_input inputs[] = {
     {0},
 };
 
+/* Parameters of all layers of a group are one set of blocks: twelve layers of albert-base are one
+ * block used twelve times, and its gradient is the sum over them. */
 typedef struct albert {
     config cfg;
     fv_head_job job;
@@ -80,6 +82,7 @@ static fv_status check(const void *config_, fv_err *e)
     return fv__bert_check(&((const config *)config_)->bert, e);
 }
 
+/* Blocks that have parameters, which are fewer than the layers that are computed. */
 static int n_blocks(const config *k) { return k->num_hidden_groups * k->inner_group_num; }
 
 /* ---- parameters ---- */
@@ -103,6 +106,7 @@ static void block_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.full_layer_layer_norm", at);
 }
 
+/* A pooler is declared where a head reads it: not for words, tags and spans. */
 static void declare_head(albert *m, fv_params *p)
 {
     const fv__bert_config *k = &m->cfg.bert;
@@ -121,6 +125,7 @@ static void declare_head(albert *m, fv_params *p)
     if (m->job == FV_HEAD_ANSWER) fv_lin_init(p, &m->classifier, D, 2, lin, "qa_outputs");
 }
 
+/* Embeddings of embedding_size are mapped to the layers' width once, in front of the first. */
 static void declare(void *self, const fv_setup *s)
 {
     albert *m = self;
@@ -200,6 +205,7 @@ static int group_of(const config *k, int i)
     return group < k->num_hidden_groups ? group : k->num_hidden_groups - 1;
 }
 
+/* hidden_states has an entry for each layer that is computed, not for each that has parameters. */
 static fv_tensor *encode(fv_ctx *c, const albert *m, const fv_items *in)
 {
     const config *k = &m->cfg;
@@ -213,6 +219,7 @@ static fv_tensor *encode(fv_ctx *c, const albert *m, const fv_items *in)
     return x;
 }
 
+/* The second task's label is called sentence_order_label; BERT's name for it is taken too. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const albert *m = self;

@@ -56,6 +56,8 @@ static const fv_field fields[] = {
     {0},
 };
 
+/* Positions of files are learned in every published model; the sinusoids were of its training
+ * only. */
 static const fv_key_rule rules[] = {
     {"sinusoidal_pos_embds", "false"},
     {"tie_weights_", NULL},
@@ -64,6 +66,8 @@ static const fv_key_rule rules[] = {
 
 static const fv_input inputs[] = {FV__ENCODER_INPUTS, {0}};
 
+/* A post-norm encoder block is BERT's (model/bert.h); what differs is that there are no types of
+ * tokens, no pooler, and no dropout on what attention adds. */
 typedef struct distilbert {
     config cfg;
     fv_head_job job;
@@ -104,6 +108,8 @@ static void declare_layer(fv_params *p, fv__bert_block *l, const config *k, cons
                  "%stransformer.layer.%d.output_layer_norm", at, i);
 }
 
+/* Names of the heads as published: vocab_transform, vocab_layer_norm and vocab_projector make the
+ * masked-word head, pre_classifier is what BERT calls its pooler, with relu for tanh. */
 static void declare_head(distilbert *m, fv_params *p)
 {
     const config *k = &m->cfg;
@@ -145,6 +151,8 @@ static void declare(void *self, const fv_setup *s)
     declare_head(m, p);
 }
 
+/* A file of one head opens as another: what belongs to other heads is left unread.  The masked-word
+ * head shares the table of words, which files may hold twice. */
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"vocab_projector.weight",
@@ -179,6 +187,8 @@ static int64_t longest(const void *self)
 
 /* ---- forward ---- */
 
+/* (B,T) ids -> (B,T,dim).  Words and positions are looked up, added and normed in one pass over the
+ * rows. */
 static fv_tensor *encode(fv_ctx *c, const distilbert *m, const fv_items *in)
 {
     const config *k = &m->cfg;
@@ -196,12 +206,15 @@ static fv_tensor *encode(fv_ctx *c, const distilbert *m, const fv_items *in)
     return fv__bert_encode(c, m->layers, k->n_layers, x, fv_items_get(in, "attention_mask"));
 }
 
+/* Each head has a rate of its own in the configuration. */
 static float dropout(const config *k, fv_head_job job)
 {
     if (job == FV_HEAD_ANSWER) return k->qa_dropout;
     return job == FV_HEAD_TAG ? k->dropout : k->seq_classif_dropout;
 }
 
+/* A choice among texts, (B,choices,T), is a batch of B * choices texts, each scored by one number.
+ * The first token stands for the text. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const distilbert *m = self;

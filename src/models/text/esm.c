@@ -72,6 +72,7 @@ static const fv_input inputs[] = {
     {0},
 };
 
+/* Norms first, as in GPT-2, and nothing hidden: the encoder looks both ways. */
 typedef struct block {
     fv_norm attn_norm, mlp_norm;
     fv_mha attn;
@@ -156,6 +157,8 @@ static void masked_init(esm *m, fv_params *p)
                                   tied.initializer_range, "lm_head.decoder.weight");
 }
 
+/* The bare encoder has a pooler; a classifier of sequences has two layers under names of RoBERTa's,
+ * one of tokens has one. */
 static void declare_head(esm *m, fv_params *p)
 {
     const fv__bert_config *k = &m->cfg.bert;
@@ -221,6 +224,8 @@ static void declare(void *self, const fv_setup *s)
     declare_head(m, p);
 }
 
+/* ESM-2's files hold tables and frequencies that nothing reads; a few norms have the names of
+ * TensorFlow. */
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.decoder.weight",
@@ -328,11 +333,13 @@ static fv_tensor *embed(fv_ctx *c, const esm *m, const fv_items *in, fv_tensor *
     return fv_masked_fill(c, x, fv_reshape(c, mask, FV_SHAPE(fv_dim(x, 0), fv_dim(x, 1), 1)), 0);
 }
 
+/* The frequencies of the file as a table on the device. */
 static void list_stored(void *out, const void *user, int64_t from, int64_t n)
 {
     memcpy(out, (const float *)user + from, (size_t)n * sizeof(float));
 }
 
+/* x += attn(norm x);  x += mlp(norm x) */
 static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
                             fv_mha_arg none)
 {
@@ -341,6 +348,8 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     return fv_pre_norm(c, &b->attn_norm, &b->attn, &b->mlp_norm, &b->mlp, x, arg, b->dropout);
 }
 
+/* (B,T) -> (B,T,D).  The last of hidden_states is behind the last norm, as transformers counts
+ * them. */
 static fv_tensor *encode(fv_ctx *c, const esm *m, const fv_items *in)
 {
     const config *k = &m->cfg;
@@ -370,6 +379,8 @@ static fv_tensor *pool(fv_ctx *c, const esm *m, fv_tensor *x)
     return fv_lin_act(c, &m->dense, x, FV_TANH);
 }
 
+/* Contacts are not part of it: they are computed of the maps of a forward pass, where somebody
+ * asks. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const esm *m = self;

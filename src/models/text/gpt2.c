@@ -47,6 +47,7 @@ static const fv_field fields[] = {
     {0},
 };
 
+/* summary_* belong to the head for multiple choice, which is not here. */
 static const fv_key_rule rules[] = {
     {"is_encoder_decoder", "false"},
     {"is_decoder", "true"}, /* it always is one */
@@ -167,6 +168,7 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     return fv__pre_norm_fwd(c, &b->base, x, arg, cross);
 }
 
+/* The head of a file that has none is the table of tokens. */
 static void declare(void *self, const fv_setup *s)
 {
     static const fv__block_type type = {sizeof(block), block_init, block_fwd};
@@ -186,6 +188,7 @@ static void declare(void *self, const fv_setup *s)
     fv__causal_head_init(p, &m->base, s->head->job, &k->head, NULL, "classifier");
 }
 
+/* Masks in old files are constants of 1024 x 1024 for each layer. */
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.weight", "transformer.wte.weight"}, {NULL, NULL}};
@@ -205,8 +208,12 @@ static fv_load_opt load(const void *self)
                          .ignore = m->head.job == FV_HEAD_BASE ? masks_and_heads : masks};
 }
 
+/* Blocks lie as raw memory in the shared part (model/causal.h), whose stack knows their size
+ * only. */
 static block *block_at(const gpt2 *m, int i) { return (block *)(void *)m->base.blocks + i; }
 
+/* Keys and values of cross-attention are computed once for a whole caption; its q and the last
+ * product for every token. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     gpt2 *m = self;
@@ -248,6 +255,7 @@ static fv_mha_arg across(fv_ctx *c, const gpt2 *m, fv_session *s, int i, fv_tens
     return (fv_mha_arg){.kv = kv->k ? kv : NULL, .key_mask = s ? fv__source_mask(c, s) : mask};
 }
 
+/* x (B,T,D) through all layers; s: a session that has the keys of earlier tokens, or NULL. */
 static fv_tensor *run(fv_ctx *c, const gpt2 *m, fv_session *s, fv_tensor *x, fv_mha_arg arg,
                       fv_tensor *memory, fv_tensor *mask)
 {
@@ -259,6 +267,7 @@ static fv_tensor *run(fv_ctx *c, const gpt2 *m, fv_session *s, fv_tensor *x, fv_
     return x;
 }
 
+/* With labels the loss is of the next token: model/causal.h moves them. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const gpt2 *m = self;
@@ -278,6 +287,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 /* ---- generation ---- */
 
+/* New tokens of each sequence, (B,T), behind those of the session -> logits of the last (B,V). */
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const gpt2 *m = self;
@@ -286,6 +296,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     return fv__last_scores(c, x, &m->base.norm, m->base.head.w);
 }
 
+/* Keys and values of what the decoder looks at, for every layer, into the session. */
 static void attend(fv_ctx *c, const void *self, fv_session *s, fv_tensor *x, fv_tensor *mask)
 {
     const gpt2 *m = self;

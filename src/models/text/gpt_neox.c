@@ -66,6 +66,8 @@ static const fv_family_head heads[] = {
     {0},
 };
 
+/* parallel: both parts read x itself, so neither waits for the other and one sum closes the
+ * layer. */
 typedef struct block {
     fv__pre_norm base;
     bool parallel;
@@ -76,6 +78,7 @@ typedef struct gpt_neox {
     config cfg;
 } gpt_neox;
 
+/* A quarter of each head is rotated if the configuration says nothing. */
 static fv__rope_opt rope_opt(const config *k)
 {
     return (fv__rope_opt){.head = k->hidden_size / k->num_attention_heads,
@@ -84,6 +87,7 @@ static fv__rope_opt rope_opt(const config *k)
                           .rotates_partly = true};
 }
 
+/* The rotated part of a head must be even; fv__rope_check sees to it. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -127,6 +131,8 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     return fv_mlp_add(c, &b->base.mlp, x, n, b->base.dropout);
 }
 
+/* embed_in and embed_out are the tables of tokens; they are tied in none of the published
+ * models. */
 static void declare(void *self, const fv_setup *s)
 {
     static const fv__block_type type = {sizeof(block), block_init, block_fwd};
@@ -146,6 +152,7 @@ static void declare(void *self, const fv_setup *s)
     fv__causal_head_init(p, &m->base, s->head->job, &k->head, "embed_out", "classifier");
 }
 
+/* Masks and frequencies that old files hold are constants. */
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"embed_out.weight", "gpt_neox.embed_in.weight"}, {NULL, NULL}};

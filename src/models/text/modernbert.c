@@ -126,11 +126,14 @@ typedef struct modernbert {
     fv_tensor *scores, *bias;
 } modernbert;
 
+/* layer_types decides where a file has it (transformers 5 writes it), else every n-th layer is
+ * global, the first of all included. */
 static bool is_local(const config *k, int i)
 {
     return fv__layer_is_local(k->layer_types, i, i % k->global_attn_every_n_layers != 0);
 }
 
+/* A head's width is even because rotation takes its elements in pairs. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -148,6 +151,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* Norms have a gain and, in published models, no bias. */
 static fv_norm_opt norm_opt(const config *k)
 {
     return (fv_norm_opt){.type = k->norm_bias ? FV_LAYER_NORM : FV_LAYER_NORM_NO_BIAS,
@@ -185,6 +189,8 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     return fv_mlp_add(c, &b->mlp, x, h, 0);
 }
 
+/* All heads begin alike, with norm(act(dense x)); only the masked-word head has it for every token,
+ * and its output is the input table where they are tied. */
 static void declare_head(modernbert *m, fv_params *p)
 {
     const config *k = &m->cfg;
@@ -243,6 +249,7 @@ static fv_load_opt load(const void *self)
                          .ignore = m->job == FV_HEAD_BASE ? others : NULL};
 }
 
+/* The dense layer of a classifier reads one row of a text and stays as it is. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     modernbert *m = self;
@@ -265,6 +272,8 @@ typedef struct {
     int64_t T, reach;
 } band;
 
+/* Row i of the mask is 1 for keys at most `reach` to either side; rows are made where they are
+ * needed, so no T x T table is kept on the host. */
 static void local_bias(void *out, const void *user, int64_t from, int64_t n)
 {
     const band *b = user;
@@ -275,6 +284,8 @@ static void local_bias(void *out, const void *user, int64_t from, int64_t n)
     }
 }
 
+/* (B,T) ids -> (B,T,D).  Global and local layers differ in two things, the mask and the base of the
+ * rotation, which are made once for all layers of a kind. */
 static fv_tensor *encode(fv_ctx *c, const modernbert *m, const fv_items *in)
 {
     const config *k = &m->cfg;

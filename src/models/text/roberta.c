@@ -73,6 +73,8 @@ typedef struct roberta {
     fv__word_head masked;
 } roberta;
 
+/* Positions begin behind the padding id, so it takes rows of the position table: 2 of 514 in
+ * published files. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -85,6 +87,8 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* The classifier of sequences is two layers on the first token (classifier.dense, out_proj), where
+ * BERT has pooler and classifier. */
 static void declare_head(roberta *m, fv_params *p)
 {
     const config *k = &m->cfg;
@@ -129,6 +133,7 @@ static void declare(void *self, const fv_setup *s)
     declare_head(m, p);
 }
 
+/* The bias of the scores stands under two names in files. */
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.decoder.bias", "lm_head.bias"},
@@ -161,6 +166,7 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
     fv__word_head_pack(p, &m->masked, dtype);
 }
 
+/* Tokens that have a position: 512 of 514 rows. */
 static int64_t longest(const void *self)
 {
     const config *k = &((const roberta *)self)->cfg;
@@ -169,6 +175,8 @@ static int64_t longest(const void *self)
 
 /* ---- forward ---- */
 
+/* (B,T) -> (B,T,D).  Positions are counted from the ids, so padding in front of a text moves
+ * nothing. */
 static fv_tensor *embed(fv_ctx *c, const roberta *m, const fv_items *in)
 {
     const config *k = &m->cfg;
@@ -199,6 +207,7 @@ static fv_tensor *pool(fv_ctx *c, const roberta *m, fv_tensor *x)
     return fv_lin_act(c, &m->dense, x, FV_TANH);
 }
 
+/* A choice among texts is a batch of B * choices texts. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const roberta *m = self;

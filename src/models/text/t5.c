@@ -34,6 +34,8 @@ typedef struct config {
 
 static const char *const feeds[] = {"relu", "gated-gelu", "gated-silu",     "gated-relu", "gelu",
                                     "silu", "gelu_new",   "gated-gelu_new", NULL};
+/* "gated-gelu" is the tanh form in T5's files whatever gelu means elsewhere: transformers renames
+ * it gelu_new when it reads them. */
 static const struct {
     fv_act act;
     bool gated;
@@ -103,6 +105,8 @@ static const fv_input inputs[] = {
 static const fv_family_head heads[] = {HEADS("T5", "t5"), HEADS("MT5", "mt5"), {0}};
 static const char *const others[] = {"mt5", NULL};
 
+/* encoder_rel and decoder_rel: one table of distances for all layers of a stack, which files keep
+ * in its first block. */
 typedef struct t5 {
     config cfg;
     fv_head_job job;
@@ -114,6 +118,7 @@ typedef struct t5 {
     fv_lin dense, classifier;
 } t5;
 
+/* The decoder may be shallower or deeper than the encoder. */
 static int decoder_layers(const config *k)
 {
     return k->num_decoder_layers ? k->num_decoder_layers : k->num_layers;
@@ -148,6 +153,7 @@ static void mha_init(fv_params *p, fv_mha *l, const config *k, const char *path)
     fv_lin_init(p, &l->out, all, D, lin, "%s.o", path);
 }
 
+/* wi and wo, or the gate wi_0 and wi_1 with wo; none has a bias. */
 static void mlp_init(fv_params *p, fv_mlp *l, const config *k, const char *path)
 {
     bool gated = feed_of[k->feed_forward_proj].gated;
@@ -160,6 +166,7 @@ static void mlp_init(fv_params *p, fv_mlp *l, const config *k, const char *path)
     l->dropout = k->dropout_rate;
 }
 
+/* T5 calls it a layer norm; it subtracts no mean and has no bias. */
 static fv_norm_opt norm_opt(const config *k)
 {
     return (fv_norm_opt){.type = FV_RMS_NORM, .eps = k->layer_norm_epsilon};
@@ -181,6 +188,7 @@ static void encoder_block_init(fv_params *p, fv__encoder_block *b, const config 
                  at, i);
 }
 
+/* "decoder.block.0": part 0 looks back, part 1 at the source, part 2 is the feed-forward part. */
 static void decoder_block_init(fv_params *p, fv__decoder_block *b, const config *k, const char *at,
                                int i)
 {
@@ -212,6 +220,7 @@ static bool tied(const config *k, const fv_setup *s, bool multilingual)
     return k->tie_word_embeddings && k->scale_decoder_outputs != PLAIN;
 }
 
+/* The scale goes with the tied table unless the configuration says otherwise; mT5 never has it. */
 static void declare_output(t5 *m, fv_params *p, const fv_setup *s)
 {
     const config *k = &m->cfg;
@@ -223,6 +232,7 @@ static void declare_output(t5 *m, fv_params *p, const fv_setup *s)
                         "lm_head.weight");
 }
 
+/* Distances of the decoder are all to the past, so its buckets cover one side only. */
 static void declare_decoder(t5 *m, fv_params *p, const char *at)
 {
     const config *k = &m->cfg;
@@ -238,6 +248,7 @@ static void declare_decoder(t5 *m, fv_params *p, const char *at)
     fv_norm_init(p, &s->decoder_norm, k->d_model, norm_opt(k), "%sdecoder.final_layer_norm", at);
 }
 
+/* Half of the buckets are for keys behind the query, half for those before it. */
 static void declare_encoder(t5 *m, fv_params *p, const char *at)
 {
     const config *k = &m->cfg;
@@ -253,6 +264,7 @@ static void declare_encoder(t5 *m, fv_params *p, const char *at)
     fv_norm_init(p, &s->encoder_norm, k->d_model, norm_opt(k), "%sencoder.final_layer_norm", at);
 }
 
+/* Classifiers have "transformer." before all names but their own. */
 static void declare(void *self, const fv_setup *s)
 {
     t5 *m = self;
@@ -275,6 +287,8 @@ static void declare(void *self, const fv_setup *s)
     fv_lin_init(p, &m->classifier, k->d_model, k->num_labels, lin, "classification_head.out_proj");
 }
 
+/* One table serves both stacks and, where tied, the output; files repeat it under up to four
+ * names. */
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {
@@ -316,11 +330,13 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
+/* Tokens alone: there are no positions in the input. */
 static fv_tensor *embed(fv_ctx *c, const t5 *m, fv_tensor *ids)
 {
     return fv_dropout(c, fv_emb_fwd(c, &m->tokens, ids), m->cfg.dropout_rate);
 }
 
+/* (B,T) -> (B,T,D).  Bias and mask enter the scores as they are: nothing is scaled. */
 static fv_tensor *encode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_tensor *mask, const char *shown)
 {
     fv_mha_arg arg = {.key_mask = mask};
@@ -329,6 +345,7 @@ static fv_tensor *encode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_tensor *mask
     return fv_dropout(c, fv__encode(c, &m->stacks, x, arg, shown), m->cfg.dropout_rate);
 }
 
+/* (B,T) -> (B,T,D).  Cross-attention has no bias by distance. */
 static fv_tensor *decode(fv_ctx *c, const t5 *m, fv_tensor *ids, fv_mha_arg self, fv_mha_arg cross)
 {
     fv_tensor *x = embed(c, m, ids);

@@ -75,6 +75,8 @@ static int64_t mlp_width(const config *k)
     return k->use_swiglu_ffn ? ((int64_t)((double)width * 2 / 3) + 7) / 8 * 8 : width;
 }
 
+/* "encoder.layer.0" below `at`; the factors scale1 and scale2 begin at layerscale_value, so a new
+ * model's layers begin near the identity where that is small. */
 static void block_init(fv_params *p, block *b, const config *k, const char *at, int i)
 {
     const fv__vit_config *v = &k->vit;
@@ -103,6 +105,7 @@ static void block_init(fv_params *p, block *b, const config *k, const char *at, 
                          "%sencoder.layer.%d.layer_scale2.lambda1", at, i);
 }
 
+/* A classifier reads 2 D numbers: the class token beside the mean of the patches. */
 static void declare(void *self, const fv_setup *s)
 {
     dinov2 *m = self;
@@ -132,6 +135,8 @@ static void declare(void *self, const fv_setup *s)
                     (fv_lin_opt){.std = v->initializer_range}, "classifier");
 }
 
+/* A published file may lack the mask token or hold one that a model without use_mask_token leaves
+ * unread. */
 static fv_load_opt load(const void *self)
 {
     (void)self;
@@ -150,6 +155,8 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
+/* x += scale1 * attn(norm1 x);  x += scale2 * mlp(norm2 x); each may be skipped for whole images in
+ * training. */
 static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
                             fv_mha_arg none)
 {
@@ -162,6 +169,7 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     return fv_add(c, x, fv_drop_path(c, h, b->drop_path));
 }
 
+/* (B,C,H,W) -> (B,1+N,D).  Positions are a grid resized to the image's own number of patches. */
 static fv_tensor *embed(fv_ctx *c, const dinov2 *m, const fv_items *in)
 {
     const fv__vit_config *v = &m->cfg.vit;
@@ -179,6 +187,7 @@ static fv_tensor *embed(fv_ctx *c, const dinov2 *m, const fv_items *in)
     return fv_dropout(c, fv_add(c, fv__prepend(c, m->class_token, x), at), v->hidden_dropout_prob);
 }
 
+/* The last norm is over all tokens: unlike CLIP's, patches are read behind it too. */
 static fv_tensor *encode(fv_ctx *c, const dinov2 *m, fv_tensor *x)
 {
     fv_mark mark = fv_mark_here(c);
@@ -191,6 +200,7 @@ static fv_tensor *encode(fv_ctx *c, const dinov2 *m, fv_tensor *x)
     return fv_norm_fwd(c, &m->norm, x);
 }
 
+/* pooler_output is the class token as it is, there is no pooler. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const dinov2 *m = self;

@@ -59,6 +59,7 @@ static const fv_field fields[] = {
     {0},
 };
 
+/* reshape_last_stage false would hand the last map on as a sequence; no published model does. */
 static const fv_key_rule rules[] = {
     {"reshape_last_stage", "true"},
     {"layer_norm_eps", NULL}, /* transformers does not read it: norms have 1e-5 */
@@ -71,6 +72,8 @@ static const fv_input inputs[] = {
     {0},
 };
 
+/* Widths differ from stage to stage, so a block knows its own; reduce and reduced shorten the
+ * sequence that keys and values are made of, by sr_ratio on each side of the map. */
 typedef struct block {
     fv_norm norm1, norm2, reduced;
     fv_mha attn;
@@ -80,6 +83,8 @@ typedef struct block {
     float dropout, drop_path;
 } block;
 
+/* One resolution: the map is cut into overlapping patches, goes through the blocks as a sequence,
+ * is normed, and becomes a map again for the next stage. */
 typedef struct stage {
     fv_conv patches;
     fv_norm embedded, norm;
@@ -97,6 +102,7 @@ typedef struct segformer {
     fv_bn norm;
 } segformer;
 
+/* All lists have an entry for each stage. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -155,6 +161,8 @@ static void block_init(fv_params *p, block *b, const config *k, int i, float sha
     fv_lin_init(p, &b->fc2, hidden, D, lin, "%s.mlp.dense2", at);
 }
 
+/* Stochastic depth rises evenly from the first layer of all stages to the last, so a block has to
+ * know how many stand before its stage. */
 static void stage_init(fv_params *p, stage *s, const config *k, int i, const char *at)
 {
     int total = 0, before = 0;
@@ -180,6 +188,8 @@ static void stage_init(fv_params *p, stage *s, const config *k, int i, const cha
     fv_norm_init(p, &s->norm, D, (fv_norm_opt){0}, "%sencoder.layer_norm.%d", at, i);
 }
 
+/* The head projects every stage to one width; its fusing convolution has no bias because a batch
+ * norm follows it. */
 static void declare(void *self, const fv_setup *s)
 {
     segformer *m = self;
@@ -205,6 +215,8 @@ static void declare(void *self, const fv_setup *s)
     fv_conv_init(p, &m->labels, width, k->num_labels, 1, point, "decode_head.classifier");
 }
 
+/* num_batches_tracked counts PyTorch's batches; the moving averages themselves are parameters
+ * here. */
 static fv_load_opt load(const void *self)
 {
     (void)self;
@@ -213,6 +225,8 @@ static fv_load_opt load(const void *self)
     return (fv_load_opt){.prefix = "segformer.", .ignore = others};
 }
 
+/* q, k and v are one product only where all three read the same sequence, which a block that
+ * reduces does not. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     segformer *m = self;
@@ -225,6 +239,7 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
         }
 }
 
+/* The label of pixels that no loss counts, 255 as published. */
 static int32_t ignored(const void *self)
 {
     return ((const segformer *)self)->cfg.semantic_loss_ignore_index;
@@ -242,6 +257,8 @@ static fv_tensor *to_sequence(fv_ctx *c, fv_tensor *x)
     return fv_transpose(c, fv_reshape(c, x, FV_SHAPE(fv_dim(x, 0), fv_dim(x, 1), -1)));
 }
 
+/* fc2(act(dwconv(fc1 x))): the 3 x 3 depthwise convolution goes over the map (h,w) and is what
+ * tells positions apart, since its border is padded with zeros. */
 static fv_tensor *mix(fv_ctx *c, const block *b, fv_tensor *x, int64_t h, int64_t w)
 {
     fv_tensor *map = to_map(c, fv_lin_fwd(c, &b->fc1, x), h, w);
@@ -249,6 +266,8 @@ static fv_tensor *mix(fv_ctx *c, const block *b, fv_tensor *x, int64_t h, int64_
     return fv_dropout(c, fv_lin_fwd(c, &b->fc2, fv_dropout(c, x, b->dropout)), b->dropout);
 }
 
+/* x += attn(norm1 x), keys and values of norm(conv(norm1 x)) where they are reduced;  x +=
+ * mix(norm2 x). x (B,h*w,D). */
 static fv_tensor *block_fwd(fv_ctx *c, const block *b, fv_tensor *x, int64_t h, int64_t w)
 {
     fv_tensor *y = fv_norm_fwd(c, &b->norm1, x);
@@ -306,6 +325,8 @@ static fv_tensor *pixel_loss(fv_ctx *c, const segformer *m, fv_tensor *logits, f
     return fv_loss_tokens(c, x, labels, in);
 }
 
+/* The base model gives the last map (B,D,H',W'), a classifier reads its mean, and segmentation
+ * gives a quarter of the image's size: (B,labels,H/4,W/4) for a first stride of 4. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const segformer *m = self;

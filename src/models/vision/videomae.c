@@ -56,6 +56,8 @@ static const fv_input inputs[] = {
     {0},
 };
 
+/* The tube's weight is a 3-D convolution whose stride is its size, so it is kept with the published
+ * five axes and applied as one product. */
 typedef struct videomae {
     config cfg;
     fv_head_job job;
@@ -65,6 +67,7 @@ typedef struct videomae {
     fv_lin classifier;
 } videomae;
 
+/* A clip of fewer frames than a tube would have no token. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -77,6 +80,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* Mean pooling has its norm behind the mean (fc_norm); without it the stack ends in one. */
 static void declare(void *self, const fv_setup *s)
 {
     videomae *m = self;
@@ -128,6 +132,7 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
+/* What fill_waves needs to know; positions are computed, no file holds them. */
 typedef struct waves {
     int64_t width;
 } waves;
@@ -169,6 +174,8 @@ static fv_tensor *embed(fv_ctx *c, const videomae *m, fv_tensor *clip)
     return fv_add(c, x, x ? fv_cast(c, at, x->dtype) : NULL);
 }
 
+/* pixel_values (B,frames,C,H,W) of exactly the configured size: the sinusoids are not
+ * interpolated. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const videomae *m = self;

@@ -49,6 +49,7 @@ static const fv_field fields[] = {
     {0},
 };
 
+/* Losses of the layers before the last, as DETR has them, are not computed. */
 static const fv_key_rule rules[] = {
     {"auxiliary_loss", "false"},
     {NULL, NULL},
@@ -96,6 +97,8 @@ static void head_init(fv_params *p, fv_lin *l, int64_t D, int64_t out, float std
                     i);
 }
 
+/* One table of positions covers all S tokens: class token, grid, detection tokens.  The class head
+ * has one more class, "no object". */
 static void declare(void *self, const fv_setup *s)
 {
     yolos *m = self;
@@ -129,6 +132,8 @@ static void declare(void *self, const fv_setup *s)
     head_init(p, m->boxes, D, 4, std, "bbox_predictor");
 }
 
+/* A detector's file opens as the bare model and the other way round: heads are left unread or begin
+ * anew. */
 static fv_load_opt load(const void *self)
 {
     (void)self;
@@ -158,6 +163,7 @@ static fv_tensor *positions(fv_ctx *c, const yolos *m, fv_tensor *table, const f
                      2, 1);
 }
 
+/* (B,C,H,W) -> (B,1+N+Q,D), N patches of this image and Q detection tokens. */
 static fv_tensor *embed(fv_ctx *c, const yolos *m, fv_tensor *image)
 {
     image = fv__image(c, "yolos", image, m->cfg.vit.num_channels);
@@ -188,12 +194,16 @@ static fv_tensor *encode(fv_ctx *c, const yolos *m, fv_tensor *x, fv_tensor *ima
     return fv_norm_fwd(c, &m->norm, x);
 }
 
+/* relu between, nothing or a sigmoid behind: boxes are centre, width and height as shares of the
+ * image. */
 static fv_tensor *predict(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act last)
 {
     x = fv_lin_act(c, &l[1], fv_lin_act(c, &l[0], x, FV_RELU), FV_RELU);
     return fv_lin_act(c, &l[2], x, last);
 }
 
+/* Objects of a batch are padded to one number: class_labels (B,M) with -100 behind, boxes
+ * (B,M,4). */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const yolos *m = self;
