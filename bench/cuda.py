@@ -91,6 +91,12 @@ def rows():
     for batch in (32, 128, 256):
         ask = ["forward", *config("bert-base"), "--len", 128, "--batch", batch, *bf16]
         yield Row(f"bert/{batch}", ask, "sentences_per_s", "sentences/s", ["forward", f"batch={batch}"])
+    for batch in (32, 256):
+        ask = ["forward", *config("vit-base"), "--batch", batch, *bf16]
+        yield Row(f"vit/{batch}", ask, "sentences_per_s", "images/s", ["vit", f"batch={batch}"])
+    for batch in (128, 512):
+        ask = ["train", *config("vit-small-32"), "--batch", batch, *bf16]
+        yield Row(f"vit/train/{batch}", ask, "sentences_per_s", "images/s", ["train_vit", f"batch={batch}"])
     ask = ["train", *config("marian-base"), "--len", 64, "--batch", 400, *bf16]
     yield Row("translate/alike", ask, "tokens_per_s", "target tokens/s", ["translate"])
     yield Row("translate/published", ask, "tokens_per_s", "target tokens/s", ["translate", "vocab=37000", "everywhere=1"])

@@ -135,6 +135,28 @@ class Bert(nn.Module):
         return x
 
 
+class Vit(nn.Module):
+    """bench/configs/vit-base.json and, with other sizes, vit-small-32.json; norm first, gelu by erf."""
+
+    def __init__(self, width=768, layers=12, heads=12, side=224, patch=16, labels=1000):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.first = nn.Parameter(torch.randn(1, 1, width) * 0.02)
+        self.places = nn.Parameter(torch.randn(1, 1 + (side // patch) ** 2, width) * 0.02)
+        self.layers = nn.ModuleList(Layer(width, heads, True, "none") for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, labels)
+
+    def forward(self, image):
+        x = self.patches(image).flatten(2).transpose(1, 2)
+        x = torch.cat((self.first.to(x.dtype).expand(len(x), -1, -1), x), 1) + self.places.to(x.dtype)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x)[:, 0])
+
+    def loss(self, image, labels):
+        return F.cross_entropy(self(image), labels)
+
+
 class Translator(nn.Module):
     """Transformer-base; dropout before each sum and behind the embeddings, or with everywhere=1 also where nn.Transformer
     has it: on attention weights and inside the feed-forward part."""
@@ -202,6 +224,17 @@ def forward(batch, length=128):
     model = torch.compile(Bert().to(DEVICE, torch.bfloat16).eval(), mode="reduce-overhead", dynamic=False)
     x = ids(30522, batch, length)
     return torch.inference_mode()(lambda: model(x)), batch, 5
+
+
+def vit(batch, side=224):
+    model = torch.compile(Vit().to(DEVICE, torch.bfloat16).eval(), mode="reduce-overhead", dynamic=False)
+    x = torch.randn(batch, 3, side, side, device=DEVICE, dtype=torch.bfloat16)
+    return torch.inference_mode()(lambda: model(x)), batch, 5
+
+
+def train_vit(batch, side=32):
+    model = Vit(width=384, heads=6, side=side, patch=4, labels=10).to(DEVICE)
+    return training(model, (torch.randn(batch, 3, side, side, device=DEVICE), ids(10, batch)), 1.0), batch, 4
 
 
 @torch.no_grad()
@@ -276,7 +309,8 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, ma
     return way(best), 2e-12 * wide * shape[0] * shape[2] * pairs, 5
 
 
-PEERS = {"train": train, "translate": translate, "forward": forward, "decode": decode, "gemm": product}
+PEERS = {"train": train, "translate": translate, "forward": forward, "vit": vit, "train_vit": train_vit,
+         "decode": decode, "gemm": product}
 
 
 def reading(call, times, seconds, least=5):

@@ -75,6 +75,7 @@ typedef struct fv_train_state {
     /* seen by this process: of the text, and where it has two sides of the target */
     int64_t tokens;
     double seconds; /* spent by this process */
+    double waited;  /* of them, for batches that the loader had not made yet */
     /* of them, between ranks: in all, and those that computing did not hide */
     double comm, comm_exposed;
 } fv_train_state;

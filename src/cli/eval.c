@@ -24,7 +24,8 @@ static const cli_option options[] = {
     CLI_TEXT(eval_values, o.source_field, 0, "source-field", "NAME",
              "field with the text: a name, or a number from 1 in a table; of JSON also a.b[0]"),
     CLI_TEXT(eval_values, o.target_field, 0, "target-field", "NAME",
-             "field with the label or reference; of JSON a list of references, too"),
+             "field with the label or reference; of JSON a list of references, too; of images "
+             "and texts in one space a second field with key words, a comma between"),
     CLI_TEXT(eval_values, o.images, 0, "images", "PATH",
              "what a table's first field is looked up in: a folder, an archive, an IDX file"),
     CLI_TEXT(eval_values, o.where, 0, "where", "FIELD=VALUE",

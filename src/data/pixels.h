@@ -3,6 +3,7 @@
 #define FV_DATA_PIXELS_H
 
 #include "data/augment.h"
+#include "data/decoded.h"
 #include "fovea/author/data.h"
 
 typedef struct fv__pixels {
@@ -51,11 +52,7 @@ extern const char *const fv__resample_words[];
         FV_TEXT_KEY("std", type_, steps.std, "", "by which is divided; empty: that of the data")
 
 /* The keys of an objective whose options have steps, augment and cache (MiB)... */
-#define FV__PIXELS_KEYS(type_)                                                                     \
-    FV__STEPS_KEYS(type_), FV__AUGMENT_KEYS(type_),                                                \
-        FV_INT(type_, cache, 0, 2048, 1 << 20,                                                     \
-               "MiB for decoded images; where they do not fit they are decoded each time",         \
-               FV_ON_RESUME)
+#define FV__PIXELS_KEYS(type_) FV__STEPS_KEYS(type_), FV__AUGMENT_KEYS(type_), FV__CACHE_KEY(type_)
 /* ...and of one whose images a table may name, with the options images and where. */
 #define FV__IMAGES_KEYS(type_)                                                                     \
     FV_TEXT(type_, images, "",                                                                     \

@@ -7,9 +7,15 @@
  * batch do not see each other.  The metric is how often a text finds its own image among those of
  * its batch; `fovea eval` has recall over all of them.
  *
+ * Images with one text (the same thing drawn in two styles) are one example, of which every epoch
+ * shows one image at random: in one batch they would be wrong answers to each other's text.
+ * Weighting all of them as right answers was the alternative; it would be another loss than CLIP's.
+ *
  * Few captions are soon known by heart.  Where the table has key words as well (more_field), a text
- * in training is every other time a random half of these instead, so that words are met in many
- * company. */
+ * in training is every other time a random half of these instead, alone or behind the caption, so
+ * that words are met in many company. */
+#include <stdlib.h>
+
 #include "base/base.h"
 #include "data/dice.h"
 #include "data/feed_parts.h"
@@ -24,14 +30,19 @@ typedef struct options {
     char images[512], where[200], valid_where[200], more_field[64];
 } options;
 
-enum { VARIANTS = 8, DICE_WORDS = 22, DICE_TEXT = 23 }; /* texts of an image; streams of Philox */
+/* texts of an image; streams of Philox */
+enum { VARIANTS = 16, DICE_WORDS = 22, DICE_TEXT = 23, DICE_IMAGE = 24 };
 
 typedef struct paired {
-    fv__pixels pixels; /* first: fv__pixels_count */
+    fv__pixels pixels;
     const fv_env *env;
     fv_feed_opt task;
     fv__ragged text; /* of image i from row i * variants on */
     int variants;    /* 1: the text alone */
+    /* images by text: example g has those of order[start[g]] to order[start[g + 1] - 1] */
+    int32_t *order, *start;
+    int64_t groups;
+    size_t order_bytes;
 } paired;
 
 static fv_images_opt source(const options *o, const fv_records *from, bool evaluation)
@@ -59,8 +70,10 @@ static fv_status texts(const fv_env *env, const void *own, const fv_records *fro
     return st || !*o->more_field ? st : field_texts(env, o, &other, each, user, e);
 }
 
-/* The words of s, which has | between them, each kept with a chance of a half; at least one. */
-static void choose_words(fv_buf *out, const char *s, int64_t image, int variant)
+/* The words of s, which has | between them, each kept with a chance of a half; at least one.  Every
+ * other variant has the caption before them. */
+static void choose_words(fv_buf *out, const char *caption, const char *s, int64_t image,
+                         int variant)
 {
     fv_data_rng fixed = {.seed = (uint64_t)variant};
     fv__dice d = fv__dice_of(fixed, DICE_WORDS, image);
@@ -68,6 +81,7 @@ static void choose_words(fv_buf *out, const char *s, int64_t image, int variant)
     for (const char *at = s; *at; at++) n += *at == '|';
     int sure = fv__dice_below(&d, n), i = 0;
     out->len = 0;
+    if (variant % 2) fv__buf_str(out, caption);
     for (size_t len; len = strcspn(s, "|"), i < n; s += len + (s[len] != 0), i++) {
         if (i != sure && fv__dice_below(&d, 2)) continue;
         if (out->len) fv__buf_str(out, " ");
@@ -91,7 +105,7 @@ static fv_status add_variants(paired *p, fv_encoding *enc, const fv_images *word
     fv_buf b = {.env = p->env};
     fv_status st = FV_OK;
     for (int k = 1; !st && k < p->variants; k++) {
-        choose_words(&b, fv_images_text(words, i), i, k);
+        choose_words(&b, fv_images_text(p->pixels.images, i), fv_images_text(words, i), i, k);
         st = b.failed ? fv_fail(e, FV_ENOMEM, "out of memory for the texts")
                       : add_text(p, enc, b.data ? b.data : "", max_len, e);
     }
@@ -134,23 +148,68 @@ static fv_status encode(paired *p, const fv_images *words, int64_t max_len, fv_d
     return st;
 }
 
+/* ---- images of one text ---- */
+
+static int by_text(const void *a, const void *b, void *user)
+{
+    const paired *p = user;
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    int order = strcmp(fv_images_text(p->pixels.images, x), fv_images_text(p->pixels.images, y));
+    return order ? order : (x > y) - (x < y);
+}
+
+static fv_status group(paired *p, fv_err *e)
+{
+    int64_t n = fv_images_count(p->pixels.images);
+    p->order_bytes = (size_t)(2 * n + 1) * sizeof *p->order;
+    p->order = fv__alloc(p->env, p->order_bytes);
+    if (!p->order)
+        return fv_fail(e, FV_ENOMEM, "out of memory for the order of %lld images", (long long)n);
+    p->start = p->order + n;
+    for (int32_t i = 0; i < n; i++) p->order[i] = i;
+    qsort_r(p->order, (size_t)n, sizeof *p->order, by_text, p);
+    for (int32_t i = 0; i < n; i++)
+        if (!i || strcmp(fv_images_text(p->pixels.images, p->order[i]),
+                         fv_images_text(p->pixels.images, p->order[i - 1])) != 0)
+            p->start[p->groups++] = i;
+    p->start[p->groups] = (int32_t)n;
+    return FV_OK;
+}
+
+static int64_t count(const void *self, int64_t epoch)
+{
+    (void)epoch;
+    return ((const paired *)self)->groups;
+}
+
+/* The image that stands for an example in this epoch; an evaluation takes the first. */
+static int32_t image_of(const paired *p, int32_t example, fv_data_rng how)
+{
+    int32_t from = p->start[example], n = p->start[example + 1] - from;
+    fv__dice d = fv__dice_of(how, DICE_IMAGE, example);
+    return p->order[from + (how.epoch >= 0 && n > 1 ? fv__dice_below(&d, n) : 0)];
+}
+
+/* ---- batches ---- */
+
 /* pixel_values (n,C,H,W), input_ids and attention_mask (n,T). */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {
     const paired *p = self;
-    fv_status st = fv__pixels_put(&p->pixels, out, rows, n, how, e);
-    if (st) return st;
-    size_t bytes = (size_t)n * sizeof(int32_t);
-    int32_t *text = fv__alloc(p->env, bytes);
-    if (!text) return fv_fail(e, FV_ENOMEM, "out of memory for a batch");
+    size_t bytes = (size_t)n * 2 * sizeof(int32_t);
+    int32_t *image = fv__alloc(p->env, bytes), *text = image + n;
+    if (!image) return fv_fail(e, FV_ENOMEM, "out of memory for a batch");
     for (int64_t i = 0; i < n; i++) {
         fv__dice d = fv__dice_of(how, DICE_TEXT, rows[i]);
         bool other = p->variants > 1 && how.epoch >= 0 && fv__dice_below(&d, 2);
-        text[i] = rows[i] * p->variants + (other ? 1 + fv__dice_below(&d, p->variants - 1) : 0);
+        image[i] = image_of(p, rows[i], how);
+        text[i] = image[i] * p->variants + (other ? 1 + fv__dice_below(&d, p->variants - 1) : 0);
     }
-    fv__ragged_put(&p->text, out, text, n, p->task.pad);
-    fv__free(p->env, text, bytes);
+    fv_status st = fv__pixels_put(&p->pixels, out, image, n, how, e);
+    if (!st) fv__ragged_put(&p->text, out, text, n, p->task.pad);
+    fv__free(p->env, image, bytes);
+    if (st) return st;
     if (out->err.code) return fv_fail(e, out->err.code, "%s", out->err.text);
     out->labels = (double)n;
     return FV_OK;
@@ -183,11 +242,12 @@ static void close_feed(void *self)
     const fv_env *env = p->env;
     fv__pixels_close(&p->pixels);
     fv__ragged_free(&p->text);
+    fv__free(p->env, p->order, p->order_bytes);
     fv__free(env, p, sizeof *p);
 }
 
 static const fv_feed feed = {.metric = "recall@1 in the batch",
-                             .count = fv__pixels_count,
+                             .count = count,
                              .size = fv__size_alike,
                              .make = make,
                              .count_correct = count_correct,
@@ -214,6 +274,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     if (!st && more) st = open_words(&words, p, o, from, e);
     if (!st) st = encode(p, words, from->max_len ? from->max_len : 512, report, e);
     fv_images_close(words);
+    if (!st) st = group(p, e);
     return fv__feed_give(out, &feed, p, st);
 }
 
@@ -228,9 +289,9 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
 static const fv_field keys[] = {
     FV__PIXELS_KEYS(options),
     FV__IMAGES_KEYS(options),
-    FV_TEXT(
-        options, more_field, "",
-        "field with key words, | between: in training a random half of them is every other text"),
+    FV_TEXT(options, more_field, "",
+            "field with key words, | between: in training every other text is a random half of "
+            "them, alone or behind the caption"),
     FV_TEXT(options, valid_where, "", "those that are evaluated on; empty: as where"),
     {0},
 };

@@ -28,6 +28,7 @@ typedef struct options {
     char split[200], valid_split[200];
     bool upside_down;
     float zoom;
+    int64_t cache;
 } options;
 
 typedef struct boxed {
@@ -35,6 +36,7 @@ typedef struct boxed {
     const fv_processor *processor;
     options opt;
     fv_boxed *set;
+    fv__decoded decoded;
     /* of the tensor, after the processor's resize */
     int width, height, channels;
 } boxed;
@@ -121,12 +123,14 @@ static fv_status show(const boxed *b, int64_t i, fv_data_rng how, scratch *s, vi
     /* fills what an augmentation uncovers */
     const uint8_t grey[3] = {128, 128, 128};
     fv__dice d = fv__dice_of(how, FV__DICE_AUGMENT, i);
-    fv_status st = fv_boxed_get(b->set, i, &s->raw, e);
+    const fv_image *raw = fv__decoded_at(&b->decoded, i);
+    fv_status st = raw ? FV_OK : fv_boxed_get(b->set, i, &s->raw, e);
     if (st) return st;
-    *v = (view){.window = {0, 0, s->raw.width, s->raw.height}};
+    if (!raw) raw = &s->raw;
+    *v = (view){.window = {0, 0, raw->width, raw->height}};
     bool whole = how.epoch < 0;
-    if (!whole) *v = choose(&b->opt, &s->raw, &d);
-    st = fv_image_crop(&s->part, &s->raw, v->window, e);
+    if (!whole) *v = choose(&b->opt, raw, &d);
+    st = fv_image_crop(&s->part, raw, v->window, e);
     if (!st) st = fv_processor_image_fit(b->processor, &s->fit, &s->part, e);
     if (st) return st;
     if (v->mirrored) fv_image_mirror(&s->fit);
@@ -200,8 +204,14 @@ static void close_feed(void *self)
 {
     boxed *b = self;
     const fv_env *env = b->env;
+    fv__decoded_close(&b->decoded);
     fv_boxed_close(b->set);
     fv__free(env, b, sizeof *b);
+}
+
+static fv_status decode(const void *self, int64_t i, fv_image *out, fv_err *e)
+{
+    return fv_boxed_get(self, i, out, e);
 }
 
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
@@ -228,6 +238,9 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                     from->file);
     b->channels = steps ? steps->channels : 3;
     fv_image_free(&first);
+    if (!st)
+        st = fv__decoded_open(&b->decoded, t->env, fv_boxed_count(b->set), decode, b->set,
+                              (size_t)o->cache << 20, e);
     if (st) {
         close_feed(b);
         return st;
@@ -258,6 +271,7 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
 static const fv_field keys[] = {
     FV__STEPS_KEYS(options),
     FV__AUGMENT_KEYS(options),
+    FV__CACHE_KEY(options),
     FV_TEXT(options, split, "", "VOC: the file of ImageSets/Main; COCO: the .json file"),
     FV_TEXT(options, valid_split, "", "the one that is evaluated on; empty: as split"),
     FV_BOOL(options, upside_down, false, "turn half of the images upside down"),

@@ -29,6 +29,7 @@ typedef struct options {
     char images[100], masks[100], names[100], valid_names[100];
     int crop;
     bool upside_down;
+    int64_t cache;
 } options;
 
 typedef struct masked {
@@ -36,6 +37,7 @@ typedef struct masked {
     const fv_processor *processor;
     options opt;
     fv__masked set;
+    fv__decoded decoded; /* image i at 2 i, its mask behind it */
     /* of the tensor: the crop's in training, the fitted image's in evaluation */
     int width, height, channels;
     bool evaluation;
@@ -82,10 +84,16 @@ static fv_status show(const masked *m, int64_t i, fv_data_rng how, scratch *s, f
 {
     const uint8_t grey[3] = {128, 128, 128};
     fv__dice d = fv__dice_of(how, FV__DICE_AUGMENT, i);
-    fv_status st = fv__masked_get(&m->set, i, &s->image, &s->mask, e);
+    const fv_image *image = fv__decoded_at(&m->decoded, 2 * i),
+                   *mask = fv__decoded_at(&m->decoded, 2 * i + 1);
+    /* fitting may convert its input in place, so the kept image is copied */
+    fv_status st = image ? fv_image_crop(&s->image, image,
+                                         (fv_window){0, 0, image->width, image->height}, e)
+                         : fv__masked_get(&m->set, i, &s->image, &s->mask, e);
+    if (!mask) mask = &s->mask;
     if (!st) st = fv_processor_image_fit(m->processor, &s->fit, &s->image, e);
     if (!st)
-        st = fv_image_resize(&s->wide, &s->mask, s->fit.width, s->fit.height, FV_NEAREST,
+        st = fv_image_resize(&s->wide, mask, s->fit.width, s->fit.height, FV_NEAREST,
                              (fv_window){0}, e);
     if (st) return st;
     fv_window part = {0, 0, m->width, m->height};
@@ -177,6 +185,7 @@ static void close_feed(void *self)
 {
     masked *m = self;
     const fv_env *env = m->env;
+    fv__decoded_close(&m->decoded);
     fv__masked_close(&m->set);
     fv__free(env, m, sizeof *m);
 }
@@ -200,7 +209,17 @@ static fv_status find_size(masked *m, fv_err *e)
     return st;
 }
 
-/* Images are read when a batch is made; opening only lists them. */
+/* Of each pair one file: where either is bad, fv__masked_get says so. */
+static fv_status decode(const void *self, int64_t i, fv_image *out, fv_err *e)
+{
+    fv_image other = {0};
+    fv_status st = i % 2 ? fv__masked_get(self, i / 2, &other, out, e)
+                         : fv__masked_get(self, i / 2, out, &other, e);
+    fv_image_free(&other);
+    return st;
+}
+
+/* Where the images do not fit the cache they are read when a batch is made. */
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {
@@ -214,6 +233,9 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     fv__masked_opt where = source(&m->opt, from, t->evaluation, t->labels);
     fv_status st = fv__masked_open(&m->set, t->env, &where, e);
     if (!st) st = find_size(m, e);
+    if (!st)
+        st = fv__decoded_open(&m->decoded, t->env, 2 * m->set.n, decode, &m->set,
+                              (size_t)m->opt.cache << 20, e);
     if (st) {
         close_feed(m);
         return st;
@@ -262,6 +284,7 @@ static fv_status make_processor(fv_processor **out, const fv_env *env, const voi
 static const fv_field keys[] = {
     FV__STEPS_KEYS(options),
     FV__AUGMENT_KEYS(options),
+    FV__CACHE_KEY(options),
     FV_TEXT_KEY("image_folder", options, images, "image", "folder with the images"),
     FV_TEXT_KEY("mask_folder", options, masks, "label", "folder with masks of the same names"),
     FV_TEXT(options, names, "", "FROM-TO: only files that are named by such numbers"),

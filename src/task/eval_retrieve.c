@@ -5,7 +5,11 @@
  * image of one style looks for its text's image among all of another style.
  *
  * Images of one text are all right for it: a text has found its image when any of them is among the
- * first.  Likewise equal texts are one. */
+ * first.  Likewise equal texts are one.
+ *
+ * With two fields as texts (--target-field caption,tags) a text is the first with the second behind
+ * it, in which | stands between key words; images of one caption still belong together. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "task_pipeline.h"
@@ -17,6 +21,7 @@ typedef struct work {
     fv_eval_run *r;
     fv_task *task;
     fv_images *set, *kinds; /* the same rows with the field of --between as text, or NULL */
+    fv_images *more;        /* ...and with the second field of --target-field, or NULL */
     int64_t n, width;
     float *image, *text; /* (n,width), of length 1 */
     size_t bytes;
@@ -34,21 +39,45 @@ static fv_status keep_row(void *user, int64_t i, const fv_seq *s, const float *c
     return FV_OK;
 }
 
+/* Caption i with its key words, a blank between each, and a zero byte behind. */
+static void put_text(const work *w, fv_buf *b, int64_t i)
+{
+    fv__buf_str(b, fv_images_text(w->set, i));
+    fv__buf_str(b, " ");
+    for (const char *s = fv_images_text(w->more, i); *s; s++)
+        fv__buf_add(b, *s == '|' ? " " : s, 1);
+    fv__buf_add(b, "", 1);
+}
+
+/* The texts of n records; b owns those that are put together. */
+static fv_status slice_texts(const work *w, fv_text *texts, int64_t from, int64_t n, fv_buf *b,
+                             fv_err *e)
+{
+    for (int64_t i = 0; w->more && i < n; i++) put_text(w, b, from + i);
+    if (b->failed) return fv_fail(e, FV_ENOMEM, "out of memory");
+    const char *next = b->data;
+    for (int64_t i = 0; i < n; i++) {
+        texts[i].s = w->more ? next : fv_images_text(w->set, from + i);
+        texts[i].n = strlen(texts[i].s);
+        if (w->more) next += texts[i].n + 1;
+    }
+    return FV_OK;
+}
+
 static fv_status embed_slice(void *user, int64_t from, int64_t n, fv_err *e)
 {
     work *w = user;
     float *to = w->image + from * w->width, *text = w->text + from * w->width;
     size_t bytes = (size_t)n * sizeof(fv_text);
     fv_text *texts = fv__alloc(&w->r->env, bytes);
+    fv_buf b = {.env = &w->r->env};
     if (!texts) return fv_fail(e, FV_ENOMEM, "out of memory");
     fv_wanted image = {.names = {"image_embeds"}, .fn = keep_row, .user = &to};
     fv__task_begin(w->task);
     fv_status st = fv__task_run_set(w->task, w->set, from, n, &image, e);
-    for (int64_t i = 0; i < n; i++) {
-        texts[i].s = fv_images_text(w->set, from + i);
-        texts[i].n = strlen(texts[i].s);
-    }
+    if (!st) st = slice_texts(w, texts, from, n, &b, e);
     if (!st) st = fv_task_embed(w->task, texts, n, (fv_embed_opt){0}, text, e);
+    fv__buf_free(&b);
     fv__free(&w->r->env, texts, bytes);
     return st;
 }
@@ -181,26 +210,39 @@ static void put(const work *w)
     fv__buf_str(b, "}\n");
 }
 
+/* The same rows with another field as text. */
+static fv_status open_field(const work *w, fv_images **out, fv_images_opt where, const char *field,
+                            fv_err *e)
+{
+    fv_data_report report = {0};
+    where.from.field[1] = field;
+    fv_status st = fv_images_open(out, &w->r->env, &where, &report, e);
+    if (!st && fv_images_count(*out) != fv_images_count(w->set))
+        st = fv_fail(e, FV_EFORMAT, "%s: some rows have no \"%s\"", w->r->opt->file, field);
+    return st;
+}
+
 static fv_status open_all(work *w, fv_err *e)
 {
+    char first[FV_PATH];
     fv_data_report report = {0};
     fv_images_opt where = {.from = fv__eval_records(w->r),
                            .images = w->r->opt->images,
                            .where = w->r->opt->where};
+    const char *fields = w->r->opt->target_field, *comma = fields ? strchr(fields, ',') : NULL;
     fv_status st = fv__eval_encoder(w->r, &w->task, FV_JOB_CONTRAST, e);
+    if (comma) {
+        snprintf(first, sizeof first, "%.*s", (int)(comma - fields), fields);
+        where.from.field[1] = first;
+    }
     if (!st) st = fv_images_open(&w->set, &w->r->env, &where, &report, e);
     if (st) return st;
     if (!fv_images_text(w->set, 0))
         return fv_fail(e, FV_EFORMAT, "%s: images without texts; a table must name both",
                        w->r->opt->file);
-    if (w->r->opt->between) {
-        where.from.field[1] = w->r->opt->between;
-        st = fv_images_open(&w->kinds, &w->r->env, &where, &report, e);
-        if (!st && fv_images_count(w->kinds) != fv_images_count(w->set))
-            st = fv_fail(e, FV_EFORMAT, "%s: some rows have no \"%s\"", w->r->opt->file,
-                         w->r->opt->between);
-        if (st) return st;
-    }
+    if (comma) st = open_field(w, &w->more, where, comma + 1, e);
+    if (!st && w->r->opt->between) st = open_field(w, &w->kinds, where, w->r->opt->between, e);
+    if (st) return st;
     w->n = fv_images_count(w->set);
     w->width = fv_task_width(w->task);
     w->bytes = (size_t)(w->n * w->width) * sizeof(float);
@@ -224,6 +266,7 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     fv__free(&r->env, w.group, w.group_bytes);
     fv_images_close(w.set);
     fv_images_close(w.kinds);
+    fv_images_close(w.more);
     fv_task_close(w.task);
     return st;
 }

@@ -96,6 +96,7 @@ static void as_line(fv_buf *b, const fv__entry *x, const char *metric)
     number(b, "lr", x->lr);
     number(b, "norm", x->norm);
     number(b, "tokens_per_s", x->rate);
+    number(b, "wait", x->wait);
     if (x->ranks > 1) {
         fv__buf_fmt(b, ", \"ranks\": %lld", (long long)x->ranks);
         number(b, "comm", x->comm);
@@ -121,6 +122,7 @@ static void as_events(fv_buf *b, const fv__entry *x, const char *metric)
     scalar(b, x, "train/lr", x->lr);
     scalar(b, x, "train/norm", x->norm);
     scalar(b, x, "train/tokens_per_s", x->rate);
+    scalar(b, x, "train/wait", x->wait);
     if (x->ranks > 1) scalar(b, x, "train/comm", x->comm);
     scalar(b, x, tag, x->metric);
 }
@@ -175,6 +177,7 @@ static bool read_line(fv__log *l, const char *s, size_t n, int64_t step, fv_buf 
                        .lr = member(o, "lr"),
                        .norm = member(o, "norm"),
                        .rate = member(o, "tokens_per_s"),
+                       .wait = member(o, "wait"),
                        .ranks = whole_member(o, "ranks"),
                        .comm = member(o, "comm"),
                        .overlap = member(o, "overlap"),

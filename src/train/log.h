@@ -13,6 +13,8 @@ typedef struct fv__entry {
     bool valid;          /* of an evaluation; else of an update */
     double loss, metric; /* NaN: none */
     double lr, norm, rate, time;
+    double wait; /* share of the time that training waited for batches: at most so much of it was a
+                    GPU idle, as updates are started ahead of it */
     /* of several ranks: how many, the share of time that communication took beside computing, and
      * the share of communication that computing hid; 0 and NaN: of one */
     int64_t ranks;

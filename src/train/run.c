@@ -47,6 +47,7 @@ fv_status fv__run_log(fv_run *r, const fv_train_job *job, const fv_train_state *
     x.lr = valid ? (double)NAN : s->lr;
     x.norm = valid ? (double)NAN : s->norm;
     x.rate = valid ? (double)NAN : rate;
+    x.wait = !valid && s->seconds > 0 ? s->waited / s->seconds : (double)NAN;
     x.ranks = valid ? 0 : fv_comm_size(job->comm);
     x.comm = s->seconds > 0 ? s->comm_exposed / s->seconds : (double)NAN;
     x.overlap = s->comm > 0 ? 1 - s->comm_exposed / s->comm : (double)NAN;

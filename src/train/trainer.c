@@ -66,6 +66,7 @@ typedef struct loop {
     int64_t ended; /* the epoch that the last update started ends, or -1 */
     /* since: when the first that waits was started, in seconds from the start */
     double start, since;
+    double waited; /* seconds for batches */
 } loop;
 
 static fv_dtype dtype_of(const fv_train_job *j)
@@ -121,9 +122,10 @@ static fv_status update(loop *l, fv_err *e)
     fv__batch_counts counts;
     fv_train_state s = l->n_waiting ? l->waiting[l->n_waiting - 1] : *l->s;
     bool cut = l->job->opt.shards, stop = asked_to_stop(l);
-    double from = fv__trace_now(l->trace);
+    double from = fv__trace_now(l->trace), asked = now();
     fv_status st = cut ? load_leaves(l, &leaves, &loaded, e) : load_batches(l, &n, &loaded, e);
     if (st) return st;
+    l->waited += now() - asked;
     fv__trace_add(l->trace, FV__TRACK_MAIN, "load", s.step + 1, from);
     from = fv__trace_now(l->trace);
     if (cut) {
@@ -162,6 +164,7 @@ static fv_status read_updates(loop *l, fv_err *e)
         l->s->loss = came[i].loss;
         l->s->norm = came[i].norm;
         l->s->seconds = l->since + each * (double)(i + 1);
+        l->s->waited = l->waited;
         fv__updater_spent(l->updater, &l->s->comm, &l->s->comm_exposed);
         report_progress(j, l->s, "step");
         if (l->run && due(l->s->step, j->opt.log_every))

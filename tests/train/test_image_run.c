@@ -120,6 +120,14 @@ static void images_and_texts_meet(void **state)
                           scratch("clip"), scratch("pairs.tsv")))
               ->out;
     assert_non_null(strstr(out, "\"image_to_image\":{\"recall@1\":"));
+    out = succeeded(fovea("eval -m %s/model --json --source-field image "
+                          "--target-field text,words %s",
+                          scratch("clip"), scratch("pairs.tsv")))
+              ->out;
+    assert_non_null(strstr(out, "\"image_to_text\":{\"recall@1\":"));
+    refused(fovea("eval -m %s/model --source-field image --target-field text,none %s",
+                  scratch("clip"), scratch("pairs.tsv")),
+            1, "none");
     refused(fovea("train %s -o %s --set data.dir=%s --set data.more_field=none",
                   scratch("clip.ini"), scratch("none"), scratch(".")),
             1, "none");
@@ -129,6 +137,28 @@ static void images_and_texts_meet(void **state)
     assert_non_null(strstr(out, "\"label\":\"dark\""));
     out = succeeded(fovea("embed -m %s/model --text 'a dark square'", scratch("clip")))->out;
     assert_non_null(strchr(out, ' '));
+}
+
+/* Images with one text are one example: of two texts with four images each, an epoch is one batch of
+ * two. */
+static void images_of_one_text_are_one_example(void **state)
+{
+    (void)state;
+    char table[1024] = "image\ttext\n";
+    for (int i = 0; i < 4; i++) {
+        size_t n = strlen(table);
+        snprintf(table + n, sizeof table - n,
+                 "data/dark/%02d.png\tdark\ndata/light/%02d.png\tlight\n", i, i);
+    }
+    scratch_text("styles.tsv", table);
+    succeeded(fovea("train %s -o %s --set data.dir=%s --set data.train=styles.tsv "
+                    "--set data.more_field= --set train.log_every=20",
+                    scratch("clip.ini"), scratch("styles"), scratch(".")));
+    size_t n;
+    char *log = slurp(scratch("styles/train.jsonl"), &n);
+    assert_non_null(strstr(log, "\"step\": 20, \"epoch\": 19,"));
+    assert_non_null(strstr(log, "\"wait\": "));
+    free(log);
 }
 
 /* Boxes in Pascal VOC's folders, masks beside images: two updates, then what comes out. */
@@ -162,6 +192,10 @@ static void boxes_and_masks_are_learnt(void **state)
                  "[train]\nupdates = 2\nbatch_rows = 3\nwarmup = 1\n");
     succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("yolos.ini"), scratch("yolos"),
                     scratch(".")));
+    succeeded(fovea("train %s -o %s --set data.dir=%s --set data.cache=0", scratch("yolos.ini"),
+                    scratch("yolos-anew"), scratch(".")));
+    assert_true(same_files(scratch("yolos/model/model.safetensors"),
+                           scratch("yolos-anew/model/model.safetensors")));
     const char *out =
         succeeded(fovea("eval -m %s/model --json %s", scratch("yolos"), scratch("voc")))->out;
     assert_non_null(strstr(out, "\"objects\":4,\"ap50\":"));
@@ -172,6 +206,10 @@ static void boxes_and_masks_are_learnt(void **state)
     assert_true(scratch_has("seen/0.png.png"));
     succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("seg.ini"), scratch("segmenter"),
                     scratch(".")));
+    succeeded(fovea("train %s -o %s --set data.dir=%s --set data.cache=0", scratch("seg.ini"),
+                    scratch("segmenter-anew"), scratch(".")));
+    assert_true(same_files(scratch("segmenter/model/model.safetensors"),
+                           scratch("segmenter-anew/model/model.safetensors")));
     out = succeeded(
               fovea("eval -m %s/model --json --split 3-3 %s", scratch("segmenter"), scratch("seg")))
               ->out;
@@ -211,6 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_classifier_learns_and_answers),
         cmocka_unit_test(images_and_texts_meet),
+        cmocka_unit_test(images_of_one_text_are_one_example),
         cmocka_unit_test(boxes_and_masks_are_learnt),
         cmocka_unit_test(an_image_that_cannot_be_read_is_named),
         cmocka_unit_test(mistakes_of_a_recipe_are_named),

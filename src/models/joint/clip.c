@@ -141,7 +141,9 @@ static fv_tensor *embed_images(fv_ctx *c, const clip *m, const fv_items *in, fv_
 static fv_tensor *contrast(fv_ctx *c, fv_tensor *logits, const fv_items *in)
 {
     int64_t n = fv_dim(logits, 0);
-    fv_items rows = {.n_labels = in->n_rows > 0 ? in->n_rows : (double)n, .per_label = in->per_row};
+    fv_items rows = {.n_labels = in->n_rows > 0 ? in->n_rows : (double)n,
+                     .per_label = in->per_row,
+                     .smooth = in->smooth};
     fv_tensor *own = fv_reshape(c, fv_positions(c, 1, n, 0), FV_SHAPE(n));
     return fv_loss_tokens(c, logits, own, &rows);
 }
