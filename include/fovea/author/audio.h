@@ -25,7 +25,8 @@ typedef struct fv_clip {
 FV_API fv_status fv_clip_new(fv_clip *out, const fv_env *env, int rate, int64_t n, fv_err *e);
 FV_API void fv_clip_free(fv_clip *x); /* a zeroed one is allowed */
 
-/* WAV, FLAC, OGG or MP3, whatever libsndfile reads; channels become their mean.  Refused: a file
+/* WAV, FLAC, OGG or MP3, whatever libsndfile reads (without it: WAV of plain samples); channels
+ * become their mean.  Refused: a file
  * without samples, samples that are not finite, more than FV_CLIP_MOST.  name: for messages. */
 FV_API fv_status fv_clip_decode(fv_clip *out, const fv_env *env, const void *bytes, size_t n,
                                 const char *name, fv_err *e);
@@ -45,7 +46,8 @@ typedef enum fv_sound_kind {
     FV_SOUND_RAW,     /* Wav2Vec2FeatureExtractor: samples, perhaps normalised */
     FV_SOUND_WHISPER, /* WhisperFeatureExtractor: log-mel of a chunk of fixed length */
     FV_SOUND_FBANK,   /* ASTFeatureExtractor: Kaldi's filter banks */
-    FV_SOUND_MFCC     /* KWTFeatureExtractor: cepstral coefficients */
+    FV_SOUND_MFCC,    /* KWTFeatureExtractor: cepstral coefficients */
+    FV_SOUND_LOGMEL   /* LogMelFeatureExtractor (ours): filter banks, several frames as one */
 } fv_sound_kind;
 
 /* What preprocessor_config.json says; lengths in samples. */
@@ -55,6 +57,7 @@ typedef struct fv_sound_steps {
     int features; /* numbers of a frame */
     int mels;     /* of the filter bank */
     int window, hop, fft;
+    int stack;        /* log-mel: so many frames become one of stack * mels numbers; else 1 */
     double low, high; /* Hz, of the filter bank */
     int64_t most;     /* Whisper: samples of a chunk; filter banks, MFCC: frames; 0: any length */
     bool normalise;   /* raw, Whisper: to mean 0 and variance 1; else (x - mean) / deviation */

@@ -1,4 +1,5 @@
-/* decode.c - sound files through libsndfile: WAV, FLAC, OGG, MP3 and what else it reads.
+/* decode.c - sound files: WAV of plain samples by ourselves, FLAC, OGG, MP3 and what else it reads
+ * through libsndfile.
  *
  * The file is in memory and libsndfile reads it through callbacks, so files of any fv_io and
  * members of an archive are alike.  No header is believed: memory grows with the samples that were
@@ -9,6 +10,7 @@
 
 #include "base/base.h"
 #include "fovea/author/audio.h"
+#include "media/audio/wav.h"
 
 #define MOST_BYTES ((size_t)2 << 30) /* of a file */
 
@@ -112,13 +114,12 @@ static fv_status check_header(const decoding *d)
     return FV_OK;
 }
 
-fv_status fv_clip_decode(fv_clip *out, const fv_env *env, const void *bytes, size_t n,
-                         const char *name, fv_err *e)
+static fv_status decode(fv_clip *out, const fv_env *env, const void *bytes, size_t n,
+                        const char *name, fv_err *e)
 {
     SF_VIRTUAL_IO io = {length, seek, read_bytes, write_bytes, tell};
     stream s = {.bytes = bytes, .n = (sf_count_t)n};
     decoding d = {.env = env, .name = name, .out = out, .e = e};
-    if (!n) return fv_fail(e, FV_EFORMAT, "%s: the file is empty", name);
     d.file = sf_open_virtual(&io, SFM_READ, &d.info, &s);
     if (!d.file)
         return fv_fail(e, FV_EFORMAT, "%s: no sound file that can be read: %s", name,
@@ -129,13 +130,25 @@ fv_status fv_clip_decode(fv_clip *out, const fv_env *env, const void *bytes, siz
     return st;
 }
 #else
+static fv_status decode(fv_clip *out, const fv_env *env, const void *bytes, size_t n,
+                        const char *name, fv_err *e)
+{
+    (void)out, (void)env, (void)bytes, (void)n;
+    return fv_fail(e, FV_EMISSING,
+                   "%s: no WAV of plain samples, and this build reads nothing else "
+                   "(FOVEA_AUDIO=OFF)",
+                   name);
+}
+#endif
+
 fv_status fv_clip_decode(fv_clip *out, const fv_env *env, const void *bytes, size_t n,
                          const char *name, fv_err *e)
 {
-    (void)out, (void)env, (void)bytes, (void)n;
-    return fv_fail(e, FV_EMISSING, "%s: this build reads no sound (FOVEA_AUDIO=OFF)", name);
+    fv__wav w;
+    if (!n) return fv_fail(e, FV_EFORMAT, "%s: the file is empty", name);
+    if (fv__wav_find(&w, bytes, n)) return fv__wav_read(out, env, &w, name, e);
+    return decode(out, env, bytes, n, name, e);
 }
-#endif
 
 fv_status fv_clip_open(fv_clip *out, const fv_env *env, const char *path, fv_err *e)
 {

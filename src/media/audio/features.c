@@ -6,12 +6,17 @@
  *     raw       x, or (x - mean) / sqrt(variance + 1e-7)
  *     whisper   l = log10 max(mel, 1e-10);  (max(l, max l - 8) + 4) / 4, of exactly one chunk
  *     fbank     (ln max(mel, eps) - mean) / (2 deviation), cut, or zeros up to max_length
- *     mfcc      DCT-II of ln max(mel, 1e-12), the first of them, (y - mean) / deviation */
+ *     mfcc      DCT-II of ln max(mel, 1e-12), the first of them, (y - mean) / deviation
+ *     log-mel   (ln max(mel, floor) - mean) / deviation of frames without a look at their
+ *               neighbours, so that a stream has the numbers of its recording; `stack` frames are
+ *               one row, what does not fill a row is dropped.  The floor is the energy of half a
+ *               step of 16 bits: files of digital silence do not differ from quiet ones */
 #include "media/audio/features.h"
 
 #include <math.h>
 
 #define PI 3.14159265358979323846
+#define QUIET 2.3e-10 /* (2^-16)^2 */
 #define FLOAT_EPS 1.1920928955078125e-07
 
 fv__spectrum_opt fv__sound_spectrum(const fv_sound_steps *s)
@@ -25,7 +30,7 @@ fv__spectrum_opt fv__sound_spectrum(const fv_sound_steps *s)
                           .high = s->high};
     o.slaney = o.centre = s->kind == FV_SOUND_WHISPER;
     o.magnitude = s->kind == FV_SOUND_MFCC;
-    if (s->kind == FV_SOUND_FBANK) {
+    if (s->kind == FV_SOUND_FBANK || s->kind == FV_SOUND_LOGMEL) {
         o.symmetric = o.remove_mean = true;
         o.preemphasis = 0.97;
     }
@@ -49,9 +54,14 @@ fv_status fv__sound_shape(const fv_sound_steps *s, int64_t n, fv_shape *out, con
         return FV_OK;
     }
     frames = fv__spectrum_frames(&o, samples);
+    if (s->kind == FV_SOUND_LOGMEL) {
+        *out = FV_SHAPE(frames / s->stack, s->features);
+        frames = out->d[0];
+    }
     if (frames < 1)
         return fv_fail(e, FV_EARG, "%s: %lld samples at %d a second: at least %d are needed", name,
-                       (long long)n, s->rate, s->window);
+                       (long long)n, s->rate, s->window + (s->stack - 1) * s->hop);
+    if (s->kind == FV_SOUND_LOGMEL) return FV_OK;
     if (s->kind == FV_SOUND_WHISPER) {
         /* the frame at the very end is dropped, as transformers drops it */
         *out = FV_SHAPE(s->features, frames - 1);
@@ -113,6 +123,16 @@ static void mfcc(const fv_sound_steps *s, float *out, const float *mel, int64_t 
         }
 }
 
+/* Rows of the result stand one behind the other as frames do: stacking moves nothing. */
+static void logmel(const fv_sound_steps *s, float *out, const float *mel, int64_t frames)
+{
+    double floor = QUIET * s->window;
+    for (int64_t i = 0; i < frames * s->mels; i++) {
+        double x = log((double)mel[i] > floor ? (double)mel[i] : floor);
+        out[i] = (float)((x - s->mean) / s->deviation);
+    }
+}
+
 fv_status fv__sound_features(const fv_sound_steps *s, const fv__spectrum *spectrum, float *out,
                              fv_shape shape, const float *x, int64_t n, fv_err *e)
 {
@@ -124,8 +144,8 @@ fv_status fv__sound_features(const fv_sound_steps *s, const fv__spectrum *spectr
     int64_t frames = fv__spectrum_frames(&spectrum->o, n);
     if (s->kind == FV_SOUND_WHISPER)
         frames = shape.d[1];
-    else if (frames > rows)
-        frames = rows;
+    else if (frames > rows * s->stack)
+        frames = rows * s->stack;
     size_t bytes = (size_t)(frames * s->mels) * sizeof(float);
     float *mel = fv__alloc(spectrum->env, bytes);
     if (!mel) return fv_fail(e, FV_ENOMEM, "features of %lld samples: out of memory", (long long)n);
@@ -133,6 +153,7 @@ fv_status fv__sound_features(const fv_sound_steps *s, const fv__spectrum *spectr
     if (!st && s->kind == FV_SOUND_WHISPER) whisper(s, out, mel, frames);
     if (!st && s->kind == FV_SOUND_FBANK) fbank(s, out, rows, mel, frames);
     if (!st && s->kind == FV_SOUND_MFCC) mfcc(s, out, mel, frames);
+    if (!st && s->kind == FV_SOUND_LOGMEL) logmel(s, out, mel, frames);
     fv__free(spectrum->env, mel, bytes);
     return st;
 }

@@ -12,6 +12,8 @@
 
 #ifdef HAVE_AUDIO
 #include <kissfft/kiss_fftr.h>
+#else
+#include "media/audio/fft.h"
 #endif
 
 #define PI 3.14159265358979323846
@@ -80,14 +82,17 @@ static fv_status plan_fft(fv__spectrum *s, fv_err *e)
 {
 #ifdef HAVE_AUDIO
     kiss_fftr_alloc(s->o.fft, 0, NULL, &s->plan_bytes);
+#else
+    s->plan_bytes = fv__fft_bytes(s->o.fft);
+#endif
     s->plan = fv__alloc(s->env, s->plan_bytes);
     if (!s->plan) return fv_fail(e, FV_ENOMEM, "FFT of %d samples: out of memory", s->o.fft);
+#ifdef HAVE_AUDIO
     kiss_fftr_alloc(s->o.fft, 0, s->plan, &s->plan_bytes);
-    return FV_OK;
 #else
-    (void)s;
-    return fv_fail(e, FV_EMISSING, "this build has no FFT (FOVEA_AUDIO=OFF)");
+    fv__fft_plan(s->plan, s->o.fft);
 #endif
+    return FV_OK;
 }
 
 fv_status fv__spectrum_open(fv__spectrum *s, const fv_env *env, fv__spectrum_opt o, fv_err *e)
@@ -122,7 +127,6 @@ int64_t fv__spectrum_frames(const fv__spectrum_opt *o, int64_t n)
     return n < o->window ? 0 : (n - o->window) / o->hop + 1;
 }
 
-#ifdef HAVE_AUDIO
 /* Sample i of a clip that is reflected at its ends, without repeating the last one. */
 static double reflected(const float *x, int64_t n, int64_t i)
 {
@@ -159,32 +163,38 @@ static void apply_bank(const fv__spectrum *s, float *out, const float *power)
         out[m] = (float)sum;
     }
 }
+
+/* power[f] = |FFT(frame)|^2, in place: bins are fewer than samples */
+static void power_of(const fv__spectrum *s, float *frame, void *work)
+{
+#ifdef HAVE_AUDIO
+    kiss_fft_cpx *y = work;
+    kiss_fftr(s->plan, frame, y);
+    for (int f = 0; f < s->bins; f++) frame[f] = y[f].r * y[f].r + y[f].i * y[f].i;
+#else
+    fv__complex *y = work;
+    fv__fft_real(s->plan, frame, y, y + s->bins);
+    for (int f = 0; f < s->bins; f++) frame[f] = y[f].re * y[f].re + y[f].im * y[f].im;
 #endif
+}
 
 fv_status fv__spectrum_run(const fv__spectrum *s, float *out, int64_t frames, const float *x,
                            int64_t n, fv_err *e)
 {
-#ifdef HAVE_AUDIO
+    /* of the FFT: complex bins, and room for a transform of ours */
     size_t window = (size_t)s->o.window * sizeof(double), fft = (size_t)s->o.fft * sizeof(float),
-           spectrum = (size_t)s->bins * sizeof(kiss_fft_cpx), bytes = window + fft + spectrum;
+           spectrum = 2 * (size_t)(s->bins + 2 * s->o.fft) * sizeof(float),
+           bytes = window + fft + spectrum;
     char *work = fv__alloc(s->env, bytes);
     if (!work) return fv_fail(e, FV_ENOMEM, "spectrum: out of memory");
     double *w = (double *)(void *)work;
     float *frame = (float *)(void *)(work + window);
-    kiss_fft_cpx *y = (kiss_fft_cpx *)(void *)(work + window + fft);
     for (int64_t t = 0; t < frames; t++) {
         cut_frame(s, frame, w, t, x, n);
-        kiss_fftr(s->plan, frame, y);
-        for (int f = 0; f < s->bins; f++) {
-            float p = y[f].r * y[f].r + y[f].i * y[f].i;
-            frame[f] = s->o.magnitude ? sqrtf(p) : p;
-        }
+        power_of(s, frame, work + window + fft);
+        for (int f = 0; s->o.magnitude && f < s->bins; f++) frame[f] = sqrtf(frame[f]);
         apply_bank(s, out + t * s->o.mels, frame);
     }
     fv__free(s->env, work, bytes);
     return FV_OK;
-#else
-    (void)s, (void)out, (void)frames, (void)x, (void)n;
-    return fv_fail(e, FV_EMISSING, "this build has no FFT (FOVEA_AUDIO=OFF)");
-#endif
 }

@@ -27,7 +27,7 @@ typedef struct fv__spectrum {
     size_t bytes, plan_bytes;
 } fv__spectrum;
 
-/* A build without kissfft says so.  Close it whatever comes back. */
+/* Close it whatever comes back. */
 fv_status fv__spectrum_open(fv__spectrum *s, const fv_env *env, fv__spectrum_opt o, fv_err *e);
 void fv__spectrum_close(fv__spectrum *s);
 /* Frames of n samples. */

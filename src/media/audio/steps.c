@@ -10,10 +10,9 @@
 #include "base/base.h"
 
 static const char *const classes[] = {
-    [FV_SOUND_RAW] = "Wav2Vec2FeatureExtractor",
-    [FV_SOUND_WHISPER] = "WhisperFeatureExtractor",
-    [FV_SOUND_FBANK] = "ASTFeatureExtractor",
-    [FV_SOUND_MFCC] = "KWTFeatureExtractor",
+    [FV_SOUND_RAW] = "Wav2Vec2FeatureExtractor",  [FV_SOUND_WHISPER] = "WhisperFeatureExtractor",
+    [FV_SOUND_FBANK] = "ASTFeatureExtractor",     [FV_SOUND_MFCC] = "KWTFeatureExtractor",
+    [FV_SOUND_LOGMEL] = "LogMelFeatureExtractor",
 };
 
 /* What each feature extractor of transformers has where its file says nothing. */
@@ -52,9 +51,20 @@ fv_sound_steps fv__sound_defaults(fv_sound_kind kind)
                            .high = 7600,
                            .most = 98,
                            .deviation = 1},
+        [FV_SOUND_LOGMEL] = {.rate = 16000,
+                             .features = 240,
+                             .mels = 80,
+                             .window = 400,
+                             .hop = 160,
+                             .fft = 512,
+                             .stack = 3,
+                             .low = 20,
+                             .high = 7600,
+                             .deviation = 1},
     };
     fv_sound_steps s = normal[kind];
     s.kind = kind;
+    if (!s.stack) s.stack = 1;
     return s;
 }
 
@@ -117,6 +127,17 @@ static void number(const reading *r, const char *key, double *out)
     fv_json_number(r->j, place(r->at, key, at), out);
 }
 
+/* Of a class whose window is free. */
+static fv_status read_window(const reading *r, fv_sound_steps *s)
+{
+    fv_status st = small(r, "win_length", 16, 1 << 16, &s->window);
+    if (!st) st = small(r, "hop_length", 1, 1 << 16, &s->hop);
+    if (!st) st = small(r, "n_fft", 16, 1 << 16, &s->fft);
+    number(r, "min_frequency", &s->low);
+    number(r, "max_frequency", &s->high);
+    return st;
+}
+
 /* The keys of the class; those of a window that AST has no key for stay as they are. */
 static fv_status read_frames(const reading *r, fv_sound_steps *s)
 {
@@ -141,12 +162,13 @@ static fv_status read_frames(const reading *r, fv_sound_steps *s)
     case FV_SOUND_MFCC:
         st = small(r, "feature_size", 1, 1024, &s->features);
         if (!st) st = small(r, "num_mel_bins", 1, 1024, &s->mels);
-        if (!st) st = small(r, "win_length", 16, 1 << 16, &s->window);
-        if (!st) st = small(r, "hop_length", 1, 1 << 16, &s->hop);
-        if (!st) st = small(r, "n_fft", 16, 1 << 16, &s->fft);
         if (!st) st = integer(r, "max_length", 0, 1 << 20, &s->most);
-        number(r, "min_frequency", &s->low);
-        number(r, "max_frequency", &s->high);
+        return st ? st : read_window(r, s);
+    case FV_SOUND_LOGMEL:
+        st = small(r, "num_mel_bins", 1, 1024, &s->mels);
+        if (!st) st = small(r, "stack", 1, 64, &s->stack);
+        if (!st) st = read_window(r, s);
+        s->features = s->mels * s->stack;
         return st;
     default: return FV_OK;
     }
@@ -161,7 +183,7 @@ static fv_status check(const reading *r, const fv_sound_steps *s)
         wrong = "n_fft: expected an even number, no less than the window";
     else if (!(s->low >= 0 && s->low < s->high && s->high <= s->rate / 2.))
         wrong = "the filters' frequencies: expected low < high <= half the sampling rate";
-    else if (s->features > s->mels)
+    else if (s->features > s->mels * s->stack)
         wrong = "feature_size: no more coefficients than num_mel_bins";
     else if (!(s->deviation > 0))
         wrong = "std: expected more than 0";
@@ -175,8 +197,8 @@ fv_status fv__sound_read(fv_sound_steps *out, const fv_json *j, const char *path
     char at[128];
     if (!fv__sound_kind(&kind, j, r.at))
         return fv_fail(e, FV_EFORMAT,
-                       "%s: feature_extractor_type: expected Whisper, AST, Wav2Vec2 or "
-                       "KWTFeatureExtractor",
+                       "%s: feature_extractor_type: expected Whisper, AST, Wav2Vec2, KWT or "
+                       "LogMelFeatureExtractor",
                        path);
     *out = fv__sound_defaults(kind);
     double dither = 0;
@@ -203,11 +225,12 @@ fv_status fv__sound_json(fv_json **out, const fv_env *env, const fv_sound_steps 
     if (s->kind == FV_SOUND_WHISPER)
         fv__buf_fmt(&b, ", \"n_fft\": %d, \"hop_length\": %d, \"chunk_length\": %lld", s->fft,
                     s->hop, (long long)(s->most / s->rate));
-    if (s->kind == FV_SOUND_FBANK || s->kind == FV_SOUND_MFCC)
+    if (s->kind == FV_SOUND_FBANK || s->kind == FV_SOUND_MFCC || s->kind == FV_SOUND_LOGMEL)
         fv__buf_fmt(&b,
                     ", \"num_mel_bins\": %d, \"max_length\": %lld, \"mean\": %.17g, \"std\": %.17g",
                     s->mels, (long long)s->most, s->mean, s->deviation);
-    if (s->kind == FV_SOUND_MFCC)
+    if (s->kind == FV_SOUND_LOGMEL) fv__buf_fmt(&b, ", \"stack\": %d", s->stack);
+    if (s->kind == FV_SOUND_MFCC || s->kind == FV_SOUND_LOGMEL)
         fv__buf_fmt(&b,
                     ", \"win_length\": %d, \"hop_length\": %d, \"n_fft\": %d, \"min_frequency\": "
                     "%.17g, \"max_frequency\": %.17g",

@@ -30,13 +30,10 @@ static bool recognise(const fv_env *env, const char *path, const fv_json *j)
     return j && fv__sound_kind(&kind, j, fv__sound_at(j));
 }
 
-/* A build without an FFT opens the processor all the same: it says so when a clip is given. */
 static fv_status open_spectrum(audio *m, fv_err *e)
 {
-    fv_err why;
     if (m->steps.kind == FV_SOUND_RAW) return FV_OK;
-    fv_status st = fv__spectrum_open(&m->spectrum, m->env, fv__sound_spectrum(&m->steps), &why);
-    return st && st != FV_EMISSING ? fv_fail(e, st, "%s", why.text) : FV_OK;
+    return fv__spectrum_open(&m->spectrum, m->env, fv__sound_spectrum(&m->steps), e);
 }
 
 static fv_status open_audio(void *self, const fv_env *env, const char *dir, fv_err *e)
@@ -63,6 +60,7 @@ static fv_sound_steps completed(fv_sound_steps s)
     if (!(s.high > 0)) s.low = d.low, s.high = d.high;
     if (!s.most && s.kind == FV_SOUND_WHISPER) s.most = d.most;
     if (!(s.deviation > 0)) s.deviation = 1;
+    if (!s.stack) s.stack = 1;
     return s;
 }
 
@@ -142,8 +140,6 @@ fv_status fv_processor_sound(const fv_processor *p, fv_clip *out, const fv_clip 
     const audio *m = fv_processor_self(p, &fv__processor_audio);
     fv_clip x = {0};
     if (!m) return fv_fail(e, FV_EARG, "the model has no audio processor");
-    if (m->steps.kind != FV_SOUND_RAW && !m->spectrum.plan)
-        return fv_fail(e, FV_EMISSING, "%s: this build has no FFT (FOVEA_AUDIO=OFF)", name);
     fv_status st = fit(&m->steps, &x, in, e);
     if (!st) st = fv__sound_shape(&m->steps, x.n, shape, name, e);
     if (!st) {

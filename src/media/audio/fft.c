@@ -1,0 +1,74 @@
+/* fft.c - the FFT of a build without kissfft: any length, by decimation in time over its prime
+ * factors.
+ *
+ *     Y[k + q m] = sum_{r<p} w^(r (k + q m)) Y_r[k],   n = p m,   Y_r: the FFT of x[r], x[r+p], ..
+ *
+ * A length of small factors (512, 400) costs n times their sum; a prime one is the plain sum.
+ * Samples are real, so only the first half of the result is kept; computing two real frames as one
+ * complex one would halve the time, and is left out because this path only serves machines
+ * without the library. */
+#include "media/audio/fft.h"
+
+#include <math.h>
+#include <stdint.h>
+
+#define PI 3.14159265358979323846
+
+typedef struct plan {
+    int n;
+    fv__complex w[]; /* e^(-2 pi i k / n) */
+} plan;
+
+size_t fv__fft_bytes(int n) { return sizeof(plan) + (size_t)n * sizeof(fv__complex); }
+size_t fv__fft_work(int n) { return 2 * (size_t)n * sizeof(fv__complex); }
+
+void fv__fft_plan(void *memory, int n)
+{
+    plan *p = memory;
+    p->n = n;
+    for (int k = 0; k < n; k++)
+        p->w[k] = (fv__complex){(float)cos(2 * PI * k / n), (float)-sin(2 * PI * k / n)};
+}
+
+static int smallest_factor(int n)
+{
+    for (int p = 2; p * p <= n; p++)
+        if (n % p == 0) return p;
+    return n;
+}
+
+static fv__complex add_product(fv__complex sum, fv__complex a, fv__complex b)
+{
+    sum.re += a.re * b.re - a.im * b.im;
+    sum.im += a.re * b.im + a.im * b.re;
+    return sum;
+}
+
+/* out (n): the FFT of x[0], x[step], ..; work (n) is overwritten, and the parts of out are combined
+ * there. */
+static void transform(const plan *p, int n, const float *x, int step, fv__complex *out,
+                      fv__complex *work)
+{
+    if (n == 1) {
+        out[0] = (fv__complex){x[0], 0};
+        return;
+    }
+    int f = smallest_factor(n), m = n / f, turn = p->n / n;
+    for (int r = 0; r < f; r++)
+        transform(p, m, x + (int64_t)r * step, step * f, out + r * m, work + r * m);
+    for (int k = 0; k < n; k++) {
+        fv__complex sum = {0, 0};
+        for (int r = 0; r < f; r++)
+            sum = add_product(sum, out[r * m + k % m], p->w[(int64_t)r * k % n * turn]);
+        work[k] = sum;
+    }
+    for (int k = 0; k < n; k++) out[k] = work[k];
+}
+
+void fv__fft_real(const void *memory, const float *x, fv__complex *y, void *work)
+{
+    const plan *p = memory;
+    fv__complex *out = work;
+    transform(p, p->n, x, 1, out, out + p->n);
+    for (int k = 0; k <= p->n / 2; k++) y[k] = out[k];
+}
