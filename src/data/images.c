@@ -15,7 +15,7 @@ typedef struct item {
     int64_t at;       /* of the IDX file or the tree; -1: name is a path of its own */
     const char *name; /* of a table */
     const char *text;
-    int32_t label;
+    int32_t label, group;
 } item;
 
 struct fv_images {
@@ -193,6 +193,44 @@ static fv_status open_where(fv_table **out, char value[200], const fv_images *m,
     return fv_table_open(out, m->env, &from, 1, &unread, e);
 }
 
+/* The rows of one more field, matched to those of the table by their lines: a row that lacks the
+ * field has the group 0. */
+typedef struct grouping {
+    fv_table *rows;
+    fv_labels names;
+    int64_t at;
+} grouping;
+
+static fv_status open_group(grouping *g, const fv_images *m, const fv_images_opt *o, fv_err *e)
+{
+    fv_data_report unread = {0};
+    fv_records from = o->from;
+    *g = (grouping){.names = {.env = m->env}};
+    if (!o->group) return FV_OK;
+    from.field[0] = o->group;
+    from.field[1] = NULL;
+    from.part[0] = from.part[1] = 0;
+    from.most = 0;
+    return fv_table_open(&g->rows, m->env, &from, 1, &unread, e);
+}
+
+static fv_status group_of(grouping *g, int64_t line, int32_t *out, fv_err *e)
+{
+    size_t n;
+    *out = 0;
+    if (!g->rows) return FV_OK;
+    while (g->at < fv_table_count(g->rows) && fv_table_line(g->rows, g->at) < line) g->at++;
+    if (g->at >= fv_table_count(g->rows) || fv_table_line(g->rows, g->at) != line) return FV_OK;
+    const char *name = fv_table_text(g->rows, g->at, 0, &n);
+    return fv_labels_add(&g->names, out, name, n, e);
+}
+
+static void close_group(grouping *g)
+{
+    fv_table_close(g->rows);
+    fv_labels_free(&g->names);
+}
+
 /* Where an image that a table names is found. */
 static fv_status find_image(const fv_images *m, const char *name, int64_t line, item *x, fv_err *e)
 {
@@ -237,6 +275,7 @@ static fv_status open_table(fv_images *m, const fv_images_opt *o, fv_data_report
     fv_records all = o->from;
     fv_table *where = NULL;
     fv_data_report rows = {0};
+    grouping groups = {0};
     char value[200];
     int64_t at = 0, chosen = 0;
     all.part[0] = all.part[1] = 0;
@@ -244,6 +283,7 @@ static fv_status open_table(fv_images *m, const fv_images_opt *o, fv_data_report
     fv_status st = open_source(m, o, e);
     if (!st) st = fv_table_open(&m->table, m->env, &all, 2, &rows, e);
     if (!st && o->where) st = open_where(&where, value, m, o, e);
+    if (!st) st = open_group(&groups, m, o, e);
     for (int64_t i = 0; !st && i < fv_table_count(m->table); i++) {
         size_t n;
         int64_t line = fv_table_line(m->table, i);
@@ -256,9 +296,11 @@ static fv_status open_table(fv_images *m, const fv_images_opt *o, fv_data_report
         item x = {.label = -1, .text = fv_table_text(m->table, i, 1, &n)};
         if (o->labels) st = fv__label(o->labels, &x.label, m->path, line, x.text, n, e);
         if (!st) st = find_image(m, fv_table_text(m->table, i, 0, &n), line, &x, e);
+        if (!st) st = group_of(&groups, line, &x.group, e);
         if (!st) st = add(m, x, report, e);
     }
     fv_table_close(where);
+    close_group(&groups);
     report->empty += rows.empty;
     report->malformed += rows.malformed;
     return st;
@@ -312,6 +354,7 @@ void fv_images_close(fv_images *m)
 
 int64_t fv_images_count(const fv_images *m) { return m->n; }
 int32_t fv_images_label(const fv_images *m, int64_t i) { return m->at[i].label; }
+int32_t fv_images_group(const fv_images *m, int64_t i) { return m->at[i].group; }
 const char *fv_images_text(const fv_images *m, int64_t i) { return m->at[i].text; }
 
 void fv_images_name(const fv_images *m, int64_t i, char *out, size_t n)

@@ -25,6 +25,7 @@
  * train.h        optimiser and updates
  * demo.h         the demonstration: a translator of that corpus
  * gen.h          scores of continuations
+ * recognise.h    tokens of a sound: CTC, transducers
  * see.h          attention of a pass of one's own
  * task.h         what a task knows of its model
  * forecast.h     forecasts and back-tests
@@ -61,6 +62,7 @@
 #include "fovea/author/train.h"
 #include "fovea/author/demo.h"
 #include "fovea/author/gen.h"
+#include "fovea/author/recognise.h"
 #include "fovea/author/see.h"
 #include "fovea/author/task.h"
 #include "fovea/author/forecast.h"

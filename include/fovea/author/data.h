@@ -116,6 +116,7 @@ typedef struct fv_images_opt {
      * an archive (as path), an IDX file (as number from 0); NULL: that folder itself. */
     const char *images;
     const char *where; /* "field=value": only such rows of a table; NULL: all */
+    const char *group; /* field of a table whose value an item is grouped by; NULL: none */
     bool sounds;       /* sound files are listed, not images; no IDX */
     fv_labels *labels; /* grows while they are opened; NULL: they have no labels, but texts */
 } fv_images_opt;
@@ -130,6 +131,8 @@ FV_API fv_status fv_images_get(const fv_images *m, int64_t i, fv_image *out, fv_
 FV_API fv_status fv_images_clip(const fv_images *m, int64_t i, fv_clip *out, fv_err *e);
 FV_API int32_t fv_images_label(const fv_images *m, int64_t i);    /* -1: it has none */
 FV_API const char *fv_images_text(const fv_images *m, int64_t i); /* of a table; else NULL */
+/* Number of its value in the field `group`, in order of appearance; 0 where there is none. */
+FV_API int32_t fv_images_group(const fv_images *m, int64_t i);
 /* Its name, for messages: out has at least 256 bytes. */
 FV_API void fv_images_name(const fv_images *m, int64_t i, char *out, size_t n);
 

@@ -39,6 +39,13 @@ typedef struct fv_input {
     bool needed;
 } fv_input;
 
+/* How a family hears a stream: an encoder that takes chunks. */
+typedef struct fv_stream_shape {
+    int64_t chunk, left;   /* frames that are encoded together, and those before that layers see */
+    int64_t layers, width; /* of the keys and values kept: "past" (2 layers,rows,width) */
+    int64_t labels;        /* tokens that the next one depends on; 0: none (CTC) */
+} fv_stream_shape;
+
 struct fv_family {
     const char *type;        /* config.json's model_type: "marian" */
     const char *const *also; /* other model types it serves, ending in NULL; NULL: none */
@@ -88,6 +95,9 @@ struct fv_family {
     int64_t (*context)(const void *self);
     /* ids (rows,T): appends them and gives the logits (rows,V) that follow the last one. */
     fv_tensor *(*step)(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids);
+
+    /* ---- streams of sound; NULL where whole recordings are heard ---- */
+    fv_stream_shape (*stream)(const void *self);
 };
 
 /* The families of this build, in order of name: NULL past the end. */
