@@ -148,10 +148,9 @@ static fv_status mean_loss(fv_ctx *c, fv_tensor *scores, const fv_see_in *in, bo
     return st ? fv_fail(e, st, "%s", fv_ctx_err(c)->text) : FV_OK;
 }
 
-/* A pass with these heads silenced; *ahead: the model predicts what comes next. */
-static fv_status silent_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in,
-                             const fv_see_image *im, fv_items *out, const fv_see_pick *heads, int n,
-                             bool *ahead, fv_err *e)
+fv_status fv__see_silent_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in,
+                              const fv_see_image *im, fv_items *out, const fv_see_pick *heads,
+                              int n, bool *ahead, fv_err *e)
 {
     silence s = {.pick = heads, .n = n};
     fv_ctx_set_tap(c, on_tap, &s);
@@ -178,7 +177,8 @@ fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pi
     fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
     if (st) return st;
     st = fv__see_image_open(&im, fv_device_env(d), &in, e);
-    if (!st) st = silent_pass(c, m, &in, im, &out, &head, head.layer != FV_SEE_ALL, &ahead, e);
+    if (!st)
+        st = fv__see_silent_pass(c, m, &in, im, &out, &head, head.layer != FV_SEE_ALL, &ahead, e);
     if (!st) st = mean_loss(c, ahead ? fv_items_get(&out, "logits") : NULL, &in, pair, loss, e);
     fv__see_image_free(im);
     fv_ctx_free(c);
@@ -223,7 +223,7 @@ fv_status fv_see_without(fv_device *d, const fv_model *m, fv_see_in in, const fv
         return fv_fail(e, FV_EARG, "%d likeliest tokens, at most %d are told", top, FV_SEE_NEXT);
     fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
     if (st) return st;
-    st = silent_pass(c, m, &in, NULL, &items, heads, n, &ahead, e);
+    st = fv__see_silent_pass(c, m, &in, NULL, &items, heads, n, &ahead, e);
     fv_tensor *logits = ahead && !fv_model_has_cross(m) ? fv_items_get(&items, "logits") : NULL;
     if (!st && !logits)
         st = fv_fail(e, FV_EMISSING, "this model predicts no next token behind a text");

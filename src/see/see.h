@@ -83,6 +83,11 @@ fv_see_kind fv__see_kind(const fv_attn_view *v);
 fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, const fv_see_image *im,
                        fv_items *out, fv_err *e);
 
+/* The same with these heads silenced; *ahead: the model predicts what comes next. */
+fv_status fv__see_silent_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in,
+                              const fv_see_image *im, fv_items *out, const fv_see_pick *heads,
+                              int n, bool *ahead, fv_err *e);
+
 /* The image that in names, opened with the processor in its dir; NULL where it names none. */
 fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_see_in *in, fv_err *e);
 void fv__see_image_free(fv_see_image *im); /* NULL is allowed */

@@ -27,6 +27,7 @@
  * gen.h          scores of continuations
  * recognise.h    tokens of a sound: CTC, transducers
  * see.h          attention of a pass of one's own
+ * explain.h      which tokens a prediction rests on
  * task.h         what a task knows of its model
  * forecast.h     forecasts and back-tests
  * recommend.h    recommendations and their ranking
@@ -64,6 +65,7 @@
 #include "fovea/author/gen.h"
 #include "fovea/author/recognise.h"
 #include "fovea/author/see.h"
+#include "fovea/author/explain.h"
 #include "fovea/author/task.h"
 #include "fovea/author/forecast.h"
 #include "fovea/author/recommend.h"
