@@ -6,7 +6,8 @@
  *   shrink:  map    = w  . unfold(image)        conv forward,   transpose dx
  *   spread:  image  = fold(w' . map)            conv dx,        transpose forward
  *   weigh:   dw    += map . unfold(image)'      both
- * The unfolded matrix is made for a few images at a time and made again in backward: kept, it would
+ * A device may have a kernel for each (fv_kernels.conv), which makes no matrix.  Else the unfolded
+ * matrix is made for a few images at a time and made again in backward: kept, it would
  * be larger than the image by the area of the kernel.  One dimension is two with a height of 1. */
 #include "fovea/author/op.h"
 #include "ops/stat.h"
@@ -53,6 +54,15 @@ static fv_sink sink_at(fv_sink s, int64_t n)
 }
 
 /* ---- the three steps ---- */
+
+/* The device's own kernel; false: it has none for this one. */
+static bool whole(fv_ctx *c, const conv *v, fv_dtype t, fv_conv_kind kind, fv_sink out,
+                  const void *image, const void *w, const void *map)
+{
+    const fv_kernels *k = fv_kernels_of(c, t);
+    fv_conv a = {v->g, v->maps, v->groups, image, w, map, out};
+    return !out.data || (k->conv && k->conv(fv_ctx_stream(c), kind, &a));
+}
 
 /* Elements from one image of an operand to the next, and from one group to the next. */
 typedef struct {
@@ -101,7 +111,8 @@ static void shrink(fv_ctx *c, const conv *v, fv_dtype t, fv_sink map, const void
                    const void *image)
 {
     int64_t m = group_maps(v), n = out_positions(v), k = group_taps(v);
-    for (int64_t from = 0; map.data && from < v->g.batch; from += v->chunk) {
+    if (whole(c, v, t, FV_CONV_MAP, map, image, w, NULL)) return;
+    for (int64_t from = 0; from < v->g.batch; from += v->chunk) {
         int64_t images = chunk_at(v, from);
         fv_gemm g = {.m = m,
                      .n = n,
@@ -126,7 +137,8 @@ static void spread(fv_ctx *c, const conv *v, fv_dtype t, fv_sink image, const vo
                    const void *map)
 {
     int64_t m = group_taps(v), n = out_positions(v), k = group_maps(v);
-    for (int64_t from = 0; image.data && from < v->g.batch; from += v->chunk) {
+    if (whole(c, v, t, FV_CONV_IMAGE, image, NULL, w, map)) return;
+    for (int64_t from = 0; from < v->g.batch; from += v->chunk) {
         int64_t images = chunk_at(v, from);
         fv_sink part = sink_at(image, from * image_len(v)),
                 to = v->columns ? (fv_sink){v->columns, t, false} : part;
@@ -149,7 +161,7 @@ static void spread(fv_ctx *c, const conv *v, fv_dtype t, fv_sink image, const vo
 static void weigh(fv_ctx *c, const conv *v, fv_dtype t, fv_sink dw, const void *map,
                   const void *image)
 {
-    if (!dw.data) return;
+    if (whole(c, v, t, FV_CONV_FILTER, dw, image, NULL, map)) return;
     int64_t m = group_maps(v), n = group_taps(v), k = out_positions(v);
     fv_dtype st = fv__stat_dtype(t);
     fv_sink sum = dw.dtype == st ? dw : (fv_sink){fv_scratch(c, st, weight_len(v)), st, false};

@@ -11,18 +11,15 @@
  *     dk = ds' q;  dq = ds k
  *
  * cuDNN matches graphs against patterns of its fused kernels, so nodes are as its documentation
- * shows them, down to a multiplication by 1.  A plan takes up to a second to build; plans are
- * cached by shape as long as the device is open, since captured graphs refer to their kernels. */
+ * shows them, down to a multiplication by 1. */
 #include <cmath>
 #include <cstring>
-#include <new>
 
 #include "dispatch.h"
 #include "backend/cuda/device/cudnn.h"
 
 #if HAVE_CUDNN
 
-#define MIN_VERSION 91000 /* from 9.10 on -inf may mask a score */
 #define LOG2E 1.4426950408889634f
 #define LOG2E_REST 1.9259629e-8f /* log2 e - LOG2E */
 #define LN2 0.6931471805599453f
@@ -40,24 +37,6 @@ struct plan_key {
     int dtype, causal, backward, deterministic; /* deterministic: no atomics */
 };
 
-struct cached_plan {
-    plan_key key;
-    bool can;
-    dnn_plan plan;
-    cached_plan *next;
-};
-
-} // namespace
-
-struct cudnn_attention {
-    std::mutex lock;
-    dnn_library l;
-    cudnnHandle_t handle;
-    cached_plan *plans;
-};
-
-namespace
-{
 /* ---- graphs ---- */
 
 struct shapes {
@@ -196,27 +175,7 @@ void describe_backward(dnn_graph *g, const plan_key *key)
     dnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, dq, sums);
 }
 
-/* ---- plans, cached by shape ---- */
-
-/* NULL: out of memory.
- * A shape that cuDNN refused is kept too (can = false): it is asked once. */
-cached_plan *plan_for(cudnn_attention *f, const plan_key *key)
-{
-    for (cached_plan *p = f->plans; p; p = p->next)
-        if (!memcmp(&p->key, key, sizeof *key)) return p;
-    cached_plan *p = new (std::nothrow) cached_plan{};
-    if (!p) return NULL;
-    p->key = *key;
-    p->next = f->plans;
-    f->plans = p;
-    p->plan.graph.l = &f->l;
-    if (key->backward)
-        describe_backward(&p->plan.graph, key);
-    else
-        describe_forward(&p->plan.graph, key);
-    p->can = dnn_finish(&p->plan, f->handle);
-    return p;
-}
+/* ---- running ---- */
 
 plan_key key_of(const fv_attn_args *a, int64_t y_row, fv_dtype t, bool backward)
 {
@@ -256,8 +215,6 @@ struct lse_for_cudnn {
     }
 };
 
-/* ---- running ---- */
-
 /* Ids and addresses of a plan's tensors (a variant pack), and scalars passed by address.
  * Scalars are passed by host address at run time, so one plan serves every scale. */
 struct variant_pack {
@@ -288,51 +245,43 @@ void pack_inputs(variant_pack *g, const fv_attn_args *a, const float *lse)
     if (a->causal) pack_tensor(g, HIDDEN, &g->hidden);
 }
 
-/* A plan that fails to run is marked, and dispatch goes on to the next implementation from then
- * on. */
-bool run(fv_stream *s, cudnn_attention *f, cached_plan *p, variant_pack *g, size_t before,
-         void *work)
-{
-    cudaSetDevice(device_of(s)->number);
-    p->can = !f->l.set_stream(f->handle, stream_of(s)) &&
-             dnn_run(&p->plan, f->handle, g->n, g->uid, g->data, (char *)work + before);
-    fv_cuda_check_launch(s, p->key.backward ? "attention_bwd" : "attention");
-    return p->can;
-}
-
 size_t padded(int64_t bytes) { return (size_t)(bytes + 255) / 256 * 256; }
 
 } // namespace
 
-bool fv_cuda_cudnn_fwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a, fv_dtype t)
+bool fv_cuda_cudnn_fwd(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
+    dnn_state *f = dnn_of(s);
+    if (!f) return false;
     std::lock_guard<std::mutex> hold(f->lock);
     plan_key key = key_of(a, a->H * a->Wv, t, false);
-    cached_plan *p = plan_for(f, &key);
-    if (!p || !p->can) return false;
+    dnn_plan *p = dnn_plan_for(f, &key, describe_forward);
+    if (!p) return false;
     int64_t rows = a->B * a->H * a->Tq;
     size_t of_lse = padded(rows * (int64_t)sizeof(float));
-    char *scratch = alloc_scratch<char>(s, (int64_t)of_lse + p->plan.work);
+    char *scratch = alloc_scratch<char>(s, (int64_t)of_lse + p->work);
     if (!scratch) return true;
     variant_pack g;
     pack_inputs(&g, a, (float *)scratch);
-    if (!run(s, f, p, &g, of_lse, scratch)) return false;
+    if (!dnn_run(s, f, p, "attention", g.n, g.uid, g.data, scratch + of_lse)) return false;
     each(s, "attention", rows, lse_of_cudnn{(float2 *)a->lse, (const float *)scratch});
     return true;
 }
 
-bool fv_cuda_cudnn_bwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a,
-                       const fv_attn_grads *g, int64_t y_row, fv_dtype t, bool deterministic)
+bool fv_cuda_cudnn_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, int64_t y_row,
+                       fv_dtype t, bool deterministic)
 {
+    dnn_state *f = dnn_of(s);
+    if (!f) return false;
     std::lock_guard<std::mutex> hold(f->lock);
     plan_key key = key_of(a, y_row, t, true);
     key.deterministic = deterministic;
-    cached_plan *p = plan_for(f, &key);
-    if (!p || !p->can) return false;
+    dnn_plan *p = dnn_plan_for(f, &key, describe_backward);
+    if (!p) return false;
     int64_t rows = a->B * a->H * a->Tq;
     size_t of_rows = padded(rows * (int64_t)sizeof(float));
     size_t of_dq = deterministic ? 0 : padded(rows * a->Wk * (int64_t)sizeof(float));
-    char *scratch = alloc_scratch<char>(s, (int64_t)(2 * of_rows + of_dq) + p->plan.work);
+    char *scratch = alloc_scratch<char>(s, (int64_t)(2 * of_rows + of_dq) + p->work);
     if (!scratch) return true;
     variant_pack in;
     float *lse = (float *)(scratch + of_rows + of_dq);
@@ -345,52 +294,14 @@ bool fv_cuda_cudnn_bwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a,
     pack_tensor(&in, ONE, &in.one);
     pack_tensor(&in, ROWS_OF_Y, scratch);
     if (!deterministic) pack_tensor(&in, SUM_OF_DQ, scratch + of_rows);
-    return run(s, f, p, &in, 2 * of_rows + of_dq, scratch);
-}
-
-/* ---- opening ---- */
-
-int fv_cuda_cudnn_version(void)
-{
-    dnn_library l;
-    int version = dnn_load(&l) ? (int)l.version() : 0;
-    return version >= MIN_VERSION ? version : 0;
-}
-
-cudnn_attention *fv_cuda_cudnn_open(device *d)
-{
-    cudnn_attention *f = new (std::nothrow) cudnn_attention{};
-    if (!f) return NULL;
-    cudaSetDevice(d->number);
-    if (dnn_load(&f->l) && f->l.version() >= MIN_VERSION && !f->l.open(&f->handle)) return f;
-    fv_cuda_cudnn_free(f);
-    return NULL;
-}
-
-void fv_cuda_cudnn_free(cudnn_attention *f)
-{
-    if (!f) return;
-    while (f->plans) {
-        cached_plan *p = f->plans;
-        f->plans = p->next;
-        dnn_drop(&p->plan);
-        delete p;
-    }
-    if (f->handle) f->l.close(f->handle);
-    delete f;
+    return dnn_run(s, f, p, "attention_bwd", in.n, in.uid, in.data, scratch + 2 * of_rows + of_dq);
 }
 
 #else /* built without cuDNN's headers */
-cudnn_attention *fv_cuda_cudnn_open(device *) { return NULL; }
-void fv_cuda_cudnn_free(cudnn_attention *) {}
-bool fv_cuda_cudnn_fwd(fv_stream *, cudnn_attention *, const fv_attn_args *, fv_dtype)
+bool fv_cuda_cudnn_fwd(fv_stream *, const fv_attn_args *, fv_dtype) { return false; }
+bool fv_cuda_cudnn_bwd(fv_stream *, const fv_attn_args *, const fv_attn_grads *, int64_t, fv_dtype,
+                       bool)
 {
     return false;
 }
-bool fv_cuda_cudnn_bwd(fv_stream *, cudnn_attention *, const fv_attn_args *, const fv_attn_grads *,
-                       int64_t, fv_dtype, bool)
-{
-    return false;
-}
-int fv_cuda_cudnn_version(void) { return 0; }
 #endif

@@ -124,21 +124,6 @@ bool cudnn_preferred(const device *d, const fv_attn_args *a, bool back)
     return round && !ours && !(d->hopper && hopper_beats_cudnn(d, a, back));
 }
 
-cudnn_attention *cudnn_of(fv_stream *s)
-{
-    device *d = device_of(s);
-    std::lock_guard<std::mutex> hold(d->open_mutex);
-    if (!d->cudnn_tried) d->cudnn = fv_cuda_cudnn_open(d);
-    d->cudnn_tried = true;
-    return d->cudnn;
-}
-
-bool cudnn_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
-{
-    cudnn_attention *f = cudnn_of(s);
-    return f && fv_cuda_cudnn_fwd(s, f, a, t);
-}
-
 /* Slice i of `parts` equal ones: of the sequences, or of the heads where there is one sequence.
  * Slices by whole sequences or whole KV heads: their gradients do not overlap, so no sums are
  * split. */
@@ -168,13 +153,12 @@ bool cudnn_gradient(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
     const fv_sink to[] = {g->dq, g->dk, g->dv};
     for (int i = 0; i < 3; i++)
         if (!to[i].data || to[i].add || to[i].dtype != t || !aligned(to[i].data)) return false;
-    cudnn_attention *f = aligned(g->dy) ? cudnn_of(s) : NULL;
-    bool ok = f != NULL;
+    bool ok = aligned(g->dy);
     for (int64_t i = 0; ok && i < parts; i++) {
         fv_attn_args part = *a;
         fv_attn_grads of = *g;
         if (parts > 1) slice(&part, &of, parts, i);
-        ok = fv_cuda_cudnn_bwd(s, f, &part, &of, a->H * a->Wv, t, deterministic);
+        ok = fv_cuda_cudnn_bwd(s, &part, &of, a->H * a->Wv, t, deterministic);
     }
     return ok;
 }
@@ -285,10 +269,10 @@ const attn_impl impls[] = {
     {"cudnn",
      "bf16 or f16, heads up to 128 wide, full or causal, lengths multiples of 64, 4096 rows; on "
      "sm_90 where hopper is not faster",
-     cudnn_supports, cudnn_preferred, cudnn_forward, cudnn_backward},
+     cudnn_supports, cudnn_preferred, fv_cuda_cudnn_fwd, cudnn_backward},
     {"cudnn-atomic",
      "only if asked for: as cudnn, gradients by atomics, so that runs differ in the last bits",
-     cudnn_supports, never_preferred, cudnn_forward, cudnn_atomic_backward},
+     cudnn_supports, never_preferred, fv_cuda_cudnn_fwd, cudnn_atomic_backward},
     {"decode", "one query per sequence, forward: decoding", decode_supports, always_preferred,
      decode_forward, no_gradient},
     {"short",

@@ -31,17 +31,12 @@ template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args
 template <class T> bool fv_cuda_attention_decode(fv_stream *s, const fv_attn_args *a);
 bool fv_cuda_attention_decode_f32(fv_stream *s, const fv_attn_args *a);
 
-/* cudnn.cu.  Opened once per device; NULL: no cuDNN.  Both calls are false where cuDNN has no
- * engine for the shape. */
-struct cudnn_attention;
-cudnn_attention *fv_cuda_cudnn_open(device *d);
-void fv_cuda_cudnn_free(cudnn_attention *f);
-bool fv_cuda_cudnn_fwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a, fv_dtype t);
+/* cudnn.cu.  False where there is no cuDNN, or it has no engine for the shape. */
+bool fv_cuda_cudnn_fwd(fv_stream *s, const fv_attn_args *a, fv_dtype t);
 /* deterministic: the same bits each time, which takes scratch for all scores, 2 bytes each.
  * y_row: elements from one row of y and dy to the next; a slice of heads has the rows of all of
  * them. */
-bool fv_cuda_cudnn_bwd(fv_stream *s, cudnn_attention *f, const fv_attn_args *a,
-                       const fv_attn_grads *g, int64_t y_row, fv_dtype t, bool deterministic);
-int fv_cuda_cudnn_version(void); /* 91400 for 9.14.0; 0: no cuDNN */
+bool fv_cuda_cudnn_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, int64_t y_row,
+                       fv_dtype t, bool deterministic);
 
 #endif

@@ -51,9 +51,9 @@ struct fault {
 enum { TICKETS = 1 << 16, MEGAKERNEL_TICKETS = 16, PDL_MAX_ROWS = 8 };
 enum { FLAGGED_AREAS = 8, FLAGGED_WORDS = 1 << 16 }; /* decode/flags.h; words per area */
 
-struct megakernel;      /* decode/mega_plan.cu: op descriptors deferred to one launch */
-struct cublas_state;    /* gemm/plan.cu: cuBLASLt, its plan cache and workspace */
-struct cudnn_attention; /* attention/cudnn.cu: cuDNN and its plans */
+struct megakernel;   /* decode/mega_plan.cu: op descriptors deferred to one launch */
+struct cublas_state; /* gemm/plan.cu: cuBLASLt, its plan cache and workspace */
+struct dnn_state;    /* device/cudnn.h: cuDNN and its plans */
 
 struct device {
     fv_cuda_host host;
@@ -76,7 +76,7 @@ struct device {
     size_t staged;               /* bytes used in it */
     cudaEvent_t half_copied[2];
     cublas_state *cublas;
-    cudnn_attention *cudnn; /* NULL: not opened, or not available */
+    dnn_state *cudnn; /* NULL: not opened, or not available */
     bool cudnn_tried;
     /* attention/dispatch.cu: first eligible implementation; one forced by the user, or -1 */
     int attn_first_impl, attn_requested;
@@ -473,7 +473,9 @@ bool fv_cuda_gemm_in_out(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_dact(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
 /* rows/reduce.cu: y (cols) = sum over pieces of part (pieces,cols), in f32 */
 void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols);
-void fv_cuda_cudnn_free(cudnn_attention *f);
+/* device/cudnn.cu: 91400 for 9.14.0, 0: no cuDNN */
+int fv_cuda_cudnn_version(void);
+void fv_cuda_cudnn_free(dnn_state *f);
 
 /* attention/dispatch.cu: reads $FOVEA_CUDA_ATTENTION; describes the dispatch table in lines and
  * returns how many. */

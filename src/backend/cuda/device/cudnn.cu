@@ -10,9 +10,12 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <cstring>
+#include <new>
 
-#define FIRST_INNER 1000 /* first uid of virtual tensors */
-#define ENGINES 16       /* engine configurations to try */
+#define MIN_VERSION 91000 /* from 9.10 on -inf may mask a score of attention */
+#define FIRST_INNER 1000  /* first uid of virtual tensors */
+#define ENGINES 32        /* engine configurations to try */
 
 /* ---- the library ---- */
 
@@ -21,7 +24,7 @@ template <class F> static bool find(F *f, void *from, const char *name)
     return (*f = (F)dlsym(from, name)) != NULL;
 }
 
-bool dnn_load(dnn_library *l)
+static bool load(dnn_library *l)
 {
     char name[32];
     snprintf(name, sizeof name, "libcudnn.so.%d", CUDNN_MAJOR);
@@ -155,13 +158,65 @@ void dnn_reshape(dnn_graph *g, dnn_desc y, dnn_desc x)
     done(g, op);
 }
 
+void dnn_convolution(dnn_graph *g, fv_conv_kind kind, const fv_conv_geom *geom, dnn_desc image,
+                     dnn_desc filter, dnn_desc map)
+{
+    /* names of alpha, beta, the convolution, image, filter and map for each kind */
+    static const struct {
+        cudnnBackendDescriptorType_t type;
+        cudnnBackendAttributeName_t alpha, beta, conv, image, filter, map;
+    } names[] = {
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY},
+    };
+    const auto &k = names[kind];
+    int64_t dims = 2, stride[] = {geom->sh, geom->sw}, pad[] = {geom->ph, geom->pw},
+            dilation[] = {geom->dh, geom->dw};
+    cudnnDataType_t arithmetic = CUDNN_DATA_FLOAT;
+    cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION; /* kernels are not flipped */
+    dnn_desc conv = make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    set(g, conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
+    set(g, conv, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    set(g, conv, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims);
+    set(g, conv, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, dims, dilation);
+    set(g, conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, dims, stride);
+    set(g, conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, dims, pad);
+    set(g, conv, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, dims, pad);
+    done(g, conv);
+    float alpha = 1, beta = 0;
+    dnn_desc op = node(g, k.type);
+    join(g, op, k.conv, conv);
+    join(g, op, k.image, image);
+    join(g, op, k.filter, filter);
+    join(g, op, k.map, map);
+    set(g, op, k.alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
+    set(g, op, k.beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    done(g, op);
+}
+
 /* ---- plans ---- */
 
 /* Engine configurations for the graph, in the heuristic's order. */
-static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
+static int64_t engines(dnn_graph *g, dnn_desc whole, cudnnBackendHeurMode_t mode, dnn_desc *config)
 {
     dnn_desc ask = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t n = 0;
     join(g, ask, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, whole);
     set(g, ask, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -171,6 +226,27 @@ static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
     cudnnStatus_t rc = g->l->get(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                  ENGINES, &n, (void *)config);
     return rc == CUDNN_STATUS_SUCCESS ? n < ENGINES ? n : ENGINES : 0;
+}
+
+/* What cuDNN notes about an engine tells whether its bits repeat and its inputs are rounded. */
+static bool is_exact(dnn_graph *g, dnn_desc config, bool f32)
+{
+    dnn_desc engine = make(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    int64_t one = 0, n = 0;
+    if (g->bad ||
+        g->l->get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one,
+                  &engine) ||
+        g->l->get(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                  CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, note))
+        return false;
+    for (int64_t i = 0; i < n && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++) {
+        bool rounds = note[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
+                      note[i] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION ||
+                      (f32 && note[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+        if (rounds || note[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) return false;
+    }
+    return true;
 }
 
 /* Finalising may fail although the heuristic proposed the engine: try the next, the graph is fine.
@@ -187,33 +263,55 @@ static dnn_desc plan_of(dnn_graph *g, cudnnHandle_t handle, dnn_desc config)
     return g->l->finalize(plan) ? NULL : plan;
 }
 
-bool dnn_finish(dnn_plan *p, cudnnHandle_t handle)
-{
-    dnn_graph *g = &p->graph;
-    dnn_desc whole = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR), config[ENGINES];
-    set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->ops, g->op);
-    done(g, whole);
-    int64_t n = engines(g, whole, config), count;
-    for (int64_t i = 0; i < n && !p->plan; i++) p->plan = plan_of(g, handle, config[i]);
-    if (p->plan && g->l->get(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-                             &count, &p->work))
-        p->plan = NULL;
-    if (!p->plan) dnn_drop(p);
-    return p->plan != NULL;
-}
-
-void dnn_drop(dnn_plan *p)
+static void drop(dnn_plan *p)
 {
     for (int i = p->graph.parts - 1; i >= 0; i--) p->graph.l->destroy(p->graph.part[i]);
     p->graph.parts = 0;
     p->plan = NULL;
 }
 
-/* The variant pack binds uids to addresses.  It is made for each call: a plan may run in several
- * threads. */
-bool dnn_run(const dnn_plan *p, cudnnHandle_t handle, int n, const int64_t *uid, void *const *data,
-             void *work)
+/* Finds an engine and builds the plan; where none supports the graph it is destroyed. */
+void dnn_finish(dnn_state *f, dnn_plan *p)
+{
+    dnn_graph *g = &p->graph;
+    dnn_desc whole = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR), config[ENGINES];
+    set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &f->handle);
+    set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->ops, g->op);
+    done(g, whole);
+    const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
+    int64_t count;
+    for (cudnnBackendHeurMode_t mode : modes) {
+        int64_t n = p->plan ? 0 : engines(g, whole, mode, config);
+        for (int64_t i = 0; i < n && !p->plan; i++)
+            if (!g->exact || is_exact(g, config[i], g->f32))
+                p->plan = plan_of(g, f->handle, config[i]);
+    }
+    if (p->plan && g->l->get(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                             &count, &p->work))
+        p->plan = NULL;
+    p->can = p->plan != NULL;
+    if (!p->can) drop(p);
+}
+
+dnn_plan *dnn_find_plan(dnn_state *f, const void *key, size_t size, const void *origin, bool *made)
+{
+    for (dnn_plan *p = f->plans; p; p = p->next)
+        if (p->origin == origin && p->key_size == size && !memcmp(p->key, key, size)) return p;
+    dnn_plan *p = new (std::nothrow) dnn_plan{};
+    if (!p) return NULL;
+    memcpy(p->key, key, size);
+    p->key_size = size;
+    p->origin = origin;
+    p->graph.l = &f->l;
+    p->next = f->plans;
+    f->plans = p;
+    *made = true;
+    return p;
+}
+
+/* The variant pack is made for each call: a plan may run in several threads. */
+static bool execute(const dnn_plan *p, cudnnHandle_t handle, int n, const int64_t *uid,
+                    void *const *data, void *work)
 {
     const dnn_library *l = p->graph.l;
     dnn_desc pack = NULL;
@@ -225,4 +323,55 @@ bool dnn_run(const dnn_plan *p, cudnnHandle_t handle, int n, const int64_t *uid,
     l->destroy(pack);
     return ok;
 }
+
+bool dnn_run(fv_stream *s, dnn_state *f, dnn_plan *p, const char *name, int n, const int64_t *uid,
+             void *const *data, void *work)
+{
+    cudaSetDevice(device_of(s)->number);
+    p->can = !f->l.set_stream(f->handle, stream_of(s)) && execute(p, f->handle, n, uid, data, work);
+    fv_cuda_check_launch(s, name);
+    return p->can;
+}
+
+/* ---- opening ---- */
+
+int fv_cuda_cudnn_version(void)
+{
+    dnn_library l;
+    int version = load(&l) ? (int)l.version() : 0;
+    return version >= MIN_VERSION ? version : 0;
+}
+
+dnn_state *dnn_of(fv_stream *s)
+{
+    device *d = device_of(s);
+    std::lock_guard<std::mutex> hold(d->open_mutex);
+    if (d->cudnn_tried) return d->cudnn;
+    d->cudnn_tried = true;
+    dnn_state *f = new (std::nothrow) dnn_state{};
+    if (!f) return NULL;
+    cudaSetDevice(d->number);
+    if (load(&f->l) && f->l.version() >= MIN_VERSION && !f->l.open(&f->handle))
+        d->cudnn = f;
+    else
+        fv_cuda_cudnn_free(f);
+    return d->cudnn;
+}
+
+void fv_cuda_cudnn_free(dnn_state *f)
+{
+    if (!f) return;
+    while (f->plans) {
+        dnn_plan *p = f->plans;
+        f->plans = p->next;
+        drop(p);
+        delete p;
+    }
+    if (f->handle) f->l.close(f->handle);
+    delete f;
+}
+
+#else /* built without cuDNN's headers */
+int fv_cuda_cudnn_version(void) { return 0; }
+void fv_cuda_cudnn_free(dnn_state *) {}
 #endif

@@ -45,11 +45,13 @@ static inline dnn_shape dnn_dense(int64_t a, int64_t b, int64_t c, int64_t d)
     return {{a, b, c, d}, {b * c * d, c * d, d, 1}};
 }
 
-#define DNN_PARTS 160 /* descriptors per graph */
+#define DNN_PARTS 256 /* descriptors per graph */
 
 struct dnn_graph {
     const dnn_library *l;
     bool bad;
+    bool exact;               /* only engines whose bits repeat and that round no input further */
+    bool f32;                 /* inputs are f32: with exact no tensor cores, which take TF32 */
     dnn_desc part[DNN_PARTS]; /* every descriptor, for destruction */
     int parts;
     dnn_desc op[64];
@@ -69,21 +71,57 @@ void dnn_pointwise(dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t arit
 void dnn_reduce(dnn_graph *g, cudnnReduceTensorOp_t op, dnn_desc y, dnn_desc x);
 void dnn_matmul(dnn_graph *g, dnn_desc c, dnn_desc a, dnn_desc b);
 void dnn_reshape(dnn_graph *g, dnn_desc y, dnn_desc x);
+/* The three products of a convolution, cuDNN's forward, data and filter: c is the one that `kind`
+ * computes of image, map and filter. */
+void dnn_convolution(dnn_graph *g, fv_conv_kind kind, const fv_conv_geom *geom, dnn_desc image,
+                     dnn_desc filter, dnn_desc map);
 
 /* An execution plan; it owns all descriptors of its graph. */
 struct dnn_plan {
     dnn_graph graph;
     dnn_desc plan;
     int64_t work; /* workspace, bytes */
+    bool can;     /* false: no engine supports the graph, or the plan failed to run */
+    /* what it was made from: `key` as bytes, described by the function at `origin` */
+    unsigned char key[256];
+    size_t key_size;
+    const void *origin;
+    dnn_plan *next;
 };
 
-/* Finds an engine and builds the plan.  False: none supports the graph, which is destroyed. */
-bool dnn_finish(dnn_plan *p, cudnnHandle_t handle);
-void dnn_drop(dnn_plan *p);
-bool dnn_run(const dnn_plan *p, cudnnHandle_t handle, int n, const int64_t *uid, void *const *data,
-             void *work);
+/* cuDNN on one device.  Plans are cached as long as the device is open: one takes up to a second to
+ * build, and captured graphs refer to its kernels. */
+struct dnn_state {
+    std::mutex lock; /* held from dnn_plan_for to dnn_run */
+    dnn_library l;
+    cudnnHandle_t handle;
+    dnn_plan *plans;
+};
 
-bool dnn_load(dnn_library *l);
+/* Opened at the first call; NULL: no cuDNN. */
+dnn_state *dnn_of(fv_stream *s);
+
+dnn_plan *dnn_find_plan(dnn_state *f, const void *key, size_t size, const void *origin, bool *made);
+void dnn_finish(dnn_state *f, dnn_plan *p);
+
+/* The plan of the graph that `describe` makes of a key, which is compared as bytes: clear it before
+ * it is filled.  NULL: cuDNN has no engine for it, which is asked once, or out of memory. */
+template <class K>
+dnn_plan *dnn_plan_for(dnn_state *f, const K *key, void (*describe)(dnn_graph *, const K *))
+{
+    static_assert(sizeof *key <= sizeof dnn_plan::key, "the key does not fit a dnn_plan");
+    bool made = false;
+    dnn_plan *p = dnn_find_plan(f, key, sizeof *key, (const void *)describe, &made);
+    if (made) {
+        describe(&p->graph, key);
+        dnn_finish(f, p);
+    }
+    return p && p->can ? p : NULL;
+}
+
+/* Binds uids to addresses and runs.  A plan that fails is not used again. */
+bool dnn_run(fv_stream *s, dnn_state *f, dnn_plan *p, const char *name, int n, const int64_t *uid,
+             void *const *data, void *work);
 
 #endif
 #endif
