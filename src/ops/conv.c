@@ -60,7 +60,7 @@ static bool whole(fv_ctx *c, const conv *v, fv_dtype t, fv_conv_kind kind, fv_si
                   const void *image, const void *w, const void *map)
 {
     const fv_kernels *k = fv_kernels_of(c, t);
-    fv_conv a = {v->g, v->maps, v->groups, image, w, map, out};
+    fv_conv_args a = {v->g, v->maps, v->groups, image, w, map, out};
     return !out.data || (k->conv && k->conv(fv_ctx_stream(c), kind, &a));
 }
 

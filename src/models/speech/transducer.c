@@ -154,8 +154,7 @@ static void declare(void *self, const fv_setup *s)
     stack_init(p, &m->encoder, k, k->encoder_layers, k->encoder_attention_heads, "encoder");
     if (m->job != FV_HEAD_BASE) fv_lin_init(p, &m->ctc, D, k->vocab_size, lin, "ctc");
     if (m->job != FV_HEAD_TRANSDUCER) return;
-    fv_emb_init(p, &m->labels, k->vocab_size, D, (fv_emb_opt){.std = k->initializer_range},
-                "decoder.embed_tokens");
+    fv_emb_init(p, &m->labels, k->vocab_size, D, k->initializer_range, "decoder.embed_tokens");
     stack_init(p, &m->decoder, k, k->decoder_layers, k->decoder_attention_heads, "decoder");
     for (int i = 0; m->decoder.blocks && i < m->decoder.n; i++)
         m->decoder.blocks[i].attn.window = k->label_context;

@@ -53,7 +53,7 @@ int result_of(int kind)
     return kind == FV_CONV_FILTER;
 }
 
-int64_t result_len(fv_conv_kind which, const fv_conv *a)
+int64_t result_len(fv_conv_kind which, const fv_conv_args *a)
 {
     const fv_conv_geom &c = a->g;
     const int64_t len[] = {c.batch * c.channels * c.h * c.w,
@@ -63,7 +63,7 @@ int64_t result_len(fv_conv_kind which, const fv_conv *a)
 }
 
 /* Writes to out, of dtype k->out.  False: no engine, nothing was written. */
-bool run(fv_stream *s, dnn_state *f, const conv_key *k, const fv_conv *a, void *out)
+bool run(fv_stream *s, dnn_state *f, const conv_key *k, const fv_conv_args *a, void *out)
 {
     std::lock_guard<std::mutex> hold(f->lock);
     dnn_plan *p = dnn_plan_for(f, k, describe);
@@ -75,7 +75,7 @@ bool run(fv_stream *s, dnn_state *f, const conv_key *k, const fv_conv *a, void *
     return dnn_run(s, f, p, "conv", 3, uid, data, work);
 }
 
-template <class T> bool conv(fv_stream *s, fv_conv_kind which, const fv_conv *a)
+template <class T> bool conv(fv_stream *s, fv_conv_kind which, const fv_conv_args *a)
 {
     dnn_state *f = s->err.code ? NULL : dnn_of(s);
     if (!f || !aligned(a->image, a->filter, a->map, a->out.data)) return false;
