@@ -1,0 +1,71 @@
+"""Tables of the spoken digits (FSDD) for the recipes: python3 tools/fsdd_tables.py DIR, where DIR has recordings.tar.gz.
+
+train.tsv, test.tsv: path and digit, no header; takes 0 to 4 of each speaker and digit are the official test set.
+train-words.tsv, test-words.tsv: path, text ("seven"), speaker, with a header.
+With --strings N, strings.tsv and N sound files strings/*.wav: one to seven test recordings of one speaker with gaps of
+0.05 to 0.4 s between them and white noise 10 to 40 dB below, drawn from a fixed seed."""
+import io
+import os
+import random
+import struct
+import sys
+import tarfile
+import wave
+
+WORDS = "zero one two three four five six seven eight nine".split()
+RATE = 8000
+
+
+def read(archive, name):
+    with wave.open(io.BytesIO(archive.extractfile(name).read())) as w:
+        raw = w.readframes(w.getnframes())
+    return [x / 32768 for (x,) in struct.iter_unpack("<h", raw)]
+
+
+def string(archive, clips, draw):
+    """Samples and words of one string."""
+    def gap():
+        return [0.0] * int(draw.uniform(0.05, 0.4) * RATE)
+    chosen = [draw.choice(clips) for _ in range(draw.randint(1, 7))]
+    x = gap()
+    for name, _, _ in chosen:
+        x += read(archive, name) + gap()
+    level = (sum(v * v for v in x) / len(x)) ** 0.5 * 10 ** (-draw.uniform(10, 40) / 20)
+    return [v + draw.gauss(0, level) for v in x], " ".join(word for _, word, _ in chosen)
+
+
+def write_strings(archive, folder, test, n):
+    draw = random.Random(20)
+    os.makedirs(os.path.join(folder, "strings"), exist_ok=True)
+    speakers = sorted({who for _, _, who in test})
+    with open(os.path.join(folder, "strings.tsv"), "w") as table:
+        for i in range(n):
+            who = speakers[i % len(speakers)]
+            x, text = string(archive, [row for row in test if row[2] == who], draw)
+            name = f"strings/{i:04d}.wav"
+            with wave.open(os.path.join(folder, name), "wb") as w:
+                w.setparams((1, 2, RATE, 0, "NONE", ""))
+                w.writeframes(b"".join(struct.pack("<h", max(-32768, min(32767, round(v * 32768)))) for v in x))
+            table.write(f"{os.path.join(folder, name)}\t{text}\n")
+
+
+def main():
+    folder = sys.argv[1]
+    archive = tarfile.open(os.path.join(folder, "recordings.tar.gz"))
+    files = {name: open(os.path.join(folder, name), "w") for name in ("train.tsv", "test.tsv", "train-words.tsv", "test-words.tsv")}
+    for kind in ("train", "test"):
+        files[kind + "-words.tsv"].write("path\ttext\tspeaker\n")
+    test = []
+    for name in sorted(m for m in archive.getnames() if m.endswith(".wav")):
+        digit, who, take = os.path.basename(name)[:-4].split("_")
+        kind = "test" if int(take) < 5 else "train"
+        files[kind + ".tsv"].write(f"{name}\t{digit}\n")
+        files[kind + "-words.tsv"].write(f"{name}\t{WORDS[int(digit)]}\t{who}\n")
+        if kind == "test":
+            test.append((name, WORDS[int(digit)], who))
+    if "--strings" in sys.argv:
+        write_strings(archive, folder, test, int(sys.argv[sys.argv.index("--strings") + 1]))
+
+
+if __name__ == "__main__":
+    main()
