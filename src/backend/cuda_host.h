@@ -1,8 +1,8 @@
 /* cuda_host.h - the interface between libfovea and its CUDA backend, libfovea_cuda.so.
  *
  * The backend is opened with dlopen when a CUDA device is requested.  A program may link libfovea
- * statically without exporting its symbols, so the backend cannot resolve them: only two entry
- * points are found by name, and the callbacks the backend needs are passed in. */
+ * statically without exporting its symbols, so the backend cannot resolve them: only three
+ * entry points are found by name, and the callbacks the backend needs are passed in. */
 #ifndef FV_CUDA_HOST_H
 #define FV_CUDA_HOST_H
 
@@ -29,5 +29,10 @@ typedef fv_status fv_cuda_open_fn(fv_device *d, const fv_cuda_host *host, size_t
 typedef int fv_cuda_list_fn(const fv_cuda_host *host, size_t abi, char (*lines)[128], int most,
                             fv_err *e);
 #define FV_CUDA_LIST "fv_cuda_list"
+
+/* The cudaStream_t that the work of s goes to, for NVIDIA's other libraries; makes its device the
+ * calling thread's current one. */
+typedef void *fv_cuda_stream_fn(fv_stream *s);
+#define FV_CUDA_STREAM "fv_cuda_stream"
 
 #endif

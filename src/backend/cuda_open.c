@@ -10,6 +10,7 @@
 #include "backend/backends.h"
 #include "backend/cuda_host.h"
 #include "base/base.h"
+#include "base/place.h"
 
 #define FILE_NAME "libfovea_cuda.so"
 
@@ -57,10 +58,22 @@ static void *open_backend(fv_err *e)
     return so;
 }
 
-/* The number in "cuda:3"; "cuda" is 0; -1 for anything else. */
+/* GPUs that this process sees; 0: none, or it cannot be known. */
+static int count_gpus(void)
+{
+    int n = fv__cuda_list(NULL, 0, NULL);
+    return n > 0 ? n : 0;
+}
+
+/* The number in "cuda:3"; -1 for anything else.  "cuda" is 0, and of several ranks on a machine
+ * each takes the next GPU, from the first again where ranks are more. */
 static int number_of(const char *name)
 {
-    if (!name[4]) return 0;
+    if (!name[4]) {
+        fv__place place = fv__place_of_env();
+        int n = place.local_size > 1 ? count_gpus() : 1;
+        return n > 1 ? place.local_rank % n : 0;
+    }
     char *end;
     long n = strtol(name + 5, &end, 10);
     return name[5] >= '0' && name[5] <= '9' && !*end && n < 4096 ? (int)n : -1;
@@ -86,4 +99,12 @@ int fv__cuda_list(char (*lines)[128], int most, fv_err *e)
     if (so) *(void **)&list = dlsym(so, FV_CUDA_LIST);
     if (so && !list) fv_fail(e, FV_EDEVICE, "device cuda: " FILE_NAME " is not fovea's");
     return list ? list(&host, FV_CUDA_ABI, lines, most, e) : -1;
+}
+
+void *fv__cuda_stream(fv_stream *s)
+{
+    void *so = open_backend(NULL);
+    fv_cuda_stream_fn *stream = NULL;
+    if (so) *(void **)&stream = dlsym(so, FV_CUDA_STREAM);
+    return stream ? stream(s) : NULL;
 }

@@ -1,4 +1,5 @@
-/* cores.c - how many cores this process may use: by affinity and by the CPU quota of its cgroups.
+/* cores.c - how many cores this process may use: by affinity, by the CPU quota of its cgroups, and
+ * by how many ranks share the machine.
  *
  * A container with a quota of two cores on a machine of 64 sees 64 in its affinity.  64 threads
  * would use up in 3 ms what it is given for 100, and then all be stopped until the period is
@@ -6,7 +7,9 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "place.h"
 #include "thread_pool.h"
 
 /* The text of a small file; false if it cannot be read. */
@@ -80,4 +83,24 @@ int fv__cores(const fv_env *env)
     long long quota = (cgroup_quota(env) + 50) / 100; /* 1.5 cores are used by two threads */
     if (quota < n) n = (int)quota;
     return n > 0 ? n : 1;
+}
+
+/* Of n cores, those of one of the machine's ranks: the first n % ranks take one more.  More ranks
+ * than cores take one each. */
+int fv__cores_share(int n, int rank, int ranks)
+{
+    int share = ranks > 1 ? n / ranks + (rank < n % ranks) : n;
+    return share > 0 ? share : 1;
+}
+
+/* A rank that is bound to cores has its share of the machine, or less, in its affinity; one that is
+ * bound to a socket, or not at all, sees the cores of other ranks too. */
+int fv__cores_of_rank(const fv_env *env)
+{
+    fv__place place = fv__place_of_env();
+    int mine = fv__cores(env), online = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    long long quota = (cgroup_quota(env) + 50) / 100;
+    if (quota < online) online = (int)quota;
+    int share = fv__cores_share(online, place.local_rank, place.local_size);
+    return share < mine ? share : mine;
 }

@@ -16,84 +16,62 @@ double fv__comm_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A number of the environment; -1: not there, or not a number. */
-static int env_int(const char *name)
-{
-    const char *s = getenv(name);
-    char *end;
-    if (!s || !*s) return -1;
-    long x = strtol(s, &end, 10);
-    return *end || x < 0 || x > 1 << 24 ? -1 : (int)x;
-}
-
 fv_comm *fv__comm_new(const fv_env *env, const fv__comm_table *table, double timeout)
 {
     fv_comm *c = fv__alloc(env, sizeof *c);
     if (!c) return NULL;
     *c = (fv_comm){.table = table, .size = 1, .local_size = 1};
-    int set = env_int("FOVEA_RANK_TIMEOUT");
+    int set = fv__env_int("FOVEA_RANK_TIMEOUT");
     c->timeout = timeout > 0 ? timeout : set > 0 ? set : TIMEOUT;
     if (env) c->env = *env;
+    pthread_mutex_init(&c->lost_lock, NULL);
     return c;
 }
 
 void fv__comm_free(fv_comm *c)
 {
     fv_env env = c->env;
+    pthread_mutex_destroy(&c->lost_lock);
     fv__free(&env, c, sizeof *c);
+}
+
+void fv__comm_on_lost(fv_comm *c, void (*fn)(void *user), void *user)
+{
+    if (!c) return;
+    pthread_mutex_lock(&c->lost_lock);
+    c->on_lost = fn;
+    c->lost_user = user;
+    pthread_mutex_unlock(&c->lost_lock);
+}
+
+void fv__comm_tell_lost(fv_comm *c)
+{
+    pthread_mutex_lock(&c->lost_lock);
+    if (c->on_lost) c->on_lost(c->lost_user);
+    c->on_lost = NULL;
+    pthread_mutex_unlock(&c->lost_lock);
 }
 
 /* ---- opening ---- */
 
-/* What launchers set.  The batch script of a Slurm job has SLURM_NTASKS but is no task of a step,
- * so the size of the step counts. */
-fv__comm_place fv__comm_place_of_env(void)
-{
-    static const struct {
-        const char *by, *rank, *size, *local_rank, *local_size;
-        bool mpi;
-    } known[] = {
-        {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-         "OMPI_COMM_WORLD_LOCAL_SIZE", true},
-        {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
-        {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
-         "SLURM_STEP_TASKS_PER_NODE", true},
-        {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        int rank = env_int(known[i].rank), size = env_int(known[i].size);
-        int local = env_int(known[i].local_rank), locals = env_int(known[i].local_size);
-        if (rank < 0 || size < 1 || rank >= size) continue;
-        return (fv__comm_place){.rank = rank,
-                                .size = size,
-                                .local_rank = local < 0 ? 0 : local,
-                                .local_size = locals < 1 ? 1 : locals,
-                                .mpi = known[i].mpi,
-                                .by = known[i].by};
-    }
-    return (fv__comm_place){0};
-}
-
 fv_status fv_comm_open(fv_comm **out, const fv_env *env, fv_comm_opt o, fv_err *e)
 {
-    static const char *const engines[] = {"auto", "self", "mpi", NULL};
-    const char *name = o.engine ? o.engine : "auto";
-    fv__comm_place place = fv__comm_place_of_env();
+    static const char *const engines[] = {"auto", "self", "mpi", "tcp", NULL};
+    const char *set = getenv("FOVEA_RANKS"), *name = o.engine      ? o.engine
+                                                     : set && *set ? set
+                                                                   : "auto";
+    fv__place place = fv__place_of_env();
     *out = NULL;
     if (!strcmp(name, "self")) return FV_OK;
     if (!strcmp(name, "mpi")) return fv__comm_mpi(out, env, &o, e);
+    if (!strcmp(name, "tcp")) return fv__comm_tcp(out, env, &o, e);
     if (strcmp(name, "auto")) {
         const char *near = fv_closest(name, engines);
         return fv_fail(e, FV_EARG, "ranks: there is no engine \"%.60s\"%s%s%s", name,
                        near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     }
     if (place.size < 2) return FV_OK;
-    if (!place.mpi)
-        return fv_fail(e, FV_EARG,
-                       "ranks: %s started %d processes, which MPI cannot join; start them with "
-                       "mpirun or srun, or choose the engine self for %d runs of one rank",
-                       place.by, place.size, place.size);
-    return fv__comm_mpi(out, env, &o, e);
+    return (place.mpi ? fv__comm_mpi : fv__comm_tcp)(out, env, &o, e);
 }
 
 void fv_comm_close(fv_comm *c)
@@ -144,30 +122,12 @@ fv_status fv_comm_exchange(fv_comm *c, const fv_comm_part *send, int n_send,
     return st;
 }
 
-/* Everybody's part to everybody, by exchange. */
-static fv_status gather_by_exchange(fv_comm *c, const fv_comm_part *part, fv_err *e)
-{
-    size_t bytes = 2 * (size_t)c->size * sizeof(fv_comm_part);
-    fv_comm_part *send = fv__alloc(&c->env, bytes), *recv = send ? send + c->size : NULL;
-    int n = 0;
-    if (!send) return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
-    for (int r = 0; r < c->size; r++) {
-        if (r == c->rank) continue;
-        send[n] = (fv_comm_part){r, part[c->rank].data, part[c->rank].bytes};
-        recv[n++] = (fv_comm_part){r, part[r].data, part[r].bytes};
-    }
-    fv_status st = c->table->exchange(c, send, n, recv, n, e);
-    count_sent(c, send, n);
-    fv__free(&c->env, send, bytes);
-    return st;
-}
-
 fv_status fv_comm_all_gather(fv_comm *c, const fv_comm_part *part, fv_err *e)
 {
     if (!c) return FV_OK;
     double from = fv__comm_now();
     fv_status st = c->table->all_gather ? c->table->all_gather(c, part, e)
-                                        : gather_by_exchange(c, part, e);
+                                        : fv__exchange_gather(c, part, &c->bytes, e);
     c->seconds += fv__comm_now() - from;
     return st;
 }
@@ -176,7 +136,8 @@ fv_status fv_comm_broadcast(fv_comm *c, void *data, size_t bytes, int root, fv_e
 {
     if (!c) return FV_OK;
     double from = fv__comm_now();
-    fv_status st = c->table->broadcast(c, data, bytes, root, e);
+    fv_status st = (c->table->broadcast ? c->table->broadcast
+                                        : fv__exchange_broadcast)(c, data, bytes, root, e);
     c->seconds += fv__comm_now() - from;
     return st;
 }
@@ -185,7 +146,8 @@ fv_status fv_comm_all_reduce(fv_comm *c, float *data, int64_t n, fv_err *e)
 {
     if (!c) return FV_OK;
     double from = fv__comm_now();
-    fv_status st = c->table->all_reduce(c, data, n, e);
+    fv_status st = (c->table->all_reduce ? c->table->all_reduce : fv__exchange_all_reduce)(c, data,
+                                                                                           n, e);
     c->bytes += 2.0 * (double)n * sizeof *data;
     c->seconds += fv__comm_now() - from;
     return st;
@@ -196,7 +158,8 @@ fv_status fv_comm_reduce_scatter(fv_comm *c, float *data, const int64_t *from, c
 {
     if (!c) return FV_OK;
     double start = fv__comm_now();
-    fv_status st = c->table->reduce_scatter(c, data, from, n, e);
+    fv_status st = (c->table->reduce_scatter ? c->table->reduce_scatter
+                                             : fv__exchange_reduce_scatter)(c, data, from, n, e);
     for (int r = 0; r < c->size; r++)
         if (r != c->rank) c->bytes += (double)n[r] * sizeof *data;
     c->seconds += fv__comm_now() - start;
@@ -207,7 +170,7 @@ fv_status fv_comm_barrier(fv_comm *c, fv_err *e)
 {
     if (!c) return FV_OK;
     double from = fv__comm_now();
-    fv_status st = c->table->barrier(c, e);
+    fv_status st = (c->table->barrier ? c->table->barrier : fv__exchange_barrier)(c, e);
     c->seconds += fv__comm_now() - from;
     return st;
 }

@@ -143,7 +143,9 @@ static void *beat_thread(void *self)
             last = now;
         }
         quit = m->quit;
+        bool dead = m->dead.dead;
         pthread_mutex_unlock(&m->lock);
+        if (dead) fv__comm_tell_lost(m->c);
         nanosleep(&nap, NULL);
     }
     return NULL;
@@ -189,20 +191,6 @@ static fv_status grow_requests(mpi *m, const fv_comm_part *send, int n_send,
 
 /* ---- collectives ---- */
 
-/* Parts from this rank to itself: the k-th sent is the k-th received. */
-static void copy_own(const fv_comm *c, const fv_comm_part *send, int n_send,
-                     const fv_comm_part *recv, int n_recv)
-{
-    int at = 0;
-    for (int i = 0; i < n_recv; i++) {
-        if (recv[i].rank != c->rank) continue;
-        while (at < n_send && send[at].rank != c->rank) at++;
-        if (at < n_send && recv[i].bytes && recv[i].data != send[at].data)
-            memcpy(recv[i].data, send[at].data, recv[i].bytes);
-        at++;
-    }
-}
-
 static fv_status exchange(fv_comm *c, const fv_comm_part *send, int n_send,
                           const fv_comm_part *recv, int n_recv, fv_err *e)
 {
@@ -223,7 +211,7 @@ static fv_status exchange(fv_comm *c, const fv_comm_part *send, int n_send,
     }
     if (rc) set_dead(m, "rank %d: MPI failed (error %d)", c->rank, rc);
     pthread_mutex_unlock(&m->lock);
-    copy_own(c, send, n_send, recv, n_recv);
+    fv__comm_copy_own(c, send, n_send, recv, n_recv);
     return rc ? failed(m, e) : wait_for(m, m->request, n, e);
 }
 

@@ -76,14 +76,6 @@ static fv_status exchange(fv_comm *c, const fv_comm_part *send, int n_send,
     return st;
 }
 
-static fv_status broadcast(fv_comm *c, void *data, size_t bytes, int root, fv_err *e)
-{
-    fv_comm_part recv = {root, data, bytes}, send[64];
-    if (c->size > 64) return fv_fail(e, FV_EARG, "ranks: more than 64 threads");
-    for (int r = 0; r < c->size; r++) send[r] = (fv_comm_part){r, data, bytes};
-    return exchange(c, send, c->rank == root ? c->size : 0, &recv, 1, e);
-}
-
 static fv_status barrier(fv_comm *c, fv_err *e)
 {
     hub *h = c->impl;
@@ -125,56 +117,11 @@ static void close_threads(fv_comm *c)
     fv__free(&env, h, sizeof *h + (size_t)h->size * sizeof *h->sent);
 }
 
-/* ---- sums in order of rank ---- */
-
-/* data[from[r] .. +n[r]) of all ranks to rank r, which adds them up. */
-static fv_status reduce_scatter(fv_comm *c, float *data, const int64_t *from, const int64_t *n,
-                                fv_err *e)
-{
-    int64_t own = n[c->rank];
-    size_t part_bytes = 2 * (size_t)c->size * sizeof(fv_comm_part),
-           bytes = (size_t)own * (size_t)c->size * sizeof *data;
-    fv_comm_part *send = fv__alloc(&c->env, part_bytes), *recv = send ? send + c->size : NULL;
-    float *all = fv__alloc(&c->env, bytes + 1);
-    fv_status st = send && all ? FV_OK : fv_fail(e, FV_ENOMEM, "ranks: out of memory");
-    if (st) c->table->stop(c, "out of memory");
-    for (int r = 0; !st && r < c->size; r++) {
-        send[r] = (fv_comm_part){r, data + from[r], (size_t)n[r] * sizeof *data};
-        recv[r] = (fv_comm_part){r, all + r * own, (size_t)own * sizeof *data};
-    }
-    if (!st) st = exchange(c, send, c->size, recv, c->size, e);
-    float *y = data + from[c->rank];
-    for (int64_t i = 0; !st && i < own; i++) {
-        y[i] = all[i];
-        for (int r = 1; r < c->size; r++) y[i] += all[r * own + i];
-    }
-    fv__free(&c->env, send, part_bytes);
-    fv__free(&c->env, all, bytes + 1);
-    return st;
-}
-
-static fv_status all_reduce(fv_comm *c, float *data, int64_t n, fv_err *e)
-{
-    int64_t from[64], len[64];
-    fv_comm_part part[64];
-    if (c->size > 64) return fv_fail(e, FV_EARG, "ranks: more than 64 threads");
-    for (int r = 0; r < c->size; r++) {
-        from[r] = fv__tree_from(n, r, c->size);
-        len[r] = fv__tree_from(n, r + 1, c->size) - from[r];
-        part[r] = (fv_comm_part){r, data + from[r], (size_t)len[r] * sizeof *data};
-    }
-    fv_status st = reduce_scatter(c, data, from, len, e);
-    return st ? st : fv_comm_all_gather(c, part, e);
-}
-
 static const fv__comm_table table = {.name = "threads",
                                      .exchange = exchange,
-                                     .broadcast = broadcast,
                                      .barrier = barrier,
                                      .stop = stop_all,
-                                     .close = close_threads,
-                                     .all_reduce = all_reduce,
-                                     .reduce_scatter = reduce_scatter};
+                                     .close = close_threads};
 
 fv_status fv_comm_threads(fv_comm **out, int n, const fv_env *env, fv_err *e)
 {

@@ -60,6 +60,32 @@ int64_t fv__tree_from(int64_t n, int rank, int ranks) { return n * rank / ranks;
 
 /* ---- the sum where the nodes meet ---- */
 
+typedef struct folding {
+    const fv__node *node;
+    int next;
+    void (*add)(void *user, int i, int j);
+    void *user;
+} folding;
+
+/* The number of the given node that holds the sum of x. */
+static int fold(folding *f, fv__node x)
+{
+    const fv__node *given = &f->node[f->next];
+    if (given->first == x.first && given->count == x.count) return f->next++;
+    int64_t left = left_count(x.count);
+    int a = fold(f, (fv__node){x.first, left});
+    int b = fold(f, (fv__node){x.first + left, x.count - left});
+    f->add(f->user, a, b);
+    return a;
+}
+
+void fv__tree_fold(const fv__node *node, int64_t n, void (*add)(void *user, int i, int j),
+                   void *user)
+{
+    folding f = {node, 0, add, user};
+    fold(&f, (fv__node){0, n});
+}
+
 enum { RUN = 512, DEPTH = 64 }; /* floats added at a time; a tree of 2^64 leaves has this depth */
 
 typedef struct meeting {

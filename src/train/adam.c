@@ -8,6 +8,7 @@
  * between updates (learning rate, bias corrections, the factor of clipping) is in device memory,
  * in an fv_update: a step can be captured as a graph and replayed.  Where parameters are bf16 an
  * f32 master copy is updated and rounded into them. */
+#include "backend/backends.h"
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -237,13 +238,21 @@ void fv__adam_run(fv_adam *a, fv_stream *s, const fv_train_opt *o)
            o->decay);
 }
 
-/* The other ranks' shares of the parameters, by host memory. */
+void fv__adam_set_nccl(fv_adam *a, fv__nccl *n) { a->nccl = n; }
+
+/* The other ranks' shares of the parameters: by NCCL, or by host memory. */
 static fv_status gather_parameters(fv_adam *a, fv_err *e)
 {
     const fv_backend *b = a->dev->backend;
     int64_t n;
     void *data = fv_params_data(a->params, &n), *host = data;
     size_t size = fv_dtype_size(a->dtype), bytes = (size_t)n * size;
+    if (a->nccl) {
+        fv_status st = fv__shares_gather_gpu(&a->shares, a->nccl, fv__cuda_stream(&a->stream), data,
+                                             size, e);
+        b->sync(&a->stream);
+        return st ? st : fv__nccl_check(a->nccl, e);
+    }
     if (a->shares.ranks == 1) return FV_OK;
     b->sync(&a->stream);
     if (!fv__device_is_host(a->dev)) {

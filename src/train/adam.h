@@ -2,6 +2,7 @@
 #ifndef FV_ADAM_H
 #define FV_ADAM_H
 
+#include "comm/nccl.h"
 #include "core/core.h"
 #include "fovea/train.h"
 #include "train/shares.h"
@@ -13,6 +14,7 @@ struct fv_adam {
     fv_params *params;
     fv_stream stream;
     fv_comm *comm;
+    fv__nccl *nccl;    /* carries parameters between GPUs; NULL: the host does */
     fv__shares shares; /* of the flat block, whose numbers below are this rank's */
     int64_t n;         /* numbers in the flat block */
     int64_t stored;    /* numbers of m, v, master and ema */
@@ -34,6 +36,7 @@ struct fv_adam {
 fv_status fv__adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_opt *o, fv_comm *c,
                        fv_err *e);
 
+void fv__adam_set_nccl(fv_adam *a, fv__nccl *n); /* which outlives a */
 /* What differs from update to update: the learning rate and its like, for update `step`. */
 void fv__adam_upload(fv_adam *a, const fv_train_opt *o, int64_t step);
 /* The loss of the update, or more of it. */

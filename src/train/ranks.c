@@ -10,23 +10,37 @@
  * Where the number of ranks is a power of two a rank has one node, and what it sends is what a ring
  * would send: (N-1)/N of the gradients.  Recursive doubling was the alternative for the sums; it
  * sends log N times as much. */
+#include "backend/backends.h"
 #include "core/params.h"
 #include "train/reduce.h"
 
 static fv_status no_memory(fv_err *e) { return fv_fail(e, FV_ENOMEM, "ranks: out of memory"); }
 
-fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_device *d, fv_comm *c, bool fast,
+/* NCCL, where the device is a GPU and it is wanted. */
+static fv_status open_nccl(fv__ranks *r, fv_err *e)
+{
+    bool wanted = false;
+    if (r->on_host) return FV_OK;
+    fv_status st = fv__nccl_wanted(&wanted, r->comm, fv_cuda_devices(NULL, 0, NULL), e);
+    if (st || !wanted) return st;
+    fv__cuda_stream(r->stream); /* makes the device this thread's current one */
+    return fv__nccl_open(&r->nccl, &r->dev->env, r->comm, e);
+}
+
+fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_stream *s, fv_comm *c, bool fast,
                         fv_err *e)
 {
+    fv_device *d = s->dev;
     fv__ranks *r = *out = fv__alloc(&d->env, sizeof *r);
     int64_t n;
     if (!r) return no_memory(e);
     fv_params_data(p, &n);
-    *r = (fv__ranks){.params = p, .dev = d, .comm = c, .fast = fast};
+    *r = (fv__ranks){.params = p, .dev = d, .comm = c, .stream = s, .fast = fast};
     r->shares = fv__shares_of(n, c);
     r->on_host = fv__device_is_host(d);
-    fv_status st = FV_OK;
-    if (!r->on_host && !(r->staging = fv__alloc_raw(&d->env, (size_t)n * sizeof(float))))
+    fv_status st = open_nccl(r, e);
+    r->direct = r->on_host || r->nccl;
+    if (!st && !r->direct && !(r->staging = fv__alloc_raw(&d->env, (size_t)n * sizeof(float))))
         st = no_memory(e);
     if (!st && r->on_host && !fast && r->shares.ranks > 1) st = fv__overlap_new(&r->overlap, r, e);
     if (!st) return FV_OK;
@@ -41,13 +55,29 @@ void fv__ranks_free(fv__ranks *r)
     fv_env env = r->dev->env;
     size_t bytes = (size_t)r->shares.n * sizeof(float);
     fv__overlap_free(r->overlap);
-    for (int i = 0; i < FV__TREE_NODES; i++) fv__free(&env, r->block[i], bytes);
+    for (int i = 0; i < FV__TREE_NODES; i++) fv__ranks_release(r, r->block[i], bytes);
     fv__free(&env, r->staging, bytes);
-    fv__free(&env, r->received, r->received_bytes);
+    fv__ranks_release(r, r->received, r->received_bytes);
+    fv__nccl_close(r->nccl);
     fv__free(&env, r->nodes, r->nodes_bytes);
     fv__free(&env, r->counts, r->counts_bytes);
     fv__free(&env, r->sums, r->sums_bytes);
     fv__free(&env, r, sizeof *r);
+}
+
+fv__nccl *fv__ranks_nccl(const fv__ranks *r) { return r->nccl; }
+
+void *fv__ranks_alloc(const fv__ranks *r, size_t bytes)
+{
+    return r->nccl ? r->dev->backend->alloc(r->dev, bytes) : fv__alloc_raw(&r->dev->env, bytes);
+}
+
+void fv__ranks_release(const fv__ranks *r, void *p, size_t bytes)
+{
+    if (p && r->nccl)
+        r->dev->backend->release(r->dev, p, bytes);
+    else
+        fv__free(&r->dev->env, p, bytes);
 }
 
 void fv__ranks_set_trace(fv__ranks *r, fv__trace *t) { r->trace = t; }
@@ -148,12 +178,12 @@ int fv__ranks_aside(int64_t leaves, int64_t from, int64_t n)
     return most;
 }
 
-/* y += x, by the device's kernel where its memory is the host's. */
-static void add(const fv__ranks *r, fv_stream *s, float *y, const float *x)
+/* By the device's kernel, or by hand where its gradients were staged. */
+void fv__ranks_sum(const fv__ranks *r, float *y, const float *x, int64_t n)
 {
-    int64_t n = r->shares.n;
-    if (r->on_host)
-        r->dev->k[FV_F32]->cast(s, (fv_sink){.data = y, .dtype = FV_F32, .add = true}, x, n);
+    if (r->direct)
+        r->dev->k[FV_F32]->cast(r->stream, (fv_sink){.data = y, .dtype = FV_F32, .add = true}, x,
+                                n);
     else
         for (int64_t i = 0; i < n; i++) y[i] += x[i];
 }
@@ -163,8 +193,8 @@ static fv_status put_aside(fv__ranks *r, fv_stream *s, fv_err *e)
 {
     int at = r->depth - 1;
     size_t bytes = (size_t)r->shares.n * sizeof(float);
-    if (!r->block[at] && !(r->block[at] = fv__alloc_raw(&r->dev->env, bytes))) return no_memory(e);
-    if (r->on_host)
+    if (!r->block[at] && !(r->block[at] = fv__ranks_alloc(r, bytes))) return no_memory(e);
+    if (r->direct)
         r->dev->backend->move(s, r->block[at], r->stack[at].grad, bytes);
     else
         memcpy(r->block[at], r->stack[at].grad, bytes);
@@ -174,7 +204,7 @@ static fv_status put_aside(fv__ranks *r, fv_stream *s, fv_err *e)
 
 /* Pushes a leaf and takes off the stack what it completes.  Its gradients are added to theirs at
  * once or, for the last leaf of one of several ranks, bucket by bucket when they are sent. */
-static void push_leaf(fv__ranks *r, fv_stream *s, float *grad)
+static void push_leaf(fv__ranks *r, float *grad)
 {
     bool later = r->shares.ranks > 1 && r->done == r->mine - 1;
     fv__stacked top = {{r->from + r->done++, 1}, 0, grad};
@@ -185,7 +215,7 @@ static void push_leaf(fv__ranks *r, fv_stream *s, float *grad)
         if (later)
             r->merged[r->n_merged++] = left->grad;
         else
-            add(r, s, grad, left->grad);
+            fv__ranks_sum(r, grad, left->grad, r->shares.n);
         r->losses[r->n_losses++] = left->loss;
         top.node = parent;
         r->depth--;
@@ -205,7 +235,7 @@ fv_status fv__ranks_add(fv__ranks *r, fv_stream *s, float loss, fv_err *e)
 {
     int64_t n;
     float *grad = fv_params_grad(r->params, &n);
-    if (!r->on_host) {
+    if (!r->direct) {
         if (!r->fast || r->done == r->mine - 1)
             r->dev->backend->download(s, r->staging, grad, (size_t)n * sizeof *grad);
         grad = r->staging;
@@ -217,7 +247,7 @@ fv_status fv__ranks_add(fv__ranks *r, fv_stream *s, float loss, fv_err *e)
         r->done++;
         return FV_OK;
     }
-    if (r->done < r->mine) push_leaf(r, s, grad); /* else fv__ranks_last has */
+    if (r->done < r->mine) push_leaf(r, grad); /* else fv__ranks_last has */
     add_losses(r, loss);
     return r->done < r->mine ? put_aside(r, s, e) : FV_OK;
 }
@@ -227,7 +257,7 @@ fv_status fv__ranks_add(fv__ranks *r, fv_stream *s, float loss, fv_err *e)
 fv_status fv__ranks_last(fv__ranks *r, fv_ctx *c, fv_err *e)
 {
     if (!r->overlap || r->done != r->mine - 1) return FV_OK;
-    push_leaf(r, &c->stream, r->params->grad);
+    push_leaf(r, r->params->grad);
     return fv__overlap_begin(r->overlap, c, e);
 }
 

@@ -7,16 +7,17 @@
 #ifndef FV_RANKS_H
 #define FV_RANKS_H
 
-#include "comm/comm.h"
+#include "comm/nccl.h"
 #include "train/adam.h"
 #include "train/trace.h"
 #include "train/update.h"
 
 typedef struct fv__ranks fv__ranks;
 
-/* fast: sums in the order of the engine, without the promise. */
-fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_device *d, fv_comm *c, bool fast,
+/* fast: sums in the order of the engine, without the promise.  s: a stream of the device. */
+fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_stream *s, fv_comm *c, bool fast,
                         fv_err *e);
+fv__nccl *fv__ranks_nccl(const fv__ranks *r); /* NULL: GPUs are not spoken to directly */
 void fv__ranks_set_trace(fv__ranks *r, fv__trace *t);
 void fv__ranks_free(fv__ranks *r); /* NULL is allowed */
 size_t fv__ranks_bytes(const fv__ranks *r);

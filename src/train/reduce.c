@@ -1,5 +1,6 @@
 /* reduce.c - the gradients of all ranks' leaves, bucket by bucket, where their owners add them
  * up; the loss and the norm. */
+#include "backend/backends.h"
 #include "train/reduce.h"
 
 static fv_status no_memory(fv_err *e) { return fv_fail(e, FV_ENOMEM, "ranks: out of memory"); }
@@ -29,14 +30,19 @@ fv_status fv__mail_new(fv__mail *m, fv__ranks *r, fv_err *e)
     fv_status st = list_nodes(r, e);
     if (st) return st;
     size_t received = (size_t)(r->n_nodes - r->depth) * (size_t)r->shares.per_rank * sizeof(float);
-    if (!fv__ranks_grow(r, &r->received, &r->received_bytes, received)) return no_memory(e);
+    if (received > r->received_bytes) {
+        fv__ranks_release(r, r->received, r->received_bytes);
+        r->received = fv__ranks_alloc(r, received);
+        r->received_bytes = r->received ? received : 0;
+        if (!r->received) return no_memory(e);
+    }
     size_t sends = (size_t)r->depth * (size_t)r->shares.ranks, nodes = (size_t)r->n_nodes;
     m->bytes = (sends + nodes) * sizeof(fv_comm_part) + nodes * sizeof *m->value;
     m->memory = fv__alloc(&r->dev->env, m->bytes);
     if (!m->memory) return no_memory(e);
     m->send = m->memory;
     m->recv = m->send + sends;
-    m->value = (const float **)(void *)(m->recv + nodes);
+    m->value = (float **)(void *)(m->recv + nodes);
     return FV_OK;
 }
 
@@ -71,8 +77,47 @@ static void merge_bucket(const fv__ranks *r, float *grad, int64_t bucket)
     int64_t from, to, end;
     fv__share(&r->shares, bucket, 0, &from, &end);
     fv__share(&r->shares, bucket, r->shares.ranks - 1, &end, &to);
-    for (int k = 0; k < r->n_merged; k++)
+    for (int k = 0; k < r->n_merged && r->nccl; k++)
+        fv__ranks_sum(r, grad + from, r->merged[k] + from, to - from);
+    for (int k = 0; k < r->n_merged && !r->nccl; k++) /* beside backward: one core, no kernel */
         for (int64_t i = from; i < to; i++) grad[i] = r->merged[k][i] + grad[i];
+}
+
+/* ---- by NCCL: the same sums on GPUs ---- */
+
+typedef struct gpu_sum {
+    fv__ranks *r;
+    float *const *value;
+    int64_t len;
+} gpu_sum;
+
+static void add_values(void *self, int i, int j)
+{
+    const gpu_sum *g = self;
+    fv__ranks_sum(g->r, g->value[i], g->value[j], g->len);
+}
+
+/* Nodes are added where they were received or, this rank's own, where they are: of its share
+ * nothing but the sum is read again. */
+static fv_status exchange_gpu(fv__ranks *r, const fv__mail *m, float *share, int64_t len, fv_err *e)
+{
+    void *stream = fv__cuda_stream(r->stream);
+    fv_status st = fv__nccl_exchange(r->nccl, stream, m->send, m->n_send, m->recv, m->n_recv, e);
+    if (st || len < 1) return st;
+    gpu_sum g = {r, m->value, len};
+    fv__tree_fold(r->nodes, r->leaves, add_values, &g);
+    if (m->value[0] != share)
+        r->dev->backend->move(r->stream, share, m->value[0], (size_t)len * sizeof *share);
+    return FV_OK;
+}
+
+static fv_status exchange_host(fv__ranks *r, const fv__mail *m, float *share, int64_t len,
+                               fv_err *e)
+{
+    fv_status st = fv_comm_exchange(r->comm, m->send, m->n_send, m->recv, m->n_recv, e);
+    if (!st && len > 0)
+        fv__tree_sum(share, (const float *const *)m->value, r->nodes, r->n_nodes, r->leaves, len);
+    return st;
 }
 
 fv_status fv__reduce_bucket(fv__ranks *r, fv__mail *m, float *grad, int64_t bucket, fv_err *e)
@@ -81,10 +126,8 @@ fv_status fv__reduce_bucket(fv__ranks *r, fv__mail *m, float *grad, int64_t buck
     double start = fv__trace_now(r->trace);
     merge_bucket(r, grad, bucket);
     address_mail(m, r, bucket);
-    fv_status st = fv_comm_exchange(r->comm, m->send, m->n_send, m->recv, m->n_recv, e);
     fv__share(&r->shares, bucket, r->shares.rank, &from, &to);
-    if (!st && from < to)
-        fv__tree_sum(grad + from, m->value, r->nodes, r->n_nodes, r->leaves, to - from);
+    fv_status st = (r->nccl ? exchange_gpu : exchange_host)(r, m, grad + from, to - from, e);
     fv__trace_add(r->trace, r->overlap ? FV__TRACK_COMM : FV__TRACK_MAIN, "reduce bucket", r->step,
                   start);
     return st;
@@ -113,7 +156,9 @@ static fv_status reduce_fast(fv__ranks *r, float *grad, fv_err *e)
             fv__share(s, b, k, &from[k], &n[k]);
             n[k] -= from[k];
         }
-        st = fv_comm_reduce_scatter(r->comm, grad, from, n, e);
+        st = r->nccl
+                 ? fv__nccl_reduce_scatter(r->nccl, fv__cuda_stream(r->stream), grad, from, n, e)
+                 : fv_comm_reduce_scatter(r->comm, grad, from, n, e);
     }
     fv__free(&r->dev->env, from, bytes);
     return st;
@@ -178,14 +223,14 @@ static fv_status sum_squares(fv__ranks *r, fv_stream *s, const float *grad, floa
 /* Leaves of one rank alone need no other; the tree has come down to its root. */
 static fv_status reduce_exactly(fv__ranks *r, float *grad, fv_err *e)
 {
-    if (r->shares.ranks == 1) return list_nodes(r, e);
+    if (r->shares.ranks == 1 && !r->nccl) return list_nodes(r, e);
     return r->overlap ? fv__overlap_end(r->overlap, e) : reduce_buckets(r, grad, e);
 }
 
 fv_status fv__ranks_reduce(fv__ranks *r, fv_stream *s, float *loss, float *sumsq, fv_err *e)
 {
     int64_t n;
-    float *own = fv_params_grad(r->params, &n), *grad = r->on_host ? own : r->staging;
+    float *own = fv_params_grad(r->params, &n), *grad = r->direct ? own : r->staging;
     double start = fv__trace_now(r->trace);
     fv_status st;
     r->dev->backend->sync(s);
@@ -197,8 +242,10 @@ fv_status fv__ranks_reduce(fv__ranks *r, fv_stream *s, float *loss, float *sumsq
         st = reduce_exactly(r, grad, e);
         if (!st) st = reduce_loss(r, loss, e);
     }
-    if (!st && !r->on_host) r->dev->backend->upload(s, own, grad, (size_t)n * sizeof *own);
+    if (!st && !r->direct) r->dev->backend->upload(s, own, grad, (size_t)n * sizeof *own);
     if (!st) st = sum_squares(r, s, own, sumsq, e);
+    /* the squares were waited for, so a sum that NCCL gave up is known before it is applied */
+    if (!st && r->nccl) st = fv__nccl_check(r->nccl, e);
     fv__trace_add(r->trace, FV__TRACK_MAIN, "reduce", r->step, start);
     return st;
 }

@@ -8,7 +8,7 @@
 typedef struct fv__stacked {
     fv__node node;
     float loss;
-    float *grad; /* host; of the newest entry the parameters' own, or a copy of theirs */
+    float *grad; /* of the newest entry the parameters' own, or a copy of theirs on the host */
 } fv__stacked;
 
 struct fv__ranks {
@@ -17,7 +17,10 @@ struct fv__ranks {
     fv_comm *comm;
     fv__shares shares;
     fv__trace *trace;
+    fv_stream *stream; /* of the device, all of whose contexts share one */
+    fv__nccl *nccl;    /* gradients of a GPU are sent as they are; NULL: by host memory */
     bool fast, on_host;
+    bool direct; /* added up where backward writes them: memory of the host, or of GPUs by NCCL */
     int64_t step;
     int64_t leaves, from, mine, done; /* of the update: all, and this rank's */
     fv__stacked stack[FV__TREE_NODES];
@@ -28,7 +31,7 @@ struct fv__ranks {
     float losses[FV__TREE_NODES]; /* likewise, of the leaf that is computed now */
     int n_losses;
     float *block[FV__TREE_NODES]; /* memory of the stack */
-    float *staging;               /* the gradients of a device, in host memory */
+    float *staging;               /* the gradients of a device, in host memory, unless direct */
     float *received;              /* of other ranks' nodes, for a share */
     size_t received_bytes;
     fv__node *nodes; /* of all ranks, from left to right */
@@ -42,13 +45,18 @@ struct fv__ranks {
     double hidden;               /* seconds of communication behind which backward ran */
 };
 
+/* Memory of the blocks that are put aside and of what is received. */
+void *fv__ranks_alloc(const fv__ranks *r, size_t bytes);
+void fv__ranks_release(const fv__ranks *r, void *p, size_t bytes); /* NULL is allowed */
+/* y += x, n numbers, where the blocks are. */
+void fv__ranks_sum(const fv__ranks *r, float *y, const float *x, int64_t n);
 /* Grows *p (a pointer to a pointer) to at least `want` bytes, whose contents may go. */
 bool fv__ranks_grow(const fv__ranks *r, void *p, size_t *have, size_t want);
 
 /* What is sent to and received from others for one bucket. */
 typedef struct fv__mail {
     fv_comm_part *send, *recv;
-    const float **value; /* of each node, over this rank's share */
+    float **value; /* of each node, over this rank's share */
     int n_send, n_recv;
     size_t bytes;
     void *memory;

@@ -45,10 +45,10 @@ int fv__chunk_owner(const fv__shares *s, int64_t chunk)
     return s->ranks == 1 ? 0 : (int)(chunk * s->chunk / s->per_rank % s->ranks);
 }
 
-/* A bucket at a time: the memory that MPI needs for messages under way stays small. */
-fv_status fv__shares_gather(const fv__shares *s, fv_comm *c, void *block, size_t size, fv_err *e)
+/* A bucket at a time: the memory that MPI needs for messages under way stays small.  n: by NCCL. */
+static fv_status gather(const fv__shares *s, fv_comm *c, fv__nccl *n, void *stream, void *block,
+                        size_t size, fv_err *e)
 {
-    if (s->ranks == 1) return FV_OK;
     size_t bytes = (size_t)s->ranks * sizeof(fv_comm_part);
     fv_comm_part *part = fv__alloc(NULL, bytes);
     if (!part) return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
@@ -60,8 +60,19 @@ fv_status fv__shares_gather(const fv__shares *s, fv_comm *c, void *block, size_t
             part[r] = (fv_comm_part){r, (char *)block + (size_t)from * size,
                                      (size_t)(to - from) * size};
         }
-        st = fv_comm_all_gather(c, part, e);
+        st = n ? fv__nccl_all_gather(n, stream, part, e) : fv_comm_all_gather(c, part, e);
     }
     fv__free(NULL, part, bytes);
     return st;
+}
+
+fv_status fv__shares_gather(const fv__shares *s, fv_comm *c, void *block, size_t size, fv_err *e)
+{
+    return s->ranks == 1 ? FV_OK : gather(s, c, NULL, NULL, block, size, e);
+}
+
+fv_status fv__shares_gather_gpu(const fv__shares *s, fv__nccl *n, void *stream, void *block,
+                                size_t size, fv_err *e)
+{
+    return gather(s, NULL, n, stream, block, size, e);
 }

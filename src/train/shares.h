@@ -9,7 +9,7 @@
 #ifndef FV_SHARES_H
 #define FV_SHARES_H
 
-#include "fovea/author/comm.h"
+#include "comm/nccl.h"
 
 typedef struct fv__shares {
     int64_t n; /* numbers of the flat block */
@@ -27,5 +27,8 @@ int fv__chunk_owner(const fv__shares *s, int64_t chunk);
 
 /* Every rank gets the others' shares of a block in host memory, numbers of `size` bytes. */
 fv_status fv__shares_gather(const fv__shares *s, fv_comm *c, void *block, size_t size, fv_err *e);
+/* The same of a block in the memory of GPUs. */
+fv_status fv__shares_gather_gpu(const fv__shares *s, fv__nccl *n, void *stream, void *block,
+                                size_t size, fv_err *e);
 
 #endif

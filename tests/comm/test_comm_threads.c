@@ -208,28 +208,54 @@ static void launchers_are_known_by_their_variables(void **state)
     fv_err e;
     fv_comm *c;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
-    assert_int_equal(fv__comm_place_of_env().size, 0);
+    assert_int_equal(fv__place_of_env().size, 0);
     for (size_t i = 0; i < sizeof names / sizeof *names; i += 2) {
         setenv(names[i], "2", 1);
         setenv(names[i + 1], "4", 1);
-        fv__comm_place p = fv__comm_place_of_env();
+        fv__place p = fv__place_of_env();
         assert_int_equal(p.rank, 2);
         assert_int_equal(p.size, 4);
         unsetenv(names[i]);
         setenv(names[i + 1], "many", 1);
-        assert_int_equal(fv__comm_place_of_env().size, 0);
+        assert_int_equal(fv__place_of_env().size, 0);
         unsetenv(names[i + 1]);
     }
     check(fv_comm_open(&c, NULL, (fv_comm_opt){0}, &e), &e);
     assert_int_equal(fv_comm_size(c), 1);
     setenv("RANK", "0", 1);
     setenv("WORLD_SIZE", "2", 1);
+    unsetenv("MASTER_ADDR");
     assert_int_equal(fv_comm_open(&c, NULL, (fv_comm_opt){0}, &e), FV_EARG);
-    assert_non_null(strstr(e.text, "torchrun"));
+    assert_non_null(strstr(e.text, "torchrun started 2 processes, but MASTER_ADDR"));
     assert_int_equal(fv_comm_open(&c, NULL, (fv_comm_opt){.engine = "mpy"}, &e), FV_EARG);
     assert_non_null(strstr(e.text, "did you mean mpi?"));
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
+}
+
+/* SLURM_STEP_TASKS_PER_NODE, and the cores of a rank among those of its machine. */
+static void ranks_of_a_machine_share_its_cores(void **state)
+{
+    (void)state;
+    assert_int_equal(fv__slurm_entry("2(x3),1", 0), 2);
+    assert_int_equal(fv__slurm_entry("2(x3),1", 2), 2);
+    assert_int_equal(fv__slurm_entry("2(x3),1", 3), 1);
+    assert_int_equal(fv__slurm_entry("2(x3),1", 4), -1);
+    assert_int_equal(fv__slurm_entry("2(y3)", 0), 2);
+    assert_int_equal(fv__slurm_entry("2(x", 0), -1);
+    assert_int_equal(fv__slurm_entry("", 0), -1);
+    int all = 0;
+    for (int r = 0; r < 3; r++) all += fv__cores_share(16, r, 3);
+    assert_int_equal(all, 16);
+    assert_int_equal(fv__cores_share(2, 5, 8), 1);
+    assert_int_equal(fv__cores_share(7, 0, 1), 7);
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "4096", 1);
+    setenv("LOCAL_WORLD_SIZE", "4096", 1);
+    assert_int_equal(fv__cores_of_rank(NULL), 1);
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    unsetenv("LOCAL_WORLD_SIZE");
 }
 
 int main(void)
@@ -239,6 +265,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_fails_stops_all),
         cmocka_unit_test(ranks_change_no_bit_of_a_sum),
         cmocka_unit_test(launchers_are_known_by_their_variables),
+        cmocka_unit_test(ranks_of_a_machine_share_its_cores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 /* The rank and number of ranks on this machine. */
 FV_API int fv_comm_local_rank(const fv_comm *c);
 FV_API int fv_comm_local_size(const fv_comm *c);
-FV_API const char *fv_comm_engine(const fv_comm *c); /* "self", "threads", "mpi" */
+FV_API const char *fv_comm_engine(const fv_comm *c); /* "self", "threads", "mpi", "tcp" */
 /* This rank cannot go on: the others stop with "rank N: why". */
 FV_API void fv_comm_abort(fv_comm *c, const char *why);
 

@@ -28,6 +28,7 @@
 #include "backend/backends.h"
 #include "backend/ref/tables.h"
 #include "base/base.h"
+#include "base/place.h"
 #include "parallel.h"
 
 /* ---- levels, best first ---- */
@@ -236,7 +237,7 @@ fv_status fv__cpu_open(fv_device *d, fv_device_opt opt, fv_err *e)
     d->backend = &backend;
     d->impl = c;
     d->level = l->name;
-    d->threads = opt.threads ? opt.threads : cores;
+    d->threads = opt.threads ? opt.threads : fv__cores_of_rank(&d->env);
     int rc = fv__thread_pool_new(&c->pool, &d->env, d->threads, cores);
     if (!rc) return FV_OK;
     cpu_close(d);

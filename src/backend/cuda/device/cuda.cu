@@ -169,3 +169,11 @@ FV_API int fv_cuda_list(const fv_cuda_host *host, size_t abi, char (*lines)[128]
     }
     return n;
 }
+
+/* Work that NCCL puts on it follows what was launched before and comes before what is launched
+ * behind. */
+FV_API void *fv_cuda_stream(fv_stream *s)
+{
+    cudaSetDevice(device_of(s)->number);
+    return stream_of(s);
+}
