@@ -6,6 +6,18 @@
 #include "core.h"
 #include "fovea/author/params.h"
 
+/* Of a weight, the part that one of several ranks holds (tensor parallel): its share of each of
+ * `pieces` runs along an axis, such as q, k and v of one weight.
+ *
+ *     FV__COLUMNS   outputs are divided:  y_r = x W_r',           each rank has its own columns of y
+ *     FV__ROWS      inputs are divided:   y = sum over r of x_r W_r',  an all-reduce */
+typedef enum fv__split_kind { FV__WHOLE = 0, FV__COLUMNS, FV__ROWS } fv__split_kind;
+typedef struct fv__split {
+    fv__split_kind kind;
+    int axis, pieces;
+    int64_t piece[3]; /* of the whole weight */
+} fv__split;
+
 typedef struct fv_entry {
     fv_tensor tensor;
     fv_init init;
@@ -20,7 +32,9 @@ typedef struct fv_entry {
     int uses;             /* nodes of the tape that read it and have not run backwards */
     bool added;           /* an adapter's own, which no file of the base model has */
     fv_linear_kind linear;
-    fv_adapter *adapter; /* what changes the linear map of this weight, or NULL */
+    fv__split split;       /* what this rank holds of it */
+    struct fv_comm *ranks; /* whom it is divided among; NULL: it is whole */
+    fv_adapter *adapter;   /* what changes the linear map of this weight, or NULL */
     char name[];
 } fv_entry;
 
@@ -39,13 +53,21 @@ struct fv_params {
     fv_arena layers;         /* fv_params_scratch */
     fv_arena packed;         /* fv_params_pack */
     fv_data_owner owner;
-    char scope[64]; /* in front of the names that are declared */
-    fv_err err;     /* of a declaration */
+    struct fv_comm *ranks; /* layers that can be are divided among them; NULL: none is */
+    char scope[64];        /* in front of the names that are declared */
+    fv_err err;            /* of a declaration */
 };
 
 /* Names declared from now on are below `scope`, "encoder." or "": parameters of a model inside
  * another's. */
 void fv__params_scope(fv_params *p, const char *scope);
+/* Divides what was declared last (t; NULL is left alone) among the ranks of p: its shape becomes
+ * this rank's. */
+void fv__param_split(fv_params *p, fv_tensor *t, const fv__split *s);
+/* Where element 0 of run i of this rank's part stands in the whole, run after run; how many
+ * elements it has.  False: there is no run i. */
+bool fv__split_run(const fv_entry *t, int64_t i, int64_t *at, int64_t *n);
+fv_shape fv__split_whole(const fv_entry *t); /* the shape of the whole weight */
 /* Makes a failure stick, as those of declaring do. */
 void fv__params_fail(fv_params *p, const fv_err *e);
 

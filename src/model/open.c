@@ -5,7 +5,8 @@
 #include <stdio.h>
 
 #include "fovea/author/adapter.h"
-#include "core/core.h"
+#include "fovea/author/parallel.h"
+#include "core/params.h"
 #include "fovea/author/params.h"
 #include "model/adapter.h"
 #include "store/json.h"
@@ -73,6 +74,7 @@ struct fv_model {
     void *config, *self;
     fv_params *params;
     fv_dtype dtype, weights; /* of activations, and of the weights of products */
+    fv_comm *ranks;          /* whom its weights are divided among; NULL: it is whole */
     bool adapted;            /* an adapter is trained on it */
     fv_adapter_opt adapter;
     fv__virtual prompt; /* virtual tokens of an adapter, new or in use */
@@ -292,6 +294,7 @@ static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const c
         fv_fail(e, st, "%s: %s", name, inner.text);
     if (!st) st = fv_params_new(&m->params, &m->env, e);
     if (st) return st;
+    m->params->ranks = m->ranks;
     f->declare(m->self, &(fv_setup){.params = m->params,
                                     .config = m->config,
                                     .head = m->head,
@@ -314,7 +317,7 @@ static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows
     const char *dir = fv_dir_path(s->base ? s->base : s->files);
     fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
     how.rows = rows;
-    how.half = true;
+    how.half = !m->ranks; /* parts of weights are products as they are */
     if (s->base) how.fresh = how.ignore = any, how.on_skipped = note_fresh, how.user = &s->fresh;
     if (opt.serve && !opt.adapters.n) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
     /* else a configuration could ask for any amount of memory */
@@ -331,7 +334,7 @@ static fv_status pack(fv_model *m, fv_model_opt opt, fv_err *e)
 {
     m->dtype = opt.dtype;
     m->weights = opt.serve ? opt.weights : opt.dtype;
-    if (!opt.serve) return FV_OK;
+    if (!opt.serve || m->ranks) return FV_OK;
     if (m->weights == FV_F32 && !opt.widen && m->family->pack)
         m->weights = fv__params_stored(m->params);
     if (m->family->pack)
@@ -385,13 +388,38 @@ fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_mode
     return finish(out, st);
 }
 
+/* What a model that ranks share cannot be. */
+static fv_status check_ranks(const fv_model *m, fv_comm *c, const fv_model_opt *opt, fv_dtype rows,
+                             const char *dir, fv_err *e)
+{
+    const char *type = fv_config_type(m->json), *why = NULL;
+    const fv_family *f = opt->family ? opt->family : type ? fv_family_find(type) : NULL;
+    if (!c) return FV_OK;
+    if (rows || (opt->serve && opt->weights != FV_F32))
+        why = "its weights are not floats";
+    else if (opt->adapters.n || (opt->adapter && opt->adapter->peft_type != FV_PEFT_NONE))
+        why = "it has an adapter";
+    else if (f && !f->step)
+        why = "its family does not generate";
+    return why ? fv_fail(e, FV_EMISSING, "%s: a model is divided among ranks, and %s", dir, why)
+               : FV_OK;
+}
+
 fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt, fv_err *e)
+{
+    return fv_model_open_ranks(out, d, dir, opt, NULL, e);
+}
+
+fv_status fv_model_open_ranks(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt,
+                              fv_comm *c, fv_err *e)
 {
     char path[FV_PATH];
     source s = {.dir = dir};
     fv_dtype rows = FV_F32;
     fv_status st = start(out, d, e);
     fv_model *m = *out;
+    if (fv_comm_size(c) == 1) c = NULL;
+    if (!st) m->ranks = c;
     if (!st) st = open_source(&s, &m->env, &opt, e);
     if (!st && !fv_dir_file(s.files, "config.json", path, sizeof path))
         st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
@@ -404,7 +432,9 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
                      "%s: its weights are quantised; fold the adapter into the float model and "
                      "quantise that",
                      dir);
+    if (!st) st = check_ranks(m, c, &opt, rows, dir, e);
     if (!st) st = build(m, opt, s.weights, path, e);
+    if (!st && c) st = fv_params_status(m->params, e); /* before shapes that do not fit */
     if (!st) st = load(m, d, opt, rows, &s, e);
     if (!st) /* what the base lacks (the head of another task) must come with the adapter */
         st = fv__adapters_fold(m->params, &m->prompt, &m->env, opt.adapters,
@@ -418,6 +448,7 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
 fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
 {
     char path[4096], value[256];
+    if (m->ranks) return fv_fail(e, FV_EMISSING, "%s: a model that ranks share is not saved", dir);
     if (snprintf(path, sizeof path, "%s/model.safetensors", dir) >= (int)sizeof path)
         return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
     fv_status st = fv__dir_make(&m->env, dir, e);

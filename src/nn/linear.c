@@ -2,8 +2,11 @@
  *
  * The weight is (out,in), or (in,out) as GPT-2 stores it; a packed one is in the layout of the
  * device's product and has no such order any more. */
-#include "core/adapter.h"
+#include <string.h>
+
+#include "core/params.h"
 #include "nn/part.h"
+#include "fovea/author/comm.h"
 #include "ops/product.h"
 
 void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, const char *path,
@@ -19,6 +22,22 @@ void fv_lin_init(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt op
     fv__param_mark_linear(l->w, opt.in_out ? FV_LINEAR_IN_OUT : FV_LINEAR_OUT_IN);
     if (!opt.no_bias)
         l->b = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(out), "%s.bias", at.s);
+}
+
+int fv__split_ranks(const fv_params *p) { return fv_comm_size(p->ranks); }
+
+/* Each rank has the biases of its own outputs; of inputs that are divided the sum gets one. */
+void fv__lin_init_split(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, int kind,
+                        const int64_t *piece, int pieces, const char *path)
+{
+    bool columns = kind == FV__COLUMNS;
+    fv__split w = {.kind = kind, .axis = columns == opt.in_out, .pieces = pieces}, b;
+    memcpy(w.piece, piece, (size_t)pieces * sizeof *piece);
+    b = w;
+    b.axis = 0;
+    fv_lin_init(p, l, in, out, opt, "%s", path);
+    fv__param_split(p, l->w, &w);
+    if (columns) fv__param_split(p, l->b, &b);
 }
 
 fv_tensor *fv_lin_act(fv_ctx *c, const fv_lin *l, fv_tensor *x, fv_act act)

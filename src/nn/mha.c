@@ -14,7 +14,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/core.h"
+#include "core/params.h"
+#include "ops/split.h"
 
 static const char *kept(fv_params *p, const fv_path *path)
 {
@@ -32,6 +33,23 @@ void fv_mha_bare(fv_params *p, fv_mha *l, int64_t n_head, int64_t head, const ch
     *l = (fv_mha){.n_head = n_head, .n_kv_head = n_head, .head = head, .name = kept(p, &at)};
 }
 
+/* Ranks share heads: those of queries and, in groups, those of keys. */
+static void divide_heads(fv_params *p, fv_mha *l)
+{
+    int ranks = fv__split_ranks(p);
+    fv_err e = {0};
+    if (l->n_head % ranks || l->n_kv_head % ranks) {
+        fv_fail(&e, FV_EARG,
+                "%s: %lld attention heads with %lld of keys cannot be divided evenly among %d "
+                "ranks",
+                l->name ? l->name : "attention", (long long)l->n_head, (long long)l->n_kv_head,
+                ranks);
+        fv__params_fail(p, &e);
+    }
+    l->n_head /= ranks;
+    l->n_kv_head /= ranks;
+}
+
 void fv_mha_init(fv_params *p, fv_mha *l, int64_t width, int64_t n_head, fv_mha_opt opt,
                  const char *path, ...)
 {
@@ -45,12 +63,17 @@ void fv_mha_init(fv_params *p, fv_mha *l, int64_t width, int64_t n_head, fv_mha_
     if (opt.n_kv_head) l->n_kv_head = opt.n_kv_head;
     if (!l->head && n_head > 0) l->head = width / n_head;
     int64_t q = n_head * l->head, kv = l->n_kv_head * l->head;
+    const int64_t piece[] = {q, kv, kv};
     fv_lin *lins[] = {&l->q, &l->k, &l->v};
     if (packed)
-        fv_lin_init(p, &l->qkv, width, q + 2 * kv, opt.in, "%s", fv__named(&at, names, 0).s);
+        fv__lin_init_split(p, &l->qkv, width, q + 2 * kv, opt.in, FV__COLUMNS, piece, 3,
+                           fv__named(&at, names, 0).s);
     for (int i = 0; i < 3 && !packed; i++)
-        fv_lin_init(p, lins[i], width, i ? kv : q, opt.in, "%s", fv__named(&at, names, i).s);
-    fv_lin_init(p, &l->out, q, width, opt.out, "%s", fv__named(&at, names, packed ? 1 : 3).s);
+        fv__lin_init_split(p, lins[i], width, piece[i], opt.in, FV__COLUMNS, &piece[i], 1,
+                           fv__named(&at, names, i).s);
+    fv__lin_init_split(p, &l->out, q, width, opt.out, FV__ROWS, &q, 1,
+                       fv__named(&at, names, packed ? 1 : 3).s);
+    divide_heads(p, l);
 }
 
 static bool has_factor(const fv_rope_arg *t)
@@ -118,7 +141,9 @@ static fv_tensor *norm_heads(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv
 {
     if (!x || !norm->gain) return x;
     fv_tensor *heads = fv_reshape(c, x, FV_SHAPE(-1, l->head));
-    return fv_reshape(c, fv_norm_fwd(c, norm, heads), x->shape);
+    fv_norm of_all = *norm; /* all heads have one gain: its gradient is the sum over ranks */
+    of_all.gain = fv__split_enter(c, norm->gain, l->qkv.w ? l->qkv.w : l->q.w);
+    return fv_reshape(c, fv_norm_fwd(c, &of_all, heads), x->shape);
 }
 
 /* (B,T,H*3*W), with q, k and v of each head side by side -> three of (B,T,H*W). */
@@ -205,6 +230,11 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
         return fv_raise(c, FV_EARG,
                         "%s: one weight holds q, k and v, so nothing but x can be attended to",
                         l->name);
+    const fv_tensor *first = l->qkv.w ? l->qkv.w : l->q.w;
+    if (fv__weight_split(first) && (l->by_head || arg.bias || arg.rel || arg.memory || c->prompt))
+        return fv_raise(c, FV_EMISSING, "%s: this attention cannot be divided among ranks",
+                        l->name);
+    x = fv__split_enter(c, x, first);
     bool prefix = has_prefix(c, &arg);
     if (l->qkv.w && !arg.rope.freq && !arg.kv && !l->by_head && !l->q_norm.gain && !prefix)
         return fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how);

@@ -5,6 +5,9 @@
  * packed: gate and up are the two halves of one weight's rows, so that one product makes both. */
 #include "nn/part.h"
 
+#include "core/params.h"
+#include "ops/split.h"
+
 void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_opt opt,
                  const char *path, ...)
 {
@@ -15,15 +18,20 @@ void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_
     const char *names = opt.names ? opt.names : "fc1 fc2";
     int gated = fv__names(names) == 3; /* the gate's name stands first */
     *l = (fv_mlp){.act = opt.act ? opt.act : FV_RELU, .packed = opt.packed};
-    fv_lin_init(p, &l->up, width, opt.packed ? 2 * hidden : hidden, opt.lin, "%s",
-                fv__named(&at, names, gated).s);
-    if (gated) fv_lin_init(p, &l->gate, width, hidden, opt.lin, "%s", fv__named(&at, names, 0).s);
-    fv_lin_init(p, &l->down, hidden, width, opt.lin, "%s", fv__named(&at, names, gated + 1).s);
+    const int64_t piece[] = {hidden, hidden}; /* packed: gate and up */
+    fv__lin_init_split(p, &l->up, width, opt.packed ? 2 * hidden : hidden, opt.lin, FV__COLUMNS,
+                       piece, opt.packed ? 2 : 1, fv__named(&at, names, gated).s);
+    if (gated)
+        fv__lin_init_split(p, &l->gate, width, hidden, opt.lin, FV__COLUMNS, piece, 1,
+                           fv__named(&at, names, 0).s);
+    fv__lin_init_split(p, &l->down, hidden, width, opt.lin, FV__ROWS, piece, 1,
+                       fv__named(&at, names, gated + 1).s);
 }
 
 fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
 {
     fv_tensor *h, *half[2];
+    x = fv__split_enter(c, x, l->up.w);
     if (l->packed)
         h = fv_split(c, half, fv_lin_fwd(c, &l->up, x), 2, -1)
                 ? fv_mul(c, fv_activate(c, half[0], l->act), half[1])

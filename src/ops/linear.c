@@ -8,9 +8,11 @@
  * by that layer's act' inside the product (grad_through_act), so that neither dx nor a second
  * pass over it exists. */
 #include "core/core.h"
+#include "core/params.h"
 #include "ops/act.h"
 #include "ops/adapted.h"
 #include "ops/product.h"
+#include "ops/split.h"
 #include "ops/walk.h"
 #include "fovea/author/ops.h"
 
@@ -223,9 +225,18 @@ fv_tensor *fv__linear_plain(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bi
     return apply(c, x, w, bias, FV_ACT_NONE, in_out, NULL);
 }
 
+/* A weight whose inputs ranks share: the bias is added once, behind the sum. */
+static fv_tensor *apply_rows(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act,
+                             bool in_out)
+{
+    fv_tensor *y = fv__split_leave(c, apply(c, x, w, NULL, FV_ACT_NONE, in_out, NULL), w);
+    return fv_activate(c, bias ? fv_add(c, y, bias) : y, act);
+}
+
 fv_tensor *fv_linear(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
 {
     const fv_adapter *a = fv__param_adapter(w);
+    if (fv__weight_split(w) == FV__ROWS) return apply_rows(c, x, w, bias, act, false);
     if (a) return fv_activate(c, fv__linear_adapted(c, a, x, w, bias, false), act);
     if (act <= FV_QUICK_GELU) return apply(c, x, w, bias, act, false, NULL);
     return fv_activate(c, apply(c, x, w, bias, FV_ACT_NONE, false, NULL), act);
@@ -234,6 +245,7 @@ fv_tensor *fv_linear(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_
 fv_tensor *fv_linear_in_out(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, fv_act act)
 {
     const fv_adapter *a = fv__param_adapter(w);
+    if (fv__weight_split(w) == FV__ROWS) return apply_rows(c, x, w, bias, act, true);
     if (a) return fv_activate(c, fv__linear_adapted(c, a, x, w, bias, true), act);
     if (act <= FV_QUICK_GELU) return apply(c, x, w, bias, act, true, NULL);
     return fv_activate(c, apply(c, x, w, bias, FV_ACT_NONE, true, NULL), act);
@@ -242,7 +254,8 @@ fv_tensor *fv_linear_in_out(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bi
 bool fv__linear_adds(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 {
     const fv_kernels *k = x && (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
-    return k && k->gemm_plus && w && w->dtype == x->dtype && !fv__param_adapter(w);
+    return k && k->gemm_plus && w && w->dtype == x->dtype && !fv__param_adapter(w) &&
+           fv__weight_split(w) != FV__ROWS;
 }
 
 /* y = residual + x w' + bias, in one product where the device can add a matrix (gemm_plus). */

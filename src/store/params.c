@@ -6,6 +6,7 @@
 
 #include "core/adapter.h"
 #include "core/core.h"
+#include "core/params.h"
 #include "fovea/author/params.h"
 #include "store.h"
 
@@ -140,11 +141,12 @@ static void match_params(loading *l, listing *missing, listing *shapes)
             continue;
         }
         mark_used(l, from);
-        if (fv_shape_same(from->shape, t->shape) || quantised(l, from, t->shape)) continue;
+        fv_tensor whole = {.shape = fv__split_whole((const fv_entry *)t)};
+        if (fv_shape_same(from->shape, whole.shape) || quantised(l, from, t->shape)) continue;
         char text[256];
         fv_tensor stored = {.shape = from->shape};
         snprintf(text, sizeof text, "%.60s is %s, expected %s", t->name,
-                 strchr(fv_desc(&stored).s, '('), strchr(fv_desc(t).s, '('));
+                 strchr(fv_desc(&stored).s, '('), strchr(fv_desc(&whole).s, '('));
         note(shapes, "of another shape", text);
     }
 }
@@ -192,8 +194,24 @@ static fv_status match(loading *l)
 
 /* ---- copying ---- */
 
+/* Of a weight that ranks share, the runs that are this one's. */
+static fv_status copy_share(loading *l, fv_tensor *t, const fv_st_info *from, void *piece)
+{
+    int64_t from_at, n, to = 0;
+    fv_status st = FV_OK;
+    for (int64_t i = 0; !st && fv__split_run((const fv_entry *)t, i, &from_at, &n); i++)
+        for (int64_t at = 0; !st && at < n; at += PIECE) {
+            int64_t some = n - at < PIECE ? n - at : PIECE;
+            st = fv__st_read_part(l->file, from, from_at + at, some, piece, t->dtype, l->e);
+            if (!st) st = fv__params_write(l->p, t, to, piece, some, l->e);
+            to += some;
+        }
+    return st;
+}
+
 static fv_status copy(loading *l, fv_tensor *t, const fv_st_info *from, void *piece)
 {
+    if (((const fv_entry *)t)->ranks) return copy_share(l, t, from, piece);
     if (!strcmp(from->dtype_name, fv_dtype_name(t->dtype)))
         return fv__params_write(l->p, t, 0, from->data, from->count, l->e);
     for (int64_t at = 0; at < from->count; at += PIECE) {
@@ -307,6 +325,7 @@ fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *
     fv_dtype half = !st && opt.half && dtype == FV_F32 ? narrow(&l) : FV_F32;
     for (int i = 0; !st && fv__device_is_host(d) && i < fv_params_count(p); i++) {
         fv_tensor *t = fv_params_at(p, i);
+        if (((const fv_entry *)t)->ranks) continue; /* a part of it is copied */
         bool rows = quantised(&l, &l.from[i], t->shape), in_half = half && may_be_half(t);
         if (l.from[i].count < 1 || !(rows || in_half || as_wanted(&l.from[i], dtype))) continue;
         fv__params_borrow(p, t, l.from[i].data, rows ? opt.rows : in_half ? half : FV_F32);
