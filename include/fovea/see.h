@@ -115,7 +115,7 @@ typedef enum fv_see_view {
     FV_VIEW_GRID,  /* all layers and heads, small */
     FV_VIEW_LINES, /* lines between two columns of tokens; all heads of a layer in colours */
     FV_VIEW_ALIGNMENT, /* the source above, the target below, joined; for cross-attention */
-    /* an image, dark where nobody looks: one for each row, or for each layer and head of one row.
+    /* an image, veiled where nobody looks: one for each row, or for each layer and head of one row.
      * Without rows: what was written, or the boxes that were found, or the class token. */
     FV_VIEW_IMAGE,
     FV_VIEWS

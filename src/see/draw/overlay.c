@@ -1,10 +1,11 @@
 /* overlay.c - attention over an image: a picture of it for each row, or for each layer and head of
- * one row, dark where the weights are small.
+ * one row, under a veil where the weights are small.
  *
- *     darkness of a patch = VEIL (1 - w / greatest w of the picture)
+ *     opacity of the veil over a patch = VEIL (1 - w / greatest w of the picture)
  *
  * A veil keeps the colours of what is attended to; shades of a colour over the image lost, because
- * they hide what they mark.  Where the image itself is black the veil hardly shows.  Each picture
+ * they hide what they mark.  The veil is dark over an image that is mostly bright and pale over one
+ * that is mostly dark (digits on black), where a dark one would not show.  Each picture
  * has a scale of its own: how much is left for the patches beside the class token and its like
  * differs from head to head by orders, and what is asked is where a head looks. */
 #ifdef HAVE_CAIRO
@@ -15,6 +16,7 @@
 
 enum { MARGIN = 28, GAP = 14, WIDEST = 1180, FINE = 8 /* pixels of a patch, so that edges stay */ };
 #define VEIL 0.86
+#define DIM 80 /* the mean level below which an image is a dark one */
 
 int64_t fv__image_rows(const fv_see *s, fv_see_kind k, int64_t *at, int64_t most)
 {
@@ -43,7 +45,16 @@ typedef struct pictures {
     const fv_see_grid *grid; /* of the columns */
     cairo_surface_t *image;  /* one for all: a vector file then holds it once */
     double w, h;             /* of a picture */
+    uint32_t veil;           /* its colour */
 } pictures;
+
+/* A dark blue, or over a dark image a pale one; image.js has the same. */
+static uint32_t veil_color(const fv_image *im)
+{
+    int64_t sum = 0, n = (int64_t)im->width * im->height * 3;
+    for (int64_t i = 0; i < n; i++) sum += im->data[i];
+    return sum < DIM * n ? 0xd5deee : 0x0a1428;
+}
 
 static cairo_surface_t *image_surface(const fv_image *im)
 {
@@ -60,7 +71,7 @@ static cairo_surface_t *image_surface(const fv_image *im)
 }
 
 /* The veil as pixels, FINE by FINE of them for a patch; w: the weights of the patches. */
-static cairo_surface_t *veil_surface(const fv_see_grid *g, const float *w)
+static cairo_surface_t *veil_surface(const fv_see_grid *g, const float *w, uint32_t color)
 {
     float most = 0;
     int64_t wide = g->wide * FINE, high = g->high * FINE;
@@ -72,10 +83,10 @@ static cairo_surface_t *veil_surface(const fv_see_grid *g, const float *w)
         int64_t y = i / wide, x = i % wide;
         double t = most > 0 ? (double)(w[y / FINE * g->wide + x / FINE] / most) : 0;
         double alpha = VEIL * (1 - t);
-        /* premultiplied, a dark blue */
-        uint32_t a = (uint32_t)(255 * alpha + 0.5), r = (uint32_t)(10 * alpha),
-                 gr = (uint32_t)(20 * alpha), b = (uint32_t)(40 * alpha);
-        ((uint32_t *)(void *)(data + y * stride))[x] = a << 24 | r << 16 | gr << 8 | b;
+        uint32_t pixel = (uint32_t)(255 * alpha + 0.5) << 24;
+        for (int shift = 0; shift < 24; shift += 8) /* premultiplied */
+            pixel |= (uint32_t)((color >> shift & 255) * alpha) << shift;
+        ((uint32_t *)(void *)(data + y * stride))[x] = pixel;
     }
     cairo_surface_mark_dirty(s);
     return s;
@@ -136,7 +147,7 @@ static void picture(const pictures *o, const float *w, int64_t row, double x, do
     if (o->c->measuring) return;
     paint(o, o->image, x, y, im->width, im->height, im->width > 64);
     if (!w) return;
-    cairo_surface_t *veil = veil_surface(g, w + g->at);
+    cairo_surface_t *veil = veil_surface(g, w + g->at, o->veil);
     paint(o, veil, x, y, (double)(g->wide * FINE), (double)(g->high * FINE), false);
     cairo_surface_destroy(veil);
     mark_row(o, row, x, y);
@@ -227,7 +238,8 @@ void fv__draw_image(fv_canvas *c, const fv_figure *p, double *width, double *hei
                   .p = p,
                   .grid = &p->s->map[p->kind].col.grid,
                   .w = im->width * k,
-                  .h = im->height * k};
+                  .h = im->height * k,
+                  .veil = veil_color(im)};
     double body = heads ? (double)p->heads * (o.w + GAP) + 80
                         : (double)(p->rows < 5 ? p->rows : 5) * (o.w + GAP);
     double y = fv__draw_title(c, p, MARGIN, MARGIN, fmax(body, 520), &right);

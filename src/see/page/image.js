@@ -1,14 +1,16 @@
-/* image.js - the view of a map whose columns are patches of an image: the image, dark where the chosen token does not look.
+/* image.js - the view of a map whose columns are patches of an image: the image under a veil where the chosen token does not look.
  *
  * Beside it stand the tokens that are no patches (the class token, found objects, written words), which are chosen like
  * patches.  Each token has its greatest weight over the patches as its scale. */
-const VEIL = 0.86;
+const VEIL = 0.86, DIM = 80; /* the veil's opacity; the mean level below which an image is a dark one, as draw/overlay.c has it */
 const LINE = 22;           /* pixels from one token beside the image to the next */
 let photo = null;          /* the image as a canvas, made when it is first shown */
+let veil = "#0a1428";      /* pale over a dark image */
 function photograph() {
   if (photo) return photo;
   const [w, h] = data.image.size, bytes = bytesOf("image"), canvas = make("canvas", { width: w, height: h });
   const g = canvas.getContext("2d"), pixels = g.createImageData(w, h);
+  if (bytes.subarray(0, 3 * w * h).reduce((sum, x) => sum + x, 0) < DIM * 3 * w * h) veil = "#d5deee";
   for (let i = 0; i < w * h; i++) {
     for (let k = 0; k < 3; k++) pixels.data[4 * i + k] = bytes[3 * i + k];
     pixels.data[4 * i + 3] = 255;
@@ -55,8 +57,8 @@ function imageDraw(s, p, l, win, at) {
     let most = 1e-9;
     for (let k = 0; k < high * wide; k++) most = Math.max(most, p.mean[row * n + from + k]);
     for (let k = 0; k < high * wide; k++) {
-      const dark = VEIL * (1 - p.mean[row * n + from + k] / most), x = x0 + k % wide * l.cell, y = y0 + Math.floor(k / wide) * l.ch;
-      if (dark > 0.004) s.box(x, y, l.cell + 0.3, l.ch + 0.3, { fill: "#0a1428", alpha: dark });
+      const hidden = VEIL * (1 - p.mean[row * n + from + k] / most), x = x0 + k % wide * l.cell, y = y0 + Math.floor(k / wide) * l.ch;
+      if (hidden > 0.004) s.box(x, y, l.cell + 0.3, l.ch + 0.3, { fill: veil, alpha: hidden });
     }
   }
   const mark = k => s.box(x0 + k % wide * l.cell, y0 + Math.floor(k / wide) * l.ch, l.cell, l.ch, { stroke: c.held, width: 2.5 });
