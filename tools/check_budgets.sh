@@ -1,9 +1,10 @@
 #!/bin/sh
 # check_budgets.sh [--report] - what a reader can hold: files of at most 500 lines, functions of at most 80, lines of at most 100
-# columns, in C and CUDA alike; and src/ explained: not fewer comments than there are (of 100 lines that are not blank 12 are the aim).
+# columns, in C and CUDA alike; a command line that only parses and prints: src/cli of at most 5500 lines; and src/ explained: not
+# fewer comments than there are (of 100 lines that are not blank 12 are the aim).
 # --report prints the figures.
 cd "$(dirname "$0")/.." || exit 1
-max_file=500 max_function=80 max_columns=100 min_comments=10
+max_file=500 max_function=80 max_columns=100 max_cli=5500 min_comments=10
 failed=0
 files=$(mktemp)
 trap 'rm -f "$files" "$files.functions"' EXIT
@@ -21,6 +22,12 @@ if ctags --version 2> /dev/null | grep -q Universal; then
 else
     echo "  functions are not measured: Universal Ctags is not here"
 fi
+
+cli=$(grep '^src/cli/' "$files" | xargs cat | wc -l)
+[ "$cli" -le $max_cli ] || {
+    echo "  src/cli: $cli lines, at most $max_cli; what neither parses nor prints belongs into the library"
+    failed=1
+}
 
 # Lines that are nothing but a comment, or the inside of one, of all lines that are not blank, as cloc counts.
 share=$(grep '^src/' "$files" | xargs awk '

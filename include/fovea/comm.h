@@ -32,10 +32,17 @@ FV_API int fv_comm_size(const fv_comm *c); /* ranks of the job */
 /* Every rank brings its own status (with *e filled where it is a failure) and leaves with that of
  * the first rank that failed: "rank 2: its sentence".  FV_OK where all are. */
 FV_API fv_status fv_comm_agree(fv_comm *c, fv_status mine, fv_err *e);
-/* Texts of all ranks, at rank 0 in order of rank, to be freed by fv_comm_free_text with the same
- * env; other ranks get NULL. */
-FV_API fv_status fv_comm_gather_text(fv_comm *c, const fv_env *env, const char *mine, size_t n,
-                                     char **all, size_t *len, fv_err *e);
-FV_API void fv_comm_free_text(const fv_env *env, char *all, size_t len); /* NULL is allowed */
+
+/* What stands before each of the records that a rank has: its number and the bytes of its text,
+ * which follow.  A rank's own are in order; a number may come several times. */
+typedef struct fv_comm_record {
+    int64_t number;
+    uint64_t n;
+} fv_comm_record;
+typedef void fv_comm_record_fn(void *user, const char *text, size_t n);
+/* Every rank brings its records, n bytes of them.  At rank 0 each is called for the texts of all
+ * ranks in order of their numbers; at others it is not. */
+FV_API fv_status fv_comm_gather_records(fv_comm *c, const char *mine, size_t n,
+                                        fv_comm_record_fn *each, void *user, fv_err *e);
 
 #endif

@@ -183,4 +183,24 @@ FV_API fv_status fv_see_without(fv_device *d, const fv_model *m, fv_see_in in,
                                 const fv_see_pick *heads, int n, int top, fv_see_next *out,
                                 fv_err *e);
 
+/* ---- one attention, step by step ---- */
+
+/* The caller owns all arrays.  H heads of width Wk (queries, keys) and Wv (values). */
+typedef struct fv_see_steps {
+    int64_t Tq, Tk, H, Wk, Wv;
+    float scale; /* 1 / sqrt(Wk), which is what the operator takes */
+    bool causal;
+    bool masked, biased;    /* whether mask is read; whether bias is added, too */
+    const float *q, *k, *v; /* (Tq,H*Wk), (Tk,H*Wk), (Tk,H*Wv) */
+    /* (H,Tq,Tk): 1 where a key takes part; in the end causality included, whether read or not */
+    uint8_t *mask;
+    float *bias;    /* (H,Tq,Tk): added to the scores; zeros where it is not read */
+    float *scores;  /* (H,Tq,Tk): q.k */
+    float *scaled;  /* (H,Tq,Tk): scale * q.k + bias, of which the softmax is taken */
+    float *weights; /* (H,Tq,Tk) */
+    float *output;  /* (Tq,H*Wv) */
+} fv_see_steps;
+/* Fills scores, scaled, weights and output, by the operator that models run. */
+FV_API fv_status fv_see_attention(fv_device *d, fv_see_steps *a, fv_err *e);
+
 #endif

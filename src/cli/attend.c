@@ -3,13 +3,14 @@
  * Scores come from a plain matrix product.  The output is that of the tiled operator, which never
  * stores a weight; the weights shown are recomputed from the log-sum-exp that it keeps, so the
  * lesson is about the operator that models use. */
-#include "attend.h"
-
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "fovea/array.h"
+#include "fovea/see.h"
+#include "json.h"
 
 enum { MAX_WEIGHTS = 1 << 24 };
 
@@ -72,10 +73,10 @@ static int read_matrix(const cli *c, fv_array *a, const char *source, fv_array_o
 }
 
 /* Sizes and pointers of a, from the files or from the example. */
-static int take_input(const cli *c, const attend_values *o, input *in, attention *a)
+static int take_input(const cli *c, const attend_values *o, input *in, fv_see_steps *a)
 {
     if (!o->q && !o->k && !o->v) {
-        *a = (attention){
+        *a = (fv_see_steps){
             .Tq = 4, .Tk = 4, .Wk = 3, .Wv = 3, .q = demo_qk, .k = demo_qk, .v = demo_v};
         return CLI_OK;
     }
@@ -92,19 +93,19 @@ static int take_input(const cli *c, const attend_values *o, input *in, attention
     if (k[0] != v[0])
         return cli_fail(c, "%s has %lld rows and %s %lld: there must be one value for each key",
                         o->k, (long long)k[0], o->v, (long long)v[0]);
-    *a = (attention){.Tq = q[0],
-                     .Tk = k[0],
-                     .Wk = q[1],
-                     .Wv = v[1],
-                     .q = in->q.data,
-                     .k = in->k.data,
-                     .v = in->v.data};
+    *a = (fv_see_steps){.Tq = q[0],
+                        .Tk = k[0],
+                        .Wk = q[1],
+                        .Wv = v[1],
+                        .q = in->q.data,
+                        .k = in->k.data,
+                        .v = in->v.data};
     return CLI_OK;
 }
 
 /* Sizes from here on are those of one head. The limit is on weights, because all of them are
  * printed or written. */
-static int split_heads(const cli *c, const attend_values *o, attention *a)
+static int split_heads(const cli *c, const attend_values *o, fv_see_steps *a)
 {
     a->H = o->heads;
     if (a->Wk % a->H || a->Wv % a->H)
@@ -126,7 +127,7 @@ static int split_heads(const cli *c, const attend_values *o, attention *a)
 
 /* A file of 0 and 1 is a mask; one with other numbers is added to the scores, where -inf hides a
  * key. */
-static int read_mask(const cli *c, const char *source, fv_array *m, attention *a)
+static int read_mask(const cli *c, const char *source, fv_array *m, fv_see_steps *a)
 {
     int code = read_matrix(c, m, source, (fv_array_opt){.nonfinite = true});
     if (code) return code;
@@ -155,69 +156,19 @@ static int read_mask(const cli *c, const char *source, fv_array *m, attention *a
 
 /* ---- computing ---- */
 
-/* The tap: the operator passes by, and is asked for its weights. */
-static void take_weights(void *user, fv_ctx *c, const char *site, const char *name,
-                         const void *what)
-{
-    (void)name;
-    attention *a = user;
-    if (strcmp(site, "attention") != 0) return;
-    for (int64_t h = 0; h < a->H; h++)
-        if (fv_attn_view_weights(c, what, 0, h, 0, a->Tq, a->weights + h * a->Tq * a->Tk)) return;
-}
-
-/* Scores by a plain product for showing; output and weights by the operator itself, with its tap.
- */
-static fv_status compute(fv_ctx *c, attention *a)
-{
-    fv_tensor *q = fv_floats(c, a->q, FV_SHAPE(1, a->Tq, a->H * a->Wk));
-    fv_tensor *k = fv_floats(c, a->k, FV_SHAPE(1, a->Tk, a->H * a->Wk));
-    fv_tensor *v = fv_floats(c, a->v, FV_SHAPE(1, a->Tk, a->H * a->Wv));
-    for (int64_t h = 0; h < a->H; h++) {
-        fv_tensor *qh = fv_slice(c, q, -1, h * a->Wk, (h + 1) * a->Wk),
-                  *kh = fv_slice(c, k, -1, h * a->Wk, (h + 1) * a->Wk);
-        fv_read(c, fv_matmul(c, qh, kh, (fv_mm){.tb = true}), a->scores + h * a->Tq * a->Tk,
-                a->Tq * a->Tk);
-    }
-    fv_attn opt = {.n_head = a->H, .causal = a->causal, .name = "attend"};
-    if (a->masked) {
-        fv_shape s = FV_SHAPE(1, a->H, a->Tq, a->Tk);
-        opt.mask = fv_bytes(c, a->mask, s);
-        if (a->biased) opt.bias = fv_floats(c, a->bias, s);
-    }
-    fv_ctx_set_tap(c, take_weights, a);
-    fv_tensor *y = fv_attention(c, q, k, v, opt);
-    fv_read(c, y, a->output, a->Tq * a->H * a->Wv);
-    return fv_ctx_status(c);
-}
-
-/* The step between scores and weights, for showing: causality as the operator has it, the last row
- * at the last key. */
-static void scale_and_hide(attention *a)
-{
-    for (int64_t i = 0; i < a->H * a->Tq * a->Tk; i++) {
-        int64_t key = i % a->Tk, position = i / a->Tk % a->Tq + a->Tk - a->Tq;
-        a->scaled[i] = a->scale * a->scores[i] + a->bias[i];
-        if (a->causal && key > position) a->mask[i] = 0;
-    }
-}
-
 /* One thread: the matrices are small, and starting more would take longer than the work. */
-static int work(const cli *c, const char *where, attention *a)
+static int work(const cli *c, const char *where, fv_see_steps *a)
 {
     fv_device *device;
-    fv_ctx *ctx = NULL;
     fv_err e;
-    fv_status st = fv_device_open(&device, where, (fv_device_opt){.threads = 1}, &e);
-    if (!st) st = fv_ctx_new(&ctx, device, (fv_ctx_opt){0}, &e);
-    if (!st && (st = compute(ctx, a))) e = *fv_ctx_err(ctx);
-    fv_ctx_free(ctx);
+    int code = cli_open_device(c, &device, where, 1);
+    if (code == CLI_OK && fv_see_attention(device, a, &e)) code = cli_error(c, &e);
     fv_device_close(device);
-    return st ? cli_error(c, &e) : CLI_OK;
+    return code;
 }
 
 /* Allocates what the lesson shows, H maps of each kind, and fills it. */
-static int solve(const cli *c, const attend_values *o, attention *a, fv_array *mask)
+static int solve(const cli *c, const attend_values *o, fv_see_steps *a, fv_array *mask)
 {
     size_t n = (size_t)(a->H * a->Tq * a->Tk);
     a->mask = malloc(n);
@@ -231,10 +182,139 @@ static int solve(const cli *c, const attend_values *o, attention *a, fv_array *m
     memset(a->mask, 1, n);
 
     int code = o->mask ? read_mask(c, o->mask, mask, a) : CLI_OK;
-    if (!code) code = work(c, o->device, a);
-    if (!code) scale_and_hide(a);
-    return code;
+    return code ? code : work(c, o->device, a);
 }
+
+/* ---- showing ---- */
+
+enum { ROWS = 12, COLS = 12 }; /* more are cut: what does not fit a screen is not read */
+
+/* Cells of equal width; those whose mask is 0 are shown as "hidden". */
+static void print_table(const char *row, const char *column, const float *x, const uint8_t *mask,
+                        int64_t rows, int64_t cols, int digits)
+{
+    int64_t shown_rows = rows < ROWS ? rows : ROWS, shown = cols < COLS ? cols : COLS;
+    int width = (int)strlen(column) + 3, label = (int)strlen(row) + 4;
+    for (int64_t i = 0; i < shown_rows * shown; i++) {
+        int w = snprintf(NULL, 0, "%.*f", digits, (double)x[i / shown * cols + i % shown]);
+        if (w > width) width = w;
+    }
+
+    printf("   %*s", label, "");
+    for (int64_t j = 0; j < shown; j++) {
+        char head[32];
+        snprintf(head, sizeof head, "%s %lld", column, (long long)(j + 1));
+        printf(" %*s", width, head);
+    }
+    for (int64_t i = 0; i < shown_rows; i++) {
+        printf("\n   %s %-*lld", row, label - (int)strlen(row) - 1, (long long)(i + 1));
+        for (int64_t j = 0; j < shown; j++) {
+            if (mask && !mask[i * cols + j])
+                printf(" %*s", width, "hidden");
+            else
+                printf(" %*.*f", width, digits, (double)x[i * cols + j]);
+        }
+        if (shown < cols) printf("  ...");
+    }
+    putchar('\n');
+    if (shown < cols) printf("   (%lld columns more)\n", (long long)(cols - shown));
+    if (shown_rows < rows) printf("   (%lld rows more)\n", (long long)(rows - shown_rows));
+}
+
+static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
+
+/* The first row in words: where it looks most, or that it sees nothing. */
+static void print_first_row(const float *w, int64_t n, int digits)
+{
+    int64_t most = 0;
+    float sum = 0;
+    for (int64_t j = 0; j < n; j++) {
+        if (w[j] > w[most]) most = j;
+        sum += w[j];
+    }
+    if (sum == 0)
+        puts("   Row 1 sees no key at all: its weights and its output are zero.");
+    else
+        printf("   Row 1 looks most at key %lld (%.*f).\n", (long long)(most + 1), digits,
+               (double)w[most]);
+}
+
+/* The three steps of one head, each with the sentence that explains it. */
+static void print_head(const fv_see_steps *a, int64_t h, int digits)
+{
+    int64_t at = h * a->Tq * a->Tk;
+    if (a->H > 1)
+        printf("\nHead %lld: columns %lld to %lld of Q and K\n", (long long)(h + 1),
+               (long long)(h * a->Wk + 1), (long long)((h + 1) * a->Wk));
+
+    printf("\n1. Scores, Q K': how well each query fits each key, the product of their rows.\n\n");
+    print_table("row", "key", a->scores + at, NULL, a->Tq, a->Tk, digits);
+
+    printf("\n2. Scaled by 1 / sqrt(%lld) = %.*f, so that scores do not grow with the width",
+           (long long)a->Wk, digits, (double)a->scale);
+    if (a->biased) printf("; the mask is added");
+    if (a->causal) printf(";\n   keys after a row's own position are hidden");
+    if (a->masked) printf("; keys that the mask leaves out are hidden");
+    printf(".\n\n");
+    print_table("row", "key", a->scaled + at, a->mask + at, a->Tq, a->Tk, digits);
+
+    printf("\n3. Weights, softmax of each row: exp(score) divided by the sum of the row's, so that "
+           "they add up to 1.\n\n");
+    print_table("row", "key", a->weights + at, NULL, a->Tq, a->Tk, digits);
+    print_first_row(a->weights + at, a->Tk, digits);
+}
+
+/* The first number of the output, term by term. */
+static void print_first_output(const fv_see_steps *a, int digits)
+{
+    if (a->Tk > 6) return;
+    printf("   Row 1, column 1:");
+    for (int64_t j = 0; j < a->Tk; j++)
+        printf("%s %.*f x %.*f", j ? " +" : "", digits, (double)a->weights[j], digits,
+               (double)a->v[j * a->H * a->Wv]);
+    printf(" = %.*f\n", digits, (double)a->output[0]);
+}
+
+/* The lesson: each step with its numbers, `digits` behind the point. */
+static void print_text(const fv_see_steps *a, int digits)
+{
+    printf("Attention of %lld quer%s on %lld key%s, in %lld head%s: softmax(Q K' / sqrt(d)) V\n",
+           (long long)a->Tq, a->Tq == 1 ? "y" : "ies", (long long)a->Tk, plural(a->Tk),
+           (long long)a->H, plural(a->H));
+    for (int64_t h = 0; h < a->H; h++) print_head(a, h, digits);
+    printf("\n4. Output, weights times V: each row is the values, mixed by its weights%s.\n\n",
+           a->H > 1 ? "; the heads stand side by side" : "");
+    print_table("row", "col", a->output, NULL, a->Tq, a->H * a->Wv, digits);
+    print_first_output(a, digits);
+}
+
+/* (H,Tq,Tk), null where the mask is 0. */
+static void put_heads(cli_json *j, const char *key, const fv_see_steps *a, const float *x,
+                      const uint8_t *mask)
+{
+    cli_json_put(j, "s:[", key);
+    for (int64_t h = 0; h < a->H; h++) {
+        int64_t at = h * a->Tq * a->Tk;
+        cli_json_matrix(j, x + at, mask ? mask + at : NULL, a->Tq, a->Tk);
+    }
+    cli_json_put(j, "]");
+}
+
+static void print_json(const fv_see_steps *a)
+{
+    cli_json j = {0};
+    cli_json_put(&j, "{s:I, s:I, s:I, s:b, s:f", "queries", a->Tq, "keys", a->Tk, "heads", a->H,
+                 "causal", a->causal, "scale", (double)a->scale);
+    put_heads(&j, "scores", a, a->scores, NULL);
+    put_heads(&j, "scaled", a, a->scaled, a->mask);
+    put_heads(&j, "weights", a, a->weights, NULL);
+    cli_json_put(&j, "s:", "output");
+    cli_json_matrix(&j, a->output, NULL, a->Tq, a->H * a->Wv);
+    cli_json_put(&j, "}");
+    cli_json_end();
+}
+
+/* ---- the command ---- */
 
 static int run(const cli *c, const void *values, int n, char **operand)
 {
@@ -247,14 +327,14 @@ static int run(const cli *c, const void *values, int n, char **operand)
     if (given && o->demo) return cli_usage(c, "--demo takes no files");
 
     input in = {0};
-    attention a = {0};
+    fv_see_steps a = {0};
     int code = take_input(c, o, &in, &a);
     if (!code) code = split_heads(c, o, &a);
     if (!code) code = solve(c, o, &a, &in.mask);
     if (!code && o->json)
-        attend_json(&a);
+        print_json(&a);
     else if (!code)
-        attend_print(&a, (int)o->digits);
+        print_text(&a, (int)o->digits);
 
     free(a.mask), free(a.bias), free(a.scores), free(a.scaled), free(a.weights), free(a.output);
     fv_array_close(&in.q), fv_array_close(&in.k), fv_array_close(&in.v), fv_array_close(&in.mask);
@@ -269,9 +349,6 @@ const cli_command attend_command = {
              "weights and the output, for each head.  Without files it shows a worked example.\n\n"
              "A FILE is a .csv (one row a line), a NumPy .npy, or one tensor of a safetensors "
              "file, written file.safetensors:name.",
-    .options = options,
-    .size = sizeof(attend_values),
+    CLI_OWN(attend_values),
     .defaults = &defaults,
-    .examples = examples,
-    .run = run,
 };

@@ -113,9 +113,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
     return code;
 }
 
-enum { MOST = 64, MOST_EXAMPLES = 8 };
+enum { MOST = 64 };
 static cli_command commands[MOST];
-static cli_example examples[MOST][MOST_EXAMPLES + 1];
 static const cli_command *subs[MOST + 1];
 
 /* Called once by main, before any command is looked up. */
@@ -123,8 +122,6 @@ static void list_benchmarks(void)
 {
     const bench_kind *k;
     for (int i = 0; i < MOST && (k = bench_kind_at(i)); i++) {
-        for (int n = 0; n < MOST_EXAMPLES && k->examples && k->examples[n].line; n++)
-            examples[i][n] = (cli_example){k->examples[n].line, k->examples[n].what};
         commands[i] = (cli_command){.name = k->name,
                                     .summary = k->summary,
                                     .about = k->about,
@@ -136,7 +133,7 @@ static void list_benchmarks(void)
                                     .operands = k->operand,
                                     .min_operands = k->operand != NULL,
                                     .max_operands = k->operand != NULL,
-                                    .examples = examples[i],
+                                    .examples = k->examples,
                                     .more = k,
                                     .run = run};
         subs[i] = &commands[i];

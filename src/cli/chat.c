@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "write.h"
+#include "json.h"
 
 typedef struct chat_values {
     cli_model model;
@@ -41,7 +41,9 @@ static const cli_example examples[] = {
 };
 
 typedef struct talk {
-    writer w;
+    const cli *c;
+    fv_device *device;
+    fv_writer w; /* model, tokenizer and settings of generating */
     fv_chat_template *template;
     fv_chat *chat;
     bool json;
@@ -62,7 +64,7 @@ static int answer(talk *t, const char *text, size_t len)
     int n;
     if (fv_chat_add(t->chat, "user", text, len, &e) ||
         fv_chat_reply(t->chat, &t->w.gen, print_text, t, &e))
-        return cli_error(t->w.c, &e);
+        return cli_error(t->c, &e);
     const fv_message *m = fv_chat_messages(t->chat, &n);
     cli_json j = {0};
     if (t->json) cli_json_put(&j, "{s:s, s:s}", "role", "assistant", "content", m[n - 1].text);
@@ -79,8 +81,8 @@ static int obey(talk *t, const char *line)
         return CLI_OK;
     }
     if (!strncmp(line, "/save ", 6) && line[6])
-        return fv_chat_save(t->chat, line + 6, &e) ? cli_error(t->w.c, &e) : CLI_OK;
-    return cli_fail(t->w.c, "%s: expected /reset or /save FILE", line);
+        return fv_chat_save(t->chat, line + 6, &e) ? cli_error(t->c, &e) : CLI_OK;
+    return cli_fail(t->c, "%s: expected /reset or /save FILE", line);
 }
 
 /* getline: a message may have any length. */
@@ -103,36 +105,57 @@ static int converse(talk *t)
     return code;
 }
 
+/* The settings given here come before the model's own; 512 new tokens where neither says. */
+static int open_writer(talk *t, const chat_values *v)
+{
+    const cli_model *m = &v->model;
+    fv_err e;
+    fv_writer_opt how = {.settings = v->settings.at,
+                         .n_settings = v->settings.n,
+                         .new_tokens = 512};
+    cli_adapters adapters;
+    if (!m->dir) return cli_usage(t->c, "a model is needed: -m DIR");
+    cli_choose_weights(m->dtype, &how.weights, &how.widen);
+    int code = cli_take_adapters(t->c, &m->adapters, &adapters, &how.adapters);
+    if (code != CLI_OK) return code;
+    cli_name_ignored(t->c, m->verbose, m->dir);
+    code = cli_open_device(t->c, &t->device, m->device, m->threads);
+    if (code == CLI_OK && fv_writer_open(&t->w, t->device, m->dir, how, &e))
+        code = cli_error(t->c, &e);
+    return code;
+}
+
 /* Beams and several replies have no meaning in a conversation, which goes on with one. */
 static int open_chat(talk *t, const chat_values *v)
 {
     fv_err e;
-    const writer *w = &t->w;
+    const fv_writer *w = &t->w;
     if (w->encoder)
-        return cli_fail(w->c, "%s has an encoder: it does not chat", fv_model_head(w->model));
+        return cli_fail(t->c, "%s has an encoder: it does not chat", fv_model_head(w->model));
     if (w->gen.num_beams > 1 || w->gen.num_return_sequences > 1)
-        return cli_usage(w->c, "a chat takes one beam and one reply");
+        return cli_usage(t->c, "a chat takes one beam and one reply");
     fv_chat_opt opt = {.trim = v->trim};
     if (fv_chat_template_open(&t->template, NULL, v->model.dir, &e) ||
-        fv_chat_open(&t->chat, w->device, w->model, w->tok, t->template, opt, &e) ||
+        fv_chat_open(&t->chat, t->device, w->model, w->tok, t->template, opt, &e) ||
         (v->load && fv_chat_load(t->chat, v->load, &e)) ||
         (v->system && fv_chat_add(t->chat, "system", v->system, strlen(v->system), &e)))
-        return cli_error(w->c, &e);
+        return cli_error(t->c, &e);
     return CLI_OK;
 }
 
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const chat_values *v = values;
-    talk t = {.json = v->json};
+    talk t = {.c = c, .json = v->json};
     (void)n, (void)operand;
     if (v->load && v->system) return cli_usage(c, "--load brings its own system message");
-    int code = writer_open(&t.w, c, &v->model, &v->settings, NULL, 512);
+    int code = open_writer(&t, v);
     if (!code) code = open_chat(&t, v);
     if (!code) code = converse(&t);
     fv_chat_close(t.chat);
     fv_chat_template_close(t.template);
-    writer_close(&t.w);
+    fv_writer_close(&t.w);
+    fv_device_close(t.device);
     return code;
 }
 
@@ -146,10 +169,7 @@ const cli_command chat_command = {
         "are kept.\n\n"
         "Lines that begin with a slash are commands: /reset forgets the conversation but not "
         "the system message, /save FILE writes it as JSON.",
-    .options = options,
-    .size = sizeof(chat_values),
+    CLI_OWN(chat_values),
     .fields = fv_gen_fields,
     .settings = offsetof(chat_values, settings),
-    .examples = examples,
-    .run = run,
 };

@@ -84,9 +84,7 @@ typedef struct cli_settings {
     fv_setting at[64];
 } cli_settings;
 
-typedef struct cli_example {
-    const char *line, *what; /* "fovea attend --causal", "each row sees only the past" */
-} cli_example;
+typedef fv_task_example cli_example; /* "fovea attend --causal", "each row sees only the past" */
 
 typedef struct cli_command cli_command;
 
@@ -120,6 +118,10 @@ struct cli_command {
     /* values: the struct, filled in; returns the exit code. */
     int (*run)(const cli *c, const void *values, int n, char **operand);
 };
+
+/* Entries of a command whose file calls its tables `options` and `examples`, its function `run`;
+ * values is the struct that holds what was given. */
+#define CLI_OWN(values) .options = options, .size = sizeof(values), .examples = examples, .run = run
 
 /* The command of the library's task i, or NULL past the last. */
 const cli_command *cli_task_command(int i);

@@ -259,9 +259,6 @@ const cli_command demo_command = {
              "grammar with real agreement, trains the Transformer of 2017 on it, and lets it "
              "translate sentences with combinations of words it has never seen.  The same seed "
              "gives the same model whatever the number of threads.",
-    .options = options,
-    .size = sizeof(values),
+    CLI_OWN(values),
     .defaults = &defaults,
-    .examples = examples,
-    .run = run,
 };

@@ -158,12 +158,9 @@ const cli_command eval_command = {
         "record, or compares a file that is there already.  BLEU and chrF are those of sacreBLEU, "
         "with its signatures: BLEU with the tokens of mteval-v13a, which is what papers compare, "
         "and on the tokens as they stand, for text that is tokenised already.",
-    .options = options,
-    .size = sizeof(eval_values),
+    CLI_OWN(eval_values),
     .fields = fv_gen_fields,
     .settings = offsetof(eval_values, settings),
     .operands = "[FILE]",
     .max_operands = 1,
-    .examples = examples,
-    .run = run,
 };

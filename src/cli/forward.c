@@ -92,8 +92,5 @@ const cli_command forward_command = {
              "operator keeps for each row.  Models with an encoder and a decoder give "
              "encoder_attentions.N, decoder_attentions.N and cross_attentions.N.  A row in which "
              "every key is masked gives zeros.",
-    .options = options,
-    .size = sizeof(forward_values),
-    .examples = examples,
-    .run = run,
+    CLI_OWN(forward_values),
 };

@@ -6,14 +6,14 @@ typedef struct help_values {
     int completion;
 } help_values;
 
-static const cli_option help_options[] = {
+static const cli_option options[] = {
     CLI_FLAG(help_values, man, 0, "man", "print the manual page, as man(7) source"),
     CLI_CHOICE(help_values, completion, 0, "completion", cli_shells,
                "print the completion script of a shell"),
     {0},
 };
 
-static const cli_example help_examples[] = {
+static const cli_example examples[] = {
     {"fovea help bench gemm", "what the matrix product benchmark measures, and its options"},
     {"fovea help --man attend | man -l -", "the manual page of attend"},
     {"source <(fovea help --completion bash)", "completion in the shell that is running"},
@@ -22,7 +22,7 @@ static const cli_example help_examples[] = {
 
 /* The operands are a path in the tree of commands; what is misspelt is answered with what is near.
  */
-static int run_help(const cli *c, const void *values, int n, char **operand)
+static int run(const cli *c, const void *values, int n, char **operand)
 {
     const help_values *v = values;
     cli_path path;
@@ -49,10 +49,7 @@ const cli_command help_command = {
     .summary = "explain a command",
     .about = "Without a command, lists all of them.  The manual pages and the completion scripts "
              "are made from the same tables that parse the command line.",
-    .options = help_options,
-    .size = sizeof(help_values),
+    CLI_OWN(help_values),
     .operands = "[COMMAND]...",
     .max_operands = 8,
-    .examples = help_examples,
-    .run = run_help,
 };

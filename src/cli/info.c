@@ -124,8 +124,5 @@ const cli_command info_command = {
              "of kernels that were built and that this processor can run, best first; the "
              "environment variable FOVEA_CPU picks one of them.  \"choices\" say which kernel a "
              "GPU uses when.",
-    .options = options,
-    .size = sizeof(info_values),
-    .examples = examples,
-    .run = run,
+    CLI_OWN(info_values),
 };

@@ -56,8 +56,5 @@ const cli_command merge_command = {
         "IA3 directories as PEFT and \"fovea train\" write them.  The result is a directory "
         "like any other, for transformers too, and can be quantised.\n\n"
         "A LoRA may have a weight; with -1 it is taken out of a model that has it.",
-    .options = options,
-    .size = sizeof(merge_values),
-    .examples = examples,
-    .run = run,
+    CLI_OWN(merge_values),
 };

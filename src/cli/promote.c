@@ -106,11 +106,8 @@ const cli_command promote_command = {
         "are evaluated on FILE as \"fovea eval\" does; the candidate is copied to DIR and taken "
         "only if it is not worse.  The switch is one rename, so whoever opens DIR meanwhile gets "
         "one whole version or the other.  A candidate that is not taken is exit code 1.",
-    .options = options,
-    .size = sizeof(promote_values),
+    CLI_OWN(promote_values),
     .operands = "DIR [FILE]",
     .min_operands = 1,
     .max_operands = 2,
-    .examples = examples,
-    .run = run,
 };

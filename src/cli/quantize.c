@@ -80,8 +80,5 @@ const cli_command quantize_command = {
              "score\" and \"fovea eval\" tell.\n\n"
              "bf16, f16 and f32 are for every parameter, and such a copy is a model like any "
              "other, for transformers too.",
-    .options = options,
-    .size = sizeof(quantize_values),
-    .examples = examples,
-    .run = run,
+    CLI_OWN(quantize_values),
 };

@@ -492,9 +492,6 @@ const cli_command see_command = {
              "object that it found attends to.",
     .operands = "[TEXT [SECOND]]",
     .max_operands = 2,
-    .options = options,
-    .size = sizeof(values),
+    CLI_OWN(values),
     .defaults = &defaults,
-    .examples = examples,
-    .run = run,
 };

@@ -208,9 +208,6 @@ const cli_command serve_command = {
         "get alone.  It listens at the loopback only unless --host says otherwise; TLS is for a "
         "proxy in front.  SIGTERM lets what runs come to its end, SIGHUP reads models and keys "
         "again.",
-    .options = options,
-    .size = sizeof(serve_values),
+    CLI_OWN(serve_values),
     .defaults = &defaults,
-    .examples = examples,
-    .run = run,
 };

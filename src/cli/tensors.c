@@ -63,11 +63,8 @@ const cli_command tensors_command = {
     .name = "tensors",
     .summary = "list names, dtypes and shapes of a safetensors file",
     .about = "Lists the tensors of a safetensors file, or of all shards that an index names.",
-    .options = options,
-    .size = sizeof(values),
+    CLI_OWN(values),
     .operands = "FILE",
     .min_operands = 1,
     .max_operands = 1,
-    .examples = examples,
-    .run = run,
 };

@@ -18,7 +18,7 @@ typedef struct tokenize_values {
     bool decode, json, no_special;
 } tokenize_values;
 
-static const cli_option tokenize_options[] = {
+static const cli_option options[] = {
     CLI_FILE(tokenize_values, model, 'm', "model", "DIR_OR_FILE",
              "a model directory, or a tokenizer.json, vocab.txt, merges.txt or SentencePiece file"),
     CLI_TEXT(tokenize_values, text, 0, "text", "TEXT", "the text, instead of a file"),
@@ -31,7 +31,7 @@ static const cli_option tokenize_options[] = {
     {0},
 };
 
-static const cli_example tokenize_examples[] = {
+static const cli_example examples[] = {
     {"echo -n 'I like apples' | fovea tokenize -m bert-base-uncased", "ids, with [CLS] and [SEP]"},
     {"fovea tokenize -m gpt2 --json text.txt", "ids, tokens and where each stands in the text"},
     {"echo 40 588 22514 | fovea tokenize -m gpt2 --decode", "back to text"},
@@ -157,7 +157,7 @@ static int decode(const cli *c, const tokenize_values *v, const fv_tok *t, const
     return code;
 }
 
-static int run_tokenize(const cli *c, const void *values, int n, char **operand)
+static int run(const cli *c, const void *values, int n, char **operand)
 {
     const tokenize_values *v = values;
     fv_tok *t = NULL;
@@ -191,10 +191,7 @@ const cli_command tokenize_command = {
              "The tokenizer is opened as it is: a model directory, a tokenizer.json, vocab.txt, "
              "vocab.json with merges.txt, or a SentencePiece model.\n\n"
              "Bytes that are not UTF-8 are read as U+FFFD.  Offsets count characters.",
-    .options = tokenize_options,
-    .size = sizeof(tokenize_values),
+    CLI_OWN(tokenize_values),
     .operands = "[FILE]",
     .max_operands = 1,
-    .examples = tokenize_examples,
-    .run = run_tokenize,
 };

@@ -18,9 +18,9 @@ typedef struct train_values {
 
 static const char *const kinds[] = {"byte-bpe", "bpe", "wordpiece", "unigram", NULL};
 
-static const train_values train_defaults = {.vocab = 8000, .min_count = 2};
+static const train_values defaults = {.vocab = 8000, .min_count = 2};
 
-static const cli_option train_options[] = {
+static const cli_option options[] = {
     CLI_CHOICE(train_values, kind, 0, "kind", kinds, "the model to train"),
     CLI_INT(train_values, vocab, 0, "vocab", "N", 1, 10000000,
             "tokens in the vocabulary, special ones included"),
@@ -36,7 +36,7 @@ static const cli_option train_options[] = {
     {0},
 };
 
-static const cli_example train_examples[] = {
+static const cli_example examples[] = {
     {"fovea tokenizer train --kind bpe --vocab 10000 -o tokenizer.json train.en train.de",
      "one vocabulary for two languages"},
     {"fovea tokenizer train --kind byte-bpe --vocab 50257 --special '<|endoftext|>' -o "
@@ -64,7 +64,7 @@ static void show(void *self, const char *stage, double done)
     fflush(stderr);
 }
 
-static int run_train(const cli *c, const void *values, int n, char **operand)
+static int run(const cli *c, const void *values, int n, char **operand)
 {
     const train_values *v = values;
     const char *specials[MAX_SPECIALS + 1];
@@ -102,14 +102,11 @@ static const cli_command train_command = {
     .about = "Learns a tokenizer from plain text files, a text on each line, and writes it as a "
              "tokenizer.json, which Hugging Face "
              "tokenizers opens as well.  The same files and options give the same tokenizer.",
-    .options = train_options,
-    .size = sizeof(train_values),
-    .defaults = &train_defaults,
+    CLI_OWN(train_values),
+    .defaults = &defaults,
     .operands = "FILE...",
     .min_operands = 1,
     .max_operands = 1 << 20,
-    .examples = train_examples,
-    .run = run_train,
 };
 
 static const cli_command *const tokenizer_subs[] = {&train_command, NULL};

@@ -279,11 +279,8 @@ const cli_command train_command = {
              "resumed run "
              "ends with the same bits as one "
              "that was never stopped, whatever the number of threads.",
-    .options = options,
-    .size = sizeof(values),
+    CLI_OWN(values),
     .defaults = &defaults,
     .operands = "RECIPE",
     .max_operands = 1,
-    .examples = examples,
-    .run = run,
 };

@@ -99,6 +99,33 @@ static int texts_come_in_order(fv_comm *c)
     return bad;
 }
 
+static void join(void *user, const char *text, size_t n)
+{
+    char *to = user;
+    snprintf(to + strlen(to), 16, "%.*s;", (int)n, text);
+}
+
+/* Rank r has the numbers r + 1, r + 1 + size, ...; one of them in two parts, one empty. */
+static int records_come_in_order(fv_comm *c)
+{
+    enum { EACH = 3 };
+    int size = fv_comm_size(c), me = fv_comm_rank(c);
+    char mine[400], got[800] = "", want[800] = "";
+    size_t n = 0;
+    for (int i = 0; i < 2 * EACH; i++) {
+        char text[16];
+        int number = me + 1 + i / 2 * size;
+        int len = snprintf(text, sizeof text, i % 2 ? "" : "%d", number);
+        fv_comm_record h = {number, (uint64_t)len};
+        memcpy(mine + n, &h, sizeof h);
+        memcpy(mine + n + sizeof h, text, (size_t)len);
+        n += sizeof h + (size_t)len;
+    }
+    for (int i = 1; i <= EACH * size; i++) snprintf(want + strlen(want), 16, "%d;;", i);
+    if (fv_comm_gather_records(c, mine, n, join, got, NULL)) return 1;
+    return strcmp(got, me ? "" : want) ? 2 : 0;
+}
+
 static void ranks_talk(void **state)
 {
     (void)state;
@@ -106,10 +133,12 @@ static void ranks_talk(void **state)
         among(n, everybody_exchanges);
         among(n, everybody_gathers);
         among(n, texts_come_in_order);
+        among(n, records_come_in_order);
     }
     assert_int_equal(everybody_exchanges(NULL), 0);
     assert_int_equal(everybody_gathers(NULL), 0);
     assert_int_equal(texts_come_in_order(NULL), 0);
+    assert_int_equal(records_come_in_order(NULL), 0);
 }
 
 /* ---- failures ---- */

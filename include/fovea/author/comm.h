@@ -38,6 +38,11 @@ FV_API fv_status fv_comm_all_reduce(fv_comm *c, float *data, int64_t n, fv_err *
 FV_API fv_status fv_comm_reduce_scatter(fv_comm *c, float *data, const int64_t *from,
                                         const int64_t *n, fv_err *e);
 FV_API fv_status fv_comm_barrier(fv_comm *c, fv_err *e);
+/* Texts of all ranks, at rank 0 in order of rank, to be freed by fv_comm_free_text with the same
+ * env; other ranks get NULL. */
+FV_API fv_status fv_comm_gather_text(fv_comm *c, const fv_env *env, const char *mine, size_t n,
+                                     char **all, size_t *len, fv_err *e);
+FV_API void fv_comm_free_text(const fv_env *env, char *all, size_t len); /* NULL is allowed */
 /* Seconds that this rank has spent in collectives, and bytes it has sent to others. */
 FV_API void fv_comm_spent(const fv_comm *c, double *seconds, double *bytes);
 

@@ -364,11 +364,8 @@ static const char *operands_of(const fv_task_kind *k)
 const cli_command *cli_task_command(int i)
 {
     static cli_command commands[MOST_TASKS];
-    static cli_example examples[MOST_TASKS][9];
     const fv_task_kind *k = i < MOST_TASKS ? fv_task_kind_at(i) : NULL;
     if (!k) return NULL;
-    for (int n = 0; n < 8 && k->examples && k->examples[n].line; n++)
-        examples[i][n] = (cli_example){k->examples[n].line, k->examples[n].what};
     commands[i] = (cli_command){.name = k->name,
                                 .summary = k->summary,
                                 .about = k->about,
@@ -379,7 +376,7 @@ const cli_command *cli_task_command(int i)
                                 .settings = offsetof(task_values, settings),
                                 .operands = operands_of(k),
                                 .max_operands = k->images || k->files ? 4096 : !k->no_records,
-                                .examples = examples[i],
+                                .examples = k->examples,
                                 .more = k,
                                 .run = run};
     return &commands[i];
