@@ -319,13 +319,31 @@ int32_t fv__choose_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt
     return candidates[0].token;
 }
 
+/* log(weight / sum of weights) of a token among those that a draw could have given. */
+static float drawn_score(const float *logits, int64_t V, const fv_gen_opt *o, int32_t token,
+                         fv_candidate *candidates)
+{
+    fv_candidate *from;
+    int64_t n = fv__sample_from(&from, logits, V, o, 1, candidates);
+    double sum = 0, own = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)from[i].score;
+        if (from[i].token == token) own = (double)from[i].score;
+    }
+    return own > 0 ? (float)log(own / sum) : -INFINITY;
+}
+
+/* Where probabilities are renormalised, those of what the rules leave add up to 1: greedy choice
+ * has its logits as such log-probabilities already. */
 fv_candidate fv__next_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt *o,
                             int64_t number, float *scratch, fv_candidate *candidates)
 {
-    double all = fv__log_sum_exp(logits, V);
+    double all = o->renormalize_logits ? 0 : fv__log_sum_exp(logits, V);
     fv_candidate best = {0};
     best.token = fv__choose_token(logits, V, f, o, number, scratch, candidates);
     float score = logits[best.token];
+    if (o->renormalize_logits && o->do_sample)
+        score = drawn_score(logits, V, o, best.token, candidates);
     best.score = isfinite(score) ? (float)((double)score - all) : 0;
     return best;
 }

@@ -64,7 +64,8 @@ int64_t fv__sample_from(fv_candidate **c, const float *score, int64_t V, const f
  * floats; candidates: for V. */
 int32_t fv__choose_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt *o, int64_t number,
                          float *scratch, fv_candidate *candidates);
-/* The same with its score behind the rules, against all of the model's own logits. */
+/* The same with its score behind the rules: against all of the model's own logits or, with
+ * renormalize_logits, against what the rules (and a draw's cuts) leave, as transformers' scores. */
 fv_candidate fv__next_token(float *logits, int64_t V, fv_prefix f, const fv_gen_opt *o,
                             int64_t number, float *scratch, fv_candidate *candidates);
 

@@ -109,7 +109,12 @@ static void check_case(const fv_model *m, const char *name, json_t *one)
     ok(fv_gen_config_open(&config, NULL, scratch("."), NULL, &e), what, &e);
     ok(fv_generate(&out, device, m, source, len, (int64_t)n, fv_gen_config_options(config), &e),
        what, &e);
-    for (size_t i = 0; i < n; i++) compare(what, &out.hyp[i], json_array_get(rows, i));
+    for (size_t i = 0; i < n; i++) {
+        const json_t *score = json_array_get(json_object_get(one, "scores"), i);
+        compare(what, &out.hyp[i], json_array_get(rows, i));
+        if (score && fabs(out.hyp[i].score - json_number_value(score)) > 1e-3)
+            fail_msg("%s: score %g, expected %g", what, out.hyp[i].score, json_number_value(score));
+    }
     fv_generated_free(&out);
     fv_gen_config_close(config);
     free(what);
@@ -195,6 +200,39 @@ static void beams_are_drawn_by_their_probability(void **state)
     fv_model_free(m);
 }
 
+/* With renormalize_logits the score of a drawn token is its share of what the draw could give: of
+ * three tokens, whose probabilities are those of a search. */
+static void drawn_scores_are_renormalised(void **state)
+{
+    (void)state;
+    fv_model *m = open_model("gpt2-apart");
+    int32_t ids[256];
+    const int32_t *source = ids;
+    int64_t n = read_prompt("gpt2-apart", 0, ids);
+    fv_err e;
+    fv_generated best, out;
+    fv_gen_opt o = two_beams(1);
+    double sum = 0;
+    o.do_sample = false;
+    o.num_beams = o.num_return_sequences = 3;
+    ok(fv_generate(&best, device, m, &source, &n, 1, &o, &e), "all", &e);
+    for (int i = 0; i < 3; i++) sum += exp(best.hyp[i].score);
+    for (int64_t seed = 1; seed <= 20; seed++) {
+        o = two_beams(seed);
+        o.num_beams = o.num_return_sequences = 1;
+        o.top_k = 3;
+        o.renormalize_logits = true;
+        ok(fv_generate(&out, device, m, &source, &n, 1, &o, &e), "drawn", &e);
+        int i = 0;
+        while (i < 2 && best.hyp[i].ids[0] != out.hyp[0].ids[0]) i++;
+        assert_int_equal(best.hyp[i].ids[0], out.hyp[0].ids[0]);
+        assert_true(fabs(out.hyp[0].score - (best.hyp[i].score - log(sum))) < 1e-4);
+        fv_generated_free(&out);
+    }
+    fv_generated_free(&best);
+    fv_model_free(m);
+}
+
 /* Cold, drawing is searching: the same hypotheses, with scores that are not cold. */
 static void cold_drawn_beams_are_those_of_a_search(void **state)
 {
@@ -261,6 +299,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rules_are_those_of_transformers),
         cmocka_unit_test(beams_are_drawn_by_their_probability),
+        cmocka_unit_test(drawn_scores_are_renormalised),
         cmocka_unit_test(cold_drawn_beams_are_those_of_a_search),
         cmocka_unit_test(stop_strings_end_a_text),
     };

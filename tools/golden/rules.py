@@ -1,7 +1,7 @@
 """Rules of generation_config.json beyond the searches of generated.py: what generate() gives with each of them.
 
 tests/golden/generate/rules.json: a list of {"model": a case of tests/golden/models, "config": keys, "sequences": one row for each
-input}.  Inputs go alone and without their padding.  (made with transformers 5.22.2, torch 2.15.0)"""
+input, and the sums of their scores where these are log-probabilities}.  Inputs go alone and without their padding.  (made with transformers 5.22.2, torch 2.15.0)"""
 import json
 import pathlib
 
@@ -11,6 +11,13 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "tests/golden"
 BEAMS = {"num_beams": 3, "max_new_tokens": 8}
+
+
+def scored(model, ids, **rules):
+    """The sum of transformers' scores of what it writes: with renormalize_logits they are log-probabilities."""
+    out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, return_dict_in_generate=True, output_scores=True,
+                         **rules)
+    return round(float(model.compute_transition_scores(out.sequences, out.scores).sum()), 5)
 
 
 def greedy(model, ids, n=8, **rules):
@@ -30,6 +37,8 @@ def rules(model, inputs):
     for size in (1, 2):
         yield {"encoder_no_repeat_ngram_size": size}
         yield {"encoder_no_repeat_ngram_size": size, **BEAMS, "renormalize_logits": True}
+    yield {"renormalize_logits": True, "repetition_penalty": 1.3}
+    yield {"renormalize_logits": True, "no_repeat_ngram_size": 2, "sequence_bias": [[runs[0][:2], 2.5]]}
     yield {"begin_suppress_tokens": first, "sequence_bias": [[[3], 2.0]], "repetition_penalty": 1.4, "no_repeat_ngram_size": 2,
            "encoder_no_repeat_ngram_size": 2, **BEAMS}
 
@@ -45,6 +54,8 @@ def main():
         for keys in rules(model, inputs):
             all_keys = {"max_new_tokens": 8, "num_beams": 1, **keys}
             out.append({"model": name, "config": all_keys, "sequences": [greedy(model, x, **all_keys) for x in inputs]})
+            if "renormalize_logits" in keys and "num_beams" not in keys:
+                out[-1]["scores"] = [scored(model, x, **all_keys) for x in inputs]
             print(name, keys, out[-1]["sequences"])
     path = GOLDEN / "generate/rules.json"
     path.parent.mkdir(exist_ok=True)
