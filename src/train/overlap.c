@@ -6,6 +6,10 @@
  * final holds up those behind it, so the order is the one in which buckets became final in the
  * first update of rank 0.  It changes when things are sent, never what is added.
  *
+ * What is final and not yet sent is memory (ZeRO-2 gives it back): backward waits while more than
+ * FV__UNDER_WAY buckets are, as long as the thread has one to send.  It would not be sooner done
+ * if it ran ahead of the network.
+ *
  *     main      backward of the last leaf ........... | waits | loss, norm, update
  *     thread          bucket 7   bucket 6   bucket 5 .. bucket 0 |
  * / */
@@ -25,7 +29,8 @@ struct fv__overlap {
     pthread_cond_t moved;
     int64_t *open; /* of each bucket: parameters that are not final */
     int64_t *seen; /* buckets as they became final */
-    int64_t n_seen;
+    int64_t n_seen, n_reduced;
+    bool starved; /* the thread waits for a bucket that is not final */
     bool begun, done, quit;
     double seconds; /* of communication by the thread */
     fv_status st;
@@ -73,6 +78,8 @@ static void on_final(void *self, const fv_tensor *t)
     pthread_mutex_lock(&o->lock);
     for (buckets_of(o->r, t, &b, &last); b <= last; b++)
         if (!--o->open[b]) close_bucket(o, b);
+    while (o->n_seen - o->n_reduced > FV__UNDER_WAY && !o->starved && !o->done && !o->quit)
+        pthread_cond_wait(&o->moved, &o->lock);
     pthread_mutex_unlock(&o->lock);
 }
 
@@ -82,7 +89,10 @@ static void on_final(void *self, const fv_tensor *t)
 static bool wait_for_bucket(fv__overlap *o, int64_t b)
 {
     pthread_mutex_lock(&o->lock);
+    o->starved = o->open[b];
+    if (o->starved) pthread_cond_broadcast(&o->moved);
     while (o->open[b] && !o->quit) pthread_cond_wait(&o->moved, &o->lock);
+    o->starved = false;
     bool ok = !o->quit;
     pthread_mutex_unlock(&o->lock);
     return ok;
@@ -100,6 +110,10 @@ static fv_status reduce_all(fv__overlap *o, double *seconds, fv_err *e)
         if (!wait_for_bucket(o, o->order[i]))
             st = fv_fail(e, FV_ESTATE, "ranks: the update was given up");
         if (!st) st = fv__reduce_bucket(r, &m, grad, o->order[i], e);
+        pthread_mutex_lock(&o->lock);
+        o->n_reduced++;
+        pthread_cond_broadcast(&o->moved);
+        pthread_mutex_unlock(&o->lock);
     }
     fv__mail_free(&m, r);
     fv_comm_spent(r->comm, &after, &bytes);
@@ -141,7 +155,8 @@ fv_status fv__overlap_begin(fv__overlap *o, fv_ctx *c, fv_err *e)
     }
     pthread_mutex_lock(&o->lock);
     open_all(o);
-    o->n_seen = 0;
+    o->n_seen = o->n_reduced = 0;
+    o->starved = false;
     o->done = false;
     o->begun = true;
     pthread_cond_broadcast(&o->moved);
@@ -185,6 +200,22 @@ fv_status fv__overlap_end(fv__overlap *o, fv_err *e)
 
 /* ---- lifetime ---- */
 
+/* Before it is known: layers from the last to the first, then vectors, which stand behind all
+ * matrices in the block and are final only with the first layer. */
+static void guess_order(fv__overlap *o)
+{
+    const fv_params *p = o->r->params;
+    int64_t matrices = 0, n = o->r->shares.buckets;
+    for (int i = 0; i < fv_params_count(p); i++) {
+        const fv_tensor *t = fv_params_at(p, i);
+        int64_t end = ((const fv_entry *)t)->offset + fv_len(t);
+        if (t->shape.n > 1 && t->grad && end > matrices) matrices = end;
+    }
+    matrices /= bucket_size(o->r);
+    if (matrices > n) matrices = n;
+    for (int64_t i = 0; i < n; i++) o->order[i] = i < matrices ? matrices - 1 - i : i;
+}
+
 fv_status fv__overlap_new(fv__overlap **out, fv__ranks *r, fv_err *e)
 {
     size_t n = (size_t)r->shares.buckets;
@@ -197,7 +228,7 @@ fv_status fv__overlap_new(fv__overlap **out, fv__ranks *r, fv_err *e)
     if (!o->order) return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
     o->open = o->order + n;
     o->seen = o->open + n;
-    for (size_t i = 0; i < n; i++) o->order[i] = (int64_t)(n - 1 - i);
+    guess_order(o);
     return FV_OK;
 }
 

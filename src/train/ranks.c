@@ -43,6 +43,9 @@ fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_stream *s, fv_comm *c,
     if (!st && !r->direct && !(r->staging = fv__alloc_raw(&d->env, (size_t)n * sizeof(float))))
         st = no_memory(e);
     if (!st && r->on_host && !fast && r->shares.ranks > 1) st = fv__overlap_new(&r->overlap, r, e);
+    /* zeros that were written there would stay in memory until the first bucket is sent */
+    if (r->on_host && p->grad && r->shares.ranks > 1 && d->backend->discard)
+        d->backend->discard(d, p->grad, (size_t)n * sizeof(float));
     if (!st) return FV_OK;
     fv__ranks_free(r);
     *out = NULL;

@@ -111,6 +111,28 @@ static fv_status exchange_gpu(fv__ranks *r, const fv__mail *m, float *share, int
     return FV_OK;
 }
 
+/* The owners have this bucket of a node: its pages, but for this rank's share, go back to the
+ * system until backward writes there again (ZeRO-2).  Addresses stay, so neither the tape nor the
+ * optimiser knows.  A block for each bucket was the alternative: every parameter's gradient would
+ * have to be looked up by bucket. */
+static void give_back(const fv__ranks *r, float *node, int64_t bucket)
+{
+    const fv_backend *b = r->dev->backend;
+    for (int k = 0; k < r->shares.ranks; k++) {
+        int64_t from, to;
+        fv__share(&r->shares, bucket, k, &from, &to);
+        if (k != r->shares.rank && from < to)
+            b->discard(r->dev, node + from, (size_t)(to - from) * sizeof *node);
+    }
+}
+
+static void give_back_bucket(const fv__ranks *r, int64_t bucket)
+{
+    if (!r->on_host || !r->dev->backend->discard) return;
+    for (int i = 0; i < r->depth; i++) give_back(r, r->stack[i].grad, bucket);
+    for (int i = 0; i < r->n_merged; i++) give_back(r, r->merged[i], bucket);
+}
+
 static fv_status exchange_host(fv__ranks *r, const fv__mail *m, float *share, int64_t len,
                                fv_err *e)
 {
@@ -128,6 +150,7 @@ fv_status fv__reduce_bucket(fv__ranks *r, fv__mail *m, float *grad, int64_t buck
     address_mail(m, r, bucket);
     fv__share(&r->shares, bucket, r->shares.rank, &from, &to);
     fv_status st = (r->nccl ? exchange_gpu : exchange_host)(r, m, grad + from, to - from, e);
+    if (!st) give_back_bucket(r, bucket);
     fv__trace_add(r->trace, r->overlap ? FV__TRACK_COMM : FV__TRACK_MAIN, "reduce bucket", r->step,
                   start);
     return st;

@@ -70,6 +70,7 @@ fv_status fv__reduce_bucket(fv__ranks *r, fv__mail *m, float *grad, int64_t buck
 /* ---- overlap.c ---- */
 
 typedef struct fv__overlap fv__overlap;
+#define FV__UNDER_WAY 4 /* buckets that are final and not yet sent, at most, where that can be */
 fv_status fv__overlap_new(fv__overlap **out, fv__ranks *r, fv_err *e);
 void fv__overlap_free(fv__overlap *o); /* NULL is allowed */
 /* The last leaf of this rank begins, in context c: from now on buckets are reduced by a thread of

@@ -12,7 +12,7 @@
 #include "core/adapter.h"
 #include "train/evaluate.h"
 #include "train/options.h"
-#include "train/ranks.h"
+#include "train/reduce.h"
 #include "train/run.h"
 #include "train/update.h"
 #include "fovea/author/params.h"
@@ -270,20 +270,29 @@ static fv_status largest(fv_batch *out, const fv_train_job *j, fv_err *e)
     return st;
 }
 
-/* Bytes of parameters, gradients, and moments with master weights and EMA, of one rank.  Blocks
- * that are put aside count as gradients: of rank 0, which has as many leaves as any or one
- * fewer. */
+/* Bytes of gradients of one rank.  Where it has one leaf, what it has sent is given back: it keeps
+ * its share, and a few buckets are under way (reduce.c).  With more leaves it has a whole block and
+ * those that are put aside: of rank 0, which has as many leaves as any or one fewer. */
+static size_t gradient_bytes(const fv_train_job *j, const fv__shares *s)
+{
+    int64_t leaves = j->opt.accumulate * j->opt.shards, mine = (leaves + s->ranks - 1) / s->ranks,
+            all = s->n * (1 + fv__ranks_aside(leaves, 0, mine)),
+            sharded = fv__shares_stored(s) + FV__UNDER_WAY * s->per_rank * s->ranks;
+    bool gives_back = s->ranks > 1 && mine == 1 && fv__device_is_host(j->device) &&
+                      !j->opt.fast_sums && !j->opt.recompute;
+    return (size_t)(gives_back && sharded < all ? sharded : all) * sizeof(float);
+}
+
+/* Bytes of parameters, gradients, and moments with master weights and EMA, of one rank. */
 static void sizes_of(const fv_train_job *j, fv_train_memory *m)
 {
     const fv_params *p = fv_model_params(j->model);
     bool narrow = dtype_of(j) != FV_F32;
-    int ranks = fv_comm_size(j->comm);
-    int64_t n, leaves = j->opt.accumulate * j->opt.shards;
+    int64_t n;
     fv_params_data(p, &n);
     fv__shares shares = fv__shares_of(n, j->comm);
     m->parameters = (size_t)n * fv_dtype_size(dtype_of(j)) + fv__params_frozen_bytes(p);
-    m->gradients = (size_t)n * sizeof(float) *
-                   (size_t)(1 + fv__ranks_aside(leaves, 0, (leaves + ranks - 1) / ranks));
+    m->gradients = gradient_bytes(j, &shares);
     m->optimiser = (size_t)fv__shares_stored(&shares) * sizeof(float) *
                    (size_t)(2 + narrow + (j->opt.ema > 0));
 }

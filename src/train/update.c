@@ -67,9 +67,10 @@ fv_status fv__updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_
     if (!st)
         st = fv_ctx_new(&u->in, d, (fv_ctx_opt){.dtype = dtype_of(u) == FV_F64 ? FV_F64 : FV_F32},
                         e);
-    if (!st) st = fv__adam_new(&u->adam, fv_model_params(m), d, o, c, e);
     if (!st && o->shards)
         st = fv__ranks_new(&u->ranks, fv_model_params(m), &u->ctx->stream, c, o->fast_sums, e);
+    /* behind the ranks, who give back memory of gradients */
+    if (!st) st = fv__adam_new(&u->adam, fv_model_params(m), d, o, c, e);
     if (!st && u->ranks) fv__adam_set_nccl(u->adam, fv__ranks_nccl(u->ranks));
     if (st)
         fv_updater_free(u);
