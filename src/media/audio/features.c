@@ -108,19 +108,29 @@ static void fbank(const fv_sound_steps *s, float *out, int64_t rows, const float
     }
 }
 
-/* out[t,k] = sqrt(2 / M) sum_m ln mel[t,m] cos(pi k (m + 1/2) / M) */
-static void mfcc(const fv_sound_steps *s, float *out, const float *mel, int64_t frames)
+/* out[t,k] = sqrt(2 / M) sum_m ln mel[t,m] cos(pi k (m + 1/2) / M).  The cosines, of which a clip
+ * needs each a hundred times, are computed once a clip, and logarithms once a frame. */
+static fv_status mfcc(const fv_sound_steps *s, const fv_env *env, float *out, const float *mel,
+                      int64_t frames, fv_err *e)
 {
-    int M = s->mels;
-    for (int64_t t = 0; t < frames; t++)
-        for (int k = 0; k < s->features; k++) {
-            double sum = 0;
-            for (int m = 0; m < M; m++) {
-                double x = (double)mel[t * M + m];
-                sum += log(x > 1e-12 ? x : 1e-12) * cos(PI * k * (m + 0.5) / M);
-            }
-            out[t * s->features + k] = (float)((sum * sqrt(2. / M) - s->mean) / s->deviation);
+    int M = s->mels, K = s->features;
+    size_t bytes = (size_t)(K + 1) * (size_t)M * sizeof(double);
+    double *cosine = fv__alloc(env, bytes), *level = cosine + (size_t)K * (size_t)M;
+    if (!cosine) return fv_fail(e, FV_ENOMEM, "MFCC: out of memory");
+    for (int i = 0; i < K * M; i++) cosine[i] = cos(PI * (i / M) * (i % M + 0.5) / M);
+    for (int64_t t = 0; t < frames; t++) {
+        for (int m = 0; m < M; m++) {
+            double x = (double)mel[t * M + m];
+            level[m] = log(x > 1e-12 ? x : 1e-12);
         }
+        for (int k = 0; k < K; k++) {
+            double sum = 0;
+            for (int m = 0; m < M; m++) sum += level[m] * cosine[k * M + m];
+            out[t * K + k] = (float)((sum * sqrt(2. / M) - s->mean) / s->deviation);
+        }
+    }
+    fv__free(env, cosine, bytes);
+    return FV_OK;
 }
 
 /* Rows of the result stand one behind the other as frames do: stacking moves nothing. */
@@ -152,7 +162,7 @@ fv_status fv__sound_features(const fv_sound_steps *s, const fv__spectrum *spectr
     fv_status st = fv__spectrum_run(spectrum, mel, frames, x, n, e);
     if (!st && s->kind == FV_SOUND_WHISPER) whisper(s, out, mel, frames);
     if (!st && s->kind == FV_SOUND_FBANK) fbank(s, out, rows, mel, frames);
-    if (!st && s->kind == FV_SOUND_MFCC) mfcc(s, out, mel, frames);
+    if (!st && s->kind == FV_SOUND_MFCC) st = mfcc(s, spectrum->env, out, mel, frames, e);
     if (!st && s->kind == FV_SOUND_LOGMEL) logmel(s, out, mel, frames);
     fv__free(spectrum->env, mel, bytes);
     return st;
