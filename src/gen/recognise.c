@@ -108,6 +108,8 @@ const fv_recognised *fv_recogniser_tokens(const fv_recogniser *r, int64_t *n)
     return fv__hypothesis_at(&r->best[0]);
 }
 
+int64_t fv_recogniser_frames(const fv_recogniser *r) { return r->position; }
+
 /* ---- the encoder ---- */
 
 /* Keys and values of earlier frames, and where this chunk's go. */

@@ -1,7 +1,8 @@
 /* transcribe.c - what is said in sound files, by models with an encoder that hears and a decoder
  * that writes.
  *
- * A model that writes times among its tokens (Whisper) hears windows, transcribe_windows.c.  To
+ * A model that writes times among its tokens (Whisper) hears windows, transcribe_windows.c, one that
+ * aligns frames and tokens (CTC, transducers) frames, transcribe_frames.c.  To
  * others a clip longer than --chunk seconds is cut into pieces of that length at the quietest
  * moment of each piece's last quarter, so that no word is cut in two where there is a pause. */
 #include <math.h>
@@ -15,7 +16,7 @@ enum { TOKENS_A_SECOND = 7, LEAST_TOKENS = 8 }; /* nobody says more; what goes o
 typedef struct transcribe_options {
     double chunk;
     int64_t rate;
-    bool timestamps, fallback;
+    bool timestamps, word_timestamps, fallback, stream;
     char language[64]; /* "": none is given */
     int task, format;
 } transcribe_options;
@@ -30,6 +31,10 @@ static const fv_field options[] = {
            "samples a second of raw samples (16 bits, one channel) from standard input"),
     FV_BOOL(transcribe_options, timestamps, false,
             "a line for each piece, with the seconds where it begins and ends"),
+    FV_BOOL(transcribe_options, word_timestamps, false,
+            "a line for each word, with the seconds where it begins and ends"),
+    FV_BOOL(transcribe_options, stream, false,
+            "transducers: hear it in chunks, as it is spoken; standard input is read as it comes"),
     FV_TEXT(transcribe_options, language, "",
             "CODE: what is spoken (en, de), of a model that knows several; heard where not given"),
     FV_CHOICE(transcribe_options, task, 0, tasks,
@@ -40,6 +45,7 @@ static const fv_field options[] = {
     {0}};
 
 typedef struct transcriber {
+    fv__frames *frames; /* of CTC or a transducer; NULL: the model generates */
     fv_processor *processor;
     fv_clip raw, whole, x; /* as decoded, at the model's rate, the features of a piece */
     fv_shape shape;
@@ -52,14 +58,22 @@ typedef struct transcriber {
 
 static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
+    const transcribe_options *o = p->options;
+    fv_head_job job = fv__head_job(p->opt.model, NULL, 0);
     fv_status st = fv__pipeline_self(p, sizeof(transcriber), e);
-    if (!st) st = fv__open_writer(p, NULL, 0, e);
     if (st) return st;
     transcriber *t = p->self;
+    if (job == FV_HEAD_CTC || job == FV_HEAD_TRANSDUCER)
+        return fv__frames_open(&t->frames, p, o->stream, e);
+    st = fv__open_writer(p, NULL, 0, e);
+    if (st) return st;
+    if (o->stream || o->word_timestamps)
+        return fv_fail(e, FV_EUSAGE,
+                       "--stream and --word-timestamps: %s aligns no frames and tokens",
+                       fv_model_head(p->writer.model));
     if (!fv__family_hears(fv_model_family(p->writer.model)))
         return fv_fail(e, FV_EARG, "%s: %s reads no sound", p->opt.model,
                        fv_model_head(p->writer.model));
-    const transcribe_options *o = p->options;
     st = fv__ask(&t->asked, fv_dir_generation(p->writer.dir), fv_dir_config(p->writer.dir),
                  o->language, o->task ? tasks[o->task] : "", e);
     if (st) return st;
@@ -69,9 +83,11 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
 static fv_status check(fv_pipeline *p, fv_err *e)
 {
     const transcribe_options *o = p->options;
-    if (o->format && (p->opt.json || o->timestamps))
+    if (o->format && (p->opt.json || o->timestamps || o->word_timestamps))
         return fv_fail(e, FV_EUSAGE, "--format %s, --json and --timestamps exclude each other",
                        formats[o->format]);
+    if (o->timestamps && o->word_timestamps)
+        return fv_fail(e, FV_EUSAGE, "--timestamps and --word-timestamps exclude each other");
     return FV_OK;
 }
 
@@ -79,6 +95,7 @@ static void close_task(fv_pipeline *p)
 {
     transcriber *t = p->self;
     if (!t) return;
+    fv__frames_close(t->frames);
     fv_processor_close(t->processor);
     fv_clip_free(&t->raw);
     fv_clip_free(&t->whole);
@@ -231,22 +248,50 @@ static fv_status hear_windows(fv_pipeline *p, const fv_sound_steps *steps, fv_er
 
 /* ---- a file ---- */
 
+static fv_status write_out(fv_pipeline *p, const fv_text *path, double seconds, fv_err *e)
+{
+    const transcriber *t = p->self;
+    const transcribe_options *o = p->options;
+    fv__transcript_format how = o->timestamps ? FV__TRANSCRIPT_TIMES : FV__TRANSCRIPT_TEXT;
+    if (o->word_timestamps) how = FV__TRANSCRIPT_WORDS;
+    if (o->format) how = o->format == 1 ? FV__TRANSCRIPT_SRT : FV__TRANSCRIPT_VTT;
+    if (p->opt.json) how = FV__TRANSCRIPT_JSON;
+    fv__transcript_write(&p->out, &t->heard, how, path, seconds);
+    return p->out.failed ? fv_fail(e, FV_ENOMEM, "out of memory") : FV_OK;
+}
+
+/* Standard input, heard while it comes: what is certain was handed on already. */
+static fv_status transcribe_live(fv_pipeline *p, fv_err *e)
+{
+    transcriber *t = p->self;
+    const transcribe_options *o = p->options;
+    double seconds;
+    int rate = fv__frames_rate(t->frames);
+    if (o->rate != rate)
+        return fv_fail(e, FV_EUSAGE, "--rate %lld: the model hears streams of %d samples a second",
+                       (long long)o->rate, rate);
+    fv__transcript_clear(&t->heard, &p->env);
+    fv_status st = fv__frames_stream(t->frames, &t->heard, o->word_timestamps, &seconds, e);
+    if (!st && !o->word_timestamps) fv__buf_str(&p->out, "\n");
+    return st;
+}
+
 static fv_status transcribe(fv_pipeline *p, const fv_text *path, fv_err *e)
 {
     transcriber *t = p->self;
     const transcribe_options *o = p->options;
-    const fv_sound_steps *steps = fv_processor_sound_steps(t->processor);
-    bool windows = steps->kind == FV_SOUND_WHISPER && steps->most > 0;
+    bool stdin_ = path->n == 1 && *path->s == '-';
+    if (t->frames && o->stream && stdin_ && !p->opt.json && !o->format && !o->timestamps)
+        return transcribe_live(p, e);
+    const fv_sound_steps *steps = t->frames ? NULL : fv_processor_sound_steps(t->processor);
+    int rate = steps ? steps->rate : fv__frames_rate(t->frames);
+    bool windows = steps && steps->kind == FV_SOUND_WHISPER && steps->most > 0;
     fv_status st = fv__clip_at(&t->raw, &p->env, path, (int)o->rate, e);
-    if (!st) st = fv_clip_resample(&t->whole, &t->raw, steps->rate, e);
+    if (!st) st = fv_clip_resample(&t->whole, &t->raw, rate, e);
     fv__transcript_clear(&t->heard, &p->env);
-    if (!st) st = windows ? hear_windows(p, steps, e) : hear_pieces(p, e);
-    if (st) return st;
-    fv__transcript_format how = o->timestamps ? FV__TRANSCRIPT_TIMES : FV__TRANSCRIPT_TEXT;
-    if (o->format) how = o->format == 1 ? FV__TRANSCRIPT_SRT : FV__TRANSCRIPT_VTT;
-    if (p->opt.json) how = FV__TRANSCRIPT_JSON;
-    fv__transcript_write(&p->out, &t->heard, how, path, (double)t->whole.n / steps->rate);
-    return p->out.failed ? fv_fail(e, FV_ENOMEM, "out of memory") : FV_OK;
+    if (!st && t->frames) st = fv__frames_hear(t->frames, &t->whole, &t->heard, e);
+    if (!st && steps) st = windows ? hear_windows(p, steps, e) : hear_pieces(p, e);
+    return st ? st : write_out(p, path, (double)t->whole.n / rate, e);
 }
 
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
@@ -268,6 +313,9 @@ static const fv_task_example examples[] = {
     {"fovea transcribe -m moonshine-tiny --json recordings/", "all of a folder, for scripts"},
     {"arecord -f S16_LE -r 16000 -c 1 -d 5 -t raw | fovea transcribe -m moonshine-tiny -",
      "from a microphone"},
+    {"arecord -f S16_LE -r 8000 -c 1 -t raw | fovea transcribe -m transducer --stream --rate 8000 "
+     "-",
+     "words while they are spoken, by a transducer"},
     {0}};
 
 const fv_task_kind fv__transcribe_task = {

@@ -4,6 +4,7 @@
 #define FV_TRANSCRIBE_H
 
 #include "fovea/author/gen.h"
+#include "fovea/author/recognise.h"
 #include "task/task_pipeline.h"
 
 /* ---- what was heard ---- */
@@ -17,11 +18,13 @@ typedef struct fv__heard {
 
 typedef struct fv__transcript {
     fv_buf text, ids, heard; /* chars, int32_t, fv__heard */
+    fv_buf words;            /* fv__heard of words, where the model tells their times; no ids */
 } fv__transcript;
 
 typedef enum fv__transcript_format {
     FV__TRANSCRIPT_TEXT,
     FV__TRANSCRIPT_TIMES, /* from, to, text, with tabs between */
+    FV__TRANSCRIPT_WORDS, /* the same of words */
     FV__TRANSCRIPT_SRT,
     FV__TRANSCRIPT_VTT,
     FV__TRANSCRIPT_JSON
@@ -33,14 +36,37 @@ static inline const fv__heard *fv__heard_at(const fv__transcript *t, int64_t *n)
     return (const fv__heard *)(const void *)t->heard.data;
 }
 
+static inline const fv__heard *fv__words_at(const fv__transcript *t, int64_t *n)
+{
+    *n = (int64_t)(t->words.len / sizeof(fv__heard));
+    return (const fv__heard *)(const void *)t->words.data;
+}
+
 void fv__transcript_clear(fv__transcript *t, const fv_env *env);
 void fv__transcript_free(fv__transcript *t);
 /* Appends a stretch whose text is s, without the blanks around it. */
 fv_status fv__transcript_add(fv__transcript *t, double from, double to, const char *s, size_t n,
                              const int32_t *ids, int64_t n_ids, fv_err *e);
+/* Appends a word. */
+fv_status fv__transcript_word(fv__transcript *t, double from, double to, const char *s, size_t n,
+                              fv_err *e);
 /* name, seconds: of the file, for JSON. */
 void fv__transcript_write(fv_buf *out, const fv__transcript *t, fv__transcript_format how,
                           const fv_text *name, double seconds);
+
+/* ---- CTC and transducers ---- */
+
+typedef struct fv__frames fv__frames;
+/* stream: in chunks, with the model's look-ahead.  *out is to be closed whatever comes back. */
+fv_status fv__frames_open(fv__frames **out, fv_pipeline *p, bool stream, fv_err *e);
+void fv__frames_close(fv__frames *f); /* NULL is allowed */
+int fv__frames_rate(const fv__frames *f);
+/* A recording at the model's rate, as one piece with its words. */
+fv_status fv__frames_hear(fv__frames *f, const fv_clip *whole, fv__transcript *to, fv_err *e);
+/* Raw samples of 16 bits at the model's rate from standard input: each word is handed on as part of
+ * the result when the next begins; a line for each, with its times, where `times`. */
+fv_status fv__frames_stream(fv__frames *f, fv__transcript *heard, bool times, double *seconds,
+                            fv_err *e);
 
 /* ---- windows ---- */
 

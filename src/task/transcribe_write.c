@@ -5,8 +5,8 @@
 
 void fv__transcript_clear(fv__transcript *t, const fv_env *env)
 {
-    t->text.env = t->ids.env = t->heard.env = env;
-    t->text.len = t->ids.len = t->heard.len = 0;
+    t->text.env = t->ids.env = t->heard.env = t->words.env = env;
+    t->text.len = t->ids.len = t->heard.len = t->words.len = 0;
 }
 
 void fv__transcript_free(fv__transcript *t)
@@ -14,6 +14,7 @@ void fv__transcript_free(fv__transcript *t)
     fv__buf_free(&t->text);
     fv__buf_free(&t->ids);
     fv__buf_free(&t->heard);
+    fv__buf_free(&t->words);
 }
 
 fv_status fv__transcript_add(fv__transcript *t, double from, double to, const char *s, size_t n,
@@ -32,6 +33,15 @@ fv_status fv__transcript_add(fv__transcript *t, double from, double to, const ch
     fv__buf_add(&t->heard, &h, sizeof h);
     if (!st && (t->text.failed || t->heard.failed)) st = fv_fail(e, FV_ENOMEM, "out of memory");
     return st;
+}
+
+fv_status fv__transcript_word(fv__transcript *t, double from, double to, const char *s, size_t n,
+                              fv_err *e)
+{
+    fv__heard h = {.from = from, .to = to, .text = t->text.len, .text_n = n};
+    fv__buf_add(&t->text, s, n);
+    fv__buf_add(&t->words, &h, sizeof h);
+    return t->text.failed || t->words.failed ? fv_fail(e, FV_ENOMEM, "out of memory") : FV_OK;
 }
 
 /* ---- formats ---- */
@@ -56,6 +66,23 @@ static void put_subtitle(fv_buf *out, const fv__heard *h, const char *text, int6
     fv__buf_str(out, "\n\n");
 }
 
+static void put_json_words(fv_buf *out, const fv__transcript *t)
+{
+    int64_t n;
+    const fv__heard *w = fv__words_at(t, &n);
+    if (!n) return;
+    fv__json_key(out, "words");
+    fv__json_begin(out, '[');
+    for (int64_t i = 0; i < n; i++, w++) {
+        fv__json_begin(out, '{');
+        fv__json_number_at(out, "from", w->from);
+        fv__json_number_at(out, "to", w->to);
+        fv__json_text_at(out, "word", t->text.data + w->text, w->text_n);
+        fv__json_end(out, '}');
+    }
+    fv__json_end(out, ']');
+}
+
 static void put_json(fv_buf *out, const fv__transcript *t, const fv_text *name, double seconds)
 {
     int64_t n;
@@ -77,6 +104,7 @@ static void put_json(fv_buf *out, const fv__transcript *t, const fv_text *name, 
         fv__json_end(out, '}');
     }
     fv__json_end(out, ']');
+    put_json_words(out, t);
     fv__json_end(out, '}');
     fv__buf_str(out, "\n");
 }
@@ -85,7 +113,8 @@ void fv__transcript_write(fv_buf *out, const fv__transcript *t, fv__transcript_f
                           const fv_text *name, double seconds)
 {
     int64_t n, number = 0;
-    const fv__heard *h = fv__heard_at(t, &n);
+    bool words = how == FV__TRANSCRIPT_WORDS;
+    const fv__heard *h = words ? fv__words_at(t, &n) : fv__heard_at(t, &n);
     bool plain = how == FV__TRANSCRIPT_TEXT, begun = false;
     if (how == FV__TRANSCRIPT_JSON) {
         put_json(out, t, name, seconds);
@@ -94,7 +123,7 @@ void fv__transcript_write(fv_buf *out, const fv__transcript *t, fv__transcript_f
     if (how == FV__TRANSCRIPT_VTT) fv__buf_str(out, "WEBVTT\n\n");
     for (int64_t i = 0; i < n; i++, h++) {
         const char *text = t->text.data ? t->text.data + h->text : "";
-        if (how == FV__TRANSCRIPT_TIMES) fv__buf_fmt(out, "%.2f\t%.2f\t", h->from, h->to);
+        if (how == FV__TRANSCRIPT_TIMES || words) fv__buf_fmt(out, "%.2f\t%.2f\t", h->from, h->to);
         if (how == FV__TRANSCRIPT_SRT || how == FV__TRANSCRIPT_VTT) {
             if (h->text_n) put_subtitle(out, h, text, ++number, how == FV__TRANSCRIPT_SRT);
             continue;

@@ -39,6 +39,8 @@ FV_API fv_status fv_recogniser_add(fv_recogniser *r, const float *x, int64_t n, 
                                    fv_err *e);
 /* No more will come: what is left is heard. */
 FV_API fv_status fv_recogniser_end(fv_recogniser *r, fv_err *e);
+/* Frames of the encoder's output so far. */
+FV_API int64_t fv_recogniser_frames(const fv_recogniser *r);
 /* What was heard so far, of the best hypothesis; valid until the next call.  Of a greedy search
  * none is ever taken back. */
 FV_API const fv_recognised *fv_recogniser_tokens(const fv_recogniser *r, int64_t *n);
