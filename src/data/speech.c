@@ -38,7 +38,7 @@ static const char *text_of(const fv_images *clips, const fv_labels *names, int64
 
 const char *fv__speech_text(const fv__speech *s, int64_t i)
 {
-    return text_of(s->clips, &s->names, i);
+    return text_of(s->clips, s->labels, i);
 }
 
 /* ---- opening ---- */
@@ -102,17 +102,19 @@ static fv_status open_lists(fv__speech *s, fv_err *e)
 }
 
 fv_status fv__speech_open(fv__speech *s, const fv_feed_opt *t, const fv_records *from,
-                          const fv__speech_opt *o, fv_data_report *report, fv_err *e)
+                          const fv__speech_opt *o, fv_labels *labels, fv_data_report *report,
+                          fv_err *e)
 {
-    fv_images_opt where = source(o, from, t->evaluation, &s->names);
+    fv_images_opt where = source(o, from, t->evaluation, labels ? labels : &s->names);
     *s = (fv__speech){.env = t->env,
                       .names = {.env = t->env},
                       .processor = t->processor,
                       .steps = fv_processor_sound_steps(t->processor),
-                      .tok = t->tok,
+                      .tok = labels ? NULL : t->tok,
+                      .labels = where.labels,
                       .o = *o,
                       .evaluation = t->evaluation};
-    if (!s->steps || !t->tok)
+    if (!s->steps || (!t->tok && !labels))
         return fv_fail(e, FV_EARG, "%s: the model needs an audio processor and a tokenizer",
                        from->file);
     if (o->gap_least > o->gap_most || (o->snr_most != 0 && o->snr_least > o->snr_most))
@@ -200,6 +202,9 @@ static fv_status join(fv__spoken *x, const fv__speech *s, int64_t first, fv__dic
 {
     int n = 1 + (s->o.join > 1 ? fv__dice_below(d, s->o.join) : 0);
     fv_status st = s->o.join > 1 ? append_gap(&x->wave, s, d, e) : FV_OK;
+    if (!st && vary && s->o.shift > 0)
+        st = append(&x->wave, s, NULL,
+                    (int64_t)((double)s->o.shift * fv__dice_unit(d) * s->steps->rate), e);
     for (int k = 0; !st && k < n; k++) {
         int64_t i = k ? draw_other(s, first, d) : first;
         st = append_clip(x, s, i, d, vary, e);
@@ -273,7 +278,7 @@ static void mask(const fv__speech *s, fv__spoken *out, fv__dice *d)
 fv_status fv__spoken_open(fv__spoken *x, const fv__speech *s, fv_err *e)
 {
     *x = (fv__spoken){.text = {.env = s->env}};
-    return fv_encoding_new(&x->enc, s->tok, e);
+    return s->tok ? fv_encoding_new(&x->enc, s->tok, e) : FV_OK;
 }
 
 void fv__spoken_close(fv__spoken *x)
@@ -282,7 +287,7 @@ void fv__spoken_close(fv__spoken *x)
     fv_clip_free(&x->faster);
     fv_clip_free(&x->x);
     fv__buf_free(&x->text);
-    fv_encoding_free(x->enc);
+    if (x->enc) fv_encoding_free(x->enc);
 }
 
 fv_status fv__speech_get(const fv__speech *s, fv__spoken *out, int64_t i, fv_data_rng how,
@@ -300,6 +305,7 @@ fv_status fv__speech_get(const fv__speech *s, fv__spoken *out, int64_t i, fv_dat
     st = fv_processor_sound(s->processor, &out->x, &out->wave, &out->shape, name, e);
     if (st) return st;
     if (vary) mask(s, out, &d);
+    if (!s->tok) return FV_OK;
     return fv_tok_encode(out->enc, out->text.data, out->text.len, (fv_tok_opts){.specials = false},
                          e);
 }
@@ -341,8 +347,8 @@ static fv_sound_steps new_steps(const fv__speech_opt *o)
 }
 
 /* Mean and deviation of all numbers of up to MEASURED recordings, evenly taken. */
-static fv_status measure(fv_sound_steps *steps, const fv_env *env, const fv__speech_opt *o,
-                         const fv_records *from, fv_err *e)
+fv_status fv__speech_measure(fv_sound_steps *steps, const fv_env *env, const fv__speech_opt *o,
+                             const fv_records *from, fv_err *e)
 {
     enum { MEASURED = 500 };
     fv_labels names = {.env = env};
@@ -385,7 +391,7 @@ fv_status fv__speech_processor(fv_processor **out, const fv_env *env, const fv__
                                const fv_records *from, fv_processor *tok, fv_err *e)
 {
     fv_sound_steps s = new_steps(o);
-    fv_status st = measure(&s, env, o, from, e);
+    fv_status st = fv__speech_measure(&s, env, o, from, e);
     if (!st) return fv_processor_from_sound(out, env, &s, tok, e);
     fv_processor_close(tok);
     return st;

@@ -40,7 +40,8 @@ fv__spectrum_opt fv__sound_spectrum(const fv_sound_steps *s)
 int64_t fv__sound_samples(const fv_sound_steps *s, int64_t n)
 {
     if (s->kind == FV_SOUND_WHISPER) return s->most;
-    if (s->kind == FV_SOUND_MFCC && s->most) return (s->most - 1) * s->hop + s->window;
+    bool frames = s->kind == FV_SOUND_MFCC || s->kind == FV_SOUND_LOGMEL;
+    if (frames && s->most) return (s->most * s->stack - 1) * s->hop + s->window;
     return n;
 }
 

@@ -44,8 +44,34 @@ static fv__complex add_product(fv__complex sum, fv__complex a, fv__complex b)
     return sum;
 }
 
-/* out (n): the FFT of x[0], x[step], ..; work (n) is overwritten, and the parts of out are combined
- * there. */
+/* Two halves: Y[k] = A[k] + w^k B[k], Y[k + m] = A[k] - w^k B[k], in place. */
+static void combine_pairs(const plan *p, int m, fv__complex *y)
+{
+    int turn = p->n / (2 * m);
+    for (int k = 0; k < m; k++) {
+        fv__complex a = y[k], none = {0, 0}, b = add_product(none, y[m + k], p->w[k * turn]);
+        y[k] = (fv__complex){a.re + b.re, a.im + b.im};
+        y[m + k] = (fv__complex){a.re - b.re, a.im - b.im};
+    }
+}
+
+/* f parts of m. */
+static void combine(const plan *p, int f, int m, fv__complex *y, fv__complex *work)
+{
+    int n = f * m, turn = p->n / n;
+    for (int k = 0; k < n; k++) {
+        fv__complex sum = {0, 0};
+        for (int r = 0, at = 0, from = k % m; r < f; r++, from += m) {
+            sum = add_product(sum, y[from], p->w[at * turn]);
+            at += k; /* r k, modulo n: k < n */
+            if (at >= n) at -= n;
+        }
+        work[k] = sum;
+    }
+    for (int k = 0; k < n; k++) y[k] = work[k];
+}
+
+/* out (n): the FFT of x[0], x[step], ..; work (n) is overwritten. */
 static void transform(const plan *p, int n, const float *x, int step, fv__complex *out,
                       fv__complex *work)
 {
@@ -53,16 +79,12 @@ static void transform(const plan *p, int n, const float *x, int step, fv__comple
         out[0] = (fv__complex){x[0], 0};
         return;
     }
-    int f = smallest_factor(n), m = n / f, turn = p->n / n;
-    for (int r = 0; r < f; r++)
-        transform(p, m, x + (int64_t)r * step, step * f, out + r * m, work + r * m);
-    for (int k = 0; k < n; k++) {
-        fv__complex sum = {0, 0};
-        for (int r = 0; r < f; r++)
-            sum = add_product(sum, out[r * m + k % m], p->w[(int64_t)r * k % n * turn]);
-        work[k] = sum;
-    }
-    for (int k = 0; k < n; k++) out[k] = work[k];
+    int f = smallest_factor(n), m = n / f;
+    for (int r = 0; r < f; r++) transform(p, m, x + (int64_t)r * step, step * f, out + r * m, work);
+    if (f == 2)
+        combine_pairs(p, m, out);
+    else
+        combine(p, f, m, out, work);
 }
 
 void fv__fft_real(const void *memory, const float *x, fv__complex *y, void *work)

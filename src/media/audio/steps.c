@@ -167,6 +167,7 @@ static fv_status read_frames(const reading *r, fv_sound_steps *s)
     case FV_SOUND_LOGMEL:
         st = small(r, "num_mel_bins", 1, 1024, &s->mels);
         if (!st) st = small(r, "stack", 1, 64, &s->stack);
+        if (!st) st = integer(r, "max_length", 0, 1 << 20, &s->most);
         if (!st) st = read_window(r, s);
         s->features = s->mels * s->stack;
         return st;

@@ -261,7 +261,7 @@ fv_status fv__recognise_open(fv_feed *out, const fv_feed_opt *t, const fv_record
                      .keys = *(const fv__recognise_keys *)t->options,
                      .blank = t->pad,
                      .with_blank = with_blank};
-    fv_status st = fv__speech_open(&p->speech, t, from, &p->keys.speech, report, e);
+    fv_status st = fv__speech_open(&p->speech, t, from, &p->keys.speech, NULL, report, e);
     return fv__feed_give(out, &feed, p, st);
 }
 
