@@ -2,6 +2,7 @@
 
 train.tsv, test.tsv: path and digit, no header; takes 0 to 4 of each speaker and digit are the official test set.
 train-words.tsv, test-words.tsv: path, text ("seven"), speaker, with a header.
+without-WHO.tsv, only-WHO.tsv and, with words, without-WHO-words.tsv, only-WHO-words.tsv: one speaker left out, all takes.
 With --strings N, strings.tsv and N sound files strings/*.wav: one to seven test recordings of one speaker with gaps of
 0.05 to 0.4 s between them and white noise 10 to 40 dB below, drawn from a fixed seed."""
 import io
@@ -49,20 +50,29 @@ def write_strings(archive, folder, test, n):
             table.write(f"{os.path.join(folder, name)}\t{text}\n")
 
 
+def write_tables(folder, name, rows):
+    """Path and digit; and path, word and speaker, with a header."""
+    with open(os.path.join(folder, name + ".tsv"), "w") as digits, open(os.path.join(folder, name + "-words.tsv"), "w") as words:
+        words.write("path\ttext\tspeaker\n")
+        for path, word, who in rows:
+            digits.write(f"{path}\t{WORDS.index(word)}\n")
+            words.write(f"{path}\t{word}\t{who}\n")
+
+
 def main():
     folder = sys.argv[1]
     archive = tarfile.open(os.path.join(folder, "recordings.tar.gz"))
-    files = {name: open(os.path.join(folder, name), "w") for name in ("train.tsv", "test.tsv", "train-words.tsv", "test-words.tsv")}
-    for kind in ("train", "test"):
-        files[kind + "-words.tsv"].write("path\ttext\tspeaker\n")
-    test = []
+    rows, test = [], []
     for name in sorted(m for m in archive.getnames() if m.endswith(".wav")):
         digit, who, take = os.path.basename(name)[:-4].split("_")
-        kind = "test" if int(take) < 5 else "train"
-        files[kind + ".tsv"].write(f"{name}\t{digit}\n")
-        files[kind + "-words.tsv"].write(f"{name}\t{WORDS[int(digit)]}\t{who}\n")
-        if kind == "test":
-            test.append((name, WORDS[int(digit)], who))
+        rows.append((name, WORDS[int(digit)], who))
+        if int(take) < 5:
+            test.append(rows[-1])
+    write_tables(folder, "train", [row for row in rows if row not in set(test)])
+    write_tables(folder, "test", test)
+    for who in sorted({who for _, _, who in rows}):
+        write_tables(folder, "without-" + who, [row for row in rows if row[2] != who])
+        write_tables(folder, "only-" + who, [row for row in rows if row[2] == who])
     if "--strings" in sys.argv:
         write_strings(archive, folder, test, int(sys.argv[sys.argv.index("--strings") + 1]))
 
