@@ -7,6 +7,11 @@
  *     sampled   the same over the right one and K others, drawn evenly
  *     bce       -log s(right) - sum_k log(1 - s(other_k)), s the sigmoid (the SASRec paper, K = 1)
  *
+ * With mask > 0 items of the history are hidden instead, and found from both sides (BERT4Rec, Sun et
+ * al. 2019): every one with that probability, and one at least; in a tenth of the rows the last one
+ * alone, which is what is asked in the end.  Where it is evaluated the mask stands behind the history.
+ * Its id is the number of items.
+ *
  * Items that are drawn are none that the user has had.  The metric is NDCG@10 with full ranking:
  * the rank of the right item among all that the user has not had before. */
 #include <math.h>
@@ -23,12 +28,14 @@ static const char *const losses[] = {"softmax", "sampled", "bce", NULL};
 enum { VALID, TEST };
 static const char *const parts[] = {"valid", "test", NULL};
 /* DICE_ITEMS: a Philox stream of its own beside those of data/dice.h */
-enum { DICE_ITEMS = 11, TRIES = 100, BEST = 10 };
+enum { DICE_ITEMS = 11, DICE_MASK = 12, TRIES = 100, BEST = 10 };
+#define LAST_ALONE 0.1 /* of rows with masks: only the last item is hidden */
 
 typedef struct options {
     int layout, loss, evaluate;
     /* longest: items that the model reads, its max_position_embeddings */
     int64_t longest, negatives;
+    float mask; /* 0: each position predicts the item behind it */
 } options;
 
 typedef struct histories {
@@ -99,12 +106,62 @@ static fv_status put_candidates(const histories *h, fv_batch *out, const int32_t
     return FV_OK;
 }
 
+/* The newest `read` items of a training history, some of them hidden. */
+static void hide(const histories *h, int32_t *ids, int32_t *label, const int32_t *x, int64_t read,
+                 int64_t T, fv__dice *d)
+{
+    bool last_alone = fv__dice_unit(d) < LAST_ALONE;
+    int64_t forced = last_alone ? read - 1 : fv__dice_below(d, (int)read);
+    for (int64_t t = 0; t < T; t++) {
+        bool drawn = t < read && fv__dice_unit(d) < (double)h->opt.mask && !last_alone,
+             hidden = drawn || t == forced;
+        ids[t] = hidden ? (int32_t)h->items : t < read ? x[t] : 0;
+        label[t] = hidden ? x[t] : -100;
+    }
+}
+
+/* The same for masked items: attention goes both ways, so padding is masked out too. */
+static fv_status make_masked(const histories *h, fv_batch *out, const int32_t *rows, int64_t n,
+                             fv_data_rng how, fv_err *e)
+{
+    int64_t T = 1, len, known = h->evaluation; /* the mask takes the place of the last item */
+    for (int64_t i = 0; i < n; i++) {
+        history(h, rows[i], &len);
+        T = len > T ? len : T;
+    }
+    if (T > h->opt.longest) T = h->opt.longest;
+    fv_shape s = known ? FV_SHAPE(n) : FV_SHAPE(n, T);
+    int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, T));
+    uint8_t *seen = fv_batch_put(out, "attention_mask", FV_U8, FV_SHAPE(n, T));
+    int32_t *label = fv_batch_put(out, "labels", FV_I32, s),
+            *last = known ? fv_batch_put(out, "last_positions", FV_I32, s) : NULL;
+    if (!seen || !label || (known && !last)) return fv_fail(e, out->err.code, "%s", out->err.text);
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t *x = history(h, rows[i], &len);
+        int64_t read = len < T ? len : T;
+        fv__dice d = fv__dice_of(how, DICE_MASK, rows[i]);
+        x += len - read;
+        for (int64_t t = 0; t < T; t++) seen[i * T + t] = t < read;
+        if (known) {
+            for (int64_t t = 0; t < T; t++) ids[i * T + t] = t < read - 1 ? x[t] : 0;
+            ids[i * T + read - 1] = (int32_t)h->items;
+            label[i] = x[read - 1], last[i] = (int32_t)(i * T + read - 1);
+        } else {
+            hide(h, ids + i * T, label + i * T, x, read, T, &d);
+        }
+        out->tokens += (double)read;
+        for (int64_t t = 0; t < (known ? 1 : T); t++) out->labels += known || label[i * T + t] >= 0;
+    }
+    return FV_OK;
+}
+
 /* input_ids and labels (n,T); where it is evaluated labels and last_positions (n). */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {
     const histories *h = self;
     int64_t T = 1, len;
+    if (h->opt.mask > 0) return make_masked(h, out, rows, n, how, e);
     for (int64_t i = 0; i < n; i++) {
         history(h, rows[i], &len);
         T = len - 1 > T ? len - 1 : T;
@@ -181,7 +238,7 @@ static fv_status count_ndcg(const void *self, fv_ctx *c, const fv_batch *b, cons
         /* items that the user has had cannot be recommended again; the target stays, if it is
          * repeated */
         for (int64_t t = i * T; t <= last[i]; t++)
-            if (ids[t] != label[i]) score[ids[t]] = -INFINITY;
+            if (ids[t] != label[i] && ids[t] < V) score[ids[t]] = -INFINITY;
         /* ties count for the right item: an equal score does not raise its rank */
         for (int64_t j = 0; j < V; j++) rank += score[j] > right;
         *hits += rank <= BEST ? 1 / log2(1 + (double)rank) : 0;
@@ -251,7 +308,10 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                          .layout = (fv_events_layout)h->opt.layout,
                          .header = from->header,
                          .items = t->labels};
-    fv_status st = fv_events_open(&h->events, t->env, &how, e);
+    fv_status st = FV_OK;
+    if (h->opt.mask > 0 && h->opt.loss != SOFTMAX)
+        st = fv_fail(e, FV_EARG, "mask: hidden items are scored among all; item_loss = softmax");
+    if (!st) st = fv_events_open(&h->events, t->env, &how, e);
     if (!st) st = choose(h, from->file, report, e);
     h->items = t->labels->n;
     if (st)
@@ -281,6 +341,8 @@ static const fv_field keys[] = {
     FV_CHOICE_KEY("item_loss", options, loss, SOFTMAX, losses,
                   "over all items, or with drawn ones"),
     FV_INT(options, negatives, 1, 1, 4096, "items that are drawn beside each right one"),
+    FV_FLOAT(options, mask, 0, 0, 0.9,
+             "share of items that are hidden and to be found (bert4rec); 0: the next item is"),
     FV_CHOICE(options, evaluate, VALID, parts, "which item of a user is to be found", FV_ON_RESUME),
     {0},
 };

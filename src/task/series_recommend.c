@@ -1,12 +1,17 @@
 /* series_recommend.c - recommendations with a trained model, and their ranking.
  *
  * Ranking is full: the right item against every item that the user has not had before it.  Ranks
- * among a hundred drawn items, as in the first papers, lost: they order models differently. */
+ * among a hundred drawn items, as in the first papers, order models differently, and are there to
+ * compare with them alone.
+ *
+ * A model that looks both ways (it takes attention_mask) finds what is hidden behind the history:
+ * the mask, whose id is the number of items, is read as the last item. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "core/core.h"
+#include "data/dice.h"
 #include "fovea/author/family.h"
 #include "fovea/author/recommend.h"
 #include "model/series.h"
@@ -17,6 +22,8 @@ struct fv_recommender {
     fv_ctx *c;
     fv_labels items;
     int64_t longest;
+    bool both_ways;
+    int32_t *ids; /* (longest): what is read */
     float *score; /* (items) */
     size_t score_bytes;
     float *row;    /* (longest): attention of one head */
@@ -58,7 +65,8 @@ fv_status fv_recommender_open(fv_recommender **out, fv_device *d, const char *di
     opt.serve = true;
     fv_status st = fv_model_open(&r->model, d, dir, opt, e);
     if (!st && fv_model_job(r->model) != FV_HEAD_NEXT_ITEM)
-        st = fv_fail(e, FV_EARG, "%s: %s does not recommend items; SasRecModel would", dir,
+        st = fv_fail(e, FV_EARG,
+                     "%s: %s does not recommend items; SasRecModel and Bert4RecModel do", dir,
                      fv_model_head(r->model));
     if (!st) {
         const fv_field *table = fv_model_family(r->model)->config;
@@ -68,7 +76,9 @@ fv_status fv_recommender_open(fv_recommender **out, fv_device *d, const char *di
         r->score_bytes = (size_t)n * sizeof *r->score;
         r->score = fv__alloc(env, r->score_bytes);
         r->row = fv__alloc(env, (size_t)r->longest * sizeof *r->row);
-        if (!r->score || !r->row) st = fv_fail(e, FV_ENOMEM, "recommend: out of memory");
+        r->ids = fv__alloc(env, (size_t)r->longest * sizeof *r->ids);
+        r->both_ways = fv_family_takes(fv_model_family(r->model), "attention_mask");
+        if (!r->score || !r->row || !r->ids) st = fv_fail(e, FV_ENOMEM, "recommend: out of memory");
         if (!st) st = read_names(r, dir, n, e);
     }
     if (!st) st = fv_ctx_new(&r->c, d, (fv_ctx_opt){.dtype = fv_model_dtype(r->model)}, e);
@@ -87,6 +97,7 @@ void fv_recommender_close(fv_recommender *r)
     fv_labels_free(&r->items);
     fv__free(&env, r->score, r->score_bytes);
     fv__free(&env, r->row, (size_t)r->longest * sizeof *r->row);
+    fv__free(&env, r->ids, (size_t)r->longest * sizeof *r->ids);
     fv_model_free(r->model);
     fv__free(&env, r, sizeof *r);
 }
@@ -102,7 +113,7 @@ static void tap(void *user, fv_ctx *c, const char *site, const char *name, const
     (void)name;
     if (strcmp(site, "attention") != 0 || !what) return;
     fv_shape s = fv_attn_view_shape(what);
-    if (s.d[3] != r->read) return;
+    if (s.d[3] != r->read + r->both_ways) return;
     memset(r->looked, 0, (size_t)r->read * sizeof *r->looked);
     for (int64_t h = 0; h < s.d[1]; h++) {
         if (fv_attn_view_weights(c, what, 0, h, s.d[2] - 1, s.d[2], r->row)) return;
@@ -122,14 +133,17 @@ static fv_status score(fv_recommender *r, const int32_t *history, int64_t n, flo
                        fv_err *e)
 {
     fv_items in = {0}, out = {0};
-    r->read = n < r->longest ? n : r->longest;
+    int64_t room = r->longest - r->both_ways;
+    r->read = n < room ? n : room;
     if (n < 1) return fv_fail(e, FV_EARG, "a history needs at least one item");
     r->looked = looked ? looked + n - r->read : NULL;
     if (looked) memset(looked, 0, (size_t)n * sizeof *looked);
     fv_ctx_reset(r->c, 0);
     fv_ctx_set_tap(r->c, looked ? tap : NULL, r);
-    int32_t last = (int32_t)r->read - 1;
-    fv_items_put(&in, "input_ids", fv_ints(r->c, history + n - r->read, FV_SHAPE(1, r->read)));
+    int32_t last = (int32_t)r->read - 1 + r->both_ways;
+    memcpy(r->ids, history + n - r->read, (size_t)r->read * sizeof *r->ids);
+    if (r->both_ways) r->ids[r->read] = r->items.n;
+    fv_items_put(&in, "input_ids", fv_ints(r->c, r->ids, FV_SHAPE(1, last + 1)));
     fv_items_put(&in, "last_positions", fv_ints(r->c, &last, FV_SHAPE(1)));
     fv_model_forward(r->c, r->model, &in, &out);
     fv_status st = fv_read(r->c, fv_items_get(&out, "logits"), r->score, r->items.n);
@@ -164,12 +178,11 @@ fv_status fv_recommender_run(fv_recommender *r, const int32_t *history, int64_t 
 
 /* ---- ranking ---- */
 
-/* Items that score the same as the right one do not count before it. */
-static void add_rank(fv_ranking *k, const float *score, int64_t n, int32_t right)
+enum { DICE_SAMPLED = 13, TRIES = 100 };
+
+static void put_rank(fv_ranking *k, int64_t rank)
 {
     static const int at[] = {5, 10, 20};
-    int64_t rank = 1;
-    for (int64_t i = 0; i < n; i++) rank += score[i] > score[right];
     for (int i = 0; i < 3; i++) {
         if (rank > at[i]) continue;
         k->hr[i]++;
@@ -179,47 +192,153 @@ static void add_rank(fv_ranking *k, const float *score, int64_t n, int32_t right
     k->users++;
 }
 
+static void add_rank(fv_ranking *k, const float *score, int64_t n, int32_t right)
+{
+    int64_t rank = 1;
+    for (int64_t i = 0; i < n; i++) rank += score[i] > score[right];
+    put_rank(k, rank);
+}
+
 static void finish(fv_ranking *k)
 {
     double n = k->users ? (double)k->users : 1;
     for (int i = 0; i < 3; i++) k->hr[i] /= n, k->ndcg[i] /= n, k->mrr[i] /= n;
 }
 
-/* How often each item stands in the training part. */
-static void count_items(const fv_events *v, float *count)
+/* ---- baselines: what the training part alone says ---- */
+
+/* Users of each item in the training part, which is all but the last two items of a user. */
+typedef struct counts {
+    const fv_events *v;
+    float *score;   /* (items): of a baseline, for one user */
+    int64_t *start; /* (items + 1) */
+    int32_t *user;  /* those of the first item, then of the next */
+    size_t score_bytes, start_bytes, user_bytes;
+} counts;
+
+static int64_t training(const fv_events *v, int64_t u, const int32_t **x)
 {
-    for (int64_t u = 0, n; u < fv_events_users(v); u++) {
-        const int32_t *x = fv_events_items(v, u, &n);
-        for (int64_t i = 0; i < n - 2; i++) count[x[i]]++;
-    }
+    int64_t n;
+    *x = fv_events_items(v, u, &n);
+    return n > 2 ? n - 2 : 0;
 }
 
-/* Users with fewer than two items have nothing to be ranked by and are left out. */
-fv_status fv_recommender_evaluate(fv_recommender *r, const fv_events *v, bool valid,
-                                  fv_ranking *out, fv_ranking *popular, fv_err *e)
+static void counts_free(const fv_env *env, counts *k)
 {
-    int64_t items = r->items.n, n;
-    float *count = fv__alloc(&r->env, 2 * r->score_bytes), *left = count + items;
-    fv_status st = count ? FV_OK : fv_fail(e, FV_ENOMEM, "recommend: out of memory");
-    *out = (fv_ranking){0};
-    if (popular) *popular = (fv_ranking){0};
-    if (!st) count_items(v, count);
-    for (int64_t u = 0; !st && u < fv_events_users(v); u++) {
-        const int32_t *x = fv_events_items(v, u, &n);
-        n -= valid;
-        if (n < 2) continue;
-        int32_t right = x[n - 1];
-        st = score(r, x, n - 1, NULL, e);
-        if (st) continue;
-        leave_out(r->score, x, n - 1, right);
-        add_rank(out, r->score, items, right);
-        if (!popular) continue;
-        memcpy(left, count, r->score_bytes);
-        leave_out(left, x, n - 1, right);
-        add_rank(popular, left, items, right);
+    fv__free(env, k->score, k->score_bytes);
+    fv__free(env, k->start, k->start_bytes);
+    fv__free(env, k->user, k->user_bytes);
+}
+
+static fv_status counts_init(const fv_env *env, counts *k, const fv_events *v, int64_t items,
+                             fv_err *e)
+{
+    int64_t total = 0, n;
+    const int32_t *x;
+    for (int64_t u = 0; u < fv_events_users(v); u++) total += training(v, u, &x);
+    *k = (counts){.v = v,
+                  .score_bytes = (size_t)items * sizeof *k->score,
+                  .start_bytes = (size_t)(items + 1) * sizeof *k->start,
+                  .user_bytes = (size_t)(total + 1) * sizeof *k->user};
+    k->score = fv__alloc(env, k->score_bytes);
+    k->start = fv__alloc(env, k->start_bytes);
+    k->user = fv__alloc(env, k->user_bytes);
+    if (!k->score || !k->start || !k->user)
+        return fv_fail(e, FV_ENOMEM, "recommend: out of memory");
+    for (int64_t u = 0; u < fv_events_users(v); u++) {
+        n = training(v, u, &x);
+        for (int64_t i = 0; i < n; i++) k->start[x[i] + 1]++;
     }
-    finish(out);
-    if (popular) finish(popular);
-    fv__free(&r->env, count, 2 * r->score_bytes);
+    for (int64_t i = 0; i < items; i++) k->start[i + 1] += k->start[i];
+    /* start[i] moves to where item i + 1 begins while users are placed, and back again */
+    for (int64_t u = 0; u < fv_events_users(v); u++) {
+        n = training(v, u, &x);
+        for (int64_t i = 0; i < n; i++) k->user[k->start[x[i]]++] = (int32_t)u;
+    }
+    for (int64_t i = items; i > 0; i--) k->start[i] = k->start[i - 1];
+    k->start[0] = 0;
+    return FV_OK;
+}
+
+static double times(const counts *k, int64_t item)
+{
+    return (double)(k->start[item + 1] - k->start[item]);
+}
+
+static void by_popularity(counts *k, int64_t items)
+{
+    for (int64_t i = 0; i < items; i++) k->score[i] = (float)times(k, i);
+}
+
+/* score(j) = sum over i of the history of |users of i and j| / sqrt(|users of i| |users of j|) */
+static void by_neighbours(counts *k, int64_t items, const int32_t *history, int64_t n)
+{
+    const int32_t *x;
+    memset(k->score, 0, (size_t)items * sizeof *k->score);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t at = k->start[history[i]]; at < k->start[history[i] + 1]; at++) {
+            int64_t had = training(k->v, k->user[at], &x);
+            for (int64_t j = 0; j < had; j++)
+                k->score[x[j]] += (float)(1 / sqrt(times(k, history[i]) * times(k, x[j])));
+        }
+}
+
+/* ---- evaluation ---- */
+
+typedef struct question {
+    const int32_t *all; /* every item of the user */
+    int64_t n_all, n;   /* of which the last of n is to be found */
+    int64_t user;
+} question;
+
+static bool had(const question *q, int32_t item)
+{
+    for (int64_t i = 0; i < q->n_all; i++)
+        if (q->all[i] == item) return true;
+    return false;
+}
+
+/* Scores of all items: its rank among those that may be recommended, or among drawn ones, which are
+ * the same for every model.  Equal scores do not count before the right item. */
+static void ask(fv_ranking *k, float *score, int64_t items, const question *q, fv_ranking_opt opt)
+{
+    int32_t right = q->all[q->n - 1];
+    fv__dice d = fv__dice_of((fv_data_rng){opt.seed, 0}, DICE_SAMPLED, q->user);
+    if (!opt.sampled) {
+        leave_out(score, q->all, q->n - 1, right);
+        add_rank(k, score, items, right);
+        return;
+    }
+    int64_t rank = 1;
+    for (int64_t i = 0; i < opt.sampled; i++) {
+        int32_t item = fv__dice_below(&d, (int)items);
+        for (int t = 0; t < TRIES && had(q, item); t++) item = fv__dice_below(&d, (int)items);
+        rank += score[item] > score[right];
+    }
+    put_rank(k, rank);
+}
+
+fv_status fv_recommender_evaluate(fv_recommender *r, const fv_events *v, fv_ranking_opt opt,
+                                  fv_ranking *out, fv_err *e)
+{
+    counts k = {0};
+    int64_t items = r->items.n;
+    for (int i = 0; i < FV_RANKED; i++) out[i] = (fv_ranking){0};
+    fv_status st = counts_init(&r->env, &k, v, items, e);
+    for (int64_t u = 0; !st && u < fv_events_users(v); u++) {
+        question q = {.user = u};
+        q.all = fv_events_items(v, u, &q.n_all);
+        q.n = q.n_all - opt.valid;
+        if (q.n < 2) continue;
+        st = score(r, q.all, q.n - 1, NULL, e);
+        if (st) break;
+        ask(&out[FV_RANKED_MODEL], r->score, items, &q, opt);
+        by_popularity(&k, items);
+        ask(&out[FV_RANKED_POPULAR], k.score, items, &q, opt);
+        by_neighbours(&k, items, q.all, q.n - 1);
+        ask(&out[FV_RANKED_NEIGHBOURS], k.score, items, &q, opt);
+    }
+    for (int i = 0; i < FV_RANKED; i++) finish(&out[i]);
+    counts_free(&r->env, &k);
     return st;
 }

@@ -93,7 +93,9 @@ static fv_status add_part(tagging *g, window w, fv_err *e)
     s->n = w.lead + w.n + tail;
     s->ids = fv__task_claim(t, (size_t)s->n * sizeof *s->ids, e);
     s->types = fv__task_claim(t, (size_t)s->n * sizeof *s->types, e);
-    if (!s->ids || !s->types) return FV_ENOMEM;
+    int64_t most = t->word_bytes;
+    s->letters = fv__task_claim(t, (size_t)(s->n * most) * sizeof *s->letters, e);
+    if (!s->ids || !s->types || !s->letters) return FV_ENOMEM;
     for (int64_t i = 0; i < s->n; i++) {
         /* Special tokens of the whole text frame every window: the model saw no text without
          * them. */
@@ -101,6 +103,9 @@ static fv_status add_part(tagging *g, window w, fv_err *e)
         if (i >= w.lead + w.n) j = all->n - tail + i - w.lead - w.n;
         s->ids[i] = all->ids[j];
         s->types[i] = all->types[j];
+        if (most)
+            memcpy(s->letters + i * most, all->letters + j * most,
+                   (size_t)most * sizeof *s->letters);
     }
     return FV_OK;
 }
@@ -135,25 +140,37 @@ static fv_status add_windows(tagging *g, int64_t text, fv_err *e)
 
 /* ---- labels ---- */
 
+/* Labels are chosen among the first tokens of words, which are all that taggers learn about, where
+ * they are chosen together; the other tokens go with their word.  Else each token has its own.  Scores
+ * are the token's own probability of the label. */
 static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
                            int64_t width, fv_err *e)
 {
     const tagging *g = user;
     const window *w = &g->windows[i];
+    const fv_seq *all = &g->seqs[w->text];
     token_label *labels = g->labels[w->text];
-    /* On the stack: a row of labels is small, and the bound is checked. */
-    float p[1024];
-    if (width > 1024)
-        return fv_fail(e, FV_EARG, "%lld labels, at most 1024 are handled", (long long)width);
-    for (int64_t j = w->lead; j < w->lead + w->n && j < s->n; j++) {
-        int64_t token = w->at + j - w->lead, best = 0;
-        if (token < w->from || token >= w->to) continue;
-        memcpy(p, out[0] + j * width, (size_t)width * sizeof *p);
+    int64_t n = 0, *at = fv__task_claim(g->t, (size_t)s->n * sizeof *at, e);
+    int32_t *best = fv__task_claim(g->t, (size_t)s->n * sizeof *best, e);
+    float *p = fv__task_claim(g->t, (size_t)width * sizeof *p, e);
+    if (!at || !best || !p) return FV_ENOMEM;
+    bool together = g->t->transitions;
+    for (int64_t j = w->lead; j < w->lead + w->n && j < s->n; j++)
+        if (!together ||
+            !(all->special[w->at + j - w->lead] || inside_word(all, w->at + j - w->lead)))
+            at[n++] = j;
+    fv_status st = fv__task_decode(g->t, best, out[0], at, n, width, e);
+    for (int64_t k = 0; !st && k < n; k++) {
+        int64_t last = together ? w->lead + w->n : at[k] + 1, end = k + 1 < n ? at[k + 1] : last;
+        memcpy(p, out[0] + at[k] * width, (size_t)width * sizeof *p);
         fv__softmax_row(p, width);
-        for (int64_t k = 1; k < width; k++) best = p[k] > p[best] ? k : best;
-        labels[token] = (token_label){(int32_t)best, p[best]};
+        for (int64_t j = at[k]; j < end && j < s->n; j++) {
+            int64_t token = w->at + j - w->lead;
+            if (token < w->from || token >= w->to) continue;
+            labels[token] = (token_label){best[k], p[best[k]]};
+        }
     }
-    return FV_OK;
+    return st;
 }
 
 /* The entities of one text; returns how many. */

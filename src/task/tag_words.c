@@ -1,8 +1,10 @@
 /* tag_words.c - labels of words that stand apart already: each is encoded alone, and its first
  * token carries its label. */
+#include "data/word_bytes.h"
 #include "task.h"
 
 typedef struct pieces {
+    const char *word;
     int32_t *ids;
     int64_t n;
 } pieces;
@@ -41,6 +43,7 @@ static fv_status encode_word(fv_task *t, pieces *out, const char *word, fv_err *
 {
     fv_status st = fv_tok_encode(t->enc, word, strlen(word), (fv_tok_opts){0}, e);
     if (st) return st;
+    out->word = word;
     out->n = t->enc->n;
     out->ids = fv__task_claim(t, (size_t)out->n * sizeof *out->ids, e);
     if (!out->ids) return FV_ENOMEM;
@@ -60,12 +63,15 @@ static fv_status add_part(tagging *g, int64_t first, int64_t n, int64_t tokens, 
     s->ids = fv__task_claim(g->t, (size_t)s->n * sizeof *s->ids, e);
     s->types = fv__task_claim(g->t, (size_t)s->n * sizeof *s->types, e);
     s->words = fv__task_claim(g->t, (size_t)s->n * sizeof *s->words, e);
-    if (!s->ids || !s->types || !s->words) return FV_ENOMEM;
-    int64_t at = 0;
+    int64_t at = 0, most = g->t->word_bytes;
+    s->letters = fv__task_claim(g->t, (size_t)(s->n * most) * sizeof *s->letters, e);
+    if (!s->ids || !s->types || !s->words || !s->letters) return FV_ENOMEM;
     for (int64_t i = 0; i < f->n_before; i++) s->words[at] = -1, s->ids[at++] = f->before[i];
     for (int64_t w = 0; w < n; w++)
         for (int64_t i = 0; i < g->word[first + w].n && at < f->n_before + tokens; i++) {
+            const char *word = g->word[first + w].word;
             s->words[at] = i ? -1 : (int32_t)w;
+            fv__word_bytes(s->letters + at * most, most, word, strlen(word));
             s->ids[at++] = g->word[first + w].ids[i];
         }
     for (int64_t i = 0; i < f->n_after; i++) s->words[at] = -1, s->ids[at++] = f->after[i];
@@ -98,15 +104,14 @@ static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *
                            int64_t width, fv_err *e)
 {
     const tagging *g = user;
-    (void)e;
-    for (int64_t j = 0; j < s->n; j++) {
-        const float *x = out[0] + j * width;
-        if (s->words[j] < 0) continue;
-        int32_t best = 0;
-        for (int32_t k = 1; k < width; k++) best = x[k] > x[best] ? k : best;
-        g->labels[g->first[i] + s->words[j]] = best;
-    }
-    return FV_OK;
+    int64_t n = 0, *at = fv__task_claim(g->t, (size_t)s->n * sizeof *at, e);
+    int32_t *best = fv__task_claim(g->t, (size_t)s->n * sizeof *best, e);
+    if (!at || !best) return FV_ENOMEM;
+    for (int64_t j = 0; j < s->n; j++)
+        if (s->words[j] >= 0) at[n++] = j;
+    fv_status st = fv__task_decode(g->t, best, out[0], at, n, width, e);
+    for (int64_t k = 0; !st && k < n; k++) g->labels[g->first[i] + s->words[at[k]]] = best[k];
+    return st;
 }
 
 fv_status fv__task_tag_words(fv_task *t, const fv__sentence *s, int64_t n, int32_t *labels,

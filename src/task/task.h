@@ -15,6 +15,7 @@ typedef struct fv_seq {
     fv_span *spans;   /* characters */
     int32_t *words;   /* which word a token is part of */
     uint8_t *special; /* 1: added by the tokenizer */
+    int32_t *letters; /* (n,word_bytes) of the task: those of each token's word; or NULL */
 } fv_seq;
 
 /* Bytes at which the characters of a text begin, and its end; for finding what a span of characters
@@ -49,6 +50,8 @@ struct fv_task {
     bool strict;     /* a longer text is an error, it is not cut */
     int32_t pad;
     bool types;         /* the model takes token_type_ids */
+    int64_t word_bytes; /* bytes of a word that it takes as char_ids; 0: it does not */
+    float *transitions; /* (labels+2,labels) of a conditional random field, or NULL */
     fv_pool pool;       /* of sentence-transformers' files */
     bool not_normal;    /* likewise: vectors are not scaled to length 1 */
     fv_dense *dense;    /* likewise, or NULL */
@@ -127,6 +130,13 @@ fv_status fv__task_run_set(fv_task *t, const fv_images *set, int64_t from, int64
 fv_status fv__task_chars(fv_task *t, fv_chars *out, const char *s, size_t n, fv_err *e);
 /* The bytes of characters [from, to). */
 const char *fv__chars_slice(const fv_chars *c, int64_t from, int64_t to, size_t *n);
+
+/* s->letters of a sequence that was encoded from x; nothing where the model takes none. */
+fv_status fv__task_letters(fv_task *t, fv_seq *s, const fv_text *x, fv_err *e);
+/* Of the n positions at[i] of a sequence the labels that score highest together, best (n); x: scores
+ * of all positions.  Without transitions each position's own best. */
+fv_status fv__task_decode(fv_task *t, int32_t *best, const float *x, const int64_t *at, int64_t n,
+                          int64_t width, fv_err *e);
 
 /* x becomes softmax(x). */
 void fv__softmax_row(float *x, int64_t n);

@@ -111,6 +111,19 @@ static void read_limits(fv_task *t)
     t->pad = (int32_t)pad;
     t->types = fv_family_takes(f, "token_type_ids") && kinds > 1;
     t->longest = longest(t);
+    t->word_bytes = fv_family_takes(f, "char_ids") ? fv__task_setting(t, "max_word_bytes") : 0;
+}
+
+/* Where labels are scored behind labels. */
+static fv_status read_transitions(fv_task *t, fv_err *e)
+{
+    fv_params *p = fv_model_params(t->model);
+    const fv_tensor *x = fv_params_find(p, "crf.transitions");
+    int64_t n = (int64_t)(t->labels + 2) * t->labels;
+    if (!x || fv_len(x) != n) return FV_OK;
+    t->transitions = fv__arena_alloc(&t->names, (size_t)n * sizeof *t->transitions);
+    if (!t->transitions) return fv_fail(e, FV_ENOMEM, "out of memory for %d labels", t->labels);
+    return fv_params_get(p, x, t->transitions, n, e);
 }
 
 /* Labels without a name have transformers'. */
@@ -167,6 +180,7 @@ static fv_status open_all(fv_task *t, const char *path, fv_model_opt opt, fv_err
     bool labels = t->job == FV_JOB_CLASSIFY || t->job == FV_JOB_TAG || t->job == FV_JOB_DETECT ||
                   t->job == FV_JOB_SEGMENT;
     if (labels) st = read_labels(t, e);
+    if (!st && t->job == FV_JOB_TAG) st = read_transitions(t, e);
     if (!st && t->job == FV_JOB_FILL) st = read_mask(t, path, e);
     if (!st && t->job == FV_JOB_EMBED) st = fv__task_read_modules(t, e);
     fv_dtype dtype = fv_model_dtype(t->model);

@@ -45,7 +45,7 @@ fv_status fv__task_encode(fv_task *t, fv_seq *out, const fv_text *x, int64_t mos
     out->special = copy(t, t->enc->special, n, e);
     if (!out->ids || !out->types || !out->spans || !out->words || !out->special) return FV_ENOMEM;
     if (!n) return fv_fail(e, FV_EARG, "a text has no tokens");
-    return FV_OK;
+    return fv__task_letters(t, out, x, e);
 }
 
 fv_status fv__task_encode_all(fv_task *t, fv_seq **out, const fv_text *texts, int64_t n, fv_err *e)
@@ -82,7 +82,9 @@ static fv_status fill(fv_task *t, fv_items *in, const fv_seq *seqs, const by_len
     int32_t *ids = fv__task_claim(t, (size_t)(rows * T) * sizeof *ids, e);
     int32_t *types = fv__task_claim(t, (size_t)(rows * T) * sizeof *types, e);
     uint8_t *mask = fv__task_claim(t, (size_t)(rows * T), e);
-    if (!ids || !types || !mask) return FV_ENOMEM;
+    int64_t most = t->word_bytes;
+    int32_t *letters = fv__task_claim(t, (size_t)(rows * T * most) * sizeof *letters, e);
+    if (!ids || !types || !mask || !letters) return FV_ENOMEM;
     for (int64_t b = 0; b < rows; b++) {
         const fv_seq *s = &seqs[order[b].i];
         for (int64_t j = 0; j < T; j++) {
@@ -90,9 +92,12 @@ static fv_status fill(fv_task *t, fv_items *in, const fv_seq *seqs, const by_len
             types[b * T + j] = j < s->n ? s->types[j] : 0;
             mask[b * T + j] = j < s->n;
         }
+        if (most && s->letters)
+            memcpy(letters + b * T * most, s->letters, (size_t)(s->n * most) * sizeof *letters);
     }
     fv_items_put(in, "input_ids", fv_ints(t->ctx, ids, FV_SHAPE(rows, T)));
     fv_items_put(in, "attention_mask", fv_bytes(t->ctx, mask, FV_SHAPE(rows, T)));
+    if (most) fv_items_put(in, "char_ids", fv_ints(t->ctx, letters, FV_SHAPE(rows, T, most)));
     if (t->types) fv_items_put(in, "token_type_ids", fv_ints(t->ctx, types, FV_SHAPE(rows, T)));
     return FV_OK;
 }

@@ -87,10 +87,11 @@ static void what_are_no_events_is_refused(void **state)
 
 /* ---- batches ---- */
 
-static void open_feed(fv_feed *f, fv_labels *l, void *own, const char *loss, bool evaluation)
+static void open_feed(fv_feed *f, fv_labels *l, void *own, const char *loss, const char *mask,
+                      bool evaluation)
 {
-    const char *const keys[] = {"layout", "sequences", "longest", "3", "item_loss",
-                                loss,     "negatives", "2",       NULL};
+    const char *const keys[] = {"layout",    "sequences", "longest", "3",  "item_loss", loss,
+                                "negatives", "2",         "mask",    mask, NULL};
     const fv_objective *o = fv_objective_find("next_item");
     fv_err e;
     fv_data_report r = {0};
@@ -112,7 +113,7 @@ static void the_last_items_are_left_out(void **state)
     fv_batch b = {0};
     fv_err e;
     const int32_t rows[] = {0}, ids[] = {0, 1, 2}, labels[] = {1, 2, 3}, valid[] = {1, 2, 3};
-    open_feed(&f, &l, own, "bce", false);
+    open_feed(&f, &l, own, "bce", "0", false);
     assert_int_equal(f.count(f.self, 0), 1); /* v and w have too few */
     check(f.make(f.self, &b, rows, 1, (fv_data_rng){.seed = 3}, &e), &e);
     assert_memory_equal(fv_batch_get(&b, "input_ids")->data, ids, sizeof ids);
@@ -122,7 +123,7 @@ static void the_last_items_are_left_out(void **state)
     assert_true(b.labels == 3);
     fv_feed_close(&f);
     fv_batch_clear(&b);
-    open_feed(&f, &l, own, "softmax", true);
+    open_feed(&f, &l, own, "softmax", "0", true);
     assert_int_equal(f.count(f.self, 0), 2);
     check(f.make(f.self, &b, rows, 1, (fv_data_rng){.epoch = -1}, &e), &e);
     assert_memory_equal(fv_batch_get(&b, "input_ids")->data, valid, sizeof valid);
@@ -166,6 +167,42 @@ static void recommendations_leave_out_the_history(void **state)
     fv_recommender_close(r);
 }
 
+/* Hidden items are the labels, and one is hidden at least; the mask is behind what is evaluated. */
+static void masked_items_are_to_be_found(void **state)
+{
+    (void)state;
+    char own[256];
+    fv_labels l = {0};
+    fv_feed f;
+    fv_batch b = {0};
+    fv_err e;
+    const int32_t rows[] = {0}, items[] = {1, 2, 3}, valid[] = {2, 3, 6};
+    open_feed(&f, &l, own, "softmax", "0.3", false);
+    for (int epoch = 0; epoch < 50; epoch++) {
+        fv_batch_clear(&b);
+        check(f.make(f.self, &b, rows, 1, (fv_data_rng){.seed = 3, .epoch = epoch}, &e), &e);
+        const int32_t *ids = fv_batch_get(&b, "input_ids")->data,
+                      *label = fv_batch_get(&b, "labels")->data;
+        int hidden = 0;
+        for (int t = 0; t < 3; t++) {
+            hidden += label[t] >= 0;
+            assert_int_equal(label[t] >= 0 ? label[t] : ids[t], items[t]);
+            assert_int_equal(ids[t] == 6, label[t] >= 0);
+        }
+        assert_true(hidden > 0 && b.labels == hidden);
+    }
+    fv_feed_close(&f);
+    fv_batch_clear(&b);
+    open_feed(&f, &l, own, "softmax", "0.3", true);
+    check(f.make(f.self, &b, rows, 1, (fv_data_rng){.epoch = -1}, &e), &e);
+    assert_memory_equal(fv_batch_get(&b, "input_ids")->data, valid, sizeof valid);
+    assert_int_equal(*(int32_t *)fv_batch_get(&b, "labels")->data, 4);
+    assert_int_equal(*(int32_t *)fv_batch_get(&b, "last_positions")->data, 2);
+    fv_batch_free(&b);
+    fv_feed_close(&f);
+    fv_labels_free(&l);
+}
+
 /* What the model says is best is found at the first rank. */
 static void ranking_counts_ranks(void **state)
 {
@@ -173,7 +210,7 @@ static void ranking_counts_ranks(void **state)
     fv_model *m;
     fv_recommender *r;
     fv_err e;
-    fv_ranking k, popular;
+    fv_ranking k[FV_RANKED];
     fv_recommended next[1];
     int64_t found;
     char text[100];
@@ -189,9 +226,45 @@ static void ranking_counts_ranks(void **state)
     snprintf(text, sizeof text, "u a b %s\n", fv_recommender_items(r)->name[next[0].item]);
     fv_events *v = open_text(text, (fv_events_opt){.layout = FV_EVENTS_SEQUENCES,
                                                    .items = fv_recommender_items(r)});
-    check(fv_recommender_evaluate(r, v, false, &k, &popular, &e), &e);
-    assert_int_equal(k.users, 1);
-    assert_true(k.hr[0] == 1 && k.ndcg[1] == 1 && k.mrr[2] == 1);
+    check(fv_recommender_evaluate(r, v, (fv_ranking_opt){0}, k, &e), &e);
+    assert_int_equal(k[FV_RANKED_MODEL].users, 1);
+    assert_true(k[0].hr[0] == 1 && k[0].ndcg[1] == 1 && k[0].mrr[2] == 1);
+    check(fv_recommender_evaluate(r, v, (fv_ranking_opt){.sampled = 3, .seed = 2}, k, &e), &e);
+    assert_true(k[0].hr[0] == 1 && k[0].ndcg[1] == 1);
+    fv_events_close(v);
+    fv_recommender_close(r);
+}
+
+/* Two users had a with b, four others c: behind a stands b, though c is more popular.  And a model
+ * that looks both ways reads the mask behind the history. */
+static void neighbours_are_items_of_the_same_users(void **state)
+{
+    (void)state;
+    fv_model *m;
+    fv_recommender *r;
+    fv_err e;
+    fv_ranking k[FV_RANKED];
+    fv_recommended next[1];
+    float looked[2];
+    int64_t found;
+    check(fv_model_new(&m, device,
+                       "{\"model_type\": \"bert4rec\", \"id2label\": {\"0\": \"a\", \"1\": \"b\", "
+                       "\"2\": \"c\", \"3\": \"d\", \"4\": \"e\"}, \"hidden_size\": 8}",
+                       (fv_model_opt){0}, 5, &e),
+          &e);
+    check(fv_model_save(m, scratch("masked"), FV_F32, &e), &e);
+    fv_model_free(m);
+    check(fv_recommender_open(&r, device, scratch("masked"), (fv_model_opt){0}, &e), &e);
+    check(fv_recommender_run(r, (int32_t[]){0, 1}, 2, 1, next, &found, looked, &e), &e);
+    assert_int_equal(found, 1);
+    assert_true(looked[0] > 0 && looked[0] + looked[1] < 1); /* the mask has the rest */
+    fv_events *v = open_text("1 a b d e\n2 a b d e\n3 c d e\n4 c d e\n5 c d e\n6 c d e\nu a b\n",
+                             (fv_events_opt){.layout = FV_EVENTS_SEQUENCES,
+                                             .items = fv_recommender_items(r)});
+    check(fv_recommender_evaluate(r, v, (fv_ranking_opt){0}, k, &e), &e);
+    assert_int_equal(k[FV_RANKED_MODEL].users, 7);
+    /* of u: neighbours put b first; popularity c, then b */
+    assert_true(k[FV_RANKED_NEIGHBOURS].mrr[0] > k[FV_RANKED_POPULAR].mrr[0]);
     fv_events_close(v);
     fv_recommender_close(r);
 }
@@ -206,7 +279,9 @@ int main(void)
         cmocka_unit_test(what_are_no_events_is_refused),
         cmocka_unit_test(the_last_items_are_left_out),
         cmocka_unit_test(recommendations_leave_out_the_history),
+        cmocka_unit_test(masked_items_are_to_be_found),
         cmocka_unit_test(ranking_counts_ranks),
+        cmocka_unit_test(neighbours_are_items_of_the_same_users),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -207,6 +207,41 @@ static void want_rnnt(const op_case *k, double *y, const double *const *in)
     for (int b = 0; b < 3; b++) y[b] = -log(paths(in[0], b, 0, 0));
 }
 
+/* Conditional random field: a chain with a gap, one of a single position, one without labels. */
+static const int32_t crf_labels[] = {0, -100, 2, 1, -100, 2, -100, -100, -100, -100, -100, -100};
+
+static fv_tensor *crf(fv_ctx *c, fv_tensor *const *x)
+{
+    return fv_crf_loss(c, x[0], x[1], fv_ints(c, crf_labels, FV_SHAPE(3, 4)));
+}
+
+/* Every sequence of labels, one after the other. */
+static void want_crf(const op_case *k, double *y, const double *const *in)
+{
+    (void)k;
+    for (int b = 0; b < 3; b++) {
+        double all = 0, right = 0;
+        int at[4], n = 0, ways = 1;
+        for (int t = 0; t < 4; t++)
+            if (crf_labels[4 * b + t] >= 0) at[n++] = t, ways *= 3;
+        for (int way = 0; way < ways; way++) {
+            double score = 0;
+            int before = 3, rest = way;
+            bool is = true;
+            for (int i = 0; i < n; i++, rest /= 3) {
+                int label = rest % 3;
+                score += in[0][(4 * b + at[i]) * 3 + label] + in[1][before * 3 + label];
+                is = is && label == crf_labels[4 * b + at[i]];
+                before = label;
+            }
+            if (n) score += in[1][4 * 3 + before];
+            all += exp(score);
+            if (is) right = score;
+        }
+        y[b] = log(all) - right;
+    }
+}
+
 /* Three sequences of CTC: one label twice in a row, padding behind one, no label at all. */
 static const int32_t ctc_frames[] = {4, 3, 2}, ctc_lens[] = {2, 2, 0},
                      ctc_labels[] = {2, 2, 1, 3, 0, 0};
@@ -456,6 +491,11 @@ static const op_case cases[] = {
      .in = {{FV_SHAPE(3, 4, 4, 5), WIDE}},
      .want = want_rnnt,
      .bad = {FV_SHAPE(3, 4, 3, 5)}},
+    {.name = "crf_loss",
+     .build = crf,
+     .in = {{FV_SHAPE(3, 4, 3), WIDE}, {FV_SHAPE(5, 3), WIDE}},
+     .want = want_crf,
+     .bad = {FV_SHAPE(3, 4, 3), FV_SHAPE(3, 3)}},
     {.name = "ctc_loss",
      .build = ctc,
      .in = {{FV_SHAPE(3, 4, 4), WIDE}},

@@ -165,6 +165,11 @@ typedef struct fv_kernels {
                     const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T, int64_t U,
                     int64_t V, int32_t blank);
 
+    /* loss (B); alpha (B,T,K) is kept for the gradient, pairs (B,K+2,K) is scratch of it */
+    void (*crf)(fv_stream *s, fv_stat *loss, fv_stat *alpha, const fv_crf *a);
+    void (*crf_bwd)(fv_stream *s, fv_sink dx, fv_sink dtrans, const fv_stat *dloss,
+                    const fv_stat *alpha, fv_stat *pairs, const fv_crf *a);
+
     void (*attention)(fv_stream *s, const fv_attn_args *a);
     void (*attention_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
     /* exact weights, before dropout, of rows [i0,i1) of one head: w (i1-i0,Tk), from q, k and lse,

@@ -8,7 +8,7 @@
 
 typedef struct fv_recommender fv_recommender;
 
-/* dir: a model of items (SasRecModel); others are refused. */
+/* dir: a model of items (SasRecModel, Bert4RecModel); others are refused. */
 FV_API fv_status fv_recommender_open(fv_recommender **out, fv_device *d, const char *dir,
                                      fv_model_opt opt, fv_err *e);
 FV_API void fv_recommender_close(fv_recommender *r); /* NULL is allowed */
@@ -34,9 +34,20 @@ typedef struct fv_ranking {
     double hr[3], ndcg[3], mrr[3];
 } fv_ranking;
 
-/* Of each user the last item (or, valid, the one before it) against all that it has not had before:
- * full ranking.  popular, or NULL: what the items' counts in the training part would give. */
-FV_API fv_status fv_recommender_evaluate(fv_recommender *r, const fv_events *v, bool valid,
-                                         fv_ranking *out, fv_ranking *popular, fv_err *e);
+/* What ranks: the model, how often items stand in the training part, and items that the same users
+ * had: the sum over the history of the cosine of two items' sets of users (item neighbours). */
+enum { FV_RANKED_MODEL, FV_RANKED_POPULAR, FV_RANKED_NEIGHBOURS, FV_RANKED };
+
+typedef struct fv_ranking_opt {
+    bool valid; /* the item before the last is to be found; else the last */
+    int64_t
+        sampled; /* against so many items that are drawn evenly of those that the user never had, as
+                        the first papers rank; 0: against all that it has not had before */
+    uint64_t seed; /* of drawing */
+} fv_ranking_opt;
+
+/* Of each user one item is ranked; users with fewer than two items have none.  out (FV_RANKED). */
+FV_API fv_status fv_recommender_evaluate(fv_recommender *r, const fv_events *v, fv_ranking_opt opt,
+                                         fv_ranking *out, fv_err *e);
 
 #endif
