@@ -31,6 +31,7 @@ typedef struct fv_train_opt {
     float layer_decay;
     char freeze[512], lr_scale[512];
     int dtype; /* fv_train_dtypes */
+    int base;  /* frozen weights below an adapter: f32, q8, q4 */
     bool recompute;
     int64_t seed, prefetch, workers;
     int64_t log_every, eval_every, save_every, keep, patience;

@@ -51,6 +51,7 @@ void fv_params_free(fv_params *p)
         const fv_backend *b = p->dev->backend;
         if (p->data) b->release(p->dev, p->data, fv__tensor_bytes(p->dtype, p->elements));
         if (p->grad) b->release(p->dev, p->grad, fv__tensor_bytes(grad_type(p), p->elements));
+        if (p->rows) b->release(p->dev, p->rows, p->rows_bytes);
         if (p->frozen)
             b->release(p->dev, p->frozen, fv__tensor_bytes(p->dtype, p->frozen_elements));
     }
@@ -138,6 +139,14 @@ static void *flat(fv_params *p, fv_dtype t, int64_t elements)
     return data;
 }
 
+/* Of one that is held as blocks: (out, in), whatever its shape's order. */
+static size_t rows_bytes(const fv_entry *t)
+{
+    bool in_out = t->linear == FV_LINEAR_IN_OUT;
+    int64_t out = t->tensor.shape.d[in_out], in = t->tensor.shape.d[!in_out];
+    return (size_t)out * fv_dtype_row(t->rows, in);
+}
+
 /* Where each parameter stands in its block: matrices first, then vectors, as declared, without
  * those that are borrowed.  An optimiser treats the two kinds differently, and so has two long runs
  * instead of hundreds of short ones.
@@ -146,13 +155,18 @@ static void *flat(fv_params *p, fv_dtype t, int64_t elements)
 static void set_layout(fv_params *p)
 {
     p->elements = p->frozen_elements = 0;
+    p->rows_bytes = 0;
     for (int vectors = 0; vectors < 2; vectors++)
         for (size_t i = 0; i < p->n; i++) {
             fv_entry *t = p->list[i];
             int64_t *end = t->frozen ? &p->frozen_elements : &p->elements;
             if ((t->tensor.shape.n < 2) != vectors) continue;
             t->offset = *end;
-            if (!t->borrowed) *end += round_up(fv_len(&t->tensor));
+            if (t->rows) {
+                t->offset = (int64_t)p->rows_bytes;
+                p->rows_bytes += rows_bytes(t);
+            } else if (!t->borrowed)
+                *end += round_up(fv_len(&t->tensor));
         }
     if (!p->elements) p->elements = ALIGN_ELEMENTS;
 }
@@ -173,8 +187,10 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
     set_layout(p);
     p->data = flat(p, dtype, p->elements);
     if (p->data && p->frozen_elements) p->frozen = flat(p, dtype, p->frozen_elements);
+    if (p->data && p->rows_bytes) p->rows = d->backend->alloc(d, p->rows_bytes);
     if (train && p->data) p->grad = flat(p, grad_type(p), p->elements);
-    if (!p->data || (train && !p->grad) || (p->frozen_elements && !p->frozen))
+    if (!p->data || (p->rows_bytes && !p->rows) || (train && !p->grad) ||
+        (p->frozen_elements && !p->frozen))
         return fv_fail(e, FV_ENOMEM, "parameters: out of memory for %lld numbers of %s%s",
                        (long long)(p->elements + p->frozen_elements), fv_dtype_name(dtype),
                        fv__memory_left(d).s);
@@ -182,6 +198,11 @@ fv_status fv_params_alloc(fv_params *p, fv_device *d, fv_dtype dtype, bool train
         fv_entry *t = p->list[i];
         t->tensor.dtype = t->stored ? t->stored : dtype;
         if (t->borrowed) continue;
+        if (t->rows) {
+            t->tensor.dtype = t->rows;
+            t->tensor.data = (char *)p->rows + t->offset;
+            continue;
+        }
         t->tensor.data = (char *)(t->frozen ? p->frozen : p->data) +
                          fv__tensor_bytes(dtype, t->offset);
         if (t->frozen) continue;
@@ -248,7 +269,8 @@ fv_adapter *fv__param_adapter(const fv_tensor *t)
 }
 size_t fv__params_frozen_bytes(const fv_params *p)
 {
-    return p->frozen ? fv__tensor_bytes(p->dtype, p->frozen_elements) : 0;
+    size_t numbers = p->frozen ? fv__tensor_bytes(p->dtype, p->frozen_elements) : 0;
+    return numbers + p->rows_bytes;
 }
 
 /* ---- values ---- */

@@ -29,6 +29,7 @@ typedef struct fv_entry {
     bool table;           /* rows of it are looked up */
     bool product, in_out; /* fv_params_pack was asked for it, from (K,N) */
     bool frozen;          /* never trained: in the block without gradients */
+    fv_dtype rows;        /* frozen: held as such blocks (blocks.h); FV_F32: as numbers */
     int uses;             /* nodes of the tape that read it and have not run backwards */
     bool added;           /* an adapter's own, which no file of the base model has */
     fv_linear_kind linear;
@@ -50,8 +51,10 @@ struct fv_params {
     void *grad;
     int64_t frozen_elements; /* of the block of frozen parameters */
     void *frozen;            /* NULL where there are none */
-    fv_arena layers;         /* fv_params_scratch */
-    fv_arena packed;         /* fv_params_pack */
+    void *rows;              /* of those held as blocks, likewise */
+    size_t rows_bytes;
+    fv_arena layers; /* fv_params_scratch */
+    fv_arena packed; /* fv_params_pack */
     fv_data_owner owner;
     struct fv_comm *ranks; /* layers that can be are divided among them; NULL: none is */
     char scope[64];        /* in front of the names that are declared */

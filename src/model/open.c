@@ -6,6 +6,8 @@
 
 #include "fovea/author/adapter.h"
 #include "fovea/author/parallel.h"
+#include "core/blocks.h"
+#include "core/core.h"
 #include "core/params.h"
 #include "fovea/author/params.h"
 #include "model/adapter.h"
@@ -273,6 +275,25 @@ static fv_status declare_adapters(fv_model *m, fv_model_opt opt, const fv_st *fi
     return fv__prompt_declare(&m->prompt, m->params, &m->adapter, &base, true, e);
 }
 
+/* Frozen weights of linear maps are held as opt.weights says, below an adapter that is trained:
+ * a model is tuned in the memory that it is served in. */
+static fv_status hold_base(fv_model *m, const fv_device *d, fv_model_opt opt, fv_err *e)
+{
+    if (!opt.train || fv_dtype_size(opt.weights)) return FV_OK;
+    if (!m->adapted)
+        return fv_fail(e, FV_EARG, "weights of %s can be trained only through an adapter",
+                       fv_dtype_name(opt.weights));
+    if (opt.weights == FV_I8 || opt.dtype != FV_F32 || !fv__device_is_host(d))
+        return fv_fail(e, FV_EMISSING,
+                       "an adapter is trained above weights of q8 or q4, in f32 and on the cpu");
+    /* the first stays as it is: whoever asks in what a model computes asks it */
+    for (int i = 1; i < fv_params_count(m->params); i++) {
+        fv_tensor *t = fv_params_at(m->params, i);
+        if (fv__param_frozen(t) && fv__param_linear(t)) fv__param_hold_as(t, opt.weights);
+    }
+    return FV_OK;
+}
+
 /* From m->json to declared parameters. */
 static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const char *name,
                        fv_err *e)
@@ -379,6 +400,7 @@ fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_mode
     if (!st && opt.from) st = fv_dir_weights(files, &weights, e);
     if (!st) st = fv_json_parse(&m->json, &m->env, config, "config", e);
     if (!st) st = build(m, opt, weights, "config", e);
+    if (!st) st = hold_base(m, d, opt, e);
     if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
     if (!st) st = fv_params_randomize(m->params, seed, e);
     if (!st) st = fv__model_ready(m, e);

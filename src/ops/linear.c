@@ -7,6 +7,7 @@
  * recording; dp overwrites p; and where x itself is the output of such a layer, dx is multiplied
  * by that layer's act' inside the product (grad_through_act), so that neither dx nor a second
  * pass over it exists. */
+#include "core/blocks.h"
 #include "core/core.h"
 #include "core/params.h"
 #include "ops/act.h"
@@ -106,6 +107,14 @@ static void backward(fv_ctx *c, fv_node *node)
     fv_factor p = {dp, false, 0}, turned_p = {dp, true, 0}, of_w = {w->data, s->in_out, 0};
     fv_factor of_x = {x->data, false, 0}, turned_x = {x->data, true, 0};
     fv_sink dw = fv_grad(c, w);
+    float *wide = NULL;
+    size_t wide_bytes = fv__tensor_bytes(FV_F32, n * cols);
+    if (fv__in_blocks(w)) {
+        wide = fv__block_alloc(c, wide_bytes);
+        fv__blocks_widen(c, wide, w, n, cols);
+        if (fv__failed(c)) return;
+        of_w = (fv_factor){wide, false, 0};
+    }
     fv_gemm by_x = fv__product((fv_sink){.dtype = x->dtype}, p, of_w, rows, cols, n, x->dtype);
     fv_gemm by_w = s->in_out ? fv__product(dw, turned_x, p, cols, n, rows, x->dtype)
                              : fv__product(dw, turned_p, of_x, n, cols, rows, x->dtype);
@@ -118,6 +127,7 @@ static void backward(fv_ctx *c, fv_node *node)
         if (dx.data) k->gemm(st, &by_x);
     }
     if (dw.data) k->gemm(st, &by_w);
+    if (wide) fv__block_free(c, wide, wide_bytes);
     /* last: it may take the gradient's memory with it */
     if (s->residual) fv_grad_pass(c, s->residual, node);
 }
@@ -143,7 +153,8 @@ static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tens
                 bool in_out)
 {
     if (!fv_same_dtype(c, "linear", x, bias ? bias : x)) return false;
-    if (!w->packed && !fv_same_dtype(c, "linear", x, w)) return false;
+    bool wide = fv__in_blocks(w) && x->dtype == FV_F32; /* it is widened for the product */
+    if (!w->packed && !wide && !fv_same_dtype(c, "linear", x, w)) return false;
     int64_t in = w->shape.d[!in_out], out = w->shape.d[in_out];
     bool ok = x->shape.n > 0 && w->shape.n == 2 && in == fv_cols(x) &&
               (!bias || (bias->shape.n == 1 && bias->shape.d[0] == out));
@@ -205,9 +216,16 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
         if (needs_pre(act)) keep(s, fv_scratch(c, y->dtype, fv_len(y)));
     }
     if (fv__failed(c)) return NULL;
+    bool blocks = fv__in_blocks(w);
+    fv_mark mark = fv_mark_here(c);
+    float *wide = blocks ? fv_scratch(c, FV_F32, n * fv_cols(x)) : NULL;
+    if (blocks) fv__blocks_widen(c, wide, w, n, fv_cols(x));
+    if (fv__failed(c)) return NULL;
     fv_factor of_x = {x->data, false, 0},
               of_w = {w->packed ? fv__weight_data(c, w) : w->data, !in_out, 0};
-    fv_gemm g = fv__product(fv__out(y), of_x, of_w, fv_rows(x), n, fv_cols(x), w->dtype);
+    if (blocks) of_w = (fv_factor){wide, true, 0};
+    fv_gemm g = fv__product(fv__out(y), of_x, of_w, fv_rows(x), n, fv_cols(x),
+                            blocks ? FV_F32 : w->dtype);
     g.packed = w->packed;
     g.bias = bias ? bias->data : NULL;
     g.act = act;
@@ -217,6 +235,7 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
         k->gemm(fv_ctx_stream(c), &g);
     else
         run_parts(c, k, g, w);
+    if (blocks) fv__arena_rewind(&c->data, mark);
     return y;
 }
 

@@ -72,7 +72,8 @@ static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tens
 static bool alone(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w)
 {
     const fv_kernels *k = (unsigned)x->dtype < FV_FLOATS ? c->dev->k[x->dtype] : NULL;
-    return c->train && c->record && !w->packed && k && k->cross_entropy_fused && k->scale_rows;
+    return c->train && c->record && !w->packed && fv_dtype_size(w->dtype) && k &&
+           k->cross_entropy_fused && k->scale_rows;
 }
 
 fv_tensor *fv_linear_cross_entropy(fv_ctx *c, fv_tensor **logits, fv_tensor *x, fv_tensor *w,

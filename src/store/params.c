@@ -223,6 +223,23 @@ static fv_status copy(loading *l, fv_tensor *t, const fv_st_info *from, void *pi
     return FV_OK;
 }
 
+/* Numbers of the file into rows of blocks: one matrix at a time is in memory as f32. */
+static fv_status copy_rows(loading *l, fv_tensor *t, const fv_st_info *from, fv_err *e)
+{
+    bool in_out = fv__param_linear(t) == FV_LINEAR_IN_OUT;
+    int64_t out = t->shape.d[in_out], in = t->shape.d[!in_out];
+    size_t row = fv_dtype_row(t->dtype, in), bytes = (size_t)(fv_len(t) + in) * sizeof(float);
+    float *x = fv__alloc(l->env, bytes), *turned = x ? x + fv_len(t) : NULL;
+    fv_status st = x ? fv__st_read_part(l->file, from, 0, fv_len(t), x, FV_F32, e)
+                     : fv_fail(e, FV_ENOMEM, "%s: out of memory", l->path);
+    for (int64_t i = 0; !st && i < out; i++) {
+        for (int64_t k = 0; k < in; k++) turned[k] = x[in_out ? k * out + i : i * in + k];
+        fv__quantise_row((char *)t->data + (size_t)i * row, t->dtype, turned, in);
+    }
+    fv__free(l->env, x, bytes);
+    return st;
+}
+
 static fv_status copy_all(loading *l)
 {
     fv_status st = FV_OK;
@@ -232,8 +249,13 @@ static fv_status copy_all(loading *l)
     size_t scratch_bytes = (size_t)(longest < PIECE ? longest : PIECE) * sizeof(double);
     void *piece = fv__alloc(l->env, scratch_bytes);
     if (scratch_bytes && !piece) return fv_fail(l->e, FV_ENOMEM, "%s: out of memory", l->path);
-    for (int i = 0; i < fv_params_count(l->p) && !st; i++)
-        if (l->from[i].count >= 0) st = copy(l, fv_params_at(l->p, i), &l->from[i], piece);
+    for (int i = 0; i < fv_params_count(l->p) && !st; i++) {
+        fv_tensor *t = fv_params_at(l->p, i);
+        if (l->from[i].count < 0) continue;
+        st = fv_dtype_size(t->dtype) ? copy(l, t, &l->from[i], piece)
+                                     : copy_rows(l, t, &l->from[i], l->e);
+        fv__st_forget(l->file, l->from[i].data, l->from[i].bytes); /* it is read once */
+    }
     fv__free(l->env, piece, scratch_bytes);
     return st;
 }

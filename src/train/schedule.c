@@ -13,6 +13,7 @@
 static const char *const schedules[] = {"inverse_sqrt", "cosine", "linear", "constant", NULL};
 static const char *const results[] = {"last", "best", "average", "ema", NULL};
 static const char *const dtypes[] = {"f32", "bf16", NULL};
+static const char *const bases[] = {"f32", "q8", "q4", NULL};
 static const char *const judges[] = {"loss", "metric", NULL};
 
 const fv_field fv_train_fields[] = {
@@ -40,6 +41,8 @@ const fv_field fv_train_fields[] = {
     FV_FLOAT(fv_train_opt, smooth, 0, 0, 0.999, "label smoothing"),
     FV_CHOICE(fv_train_opt, dtype, 0, dtypes,
               "of parameters and arithmetic; bf16 keeps f32 master weights"),
+    FV_CHOICE(fv_train_opt, base, 0, bases,
+              "with an adapter: how the weights of linear maps below it are held"),
     FV_BOOL(fv_train_opt, recompute, false,
             "keep only what enters each layer and compute the rest again: less memory",
             FV_ON_RESUME),
@@ -74,6 +77,11 @@ const fv_field fv_train_fields[] = {
     {0},
 };
 
+fv_dtype fv_train_base(const fv_train_opt *o)
+{
+    static const fv_dtype held[] = {FV_F32, FV_Q8, FV_Q4};
+    return held[o->base];
+}
 fv_dtype fv_train_dtype(const fv_train_opt *o) { return o->dtype == 1 ? FV_BF16 : FV_F32; }
 
 /* Linear warm-up to lr, then

@@ -70,6 +70,21 @@ static void every_kind_runs_and_resumes(void **state)
     run("projected", "--set adapter.peft_type=PREFIX_TUNING --set adapter.prefix_projection=true");
 }
 
+/* Above weights of 4 bits: stopped and resumed with the same bits; the adapter goes with the float
+ * model. */
+static void above_four_bits(void **state)
+{
+    (void)state;
+    const char *more = "--set adapter.peft_type=LORA --set train.base=q4 --threads 1";
+    succeeded(sh("$fovea train classes.ini -o q4 %s", more));
+    succeeded(sh("$fovea train classes.ini -o q4-cut %s --set train.updates=3", more));
+    succeeded(sh("$fovea train classes.ini -o q4-cut %s --resume", more));
+    succeeded(sh("cmp q4/model/adapter_model.safetensors q4-cut/model/adapter_model.safetensors"));
+    succeeded(sh("$fovea eval -m q4/model labels.tsv"));
+    refused(sh("$fovea train base.ini -q -o no --set train.base=q4 --threads 1"), 1,
+            "from is missing");
+}
+
 /* A prompt begins as the embeddings of a text: its tokens with those the tokenizer puts around it,
  * over and over. */
 static void a_prompt_begins_as_a_text(void **state)
@@ -137,9 +152,8 @@ static void what_cannot_be_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_runs_and_resumes),
-        cmocka_unit_test(a_prompt_begins_as_a_text),
-        cmocka_unit_test(only_biases_are_trained),
+        cmocka_unit_test(every_kind_runs_and_resumes), cmocka_unit_test(above_four_bits),
+        cmocka_unit_test(a_prompt_begins_as_a_text),   cmocka_unit_test(only_biases_are_trained),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);

@@ -9,6 +9,8 @@
 /* The dtype that the option names: of parameters and arithmetic; f32 master weights are kept for
  * narrow ones. */
 FV_API fv_dtype fv_train_dtype(const fv_train_opt *o);
+/* How frozen weights below an adapter are held. */
+FV_API fv_dtype fv_train_base(const fv_train_opt *o);
 
 /* The learning rate of update `step`, which counts from 1. */
 FV_API double fv_learning_rate(const fv_train_opt *o, int64_t step);

@@ -431,10 +431,18 @@ fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, con
     st = make_config(&text, r, in, f, source, e);
     fv_adapter_opt adapter;
     fv_model_opt how = {.dtype = fv_train_dtype(&r->train),
+                        .weights = fv_train_base(&r->train),
                         .train = true,
                         .head = head,
                         .adapter = &adapter};
     if (source) how.from = fv__late_get(&r->model, "from");
+    if (!st && source && fv_json_has(fv_dir_config(source), "quantization_config"))
+        st = fv_fail(e, FV_EMISSING,
+                     "%s: its weights are quantised; an adapter goes with the float model: train "
+                     "on that with train.base = q8 or q4",
+                     how.from);
+    if (!st && !source && how.weights)
+        st = fv_fail(e, FV_EARG, "train.base: there is no model below: [model] from is missing");
     if (!st) st = fv__recipe_adapter(&adapter, r, how.from, e);
     if (!st) st = fv_model_new(out, d, text.data, how, (uint64_t)r->train.seed, e);
     st = fv__recipe_prefix_error(r, "[model]", st, e);
