@@ -76,7 +76,8 @@ static const char *default_note(const fv_figure *p, const fv_see_opt *opt)
 {
     if (opt->note) return opt->note;
     if (p->view == FV_VIEW_IMAGE)
-        return "Bright is what is looked at: each picture has its greatest weight as its scale.";
+        return "Veiled is what is not looked at: each picture has its greatest weight as its "
+               "scale.";
     bool maps = p->view == FV_VIEW_HEAT || p->view == FV_VIEW_GRID;
     if (p->kind == FV_SEE_CROSS)
         return maps ? "Rows: the translation as it is written. Columns: the source it looks at."

@@ -4,10 +4,10 @@
  *     opacity of the veil over a patch = VEIL (1 - w / greatest w of the picture)
  *
  * A veil keeps the colours of what is attended to; shades of a colour over the image lost, because
- * they hide what they mark.  The veil is dark over an image that is mostly bright and pale over one
- * that is mostly dark (digits on black), where a dark one would not show.  Each picture
- * has a scale of its own: how much is left for the patches beside the class token and its like
- * differs from head to head by orders, and what is asked is where a head looks. */
+ * they hide what they mark.  The veil is dark, but over an image with much black in it (digits,
+ * clothes), on which that would not show, of a middle blue, which is neither black nor white.  Each
+ * picture has a scale of its own: how much is left for the patches beside the class token and its
+ * like differs from head to head by orders, and what is asked is where a head looks. */
 #ifdef HAVE_CAIRO
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 enum { MARGIN = 28, GAP = 14, WIDEST = 1180, FINE = 8 /* pixels of a patch, so that edges stay */ };
 #define VEIL 0.86
-#define DIM 80 /* the mean level below which an image is a dark one */
+enum { BLACK = 48, FEW = 5 }; /* levels below are black; an image has much where a fifth is */
 
 int64_t fv__image_rows(const fv_see *s, fv_see_kind k, int64_t *at, int64_t most)
 {
@@ -48,12 +48,15 @@ typedef struct pictures {
     uint32_t veil;           /* its colour */
 } pictures;
 
-/* A dark blue, or over a dark image a pale one; image.js has the same. */
+/* The same as in image.js. */
 static uint32_t veil_color(const fv_image *im)
 {
-    int64_t sum = 0, n = (int64_t)im->width * im->height * 3;
-    for (int64_t i = 0; i < n; i++) sum += im->data[i];
-    return sum < DIM * n ? 0xd5deee : 0x0a1428;
+    int64_t black = 0, n = (int64_t)im->width * im->height;
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t *p = im->data + 3 * i;
+        black += p[0] < BLACK && p[1] < BLACK && p[2] < BLACK;
+    }
+    return FEW * black > n ? 0x6d80b4 : 0x0a1428;
 }
 
 static cairo_surface_t *image_surface(const fv_image *im)

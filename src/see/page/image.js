@@ -2,19 +2,21 @@
  *
  * Beside it stand the tokens that are no patches (the class token, found objects, written words), which are chosen like
  * patches.  Each token has its greatest weight over the patches as its scale. */
-const VEIL = 0.86, DIM = 80; /* the veil's opacity; the mean level below which an image is a dark one, as draw/overlay.c has it */
+const VEIL = 0.86, BLACK = 48, FEW = 5; /* opacity; levels below are black; an image has much of it where a fifth is: as draw/overlay.c */
 const LINE = 22;           /* pixels from one token beside the image to the next */
 let photo = null;          /* the image as a canvas, made when it is first shown */
-let veil = "#0a1428";      /* pale over a dark image */
+let veil = "#0a1428";      /* over an image with much black a middle blue */
 function photograph() {
   if (photo) return photo;
   const [w, h] = data.image.size, bytes = bytesOf("image"), canvas = make("canvas", { width: w, height: h });
   const g = canvas.getContext("2d"), pixels = g.createImageData(w, h);
-  if (bytes.subarray(0, 3 * w * h).reduce((sum, x) => sum + x, 0) < DIM * 3 * w * h) veil = "#d5deee";
+  let black = 0;
   for (let i = 0; i < w * h; i++) {
     for (let k = 0; k < 3; k++) pixels.data[4 * i + k] = bytes[3 * i + k];
     pixels.data[4 * i + 3] = 255;
+    black += Math.max(bytes[3 * i], bytes[3 * i + 1], bytes[3 * i + 2]) < BLACK;
   }
+  if (FEW * black > w * h) veil = "#6d80b4";
   g.putImageData(pixels, 0, 0);
   return photo = canvas;
 }
