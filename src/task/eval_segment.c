@@ -1,5 +1,6 @@
-/* eval_segment.c - labels of pixels: accuracy and intersection over union, beside a model that says
- * the same everywhere. */
+/* eval_segment.c - labels of pixels: accuracy and intersection over union, beside two answers that
+ * need no model: one label everywhere and, where there are two labels, a threshold on the grey
+ * level, the one that gets the most of these very pixels right. */
 #include "data/masked_images.h"
 #include "task_pipeline.h"
 
@@ -12,7 +13,13 @@ typedef struct work {
     fv_image raw, mask, given;
     int64_t *table; /* (labels,labels): which was to be given, which was */
     size_t table_bytes;
+    int64_t levels[2][256]; /* of the first two labels: pixels of each grey level */
 } work;
+
+/* Accuracy and mean IoU of an answer, in per cent. */
+typedef struct scores {
+    double accuracy, iou;
+} scores;
 
 static fv_status match_labels(work *w, fv_err *e)
 {
@@ -45,6 +52,18 @@ static fv_status each(void *user, int64_t i, const fv_seq *s, const float *const
     return FV_OK;
 }
 
+/* Before the model sees the image: it may be converted then. */
+static void count_levels(work *w)
+{
+    const fv_image *im = &w->raw;
+    for (int64_t k = 0; k < (int64_t)im->width * im->height; k++) {
+        const uint8_t *p = im->data + k * im->channels;
+        int32_t gold = w->set.of_level[w->mask.data[k]];
+        int grey = im->channels < 3 ? p[0] : (299 * p[0] + 587 * p[1] + 114 * p[2] + 500) / 1000;
+        if (gold == 0 || gold == 1) w->levels[gold][grey]++;
+    }
+}
+
 static fv_status label_all(work *w, fv_err *e)
 {
     fv_wanted wanted = {.names = {"logits"}, .fn = each, .user = w};
@@ -52,6 +71,7 @@ static fv_status label_all(work *w, fv_err *e)
     for (int64_t i = 0; !st && i < w->set.n; i++) {
         fv__task_begin(w->task);
         st = fv__masked_get(&w->set, i, &w->raw, &w->mask, e);
+        if (!st) count_levels(w);
         if (!st) st = fv__task_run_image(w->task, &w->raw, &wanted, e);
     }
     return st;
@@ -82,7 +102,7 @@ static double mean_iou(const work *w)
 
 /* Of a model that gives every pixel the most frequent label: accuracy, and mean IoU over the labels
  * that occur. */
-static void constant(const work *w, double *accuracy, double *iou)
+static scores constant(const work *w)
 {
     int64_t n = w->task->labels, most = 0, all = 0;
     int occur = 0;
@@ -93,19 +113,59 @@ static void constant(const work *w, double *accuracy, double *iou)
         all += gold;
         occur += gold > 0;
     }
-    *accuracy = all ? 100.0 * (double)most / (double)all : 0;
-    *iou = occur ? *accuracy / occur : 0;
+    double accuracy = all ? 100.0 * (double)most / (double)all : 0;
+    return (scores){accuracy, occur ? accuracy / occur : 0};
+}
+
+/* Where right[k] of the total[k] pixels of label k are found. */
+static scores two_labels(const int64_t right[2], const int64_t total[2])
+{
+    scores s = {0};
+    for (int k = 0; k < 2; k++) {
+        int64_t either = total[k] + total[1 - k] - right[1 - k];
+        s.iou += either ? 50.0 * (double)right[k] / (double)either : 0;
+    }
+    s.accuracy = 100.0 * (double)(right[0] + right[1]) / (double)(total[0] + total[1]);
+    return s;
+}
+
+/* The threshold with the most pixels right, whichever label is the dark one. */
+static scores threshold(const work *w)
+{
+    int64_t total[2] = {0}, below[2] = {0};
+    scores best = {0};
+    for (int g = 0; g < 256; g++)
+        for (int k = 0; k < 2; k++) total[k] += w->levels[k][g];
+    if (!total[0] || !total[1]) return best;
+    for (int g = 0; g < 256; g++) {
+        below[0] += w->levels[0][g];
+        below[1] += w->levels[1][g];
+        for (int low = 0; low < 2; low++) {
+            int64_t right[2];
+            right[low] = below[low];
+            right[1 - low] = total[1 - low] - below[1 - low];
+            scores s = two_labels(right, total);
+            if (s.accuracy > best.accuracy) best = s;
+        }
+    }
+    return best;
 }
 
 static void put(const work *w)
 {
     fv_buf *b = &w->r->out;
-    double accuracy = fv_accuracy(w->table, w->task->labels), same, same_iou;
-    constant(w, &same, &same_iou);
+    double accuracy = fv_accuracy(w->table, w->task->labels);
+    scores same = constant(w), split = threshold(w);
+    bool two = w->labels.n == 2;
     if (!w->r->opt->json) {
-        fv__buf_fmt(b, "%-16s %9.2f  of the pixels of %lld images (one label everywhere: %.2f)\n",
-                    "pixel accuracy", accuracy, (long long)w->set.n, same);
-        fv__buf_fmt(b, "%-16s %9.2f  (%.2f)\n", "mean IoU", mean_iou(w), same_iou);
+        fv__buf_fmt(b, "%-16s %9s %18s%s\n", "", "model", "one label",
+                    two ? "  best threshold" : "");
+        fv__buf_fmt(b, "%-16s %9.2f %18.2f", "pixel accuracy", accuracy, same.accuracy);
+        if (two) fv__buf_fmt(b, " %15.2f", split.accuracy);
+        fv__buf_fmt(b, "  of %lld images\n%-16s %9.2f %18.2f", (long long)w->set.n, "mean IoU",
+                    mean_iou(w), same.iou);
+        if (two) fv__buf_fmt(b, " %15.2f", split.iou);
+        fv__buf_str(b, "\n");
         for (int k = 0; k < w->task->labels; k++)
             if (iou_of(w, k) >= 0)
                 fv__buf_fmt(b, "IoU of %-9s %9.2f\n", w->task->label[k], iou_of(w, k));
@@ -116,8 +176,10 @@ static void put(const work *w)
     fv__json_int_at(b, "images", w->set.n);
     fv__json_number_at(b, "pixel_accuracy", accuracy);
     fv__json_number_at(b, "mean_iou", mean_iou(w));
-    fv__json_number_at(b, "constant_accuracy", same);
-    fv__json_number_at(b, "constant_iou", same_iou);
+    fv__json_number_at(b, "constant_accuracy", same.accuracy);
+    fv__json_number_at(b, "constant_iou", same.iou);
+    if (two) fv__json_number_at(b, "threshold_accuracy", split.accuracy);
+    if (two) fv__json_number_at(b, "threshold_iou", split.iou);
     fv__buf_str(b, "}\n");
 }
 

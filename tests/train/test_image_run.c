@@ -214,6 +214,7 @@ static void boxes_and_masks_are_learnt(void **state)
               fovea("eval -m %s/model --json --split 3-3 %s", scratch("segmenter"), scratch("seg")))
               ->out;
     assert_non_null(strstr(out, "\"images\":1,\"pixel_accuracy\":"));
+    assert_non_null(strstr(out, "\"threshold_accuracy\":"));
     out = succeeded(fovea("segment -m %s/model --masks %s %s", scratch("segmenter"),
                           scratch("masks"), scratch("seg/image/3.png")))
               ->out;
