@@ -38,6 +38,8 @@ enum fault_kind {
     FAULT_CACHE,
     FAULT_RNNT,
     FAULT_RNNT_LABEL,
+    FAULT_CTC,
+    FAULT_CTC_LABEL,
     FAULTS
 };
 struct fault {

@@ -98,13 +98,16 @@ void raise_fault(fv_stream *s, int which, const fault *f)
                 number, limit);
         break;
     case FAULT_RNNT:
+    case FAULT_CTC:
         h->fail(s, FV_EARG,
-                "rnnt: sequence %lld has %d frames and %lld labels, its arrays have %lld and %lld",
-                index, number, f->more, limit >> 32, limit & 0xffffffff);
+                "%s: sequence %lld has %d frames and %lld labels, the tensors hold %lld and %lld",
+                which == FAULT_CTC ? "ctc" : "rnnt", index, number, f->more, limit >> 32,
+                limit & 0xffffffff);
         break;
     case FAULT_RNNT_LABEL:
-        h->fail(s, FV_EARG, "rnnt: label %d of sequence %lld is the blank or outside 0..%lld",
-                number, index, limit - 1);
+    case FAULT_CTC_LABEL:
+        h->fail(s, FV_EARG, "%s: label %d of sequence %lld is the blank or outside 0..%lld",
+                which == FAULT_CTC_LABEL ? "ctc" : "rnnt", number, index, limit - 1);
         break;
     }
 }

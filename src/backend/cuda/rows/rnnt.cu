@@ -3,56 +3,25 @@
  * alpha(t,u) depends on alpha(t-1,u) and alpha(t,u-1), so all nodes with the same t + u are
  * independent: one block per sequence, one anti-diagonal after another.  beta runs backwards the
  * same way and keeps two diagonals only. */
-#include "backend/cuda/device/cuda.h"
+#include "alignment.h"
 
 namespace
 {
 
-/* log(exp(a) + exp(b)) */
-__device__ inline float log_add(float a, float b)
-{
-    float top = a > b ? a : b, low = a > b ? b : a;
-    return low == -INFINITY ? top : top + log1pf(expf(low - top));
-}
-
 /* The lattice of one sequence (blockIdx.x): node (t,u) has consumed t frames and emitted u labels;
- * blank goes to (t+1,u), label u to (t,u+1).  lp (B,T,U1,V): log-probabilities, U1 = labels + 1. */
-template <class T> struct lattice {
-    const T *lp;
-    const int32_t *labels, *tlen, *ulen;
-    int64_t T_, U1, V;
-    int32_t blank;
-    fault *bad;
-
-    __device__ int64_t frames() const { return tlen[blockIdx.x]; }
-    __device__ int64_t count() const { return ulen[blockIdx.x]; }
-    __device__ int64_t point(int64_t t, int64_t u) const { return (blockIdx.x * T_ + t) * U1 + u; }
+ * blank goes to (t+1,u), label u to (t,u+1).  lp (B,T,U+1,V). */
+template <class T> struct lattice : alignment<T> {
+    __device__ int64_t point(int64_t t, int64_t u) const
+    {
+        return (blockIdx.x * this->T_ + t) * (this->U + 1) + u;
+    }
     __device__ float by_blank(int64_t t, int64_t u) const
     {
-        return to_float(lp[point(t, u) * V + blank]);
+        return to_float(this->lp[point(t, u) * this->V + this->blank]);
     }
-    __device__ int64_t label(int64_t u) const { return labels[blockIdx.x * (U1 - 1) + u]; }
     __device__ float by_label(int64_t t, int64_t u) const
     {
-        return to_float(lp[point(t, u) * V + label(u)]);
-    }
-
-    /* Lengths and labels in range?  Uniform over the block; otherwise a fault is recorded. */
-    __device__ bool valid() const
-    {
-        if (frames() < 1 || frames() > T_ || count() < 0 || count() > U1 - 1) {
-            if (threadIdx.x == 0)
-                report_fault(bad, blockIdx.x, tlen[blockIdx.x], T_ << 32 | (U1 - 1),
-                             ulen[blockIdx.x]);
-            return false;
-        }
-        int wrong = 0;
-        for (int64_t u = threadIdx.x; u < count(); u += blockDim.x) {
-            if (label(u) >= 0 && label(u) < V && label(u) != blank) continue;
-            report_fault(bad + 1, blockIdx.x, label(u), V);
-            wrong = 1;
-        }
-        return !__syncthreads_or(wrong);
+        return to_float(this->lp[point(t, u) * this->V + this->label(u)]);
     }
 };
 
@@ -85,10 +54,10 @@ __global__ void rnnt_bwd_sequence(sink<T> dlp, const float *dloss, const float *
     if (!g.valid()) return;
     int64_t n = g.frames(), U = g.count();
     float d_loss = dloss[blockIdx.x], total = loss[blockIdx.x],
-          *rows = beta + blockIdx.x * 2 * g.U1;
+          *rows = beta + blockIdx.x * 2 * (g.U + 1);
     for (int64_t d = n + U - 1; d >= 0; d--) {
-        float *here = rows + d % 2 * g.U1;
-        const float *after = rows + (d + 1) % 2 * g.U1;
+        float *here = rows + d % 2 * (g.U + 1);
+        const float *after = rows + (d + 1) % 2 * (g.U + 1);
         for (int64_t u = threadIdx.x; u <= U && u <= d; u += blockDim.x) {
             int64_t t = d - u;
             if (t >= n) continue;
@@ -111,7 +80,8 @@ void rnnt(fv_stream *s, fv_stat *loss, fv_stat *alpha, const void *lp, const int
           const int32_t *tlen, const int32_t *ulen, int64_t B, int64_t T_, int64_t U1, int64_t V,
           int32_t blank)
 {
-    lattice<T> g = {(const T *)lp, labels, tlen, ulen, T_, U1, V, blank, faults_of(s) + FAULT_RNNT};
+    lattice<T> g = {
+        {(const T *)lp, labels, tlen, ulen, T_, U1 - 1, V, blank, faults_of(s) + FAULT_RNNT}};
     launch(s, "rnnt", rnnt_sequence<T>, dim3((unsigned)B), row_threads(U1), 0, (float *)loss,
            (float *)alpha, g);
 }
@@ -124,7 +94,8 @@ void rnnt_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *lo
     if (!dlp.data) return;
     float *beta = alloc_scratch<float>(s, B * 2 * U1);
     if (!beta) return;
-    lattice<T> g = {(const T *)lp, labels, tlen, ulen, T_, U1, V, blank, faults_of(s) + FAULT_RNNT};
+    lattice<T> g = {
+        {(const T *)lp, labels, tlen, ulen, T_, U1 - 1, V, blank, faults_of(s) + FAULT_RNNT}};
     size_t size = dlp.dtype == FV_F32 ? 4 : sizeof(T);
     /* edges on no path have gradient 0 */
     if (!dlp.add) s->dev->backend->zero(s, dlp.data, (size_t)(B * T_ * U1 * V) * size);
