@@ -285,11 +285,7 @@ __global__ void __launch_bounds__(P::BLOCK_THREADS, 1)
                sink<typename P::T> to_k, sink<typename P::T> to_v, int items)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    bwd_layout<P> m;
-    smem_carver carver = {memory};
-    m.carve(carver);
-    if (threadIdx.x == 0) m.init();
-    __syncthreads();
+    bwd_layout<P> m = open_layout<bwd_layout<P>>(memory);
     pdl_wait();
     pdl_launch_dependents(); /* not before: write_dq polls counters that are cleared by then */
     int group = warpgroup_index() - 1, warp = (int)threadIdx.x / 32;

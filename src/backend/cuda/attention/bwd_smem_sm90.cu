@@ -348,11 +348,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                   const __grid_constant__ gradients<T> to)
 {
     extern __shared__ unsigned char memory[];
-    bwd_smem_layout<T> m;
-    smem_carver carver = {align_1024(memory)};
-    m.carve(carver);
-    if (threadIdx.x == 0) m.init();
-    __syncthreads();
+    bwd_smem_layout<T> m = open_layout<bwd_smem_layout<T>>(align_1024(memory));
     int group = warpgroup_index() - 1;
     if (group < 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();

@@ -323,11 +323,7 @@ __global__ void __launch_bounds__(P::BLOCK_THREADS, 1)
                     const __grid_constant__ fwd_maps maps, fwd_schedule sched)
 {
     extern __shared__ unsigned char memory[];
-    fwd_layout<P> m;
-    smem_carver carver = {align_1024(memory)};
-    m.carve(carver);
-    if (threadIdx.x == 0) m.init();
-    __syncthreads();
+    fwd_layout<P> m = open_layout<fwd_layout<P>>(align_1024(memory));
     int group = warpgroup_index() - 1;
     if (group < 0) {
         setmaxnreg_dec<P::PRODUCER_REGISTERS>();

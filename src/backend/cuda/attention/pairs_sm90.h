@@ -339,11 +339,7 @@ __device__ inline void run_block(unsigned char *memory, const pairs_maps *maps,
                                  int items, I item, F epilogue)
 {
     typedef pingpong<P::GROUPS> turns;
-    pairs_layout<P> m;
-    smem_carver carver = {memory};
-    m.carve(carver);
-    if (threadIdx.x == 0) m.init();
-    __syncthreads();
+    pairs_layout<P> m = open_layout<pairs_layout<P>>(memory);
     int group = warpgroup_index() - 1;
     if (group < 0) {
         setmaxnreg_dec<P::PRODUCER_REGISTERS>();

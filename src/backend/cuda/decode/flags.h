@@ -39,6 +39,21 @@ __device__ inline void load_flagged2(flagged_word &a, flagged_word &b, const fla
                  : "memory");
 }
 
+/* N pairs from where at(u) says, with all loads in flight, until every word carries the tag. */
+template <int N, class F>
+__device__ inline void wait_pairs(flagged_word (&a)[N], flagged_word (&b)[N], unsigned epoch, F at)
+{
+    bool all;
+    do {
+        all = true;
+#pragma unroll
+        for (int u = 0; u < N; u++) load_flagged2(a[u], b[u], at(u));
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            all = all && (unsigned)(a[u] >> 32) == epoch && (unsigned)(b[u] >> 32) == epoch;
+    } while (!all);
+}
+
 /* An area of words and the tag they must carry; area NULL: the input is in global memory. */
 struct flagged_reader {
     const flagged_word *area;
@@ -50,16 +65,9 @@ struct flagged_reader {
     {
         for (int i0 = first; i0 < n; i0 += N * by) {
             flagged_word a[N], b[N];
-            bool all;
-            do {
-                all = true;
-#pragma unroll
-                for (int u = 0; u < N; u++) /* past the end: the last pair again */
-                    load_flagged2(a[u], b[u], area + from + 2 * min(i0 + u * by, n - 1));
-#pragma unroll
-                for (int u = 0; u < N; u++)
-                    all = all && (unsigned)(a[u] >> 32) == epoch && (unsigned)(b[u] >> 32) == epoch;
-            } while (!all);
+            wait_pairs(a, b, epoch, [&](int u) { /* past the end: the last pair again */
+                                                 return area + from + 2 * min(i0 + u * by, n - 1);
+            });
 #pragma unroll
             for (int u = 0; u < N; u++)
                 if (i0 + u * by < n) f(u, i0 + u * by, (unsigned)a[u], (unsigned)b[u]);

@@ -49,20 +49,10 @@ struct x_row {
     template <int N, bool WHOLE, bool FLAGGED>
     __device__ void get(float2 (&v)[N], int first, int pairs) const
     {
+        auto at = [&](int u) { return WHOLE ? first + u * 32 : min(first + u * 32, pairs - 1); };
         if (FLAGGED && words) {
             flagged_word a[N], b[N];
-            bool all;
-            do {
-                all = true;
-#pragma unroll
-                for (int u = 0; u < N; u++)
-                    load_flagged2(a[u], b[u],
-                                  words + 2 * (WHOLE ? first + u * 32
-                                                     : min(first + u * 32, pairs - 1)));
-#pragma unroll
-                for (int u = 0; u < N; u++)
-                    all = all && (unsigned)(a[u] >> 32) == epoch && (unsigned)(b[u] >> 32) == epoch;
-            } while (!all);
+            wait_pairs(a, b, epoch, [&](int u) { return words + 2 * at(u); });
 #pragma unroll
             for (int u = 0; u < N; u++)
                 v[u] = make_float2(__uint_as_float((unsigned)a[u]),
@@ -70,8 +60,7 @@ struct x_row {
             return;
         }
 #pragma unroll
-        for (int u = 0; u < N; u++)
-            v[u] = ((const float2 *)x)[WHOLE ? first + u * 32 : min(first + u * 32, pairs - 1)];
+        for (int u = 0; u < N; u++) v[u] = ((const float2 *)x)[at(u)];
     }
 };
 

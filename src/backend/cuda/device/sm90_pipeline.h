@@ -41,6 +41,17 @@ struct smem_meter {
     }
 };
 
+/* The block's layout, its barriers initialised. */
+template <class LAYOUT> __device__ inline LAYOUT open_layout(unsigned char *memory)
+{
+    LAYOUT m;
+    smem_carver carver = {memory};
+    m.carve(carver);
+    if (threadIdx.x == 0) m.init();
+    __syncthreads();
+    return m;
+}
+
 template <class LAYOUT> constexpr size_t smem_bytes()
 {
     smem_meter meter;
