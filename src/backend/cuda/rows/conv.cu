@@ -7,15 +7,26 @@
 namespace
 {
 
+/* Indices of up to 31 bits are divided as such: a division of 64 bits takes longer than the memory
+ * access that it is for. */
+template <class F> void each_index(fv_stream *s, const char *name, int64_t n, F f)
+{
+    if (n <= INT32_MAX)
+        each(s, name, n, [=] __device__(int64_t e) { f((int32_t)e); });
+    else
+        each(s, name, n, f);
+}
+
 /* col (batch,channels,kh,kw,oh,ow), the layout a matrix product with the weights reads.
  * One thread per element of col: writes are contiguous, reads along ow nearly so. */
 template <class T> void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *geom)
 {
     fv_conv_geom g = *geom;
     int64_t n = g.batch * g.channels * g.kh * g.kw * g.oh * g.ow;
-    each(s, "im2col", n, [=] __device__(int64_t e) {
-        int64_t q = e % g.ow, p = e / g.ow % g.oh, k = e / g.ow / g.oh, kc = k % g.kw,
-                kr = k / g.kw % g.kh, plane = k / g.kw / g.kh;
+    each_index(s, "im2col", n, [=] __device__(auto e) {
+        typedef decltype(e) I;
+        I q = e % (I)g.ow, p = e / (I)g.ow % (I)g.oh, k = e / (I)g.ow / (I)g.oh, kc = k % (I)g.kw,
+          kr = k / (I)g.kw % (I)g.kh, plane = k / (I)g.kw / (I)g.kh;
         int64_t r = p * g.sh - g.ph + kr * g.dh, c = q * g.sw - g.pw + kc * g.dw;
         bool inside = r >= 0 && r < g.h && c >= 0 && c < g.w;
         ((T *)col)[e] = inside ? ((const T *)x)[(plane * g.h + r) * g.w + c] : from_float<T>(0);
@@ -29,16 +40,17 @@ template <class T> void col2im(fv_stream *s, fv_sink x, const void *col_, const 
     sink<T> to_x = to<T>(x);
     const T *col = (const T *)col_;
     if (!x.data) return;
-    each(s, "col2im", g.batch * g.channels * g.h * g.w, [=] __device__(int64_t e) {
-        int64_t c = e % g.w, r = e / g.w % g.h, plane = e / g.w / g.h;
+    each_index(s, "col2im", g.batch * g.channels * g.h * g.w, [=] __device__(auto e) {
+        typedef decltype(e) I;
+        I c = e % (I)g.w, r = e / (I)g.w % (I)g.h, plane = e / (I)g.w / (I)g.h;
         float sum = 0;
-        for (int64_t kr = 0; kr < g.kh; kr++)
-            for (int64_t kc = 0; kc < g.kw; kc++) {
-                int64_t p = r + g.ph - kr * g.dh, q = c + g.pw - kc * g.dw;
-                if (p < 0 || q < 0 || p % g.sh || q % g.sw || p / g.sh >= g.oh || q / g.sw >= g.ow)
-                    continue;
-                sum += to_float(
-                    col[(((plane * g.kh + kr) * g.kw + kc) * g.oh + p / g.sh) * g.ow + q / g.sw]);
+        for (I kr = 0; kr < g.kh; kr++)
+            for (I kc = 0; kc < g.kw; kc++) {
+                I p = r + (I)(g.ph - kr * g.dh), q = c + (I)(g.pw - kc * g.dw);
+                if (p < 0 || q < 0 || p % (I)g.sh || q % (I)g.sw) continue;
+                p /= (I)g.sh, q /= (I)g.sw;
+                if (p >= g.oh || q >= g.ow) continue;
+                sum += to_float(col[(((plane * g.kh + kr) * g.kw + kc) * g.oh + p) * g.ow + q]);
             }
         sink_put(to_x, e, sum);
     });

@@ -1,7 +1,8 @@
 /* reduce.cu - reductions along one axis (sum, mean), cumulative sums, masked fill; and the
  * activation gradient with its column sums.
  *
- * Long sums take two steps: pieces of a fixed length, then the pieces in order.  The GPU is busy
+ * Short sums belong to a thread each: a block a sum kept a GPU busy with launching blocks, for 200 ms
+ * of every update of a SAGAN, whose discriminator halves maps by means of two.  Long sums take two steps: pieces of a fixed length, then the pieces in order.  The GPU is busy
  * even with a single sum, and the order of addition depends on the shape alone. */
 #include "backend/cuda/device/cuda.h"
 #include "scalar.h"
@@ -11,6 +12,7 @@ namespace
 
 #define ROW_PIECE 16384  /* elements per piece along a contiguous axis */
 #define COLUMN_PIECE 128 /* and along a strided one */
+#define SHORT_SUM 32     /* terms up to which a thread has a whole sum */
 #define COLUMNS 32
 #define LANES 8          /* threads that share the sum of a column */
 #define MAX_BLOCKS 65535 /* gridDim.y and .z limit */
@@ -88,6 +90,19 @@ void columns(fv_stream *s, sink<T> y, float *part, const E *x, int64_t outer, in
     });
 }
 
+/* One thread per sum, in order. */
+template <class E, class T>
+void short_sums(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n, int64_t inner,
+                float scale)
+{
+    each(s, "sum", outer * inner, [=] __device__(int64_t i) {
+        const E *at = x + (inner == 1 ? i * n : i / inner * n * inner + i % inner);
+        float sum = 0;
+        for (int64_t k = 0; k < n; k++) sum += to_float(at[k * inner]);
+        sink_put(y, i, sum * scale);
+    });
+}
+
 /* Both stages of a sum of x (outer,n,inner) over n.  Scratch holds the pieces; grids are cut at
  * MAX_BLOCKS. */
 template <class E, class T>
@@ -95,6 +110,10 @@ void sums_of_pieces(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t 
                     float scale)
 {
     int64_t piece = inner == 1 ? ROW_PIECE : COLUMN_PIECE;
+    if (n <= SHORT_SUM) {
+        short_sums<E, T>(s, y, x, outer, n, inner, scale);
+        return;
+    }
     if (inner > 1 && piece * MAX_BLOCKS < n) piece = ceil_div(n, MAX_BLOCKS);
     int64_t pieces = ceil_div(n > 0 ? n : 1, piece);
     float *part = NULL;
