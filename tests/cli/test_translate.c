@@ -318,23 +318,25 @@ static void a_model_is_judged_by_what_it_translates(void **state)
     refused(sh("$fovea eval --hypothesis nothing --reference want"), 1, "nothing");
 }
 
-/* A model of several languages, from and into each as transformers does; names may be short. */
-static void languages_are_chosen(void **state)
+/* The cases of a folder, with the target's name cut to so many letters. */
+static void check_languages(const char *folder, size_t letters)
 {
-    (void)state;
-    size_t n;
-    char *text = slurp(FOVEA_TESTS "/golden/languages/expected.json", &n);
-    json_t *all = json_loads(text, 0, NULL), *x, *line;
+    size_t n, i, k;
+    char path[256];
+    snprintf(path, sizeof path, FOVEA_TESTS "/golden/%s/expected.json", folder);
+    char *text = slurp(path, &n);
+    json_t *all = json_loads(text, 0, NULL), *x, *line, *lines = json_object_get(all, "lines");
     free(text);
-    setenv("languages", FOVEA_TESTS "/golden/languages", 1);
-    size_t i, k;
+    snprintf(path, sizeof path, FOVEA_TESTS "/golden/%s", folder);
+    setenv("languages", path, 1);
     json_array_foreach(json_object_get(all, "cases"), i, x)
     {
-        char to[3] = "";
-        memcpy(to, json_string_value(json_object_get(x, "to")), 2);
+        char to[8] = "";
+        memcpy(to, json_string_value(json_object_get(x, "to")), letters);
         const result *r = succeeded(
-            sh("printf 'the cat sat on the mat\\na dog runs\\n' | $fovea translate -m $languages "
-               "--json --from %s --to %s",
+            sh("printf '%s\\n%s\\n' | $fovea translate -m $languages --json --from %s --to %s",
+               json_string_value(json_array_get(lines, 0)),
+               json_string_value(json_array_get(lines, 1)),
                json_string_value(json_object_get(x, "from")), to));
         json_array_foreach(json_object_get(x, "ids"), k, line)
         {
@@ -345,6 +347,17 @@ static void languages_are_chosen(void **state)
         }
     }
     json_decref(all);
+}
+
+/* A model of several languages, from and into each as transformers does; names may be short.  mBART
+ * and NLLB have the source's language in front, NLLB as it once was behind the end. */
+static void languages_are_chosen(void **state)
+{
+    (void)state;
+    check_languages("languages-nllb-legacy", 3);
+    check_languages("languages-nllb", 3);
+    refused(sh("echo a | $fovea translate -m $languages --to de"), 2, "deu_Latn, eng_Latn");
+    check_languages("languages", 2);
     refused(sh("echo a | $fovea translate -m $languages --to pt"), 2, "pt_BR, pt_PT");
     refused(sh("echo a | $fovea translate -m $model --to de"), 2, "no languages to choose");
 }
