@@ -100,8 +100,8 @@ static void declare(void *self, const fv_setup *s)
     m->cfg = *(const config *)s->config;
     const config *k = &m->cfg;
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
-    fv_emb_init(p, &m->items, k->num_labels + 1, k->hidden_size,
-                (fv_emb_opt){.std = k->initializer_range}, "item_embeddings");
+    fv_emb_init(p, &m->items, k->num_labels + 1, k->hidden_size, k->initializer_range,
+                "item_embeddings");
     m->out = m->items.table;
     m->positions = fv_param(p, fv__weight(k->initializer_range),
                             FV_SHAPE(k->max_position_embeddings, k->hidden_size),

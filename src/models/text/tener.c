@@ -130,10 +130,11 @@ static void declare(void *self, const fv_setup *s)
     const config *k = &m->cfg;
     int64_t C = k->char_embedding_size, F = k->max_word_bytes ? k->char_hidden_size : 0;
     fv_lin_opt lin = {.std = k->initializer_range};
-    fv_emb_init(p, &m->words, k->vocab_size, k->word_embedding_size,
-                (fv_emb_opt){.has_pad = true, .pad = k->pad_token_id}, "word_embeddings");
+    fv_emb_init(p, &m->words, k->vocab_size, k->word_embedding_size, 0, "word_embeddings");
+    m->words.skip = k->pad_token_id;
     if (F) {
-        fv_emb_init(p, &m->chars, 257, C, (fv_emb_opt){.has_pad = true}, "char_embeddings");
+        fv_emb_init(p, &m->chars, 257, C, 0, "char_embeddings");
+        m->chars.skip = 0;
         fv_lin_init(p, &m->conv, 3 * C, F, lin, "char_conv");
     }
     fv_lin_init(p, &m->in, k->word_embedding_size + F, k->hidden_size, lin, "in_proj");
