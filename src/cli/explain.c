@@ -26,7 +26,7 @@ static const cli_option options[] = {
              "what replaces a token; if not given the mask, else the unknown token, else padding"),
     CLI_INT(explain_values, steps, 0, "steps", "N", 1, 4096,
             "steps of the integral of gradients; 32 if not given"),
-    CLI_FLAG(explain_values, o.heads, 'a', "heads", "also silence each head in turn"),
+    CLI_FLAG(explain_values, o.heads, 0, "heads", "also silence each head in turn"),
     CLI_FLAG(explain_values, o.curves, 0, "curves",
              "also deletion and insertion: how the prediction falls and rises with the tokens"),
     CLI_FLAG(explain_values, json, 0, "json", "one JSON object"),
