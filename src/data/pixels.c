@@ -54,6 +54,8 @@ static fv_status get(const fv__pixels *p, int64_t i, scratch *s, fv_err *e)
     return st;
 }
 
+/* Images after resizing and before augmentation, as bytes: a quarter of their floats, and
+ * augmentation still differs by epoch. */
 static fv_status fill_cache(fv__pixels *p, uint8_t *cache, fv_err *e)
 {
     int64_t n = fv_images_count(p->images);
@@ -92,6 +94,9 @@ static fv_status measure_size(fv__pixels *p, fv_err *e)
     return st;
 }
 
+/* fill is the processor's mean as a level: what augmentation uncovers becomes 0 after
+ * normalisation. Without a cache, or with too little memory for it, images are decoded each time.
+ */
 fv_status fv__pixels_open(fv__pixels *p, const fv_env *env, const fv_processor *processor,
                           fv_images *images, const fv__augment *augment, size_t cache, fv_err *e)
 {
@@ -121,6 +126,8 @@ void fv__pixels_close(fv__pixels *p)
 
 /* ---- batches ---- */
 
+/* Dice are those of (seed, epoch, image), so an image is augmented the same whatever batch it is
+ * in; an evaluation (epoch < 0) augments nothing. */
 fv_status fv__pixels_put(const fv__pixels *p, fv_batch *out, const int32_t *rows, int64_t n,
                          fv_data_rng how, fv_err *e)
 {
@@ -194,6 +201,8 @@ static fv_status parse_numbers(double *out, int n, const char *text, const char 
     return fv_fail(e, FV_EARG, "%s \"%s\": expected one number, or %d", key, text, n);
 }
 
+/* For a model that is trained from scratch: size and channels of the first image unless given, mean
+ * and deviation of the data unless given. Takes tok over, also where it fails. */
 static fv_status new_processor(fv_processor **out, const fv_env *env, const fv__new_steps *how,
                                const fv_images *images, fv_processor *tok, fv_err *e)
 {
@@ -263,5 +272,19 @@ fv_status fv__images_texts(const fv_env *env, const fv_images_opt *source,
         if (s) each(user, s, strlen(s));
     }
     fv_images_close(images);
+    return st;
+}
+
+fv_status fv__pixels_texts(const fv__pixels *p, const fv_tok *tok, fv__pixels_text_fn *each,
+                           void *user, fv_err *e)
+{
+    fv_encoding *enc;
+    fv_status st = fv_encoding_new(&enc, tok, e);
+    for (int64_t i = 0; !st && i < fv_images_count(p->images); i++) {
+        const char *text = fv_images_text(p->images, i);
+        st = text ? each(user, enc, text, i, e)
+                  : fv_fail(e, FV_EFORMAT, "the images have no texts: a table must name both");
+    }
+    fv_encoding_free(enc);
     return st;
 }

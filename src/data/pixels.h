@@ -27,6 +27,7 @@ void fv__pixels_close(fv__pixels *p);
  * evaluation (epoch -1) is not changed at random. */
 fv_status fv__pixels_put(const fv__pixels *p, fv_batch *out, const int32_t *rows, int64_t n,
                          fv_data_rng how, fv_err *e);
+/* Whether batches have label_share, which the loss then reads. */
 static inline bool fv__pixels_mixed(const fv__pixels *p, fv_data_rng how)
 {
     return how.epoch >= 0 && (p->augment.mixup > 0 || p->augment.cutmix > 0);
@@ -73,6 +74,13 @@ static inline fv_images_opt fv__images_source(const fv_records *from, const char
 fv_status fv__pixels_open_source(fv__pixels *p, const fv_feed_opt *t, const fv_images_opt *source,
                                  const fv__augment *augment, int64_t cache, fv_data_report *report,
                                  fv_err *e);
+
+/* Encodes nothing itself: calls each with the text of every image, in order, and an encoding to use
+ * for it.  Images without texts are refused. */
+typedef fv_status fv__pixels_text_fn(void *user, fv_encoding *enc, const char *text, int64_t i,
+                                     fv_err *e);
+fv_status fv__pixels_texts(const fv__pixels *p, const fv_tok *tok, fv__pixels_text_fn *each,
+                           void *user, fv_err *e);
 
 /* fv_feed.count of a feed that begins with its fv__pixels. */
 int64_t fv__pixels_count(const void *self, int64_t epoch);

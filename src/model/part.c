@@ -69,6 +69,16 @@ void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *log
     if (labels) fv_items_put(out, "loss", fv_loss_tokens(c, logits, labels, in));
 }
 
+void fv__put_decoded(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w,
+                     fv_head_job job)
+{
+    if (job == FV_HEAD_BASE)
+        fv_items_put(out, "last_hidden_state", x);
+    else
+        fv__put_tokens(c, in, out, fv_linear(c, x, w, NULL, FV_ACT_NONE),
+                       fv_items_get(in, "labels"));
+}
+
 void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w,
                    fv_tensor *labels)
 {

@@ -59,6 +59,11 @@ void fv__put_tokens(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *log
 void fv__put_words(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w,
                    fv_tensor *labels);
 
+/* What a decoder gives, x (B,T,D): itself as "last_hidden_state" in a model without a head, else
+ * tokens under the weight w (V,D) with the labels of `in`. */
+void fv__put_decoded(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, fv_tensor *w,
+                     fv_head_job job);
+
 /* sum / in->n_labels, which may be known on the device alone. */
 fv_tensor *fv__per_label(fv_ctx *c, fv_tensor *sum, const fv_items *in);
 

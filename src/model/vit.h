@@ -27,6 +27,13 @@ typedef struct fv__vit_config {
                       "on the attention weights"),                                                 \
         FV__VIT_FIELD(FV_FLOAT, initializer_range, 0, 0.02, 10,                                    \
                       "standard deviation of first values; 0: Xavier")
+/* What most add to it: AST, YOLOS. */
+#define FV__VIT_LAYER_FIELDS                                                                       \
+    FV__VIT_FIELD(FV_INT, intermediate_size, 1, 3072, 1 << 18, "width of the feed-forward part"),  \
+        FV__VIT_FIELD(FV_FLOAT, hidden_dropout_prob, 0, 0, 0.99,                                   \
+                      "on what each part of a layer adds, and on the embeddings"),                 \
+        FV__VIT_FIELD(FV_FLOAT, layer_norm_eps, 1e-20, 1e-12, 1,                                   \
+                      "under the square root of each norm")
 #define FV__IMAGE_FIELDS(config, member, patch)                                                    \
     FV_INTS_KEY("image_size", config, member image_size, 1, "224", 1 << 14,                        \
                 "pixels of a side; or height and width"),                                          \

@@ -28,6 +28,7 @@ typedef struct captions {
     const fv_env *env;
     fv_feed_opt task;
     fv__ragged text;
+    int64_t max_len; /* tokens of a text, the end token included; longer ones are cut */
 } captions;
 
 static fv_images_opt source(const options *o, const fv_records *from, bool evaluation)
@@ -47,13 +48,15 @@ static fv_status texts(const fv_env *env, const void *own, const fv_records *fro
 
 /* The tokens of one text with the end token behind them, whether or not the tokenizer puts it
  * there. */
-static fv_status add_text(captions *p, fv_encoding *enc, const char *s, int64_t most, fv_err *e)
+static fv_status add_text(void *user, fv_encoding *enc, const char *s, int64_t image, fv_err *e)
 {
+    captions *p = user;
+    (void)image;
     fv_status st = fv_tok_encode(enc, s, strlen(s), (fv_tok_opts){.specials = true}, e);
     if (st) return st;
     int64_t n = enc->n;
     if (n && enc->ids[n - 1] == p->task.eos) n--;
-    n = n < most ? n : most - 1;
+    n = n < p->max_len ? n : p->max_len - 1;
     int32_t *ids = fv__alloc(p->env, (size_t)(n + 1) * sizeof *ids);
     if (!ids) return fv_fail(e, FV_ENOMEM, "out of memory for the texts");
     if (n) memcpy(ids, enc->ids, (size_t)n * sizeof *ids);
@@ -61,20 +64,6 @@ static fv_status add_text(captions *p, fv_encoding *enc, const char *s, int64_t 
     bool ok = fv__ragged_add(&p->text, ids, n + 1);
     fv__free(p->env, ids, (size_t)(n + 1) * sizeof *ids);
     return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "out of memory for the texts");
-}
-
-static fv_status encode(captions *p, int64_t most, fv_data_report *report, fv_err *e)
-{
-    fv_encoding *enc;
-    fv_status st = fv_encoding_new(&enc, p->task.tok, e);
-    for (int64_t i = 0; !st && i < fv_images_count(p->pixels.images); i++) {
-        const char *s = fv_images_text(p->pixels.images, i);
-        st = s ? add_text(p, enc, s, most, e)
-               : fv_fail(e, FV_EFORMAT, "the images have no texts: a table must name both");
-    }
-    report->tokens[0] = p->text.n ? p->text.at[p->text.n] : 0;
-    fv_encoding_free(enc);
-    return st;
 }
 
 /* ---- the feed ---- */
@@ -135,10 +124,14 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                        from->file);
     captions *p = fv__alloc(t->env, sizeof *p);
     if (!p) return fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
-    *p = (captions){.env = t->env, .task = *t, .text = {.env = t->env}};
+    *p = (captions){.env = t->env,
+                    .task = *t,
+                    .text = {.env = t->env},
+                    .max_len = from->max_len ? from->max_len : 512};
     fv_images_opt where = source(o, from, t->evaluation);
     fv_status st = fv__pixels_open_source(&p->pixels, t, &where, &o->augment, o->cache, report, e);
-    if (!st) st = encode(p, from->max_len ? from->max_len : 512, report, e);
+    if (!st) st = fv__pixels_texts(&p->pixels, t->tok, add_text, p, e);
+    report->tokens[0] = p->text.n ? p->text.at[p->text.n] : 0;
     return fv__feed_give(out, &feed, p, st);
 }
 

@@ -37,8 +37,11 @@ typedef struct paired {
     fv__pixels pixels;
     const fv_env *env;
     fv_feed_opt task;
-    fv__ragged text; /* of image i from row i * variants on */
-    int variants;    /* 1: the text alone */
+    fv__ragged text;  /* of image i from row i * variants on */
+    int variants;     /* 1: the text alone */
+    int64_t max_len;  /* tokens of a text: longer ones are cut, with the end token at their end */
+    fv_images *words; /* while texts are read: the same images with their key words, or NULL */
+    int64_t tokens;   /* of the texts themselves */
     /* images by text: example g has those of order[start[g]] to order[start[g + 1] - 1] */
     int32_t *order, *start;
     int64_t groups;
@@ -89,25 +92,24 @@ static void choose_words(fv_buf *out, const char *caption, const char *s, int64_
     }
 }
 
-static fv_status add_text(paired *p, fv_encoding *enc, const char *s, int64_t max_len, fv_err *e)
+static fv_status add_text(paired *p, fv_encoding *enc, const char *s, fv_err *e)
 {
-    fv_tok_opts how = {.specials = true, .max_len = max_len};
+    fv_tok_opts how = {.specials = true, .max_len = p->max_len};
     fv_status st = fv_tok_encode(enc, s, strlen(s), how, e);
     if (!st && !fv__ragged_add(&p->text, enc->ids, enc->n))
         st = fv_fail(e, FV_ENOMEM, "out of memory for the texts");
     return st;
 }
 
-/* The other texts of image i; words: the same images with their key words. */
-static fv_status add_variants(paired *p, fv_encoding *enc, const fv_images *words, int64_t i,
-                              int64_t max_len, fv_err *e)
+/* The other texts of image i. */
+static fv_status add_variants(paired *p, fv_encoding *enc, int64_t i, fv_err *e)
 {
     fv_buf b = {.env = p->env};
     fv_status st = FV_OK;
     for (int k = 1; !st && k < p->variants; k++) {
-        choose_words(&b, fv_images_text(p->pixels.images, i), fv_images_text(words, i), i, k);
+        choose_words(&b, fv_images_text(p->pixels.images, i), fv_images_text(p->words, i), i, k);
         st = b.failed ? fv_fail(e, FV_ENOMEM, "out of memory for the texts")
-                      : add_text(p, enc, b.data ? b.data : "", max_len, e);
+                      : add_text(p, enc, b.data ? b.data : "", e);
     }
     fv__buf_free(&b);
     return st;
@@ -127,25 +129,12 @@ static fv_status open_words(fv_images **out, const paired *p, const options *o,
     return st;
 }
 
-/* Texts longer than max_len are cut, with the end token at their end. */
-static fv_status encode(paired *p, const fv_images *words, int64_t max_len, fv_data_report *report,
-                        fv_err *e)
+static fv_status add_texts(void *user, fv_encoding *enc, const char *s, int64_t i, fv_err *e)
 {
-    fv_encoding *enc;
-    fv_status st = fv_encoding_new(&enc, p->task.tok, e);
-    if (st) return st;
-    for (int64_t i = 0; !st && i < fv_images_count(p->pixels.images); i++) {
-        const char *s = fv_images_text(p->pixels.images, i);
-        if (!s) {
-            st = fv_fail(e, FV_EFORMAT, "the images have no texts: a table must name both");
-            break;
-        }
-        st = add_text(p, enc, s, max_len, e);
-        report->tokens[0] += enc->n;
-        if (!st && words) st = add_variants(p, enc, words, i, max_len, e);
-    }
-    fv_encoding_free(enc);
-    return st;
+    paired *p = user;
+    fv_status st = add_text(p, enc, s, e);
+    p->tokens += enc->n;
+    return st || !p->words ? st : add_variants(p, enc, i, e);
 }
 
 /* ---- images of one text ---- */
@@ -257,7 +246,6 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                            fv_data_report *report, fv_err *e)
 {
     const options *o = t->options;
-    fv_images *words = NULL;
     *out = (fv_feed){0};
     if (!t->tok)
         return fv_fail(e, FV_EARG, "%s: the model has no tokenizer beside its image processor",
@@ -268,12 +256,15 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     *p = (paired){.env = t->env,
                   .task = *t,
                   .text = {.env = t->env},
-                  .variants = more ? VARIANTS : 1};
+                  .variants = more ? VARIANTS : 1,
+                  .max_len = from->max_len ? from->max_len : 512};
     fv_images_opt where = source(o, from, t->evaluation);
     fv_status st = fv__pixels_open_source(&p->pixels, t, &where, &o->augment, o->cache, report, e);
-    if (!st && more) st = open_words(&words, p, o, from, e);
-    if (!st) st = encode(p, words, from->max_len ? from->max_len : 512, report, e);
-    fv_images_close(words);
+    if (!st && more) st = open_words(&p->words, p, o, from, e);
+    if (!st) st = fv__pixels_texts(&p->pixels, t->tok, add_texts, p, e);
+    report->tokens[0] += p->tokens;
+    fv_images_close(p->words);
+    p->words = NULL;
     if (!st) st = group(p, e);
     return fv__feed_give(out, &feed, p, st);
 }

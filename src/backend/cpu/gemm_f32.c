@@ -217,44 +217,8 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
 /* One tile of any size: instrumented, the many below would take minutes to compile. */
 static void tile(const gemm_tile *t, const fv_dtype bt) { multiply(t, t->rows, t->panels, bt); }
 #else
-/* Every pair (rows, panels) that gemm_walk can give is a function of its own with all loops
- * unrolled. */
-INLINE void tile(const gemm_tile *t, const fv_dtype bt)
-{
-    switch (t->rows * 8 + t->panels) {
-    case 1 * 8 + 1: multiply(t, 1, 1, bt); break;
-    case 1 * 8 + 2: multiply(t, 1, 2, bt); break;
-    case 1 * 8 + 4: multiply(t, 1, 4, bt); break;
-    case 2 * 8 + 1: multiply(t, 2, 1, bt); break;
-    case 2 * 8 + 2: multiply(t, 2, 2, bt); break;
-    case 3 * 8 + 1: multiply(t, 3, 1, bt); break;
-    case 4 * 8 + 1: multiply(t, 4, 1, bt); break;
-#if MR > 4
-    case 3 * 8 + 2: multiply(t, 3, 2, bt); break;
-    case 5 * 8 + 1: multiply(t, 5, 1, bt); break;
-    case 6 * 8 + 1: multiply(t, 6, 1, bt); break;
-#endif
-#if MR > 6
-    case 2 * 8 + 4: multiply(t, 2, 4, bt); break;
-    case 4 * 8 + 2: multiply(t, 4, 2, bt); break;
-    case 7 * 8 + 1: multiply(t, 7, 1, bt); break;
-    case 8 * 8 + 1: multiply(t, 8, 1, bt); break;
-#endif
-#if MR > 8
-    case 3 * 8 + 4: multiply(t, 3, 4, bt); break;
-    case 5 * 8 + 2: multiply(t, 5, 2, bt); break;
-    case 6 * 8 + 2: multiply(t, 6, 2, bt); break;
-    case 7 * 8 + 2: multiply(t, 7, 2, bt); break;
-    case 9 * 8 + 1: multiply(t, 9, 1, bt); break;
-    case 10 * 8 + 1: multiply(t, 10, 1, bt); break;
-    case 11 * 8 + 1: multiply(t, 11, 1, bt); break;
-    case 12 * 8 + 1: multiply(t, 12, 1, bt); break;
-    case 13 * 8 + 1: multiply(t, 13, 1, bt); break;
-    case 14 * 8 + 1: multiply(t, 14, 1, bt); break;
-#endif
-    default: break;
-    }
-}
+#include "gemm_tile_sizes.h"
+INLINE void tile(const gemm_tile *t, const fv_dtype bt) { multiply_sized(t, bt); }
 #endif
 
 static void tile_f32(const gemm_tile *t) { tile(t, FV_F32); }

@@ -5,13 +5,7 @@
  * are dropped.  States s = 0 .. 2U are the labels with a blank around each: e(s) is the blank where
  * s is even, else labels[(s-1)/2].  alpha(t,s) is the log of the probability of saying e(0) .. e(s)
  * in frames 0 .. t, the last of them e(s). */
-#include "backend/ref/ref.h"
-
-static acc log_add(acc a, acc b)
-{
-    acc top = a > b ? a : b, low = a > b ? b : a;
-    return low == -INFINITY ? top : top + LOG1P(EXP(low - top));
-}
+#include "backend/ref/lattice.h"
 
 /* One sequence of the batch: T frames and S = 2U + 1 states; V, width: the strides of lp and of
  * alpha. */
@@ -50,20 +44,7 @@ static bool chain_of(fv_stream *s, chain *g, const void *lp, const int32_t *labe
                  .lp_at = b * T * V,
                  .alpha_at = b * T * width,
                  .blank = blank};
-    if (tlen[b] < 1 || tlen[b] > T || ulen[b] < 0 || ulen[b] > U) {
-        fv_stream_fail(
-            s, FV_EARG,
-            "ctc: sequence %lld has %d frames and %d labels, the tensors hold %lld and %lld",
-            (long long)b, tlen[b], ulen[b], (long long)T, (long long)U);
-        return false;
-    }
-    for (int64_t u = 0; u < ulen[b]; u++) {
-        if (g->labels[u] >= 0 && g->labels[u] < V && g->labels[u] != blank) continue;
-        fv_stream_fail(s, FV_EARG, "ctc: label %d of sequence %lld is the blank or outside 0..%lld",
-                       g->labels[u], (long long)b, (long long)V - 1);
-        return false;
-    }
-    return true;
+    return lattice_fits(s, "ctc", b, tlen[b], g->labels, ulen[b], T, U, V, blank);
 }
 
 /*    alpha(t,s) = lp(t,e(s)) + log_add(alpha(t-1,s), alpha(t-1,s-1), alpha(t-1,s-2) where it skips)

@@ -5,14 +5,7 @@
  * last step is the blank at (tlen-1, ulen).  alpha(t,u) is the log of the probability of arriving
  * at (t,u), beta(t,u) of getting from there to the end, both by log-sum-exp, so that no product of
  * many probabilities is ever formed. */
-#include "backend/ref/ref.h"
-
-/* log(e^a + e^b) from the larger one: log1p keeps the digits of a small e^(low - top). */
-static acc log_add(acc a, acc b)
-{
-    acc top = a > b ? a : b, low = a > b ? b : a;
-    return low == -INFINITY ? top : top + LOG1P(EXP(low - top));
-}
+#include "backend/ref/lattice.h"
 
 /* One sequence of the batch. */
 typedef struct {
@@ -39,21 +32,7 @@ static bool grid_of(fv_stream *s, grid *g, const void *lp, const int32_t *labels
                     int64_t V, int32_t blank)
 {
     *g = (grid){lp, labels + b * (U1 - 1), tlen[b], ulen[b], U1, V, b * T * U1, blank};
-    if (g->T < 1 || g->T > T || g->U < 0 || g->U > U1 - 1) {
-        fv_stream_fail(
-            s, FV_EARG,
-            "rnnt: sequence %lld has %d frames and %d labels, the tensor holds %lld and %lld",
-            (long long)b, tlen[b], ulen[b], (long long)T, (long long)U1 - 1);
-        return false;
-    }
-    for (int64_t u = 0; u < g->U; u++) {
-        if (g->labels[u] >= 0 && g->labels[u] < V && g->labels[u] != blank) continue;
-        fv_stream_fail(s, FV_EARG,
-                       "rnnt: label %d of sequence %lld is the blank or outside 0..%lld",
-                       g->labels[u], (long long)b, (long long)V - 1);
-        return false;
-    }
-    return true;
+    return lattice_fits(s, "rnnt", b, tlen[b], g->labels, ulen[b], T, U1 - 1, V, blank);
 }
 
 /*    alpha(t,u) = log_add(alpha(t-1,u) + blank(t-1,u), alpha(t,u-1) + label(t,u-1))

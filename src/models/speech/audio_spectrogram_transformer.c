@@ -23,10 +23,7 @@ typedef struct config {
 
 static const fv_field fields[] = {
     FV__VIT_STACK_FIELDS,
-    FV__VIT_FIELD(FV_INT, intermediate_size, 1, 3072, 1 << 18, "width of the feed-forward part"),
-    FV__VIT_FIELD(FV_FLOAT, hidden_dropout_prob, 0, 0, 0.99,
-                  "on what each part of a layer adds, and on the embeddings"),
-    FV__VIT_FIELD(FV_FLOAT, layer_norm_eps, 1e-20, 1e-12, 1, "under the square root of each norm"),
+    FV__VIT_LAYER_FIELDS,
     FV__VIT_FIELD(FV_BOOL, qkv_bias, true, "queries, keys and values have biases"),
     FV__VIT_FIELD(FV_INT, num_labels, 1, 2, 1 << 20, "labels"),
     FV__VIT_FIELD(FV_CHOICE, problem_type, 0, fv_problem_words,

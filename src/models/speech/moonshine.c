@@ -344,11 +344,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     arg.rope = fv_rotary_at(c, &m->decoder_rotary, fv_positions(c, B, T, 0), T);
     fv_tensor *x = fv__decode(c, &m->stacks, fv_emb_fwd(c, &m->tokens, ids), arg,
                               (fv_mha_arg){.memory = memory, .key_mask = mask});
-    if (m->job == FV_HEAD_BASE)
-        fv_items_put(out, "last_hidden_state", x);
-    else
-        fv__put_tokens(c, in, out, fv_linear(c, x, m->out, NULL, FV_ACT_NONE),
-                       fv_items_get(in, "labels"));
+    fv__put_decoded(c, in, out, x, m->out, m->job);
 }
 
 /* ---- generation ---- */

@@ -353,11 +353,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *x = fv__decode(c, &m->stacks, embed(c, m, target(c, m, in), NULL),
                               (fv_mha_arg){.key_mask = fv_items_get(in, "decoder_attention_mask")},
                               (fv_mha_arg){.memory = memory});
-    if (m->job == FV_HEAD_BASE)
-        fv_items_put(out, "last_hidden_state", x);
-    else
-        fv__put_tokens(c, in, out, fv_linear(c, x, m->out, NULL, FV_ACT_NONE),
-                       fv_items_get(in, "labels"));
+    fv__put_decoded(c, in, out, x, m->out, m->job);
 }
 
 /* ---- generation: the encoder once, its keys and values kept; then token after token ---- */

@@ -29,10 +29,7 @@ typedef struct config {
 
 static const fv_field fields[] = {
     FV__VIT_STACK_FIELDS,
-    FV__VIT_FIELD(FV_INT, intermediate_size, 1, 3072, 1 << 18, "width of the feed-forward part"),
-    FV__VIT_FIELD(FV_FLOAT, hidden_dropout_prob, 0, 0, 0.99,
-                  "on what each part of a layer adds, and on the embeddings"),
-    FV__VIT_FIELD(FV_FLOAT, layer_norm_eps, 1e-20, 1e-12, 1, "under the square root of each norm"),
+    FV__VIT_LAYER_FIELDS,
     FV__VIT_FIELD(FV_INTS, image_size, 1, "512 864", 1 << 14, "height and width"),
     FV__VIT_FIELD(FV_INTS, patch_size, 1, "16", 1 << 12, "pixels of a patch's side"),
     FV__VIT_FIELD(FV_INT, num_channels, 1, 3, 1024, "channels of an image"),
