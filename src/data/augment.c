@@ -10,6 +10,8 @@
 
 /* ---- geometry ---- */
 
+/* An operation writes `other`; what was worked on becomes scratch of the next, so two images serve
+ * any number of operations. */
 static void exchange_images(fv_image *im, fv_image *other)
 {
     fv_image t = *im;
@@ -84,6 +86,9 @@ static fv_status geometric(int op, fv_image *im, fv_image *other, double m, int 
     return affine(im, other, t, fill, e);
 }
 
+/* RandAugment's operations (Cubuk et al. 2020) with torchvision's ranges: the magnitude is 0 to 30,
+ * m its share of the greatest. The sign is drawn for every operation, also where it has none, so
+ * that a sequence of draws does not depend on which operations came before. */
 static fv_status operate(int op, fv_image *im, fv_image *other, int magnitude,
                          const uint8_t fill[3], fv__dice *d, fv_err *e)
 {
@@ -111,6 +116,8 @@ static fv_status operate(int op, fv_image *im, fv_image *other, int magnitude,
 
 /* ---- colour jitter, erasing ---- */
 
+/* In a fixed order; torchvision draws the order too, which changes little and would cost the
+ * repeatability of a single factor. */
 static void jitter(const fv__augment *a, fv_image *im, fv__dice *d)
 {
     if (a->brightness > 0) fv__image_brightness(im, 1 + fv__dice_signed(d, (double)a->brightness));
@@ -138,6 +145,8 @@ static void erase(fv_image *im, const uint8_t fill[3], fv__dice *d)
     }
 }
 
+/* im is changed in place, other is scratch that is kept between calls. Erasing comes last: colours
+ * of the patch are the processor's mean and must not be jittered. */
 fv_status fv__augment_image(const fv__augment *a, fv_image *im, fv_image *other,
                             const uint8_t fill[3], fv__dice *d, fv_err *e)
 {
@@ -154,6 +163,7 @@ fv_status fv__augment_image(const fv__augment *a, fv_image *im, fv_image *other,
 
 /* ---- mixing ---- */
 
+/* Box and Muller's; u is in (0,1], so the logarithm is finite. */
 static double normal(fv__dice *d)
 {
     double u = 1 - fv__dice_unit(d), v = fv__dice_unit(d);
@@ -177,6 +187,8 @@ static double gamma_of(double alpha, fv__dice *d)
     return boost * k;
 }
 
+/* Beta(alpha,alpha) = A / (A + B) of two Gamma(alpha); where both underflow, as they do for a tiny
+ * alpha, a half. */
 static double beta_of(double alpha, fv__dice *d)
 {
     double a = gamma_of(alpha, d), b = gamma_of(alpha, d);
@@ -216,6 +228,9 @@ static double exchange(float *p, float *q, int64_t channels, int64_t h, int64_t 
     return 1 - (double)((y1 - y0) * (x1 - x0)) / (double)(h * w);
 }
 
+/* Image i is mixed with image n - 1 - i, both ways, so a batch holds every image once in each role;
+ * share (n) is how much of a row is its own, and the loss weighs the labels of both by it. The
+ * middle of an odd batch stays as it is. */
 void fv__augment_mix(const fv__augment *a, float *x, float *share, const int32_t *rows, int64_t n,
                      int64_t channels, int64_t height, int64_t width, fv_data_rng rng)
 {

@@ -18,12 +18,15 @@ static void apply(fv_image *im, int c, const uint8_t table[256])
     for (size_t i = (size_t)c; i < n; i += ch) im->data[i] = table[im->data[i]];
 }
 
+/* Operations on levels are tables of 256 entries: the arithmetic is done once a level, not once a
+ * pixel. */
 static void apply_all(fv_image *im, const uint8_t table[256])
 {
     size_t n = pixels(im) * (size_t)im->channels;
     for (size_t i = 0; i < n; i++) im->data[i] = table[im->data[i]];
 }
 
+/* ITU-R 601 in 16-bit fixed point, as Pillow's convert("L") rounds it. */
 static uint8_t grey_of(const uint8_t *p, int channels)
 {
     if (channels == 1) return p[0];
@@ -70,6 +73,7 @@ void fv__image_brightness(fv_image *im, double factor)
     apply_all(im, table);
 }
 
+/* Around the mean grey of the whole image, rounded to a level as Pillow has it. */
 void fv__image_contrast(fv_image *im, double factor)
 {
     uint8_t table[256];
@@ -125,12 +129,15 @@ static void to_hsv(const uint8_t *p, double hsv[3])
         hsv[0] = most == g ? 2 + (b - r) / d : 4 + (r - g) / d;
 }
 
+/* HSV to RGB in one formula: with k = (n + h) mod 6, f(n) = v - v s max(0, min(k, 4 - k, 1)), n
+ * being 5 for red, 3 for green and 1 for blue. */
 static double channel_of(const double hsv[3], double n)
 {
     double k = fmod(n + hsv[0] + 12, 6);
     return hsv[2] * (1 - hsv[1] * fmax(0, fmin(fmin(k, 4 - k), 1)));
 }
 
+/* turns: 1 is once around the colour circle; h counts sixths of it. */
 void fv__image_hue(fv_image *im, double turns)
 {
     if (im->channels != 3) return;
@@ -148,6 +155,7 @@ void fv__image_hue(fv_image *im, double turns)
 
 /* ---- levels ---- */
 
+/* Keeps the highest bits of a level. */
 void fv__image_posterize(fv_image *im, int bits)
 {
     uint8_t table[256];
@@ -155,6 +163,7 @@ void fv__image_posterize(fv_image *im, int bits)
     apply_all(im, table);
 }
 
+/* Inverts what is at least as bright as the threshold. */
 void fv__image_solarize(fv_image *im, int threshold)
 {
     uint8_t table[256];
@@ -169,6 +178,7 @@ static void histogram(const fv_image *im, int c, int64_t count[256])
     for (size_t i = (size_t)c; i < n; i += ch) count[im->data[i]]++;
 }
 
+/* Each channel by itself is stretched to 0..255; one of a single level stays. */
 void fv__image_autocontrast(fv_image *im)
 {
     int64_t count[256];

@@ -1,4 +1,10 @@
-/* boxed.c - images with boxes around what is in them: Pascal VOC's folders and COCO's files. */
+/* boxed.c - images with boxes around what is in them: Pascal VOC's folders and COCO's files.
+ *
+ * VOC has an XML file for each image (voc.c) and lists of names in ImageSets/Main; COCO has one
+ * JSON file with images, annotations and categories apart. Both become the same: an image of the
+ * tree and a range of boxes, corners in pixels from 0, half open. VOC counts pixels from 1 and
+ * includes the last; COCO gives x, y, width and height. Labels are named, never by COCO's
+ * category_id, which has holes. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -39,6 +45,8 @@ static fv_status add_box(fv_boxed *b, fv_box x, fv_err *e)
     return FV_OK;
 }
 
+/* Boxes of an image stand one behind the other from `from` on: they are added while it is the last
+ * image. */
 static fv_status add_image(fv_boxed *b, int64_t file, fv_err *e)
 {
     void *p = b->at;
@@ -224,6 +232,7 @@ typedef struct belonging {
     int at;
 } belonging;
 
+/* Within an image in the order of the file: qsort is not stable. */
 static int by_image(const void *a, const void *b)
 {
     const belonging *x = a, *y = b;
@@ -257,6 +266,8 @@ static fv_status add_coco_image(fv_boxed *b, const fv__jnode *root, const fv__jn
     return st;
 }
 
+/* COCO lists annotations in any order and images apart from them; sorted by image_id, those of an
+ * image are found by one binary search instead of a walk over all. */
 static fv_status add_coco(fv_boxed *b, const fv__jnode *root, const char *path, fv_err *e)
 {
     const fv__jnode *images = fv__jnode_get(root, "images"),
@@ -281,6 +292,7 @@ static fv_status add_coco(fv_boxed *b, const fv__jnode *root, const char *path, 
     return st;
 }
 
+/* The parsed file is only needed while boxes are copied out of it. */
 static fv_status open_coco(fv_boxed *b, int64_t file, fv_err *e)
 {
     char path[FV_PATH];

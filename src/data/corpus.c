@@ -45,6 +45,8 @@ static size_t bytes_of_texts(const fv_grammar_corpus *k)
     return (size_t)(k->n_train + k->n_test) * sizeof *k->en;
 }
 
+/* The counts stand for the sizes of the arrays until all are there, so that a failure on the way
+ * frees what it should. */
 fv_status fv_grammar_corpus_new(fv_grammar_corpus *out, const fv_env *env, uint64_t seed,
                                 int64_t n_train, int64_t n_test, fv_err *e)
 {
@@ -68,6 +70,7 @@ fv_status fv_grammar_corpus_new(fv_grammar_corpus *out, const fv_env *env, uint6
     return fv_fail(e, FV_ENOMEM, "out of memory");
 }
 
+/* en and fr point into pair: only the arrays are freed. */
 void fv_grammar_corpus_free(fv_grammar_corpus *k)
 {
     fv_env env = k->env;

@@ -18,6 +18,8 @@ typedef struct filling {
     fv_status st;
 } filling;
 
+/* The error of the first image in order is kept, whichever thread fails first: a message must not
+ * depend on timing. */
 static void decode_one(fv__decoded *d, filling *f, int64_t i, fv__decode_fn *decode,
                        const void *source, fv_err *e)
 {
@@ -33,6 +35,8 @@ static void decode_one(fv__decoded *d, filling *f, int64_t i, fv__decode_fn *dec
     }
 }
 
+/* Stops decoding as soon as the budget is passed and then keeps nothing: a cache of half the images
+ * would save little and make times uneven. */
 fv_status fv__decoded_open(fv__decoded *d, const fv_env *env, int64_t n, fv__decode_fn *decode,
                            const void *source, size_t most, fv_err *e)
 {

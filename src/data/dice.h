@@ -15,6 +15,8 @@ typedef struct fv__dice {
     int used;
 } fv__dice;
 
+/* An example has 2^20 counters of its own, four words each: dice of two examples never share a
+ * number, whatever is drawn. */
 static inline fv__dice fv__dice_of(fv_data_rng rng, uint64_t site, int64_t example)
 {
     return (fv__dice){.rng = rng, .site = site, .at = (uint64_t)example << 20, .used = 4};

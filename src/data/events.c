@@ -56,6 +56,8 @@ static bool next_field(const char **at, const char *end, field *out)
     return out->n > 0;
 }
 
+/* Events are kept in the order of the file (`at`) until sort; items get numbers in order of first
+ * appearance, or must be known where the model's list is closed. */
 static fv_status add(const reading *r, int32_t user, const field *item, double time)
 {
     fv_events *v = r->v;
@@ -82,6 +84,8 @@ static fv_status read_time(const reading *r, const field *f, double *out)
     return FV_OK;
 }
 
+/* "user item [time]", or in the other layout "user item item ...". A line of blanks is skipped. Too
+ * many fields are refused: they are most often a file of the other layout. */
 static fv_status read_line(reading *r, const char *line, size_t n)
 {
     const char *at = line, *end = line + n;
@@ -111,6 +115,7 @@ static fv_status read_line(reading *r, const char *line, size_t n)
     return st ? st : add(r, id, &item, time);
 }
 
+/* Equal times stay in the order of the file, as stable sorts of other tools leave them. */
 static int by_time(const void *a, const void *b)
 {
     const event *x = a, *y = b;
@@ -119,6 +124,8 @@ static int by_time(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
+/* A counting sort by user into item/start (compressed rows): items of user u are item[start[u]] ..
+ * item[start[u + 1]]. */
 static fv_status sort(fv_events *v, const char *file, fv_err *e)
 {
     v->item_bytes = (size_t)v->n * sizeof *v->item;
@@ -136,6 +143,7 @@ static fv_status sort(fv_events *v, const char *file, fv_err *e)
     return FV_OK;
 }
 
+/* The events themselves, 24 bytes each, are freed once items stand by user: 4 bytes each remain. */
 fv_status fv_events_open(fv_events **out, const fv_env *env, const fv_events_opt *opt, fv_err *e)
 {
     fv_textfile *t = NULL;

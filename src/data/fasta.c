@@ -8,6 +8,7 @@
  * need not be read as a whole: what a byte is depends on the line it stands in alone. */
 #include "data/records.h"
 
+/* By name, since FASTA has no signature: a plain text may begin with '>' too. */
 bool fv__names_fasta(const char *path)
 {
     static const char *const endings[] = {".fasta", ".fa", ".faa", NULL};

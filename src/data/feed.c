@@ -19,6 +19,8 @@ static fv_batch_part *next_part(fv_batch *b)
     return &b->part[b->n];
 }
 
+/* Memory of a part is kept when the batch is cleared, so that batches of a run stop allocating once
+ * the largest has been seen. The name must outlive the batch: it is a literal everywhere. */
 void *fv_batch_put(fv_batch *b, const char *name, fv_dtype t, fv_shape s)
 {
     if (b->err.code) return NULL;
@@ -35,6 +37,7 @@ void *fv_batch_put(fv_batch *b, const char *name, fv_dtype t, fv_shape s)
     return part->data;
 }
 
+/* Parts keep their memory. */
 void fv_batch_clear(fv_batch *b)
 {
     b->n = 0;
@@ -57,6 +60,7 @@ const fv_batch_part *fv_batch_get(const fv_batch *b, const char *name)
     return NULL;
 }
 
+/* A copy onto the device; the batch may be filled anew at once. */
 static fv_tensor *tensor_of(fv_ctx *c, const fv_batch_part *p)
 {
     switch (p->dtype) {
@@ -69,6 +73,7 @@ static fv_tensor *tensor_of(fv_ctx *c, const fv_batch_part *p)
     }
 }
 
+/* Fails by the context's sticky error, as everything in a step does. */
 fv_items fv_batch_items(fv_ctx *c, const fv_batch *b)
 {
     fv_items out = {.n_labels = b->labels};

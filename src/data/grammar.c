@@ -62,6 +62,8 @@ static const noun *a_noun(sentence *s, int kinds)
         if ((nouns[i].kind & kinds) && !n--) return &nouns[i];
 }
 
+/* Uniform among those that suit the kind of noun: counted first, then the n-th is found, because
+ * tables are short and need no index. */
 static const adjective *an_adjective(sentence *s, int kind)
 {
     int n = 0;
@@ -213,6 +215,7 @@ static void put_subject(sentence *s, subject who)
     add(&s->fr, who.pronoun->fr);
 }
 
+/* To be, which agrees with the subject in both languages. */
 static void put_be(sentence *s, subject who)
 {
     add(&s->en, who.pronoun ? who.pronoun->en_be : who.plural ? "are" : "is");

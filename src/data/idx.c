@@ -6,6 +6,8 @@
 
 enum { UBYTE = 8, MOST_AXES = 4 };
 
+/* MNIST's naming: "train-images-idx3-ubyte", the number being that of the axes, with or without
+ * .gz. */
 bool fv__idx_is(const char *path)
 {
     const char *at = strstr(path, "-idx");
@@ -17,6 +19,8 @@ static uint32_t big_endian(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
+/* The axes must account for every byte that follows them: a file that was cut is refused here, not
+ * where an image is read. */
 fv_status fv__idx_open(fv__idx *x, const fv_env *env, const char *path, fv_err *e)
 {
     *x = (fv__idx){0};

@@ -1,7 +1,12 @@
 /* images.c - images or sounds with labels or texts: folders, archives, IDX files, tables.
  *
  * What is kept of an image is where it stands; it is decoded when it is asked for.  Folders and
- * archives are read alike (tree.h), so a data set can stay packed. */
+ * archives are read alike (tree.h), so a data set can stay packed.
+ *
+ * An item is 32 bytes whatever the image: a million of them are listed before one is decoded.
+ * Labels of folders are their names, in order of path; of IDX files they are in a file beside; of
+ * tables they are a field, or the field is a text. A thinned or divided set takes images evenly
+ * spread over the whole, because folders are sorted by class and a prefix would be one class. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -102,6 +107,7 @@ static fv_status number_labels(fv_labels *labels, const fv__idx *x, const char *
     return st;
 }
 
+/* `of` maps a byte of the label file to the number of its label. */
 static fv_status open_labels(const fv_images *m, const fv_images_opt *o, fv__idx *x,
                              int32_t of[256], fv_err *e)
 {
@@ -135,6 +141,7 @@ static fv_status open_idx(fv_images *m, const fv_images_opt *o, fv_data_report *
 
 /* ---- folders and archives ---- */
 
+/* By the ending: what else lies in a folder (a README, Thumbs.db) is passed over. */
 static bool is_listed(const char *name, bool sounds)
 {
     static const char *const images[] = {".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", NULL},
@@ -201,6 +208,7 @@ typedef struct grouping {
     int64_t at;
 } grouping;
 
+/* The table is read once more for the group's column alone: fv_table holds two texts a row. */
 static fv_status open_group(grouping *g, const fv_images *m, const fv_images_opt *o, fv_err *e)
 {
     fv_data_report unread = {0};
@@ -214,6 +222,8 @@ static fv_status open_group(grouping *g, const fv_images *m, const fv_images_opt
     return fv_table_open(&g->rows, m->env, &from, 1, &unread, e);
 }
 
+/* Both readings go down the file, so lines are matched by a merge; a row that the second reading
+ * skipped is in group 0. */
 static fv_status group_of(grouping *g, int64_t line, int32_t *out, fv_err *e)
 {
     size_t n;
@@ -308,6 +318,7 @@ static fv_status open_table(fv_images *m, const fv_images_opt *o, fv_data_report
 
 /* ---- the whole ---- */
 
+/* A format that was given means a table whatever the name is. */
 static bool is_table(const fv_images_opt *o)
 {
     static const char *const endings[] = {".tsv", ".jsonl", ".ndjson", ".tsv.gz", ".jsonl.gz"};
@@ -316,6 +327,8 @@ static bool is_table(const fv_images_opt *o)
     return o->from.format != FV_FORMAT_AUTO;
 }
 
+/* Three sources behind one interface: an IDX file, a table that names files, or a folder (or
+ * archive) whose subfolders are labels. */
 fv_status fv_images_open(fv_images **out, const fv_env *env, const fv_images_opt *o,
                          fv_data_report *report, fv_err *e)
 {
@@ -366,6 +379,7 @@ void fv_images_name(const fv_images *m, int64_t i, char *out, size_t n)
         snprintf(out, n, "%s", x->at >= 0 ? m->tree.file[x->at].name : x->name);
 }
 
+/* (n,height,width) or (n,height,width,channels), bytes: an IDX image needs no decoding. */
 static fv_status get_raw(const fv_images *m, int64_t at, fv_image *out, fv_err *e)
 {
     const fv__idx *x = &m->idx;

@@ -52,6 +52,8 @@ static void divide(int64_t *part, int64_t parts, int64_t total, uint64_t stream,
     for (int64_t i = parts; i < total; i++) part[fv__rng_below(how, stream, row, i, parts)]++;
 }
 
+/* Hidden and kept lengths are divided by draws of their own (streams 8 and 9), then alternate along
+ * the text. */
 static cutting cut(const corrupting *c, int64_t n, int64_t row, fv_data_rng how)
 {
     cutting k = {0};
@@ -152,6 +154,8 @@ static void find_sentinels(corrupting *c, const fv_tok *tok)
     }
 }
 
+/* T5's spans replace each by a sentinel <extra_id_N> and predict what they hid; BART's replace each
+ * by one mask and predict the whole text. Both need an end token. */
 fv_status fv__infill_open(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                           bool sentinels, fv_data_report *report, fv_err *e)
 {

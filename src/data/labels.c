@@ -66,6 +66,8 @@ void fv_labels_free(fv_labels *l)
     *l = (fv_labels){.env = l->env};
 }
 
+/* An open list grows by what training data says; a closed one is the model's, and an unknown label
+ * is an error of the data. */
 fv_status fv__label(fv_labels *l, int32_t *id, const char *file, int64_t line, const char *s,
                     size_t n, fv_err *e)
 {
@@ -99,6 +101,7 @@ fv_status fv__argmax_labels(fv_ctx *c, const fv_tensor *logits, int32_t *best)
     return st;
 }
 
+/* A label below 0 (-100) is not counted, neither in hits nor in of. */
 fv_status fv__count_correct_rows(fv_ctx *c, const fv_items *out, const int32_t *labels,
                                  int64_t rows, double *hits, double *of)
 {

@@ -152,6 +152,9 @@ static void *work(void *self)
 
 /* ---- taking ---- */
 
+/* Batches come in the order of the plan whichever worker made them: slot i of the ring holds batch
+ * i modulo its size, and its number says when it is ready. A failure is handed out again by every
+ * later call. */
 fv_status fv_loader_next(fv_loader *f, const fv_loaded **out, fv_err *e)
 {
     if (f->failed) return fv_fail(e, f->failed->st, "%s", f->failed->err.text);
@@ -171,6 +174,7 @@ fv_status fv_loader_next(fv_loader *f, const fv_loaded **out, fv_err *e)
     return s->st ? fv_fail(e, s->st, "%s", s->err.text) : FV_OK;
 }
 
+/* All batches taken so far may be overwritten: their slots go back to the workers. */
 void fv_loader_release(fv_loader *f)
 {
     pthread_mutex_lock(&f->lock);
@@ -195,6 +199,7 @@ static fv_status start(fv_loader *f, fv_err *e)
     return FV_OK;
 }
 
+/* The ring has a slot for each batch the caller holds at once and for each that is made ahead. */
 fv_status fv_loader_new(fv_loader **out, const fv_env *env, const fv_feed *feed, fv_loader_opt opt,
                         fv_err *e)
 {
@@ -221,6 +226,7 @@ fv_status fv_loader_new(fv_loader **out, const fv_env *env, const fv_feed *feed,
     return st;
 }
 
+/* Workers leave at the next slot; one in the middle of a batch finishes it first. */
 void fv_loader_free(fv_loader *f)
 {
     if (!f) return;

@@ -1,5 +1,9 @@
 /* masked_images.c - images with a label for each pixel: pairs of files with one name in two
- * folders. */
+ * folders.
+ *
+ * A pixel's label is its grey level in the mask. Levels are found in the files and numbered in
+ * order, so that masks of 0 and 255 and masks of 0, 1, 2 are read alike. Colours as in VOC's
+ * palettes are not: they would need a table that no file has. */
 #include "data/masked_images.h"
 
 #include <stdio.h>
@@ -39,6 +43,8 @@ static fv_status add(fv__masked *m, int64_t image, int64_t mask, fv_err *e)
     return FV_OK;
 }
 
+/* "images/X.png" goes with "masks/X.png", at any depth: the folder's name is replaced in the path.
+ * An image without its mask is an error, not a smaller data set. */
 static fv_status find_pairs(fv__masked *m, const fv__masked_opt *o, fv_err *e)
 {
     fv_status st = FV_OK;
@@ -111,6 +117,7 @@ const char *fv__masked_name(const fv__masked *m, int64_t i)
     return m->tree.file[m->at[i][0]].name;
 }
 
+/* The mask's grey levels are its labels, numbered by find_levels. */
 fv_status fv__masked_get(const fv__masked *m, int64_t i, fv_image *image, fv_image *mask, fv_err *e)
 {
     fv_status st = decode(m, m->at[i][0], image, e);

@@ -7,6 +7,9 @@
 #include "data/token_stream.h"
 #include "fovea/author/tok.h"
 
+/* BERT's rule (Devlin et al. 2019): of the tokens chosen 80 % become the mask, 10 % a random token,
+ * 10 % stay, and all of them are predicted. One position is chosen in any case, so that a short row
+ * has a loss; draws depend on row and position alone, not on the batch. */
 int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, float share,
                      int64_t row, fv_data_rng how)
 {
@@ -27,6 +30,7 @@ int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt
     return hidden;
 }
 
+/* Word dropout, in training only: inputs are hidden and nothing is predicted for them. */
 void fv__batch_drop(fv_batch *b, const fv_feed_opt *t, float share, const int32_t *rows,
                     fv_data_rng how)
 {

@@ -152,6 +152,8 @@ fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok, fv
     return end(&r, &f, out, st);
 }
 
+/* Records from memory go through the same checks as those of a file; messages call the sides
+ * "source" and "target". */
 fv_status fv_pairs_make(fv_pairs **out, const fv_env *env, const fv_tok *tok,
                         const char *const *source, const char *const *target, int64_t n,
                         fv_pairs_opt opt, fv_data_report *report, fv_err *e)
@@ -224,6 +226,8 @@ static int64_t longest(const fv_pairs *p, int which, const int32_t *rows, int64_
     return most;
 }
 
+/* Teacher forcing: the decoder reads start, y0 .. yN-1 and predicts y0 .. yN; padding is -100 in
+ * labels, which no loss counts, and masked in the source. */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {

@@ -117,6 +117,9 @@ static void order(sized *all, const fv_feed *f, int64_t n, const fv_plan_opt *o)
         qsort(all + i, (size_t)(n - i < window ? n - i : window), sizeof *all, by_length);
 }
 
+/* Sorts examples by length with random ties, cuts batches, then shuffles whole batches: rows of a
+ * batch are alike, and epochs differ. An ordered feed (running text) keeps its order, one row after
+ * the other. */
 fv_status fv_plan_make(fv_plan **out, const fv_env *env, const fv_feed *f, fv_plan_opt o, fv_err *e)
 {
     *out = NULL;

@@ -1,5 +1,11 @@
 /* questions.c - questions about texts, in SQuAD's JSON: articles of paragraphs, each a context with
- * its questions. */
+ * its questions.
+ *
+ *     {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers":
+ *       [{"text", "answer_start"}], "is_impossible"}]}]}]}
+ *
+ * The file is parsed whole, since a context stands once for all its questions; texts are used where
+ * they stand in the tree. Positions count characters, which the tokenizer's offsets do too. */
 #include "base/json/tree.h"
 #include "data/records.h"
 
@@ -27,6 +33,7 @@ static int elements(const fv__jnode *v) { return fv__jnode_is(v, FV__J_ARRAY) ? 
 typedef fv_status each_fn(fv_questions *q, const char *path, const char *context,
                           const fv__jnode *qa, fv_err *e);
 
+/* The first of two walks over the file: sizes, so that questions and answers are two arrays. */
 static fv_status count(fv_questions *q, const char *path, const char *context, const fv__jnode *qa,
                        fv_err *e)
 {
@@ -81,6 +88,7 @@ static fv_status walk(fv_questions *q, const char *path, each_fn *each, fv_err *
     return st;
 }
 
+/* Strings of the tree are used in place; it lives as long as the questions. */
 static fv_status parse(fv_questions *q, const char *path, fv_err *e)
 {
     fv_textfile *t;

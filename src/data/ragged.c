@@ -2,6 +2,8 @@
  * begins: two allocations for millions of rows. */
 #include "data/ragged.h"
 
+/* Rows of different lengths in one array: row i is ids[at[i]] .. ids[at[i + 1]]. false: no memory;
+ * what was there stays good. */
 bool fv__ragged_add(fv__ragged *r, const int32_t *ids, int64_t n)
 {
     void *a = r->ids, *b = r->at;

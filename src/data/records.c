@@ -20,6 +20,8 @@ enum { DEFAULT_MAX_LEN = 512, JSON_DEPTH = 32 };
 
 /* ---- checks: each counts what it leaves out and notes the first few lines ---- */
 
+/* The first three are kept for the report: enough to see what is wrong with a file, however often
+ * it is. */
 void fv__records_note(fv__reading *r, const char *file, int64_t line, const char *why, ...)
 {
     if (r->noted == 3) return;
@@ -61,6 +63,8 @@ static fv_status check(fv__reading *r, const fv__record *rec, int i, bool *skip)
     return FV_OK;
 }
 
+/* Every record of every format comes through here: counted, its texts checked (UTF-8, not blank),
+ * then handed on. */
 fv_status fv__records_give(fv__reading *r, const fv__record *rec)
 {
     bool skip = false;
@@ -76,6 +80,8 @@ int64_t fv__records_most(const fv__reading *r)
     return r->from->max_len ? r->from->max_len : DEFAULT_MAX_LEN;
 }
 
+/* What happens to a text of n tokens, more than fit: refused, dropped (*keep 0) or cut to *keep, as
+ * the data's too_long says. */
 fv_status fv__records_long(fv__reading *r, const fv__record *rec, int i, int64_t n, int64_t *keep)
 {
     int64_t most = fv__records_most(r);
@@ -92,6 +98,7 @@ fv_status fv__records_long(fv__reading *r, const fv__record *rec, int i, int64_t
 
 /* ---- ISO-8859-1: every byte is the code point of its number ---- */
 
+/* ISO-8859-1: its bytes are the first 256 code points. */
 static fv_status to_utf8(fv__reading *r, fv__span *text, fv_buf *b)
 {
     b->len = 0;
@@ -117,6 +124,8 @@ static fv_status give(fv__reading *r, fv__span a, fv__span b, int64_t line)
 
 /* ---- the part of a file that is wanted ---- */
 
+/* A share [part0, part1) of n records, rounded alike at both ends: parts that meet leave no record
+ * out and take none twice. */
 void fv__records_part(const fv_records *from, int64_t n, int64_t *first, int64_t *last)
 {
     *first = (int64_t)(from->part[0] * (double)n + 0.5);
@@ -217,6 +226,7 @@ static fv_status read_json_field(fv__reading *r, const fv__jnode *root, int i, f
                    (long long)number, field);
 }
 
+/* JSON Lines: each line is parsed by itself and freed, so memory does not grow with the file. */
 static fv_status read_json_line(fv__reading *r, fv__span line, int64_t number)
 {
     fv__jtree tree = {.pool = {.env = r->env}};
@@ -258,6 +268,7 @@ static fv_status row_at(const fv__reading *r, const fv_textfile *t, char separat
                    (long long)i + 1);
 }
 
+/* A row of CSV may span lines; one of a tab-separated table never does. */
 static fv_status count_rows(const fv__reading *r, const fv_textfile *t, char separator, int64_t *n)
 {
     fv_status st = FV_OK;
@@ -329,6 +340,7 @@ static fv_status give_row(fv__reading *r, fv__span row, char separator, const in
     return give(r, text[0], text[1], line);
 }
 
+/* The share of a split is taken of the rows without the header, which has the number -1. */
 static fv_status read_table(fv__reading *r, const fv_textfile *t, char separator)
 {
     int column[2] = {0, 1};
@@ -408,6 +420,8 @@ fv_format fv__records_format(const fv_records *from)
                                                                            : FV_FORMAT_LINES;
 }
 
+/* Formats differ in how a record is found; what a record must be is the same for all
+ * (fv__records_give). */
 fv_status fv__records_read(fv__reading *r)
 {
     fv_textfile *a = NULL, *b = NULL;

@@ -8,6 +8,8 @@
 #include "base/json/tree.h"
 #include "data/records.h"
 
+/* Quotes mean something in CSV alone (RFC 4180), and only where a field begins with one: within it
+ * commas are text, and a doubled quote leaves and enters it again. */
 int fv__fields_split(fv__span line, char separator, fv__span out[FV__MAX_COLUMNS])
 {
     int n = 0;
@@ -27,6 +29,7 @@ int fv__fields_split(fv__span line, char separator, fv__span out[FV__MAX_COLUMNS
     return n;
 }
 
+/* Without its quotes, doubled ones made single; copied into b only where there are any. */
 fv__span fv__field_unquoted(fv__span field, fv_buf *b)
 {
     if (field.n < 2 || field.s[0] != '"' || field.s[field.n - 1] != '"') return field;
@@ -40,6 +43,7 @@ fv__span fv__field_unquoted(fv__span field, fv_buf *b)
     return (fv__span){b->data ? b->data : "", b->len};
 }
 
+/* A row goes on while a quote is open. *next is -1 where the file ends inside of one. */
 fv__span fv__csv_row(const fv_textfile *t, int64_t i, int64_t *next)
 {
     fv__span row = {NULL, 0};
@@ -77,6 +81,7 @@ static const fv__jnode *step(const fv__jnode *at, const char *path, const char *
     return fv__jnode_get(at, key);
 }
 
+/* "a.b[0]": a key that has dots itself is tried first, as it stands. */
 const fv__jnode *fv__json_field(const fv__jnode *at, const char *path)
 {
     const fv__jnode *whole = fv__jnode_is(at, FV__J_OBJECT) ? fv__jnode_get(at, path) : NULL;

@@ -180,6 +180,7 @@ static fv_status read_header(reading *r, const char *line, size_t n)
     return st;
 }
 
+/* What pandas reads as a missing number, of what files in the field have. */
 static bool is_missing(const char *s)
 {
     static const char *const words[] = {"", "nan", "NaN", "NAN", "NA", "N/A", "null", "NULL"};
@@ -227,6 +228,8 @@ static fv_status read_value(reading *r, int channel, const char *text)
     return FV_OK;
 }
 
+/* Columns that were not asked for are passed over, but counted: a row of another width is a broken
+ * file. */
 static fv_status read_row(reading *r, const char *line, size_t n)
 {
     fv_series *s = r->s;
@@ -284,6 +287,8 @@ static fv_status fill(reading *r)
     return FV_OK;
 }
 
+/* The first line that is not empty names the columns; missing values are filled when all rows are
+ * known. */
 fv_status fv_series_open(fv_series **out, const fv_env *env, const fv_series_opt *opt, fv_err *e)
 {
     fv_textfile *t = NULL;

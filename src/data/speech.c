@@ -43,6 +43,8 @@ const char *fv__speech_text(const fv__speech *s, int64_t i)
 
 /* ---- opening ---- */
 
+/* Clips stand one behind the other as f32 at the model's rate: resampling is done once, and joining
+ * clips is copying. */
 static fv_status add_samples(fv__speech *s, int64_t i, const fv_clip *x, fv_err *e)
 {
     void *p = s->samples;
@@ -83,6 +85,8 @@ static void sort_speakers(fv__speech *s)
     for (int64_t i = 0; i < s->n; i++) s->order[s->group[fv_images_group(s->clips, i) + 1]++] = i;
 }
 
+/* order and group are compressed rows: recordings of speaker g are order[group[g]] .. order[group[g
+ * + 1]]. */
 static fv_status open_lists(fv__speech *s, fv_err *e)
 {
     s->n = fv_images_count(s->clips);
@@ -101,6 +105,7 @@ static fv_status open_lists(fv__speech *s, fv_err *e)
     return FV_OK;
 }
 
+/* In the report "tokens" are seconds of sound: what a speaker of the field counts. */
 fv_status fv__speech_open(fv__speech *s, const fv_feed_opt *t, const fv_records *from,
                           const fv__speech_opt *o, fv_labels *labels, fv_data_report *report,
                           fv_err *e)
@@ -136,6 +141,7 @@ void fv__speech_close(fv__speech *s)
     fv__free(s->env, s->group, s->group_bytes);
 }
 
+/* For planning: what the processor will make of it, without computing it. */
 int64_t fv__speech_frames(const fv__speech *s, int64_t i)
 {
     fv_shape shape;
@@ -190,6 +196,7 @@ static fv_status append_text(fv__spoken *x, const fv__speech *s, int64_t i, fv_e
     return x->text.failed ? fv_fail(e, FV_ENOMEM, "recordings: out of memory") : FV_OK;
 }
 
+/* Of the same speaker, possibly the same recording: joined sentences are said by one voice. */
 static int64_t draw_other(const fv__speech *s, int64_t first, fv__dice *d)
 {
     int32_t g = fv_images_group(s->clips, first);
@@ -197,6 +204,8 @@ static int64_t draw_other(const fv__speech *s, int64_t first, fv__dice *d)
     return s->order[from + fv__dice_below(d, (int)(s->group[g + 1] - from))];
 }
 
+/* Up to o.join recordings with gaps before, between and behind them, and their texts with blanks
+ * between: short clips teach a model nothing about where words end. */
 static fv_status join(fv__spoken *x, const fv__speech *s, int64_t first, fv__dice *d, bool vary,
                       fv_err *e)
 {
@@ -254,6 +263,8 @@ static void hide(const layout *l, float *x, int64_t t0, int64_t t1, int64_t b0, 
             for (int64_t b = b0; b < b1; b++) x[t * l->frame + (k * l->bands + b) * l->band] = 0;
 }
 
+/* SpecAugment (Park et al. 2019): bands of time and of frequency are hidden; without time warping,
+ * which its authors found to gain least. */
 static void mask(const fv__speech *s, fv__spoken *out, fv__dice *d)
 {
     if (out->shape.n != 2) return; /* samples */
@@ -290,6 +301,7 @@ void fv__spoken_close(fv__spoken *x)
     if (x->enc) fv_encoding_free(x->enc);
 }
 
+/* Two dice, so that turning noise off changes nothing else about an example. */
 fv_status fv__speech_get(const fv__speech *s, fv__spoken *out, int64_t i, fv_data_rng how,
                          fv_err *e)
 {
@@ -330,6 +342,8 @@ fv_status fv__speech_texts(const fv_env *env, const fv__speech_opt *o, const fv_
     return st;
 }
 
+/* Windows of 25 ms every 10 ms from 20 Hz to just below half the rate, the transform the next power
+ * of two: Kaldi's and NeMo's habits. */
 static fv_sound_steps new_steps(const fv__speech_opt *o)
 {
     fv_sound_steps s = {.kind = FV_SOUND_LOGMEL,

@@ -1,4 +1,7 @@
-/* table.c - records as they stand in a file: one or two texts each, in memory. */
+/* table.c - records as they stand in a file: one or two texts each, in memory.
+ *
+ * For what is read as it is and not encoded: tables of images, evaluations. Feeds of text encode
+ * records as they come and keep ids alone. */
 #include "data/records.h"
 
 /* Where the texts of a record begin in all.data. */
@@ -36,6 +39,7 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
     return FV_OK;
 }
 
+/* All texts stand in one buffer, rows by offset: a table of a million rows is two allocations. */
 fv_status fv_table_open(fv_table **out, const fv_env *env, const fv_records *from, int texts,
                         fv_data_report *report, fv_err *e)
 {

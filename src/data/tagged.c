@@ -90,6 +90,8 @@ static fv_status read_line(fv__reading *rd, fv_tagged *t, fv__span line, int64_t
     return add_word(rd, t, word, tag);
 }
 
+/* CoNLL's columns: a word a line, an empty line or -DOCSTART- behind a sentence; the last one needs
+ * none. */
 static fv_status read_all(fv__reading *rd, fv_tagged *t)
 {
     fv_textfile *file;
@@ -122,6 +124,8 @@ static fv_status find_words(fv__reading *rd, fv_tagged *t)
     return FV_OK;
 }
 
+/* A share of the data is a share of its sentences, which are known only now; those before it stay
+ * in memory and are skipped. */
 fv_status fv_tagged_open(fv_tagged **out, const fv_env *env, const fv_records *from,
                          fv_data_report *report, fv_err *e)
 {
@@ -158,6 +162,7 @@ void fv_tagged_close(fv_tagged *t)
 
 int64_t fv_tagged_count(const fv_tagged *t) { return t->n; }
 
+/* Words and tags stand in two arrays of pointers into one buffer, sentence after sentence. */
 int64_t fv_tagged_sentence(const fv_tagged *t, int64_t i, const char *const **word,
                            const char *const **tag, int64_t *line)
 {

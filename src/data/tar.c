@@ -66,6 +66,8 @@ static void pax_name(char out[FV__TAR_NAME], const char *s, size_t n)
     }
 }
 
+/* A name must stay below the folder it is unpacked to, also where nothing is unpacked: names become
+ * paths in messages and labels. */
 static bool leaves(const char *name)
 {
     if (*name == '/') return true;
@@ -74,6 +76,9 @@ static bool leaves(const char *name)
     return false;
 }
 
+/* ustar: a header block of 512 bytes, the file's bytes rounded up to blocks, two blocks of zeros at
+ * the end. A name too long for the header comes before it as a file of its own: GNU's type 'L', or
+ * a pax record 'x'. Links, devices and folders are passed over. out->data NULL: the end. */
 fv_status fv__tar_next(fv__tar *t, fv__tar_entry *out, fv_err *e)
 {
     char given[FV__TAR_NAME] = ""; /* a long name for the next header */

@@ -31,6 +31,8 @@ static fv_status read_stop(fv_words *w, fv_err *e)
     return st;
 }
 
+/* The stemmer and the list of stop words are opened here, so that what is wrong with them is said
+ * before a document is read. */
 fv_status fv_words_new(fv_words **out, const fv_env *env, fv_words_opt opt, fv_err *e)
 {
     *out = NULL;
@@ -68,6 +70,8 @@ void fv_words_free(fv_words *w)
 
 /* ---- documents ---- */
 
+/* A document is its words' numbers in order; terms are made of them when all documents are known.
+ */
 static fv_status add_word(void *user, const char *s, size_t n, fv_err *e)
 {
     fv_words *w = user;
@@ -77,6 +81,7 @@ static fv_status add_word(void *user, const char *s, size_t n, fv_err *e)
     return st;
 }
 
+/* ends[d] is where document d ends in the sequence of all words. */
 fv_status fv_words_add(fv_words *w, const char *text, size_t n, fv_err *e)
 {
     if (w->ended) return fv_fail(e, FV_EARG, "words: documents come before the end");
@@ -108,6 +113,8 @@ static fv_status choose_words(fv_words *w, const word_use *use, int32_t *to, fv_
     return st;
 }
 
+/* Words are renumbered and the sequence is squeezed in place: what is kept never stands behind
+ * where it was. `last` counts a word once a document. */
 static fv_status leave_out(fv_words *w, fv_err *e)
 {
     size_t words = (size_t)w->words.n + 1;
@@ -163,6 +170,8 @@ static void add_counts(fv_buf *out, const int32_t *sorted, int64_t n)
     }
 }
 
+/* Terms of all lengths are collected and sorted: equal ones stand together and are counted in one
+ * walk, and a document's list comes out in order of term. */
 static fv_status count_document(fv_words *w, int64_t d, fv_buf *all, fv_buf *term, fv_err *e)
 {
     int64_t from, end = fv__terms_range(&w->ends, d, &from), until;
@@ -216,6 +225,8 @@ static fv_status post(fv_words *w, fv_err *e)
     return FV_OK;
 }
 
+/* Frequencies decide first which words remain; n-grams are made of those, so "the" never stands in
+ * one where it was left out. */
 fv_status fv_words_end(fv_words *w, fv_err *e)
 {
     fv_buf all = {.env = &w->env}, term = {.env = &w->env};

@@ -12,6 +12,9 @@
 
 #include "data/terms.h"
 
+/* scikit-learn's smooth idf: 1 is added as if one document had every term, so none is divided by 0,
+ * and outside, so a term of all documents keeps some weight. The L2 norm makes products of
+ * documents cosines. */
 void fv_words_tfidf(const fv_words *w, int64_t document, double *weights)
 {
     int64_t n;
@@ -25,12 +28,14 @@ void fv_words_tfidf(const fv_words *w, int64_t document, double *weights)
     for (int64_t i = 0; i < n; i++) weights[i] /= sqrt(square);
 }
 
+/* Robertson's, which is negative for a term of more than half of the documents. */
 static double okapi_idf(const fv_words *w, int64_t term)
 {
     double df = (double)w->documents[term];
     return log((double)w->n - df + 0.5) - log(df + 0.5);
 }
 
+/* rank_bm25 replaces a negative idf by a quarter of this. */
 static double mean_idf(const fv_words *w)
 {
     double sum = 0;
@@ -48,6 +53,9 @@ typedef struct ranking {
     fv_buf term;
 } ranking;
 
+/* score(d) += idf (k1 + 1) f / (f + k1 (1 - b + b length(d) / mean length)), over the documents
+ * that have the term; Lucene leaves the factor k1 + 1 out, which changes no order. A query's word
+ * counts as often as it stands there. */
 static void add_term(ranking *r, int64_t t)
 {
     const fv_words *w = r->w;
@@ -87,6 +95,8 @@ static fv_status add_word(void *user, const char *s, size_t n, fv_err *e)
     return FV_OK;
 }
 
+/* The query goes through the same splitting as the documents; its words that no document has add
+ * nothing. */
 fv_status fv_words_bm25(const fv_words *w, const char *query, size_t n, fv_bm25_opt opt,
                         double *score, fv_err *e)
 {

@@ -13,6 +13,8 @@
 
 /* ---- stems ---- */
 
+/* A message for an unknown language lists those that libstemmer has: its names are not all
+ * guessable ("porter"). */
 fv_status fv__terms_stemmer_open(fv_words *w, fv_err *e)
 {
     if (!w->opt.stem) return FV_OK;
@@ -84,6 +86,8 @@ static void put(splitting *x, uint32_t cp)
     fv__buf_add(&x->word, c, (size_t)fv__utf8_put(c, cp));
 }
 
+/* Letters, digits and marks make words; an apostrophe joins ("don't") only between letters; a CJK
+ * character is a word, since nothing separates words there. */
 static fv_status split(splitting *x, const char *s, size_t n)
 {
     fv_status st = FV_OK;
@@ -108,6 +112,8 @@ static fv_status split(splitting *x, const char *s, size_t n)
     return st ? st : end_word(x);
 }
 
+/* Compatibility composition (NFKC), so that a ligature or a wide letter is the letter; without
+ * accents the decomposed form, whose marks are dropped one by one. */
 fv_status fv__terms_split(const fv_words *w, const char *text, size_t n, fv__term_fn *fn,
                           void *user, fv_err *e)
 {

@@ -38,6 +38,8 @@ static fv_status find_lines(fv_textfile *t, const char *path, fv_err *e)
     return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory for its lines", path);
 }
 
+/* Mapped where it is plain and large, so a corpus larger than memory can be read; lines are found
+ * once and kept as offsets. */
 fv_status fv_textfile_open(fv_textfile **out, const fv_env *env, const char *path, fv_err *e)
 {
     fv_textfile *t = *out = fv__alloc(env, sizeof *t);
@@ -74,6 +76,7 @@ const char *fv_textfile_all(const fv_textfile *t, size_t *len)
 
 int64_t fv_textfile_count(const fv_textfile *t) { return (int64_t)t->n - 1; }
 
+/* Without its end, \n or \r\n; not NUL-terminated. */
 const char *fv_textfile_line(const fv_textfile *t, int64_t i, size_t *len)
 {
     const char *from = t->data + t->at[i], *to = t->data + t->at[i + 1];

@@ -35,6 +35,7 @@ static fv_status add_tokens(fv__reading *rd, const filling *f, const char *s, si
     return FV_OK;
 }
 
+/* A document ends in the end token, so that windows that span two of them can tell. */
 static fv_status add_document(fv__reading *rd, const fv__record *rec)
 {
     rd->report->kept++;
@@ -85,6 +86,8 @@ static bool is_table(const fv_records *from)
     return f == FV_FORMAT_TSV || f == FV_FORMAT_JSONL || f == FV_FORMAT_FASTA;
 }
 
+/* Windows of `width` tokens; shared: each begins with the last token of the one before, which a
+ * causal model read but did not predict, so that every token is predicted once. */
 fv_status fv__token_stream_open(fv__token_stream **out, const fv_feed_opt *t,
                                 const fv_records *from, int64_t width, bool shared,
                                 fv_data_report *report, fv_err *e)

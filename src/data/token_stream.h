@@ -51,6 +51,7 @@ static inline uint32_t fv__rng_word(fv_data_rng how, uint64_t stream, int64_t ro
               (uint64_t)row << 24 ^ (uint64_t)position);
     return w[k];
 }
+/* Below n, by remainder: the bias is n / 2^32 and does not matter for positions. */
 static inline int64_t fv__rng_below(fv_data_rng how, uint64_t stream, int64_t row, int64_t position,
                                     int64_t n)
 {

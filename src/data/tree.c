@@ -1,4 +1,9 @@
-/* tree.c - the files of a directory, or of a tar archive, by their paths in it. */
+/* tree.c - the files of a directory, or of a tar archive, by their paths in it.
+ *
+ * A data set may stay packed: readers of folders get archives for nothing. Files are sorted by
+ * path, so the order of examples, and with it a run, does not depend on the file system or on how
+ * the archive was made. Links are followed, folders nested deeper than DEEPEST are not, which also
+ * ends a loop of links. */
 #include "data/tree.h"
 
 #include <stdio.h>
@@ -10,6 +15,8 @@
 enum { DEEPEST = 8, MOST_FILES = 1 << 26 };
 #define MOST_BYTES ((size_t)1 << 30) /* of a file that is read */
 
+/* Names are copied into a pool: an archive's stand in reused memory, and millions of allocations
+ * would cost more than the names. */
 static fv_status add(fv__tree *t, const char *name, const char *data, size_t size, fv_err *e)
 {
     void *p = t->file;
@@ -64,6 +71,7 @@ static fv_status walk(fv__tree *t, const char *under, int depth, fv_err *e)
 
 /* ---- archives ---- */
 
+/* The archive stays unpacked in memory, or mapped where it is plain; files point into it. */
 static fv_status open_archive(fv__tree *t, const char *path, fv_err *e)
 {
     fv__tar_entry f;
@@ -117,6 +125,7 @@ int64_t fv__tree_find(const fv__tree *t, const char *name)
     return -1;
 }
 
+/* A file of an archive is not copied: out borrows it, and closing it frees nothing. */
 fv_status fv__tree_read(const fv__tree *t, int64_t i, fv_file *out, char name[FV_PATH], fv_err *e)
 {
     const fv__tree_file *f = &t->file[i];

@@ -25,6 +25,7 @@ typedef struct parser {
     fv_err *e;
 } parser;
 
+/* The line is counted only where a message needs it. */
 static fv_status refuse(const parser *p, const char *why)
 {
     int64_t line = 1;
@@ -40,6 +41,8 @@ static bool inside(const parser *p, const char *a, const char *b)
 
 /* ---- text ---- */
 
+/* Text of an element without the blanks around it; what does not fit TEXT is dropped, since no name
+ * or number is as long. */
 static void add_char(parser *p, char c)
 {
     bool blank = c == ' ' || c == '\n' || c == '\r' || c == '\t';
@@ -47,6 +50,8 @@ static void add_char(parser *p, char c)
     if (p->len + 1 < TEXT) p->text[p->len++] = c;
 }
 
+/* The five entities that XML defines; others stay as they are written. No entity is ever expanded
+ * into markup, and a document type cannot define any: skip passes over it. */
 static void add_text(parser *p)
 {
     static const struct {
@@ -90,6 +95,7 @@ static fv_status take_edge(parser *p)
     return FV_OK;
 }
 
+/* seen has a bit for each of the four corners. */
 static fv_status take_object(parser *p)
 {
     if (!*p->now.name) return refuse(p, "an object has no name");
@@ -112,6 +118,7 @@ static fv_status take(parser *p)
 
 static bool name_char(char c) { return c && !strchr(" \t\r\n/>=<\"'", c); }
 
+/* Attributes are passed over: annotations have none that matter. */
 static fv_status begin_element(parser *p)
 {
     char name[NAME];
@@ -161,6 +168,9 @@ static fv_status skip(parser *p)
     return FV_OK;
 }
 
+/* States: text until '<', then by the next character an end tag, something to skip (declaration,
+ * comment, doctype) or a start tag. The stack of open elements says what a text is: object/name,
+ * bndbox/xmin. */
 fv_status fv__voc_parse(const char *s, size_t n, const char *path, fv__voc_fn *each, void *user,
                         fv_err *e)
 {

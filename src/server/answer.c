@@ -21,6 +21,8 @@ static void resume(sv_request *r)
     MHD_resume_connection(r->mhd);
 }
 
+/* The first answer wins: an engine that finishes and a watcher that gives up may both come here,
+ * and only one status can be sent. Takes the text of body over, or frees it. */
 void sv_answer(sv_request *r, unsigned status, const char *type, sv_text *body)
 {
     pthread_mutex_lock(&r->lock);
@@ -37,6 +39,8 @@ void sv_answer(sv_request *r, unsigned status, const char *type, sv_text *body)
     sv_free(body);
 }
 
+/* OpenAI's shape of an error, which its clients turn into exceptions: {"error": {"message", "type",
+ * "param", "code"}}. */
 static void write_error(sv_text *t, const char *message, const char *kind, const char *param,
                         unsigned status)
 {
@@ -74,6 +78,8 @@ void sv_refuse(sv_request *r, unsigned status, const char *kind, const char *par
     sv_answer(r, status, NULL, &t);
 }
 
+/* Whose fault it is decides the status: what the request says is 400, what will pass (memory, a
+ * server that drains) is 503 and may be tried again, the rest is ours. */
 void sv_refuse_error(sv_request *r, const fv_err *e)
 {
     bool usage = e->code == FV_EARG || e->code == FV_ESHAPE || e->code == FV_EFORMAT ||
@@ -87,6 +93,8 @@ void sv_refuse_error(sv_request *r, const fv_err *e)
         sv_refuse(r, 500, "server_error", NULL, "%s", e->text);
 }
 
+/* From here on the status is fixed: 200 goes out with the first event, and an error can only be an
+ * event. */
 void sv_stream(sv_request *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -127,6 +135,8 @@ bool sv_gone(sv_request *r)
     return gone;
 }
 
+/* An answer that is whole and waits to be sent; a stream never is, since its text goes out as it
+ * comes. */
 bool sv_is_ready(sv_request *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -145,6 +155,8 @@ void sv_on_gone(sv_request *r, sv_cancel_fn *fn)
     if (late) fn(r);
 }
 
+/* The client is gone. What still computes for it is cancelled outside of the lock: cancelling may
+ * end the sequence at once, whose callback takes the same lock. */
 void sv_abandon(sv_request *r)
 {
     pthread_mutex_lock(&r->lock);

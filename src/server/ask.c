@@ -57,6 +57,8 @@ static const char *const of_chat[] = {"messages", "top_logprobs", "chat_template
 static const char *const of_captions[] = {"model", "messages", "stream", "stream_options",
                                           "user",  "metadata", "store",  NULL};
 
+/* The request's last owner calls this: strings of stops and prompts belong to r->json and are not
+ * freed here. */
 void sv_gen_free(void *gen)
 {
     sv_gen *q = gen;
@@ -78,6 +80,8 @@ void sv_gen_free(void *gen)
     free(q);
 }
 
+/* NULL: the request has been refused, or handed to a model of images, which answers a chat by its
+ * caption. */
 sv_gen *sv_gen_new(sv_request *r, bool chat)
 {
     if (!sv_read_json(r) || !sv_check_keys(r, r->json, common, chat ? of_chat : of_completions))
@@ -108,6 +112,8 @@ sv_gen *sv_gen_new(sv_request *r, bool chat)
 
 /* ---- prompts ---- */
 
+/* Prompts stand one after another in one array; prompt_at[i] is where the i-th begins, and the last
+ * entry is where the next would. */
 bool sv_gen_add_prompt(sv_gen *q, const int32_t *ids, int64_t n)
 {
     int64_t at = q->prompt_at[q->n_prompts];
@@ -194,6 +200,8 @@ static bool read_lengths(sv_gen *q)
     return true;
 }
 
+/* Kept by pointer into the JSON, which lives as long as the request. An empty string would stop
+ * before the first token. */
 static bool add_stop(sv_gen *q, const json_t *j)
 {
     if (!json_is_string(j) || !json_string_length(j) || q->n_stops == SV_MOST_STOPS) {
@@ -216,6 +224,8 @@ static bool read_stops(sv_gen *q)
     return true;
 }
 
+/* Keys of JSON are strings: an id that is no whole number is refused rather than read up to its
+ * first letter. OpenAI's bounds are -100 and 100, where the token is banned or certain. */
 static bool read_bias(sv_gen *q)
 {
     json_t *j = json_object_get(q->r->json, "logit_bias"), *value;
@@ -253,6 +263,8 @@ static bool read_logprobs(sv_gen *q)
     return false;
 }
 
+/* stream_options without stream is an error of OpenAI's, too: whoever sends it expects usage, and
+ * would wait for it in vain. */
 static bool read_streaming(sv_gen *q)
 {
     const json_t *j = json_object_get(q->r->json, "stream_options");
@@ -301,6 +313,7 @@ static bool read_attention(sv_gen *q)
     return ok;
 }
 
+/* In the order of the fields' documentation; the first that is wrong is named. */
 bool sv_gen_read(sv_gen *q)
 {
     return read_sampling(q) && read_lengths(q) && read_stops(q) && read_bias(q) &&
@@ -327,6 +340,9 @@ static bool check_attention(sv_gen *q)
     return false;
 }
 
+/* What can only be said with all prompts encoded: choices in all, and whether the longest prompt
+ * and what follows it fit the KV cache. A length that was not given is what is left of the context.
+ */
 bool sv_gen_check(sv_gen *q)
 {
     int64_t room = fv_scheduler_stats(q->g->scheduler).capacity, longest = 0;

@@ -1,5 +1,5 @@
-/* attention.c - /v1/attention: exact weights of a text or an image, as JSON, safetensors, or the page of
- * `fovea see`.
+/* attention.c - /v1/attention: exact weights of a text or an image, as JSON, safetensors, or the page
+ * of `fovea see`.
  *
  * One forward pass records queries, keys and log-sum-exps; the weights of the layers, heads and
  * rows asked for are recomputed from these (fovea/see.h). */
@@ -23,6 +23,7 @@ typedef struct job {
 
 /* ---- what is wanted ---- */
 
+/* Rows are half open, [from, to), and all of them where none are given. */
 static bool read_rows(job *k)
 {
     const json_t *j = json_object_get(k->r->json, "rows");
@@ -51,6 +52,8 @@ static bool check_size(job *k)
     return false;
 }
 
+/* Layers and heads as in a generation's "attention", with all of both where the request names none.
+ */
 static bool read_ask(job *k)
 {
     fv_see_shape shape = k->k.shape;
@@ -60,6 +63,7 @@ static bool read_ask(job *k)
     return read_rows(k) && check_size(k);
 }
 
+/* One head at a time is in memory: (rows, cols) floats in k->w, overwritten by the next call. */
 static const float *weights(job *k, int layer, int head, fv_err *e)
 {
     fv_see_pick p = {.kind = k->k.kind, .layer = k->ask.layers[layer], .head = k->ask.heads[head]};
@@ -77,6 +81,7 @@ static void put_numbers(sv_text *t, const char *key, const int32_t *x, int n)
     sv_close(t, ']');
 }
 
+/* (layers,heads,rows,cols), nested; nine digits, which give an f32 back exactly. */
 static fv_status put_weights(sv_text *t, job *k, fv_err *e)
 {
     int64_t rows = k->to - k->from;
@@ -102,6 +107,8 @@ static fv_status put_weights(sv_text *t, job *k, fv_err *e)
     return FV_OK;
 }
 
+/* The status is known only when the last weight has been computed, so the text is whole before
+ * anything is sent. */
 static void answer_json(job *k)
 {
     sv_text t = {0};
@@ -194,6 +201,8 @@ static void answer_page(job *k)
     sv_free(&t);
 }
 
+/* In the engine's thread: the pass, then the format that was asked for. The page needs no layers
+ * and rows, because it holds all of them. */
 static void see(sv_engine *g, sv_request *r)
 {
     job k = {.r = r};
@@ -213,6 +222,8 @@ static void see(sv_engine *g, sv_request *r)
     free(k.w);
 }
 
+/* In the thread of the connection: only what can be refused without a model. "Accept:
+ * ...safetensors" is the same as "format", for clients that negotiate. */
 void sv_attention(sv_request *r)
 {
     static const char *const keys[] = {"model", "input",  "target", "attention",

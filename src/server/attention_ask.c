@@ -28,6 +28,8 @@ static bool read_list(sv_request *r, const json_t *j, const char *what, int64_t 
     return ok && *n;
 }
 
+/* null and false are "none", as if the field were missing; rows say whether the prompt's are wanted
+ * beside those of generated tokens. */
 bool sv_read_attention(sv_request *r, sv_attention_ask *out, int64_t layers, int64_t heads)
 {
     static const char *const keys[] = {"layers", "heads", "rows", NULL};

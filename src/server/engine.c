@@ -309,6 +309,8 @@ static bool serves(const sv_engine *g, const char *name, int *adapted)
     return *adapted;
 }
 
+/* The model that the request names, or the first. It is held by the request until the answer is
+ * sent, so a reload cannot free it meanwhile. */
 sv_engine *sv_find_engine(sv_request *r)
 {
     const char *name = NULL;
@@ -324,6 +326,8 @@ sv_engine *sv_find_engine(sv_request *r)
     return r->engine;
 }
 
+/* Encodings are scratch of a thread and cost an allocation each; a few are kept for the next
+ * request. The caller gives it back. */
 fv_encoding *sv_take_encoding(sv_engine *g, fv_err *e)
 {
     fv_encoding *enc = NULL;
@@ -347,6 +351,9 @@ void sv_give_encoding(sv_engine *g, fv_encoding *enc)
     if (!room) fv_encoding_free(enc);
 }
 
+/* Opened by the first request that needs it, and kept: the heads of a model are few, and most
+ * servers are asked for one. Runs in the engine's thread, so there is no race between two of them.
+ */
 fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job)
 {
     fv_err e;
@@ -373,6 +380,7 @@ const char *sv_asked_name(const sv_request *r)
     return r->adapted ? r->engine->adapted[r->adapted - 1].name : r->engine->name;
 }
 
+/* An adapter's model has the adapter folded in and shares what it does not change with the base. */
 const fv_model *sv_asked_model(const sv_request *r)
 {
     const sv_engine *g = r->engine;

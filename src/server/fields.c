@@ -13,6 +13,8 @@
 
 #define BAD "invalid_request_error"
 
+/* Strict: a key that comes twice is refused, because which of the two holds differs between
+ * parsers. NUL may stand in a string; texts carry their length. */
 bool sv_read_json(sv_request *r)
 {
     json_error_t why;
@@ -35,6 +37,8 @@ static bool listed(const char *const *list, const char *key)
     return false;
 }
 
+/* A misspelt field would otherwise be ignored, and its sender would never learn why nothing
+ * changed. OpenAI's fields that we do not have are in the tables, and refused by name elsewhere. */
 bool sv_check_keys(sv_request *r, const json_t *object, const char *const *keys,
                    const char *const *more)
 {
@@ -52,12 +56,15 @@ bool sv_check_keys(sv_request *r, const json_t *object, const char *const *keys,
     return true;
 }
 
+/* null is the same as missing, as in OpenAI's interface. */
 static const json_t *field(const sv_request *r, const char *key)
 {
     const json_t *j = json_object_get(r->json, key);
     return json_is_null(j) ? NULL : j;
 }
 
+/* These leave *out alone where the field is missing, so the caller's value is the default; false:
+ * the request has been refused. 1.0 is no integer: JSON's types are kept. */
 bool sv_get_int(sv_request *r, const char *key, int64_t least, int64_t greatest, int64_t *out)
 {
     const json_t *j = field(r, key);

@@ -9,6 +9,8 @@
 
 #define BAD "invalid_request_error"
 
+/* NULL is any JSON object. The schema is compiled once for all choices; each has a constraint of
+ * its own, because it is a position in the text. */
 static bool read_schema(sv_gen *q, const json_t *schema)
 {
     fv_err e;
@@ -20,6 +22,8 @@ static bool read_schema(sv_gen *q, const json_t *schema)
     return ok;
 }
 
+/* OpenAI's three types; "strict" and "name" beside the schema are accepted and change nothing,
+ * since what is written always fits. */
 bool sv_read_format(sv_gen *q)
 {
     const json_t *j = json_object_get(q->r->json, "response_format");

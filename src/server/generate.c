@@ -52,6 +52,8 @@ static bool add_piece(sv_choice *c, const char *piece, size_t n)
 
 /* ---- events ---- */
 
+/* Log-probabilities are kept until a chunk or the answer is written. The offset is where the
+ * token's text begins in the choice's, as completions report it. */
 static bool note_scores(sv_choice *c, const fv_sched_event *ev)
 {
     if (c->gen->logprobs < 0) return true;
@@ -118,6 +120,8 @@ static void end_answer(sv_gen *q)
     }
 }
 
+/* One choice that fails takes the answer with it: the others are cancelled, and their events find
+ * the request refused already. */
 static void fail_answer(sv_gen *q, const fv_err *e)
 {
     if (!q->failed) sv_refuse_error(q->r, e);
@@ -127,6 +131,9 @@ static void fail_answer(sv_gen *q, const fv_err *e)
             fv_scheduler_cancel(q->g->scheduler, q->choice[i].id, NULL);
 }
 
+/* A token's way: times, scores, attention, text, then why it is the last. A stop string may end
+ * inside a token, and the tokenizer may hold bytes back that complete a character: the end asks for
+ * them. false: the sequence is over. */
 static bool take_token(sv_choice *c, const fv_sched_event *ev)
 {
     sv_gen *q = c->gen;
@@ -155,6 +162,8 @@ static bool take_token(sv_choice *c, const fv_sched_event *ev)
     return !why;
 }
 
+/* Called by the scheduler's thread for every event of a sequence; false ends it. An event without a
+ * token carries the attention of prompt rows, or says why there will be no more. */
 static bool on_token(void *user, const fv_sched_event *ev)
 {
     sv_choice *c = user;
@@ -204,6 +213,8 @@ static fv_status open_choice(sv_gen *q, int i, fv_err *e)
     return st;
 }
 
+/* `number` tells the n choices of one prompt apart: each draws random numbers of its own, and the
+ * same ones whichever runs first. */
 static fv_status submit(sv_choice *c, fv_err *e)
 {
     sv_gen *q = c->gen;
@@ -250,6 +261,8 @@ static void start(sv_engine *g, sv_request *r)
     if (q->stream) sv_stream(r);
 }
 
+/* Everything that may fail by itself is opened here, in the thread of the connection; the
+ * scheduler's thread only submits. */
 void sv_gen_start(sv_gen *q)
 {
     fv_err e;

@@ -45,6 +45,8 @@ static void write_bytes(sv_text *t, const sv_text *text)
     sv_close(t, ']');
 }
 
+/* The token's bytes stand beside its text, because half a character is U+FFFD in JSON. `before`
+ * decides whether a word's leading blank is shown. */
 static void write_scored(sv_text *t, const sv_choice *c, int32_t before, int32_t token, float score)
 {
     sv_text text = {0};
@@ -57,6 +59,7 @@ static void write_scored(sv_text *t, const sv_choice *c, int32_t before, int32_t
     sv_free(&text);
 }
 
+/* Chat's form, one object a token; completions have parallel lists (write_logprobs). */
 static void write_chat_logprobs(sv_text *t, const sv_choice *c)
 {
     sv_open(t, '{');
@@ -80,6 +83,8 @@ static void write_chat_logprobs(sv_text *t, const sv_choice *c)
     sv_close(t, '}');
 }
 
+/* In completions' top_logprobs the token's text is a key: two tokens of the same text give it
+ * twice, as at OpenAI. */
 static void write_token_key(sv_text *t, const sv_choice *c, int32_t before, int32_t token,
                             bool is_key)
 {
@@ -140,6 +145,7 @@ static void write_logprobs(sv_text *t, const sv_choice *c)
     sv_close(t, '}');
 }
 
+/* What has been written is dropped: in a stream each chunk has its own tokens. */
 static void put_logprobs(sv_text *t, sv_choice *c)
 {
     sv_key(t, "logprobs");
@@ -185,6 +191,7 @@ void sv_write_weights(sv_text *t, const fv_sched_weights *w)
     }
 }
 
+/* Rows were written as they came (sv_write_weights), so a long answer holds text, never floats. */
 static void put_attention(sv_text *t, sv_choice *c)
 {
     const sv_gen *q = c->gen;
@@ -229,6 +236,7 @@ static void put_usage(sv_text *t, const sv_gen *q)
     sv_close(t, '}');
 }
 
+/* null until the last chunk of a choice, as clients expect. */
 static void put_finish(sv_text *t, const sv_choice *c)
 {
     if (c->finish)
@@ -266,6 +274,7 @@ void sv_write_chunk(sv_gen *q, sv_choice *c, size_t to)
     sv_free(&t);
 }
 
+/* OpenAI's last event before [DONE] where stream_options asked for it: no choices, only counts. */
 void sv_write_usage_chunk(sv_gen *q)
 {
     sv_text t = {0};

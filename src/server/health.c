@@ -12,6 +12,8 @@
 const double sv_bounds[SV_BOUNDS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                      0.5,   1,      2.5,   5,    10,    30,   60,  300};
 
+/* Counts by bucket, not cumulative: sv_metrics adds them up, so that an observation is one
+ * increment. */
 void sv_observe(sv_histogram *h, double seconds)
 {
     int i = 0;
@@ -29,6 +31,7 @@ static void plain(sv_request *r, unsigned status, const char *text)
 
 void sv_livez(sv_request *r) { plain(r, 200, "ok\n"); }
 
+/* 503 while draining, so that a load balancer sends no more before the listener is closed. */
 void sv_readyz(sv_request *r)
 {
     if (r->server->draining)
@@ -87,6 +90,8 @@ static void write_model(sv_text *t, const sv_engine *g, const sv_adapted *a)
     sv_close(t, '}');
 }
 
+/* An adapter is a model to clients, with its base as its parent. Under the lock, because a reload
+ * swaps engines. */
 void sv_models(sv_request *r)
 {
     sv_server *s = r->server;
@@ -129,6 +134,7 @@ void sv_model_named(sv_request *r)
 
 /* ---- figures ---- */
 
+/* Prometheus's text format 0.0.4. */
 static void head(sv_text *t, const char *name, const char *type, const char *help)
 {
     sv_fmt(t, "# HELP fovea_%s %s\n# TYPE fovea_%s %s\n", name, help, name, type);

@@ -15,6 +15,7 @@
 
 #include "core.h"
 
+/* Monotonic: deadlines must not move when the clock is set. */
 double sv_now(void)
 {
     struct timespec t;
@@ -24,6 +25,8 @@ double sv_now(void)
 
 /* ---- life ---- */
 
+/* A request has owners: the connection, work that is queued, and each sequence that runs. The last
+ * one frees it. */
 sv_request *sv_hold(sv_request *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -47,6 +50,7 @@ void sv_drop(sv_request *r)
     free(r);
 }
 
+/* A client's X-Request-Id is echoed in a header and in the log: only what can break neither. */
 static bool plain_id(const char *s)
 {
     size_t n = strlen(s);
@@ -68,6 +72,8 @@ static uint64_t hash(const char *s)
     return h;
 }
 
+/* owner is a hash of the API key: the scheduler shares rows out among owners without knowing keys.
+ */
 static sv_request *new_request(sv_server *s, struct MHD_Connection *mhd, const char *method,
                                const char *url)
 {
@@ -122,6 +128,8 @@ typedef struct framing {
     const char *length, *coding;
 } framing;
 
+/* Counts what must come once: two lengths, or a length beside a coding, are how requests are
+ * smuggled past a proxy (RFC 9112, 6.3). */
 static enum MHD_Result look(void *self, enum MHD_ValueKind kind, const char *key, const char *value)
 {
     framing *f = self;
@@ -216,6 +224,8 @@ static void add_cors(const sv_request *r, struct MHD_Response *resp)
     MHD_add_response_header(resp, "Access-Control-Max-Age", "600");
 }
 
+/* The page is one file with its script in it, hence 'unsafe-inline'; nothing else may be loaded,
+ * and no other page may frame it. Answers are never cached: they hold what users wrote. */
 static void add_headers(const sv_request *r, struct MHD_Response *resp)
 {
     static const char *const fixed[][2] = {
@@ -296,6 +306,9 @@ static enum MHD_Result dispatch(sv_request *r)
     return ready ? send_answer(r) : MHD_YES;
 }
 
+/* libmicrohttpd calls this for the head, for each piece of the body, once at its end, and again
+ * when a suspended connection is resumed. A body that is too large is read and dropped, so that the
+ * client gets the 413 instead of a reset connection. */
 enum MHD_Result sv_handle(void *server, struct MHD_Connection *mhd, const char *url,
                           const char *method, const char *version, const char *data, size_t *n,
                           void **self)

@@ -9,6 +9,7 @@
 
 enum { MOST_TEXTS = 2048 };
 
+/* ["text", "pair"] where pairs are taken, else a string. */
 static bool read_one(const json_t *j, bool pairs, fv_text *out)
 {
     const json_t *a = j, *b = NULL;
@@ -20,6 +21,7 @@ static bool read_one(const json_t *j, bool pairs, fv_text *out)
     return true;
 }
 
+/* The texts point into the request's JSON; the list is the caller's to free. NULL: refused. */
 fv_text *sv_read_texts(sv_request *r, const char *key, bool pairs, int64_t *n)
 {
     const json_t *j = json_object_get(r->json, key);

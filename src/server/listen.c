@@ -40,6 +40,7 @@ static fv_status clear_path(const struct sockaddr_un *at, fv_err *e)
     return FV_OK;
 }
 
+/* The path is cleared first where a dead server left it; clear_path refuses one that is in use. */
 static int listen_unix(const char *path, fv_err *e)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -70,6 +71,7 @@ static int try_address(const struct addrinfo *a)
     return -1;
 }
 
+/* The first address of the host that can be bound: "localhost" may be ::1 as well as 127.0.0.1. */
 static int listen_tcp(const char *host, int64_t port, fv_err *e)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *all;
@@ -87,6 +89,7 @@ static int listen_tcp(const char *host, int64_t port, fv_err *e)
     return fd;
 }
 
+/* As the system has it, since port 0 was a wish for any. */
 static void describe(int fd, char *what, size_t n)
 {
     struct sockaddr_storage at;
@@ -99,6 +102,7 @@ static void describe(int fd, char *what, size_t n)
     snprintf(what, n, "http://%s%s%s:%s", six ? "[" : "", host, six ? "]" : "", port);
 }
 
+/* systemd's socket comes before the options: a unit that passes one means it. -1: *e says why. */
 int sv_listen(const sv_opt *o, char *what, size_t n, fv_err *e)
 {
     int fd = passed();

@@ -9,6 +9,7 @@
 
 #include "core.h"
 
+/* One JSON object a line with milliseconds in UTC, which journald and every collector parse. */
 static void begin(sv_text *t, const char *level)
 {
     struct timeval now;
@@ -44,6 +45,7 @@ void sv_log(const char *level, const char *fmt, ...)
     end(&t);
 }
 
+/* Never what was asked or answered: prompts are private. */
 void sv_log_request(const sv_request *r)
 {
     sv_text t = {0};

@@ -19,6 +19,7 @@
 
 #define BAD "invalid_request_error"
 
+/* By what the model takes and what its head computes; NULL: it reads text. */
 const char *sv_media_task(const fv_model *m, fv_head_job job)
 {
     bool sees = fv_model_takes(m, "pixel_values"),
@@ -31,6 +32,8 @@ const char *sv_media_task(const fv_model *m, fv_head_job job)
 
 /* ---- files of a request ---- */
 
+/* Tasks read files, so what a request brings is written into a folder of its own and removed with
+ * the answer. Decoding from memory would need a second way through every processor. */
 static bool open_folder(sv_media *m)
 {
     const char *temporary = getenv("TMPDIR");
@@ -66,6 +69,7 @@ void sv_media_close(sv_media *m)
 
 /* ---- data: URIs ---- */
 
+/* Base64's alphabet (RFC 4648); '=' is no digit and ends the text. */
 static int digit(unsigned char c)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -133,6 +137,8 @@ static bool take_result(void *user, const fv_task_result *x)
     return true;
 }
 
+/* A file that cannot be decoded is the client's fault although the library calls it an I/O error.
+ */
 static bool run_pipeline(sv_media *m)
 {
     fv_err e;
@@ -154,6 +160,7 @@ bool sv_media_open(sv_media *m, sv_engine *g, sv_request *r)
     return open_folder(m) && take_image(m, json_object_get(r->json, "input"), "input");
 }
 
+/* The ids of what the model writes about the image, which `see` then shows the attention of. */
 bool sv_media_caption(sv_media *m, int32_t **ids, int64_t *n)
 {
     if (!run_pipeline(m)) return false;
@@ -286,6 +293,8 @@ static void write_reply(sv_media *m, bool stream, const sv_text *reply, int64_t 
     sv_free(&t);
 }
 
+/* Images of a chat are captioned one by one; the reply has a line for each, and words beside the
+ * images are not read. */
 void sv_caption_chat(sv_engine *g, sv_request *r)
 {
     sv_media m = {.g = g, .r = r};
@@ -316,6 +325,7 @@ static const char *content_type(const sv_request *r)
     return type ? type : "";
 }
 
+/* OpenAI's answer has one text; pieces of a long sound are joined by a blank. */
 static void put_text(sv_text *t, const json_t *pieces)
 {
     sv_text all = {0};
@@ -330,6 +340,7 @@ static void put_text(sv_text *t, const json_t *pieces)
     sv_free(&all);
 }
 
+/* verbose_json adds duration and segments, times in seconds. */
 static void write_transcript(sv_media *m, const char *format)
 {
     const json_t *x = json_array_get(m->results, 0), *pieces = json_object_get(x, "pieces");
@@ -356,6 +367,8 @@ static void write_transcript(sv_media *m, const char *format)
     sv_answer(m->r, 200, NULL, &t);
 }
 
+/* multipart/form-data, as OpenAI's clients send it: the sound is a part called "file", the others
+ * are small texts. */
 static void transcribe(sv_engine *g, sv_request *r)
 {
     sv_media m = {.g = g, .r = r};

@@ -61,6 +61,9 @@ static bool is_wanted(const char *head, size_t n, const char *name, sv_part *out
     return false;
 }
 
+/* RFC 2046: "--boundary CRLF headers CRLF CRLF data CRLF--boundary", the last one with "--" behind
+ * it. The part's data points into the body; nothing is copied. false: no such part, or the body is
+ * broken. */
 bool sv_multipart(const char *type, const sv_text *body, const char *name, sv_part *out)
 {
     char mark[LONGEST + 8];

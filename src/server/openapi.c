@@ -83,6 +83,8 @@ static void put_models(sv_text *t, sv_server *s)
     sv_put(t, "]}");
 }
 
+/* The little language of sv_route.fields: int(1..8), real(0..2), one(a b), model, or a name of the
+ * table. */
 static void put_type(sv_text *t, sv_server *s, const char *word, size_t n)
 {
     if (!strncmp(word, "int(", 4)) {
@@ -117,6 +119,8 @@ static void put_fields(sv_text *t, sv_server *s, const char *fields, bool needed
     }
 }
 
+/* additionalProperties is false because unknown fields are refused: the schema promises what
+ * sv_check_keys does. */
 static void put_body(sv_text *t, sv_server *s, const char *fields)
 {
     sv_key(t, "requestBody");
@@ -147,6 +151,8 @@ static void put_answer(sv_text *t, const char *status, const char *what, const c
     sv_close(t, '}');
 }
 
+/* Statuses follow from the route's kind: what takes a body can be wrong or too large, what is not
+ * open needs a key. */
 static void put_operation(sv_text *t, sv_server *s, const sv_route *r)
 {
     static const char json[] = "application/json";
@@ -172,6 +178,7 @@ static void put_operation(sv_text *t, sv_server *s, const sv_route *r)
     sv_close(t, '}');
 }
 
+/* Made from the table that dispatches, so that a route without a description cannot exist. */
 void sv_openapi(sv_request *r)
 {
     sv_text t = {0};

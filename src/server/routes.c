@@ -95,6 +95,8 @@ static bool is_path(const char *pattern, const char *path)
     return !strncmp(pattern, path, n - 1) && path[n - 1];
 }
 
+/* HEAD is GET without its body, which libmicrohttpd leaves out. *allow is what a 405 must name;
+ * NULL: no such path, a 404. */
 const sv_route *sv_find_route(const char *method, const char *path, const char **allow)
 {
     *allow = NULL;

@@ -13,6 +13,7 @@
 
 enum { MOST = 4 << 20 };
 
+/* The name comes from a URL: no folder above, none below, nothing hidden. */
 static bool run_path(char *out, size_t n, const sv_server *s, const char *name)
 {
     int k = snprintf(out, n, "%s/%s/train.jsonl", s->opt.runs, name);
@@ -24,6 +25,7 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
+/* A directory is a run where it has a train.jsonl; `updated` tells which of them go on. */
 void sv_runs(sv_request *r)
 {
     const sv_server *s = r->server;
@@ -67,6 +69,7 @@ static void put_lines(sv_text *t, char *text, size_t n)
     }
 }
 
+/* The last MOST bytes: a run of weeks has a long log, and the page draws its end. */
 void sv_run_named(sv_request *r)
 {
     const char *name = r->path + strlen("/v1/runs/");

@@ -15,6 +15,7 @@ enum { MOST_SILENT = 1024 };
 
 /* ---- the pass ---- */
 
+/* A field's text as ids, which the caller frees; false: refused. */
 static bool encode(sv_see *k, const char *key, bool as_target, int32_t **out, int64_t *n)
 {
     const char *text = NULL;
@@ -60,6 +61,7 @@ static bool choose_kind(sv_see *k, bool pair)
     return false;
 }
 
+/* A translator needs the target too: here, unlike in `fovea see`, none is made. */
 bool sv_see_read(sv_see *k, sv_engine *g, sv_request *r)
 {
     const char *target = NULL; /* of the right type also where the model takes none */
@@ -100,6 +102,8 @@ fv_see_in sv_see_in(const sv_see *k)
     return in;
 }
 
+/* Reads, runs one pass and chooses the kind of attention; whatever came of it, sv_see_free releases
+ * it. */
 bool sv_see_run(sv_see *k, sv_engine *g, sv_request *r)
 {
     fv_err e;
@@ -171,6 +175,7 @@ static void put_table(sv_text *t, const char *key, const fv_see_head *all, const
     sv_close(t, ']');
 }
 
+/* Statistics of every head, as tables (layers,heads): what the page colours its grid by. */
 static void tell_heads(sv_engine *g, sv_request *r)
 {
     sv_see k;
@@ -259,6 +264,8 @@ static void put_next(sv_text *t, const sv_see *k, const char *key, const fv_see_
     sv_close(t, '}');
 }
 
+/* Two passes, as the model is and with the heads silenced: loss and likeliest next tokens of both,
+ * side by side. */
 static void ablate(sv_engine *g, sv_request *r)
 {
     static const fv_see_next none;
@@ -338,6 +345,7 @@ static fv_status put_neurons(sv_text *t, sv_see *k, fv_see_pick p, int64_t row, 
     return st;
 }
 
+/* Query and keys of one row of one head, number by number: what a score is the sum of. */
 static void tell_neurons(sv_engine *g, sv_request *r)
 {
     sv_see k;

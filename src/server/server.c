@@ -120,6 +120,8 @@ static fv_status start_http(sv_server *s, fv_err *e)
 
 /* ---- waiting and ending ---- */
 
+/* Signals are waited for, not handled: reloading takes locks and memory, which a handler must not.
+ */
 static void wait_for_signals(sv_server *s, const sigset_t *set)
 {
     for (int sig = 0; sig != SIGTERM && sig != SIGINT;) {
@@ -161,6 +163,8 @@ static void abandon_all(sv_server *s)
     }
 }
 
+/* In this order, so that what fails is said before a client can connect; and back: the listener is
+ * the last to be told, after running answers have come to their end or their time is up. */
 static fv_status serve(sv_server *s, const sigset_t *set, fv_err *e)
 {
     char where[128];

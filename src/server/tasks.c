@@ -11,6 +11,8 @@
 
 #define BAD "invalid_request_error"
 
+/* What every task does in the thread of the connection: fields checked, the engine found, the work
+ * queued. */
 static void begin(sv_request *r, const char *const *keys, sv_work_fn *fn)
 {
     if (!sv_read_json(r) || !sv_check_keys(r, r->json, keys, NULL)) return;
@@ -31,6 +33,7 @@ typedef struct scored {
     int i;
 } scored;
 
+/* Equal scores stay in the order of the labels: qsort alone would not. */
 static int best_first(const void *a, const void *b)
 {
     const scored *x = a, *y = b;
@@ -38,6 +41,7 @@ static int best_first(const void *a, const void *b)
     return x->i - y->i;
 }
 
+/* `by` is scratch of as many entries as the model has labels. */
 static void write_labels(sv_text *t, const fv_task *task, const float *score, scored *by,
                          int64_t top)
 {
@@ -116,6 +120,8 @@ static void write_ranking(sv_text *t, const fv_text *texts, const float *logits,
     }
 }
 
+/* A cross-encoder: query and document are one input, and the score is the logit of relevance, the
+ * only one or the second of two. All documents go through the model together. */
 static void rerank(sv_engine *g, sv_request *r)
 {
     int64_t n, top = 1 << 20;
@@ -162,6 +168,7 @@ void sv_rerank(sv_request *r)
 
 /* ---- spans ---- */
 
+/* Entities come in the order of texts and positions, so one walk shares them out. */
 static void tag(sv_engine *g, sv_request *r)
 {
     int64_t n, found = 0, at = 0;
@@ -219,6 +226,7 @@ static bool read_question(sv_request *r, fv_text *text, fv_answer_opt *o)
     return false;
 }
 
+/* Spans point into the context that was sent; from and to count characters, as Python slices do. */
 static void answer(sv_engine *g, sv_request *r)
 {
     fv_text text = {0};
@@ -255,6 +263,8 @@ void sv_answer_question(sv_request *r)
 
 /* ---- masks ---- */
 
+/* The text with the mask replaced is decoded for each candidate, since how a word piece joins its
+ * neighbours is the tokenizer's business. */
 static void write_fill(sv_text *t, fv_task *task, const fv_mask_found *m, int64_t k)
 {
     const fv_tok *tok = fv_task_tok(task);
@@ -283,6 +293,8 @@ static void write_fill(sv_text *t, fv_task *task, const fv_mask_found *m, int64_
     sv_close(t, '}');
 }
 
+/* Masks come in the order of texts and positions; a text may have several, each filled by itself.
+ */
 static void fill(sv_engine *g, sv_request *r)
 {
     int64_t n, found, at = 0, top = 5;

@@ -24,6 +24,8 @@ static bool grow(sv_text *t, size_t more)
     return true;
 }
 
+/* A failed allocation is remembered in `failed` and everything behind it ignored, so writers need
+ * no checks; sv_answer makes a 500 of it. */
 void sv_add(sv_text *t, const char *s, size_t n)
 {
     if (!grow(t, n)) return;
@@ -86,6 +88,7 @@ static size_t character(const unsigned char *s, size_t n)
     return overlong || outside ? 0 : len;
 }
 
+/* The seven short escapes of RFC 8259 and \u00XX for the other control characters. */
 static void escape(sv_text *t, unsigned char c)
 {
     static const char *const named[] = {
@@ -97,6 +100,7 @@ static void escape(sv_text *t, unsigned char c)
         sv_fmt(t, "\\u%04x", c);
 }
 
+/* Bytes that are not UTF-8 become U+FFFD each: what is sent is always JSON. */
 void sv_string(sv_text *t, const char *s, size_t n)
 {
     separate(t);

@@ -30,6 +30,8 @@ static void write_encoding(sv_request *r, const sv_engine *g, const fv_encoding 
     sv_answer(r, 200, NULL, &t);
 }
 
+/* In the thread of the connection: a tokenizer is const, and an encoding is taken for the call.
+ * "prompt" is vLLM's name of "text". */
 void sv_tokenize(sv_request *r)
 {
     static const char *const keys[] = {"model", "text", "prompt", "add_special_tokens", NULL};
@@ -55,6 +57,7 @@ void sv_tokenize(sv_request *r)
     if (enc) sv_give_encoding(g, enc);
 }
 
+/* Ids are checked against the vocabulary here, so that decoding cannot fail on them. */
 void sv_detokenize(sv_request *r)
 {
     static const char *const keys[] = {"model", "tokens", "skip_special_tokens", NULL};

@@ -45,6 +45,7 @@ static void put_attention(job *k, const fv_translation *x)
     sv_close(t, ']');
 }
 
+/* Receives translations in the order of the texts, whatever order they were computed in. */
 static bool take(void *user, const fv_translation *x)
 {
     job *k = user;
@@ -85,6 +86,8 @@ static bool read_options(sv_request *r, fv_gen_opt *o, job *k)
     return true;
 }
 
+/* The translator's settings are changed for this request and put back: the engine's thread runs one
+ * request at a time. */
 static void translate(sv_engine *g, sv_request *r)
 {
     job k = {.tok = g->tok, .each = 1};

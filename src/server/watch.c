@@ -48,6 +48,9 @@ void sv_connected(void *server, struct MHD_Connection *mhd, void **self,
     pthread_mutex_unlock(&s->watch_lock);
 }
 
+/* A connection's deadline, 0 for none, and the request that must hear when the client closes its
+ * side. EPOLLRDHUP comes without reading, which libmicrohttpd does; one shot, so that a client that
+ * stays half closed does not spin the thread. */
 void sv_watch(sv_server *s, sv_connection *c, int64_t ms, sv_request *waits)
 {
     if (!c) return;
@@ -88,6 +91,8 @@ static void close_late(sv_server *s)
     pthread_mutex_unlock(&s->watch_lock);
 }
 
+/* Wakes at least every EVERY_MS to close what is late; an event may come between, so the time of
+ * the next round is kept apart. */
 static void *watch(void *self)
 {
     sv_server *s = self;
@@ -114,6 +119,7 @@ bool sv_watch_open(sv_server *s)
     return !pthread_create(&s->watcher, NULL, watch, s);
 }
 
+/* The eventfd, whose number is 0, wakes epoll_wait at once. */
 void sv_watch_close(sv_server *s)
 {
     s->closing = true;

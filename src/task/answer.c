@@ -52,6 +52,8 @@ static fv_status check(fv_pipeline *p, fv_err *e)
     return FV_OK;
 }
 
+/* Either one context for all questions, or a folder whose passages an embedder finds: two models
+ * then, the reader and the retriever. */
 static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     const answer_options *o = p->options;
@@ -91,6 +93,7 @@ static int by_question_and_score(const void *a, const void *b)
     return (x->score < y->score) - (x->score > y->score);
 }
 
+/* start and end count characters of the context or the file, as transformers' pipeline does. */
 static void put_answer(fv_buf *b, const located *x, bool json)
 {
     const fv_answer *a = &x->answer;
@@ -190,6 +193,8 @@ static fv_status find(fv_pipeline *p, const asked *a, const fv_text *in, int64_t
     return put_all(p, in, n, x, n_found, e);
 }
 
+/* Every question is paired with each of its passages; the reader sees all pairs of a batch
+ * together, and the best answers of a question are chosen from all of its passages. */
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     const answer_options *o = p->options;

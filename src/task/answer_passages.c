@@ -34,6 +34,8 @@ static size_t passage_end(const char *s, size_t n)
     return word;
 }
 
+/* Views into the file's text: nothing is copied. `from` counts characters before the passage, so
+ * that answers can say where they stand in the file. */
 static void split(fv_passages *p, const char *file, const char *s, size_t n)
 {
     int64_t chars = 0;
@@ -54,6 +56,7 @@ static void split(fv_passages *p, const char *file, const char *s, size_t n)
 
 /* ---- files ---- */
 
+/* The file is in the list before it is opened, so that closing finds it whatever happens. */
 static fv_status read_file(void *user, const char *path, fv_err *e)
 {
     fv_passages *p = user;
@@ -75,6 +78,8 @@ static fv_status read_file(void *user, const char *path, fv_err *e)
     return p->at.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path) : FV_OK;
 }
 
+/* All passages are embedded once, when the task is opened; a question then costs one embedding and
+ * a product with (n,width). */
 fv_status fv__passages_open(fv_passages *p, const fv_env *env, const char *dir, fv_task *embedder,
                             fv_err *e)
 {
@@ -127,6 +132,8 @@ static void search(const float *question, const float *vectors, int64_t n, int64
     }
 }
 
+/* nearest (n,most), best first. Vectors have length 1, so products are cosines. An exact search: a
+ * folder has thousands of passages, not the millions that an index pays for. */
 fv_status fv__passages_nearest(const fv_passages *p, fv_task *embedder, const fv_text *questions,
                                int64_t n, int64_t most, int64_t *nearest, fv_err *e)
 {

@@ -66,6 +66,8 @@ static fv_status cut(fv_task *t, fv_seq *out, const fv_seq *all, int64_t lead, i
     return FV_OK;
 }
 
+/* Memory of a call is claimed from the task and freed with the next call, so what is outgrown is
+ * not given back. */
 static fv_status add_window(asking *a, int64_t text, const fv_seq *all, int64_t lead, int64_t at,
                             int64_t n, int64_t to, fv_err *e)
 {
@@ -86,6 +88,8 @@ static fv_status add_window(asking *a, int64_t text, const fv_seq *all, int64_t 
     return st;
 }
 
+/* The context is cut into windows that overlap by `stride` tokens, each behind the whole question,
+ * as in transformers: an answer that one window cuts is whole in the next. */
 static fv_status add_windows(asking *a, int64_t text, const fv_text *x, fv_err *e)
 {
     fv_seq all;
@@ -108,6 +112,7 @@ static fv_status add_windows(asking *a, int64_t text, const fv_text *x, fv_err *
 
 /* ---- spans ---- */
 
+/* Insertion into a short sorted list; of equal scores the first found stays ahead. */
 static void keep_best(window *w, int64_t most, fv_answer x)
 {
     int64_t i = w->n_best < most ? w->n_best++ : most;
@@ -161,6 +166,7 @@ static void widen(const window *w, const fv_seq *s, fv_answer *x)
     x->to = s->spans[to].to;
 }
 
+/* Without regard to case: overlapping windows find the same words again, which are one answer. */
 static bool read_alike(const fv_answer *a, const fv_answer *b)
 {
     const utf8proc_uint8_t *s = (const utf8proc_uint8_t *)a->s, *t = (const utf8proc_uint8_t *)b->s;
@@ -218,6 +224,7 @@ static int64_t best_first(fv_answer *x, int64_t n, int64_t k)
     return n < k ? n : k;
 }
 
+/* Windows of one text stand together; their candidates are merged and the k best kept. */
 static fv_status collect(asking *a, const fv_text *texts, int64_t n, fv_answer **found,
                          int64_t *n_found, fv_err *e)
 {
@@ -237,6 +244,8 @@ static fv_status collect(asking *a, const fv_text *texts, int64_t n, fv_answer *
     return FV_OK;
 }
 
+/* Defaults are those of transformers' pipeline: 384 tokens, a stride of 128, answers of at most 15
+ * tokens. */
 fv_status fv_task_answer(fv_task *t, const fv_text *texts, int64_t n, fv_answer_opt opt,
                          fv_answer **found, int64_t *n_found, fv_err *e)
 {

@@ -26,6 +26,7 @@ typedef struct stack {
     int channels, height, width;
 } stack;
 
+/* Called by the generator once it has a context: the batch of images is the encoder's input. */
 static void put_source(void *user, fv_ctx *c, fv_items *in)
 {
     const stack *s = user;
@@ -80,6 +81,8 @@ static fv_status resize(const fv__captions *c, stack *s, const fv_image *fit, fv
     return FV_OK;
 }
 
+/* Images of one size go through the model together; another size, which a processor may give for
+ * another shape of image, flushes what has been collected. */
 fv_status fv__captions_write(const fv__captions *c, int64_t n, fv_err *e)
 {
     fv_image raw = {0}, fit = {0};

@@ -41,6 +41,7 @@ struct fv_chat {
 
 /* ---- messages ---- */
 
+/* From the end: a reply that fails takes back the messages that were added for it. */
 static void free_messages(fv_chat *c, int from)
 {
     for (; c->n > from; c->n--) {
@@ -62,6 +63,8 @@ static void drop_messages(fv_chat *c, int from, int to)
     c->n = from + tail;
 }
 
+/* Role and text are copied. The template is not rendered here: only fv_chat_reply knows what the
+ * model has read. */
 fv_status fv_chat_add(fv_chat *c, const char *role, const char *text, size_t n, fv_err *e)
 {
     /* Refused here, so that neither the template nor a saved file can be broken by it. */
@@ -148,6 +151,8 @@ void fv_chat_close(fv_chat *c)
     fv__free(&env, c, sizeof *c);
 }
 
+/* One row of KV cache for the whole conversation; `held` are the tokens it has read, so that the
+ * next prompt can be compared with them and only what is new is computed. */
 fv_status fv_chat_open(fv_chat **out, fv_device *d, const fv_model *m, const fv_tok *tok,
                        const fv_chat_template *t, fv_chat_opt opt, fv_err *e)
 {
@@ -229,6 +234,7 @@ static bool take_text(reply *r, const char *text, size_t n)
     return !n || !r->on_text || r->on_text(r->user, text, n);
 }
 
+/* A token may be part of a character: the stream gives text only when it is whole. */
 static bool take_token(void *user, int64_t source, int32_t token)
 {
     reply *r = user;
@@ -281,6 +287,8 @@ static fv_status generate(fv_chat *c, const fv_gen_opt *opt, fv_err *e)
     return st;
 }
 
+/* On failure the conversation is as it was before the call: the reply becomes a message only when
+ * it is complete. */
 fv_status fv_chat_reply(fv_chat *c, const fv_gen_opt *opt, fv_chat_text_fn *on_text, void *user,
                         fv_err *e)
 {
@@ -329,6 +337,7 @@ static void add_quoted(fv_buf *b, const char *s)
     fv__buf_str(b, "\"");
 }
 
+/* OpenAI's form of a conversation, one message a line so that files can be compared. */
 fv_status fv_chat_save(const fv_chat *c, const char *path, fv_err *e)
 {
     fv_buf b = {.env = &c->env};

@@ -44,6 +44,7 @@ static fv_status score_row(void *user, int64_t i, const fv_seq *s, const float *
     return FV_OK;
 }
 
+/* One head, three kinds of input: what the model takes decides what a record is. */
 static fv_status score_all(fv_task *t, const fv_text *texts, int64_t n, scoring c, fv_err *e)
 {
     fv_seq *seqs;
@@ -145,6 +146,7 @@ static int cut_labels(char *s, const char **out)
     return n;
 }
 
+/* A label that is there twice would share its probability with itself. */
 static fv_status check_labels(const classify_options *o, labelling *l, fv_err *e)
 {
     l->n = cut_labels(l->own, l->label);
@@ -161,6 +163,7 @@ static fv_status check_labels(const classify_options *o, labelling *l, fv_err *e
     return FV_OK;
 }
 
+/* Before the model is opened: opening takes seconds, and a wrong setting should not cost them. */
 static fv_status check(fv_pipeline *p, fv_err *e)
 {
     /* Silently ignoring them would hide that nothing was classified by one's own labels. */
@@ -179,6 +182,8 @@ static fv_status check(fv_pipeline *p, fv_err *e)
     return check_labels(o, l, e);
 }
 
+/* Three kinds of model: one with labels of its own, one that compares images with texts (CLIP), and
+ * one that judges or writes (zero-shot). */
 static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     const classify_options *o = p->options;
@@ -295,6 +300,8 @@ static fv_status score_texts(fv_pipeline *p, const fv_text *in, int64_t n, float
     return fv_task_classify(p->task, in, n, scores, e);
 }
 
+/* Scores are probabilities: a softmax over labels that exclude each other, a sigmoid each where
+ * they do not. */
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     const labelling *l = p->self;

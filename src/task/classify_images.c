@@ -48,6 +48,8 @@ static fv_status fill(fv_photo_labels *l, const fv_seq *seqs, fv_err *e)
     return FV_OK;
 }
 
+/* The labels' texts are encoded once and go through the text tower with every batch of images;
+ * their embeddings are not kept, because the model gives logits of both together. */
 fv_status fv__photo_labels_open(fv_photo_labels **out, fv_pipeline *p, const char *hypothesis,
                                 const char *const *labels, int n, fv_err *e)
 {
@@ -89,6 +91,8 @@ static fv_status add_texts(void *user, fv_ctx *c, fv_items *in)
     return fv_ctx_status(c);
 }
 
+/* SigLIP was trained with a sigmoid for each pair, so its labels do not exclude each other; CLIP
+ * with a softmax over texts. */
 static fv_status score_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
                            int64_t width, fv_err *e)
 {

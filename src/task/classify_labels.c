@@ -77,6 +77,9 @@ static void score_hypotheses(const fv_zero_shot *z, float *out, const float *log
     }
 }
 
+/* Yin et al. 2019, as in transformers' zero-shot pipeline: each label makes a hypothesis, and its
+ * score is the logit of entailment, over all labels or against contradiction where several may
+ * hold. */
 static fv_status by_entailment(fv_zero_shot *z, const fv_text *in, int64_t n, float *scores,
                                fv_err *e)
 {
@@ -95,6 +98,8 @@ static fv_status by_entailment(fv_zero_shot *z, const fv_text *in, int64_t n, fl
     return st;
 }
 
+/* The label is found by its name, since models disagree about its number; hypotheses are made once.
+ */
 static fv_status open_entailment(fv_zero_shot *z, fv_err *e)
 {
     fv_status st = fv__open_encoder(z->p, FV_JOB_CLASSIFY, e);
@@ -174,6 +179,8 @@ static fv_status encode_apart(fv_zero_shot *z, int64_t *n, fv_err *e)
     return st;
 }
 
+/* The examples, then the text in the same template: what the model is to go on with is the label.
+ */
 static void begin_prompt(fv_zero_shot *z, const fv_text *text)
 {
     z->text.len = 0;
@@ -181,6 +188,8 @@ static void begin_prompt(fv_zero_shot *z, const fv_text *text)
     fv__put_template(&z->text, z->opt.prompt, text->s, text->n);
 }
 
+/* log p(label | prompt) of each label, the sum over its tokens; the prompt is read once and its KV
+ * cache shared by all labels. */
 static fv_status by_likelihood(fv_zero_shot *z, const fv_text *in, int64_t n, float *scores,
                                fv_err *e)
 {
@@ -208,6 +217,8 @@ static int64_t characters(const fv_buf *b)
     return n;
 }
 
+/* Of a model that fills masks: the label stands in the text, each of its tokens is masked in turn,
+ * and its log-probabilities are added up (pseudo-likelihood, Salazar et al. 2020). */
 static fv_status fill_in(fv_zero_shot *z, const fv_text *text, float *scores, fv_err *e)
 {
     fv_task *t = z->p->task;
@@ -251,6 +262,7 @@ static bool offered(const fv_zero_shot *z, const char *s, size_t n)
     return false;
 }
 
+/* A line of the file is "text TAB label"; a label that is not offered could never be given. */
 static fv_status add_shot(fv_zero_shot *z, const fv_line *x, fv_err *e)
 {
     const char *file = z->opt.examples;
@@ -290,6 +302,8 @@ static fv_status read_shots(fv_zero_shot *z, fv_err *e)
 
 /* ---- opening ---- */
 
+/* What the head computes decides how labels are scored: entailment, filling masks, or writing on.
+ */
 static fv_status open_model(fv_zero_shot *z, fv_err *e)
 {
     fv_head_job job = fv__head_job(z->p->opt.model, NULL, 0);
@@ -310,6 +324,7 @@ static size_t each_label(void)
            sizeof(fv_text);
 }
 
+/* Arrays of one entry a label share an allocation, in the order of their alignment. */
 fv_status fv__zero_shot_open(fv_zero_shot **out, fv_pipeline *p, fv_zero_shot_opt opt, fv_err *e)
 {
     size_t n = (size_t)opt.n;

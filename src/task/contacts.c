@@ -61,6 +61,8 @@ static void add_map(contact_head *h, double w)
         }
 }
 
+/* Heads come layer after layer; the regression has a weight for each, in that order. A map is added
+ * and dropped: 20 layers of 20 heads over 500 residues would be 400 MB. */
 static void tap(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
     contact_head *h = user;
@@ -74,6 +76,7 @@ static void tap(void *user, fv_ctx *c, const char *site, const char *name, const
     }
 }
 
+/* T tokens are L = T - 2 residues: the first and the last are special and have no contacts. */
 static fv_status reserve(contact_head *h, int64_t T, fv_err *e)
 {
     int64_t L = T - 2;
@@ -117,6 +120,8 @@ static fv_status predict(fv_task *t, contact_head *h, const fv_seq *s, fv_err *e
 
 /* ---- the task ---- */
 
+/* The head is a logistic regression that ESM trained on few proteins: its weights are parameters of
+ * the model, read to the host, where the sum is made. */
 static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     fv_status st = fv__open_encoder(p, FV_JOB_EMBED, e);
@@ -188,6 +193,7 @@ static void put_matrix(fv_buf *b, const contact_head *h)
     fv__json_end(b, ']');
 }
 
+/* Residues count from 1, as biologists do. */
 static void put_pair(fv_pipeline *p, const pair *x)
 {
     fv_buf *b = &p->out;
@@ -203,6 +209,8 @@ static void put_pair(fv_pipeline *p, const pair *x)
     fv__json_end(b, '}');
 }
 
+/* One sequence at a time: the maps of a batch would not fit, and a padded map would have to be cut.
+ * As many pairs as there are residues unless told, the field's "top L". */
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     contact_head *h = p->self;

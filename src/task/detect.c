@@ -73,6 +73,7 @@ fv_status fv__find_boxes(fv_task *t, const float *logits, const float *boxes, in
 
 /* ---- results ---- */
 
+/* transformers' names of the edges; pixels of the file, not of what the model saw. */
 static void put_json(fv_pipeline *p, const fv_text *x, const fv__found *f)
 {
     fv_buf *b = &p->out;
@@ -124,6 +125,7 @@ static void paint(fv_image *im, int x, int y, const uint8_t c[3])
     memcpy(im->data + ((size_t)y * (size_t)im->width + (size_t)x) * 3, c, 3);
 }
 
+/* Lines grow with the picture, so that they can be seen in a large one. */
 static void draw_box(fv_image *im, const fv__found_box *b)
 {
     uint8_t c[3];

@@ -38,6 +38,7 @@ static int64_t state_width(const fv_task *t)
     return width;
 }
 
+/* Behind the dense layers that sentence-transformers may add; each must fit the one before. */
 int64_t fv_task_width(const fv_task *t)
 {
     int64_t width = state_width(t);
@@ -86,6 +87,8 @@ static void dense_fwd(const fv_dense *d, const float *x, float *y)
     }
 }
 
+/* Tokens (n,width) become one vector: pooled, through the dense layers, and of length 1 unless the
+ * directory or the caller says otherwise. Two buffers take turns. */
 static fv_status pool_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
                           int64_t width, fv_err *e)
 {
@@ -230,6 +233,7 @@ static void close_task(fv_pipeline *p)
     if (p->self) fv__buf_free(&((kept *)p->self)->vectors);
 }
 
+/* An image and a text of one space are told apart by key. */
 static void put_vector(fv_pipeline *p, const fv_text *text, const float *x, int64_t width)
 {
     fv_buf *b = &p->out;
@@ -248,6 +252,8 @@ static void put_vector(fv_pipeline *p, const fv_text *text, const float *x, int6
     fv__buf_str(b, "]}\n");
 }
 
+/* With --output vectors are kept until the end, because a .npy file says its number of rows in
+ * front. */
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     const embed_options *o = p->options;

@@ -48,6 +48,8 @@ static fv_status file_of(const fv_task *t, const char *folder, const char *name,
 
 /* ---- pooling ---- */
 
+/* sentence-transformers writes a flag for each mode, newer ones a word; exactly one may be on,
+ * because two are concatenated there, which is refused here. */
 static fv_status read_pooling(fv_task *t, const char *folder, fv_err *e)
 {
     char path[FV_PATH];
@@ -110,6 +112,8 @@ static fv_status read_activation(const fv_json *j, const char *path, fv_dense *d
     return fv_fail(e, FV_EMISSING, "%s: activation_function %s is not implemented", path, last);
 }
 
+/* The layer must act on the sentence's vector, not on tokens: what stands before it is the pooling.
+ */
 static fv_status read_dense_config(fv_task *t, const char *path, fv_dense *d, bool *bias, fv_err *e)
 {
     double in = 0, out = 0;
@@ -159,6 +163,8 @@ static fv_status read_dense(fv_task *t, const char *folder, fv_err *e)
 
 /* ---- modules.json ---- */
 
+/* By the last part of the class's name: packages moved their modules. Dense layers stand before the
+ * normalisation, which is why they are refused behind it. */
 static fv_status read_module(fv_task *t, const char *type, const char *folder, const char *path,
                              fv_err *e)
 {
@@ -199,6 +205,7 @@ static fv_status read_prompt(fv_task *t, fv_err *e)
     return st;
 }
 
+/* A directory without modules.json is a plain encoder: mean of the tokens, length 1. */
 fv_status fv__task_read_modules(fv_task *t, fv_err *e)
 {
     char path[FV_PATH], at[48];
