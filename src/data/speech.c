@@ -211,9 +211,9 @@ static fv_status join(fv__spoken *x, const fv__speech *s, int64_t first, fv__dic
 {
     int n = 1 + (s->o.join > 1 ? fv__dice_below(d, s->o.join) : 0);
     fv_status st = s->o.join > 1 ? append_gap(&x->wave, s, d, e) : FV_OK;
-    if (!st && vary && s->o.shift > 0)
+    if (!st && vary && s->o.delay > 0)
         st = append(&x->wave, s, NULL,
-                    (int64_t)((double)s->o.shift * fv__dice_unit(d) * s->steps->rate), e);
+                    (int64_t)((double)s->o.delay * fv__dice_unit(d) * s->steps->rate), e);
     for (int k = 0; !st && k < n; k++) {
         int64_t i = k ? draw_other(s, first, d) : first;
         st = append_clip(x, s, i, d, vary, e);

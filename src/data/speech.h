@@ -13,7 +13,7 @@ typedef struct fv__speech_opt {
     int join, strings, rate, mels, stack;
     float gap_least, gap_most; /* seconds */
     float snr_least, snr_most; /* dB; snr_most 0: no noise */
-    float speed, shift;
+    float speed, delay;
     int time_masks, time_width, band_masks, band_width;
 } fv__speech_opt;
 
@@ -29,7 +29,7 @@ typedef struct fv__speech_opt {
         FV_FLOAT_KEY("snr_most", T, speech.snr_most, -20, 0, 200, "and at most; 0: no noise"),     \
         FV_FLOAT_KEY("speed", T, speech.speed, 0, 0, 0.5,                                          \
                      "0.1: slower or faster by 10 %, or not, drawn for each recording"),           \
-        FV_FLOAT_KEY("shift", T, speech.shift, 0, 0, 60,                                           \
+        FV_FLOAT_KEY("delay", T, speech.delay, 0, 0, 60,                                           \
                      "seconds of silence before a recording, at most, drawn"),                     \
         FV_INT_KEY("time_masks", T, speech.time_masks, 0, 0, 64,                                   \
                    "SpecAugment: stretches of frames that are hidden"),                            \
