@@ -93,6 +93,10 @@ static void help_model(const fv_family *f, void (*line)(void *user, const char *
     line(user, "architecture             head: one of the family's; by default the first that fits "
                "the objective");
     line(user, "from                     directory of a model to fine-tune, instead of model_type");
+    line(user,
+         "vectors                  file of word vectors that embeddings begin as (fovea vectors)");
+    line(user,
+         "vectors_into             parameter that gets them; the first that fits unless given");
     if (f) fv_fields_help(f->config, line, user);
 }
 

@@ -12,7 +12,11 @@
 /* Keys of [model] that are the recipe's, not of config.json. */
 static bool own_key(const char *key)
 {
-    return !strcmp(key, "model_type") || !strcmp(key, "architecture") || !strcmp(key, "from");
+    static const char *const own[] = {"model_type", "architecture", "from", "vectors",
+                                      "vectors_into"};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (!strcmp(key, own[i])) return true;
+    return false;
 }
 
 /* ---- checking ---- */
@@ -454,6 +458,9 @@ fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, con
         st = fv__recipe_prefix_error(r, "[model] from", st, e);
     }
     fv__buf_free(&text);
+    if (!st && !source)
+        st = fv__recipe_prefix_error(r, "[model] vectors", fv__recipe_vectors(*out, r, in, m, e),
+                                     e);
     if (!st) report_size(*out, m);
     return st;
 }

@@ -97,6 +97,9 @@ fv_status fv__recipe_family(const fv_recipe *r, const fv_family **family, const 
  * vocabulary. */
 fv_status fv__recipe_adapter(fv_adapter_opt *out, const fv_recipe *r, const char *from, fv_err *e);
 fv_status fv__recipe_prompt(fv_model *model, const fv_recipe *r, const fv__input *in, fv_err *e);
+/* vectors.c.  Word vectors as first values of the embeddings; nothing where the recipe names none. */
+fv_status fv__recipe_vectors(fv_model *model, const fv_recipe *r, const fv__input *in,
+                             const fv__messages *m, fv_err *e);
 /* New, or with the parameters of the source directory. */
 fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, const fv__input *in,
                            const fv_dir *source, const fv__messages *m, fv_err *e);
