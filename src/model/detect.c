@@ -122,22 +122,36 @@ static bool match(fv_ctx *c, matching *m, fv__detect_opt opt)
     return true;
 }
 
+/* What was predicted and the objects' boxes, one behind the other: each read waits for the device,
+ * so there is one.  Nothing of it is recorded. */
+static fv_tensor *pack_floats(fv_ctx *c, fv_tensor *logits, fv_tensor *boxes, fv_tensor *targets)
+{
+    fv_tensor *all[] = {logits, boxes, targets};
+    bool record = c->record;
+    c->record = false;
+    for (int i = 0; i < 3; i++)
+        all[i] = fv_cast(c, fv_reshape(c, all[i], FV_SHAPE(fv_len(all[i]))), c->dtype);
+    fv_tensor *y = fv_concat(c, all, 3, 0);
+    c->record = record;
+    return y;
+}
+
 static bool read_all(fv_ctx *c, matching *m, fv_tensor *logits, fv_tensor *boxes, fv_tensor *labels,
                      fv_tensor *targets)
 {
     int64_t predictions = m->B * m->Q, most = m->B * (m->M < m->Q ? m->M : m->Q);
-    m->logits = fv__step_memory(c, (size_t)fv_len(logits) * sizeof(float));
-    m->boxes = fv__step_memory(c, (size_t)fv_len(boxes) * sizeof(float));
+    fv_tensor *floats = pack_floats(c, logits, boxes, targets);
+    m->logits = floats ? fv__step_memory(c, (size_t)fv_len(floats) * sizeof(float)) : NULL;
+    if (!m->logits) return false;
+    m->boxes = m->logits + fv_len(logits);
+    m->targets = m->boxes + fv_len(boxes);
     m->labels = fv__step_memory(c, (size_t)fv_len(labels) * sizeof(int32_t));
-    m->targets = fv__step_memory(c, (size_t)fv_len(targets) * sizeof(float));
     m->answers = fv__step_memory(c, (size_t)predictions * sizeof(int32_t));
     m->weights = fv__step_memory(c, (size_t)predictions * sizeof(float));
     m->rows = fv__step_memory(c, (size_t)most * sizeof(int32_t));
     m->pairs = fv__step_memory(c, (size_t)most * 4 * sizeof(float));
-    return m->pairs && !fv__failed(c) && !fv_read(c, logits, m->logits, fv_len(logits)) &&
-           !fv_read(c, boxes, m->boxes, fv_len(boxes)) &&
-           !fv_read_i32(c, labels, m->labels, fv_len(labels)) &&
-           !fv_read(c, targets, m->targets, fv_len(targets));
+    return m->pairs && !fv__failed(c) && !fv_read(c, floats, m->logits, fv_len(floats)) &&
+           !fv_read_i32(c, labels, m->labels, fv_len(labels));
 }
 
 /* ---- losses ---- */

@@ -139,6 +139,33 @@ static void images_and_texts_meet(void **state)
     assert_non_null(strchr(out, ' '));
 }
 
+/* A captioner whose encoder begins as the one that images_and_texts_meet has trained. */
+static void half_of_a_model_begins_as_another(void **state)
+{
+    (void)state;
+    scratch_text("caption.ini",
+                 "[model]\nmodel_type = vision-encoder-decoder\n"
+                 "encoder.model_type = clip_vision_model\nencoder.patch_size = 8\n"
+                 "encoder.hidden_size = 16\nencoder.intermediate_size = 24\n"
+                 "encoder.num_hidden_layers = 1\nencoder.num_attention_heads = 2\n"
+                 "decoder.model_type = gpt2\ndecoder.add_cross_attention = true\n"
+                 "decoder.n_embd = 16\ndecoder.n_layer = 1\ndecoder.n_head = 2\n"
+                 "decoder.n_positions = 16\n"
+                 "[data]\nobjective = caption\ntrain = pairs.tsv\nsource_field = image\n"
+                 "target_field = text\nmax_len = 16\n[tokenizer]\nvocab = 60\nmin_count = 1\n"
+                 "[train]\nupdates = 1\nbatch_rows = 2\nwarmup = 1\nfreeze = encoder.*\n");
+    const char *err = succeeded(fovea("train %s -o %s --set data.dir=%s "
+                                      "--set model.encoder.from=%s/model",
+                                      scratch("caption.ini"), scratch("caption"), scratch("."),
+                                      scratch("clip")))
+                          ->err;
+    assert_non_null(strstr(err, " parameters come from "));
+    assert_null(strstr(err, "new: encoder."));
+    refused(fovea("train -q %s -o %s --set data.dir=%s --set model.encoder.from=%s/model",
+                  scratch("caption.ini"), scratch("other"), scratch("."), scratch("run")),
+            1, "has no parameter of this model's encoder");
+}
+
 /* Images with one text are one example: of two texts with four images each, an epoch is one batch of
  * two. */
 static void images_of_one_text_are_one_example(void **state)
@@ -250,6 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_classifier_learns_and_answers),
         cmocka_unit_test(images_and_texts_meet),
+        cmocka_unit_test(half_of_a_model_begins_as_another),
         cmocka_unit_test(images_of_one_text_are_one_example),
         cmocka_unit_test(boxes_and_masks_are_learnt),
         cmocka_unit_test(an_image_that_cannot_be_read_is_named),

@@ -212,7 +212,7 @@ static void strings_repeat_by_their_seed(void **state)
     "[tokenizer]\nkind = bpe\nvocab = 24\nmin_count = 1\n"                                         \
     "[data]\ntrain = words.tsv\nvalid = words.tsv\nheader = true\nsource_field = path\n"           \
     "target_field = text\nspeaker = speaker\nrate = 8000\nmels = 16\nstack = 4\njoin = 3\n"        \
-    "strings = 6\ngap_least = 0\ngap_most = 0.2\nsnr_least = 20\nsnr_most = 40\nstream = 0.5\n"  \
+    "strings = 6\ngap_least = 0\ngap_most = 0.2\nsnr_least = 20\nsnr_most = 40\nstream = 0.5\n"    \
     "chunk = 4\nleft = 12\n"
 #define TRAIN                                                                                      \
     "[train]\nupdates = 250\nbatch_rows = 8\nbatch_tokens = 100000\nlr = 3e-3\nwarmup = 10\n"      \

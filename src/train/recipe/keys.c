@@ -97,6 +97,9 @@ static void help_model(const fv_family *f, void (*line)(void *user, const char *
          "vectors                  file of word vectors that embeddings begin as (fovea vectors)");
     line(user,
          "vectors_into             parameter that gets them; the first that fits unless given");
+    line(user,
+         "encoder.from             directory whose parameters half of a new model begins with: a");
+    line(user, "decoder.from             captioner's encoder that was trained as CLIP's");
     if (f) fv_fields_help(f->config, line, user);
 }
 

@@ -12,8 +12,8 @@
 /* Keys of [model] that are the recipe's, not of config.json. */
 static bool own_key(const char *key)
 {
-    static const char *const own[] = {"model_type", "architecture", "from", "vectors",
-                                      "vectors_into"};
+    static const char *const own[] = {"model_type",   "architecture", "from",        "encoder.from",
+                                      "decoder.from", "vectors",      "vectors_into"};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (!strcmp(key, own[i])) return true;
     return false;
@@ -357,58 +357,7 @@ static fv_status make_config(fv_buf *text, const fv_recipe *r, const fv__input *
     return st;
 }
 
-/* ---- going on from a directory ---- */
-
-/* Parameters that only the file or only the model has: the first few names, and how many. */
-typedef struct apart {
-    fv_buf names[2]; /* those of the file, and those of the model */
-    int n[2];
-} apart;
-
-/* fv_params_load calls this with a name that the file (or, is_fresh, the model) has alone. */
-static void on_skipped(void *user, const char *name, bool is_fresh)
-{
-    apart *a = user;
-    fv_buf *b = &a->names[is_fresh];
-    if (++a->n[is_fresh] <= 8) fv__buf_fmt(b, "%s%.80s", b->len ? ", " : "", name);
-}
-
-static void report_apart(const fv__messages *m, const char *what, const apart *a, bool is_fresh)
-{
-    if (!a->n[is_fresh]) return;
-    char more[32] = "";
-    if (a->n[is_fresh] > 8) snprintf(more, sizeof more, " and %d more", a->n[is_fresh] - 8);
-    fv__message(m, "%s: %s%s", what, a->names[is_fresh].data ? a->names[is_fresh].data : "", more);
-}
-
-/* With another head than the directory's, parameters that the directory lacks are new and those
- * that only it has are left out; both are reported. */
-static fv_status load(fv_model *model, const fv_env *env, const char *from, bool other_head,
-                      const fv__messages *m, fv_err *e)
-{
-    static const char *const any[] = {"*", NULL};
-    fv_params *p = fv_model_params(model);
-    const fv_family *f = fv_model_family(model);
-    fv_load_opt how = f->load ? f->load(fv_model_self(model)) : (fv_load_opt){0};
-    apart a = {.names = {{.env = env}, {.env = env}}};
-    if (other_head) {
-        how.fresh = how.ignore = any;
-        how.on_skipped = on_skipped;
-        how.user = &a;
-    }
-    fv_status st = fv_params_load(p, env, from, how, e);
-    int n = 0;
-    for (int i = 0; i < fv_params_count(p); i++) n += !fv__param_added(fv_params_at(p, i));
-    if (!st && a.n[1] == n) st = fv_fail(e, FV_EFORMAT, "%s: has no parameter of this model", from);
-    if (!st) {
-        fv__message(m, "%d of %d parameters come from %s", n - a.n[1], n, from);
-        report_apart(m, "  new", &a, true);
-        report_apart(m, "  left out", &a, false);
-    }
-    fv__buf_free(&a.names[0]);
-    fv__buf_free(&a.names[1]);
-    return st ? st : fv__model_ready(model, e);
-}
+/* ---- the whole ---- */
 
 static void report_size(const fv_model *model, const fv__messages *m)
 {
@@ -453,10 +402,11 @@ fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, con
     if (!st && source) {
         const char *was = fv_json_text(fv_dir_config(source), "architectures.0");
         bool other_head = was && strcmp(was, fv_model_head(*out)) != 0;
-        st = load(*out, in->env, fv__late_get(&r->model, "from"), other_head, m, e);
+        st = fv__recipe_load(*out, in->env, fv__late_get(&r->model, "from"), other_head, m, e);
         if (!st) st = fv__recipe_prompt(*out, r, in, e);
         st = fv__recipe_prefix_error(r, "[model] from", st, e);
     }
+    if (!st && !source) st = fv__recipe_halves(*out, r, in, m, e);
     fv__buf_free(&text);
     if (!st && !source)
         st = fv__recipe_prefix_error(r, "[model] vectors", fv__recipe_vectors(*out, r, in, m, e),

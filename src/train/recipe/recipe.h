@@ -100,6 +100,14 @@ fv_status fv__recipe_prompt(fv_model *model, const fv_recipe *r, const fv__input
 /* vectors.c.  Word vectors as first values of the embeddings; nothing where the recipe names none. */
 fv_status fv__recipe_vectors(fv_model *model, const fv_recipe *r, const fv__input *in,
                              const fv__messages *m, fv_err *e);
+/* ---- load.c: parameters that a model begins with ---- */
+
+/* Those of a directory.  With another head than the directory's, those that it lacks stay new. */
+fv_status fv__recipe_load(fv_model *model, const fv_env *env, const char *from, bool other_head,
+                          const fv__messages *m, fv_err *e);
+/* Of a new model the halves that encoder.from and decoder.from name a directory for. */
+fv_status fv__recipe_halves(fv_model *model, const fv_recipe *r, const fv__input *in,
+                            const fv__messages *m, fv_err *e);
 /* New, or with the parameters of the source directory. */
 fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, const fv__input *in,
                            const fv_dir *source, const fv__messages *m, fv_err *e);
