@@ -73,6 +73,8 @@ typedef struct fv_recipe_job {
     void *user;
     fv_comm *comm;     /* the ranks that train together (fv_train_job); NULL: one */
     const char *trace; /* as fv_train_job's */
+    /* instead of a dry run: called, with user, with the job as it would be trained */
+    fv_status (*look)(void *user, const fv_train_job *job, fv_err *e);
 } fv_recipe_job;
 
 /* Tokenizer, data, model and training, as fv_train. */

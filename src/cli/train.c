@@ -181,15 +181,15 @@ static int help_keys(const cli *c, const values *v)
 }
 
 /* --set comes after the file, and the whole is checked once: keys may depend on each other. */
-static fv_status apply(fv_recipe *r, const values *v, fv_err *e)
+fv_status cli_set_keys(fv_recipe *r, const cli_list *set, fv_err *e)
 {
     fv_status st = FV_OK;
-    for (int i = 0; !st && i < v->set.n; i++) {
+    for (int i = 0; !st && i < set->n; i++) {
         char key[128];
-        const char *equals = strchr(v->set.at[i], '=');
-        if (!equals || equals - v->set.at[i] >= (int)sizeof key)
-            return fv_fail(e, FV_EARG, "--set %.100s: expected section.key=value", v->set.at[i]);
-        snprintf(key, sizeof key, "%.*s", (int)(equals - v->set.at[i]), v->set.at[i]);
+        const char *equals = strchr(set->at[i], '=');
+        if (!equals || equals - set->at[i] >= (int)sizeof key)
+            return fv_fail(e, FV_EARG, "--set %.100s: expected section.key=value", set->at[i]);
+        snprintf(key, sizeof key, "%.*s", (int)(equals - set->at[i]), set->at[i]);
         st = fv_recipe_set(r, key, equals + 1, e);
     }
     return st ? st : fv_recipe_check(r, e);
@@ -252,7 +252,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     fv_status st = fv_comm_open(&comm, NULL, (fv_comm_opt){0}, &e);
     if (st) return cli_error(c, &e);
     st = fv_recipe_open(&r, NULL, operand[0], &e);
-    if (!st) st = apply(r, v, &e);
+    if (!st) st = cli_set_keys(r, &v->set, &e);
     if (!st)
         st = fv_device_open(&d, v->device, (fv_device_opt){.threads = cli_threads(v->threads)}, &e);
     st = fv_comm_agree(comm, st, &e);

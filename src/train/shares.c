@@ -13,10 +13,12 @@ enum {
 
 fv__shares fv__shares_of(int64_t n, const fv_comm *c)
 {
-    fv__shares s = {.n = n,
-                    .rank = fv_comm_rank(c),
-                    .ranks = fv_comm_size(c),
-                    .chunk = LEAST_CHUNK};
+    return fv__shares_for(n, fv_comm_rank(c), fv_comm_size(c));
+}
+
+fv__shares fv__shares_for(int64_t n, int rank, int ranks)
+{
+    fv__shares s = {.n = n, .rank = rank, .ranks = ranks, .chunk = LEAST_CHUNK};
     while (s.chunk < MOST_CHUNK && s.chunk * CHUNKS < n) s.chunk *= 2;
     if (s.ranks == 1) {
         s.per_rank = n;

@@ -18,6 +18,7 @@ typedef struct fv__shares {
 } fv__shares;
 
 fv__shares fv__shares_of(int64_t n, const fv_comm *c);
+fv__shares fv__shares_for(int64_t n, int rank, int ranks);
 /* What rank owns of a bucket: [*from, *to), perhaps nothing. */
 void fv__share(const fv__shares *s, int64_t bucket, int rank, int64_t *from, int64_t *to);
 /* Numbers that a rank stores: its shares of all buckets, one behind the other. */

@@ -16,7 +16,7 @@ import tempfile
 import time
 
 DEADLINE = 30  # seconds from the signal
-START = 100  # seconds, where the rank had not joined the others yet: then MPI waits for it
+START = 180  # seconds, where the rank had not joined the others yet: they wait for it ten timeouts, and mpirun for them
 RECIPE = """[model]
 model_type = gpt2
 n_embd = 48

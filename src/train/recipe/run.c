@@ -227,6 +227,7 @@ static fv_status dry_run(const fv_recipe *r, const fv_recipe_job *job, fv_model 
     int ranks = fv_comm_size(job->comm);
     char each[40] = "";
     fv_train_memory need;
+    if (job->look) return job->look(job->user, &t, e);
     fv_status st = fv_train_dry_run(&t, &need, e);
     if (st) return st;
     if (ranks > 1) snprintf(each, sizeof each, " of each of %d ranks", ranks);

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""plan.py FOVEA [hosts|loopback] - `fovea plan` beside measured runs on 2 to 4 hosts that are network namespaces (bench/netns.sh, needs
+root), or on one machine by shared memory.
+
+A line for each network: seconds of an update as planned and as measured (the median of those behind the first two), and how far the plan
+is off.  The recipe is one whose communication outweighs its computing, as the hosts share the cores of this machine.
+"""
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+RECIPE = """[model]
+model_type = gpt2
+n_embd = 256
+n_layer = 4
+n_head = 4
+n_positions = 64
+[data]
+objective = causal
+train = lines.txt
+context = 32
+[tokenizer]
+kind = byte_bpe
+vocab = 400
+min_count = 1
+[train]
+updates = 8
+batch_tokens = 256
+warmup = 1
+shards = 8
+save_every = 0
+eval_every = 0
+log_every = 1
+"""
+MBITS = [(n, mbit) for n in (2, 3, 4) for mbit in (50, 100, 200)]
+
+
+def measured(launch, fovea, folder, plan):
+    """The median of the updates behind the first two, in the layout that was planned."""
+    run = "run-%d-%d" % (plan["ranks"], plan["shards"])
+    shutil.rmtree(folder + "/" + run, ignore_errors=True)
+    command = launch + [fovea, "train", "r.ini", "-o", run, "-t", "1", "-q", "--set", "train.shards=%d" % plan["shards"]]
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+    times = [json.loads(x)["time"] for x in open("%s/%s/train.jsonl" % (folder, run)) if '"train"' in x]
+    return statistics.median([b - a for a, b in zip(times[1:], times[2:])])
+
+
+def planned(fovea, folder, n, mbit, latency):
+    command = [fovea, "plan", "r.ini", "-t", "1", "--json", "--only", str(n), "--bandwidth", str(mbit / 1000), "--latency", str(latency)]
+    return json.loads(subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def show(n, mbit, p, m):
+    print("%5d  %7.0f  %6d  %9.4f  %9.4f  %10.4f  %+5.1f %%" % (n, mbit, p["shards"], p["seconds"], p["compute"], m, 100 * (p["seconds"] / m - 1)), flush=True)
+
+
+def hosts(fovea, folder):
+    script = os.path.dirname(os.path.abspath(__file__)) + "/netns.sh"
+    for n, mbit in MBITS:
+        p = planned(fovea, folder, n, mbit, 50)
+        show(n, mbit, p, measured([script, str(n), "%dmbit" % mbit], fovea, folder, p))
+
+
+def loopback(fovea, folder):
+    """Shared memory has no bandwidth that anybody set: it is found from two ranks, and the others are checked with it."""
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np"]
+    mbit, target = 20000.0, None
+    for _ in range(6):
+        p = planned(fovea, folder, 2, mbit, 0)
+        target = target or measured(mpirun + ["2"], fovea, folder, p)
+        mbit *= max(0.2, min(5, p["exposed"] / max(1e-4, target - p["compute"])))
+    for n in (1, 2, 3, 4, 8):
+        p = planned(fovea, folder, n, mbit, 0)
+        show(n, mbit, p, measured(mpirun + [str(n)], fovea, folder, p))
+
+
+def main():
+    fovea = os.path.abspath(sys.argv[1])
+    where = sys.argv[2] if len(sys.argv) > 2 else "hosts"
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + "/lines.txt", "w") as f:
+            for i in range(3000):
+                f.write("line %d has the word %d and the number %d beside %d\n" % (i, i * 7 % 31, i * 11 % 17, i * 13 % 101))
+        with open(folder + "/r.ini", "w") as f:
+            f.write(RECIPE)
+        print("ranks   Mbit/s  shards  planned s  computing  measured s     off")
+        (loopback if where == "loopback" else hosts)(fovea, folder)
+
+
+if __name__ == "__main__":
+    main()
