@@ -1,12 +1,11 @@
 #!/bin/sh
-# netns.sh N RATE[,DELAY] COMMAND... - runs COMMAND by mpirun on N "hosts": network namespaces with a host name, an address and a link of
-# their own, limited to RATE (tc's tbf: 1gbit, 10gbit) and, with a DELAY (5ms), that late (tc's netem), so that ranks talk by TCP as
-# machines do.  Needs root, iproute2 and OpenMPI.
+# netns.sh N RATE COMMAND... - runs COMMAND by mpirun on N "hosts": network namespaces with a host name, an address and a link of
+# their own, limited to RATE (tc's tbf: 1gbit, 10gbit), so that ranks talk by TCP as machines do.  Needs root, iproute2 and OpenMPI.
 #   bench/netns.sh 2 10gbit build/fovea train recipe.ini -o runs/two -t 1 --set train.shards=2
 set -eu
-[ $# -ge 3 ] || { echo "netns.sh N RATE[,DELAY] COMMAND..." >&2; exit 2; }
-n=$1 rate=${2%%,*} delay=""
-case $2 in *,*) delay=${2#*,} ;; esac
+[ $# -ge 3 ] || { echo "netns.sh N RATE COMMAND..." >&2; exit 2; }
+n=$1 rate=$2 burst=256kb
+case $rate in *gbit) burst=10mb ;; esac # at least what passes in a tick of the kernel's clock
 shift 2
 here=$(mktemp -d)
 bridge=fvbr$$
@@ -27,11 +26,7 @@ for i in $(seq 1 "$n"); do
     ip netns exec "$ns" ip addr add "10.77.0.$i/24" dev eth0
     ip netns exec "$ns" ip link set eth0 up
     ip netns exec "$ns" ip link set lo up
-    if [ -n "$delay" ]; then
-        ip netns exec "$ns" tc qdisc add dev eth0 root netem delay "$delay" rate "$rate" limit 20000
-    else
-        ip netns exec "$ns" tc qdisc add dev eth0 root tbf rate "$rate" burst 64kb latency 50ms
-    fi
+    ip netns exec "$ns" tc qdisc add dev eth0 root tbf rate "$rate" burst "$burst" latency 50ms
     echo "10.77.0.$i slots=1" >> "$here/hosts"
 done
 
