@@ -6,13 +6,19 @@
  *   shrink:  map    = w  . unfold(image)        conv forward,   transpose dx
  *   spread:  image  = fold(w' . map)            conv dx,        transpose forward
  *   weigh:   dw    += map . unfold(image)'      both
- * A device may have a kernel for each (fv_kernels.conv), which makes no matrix.  Else the unfolded
- * matrix is made for a few images at a time and made again in backward: kept, it would
- * be larger than the image by the area of the kernel.  One dimension is two with a height of 1. */
+ * The unfolded matrix is made for a few images at a time and made again in backward: kept, it would
+ * be larger than the image by the area of the kernel.  One dimension is two with a height of 1.
+ *
+ * A GPU gets more images at a time, and weigh multiplies all of them at once and sums the products
+ * then: one after the other, each keeps a small part of it busy. */
+#include "core/core.h"
 #include "fovea/author/op.h"
 #include "ops/stat.h"
 
-#define COLUMN_ELEMENTS ((int64_t)1 << 22) /* of unfolded images at a time */
+/* of unfolded images at a time, on the CPU and on a GPU */
+#define COLUMN_ELEMENTS ((int64_t)1 << 22)
+#define COLUMN_ELEMENTS_GPU ((int64_t)1 << 26)
+#define PRODUCT_ELEMENTS ((int64_t)1 << 24) /* of gradients of single images on a GPU at a time */
 
 /*    conv:       image = x (B,in,h,w)       map = y (B,out,oh,ow)
  *    transpose:  image = y (B,out,..)       map = x (B,in,h,w)
@@ -54,15 +60,6 @@ static fv_sink sink_at(fv_sink s, int64_t n)
 }
 
 /* ---- the three steps ---- */
-
-/* The device's own kernel; false: it has none for this one. */
-static bool whole(fv_ctx *c, const conv *v, fv_dtype t, fv_conv_kind kind, fv_sink out,
-                  const void *image, const void *w, const void *map)
-{
-    const fv_kernels *k = fv_kernels_of(c, t);
-    fv_conv_args a = {v->g, v->maps, v->groups, image, w, map, out};
-    return !out.data || (k->conv && k->conv(fv_ctx_stream(c), kind, &a));
-}
 
 /* Elements from one image of an operand to the next, and from one group to the next. */
 typedef struct {
@@ -111,8 +108,7 @@ static void shrink(fv_ctx *c, const conv *v, fv_dtype t, fv_sink map, const void
                    const void *image)
 {
     int64_t m = group_maps(v), n = out_positions(v), k = group_taps(v);
-    if (whole(c, v, t, FV_CONV_MAP, map, image, w, NULL)) return;
-    for (int64_t from = 0; from < v->g.batch; from += v->chunk) {
+    for (int64_t from = 0; map.data && from < v->g.batch; from += v->chunk) {
         int64_t images = chunk_at(v, from);
         fv_gemm g = {.m = m,
                      .n = n,
@@ -137,8 +133,7 @@ static void spread(fv_ctx *c, const conv *v, fv_dtype t, fv_sink image, const vo
                    const void *map)
 {
     int64_t m = group_taps(v), n = out_positions(v), k = group_maps(v);
-    if (whole(c, v, t, FV_CONV_IMAGE, image, NULL, w, map)) return;
-    for (int64_t from = 0; from < v->g.batch; from += v->chunk) {
+    for (int64_t from = 0; image.data && from < v->g.batch; from += v->chunk) {
         int64_t images = chunk_at(v, from);
         fv_sink part = sink_at(image, from * image_len(v)),
                 to = v->columns ? (fv_sink){v->columns, t, false} : part;
@@ -157,34 +152,69 @@ static void spread(fv_ctx *c, const conv *v, fv_dtype t, fv_sink image, const vo
     }
 }
 
+/* dw (maps, taps) of image i of those in `columns`, the from-th of all: map . columns' */
+static fv_gemm weight_product(const conv *v, fv_dtype t, const void *map, const void *columns,
+                              int64_t from, int64_t i)
+{
+    int64_t m = group_maps(v), n = group_taps(v), k = out_positions(v);
+    fv_gemm g = {.m = m, .n = n, .k = k, .lda = k, .ldb = k, .tb = true, .ldc = n, .bt = t};
+    g.ct = fv__stat_dtype(t);
+    g.a = at(map, t, (from + i) * map_len(v));
+    g.b = at(columns, t, i * column_len(v));
+    return g;
+}
+
 /* Images are added one after the other, in f32 even where the gradient is stored in 16 bits. */
+static void weigh_in_turn(fv_ctx *c, const conv *v, fv_dtype t, fv_sink *sum, const void *map,
+                          const void *columns, int64_t from)
+{
+    int64_t mn = group_maps(v) * group_taps(v), k = out_positions(v);
+    for (int64_t i = 0; i < chunk_at(v, from); i++) {
+        fv_gemm g = weight_product(v, t, map, columns, from, i);
+        g.c = sum->data;
+        g.add = sum->add;
+        products(c, v, g, 1, (step){0, group_maps(v) * k}, (step){0, group_taps(v) * k},
+                 (step){0, mn});
+        sum->add = true;
+    }
+}
+
+/* The products of many images side by side, then their sum: the same numbers in another order. */
+static void weigh_at_once(fv_ctx *c, const conv *v, fv_dtype t, fv_sink *sum, const void *map,
+                          const void *columns, int64_t from)
+{
+    fv_dtype st = fv__stat_dtype(t);
+    const fv_kernels *ks = fv_kernels_of(c, st);
+    int64_t len = weight_len(v), k = out_positions(v), all = chunk_at(v, from),
+            most = PRODUCT_ELEMENTS / len;
+    if (most < 1) most = 1;
+    if (most > all) most = all;
+    void *parts = fv_scratch(c, st, most * len), *one = fv_scratch(c, st, len);
+    if (!parts || !one || !fv_need(c, ks->reduce && ks->cast, "reduce", st)) return;
+    for (int64_t i = 0; i < all; i += most) {
+        int64_t images = all - i < most ? all - i : most;
+        fv_gemm g = weight_product(v, t, map, columns, from, i);
+        g.c = parts;
+        products(c, v, g, images, (step){map_len(v), group_maps(v) * k},
+                 (step){column_len(v), group_taps(v) * k},
+                 (step){len, group_maps(v) * group_taps(v)});
+        ks->reduce(fv_ctx_stream(c), FV_R_SUM, one, NULL, parts, 1, images, len);
+        ks->cast(fv_ctx_stream(c), *sum, one, len);
+        sum->add = true;
+    }
+}
+
 static void weigh(fv_ctx *c, const conv *v, fv_dtype t, fv_sink dw, const void *map,
                   const void *image)
 {
-    if (whole(c, v, t, FV_CONV_FILTER, dw, image, NULL, map)) return;
-    int64_t m = group_maps(v), n = group_taps(v), k = out_positions(v);
+    if (!dw.data) return;
+    bool in_turn = fv__device_is_host(c->dev);
     fv_dtype st = fv__stat_dtype(t);
     fv_sink sum = dw.dtype == st ? dw : (fv_sink){fv_scratch(c, st, weight_len(v)), st, false};
     if (!sum.data) return;
     for (int64_t from = 0; from < v->g.batch; from += v->chunk) {
         const void *columns = unfold(c, v, t, image, from, chunk_at(v, from));
-        for (int64_t i = 0; i < chunk_at(v, from); i++) {
-            fv_gemm g = {.m = m,
-                         .n = n,
-                         .k = k,
-                         .lda = k,
-                         .ldb = k,
-                         .tb = true,
-                         .ldc = n,
-                         .bt = t,
-                         .ct = st,
-                         .add = sum.add};
-            g.a = at(map, t, (from + i) * map_len(v));
-            g.b = at(columns, t, i * column_len(v));
-            g.c = sum.data;
-            products(c, v, g, 1, (step){0, m * k}, (step){0, n * k}, (step){0, m * n});
-            sum.add = true;
-        }
+        (in_turn ? weigh_in_turn : weigh_at_once)(c, v, t, &sum, map, columns, from);
     }
     if (dw.dtype != st) fv_kernels_of(c, st)->cast(fv_ctx_stream(c), dw, sum.data, weight_len(v));
 }
@@ -286,11 +316,12 @@ static bool own_unfolding(const fv_conv_geom *g)
            g->h == g->oh && g->w == g->ow;
 }
 
-/* A chunk of COLUMN_ELEMENTS (16 MiB of f32) bounds the scratch whatever the batch is. */
+/* A chunk of 16 MiB of f32, or 256 MiB on a GPU, bounds the scratch whatever the batch is. */
 static bool take_columns(fv_ctx *c, conv *v, fv_dtype t)
 {
-    bool itself = own_unfolding(&v->g);
-    v->chunk = itself ? v->g.batch : COLUMN_ELEMENTS / column_len(v);
+    bool itself = own_unfolding(&v->g), host = fv__device_is_host(c->dev);
+    int64_t most = host ? COLUMN_ELEMENTS : COLUMN_ELEMENTS_GPU;
+    v->chunk = itself ? v->g.batch : most / column_len(v);
     if (v->chunk < 1) v->chunk = 1;
     if (v->chunk > v->g.batch) v->chunk = v->g.batch;
     if (!itself) v->columns = fv_scratch(c, t, v->chunk * column_len(v));

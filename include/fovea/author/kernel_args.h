@@ -114,16 +114,6 @@ typedef struct fv_conv_geom {
         ow; /* kernel, stride, padding, dilation, out */
 } fv_conv_geom;
 
-/* The three products of a convolution between image (batch,channels,h,w), filter
- * (maps,channels/groups,kh,kw) and map (batch,maps,oh,ow): each from the other two. */
-typedef enum fv_conv_kind { FV_CONV_MAP, FV_CONV_IMAGE, FV_CONV_FILTER } fv_conv_kind;
-typedef struct fv_conv_args {
-    fv_conv_geom g;
-    int64_t maps, groups;
-    const void *image, *filter, *map; /* all but the one that is computed */
-    fv_sink out;
-} fv_conv_args;
-
 /* ---- attention ----
  * q (B,Tq,H*Wk), k (B,Tk,G*Wk), v (B,Tk,G*Wv) -> y (B,Tq,H*Wv); query head h reads key head h /
  * (H/G).

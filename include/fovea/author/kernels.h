@@ -130,9 +130,6 @@ typedef struct fv_kernels {
     void (*find_index)(fv_stream *s, int32_t *y, const int32_t *x, int64_t rows, int64_t cols,
                        int32_t id, fv_find what);
 
-    /* False: not this convolution, and nothing was done; NULL: none.  Then im2col and gemm, or gemm
-     * and col2im, do it. */
-    bool (*conv)(fv_stream *s, fv_conv_kind kind, const fv_conv_args *a);
     void (*im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g);
     void (*col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g);
     /* (planes,h,w) -> (planes,oh,ow), bilinear, corners not aligned */

@@ -15,7 +15,7 @@
 
 #define MIN_VERSION 91000 /* from 9.10 on -inf may mask a score of attention */
 #define FIRST_INNER 1000  /* first uid of virtual tensors */
-#define ENGINES 32        /* engine configurations to try */
+#define ENGINES 16        /* engine configurations to try */
 
 /* ---- the library ---- */
 
@@ -158,65 +158,13 @@ void dnn_reshape(dnn_graph *g, dnn_desc y, dnn_desc x)
     done(g, op);
 }
 
-void dnn_convolution(dnn_graph *g, fv_conv_kind kind, const fv_conv_geom *geom, dnn_desc image,
-                     dnn_desc filter, dnn_desc map)
-{
-    /* names of alpha, beta, the convolution, image, filter and map for each kind */
-    static const struct {
-        cudnnBackendDescriptorType_t type;
-        cudnnBackendAttributeName_t alpha, beta, conv, image, filter, map;
-    } names[] = {
-        {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
-        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
-        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY},
-    };
-    const auto &k = names[kind];
-    int64_t dims = 2, stride[] = {geom->sh, geom->sw}, pad[] = {geom->ph, geom->pw},
-            dilation[] = {geom->dh, geom->dw};
-    cudnnDataType_t arithmetic = CUDNN_DATA_FLOAT;
-    cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION; /* kernels are not flipped */
-    dnn_desc conv = make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
-    set(g, conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &arithmetic);
-    set(g, conv, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
-    set(g, conv, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims);
-    set(g, conv, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, dims, dilation);
-    set(g, conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, dims, stride);
-    set(g, conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, dims, pad);
-    set(g, conv, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, dims, pad);
-    done(g, conv);
-    float alpha = 1, beta = 0;
-    dnn_desc op = node(g, k.type);
-    join(g, op, k.conv, conv);
-    join(g, op, k.image, image);
-    join(g, op, k.filter, filter);
-    join(g, op, k.map, map);
-    set(g, op, k.alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
-    set(g, op, k.beta, CUDNN_TYPE_FLOAT, 1, &beta);
-    done(g, op);
-}
-
 /* ---- plans ---- */
 
 /* Engine configurations for the graph, in the heuristic's order. */
-static int64_t engines(dnn_graph *g, dnn_desc whole, cudnnBackendHeurMode_t mode, dnn_desc *config)
+static int64_t engines(dnn_graph *g, dnn_desc whole, dnn_desc *config)
 {
     dnn_desc ask = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t n = 0;
     join(g, ask, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, whole);
     set(g, ask, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -226,27 +174,6 @@ static int64_t engines(dnn_graph *g, dnn_desc whole, cudnnBackendHeurMode_t mode
     cudnnStatus_t rc = g->l->get(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                  ENGINES, &n, (void *)config);
     return rc == CUDNN_STATUS_SUCCESS ? n < ENGINES ? n : ENGINES : 0;
-}
-
-/* What cuDNN notes about an engine tells whether its bits repeat and its inputs are rounded. */
-static bool is_exact(dnn_graph *g, dnn_desc config, bool f32)
-{
-    dnn_desc engine = make(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-    cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-    int64_t one = 0, n = 0;
-    if (g->bad ||
-        g->l->get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one,
-                  &engine) ||
-        g->l->get(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                  CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, note))
-        return false;
-    for (int64_t i = 0; i < n && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++) {
-        bool rounds = note[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
-                      note[i] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION ||
-                      (f32 && note[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
-        if (rounds || note[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) return false;
-    }
-    return true;
 }
 
 /* Finalising may fail although the heuristic proposed the engine: try the next, the graph is fine.
@@ -278,14 +205,8 @@ void dnn_finish(dnn_state *f, dnn_plan *p)
     set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &f->handle);
     set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->ops, g->op);
     done(g, whole);
-    const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
-    int64_t count;
-    for (cudnnBackendHeurMode_t mode : modes) {
-        int64_t n = p->plan ? 0 : engines(g, whole, mode, config);
-        for (int64_t i = 0; i < n && !p->plan; i++)
-            if (!g->exact || is_exact(g, config[i], g->f32))
-                p->plan = plan_of(g, f->handle, config[i]);
-    }
+    int64_t n = engines(g, whole, config), count;
+    for (int64_t i = 0; i < n && !p->plan; i++) p->plan = plan_of(g, f->handle, config[i]);
     if (p->plan && g->l->get(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
                              &count, &p->work))
         p->plan = NULL;

@@ -45,13 +45,11 @@ static inline dnn_shape dnn_dense(int64_t a, int64_t b, int64_t c, int64_t d)
     return {{a, b, c, d}, {b * c * d, c * d, d, 1}};
 }
 
-#define DNN_PARTS 256 /* descriptors per graph */
+#define DNN_PARTS 160 /* descriptors per graph */
 
 struct dnn_graph {
     const dnn_library *l;
     bool bad;
-    bool exact;               /* only engines whose bits repeat and that round no input further */
-    bool f32;                 /* inputs are f32: with exact no tensor cores, which take TF32 */
     dnn_desc part[DNN_PARTS]; /* every descriptor, for destruction */
     int parts;
     dnn_desc op[64];
@@ -71,11 +69,6 @@ void dnn_pointwise(dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t arit
 void dnn_reduce(dnn_graph *g, cudnnReduceTensorOp_t op, dnn_desc y, dnn_desc x);
 void dnn_matmul(dnn_graph *g, dnn_desc c, dnn_desc a, dnn_desc b);
 void dnn_reshape(dnn_graph *g, dnn_desc y, dnn_desc x);
-/* The three products of a convolution, cuDNN's forward, data and filter: c is the one that `kind`
- * computes of image, map and filter. */
-void dnn_convolution(dnn_graph *g, fv_conv_kind kind, const fv_conv_geom *geom, dnn_desc image,
-                     dnn_desc filter, dnn_desc map);
-
 /* An execution plan; it owns all descriptors of its graph. */
 struct dnn_plan {
     dnn_graph graph;

@@ -136,15 +136,15 @@ void ctc_bwd(fv_stream *s, fv_sink dlp, const fv_stat *dloss, const fv_stat *los
              const int32_t *ulen, int64_t B, int64_t T_, int64_t U, int64_t V, int32_t blank)
 {
     if (!dlp.data) return;
-    float *work = alloc_scratch<float>(s, B * 3 * (2 * U + 1));
-    int32_t *links = alloc_scratch<int32_t>(s, B * (U + 1));
-    if (!work || !links) return;
+    int64_t floats = B * 3 * (2 * U + 1);
+    float *work = alloc_scratch<float>(s, floats + B * (U + 1)); /* the links behind the floats */
+    if (!work) return;
     size_t size = dlp.dtype == FV_F32 ? 4 : sizeof(T);
     /* classes that no state says, and frames behind the last, have gradient 0 */
     if (!dlp.add) s->dev->backend->zero(s, dlp.data, (size_t)(B * T_ * V) * size);
     launch(s, "ctc_bwd", ctc_bwd_sequence<T>, dim3((unsigned)B), row_threads(2 * U + 1), 0,
-           to<T>(dlp), (const float *)dloss, (const float *)loss, (const float *)alpha, work, links,
-           chain_of<T>(s, lp, labels, tlen, ulen, T_, U, V, blank));
+           to<T>(dlp), (const float *)dloss, (const float *)loss, (const float *)alpha, work,
+           (int32_t *)(work + floats), chain_of<T>(s, lp, labels, tlen, ulen, T_, U, V, blank));
 }
 } // namespace
 
