@@ -16,6 +16,7 @@ double fv__comm_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* An engine fills in rank and size; the timeout is the caller's, the environment's or ours. */
 fv_comm *fv__comm_new(const fv_env *env, const fv__comm_table *table, double timeout)
 {
     fv_comm *c = fv__alloc(env, sizeof *c);

@@ -11,6 +11,7 @@
 #include "model/adapter.h"
 #include "store/store.h"
 
+/* One adapter that is folded into a model's parameters, on the host: W' = W + weight * dW. */
 typedef struct folding {
     fv_params *p;
     const fv_env *env;
@@ -39,6 +40,7 @@ static fv_status read_tensor(folding *f, const char *full, fv_shape want, float 
                 : fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path);
 }
 
+/* A tensor of PEFT's file by module and name: base_model.model.<module>.<name>. */
 static fv_status read(folding *f, const char *module, const char *name, fv_shape want, float **out,
                       fv_err *e)
 {
@@ -61,6 +63,7 @@ static void lora_row(const folding *f, const fv__target *t, const float *w, cons
         row[i] = (double)w[t->in_out ? i * t->out + o : o * t->in + i] + scale * row[i];
 }
 
+/* Of a row, as DoRA divides by it: in f64, as it is computed once and used for ever. */
 static double norm_of(const double *row, int64_t n)
 {
     double sum = 0;
@@ -68,6 +71,8 @@ static double norm_of(const double *row, int64_t n)
     return sqrt(sum);
 }
 
+/* W + scale B A, row by row of the output; with DoRA each row is then brought to its trained
+ * length, m / |row|. */
 static fv_status fold_lora(folding *f, const fv__target *t, float *w, fv_err *e)
 {
     float *a = NULL, *b = NULL, *m = NULL;
@@ -108,6 +113,7 @@ static fv_status scale_bias(folding *f, const fv__target *t, const float *l, fv_
     return st;
 }
 
+/* IA3 multiplies what enters a product (columns of W) or what leaves it (rows and the bias). */
 static fv_status fold_ia3(folding *f, const fv__target *t, float *w, fv_err *e)
 {
     float *l;
@@ -121,6 +127,7 @@ static fv_status fold_ia3(folding *f, const fv__target *t, float *w, fv_err *e)
     return st;
 }
 
+/* Reads a weight back from wherever it lies, changes it on the host and puts it back. */
 static fv_status fold_one(void *user, const fv__target *t, fv_err *e)
 {
     folding *f = user;
@@ -147,6 +154,7 @@ static bool find_saved(const folding *f, const char *param, fv_st_info *out)
     return !fv_st_find(f->file, name, out, NULL);
 }
 
+/* PEFT keeps modules_to_save twice; neither copy is a tensor that nobody knows. */
 static int count_copies(const fv_st *s)
 {
     int n = 0;
@@ -181,6 +189,7 @@ static fv_status replace_saved(folding *f, fv_err *e)
     return st;
 }
 
+/* What the base lacks (a new classifier) must be among what the adapter brings. */
 static fv_status check_needed(const folding *f, const fv_buf *needed, fv_err *e)
 {
     fv_st_info info;
@@ -191,6 +200,8 @@ static fv_status check_needed(const folding *f, const fv_buf *needed, fv_err *e)
     return FV_OK;
 }
 
+/* Every tensor of the file must have been used: one that is left over is a module that this family
+ * does not have, and silence about it would be another model. */
 static fv_status fold_into(fv_params *p, const fv_env *env, const fv_adapter_use *use,
                            const char *type, const fv_buf *needed, fv_err *e)
 {

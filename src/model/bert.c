@@ -17,6 +17,7 @@ fv_status fv__bert_check(const fv__bert_config *k, fv_err *e)
     return fv__heads_check(k->hidden_size, k->num_attention_heads, e);
 }
 
+/* What files of other heads hold and these leave unread. */
 const char *const fv__roberta_unread_words[] = {"*embeddings.position_ids", "*pooler.dense.*",
                                                 NULL};
 const char *const fv__roberta_unread[] = {"*embeddings.position_ids",
@@ -26,6 +27,7 @@ const char *const fv__roberta_unread[] = {"*embeddings.position_ids",
                                           "qa_outputs.*",
                                           NULL};
 
+/* RoBERTa's classifier of sequences, which ESM and MPNet have too. */
 void fv__two_layers_init(fv_params *p, fv_lin *dense, fv_lin *out, const fv__bert_config *k)
 {
     fv_lin_opt lin = {.std = k->initializer_range};
@@ -35,6 +37,7 @@ void fv__two_layers_init(fv_params *p, fv_lin *dense, fv_lin *out, const fv__ber
 
 /* ---- embeddings ---- */
 
+/* width: of the embeddings, which ELECTRA and ALBERT have narrower than the layers. */
 void fv__bert_emb_init(fv_params *p, fv__bert_emb *l, const fv__bert_config *k, int64_t width,
                        const char *at)
 {
@@ -49,6 +52,7 @@ void fv__bert_emb_init(fv_params *p, fv__bert_emb *l, const fv__bert_config *k, 
                  "%sembeddings.LayerNorm", at);
 }
 
+/* (B,T) -> (B,T,width).  Types that are not given are all 0, positions count from 0. */
 fv_tensor *fv__bert_embed(fv_ctx *c, const fv__bert_emb *l, const fv__bert_config *k,
                           const fv_items *in, const char *family)
 {
@@ -68,6 +72,7 @@ fv_tensor *fv__bert_embed(fv_ctx *c, const fv__bert_emb *l, const fv__bert_confi
 
 /* ---- layers ---- */
 
+/* intermediate.dense and output.dense, and the norm behind them. */
 void fv__bert_mlp_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k, const char *at)
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
@@ -95,6 +100,7 @@ static void block_init(fv_params *p, fv__bert_block *b, const fv__bert_config *k
     fv__bert_mlp_init(p, b, k, at);
 }
 
+/* Blocks live as long as the parameters. */
 fv__bert_block *fv__bert_blocks(fv_params *p, const fv__bert_config *k, const char *at)
 {
     fv__bert_block *b = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *b);
@@ -117,6 +123,7 @@ fv_tensor *fv__bert_block_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha
     return fv_mlp_norm(c, &b->mlp, x, b->mlp_dropout, &b->mlp_norm);
 }
 
+/* mask: (B,T) of keys, or (B,T,T) of pairs. */
 fv_tensor *fv__bert_encode(fv_ctx *c, const fv__bert_block *b, int n, fv_tensor *x, fv_tensor *mask)
 {
     x = fv__layers_run(c, fv__bert_block_fwd, b, sizeof *b, n, x,
@@ -133,12 +140,16 @@ void fv__bert_pack(fv_params *p, fv__bert_block *b, int n, fv_dtype dtype)
     }
 }
 
+/* Of a head: spans have none, others classifier_dropout or, where that is not given, the
+ * layers'. */
 float fv__bert_dropout(const fv__bert_config *k, fv_head_job job)
 {
     if (job == FV_HEAD_ANSWER) return 0;
     return k->classifier_dropout >= 0 ? k->classifier_dropout : k->hidden_dropout_prob;
 }
 
+/* A file without a pooler leaves its weight at zero: then the encoder has none, and pooler_output
+ * is not made of noise. */
 fv_status fv__bert_pooler_ready(fv_params *p, fv_lin *pooler, fv_err *e)
 {
     int64_t n = fv_len(pooler->w);
@@ -166,6 +177,7 @@ static void word_head(fv_params *p, fv__word_head *l, const fv__bert_config *k, 
     fv_norm_init(p, &l->norm, width, (fv_norm_opt){.eps = k->layer_norm_eps}, "%s", norm);
 }
 
+/* The bias of the scores stays apart from their weight, which may be the input table. */
 void fv__word_head_init(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words,
                         const char *dense, const char *norm, const char *scores)
 {
@@ -181,6 +193,7 @@ void fv__word_head_init(fv_params *p, fv__word_head *l, const fv__bert_config *k
     l->bias = apart.b;
 }
 
+/* The same where files have weight and bias under one name. */
 void fv__word_head_plain(fv_params *p, fv__word_head *l, const fv__bert_config *k, fv_tensor *words,
                          const char *dense, const char *norm, const char *scores)
 {
@@ -193,6 +206,7 @@ void fv__word_head_plain(fv_params *p, fv__word_head *l, const fv__bert_config *
                        scores);
 }
 
+/* scores norm(act(dense x)) + bias: (B,T,D) -> (B,T,V). */
 fv_tensor *fv__word_head_fwd(fv_ctx *c, const fv__word_head *l, fv_tensor *x)
 {
     return fv_linear(c, fv_norm_fwd(c, &l->norm, fv_lin_act(c, &l->dense, x, l->act)), l->scores,
@@ -215,6 +229,8 @@ static void put_choices(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor 
     fv__put_classes(c, in, out, logits, FV_PROBLEM_SINGLE);
 }
 
+/* x (B,T,D), pooled (B,D) or NULL -> the outputs of the head, and its loss where there are
+ * labels. */
 void fv__put_encoded(fv_ctx *c, const fv_items *in, fv_items *out, fv__encoder_head e, fv_tensor *x,
                      fv_tensor *pooled)
 {
@@ -239,6 +255,8 @@ void fv__put_encoded(fv_ctx *c, const fv_items *in, fv_items *out, fv__encoder_h
                         e.job == FV_HEAD_CLASSIFY ? e.problem : FV_PROBLEM_SINGLE);
 }
 
+/* (B,N,T) -> (B*N,T) for every input of a choice among N texts; of other heads the items as they
+ * are. */
 fv_items fv__flat_choices(fv_ctx *c, const fv_items *in, fv_head_job job)
 {
     fv_items flat = *in;

@@ -24,11 +24,13 @@ const fv_input fv__causal_span_inputs[] = {TOKEN_INPUTS,
 
 /* ---- parameters ---- */
 
+/* Blocks of a family begin with fv__pre_norm and may be larger. */
 static fv__pre_norm *block_at(const fv__causal *m, int i)
 {
     return (fv__pre_norm *)(void *)(m->blocks + (size_t)i * m->type->size);
 }
 
+/* The padding's row gets no gradient; -1: there is no padding. */
 void fv__causal_tokens(fv_params *p, fv__causal *m, const fv__causal_config *k, int vocabulary,
                        int width, const char *path, ...)
 {
@@ -40,6 +42,7 @@ void fv__causal_tokens(fv_params *p, fv__causal *m, const fv__causal_config *k, 
     m->tokens.skip = k->pad_token_id;
 }
 
+/* The family's init is called with the path of each layer: path.0, path.1, ... */
 void fv__causal_blocks(fv_params *p, fv__causal *m, const fv__block_type *type, int n,
                        const void *config, const char *path, ...)
 {
@@ -101,6 +104,7 @@ void fv__causal_declare(const fv_setup *s, fv__causal *m, const fv__block_type *
     fv__causal_head_init(p, m, s->head->job, k, NULL, NULL);
 }
 
+/* Frequencies in old files are computed here; a bare model leaves heads unread. */
 fv_load_opt fv__causal_load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.weight", "model.embed_tokens.weight"}, {NULL, NULL}};
@@ -118,6 +122,8 @@ fv_load_opt fv__causal_load(const void *self)
                          .ignore = m->head.job == FV_HEAD_BASE ? computed_and_heads : computed};
 }
 
+/* The table of tokens stays as it is, as rows are read of it; where it is the output weight too,
+ * its packed copy is the head's. */
 void fv__causal_pack(void *self, fv_params *p, fv_dtype dtype)
 {
     fv__causal *m = self;
@@ -131,6 +137,8 @@ void fv__causal_pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- the stack ---- */
 
+/* s: a session that has the keys of earlier tokens, NULL in a batch.  A layer that recomputes in
+ * the backward pass has no session. */
 fv_tensor *fv__causal_layer(fv_ctx *c, const fv__causal *m, fv_session *s, int i, fv_tensor *x,
                             fv_mha_arg arg, fv_mha_arg cross)
 {
@@ -145,6 +153,7 @@ fv_tensor *fv__causal_layer(fv_ctx *c, const fv__causal *m, fv_session *s, int i
     return fv_layer_run(c, m->type->fwd, block, x, arg, cross);
 }
 
+/* Layers that are local rotate by frequencies of their own (Gemma 3); all else is one loop. */
 fv_tensor *fv__causal_run(fv_ctx *c, const fv__causal *m, fv_session *s, fv_tensor *x,
                           fv_mha_arg arg, fv_rope_arg local)
 {
@@ -165,6 +174,8 @@ fv_tensor *fv__causal_labels(fv_ctx *c, const fv__causal *m, const fv_items *in)
     return m->head.job == FV_HEAD_CAUSAL_LM ? fv__next_labels(c, in) : NULL;
 }
 
+/* x (B,T,D) behind the last norm.  A classifier of texts reads the last token that is no
+ * padding. */
 void fv__causal_put(fv_ctx *c, const fv__causal *m, const fv_items *in, fv_items *out, fv_tensor *x,
                     fv_tensor *labels)
 {
@@ -216,6 +227,7 @@ int64_t fv__causal_vocabulary(const void *self)
     return m->head.job == FV_HEAD_CAUSAL_LM ? fv_dim(m->tokens.table, 0) : 0;
 }
 
+/* Frequencies that grow with the length set no limit. */
 int64_t fv__causal_context(const void *self)
 {
     const fv__causal *m = self;

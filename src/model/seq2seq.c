@@ -65,11 +65,13 @@ fv_tensor *fv__decoder_pre_norm(fv_ctx *c, const void *block, fv_tensor *x, fv_m
 
 /* ---- stacks ---- */
 
+/* Pre-norm stacks end in a norm; post-norm ones have none, and no parameters for it. */
 static fv_tensor *norm_of_stack(fv_ctx *c, const fv_norm *norm, fv_tensor *x)
 {
     return norm->gain ? fv_norm_fwd(c, norm, x) : x;
 }
 
+/* hidden_states are what enters each layer and, last, what leaves the stack behind its norm. */
 fv_tensor *fv__encode(fv_ctx *c, const fv__stacks *s, fv_tensor *x, fv_mha_arg self,
                       const char *shown)
 {
@@ -91,6 +93,7 @@ fv_tensor *fv__decode(fv_ctx *c, const fv__stacks *s, fv_tensor *x, fv_mha_arg s
     return x;
 }
 
+/* q, k and v of self-attention become one product; those of cross-attention read two sequences. */
 void fv__stacks_pack(fv_params *p, fv__stacks *s, fv_dtype dtype)
 {
     for (int i = 0; i < s->n_encoder; i++) {
@@ -104,6 +107,7 @@ void fv__stacks_pack(fv_params *p, fv__stacks *s, fv_dtype dtype)
     }
 }
 
+/* Keys and values of the source are computed once for all tokens and beams; a session owns them. */
 void fv__source_begin(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_tensor *memory,
                       fv_tensor *mask)
 {
@@ -112,6 +116,8 @@ void fv__source_begin(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_te
         fv__source_keep(c, session, i, fv_mha_keys(c, &s->decoder[i].cross, memory));
 }
 
+/* x (B,T,D): new tokens behind those of the session -> the last of each, (B,D).  Only the last
+ * position goes through the norm and the output weight. */
 fv_tensor *fv__target_step(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_tensor *x,
                            fv_mha_arg self)
 {
@@ -148,6 +154,8 @@ static bool each_row_has(fv_ctx *c, const fv_tensor *ids, int32_t token)
     return true;
 }
 
+/* Ids are only looked at where that costs nothing: while a GPU records a step, reading them back
+ * would end the capture. */
 fv_tensor *fv__at_end(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t eos)
 {
     bool readable = !c->record || fv__device_is_host(c->dev);
@@ -155,6 +163,7 @@ fv_tensor *fv__at_end(fv_ctx *c, fv_tensor *x, fv_tensor *ids, int32_t eos)
     return fv__last_of(c, x, ids, eos);
 }
 
+/* tanh(dense x) and a linear map, with dropout before both: BART's classification head. */
 fv_tensor *fv__end_scores(fv_ctx *c, fv_tensor *x, const fv_lin *dense, const fv_lin *label,
                           float dropout)
 {
@@ -176,6 +185,7 @@ fv_status fv__seq2seq_check(const fv__seq2seq_config *k, fv_err *e)
     return FV_OK;
 }
 
+/* Below `at`, name: q_proj, k_proj, v_proj and out_proj, all with biases. */
 static void mha_init(fv_params *p, fv_mha *l, const fv__seq2seq_config *k, int n_head,
                      const char *at, const char *name)
 {
@@ -184,6 +194,7 @@ static void mha_init(fv_params *p, fv_mha *l, const fv__seq2seq_config *k, int n
     l->dropout = k->attention_dropout;
 }
 
+/* fc1 and fc2 stand in the layer itself. */
 static void mlp_init(fv_params *p, fv_mlp *l, const fv__seq2seq_config *k, int hidden,
                      const char *at)
 {
@@ -210,6 +221,7 @@ static void encoder_block_init(fv_params *p, fv__encoder_block *b, const fv__seq
     norm_init(p, &b->mlp_norm, k, at, ".final_layer_norm");
 }
 
+/* Below `at`, "model.decoder.layers.0". */
 static void decoder_block_init(fv_params *p, fv__decoder_block *b, const fv__seq2seq_config *k,
                                const char *at)
 {

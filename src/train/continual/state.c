@@ -16,6 +16,7 @@ fv_status fv__continual_failed(const fv_ctx *c, fv_err *e)
 
 /* ---- memory ---- */
 
+/* Arrays as large as the model are only kept by the methods that need them. */
 static bool uses(const fv__continual *s, int flat)
 {
     if (flat == FV__FLAT_REFERENCE) return s->opt.method == FV__METHOD_AGEM;
@@ -23,6 +24,7 @@ static bool uses(const fv__continual *s, int flat)
     return fv__continual_quadratic(s);
 }
 
+/* Not of a context: it lives on the device as long as the run. */
 fv_tensor fv__flat(void *data, int64_t n)
 {
     return (fv_tensor){.data = data, .shape = FV_SHAPE(n), .dtype = FV_F32};
@@ -43,6 +45,7 @@ void fv__continual_release(fv__continual *s)
     if (s->old.data) s->dev->backend->release(s->dev, s->old.data, s->old_bytes);
 }
 
+/* Device memory for all arrays of the method, once; SI begins with the parameters as they are. */
 fv_status fv__continual_reserve(fv__continual *s, const fv_model *m, fv_err *e)
 {
     fv_params *p = fv_model_params(m);
@@ -88,6 +91,7 @@ static int list(const fv__continual *s, fv_tensor of[FV__FLATS + 1], const char 
     return n;
 }
 
+/* One safetensors file beside the optimiser's state: a resumed run must remember the same. */
 fv_status fv__continual_save(const void *self, const fv_env *env, const char *path, fv_err *e)
 {
     const fv__continual *s = self;
@@ -126,6 +130,7 @@ static fv_status load_one(fv_st *file, const char *name, float *host, int64_t n,
     return st ? st : fv_st_read(file, &info, host, FV_F32, n, e);
 }
 
+/* The arrays are reserved already, so names and sizes of the file are checked against them. */
 fv_status fv__continual_load(void *self, const fv_env *env, const char *path, fv_err *e)
 {
     fv__continual *s = self;
