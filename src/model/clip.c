@@ -17,6 +17,7 @@ const fv_input fv__clip_inputs[] = {{"input_ids", FV_I32, false},
                                     {"pixel_values", FV_F32, false},
                                     {0}};
 
+/* which: the half that the message is about. */
 static fv_status check_layers(const fv__clip_config *k, const char *which, fv_err *e)
 {
     if (k->hidden_size % k->num_attention_heads == 0) return FV_OK;
@@ -40,6 +41,7 @@ fv_status fv__clip_check_vision(const fv__clip_config *k, fv_err *e)
 
 /* ---- layers ---- */
 
+/* First values as published: q, k, v and fc2 begin smaller the more layers there are. */
 static void block_init(fv_params *p, fv__vit_block *b, const fv__clip_config *k, const char *at)
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
@@ -57,6 +59,7 @@ static void block_init(fv_params *p, fv__vit_block *b, const fv__clip_config *k,
     fv_lin_init(p, &b->mlp.down, k->intermediate_size, k->hidden_size, down, "%s.mlp.fc2", at);
 }
 
+/* Below `at`: encoder.layers.N, with ViT's struct and names of CLIP's own. */
 static fv__vit_block *blocks(fv_params *p, const fv__clip_config *k, const char *at)
 {
     fv__vit_block *b = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *b);
@@ -70,6 +73,7 @@ static fv__vit_block *blocks(fv_params *p, const fv__clip_config *k, const char 
 
 /* ---- texts ---- */
 
+/* at: "text_model." in a whole CLIP and by itself. */
 void fv__clip_text_init(fv_params *p, fv__clip_text *l, const fv__clip_config *k, const char *at)
 {
     fv_init normal = {.kind = FV_INIT_NORMAL, .scale = 0.02f};
@@ -88,6 +92,7 @@ void fv__clip_text_pack(fv_params *p, fv__clip_text *l, fv_dtype dtype)
     fv__vit_pack(p, l->blocks, l->cfg->num_hidden_layers, dtype);
 }
 
+/* (B,T) -> (B,T,D) behind the last norm.  CLIP's tokens look back, SigLIP's both ways. */
 fv_tensor *fv__clip_text_fwd(fv_ctx *c, const fv__clip_text *l, const fv_items *in, bool causal,
                              const char *hidden)
 {
@@ -105,6 +110,8 @@ fv_tensor *fv__clip_text_fwd(fv_ctx *c, const fv__clip_text *l, const fv_items *
     return fv_norm_fwd(c, &l->norm, x);
 }
 
+/* The token that stands for the text: the first eos, or the largest id where the file says 2, the
+ * id that the first release wrote by mistake. */
 fv_tensor *fv__clip_pool(fv_ctx *c, const fv__clip_text *l, fv_tensor *x, fv_tensor *ids)
 {
     int32_t end = l->cfg->eos_token_id;
@@ -113,11 +120,14 @@ fv_tensor *fv__clip_pool(fv_ctx *c, const fv__clip_text *l, fv_tensor *x, fv_ten
 
 /* ---- images ---- */
 
+/* Patches along an axis of an image of the configured size. */
 static int64_t grid(const fv__clip_config *k, int axis)
 {
     return fv__side(&k->image_size, axis) / fv__side(&k->patch_size, axis);
 }
 
+/* With a class token (CLIP) there is a norm before the layers and no bias on the patches; without
+ * (SigLIP) it is the other way round. */
 void fv__clip_vision_init(fv_params *p, fv__clip_vision *l, const fv__clip_config *k,
                           bool class_token, const char *at)
 {
@@ -147,6 +157,7 @@ void fv__clip_vision_pack(fv_params *p, fv__clip_vision *l, fv_dtype dtype)
     fv__vit_pack(p, l->blocks, l->cfg->num_hidden_layers, dtype);
 }
 
+/* (B,C,H,W) -> (B,[1+]N,D), before the last norm, which CLIP applies to the class token alone. */
 fv_tensor *fv__clip_vision_fwd(fv_ctx *c, const fv__clip_vision *l, fv_tensor *image,
                                const char *hidden)
 {
@@ -167,6 +178,7 @@ fv_tensor *fv__clip_vision_fwd(fv_ctx *c, const fv__clip_vision *l, fv_tensor *i
 
 /* ---- similarities ---- */
 
+/* x / |x|, by rows. */
 fv_tensor *fv__unit(fv_ctx *c, fv_tensor *x)
 {
     fv_tensor *norm = fv_sqrt(c, fv_sum(c, fv_square(c, x), -1));

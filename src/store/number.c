@@ -31,6 +31,7 @@ const fv_kind_info fv__kinds[FV_KINDS] = {
     [FV_K_C64] = {"C64", "c64", "<c8", 64},
 };
 
+/* s is a piece of a header and does not end in 0. */
 static bool equal(const char *word, const char *s, size_t len)
 {
     return word && strlen(word) == len && !memcmp(word, s, len);
@@ -50,6 +51,7 @@ fv_kind fv__kind_npy(const char *s, size_t len)
     return (fv_kind)k;
 }
 
+/* false: the product overflows, or numbers of less than a byte do not fill their last one. */
 bool fv__kind_bytes(uint64_t *bytes, fv_kind k, uint64_t n)
 {
     uint64_t bits;
@@ -113,6 +115,7 @@ static inline uint16_t to_f16(float f)
 
 #define BLOCK 512
 
+/* Little-endian and perhaps unaligned. */
 static inline uint16_t at16(const void *p, int64_t i)
 {
     uint16_t x;
@@ -185,6 +188,7 @@ static void load_integers(int64_t *x, const void *p, fv_kind k, int64_t n)
     }
 }
 
+/* The greatest finite number of a format. */
 static float largest(fv_dtype t)
 {
     return t == FV_F16 ? 65504.0f : t == FV_BF16 ? 0x1.FEp127f : 0x1.FFFFFEp127f;
@@ -229,6 +233,7 @@ static int64_t first_overflow(fv_dtype to, const float *x, int64_t n)
     return n;
 }
 
+/* Index of the first number that does not fit, or n. */
 static int64_t floats(void *dst, fv_dtype to, const void *src, fv_kind k, int64_t n)
 {
     float x[BLOCK];
