@@ -32,6 +32,7 @@ static fv_status read_tensor(fv_array *a, const char *source, size_t path_len, c
     return st;
 }
 
+/* By what it begins with, not by its name alone: an .npy may be called anything. */
 static fv_status read_file(fv_array *a, const char *path, fv_array_opt opt, fv_err *e)
 {
     fv_file f;
@@ -46,6 +47,7 @@ static fv_status read_file(fv_array *a, const char *path, fv_array_opt opt, fv_e
     return st;
 }
 
+/* Attention of NaN is NaN everywhere: better to say where it came from. */
 static fv_status check_finite(const fv_array *a, const char *source, fv_err *e)
 {
     int64_t n = 0;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
+/* Fields are separated by commas, semicolons or blanks; all rows have as many. */
 typedef struct csv {
     const char *path, *at, *end;
     float *out, *out_end; /* NULL on the first walk */
@@ -22,6 +23,7 @@ typedef struct csv {
 
 static bool blank(char c) { return c == ' ' || c == '\t'; }
 static bool digit(char c) { return c >= '0' && c <= '9'; }
+/* Quotes are not understood: these are tables of numbers. */
 static bool ends_field(char c)
 {
     return blank(c) || c == ',' || c == ';' || c == '\n' || c == '\r';
@@ -110,6 +112,7 @@ static void skip_blanks(csv *c)
     while (c->at < c->end && blank(*c->at)) c->at++;
 }
 
+/* A line may end in \r\n, too. */
 static bool at_line_end(const csv *c)
 {
     return c->at == c->end || *c->at == '\n' ||
@@ -158,6 +161,7 @@ static fv_status walk(csv *c, const fv_file *f)
     return FV_OK;
 }
 
+/* (rows,columns); a file of one column is (rows,1). */
 fv_status fv__csv_read(fv_array *a, const fv_file *f, const char *path, fv_array_opt opt, fv_err *e)
 {
     csv c = {.path = path, .nonfinite = opt.nonfinite, .e = e};

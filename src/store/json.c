@@ -11,6 +11,7 @@
 
 /* ---- in ---- */
 
+/* A configuration is an object; depth and size are limited, so a hostile file costs little. */
 static fv_status parse(fv_json *j, const char *text, size_t n, fv_err *e)
 {
     if (n > LARGEST)
@@ -66,6 +67,7 @@ void fv_json_close(fv_json *j)
 
 /* ---- looking ---- */
 
+/* "a.b.0": members and elements by their names and numbers; "" is the whole. */
 fv__jnode *fv__json_at(const fv_json *j, const char *at)
 {
     fv__jnode *v = j->tree.root;
@@ -86,6 +88,7 @@ fv__jnode *fv__json_at(const fv_json *j, const char *at)
     return v;
 }
 
+/* null counts as absent, as transformers takes it. */
 bool fv_json_has(const fv_json *j, const char *at)
 {
     const fv__jnode *v = fv__json_at(j, at);

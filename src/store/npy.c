@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+/* A header while it is read. */
 typedef struct npy {
     const char *path, *at, *end; /* of the dict literal */
     fv_err *e;
@@ -15,6 +16,7 @@ typedef struct npy {
     bool fortran;
 } npy;
 
+/* Which of the three keys were seen. */
 enum { DESCR = 1, ORDER = 2, SHAPE = 4 };
 
 static fv_status broken(npy *h, const char *what)
@@ -209,6 +211,7 @@ fv_status fv__npy_read(fv_array *a, const fv_file *f, const char *path, fv_err *
     return FV_OK;
 }
 
+/* Version 1.0, f32, last axis fastest. */
 void fv__npy_write(fv_out *o, const fv_array *a)
 {
     char head[256];

@@ -12,6 +12,9 @@
 #define LONGEST 1024        /* bytes of a tensor's name */
 #define LARGEST (64u << 20) /* bytes of an index */
 
+/* The index is read where it lies, twice: for the names of shards, and once these are open for
+ * the tensors.  A table of both in between was the alternative; it would hold every name a
+ * second time. */
 typedef struct shard_map {
     fv__json index;
     fv__jval map; /* the weight_map */
@@ -25,8 +28,10 @@ typedef struct shard_map {
     uint8_t **seen; /* for each shard one byte per tensor */
 } shard_map;
 
+/* Names in messages are cut, as an index may hold anything. */
 static int shown(fv__str s) { return (int)(s.n < 120 ? s.n : 120); }
 
+/* Keeps the first failure; false, so that a walk ends with it. */
 static bool fail(shard_map *m, fv_status code, const char *what, fv__str name)
 {
     if (!m->st)
@@ -69,6 +74,7 @@ static bool check_name(shard_map *m, fv__str r)
     return true;
 }
 
+/* Shards stay in order of names, whatever the order in the index: so tensors have one numbering. */
 static bool note_shard(shard_map *m, fv__str tensor, fv__str shard)
 {
     (void)tensor;
@@ -89,6 +95,7 @@ static bool note_shard(shard_map *m, fv__str tensor, fv__str shard)
 
 /* ---- which tensors ---- */
 
+/* Each tensor must be in the shard that is named for it, and in the index once. */
 static bool mark_tensor(shard_map *m, fv__str tensor, fv__str shard)
 {
     char name[LONGEST];
@@ -109,6 +116,7 @@ static bool bad_at(shard_map *m, size_t at, const char *what)
     return false;
 }
 
+/* Each member of weight_map, which must be a text. */
 static bool walk_map(shard_map *m, bool (*each)(shard_map *m, fv__str tensor, fv__str shard))
 {
     for (fv__jiter it = fv__json_iter(m->map); fv__json_next(&it);) {
@@ -120,6 +128,7 @@ static bool walk_map(shard_map *m, bool (*each)(shard_map *m, fv__str tensor, fv
     return true;
 }
 
+/* Other members (metadata.total_size) are notes. */
 static bool find_map(shard_map *m)
 {
     fv__jval root;

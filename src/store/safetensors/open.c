@@ -6,6 +6,8 @@
 #include "safetensors.h"
 #include "store/store.h"
 
+/* One file is one shard; tensors of several are numbered one shard after the other.  Everything
+ * that fv_st_info points to lies in the mapping and lives as long as the fv_st. */
 struct fv_st {
     const fv_env *env;
     char *path; /* as given, for messages */
@@ -15,6 +17,7 @@ struct fv_st {
 
 /* ---- opening ---- */
 
+/* A file by itself. */
 static fv_status open_one(fv_st *s, const char *path, fv_err *e)
 {
     s->shard = fv__alloc(s->env, sizeof *s->shard);
@@ -37,6 +40,7 @@ static fv_status open_dir(fv_st *s, const char *dir, fv_err *e)
                    "%s: neither model.safetensors nor model.safetensors.index.json in it", dir);
 }
 
+/* A directory, an index, a file, or the name of a model in the Hugging Face cache. */
 fv_status fv_st_open(fv_st **out, const fv_env *env, const char *path, fv_err *e)
 {
     char found[FV_PATH];
@@ -74,6 +78,7 @@ void fv_st_close(fv_st *s)
     fv__free(env, s, sizeof *s);
 }
 
+/* Pages of a tensor that was read once need not stay: the model has its numbers elsewhere now. */
 void fv__st_forget(const fv_st *s, const void *data, size_t bytes)
 {
     const fv_io *io = fv__io(s->env);
@@ -84,6 +89,7 @@ void fv__st_forget(const fv_st *s, const void *data, size_t bytes)
 
 int fv_st_count(const fv_st *s) { return s->count; }
 
+/* The plan was checked against the file's size, so begin and bytes lie inside the mapping. */
 static fv_st_info info(const fv_st_shard *x, const fv_st_entry *t)
 {
     fv_st_info i = {.name = x->plan.text + t->name,
@@ -150,6 +156,7 @@ const char *fv_st_meta(const fv_st *s, const char *key)
 
 /* ---- reading ---- */
 
+/* Floats never become integers: that would cut them off in silence. */
 static fv_status readable(const fv_st *s, const fv_st_info *t, fv_dtype to, fv_kind *kind,
                           fv_err *e)
 {
@@ -168,6 +175,7 @@ static fv_status readable(const fv_st *s, const fv_st_info *t, fv_dtype to, fv_k
     return FV_OK;
 }
 
+/* n elements from `at` on; a number that the destination cannot hold is an error with its place. */
 fv_status fv__st_read_part(const fv_st *s, const fv_st_info *t, int64_t at, int64_t n, void *out,
                            fv_dtype to, fv_err *e)
 {

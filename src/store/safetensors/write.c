@@ -11,6 +11,8 @@
 
 #define BLOCK 65536 /* elements at a time */
 
+/* Tensors are fetched, converted and written a block at a time: memory does not grow with the
+ * model. */
 typedef struct writer {
     const fv_env *env;
     const fv_st_item *items;
@@ -43,6 +45,8 @@ static int by_name(const void *a, const void *b, void *user)
     return strcmp(items[*(const uint32_t *)a].name, items[*(const uint32_t *)b].name);
 }
 
+/* As the reference writes files: the largest element sizes first, names within one size in
+ * order. */
 static int by_format(const void *a, const void *b, void *user)
 {
     const fv_st_item *items = user;
@@ -53,6 +57,7 @@ static int by_format(const void *a, const void *b, void *user)
 
 /* ---- one file ---- */
 
+/* Names as JSON text. */
 static void add_text(fv_buf *b, const char *s)
 {
     fv__buf_str(b, "\"");
