@@ -168,6 +168,17 @@ __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
     fence_async_proxy();
 }
 
+/* Fills mk_smem::turns; read after the barriers that follow the load of x. */
+__device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_smem *d)
+{
+    const fv_fused_rope &o = p.rope;
+    for (int i = threadIdx.x; o.freq && i < t.rows * o.half; i += DECODE_THREADS) {
+        int row = i / o.half, pair = i % o.half;
+        int64_t at = (int64_t)(t.row + row) * o.freq_row + pair;
+        d->turns[row][pair] = rotation(o.pos[t.row + row], o.freq[at]);
+    }
+}
+
 /* ---- the kernel ---- */
 
 /* MANY: more than FLAGGED_MAX_ROWS rows.  NEEDS: mk_ops::needs.
@@ -193,6 +204,7 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         return;
     }
     setmaxnreg_inc<MMA_REGISTERS>();
+    if (MANY && (NEEDS & NEEDS_PAIRS)) compute_turns(p, block_group(p, 1), d);
     barrier_rounds rounds = {};
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];

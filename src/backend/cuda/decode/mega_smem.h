@@ -13,6 +13,8 @@ struct __align__(128) mk_smem
     uint64_t op_full[OP_STAGES], op_empty[OP_STAGES];
     mk_op op[OP_STAGES];
     unsigned issued; /* slots filled or being filled since the start */
+    /* (cos, sin) of the group's rows for every frequency: all layers of a step turn by the same */
+    float2 turns[ROWS_BLOCK][MAX_TURNS];
     __align__(16) float sums[GROUP][MMA_WARPS][TILE_SUMS];
 };
 
