@@ -30,7 +30,8 @@ enum {
     LAYERS = 2,
     POSITIONS = 1024
 };
-/* of the distance between a row's largest and smallest logit */
+/* of the distance between a row's largest and smallest logit.  Measured on an H200: 0.011 with bf16
+ * weights, 0.021 with 8 and 4 bits; on a CPU with 8 and 4 bits, whose activations have 8: 0.039 */
 #define TOLERANCE 0.05f
 
 #define LLAMA                                                                                      \

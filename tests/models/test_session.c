@@ -349,7 +349,9 @@ static void weights_may_lie_in_the_file(void **state)
     }
 }
 
-/* Rounded weights move the score a little, and a batch changes nothing. */
+/* Rounded weights move the score a little.  A batch changes nothing on the CPU; a GPU rounds
+ * activations, too, in kernels that it chooses by the number of rows, so that scores are alike and
+ * hypotheses may differ where two are. */
 static void narrow_weights_serve(void **state)
 {
     (void)state;
@@ -365,7 +367,8 @@ static void narrow_weights_serve(void **state)
         fv_generated a = generate(plain, 0, SOURCES, &o), b = generate(served, 0, SOURCES, &o);
         for (int i = 0; i < SOURCES; i++) {
             fv_generated one = generate(served, i, 1, &o);
-            same_hypothesis(&b.hyp[i], &one.hyp[0]);
+            if (test_on_cpu()) same_hypothesis(&b.hyp[i], &one.hyp[0]);
+            assert_true(fabs(b.hyp[i].score - one.hyp[0].score) < kinds[k].off);
             double off = fabs(b.hyp[i].score - a.hyp[i].score);
             assert_true(off > 0 && off < kinds[k].off);
             fv_generated_free(&one);
