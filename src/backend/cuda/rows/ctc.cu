@@ -48,7 +48,8 @@ template <class T> __global__ void ctc_sequence(float *loss, float *alpha, chain
     loss[blockIdx.x] = -(S > 1 ? log_add(end[0], end[-1]) : end[0]);
 }
 
-/* The next state with the same label, or -1; negative - 2 where an earlier state has it. */
+/* next[u]: the next label equal to label u, or -1; encoded as -3 - next where an earlier one is
+ * equal, too.  Read by is_first and next_of. */
 template <class T> __device__ inline void link_labels(int32_t *next, const chain<T> &g)
 {
     for (int64_t u = threadIdx.x; u < g.count(); u += blockDim.x) {
