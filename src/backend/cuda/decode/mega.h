@@ -131,6 +131,10 @@ struct mk_ops {
     bool uses_flags;    /* ops exchange flagged words; else a group barrier separates them */
     int needs;          /* of what GPT-2 does not have, as bits: which instance of the kernel */
     fv_fused_rope rope; /* of all rotated layers; freq NULL: none is */
+    __host__ __device__ int turn_bytes() const
+    {
+        return rope.freq ? ROWS_BLOCK * rope.half * (int)sizeof(float2) : 0;
+    }
     mk_counters *counters;
     mk_op op[(MEGAKERNEL_BYTES - 64) / sizeof(mk_op)];
 };

@@ -100,7 +100,7 @@ __device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
         float2 v = make_float2(c[i / 2][j][i % 2 * 2], c[i / 2][j][i % 2 * 2 + 1]);
         if (which.turn >= 0)
             v = finish_pair(FV_ACT_NONE, which, v,
-                            d->turns[row % ROWS_BLOCK][which.turn + lane % 4]);
+                            turns_of(d)[row % ROWS_BLOCK * a.rope.half + which.turn + lane % 4]);
         bool mine = neighbours(v, n, which);
         int64_t at = (cached ? cache_row[i / 2][i % 2] : t.row + row) * (int64_t)stride + n - first;
         if (!mine || row >= t.rows || n >= all || (cached && cache_row[i / 2][i % 2] < 0)) continue;

@@ -347,7 +347,7 @@ bool same_rope(const mk_ops &p, const fv_fused_rope &r)
 {
     const fv_fused_rope &o = p.rope;
     bool same = o.freq == r.freq && o.pos == r.pos && o.freq_row == r.freq_row && o.half == r.half;
-    return r.half <= MAX_TURNS && (!o.freq || same);
+    return !o.freq || same;
 }
 
 /* Appends the op if smem suffices and its dataflow can be resolved. */
@@ -355,10 +355,12 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
 {
     mk_ops *p = &g->p;
     bool rotated = o->kind == GEMM && o->gemm.a.rope.freq;
+    fv_fused_rope rope = p->rope;
     if (rotated && !same_rope(*p, o->gemm.a.rope)) return false;
     int x_bytes = p->x_bytes, slots = p->slots, last = p->n ? p->op[p->n - 1].groups : 1;
     /* groups once paired stay paired: they no longer pass the barriers of a single group */
     if (o->groups < last) return false;
+    if (rotated) p->rope = o->gemm.a.rope;
     if (o->kind == GEMM) {
         const decode_gemm &f = o->gemm;
         int most = o->groups * ROWS_BLOCK, rows = (int)(f.a.rows < most ? f.a.rows : most);
@@ -367,12 +369,11 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
     }
     if (!fv_cuda_megakernel_fit(p, device_of(s)->max_smem) ||
         (p->uses_flags && !connect(s, g, o))) {
-        p->x_bytes = x_bytes, p->slots = slots;
+        p->x_bytes = x_bytes, p->slots = slots, p->rope = rope;
         return false;
     }
     if (!p->uses_flags) separate(g, o);
     p->needs |= needs_of(*o);
-    if (rotated) p->rope = o->gemm.a.rope;
     if (o->kind == GEMM) {
         o->gemm.first_block = g->next_block;
         g->next_block = (g->next_block + o->gemm.tiles) % p->group_blocks;

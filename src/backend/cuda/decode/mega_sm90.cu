@@ -168,14 +168,14 @@ __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
     fence_async_proxy();
 }
 
-/* Fills mk_smem::turns; read after the barriers that follow the load of x. */
+/* Fills the table of rotations; read after the barriers that follow the load of x. */
 __device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_smem *d)
 {
     const fv_fused_rope &o = p.rope;
     for (int i = threadIdx.x; o.freq && i < t.rows * o.half; i += DECODE_THREADS) {
         int row = i / o.half, pair = i % o.half;
         int64_t at = (int64_t)(t.row + row) * o.freq_row + pair;
-        d->turns[row][pair] = rotation(o.pos[t.row + row], o.freq[at]);
+        turns_of(d)[i] = rotation(o.pos[t.row + row], o.freq[at]);
     }
 }
 
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     mk_smem *d = (mk_smem *)memory;
-    bf16 *x = (bf16 *)(d + 1);
+    bf16 *x = (bf16 *)((unsigned char *)(d + 1) + p.turn_bytes());
     const unsigned char *slots = (const unsigned char *)x + p.x_bytes;
     slot_ring r(d, slots, p.slots);
     unsigned epoch = p.counters->epoch + 1; /* tag of the first op; 0 is the tag of unused words */
@@ -242,7 +242,7 @@ template <bool MANY> auto instance_for(const mk_ops &p)
 
 size_t smem_bytes(const mk_ops &p)
 {
-    return sizeof(mk_smem) + (size_t)p.x_bytes + (size_t)p.slots * SLOT_BYTES;
+    return sizeof(mk_smem) + (size_t)(p.turn_bytes() + p.x_bytes) + (size_t)p.slots * SLOT_BYTES;
 }
 } // namespace
 
