@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "fovea/author/author.h"
 #include "fovea/fovea.h"
@@ -241,6 +242,56 @@ static void ctc_leaves_out_blanks_and_repeats(void **state)
     fv_model_free(m);
 }
 
+/* ---- letters ---- */
+
+/* wav2vec2 with vocab.json and "|" between words: ids and text are those of transformers. */
+static void letters_are_those_of_transformers(void **state)
+{
+    (void)state;
+    fv_model *m = open_model("wav2vec2-ctc");
+    fv_st *in;
+    fv_tok *tok;
+    fv_encoding *enc;
+    fv_recogniser *r;
+    fv_err e;
+    int64_t n;
+    int32_t ids[MOST];
+    char *text;
+    size_t len;
+    json_error_t why;
+    json_t *want = json_load_file(MODELS "wav2vec2-ctc/text.json", 0, &why);
+    assert_non_null(want);
+    check(fv_tok_open(&tok, NULL, MODELS "wav2vec2-ctc", &e), &e);
+    check(fv_encoding_new(&enc, tok, &e), &e);
+    const char *said = json_string_value(json_object_get(want, "text"));
+    check(fv_tok_encode(enc, said, strlen(said), (fv_tok_opts){0}, &e), &e);
+    assert_int_equal(enc->n, (int64_t)json_array_size(json_object_get(want, "ids")));
+    for (int64_t i = 0; i < enc->n; i++)
+        assert_int_equal(enc->ids[i], json_integer_value(
+                                          json_array_get(json_object_get(want, "ids"), (size_t)i)));
+    check(fv_tok_decode(tok, &text, &len, enc->ids, enc->n, true, &e), &e);
+    assert_string_equal(text, said);
+    fv_tok_free_text(tok, text, len);
+
+    check(fv_st_open(&in, NULL, MODELS "wav2vec2-ctc/in.safetensors", &e), &e);
+    float *x = golden_numbers(in, "input_values", &n);
+    check(fv_recogniser_new(&r, device, m, (fv_recognise_opt){.input = "input_values"}, &e), &e);
+    check(fv_recogniser_add(r, x, n / 2, 1, &e), &e); /* the first of two clips */
+    check(fv_recogniser_end(r, &e), &e);
+    const fv_recognised *token = fv_recogniser_tokens(r, &n);
+    for (int64_t i = 0; i < n; i++) ids[i] = token[i].id;
+    check(fv_tok_decode(tok, &text, &len, ids, n, true, &e), &e);
+    assert_string_equal(text, json_string_value(json_object_get(want, "heard")));
+    fv_tok_free_text(tok, text, len);
+    free(x);
+    fv_st_close(in);
+    fv_recogniser_free(r);
+    fv_encoding_free(enc);
+    fv_tok_close(tok);
+    fv_model_free(m);
+    json_decref(want);
+}
+
 /* ---- refusals ---- */
 
 static void what_cannot_be_gets_a_sentence(void **state)
@@ -272,6 +323,7 @@ int main(void)
         cmocka_unit_test(greedy_is_frame_by_frame),
         cmocka_unit_test(beams_find_the_likeliest_labels),
         cmocka_unit_test(ctc_leaves_out_blanks_and_repeats),
+        cmocka_unit_test(letters_are_those_of_transformers),
         cmocka_unit_test(what_cannot_be_gets_a_sentence),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

@@ -302,6 +302,42 @@ static void put_clip(fv_buf *b, const fv_tok *t)
 
 /* Without a class in tokenizer_config.json the special tokens tell: CLIP has <|startoftext|>,
  * RoBERTa and BART <s>, GPT-2 neither. */
+/* ---- vocab.json alone: letters, of models that hear (wav2vec2) ---- */
+
+/* Each character is a token, and a blank is the token "|".  Text is decoded as it stands: which
+ * repeats and blanks of frames count is the recogniser's business. */
+fv_status fv__load_letters(fv_tok *t, const char *dir, fv_err *e)
+{
+    static const char *const specials[] = {"<pad>", "<s>", "</s>", "<unk>", "[PAD]", "[UNK]"};
+    char vocab[FV__MAX_PATH];
+    fv__config c;
+    fv_buf b = {.env = t->env};
+    if (!fv__tok_join(vocab, dir, "vocab.json"))
+        return fv_fail(e, FV_EARG, "%.200s: the path is too long", dir);
+    fv_status st = fv__load_config(&c, t, dir, e);
+    fv__model *m = &t->model;
+    if (st == FV_OK) st = fv__load_vocab_json(&m->vocab, t, vocab, e);
+    if (st == FV_OK && c.class.n && !fv__str_is(c.class, "Wav2Vec2CTCTokenizer"))
+        st = fv_fail(e, FV_EFORMAT, "%s: tokenizer_class \"%.60s\" needs a tokenizer.json", vocab,
+                     c.class.s);
+    if (st == FV_OK) st = fv__need(t, (fv__str){"|", 1}, vocab, e);
+    if (st != FV_OK) return st;
+    m->kind = FV__MODEL_WORDLEVEL;
+    m->unk_token = c.unk.n ? c.unk : (fv__str){"<unk>", 5};
+    m->has_unk_token = true;
+    m->unk = fv__vocab_id(&m->vocab, m->unk_token.s, m->unk_token.n);
+    fv__buf_str(&b, "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
+                    "\"content\":\"|\"},\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":"
+                    "{\"Regex\":\".\"},\"behavior\":\"Isolated\",\"invert\":false},"
+                    "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\","
+                    "\"pattern\":{\"String\":\"|\"},\"content\":\" \"},{\"type\":\"Fuse\"}]},"
+                    "\"added_tokens\":[");
+    for (int i = 0; i < 6; i++)
+        put_added(&b, t, (fv__str){specials[i], strlen(specials[i])}, false, false);
+    fv__buf_str(&b, "]}");
+    return load_sections(t, &b, vocab, e);
+}
+
 fv_status fv__load_bpe_files(fv_tok *t, const char *dir, fv_err *e)
 {
     char vocab[FV__MAX_PATH], merges[FV__MAX_PATH];

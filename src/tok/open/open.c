@@ -50,11 +50,13 @@ static fv_status load_path(fv_tok *t, const char *path, fv_err *e)
     if (fv__tok_has_file(t->env, path, "merges.txt")) return fv__load_bpe_files(t, path, e);
     if (fv__tok_has_file(t->env, path, "vocab.txt"))
         return fv__tok_join(inner, path, "vocab.txt") ? fv__load_vocab_txt(t, inner, e) : FV_EARG;
+    if (fv__tok_has_file(t->env, path, "vocab.json")) return fv__load_letters(t, path, e);
     if (fv__file_exists(t->env, fv__tok_join(inner, path, ".") ? inner : path)) /* a directory */
-        return fv_fail(e, FV_EIO,
-                       "%s: it holds no tokenizer.json, vocab.txt, merges.txt, spiece.model, "
-                       "tokenizer.model or source.spm",
-                       path);
+        return fv_fail(
+            e, FV_EIO,
+            "%s: it holds no tokenizer.json, vocab.txt, vocab.json, merges.txt, spiece.model, "
+            "tokenizer.model or source.spm",
+            path);
     return load_file(t, path, e);
 }
 

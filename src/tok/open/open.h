@@ -32,6 +32,7 @@ fv_status fv__need(const fv_tok *t, fv__str token, const char *file, fv_err *e);
 /* WordPiece: a token a line */
 fv_status fv__load_vocab_txt(fv_tok *t, const char *path, fv_err *e);
 fv_status fv__load_bpe_files(fv_tok *t, const char *dir, fv_err *e); /* vocab.json and merges.txt */
+fv_status fv__load_letters(fv_tok *t, const char *dir, fv_err *e);   /* vocab.json alone */
 fv_status fv__load_vocab_json(fv__vocab *out, fv_tok *t, const char *path, fv_err *e);
 /* a SentencePiece model and its class */
 fv_status fv__load_pieces(fv_tok *t, const char *dir, const char *file, fv_err *e);
