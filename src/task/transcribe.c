@@ -18,6 +18,7 @@ typedef struct transcribe_options {
     int64_t rate;
     bool timestamps, word_timestamps, fallback, stream;
     char language[64]; /* "": none is given */
+    char lattice[FV_PATH];
     int task, format;
 } transcribe_options;
 
@@ -39,6 +40,8 @@ static const fv_field options[] = {
             "CODE: what is spoken (en, de), of a model that knows several; heard where not given"),
     FV_CHOICE(transcribe_options, task, 0, tasks,
               "transcribe, or translate into English; model: as generation_config.json says"),
+    FV_TEXT(transcribe_options, lattice, "",
+            "FILE.svg: draw the lattice of a transducer and the way through it"),
     FV_CHOICE(transcribe_options, format, 0, formats, "text, or subtitles: srt, vtt"),
     FV_BOOL(transcribe_options, fallback, false,
             "Whisper: draw again, at higher temperatures, what is unlikely or repeats itself"),
@@ -290,6 +293,7 @@ static fv_status transcribe(fv_pipeline *p, const fv_text *path, fv_err *e)
     if (!st) st = fv_clip_resample(&t->whole, &t->raw, rate, e);
     fv__transcript_clear(&t->heard, &p->env);
     if (!st && t->frames) st = fv__frames_hear(t->frames, &t->whole, &t->heard, e);
+    if (!st && t->frames && *o->lattice) st = fv__frames_lattice(t->frames, o->lattice, e);
     if (!st && steps) st = windows ? hear_windows(p, steps, e) : hear_pieces(p, e);
     return st ? st : write_out(p, path, (double)t->whole.n / rate, e);
 }

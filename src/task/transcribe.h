@@ -68,6 +68,21 @@ fv_status fv__frames_hear(fv__frames *f, const fv_clip *whole, fv__transcript *t
 fv_status fv__frames_stream(fv__frames *f, fv__transcript *heard, bool times, double *seconds,
                             fv_err *e);
 
+/* Draws the lattice of the recording that was heard last; of transducers only. */
+fv_status fv__frames_lattice(fv__frames *f, const char *path, fv_err *e);
+
+/* What a lattice is drawn from. */
+typedef struct fv__lattice {
+    const float *logits;        /* (frames,n+1,V) */
+    const float *features;      /* (frames,width) */
+    const fv_recognised *token; /* n of them, the way that was taken */
+    const fv_tok *tok;
+    int64_t frames, n, V, width;
+    int32_t blank;
+    double seconds; /* of a frame */
+} fv__lattice;
+fv_status fv__lattice_write(const fv__lattice *in, const fv_env *env, const char *path, fv_err *e);
+
 /* ---- windows ---- */
 
 /* What the tokens behind the start token ask for, by generation_config.json. */

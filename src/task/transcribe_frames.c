@@ -27,6 +27,8 @@ struct fv__frames {
     fv_recogniser *recogniser;
     const fv_sound_steps *steps;
     fv_clip x;      /* features */
+    fv_shape shape; /* of those of the recording heard last */
+    int32_t blank;
     fv_buf samples; /* of a stream, floats that no frame was made of yet */
     double frame;   /* seconds of a frame of the encoder's output */
 };
@@ -56,7 +58,7 @@ static fv_status open_recogniser(fv__frames *f, bool stream, fv_err *e)
     fv_recognise_opt how = {.stream = stream,
                             .beams = beams_of(p),
                             .input = fv_processor_sound_input(f->processor),
-                            .blank = (int32_t)blank};
+                            .blank = f->blank = (int32_t)blank};
     return fv_recogniser_new(&f->recogniser, p->dev, f->model, how, e);
 }
 
@@ -166,15 +168,55 @@ static fv_status finish(fv__frames *f, fv__transcript *to, double seconds, fv_er
 
 fv_status fv__frames_hear(fv__frames *f, const fv_clip *whole, fv__transcript *to, fv_err *e)
 {
-    fv_shape shape;
     fv_recogniser_reset(f->recogniser);
-    fv_status st = fv_processor_sound(f->processor, &f->x, whole, &shape, "the clip", e);
-    int64_t width = shape.n == 2 ? shape.d[1] : 1;
-    if (!st) st = fv_recogniser_add(f->recogniser, f->x.data, shape.d[0], width, e);
+    fv_status st = fv_processor_sound(f->processor, &f->x, whole, &f->shape, "the clip", e);
+    int64_t width = f->shape.n == 2 ? f->shape.d[1] : 1;
+    if (!st) st = fv_recogniser_add(f->recogniser, f->x.data, f->shape.d[0], width, e);
     if (!st) st = fv_recogniser_end(f->recogniser, e);
     if (st) return st;
     set_frame(f, whole->n, fv_recogniser_frames(f->recogniser));
     return finish(f, to, (double)whole->n / whole->rate, e);
+}
+
+/* The whole recording with all its tokens through the model once more: logits of every point. */
+fv_status fv__frames_lattice(fv__frames *f, const char *path, fv_err *e)
+{
+    fv_pipeline *p = f->p;
+    fv__lattice l = {.features = f->x.data,
+                     .tok = tok_of(f),
+                     .frames = f->shape.d[0],
+                     .width = f->shape.d[1],
+                     .blank = f->blank,
+                     .seconds = f->frame};
+    fv_buf ids = {.env = &p->env};
+    fv_items in = {0}, out = {0};
+    fv_ctx *c = NULL;
+    l.token = fv_recogniser_tokens(f->recogniser, &l.n);
+    if (fv_model_job(f->model) != FV_HEAD_TRANSDUCER)
+        return fv_fail(e, FV_EUSAGE, "--lattice: %s is no transducer", fv_model_head(f->model));
+    fv_status st = fv__ids_add(&ids, &f->blank, 1, e);
+    for (int64_t i = 0; !st && i < l.n; i++) st = fv__ids_add(&ids, &l.token[i].id, 1, e);
+    if (!st) st = fv_ctx_new(&c, p->dev, (fv_ctx_opt){.dtype = fv_model_dtype(f->model)}, e);
+    float *logits = NULL;
+    int64_t n = 0;
+    if (!st) {
+        fv_items_put(&in, "input_features",
+                     fv_floats(c, l.features, FV_SHAPE(1, l.frames, l.width)));
+        fv_items_put(&in, "decoder_input_ids", fv_ints(c, fv__ids(&ids), FV_SHAPE(1, l.n + 1)));
+        fv_model_forward(c, f->model, &in, &out);
+        const fv_tensor *y = fv_items_get(&out, "logits");
+        n = fv_len(y);
+        l.V = fv_dim(y, 3);
+        logits = n ? fv__alloc(&p->env, (size_t)n * sizeof *logits) : NULL;
+        if (!logits || fv_read(c, y, logits, n))
+            st = fv_fail(e, FV_ESTATE, "--lattice: %s", fv_ctx_err(c)->text);
+    }
+    l.logits = logits;
+    if (!st) st = fv__lattice_write(&l, &p->env, path, e);
+    fv__free(&p->env, logits, (size_t)n * sizeof *logits);
+    fv__buf_free(&ids);
+    fv_ctx_free(c);
+    return st;
 }
 
 /* ---- a stream ---- */
