@@ -1,10 +1,10 @@
 /* transcribe.c - what is said in sound files, by models with an encoder that hears and a decoder
  * that writes.
  *
- * A model that writes times among its tokens (Whisper) hears windows, transcribe_windows.c, one that
- * aligns frames and tokens (CTC, transducers) frames, transcribe_frames.c.  To
- * others a clip longer than --chunk seconds is cut into pieces of that length at the quietest
- * moment of each piece's last quarter, so that no word is cut in two where there is a pause. */
+ * A model that writes times among its tokens (Whisper) hears windows, transcribe_windows.c, one
+ * that aligns frames and tokens (CTC, transducers) frames, transcribe_frames.c.  To others a clip
+ * longer than --chunk seconds is cut into pieces of that length at the quietest moment of each
+ * piece's last quarter, so that no word is cut in two where there is a pause. */
 #include <math.h>
 
 #include "fovea/author/audio.h"

@@ -1,5 +1,5 @@
-/* transcribe_lattice.c - the lattice of a transducer as a picture: how likely an alignment is to pass
- * each point, and the way that was taken.
+/* transcribe_lattice.c - the lattice of a transducer as a picture: how likely an alignment is to
+ * pass each point, and the way that was taken.
  *
  * Points are (t,u): t frames were heard and u tokens written.  The share of all alignments of the
  * tokens that pass a point is exp(alpha + beta - total), alpha and beta as in

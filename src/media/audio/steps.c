@@ -152,7 +152,7 @@ static fv_status read_frames(const reading *r, fv_sound_steps *s)
         s->window = s->fft;
         s->mels = s->features;
         s->most = seconds * s->rate;
-        /* filters above the Nyquist frequency, which transformers leaves empty, would hear nothing */
+        /* transformers leaves filters above the Nyquist frequency empty: they would hear nothing */
         if (s->high > s->rate / 2.) s->high = s->rate / 2.;
         return st;
     case FV_SOUND_FBANK:

@@ -1,4 +1,4 @@
-/* transducer.c - the Transformer transducer (Zhang et al. 2020): speech to text, while it is spoken.
+/* transducer.c - the Transformer transducer (Zhang et al. 2020): speech to text, as it is said.
  *
  *     h = encoder(W frames)                 pre-norm layers, rotary positions; a norm behind them
  *     g = label encoder(blank, y_1 .. y_u)  the same, causal, each label seeing label_context back

@@ -1,7 +1,7 @@
 /* wav2vec2.c - wav2vec 2.0: speech to text by frames, from the samples themselves.
  *
- *     x = convolutions(samples)                  seven of them: a frame each 320 samples, 400 long
- *     x = W norm(x);   x += gelu(conv(x))        a grouped convolution of 128 frames tells positions
+ *     x = convolutions(samples)               seven of them: a frame each 320 samples, 400 long
+ *     x = W norm(x);   x += gelu(conv(x))     a grouped convolution of 128 frames tells positions
  *     layers as BERT's (norms behind each part), or, do_stable_layer_norm, with norms in front
  *     logits = head(x), each frame's token or the blank
  *
