@@ -5,8 +5,8 @@
  * Recordings are decoded once and kept as samples at the model's rate; everything else is made when
  * a batch is, in the loader's threads, so that no two epochs see the same sound.  What is drawn is
  * a function of the seed, the epoch and the example's number (dice.h): a resumed run goes on with
- * the same strings, and an evaluation (epoch -1) has the same ones each time.  The first recording of
- * string i is recording i, so that an epoch goes through all of them; the others are any of the
+ * the same strings, and an evaluation (epoch -1) has the same ones each time.  The first recording
+ * of string i is recording i, so that an epoch goes through all of them; the others are any of the
  * same speaker. */
 #include "data/speech.h"
 
