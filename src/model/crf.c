@@ -2,8 +2,8 @@
  *
  *     v(1,k) = start(k) + x(1,k),   v(i,k) = x(i,k) + max_j v(i-1,j) + A(j,k)
  *
- * and back from the best v(n,k) + end(k).  It runs on the host: a chain is tens of positions of tens
- * of labels, and scores are read back anyhow. */
+ * and back from the best v(n,k) + end(k).  It runs on the host: a chain is tens of positions of
+ * tens of labels, and scores are read back anyhow. */
 #include "model/crf.h"
 
 #include <string.h>

@@ -7,10 +7,10 @@
  *     sampled   the same over the right one and K others, drawn evenly
  *     bce       -log s(right) - sum_k log(1 - s(other_k)), s the sigmoid (the SASRec paper, K = 1)
  *
- * With mask > 0 items of the history are hidden instead, and found from both sides (BERT4Rec, Sun et
- * al. 2019): every one with that probability, and one at least; in a tenth of the rows the last one
- * alone, which is what is asked in the end.  Where it is evaluated the mask stands behind the history.
- * Its id is the number of items.
+ * With mask > 0 items of the history are hidden instead, and found from both sides (BERT4Rec, Sun
+ * et al. 2019): every one with that probability, and one at least; in a tenth of the rows the last
+ * one alone, which is what is asked in the end.  Where it is evaluated the mask stands behind the
+ * history. Its id is the number of items.
  *
  * Items that are drawn are none that the user has had.  The metric is NDCG@10 with full ranking:
  * the rank of the right item among all that the user has not had before. */

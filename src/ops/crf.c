@@ -16,8 +16,9 @@ typedef struct {
         *pairs; /* (B,K+2,K): each sequence's gradient of the transitions, to be added in order */
 } crf;
 
-/* loss = log sum over all label sequences of exp(score) - score of the right one: d loss / d x is the
- * probability of a label at a position minus 1 for the right one, and likewise for transitions. */
+/* loss = log sum over all label sequences of exp(score) - score of the right one: d loss / d x
+ * is the probability of a label at a position minus 1 for the right one, and likewise for
+ * transitions. */
 static void backward(fv_ctx *c, fv_node *n)
 {
     const crf *s = (crf *)n;

@@ -140,9 +140,9 @@ static fv_status add_windows(tagging *g, int64_t text, fv_err *e)
 
 /* ---- labels ---- */
 
-/* Labels are chosen among the first tokens of words, which are all that taggers learn about, where
- * they are chosen together; the other tokens go with their word.  Else each token has its own.  Scores
- * are the token's own probability of the label. */
+/* Labels are chosen among the first tokens of words, which are all that taggers learn about,
+ * where they are chosen together; the other tokens go with their word.  Else each token has its
+ * own.  Scores are the token's own probability of the label. */
 static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
                            int64_t width, fv_err *e)
 {

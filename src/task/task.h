@@ -133,8 +133,8 @@ const char *fv__chars_slice(const fv_chars *c, int64_t from, int64_t to, size_t 
 
 /* s->letters of a sequence that was encoded from x; nothing where the model takes none. */
 fv_status fv__task_letters(fv_task *t, fv_seq *s, const fv_text *x, fv_err *e);
-/* Of the n positions at[i] of a sequence the labels that score highest together, best (n); x: scores
- * of all positions.  Without transitions each position's own best. */
+/* Of the n positions at[i] of a sequence the labels that score highest together, best (n); x:
+ * scores of all positions.  Without transitions each position's own best. */
 fv_status fv__task_decode(fv_task *t, int32_t *best, const float *x, const int64_t *at, int64_t n,
                           int64_t width, fv_err *e);
 

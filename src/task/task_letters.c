@@ -4,8 +4,8 @@
 #include "model/crf.h"
 #include "task.h"
 
-/* A word is what the tokenizer's own splitting makes; it reaches from its first token's beginning to
- * its last token's end.  Special tokens have no letters. */
+/* A word is what the tokenizer's own splitting makes; it reaches from its first token's
+ * beginning to its last token's end.  Special tokens have no letters. */
 fv_status fv__task_letters(fv_task *t, fv_seq *s, const fv_text *x, fv_err *e)
 {
     fv_chars chars;

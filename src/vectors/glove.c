@@ -1,15 +1,15 @@
-/* glove.c - GloVe (Pennington et al. 2014): vectors whose products are logarithms of how often words
- * stand near one another.
+/* glove.c - GloVe (Pennington et al. 2014): vectors whose products are logarithms of how often
+ * words stand near one another.
  *
- *     X_ij = sum over pairs of places of 1 / distance,  up to `window` words apart
+ *     X_ij = sum over pairs of positions of 1 / distance,  up to `window` words apart
  *     loss = sum_ij f(X_ij) (w_i.v_j + a_i + b_j - log X_ij)^2,    f(x) = min(1, (x / 100)^(3/4))
  *
- * by AdaGrad over the pairs in random order; a word's vector is w_i + v_i.  X is symmetric, so every
- * pair of words is kept once in each order, as GloVe's own program does.
+ * by AdaGrad over the pairs in random order; a word's vector is w_i + v_i.  X is symmetric, so
+ * every pair of words is kept once in each order, as GloVe's own program does.
  *
  * Pairs go in blocks, as in predict.c: rows are copied and differences computed from what nobody
- * changes, then each row is changed by one thread alone in the order of the pairs.  Biases are the
- * last element of a row, whose partner in the other row is 1 and stays so. */
+ * changes, then each row is changed by one thread alone in the order of the pairs.  Biases are
+ * the last element of a row, whose partner in the other row is 1 and stays so. */
 #include <math.h>
 
 #include "vectors/vectors.h"

@@ -2,24 +2,25 @@
  * subwords (Bojanowski et al. 2017), on all cores, with the same bits whatever their number.
  *
  * A position of the text has a hidden vector h, the mean of input rows: of skip-gram the word's own
- * (and its subwords'), of CBOW those of the words around it.  Output rows o_j are scored against it:
+ * (and its subwords'), of CBOW those of the words around it.  Output rows o_j are scored against
+ * it:
  *
  *     loss = - sum_j w_j log s(y_j h.o_j),    y = 1 for what is there, -1 for what was drawn
  *     g_j = lr w_j ([y_j = 1] - s(h.o_j)),    o_j += g_j h,    every input row += sum_j g_j o_j
  *
  * Of skip-gram what is there are the words around, and the words that are drawn are drawn once for
- * the position and count as often as there are such words (Ji et al. 2016 share them likewise): h is
- * read once for all of them.
+ * the position and count as often as there are such words (Ji et al. 2016 share them likewise): h
+ * is read once for all of them.
  *
- * word2vec, gensim and fastText let threads write to the same rows at any time ("Hogwild"), so no run
- * repeats.  Here positions go in blocks of BLOCK.  First all positions of a block compute h, g and the
- * input's gradient, from rows that nobody changes; then rows are changed, each by one thread alone, in
- * the order of the positions.  So a row's sums have one order, and threads share both loops.  The
- * price is that a position does not see the others of its block, and that gradients are written
- * once and read once; blocks are small, and stay in the cache.  Of few words
- * a row would be changed many times in a block by gradients that know nothing of each other, which
- * diverges: blocks are smaller then.  Replicas of the model that are
- * averaged, the other way to be exact, learn rare words many times slower. */
+ * word2vec, gensim and fastText let threads write to the same rows at any time ("Hogwild"), so
+ * no run repeats.  Here positions go in blocks of BLOCK.  First all positions of a block compute
+ * h, g and the input's gradient, from rows that nobody changes; then rows are changed, each by
+ * one thread alone, in the order of the positions.  So a row's sums have one order, and threads
+ * share both loops.  The price is that a position does not see the others of its block, and that
+ * gradients are written once and read once; blocks are small, and stay in the cache.  Of few
+ * words a row would be changed many times in a block by gradients that know nothing of each
+ * other, which diverges: blocks are smaller then.  Replicas of the model that are averaged, the
+ * other way to be exact, learn rare words many times slower. */
 #include <math.h>
 
 #include "vectors/vectors.h"
@@ -35,8 +36,8 @@ enum {
 
 /* What a position asks for and what came of it. */
 typedef struct spot {
-    int64_t from, to; /* of skip-gram its own place, of CBOW those around: places in `kept` */
-    int64_t middle;   /* the place between that is none of them, or -1 */
+    int64_t from, to; /* indices in `kept`: its own, of CBOW those around */
+    int64_t middle;   /* the index between that is left out, or -1 */
     int n_out;
     int32_t out[MOST_OUT];
     float g[MOST_OUT];
@@ -51,11 +52,11 @@ typedef struct trainer {
     int32_t *table;  /* (TABLE): words as often as they are drawn */
     float *keep;     /* (words): how likely one stays in the text */
     int32_t *kept;   /* a part of the text without what was left out; -1 at the ends of lines */
-    int64_t *place;  /* of each in the text, for random numbers */
+    int64_t *at;     /* the index of each in the text, for random numbers */
     int64_t n_kept;
     spot *spots;      /* (BLOCK) */
     float *h, *dh;    /* (BLOCK,stride) */
-    int64_t first, n; /* the block: places in kept */
+    int64_t first, n; /* the block: indices in kept */
     double lr;
     int64_t block; /* its positions at most */
     uint64_t seed; /* of the epoch */
@@ -89,10 +90,11 @@ static void fill_keep(trainer *t, int64_t words)
 
 /* ---- a part of the text ---- */
 
-/* Random numbers of a place in the text: 0 whether it stays, 1 its window, 2 .. what is drawn. */
-static uint64_t draw(const trainer *t, int64_t place, int what)
+/* Random numbers of a position of the text: 0 whether it stays, 1 its window, 2 .. what is
+ * drawn. */
+static uint64_t draw(const trainer *t, int64_t position, int what)
 {
-    return fv__vectors_random(t->seed, (uint64_t)place * 128 + (uint64_t)what);
+    return fv__vectors_random(t->seed, (uint64_t)position * 128 + (uint64_t)what);
 }
 
 /* Takes words from text[at] on until CHUNK are kept and a line ends; returns where it stopped. */
@@ -104,7 +106,7 @@ static int64_t take(trainer *t, int64_t at)
         int32_t w = c->text[at];
         if (w >= 0 && fv__vectors_unit(draw(t, at, 0)) >= (double)t->keep[w]) continue;
         t->kept[t->n_kept] = w;
-        t->place[t->n_kept++] = at;
+        t->at[t->n_kept++] = at;
         /* a line that is longer than all there is room for is cut */
         if (t->n_kept >= CHUNK && w < 0) return at + 1;
         if (t->n_kept >= 2 * CHUNK) return at + 1;
@@ -116,7 +118,7 @@ static int64_t take(trainer *t, int64_t at)
 
 static void look(const trainer *t, spot *s, int64_t p)
 {
-    int64_t reach = 1 + (int64_t)(draw(t, t->place[p], 1) % (uint64_t)t->o->window);
+    int64_t reach = 1 + (int64_t)(draw(t, t->at[p], 1) % (uint64_t)t->o->window);
     int64_t from = p, to = p;
     while (from > 0 && p - from < reach && t->kept[from - 1] >= 0) from--;
     while (to + 1 < t->n_kept && to - p < reach && t->kept[to + 1] >= 0) to++;
@@ -132,7 +134,7 @@ static void look(const trainer *t, spot *s, int64_t p)
         if (q != p) s->out[s->n_out++] = t->kept[q];
     int right = s->n_out;
     for (int64_t i = 0; i < t->o->negatives; i++) {
-        int32_t w = t->table[draw(t, t->place[p], 2 + (int)i) % TABLE];
+        int32_t w = t->table[draw(t, t->at[p], 2 + (int)i) % TABLE];
         bool is = false;
         for (int j = 0; j < right; j++) is = is || s->out[j] == w;
         if (!is) s->out[s->n_out++] = w;
@@ -263,7 +265,7 @@ fv_status fv__vectors_predict(fv_vectors *v, const fv__corpus *c, const fv_vecto
                  .parts = o->threads};
     size_t in = (size_t)(n_in * D) * sizeof(float), out = (size_t)(words * D) * sizeof(float),
            table = TABLE * sizeof(int32_t), keep = (size_t)words * sizeof(float),
-           kept = 2 * CHUNK * sizeof(int32_t), place = 2 * CHUNK * sizeof(int64_t),
+           kept = 2 * CHUNK * sizeof(int32_t), at = 2 * CHUNK * sizeof(int64_t),
            spots = BLOCK * sizeof(spot), hidden = (size_t)(BLOCK * D) * sizeof(float);
     fv_status st = fv__subwords_make(&t.sub, env, &v->words, o->ngram_least, o->ngram_most,
                                      o->buckets, e);
@@ -272,11 +274,11 @@ fv_status fv__vectors_predict(fv_vectors *v, const fv__corpus *c, const fv_vecto
     t.table = fv__alloc(env, table);
     t.keep = fv__alloc(env, keep);
     t.kept = fv__alloc(env, kept);
-    t.place = fv__alloc(env, place);
+    t.at = fv__alloc(env, at);
     t.spots = fv__alloc(env, spots);
     t.h = fv__alloc(env, hidden);
     t.dh = fv__alloc(env, hidden);
-    bool ok = t.in && t.out && t.table && t.keep && t.kept && t.place && t.spots && t.h && t.dh;
+    bool ok = t.in && t.out && t.table && t.keep && t.kept && t.at && t.spots && t.h && t.dh;
     if (!st && !ok)
         st = fv_fail(e, FV_ENOMEM, "vectors: out of memory for %lld rows", (long long)n_in);
     if (!st) {
@@ -289,7 +291,7 @@ fv_status fv__vectors_predict(fv_vectors *v, const fv__corpus *c, const fv_vecto
     fv__free(env, t.dh, hidden);
     fv__free(env, t.h, hidden);
     fv__free(env, t.spots, spots);
-    fv__free(env, t.place, place);
+    fv__free(env, t.at, at);
     fv__free(env, t.kept, kept);
     fv__free(env, t.keep, keep);
     fv__free(env, t.table, table);

@@ -1,8 +1,8 @@
-/* project.c - words in the plane: principal components, or t-SNE (van der Maaten and Hinton 2008), and
- * the picture of them.
+/* project.c - words in the plane: principal components, or t-SNE (van der Maaten and Hinton 2008),
+ * and the picture of them.
  *
- * t-SNE is the exact one, O(n^2) a step: pictures show some hundreds of words.  Every sum has one
- * order, and first places come from a counter, so a picture is the same each time. */
+ * t-SNE is the exact one, O(n^2) a step: pictures show some hundreds of words.  Every sum has
+ * one order, and first positions come from a counter, so a picture is the same each time. */
 #include <math.h>
 #include <stdio.h>
 

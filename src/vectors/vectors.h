@@ -1,4 +1,5 @@
-/* vectors.h - what the files of word vectors share: the set, the text as numbers, rows of floats. */
+/* vectors.h - what the files of word vectors share: the set, the text as numbers, rows of
+ * floats. */
 #ifndef FV_VECTORS_H
 #define FV_VECTORS_H
 
@@ -43,8 +44,8 @@ static inline void fv__vectors_add(float *restrict y, float a, const float *rest
     for (int64_t i = 0; i < stride; i++) y[i] += a * x[i];
 }
 
-/* A random number of a counter (splitmix64): the seed and what it is for decide it, not the order in
- * which numbers are drawn. */
+/* A random number of a counter (splitmix64): the seed and what it is for decide it, not the
+ * order in which numbers are drawn. */
 static inline uint64_t fv__vectors_random(uint64_t seed, uint64_t at)
 {
     uint64_t x = seed * 0x9E3779B97F4A7C15u + at + 0x9E3779B97F4A7C15u;

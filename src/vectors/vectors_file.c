@@ -1,9 +1,9 @@
 /* vectors_file.c - word vectors in the forms of word2vec and fastText.
  *
- * Text is "words width" on the first line, then a word and its numbers on each; GloVe's files lack the
- * first line, and are known by that.  Binary has the same first line, then for each word its bytes, a
- * blank and its floats, little-endian; word2vec puts a line feed behind them and gensim none, so one is
- * left out where it stands. */
+ * Text is "words width" on the first line, then a word and its numbers on each; GloVe's files
+ * lack the first line, and are known by that.  Binary has the same first line, then for each
+ * word its bytes, a blank and its floats, little-endian; word2vec puts a line feed behind them
+ * and gensim none, so one is left out where it stands. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* test_vectors.c - word vectors: files of word2vec and fastText, what is near, the same bits for any
- * number of threads, and pictures. */
+/* test_vectors.c - word vectors: files of word2vec and fastText, what is near, the same bits for
+ * any number of threads, and pictures. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -266,9 +266,9 @@ typedef struct fv_ended {
     int32_t made, parent, token; /* made -1: none */
 } fv_ended;
 
-/* A linear-chain conditional random field: x (B,T,K) scores of labels, trans (K+2,K) a label's score
- * behind each label, at the start and at the end, labels (B,T); a negative one: the position is no
- * part of the chain. */
+/* A linear-chain conditional random field: x (B,T,K) scores of labels, trans (K+2,K) a label's
+ * score behind each label, at the start and at the end, labels (B,T); a negative one: the
+ * position is no part of the chain. */
 typedef struct fv_crf {
     const void *x, *trans;
     const int32_t *labels;

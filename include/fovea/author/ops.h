@@ -131,10 +131,10 @@ FV_API fv_tensor *fv_rnnt_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, 
  * to spread the labels over the frames; infinite, with a gradient of 0, where they do not fit */
 FV_API fv_tensor *fv_ctc_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_tensor *tlen,
                               fv_tensor *ulen, int32_t blank);
-/* Linear-chain conditional random field: logits (B,T,K), transitions (K+2,K), labels I32 (B,T) -> (B):
- * minus the log-probability of the labels.  transitions[j,k]: score of label k behind label j; row K:
- * of k at the start; row K+1: of k at the end.  Positions with a negative label are left out, and
- * the chain goes on behind them; a sequence of nothing else has loss 0. */
+/* Linear-chain conditional random field: logits (B,T,K), transitions (K+2,K), labels I32 (B,T)
+ * -> (B): minus the log-probability of the labels.  transitions[j,k]: score of label k behind
+ * label j; row K: of k at the start; row K+1: of k at the end.  Positions with a negative label
+ * are left out, and the chain goes on behind them; a sequence of nothing else has loss 0. */
 FV_API fv_tensor *fv_crf_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *transitions,
                               fv_tensor *labels);
 

@@ -1,6 +1,6 @@
-/* vectors.h - word vectors: trained on text (skip-gram, CBOW, subwords, GloVe), read and written in the
- * forms of word2vec and fastText, and asked for what is near.  A set of vectors is read-only once it
- * is made, and may be shared by threads. */
+/* vectors.h - word vectors: trained on text (skip-gram, CBOW, subwords, GloVe), read and written
+ * in the forms of word2vec and fastText, and asked for what is near.  A set of vectors is
+ * read-only once it is made, and may be shared by threads. */
 #ifndef FOVEA_AUTHOR_VECTORS_H
 #define FOVEA_AUTHOR_VECTORS_H
 
@@ -50,8 +50,8 @@ FV_API void fv_vectors_analogy(const fv_vectors *v, int64_t a, int64_t b, int64_
 typedef enum fv_projection { FV_PCA = 0, FV_TSNE } fv_projection;
 FV_DATA const char *const fv_projections[];
 
-/* xy (n,2): words in the plane, along the two directions of greatest variance, or by t-SNE (exact, its
- * gradient in order: the same picture each time). */
+/* xy (n,2): words in the plane, along the two directions of greatest variance, or by t-SNE
+ * (exact, its gradient in order: the same picture each time). */
 FV_API fv_status fv_vectors_project(const fv_vectors *v, const int64_t *words, int64_t n,
                                     fv_projection how, uint64_t seed, double *xy, fv_err *e);
 /* The same as SVG. */

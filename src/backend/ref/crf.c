@@ -3,7 +3,8 @@
  * Of the positions with a label (>= 0), t_1 .. t_n with labels y_1 .. y_n:
  *
  *     score(y) = start(y_1) + sum_i x(t_i,y_i) + sum_i A(y_(i-1),y_i) + end(y_n)
- *     alpha(i,k) = x(t_i,k) + log sum_j exp(alpha(i-1,j) + A(j,k)),   alpha(1,k) = x(t_1,k) + start(k)
+ *     alpha(1,k) = x(t_1,k) + start(k)
+ *     alpha(i,k) = x(t_i,k) + log sum_j exp(alpha(i-1,j) + A(j,k))
  *     loss = log sum_k exp(alpha(n,k) + end(k)) - score(y)
  *
  * A sequence without labels has loss 0.  alpha is kept where x is, at the position. */
@@ -72,7 +73,8 @@ static void crf(fv_stream *s, fv_stat *loss, fv_stat *alpha, const fv_crf *a)
  *
  *     beta(n,k) = end(k),   beta(i-1,j) = log sum_k exp(A(j,k) + x(t_i,k) + beta(i,k))
  *     dx(t_i,k) = d (exp(alpha + beta - log Z) - [k = y_i])
- *     dA(j,k) += d (exp(alpha(i-1,j) + A(j,k) + x(t_i,k) + beta(i,k) - log Z) - [j,k = y_(i-1),y_i]) */
+ *     dA(j,k) += d (exp(alpha(i-1,j) + A(j,k) + x(t_i,k) + beta(i,k) - log Z)
+ *                   - [j,k = y_(i-1),y_i]) */
 static void sequence_bwd(const fv_crf *a, int64_t b, acc d, fv_sink dx, const fv_stat *alpha,
                          acc *dtrans, acc *beta)
 {

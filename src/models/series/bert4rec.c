@@ -4,13 +4,14 @@
  *     score of item j at position t:  norm(gelu(W x_t)) . items[j] + bias_j
  *
  * Items are numbered from 0, and their names stand in config.json (id2label); id num_labels is the
- * mask.  What a user turns to next is what is hidden behind its history.  Rows are filled up at their
- * end, with attention_mask 0 there.  Positions are counted from the first item that is read, as in
- * sasrec.c; the published code counts from the end of a padded row, which is the same for full rows.
+ * mask.  What a user turns to next is what is hidden behind its history.  Rows are filled up at
+ * their end, with attention_mask 0 there.  Positions are counted from the first item that is read,
+ * as in sasrec.c; the published code counts from the end of a padded row, which is the same for
+ * full rows.
  *
  * labels (B,T), -100 where nothing is hidden, give the cross-entropy over all items; with
- * last_positions (B), flat indices b*T + t, labels (B) and scores (B,V) are of these alone.  Names are
- * our own: there is no published directory of this model. */
+ * last_positions (B), flat indices b*T + t, labels (B) and scores (B,V) are of these alone.
+ * Names are our own: there is no published directory of this model. */
 #include <stddef.h>
 
 #include "model/series.h"

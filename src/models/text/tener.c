@@ -13,8 +13,8 @@
  * operator as a bias, as in nn/rel_mha.c, where distances go one way only and are projected.
  *
  * Letters are the bytes of a word in UTF-8, plus 1; 0 stands behind its end.  A vocabulary of
- * characters would have to be saved beside the model's, and has unknown ones.  Every token has those
- * of its whole word.  Names are our own: there is no published directory of this model. */
+ * characters would have to be saved beside the model's, and has unknown ones.  Every token has
+ * those of its whole word.  Names are our own: there is no published directory of this model. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -166,8 +166,9 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
-/* Bytes of words (B,T,L) -> (B,T,F): a convolution over three neighbours, then the greatest.  Behind
- * the end of a word stand zeros up to L, whatever the batch, so a word's features are its own. */
+/* Bytes of words (B,T,L) -> (B,T,F): a convolution over three neighbours, then the greatest.
+ * Behind the end of a word stand zeros up to L, whatever the batch, so a word's features are its
+ * own. */
 static fv_tensor *letters(fv_ctx *c, const tener *m, fv_tensor *ids)
 {
     const config *k = &m->cfg;

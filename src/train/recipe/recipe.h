@@ -97,7 +97,7 @@ fv_status fv__recipe_family(const fv_recipe *r, const fv_family **family, const 
  * vocabulary. */
 fv_status fv__recipe_adapter(fv_adapter_opt *out, const fv_recipe *r, const char *from, fv_err *e);
 fv_status fv__recipe_prompt(fv_model *model, const fv_recipe *r, const fv__input *in, fv_err *e);
-/* vectors.c.  Word vectors as first values of the embeddings; nothing where the recipe names none. */
+/* vectors.c.  Word vectors as first values of the embeddings; nothing where none are named. */
 fv_status fv__recipe_vectors(fv_model *model, const fv_recipe *r, const fv__input *in,
                              const fv__messages *m, fv_err *e);
 /* ---- load.c: parameters that a model begins with ---- */

@@ -1,10 +1,10 @@
 /* vectors.c - [model] vectors: word vectors as first values of a new model's embeddings.
  *
- * They go into the parameter that `vectors_into` names, or else the first with a row for each token
- * and the width of the vectors.  A token's row is the vector of its text, or of its text in lower case;
- * tokens without one keep what they began as.  All are scaled alike, to the mean square that the
- * family's own first values have: a family's other parameters are drawn to suit those, and
- * vectors of one trainer are ten times as long as those of another. */
+ * They go into the parameter that `vectors_into` names, or else the first with a row for each
+ * token and the width of the vectors.  A token's row is the vector of its text, or of its text
+ * in lower case; tokens without one keep what they began as.  All are scaled alike, to the mean
+ * square that the family's own first values have: a family's other parameters are drawn to suit
+ * those, and vectors of one trainer are ten times as long as those of another. */
 #include <math.h>
 
 #include "fovea/author/tok.h"

@@ -81,8 +81,8 @@ template <class T> __global__ void crf_sequence(float *loss, float *alpha_, fv_c
     loss[blockIdx.x] = was < 0 ? 0 : all - score - g.step(K + 1, g.labels[was]);
 }
 
-/* beta(i-1,j) = log sum_k exp(A(j,k) + x(t_i,k) + beta(i,k)); gradients are probabilities minus what
- * is right.  A thread owns row j of its sequence's transitions, so its sums have one order. */
+/* beta(i-1,j) = log sum_k exp(A(j,k) + x(t_i,k) + beta(i,k)); gradients are probabilities minus
+ * what is right.  A thread owns row j of its sequence's transitions, so its sums have one order. */
 template <class T>
 __global__ void crf_bwd_sequence(sink<T> dx, const float *dloss, const float *alpha_, float *pairs_,
                                  fv_crf a, fault *bad)
