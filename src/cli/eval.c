@@ -5,11 +5,16 @@
  * an evaluation says what it lacks. */
 #include <stdio.h>
 
+#include <stdlib.h>
+
 #include "cli.h"
+#include "fovea/author/shots.h"
 
 typedef struct eval_values {
     cli_model model;
     fv_eval_opt o;
+    const char *shots, *examples, *prompt, *words, *recipe;
+    int64_t seeds, most;
     cli_settings settings;
 } eval_values;
 
@@ -64,6 +69,19 @@ static const cli_option options[] = {
     CLI_INT(eval_values, o.beam, 0, "beam", "N", 1, 256, "beams; as the model says, else 4"),
     CLI_INT(eval_values, o.batch, 0, "batch", "N", 0, 1 << 20,
             "records that are handled together; 0: as many as suit the task"),
+    CLI_TEXT(eval_values, shots, 0, "shots", "K,K,..",
+             "few-shot: prompt a language model with so many solved examples, for each number"),
+    CLI_FILE(eval_values, examples, 0, "examples", "FILE",
+             "with --shots: what they are drawn from, in the format of FILE"),
+    CLI_INT(eval_values, seeds, 0, "seeds", "N", 0, 10000,
+            "with --shots: draws for each number; 5 if not given"),
+    CLI_INT(eval_values, most, 0, "most", "N", 0, 1e12, "with --shots: only the first N records"),
+    CLI_TEXT(eval_values, prompt, 0, "prompt", "TEXT",
+             "with --shots: what the model reads, {} being the text"),
+    CLI_TEXT(eval_values, words, 0, "words", "LABEL=WORD ..",
+             "with --shots: words that stand for labels in the prompt"),
+    CLI_FILE(eval_values, recipe, 0, "recipe", "FILE",
+             "few-shot: the keys of its section [shots]; options override them"),
     CLI_FLAG(eval_values, o.json, 0, "json", "one JSON object"),
     {0},
 };
@@ -94,6 +112,9 @@ static const cli_example examples[] = {
      "ROUGE"},
     {"fovea eval -m run/model --source test.en --reference test.de", "BLEU and chrF of a model"},
     {"fovea eval --hypothesis out.de --reference test.de", "the same of a file"},
+    {"fovea eval -m gpt2 --shots 0,1,4,8 --examples train.tsv --words '0=negative 1=positive' "
+     "--prompt 'Review: {}\\nSentiment:' --header dev.tsv",
+     "few-shot: accuracy, plain and calibrated, over five draws of the examples"},
     {"fovea eval -m run/model -s test.en -r test.de --beam 5 --length-penalty 0.6 --json",
      "for a script, other settings"},
     {0},
@@ -105,6 +126,23 @@ static bool print(void *user, const fv_task_result *r)
     if (r->note) fprintf(stderr, "%s: %s\n", c->name, r->note);
     fwrite(r->text, 1, r->n, stdout);
     return true;
+}
+
+/* The recipe's [shots], and what the command line says over it. */
+static fv_status read_shots(fv_shots_opt *s, const eval_values *v, fv_err *e)
+{
+    char seeds[32], most[32];
+    snprintf(seeds, sizeof seeds, "%lld", (long long)v->seeds);
+    snprintf(most, sizeof most, "%lld", (long long)v->most);
+    const char *set[][2] = {
+        {"shots", v->shots},  {"examples", v->examples},          {"prompt", v->prompt},
+        {"labels", v->words}, {"seeds", v->seeds ? seeds : NULL}, {"most", v->most ? most : NULL}};
+    fv_status st = FV_OK;
+    fv_fields_default(s, fv_shots_fields);
+    if (v->recipe) st = fv_shots_read(s, NULL, v->recipe, e);
+    for (size_t i = 0; !st && i < sizeof set / sizeof *set; i++)
+        if (set[i][1]) st = fv_fields_set(s, fv_shots_fields, set[i][0], set[i][1], e);
+    return st;
 }
 
 /* Notes on the way and the report both come through print(). */
@@ -124,7 +162,17 @@ static int run(const cli *c, const void *values, int n, char **operand)
     o.file = n ? operand[0] : NULL;
     o.settings = v->settings.at;
     o.n_settings = v->settings.n;
-    if (code == CLI_OK && fv_eval(d, &o, print, (void *)(uintptr_t)c, &e)) code = cli_error(c, &e);
+    void *user = (void *)(uintptr_t)c;
+    fv_status st = FV_OK;
+    if (code == CLI_OK && (v->shots || v->recipe)) {
+        fv_shots_opt *s = calloc(1, sizeof *s);
+        st = s ? read_shots(s, v, &e) : fv_fail(&e, FV_ENOMEM, "out of memory");
+        if (!st) st = fv_eval_shots(d, &o, s, print, user, &e);
+        free(s);
+    } else if (code == CLI_OK) {
+        st = fv_eval(d, &o, print, user, &e);
+    }
+    if (st) code = cli_error(c, &e);
     fv_device_close(d);
     return code;
 }
@@ -154,6 +202,11 @@ const cli_command eval_command = {
         "result is called pseudo-perplexity.\n\n"
         "summarize: ROUGE-1, ROUGE-2 and ROUGE-L (F-measure, no stemmer), as the Python package "
         "rouge-score has them.\n\n"
+        "With --shots K,K,.. a language model is judged without training: classify (labels by "
+        "likelihood), answer and translate (by writing on).  K solved examples, drawn from "
+        "--examples by seed, stand in front of every record; figures are means over --seeds draws "
+        "with their deviation.  Accuracy is also given calibrated: divided by what texts without "
+        "content make of the labels (Zhao et al. 2021).\n\n"
         "translate: translates the source and compares the result with the reference, record by "
         "record, or compares a file that is there already.  BLEU and chrF are those of sacreBLEU, "
         "with its signatures: BLEU with the tokens of mteval-v13a, which is what papers compare, "

@@ -216,6 +216,11 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
     return FV_OK;
 }
 
+fv_zero_shot *fv__classify_zero_shot(const fv_pipeline *p)
+{
+    return ((const labelling *)p->self)->zero;
+}
+
 static void close_task(fv_pipeline *p)
 {
     const classify_options *o = p->options;

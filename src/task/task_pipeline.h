@@ -168,6 +168,8 @@ typedef struct fv_zero_shot_opt {
 
 fv_status fv__zero_shot_open(fv_zero_shot **out, fv_pipeline *p, fv_zero_shot_opt opt, fv_err *e);
 void fv__zero_shot_close(fv_zero_shot *z);
+/* Of a pipeline that classifies by labels of its own. */
+fv_zero_shot *fv__classify_zero_shot(const fv_pipeline *p);
 fv_status fv__zero_shot_run(fv_zero_shot *z, const fv_text *in, int64_t n, float *scores,
                             fv_err *e); /* (n,labels) */
 

@@ -29,6 +29,7 @@
  * see.h          attention of a pass of one's own
  * explain.h      which tokens a prediction rests on
  * task.h         what a task knows of its model
+ * shots.h        few-shot evaluation
  * forecast.h     forecasts and back-tests
  * recommend.h    recommendations and their ranking
  * backend.h      a backend
@@ -67,6 +68,7 @@
 #include "fovea/author/see.h"
 #include "fovea/author/explain.h"
 #include "fovea/author/task.h"
+#include "fovea/author/shots.h"
 #include "fovea/author/forecast.h"
 #include "fovea/author/recommend.h"
 #include "fovea/author/backend.h"
