@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/blocks.h"
 #include "core/core.h"
 #include "store/store.h"
 #include "fovea/author/params.h"
@@ -367,6 +368,24 @@ fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *typ
     freeze_base(p, opt, &regex);
     release(&regex);
     return fv__adapter_targets(p, opt, type, declare_one, &d, e);
+}
+
+fv_status fv__adapter_hold_base(fv_params *p, bool adapted, const fv_device *d,
+                                const fv_model_opt *opt, fv_err *e)
+{
+    if (!opt->train || fv_dtype_size(opt->weights)) return FV_OK;
+    if (!adapted)
+        return fv_fail(e, FV_EARG, "weights of %s can be trained only through an adapter",
+                       fv_dtype_name(opt->weights));
+    if (opt->weights == FV_I8 || opt->dtype != FV_F32 || !fv__device_is_host(d))
+        return fv_fail(e, FV_EMISSING,
+                       "an adapter is trained above weights of q8 or q4, in f32 and on the cpu");
+    /* the first stays as it is: whoever asks in what a model computes asks it */
+    for (int i = 1; i < fv_params_count(p); i++) {
+        fv_tensor *t = fv_params_at(p, i);
+        if (fv__param_frozen(t) && fv__param_linear(t)) fv__param_hold_as(t, opt->weights);
+    }
+    return FV_OK;
 }
 
 /* ---- first values that depend on the base ---- */

@@ -36,6 +36,10 @@ float fv__adapter_scale(const fv_adapter_opt *opt);
 fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e);
 /* For adapters that change no linear map: freezes all but modules_to_save. */
 void fv__adapter_freeze(fv_params *p, const fv_adapter_opt *opt);
+/* Frozen weights of linear maps are held as opt->weights says, below an adapter that is trained: a
+ * model is tuned in about the memory that it is served in.  Before fv_params_alloc. */
+fv_status fv__adapter_hold_base(fv_params *p, bool adapted, const fv_device *d,
+                                const fv_model_opt *opt, fv_err *e);
 /* Fills modules_to_save in where it is empty.  file: the base model's weights, or NULL. */
 void fv__adapter_default_saved(fv_adapter_opt *opt, const fv_params *p, fv_head_job job,
                                const fv_st *file);

@@ -6,7 +6,6 @@
 
 #include "fovea/author/adapter.h"
 #include "fovea/author/parallel.h"
-#include "core/blocks.h"
 #include "core/core.h"
 #include "core/params.h"
 #include "fovea/author/params.h"
@@ -275,25 +274,6 @@ static fv_status declare_adapters(fv_model *m, fv_model_opt opt, const fv_st *fi
     return fv__prompt_declare(&m->prompt, m->params, &m->adapter, &base, true, e);
 }
 
-/* Frozen weights of linear maps are held as opt.weights says, below an adapter that is trained:
- * a model is tuned in the memory that it is served in. */
-static fv_status hold_base(fv_model *m, const fv_device *d, fv_model_opt opt, fv_err *e)
-{
-    if (!opt.train || fv_dtype_size(opt.weights)) return FV_OK;
-    if (!m->adapted)
-        return fv_fail(e, FV_EARG, "weights of %s can be trained only through an adapter",
-                       fv_dtype_name(opt.weights));
-    if (opt.weights == FV_I8 || opt.dtype != FV_F32 || !fv__device_is_host(d))
-        return fv_fail(e, FV_EMISSING,
-                       "an adapter is trained above weights of q8 or q4, in f32 and on the cpu");
-    /* the first stays as it is: whoever asks in what a model computes asks it */
-    for (int i = 1; i < fv_params_count(m->params); i++) {
-        fv_tensor *t = fv_params_at(m->params, i);
-        if (fv__param_frozen(t) && fv__param_linear(t)) fv__param_hold_as(t, opt.weights);
-    }
-    return FV_OK;
-}
-
 /* From m->json to declared parameters. */
 static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const char *name,
                        fv_err *e)
@@ -349,8 +329,8 @@ static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows
     return st ? st : fv_params_load(m->params, &m->env, dir, how, e);
 }
 
-/* Lays the weights of products out as opt.weights; what stays narrow in the file and is used as it
- * is (embeddings apart) is widened to the activations' dtype. */
+/* Lays the weights of products out as opt.weights; what is used as it is (embeddings apart) is
+ * widened to the activations' dtype. */
 static fv_status pack(fv_model *m, fv_model_opt opt, fv_err *e)
 {
     m->dtype = opt.dtype;
@@ -382,10 +362,7 @@ static fv_status start(fv_model **out, fv_device *d, fv_err *e)
 
 static fv_status finish(fv_model **out, fv_status st)
 {
-    if (st) {
-        fv_model_free(*out);
-        *out = NULL;
-    }
+    if (st) fv_model_free(*out), *out = NULL;
     return st;
 }
 
@@ -400,7 +377,7 @@ fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_mode
     if (!st && opt.from) st = fv_dir_weights(files, &weights, e);
     if (!st) st = fv_json_parse(&m->json, &m->env, config, "config", e);
     if (!st) st = build(m, opt, weights, "config", e);
-    if (!st) st = hold_base(m, d, opt, e);
+    if (!st) st = fv__adapter_hold_base(m->params, m->adapted, d, &opt, e);
     if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
     if (!st) st = fv_params_randomize(m->params, seed, e);
     if (!st) st = fv__model_ready(m, e);
@@ -451,8 +428,8 @@ fv_status fv_model_open_ranks(fv_model **out, fv_device *d, const char *dir, fv_
     if (!st) st = stored_as(m, d, &opt, &rows, dir, e);
     if (!st && rows && opt.adapters.n)
         st = fv_fail(e, FV_EMISSING,
-                     "%s: its weights are quantised; fold the adapter into the float model and "
-                     "quantise that",
+                     "%s: its weights are quantised; fold the adapter into the "
+                     "float model and quantise that",
                      dir);
     if (!st) st = check_ranks(m, c, &opt, rows, dir, e);
     if (!st) st = build(m, opt, s.weights, path, e);

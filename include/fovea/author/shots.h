@@ -1,5 +1,5 @@
-/* shots.h - zero- and few-shot evaluation: a model judged by what it makes of a prompt with K solved
- * examples, for several K and several draws of the examples. */
+/* shots.h - zero- and few-shot evaluation: a model judged by what it makes of a prompt with K
+ * solved examples, for several K and several draws of the examples. */
 #ifndef FOVEA_AUTHOR_SHOTS_H
 #define FOVEA_AUTHOR_SHOTS_H
 
@@ -17,6 +17,7 @@ typedef struct fv_shots_opt {
     bool calibrate;      /* classify: also contextual calibration (Zhao et al. 2021) */
 } fv_shots_opt;
 
+/* Their ranges, defaults and help. */
 FV_DATA const fv_field fv_shots_fields[];
 
 /* Fills *out, defaults first, with [shots] of an INI file; other sections are passed over. */
