@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-soak test-crash test-faults test-ranks fuzz fuzz-images check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-soak test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -84,6 +84,9 @@ fuzz: build/build.ninja
 fuzz-images: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fuzz_files
 	@build/tests/fuzz_files --images $(CASES)
+fuzz-images-asan: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fuzz_files_asan
+	@ASAN_OPTIONS=detect_leaks=1 build/tests/fuzz_files_asan --images $(CASES)
 
 # Kills at random system calls of four trainings, each resumed to the same bits; and every allocation and system call of
 # each command failing in turn (STRIDE=1: every one, which takes an hour).  See tests/faults/campaign.py.
