@@ -50,7 +50,7 @@ def measured(launch, fovea, folder, plan):
 
 
 def planned(fovea, folder, n, mbit, latency):
-    command = [fovea, "plan", "r.ini", "-t", "1", "--json", "--only", str(n), "--bandwidth", str(mbit / 1000), "--latency", str(latency)]
+    command = [fovea, "plan", "r.ini", "-t", "1", "--json", "--ranks", str(n), "--bandwidth", str(mbit / 1000), "--latency", str(latency)]
     return json.loads(subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 

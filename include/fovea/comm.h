@@ -14,8 +14,8 @@
 typedef struct fv_comm fv_comm;
 
 typedef struct fv_comm_opt {
-    /* "self", "mpi", "tcp", or "auto": MPI where mpirun, srun or PMIx started this process, TCP where
-     * torchrun did, else self.  NULL: $FOVEA_RANKS, else auto */
+    /* "self", "mpi", "tcp", or "auto": MPI where mpirun, srun or PMIx started this process, TCP
+     * where torchrun did, else self.  NULL: $FOVEA_RANKS, else auto */
     const char *engine;
     /* seconds of silence after which a rank counts as lost; 0: $FOVEA_RANK_TIMEOUT, else 20 */
     double timeout;

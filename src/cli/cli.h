@@ -137,9 +137,8 @@ int cli_error(const cli *c, const fv_err *e);
 int cli_read_text(const cli *c, const char *path, char **out);
 /* threads: 0 for what OMP_NUM_THREADS says, or else all cores. */
 int cli_threads(int64_t threads);
-/* --set section.key=value, and the recipe is checked. */
 struct fv_recipe;
-fv_status cli_set_keys(struct fv_recipe *r, const cli_list *set, fv_err *e);
+fv_status cli_set_keys(struct fv_recipe *r, const cli_list *set, fv_err *e); /* of --set */
 int cli_open_device(const cli *c, fv_device **out, const char *name, int64_t threads);
 
 /* Puts what was given into obj; values have been checked against the table already. */

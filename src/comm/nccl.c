@@ -5,9 +5,9 @@
  * $FOVEA_NCCL names another file, for example the one inside PyTorch's package.
  *
  * A rank that is lost leaves the others' kernels waiting on their GPUs for ever, and the host
- * inside a wait for the stream.  The communicator of the host notices the loss (heartbeats) and calls
- * lost(), which aborts NCCL's communicator: the kernels end, the wait returns, and fv__nccl_check
- * says why. */
+ * inside a wait for the stream.  The communicator of the host notices the loss (heartbeats) and
+ * calls lost(), which aborts NCCL's communicator: the kernels end, the wait returns, and
+ * fv__nccl_check says why. */
 #include "comm/nccl.h"
 
 #include <dlfcn.h>

@@ -2,12 +2,12 @@
  * join.
  *
  * It is what ranks need beside NCCL: its id, counts, agreements, heartbeats, and who is lost.
- * Messages between two other ranks pass through rank 0, which is plain and enough for that; gradients
- * of CPUs can go this way too, and on a cluster should go by MPI.  A mesh of sockets was the
- * alternative: N^2 of them, and every rank would need a port that the others can reach.
+ * Messages between two other ranks pass through rank 0, which is plain and enough for that;
+ * gradients of CPUs can go this way too, and on a cluster should go by MPI.  A mesh of sockets was
+ * the alternative: N^2 of them, and every rank would need a port that the others can reach.
  *
- * One thread reads and writes all sockets.  A frame has a header and its bytes; those that arrive are
- * kept by their sender until an exchange asks for them, in order. */
+ * One thread reads and writes all sockets.  A frame has a header and its bytes; those that arrive
+ * are kept by their sender until an exchange asks for them, in order. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -9,7 +9,7 @@
 /* Of a weight, the part that one of several ranks holds (tensor parallel): its share of each of
  * `pieces` runs along an axis, such as q, k and v of one weight.
  *
- *     FV__COLUMNS   outputs are divided:  y_r = x W_r',           each rank has its own columns of y
+ *     FV__COLUMNS   outputs are divided:  y_r = x W_r',  each rank has columns of y
  *     FV__ROWS      inputs are divided:   y = sum over r of x_r W_r',  an all-reduce */
 typedef enum fv__split_kind { FV__WHOLE = 0, FV__COLUMNS, FV__ROWS } fv__split_kind;
 typedef struct fv__split {

@@ -1,7 +1,4 @@
-/* open.c - models of any family: found by name, made or opened, run, saved.
- *
- * The list of families is made from src/models by the build: a file x.c defines `const fv_family
- * fv__family_x`, and nothing else has to know about it. */
+/* open.c - models of any family: made or opened, run, saved. */
 #include <stdio.h>
 
 #include "fovea/author/adapter.h"
@@ -10,60 +7,12 @@
 #include "core/params.h"
 #include "fovea/author/params.h"
 #include "model/adapter.h"
+#include "model/registry.h"
 #include "store/json.h"
 #include "store/store.h"
 
-#define X(file) extern const fv_family fv__family_##file;
-#include "model_files.h"
-#undef X
-
-static const fv_family *const families[] = {
-#define X(file) &fv__family_##file,
-#include "model_files.h"
-#undef X
-};
-#define MAX_HEADS 64 /* of a family, that a message can suggest */
-#define N_FAMILIES ((int)(sizeof families / sizeof *families))
-
-const fv_family *fv_family_at(int i) { return i >= 0 && i < N_FAMILIES ? families[i] : NULL; }
-
-static bool serves(const fv_family *f, const char *type)
-{
-    bool found = !strcmp(f->type, type);
-    for (const char *const *also = f->also; !found && also && *also; also++)
-        found = !strcmp(*also, type);
-    return found;
-}
-
-const fv_family *fv_family_find(const char *type)
-{
-    for (int i = 0; i < N_FAMILIES; i++)
-        if (serves(families[i], type)) return families[i];
-    return NULL;
-}
-
-const fv_family_head *fv_family_head_find(const fv_family *f, const char *name)
-{
-    for (const fv_family_head *h = f->heads; h->name; h++)
-        if (!strcmp(h->name, name)) return h;
-    return NULL;
-}
-
-const char *fv_family_base(const fv_family *f, const char *name)
-{
-    const fv_family_head *h = fv_family_head_find(f, name);
-    if (h) return h->base ? h->base : h->name;
-    for (h = f->heads; h->name; h++)
-        if (h->job == FV_HEAD_BASE) return h->name;
-    return NULL;
-}
-
-bool fv_family_takes(const fv_family *f, const char *name)
-{
-    for (const fv_input *i = f->inputs; i->name; i++)
-        if (!strcmp(i->name, name)) return true;
-    return false;
-}
+#define MAX_HEADS 64     /* of a family, that a message can suggest */
+#define MAX_FAMILIES 256 /* likewise, of this build */
 
 /* ---- models ---- */
 
@@ -94,27 +43,14 @@ void fv_model_free(fv_model *m)
     fv__free(&env, m, sizeof *m);
 }
 
-/* Files from before 2020 have no model_type: what they were made by is in architectures, and where
- * that is missing too, the keys are those of BERT or of GPT-2, which were all there was. */
-const char *fv_config_type(const fv_json *j)
-{
-    const char *type = fv_json_text(j, "model_type"), *made_by = fv_json_text(j, "architectures.0");
-    if (type) return type;
-    for (int i = 0; made_by && i < N_FAMILIES; i++)
-        if (fv_family_head_find(families[i], made_by)) return families[i]->type;
-    if (made_by) return NULL;
-    if (fv_json_has(j, "hidden_size") && fv_json_has(j, "type_vocab_size")) return "bert";
-    return fv_json_has(j, "n_embd") && fv_json_has(j, "n_ctx") ? "gpt2" : NULL;
-}
-
 /* The family that was given, else the one of this build with the file's model_type. */
 static fv_status choose_family(fv_model *m, const fv_family *given, const char *name, fv_err *e)
 {
-    const char *type = fv_config_type(m->json), *known[N_FAMILIES + 1] = {NULL};
-    for (int i = 0; i < N_FAMILIES; i++) known[i] = families[i]->type;
+    const char *type = fv_config_type(m->json), *known[MAX_FAMILIES + 1] = {NULL};
+    for (int i = 0; i < MAX_FAMILIES && fv_family_at(i); i++) known[i] = fv_family_at(i)->type;
     if (!type) return fv_fail(e, FV_EFORMAT, "%s: model_type is missing", name);
     m->family = given ? given : fv_family_find(type);
-    if (given && !serves(given, type)) {
+    if (given && !fv__family_serves(given, type)) {
         m->family = NULL; /* nothing of its is allocated yet */
         return fv_fail(e, FV_EARG, "%s: model_type is \"%s\", and the family given is %s", name,
                        type, given->type);

@@ -39,8 +39,8 @@ fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x); /* likewise
 /* onto + l(x), in one product where the device can. */
 fv_tensor *fv__lin_add(fv_ctx *c, const fv_lin *l, fv_tensor *residual, fv_tensor *x);
 
-/* A linear map that ranks may share (core/params.h): kind is an fv__split_kind, and the divided axis
- * is `pieces` runs of these lengths. */
+/* A linear map that ranks may share (core/params.h): kind is an fv__split_kind, and the divided
+ * axis is `pieces` runs of these lengths. */
 void fv__lin_init_split(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, int kind,
                         const int64_t *piece, int pieces, const char *path);
 int fv__split_ranks(const fv_params *p); /* 1: nothing is divided */

@@ -1,5 +1,5 @@
-/* split.c - see split.h: an identity whose gradient is summed over ranks, and a sum over ranks whose
- * gradient is passed on.
+/* split.c - see split.h: an identity whose gradient is summed over ranks, and a sum over ranks
+ * whose gradient is passed on.
  *
  * Sums are f32 and the engine's, the same on every rank, not the same bits as one rank's product.
  * Memory of a device is staged through the host's. */

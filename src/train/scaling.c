@@ -4,15 +4,15 @@
  *               + exposed reduce + gather + small exchanges
  *     k: leaves of a rank, T_r: its tokens
  *
- *     reduce = B (3 latency + overhead) + nodes (N-1)/N 4 P / bandwidth       ZeRO's reduce-scatter
- *     gather = B (3 latency + overhead) + (N-1)/N w P / bandwidth             of parameters, w bytes
- *     small  = (B + 2) (latency + overhead)                                   counts, loss, norm
+ *     reduce = B (3 latency + overhead) + nodes (N-1)/N 4 P / bandwidth    of gradients
+ *     gather = B (3 latency + overhead) + (N-1)/N w P / bandwidth          of parameters, w bytes
+ *     small  = (B + 2) (latency + overhead)                                counts, loss, norm
  *     B buckets of P numbers (shares.h); nodes of the tree that a rank sends (comm/tree.c)
  *
- * A large message of MPI is announced, asked for and sent: three latencies.  reduce is hidden behind
- * the backward pass of a rank's last leaf, two thirds of its time, but for the buckets that are final
- * only at its end.  Efficiency and overhead are measured constants; simulating every message was the
- * alternative, which says no more where all links are alike. */
+ * A large message of MPI is announced, asked for and sent: three latencies.  reduce is hidden
+ * behind the backward pass of a rank's last leaf, two thirds of its time, but for the buckets that
+ * are final only at its end.  Efficiency and overhead are measured constants; simulating every
+ * message was the alternative, which says no more where all links are alike. */
 #include <math.h>
 #include <time.h>
 
@@ -183,9 +183,26 @@ static double bytes_of(const fv_scaling *s, const fv__shares *h, int64_t shards,
            (double)fv__shares_stored(h) * s->state_bytes + leaf;
 }
 
-fv_scaling_layout fv_scaling_predict(const fv_scaling *s, fv_scaling_net net, int ranks,
+/* What was measured, as it is planned: on faster devices, with longer updates. */
+static fv_scaling adjusted(const fv_scaling *s, const fv_scaling_net *net)
+{
+    fv_scaling a = *s;
+    double speed = net->speed > 0 ? net->speed : 1;
+    a.leaf /= speed;
+    a.token /= speed;
+    a.block /= speed;
+    a.optimiser /= speed;
+    if (net->tokens > 0) {
+        a.rows *= net->tokens / a.tokens;
+        a.tokens = net->tokens;
+    }
+    return a;
+}
+
+fv_scaling_layout fv_scaling_predict(const fv_scaling *measured, fv_scaling_net net, int ranks,
                                      int64_t shards, bool recompute)
 {
+    fv_scaling planned = adjusted(measured, &net), *s = &planned;
     fv__shares h = fv__shares_for(s->numbers, 0, ranks);
     int64_t k = (shards + ranks - 1) / ranks;
     double share = (double)(ranks - 1) / ranks, buckets = (double)h.buckets,
@@ -205,6 +222,7 @@ fv_scaling_layout fv_scaling_predict(const fv_scaling *s, fv_scaling_net net, in
         l.exposed = fmax(l.reduce - BACKWARD * one, l.reduce * late) + l.gather;
     }
     l.seconds = l.compute + l.exposed;
+    l.tokens = s->tokens / l.seconds;
     return l;
 }
 
@@ -212,9 +230,10 @@ bool fv_scaling_best(fv_scaling_layout *out, const fv_scaling *s, fv_scaling_net
                      double memory)
 {
     bool found = false;
+    double rows = adjusted(s, &net).rows;
     for (int64_t k = 1; k <= MOST_LEAVES; k *= 2)
         for (int recompute = 0; recompute < 2; recompute++) {
-            if (s->rows > 0 && (double)(k * ranks) > s->rows) continue;
+            if ((double)(k * ranks) > rows) continue;
             fv_scaling_layout l = fv_scaling_predict(s, net, ranks, k * ranks, recompute);
             if (memory > 0 && l.bytes > memory) continue;
             if (!found || l.seconds < out->seconds) *out = l;

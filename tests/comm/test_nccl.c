@@ -1,6 +1,6 @@
 /* test_nccl.c - NCCL with one rank: its collectives, and a training whose gradients and parameters
- * go through it, which ends with the bits of one that does without.  On the CPU only what is refused
- * is looked at. */
+ * go through it, which ends with the bits of one that does without.  On the CPU only what is
+ * refused is looked at. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -74,7 +74,7 @@ def has_joined(pid):
 
 
 def disturb(build, folder, updates, rng):
-    """One run with one fault; what went wrong, or None; and whether the run came to its end before it."""
+    """One run with one fault; what went wrong, or None; and whether the run came to its end before it, None where it had not begun."""
     ranks = rng.choice([2, 3, 4])
     victim = rng.randrange(ranks)
     how = rng.choice([signal.SIGKILL, signal.SIGSTOP])
@@ -88,6 +88,10 @@ def disturb(build, folder, updates, rng):
             os.kill(pid, how)
         except ProcessLookupError:
             pid = None
+    if not pid and p.poll() is None:  # a busy machine has not started that rank yet, or the run is just over
+        p.terminate()
+        p.communicate()
+        return None, None
     limit = DEADLINE if joined else START
     try:
         out, _ = p.communicate(timeout=limit)
@@ -126,6 +130,8 @@ def main():
             if failure:
                 print(failure)
                 return 1
+            if ended is None:
+                continue
             if ended:  # compared, then once more from the start
                 subprocess.run(["cmp", "whole/model/model.safetensors", "run/model/model.safetensors"], cwd=folder, check=True)
                 shutil.rmtree(folder + "/run")

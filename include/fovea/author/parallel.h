@@ -11,8 +11,9 @@
 #include "fovea/model.h"
 
 /* As fv_model_open, and every rank of c calls it.  For families whose blocks are made of fv_mha and
- * fv_mlp, as GPT-2's and Llama's, with floats as weights and without adapters; heads and widths must
- * be multiples of the ranks.  A model that ranks share is not saved.  c NULL: fv_model_open. */
+ * fv_mlp, as GPT-2's and Llama's, with floats as weights and without adapters; heads and widths
+ * must be multiples of the ranks.  A model that ranks share is not saved.  c NULL:
+ * fv_model_open. */
 FV_API fv_status fv_model_open_ranks(fv_model **out, fv_device *d, const char *dir,
                                      fv_model_opt opt, fv_comm *c, fv_err *e);
 

@@ -1,6 +1,6 @@
 /* scaling.h - for authors: how long an update takes, and how much memory a rank needs, on machines
- * that are not there.  A recipe is measured on one rank; formulas say what N ranks on a network come
- * to.  docs/scale.md shows how well they fit. */
+ * that are not there.  A recipe is measured on one rank; formulas say what N ranks on a network
+ * come to.  docs/scale.md shows how well they fit. */
 #ifndef FOVEA_AUTHOR_SCALING_H
 #define FOVEA_AUTHOR_SCALING_H
 
@@ -19,12 +19,14 @@ typedef struct fv_scaling {
     double kept_leaf_bytes, kept_token_bytes; /* the same with train.recompute */
 } fv_scaling;
 
-/* Of a network between ranks, each with a link of its own. */
+/* What is planned for: ranks with a link of their own each. */
 typedef struct fv_scaling_net {
     double bandwidth;  /* bytes a second, each way at once */
     double latency;    /* seconds from rank to rank */
     double efficiency; /* of the bandwidth, what arrives; 0: as measured with TCP */
     double overhead;   /* seconds of software for an exchange; 0: as measured with MPI */
+    double speed;      /* devices compute so many times as fast as the one measured; 0: 1 */
+    double tokens;     /* of an update; 0: as many as were measured */
 } fv_scaling_net;
 
 typedef struct fv_scaling_layout {
@@ -35,6 +37,7 @@ typedef struct fv_scaling_layout {
     double exposed;                 /* of the communication, what computing does not hide */
     double seconds;                 /* an update */
     double bytes;                   /* of memory of a rank */
+    double tokens;                  /* a second */
 } fv_scaling_layout;
 
 /* Trains a few updates of the job, several times, without writing anything; the model is not of use
