@@ -78,7 +78,8 @@ def disturb(build, folder, updates, rng):
     ranks = rng.choice([2, 3, 4])
     victim = rng.randrange(ranks)
     how = rng.choice([signal.SIGKILL, signal.SIGSTOP])
-    p = subprocess.Popen(command(build, ranks, "run", updates), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    p = subprocess.Popen(command(build, ranks, "run", updates), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                         start_new_session=True)
     time.sleep(rng.uniform(0.3, 6))
     at = time.time()
     pid = ranks_of(p.pid).get(victim)
@@ -89,7 +90,7 @@ def disturb(build, folder, updates, rng):
         except ProcessLookupError:
             pid = None
     if not pid and p.poll() is None:  # a busy machine has not started that rank yet, or the run is just over
-        p.terminate()
+        os.killpg(p.pid, signal.SIGKILL)  # mpirun that is asked to end while it starts may never do so
         p.communicate()
         return None, None
     limit = DEADLINE if joined else START

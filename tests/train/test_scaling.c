@@ -32,7 +32,8 @@ static bool near(double a, double b) { return fabs(a - b) <= 1e-6 * fabs(b); }
 static void a_network_counts_as_it_should(void **state)
 {
     (void)state;
-    fv_scaling_net fast = {1e18, 0, 1, 1e-12}, slow = {1e6, 0, 1, 1e-12};
+    fv_scaling_net fast = {.bandwidth = 1e18, .efficiency = 1, .overhead = 1e-12}, slow = fast;
+    slow.bandwidth = 1e6;
     fv_scaling_layout one = fv_scaling_predict(&large, slow, 1, 1, false);
     assert_true(near(one.seconds, 0.01 + 1.5e-5 * 65536 + 0.04));
     assert_true(one.exposed == 0);
@@ -51,7 +52,7 @@ static void a_network_counts_as_it_should(void **state)
 static void memory_decides(void **state)
 {
     (void)state;
-    fv_scaling_net net = {1e9, 1e-4, 0, 0};
+    fv_scaling_net net = {.bandwidth = 1e9, .latency = 1e-4};
     fv_scaling_layout l;
     double one = fv_scaling_predict(&large, net, 1, 1, false).bytes,
            four = fv_scaling_predict(&large, net, 4, 4, false).bytes;
