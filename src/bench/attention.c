@@ -185,6 +185,8 @@ static void name_options(bench_row *p, const attention_values *v)
     if (v->weights) bench_word(p, "weights", weights_words[v->weights]);
 }
 
+/* Bytes are queries, keys, values and output, once each: scores are never in memory.  The backward
+ * pass reads and writes as much again. */
 static fv_status measure(bench *b, const attention_values *v, fv_attn_args sizes, fv_err *e)
 {
     call c = prepare(b, v, sizes);
@@ -206,6 +208,7 @@ static fv_status measure(bench *b, const attention_values *v, fv_attn_args sizes
     return bench_run(b, &r, attend, &c, work, e);
 }
 
+/* What the operator would refuse is said in the words of the options. */
 static fv_status check(const attention_values *v, const fv_attn_args *a, fv_err *e)
 {
     fv_dtype t = bench_dtype(v->dtype), w = v->weights ? bench_dtype(v->weights - 1) : t;

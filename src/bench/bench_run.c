@@ -31,6 +31,7 @@ static const bench_kind *const files[] = {
 #undef X
     NULL};
 
+/* A file may hold several benchmarks; they are numbered through. */
 const bench_kind *bench_kind_at(int i)
 {
     for (const bench_kind *const *f = files; *f; f++)
@@ -58,6 +59,8 @@ void bench_choose_weights(int choice, fv_model_opt *opt)
 
 /* ---- opening and inputs ---- */
 
+/* The counting allocator of the device is what peak_bytes are read from, so kernels' scratch is
+ * included. `hold` keeps inputs, `step` is reset before every repetition. */
 fv_status bench_open(bench *b, const bench_opt *o, fv_dtype dtype, fv_err *e)
 {
     *b = (bench){.opt = o, .random = 1};
@@ -69,6 +72,7 @@ fv_status bench_open(bench *b, const bench_opt *o, fv_dtype dtype, fv_err *e)
     return st ? st : fv_ctx_new(&b->step, b->device, (fv_ctx_opt){.dtype = dtype}, e);
 }
 
+/* Contexts before the device whose memory they hold. */
 void bench_close(bench *b)
 {
     fv_ctx_free(b->step);
@@ -76,6 +80,8 @@ void bench_close(bench *b)
     fv_device_close(b->device);
 }
 
+/* Knuth's multiplier; the same numbers in every run, since times of some kernels depend on the
+ * values (zeros and denormals are fast or slow). */
 static uint32_t next(bench *b)
 {
     b->random = b->random * 6364136223846793005u + 1442695040888963407u;
@@ -90,6 +96,7 @@ static float next_number(bench *b)
     return (float)(sum - 2 * (int)low) * 5.2858e-5f; /* sqrt(3) / 2^15 */
 }
 
+/* In the dtype of the context: converted as models' inputs are. */
 fv_tensor *bench_floats(bench *b, fv_shape s)
 {
     int64_t n = fv_shape_len(s);
@@ -150,6 +157,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The nearest rank; x is sorted in place. */
 double bench_quantile(double *x, int64_t n, double q)
 {
     qsort(x, (size_t)n, sizeof *x, ascending);
@@ -190,6 +198,8 @@ static int repeat(bench *b, double seconds[MAX_RUNS], bench_fn *fn, void *what)
     return n;
 }
 
+/* The median and the distance between the quartiles: one slow repetition (a page fault, another
+ * process) changes neither. */
 static fv_status measure(bench *b, timing *t, bench_fn *fn, void *what, fv_err *e)
 {
     fv_status st = fv_ctx_status(b->hold);
@@ -237,6 +247,7 @@ void bench_measured(bench_row *r, const char *key, double x, double scale, const
                          .digits = digits});
 }
 
+/* Every row says where it was measured, so that rows of two machines can be kept in one file. */
 void bench_where(const bench *b, bench_row *r)
 {
     bench_word(r, "device", fv_device_name(b->device));

@@ -125,6 +125,8 @@ static void report(decode *d, int runs, double prompt, double token)
     d->b.opt->print(d->b.opt->user, &r);
 }
 
+/* Times of prompt and tokens apart: one is bound by arithmetic, the other by memory. Medians of
+ * whole runs, at least LEAST of them. */
 static fv_status repeat(decode *d, fv_err *e)
 {
     double prompt[MOST], token[MOST], total = 0, warm;

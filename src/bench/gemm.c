@@ -1,4 +1,10 @@
-/* gemm.c - bench gemm: the matrix product, plain and against a prepacked weight. */
+/* gemm.c - bench gemm: the matrix product, plain and against a prepacked weight.
+ *
+ * y = x w with x (m,k) and w (n,k), as linear layers have it, or (k,n) with --nn. m = 1 to 16 is
+ * decoding, where the weight is read once and the rate in GB/s counts; hundreds of rows are prompts
+ * and training, where GFLOP/s count. Packed weights are laid out before the clock runs, as a model
+ * that serves has them. Quantised weights are always packed, and activations are quantised inside
+ * the product, which is measured. */
 #include "bench.h"
 #include "fovea/author/ops.h"
 
@@ -54,6 +60,8 @@ static double weight_bytes(double n, fv_dtype t)
     return n * (double)fv_dtype_size(t);
 }
 
+/* 2 m n k FLOPs; bytes are the weight as it is held and activations once each, which is the least a
+ * product can read. */
 static fv_status run(const bench_kind *kind, const bench_opt *o, const void *values, fv_err *e)
 {
     const gemm_values *v = values;

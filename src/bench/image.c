@@ -1,4 +1,8 @@
-/* image.c - bench image: an image file decoded, resized and normalised, on one core. */
+/* image.c - bench image: an image file decoded, resized and normalised, on one core.
+ *
+ * What a picture costs before a model sees it: decoding JPEG or PNG, resizing, and the floats that
+ * are normalised, each by itself and together. In training these run in the loader's threads beside
+ * the model; this says how many of them one model needs. */
 #include <stdlib.h>
 
 #include "bench.h"
@@ -77,6 +81,7 @@ static fv_status measure(preparing *x, const bench_kind *k, const bench_opt *o,
     return st;
 }
 
+/* The file is in memory before the clock runs: decoding is measured, not the disk. */
 static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
 {
     preparing x = {.path = o->operand};

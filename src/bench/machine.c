@@ -2,7 +2,11 @@
  * benchmarks.
  *
  * Three limits: multiply-adds on registers alone, reading memory in four streams a thread (one is
- * not enough to keep a core's load units busy), and the triad a = b + s c, which also writes. */
+ * not enough to keep a core's load units busy), and the triad a = b + s c, which also writes.
+ *
+ *     multiply-add  a second that the cores can do in f32
+ *     read          bytes a second of reading alone, which decoding is bound by
+ *     triad         bytes a second of two reads and a write */
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +39,9 @@ typedef float quad __attribute__((vector_size(16)));
 
 /* in assembly: the compiler's order of the same instructions runs at half the rate */
 #if defined(__aarch64__)
+/* Sixteen accumulators, more than latency times ports of any core so far: the throughput of
+ * multiply-add, nothing else. Assembly, because a compiler may merge or drop what it can see
+ * through. */
 static float chains_quad(float a)
 {
     uint64_t rounds = ROUNDS;
@@ -83,6 +90,7 @@ typedef struct probe {
     float sink;          /* what was computed goes here, so that it must be computed */
 } probe;
 
+/* The widest vectors that this processor has, by what it reports. */
 static void choose_chains(probe *p)
 {
     p->chains = chains_quad;
@@ -94,6 +102,7 @@ static void choose_chains(probe *p)
 #endif
 }
 
+/* The sum goes to `sink`, which somebody might read: the loop cannot be optimised away. */
 static void multiply_add(fv_ctx *c, void *what)
 {
     probe *p = what;
@@ -123,6 +132,7 @@ static float read_streams(const float *x, int64_t quarter)
     return s[0][0][0] + s[0][0][3];
 }
 
+/* Four streams a thread, as packed products read: one stream does not fill the memory system. */
 static void read_all(fv_ctx *c, void *what)
 {
     probe *p = what;
@@ -134,6 +144,7 @@ static void read_all(fv_ctx *c, void *what)
     p->sink = sum;
 }
 
+/* McCalpin's STREAM triad, three arrays. */
 static void triad(fv_ctx *c, void *what)
 {
     probe *p = what;
@@ -175,6 +186,7 @@ static fv_status measure(bench *b, probe *p, fv_err *e)
     return st;
 }
 
+/* Arrays far larger than the caches unless told otherwise: what is measured is memory. */
 static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
 {
     const machine_values *v = values;

@@ -82,6 +82,7 @@ static bool takes(const fv_model *m, const char *name)
     return false;
 }
 
+/* A size of the configuration, for drawing ids that the model accepts. */
 static int32_t number(const fv_model *m, const char *key, int32_t otherwise)
 {
     char text[64];
@@ -269,6 +270,8 @@ static fv_status learn(const bench_opt *o, const model_values *v, double loss[CO
     return st;
 }
 
+/* The losses of a few updates here and on the CPU in f32: whether a fast configuration still learns
+ * the same is part of its speed. */
 static fv_status compare(const bench_opt *o, const model_values *v, fv_err *e)
 {
     double here[COMPARED], cpu[COMPARED];
@@ -289,6 +292,8 @@ static fv_status compare(const bench_opt *o, const model_values *v, fv_err *e)
     return st;
 }
 
+/* From a configuration, without weights: a model of random parameters is as fast as a trained one.
+ */
 static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
 {
     const model_values *v = values;

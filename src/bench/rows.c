@@ -2,7 +2,10 @@
  * write.
  *
  * Forward goes through the public ops.  Gradients are measured alone, by calling their kernels:
- * through a tape, handing in the gradient of the result would cost as much as the operation. */
+ * through a tape, handing in the gradient of the result would cost as much as the operation.
+ *
+ * Operations over rows are bound by memory: the figure is GB/s of what they must touch, to be held
+ * against `bench machine`. Forward calls go through the ops, as models call them. */
 #include "bench.h"
 #include "fovea/author/op.h"
 #include "fovea/author/ops.h"
@@ -50,6 +53,8 @@ static fv_sink into(const fv_tensor *t) { return (fv_sink){.data = t->data, .dty
 
 static void softmax(fv_ctx *c, void *what) { fv_softmax(c, ((operands *)what)->x); }
 
+/* Gradients are measured as kernels, not by the tape, which would measure recording too; a backend
+ * without the kernel fails with its sentence. */
 static void softmax_bwd(fv_ctx *c, void *what)
 {
     const operands *o = what;
@@ -115,6 +120,8 @@ static void cross_entropy_bwd(fv_ctx *c, void *what)
                              o->x->data, o->labels->data, o->rows, o->cols, 0, -100);
 }
 
+/* Master weights and moments as in training; lr is so small that thousands of repetitions leave the
+ * numbers finite. */
 static void adamw(fv_ctx *c, void *what)
 {
     const operands *o = what;
@@ -145,6 +152,7 @@ static fv_tensor *per_row(bench *b, int64_t rows, float value)
     return t && t->dtype != FV_F64 ? fv_cast(b->hold, t, FV_F32) : t;
 }
 
+/* Everything that any of the operations needs: what one does not read costs memory, not time. */
 static operands make(bench *b, const rows_values *v, const operation *op)
 {
     fv_shape s = FV_SHAPE(v->rows, v->cols), column = FV_SHAPE(v->cols);
@@ -163,6 +171,8 @@ static operands make(bench *b, const rows_values *v, const operation *op)
     return o;
 }
 
+/* Bytes are how often the operation must read or write its (rows,cols) at least; the rate against
+ * that of `bench machine` says how near it is to memory speed. */
 static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
 {
     const rows_values *v = values;

@@ -76,6 +76,8 @@ struct load {
     double start;
 };
 
+/* splitmix64's finaliser: numbers by (seed, request), so that every run and every server gets the
+ * same load. */
 static uint64_t scramble(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
@@ -179,6 +181,8 @@ static void read_answer(request *r, int fd)
     free(buf);
 }
 
+/* One connection a request, as a client without keep-alive: the time to the first token includes
+ * connecting. */
 static void run_request(load *l, int64_t i)
 {
     request *r = &l->all[i];
@@ -225,6 +229,8 @@ static int64_t draw_length(const load_values *v, int64_t i, uint64_t k, int64_t 
     return n < 1 ? 1 : n > 8 * mean ? 8 * mean : n;
 }
 
+/* Arrivals are a Poisson process: gaps are exponential with mean 1 / rate. All lengths are drawn
+ * before the first request is sent. */
 static fv_status plan(load *l, fv_err *e)
 {
     const load_values *v = l->v;
@@ -241,6 +247,7 @@ static fv_status plan(load *l, fv_err *e)
     return FV_OK;
 }
 
+/* Percentiles by nearest rank; the mean would hide what users wait for. */
 static void put_times(bench_row *r, const char *const keys[3], double *x, int64_t n)
 {
     static const double q[] = {0.5, 0.95, 0.99};
@@ -251,6 +258,8 @@ static void put_times(bench_row *r, const char *const keys[3], double *x, int64_
         bench_measured(r, keys[i], bench_quantile(x, n, q[i]), 1e3, units[!first][i], 2);
 }
 
+/* Tokens a second over the whole run, from the first request to the last answer; gaps between
+ * tokens of all answers together. */
 static fv_status report(load *l, double *gap, double *first, fv_err *e)
 {
     static const char *const ttft[] = {"first_token_s.p50", "first_token_s.p95",
@@ -316,6 +325,8 @@ static fv_status run_all(load *l, fv_err *e)
     return report_all(l, e);
 }
 
+/* A connection is tried first: a server that is not there is one sentence, not as many as there are
+ * requests. */
 static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
 {
     load l = {.opt = o, .v = values};

@@ -56,6 +56,7 @@ static void print_text(void *user, const bench_row *r)
     putchar('\n');
 }
 
+/* A number that is whole stays whole in JSON: counts are not 3.0. */
 static void put_value(cli_json *j, const char *key, const bench_value *v)
 {
     if (v->word && *v->word)

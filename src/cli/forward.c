@@ -49,6 +49,8 @@ static const cli_example examples[] = {
     {0},
 };
 
+/* --dtype is of parameters and activations alike where it is a float, and of weights alone where it
+ * is quantised; gradients exist in floats only. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const forward_values *v = values;

@@ -36,6 +36,7 @@ static const cli_example examples[] = {
     {0},
 };
 
+/* Where all parameters were converted there are no others, and the sentence says "parameters". */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const quantize_values *v = values;

@@ -154,6 +154,8 @@ static int read_adapters(const cli *c, const cli_list *list, const sv_model *mod
 
 static int64_t ms(double seconds) { return (int64_t)(seconds * 1000); }
 
+/* Names and lists live on this stack for as long as the server runs: sv_serve returns when it has
+ * stopped. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const serve_values *v = values;

@@ -56,6 +56,8 @@ static void print_encoding(const fv_tok *t, const fv_encoding *enc)
     cli_json_end();
 }
 
+/* Offsets cost a table of the text's characters, so they are computed only where they are printed.
+ */
 static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, const fv_text *text)
 {
     fv_err e;
@@ -157,6 +159,8 @@ static int decode(const cli *c, const tokenize_values *v, const fv_tok *t, const
     return code;
 }
 
+/* A text by option is used as it stands; a file is read whole, with its last line end, which is a
+ * character like any other. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const tokenize_values *v = values;

@@ -80,6 +80,8 @@ static void on_interrupt(int sig)
     errno = before;
 }
 
+/* A signal that the parent ignores stays ignored (nohup, shells' background jobs). SA_RESTART: a
+ * read that is interrupted goes on, and the flag is seen at the next update. */
 static void catch_signals(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
@@ -173,6 +175,7 @@ static void print_line(void *user, const char *text)
     puts(text);
 }
 
+/* Keys, ranges and defaults come from the tables that recipes are read by. */
 static int help_keys(const cli *c, const values *v)
 {
     if (!fv_recipe_help(v->keys_of, print_line, NULL))
@@ -238,6 +241,7 @@ static void conclude(const values *v, const fv_recipe *r, const fv_train_state *
         printf("best evaluation: %.4f at update %lld\n", s->best, (long long)s->best_step);
 }
 
+/* Ranks agree before training: one that cannot read its recipe would leave the others waiting. */
 static int run(const cli *c, const void *vals, int n, char **operand)
 {
     const values *v = vals;

@@ -6,6 +6,8 @@
 
 extern const fv_processor_type fv__processor_tokenizer;
 
+/* Newer directories have one processor_config.json for all parts of a processor, each below its own
+ * key; *shared says so, and saving keeps the form. */
 fv_status fv__preprocessor_open(fv_json **config, bool *shared, char path[FV_PATH],
                                 const fv_env *env, const char *dir, fv_err *e)
 {
@@ -19,12 +21,16 @@ fv_status fv__preprocessor_open(fv_json **config, bool *shared, char path[FV_PAT
     return fv_json_open(config, env, path, e);
 }
 
+/* A model of images may also read texts (CLIP) or write them (captions): its tokenizer is then a
+ * part of the processor. None is no error. */
 fv_status fv__preprocessor_tok(fv_processor **tok, const fv_env *env, const char *dir, fv_err *e)
 {
     if (!fv__processor_tokenizer.recognise(env, dir, NULL)) return FV_OK;
     return fv_processor_open(tok, env, "tokenizer", dir, e);
 }
 
+/* tok is taken over, also by failure: a caller that has made a tokenizer need not know which step
+ * failed. */
 fv_status fv__preprocessor_new(fv_processor **out, const fv_env *env, const fv_processor_type *type,
                                fv_processor *tok, fv_err *e)
 {

@@ -24,6 +24,8 @@ struct fv_processor {
     void *self;
 };
 
+/* The environment is copied: a processor outlives the call that opened it and must not point into
+ * the caller's. */
 fv_status fv_processor_new(fv_processor **out, const fv_env *env, const fv_processor_type *type,
                            fv_err *e)
 {
@@ -49,6 +51,8 @@ void fv_processor_close(fv_processor *p)
     fv__free(&env, p, sizeof *p);
 }
 
+/* Asked for a type, a processor may answer with the one inside it: an image processor with its
+ * tokenizer. */
 void *fv_processor_self(const fv_processor *p, const fv_processor_type *type)
 {
     if (p && p->type != type && p->type->inside) p = p->type->inside(p->self);
@@ -101,6 +105,7 @@ static fv_status unknown(const char *kind, fv_err *e)
                    suggestion ? "; the nearest is " : "", suggestion ? suggestion : "");
 }
 
+/* kind NULL: recognised by the files of the directory. */
 fv_status fv_processor_open(fv_processor **out, const fv_env *env, const char *kind,
                             const char *path, fv_err *e)
 {

@@ -185,6 +185,8 @@ static const kind *kind_of(const reading *r)
     return k;
 }
 
+/* Defaults are those of the processor class that the file names, because transformers writes only
+ * what differs from them; keys that are there overrule. */
 fv_status fv__steps_read(fv_image_steps *out, const fv_json *j, const char *at, const char *path,
                          fv_err *e)
 {

@@ -1,7 +1,11 @@
 /* detect.c - boxes around objects: for each image what was found, where, and how sure the model is.
  *
  * As transformers' post_process_object_detection: the softmax over classes without the last, which
- * stands for nothing; boxes from shares of the image to pixels of the file. */
+ * stands for nothing; boxes from shares of the image to pixels of the file.
+ *
+ * Boxes come from the model as centre and size, relative to what it saw; they are turned to corners
+ * and scaled to the pixels of the file. The class "no object" is the last logit and never printed.
+ * No suppression of overlapping boxes: a set loss has taught the model to give each object once. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,8 @@
-/* eval_answer.c - answers to questions, judged as SQuAD does: exact matches and F1 of words. */
+/* eval_answer.c - answers to questions, judged as SQuAD does: exact matches and F1 of words.
+ *
+ * The best answer of each question is compared with all that are given for it, after SQuAD's
+ * normalisation (lower case, no punctuation, no articles, single blanks): exact match, and the F1
+ * of words. Both are means over questions, in per cent, as in the official script. */
 #include <stdio.h>
 
 #include "task_pipeline.h"
@@ -36,6 +40,7 @@ static fv_status judge(work *w, const fv_question *q, const fv_answer *x, fv_err
     return st;
 }
 
+/* The best answer of each question; one that has none (SQuAD 2) is judged as the empty text. */
 static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
 {
     work *w = user;
@@ -65,6 +70,7 @@ static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
     return st;
 }
 
+/* Per cent, the mean over questions of the best match among the answers given for each. */
 static void report(const work *w)
 {
     double exact = w->exact / (double)w->done, f1 = w->f1 / (double)w->done;
@@ -82,6 +88,7 @@ static void report(const work *w)
     fv__buf_str(b, "}\n");
 }
 
+/* Predictions are SQuAD's own: one object of ids and texts, which its script evaluates. */
 static fv_status run(fv_eval_run *r, fv_err *e)
 {
     work w = {.r = r};

@@ -89,6 +89,7 @@ static fv_status gold_label(const work *w, int64_t i, int *out, fv_err *e)
                    (int)(n < 80 ? n : 80), name, w->labels, w->name[0]);
 }
 
+/* table (labels,labels) counts gold by given; everything that is reported follows from it. */
 static fv_status count(work *w, int64_t i, const float *scores, fv_err *e)
 {
     int gold, given = 0;
@@ -141,6 +142,7 @@ static fv_status run_images(void *user, int64_t from, int64_t n, fv_err *e)
 
 static double top5(const work *w) { return 100.0 * (double)w->in_top5 / (double)records(w); }
 
+/* Rows of the confusion matrix are the right labels, columns what was given, as in scikit-learn. */
 static void put_json(const work *w)
 {
     fv_buf *b = &w->r->out;
@@ -186,6 +188,8 @@ static void put_plain(const work *w)
         fv__eval_row(b, w->name[i], width, fv_label_match(w->table, w->labels, i));
 }
 
+/* Gold labels are an open list while the file is read; make_labels then finds the model's own among
+ * them, joined where --label-until cuts both. */
 static fv_status judge(work *w, fv_err *e)
 {
     fv_data_report report = {0};

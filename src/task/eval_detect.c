@@ -51,6 +51,7 @@ static fv_status match_labels(work *w, fv_err *e)
     return FV_OK;
 }
 
+/* "difficult" objects are neither found nor missed, as VOC's rules have it. */
 static void add_objects(work *w, int64_t i)
 {
     int64_t n;
@@ -104,6 +105,8 @@ static fv_status detect_all(work *w, fv_err *e)
     return st;
 }
 
+/* Average precision of each label at the ten thresholds of overlap from 0.5 to 0.95; COCO's AP is
+ * their mean, VOC's is the first. */
 static fv_status score(work *w, fv_err *e)
 {
     w->ap_bytes = (size_t)w->task->labels * sizeof *w->ap;
@@ -132,6 +135,7 @@ static double mean_ap(const work *w, int label, int thresholds)
     return n > 0 ? sum / n : 0;
 }
 
+/* A label of which the set has no object has no precision and is left out, also of the mean. */
 static void put_json(const work *w)
 {
     fv_buf *b = &w->r->out;

@@ -13,6 +13,7 @@ typedef struct total {
     int64_t tokens, words, characters, bytes;
 } total;
 
+/* Words are what blanks separate, so that models with different tokenizers can be compared. */
 static void add_text(total *t, const char *s, size_t n)
 {
     t->bytes += (int64_t)n;
@@ -23,6 +24,8 @@ static void add_text(total *t, const char *s, size_t n)
     }
 }
 
+/* One long text through a sliding window: each token is predicted once, with as much context as the
+ * stride leaves. */
 static fv_status score_file(fv_eval_run *r, fv_writer *w, total *t, fv_err *e)
 {
     fv_textfile *text;
@@ -37,6 +40,8 @@ static fv_status score_file(fv_eval_run *r, fv_writer *w, total *t, fv_err *e)
     return st;
 }
 
+/* Of a model with an encoder: log p(target | source), record by record; the source is not counted.
+ */
 static fv_status score_targets(fv_eval_run *r, fv_writer *w, total *t, fv_err *e)
 {
     fv_table *rows;
@@ -59,6 +64,7 @@ static fv_status score_targets(fv_eval_run *r, fv_writer *w, total *t, fv_err *e
     return st;
 }
 
+/* Each line is a text of its own; every token is masked in turn (Salazar et al. 2020). */
 static fv_status score_masked(fv_eval_run *r, total *t, fv_err *e)
 {
     fv_textfile *text = NULL;
@@ -92,6 +98,8 @@ static fv_status score_written(fv_eval_run *r, total *t, fv_err *e)
     return st;
 }
 
+/* perplexity = exp(-log p / tokens); by word the same log p over words. bits = -log2 p over
+ * characters or bytes, which needs no tokenizer to be comparable. */
 static fv_status report(fv_eval_run *r, const total *t, bool masked, fv_err *e)
 {
     fv_buf *b = &r->out;

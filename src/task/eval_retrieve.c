@@ -64,6 +64,8 @@ static fv_status slice_texts(const work *w, fv_text *texts, int64_t from, int64_
     return FV_OK;
 }
 
+/* Both towers, slice by slice, into (n,width) each: n is thousands, so that all similarities can be
+ * computed exactly. */
 static fv_status embed_slice(void *user, int64_t from, int64_t n, fv_err *e)
 {
     work *w = user;
@@ -84,6 +86,7 @@ static fv_status embed_slice(void *user, int64_t from, int64_t n, fv_err *e)
 
 /* ---- recall ---- */
 
+/* Equal texts stand together, in the order of the file among themselves. */
 static int by_text(const void *a, const void *b, void *user)
 {
     const work *w = user;
@@ -92,6 +95,8 @@ static int by_text(const void *a, const void *b, void *user)
     return order ? order : (x > y) - (x < y);
 }
 
+/* Images of one text are equally right for it: group[i] is the first image with the text of image
+ * i. */
 static fv_status find_groups(work *w, fv_err *e)
 {
     w->group_bytes = (size_t)w->n * 2 * sizeof *w->group;
@@ -182,6 +187,7 @@ static void count_recall(work *w)
 
 /* ---- the report ---- */
 
+/* Recall at k: the share of queries that have a right result among the k best. */
 static void put(const work *w)
 {
     static const char *const ways[] = {"text_to_image", "image_to_text", "image_to_image"};
@@ -222,6 +228,7 @@ static fv_status open_field(const work *w, fv_images **out, fv_images_opt where,
     return st;
 }
 
+/* "caption,keywords" as the target field: the texts of both are joined as the query. */
 static fv_status open_all(work *w, fv_err *e)
 {
     char first[FV_PATH];

@@ -1,6 +1,9 @@
 /* eval_segment.c - labels of pixels: accuracy and intersection over union, beside two answers that
  * need no model: one label everywhere and, where there are two labels, a threshold on the grey
- * level, the one that gets the most of these very pixels right. */
+ * level, the one that gets the most of these very pixels right.
+ *
+ * A table of pixels, right label by given label, is all that is counted; accuracy and intersection
+ * over union follow from it. */
 #include "data/masked_images.h"
 #include "task_pipeline.h"
 
@@ -21,6 +24,7 @@ typedef struct scores {
     double accuracy, iou;
 } scores;
 
+/* Levels of the masks are the model's labels by name: "0", "255". */
 static fv_status match_labels(work *w, fv_err *e)
 {
     for (int32_t i = 0; i < w->labels.n; i++) {
@@ -64,6 +68,7 @@ static void count_levels(work *w)
     }
 }
 
+/* One image at a time: sizes differ, and pixels are counted at the size of the mask. */
 static fv_status label_all(work *w, fv_err *e)
 {
     fv_wanted wanted = {.names = {"logits"}, .fn = each, .user = w};
@@ -91,6 +96,8 @@ static double iou_of(const work *w, int label)
     return either ? 100.0 * (double)both / (double)either : -1;
 }
 
+/* Over the labels that the masks or the model have; one that neither has would count as a perfect
+ * or a failed one, depending on taste. */
 static double mean_iou(const work *w)
 {
     double sum = 0;
@@ -151,6 +158,8 @@ static scores threshold(const work *w)
     return best;
 }
 
+/* Beside what one label everywhere would score: on masks that are mostly background a high accuracy
+ * says little. */
 static void put(const work *w)
 {
     fv_buf *b = &w->r->out;

@@ -28,6 +28,7 @@ static fv_status report(fv_eval_run *r, const fv_eval_texts *texts, const fv_eva
     return FV_OK;
 }
 
+/* The model is the pipeline's, so an evaluation and `fovea summarize` give the same texts. */
 static fv_status run(fv_eval_run *r, fv_err *e)
 {
     fv_eval_texts texts = {0}, reference = {0}, summary = {0};

@@ -1,4 +1,8 @@
-/* eval_tag.c - entities as conlleval counts them, on a file of CoNLL columns. */
+/* eval_tag.c - entities as conlleval counts them, on a file of CoNLL columns.
+ *
+ * Sentences come as words (CoNLL's columns) and the model labels each word by its first piece.
+ * conlleval's rules decide what an entity is: B- begins one, so does I- behind another type or
+ * behind O, which is how IOB1 and IOB2 are read alike. */
 #include "task_pipeline.h"
 
 typedef struct work {
@@ -20,6 +24,8 @@ static void count(work *w, int64_t i, const int32_t *labels, const char **given)
     fv__buf_str(b, "\n");
 }
 
+/* Words come cut already: a sentence is not joined and split again, so tags stay with their words.
+ */
 static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
 {
     work *w = user;
@@ -47,6 +53,7 @@ static double word_accuracy(const fv_entities *x)
     return 100 * (double)x->right_words / (double)x->words;
 }
 
+/* Entities are counted as conlleval does: right are type and both ends; accuracy is by word. */
 static void put_json(const work *w)
 {
     const fv_entities *x = &w->found;

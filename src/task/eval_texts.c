@@ -1,5 +1,9 @@
 /* eval_texts.c - what evaluations of written text share: both sides, read from one file or from
- * two, and a pipeline over one of them. */
+ * two, and a pipeline over one of them.
+ *
+ * Translations and summaries are compared with references record by record. What is compared may
+ * come from one file with two fields, from two files line by line, or, where texts were written by
+ * another program, from a hypothesis in place of a model. */
 #include <stdio.h>
 
 #include "task_pipeline.h"
@@ -12,6 +16,8 @@ fv_status fv__eval_texts_new(fv_eval_texts *t, const fv_env *env, int64_t n, fv_
     return t->at && t->len ? FV_OK : fv_fail(e, FV_ENOMEM, "out of memory");
 }
 
+/* The capacity is known before: more texts than records are an error of the caller, reported as
+ * memory. */
 fv_status fv__eval_texts_add(fv_eval_texts *t, const char *s, size_t n, fv_err *e)
 {
     char *p = t->n < t->capacity ? fv__alloc(t->env, n + 1) : NULL;
@@ -32,6 +38,7 @@ void fv__eval_texts_free(fv_eval_texts *t)
 
 /* ---- both sides ---- */
 
+/* Empty lines are texts: line i of one file belongs to line i of the other. */
 static fv_status read_lines_of(fv_eval_texts *out, const fv_env *env, const char *path, fv_err *e)
 {
     fv_textfile *file;
@@ -80,6 +87,8 @@ static bool sides_are_clear(const fv_eval_opt *o)
     return o->reference && o->model && o->source;
 }
 
+/* Two lengths that differ are refused: metrics over pairs that do not belong together would be
+ * numbers all the same. */
 fv_status fv__eval_sides(fv_eval_run *r, fv_eval_texts *texts, fv_eval_texts *reference, bool *made,
                          fv_err *e)
 {

@@ -14,6 +14,8 @@ typedef struct rates {
     fv_edits words, plain_words, chars, plain_chars;
 } rates;
 
+/* Four rates: words and characters, each as written and without case and punctuation, because
+ * models and references disagree about those. */
 static fv_status count(rates *x, fv_eval_run *r, const char *text, const char *reference, fv_err *e)
 {
     fv_edits *to[] = {&x->words, &x->plain_words, &x->chars, &x->plain_chars};
@@ -44,6 +46,7 @@ static void put_step(void *user, char edit, const char *said, const char *writte
 
 static int64_t wrong(const fv_edits *x) { return x->substituted + x->deleted + x->inserted; }
 
+/* What was said above what was written, word under word. */
 static fv_status put_alignment(fv_eval_run *r, const char *name, const char *text,
                                const char *reference, fv_err *e)
 {
@@ -63,6 +66,7 @@ typedef struct worst {
     int64_t wrong, record;
 } worst;
 
+/* The worst recordings first; they are worth listening to. */
 static int most_first(const void *a, const void *b)
 {
     const worst *x = a, *y = b;
@@ -72,6 +76,7 @@ static int most_first(const void *a, const void *b)
 
 /* ---- the report ---- */
 
+/* (substituted + deleted + inserted) / words said: more than 100 % where much is inserted. */
 static void put_rate(fv_buf *b, const char *name, const fv_edits *x)
 {
     fv__buf_fmt(b, "%-12s %6.2f  %lld substituted, %lld deleted, %lld inserted of %lld\n", name,

@@ -91,6 +91,8 @@ static fv_status find_masks(fv_task *t, filling *f, const fv_text *texts, const 
     return FV_OK;
 }
 
+/* A text may have several masks: each is filled by itself, with the others left masked, as
+ * transformers' pipeline does. *found lives until the next call. */
 fv_status fv_task_fill(fv_task *t, const fv_text *texts, int64_t n, int64_t k,
                        fv_mask_found **found, int64_t *n_found, fv_err *e)
 {

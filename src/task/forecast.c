@@ -66,6 +66,7 @@ static void put_csv(fv_buf *b, const result *r)
     fv__buf_str(b, "\n");
 }
 
+/* y (H,C) with add on top: the limits are kept as distances from the forecast. */
 static void put_numbers(fv_buf *b, const result *r, const char *name, int64_t k, const float *add)
 {
     fv__json_key(b, name);
@@ -77,6 +78,7 @@ static void put_numbers(fv_buf *b, const result *r, const char *name, int64_t k,
     fv__json_end(b, ']');
 }
 
+/* Dates go on behind the series' last one by its own step. */
 static void put_json(fv_buf *b, const result *r)
 {
     fv__json_begin(b, '{');

@@ -58,6 +58,7 @@ static fv_status read_names(fv_gan *g, fv_err *e)
     return FV_OK;
 }
 
+/* The processor is needed backwards: it says which levels the generator's range stands for. */
 static fv_status open_all(fv_gan *g, fv_device *d, const char *dir, fv_model_opt opt, fv_err *e)
 {
     fv_status st = fv_dir_open(&g->dir, &g->env, dir, e);
@@ -120,6 +121,7 @@ static fv_status to_image(fv_gan *g, const float *x, int channels, int height, i
     return st;
 }
 
+/* n images of one forward pass into g->x, on the host. */
 static fv_status run(fv_gan *g, const int32_t *label, int64_t n, fv_shape *shape, fv_err *e)
 {
     fv_items in = {0}, out = {0};

@@ -21,6 +21,8 @@ typedef struct judging {
 
 /* ---- drawing ---- */
 
+/* All images are kept, because two models look at them: the classifier, and its body for features.
+ */
 static fv_status keep_image(void *user, int64_t i, fv_image *im, fv_err *e)
 {
     judging *j = user;
@@ -66,6 +68,7 @@ static fv_status take_features(void *user, int64_t i, const fv_seq *s, const flo
     return FV_OK;
 }
 
+/* Two passes over the images: logits for the classes, hidden states for the distance. */
 static fv_status run_drawn(judging *j, fv_err *e)
 {
     fv_wanted name = {.names = {"logits"}, .fn = take_class, .user = j},
@@ -77,6 +80,8 @@ static fv_status run_drawn(judging *j, fv_err *e)
     return fv__task_run_got(j->sees, get_image, j, j->n, &feature, e);
 }
 
+/* As many as were drawn: the Frechet distance depends on the number of samples, so both sides have
+ * the same. */
 static fv_status run_real(judging *j, const char *file, fv_err *e)
 {
     fv_images *set;
@@ -112,6 +117,8 @@ static void count(const judging *j, fv_gan_scores *out)
     out->covered = covered;
 }
 
+/* The Frechet distance of features is FID with the judge in the place of Inception: comparable
+ * between generators judged by one model, not with published FIDs. */
 static fv_status judge(judging *j, const char *dir, const char *real, fv_device *d, fv_gan_opt o,
                        fv_gan_scores *out, fv_err *e)
 {

@@ -1,4 +1,8 @@
-/* generate.c - text that follows a prompt, token by token for one prompt or many at a time. */
+/* generate.c - text that follows a prompt, token by token for one prompt or many at a time.
+ *
+ * One prompt alone is streamed: tokens go out as parts of the result. Many prompts, JSON,
+ * beams and several hypotheses run in batches instead, because they have no one text that grows.
+ * What is sampled depends on the seed and the record's number, not on the way. */
 #include "task_pipeline.h"
 
 typedef struct generate_options {
@@ -77,6 +81,8 @@ static bool print_token(void *user, int64_t source, int32_t token)
     return !s->st && !s->ended;
 }
 
+/* `number` is the record's, so that sampling draws the same for a text whether or not others run
+ * before it in this call. */
 static fv_status stream_ids(fv_pipeline *p, stream *s, const fv_buf *ids, fv_err *e)
 {
     fv_generated out = {0};
@@ -98,6 +104,8 @@ static fv_status stream_ids(fv_pipeline *p, stream *s, const fv_buf *ids, fv_err
     return st;
 }
 
+/* Text goes out as parts while it is generated; the line end that completes the record comes last.
+ */
 static fv_status stream_one(fv_pipeline *p, const fv_text *text, fv_err *e)
 {
     stream s = {.p = p, .text = {.env = &p->env}};
@@ -120,6 +128,7 @@ static fv_status encode(fv_pipeline *p, fv_buf *ids, const fv_text *text, fv_err
     return fv__writer_encode(&p->writer, ids, text->s, text->n, e);
 }
 
+/* Several hypotheses of one prompt are one result. */
 static fv_status each(fv_pipeline *p, const fv_text *text, const fv_buf *prompt, int64_t i,
                       const fv_hyp *h, bool last, fv_err *e)
 {

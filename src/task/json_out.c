@@ -1,5 +1,8 @@
 /* json_out.c - JSON of results: compact, floats with nine digits (enough for f32), null where JSON
- * has no number. */
+ * has no number.
+ *
+ * The buffer itself says whether a comma is due: what stands last in it. So there is no state
+ * beside it, and a task may write parts by hand. */
 #include <math.h>
 #include <stdio.h>
 
@@ -101,6 +104,7 @@ void fv__json_number_at(fv_buf *b, const char *key, double x)
 
 /* ---- plain text ---- */
 
+/* Plain results have one line a record, whatever the text holds. */
 void fv__put_flat(fv_buf *b, const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -109,6 +113,7 @@ void fv__put_flat(fv_buf *b, const char *s, size_t n)
     }
 }
 
+/* Shells pass a backslash and an n where a line end is meant. */
 void fv__put_template(fv_buf *b, const char *how, const char *s, size_t n)
 {
     for (; *how; how++) {

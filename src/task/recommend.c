@@ -68,6 +68,7 @@ static void put_item(fv_buf *b, const char *name, const char *key, float x)
     fv__json_end(b, '}');
 }
 
+/* Names are those of the training data: fv_labels maps numbers back. */
 static void put_json(fv_pipeline *p, const answer *a)
 {
     const fv_labels *items = fv_recommender_items(p->self);

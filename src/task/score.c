@@ -14,6 +14,7 @@ typedef struct asked {
     double log_p;
 } asked;
 
+/* log softmax of one position in f64: sums of many log-probabilities keep their digits. */
 static fv_status score_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
                            int64_t width, fv_err *e)
 {
@@ -44,6 +45,8 @@ static bool counts(const fv_seq *s, int64_t j, int64_t from)
     return !s->special[j] && s->spans[j].to > from;
 }
 
+/* Each token that counts makes a copy of its text with that token masked; all copies of all texts
+ * run in batches of like length. */
 fv_status fv__task_score(fv_task *t, const fv_text *texts, int64_t n, const int64_t *from,
                          double *log_p, int64_t *tokens, fv_err *e)
 {
@@ -127,6 +130,8 @@ static fv_status put(fv_pipeline *p, const fv_text *text, const total *t, fv_err
     return fv__task_emit(p, e);
 }
 
+/* A decoder scores the whole text; an encoder-decoder scores the pair's second part given the
+ * first. */
 static fv_status score_one(fv_pipeline *p, const fv_text *in, fv_err *e)
 {
     const score_options *o = p->options;

@@ -1,7 +1,10 @@
 /* segment.c - a label for each pixel: for each image what covers how much of it, and as a picture.
  *
  * The logits of a coarser grid are widened to the size of the image, as transformers'
- * post_process_semantic_segmentation does, and each pixel gets the label with the greatest. */
+ * post_process_semantic_segmentation does, and each pixel gets the label with the greatest.
+ *
+ *     plain   label share <tab> label share ...      of the labels that occur
+ *     --json  {"image", "labels": [{"label", "share"}]} */
 #include <stdio.h>
 
 #include "fovea/author/ops.h"
@@ -34,6 +37,8 @@ static float widened(const float *x, int64_t h, int64_t w, double sy, double sx)
     return top * (1 - fy) + low * fy;
 }
 
+/* Logits are widened to the image before the greatest is taken, as SegFormer's authors do: labels
+ * widened afterwards would have edges of steps. Pixel centres are aligned (half-pixel). */
 void fv__label_pixels(uint8_t *out, const float *logits, int labels, int64_t h, int64_t w,
                       int height, int width)
 {
@@ -58,6 +63,7 @@ static const uint8_t colours[][3] = {{40, 60, 160},  {250, 200, 40}, {230, 60, 6
                                      {60, 190, 90},  {190, 80, 210}, {40, 200, 210},
                                      {250, 130, 40}, {240, 120, 180}};
 
+/* Named after the image, with .png behind its whole name: a.jpg and a.png must not meet. */
 static fv_status save_in(const fv_pipeline *p, const fv_image *im, const char *dir,
                          const fv_text *x, fv_err *e)
 {
@@ -89,6 +95,7 @@ typedef struct labelling {
     fv_image raw, mask;
 } labelling;
 
+/* A mask has a byte a pixel. */
 static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     fv_status st = fv__pipeline_self(p, sizeof(labelling), e);

@@ -33,6 +33,7 @@ static int64_t setting(const fv_model *m, const char *key)
     return strtoll(text, NULL, 10);
 }
 
+/* A processor without columns (a model from elsewhere) takes what it is given. */
 static fv_status check(const fv_forecaster *f, const char *dir, fv_err *e)
 {
     int columns = fv_processor_columns(f->processor);
@@ -46,6 +47,7 @@ static fv_status check(const fv_forecaster *f, const char *dir, fv_err *e)
     return FV_OK;
 }
 
+/* T, H and C are the model's: it reads T moments of C channels and gives H more. */
 fv_status fv_forecaster_open(fv_forecaster **out, fv_device *d, const char *dir, fv_model_opt opt,
                              fv_err *e)
 {
@@ -129,6 +131,7 @@ static fv_status check_series(const fv_forecaster *f, const fv_series *s, fv_err
     return FV_OK;
 }
 
+/* The last T moments of the series; more history than the model reads has no effect. */
 fv_status fv_forecaster_next(fv_forecaster *f, const fv_series *s, float *future, fv_err *e)
 {
     fv_status st = check_series(f, s, e);

@@ -1,5 +1,9 @@
 /* series_plot.c - history and forecast as a picture: a panel for each channel, written as SVG text,
- * as the curve of a training run is, so that no drawing library is needed. */
+ * as the curve of a training run is, so that no drawing library is needed.
+ *
+ * SVG by hand: the picture has lines, labels and a band, and a build without cairo should have it,
+ * too. One panel a channel, its axis scaled to its own values; the forecast goes on in another
+ * colour. */
 #include <math.h>
 
 #include "base/base.h"
@@ -20,6 +24,7 @@ typedef struct panel {
     double least, most, top;
 } panel;
 
+/* History and forecast are one line to the axes: i counts on behind the last known moment. */
 static double value(const plot *p, int64_t channel, int64_t i)
 {
     const float *x = fv_series_values(p->s);

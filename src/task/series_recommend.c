@@ -33,6 +33,7 @@ struct fv_recommender {
 
 /* ---- opening ---- */
 
+/* Two items of one name could not be told apart in a history that names them. */
 static fv_status read_names(fv_recommender *r, const char *dir, int64_t n, fv_err *e)
 {
     fv_dir *files;
@@ -53,6 +54,8 @@ static fv_status read_names(fv_recommender *r, const char *dir, int64_t n, fv_er
     return st;
 }
 
+/* score holds one row of scores for all items; a history longer than the model reads is cut at its
+ * front. */
 fv_status fv_recommender_open(fv_recommender **out, fv_device *d, const char *dir, fv_model_opt opt,
                               fv_err *e)
 {

@@ -1,7 +1,10 @@
 /* similar.c - the task of comparing: the cosine of the embeddings of two texts.
  *
  * A record is a pair with a tab between its texts.  Both sides of a batch are embedded in one call,
- * so texts of like length go through the model together whichever side they are on. */
+ * so texts of like length go through the model together whichever side they are on.
+ *
+ *     plain   0.873412
+ *     --json  {"text", "pair", "similarity"} */
 #include <math.h>
 
 #include "task_pipeline.h"
@@ -45,6 +48,8 @@ static void put(fv_pipeline *p, const fv_text *x, double similarity)
     fv__buf_str(b, "}\n");
 }
 
+/* Both sides of all pairs are embedded in one call, which sorts texts by length and fills batches.
+ */
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     int64_t width = fv_task_width(p->task);

@@ -1,4 +1,8 @@
-/* summarize.c - a short text for a long one, with models that were trained for it. */
+/* summarize.c - a short text for a long one, with models that were trained for it.
+ *
+ * The source is what the model's encoder reads; a prefix ("summarize: ") comes from config.json's
+ * task_specific_params, as T5 has it, or from --prefix. Texts longer than the model reads are
+ * cut, as the models were published. */
 #include "task_pipeline.h"
 #include "fovea/author/tok.h"
 
@@ -44,6 +48,8 @@ static fv_status encode(fv_pipeline *p, fv_buf *ids, const fv_text *text, fv_err
     return st ? st : fv__ids_add(ids, w->enc->ids, w->enc->n, e);
 }
 
+/* With several beams returned a record has several lines; with one it has one, so output stays
+ * aligned with its input. */
 static fv_status each(fv_pipeline *p, const fv_text *text, const fv_buf *source, int64_t i,
                       const fv_hyp *h, bool last, fv_err *e)
 {

@@ -70,6 +70,9 @@ static bool inside_word(const fv_seq *s, int64_t j)
 
 /* ---- windows ---- */
 
+/* A text that fits is one part, unchanged; else a window [at, at + n) of its tokens, framed by its
+ * special tokens. [from, to) are those whose labels are taken: the middle of the window, which has
+ * context on both sides. */
 static fv_status add_part(tagging *g, window w, fv_err *e)
 {
     fv_task *t = g->t;
@@ -198,6 +201,7 @@ static int64_t join_labels(const fv_task *t, int64_t text, const fv_seq *s,
     return n;
 }
 
+/* All windows of all texts run together; labels[i] are those of text i. */
 static fv_status label_all(tagging *g, const fv_text *texts, int64_t n, fv_err *e)
 {
     fv_task *t = g->t;
@@ -256,6 +260,8 @@ static const fv_field options[] = {
 
 static fv_status open_task(fv_pipeline *p, fv_err *e) { return fv__open_encoder(p, FV_JOB_TAG, e); }
 
+/* record, from, to (characters), label, score, text; tab-separated, so that cut and sort can be
+ * used. */
 static void put_plain(fv_pipeline *p, const fv_entity *x)
 {
     fv__buf_fmt(&p->out, "%lld\t%lld\t%lld\t%s\t%.6f\t", (long long)(p->first + p->done),

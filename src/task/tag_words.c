@@ -1,5 +1,9 @@
 /* tag_words.c - labels of words that stand apart already: each is encoded alone, and its first
- * token carries its label. */
+ * token carries its label.
+ *
+ * fv_task_tag finds entities in running text and splits it by the tokenizer; evaluation must not,
+ * because references have words already. Each word is encoded by itself and its first piece
+ * decides, as the models were trained. */
 #include "data/word_bytes.h"
 #include "task.h"
 
@@ -25,6 +29,8 @@ typedef struct tagging {
     int32_t *labels;
 } tagging;
 
+/* Which special tokens stand around a text is seen by encoding one: tokenizers have no question for
+ * it. */
 static fv_status find_frame(fv_task *t, frame *f, fv_err *e)
 {
     fv_status st = fv_tok_encode(t->enc, "a", 1, (fv_tok_opts){.specials = true}, e);
@@ -39,6 +45,7 @@ static fv_status find_frame(fv_task *t, frame *f, fv_err *e)
     return st;
 }
 
+/* Word by word, as transformers does with is_split_into_words: a piece never spans two words. */
 static fv_status encode_word(fv_task *t, pieces *out, const char *word, fv_err *e)
 {
     fv_status st = fv_tok_encode(t->enc, word, strlen(word), (fv_tok_opts){0}, e);
@@ -100,6 +107,7 @@ static fv_status add_parts(tagging *g, int64_t first, int64_t n, fv_err *e)
     return st;
 }
 
+/* A word's label is that of its first piece; words[j] is -1 for the others. */
 static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *const out[2],
                            int64_t width, fv_err *e)
 {
@@ -114,6 +122,8 @@ static fv_status label_row(void *user, int64_t i, const fv_seq *s, const float *
     return st;
 }
 
+/* A sentence that is too long is cut between words into parts; a word that no window holds keeps
+ * the label -1. */
 fv_status fv__task_tag_words(fv_task *t, const fv__sentence *s, int64_t n, int32_t *labels,
                              fv_err *e)
 {

@@ -42,6 +42,7 @@ static void close_folder(folder *f)
     fv__buf_free(&f->names);
 }
 
+/* Frames in order of their names: whoever cut a film numbered them. */
 static fv_status open_folder(folder *f, const char *path, fv_err *e)
 {
     const fv_io *io = fv__io(f->env);
@@ -64,6 +65,7 @@ typedef struct clip {
     int channels, height, width;
 } clip;
 
+/* (frames,channels,height,width), the layout of VideoMAE's pixel_values. */
 static fv_status add_frame(fv_task *t, clip *c, const fv_image *fit, int64_t i, const char *name,
                            fv_err *e)
 {
@@ -79,6 +81,8 @@ static fv_status add_frame(fv_task *t, clip *c, const fv_image *fit, int64_t i, 
     return FV_OK;
 }
 
+/* As many frames as the model takes, evenly spaced from the first to the last; a clip of fewer
+ * repeats some. */
 static fv_status load(fv_task *t, clip *c, const char *path, fv_err *e)
 {
     folder f = {.env = &t->env, .names = {.env = &t->env}};

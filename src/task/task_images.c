@@ -130,6 +130,8 @@ static fv_status push(fv_task *t, stack *s, const fv_image *fit, const fv_wanted
     return FV_OK;
 }
 
+/* Images of like size are stacked into batches; fn gets each image's rows in the order of the
+ * paths. A model of video takes folders of frames instead. */
 fv_status fv__task_run_images(fv_task *t, const fv_text *paths, int64_t n, const fv_wanted *w,
                               fv_err *e)
 {
@@ -147,6 +149,8 @@ fv_status fv__task_run_images(fv_task *t, const fv_text *paths, int64_t n, const
     return st;
 }
 
+/* The same for images that come from anywhere: get decodes image i into raw, whose memory is
+ * reused. */
 fv_status fv__task_run_got(fv_task *t,
                            fv_status (*get)(void *user, int64_t i, fv_image *raw, fv_err *e),
                            void *user, int64_t n, const fv_wanted *w, fv_err *e)
@@ -183,6 +187,7 @@ fv_status fv__task_run_set(fv_task *t, const fv_images *set, int64_t from, int64
     return fv__task_run_got(t, get_of_set, &p, n, w, e);
 }
 
+/* raw may be changed: fitting works in place where it can. */
 fv_status fv__task_run_image(fv_task *t, fv_image *raw, const fv_wanted *w, fv_err *e)
 {
     fv_image fit = {0};

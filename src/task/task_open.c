@@ -1,5 +1,9 @@
 /* open.c - a model and its tokenizer opened for a job, and what the directory says about their
- * use. */
+ * use.
+ *
+ * A job (fv_job) is what a task needs computed: which head, whether labels, a mask token or a
+ * processor. Everything is read from the directory as transformers lays it out; nothing is asked
+ * that a file says. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -49,6 +53,8 @@ const char *fv_task_mask(const fv_task *t) { return t->mask; }
 
 /* ---- the model ---- */
 
+/* An embedding needs the body alone: a checkpoint of a classifier is opened as its base, and the
+ * head's weights are left on the disk. Other jobs need the head that computes them. */
 static fv_status open_model(fv_task *t, const char *path, fv_model_opt opt, fv_err *e)
 {
     const fv_json *j = fv_dir_config(t->dir);
@@ -63,6 +69,7 @@ static fv_status open_model(fv_task *t, const char *path, fv_model_opt opt, fv_e
                    fv_model_head(t->model));
 }
 
+/* 0 where the family has no such key: callers ask for what may be absent. */
 int64_t fv__task_setting(const fv_task *t, const char *key)
 {
     char text[32];
@@ -101,6 +108,8 @@ static int64_t longest(const fv_task *t)
     return smaller(chosen, f->longest ? f->longest(fv_model_self(t->model)) : 0);
 }
 
+/* token_type_ids are given only where the model has at least two kinds (RoBERTa's config has one).
+ */
 static void read_limits(fv_task *t)
 {
     const fv_json *j = fv_dir_config(t->dir);
@@ -147,6 +156,8 @@ static fv_status read_labels(fv_task *t, fv_err *e)
 
 /* ---- the mask ---- */
 
+/* tokenizer_config.json names it, as a text or as an added token with its content; older
+ * directories have neither, so the usual two are tried. */
 static fv_status read_mask(fv_task *t, const char *path, fv_err *e)
 {
     static const char *const usual[] = {"[MASK]", "<mask>", NULL};
@@ -167,6 +178,7 @@ static fv_status read_mask(fv_task *t, const char *path, fv_err *e)
 
 /* ---- opening ---- */
 
+/* The model first: it says which processor is needed, and whether that includes a tokenizer. */
 static fv_status open_all(fv_task *t, const char *path, fv_model_opt opt, fv_err *e)
 {
     fv_status st = fv_dir_open(&t->dir, &t->env, path, e);

@@ -42,6 +42,7 @@ static bool has_key(const fv_field *table, const char *key)
     return false;
 }
 
+/* The last one holds: a command line may repeat an option to overrule an alias or a script. */
 const char *fv__setting(const fv_setting *s, int n, const char *key)
 {
     for (int i = n - 1; i >= 0; i--)
@@ -92,6 +93,8 @@ static fv_status open_all(fv_pipeline *p, fv_err *e)
     return st ? st : k->open(p, e);
 }
 
+/* The pipeline has its own copy of the device's environment, so tests count and limit its memory by
+ * it. */
 fv_status fv_pipeline_open(fv_pipeline **out, fv_device *d, fv_pipeline_opt opt, fv_err *e)
 {
     const fv_task_kind *k = fv__task_kind_find(opt.task);
@@ -114,6 +117,7 @@ fv_status fv_pipeline_open(fv_pipeline **out, fv_device *d, fv_pipeline_opt opt,
     return st;
 }
 
+/* The task's own close comes first: what it keeps may use the model and the writer. */
 void fv_pipeline_close(fv_pipeline *p)
 {
     if (!p) return;
@@ -135,6 +139,7 @@ fv_status fv__pipeline_self(fv_pipeline *p, size_t size, fv_err *e)
     return FV_OK;
 }
 
+/* Records are texts of a length; paths are strings. */
 fv_status fv__task_path(char *out, size_t size, const fv_text *record, fv_err *e)
 {
     if (record->n >= size || memchr(record->s, 0, record->n))
@@ -171,6 +176,8 @@ fv_status fv__open_encoder(fv_pipeline *p, fv_job job, fv_err *e)
     return fv_task_open(&p->task, p->dev, p->opt.model, job, opt, e);
 }
 
+/* Reads config.json and no weights: tasks that can be done by several kinds of model choose by it.
+ */
 fv_head_job fv__head_job(const char *dir, char *name, size_t size)
 {
     fv_dir *d;
@@ -190,6 +197,7 @@ int64_t fv_pipeline_tokens(const fv_pipeline *p) { return p->tokens; }
 
 /* ---- results ---- */
 
+/* p->done does not move: parts and the result that completes them have the record's number. */
 fv_status fv__task_emit_part(fv_pipeline *p, const char *text, size_t n, fv_err *e)
 {
     fv_task_result r = {.record = p->first + p->done, .text = text, .n = n, .more = true};
@@ -197,6 +205,8 @@ fv_status fv__task_emit_part(fv_pipeline *p, const char *text, size_t n, fv_err 
     return p->stopped ? fv_fail(e, FV_ESTATE, "no more results are wanted") : FV_OK;
 }
 
+/* A task calls this once for each record, in order; the number of calls is how run_batch knows
+ * which record failed. */
 fv_status fv__task_emit(fv_pipeline *p, fv_err *e)
 {
     if (p->out.failed) return fv_fail(e, FV_ENOMEM, "out of memory");
@@ -297,6 +307,7 @@ fv_status fv_pipeline_run_lines(fv_pipeline *p, const fv_line *lines, int64_t n,
     return st;
 }
 
+/* Results of the end have numbers behind the last record's. */
 fv_status fv_pipeline_finish(fv_pipeline *p, fv_task_result_fn *fn, void *user, fv_err *e)
 {
     p->fn = fn;

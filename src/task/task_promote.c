@@ -26,6 +26,7 @@ typedef struct state {
 
 /* ---- CURRENT ---- */
 
+/* A name that does not fit is cut; no version is called so, and it will not be found. */
 static void take_line(char out[64], const char **at, const char *end)
 {
     size_t n = 0;
@@ -35,6 +36,8 @@ static void take_line(char out[64], const char **at, const char *end)
     if (*at < end) ++*at;
 }
 
+/* CURRENT: the version in use, the one before it, and the metric, a line each. No file: nothing is
+ * in use yet. */
 static fv_status read_state(state *s, const fv_env *env, const char *dir, fv_err *e)
 {
     char path[FV_PATH];
@@ -51,6 +54,7 @@ static fv_status read_state(state *s, const fv_env *env, const char *dir, fv_err
     return *s->version ? FV_OK : fv_fail(e, FV_EFORMAT, "%s: names no version", path);
 }
 
+/* Written beside it and renamed: a reader gets the old or the new one, whole. */
 static fv_status write_state(const state *s, const char *metric, double value, const fv_env *env,
                              const char *dir, fv_err *e)
 {
@@ -64,6 +68,8 @@ static fv_status write_state(const state *s, const char *metric, double value, c
 
 /* ---- versions ---- */
 
+/* Numbers of versions are never used twice, not even of one that was given up half way (.tmp):
+ * something may still have it open. */
 static void greatest(void *user, const char *name)
 {
     long *most = user;
@@ -121,6 +127,8 @@ static fv_status judge(double *out, fv_device *d, const fv_promote_opt *o, const
     return st;
 }
 
+/* Nothing is copied or removed: two versions change places, so going back twice is where one was.
+ */
 static fv_status go_back(const fv_promote_opt *o, const fv_env *env, const state *was,
                          fv_promoted *out, fv_err *e)
 {
@@ -137,6 +145,8 @@ static fv_status go_back(const fv_promote_opt *o, const fv_env *env, const state
     return FV_OK;
 }
 
+/* Under a lock on the directory: two promotions at once would compare with the same version and the
+ * second would overrule the first unseen. */
 fv_status fv_promote(fv_device *d, const fv_promote_opt *o, fv_promoted *out, fv_err *e)
 {
     const fv_env *env = fv_device_env(d);

@@ -1,5 +1,9 @@
 /* run.c - many texts through a model: encoded, sorted by length, padded into batches, and each
- * one's outputs handed back. */
+ * one's outputs handed back.
+ *
+ * Texts of a call are encoded first, then sorted by length and run in batches, and each result is
+ * handed to the task with its own length, so that no task sees padding. Memory of a call is an
+ * arena, which the next call empties: in the steady state nothing is allocated. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -11,6 +15,7 @@
 
 void fv__task_begin(fv_task *t) { fv__arena_rewind(&t->host, (fv_mark){0}); }
 
+/* Memory of a call, zeroed; it is there until fv__task_begin of the next. Never NULL without *e. */
 void *fv__task_claim(fv_task *t, size_t bytes, fv_err *e)
 {
     void *p = fv__arena_alloc(&t->host, bytes ? bytes : 1);
@@ -27,6 +32,7 @@ static void *copy(fv_task *t, const void *from, size_t bytes, fv_err *e)
     return p && bytes ? memcpy(p, from, bytes) : p;
 }
 
+/* Copied out of the encoding, which the next text overwrites. most 0: not cut. */
 fv_status fv__task_encode(fv_task *t, fv_seq *out, const fv_text *x, int64_t most, fv_err *e)
 {
     fv_tok_opts o = {.specials = true,
@@ -48,6 +54,7 @@ fv_status fv__task_encode(fv_task *t, fv_seq *out, const fv_text *x, int64_t mos
     return fv__task_letters(t, out, x, e);
 }
 
+/* Texts that are too long are cut, or refused where the task is strict. */
 fv_status fv__task_encode_all(fv_task *t, fv_seq **out, const fv_text *texts, int64_t n, fv_err *e)
 {
     *out = fv__task_claim(t, (size_t)n * sizeof **out, e);
@@ -102,6 +109,8 @@ static fv_status fill(fv_task *t, fv_items *in, const fv_seq *seqs, const by_len
     return FV_OK;
 }
 
+/* Up to two outputs go to the host at once; fn gets a row's part of both. Rows are padded to the
+ * longest, which is the first, and fn sees its own length only. */
 static fv_status run_batch(fv_task *t, const fv_seq *seqs, const by_length *order, int64_t rows,
                            const fv_wanted *w, fv_err *e)
 {
@@ -131,6 +140,8 @@ static fv_status run_batch(fv_task *t, const fv_seq *seqs, const by_length *orde
     return st;
 }
 
+/* Longest first: the largest batch comes first and sizes the arena once, and rows of a batch are
+ * alike. The batch is as many rows as BATCH_TOKENS and BATCH_FLOATS of output allow. */
 fv_status fv__task_run(fv_task *t, const fv_seq *seqs, int64_t n, const fv_wanted *w, fv_err *e)
 {
     by_length *order = fv__task_claim(t, (size_t)n * sizeof *order, e);
@@ -153,6 +164,7 @@ fv_status fv__task_run(fv_task *t, const fv_seq *seqs, int64_t n, const fv_wante
     return FV_OK;
 }
 
+/* In place, with the maximum taken off and the sum in f64. */
 void fv__softmax_row(float *x, int64_t n)
 {
     double total = 0;
@@ -164,6 +176,8 @@ void fv__softmax_row(float *x, int64_t n)
 
 /* ---- characters ---- */
 
+/* Offsets of the tokenizer count characters; at[i] is the byte where character i begins, so that a
+ * slice costs nothing. */
 fv_status fv__task_chars(fv_task *t, fv_chars *out, const char *s, size_t n, fv_err *e)
 {
     *out = (fv_chars){.s = s, .at = fv__task_claim(t, (n + 1) * sizeof *out->at, e)};
@@ -174,6 +188,7 @@ fv_status fv__task_chars(fv_task *t, fv_chars *out, const char *s, size_t n, fv_
     return FV_OK;
 }
 
+/* Clamped to the text: a span behind a truncated text must not read past it. */
 const char *fv__chars_slice(const fv_chars *c, int64_t from, int64_t to, size_t *n)
 {
     if (to > c->n) to = c->n;

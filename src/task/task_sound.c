@@ -25,6 +25,8 @@ static bool is_sound_file(const fv_file *f)
     return f->size >= 3 && !memcmp(f->data, "ID3", 3);
 }
 
+/* Raw samples, signed 16 bits, at the model's rate, where nothing says otherwise: what arecord and
+ * ffmpeg -f s16le pipe. */
 static fv_status read_stream(fv_clip *out, const fv_env *env, int rate, fv_err *e)
 {
     fv_file f;
@@ -79,6 +81,7 @@ static fv_status run_one(fv_task *t, int64_t i, const fv_clip *x, fv_shape s, co
     return w->fn(w->user, i, &(fv_seq){.n = rows}, mine, width, e);
 }
 
+/* One clip at a time: lengths differ by much, and padding would change what some models hear. */
 fv_status fv__task_run_sound(fv_task *t, const fv_text *paths, int64_t n, const fv_wanted *w,
                              fv_err *e)
 {

@@ -95,6 +95,8 @@ static void *read_tokenizer(void *user)
     return NULL;
 }
 
+/* The tokenizer is read in a thread while the model is opened: a large vocabulary takes as long as
+ * mapping the weights. */
 static fv_status open_both(fv_writer *w, const char *dir, fv_model_opt how, fv_err *e)
 {
     pthread_t thread;
@@ -113,6 +115,8 @@ static fv_status open_both(fv_writer *w, const char *dir, fv_model_opt how, fv_e
     return fv_encoding_new(&w->enc, w->tok, e);
 }
 
+/* Settings in the order in which they hold: generation_config.json, its part for the task, then
+ * what was given. */
 static fv_status open_all(fv_writer *w, const char *dir, fv_writer_opt o, fv_err *e)
 {
     double begin;
@@ -276,6 +280,8 @@ typedef struct batch {
     fv_generated out;
 } batch;
 
+/* A batch of prompts together; each has its own tokenizer stream where stop strings must be found
+ * while text is generated. */
 static fv_status generate(fv_pipeline *p, const fv_writer_job *job, batch *b, const fv_text *in,
                           int64_t n, fv_err *e)
 {

@@ -129,6 +129,8 @@ static int64_t piece_end(const fv_clip *x, int64_t from, int64_t most)
     return best;
 }
 
+/* Samples (1,n) or features (1,rows,cols), as the processor makes them; it also knows the input's
+ * name. */
 static void put_source(void *user, fv_ctx *c, fv_items *in)
 {
     const transcriber *t = user;
@@ -178,6 +180,8 @@ static fv_status cut_piece(fv_pipeline *p, int64_t from, int64_t to, fv_err *e)
     return fv_processor_sound(t->processor, &t->x, &piece, &t->shape, "the clip", e);
 }
 
+/* A bound on the tokens that grows with the sound: a model that loops would otherwise write to the
+ * end of its context. */
 static fv_status write_piece(fv_pipeline *p, int64_t from, int64_t to, fv_err *e)
 {
     transcriber *t = p->self;
@@ -196,6 +200,8 @@ static fv_status write_piece(fv_pipeline *p, int64_t from, int64_t to, fv_err *e
     return st;
 }
 
+/* For models without times of their own: pieces of at most --chunk seconds, cut where it is quiet,
+ * each transcribed by itself. */
 static fv_status hear_pieces(fv_pipeline *p, fv_err *e)
 {
     const transcriber *t = p->self;
@@ -211,6 +217,7 @@ static fv_status hear_pieces(fv_pipeline *p, fv_err *e)
 
 /* ---- windows ---- */
 
+/* Whisper counts in frames of the spectrogram, sound in samples. */
 static fv_status seek_window(void *user, int64_t frame, int64_t n, fv_err *e)
 {
     fv_pipeline *p = user;
@@ -231,6 +238,8 @@ static fv_status add_segment(void *user, double from, double to, const int32_t *
     return add_heard(user, from, to, ids, n, e);
 }
 
+/* Whisper's long form: windows of 30 seconds, the next beginning where the last timestamp of this
+ * one ended. */
 static fv_status hear_windows(fv_pipeline *p, const fv_sound_steps *steps, fv_err *e)
 {
     const transcriber *t = p->self;
@@ -279,6 +288,7 @@ static fv_status transcribe_live(fv_pipeline *p, fv_err *e)
     return st;
 }
 
+/* The whole file is decoded and resampled at once; windows are cut from it. */
 static fv_status transcribe(fv_pipeline *p, const fv_text *path, fv_err *e)
 {
     transcriber *t = p->self;

@@ -73,6 +73,9 @@ static fv_status ask_forced(fv__asked *q, const fv_json *j, fv_err *e)
     return FV_OK;
 }
 
+/* What stands before the text: language, task, and whether there are timestamps. In order: what was
+ * asked for, generation_config.json's language and task, its forced_decoder_ids (older models have
+ * them in config.json), and -1 for a language that is to be heard. */
 fv_status fv__ask(fv__asked *q, const fv_json *generation, const fv_json *config,
                   const char *language, const char *task, fv_err *e)
 {
@@ -105,6 +108,8 @@ fv_status fv__ask(fv__asked *q, const fv_json *generation, const fv_json *config
 
 /* ---- which language it is ---- */
 
+/* A logits processor: everything but the likeliest language is impossible, so one step decides it.
+ */
 static void keep_languages(void *generation, float *score, int64_t V, const int32_t *ids, int64_t n)
 {
     const fv_json *j = generation;
@@ -159,6 +164,8 @@ static bool is_doubtful(const fv_hyp *h, const fv_gen_opt *o, int64_t V)
     return mean < -1 || compression(h->ids, h->n, V) > 1.35;
 }
 
+/* Radford et al. 2022, 4.5: what looks wrong (too repetitive, too unlikely) is sampled again at
+ * rising temperatures, 0.2 to 1. */
 static fv_status hear(const fv__windows *w, const fv__asked *q, bool times, fv_generated *g,
                       fv_err *e)
 {
@@ -218,6 +225,8 @@ static fv_status put_segments(const fv__windows *w, const fv__asked *q, const fv
 
 /* ---- all of them ---- */
 
+/* put_segments says how far the window was heard; what lies behind its last whole segment is heard
+ * again in the next one. */
 fv_status fv__windows_run(const fv__windows *w, fv__asked *q, int64_t frames, int64_t window,
                           fv_err *e)
 {

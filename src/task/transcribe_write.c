@@ -1,4 +1,10 @@
-/* transcribe_write.c - what was heard, as text, subtitles or JSON. */
+/* transcribe_write.c - what was heard, as text, subtitles or JSON.
+ *
+ *     text    words alone, on one line
+ *     times   from <tab> to <tab> text, seconds
+ *     srt     SubRip
+ *     vtt     WebVTT
+ *     json    one object with pieces, their times and ids */
 #include <math.h>
 
 #include "task/transcribe.h"
@@ -17,6 +23,7 @@ void fv__transcript_free(fv__transcript *t)
     fv__buf_free(&t->words);
 }
 
+/* Text and ids of all pieces stand in two buffers; a piece is offsets into them. */
 fv_status fv__transcript_add(fv__transcript *t, double from, double to, const char *s, size_t n,
                              const int32_t *ids, int64_t n_ids, fv_err *e)
 {
@@ -54,6 +61,7 @@ static void put_clock(fv_buf *out, double seconds, char point)
                 point, ms % 1000);
 }
 
+/* SubRip numbers its subtitles and has a comma in times; WebVTT has a point and needs no number. */
 static void put_subtitle(fv_buf *out, const fv__heard *h, const char *text, int64_t number,
                          bool srt)
 {
@@ -109,6 +117,7 @@ static void put_json(fv_buf *out, const fv__transcript *t, const fv_text *name, 
     fv__buf_str(out, "\n");
 }
 
+/* Pieces without text are silence: no subtitle, and no blank in running text. */
 void fv__transcript_write(fv_buf *out, const fv__transcript *t, fv__transcript_format how,
                           const fv_text *name, double seconds)
 {

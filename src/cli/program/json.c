@@ -28,6 +28,7 @@ static size_t character(const char *s, size_t n)
     return overlong || beyond ? 0 : len;
 }
 
+/* Bytes that are no UTF-8 become U+FFFD, one each, as in the library's JSON. */
 void cli_json_text(cli_json *j, const char *s, size_t n)
 {
     static const char plain[] = "\"\\\b\f\n\r\t", escaped[] = "\"\\bfnrt";
@@ -63,6 +64,8 @@ static void put_number(cli_json *j, double x)
         printf("%.*se%d", (int)(exponent - text), text, atoi(exponent + 1));
 }
 
+/* The format is walked once; what is not a letter or a bracket is there to be read. It is not
+ * checked against the arguments by the compiler, which is why formats are literals next to them. */
 void cli_json_put(cli_json *j, const char *format, ...)
 {
     va_list ap;

@@ -17,6 +17,7 @@ bool cli_own_record(const cli_share *s, int64_t number)
     return (number - 1) / RUN % fv_comm_size(s->comm) == fv_comm_rank(s->comm);
 }
 
+/* Pieces of one record are entries of the same number; merging keeps their order. */
 bool cli_share_add(cli_share *s, int64_t record, const char *text, size_t n)
 {
     fv_comm_record h = {record, n};
@@ -40,6 +41,7 @@ static void print(void *user, const char *text, size_t n)
     fwrite(text, 1, n, stdout);
 }
 
+/* Every rank comes here, also one whose work failed: otherwise the others would wait for it. */
 fv_status cli_share_print(cli_share *s, fv_status st, fv_err *e)
 {
     st = fv_comm_agree(s->comm, st, e);

@@ -86,6 +86,7 @@ static void show_progress(printing *p)
             (double)p->done / (t - p->start));
 }
 
+/* Before anything else goes to standard error, or a message would stand behind half a line. */
 static void clear_progress(printing *p)
 {
     if (p->shown > 0) fprintf(stderr, "\r%40s\r", "");
@@ -191,6 +192,7 @@ static int run_file(printing *out, fv_pipeline *p, const fv_task_kind *k, bool w
     return code;
 }
 
+/* Whether the command line has the setting; its default is not "given". */
 static bool is_given(const cli_settings *s, const char *key)
 {
     for (int i = 0; key && i < s->n; i++)
@@ -236,6 +238,8 @@ static int choose_input(const cli *c, const task_values *v, int n, char **operan
     return CLI_OK;
 }
 
+/* Results of the last step (totals, files) come only if all records were handed in: finish is not
+ * called after a failure. */
 static int run_all(const cli *c, const task_values *v, fv_pipeline *p, printing *out,
                    const cli_list *texts, const cli_images *images)
 {

@@ -4,6 +4,8 @@
 #include "base/base.h"
 #include "fovea/author/audio.h"
 
+/* Memory that is there is kept and grown, so that a clip can be filled again and again without
+ * allocating. */
 fv_status fv_clip_new(fv_clip *out, const fv_env *env, int rate, int64_t n, fv_err *e)
 {
     if (rate < 1 || rate > FV_CLIP_MOST_RATE)
@@ -28,6 +30,7 @@ void fv_clip_free(fv_clip *x)
     *x = (fv_clip){0};
 }
 
+/* Signed 16 bits, little endian, one channel: -32768 is -1, as every tool scales it. */
 fv_status fv_clip_pcm(fv_clip *out, const fv_env *env, const void *bytes, size_t n, int rate,
                       const char *name, fv_err *e)
 {
@@ -67,6 +70,8 @@ static void header(uint8_t h[44], uint32_t rate, uint32_t bytes)
     little_endian(h + 40, bytes, 4);
 }
 
+/* A WAV of 16 bits: rounded to nearest and clipped; what is not a number becomes the lowest level,
+ * not noise. */
 fv_status fv_clip_save(const fv_clip *x, const char *path, fv_err *e)
 {
     fv_out o;

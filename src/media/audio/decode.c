@@ -29,6 +29,7 @@ typedef struct stream {
 static sf_count_t length(void *user) { return ((const stream *)user)->n; }
 static sf_count_t tell(void *user) { return ((const stream *)user)->at; }
 
+/* libsndfile reads through these from memory: the file was read by fv_io, which tests replace. */
 static sf_count_t seek(sf_count_t offset, int whence, void *user)
 {
     stream *s = user;
@@ -87,6 +88,8 @@ static fv_status add_block(const decoding *d, const float *block, int64_t frames
     return st;
 }
 
+/* Headers may lie about the length (streams say 0 or the greatest): samples are read until there
+ * are no more. */
 static fv_status read_all(const decoding *d)
 {
     float block[BLOCK];
@@ -141,6 +144,7 @@ static fv_status decode(fv_clip *out, const fv_env *env, const void *bytes, size
 }
 #endif
 
+/* Plain WAV is read by us, in every build; libsndfile reads the rest. */
 fv_status fv_clip_decode(fv_clip *out, const fv_env *env, const void *bytes, size_t n,
                          const char *name, fv_err *e)
 {

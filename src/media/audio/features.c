@@ -19,6 +19,8 @@
 #define QUIET 2.3e-10 /* (2^-16)^2 */
 #define FLOAT_EPS 1.1920928955078125e-07
 
+/* The four families differ in mel scale (Slaney's or Kaldi's HTK), framing (centred or not), window
+ * (periodic or symmetric) and what is done to a frame before it. */
 fv__spectrum_opt fv__sound_spectrum(const fv_sound_steps *s)
 {
     fv__spectrum_opt o = {.rate = s->rate,
@@ -37,6 +39,7 @@ fv__spectrum_opt fv__sound_spectrum(const fv_sound_steps *s)
     return o;
 }
 
+/* Whisper hears exactly 30 seconds: shorter clips are padded with silence before the spectrum. */
 int64_t fv__sound_samples(const fv_sound_steps *s, int64_t n)
 {
     if (s->kind == FV_SOUND_WHISPER) return s->most;
@@ -45,6 +48,8 @@ int64_t fv__sound_samples(const fv_sound_steps *s, int64_t n)
     return n;
 }
 
+/* Known from the number of samples alone, so that batches can be planned without computing
+ * features. */
 fv_status fv__sound_shape(const fv_sound_steps *s, int64_t n, fv_shape *out, const char *name,
                           fv_err *e)
 {
@@ -72,6 +77,7 @@ fv_status fv__sound_shape(const fv_sound_steps *s, int64_t n, fv_shape *out, con
     return FV_OK;
 }
 
+/* Zero mean and unit variance of the samples, with transformers' epsilon under the root. */
 void fv__sound_normalise(const fv_sound_steps *s, float *x, int64_t n)
 {
     double mean = 0, var = 0;
@@ -99,6 +105,8 @@ static void whisper(const fv_sound_steps *s, float *out, float *mel, int64_t fra
         }
 }
 
+/* log of the mel energies with torch's float epsilon as floor; (x - mean) / (2 deviation), AST's
+ * factor two included. Padding is 0 before the normalisation. */
 static void fbank(const fv_sound_steps *s, float *out, int64_t rows, const float *mel,
                   int64_t frames)
 {
@@ -144,6 +152,7 @@ static void logmel(const fv_sound_steps *s, float *out, const float *mel, int64_
     }
 }
 
+/* out has the shape of fv__sound_shape; rows behind the sound's end are the padding of its kind. */
 fv_status fv__sound_features(const fv_sound_steps *s, const fv__spectrum *spectrum, float *out,
                              fv_shape shape, const float *x, int64_t n, fv_err *e)
 {

@@ -22,6 +22,7 @@ typedef struct plan {
 size_t fv__fft_bytes(int n) { return sizeof(plan) + (size_t)n * sizeof(fv__complex); }
 size_t fv__fft_work(int n) { return 2 * (size_t)n * sizeof(fv__complex); }
 
+/* w[k] = exp(-2 pi i k / n), in f64 before it is rounded: a recurrence would lose digits. */
 void fv__fft_plan(void *memory, int n)
 {
     plan *p = memory;
@@ -30,6 +31,8 @@ void fv__fft_plan(void *memory, int n)
         p->w[k] = (fv__complex){(float)cos(2 * PI * k / n), (float)-sin(2 * PI * k / n)};
 }
 
+/* Any length is allowed (400 of Whisper is 2^4 5^2); a prime is transformed in O(n^2), which is
+ * rare and right. */
 static int smallest_factor(int n)
 {
     for (int p = 2; p * p <= n; p++)
@@ -87,6 +90,8 @@ static void transform(const plan *p, int n, const float *x, int step, fv__comple
         combine(p, f, m, out, work);
 }
 
+/* Through the complex transform: twice the work of a real one, in the build without kissfft only.
+ */
 void fv__fft_real(const void *memory, const float *x, fv__complex *y, void *work)
 {
     const plan *p = memory;

@@ -33,6 +33,8 @@ static double bessel(double x)
     return sum;
 }
 
+/* cutoff sinc(cutoff t) times Kaiser's window of radius `radius`; BETA sets stop band against
+ * transition. */
 static double weight(double t, double cutoff, double radius)
 {
     double u = t / radius, x = PI * cutoff * t;
@@ -68,6 +70,8 @@ static float convolve(const phase *p, int64_t first)
     return (float)sum;
 }
 
+/* Output n lies at input n M / L, whose fraction takes L values only: weights are computed once a
+ * phase, not once a sample. */
 static void convolve_all(fv_clip *out, const phase *p, int64_t L, int64_t M, double cutoff,
                          double radius)
 {
@@ -80,6 +84,8 @@ static void convolve_all(fv_clip *out, const phase *p, int64_t L, int64_t M, dou
     }
 }
 
+/* Rates are reduced to L / M; going down, the cutoff falls with the new rate, so that nothing folds
+ * back. As many samples as the same duration has, rounded up. */
 fv_status fv_clip_resample(fv_clip *out, const fv_clip *in, int rate, fv_err *e)
 {
     if (rate < 1 || rate > FV_CLIP_MOST_RATE)

@@ -42,6 +42,8 @@ static double triangle(double x, const double corner[3])
     return y > 0 ? y : 0;
 }
 
+/* mels + 2 corners, evenly spaced on the mel scale; filter m rises from corner m to m + 1 and falls
+ * to m + 2. Slaney's triangles are drawn over Hz, Kaldi's over mels. */
 static double corner_at(const fv__spectrum_opt *o, int i)
 {
     double share = (double)i / (o->mels + 1);
@@ -53,6 +55,8 @@ static double corner_at(const fv__spectrum_opt *o, int i)
     return slaney_hz(low + (high - low) * share);
 }
 
+/* A filter covers few bins: [from, to) bounds the sum to those that are not 0. Slaney's have an
+ * area of one. */
 static void fill_bank(fv__spectrum *s)
 {
     const fv__spectrum_opt *o = &s->o;
@@ -70,6 +74,8 @@ static void fill_bank(fv__spectrum *s)
     }
 }
 
+/* Hann's; periodic for spectra that overlap (torch.hann_window's default), symmetric as Kaldi has
+ * it. */
 static void fill_window(fv__spectrum *s)
 {
     int n = s->o.window, period = s->o.symmetric ? n - 1 : n;
@@ -95,6 +101,8 @@ static fv_status plan_fft(fv__spectrum *s, fv_err *e)
     return FV_OK;
 }
 
+/* Window, filters and the plan are made once for a processor and shared by threads, which bring
+ * their own work memory. */
 fv_status fv__spectrum_open(fv__spectrum *s, const fv_env *env, fv__spectrum_opt o, fv_err *e)
 {
     *s = (fv__spectrum){.env = env, .o = o, .bins = o.fft / 2 + 1};
@@ -121,6 +129,8 @@ void fv__spectrum_close(fv__spectrum *s)
 
 /* ---- frames ---- */
 
+/* Centred frames stand around every hop, the first around sample 0; others must lie within the
+ * sound. */
 int64_t fv__spectrum_frames(const fv__spectrum_opt *o, int64_t n)
 {
     if (o->centre) return n / o->hop + 1;
@@ -178,6 +188,7 @@ static void power_of(const fv__spectrum *s, float *frame, void *work)
 #endif
 }
 
+/* out (frames,mels): power, or magnitude, through the filters; the logarithm is the caller's. */
 fv_status fv__spectrum_run(const fv__spectrum *s, float *out, int64_t frames, const float *x,
                            int64_t n, fv_err *e)
 {

@@ -87,6 +87,7 @@ const char *fv__sound_at(const fv_json *j)
     return fv_json_count(j, "feature_extractor") > 0 ? "feature_extractor" : "";
 }
 
+/* By the class that transformers writes; false: not a sound's, or one that is not known. */
 bool fv__sound_kind(fv_sound_kind *out, const fv_json *j, const char *at)
 {
     char key[128];
@@ -193,6 +194,8 @@ static fv_status check(const reading *r, const fv_sound_steps *s)
     return wrong ? fv_fail(r->e, FV_EFORMAT, "%s: %s", r->path, wrong) : FV_OK;
 }
 
+/* Dither adds random noise to every frame: the same file would give other features each time, so
+ * only 0 is taken. */
 fv_status fv__sound_read(fv_sound_steps *out, const fv_json *j, const char *path, fv_err *e)
 {
     reading r = {j, fv__sound_at(j), path, e};

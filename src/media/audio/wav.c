@@ -35,6 +35,8 @@ static bool read_format(fv__wav *w, const uint8_t *p, size_t n)
     return w->rate > 0;
 }
 
+/* RIFF: chunks of a name, a length and an even number of bytes; "fmt " must stand before "data". A
+ * length beyond the file's end (streams write one) is cut to it. */
 bool fv__wav_find(fv__wav *out, const void *bytes, size_t n)
 {
     const uint8_t *p = bytes;
@@ -77,6 +79,7 @@ static double sample(const fv__wav *w, const uint8_t *p)
     return (double)(int32_t)(x << (32 - w->bits)) / 2147483648.0;
 }
 
+/* Channels are averaged into one: models hear in mono. */
 fv_status fv__wav_read(fv_clip *out, const fv_env *env, const fv__wav *w, const char *name,
                        fv_err *e)
 {

@@ -7,6 +7,8 @@
 
 #define MOST_BYTES ((size_t)1 << 30) /* of a file */
 
+/* Before a pixel is decoded: a header of a few bytes may claim any size (a decompression bomb), so
+ * sizes are held against a limit and against what that many bytes can hold at best. */
 fv_status fv__coded_alloc(const fv__coded *f, int64_t width, int64_t height, int channels,
                           int64_t most_pixels_per_byte)
 {
@@ -37,6 +39,8 @@ fv_status fv_image_save(const fv_image *im, const char *path, fv_err *e)
 }
 #endif
 
+/* By the first bytes, never by the name; turned upright as EXIF says, as Pillow's exif_transpose
+ * does. */
 fv_status fv_image_decode(fv_image *out, const fv_env *env, const void *bytes, size_t n,
                           const char *name, fv_err *e)
 {

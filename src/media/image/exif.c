@@ -39,6 +39,8 @@ static void source_of(int orientation, int x, int y, int w, int h, int *sx, int 
     *sy = flip_y ? h - 1 - b : b;
 }
 
+/* Orientations 2 to 8 are the mirror images and quarter turns of a rectangle; from 5 on width and
+ * height change places. */
 fv_status fv__exif_apply(fv_image *im, int orientation, fv_err *e)
 {
     if (orientation < 2) return FV_OK;

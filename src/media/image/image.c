@@ -3,6 +3,8 @@
 
 #include "base/base.h"
 
+/* Memory that suffices is used again, so that a loop over images allocates for the largest alone.
+ */
 fv_status fv_image_new(fv_image *out, const fv_env *env, int width, int height, int channels,
                        fv_err *e)
 {
@@ -50,6 +52,7 @@ static void convert_pixel(uint8_t *to, int n, const uint8_t *from, int had)
         memcpy(to, p, (size_t)n);
 }
 
+/* In place where pixels become smaller: the target never overtakes the source. */
 fv_status fv_image_convert(fv_image *im, int channels, fv_err *e)
 {
     int had = im->channels;
@@ -76,6 +79,7 @@ fv_status fv_image_convert(fv_image *im, int channels, fv_err *e)
 
 /* ---- geometry ---- */
 
+/* The window may reach beyond the image; what is outside is 0, as torchvision pads. */
 fv_status fv_image_crop(fv_image *out, const fv_image *in, fv_window w, fv_err *e)
 {
     fv_status st = fv_image_new(out, in->env, w.width, w.height, in->channels, e);

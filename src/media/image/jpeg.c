@@ -31,6 +31,8 @@ typedef struct reading {
     fv_status st; /* of our own checks */
 } reading;
 
+/* libjpeg reports by calling this, which must not return: the only longjmp of the library, together
+ * with libpng's, and neither crosses a frame of ours that owns anything. */
 static void on_error(j_common_ptr c)
 {
     reading *r = (reading *)(void *)c->err;
@@ -43,6 +45,7 @@ static void on_message(j_common_ptr c, int level)
     if (level == -1 && c->err->msg_code == JWRN_JPEG_EOF) on_error(c);
 }
 
+/* A progressive file of thousands of empty scans would decode for hours. */
 static void on_progress(j_common_ptr c)
 {
     reading *r = (reading *)(void *)c->err;
@@ -103,6 +106,7 @@ static bool read_pixels(reading *r)
     return true;
 }
 
+/* The state is on the heap, because locals that change after setjmp are undefined after longjmp. */
 fv_status fv__jpeg_decode(fv__coded *f)
 {
     reading *r = fv__alloc(f->env, sizeof *r);

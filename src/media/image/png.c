@@ -70,6 +70,7 @@ static int64_t pixels_per_byte(png_structp p, png_infop info)
     return DEFLATE_RATIO * 8 / (bits > 0 ? bits : 1) + 1;
 }
 
+/* libpng's limits are set before the header is read; rows are decoded straight into the image. */
 static bool read_pixels(work *w)
 {
     if (setjmp(w->failed)) return false;
@@ -143,6 +144,7 @@ static bool write_pixels(work *w, const fv_image *im)
     return true;
 }
 
+/* Encoded in memory and written whole, so that a full disk leaves no half picture. */
 fv_status fv_image_save(const fv_image *im, const char *path, fv_err *e)
 {
     fv_buf to = {.env = im->env};
