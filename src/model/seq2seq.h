@@ -129,9 +129,9 @@ typedef struct fv__seq2seq_config {
 
 /* Rules for keys that all of them have and that change nothing. */
 #define FV__SEQ2SEQ_RULES                                                                          \
-    {"is_encoder_decoder", "true"}, {"encoder_layerdrop", NULL}, {"decoder_layerdrop", NULL},      \
+    {"is_encoder_decoder", "true"}, {"is_decoder", NULL}, {"encoder_layerdrop", NULL},             \
     {                                                                                              \
-        "num_hidden_layers", NULL                                                                  \
+        "decoder_layerdrop", NULL                                                                  \
     }
 /* Heads of BART for spans take their ends too. */
 #define FV__SPAN_INPUTS                                                                            \

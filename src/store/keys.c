@@ -31,6 +31,7 @@ const fv_key_rule fv_keys_common[] = {
     {"num_attention_heads", "=n_head"},
     {"num_attention_heads", "=n_heads"},
     {"num_attention_heads", "=num_heads"},
+    {"num_hidden_layers", "=encoder_layers"},
     {"num_hidden_layers", "=n_layer"},
     {"num_hidden_layers", "=n_layers"},
     {"num_hidden_layers", "=num_layers"},

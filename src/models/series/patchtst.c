@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "core/params.h"
 #include "model/series.h"
 #include "nn/part.h"
 
@@ -147,7 +148,6 @@ static fv_status check(const void *config_, fv_err *e)
     return FV_OK;
 }
 
-/* "true" is an old way of saying mean; none and false are one. */
 static int scaling_of(const config *k)
 {
     static const fv__scaling as[] = {FV__SCALE_STD, FV__SCALE_MEAN, FV__SCALE_MEAN, FV__SCALE_NONE,
@@ -167,7 +167,6 @@ static bool is_null(const fv_json *j, const char *key)
     return false;
 }
 
-/* A batch norm's parameters stand one name deeper in files. */
 static void norm_init(fv_params *p, norm *l, const config *k, const char *at, const char *name)
 {
     if (k->norm_type)
@@ -178,8 +177,6 @@ static void norm_init(fv_params *p, norm *l, const config *k, const char *at, co
                    name);
 }
 
-/* Below `at`, "model.encoder.layers.0"; ff.0 and ff.3 are places in an nn.Sequential, with
- * activation and dropout between.  norm_sublayer2 would be that of attention across channels. */
 static void block_init(fv_params *p, block *b, const config *k, const char *at)
 {
     b->pre_norm = k->pre_norm;
@@ -198,7 +195,6 @@ static void block_init(fv_params *p, block *b, const config *k, const char *at)
     norm_init(p, &b->mlp_norm, k, at, "norm_sublayer3");
 }
 
-/* One map for all channels, or one for each: share_embedding and share_projection. */
 static fv_lin *lins(fv_params *p, const patchtst *m, bool shared, int64_t in, int64_t out,
                     const char *path)
 {
@@ -206,8 +202,6 @@ static fv_lin *lins(fv_params *p, const patchtst *m, bool shared, int64_t in, in
     return fv__channel_lins(p, n, in, out, m->cfg.init_std, path);
 }
 
-/* A forecast reads each channel by itself, classes and targets read all channels side by side;
- * without pooling a channel's patches stand side by side too. */
 static void head_init(fv_params *p, patchtst *m)
 {
     const config *k = &m->cfg;
@@ -224,6 +218,17 @@ static void head_init(fv_params *p, patchtst *m)
         m->head = lins(p, m, true, all, k->num_targets, "head.linear");
 }
 
+/* transformers' bare model hides patches by drawing where do_mask_input is true, in inference too;
+ * its other heads set it themselves. */
+static void refuse_random_masks(const fv_setup *s)
+{
+    bool hides = false;
+    fv_err e;
+    if (!s->json || !fv_json_bool(s->json, "do_mask_input", &hides) || !hides) return;
+    fv_fail(&e, FV_EMISSING, "do_mask_input: patches of this head are not hidden at random");
+    fv__params_fail(s->params, &e);
+}
+
 /* Patches of stride s over a context of L: (L - length) / s + 1; values that fill none are those at
  * the beginning. */
 static void declare(void *self, const fv_setup *s)
@@ -235,6 +240,7 @@ static void declare(void *self, const fv_setup *s)
     m->job = s->head->job;
     m->fresh = !s->file;
     m->patches = (k->context_length - k->patch_length) / k->patch_stride + 1;
+    if (m->job == FV_HEAD_BASE) refuse_random_masks(s);
     if (is_null(s->json, "pooling_type")) k->pooling_type = POOL_NONE;
     if (is_null(s->json, "scaling")) k->scaling = 3;
     m->ranged = s->json && fv_json_number(s->json, "output_range.0", &m->range[0]) &&
@@ -354,7 +360,6 @@ static fv_tensor *embed(fv_ctx *c, const patchtst *m, fv_tensor *x)
 
 /* ---- layers ---- */
 
-/* Layer norm over D, or batch norm over all tokens of the batch and its channels. */
 static fv_tensor *normed(fv_ctx *c, const norm *l, fv_tensor *x)
 {
     if (l->layer.gain || !x) return fv_norm_fwd(c, &l->layer, x);
@@ -363,8 +368,6 @@ static fv_tensor *normed(fv_ctx *c, const norm *l, fv_tensor *x)
     return fv_reshape(c, fv_bn_fwd(c, &l->batch, rows), x->shape);
 }
 
-/* pre_norm: x += attn(norm x), x += mlp(norm x);  else x = norm(x + attn x), x = norm(x + mlp x). x
- * (B*C,N,D). */
 static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
                             fv_mha_arg none)
 {
@@ -446,7 +449,6 @@ static fv_tensor *hide(fv_ctx *c, const patchtst *m, fv_tensor *x, fv_tensor *hi
     return fv_add(c, fv_mul(c, x, fv_affine(c, w, -1, 1)), fv_scale(c, w, m->cfg.mask_value));
 }
 
-/* The bare model also gives what the window was scaled by: a caller needs it to scale back. */
 static void put_base(fv_items *out, const fv__scaled *s, fv_tensor *x, fv_tensor *patches)
 {
     fv_items_put(out, "last_hidden_state", x);
@@ -455,7 +457,6 @@ static void put_base(fv_items *out, const fv__scaled *s, fv_tensor *x, fv_tensor
     fv_items_put(out, "patch_input", patches);
 }
 
-/* past_values (B,T,C); forecasts are (B,prediction_length,C) in the scale of the data. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const patchtst *m = self;

@@ -65,12 +65,16 @@ static const fv_field fields[] = {
     {0},
 };
 
-/* The heads' padding is inside transformers' kernels and changes no result; the counts without a
- * stack's name are what its class sets while it is built. */
+/* The heads' padding is inside transformers' kernels and changes no result; names without a stack's
+ * are other names of the decoder's. */
 static const fv_key_rule rules[] = {
-    {"is_encoder_decoder", "true"}, {"pad_head_dim_to_multiple_of", NULL},
-    {"num_attention_heads", NULL},  {"num_key_value_heads", NULL},
-    {"num_hidden_layers", NULL},    {NULL, NULL},
+    {"is_encoder_decoder", "true"},
+    {"pad_head_dim_to_multiple_of", NULL},
+    {"num_attention_heads", "=decoder_num_attention_heads"},
+    {"num_key_value_heads", "=decoder_num_key_value_heads"},
+    {"num_hidden_layers", "=decoder_num_hidden_layers"},
+    {"hidden_act", "=decoder_hidden_act"},
+    {NULL, NULL},
 };
 
 static const fv_input inputs[] = {

@@ -67,7 +67,7 @@ static const fv_key_rule rules[] = {
     {"is_encoder_decoder", "true"},
     {"encoder_layerdrop", NULL},
     {"decoder_layerdrop", NULL},
-    {"num_hidden_layers", NULL},
+    {"num_key_value_heads", "=encoder_attention_heads"},
     {"scale_embedding", NULL},
     {"use_weighted_layer_sum", "false"},
     {"eos_token_id", NULL},

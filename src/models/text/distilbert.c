@@ -56,8 +56,7 @@ static const fv_field fields[] = {
     {0},
 };
 
-/* Positions of files are learned in every published model; the sinusoids were of its training
- * only. */
+/* Sinusoids are what the positions of a new model may begin with, which are not made here. */
 static const fv_key_rule rules[] = {
     {"sinusoidal_pos_embds", "false"},
     {"tie_weights_", NULL},

@@ -176,13 +176,14 @@ static void declare_head(esm *m, fv_params *p)
  * those are the model's. */
 static const float *stored_freqs(const fv_setup *s, int64_t n)
 {
-    static const char *const names[] = {
-        "%srotary_embeddings.inv_freq",
-        "%sencoder.layer.0.attention.self.rotary_embeddings.inv_freq"};
-    for (int i = 0; s->file && i < 4; i++) {
+    static const char *const names[] = {"rotary_embeddings.inv_freq",
+                                        "encoder.layer.0.attention.self.rotary_embeddings.inv_freq",
+                                        "encoder.layer.*.attention.self.rotary_embeddings.inv_"
+                                        "freq"}; /* transformers 5 saves it so */
+    for (int i = 0; s->file && i < 6; i++) {
         char name[96];
         fv_st_info t;
-        snprintf(name, sizeof name, i % 2 ? names[1] : names[0], i / 2 ? "esm." : "");
+        snprintf(name, sizeof name, "%s%s", i / 3 ? "esm." : "", names[i % 3]);
         if (fv_st_find(s->file, name, &t, NULL) || t.count != n) continue;
         float *freq = fv_params_scratch(s->params, (size_t)n * sizeof *freq);
         bool read = freq && !fv_st_read(s->file, &t, freq, FV_F32, n, NULL);

@@ -52,6 +52,7 @@ static const fv_field fields[] = {
 
 static const fv_key_rule rules[] = {
     {"is_encoder_decoder", "false"},
+    {"is_decoder", NULL}, /* it always is one */
     {"rope_theta", "=rotary_emb_base"},
     {"partial_rotary_factor", "=rotary_pct"},
     {NULL, NULL},

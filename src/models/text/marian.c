@@ -32,7 +32,7 @@ static const fv_field fields[] = {
 
 static const fv_key_rule rules[] = {
     {"is_encoder_decoder", "true"},
-    {"is_decoder", "false"},
+    {"is_decoder", NULL}, /* of a stack, not of the whole */
     {"static_position_embeddings", "true"},
     {"encoder_layerdrop", NULL},
     {"decoder_layerdrop", NULL},
@@ -42,7 +42,6 @@ static const fv_key_rule rules[] = {
     {"add_final_layer_norm", "false"}, /* layers: what a file means by them is not known */
     {"add_bias_logits", "false"},
     {"extra_pos_embeddings", NULL},
-    {"num_hidden_layers", NULL},
     {"bad_words_ids", NULL},
     {"forced_eos_token_id", NULL},
     {"bos_token_id", NULL},

@@ -26,7 +26,7 @@
 typedef struct config {
     int vocab_size, d_model, d_kv, d_ff, num_layers, num_decoder_layers, num_heads;
     int relative_attention_num_buckets, relative_attention_max_distance;
-    int feed_forward_proj, scale_decoder_outputs;
+    int feed_forward_proj, dense_act_fn, is_gated_act, scale_decoder_outputs;
     float dropout_rate, classifier_dropout, layer_norm_epsilon, initializer_factor;
     bool tie_word_embeddings;
     int pad_token_id, eos_token_id, decoder_start_token_id, num_labels, problem_type;
@@ -45,6 +45,11 @@ static const struct {
     {FV_SILU, false}, {FV_GELU_TANH, false}, {FV_GELU_TANH, true},
 };
 
+/* transformers writes what follows from feed_forward_proj beside it, and believes that where it
+ * reads a file: here they must agree. */
+static const char *const dense_words[] = {"", "relu", "gelu_new", "silu", "gelu", NULL};
+static const fv_act dense_of[] = {FV_ACT_NONE, FV_RELU, FV_GELU_TANH, FV_SILU, FV_GELU};
+
 enum { AS_TIED, SCALED, PLAIN };
 static const char *const scaled_words[] = {"", "true", "false", NULL};
 
@@ -61,6 +66,8 @@ static const fv_field fields[] = {
     FV_INT(config, relative_attention_max_distance, 2, 128, 1 << 16,
            "distances from there on are one"),
     FV_CHOICE(config, feed_forward_proj, 0, feeds, "activation of the feed-forward part"),
+    FV_CHOICE(config, dense_act_fn, 0, dense_words, "the same, as feed_forward_proj says it"),
+    FV_CHOICE(config, is_gated_act, 0, scaled_words, "whether that is gated"),
     FV_CHOICE(config, scale_decoder_outputs, AS_TIED, scaled_words,
               "divide what the output weight reads by the root of the width"),
     FV_FLOAT(config, dropout_rate, 0, 0.1, 0.99, "dropout, everywhere"),
@@ -79,9 +86,8 @@ static const fv_field fields[] = {
 
 static const fv_key_rule rules[] = {
     {"is_encoder_decoder", NULL}, /* false in encoders that were saved alone */
-    {"dense_act_fn", NULL},       /* these two follow from feed_forward_proj */
-    {"is_gated_act", NULL},       {"n_positions", NULL},   {"output_past", NULL},
-    {"num_hidden_layers", NULL},  {"is_decoder", "false"}, {NULL, NULL},
+    {"is_decoder", NULL},         /* of a stack, not of the whole */
+    {"n_positions", NULL},        {"output_past", NULL}, {NULL, NULL},
 };
 
 static const fv_input inputs[] = {
@@ -127,6 +133,12 @@ static int decoder_layers(const config *k)
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
+    int proj = k->feed_forward_proj;
+    if ((k->dense_act_fn && dense_of[k->dense_act_fn] != feed_of[proj].act) ||
+        (k->is_gated_act && (k->is_gated_act == 1) != feed_of[proj].gated))
+        return fv_fail(e, FV_EFORMAT,
+                       "dense_act_fn or is_gated_act is not what feed_forward_proj %s means",
+                       feeds[proj]);
     if (k->relative_attention_max_distance <= k->relative_attention_num_buckets / 2)
         return fv_fail(e, FV_EFORMAT,
                        "relative_attention_max_distance %d must be more than half of %d buckets",

@@ -239,10 +239,11 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
         }
 }
 
-/* The label of pixels that no loss counts, 255 as published. */
+/* The label of pixels that no loss counts, 255 as published; classes of images have no such. */
 static int32_t ignored(const void *self)
 {
-    return ((const segformer *)self)->cfg.semantic_loss_ignore_index;
+    const segformer *m = self;
+    return m->job == FV_HEAD_SEGMENT ? m->cfg.semantic_loss_ignore_index : -100;
 }
 
 /* ---- forward ---- */
