@@ -40,7 +40,7 @@ def values(key, v):
     if isinstance(v, bool):
         return [not v]
     if isinstance(v, int):
-        return [v + 1, 1 if v != 1 else 2]
+        return sorted({v + 1, 1 if v != 1 else 2})
     if isinstance(v, float):
         return [v * 2 + 0.25]
     if isinstance(v, str):

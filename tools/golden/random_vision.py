@@ -246,25 +246,30 @@ def run(program, folder, r):
     return head, None
 
 
-p = argparse.ArgumentParser()
-p.add_argument("program")
-p.add_argument("count", type=int)
-p.add_argument("family", nargs="*")
-p.add_argument("--seed", type=int, default=1)
-args = p.parse_args()
-wrong = 0
-for name in args.family or FAMILIES:
-    bad = 0
-    for i in range(args.count):
-        r = random.Random(f"{name} {args.seed} {i}")
-        r.family = name
-        folder = tempfile.mkdtemp()
-        head, problem = run(args.program, folder, r)
-        if problem:
-            print(f"{name} {i}: {head}: {problem}  ({folder})", flush=True)
-            bad += 1
-        else:
-            shutil.rmtree(folder)
-    print(f"{name}: {args.count - bad} of {args.count} alike", flush=True)
-    wrong += bad
-sys.exit(wrong > 0)
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("program")
+    p.add_argument("count", type=int)
+    p.add_argument("family", nargs="*")
+    p.add_argument("--seed", type=int, default=1)
+    args = p.parse_args()
+    wrong = 0
+    for name in args.family or FAMILIES:
+        bad = 0
+        for i in range(args.count):
+            r = random.Random(f"{name} {args.seed} {i}")
+            r.family = name
+            folder = tempfile.mkdtemp()
+            head, problem = run(args.program, folder, r)
+            if problem:
+                print(f"{name} {i}: {head}: {problem}  ({folder})", flush=True)
+                bad += 1
+            else:
+                shutil.rmtree(folder)
+        print(f"{name}: {args.count - bad} of {args.count} alike", flush=True)
+        wrong += bad
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -176,14 +176,14 @@ static void declare_head(esm *m, fv_params *p)
  * those are the model's. */
 static const float *stored_freqs(const fv_setup *s, int64_t n)
 {
-    static const char *const names[] = {"rotary_embeddings.inv_freq",
-                                        "encoder.layer.0.attention.self.rotary_embeddings.inv_freq",
-                                        "encoder.layer.*.attention.self.rotary_embeddings.inv_"
-                                        "freq"}; /* transformers 5 saves it so */
+    /* transformers 5 writes the star */
+    static const char *const before[] = {"", "encoder.layer.0.attention.self.",
+                                         "encoder.layer.*.attention.self."};
     for (int i = 0; s->file && i < 6; i++) {
         char name[96];
         fv_st_info t;
-        snprintf(name, sizeof name, "%s%s", i / 3 ? "esm." : "", names[i % 3]);
+        snprintf(name, sizeof name, "%s%srotary_embeddings.inv_freq", i / 3 ? "esm." : "",
+                 before[i % 3]);
         if (fv_st_find(s->file, name, &t, NULL) || t.count != n) continue;
         float *freq = fv_params_scratch(s->params, (size_t)n * sizeof *freq);
         bool read = freq && !fv_st_read(s->file, &t, freq, FV_F32, n, NULL);
