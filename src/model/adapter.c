@@ -86,6 +86,8 @@ static const struct {
     {"vit", "query value", NULL, NULL},
 };
 
+/* LoRA: alpha / r; rsLoRA: alpha / sqrt(r), which keeps the size of what is added the same for
+ * every rank. */
 float fv__adapter_scale(const fv_adapter_opt *opt)
 {
     double r = opt->use_rslora ? sqrt((double)opt->r) : (double)opt->r;
@@ -139,6 +141,7 @@ static long layer_of(const char *module)
     return layer;
 }
 
+/* An empty list means all layers, as in PEFT. */
 static bool in_layers(const char *list, const char *module)
 {
     const char *word;
@@ -157,6 +160,7 @@ static bool matches(const pcre2_code *code, pcre2_match_data *found, const char 
                        found, NULL) > 0;
 }
 
+/* A compiled target_modules that is a regular expression; code NULL: a list of names is used. */
 typedef struct pattern {
     pcre2_code *code;
     pcre2_match_data *found;
@@ -182,6 +186,8 @@ static void release(pattern *p)
     pcre2_code_free(p->code);
 }
 
+/* PEFT's order: targets by name or pattern, then what is excluded, then the layers that are
+ * chosen. */
 static bool is_target(const fv_adapter_opt *opt, const pattern *regex, const char *module)
 {
     bool named = regex->code ? matches(regex->code, regex->found, module)
@@ -192,6 +198,7 @@ static bool is_target(const fv_adapter_opt *opt, const pattern *regex, const cha
 
 /* ---- targets ---- */
 
+/* PEFT has usual targets for a model_type; a family that it does not know must name its own. */
 static fv_status default_targets(fv_adapter_opt *opt, const char *type, fv_err *e)
 {
     bool ia3 = opt->peft_type == FV_PEFT_IA3;
@@ -209,6 +216,7 @@ static fv_status default_targets(fv_adapter_opt *opt, const char *type, fv_err *
                    type);
 }
 
+/* "a.b.query.weight" -> "a.b.query"; false for what is no weight. */
 static bool module_of(char *out, size_t n, const char *param)
 {
     size_t len = strlen(param), cut = strlen(".weight");
@@ -225,6 +233,9 @@ static fv_status not_linear(const fv_tensor *t, const char *module, fv_err *e)
                    t->shape.n == 2 ? "is no linear map of this family" : "has no two axes");
 }
 
+/* Calls each with every linear map that is adapted, in the order of declaration: names, sizes and
+ * how the weight is stored.  None found is an error: an adapter that changes nothing is a mistake
+ * in the recipe. */
 fv_status fv__adapter_targets(fv_params *p, const fv_adapter_opt *opt, const char *type,
                               fv__target_fn *each, void *user, fv_err *e)
 {
@@ -314,11 +325,13 @@ static void freeze_base(fv_params *p, const fv_adapter_opt *opt, const pattern *
     }
 }
 
+/* What declare_one needs of its caller. */
 typedef struct declaring {
     fv_params *p;
     fv_adapter_opt *opt;
 } declaring;
 
+/* A parameter of the adapter, under PEFT's name; saved with it and not with the model. */
 static fv_tensor *added(fv_params *p, fv_init init, fv_shape s, const char *module,
                         const char *name)
 {
@@ -358,6 +371,7 @@ void fv__adapter_freeze(fv_params *p, const fv_adapter_opt *opt)
     freeze_base(p, opt, &(pattern){0});
 }
 
+/* The base is frozen first, so that what is added afterwards is what is trained. */
 fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e)
 {
     pattern regex;
@@ -410,6 +424,8 @@ static fv_status row_norms(fv_params *p, const fv_env *env, const fv_tensor *w, 
     return st;
 }
 
+/* DoRA's magnitudes begin as the lengths of the base's rows, which are known once it is loaded:
+ * then the model computes what it did before. */
 fv_status fv__adapter_ready(fv_params *p, const fv_env *env, fv_err *e)
 {
     fv_status st = FV_OK;

@@ -81,6 +81,7 @@ static fv_status normalise(fv_json *j, char *regex, size_t n, fv_err *e)
     return st;
 }
 
+/* Other kinds of PEFT are refused by name. */
 static fv_status check_type(const fv_json *j, fv_err *e)
 {
     const char *type = fv_json_text(j, "peft_type");
@@ -94,6 +95,8 @@ static fv_status check_type(const fv_json *j, fv_err *e)
                    j->name, type ? type : "");
 }
 
+/* adapter_config.json as PEFT writes it; keys that change what is computed and are not here are
+ * refused. */
 fv_status fv_adapter_read(fv_adapter_opt *out, const fv_env *env, const char *dir, fv_err *e)
 {
     char path[FV_PATH], regex[sizeof out->target_regex] = "";
@@ -184,6 +187,7 @@ static fv_status write_layers(const fv_adapter_opt *opt, fv_json *j, fv_err *e)
     return st;
 }
 
+/* What PEFT opens: inference_mode, and of our keys those that its class has. */
 static fv_status write_settings(const fv_adapter_opt *opt, const fv_env *env, const char *dir,
                                 fv_err *e)
 {
@@ -271,6 +275,7 @@ static fv_status save_virtual(fv_params *p, const fv__virtual *v, const fv_env *
     return st ? st : save_computed(p, v, env, path, dtype, e);
 }
 
+/* adapter_config.json is written last: a directory without it is none. */
 fv_status fv__adapter_save(fv_params *p, const fv_adapter_opt *opt, const fv__virtual *v,
                            const fv_env *env, const char *dir, fv_dtype dtype, fv_err *e)
 {

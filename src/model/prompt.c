@@ -67,12 +67,14 @@ static fv_tensor *token_table(const fv_params *p)
     return NULL;
 }
 
+/* Saved with the adapter; the base is not touched. */
 static fv_tensor *mark_added(fv_tensor *t)
 {
     if (t) fv__param_mark_added(t);
     return t;
 }
 
+/* A layer of the network that makes virtual tokens, under PEFT's name. */
 static void add_layer(fv__virtual *v, fv_params *p, int64_t in, int64_t out, const char *name)
 {
     fv_lin *l = &v->layer[v->layers++];
@@ -101,6 +103,7 @@ static void declare(fv__virtual *v, fv_params *p, const fv_adapter_opt *o, bool 
     add_layer(v, p, hidden, cols, prefix ? "transform.2" : "mlp_head.4");
 }
 
+/* What cannot work with virtual tokens is refused before anything is declared. */
 static fv_status check_kind(const fv__virtual *v, const fv_adapter_opt *o, const fv__prompt_base *b,
                             bool train, fv_err *e)
 {
@@ -154,6 +157,8 @@ fv_status fv__prompt_declare(fv__virtual *v, fv_params *p, fv_adapter_opt *o,
     return fv_params_status(p, e);
 }
 
+/* Prompts that begin as tokens: rows of the table of tokens, repeated where there are fewer than
+ * virtual tokens. */
 fv_status fv__prompt_begin_as(const fv__virtual *v, fv_params *p, const int32_t *ids, int64_t n,
                               fv_err *e)
 {
@@ -189,6 +194,7 @@ static fv_tensor *compute(fv_ctx *c, const fv__virtual *v)
     return x;
 }
 
+/* What comes out of the network, on the host; PEFT's file holds that and no network. */
 fv_status fv__prompt_read(const fv__virtual *v, fv_device *d, float **out, int64_t *rows,
                           int64_t *cols, fv_err *e)
 {
@@ -209,6 +215,8 @@ fv_status fv__prompt_read(const fv__virtual *v, fv_device *d, float **out, int64
     return st;
 }
 
+/* Virtual tokens of one step, in the context: embeddings put them before the tokens' rows,
+ * attention puts a prefix before its keys. */
 static fv__prompt *begin(fv_ctx *c, const fv__virtual *v)
 {
     fv__prompt *p = fv__step_memory(c, sizeof *p);
@@ -273,17 +281,20 @@ static fv_tensor *positions(fv_ctx *c, int64_t B, int64_t T, int64_t n)
     return at ? fv_ints(c, at, FV_SHAPE(B, n + T)) : NULL;
 }
 
+/* An input that becomes longer, and what stands there for virtual tokens. */
 typedef struct change {
     const char *name;
     int32_t value; /* of the virtual tokens */
 } change;
 
+/* Items belong to the caller; only this copy of the list is changed. */
 static void replace(fv_items *in, const char *name, fv_tensor *x)
 {
     for (int i = 0; i < in->n; i++)
         if (!strcmp(in->at[i].name, name)) in->at[i].value = x;
 }
 
+/* Inputs that are given: ids, masks and types, each with its own filling. */
 static void lengthen(fv_ctx *c, const fv__prompt *p, fv_items *in, const change *of)
 {
     for (; of->name; of++) {

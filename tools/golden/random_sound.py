@@ -45,7 +45,7 @@ def esm(r):
 def speech(r):
     heads, other = r.randint(1, 3), r.choice([1, 2])
     return dict(vocab_size=r.randint(12, 40), encoder_layers=r.randint(1, 2), decoder_layers=r.randint(1, 3), encoder_attention_heads=heads,
-                decoder_attention_heads=other, d_model=2 * heads * r.randint(1, 5), encoder_ffn_dim=r.randint(3, 24),
+                decoder_attention_heads=other, d_model=4 * heads * r.randint(1, 3), encoder_ffn_dim=r.randint(3, 24),
                 decoder_ffn_dim=r.randint(3, 24), activation_function=r.choice(ACTS), pad_token_id=0, bos_token_id=1, eos_token_id=2,
                 decoder_start_token_id=3)
 

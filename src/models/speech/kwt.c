@@ -66,6 +66,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* "layers.N": q, k and v without biases. */
 static void block_init(fv_params *p, fv__encoder_block *b, const config *k, int i)
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
@@ -83,6 +84,8 @@ static void block_init(fv_params *p, fv__encoder_block *b, const config *k, int 
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "layers.%d.ln2", i);
 }
 
+/* One class token and a learned position for every frame; names are those of the published
+ * weights. */
 static void declare(void *self, const fv_setup *s)
 {
     kwt *m = self;
@@ -136,6 +139,7 @@ static fv_tensor *embed(fv_ctx *c, const kwt *m, fv_tensor *x)
     return fv_dropout(c, fv_add(c, x, fv_head(c, m->positions, 1 + T)), k->dropout);
 }
 
+/* The class token is read behind the last norm. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const kwt *m = self;

@@ -105,6 +105,7 @@ typedef struct deberta {
     fv__word_head masked;
 } deberta;
 
+/* S: half of the table of distances has as many rows. */
 static int span(const config *k) /* S */
 {
     if (k->position_buckets > 0) return k->position_buckets;
@@ -112,6 +113,7 @@ static int span(const config *k) /* S */
                                          : k->bert.max_position_embeddings;
 }
 
+/* Distances from there on share the last row. */
 static int farthest(const config *k)
 {
     return k->max_relative_positions > 0 ? k->max_relative_positions
@@ -121,6 +123,8 @@ static int farthest(const config *k)
 static bool has_c2p(const config *k) { return strstr(k->pos_att_type, "c2p") != NULL; }
 static bool has_p2c(const config *k) { return strstr(k->pos_att_type, "p2c") != NULL; }
 
+/* A convolution of even width would shorten the sequence, and buckets must leave room for a
+ * logarithm. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -170,6 +174,7 @@ static void block_init(fv_params *p, block *l, const config *k, const char *at)
     fv__bert_mlp_init(p, &l->base, b, at);
 }
 
+/* Positions are added to the input only where position_biased_input says so; v3 has none there. */
 static void declare_embeddings(deberta *m, fv_params *p, const char *at)
 {
     const fv__bert_config *b = &m->cfg.bert;
@@ -187,6 +192,8 @@ static void declare_embeddings(deberta *m, fv_params *p, const char *at)
                  "%sembeddings.LayerNorm", at);
 }
 
+/* The table of distances has 2 S rows, its norm is an option, and the convolution stands beside the
+ * first layer alone. */
 static void declare_encoder(deberta *m, fv_params *p, const char *at)
 {
     const config *k = &m->cfg;
@@ -213,6 +220,7 @@ static void declare_encoder(deberta *m, fv_params *p, const char *at)
     fv_norm_init(p, &m->conv_norm, D, norm, "%sencoder.conv.LayerNorm", at);
 }
 
+/* Two sets of names for one head: BERT's (legacy) and those of the authors' own code. */
 static void declare_head(deberta *m, fv_params *p)
 {
     fv__bert_config b = m->cfg.bert;
@@ -432,6 +440,7 @@ static fv_tensor *without_padding(fv_ctx *c, fv_tensor *mask)
                   fv_reshape(c, padded, FV_SHAPE(B, 1, 1, T)));
 }
 
+/* (B,T) -> (B,T,D).  The first layer is run by itself: the convolution reads what entered it. */
 static fv_tensor *encode(fv_ctx *c, const deberta *m, const fv_items *in)
 {
     fv_tensor *mask = fv_items_get(in, "attention_mask"), *column = NULL;

@@ -71,6 +71,7 @@ static void block_init(fv_params *p, fv__bert_block *b, const config *k, const c
     fv__bert_mlp_init(p, b, k, at);
 }
 
+/* A pooler (BERT's) for the bare encoder and choices; RoBERTa's two layers for classes. */
 static void declare_head(mpnet *m, fv_params *p)
 {
     const config *k = &m->cfg;
@@ -117,6 +118,7 @@ static void declare(void *self, const fv_setup *s)
     declare_head(m, p);
 }
 
+/* Names that RoBERTa's files leave unread are the same here. */
 static fv_load_opt load(const void *self)
 {
     static const fv_tie ties[] = {{"lm_head.decoder.bias", "lm_head.bias"},
@@ -146,6 +148,7 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
     fv__word_head_pack(p, &m->masked, dtype);
 }
 
+/* Positions begin behind the padding's row. */
 static int64_t longest(const void *self)
 {
     return ((const mpnet *)self)->cfg.max_position_embeddings - PAD - 1;
@@ -153,6 +156,7 @@ static int64_t longest(const void *self)
 
 /* ---- forward ---- */
 
+/* (B,T) -> (B,T,D).  The bias by distance is one tensor for all layers. */
 static fv_tensor *encode(fv_ctx *c, const mpnet *m, const fv_items *in)
 {
     const config *k = &m->cfg;
@@ -172,6 +176,7 @@ static fv_tensor *encode(fv_ctx *c, const mpnet *m, const fv_items *in)
     return x;
 }
 
+/* Dropout of the classifiers is the layers': there is no key of their own. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const mpnet *m = self;
