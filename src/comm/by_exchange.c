@@ -2,6 +2,7 @@
  * barrier, all-gather, and sums in order of rank. */
 #include "comm/comm.h"
 
+/* The others are told, or they would wait for this rank until the timeout. */
 static fv_status no_memory(fv_comm *c, fv_err *e)
 {
     c->table->stop(c, "out of memory");
@@ -33,6 +34,7 @@ static void parts_free(fv_comm *c, fv_comm_part *p, size_t lists)
     fv__free(&c->env, p, lists * (size_t)c->size * sizeof *p);
 }
 
+/* part[r]: where rank r's bytes go here; this rank's own are there already. */
 fv_status fv__exchange_gather(fv_comm *c, const fv_comm_part *part, double *sent, fv_err *e)
 {
     fv_comm_part *send = parts_new(c, 2), *recv = send ? send + c->size : NULL;
@@ -96,6 +98,8 @@ fv_status fv__exchange_reduce_scatter(fv_comm *c, float *data, const int64_t *fr
     return st;
 }
 
+/* Each rank adds up one part in order of rank, then all parts go to all: the same bits on every
+ * rank. */
 fv_status fv__exchange_all_reduce(fv_comm *c, float *data, int64_t n, fv_err *e)
 {
     double sent;

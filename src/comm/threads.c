@@ -13,6 +13,8 @@ typedef struct list {
     int n;
 } list;
 
+/* Where the threads of one process meet.  sent: what each rank offers in the exchange under way; it
+ * lies in the sender's memory until the second meeting. */
 typedef struct hub {
     fv_env env;
     pthread_mutex_t lock; /* over what follows */
@@ -58,6 +60,8 @@ static bool copy_part(const fv_comm *c, const hub *h, const fv_comm_part *recv, 
     return true;
 }
 
+/* Two meetings: all lists are there, and all have been copied from.  No buffer is needed in
+ * between. */
 static fv_status exchange(fv_comm *c, const fv_comm_part *send, int n_send,
                           const fv_comm_part *recv, int n_recv, fv_err *e)
 {
@@ -76,6 +80,7 @@ static fv_status exchange(fv_comm *c, const fv_comm_part *send, int n_send,
     return st;
 }
 
+/* A meeting alone. */
 static fv_status barrier(fv_comm *c, fv_err *e)
 {
     hub *h = c->impl;

@@ -87,6 +87,8 @@ static fv_status check_finite(const fv_train_job *job, fv_err *e)
     return st;
 }
 
+/* A model's directory: weights in f32, config.json, the processor's files, and what the caller
+ * adds. */
 static fv_status write_model(const fv_train_job *job, const char *dir, fv_err *e)
 {
     fv_status st = check_finite(job, e);
@@ -101,6 +103,7 @@ fv_status fv__run_params(const fv_run *r, const char *dir, fv_err *e)
     return fv_model_load(r->job->model, dir, e);
 }
 
+/* Rank 0 writes, and all learn whether it could. */
 fv_status fv__run_best(fv_run *r, const fv_train_job *job, fv_err *e)
 {
     char dir[FV_PATH];

@@ -6,12 +6,14 @@
 #include "train/recipe/keys.h"
 #include "fovea/author/processor.h"
 
+/* A path that is absolute stands for itself. */
 void fv__recipe_path(char out[FV_PATH], const char *dir, const char *name)
 {
     bool whole = !*dir || !*name || *name == '/';
     snprintf(out, FV_PATH, "%s%s%s", whole ? "" : dir, whole ? "" : "/", name);
 }
 
+/* A line for whoever watches the run; a library prints nothing itself. */
 void fv__message(const fv__messages *m, const char *fmt, ...)
 {
     char text[FV_PATH + 600];
@@ -54,6 +56,8 @@ static fv_records records(const fv_recipe *r, bool valid, char path[FV_PATH], ch
 
 /* ---- the processor ---- */
 
+/* All texts of the training records, as the trainer of tokenizers reads them: one after the other,
+ * and again from the start. */
 typedef struct texts {
     fv_buf all; /* each ending in NUL */
     size_t at;
@@ -255,6 +259,8 @@ static fv_status open_feed(fv__input *in, const fv_recipe *r, bool valid, const 
     return fv__recipe_prefix_error(r, named ? "[data] valid" : "[data] train", st, e);
 }
 
+/* In this order, as each needs the one before: the objective's options, the processor, special ids,
+ * labels, the feeds. */
 fv_status fv__input_open(fv__input *out, const fv_recipe *r, const fv_env *env,
                          const fv_dir *source, const char *resumed, const fv__messages *m,
                          fv_err *e)

@@ -54,6 +54,8 @@ static const fv_family *family_of(const fv_recipe *r, const fv_family *f, const 
     return half;
 }
 
+/* The value is tried on a configuration that is thrown away: range and choices are the family's
+ * own. */
 static fv_status check_key(const fv_recipe *r, const fv_family *f, const fv__late_key *k, fv_err *e)
 {
     const char *name;
@@ -99,6 +101,8 @@ static const char *head_of(const fv_recipe *r, const fv_family *f, const char *t
 
 enum { MAX_HEADS = 64 }; /* that a message chooses from */
 
+/* The nearest head of the family, whether the recipe or the source named the one that is not
+ * there. */
 static fv_status unknown_head(const fv_recipe *r, const fv_family *f, const char *was, fv_err *e)
 {
     const char *head = fv__late_get(&r->model, "architecture"), *wanted = head ? head : was;
@@ -110,6 +114,7 @@ static fv_status unknown_head(const fv_recipe *r, const fv_family *f, const char
                    suggestion ? suggestion : f->heads[0].name);
 }
 
+/* By model_type for a new model, by the source directory with from; never by both. */
 fv_status fv__recipe_family(const fv_recipe *r, const fv_family **out, const char **head, fv_err *e)
 {
     const char *type = fv__late_get(&r->model, "model_type"),
@@ -359,6 +364,7 @@ static fv_status make_config(fv_buf *text, const fv_recipe *r, const fv__input *
 
 /* ---- the whole ---- */
 
+/* Parameters in all, and those that are trained where not all are. */
 static void report_size(const fv_model *model, const fv__messages *m)
 {
     fv_params *p = fv_model_params(model);
@@ -372,6 +378,7 @@ static void report_size(const fv_model *model, const fv__messages *m)
                     (long long)all, (long long)trained, 100.0 * (double)trained / (double)all);
 }
 
+/* Everything is checked against the family's table before memory is taken. */
 fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, const fv__input *in,
                            const fv_dir *source, const fv__messages *m, fv_err *e)
 {
