@@ -69,7 +69,7 @@ def whisper(r):
 @family
 def moonshine(r):
     heads, rows = r.randint(1, 3), r.randint(1, 2)
-    k = dict(vocab_size=r.randint(12, 40), hidden_size=heads * 2 * r.randint(2, 5), intermediate_size=r.randint(3, 24),
+    k = dict(vocab_size=r.randint(12, 40), hidden_size=heads * r.choice([12, 14, 16]), intermediate_size=r.randint(3, 24),
              encoder_num_hidden_layers=r.randint(1, 2), decoder_num_hidden_layers=r.randint(1, 2), encoder_num_attention_heads=heads,
              decoder_num_attention_heads=heads, encoder_num_key_value_heads=heads, decoder_num_key_value_heads=heads,
              encoder_hidden_act=r.choice(ACTS), decoder_hidden_act=r.choice(ACTS), attention_bias=r.random() < 0.5,

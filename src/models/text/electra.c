@@ -66,6 +66,8 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* The discriminator asks of each token whether it was replaced; the generator is a small masked
+ * language model. */
 static void declare_head(electra *m, fv_params *p)
 {
     const fv__bert_config *k = &m->cfg.bert;
@@ -88,6 +90,7 @@ static void declare_head(electra *m, fv_params *p)
     }
 }
 
+/* The map from the embeddings' width to the layers' is there only where they differ. */
 static void declare(void *self, const fv_setup *s)
 {
     electra *m = self;

@@ -85,6 +85,7 @@ typedef struct gemma3 {
     bool with_images; /* the file has a model for images too, and names below "language_model." */
 } gemma3;
 
+/* Local layers rotate by 10000, global ones by 1e6 and with scaling, as published. */
 static fv__rope_opt rope_opt(const config *k, bool local)
 {
     return (fv__rope_opt){.head = k->head_dim,
@@ -92,6 +93,7 @@ static fv__rope_opt rope_opt(const config *k, bool local)
                           .theta = local ? 10000 : 1e6f};
 }
 
+/* Five local layers, then a global one, where layer_types says nothing. */
 static bool is_local(const config *k, int i)
 {
     return fv__layer_is_local(k->layer_types, i, (i + 1) % k->sliding_window_pattern != 0);
@@ -165,6 +167,7 @@ static void declare_rotations(gemma3 *m, fv_params *p)
     m->base.rotary.no_truncate = m->base.local.no_truncate = false;
 }
 
+/* A file with images has "language_model." before the names; its image tower is left unread. */
 static void declare(void *self, const fv_setup *s)
 {
     static const fv__block_type type = {sizeof(block), block_init, block_fwd};

@@ -95,10 +95,12 @@ typedef struct llama {
     config cfg;
 } llama;
 
+/* 0 in the table means "not said": as many as heads, as the first Llama has it. */
 static int key_heads(const config *k)
 {
     return k->num_key_value_heads ? k->num_key_value_heads : k->num_attention_heads;
 }
+/* Need not be hidden_size / heads: Mistral Nemo has 128, where 5120 / 32 is 160. */
 static int head_dim(const config *k)
 {
     return k->head_dim ? k->head_dim : k->hidden_size / k->num_attention_heads;
@@ -114,6 +116,8 @@ static fv_norm_opt norm_opt(const config *k)
     return (fv_norm_opt){.type = FV_RMS_NORM, .eps = k->rms_norm_eps};
 }
 
+/* Qwen2 may have windows only where use_sliding_window is true; the two would contradict each
+ * other. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -186,6 +190,8 @@ static void declare(void *self, const fv_setup *s)
                        prefix(k, s->head->job));
 }
 
+/* Classifiers and the language model have "model." before the stack's names, which a bare model has
+ * not. */
 static fv_load_opt load(const void *self)
 {
     const llama *m = self;

@@ -64,6 +64,7 @@ typedef struct marian {
     config extra;
 } marian;
 
+/* Languages with vocabularies of their own have another size on the target side. */
 static int target_vocab(const config *k)
 {
     return k->decoder_vocab_size ? k->decoder_vocab_size : k->shared.vocab_size;
@@ -89,6 +90,8 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* One shared table, or one for each side; both are multiplied by sqrt(D) where scale_embedding is
+ * true. */
 static void declare_tables(marian *m, fv_params *p)
 {
     const fv__seq2seq_config *k = &m->extra.shared;
@@ -119,6 +122,7 @@ static void declare(void *self, const fv_setup *s)
     fv__seq2seq_stacks(&m->base, s->params, false);
 }
 
+/* Sinusoids are in old files and computed for new ones; so is a bias of zeros. */
 static fv_load_opt load(const void *self)
 {
     static const fv_tie shared[] = {
@@ -140,6 +144,7 @@ static fv_load_opt load(const void *self)
 
 /* ---- forward ---- */
 
+/* Labels alone are enough: they are moved by one behind decoder_start_token_id. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const fv__seq2seq *m = self;

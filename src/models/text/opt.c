@@ -122,6 +122,8 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     return fv__pre_norm_fwd(c, &b->base, x, arg, none);
 }
 
+/* Files keep the two rows that fairseq put before position 0, so the table is longer than
+ * max_position_embeddings. */
 static void declare(void *self, const fv_setup *s)
 {
     static const fv__block_type type = {sizeof(block), block_init, block_fwd};
@@ -156,6 +158,7 @@ static fv_load_opt load(const void *self)
     return how;
 }
 
+/* in and out have no weight where the table is as wide as the model. */
 static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     opt *m = self;
@@ -208,6 +211,7 @@ static fv_tensor *finish(fv_ctx *c, const opt *m, fv_tensor *x)
     return m->out.w ? fv_lin_fwd(c, &m->out, x) : x;
 }
 
+/* Rows of the position table: by the mask, as given from OFFSET on, or plainly counted. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const opt *m = self;
@@ -230,6 +234,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 /* ---- generation ---- */
 
+/* Where a norm stands before the output weight, both are one fused call. */
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const opt *m = self;

@@ -80,6 +80,7 @@ static int head_dim(const config *k)
     return k->head_dim ? k->head_dim : k->hidden_size / k->num_attention_heads;
 }
 
+/* original_max_position_embeddings decides between the short and the long factors of longrope. */
 static fv__rope_opt rope_opt(const config *k)
 {
     return (fv__rope_opt){.head = head_dim(k),
@@ -89,6 +90,7 @@ static fv__rope_opt rope_opt(const config *k)
                           .rotates_partly = true};
 }
 
+/* Other kinds of scaling are not in the published code of this family. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;

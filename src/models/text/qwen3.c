@@ -75,6 +75,7 @@ static fv__rope_opt rope_opt(const config *k)
     return (fv__rope_opt){.head = k->head_dim, .positions = k->max_position_embeddings};
 }
 
+/* layer_types may name windows only where use_sliding_window is true. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;

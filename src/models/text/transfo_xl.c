@@ -123,6 +123,7 @@ static fv__adaptive_opt words_of(const config *k)
                               .proj_std = k->proj_init_std};
 }
 
+/* Sinusoids come in pairs, so the width is even. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -163,6 +164,7 @@ static void block_init(fv_params *p, block *b, const config *k, fv_tensor *const
     fv_norm_init(p, &b->mlp_norm, D, norm, "%s.pos_ff.layer_norm", at);
 }
 
+/* untie_r: each layer has biases u and v of its own, else all share one pair. */
 static void declare(void *self, const fv_setup *s)
 {
     transfo_xl *m = self;
@@ -310,6 +312,7 @@ static fv_tensor *memory_of(fv_ctx *c, fv_tensor *mems, int i)
                       FV_SHAPE(fv_dim(mems, 1), fv_dim(mems, 2), fv_dim(mems, 3)));
 }
 
+/* mems (layers,B,M,D) and, with a memory, a mask over M + T keys. */
 static bool mems_ok(fv_ctx *c, const config *k, const fv_tensor *mems, const fv_tensor *ids,
                     const fv_tensor *mask)
 {
@@ -334,6 +337,8 @@ static fv_tensor *next_labels(fv_ctx *c, const fv_items *in, int64_t T)
     return fv_slice(c, labels, 1, 1, T + 1);
 }
 
+/* Memory is detached: gradients end at the segment.  What comes out as mems is the newest `keep`
+ * states of each layer's input. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const transfo_xl *m = self;
@@ -413,6 +418,8 @@ static fv_tensor *attend_cached(fv_ctx *c, const config *k, const block *b, fv_s
     return fv_lin_fwd(c, &l->out, fv_attention(c, qu, keys, values, how));
 }
 
+/* Keys do not depend on where a token stands, so the session keeps them as any causal model
+ * does. */
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const transfo_xl *m = self;

@@ -37,6 +37,7 @@ static fv_status check(const void *config_, fv_err *e) { return fv__vit_check(co
 
 /* ---- parameters ---- */
 
+/* Two tokens in front of the patches, so the table of positions has 2 + N rows. */
 static void declare(void *self, const fv_setup *s)
 {
     deit *m = self;
@@ -88,6 +89,7 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
+/* (B,C,H,W) -> (B,2+N,D), the class token first and the distillation token second. */
 static fv_tensor *embed(fv_ctx *c, const deit *m, const fv_items *in)
 {
     const config *k = &m->cfg;
@@ -106,6 +108,8 @@ static fv_tensor *embed(fv_ctx *c, const deit *m, const fv_items *in)
     return fv_dropout(c, fv_add(c, x, at), k->hidden_dropout_prob);
 }
 
+/* The decoder is a 1 x 1 convolution to encoder_stride^2 pixels of each patch and a pixel shuffle:
+ * one product and a reshape. */
 static void masked_image(fv_ctx *c, const deit *m, fv_tensor *x, const fv_items *in, fv_items *out)
 {
     int64_t size = fv__side(&m->cfg.patch_size, 0);

@@ -90,6 +90,7 @@ typedef struct sagan {
     normed judge, classes; /* (1,C) and (labels,C) */
 } sagan;
 
+/* Maps double from 4 x 4 to the image; attention stands at one of the sizes between. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -109,6 +110,8 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* u and v: the singular vectors that power iteration keeps from step to step, saved with the weight
+ * as PyTorch saves them. */
 static void normed_init(fv_params *p, normed *l, fv_shape s, bool bias, const char *at,
                         const char *name)
 {
@@ -129,6 +132,7 @@ static void conv_init(fv_params *p, normed *l, int64_t in, int64_t out, int64_t 
     normed_init(p, l, FV_SHAPE(out, in, kernel, kernel), true, at, name);
 }
 
+/* Conditional batch norm: each label has a gain and a bias of its own. */
 static void cond_init(fv_params *p, cond_norm *l, int64_t channels, int64_t labels, const char *at,
                       const char *name)
 {
@@ -138,6 +142,7 @@ static void cond_init(fv_params *p, cond_norm *l, int64_t channels, int64_t labe
     l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, s, "%s.%s.bias.weight", at, name);
 }
 
+/* 1 x 1 convolutions make q, k and v; gamma is 0 at first, so the block begins as the identity. */
 static void attention_init(fv_params *p, attention *l, int64_t C, const char *at)
 {
     conv_init(p, &l->q, C, C / 8, 1, at, "query");
@@ -150,6 +155,7 @@ static void attention_init(fv_params *p, attention *l, int64_t C, const char *at
     if (name) l->name = memcpy(name, at, n);
 }
 
+/* labels > 0: of the generator, with norms that know the label; the discriminator's have none. */
 static void block_init(fv_params *p, block *b, int64_t in, int64_t out, int64_t labels,
                        const char *which, int i)
 {
@@ -197,6 +203,7 @@ typedef struct pass {
     fv_tensor *labels;
 } pass;
 
+/* W / sigma(W); a constant where this player is not the one that learns. */
 static fv_tensor *weight(const pass *t, const normed *l)
 {
     fv_tensor *w = fv_spectral_norm(t->c, l->w, l->u, l->v, SN_EPS);
@@ -240,6 +247,8 @@ static fv_tensor *to_sequence(fv_ctx *c, fv_tensor *x)
     return fv_transpose(c, fv_reshape(c, x, FV_SHAPE(fv_dim(x, 0), fv_dim(x, 1), -1)));
 }
 
+/* x + gamma out(softmax(q k') v) over all places of the map, one head, scores not scaled, as
+ * published. */
 static fv_tensor *attend(const pass *t, const attention *l, fv_tensor *x)
 {
     fv_ctx *c = t->c;
@@ -254,6 +263,7 @@ static fv_tensor *attend(const pass *t, const attention *l, fv_tensor *x)
 
 /* ---- the two players ---- */
 
+/* (B,latent_size) -> (B,C,H,W) in -1..1. */
 static fv_tensor *generate(const pass *t, const sagan *m, fv_tensor *z)
 {
     fv_ctx *c = t->c;
