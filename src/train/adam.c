@@ -55,6 +55,8 @@ static void copy_parameters(fv_adam *a, const char *data)
     }
 }
 
+/* Flat arrays as long as this rank's share of the parameters: moments, for 16-bit parameters an f32
+ * master copy, and the moving average where one is asked for. */
 static fv_status make_blocks(fv_adam *a, bool ema, fv_err *e)
 {
     int64_t n;
@@ -98,6 +100,7 @@ fv_status fv_adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_
     return fv__adam_new(out, p, d, o, NULL, e);
 }
 
+/* c: ranks that share the state, each of which keeps a share (ZeRO-1); NULL: all of it is here. */
 fv_status fv__adam_new(fv_adam **out, fv_params *p, fv_device *d, const fv_train_opt *o, fv_comm *c,
                        fv_err *e)
 {
@@ -210,6 +213,7 @@ void fv__adam_upload(fv_adam *a, const fv_train_opt *o, int64_t step)
     a->dev->backend->upload(&a->stream, a->now, &u, offsetof(fv_update, loss));
 }
 
+/* The loss goes with the norm to where both are read together, so that an update costs one wait. */
 void fv__adam_prepare_step(fv_adam *a, fv_stream *s, const void *loss, fv_dtype t, bool more)
 {
     fv_sink to = {.data = (char *)a->now + offsetof(fv_update, loss), .dtype = FV_F32, .add = more};
@@ -268,6 +272,8 @@ static fv_status gather_parameters(fv_adam *a, fv_err *e)
     return st;
 }
 
+/* The same with loss and norm of all ranks; afterwards every rank gets every share of the
+ * parameters. */
 fv_status fv__adam_run_shared(fv_adam *a, fv_stream *s, const fv_train_opt *o, float loss,
                               float sumsq, fv_err *e)
 {
@@ -299,6 +305,7 @@ fv_status fv__adam_read(fv_adam *a, int64_t from, int64_t n, float (*out)[2], fv
     return st;
 }
 
+/* For programs that compute gradients themselves: update, then wait for the norm. */
 fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, double *norm, fv_err *e)
 {
     int64_t n;

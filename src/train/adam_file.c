@@ -16,6 +16,7 @@
 static const char *const kinds[] = {"m", "v", "master", "ema"};
 enum { KINDS = (int)(sizeof kinds / sizeof *kinds) };
 
+/* In the order of `kinds`; NULL where this optimiser has no such array. */
 static float *block_of(const fv_adam *a, int kind)
 {
     float *const all[KINDS] = {a->m, a->v, a->master, a->ema};
@@ -89,11 +90,13 @@ static fv_status collect(fv_adam *a, const wanted *w, float *out, fv_err *e)
     return st;
 }
 
+/* Rank 0 names the piece it wants to write next; alone it needs to ask nobody. */
 static fv_status ask(fv_adam *a, wanted *w, fv_err *e)
 {
     return a->shares.ranks == 1 ? FV_OK : fv_comm_broadcast(a->comm, w, sizeof *w, 0, e);
 }
 
+/* The other ranks, while rank 0 writes: they give pieces until they are told that it has all. */
 fv_status fv__adam_serve(fv_adam *a, fv_err *e)
 {
     void *host = NULL;
@@ -141,6 +144,7 @@ static fv_status name_in_file(char *out, int kind, const fv_tensor *t, fv_err *e
                             : fv_fail(e, FV_EARG, "moments: the name \"%s\" is too long", t->name);
 }
 
+/* Pieces are fetched while they are written: no rank ever holds the whole state of all. */
 fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
     int params = a->n_order, n = 0;
@@ -185,6 +189,8 @@ static fv_status restore(fv_adam *a, const fv_st *file, int kind, const fv_tenso
     return FV_OK;
 }
 
+/* Every rank reads the whole file and keeps its share, so a run may go on with another number of
+ * them. */
 fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
     fv_st *file;

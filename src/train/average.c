@@ -22,12 +22,14 @@ typedef struct steps {
     bool failed;
 } steps;
 
+/* A checkpoint that save_every asked for; others were made by an interruption. */
 bool fv__run_regular(const fv_run *r, int64_t step)
 {
     int64_t every = r->job->opt.save_every;
     return every > 0 && step % every == 0;
 }
 
+/* Steps of this run that may enter the mean. */
 static void note_step(void *user, const char *name)
 {
     steps *s = user;
@@ -84,6 +86,7 @@ static fv_status set_mean(fv_params *p, const double *sum, size_t n, float *host
     return st;
 }
 
+/* Sums in f64, so that the order of checkpoints does not matter to f32. */
 static fv_status average(fv_run *r, const steps *s, size_t n, fv_err *e)
 {
     fv_params *p = fv_model_params(r->job->model);

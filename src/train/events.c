@@ -6,6 +6,7 @@
  * (2, float). */
 #include "train/log.h"
 
+/* Castagnoli's polynomial, bit by bit: a few hundred bytes a line need no table. */
 static uint32_t crc32c(const unsigned char *s, size_t n)
 {
     uint32_t c = 0xffffffffu;
@@ -23,6 +24,7 @@ static uint32_t masked(const void *s, size_t n)
     return (c >> 15 | c << 17) + 0xa282ead8u;
 }
 
+/* Little endian. */
 static void put_fixed(unsigned char *to, uint64_t x, int bytes)
 {
     for (int i = 0; i < bytes; i++) to[i] = (unsigned char)(x >> 8 * i);
@@ -41,6 +43,7 @@ static void varint(message *m, uint64_t x)
     m->s[m->n++] = (unsigned char)x;
 }
 
+/* protobuf: field number and wire type in one varint. */
 static void key(message *m, int field, int wire) { varint(m, (uint64_t)(field << 3 | wire)); }
 
 static void put_double(message *m, int field, double x)
@@ -81,6 +84,7 @@ static void record(fv_buf *b, const message *m)
     fv__buf_add(b, tail, sizeof tail);
 }
 
+/* The first record of a file, which TensorBoard looks for. */
 void fv__event_version(fv_buf *b, double time)
 {
     message m = {.n = 0};
@@ -89,6 +93,7 @@ void fv__event_version(fv_buf *b, double time)
     record(b, &m);
 }
 
+/* Event { wall_time, step, summary { value { tag, simple_value } } } */
 void fv__event_scalar(fv_buf *b, double time, int64_t step, const char *tag, double value)
 {
     message v = {.n = 0}, summary = {.n = 0}, m = {.n = 0};

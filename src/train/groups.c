@@ -115,6 +115,7 @@ static long whole_depth(const fv_params *p)
     return most;
 }
 
+/* factor^(depth of the output - depth of the parameter), as ELECTRA and BEiT are fine-tuned. */
 static void by_layer(float *scale, const fv_params *p, double factor)
 {
     long all = whole_depth(p);
@@ -153,6 +154,7 @@ static fv_status by_name(float *scale, const fv_params *p, const char *list, fv_
     return FV_OK;
 }
 
+/* scale: a factor of the learning rate for each parameter; frozen ones get no gradient at all. */
 fv_status fv__groups(float *scale, fv_params *p, const fv_train_opt *o, fv_err *e)
 {
     for (int i = 0; i < fv_params_count(p); i++) scale[i] = 1;

@@ -36,6 +36,7 @@ static fv_status failed(const journal *j, const char *what, int64_t rc, fv_err *
     return fv_fail(e, FV_EIO, "%s: cannot %s: %s", j->path, what, strerror((int)-rc));
 }
 
+/* Appended at once: what a run has said is in the file when it is killed. */
 static fv_status journal_add(journal *j, const fv_buf *b, fv_err *e)
 {
     const fv_io *io = fv__io(j->env);
@@ -82,6 +83,7 @@ static void journal_close(journal *j)
 
 /* ---- one entry, in both languages ---- */
 
+/* JSON has no NaN: what is not there is left out. */
 static void number(fv_buf *b, const char *key, double value)
 {
     if (isfinite(value)) fv__buf_fmt(b, ", \"%s\": %.9g", key, value);
@@ -148,6 +150,7 @@ static int64_t whole_member(const fv__jnode *o, const char *key)
     return fv__jnode_is(v, FV__J_INT) ? v->i : 0;
 }
 
+/* Entries stay in memory for the curve. */
 static bool keep(fv__log *l, fv__entry x)
 {
     void *p = l->entry;
@@ -218,6 +221,7 @@ static double wall_clock(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* A resumed run rewrites both files up to its checkpoint: what came after it will come again. */
 fv_status fv__log_open(fv__log **out, const fv_env *env, const char *dir, int64_t step, fv_err *e)
 {
     fv__log *l = *out = fv__alloc(env, sizeof *l);

@@ -41,6 +41,7 @@ struct fv__overlap {
 
 static int64_t bucket_size(const fv__ranks *r) { return r->shares.per_rank * r->shares.ranks; }
 
+/* A parameter may lie in several buckets, and a bucket hold several parameters. */
 static void buckets_of(const fv__ranks *r, const fv_tensor *t, int64_t *first, int64_t *last)
 {
     int64_t from = ((const fv_entry *)t)->offset;
@@ -61,6 +62,7 @@ static void open_all(fv__overlap *o)
     }
 }
 
+/* All gradients of the bucket are final: the thread may send it. */
 static void close_bucket(fv__overlap *o, int64_t b)
 {
     o->open[b] = 0;
@@ -98,6 +100,7 @@ static bool wait_for_bucket(fv__overlap *o, int64_t b)
     return ok;
 }
 
+/* In the order that all ranks agreed on; a bucket that is not closed yet is waited for. */
 static fv_status reduce_all(fv__overlap *o, double *seconds, fv_err *e)
 {
     fv__ranks *r = o->r;
@@ -146,6 +149,7 @@ static void *work(void *self)
 
 /* ---- an update ---- */
 
+/* Before the backward pass of the last leaf: only then do gradients become final. */
 fv_status fv__overlap_begin(fv__overlap *o, fv_ctx *c, fv_err *e)
 {
     if (!o->running) {
@@ -176,6 +180,8 @@ static fv_status learn_order(fv__overlap *o, fv_err *e)
                              0, e);
 }
 
+/* What was sent while the backward pass ran counts as hidden; the rest is what this call waits
+ * for. */
 fv_status fv__overlap_end(fv__overlap *o, fv_err *e)
 {
     double waits = fv__comm_now();

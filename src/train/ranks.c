@@ -70,6 +70,7 @@ void fv__ranks_free(fv__ranks *r)
 
 fv__nccl *fv__ranks_nccl(const fv__ranks *r) { return r->nccl; }
 
+/* Where NCCL adds blocks up they lie on the device. */
 void *fv__ranks_alloc(const fv__ranks *r, size_t bytes)
 {
     return r->nccl ? r->dev->backend->alloc(r->dev, bytes) : fv__alloc_raw(&r->dev->env, bytes);
@@ -120,6 +121,8 @@ static void add_counts(fv__batch_counts *all, const double *of, bool *stop)
     *stop = *stop || of[3] > 0;
 }
 
+/* Labels, rows and tokens of the whole update, which each leaf's loss is divided by: known to all
+ * before any computes. */
 fv_status fv__ranks_count(fv__ranks *r, fv__batch_counts *all, const fv_batch *const *leaf,
                           int64_t leaves, int64_t from, int64_t n, bool *stop, fv_err *e)
 {
@@ -152,6 +155,7 @@ fv_status fv__ranks_count(fv__ranks *r, fv__batch_counts *all, const fv_batch *c
 
 /* ---- this rank's leaves ---- */
 
+/* This rank has leaves [from, from + n) of the update's. */
 void fv__ranks_begin(fv__ranks *r, int64_t step, int64_t leaves, int64_t from, int64_t n)
 {
     r->step = step;
@@ -164,6 +168,7 @@ void fv__ranks_begin(fv__ranks *r, int64_t step, int64_t leaves, int64_t from, i
 
 bool fv__ranks_accumulates(const fv__ranks *r) { return r->fast && r->done; }
 
+/* How many gradients must be kept at once while n leaves are added along the tree. */
 int fv__ranks_aside(int64_t leaves, int64_t from, int64_t n)
 {
     fv__node stack[FV__TREE_NODES];
@@ -266,6 +271,7 @@ fv_status fv__ranks_last(fv__ranks *r, fv_ctx *c, fv_err *e)
 
 /* ---- agreement at the start ---- */
 
+/* Hashes of what every rank must have started with; the first that differs is named. */
 fv_status fv__ranks_same(fv_comm *c, const fv__same *of, int n, fv_err *e)
 {
     enum { MOST = 8 };

@@ -51,6 +51,7 @@ fv_status fv_updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_t
     return fv__updater_new(out, m, d, o, NULL, e);
 }
 
+/* c: the ranks; with o->shards their number does not change the bits. */
 fv_status fv__updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_train_opt *o,
                           fv_comm *c, fv_err *e)
 {
@@ -93,6 +94,8 @@ void fv_updater_free(fv_updater *u)
 
 void fv__updater_set_feed(fv_updater *u, const fv_feed *f) { u->feed = f; }
 
+/* An objective may have a forward pass and loss of its own (distillation, preferences, continual
+ * learning). */
 void fv__train_forward(const fv_feed *f, fv_ctx *c, const fv_model *m, const fv_items *in,
                        fv_items *out)
 {
@@ -119,6 +122,8 @@ size_t fv_updater_bytes(const fv_updater *u)
 {
     return fv_ctx_bytes(u->in) + fv_ctx_bytes(u->ctx) + (u->ranks ? fv__ranks_bytes(u->ranks) : 0);
 }
+/* Updates that may be started before the first is read: a GPU runs ahead of the host, a CPU has
+ * done each when the call returns. */
 int64_t fv_updater_max_pending(const fv_updater *u)
 {
     return fv__device_is_host(u->dev) || u->ranks ? 1 : FV__UPDATES;
@@ -164,6 +169,7 @@ static void run(fv_ctx *c, void *user)
     if (p->last) fv__adam_run(u->adam, &c->stream, &u->opt);
 }
 
+/* One step of a multiplicative hash. */
 static uint64_t mix(uint64_t key, uint64_t x) { return (key ^ x) * 0x9E3779B97F4A7C15u; }
 
 /* A hash of everything that the captured work depends on: names, dtypes and shapes of the arrays,
@@ -220,6 +226,8 @@ static fv_status feed(fv_updater *u, part *p, const fv_batch *b, const fv__batch
     return fv__failed(u->in) ? failed(u->in, e) : FV_OK;
 }
 
+/* Forward and backward of one batch, replayed where the device has captured a batch of these
+ * shapes. */
 static fv_status work(fv_updater *u, const fv_batch *b, const fv__batch_counts *all, int64_t number,
                       bool first, bool last, fv_err *e)
 {
@@ -245,6 +253,7 @@ fv__batch_counts fv__batch_counts_of(const fv_batch *const *batch, int64_t n)
     return all;
 }
 
+/* Updates come in order; how many may go unread is what the result array holds. */
 static fv_status begin_step(fv_updater *u, int64_t step, fv_err *e)
 {
     if (!u->done) u->first = step;
@@ -331,6 +340,7 @@ fv_status fv_updater_read(fv_updater *u, fv_updated *out, int64_t *n, fv_err *e)
     return st;
 }
 
+/* Memory is taken as in an update; gradients are thrown away, parameters not touched. */
 fv_status fv__updater_dry_run(fv_updater *u, const fv_batch *b, fv_err *e)
 {
     fv__batch_counts all = fv__batch_counts_of(&b, 1);
