@@ -33,6 +33,8 @@ static fv_status failed(const char *path, const char *what, int rc, fv_err *e)
  * step-N goes what its manifest lists, of step-N.tmp, which only a write that did not end leaves,
  * every file. */
 
+/* Relative to the open directory where the system can, so that a link put in its place is not
+ * followed. */
 static void unlink_in(const fv_env *env, const char *dir, const char *name)
 {
     const fv_io *io = fv__io(env);
@@ -43,6 +45,7 @@ static void unlink_in(const fv_env *env, const char *dir, const char *name)
         io->unlink(io->self, path);
 }
 
+/* Only what the manifest lists is ever removed: a stray file in the directory stays. */
 static void unlink_listed(const fv_env *env, const char *dir, const fv_json *manifest)
 {
     int files = fv_json_count(manifest, "files");
@@ -122,6 +125,8 @@ static fv_status clear_way(fv_ckpt *c, const char *final, fv_err *e)
     return !st && kind != FV_PATH_ABSENT ? remove_dir(c->env, c->dir, e) : st;
 }
 
+/* step-N.tmp is filled and renamed when all of it is on the disk; one that a crash left is cleared
+ * first. */
 static fv_status begin(fv_ckpt *c, const char *root, const char *config, fv_err *e)
 {
     char name[64], final[FV_PATH];
@@ -184,6 +189,7 @@ fv_status fv_ckpt_add_file(fv_ckpt *c, const char *name, fv_err *e)
     return FV_OK;
 }
 
+/* Written, synced, and noted in the manifest with size and hash. */
 fv_status fv_ckpt_add(fv_ckpt *c, const char *name, const void *data, size_t n, fv_err *e)
 {
     char path[FV_PATH];
@@ -192,6 +198,7 @@ fv_status fv_ckpt_add(fv_ckpt *c, const char *name, const void *data, size_t n, 
     return st ? st : fv_ckpt_add_file(c, name, e);
 }
 
+/* A checkpoint that is not finished does not exist. */
 void fv_ckpt_abandon(fv_ckpt *c)
 {
     if (!c) return;
@@ -203,6 +210,7 @@ void fv_ckpt_abandon(fv_ckpt *c)
 
 /* ---- commit ---- */
 
+/* Last of all files: without a manifest that verifies, a directory is no checkpoint. */
 static fv_status write_manifest(fv_ckpt *c, fv_err *e)
 {
     const fv_io *io = fv__io(c->env);
@@ -266,6 +274,7 @@ static void tidy(fv_ckpt *c, int keep)
     fv__buf_free(&names);
 }
 
+/* Renamed, `last` replaced, and only then are older ones removed. */
 fv_status fv_ckpt_commit(fv_ckpt *c, int keep, fv_err *e)
 {
     const fv_env *env = c->env;

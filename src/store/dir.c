@@ -19,6 +19,7 @@ const char *fv_dir_path(const fv_dir *d) { return d->path; }
 const fv_json *fv_dir_config(const fv_dir *d) { return d->config; }
 const fv_json *fv_dir_generation(const fv_dir *d) { return d->generation; }
 
+/* false where it is not there; out is then left alone. */
 bool fv_dir_file(const fv_dir *d, const char *name, char *out, size_t n)
 {
     char path[FV_PATH];
@@ -29,6 +30,7 @@ bool fv_dir_file(const fv_dir *d, const char *name, char *out, size_t n)
     return true;
 }
 
+/* config.json must be there; generation_config.json may be. */
 static fv_status read_configs(fv_dir *d, fv_err *e)
 {
     char path[FV_PATH];
@@ -48,6 +50,7 @@ static fv_status read_configs(fv_dir *d, fv_err *e)
     return st;
 }
 
+/* A directory, or the name of a model in the Hugging Face cache. */
 fv_status fv_dir_open(fv_dir **out, const fv_env *env, const char *path, fv_err *e)
 {
     fv_dir *d = fv__alloc(env, sizeof *d);
@@ -103,6 +106,7 @@ fv_status fv_dir_weights(const fv_dir *d, fv_st **out, fv_err *e)
     return fv_st_open(out, d->env, path, e);
 }
 
+/* Under the name that the file has: torch_dtype until transformers 4, dtype since. */
 fv_status fv__config_dtype(fv_json *j, fv_dtype dtype, fv_err *e)
 {
     const char *key = fv_json_has(j, "torch_dtype") ? "torch_dtype" : "dtype";

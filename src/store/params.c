@@ -27,6 +27,7 @@ typedef struct loading {
 
 /* ---- names ---- */
 
+/* "a", "*a", "a*" and "*a*"; a star inside a pattern is a star. */
 static bool matches(const char *pattern, const char *name)
 {
     size_t n = strlen(pattern), m = strlen(name);
@@ -71,6 +72,7 @@ static bool find(const loading *l, const char *name, fv_st_info *out)
     return false;
 }
 
+/* Where a file may hold the parameter under a second name. */
 static const char *other_name(const loading *l, const char *name)
 {
     for (const fv_tie *t = l->opt.ties; t && t->name; t++)
@@ -86,6 +88,7 @@ typedef struct listing {
     int n;
 } listing;
 
+/* Three names of each kind of problem are enough to see what is wrong. */
 static void note(listing *l, const char *what, const char *name)
 {
     if (!l->n++) fv__buf_fmt(&l->text, "%s: ", what);
@@ -174,6 +177,7 @@ static void match_file(loading *l, listing *surplus)
     }
 }
 
+/* All problems at once: what is missing, what has another shape, what nobody asked for. */
 static fv_status match(loading *l)
 {
     listing missing = {.text.env = l->env}, shapes = missing, surplus = missing;
@@ -209,6 +213,7 @@ static fv_status copy_share(loading *l, fv_tensor *t, const fv_st_info *from, vo
     return st;
 }
 
+/* In pieces that fit a cache, converted on the way. */
 static fv_status copy(loading *l, fv_tensor *t, const fv_st_info *from, void *piece)
 {
     if (((const fv_entry *)t)->ranks) return copy_share(l, t, from, piece);
@@ -282,6 +287,7 @@ static void end(loading *l, bool keep_file)
     if (!keep_file) fv_st_close(l->file);
 }
 
+/* Names and shapes alone, before memory is taken for a model that a configuration asks for. */
 fv_status fv__params_fit(fv_params *p, const fv_env *env, const char *path, fv_load_opt opt,
                          fv_err *e)
 {
@@ -375,6 +381,7 @@ typedef struct saving {
     fv_st_item *item;
 } saving;
 
+/* The writer asks for pieces, which are read back from the device as they are written. */
 static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
                        fv_err *e)
 {

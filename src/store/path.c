@@ -3,6 +3,7 @@
 
 #include "store.h"
 
+/* dir/name; a path that does not fit is an error, never cut. */
 fv_status fv__store_path(char out[FV_PATH], const char *dir, const char *name, fv_err *e)
 {
     size_t n = strlen(dir);
