@@ -47,6 +47,7 @@ typedef struct dlinear {
     fv_lin *seasonal, *trend; /* one, or one for each channel */
 } dlinear;
 
+/* An odd window has a middle. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -55,6 +56,7 @@ static fv_status check(const void *config_, fv_err *e)
     return FV_OK;
 }
 
+/* individual: maps for each channel, else one pair for all. */
 static void declare(void *self, const fv_setup *s)
 {
     dlinear *m = self;
@@ -91,6 +93,7 @@ static void fill_average(void *out, const void *user, int64_t from, int64_t n)
     }
 }
 
+/* past_values (B,T,C) -> (B,prediction_length,C). */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const dlinear *m = self;

@@ -75,6 +75,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* Names of our own: no checkpoint of this model is published. */
 static void block_init(fv_params *p, block *b, const config *k, int i)
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
@@ -91,6 +92,7 @@ static void block_init(fv_params *p, block *b, const config *k, int i)
                 "layers.%d.feed_forward", i);
 }
 
+/* The table of items is read both ways, and multiplied by sqrt(D) only on the way in. */
 static void declare(void *self, const fv_setup *s)
 {
     sasrec *m = self;
@@ -154,6 +156,8 @@ static fv_tensor *score(fv_ctx *c, const sasrec *m, fv_tensor *x, fv_tensor *can
     return fv_reshape(c, y, FV_SHAPE(B, T, K));
 }
 
+/* One of three: scores of all items everywhere, at one position of each row, or of candidates
+ * alone. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const sasrec *m = self;

@@ -59,6 +59,7 @@ typedef struct ast {
     fv_lin label;
 } ast;
 
+/* The convolution has one stride; published models have 10 along both axes. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -80,6 +81,7 @@ static int64_t along(const config *k, int size)
 
 /* ---- parameters ---- */
 
+/* Positions are learned for one number of frames, max_length, and not interpolated. */
 static void declare(void *self, const fv_setup *s)
 {
     ast *m = self;
@@ -142,6 +144,7 @@ static fv_tensor *embed(fv_ctx *c, const ast *m, fv_tensor *x)
     return fv_dropout(c, fv_add(c, x, m->positions), k->vit.hidden_dropout_prob);
 }
 
+/* Both tokens are read and averaged; the classifier has a norm of its own. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const ast *m = self;

@@ -39,6 +39,7 @@ static fv_status check(const void *config_, fv_err *e)
     return fv__clip_check_text(&((const config *)config_)->text, e);
 }
 
+/* A bare encoder has no "text_model." before its names. */
 static void declare(void *self, const fv_setup *s)
 {
     clip_text *m = self;
@@ -50,6 +51,7 @@ static void declare(void *self, const fv_setup *s)
                     (fv_lin_opt){.no_bias = true}, "text_projection");
 }
 
+/* Of a whole CLIP the other half is left unread. */
 static fv_load_opt load(const void *self)
 {
     (void)self;

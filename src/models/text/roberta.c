@@ -111,6 +111,7 @@ static void declare_head(roberta *m, fv_params *p)
     }
 }
 
+/* The two rows in front of the first position are the padding's and one that nothing uses. */
 static void declare(void *self, const fv_setup *s)
 {
     roberta *m = self;

@@ -43,6 +43,7 @@ static fv_status check(const void *config_, fv_err *e)
     return fv__clip_check_vision(&((const config *)config_)->vision, e);
 }
 
+/* A bare encoder has no "vision_model." before its names. */
 static void declare(void *self, const fv_setup *s)
 {
     clip_vision *m = self;
@@ -55,6 +56,7 @@ static void declare(void *self, const fv_setup *s)
                     (fv_lin_opt){.no_bias = true}, "visual_projection");
 }
 
+/* Of a whole CLIP the other half is left unread. */
 static fv_load_opt load(const void *self)
 {
     (void)self;

@@ -36,6 +36,7 @@ static fv_status check(const void *config_, fv_err *e) { return fv__vit_check(co
 
 /* ---- parameters ---- */
 
+/* Positions: one row for the class token, then the grid of an image of image_size, row by row. */
 static void declare(void *self, const fv_setup *s)
 {
     vit *m = self;
@@ -81,6 +82,7 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* ---- forward ---- */
 
+/* (B,C,H,W) -> (B,1+N,D). */
 static fv_tensor *embed(fv_ctx *c, const vit *m, const fv_items *in)
 {
     const config *k = &m->cfg;
@@ -98,6 +100,7 @@ static fv_tensor *embed(fv_ctx *c, const vit *m, const fv_items *in)
     return fv_dropout(c, fv_add(c, fv__prepend(c, m->class_token, x), at), k->hidden_dropout_prob);
 }
 
+/* Pixels of each patch by one product, as the published 1 x 1 convolution and pixel shuffle do. */
 static void masked_image(fv_ctx *c, const vit *m, fv_tensor *x, const fv_items *in, fv_items *out)
 {
     int64_t size = fv__side(&m->cfg.patch_size, 0);
