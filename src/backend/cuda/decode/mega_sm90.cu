@@ -168,17 +168,6 @@ __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
     fence_async_proxy();
 }
 
-/* Fills the table of rotations; read after the barriers that follow the load of x. */
-__device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_smem *d)
-{
-    const fv_fused_rope &o = p.rope;
-    for (int i = threadIdx.x; o.freq && i < t.rows * o.half; i += DECODE_THREADS) {
-        int row = i / o.half, pair = i % o.half;
-        int64_t at = (int64_t)(t.row + row) * o.freq_row + pair;
-        turns_of(d)[i] = rotation(o.pos[t.row + row], o.freq[at]);
-    }
-}
-
 /* ---- the kernel ---- */
 
 /* MANY: more than FLAGGED_MAX_ROWS rows.  NEEDS: mk_ops::needs.
@@ -191,7 +180,7 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     mk_smem *d = (mk_smem *)memory;
-    bf16 *x = (bf16 *)((unsigned char *)(d + 1) + p.turn_bytes());
+    bf16 *x = (bf16 *)(d + 1);
     const unsigned char *slots = (const unsigned char *)x + p.x_bytes;
     slot_ring r(d, slots, p.slots);
     unsigned epoch = p.counters->epoch + 1; /* tag of the first op; 0 is the tag of unused words */
@@ -204,7 +193,6 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         return;
     }
     setmaxnreg_inc<MMA_REGISTERS>();
-    if (MANY && (NEEDS & NEEDS_PAIRS)) compute_turns(p, block_group(p, 1), d);
     barrier_rounds rounds = {};
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
@@ -242,7 +230,7 @@ template <bool MANY> auto instance_for(const mk_ops &p)
 
 size_t smem_bytes(const mk_ops &p)
 {
-    return sizeof(mk_smem) + (size_t)(p.turn_bytes() + p.x_bytes) + (size_t)p.slots * SLOT_BYTES;
+    return sizeof(mk_smem) + (size_t)p.x_bytes + (size_t)p.slots * SLOT_BYTES;
 }
 } // namespace
 

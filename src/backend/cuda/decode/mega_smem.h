@@ -6,8 +6,7 @@
 #include "backend/cuda/device/sm90_pipeline.h"
 #include "mega.h"
 
-/* Start of the dynamic smem; a table of rotations (turn_bytes), rows of x (x_bytes) and the slots
- * follow. */
+/* Start of the dynamic smem; rows of x (x_bytes) and the slots follow. */
 struct __align__(128) mk_smem
 {
     uint64_t full[MAX_SLOTS], empty[MAX_SLOTS];
@@ -16,9 +15,6 @@ struct __align__(128) mk_smem
     unsigned issued; /* slots filled or being filled since the start */
     __align__(16) float sums[GROUP][MMA_WARPS][TILE_SUMS];
 };
-
-/* (cos, sin) of the group's rows (ROWS_BLOCK,half): all layers of a step turn by the same angles. */
-__device__ inline float2 *turns_of(const mk_smem *d) { return (float2 *)(d + 1); }
 
 __device__ inline uint4 ld_shared16(uint32_t a)
 {
