@@ -1,6 +1,7 @@
 /* test_speech_run.c - recognisers trained on recordings made here, tones that are words: joined
  * strings, streams, and what a run from the same seed repeats. */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -156,6 +157,50 @@ static void fft_is_the_sum(void **state)
 
 /* ---- strings ---- */
 
+typedef struct reader {
+    const fv__speech *s;
+    const fv__spoken *want; /* 8 of them */
+    pthread_t thread;
+    int wrong;
+} reader;
+
+/* All strings again and again, beside other threads that do the same. */
+static void *read_strings(void *user)
+{
+    reader *r = user;
+    fv__spoken a;
+    fv_err e;
+    if (fv__spoken_open(&a, r->s, &e)) r->wrong = 1;
+    for (int64_t i = 0; !r->wrong && i < 80; i++) {
+        const fv__spoken *w = &r->want[i % 8];
+        fv_data_rng how = {.seed = 5, .epoch = 2};
+        bool failed = fv__speech_get(r->s, &a, i % 8, how, &e) != FV_OK || a.x.n != w->x.n;
+        if (failed || memcmp(a.x.data, w->x.data, (size_t)a.x.n * sizeof(float))) r->wrong = 1;
+    }
+    fv__spoken_close(&a);
+    return NULL;
+}
+
+static void threads_read_the_same(const fv__speech *s)
+{
+    fv__spoken want[8];
+    reader r[4];
+    fv_err e;
+    for (int64_t i = 0; i < 8; i++) {
+        check(fv__spoken_open(&want[i], s, &e), &e);
+        check(fv__speech_get(s, &want[i], i, (fv_data_rng){.seed = 5, .epoch = 2}, &e), &e);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = (reader){.s = s, .want = want};
+        assert_int_equal(pthread_create(&r[i].thread, NULL, read_strings, &r[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(r[i].thread, NULL);
+        assert_int_equal(r[i].wrong, 0);
+    }
+    for (int i = 0; i < 8; i++) fv__spoken_close(&want[i]);
+}
+
 static void strings_repeat_by_their_seed(void **state)
 {
     (void)state;
@@ -199,6 +244,7 @@ static void strings_repeat_by_their_seed(void **state)
         longer += strchr(a.text.data, ' ') != NULL;
     }
     assert_true(longer > 2);
+    threads_read_the_same(&s);
     fv__spoken_close(&a);
     fv__spoken_close(&b);
     fv__speech_close(&s);

@@ -84,21 +84,21 @@ static void fill_window(fv__spectrum *s)
 
 /* ---- opening ---- */
 
+/* kissfft writes to its plan while it transforms, and threads share a spectrum: then a plan is made
+ * for each run, in the run's memory, and only its size is kept here. */
 static fv_status plan_fft(fv__spectrum *s, fv_err *e)
 {
 #ifdef HAVE_AUDIO
     kiss_fftr_alloc(s->o.fft, 0, NULL, &s->plan_bytes);
+    s->plan_bytes = (s->plan_bytes + 63) / 64 * 64; /* doubles follow it */
+    return s->plan_bytes ? FV_OK : fv_fail(e, FV_EARG, "FFT of %d samples: none", s->o.fft);
 #else
     s->plan_bytes = fv__fft_bytes(s->o.fft);
-#endif
     s->plan = fv__alloc(s->env, s->plan_bytes);
     if (!s->plan) return fv_fail(e, FV_ENOMEM, "FFT of %d samples: out of memory", s->o.fft);
-#ifdef HAVE_AUDIO
-    kiss_fftr_alloc(s->o.fft, 0, s->plan, &s->plan_bytes);
-#else
     fv__fft_plan(s->plan, s->o.fft);
-#endif
     return FV_OK;
+#endif
 }
 
 /* Window, filters and the plan are made once for a processor and shared by threads, which bring
@@ -123,7 +123,7 @@ fv_status fv__spectrum_open(fv__spectrum *s, const fv_env *env, fv__spectrum_opt
 void fv__spectrum_close(fv__spectrum *s)
 {
     fv__free(s->env, s->memory, s->bytes);
-    fv__free(s->env, s->plan, s->plan_bytes);
+    fv__free(s->env, s->plan, s->plan ? s->plan_bytes : 0);
     *s = (fv__spectrum){0};
 }
 
@@ -175,14 +175,15 @@ static void apply_bank(const fv__spectrum *s, float *out, const float *power)
 }
 
 /* power[f] = |FFT(frame)|^2, in place: bins are fewer than samples */
-static void power_of(const fv__spectrum *s, float *frame, void *work)
+static void power_of(const fv__spectrum *s, void *plan, float *frame, void *work)
 {
 #ifdef HAVE_AUDIO
     kiss_fft_cpx *y = work;
-    kiss_fftr(s->plan, frame, y);
+    kiss_fftr(plan, frame, y);
     for (int f = 0; f < s->bins; f++) frame[f] = y[f].r * y[f].r + y[f].i * y[f].i;
 #else
     fv__complex *y = work;
+    (void)plan;
     fv__fft_real(s->plan, frame, y, y + s->bins);
     for (int f = 0; f < s->bins; f++) frame[f] = y[f].re * y[f].re + y[f].im * y[f].im;
 #endif
@@ -195,17 +196,21 @@ fv_status fv__spectrum_run(const fv__spectrum *s, float *out, int64_t frames, co
     /* of the FFT: complex bins, and room for a transform of ours */
     size_t window = (size_t)s->o.window * sizeof(double), fft = (size_t)s->o.fft * sizeof(float),
            spectrum = 2 * (size_t)(s->bins + 2 * s->o.fft) * sizeof(float),
-           bytes = window + fft + spectrum;
-    char *work = fv__alloc(s->env, bytes);
-    if (!work) return fv_fail(e, FV_ENOMEM, "spectrum: out of memory");
+           plan = s->plan ? 0 : s->plan_bytes, bytes = plan + window + fft + spectrum;
+    char *memory = fv__alloc(s->env, bytes);
+    if (!memory) return fv_fail(e, FV_ENOMEM, "spectrum: out of memory");
+    char *work = memory + plan;
+#ifdef HAVE_AUDIO
+    kiss_fftr_alloc(s->o.fft, 0, memory, &plan);
+#endif
     double *w = (double *)(void *)work;
     float *frame = (float *)(void *)(work + window);
     for (int64_t t = 0; t < frames; t++) {
         cut_frame(s, frame, w, t, x, n);
-        power_of(s, frame, work + window + fft);
+        power_of(s, memory, frame, work + window + fft);
         for (int f = 0; s->o.magnitude && f < s->bins; f++) frame[f] = sqrtf(frame[f]);
         apply_bank(s, out + t * s->o.mels, frame);
     }
-    fv__free(s->env, work, bytes);
+    fv__free(s->env, memory, bytes);
     return FV_OK;
 }
