@@ -253,17 +253,27 @@ static fv_tensor *sinusoids(fv_ctx *c, const config *k, int64_t n, bool falling)
 
 /* ---- forward ---- */
 
-/* E[ids] sqrt(D).  Embedding dropout hides words, each wherever it stands in the batch. */
+/* (B,T,1): 0 for hidden words, each wherever it stands in the batch.  The first token of a
+ * segment is never hidden: where the memory is empty too, a token that sees nothing but zeros
+ * would stay 0 in every layer, and each norm multiplies its gradient by 1 / sqrt(eps), which
+ * overflows. */
+static fv_tensor *kept_words(fv_ctx *c, const config *k, fv_tensor *ids)
+{
+    int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1);
+    fv_tensor *words = fv_dropout(c, fv_full(c, FV_SHAPE(k->vocab_size, 1), 1),
+                                  k->dropout_embedding);
+    fv_tensor *kept = fv_gather(c, words, ids, -1), *first = fv_full(c, FV_SHAPE(B, 1, 1), 1);
+    if (T < 2) return first;
+    return fv_concat(c, (fv_tensor *[]){first, fv_slice(c, kept, 1, 1, T)}, 2, 1);
+}
+
+/* E[ids] sqrt(D) */
 static fv_tensor *embed(fv_ctx *c, const transfo_xl *m, fv_tensor *ids)
 {
     const config *k = &m->cfg;
     fv_tensor *x = fv__adaptive_embed(c, &m->words, ids);
     x = fv_scale(c, x, (float)sqrt((double)k->d_model));
-    if (k->dropout_embedding > 0 && fv_ctx_training(c)) {
-        fv_tensor *words = fv_full(c, FV_SHAPE(k->vocab_size, 1), 1);
-        words = fv_dropout(c, words, k->dropout_embedding);
-        x = fv_mul(c, x, fv_gather(c, words, ids, -1));
-    }
+    if (k->dropout_embedding > 0 && fv_ctx_training(c)) x = fv_mul(c, x, kept_words(c, k, ids));
     return drop(c, k, x);
 }
 
