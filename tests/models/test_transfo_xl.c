@@ -14,6 +14,7 @@
 #include "helper/device.h"
 #include "fovea/fovea.h"
 #include "fovea/author/gen.h"
+#include "fovea/author/params.h"
 #include "fovea/author/session.h"
 #include "fovea/author/tensor.h"
 
@@ -160,10 +161,48 @@ static void a_score_carries_the_memory(void **state)
     fv_st_close(out);
 }
 
+/* With an empty memory a first word that is hidden would be 0 in every layer, and each norm would
+ * multiply its gradient by 1 / sqrt(eps): 28 norms overflow. */
+static void hidden_words_leave_gradients_finite(void **state)
+{
+    (void)state;
+    enum { ROWS = 8, LEN = 5, WORDS = 20 };
+    fv_model *m;
+    fv_ctx *c;
+    fv_err e;
+    int32_t ids[ROWS * LEN];
+    fv_items in = {0}, out = {0};
+    ok(fv_model_new(&m, device,
+                    "{\"model_type\": \"transfo-xl\", \"vocab_size\": 20, \"d_model\": 8, "
+                    "\"d_embed\": 8, \"n_head\": 2, \"d_head\": 4, \"d_inner\": 8, "
+                    "\"n_layer\": 14, \"mem_len\": 5, \"cutoffs\": [], "
+                    "\"dropout_embedding\": 0.9}",
+                    (fv_model_opt){.train = true, .head = "TransfoXLLMHeadModel"}, 3, &e),
+       &e);
+    ok(fv_ctx_new(&c, device, (fv_ctx_opt){.record = true, .train = true, .seed = 5}, &e), &e);
+    for (int i = 0; i < ROWS * LEN; i++) ids[i] = i * 7 % WORDS;
+    fv_items_put(&in, "input_ids", fv_ints(c, ids, FV_SHAPE(ROWS, LEN)));
+    fv_items_put(&in, "labels", fv_ints(c, ids, FV_SHAPE(ROWS, LEN)));
+    fv_model_forward(c, m, &in, &out);
+    assert_int_equal(fv_backward(c, fv_items_get(&out, "loss")), FV_OK);
+    fv_params *p = fv_model_params(m);
+    for (int i = 0; i < fv_params_count(p); i++) {
+        fv_tensor *t = fv_params_at(p, i);
+        int64_t n = fv_len(t);
+        float all[640];
+        assert_true(n <= 640);
+        ok(fv_params_get_grad(p, t, all, n, &e), &e);
+        for (int64_t k = 0; k < n; k++) assert_true(isfinite(all[k]));
+    }
+    fv_ctx_free(c);
+    fv_model_free(m);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(memory_over_five_segments),
     cmocka_unit_test(a_session_gives_what_a_pass_gives),
     cmocka_unit_test(a_score_carries_the_memory),
+    cmocka_unit_test(hidden_words_leave_gradients_finite),
 };
 
 int main(void) { return cmocka_run_group_tests(tests, open_device, close_device); }
