@@ -47,6 +47,7 @@ FV_API void fv_vectors_analogy(const fv_vectors *v, int64_t a, int64_t b, int64_
 
 /* ---- pictures ---- */
 
+/* How words get into the plane: principal components, or t-SNE. */
 typedef enum fv_projection { FV_PCA = 0, FV_TSNE } fv_projection;
 FV_DATA const char *const fv_projections[];
 
@@ -60,6 +61,7 @@ FV_API fv_status fv_vectors_plot(const fv_vectors *v, const int64_t *words, int6
 
 /* ---- training ---- */
 
+/* What vectors are learnt by: the words around one, one by the words around it, or their counts. */
 typedef enum fv_vectors_model { FV_SKIPGRAM = 0, FV_CBOW, FV_GLOVE } fv_vectors_model;
 FV_DATA const char *const fv_vectors_models[];
 
