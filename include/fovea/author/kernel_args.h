@@ -266,15 +266,6 @@ typedef struct fv_ended {
     int32_t made, parent, token; /* made -1: none */
 } fv_ended;
 
-/* A linear-chain conditional random field: x (B,T,K) scores of labels, trans (K+2,K) a label's
- * score behind each label, at the start and at the end, labels (B,T); a negative one: the
- * position is no part of the chain. */
-typedef struct fv_crf {
-    const void *x, *trans;
-    const int32_t *labels;
-    int64_t B, T, K;
-} fv_crf;
-
 /* A step of beam search, all in device memory: the K running beams of each source go on, change
  * slots and move on, and so do their caches.  Rows of a step are sources * K; which of all sources
  * a slot has is in `source`, and what is kept about one is found by that number.  Sources that are

@@ -7,6 +7,15 @@
 
 typedef struct fv_stream fv_stream;
 
+/* A linear-chain conditional random field: x (B,T,K) scores of labels, trans (K+2,K) a label's
+ * score behind each label, at the start and at the end, labels (B,T); a negative one: the
+ * position is no part of the chain. */
+typedef struct fv_crf {
+    const void *x, *trans;
+    const int32_t *labels;
+    int64_t B, T, K;
+} fv_crf;
+
 typedef struct fv_kernels {
     fv_dtype dtype;
 
