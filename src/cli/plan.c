@@ -19,11 +19,11 @@ static const values defaults = {.device = "cpu", .bandwidth = 10, .latency = 50}
 
 static const cli_option options[] = {
     CLI_LIST(values, set, 0, "set", "SECTION.KEY=VALUE", "change a key of the recipe"),
-    CLI_REAL(values, bandwidth, 'b', "bandwidth", "GBIT", 1e-3, 1e5, "of each link, Gbit/s"),
-    CLI_REAL(values, latency, 'l', "latency", "US", 0, 1e7, "from rank to rank, microseconds"),
-    CLI_REAL(values, memory, 'm', "memory", "GIB", 0, 1e6, "of each rank, in GiB; 0: any"),
+    CLI_REAL(values, bandwidth, 0, "bandwidth", "GBIT", 1e-3, 1e5, "of each link, Gbit/s"),
+    CLI_REAL(values, latency, 0, "latency", "US", 0, 1e7, "from rank to rank, microseconds"),
+    CLI_REAL(values, memory, 0, "memory", "GIB", 0, 1e6, "of each rank, in GiB; 0: any"),
     CLI_INT(values, tokens, 0, "batch-tokens", "N", 0, 1LL << 40, "of an update; 0: the recipe's"),
-    CLI_INT(values, ranks, 'n', "ranks", "N", 0, 1 << 20, "so many; 0: 1, 2, 4, ... 4096"),
+    CLI_INT(values, ranks, 0, "ranks", "N", 0, 1 << 20, "so many; 0: 1, 2, 4, ... 4096"),
     CLI_INT(values, threads, 't', "threads", "N", 0, 1024, "threads of a rank; 0: all cores"),
     CLI_TEXT(values, device, 'd', "device", "NAME", "cpu, cuda or cuda:N"),
     CLI_FLAG(values, json, 0, "json", "print one JSON object a line"),

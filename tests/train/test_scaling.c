@@ -88,7 +88,7 @@ static void the_command_plans_a_recipe(void **state)
         assert_true(json_real_value(json_object_get(line, "seconds")) > 0);
         json_decref(line);
     }
-    r = succeeded(sh("$fovea plan r.ini -t 1 --batch-tokens 10000000 -b 400"));
+    r = succeeded(sh("$fovea plan r.ini -t 1 --batch-tokens 10000000 --bandwidth 400"));
     assert_non_null(strstr(r->out, "\n  4096 "));
     refused(sh("$fovea plan r.ini -t 1 --memory 0.001"), 1, "no layout fits");
     refused(sh("$fovea plan r.ini --bandwidth none"), 2, "bandwidth");
