@@ -347,13 +347,24 @@ static void free_tcp(tcp *t)
     fv__free(env, t, sizeof *t);
 }
 
-/* Where the job has failed the others are given a second to hear why. */
+/* Where the job has failed the others hear why before the connection is closed, or they would take
+ * this rank for the one that is lost; on a busy machine that takes a while. */
+static void wait_until_told(tcp *t)
+{
+    const struct timespec nap = {0, 10000000};
+    double until = fv__comm_now() + 5;
+    for (bool told = false; !told && fv__comm_now() < until; nanosleep(&nap, NULL)) {
+        pthread_mutex_lock(&t->lock);
+        told = t->told && all_written(t);
+        pthread_mutex_unlock(&t->lock);
+    }
+}
+
 static void close_tcp(fv_comm *c)
 {
     tcp *t = c->impl;
-    const struct timespec second = {1, 0};
     fv_status st = fv_comm_barrier(c, NULL);
-    if (st) nanosleep(&second, NULL);
+    if (st) wait_until_told(t);
     pthread_mutex_lock(&t->lock);
     for (int r = 0; !st && r < c->size; r++)
         if (t->line[r].fd >= 0) queue_frame(t, LEAVE, r, NULL, 0);

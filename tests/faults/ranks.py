@@ -97,8 +97,9 @@ def disturb(build, folder, updates, rng):
     try:
         out, _ = p.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        p.kill()
-        return "rank %d of %d, %s: not all had ended after %d seconds" % (victim, ranks, how.name, limit), False
+        left = sorted(ranks_of(p.pid))
+        os.killpg(p.pid, signal.SIGKILL)
+        return "rank %d of %d, %s: not all had ended after %d seconds; ranks left: %s" % (victim, ranks, how.name, limit, left), False
     took = time.time() - at
     if p.returncode == 0:
         return None, True
