@@ -6,6 +6,7 @@
 
 #include "metric/words.h"
 
+/* Python's string.punctuation, which SQuAD's script removes: ASCII alone. */
 static bool is_punctuation(uint32_t c)
 {
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||

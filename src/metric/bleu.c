@@ -41,6 +41,8 @@ static void spaced(fv_symbols *out, uint32_t c)
     fv__symbols_add(out, ' ');
 }
 
+/* A rule looks at what is left of the text, appends what it becomes and returns how many symbols it
+ * took; 0: it does not apply. */
 static size_t punctuation(fv_symbols *out, const uint32_t *x, size_t left)
 {
     (void)left;
@@ -49,6 +51,7 @@ static size_t punctuation(fv_symbols *out, const uint32_t *x, size_t left)
     return 1;
 }
 
+/* "3.5" stays one token; "end." becomes two. */
 static size_t stop_after_no_digit(fv_symbols *out, const uint32_t *x, size_t left)
 {
     if (left < 2 || is_digit(x[0]) || !is_stop(x[1])) return 0;
@@ -65,6 +68,7 @@ static size_t stop_before_no_digit(fv_symbols *out, const uint32_t *x, size_t le
     return 2;
 }
 
+/* "1990-1995" becomes three tokens. */
 static size_t dash_after_digit(fv_symbols *out, const uint32_t *x, size_t left)
 {
     if (left < 2 || !is_digit(x[0]) || x[1] != '-') return 0;

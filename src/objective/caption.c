@@ -138,9 +138,8 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
 static fv_status make_processor(fv_processor **out, const fv_env *env, const void *own,
                                 const fv_records *from, fv_processor *tok, fv_err *e)
 {
-    const options *o = own;
-    fv_images_opt where = source(o, from, false);
-    return fv__pixels_processor_of(out, env, &o->steps, &where, tok, e);
+    fv_images_opt where = source(own, from, false);
+    return fv__pixels_processor_of(out, env, &((const options *)own)->steps, &where, tok, e);
 }
 
 static const char *const loss_inputs[] = {"decoder_input_ids", "labels", NULL};

@@ -43,6 +43,8 @@ static double score_of(const fv_see *s, const float *w, float *best)
     return n_rows && n_cols ? sqrt(sure / (double)n_rows * (cover / (double)n_cols)) : 0;
 }
 
+/* Every head of the cross-attention is scored from its exact weights; ties go to the lowest layer
+ * and head, so the choice repeats. */
 fv_status fv_see_alignment(fv_see *s, fv_see_pick *best, double *score, fv_err *e)
 {
     fv_see_pick p = {.kind = FV_SEE_CROSS};

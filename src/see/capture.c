@@ -69,6 +69,8 @@ fv_status fv_see_watch(fv_see **out, fv_ctx *c, int64_t b, fv_err *e)
     return FV_OK;
 }
 
+/* A context that was lent gets its tap back empty; one of our own goes with everything recorded in
+ * it. */
 void fv_see_free(fv_see *s)
 {
     if (!s) return;
@@ -184,6 +186,7 @@ static fv_status label_image(fv_see *s, const fv_see_in *in, bool pair, const fv
 
 /* ---- a pass ---- */
 
+/* The tap cannot return an error: what failed inside it is kept in s->err and reported here. */
 static fv_status capture(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err *e)
 {
     fv_items out = {0};

@@ -21,6 +21,8 @@ const char *fv_explain_name(fv_explain_method m)
 
 /* ---- opening ---- */
 
+/* What stands for "no word": the mask, which the model knows as such; else unknown, else padding.
+ */
 static fv_status find_blank(fv_explainer *x, fv_err *e)
 {
     static const char *const masks[] = {"[MASK]", "<mask>", NULL};
@@ -67,6 +69,7 @@ static fv_status find_label(fv_explainer *x, fv_err *e)
     return fv_fail(e, FV_EARG, "label: the model has none called \"%s\"", wanted);
 }
 
+/* Opened neither to serve nor to train: gradients of activations are needed, of parameters not. */
 static fv_status open_model(fv_explainer *x, const char *dir, fv_err *e)
 {
     fv_model_opt opt = x->opt.model;
@@ -209,6 +212,8 @@ static fv_status take_heads(fv_explainer *x, fv_err *e)
     return st;
 }
 
+/* Spearman's rank correlation of every two methods, over the tokens that are not special: whether
+ * explanations agree is part of the explanation. */
 static fv_status compare(fv_explainer *x, fv_err *e)
 {
     size_t bytes = (size_t)(2 * x->now.n) * sizeof(double);
@@ -225,6 +230,8 @@ static fv_status compare(fv_explainer *x, fv_err *e)
     return FV_OK;
 }
 
+/* All methods explain one number, the log-probability of one label. The flow is left out for long
+ * texts: it is a maximum flow for each token. */
 fv_status fv_explain(fv_explainer *x, const char *text, const char *pair, const fv_explained **out,
                      fv_err *e)
 {

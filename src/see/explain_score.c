@@ -67,6 +67,8 @@ static fv_tensor *log_p(fv_explainer *x, fv_tensor *y)
     return fv_scale(x->ctx, fv_softplus(x->ctx, fv_scale(x->ctx, y, -1)), -1);
 }
 
+/* Rows of one length each, in batches. With no label asked for, the first row, which is the text
+ * itself, decides which is explained. */
 fv_status fv__explain_log_p(fv_explainer *x, const int32_t *ids, int64_t rows, double *out,
                             fv_err *e)
 {
@@ -123,6 +125,8 @@ static void interpolate(const watch *w, fv_ctx *c, fv_tensor *x)
     fv__free(w->env, host, bytes);
 }
 
+/* The first hidden state is what enters the first layer: its gradient is that of the input. It may
+ * be replaced on the way, which is how points between the blank text and the text are run. */
 static void on_tap(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
     watch *w = user;
@@ -211,6 +215,9 @@ static fv_status integrate(fv_explainer *x, const float *text, const float *base
     return st;
 }
 
+/* gradient: sum over d of x_d dlog p / dx_d at each token. integrated (Sundararajan et al. 2017):
+ * (x - x0)_d times the mean gradient on the line from the blanked text x0 to x; its sum over tokens
+ * is log p(x) - log p(x0), up to the steps. */
 fv_status fv__explain_gradients(fv_explainer *x, float *gradient, float *integrated, fv_err *e)
 {
     int64_t n = x->now.n;
@@ -243,6 +250,8 @@ fv_status fv__explain_gradients(fv_explainer *x, float *gradient, float *integra
 
 /* ---- blanks ---- */
 
+/* log p of the text minus log p with one token blanked, special ones never. n + 1 rows of one
+ * batch: the last has all blanked and is the baseline of the others. */
 fv_status fv__explain_occlusion(fv_explainer *x, float *out, fv_err *e)
 {
     int64_t n = x->now.n;
@@ -299,6 +308,7 @@ static fv_status by_top(const fv_explainer *x, fv_see *s, fv_see_pick p, float *
     return st;
 }
 
+/* From the row that the head reads: the class token, or the last token of a causal model. */
 fv_status fv__explain_attention(fv_explainer *x, float *raw, float *rollout, float *flow, fv_err *e)
 {
     int64_t n = x->now.n;

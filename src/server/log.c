@@ -9,7 +9,6 @@
 
 #include "core.h"
 
-/* One JSON object a line with milliseconds in UTC, which journald and every collector parse. */
 static void begin(sv_text *t, const char *level)
 {
     struct timeval now;

@@ -83,7 +83,7 @@ static void put_models(sv_text *t, sv_server *s)
     sv_put(t, "]}");
 }
 
-/* The little language of sv_route.fields: int(1..8), real(0..2), one(a b), model, or a name of the
+/* The little language of sv_route.fields: int(1,8), real(0,2), one(...), model, or a name of the
  * table. */
 static void put_type(sv_text *t, sv_server *s, const char *word, size_t n)
 {

@@ -73,6 +73,7 @@ static fv_status open_grid(fv_pipeline *p, const fv_image *im, fv_err *e)
     return st;
 }
 
+/* The grid is made when the first image says how large a cell is. */
 static fv_status take(void *user, int64_t i, fv_image *im, fv_err *e)
 {
     fv_pipeline *p = user;
@@ -108,6 +109,7 @@ static fv_status choose_labels(fv_pipeline *p, fv_err *e)
     return FV_OK;
 }
 
+/* Before the model is opened: without a place for them nothing would be drawn. */
 static fv_status check(fv_pipeline *p, fv_err *e)
 {
     const sample_options *o = p->options;
@@ -143,6 +145,7 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
     return fv_fail(e, FV_EUSAGE, "images are drawn from settings, not from records");
 }
 
+/* The judge sees images of the same seed and numbers, classes by turns, whatever --label says. */
 static fv_status judge(fv_pipeline *p, fv_gan_opt how, fv_err *e)
 {
     const sample_options *o = p->options;

@@ -11,6 +11,7 @@ typedef struct listing {
     bool failed;
 } listing;
 
+/* Hidden files are not data: editors and file systems leave them everywhere. */
 static void add_name(void *user, const char *name)
 {
     listing *l = user;
@@ -37,6 +38,8 @@ static fv_status take_file(const fv_env *env, const char *dir, const char *name,
     return st || kind != FV_PATH_FILE ? st : each(user, path, e);
 }
 
+/* Names are all known before the first file is read: a folder that changes meanwhile gives what it
+ * held at the start, or an error. */
 fv_status fv__each_file(const fv_env *env, const char *dir, fv__file_fn *each, void *user,
                         fv_err *e)
 {
