@@ -421,24 +421,6 @@ void fv__session_restore(fv_session *s)
     s->rows = s->widest;
 }
 
-/* A captured step reads the weights of the model it was captured with. */
-void fv__session_use(fv_session *s, const fv_model *m)
-{
-    if (s->model != m) s->version++;
-    s->model = m;
-}
-
-void fv__session_resize(fv_session *s, int64_t rows)
-{
-    if (rows == s->rows) return;
-    for (int64_t i = rows < s->rows ? rows : s->rows; i < s->all; i++) {
-        s->len[i] = s->expected[i] = 0;
-        for (int64_t j = 0; s->shared && j < s->all; j++)
-            s->shared[i * s->all + j] = s->shared[j * s->all + i] = 0;
-    }
-    s->rows = rows < s->all ? rows : s->all;
-}
-
 /* ---- decode steps, which can be replayed ---- */
 
 typedef struct replay_args {
