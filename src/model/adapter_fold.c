@@ -71,7 +71,7 @@ static double norm_of(const double *row, int64_t n)
     return sqrt(sum);
 }
 
-/* W + scale B A, row by row of the output; with DoRA each row is then brought to its trained
+/* W + scale B A, row by row of the output; with DoRA each row is then scaled to its trained
  * length, m / |row|. */
 static fv_status fold_lora(folding *f, const fv__target *t, float *w, fv_err *e)
 {

@@ -6,6 +6,7 @@
 #include "core/core.h"
 #include "nn/part.h"
 
+/* Cutoffs rise, and the rarest cluster keeps a width of at least one. */
 fv_status fv__adaptive_check(const fv__adaptive_opt *o, fv_err *e)
 {
     int before = 0;
@@ -41,6 +42,7 @@ static void tie(fv__adaptive *a, fv_params *p, int *n, const char *name, const c
     if (x && y && a->ties) a->ties[(*n)++] = (fv_tie){x, y};
 }
 
+/* Rarer words have narrower rows (d_embed / div_val^i) and a projection to the model's width. */
 static void tables_init(fv_params *p, fv__adaptive *a, const char *below)
 {
     const fv__adaptive_opt *o = &a->opt;
@@ -57,6 +59,7 @@ static void tables_init(fv_params *p, fv__adaptive *a, const char *below)
     }
 }
 
+/* Tied: the output weight is the input table, and the projection too where they are shared. */
 static void scores_init(fv_params *p, fv__adaptive *a, int i, int64_t width, int *ties)
 {
     const fv__adaptive_opt *o = &a->opt;
@@ -140,6 +143,8 @@ static fv_tensor *with(fv_ctx *c, fv_tensor *x, fv_tensor *more)
     return fv_concat(c, both, 2, 0);
 }
 
+/* Log-probabilities of all words: log P(cluster) + log P(word | cluster), the first cluster's words
+ * beside the cluster tokens. */
 fv_tensor *fv__adaptive_scores(fv_ctx *c, const fv__adaptive *a, fv_tensor *x)
 {
     fv_tensor *all[FV__MAX_CLUSTERS], *head = NULL;

@@ -30,6 +30,7 @@ fv_status fv__key_heads_check(int n_head, int n_kv_head, fv_err *e)
 
 /* ---- ids ---- */
 
+/* Ids are (B,T); anything else is raised. */
 static bool two_axes(fv_ctx *c, const fv_tensor *ids)
 {
     if (!ids || fv__failed(c)) return false;
@@ -106,6 +107,7 @@ static fv_tensor *weight(fv_params *p, int64_t out, int64_t in, float std, const
     return fv_param(p, fv__weight(std), FV_SHAPE(out, in), "%s", name);
 }
 
+/* The output weight (V,D): the table itself where they are tied. */
 fv_tensor *fv__output(fv_params *p, fv_tensor *table, bool tied, float std, const char *name)
 {
     return tied || !table ? table : weight(p, fv_dim(table, 0), fv_dim(table, 1), std, name);
@@ -128,6 +130,8 @@ fv_tensor *fv__pre_norm_fwd(fv_ctx *c, const void *block, fv_tensor *x, fv_mha_a
     return fv_pre_norm(c, &b->attn_norm, &b->attn, &b->mlp_norm, &b->mlp, x, arg, b->dropout);
 }
 
+/* hidden_states of a layer is what enters it; memory of earlier layers is given back while nothing
+ * is recorded. */
 fv_tensor *fv__layers_run(fv_ctx *c, fv_layer_fn *fn, const void *blocks, size_t size, int n,
                           fv_tensor *x, fv__layers_arg arg, const char *shown)
 {
@@ -140,6 +144,8 @@ fv_tensor *fv__layers_run(fv_ctx *c, fv_layer_fn *fn, const void *blocks, size_t
     return x;
 }
 
+/* Whether the file holds a parameter, with or without the prefix; true for a model without a
+ * file. */
 bool fv__file_has(const fv_setup *s, const char *prefix, const char *name)
 {
     char path[256];
@@ -171,6 +177,7 @@ static bool is_word(const char *s, size_t n, const char *word)
     return n == strlen(word) && !memcmp(s, word, n);
 }
 
+/* By layer_types, "full_attention sliding_attention ..."; otherwise: where it is empty. */
 bool fv__layer_is_local(const char *types, int i, bool otherwise)
 {
     size_t n;
@@ -229,6 +236,7 @@ fv_kv fv__source_cache(fv_ctx *c, fv_session *s, int i)
                    .v = fv_session_state(c, s, CROSS + 2 * i + 1)};
 }
 
+/* Host memory until the context is reset. */
 void *fv__step_memory(fv_ctx *c, size_t bytes)
 {
     void *p = fv__failed(c) ? NULL : fv__arena_alloc(&c->host, bytes);
@@ -237,6 +245,7 @@ void *fv__step_memory(fv_ctx *c, size_t bytes)
 
 /* ---- positions of a sequence ---- */
 
+/* (B,T,D) -> (B,D); or of all positions, (B*T,D), where a draft is verified. */
 fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x)
 {
     int64_t T = fv_dim(x, 1);
@@ -245,6 +254,7 @@ fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x)
                       FV_SHAPE(fv_dim(x, 0), fv_dim(x, 2)));
 }
 
+/* The norm and the output weight as one fused call where the device has it. */
 fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w)
 {
     if (norm->plus_one || !fv__fused_linear_supported(c, x, w))

@@ -43,6 +43,8 @@ static fv_status quantise(writing *w, const fv_tensor *t, bool in_out, fv_err *e
     return st;
 }
 
+/* The writer asks for bytes; a weight is quantised whole when its first byte is wanted, and kept
+ * until the next. */
 static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
                        fv_err *e)
 {
@@ -130,6 +132,8 @@ static fv_status write_weights(fv_model *m, const fv_env *env, const fv_st *file
 
 /* ---- the rest of the directory ---- */
 
+/* Everything of the source's config.json stays; quantization_config says how the weights are
+ * stored. */
 static fv_status write_config(const fv_env *env, const char *from, const char *to, fv_dtype weights,
                               fv_err *e)
 {
@@ -148,6 +152,8 @@ static fv_status write_config(const fv_env *env, const char *from, const char *t
     return st;
 }
 
+/* Into a new directory; nothing is written before the source has been opened and its numbers
+ * fit. */
 fv_status fv_model_quantize(fv_device *d, const char *from, const char *to, fv_dtype weights,
                             fv_quantised *out, fv_err *e)
 {

@@ -27,6 +27,7 @@ typedef struct running {
 
 /* Room for one more; NULL where memory is out. */
 static float *add(running *r, fv_shape s, const char *fmt, ...) FV_PRINTF(3, 4);
+/* A named array of the output file, of this shape; the caller fills it. */
 static float *add(running *r, fv_shape s, const char *fmt, ...)
 {
     char text[300];
@@ -49,6 +50,7 @@ static float *add(running *r, fv_shape s, const char *fmt, ...)
     return data;
 }
 
+/* How many "base.N" there are: the number of the next layer's. */
 static int count(const running *r, const char *base)
 {
     int n = 0;
@@ -84,6 +86,7 @@ static const char *kind_of(const fv_model *m, const fv_attn_view *v, const char 
     return fv_model_has_cross(m) ? kinds[fv_attn_view_role(v)] : "attentions";
 }
 
+/* Exact weights (B,H,Tq,Tk), recomputed from the view one head at a time. */
 static void add_map(running *r, const fv_attn_view *v, const char *name)
 {
     fv_shape s = fv_attn_view_shape(v);
@@ -93,6 +96,8 @@ static void add_map(running *r, const fv_attn_view *v, const char *name)
         if (fv_attn_view_weights(r->c, v, i / s.d[1], i % s.d[1], 0, s.d[2], to)) return;
 }
 
+/* Called as each layer computes; arrays are read back at once, as the context may use their memory
+ * again. */
 static void tap(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
     running *r = user;
@@ -108,6 +113,7 @@ static void tap(void *user, fv_ctx *c, const char *site, const char *name, const
 
 /* ---- inputs ---- */
 
+/* A name that the family does not know is an error that names the nearest. */
 static const fv_input *find_input(const running *r, const char *name)
 {
     const fv_family *f = fv_model_family(r->m);
@@ -146,6 +152,8 @@ static int64_t sequence_len(const fv_st *file)
     return found ? ids.shape.d[ids.shape.n - 1] : 0;
 }
 
+/* As the family wants it: floats, integers or bytes; labels may be floats (regression) or
+ * integers. */
 static fv_tensor *upload(running *r, const fv_input *i, const fv_st *file, const fv_st_info *t)
 {
     fv_dtype as = i->dtype == FV_F32 || (!strcmp(i->name, "labels") && is_float(t)) ? FV_F32
@@ -217,6 +225,7 @@ static fv_status read_inputs(running *r, const fv_st *file, fv_items *in)
 
 /* ---- the run ---- */
 
+/* The tap is taken off first: a backward pass that recomputes would show its layers again. */
 static fv_status add_gradients(running *r, fv_tensor *loss)
 {
     fv_params *p = fv_model_params(r->m);

@@ -57,6 +57,7 @@ static void block_init(fv_params *p, fv__vit_block *b, const fv__vit_config *k, 
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "%s.layernorm_after", at);
 }
 
+/* Below `at`: encoder.layer.N. */
 fv__vit_block *fv__vit_blocks(fv_params *p, const fv__vit_config *k, const char *at)
 {
     fv__vit_block *b = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *b);
@@ -109,6 +110,7 @@ void fv__vit_patches_init(fv_params *p, fv_conv *l, const fv__vit_config *k, con
                  "%sembeddings.patch_embeddings.projection", at);
 }
 
+/* (B,channels,height,width), in the arithmetic of the context. */
 fv_tensor *fv__image(fv_ctx *c, const char *family, fv_tensor *image, int channels)
 {
     if (!image) return NULL;
@@ -117,6 +119,7 @@ fv_tensor *fv__image(fv_ctx *c, const char *family, fv_tensor *image, int channe
                     fv_desc(image).s, channels);
 }
 
+/* Rows of special tokens stay; the h x w grid of the rest is resized to rows x cols. */
 fv_tensor *fv__vit_positions(fv_ctx *c, fv_tensor *table, int64_t special, int64_t h, int64_t w,
                              int64_t rows, int64_t cols)
 {
@@ -129,6 +132,7 @@ fv_tensor *fv__vit_positions(fv_ctx *c, fv_tensor *table, int64_t special, int64
     return fv_concat(c, (fv_tensor *[]){fv_slice(c, table, 1, 0, special), grid}, 2, 1);
 }
 
+/* token (1,n,D) before each sequence of x (B,N,D). */
 fv_tensor *fv__prepend(fv_ctx *c, fv_tensor *token, fv_tensor *x)
 {
     if (!x || !token) return NULL;
@@ -143,6 +147,7 @@ static fv_tensor *hidden_as_float(fv_ctx *c, fv_tensor *hidden)
     return fv_masked_fill(c, fv_full(c, s, 1), fv_reshape(c, hidden, s), 0);
 }
 
+/* x where hidden is 0, token where it is 1; hidden (B,N). */
 fv_tensor *fv__hide_patches(fv_ctx *c, fv_tensor *x, fv_tensor *hidden, fv_tensor *token)
 {
     if (!x || !hidden) return x;
@@ -172,6 +177,8 @@ void fv__vit_decoder_init(fv_params *p, fv_conv *l, const fv__vit_config *k)
                  "decoder.0");
 }
 
+/* x (B,N,p*p*C): the image made of its patches and, where some were hidden, the mean absolute
+ * difference in them. */
 void fv__put_pixels(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *x, int64_t p)
 {
     fv_tensor *image = fv_items_get(in, "pixel_values"),

@@ -133,6 +133,7 @@ static fv_tensor *map_of(fv_ctx *c, const fv_attn_view *v, fv_tensor *key_bias)
     return fv_softmax(c, key_bias ? fv_add(c, y, key_bias) : y);
 }
 
+/* Hidden states and maps of one of the two models, as they pass. */
 static void tap(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
 {
     passing *p = user;
@@ -183,6 +184,7 @@ static fv_tensor *cosines(fv_ctx *c, fv_tensor *x)
     return fv_matmul(c, unit, unit, (fv_mm){.tb = true});
 }
 
+/* Of one width directly, of two by the cosines between tokens. */
 static fv_tensor *hidden_distance(fv_ctx *c, fv_tensor *x, fv_tensor *t)
 {
     if (!x || !t || fv_cols(x) == fv_cols(t)) return fv_mse(c, x, t);
@@ -195,6 +197,7 @@ static fv_tensor *mean_head(fv_ctx *c, fv_tensor *x)
     return fv_scale(c, fv_sum(c, x, 1), 1 / (float)fv_dim(x, 1));
 }
 
+/* Heads one by one where both have as many, else their means. */
 static fv_tensor *map_distance(fv_ctx *c, fv_tensor *x, fv_tensor *t)
 {
     if (!x || !t) return NULL;
@@ -241,6 +244,7 @@ static fv_tensor *soft_loss(const distill *s, fv_ctx *c, fv_tensor *x, fv_tensor
     return fv_scale(c, fv_sum_all(c, rows), -T * T);
 }
 
+/* The teacher runs second, in the same context and without dropout. */
 static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
                     fv_items *out)
 {

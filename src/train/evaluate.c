@@ -79,6 +79,8 @@ static fv_status share_batches(const fv_train_job *j, const fv_feed *feed, const
     return st ? st : fv_comm_all_gather(j->comm, part, e);
 }
 
+/* Ranks share the batches; sums are added in the order of the batches, so the loss has the same
+ * bits for any number of them. */
 fv_status fv__evaluate(const fv_train_job *j, const fv_feed *feed, double *loss, double *metric,
                        fv_err *e)
 {

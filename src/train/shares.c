@@ -16,6 +16,8 @@ fv__shares fv__shares_of(int64_t n, const fv_comm *c)
     return fv__shares_for(n, fv_comm_rank(c), fv_comm_size(c));
 }
 
+/* Chunks are summed as wholes when the norm is computed: their size depends on n alone, so that the
+ * norm's bits do not depend on the ranks. */
 fv__shares fv__shares_for(int64_t n, int rank, int ranks)
 {
     fv__shares s = {.n = n, .rank = rank, .ranks = ranks, .chunk = LEAST_CHUNK};
@@ -42,6 +44,7 @@ void fv__share(const fv__shares *s, int64_t bucket, int rank, int64_t *from, int
 int64_t fv__shares_stored(const fv__shares *s) { return s->buckets * s->per_rank; }
 int64_t fv__shares_chunks(const fv__shares *s) { return (s->n + s->chunk - 1) / s->chunk; }
 
+/* A bucket goes round all ranks before the next begins. */
 int fv__chunk_owner(const fv__shares *s, int64_t chunk)
 {
     return s->ranks == 1 ? 0 : (int)(chunk * s->chunk / s->per_rank % s->ranks);

@@ -49,6 +49,7 @@ double fv__trace_now(const fv__trace *t)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* A ring: of a long run the last events are kept. */
 void fv__trace_add(fv__trace *t, fv__track track, const char *name, int64_t step, double from)
 {
     if (!t) return;
@@ -81,6 +82,7 @@ static void events_text(fv_buf *b, const fv__trace *t, int rank)
     }
 }
 
+/* One file in the format of Chrome's tracing, which Perfetto opens; a row for each rank. */
 fv_status fv__trace_write(fv__trace *t, fv_comm *c, const char *path, fv_err *e)
 {
     fv_buf mine = {.env = t->env}, all = {.env = t->env};

@@ -99,10 +99,8 @@ def patchtst(r):
              patch_stride=r.randint(1, 4), num_hidden_layers=r.randint(1, 2), d_model=heads * r.randint(2, 6), num_attention_heads=heads,
              share_embedding=r.random() < 0.6, ffn_dim=r.randint(3, 20), norm_type=r.choice(["batchnorm", "layernorm"]), bias=r.random() < 0.6,
              activation_function=r.choice(ACTS), pre_norm=r.random() < 0.6, positional_encoding_type=r.choice(["sincos", "random"]),
-             use_cls_token=r.random() < 0.4, share_projection=r.random() < 0.6, scaling=r.choice(["std", "mean", None]), loss="mse",
+             use_cls_token=r.random() < 0.4, scaling=r.choice(["std", "mean", None]), loss="mse",
              pooling_type=r.choice(["mean", "max"]))
-    if not k["share_projection"]:  # transformers fails with maps of channels behind a pooling
-        k.update(pooling_type=None, use_cls_token=False)
     head = r.choice(["PatchTSTModel", "PatchTSTForPrediction"])
     inputs = dict(past_values=pixels(rows, k["context_length"], k["num_input_channels"], seed=r.randint(0, 9999)))
     if "Prediction" in head:

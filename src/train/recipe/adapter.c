@@ -7,6 +7,7 @@
 #include "model/adapter.h"
 #include "train/recipe/recipe.h"
 
+/* What PEFT notes beside an adapter follows from the recipe: the base, the tokenizer, the task. */
 fv_status fv__recipe_adapter(fv_adapter_opt *out, const fv_recipe *r, const char *from, fv_err *e)
 {
     static const struct {
@@ -34,6 +35,7 @@ fv_status fv__recipe_adapter(fv_adapter_opt *out, const fv_recipe *r, const char
     return FV_OK;
 }
 
+/* First values of a prompt: a text's tokens, or tokens drawn by the seed. */
 fv_status fv__recipe_prompt(fv_model *model, const fv_recipe *r, const fv__input *in, fv_err *e)
 {
     enum { RANDOM, SAMPLE_VOCAB, TEXT };

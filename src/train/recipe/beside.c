@@ -44,6 +44,7 @@ static fv_status set_given(const fv_recipe *r, fv_json *j, fv_err *e)
     return st;
 }
 
+/* Settings of generation that older files keep in config.json. */
 static fv_status copy_legacy(fv_json *j, const fv_json *config, const fv_env *env, fv_err *e)
 {
     fv_status st = FV_OK;
@@ -77,6 +78,7 @@ static fv_status set_new(const fv__beside *b, fv_json *j, fv_err *e)
     return st;
 }
 
+/* The source's file with the recipe's keys over it, or a new one. */
 static fv_status write_generation(const fv__beside *b, const char *path, fv_err *e)
 {
     char source[FV_PATH];
@@ -106,6 +108,7 @@ fv_status fv__beside_write(void *user, const char *dir, fv_err *e)
     return generates ? write_generation(b, path, e) : FV_OK;
 }
 
+/* As the written file will say, so that BLEU in training is that of the model afterwards. */
 fv_status fv__beside_generation(const fv__beside *b, fv_gen_opt *out, fv_gen_config **owner,
                                 fv_err *e)
 {

@@ -35,6 +35,8 @@ static fv_status translate(const fv__bleu *b, outputs *out, fv_err *e)
     return st;
 }
 
+/* Translates as the model will be used, beams included, and compares with the references as they
+ * stand in the file. */
 fv_status fv__bleu_score(void *user, double *value, fv_err *e)
 {
     const fv__bleu *b = user;

@@ -102,6 +102,8 @@ static fv_status check_train(const fv_recipe *r, fv_err *e)
     return FV_OK;
 }
 
+/* In the order a reader would look: what is named, then sections against each other, then the
+ * family. */
 fv_status fv_recipe_check(fv_recipe *r, fv_err *e)
 {
     const fv_family *f;
