@@ -96,7 +96,7 @@ def ast(r):
 def patchtst(r):
     heads, rows = r.randint(1, 3), r.randint(2, 3)
     k = dict(num_input_channels=r.randint(1, 3), context_length=r.randint(8, 20), prediction_length=r.randint(1, 6), patch_length=r.randint(2, 5),
-             patch_stride=r.randint(1, 4), num_hidden_layers=r.randint(1, 2), d_model=heads * r.randint(2, 6), num_attention_heads=heads,
+             patch_stride=r.randint(1, 4), num_hidden_layers=r.randint(1, 2), d_model=2 * heads * r.randint(1, 3), num_attention_heads=heads,
              share_embedding=r.random() < 0.6, ffn_dim=r.randint(3, 20), norm_type=r.choice(["batchnorm", "layernorm"]), bias=r.random() < 0.6,
              activation_function=r.choice(ACTS), pre_norm=r.random() < 0.6, positional_encoding_type=r.choice(["sincos", "random"]),
              use_cls_token=r.random() < 0.4, scaling=r.choice(["std", "mean", None]), loss="mse",
