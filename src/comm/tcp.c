@@ -20,8 +20,10 @@
 
 #define BEAT 0.5 /* seconds between heartbeats */
 
+/* LEAVE: a rank that ends on purpose, so that its closed connection is no loss. */
 typedef enum kind { DATA = 1, HEARTBEAT, DEAD, LEAVE } kind;
 
+/* On the wire as it lies in memory: all ranks run one build, which training compares. */
 typedef struct header {
     int32_t kind, from, to, unused;
     uint64_t bytes;
@@ -49,6 +51,7 @@ typedef struct line {
     bool left; /* it has said goodbye */
 } line;
 
+/* The thread owns the sockets; callers put frames into queues and wait for those that arrive. */
 typedef struct tcp {
     fv_comm *c;
     line *line; /* by rank */
@@ -66,6 +69,7 @@ typedef struct tcp {
 
 /* ---- frames ---- */
 
+/* A size that no job has is a broken stream, not a reason to take all memory. */
 static frame *frame_new(tcp *t, header h, const void *data)
 {
     if (h.bytes > (uint64_t)1 << 40) return NULL;
@@ -116,6 +120,7 @@ static void set_dead(tcp *t, const char *fmt, ...)
 /* The socket on which a frame for rank `to` goes: everything but rank 0's own goes through it. */
 static line *line_to(tcp *t, int to) { return &t->line[t->c->rank ? 0 : to]; }
 
+/* false: memory is out.  The data are copied, so the caller's are free at once. */
 static bool queue_frame(tcp *t, kind k, int to, const void *data, size_t bytes)
 {
     header h = {.kind = k, .from = t->c->rank, .to = to, .bytes = bytes};
@@ -149,6 +154,7 @@ static void receive(tcp *t, int r, frame *f)
     frame_free(t, f);
 }
 
+/* A connection that closes without a goodbye ends the job for all. */
 static void lose(tcp *t, int r)
 {
     line *l = &t->line[r];
@@ -186,6 +192,7 @@ static void read_line(tcp *t, int r)
     }
 }
 
+/* As much as the socket takes; the rest waits for the next round. */
 static void write_line(tcp *t, int r)
 {
     line *l = &t->line[r];
@@ -244,6 +251,7 @@ static bool all_written(const tcp *t)
     return true;
 }
 
+/* Waits for any socket, for the pipe, or for the next heartbeat. */
 static void *loop(void *self)
 {
     tcp *t = self;
@@ -273,6 +281,7 @@ static void *loop(void *self)
     return NULL;
 }
 
+/* The thread waits in poll: a byte in the pipe tells it of new frames. */
 static void wake(tcp *t)
 {
     if (write(t->wake[1], "w", 1) < 0) return; /* it is full: the thread will wake up anyway */
@@ -287,6 +296,7 @@ static frame *next_of(tcp *t, int from)
     return pop(&t->in[from]);
 }
 
+/* Sends are queued without waiting; parts of a rank arrive in the order it sent them. */
 static fv_status exchange(fv_comm *c, const fv_comm_part *send_, int n_send,
                           const fv_comm_part *recv_, int n_recv, fv_err *e)
 {

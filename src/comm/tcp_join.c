@@ -16,6 +16,8 @@
 
 #include "comm/tcp.h"
 
+/* Who connects: a stranger on the port is turned away by the magic, a rank of another job by the
+ * size. */
 typedef struct hello {
     char magic[8];
     int32_t rank, size;
@@ -52,12 +54,15 @@ static void set_up(int fd)
     fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
+/* torchrun's own store listens at MASTER_PORT, so the next one is taken unless FOVEA_PORT says
+ * another. */
 static int port_of(void)
 {
     int port = fv__env_int("FOVEA_PORT"), master = fv__env_int("MASTER_PORT");
     return port > 0 ? port : master > 0 ? master + 1 : -1;
 }
 
+/* A port that a job has just left can be taken again at once. */
 static int listen_at(const struct addrinfo *a)
 {
     int one = 1, fd = socket(a->ai_family, SOCK_STREAM, 0);
@@ -112,6 +117,7 @@ static fv_status gather_ranks(int *fd, const fv_comm *c, const struct addrinfo *
     return FV_OK;
 }
 
+/* Rank 0 may start later than the others: they try again until the time is up. */
 static fv_status find_first(int *fd, const fv_comm *c, const struct addrinfo *at, double until,
                             fv_err *e)
 {

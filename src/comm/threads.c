@@ -128,6 +128,8 @@ static const fv__comm_table table = {.name = "threads",
                                      .stop = stop_all,
                                      .close = close_threads};
 
+/* All n communicators are made together, one for each thread; the last that closes frees the
+ * hub. */
 fv_status fv_comm_threads(fv_comm **out, int n, const fv_env *env, fv_err *e)
 {
     size_t bytes = sizeof(hub) + (size_t)n * sizeof(list);

@@ -99,6 +99,7 @@ static void legend(fv_buf *b)
                 x + 150, TOP + 21);
 }
 
+/* An SVG of plain paths, which every browser draws and no library is needed for. */
 void fv__curve(fv_buf *b, const fv__entry *x, size_t n)
 {
     double low, high;

@@ -62,6 +62,7 @@ void fv__heapsort(void *base, size_t n, size_t width,
     }
 }
 
+/* In the order of the data, so that gaps and overlaps show between neighbours. */
 static int by_offset(const void *a, const void *b, void *user)
 {
     (void)user;

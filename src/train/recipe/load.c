@@ -1,5 +1,5 @@
-/* load.c - parameters that a recipe's model begins with: those of a directory ([model] from), or, of
- * a new model with two halves, those of another model for one of them (encoder.from). */
+/* load.c - parameters that a recipe's model begins with: those of a directory ([model] from), or,
+ * of a new model with two halves, those of another model for one of them (encoder.from). */
 #include <stdio.h>
 
 #include "core/adapter.h"
@@ -72,8 +72,8 @@ fv_status fv__recipe_load(fv_model *model, const fv_env *env, const char *from, 
 /* ---- halves of a new model ---- */
 
 /* What stands before the names of a half's parameters in a file: "encoder.norm.bias" of the model
- * may be "vision_model.norm.bias" there.  The one under which most of them are found; a file has few
- * names that end as the half's first does, so each is tried. */
+ * may be "vision_model.norm.bias" there.  The one under which most of them are found; a file has
+ * few names that end as the half's first does, so each is tried. */
 static size_t find_scope(char out[FV_PATH], const fv_params *p, const char *half, const fv_st *file)
 {
     size_t len = strlen(half), most = 0;
