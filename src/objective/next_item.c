@@ -124,7 +124,7 @@ static void hide(const histories *h, int32_t *ids, int32_t *label, const int32_t
 static fv_status make_masked(const histories *h, fv_batch *out, const int32_t *rows, int64_t n,
                              fv_data_rng how, fv_err *e)
 {
-    int64_t T = 1, len, known = h->evaluation; /* the mask takes the place of the last item */
+    int64_t T = 1, len, known = h->evaluation; /* the mask stands at the last position */
     for (int64_t i = 0; i < n; i++) {
         history(h, rows[i], &len);
         T = len > T ? len : T;

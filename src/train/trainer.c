@@ -88,7 +88,7 @@ static fv_status load_batches(loop *l, int64_t *n, const fv_loaded **loaded, fv_
     return FV_OK;
 }
 
-/* By the caller, or by the clock: on a machine that is lent for an hour a run saves in time. */
+/* By the caller, or by the clock: a run on a machine of one hour saves in time. */
 static bool asked_to_stop(const loop *l)
 {
     double limit = l->own.time_limit;

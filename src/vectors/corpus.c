@@ -8,6 +8,8 @@ typedef struct counted {
     int32_t id; /* in order of appearance */
 } counted;
 
+/* Frequent words first; of equal counts the one that was read first, so that numbers do not depend
+ * on the sort. */
 static int most_first(const void *a, const void *b)
 {
     const counted *x = a, *y = b;
@@ -30,6 +32,7 @@ static fv_status no_memory(const reading *r)
     return fv_fail(r->e, FV_ENOMEM, "vectors: out of memory");
 }
 
+/* The text is one array of word numbers; -1 ends a line, which no window crosses. */
 static fv_status push(reading *r, int32_t id)
 {
     fv__corpus *c = r->c;
@@ -41,6 +44,7 @@ static fv_status push(reading *r, int32_t id)
     return FV_OK;
 }
 
+/* Numbered as they come; renumber sorts them once all counts are known. */
 static fv_status add_word(reading *r, const char *s, size_t n)
 {
     char small[256];
@@ -63,6 +67,7 @@ static fv_status add_word(reading *r, const char *s, size_t n)
     return push(r, id);
 }
 
+/* Words are separated by blanks. */
 static fv_status add_line(reading *r, const char *line, size_t n)
 {
     fv_status st = FV_OK;
@@ -123,6 +128,8 @@ static fv_status renumber(reading *r, int64_t least)
     return st;
 }
 
+/* Words that occur fewer than `least` times are left out of the text, not replaced: windows reach
+ * over them. */
 fv_status fv__corpus_open(fv__corpus *c, const fv_env *env, const char *const *files, int n,
                           int64_t least, bool lowercase, fv_err *e)
 {
@@ -200,6 +207,8 @@ static fv_status add_subwords(making *m, const char *word, int64_t n_words, int6
     return st;
 }
 
+/* fastText: the n-grams of <word>, each hashed into one of the buckets; the lists of all words lie
+ * in one array. */
 fv_status fv__subwords_make(fv__subwords *s, const fv_env *env, const fv_labels *words,
                             int64_t least, int64_t most, int64_t buckets, fv_err *e)
 {

@@ -30,12 +30,14 @@ typedef struct counts {
     int64_t n, capacity;
 } counts;
 
+/* Where a pair's search begins in the open-addressing table. */
 static uint64_t slot_of(const counts *k, int32_t i, int32_t j)
 {
     return fv__vectors_random((uint64_t)(uint32_t)i, (uint64_t)(uint32_t)j) &
            (uint64_t)(k->capacity - 1);
 }
 
+/* A slot is free while its count is 0. */
 static void put(counts *k, int32_t i, int32_t j, float x)
 {
     uint64_t s = slot_of(k, i, j);
@@ -57,6 +59,7 @@ static bool grow(counts *k)
     return true;
 }
 
+/* Each pair within the window adds 1 / distance, both ways. */
 static fv_status count(counts *k, const fv__corpus *c, int64_t window, fv_err *e)
 {
     for (int64_t p = 0; p < c->n; p++) {
@@ -87,6 +90,7 @@ typedef struct trainer {
     int parts;
 } trainer;
 
+/* The error of each pair of a block, by the vectors as the block found them: threads read only. */
 static void compute(void *arg, int64_t lo, int64_t hi, int slot)
 {
     trainer *t = arg;
@@ -116,6 +120,8 @@ static void step(const trainer *t, int side, int64_t r, float g, const float *ot
     w[t->one[side]] = one;
 }
 
+/* Each part owns words and adds their changes in the order of the pairs: the same bits for any
+ * number of threads. */
 static void change(void *arg, int64_t lo, int64_t hi, int slot)
 {
     trainer *t = arg;
@@ -153,6 +159,7 @@ static void begin(trainer *t, int64_t words, int64_t width, uint64_t seed)
         }
 }
 
+/* Blocks are small where words are few, since a block's pairs do not see each other's changes. */
 static void run(trainer *t, pair *pairs, int64_t n, int64_t words, const fv_vectors_opt *o,
                 fv__thread_pool *pool)
 {

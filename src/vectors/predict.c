@@ -116,6 +116,8 @@ static int64_t take(trainer *t, int64_t at)
 
 /* ---- one position ---- */
 
+/* skip-gram: the middle word predicts each around it; CBOW: the mean around predicts the middle.
+ * The window is drawn anew for each token. */
 static void look(const trainer *t, spot *s, int64_t p)
 {
     int64_t reach = 1 + (int64_t)(draw(t, t->at[p], 1) % (uint64_t)t->o->window);
@@ -200,6 +202,8 @@ static void change_some(void *arg, int64_t lo, int64_t hi, int slot)
         }
 }
 
+/* First all gradients, then all changes: what a thread computes never depends on another's
+ * progress. */
 static void run_block(trainer *t, fv__thread_pool *pool, int threads, int64_t first)
 {
     t->first = first;
@@ -248,6 +252,7 @@ static void finish(const trainer *t, fv_vectors *v)
     }
 }
 
+/* All memory is taken before the first block. */
 fv_status fv__vectors_predict(fv_vectors *v, const fv__corpus *c, const fv_vectors_opt *o,
                               fv__thread_pool *pool, fv_err *e)
 {

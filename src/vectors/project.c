@@ -31,6 +31,8 @@ static void power(const double *x, int64_t n, int64_t D, double *a, const double
     for (int64_t k = 0; k < D; k++) a[k] = size > 0 ? y[k] / sqrt(size) : 0;
 }
 
+/* The two directions of greatest variance, by power iteration; the second on what the first
+ * leaves. */
 static void pca(const double *x, int64_t n, int64_t D, double *axes, double *xy)
 {
     for (int axis = 0; axis < 2; axis++) {
@@ -109,6 +111,7 @@ static void descend(const double *p, int64_t n, double *xy, double *q, double *s
     }
 }
 
+/* van der Maaten and Hinton 2008, exact: n is at most a few thousand. */
 static void tsne(const double *x, int64_t n, int64_t D, uint64_t seed, double *work, double *xy)
 {
     double *d = work, *q = d + n * n, *row = q + n * n, *speed = row + n;
@@ -167,6 +170,7 @@ fv_status fv_vectors_project(const fv_vectors *v, const int64_t *words, int64_t 
 
 enum { SIDE = 900, EDGE = 50 };
 
+/* Words as XML text. */
 static void put_escaped(fv_buf *b, const char *s)
 {
     for (; *s; s++) {

@@ -25,6 +25,7 @@ int64_t fv_vectors_find(const fv_vectors *v, const char *word)
     return fv_labels_find(&v->words, word, strlen(word));
 }
 
+/* Kept so that a cosine is one product. */
 void fv__vectors_lengths(fv_vectors *v)
 {
     for (int64_t i = 0; i < v->words.n; i++) {
@@ -33,6 +34,7 @@ void fv__vectors_lengths(fv_vectors *v)
     }
 }
 
+/* Takes the words of the corpus over. */
 fv_status fv__vectors_new(fv_vectors **out, fv__corpus *c, int64_t width, fv_err *e)
 {
     fv_vectors *v = *out = fv__alloc(c->env, sizeof *v);
@@ -59,6 +61,7 @@ static bool among(const int64_t *list, int64_t n, int64_t x)
     return false;
 }
 
+/* By cosine, best first; words in `left` are left out. */
 int64_t fv_vectors_nearest(const fv_vectors *v, const float *query, int64_t k, const int64_t *left,
                            int64_t n_left, fv_near *out)
 {
@@ -82,6 +85,7 @@ int64_t fv_vectors_nearest(const fv_vectors *v, const float *query, int64_t k, c
     return found;
 }
 
+/* b - a + c of unit vectors: "a is to b as c is to ...". */
 void fv_vectors_analogy(const fv_vectors *v, int64_t a, int64_t b, int64_t c, float *query)
 {
     const int64_t of[] = {a, b, c};
@@ -96,6 +100,7 @@ void fv_vectors_analogy(const fv_vectors *v, int64_t a, int64_t b, int64_t c, fl
 
 /* ---- training ---- */
 
+/* Zero means the default, which is that of word2vec or, for GloVe, of its paper. */
 static fv_vectors_opt complete(fv_vectors_opt o)
 {
     bool glove = o.model == FV_GLOVE;

@@ -79,6 +79,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* norm(x + attn(x)), norm(x + mlp(x)), as BERT's; names of our own. */
 static void block_init(fv_params *p, block *b, const config *k, int i)
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
@@ -94,6 +95,8 @@ static void block_init(fv_params *p, block *b, const config *k, int i)
     fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "layers.%d.feed_forward_norm", i);
 }
 
+/* One item more than there are: the mask.  The table scores items, behind a dense layer and a
+ * norm. */
 static void declare(void *self, const fv_setup *s)
 {
     bert4rec *m = self;

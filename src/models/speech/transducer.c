@@ -97,6 +97,7 @@ typedef struct transducer {
     fv_lin from_encoder, from_decoder, out, ctc;
 } transducer;
 
+/* Heads are even, as both stacks rotate their positions. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -116,6 +117,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* "encoder.layers.N" and "decoder.layers.N": pre-norm, names of our own. */
 static void block_init(fv_params *p, block *b, const config *k, int n_head, const char *at, int i)
 {
     fv_norm_opt norm = {.eps = k->layer_norm_eps};
@@ -131,6 +133,7 @@ static void block_init(fv_params *p, block *b, const config *k, int n_head, cons
                 "%s.layers.%d.feed_forward", at, i);
 }
 
+/* Both stacks are of one kind; they differ in layers, heads and what may be looked at. */
 static void stack_init(fv_params *p, stack *s, const config *k, int n, int n_head, const char *at)
 {
     s->n = n;
@@ -141,6 +144,8 @@ static void stack_init(fv_params *p, stack *s, const config *k, int n, int n_hea
                  at);
 }
 
+/* A CTC head is part of every trained model: the transducer's loss may be mixed with it
+ * (ctc_weight). */
 static void declare(void *self, const fv_setup *s)
 {
     transducer *m = self;
@@ -164,6 +169,7 @@ static void declare(void *self, const fv_setup *s)
     fv_lin_init(p, &m->out, k->joint_size, k->vocab_size, lin, "joint.out");
 }
 
+/* A transducer's file opens as its CTC model or bare encoder. */
 static fv_load_opt load(const void *self)
 {
     static const char *const text[] = {"decoder.*", "joint.*", NULL}, *const heads_[] = {
@@ -282,6 +288,7 @@ static fv_tensor *join(fv_ctx *c, const transducer *m, fv_tensor *h, fv_tensor *
 
 /* ---- forward ---- */
 
+/* Logits of the joint network are (B,T,U+1,V): frame t and u labels so far. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const transducer *m = self;

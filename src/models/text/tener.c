@@ -84,6 +84,7 @@ typedef struct tener {
     fv_tensor *transitions; /* (K+2,K), as fv_crf_loss reads them */
 } tener;
 
+/* Sines and cosines of a distance come in pairs, so a head's width is even. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -99,6 +100,7 @@ static fv_status check(const void *config_, fv_err *e)
 
 /* ---- parameters ---- */
 
+/* Keys have no weight: they are the input itself, as published. */
 static void block_init(fv_params *p, block *b, const config *k, int i)
 {
     int64_t D = k->hidden_size, H = k->num_attention_heads;
@@ -122,6 +124,8 @@ static void block_init(fv_params *p, block *b, const config *k, int i)
     fv_norm_init(p, &b->mlp_norm, D, norm, "layers.%d.feed_forward_norm", i);
 }
 
+/* Words, and beside them what a small network makes of their bytes; max_word_bytes 0: words
+ * alone. */
 static void declare(void *self, const fv_setup *s)
 {
     tener *m = self;
@@ -214,6 +218,8 @@ static fv_tensor *by_distance(fv_ctx *c, const block *b, fv_tensor *q, int64_t H
     return fv_slice(c, fv_rel_shift(c, x), 3, 0, T);
 }
 
+/* score_ij = (q_i + u).k_j + (q_i + v).r_(i-j), not scaled: the direction of a distance counts, and
+ * sharp scores suit tags. */
 static fv_tensor *attend(fv_ctx *c, const config *k, const block *b, fv_tensor *x, fv_tensor *mask)
 {
     int64_t H = k->num_attention_heads, D = k->hidden_size;
@@ -229,6 +235,7 @@ static fv_tensor *attend(fv_ctx *c, const config *k, const block *b, fv_tensor *
     return fv_dropout(c, fv_lin_fwd(c, &b->out, y), k->hidden_dropout_prob);
 }
 
+/* (B,T) words and (B,T,bytes) -> (B,T,D). */
 static fv_tensor *encode(fv_ctx *c, const tener *m, const fv_items *in)
 {
     const config *k = &m->cfg;

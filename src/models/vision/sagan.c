@@ -247,7 +247,7 @@ static fv_tensor *to_sequence(fv_ctx *c, fv_tensor *x)
     return fv_transpose(c, fv_reshape(c, x, FV_SHAPE(fv_dim(x, 0), fv_dim(x, 1), -1)));
 }
 
-/* x + gamma out(softmax(q k') v) over all places of the map, one head, scores not scaled, as
+/* x + gamma out(softmax(q k') v) over all positions of the map, one head, scores not scaled, as
  * published. */
 static fv_tensor *attend(const pass *t, const attention *l, fv_tensor *x)
 {

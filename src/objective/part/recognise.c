@@ -51,6 +51,7 @@ enum { MOST_ROWS = 1024 };
 
 static bool is_samples(const recognise *p) { return p->speech.steps->kind == FV_SOUND_RAW; }
 
+/* Sounds and ids of all rows first: only then is it known how long the batch is. */
 static fv_status gather(const recognise *p, gathered *g, const int32_t *rows, int64_t n,
                         fv_data_rng how, fv_err *e)
 {
@@ -91,6 +92,8 @@ static void put_mask(const recognise *p, fv_batch *out, const gathered *g, const
     }
 }
 
+/* (n,T,width) with zeros behind each sound, and input_lengths (n): the frames that are one's
+ * own. */
 static void put_sound(const recognise *p, fv_batch *out, const gathered *g, int64_t n)
 {
     const float *from = (const float *)(const void *)g->x.data;
@@ -107,6 +110,7 @@ static void put_sound(const recognise *p, fv_batch *out, const gathered *g, int6
     }
 }
 
+/* labels (n,U) and their lengths; a transducer's decoder reads a blank before them. */
 static void put_labels(const recognise *p, fv_batch *out, const gathered *g, int64_t n)
 {
     const int32_t *ids = (const int32_t *)(const void *)g->ids.data;
@@ -150,6 +154,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
 
 /* ---- the metric ---- */
 
+/* Evaluation recognises with the model itself, so it is kept from the start of the run. */
 static fv_status prepare(void *self, const fv_model *m, fv_device *d, fv_err *e)
 {
     recognise *p = self;
@@ -197,6 +202,8 @@ static fv_status count_row(const recognise *p, fv_recogniser *r, const fv_batch 
     return st;
 }
 
+/* Word errors, substituted, deleted and inserted, over the words that were spoken: less is
+ * better. */
 static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
                                double *hits, double *of)
 {
@@ -221,6 +228,7 @@ static fv_status count_correct(const void *self, fv_ctx *c, const fv_batch *b, c
 
 /* ---- opening ---- */
 
+/* As many in every epoch. */
 static int64_t count(const void *self, int64_t epoch)
 {
     (void)epoch;
@@ -279,6 +287,7 @@ fv_status fv__recognise_processor(fv_processor **out, const fv_env *env, const v
     return fv__speech_processor(out, env, &((const fv__recognise_keys *)own)->speech, from, tok, e);
 }
 
+/* What a new model takes from the data: the width of its features, and how it streams. */
 int64_t fv__recognise_value(const void *own, const fv_processor *p, const char *key)
 {
     const fv__recognise_keys *k = own;
