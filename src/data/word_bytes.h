@@ -1,4 +1,5 @@
-/* word_bytes.h - the letters of a word as a model reads them (char_ids): its bytes plus 1, then 0. */
+/* word_bytes.h - the letters of a word as a model reads them (char_ids): its bytes plus 1, then
+ * 0. */
 #ifndef FV_DATA_WORD_BYTES_H
 #define FV_DATA_WORD_BYTES_H
 

@@ -1,5 +1,5 @@
-/* attention.c - /v1/attention: exact weights of a text or an image, as JSON, safetensors, or the page
- * of `fovea see`.
+/* attention.c - /v1/attention: exact weights of a text or an image, as JSON, safetensors, or the
+ * page of `fovea see`.
  *
  * One forward pass records queries, keys and log-sum-exps; the weights of the layers, heads and
  * rows asked for are recomputed from these (fovea/see.h). */

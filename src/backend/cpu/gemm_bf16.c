@@ -310,8 +310,8 @@ static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack_pairs(out, N
 #endif
 
 /* On AMX the sums of C so far go on in the tiles, so that a run may have any length and no bit
- * changes: 16 KiB of a panel and 16 KiB of a strip stay in an L1 of 48 KiB (1.24 TFLOP/s a core over
- * 1,024 rows; 1.14 with 384, 1.21 with 192). */
+ * changes: 16 KiB of a panel and 16 KiB of a strip stay in an L1 of 48 KiB (1.24 TFLOP/s a core
+ * over 1,024 rows; 1.14 with 384, 1.21 with 192). */
 #if defined(CPU_AMX)
 #define BF16_RUN 256
 #else

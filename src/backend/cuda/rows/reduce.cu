@@ -1,9 +1,10 @@
 /* reduce.cu - reductions along one axis (sum, mean), cumulative sums, masked fill; and the
  * activation gradient with its column sums.
  *
- * Short sums belong to a thread each: a block a sum kept a GPU busy with launching blocks, for 200 ms
- * of every update of a SAGAN, whose discriminator halves maps by means of two.  Long sums take two steps: pieces of a fixed length, then the pieces in order.  The GPU is busy
- * even with a single sum, and the order of addition depends on the shape alone. */
+ * Short sums belong to a thread each: a block a sum kept a GPU busy with launching blocks, for 200
+ * ms of every update of a SAGAN, whose discriminator halves maps by means of two.  Long sums take
+ * two steps: pieces of a fixed length, then the pieces in order.  The GPU is busy even with a
+ * single sum, and the order of addition depends on the shape alone. */
 #include "backend/cuda/device/cuda.h"
 #include "scalar.h"
 
