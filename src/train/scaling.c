@@ -11,8 +11,9 @@
  *
  * A large message of MPI is announced, asked for and sent: three latencies.  reduce is hidden
  * behind the backward pass of a rank's last leaf, two thirds of its time, but for the buckets that
- * are final only at its end.  Efficiency and overhead are measured constants; simulating every
- * message was the alternative, which says no more where all links are alike. */
+ * are final only at its end.  Efficiency and overhead are estimates, not fitted to a network (a
+ * caller may give others); simulating every message was the alternative, which says no more where
+ * all links are alike. */
 #include <math.h>
 #include <time.h>
 
@@ -24,9 +25,11 @@
 #include "train/ranks.h"
 #include "train/reduce.h"
 
-#define EFFICIENCY 0.93 /* of a limited link, by TCP in frames of 1,500 bytes */
-#define OVERHEAD 300e-6 /* seconds: MPI's progress and ours, between processes that share cores */
-#define MESSAGE 2e-6    /* seconds to start one message */
+/* Estimates: of a link's bandwidth, TCP in frames of 1,500 bytes; seconds of MPI's progress and
+ * ours between processes that share cores. */
+#define EFFICIENCY 0.93
+#define OVERHEAD 300e-6
+#define MESSAGE 2e-6       /* seconds to start one message */
 #define BACKWARD (2.0 / 3) /* of a leaf's time */
 #define AGAIN (4.0 / 3)    /* time of a leaf whose forward pass is computed twice */
 enum { MOST_LEAVES = 8, UPDATES = 4, CUT = 4 };
