@@ -23,8 +23,9 @@ typedef struct config {
     fv__vit_config vit;
     int num_detection_tokens;
     bool use_mid_position_embeddings;
-    float class_cost, bbox_cost, giou_cost, bbox_loss_coefficient, giou_loss_coefficient,
-        eos_coefficient;
+    /* whole numbers: transformers refuses others */
+    int class_cost, bbox_cost, giou_cost, bbox_loss_coefficient, giou_loss_coefficient;
+    float eos_coefficient;
 } config;
 
 static const fv_field fields[] = {
@@ -36,11 +37,11 @@ static const fv_field fields[] = {
     FV__VIT_FIELD(FV_BOOL, qkv_bias, true, "queries, keys and values have biases"),
     FV_INT(config, num_detection_tokens, 1, 100, 1 << 16, "objects that an image can have"),
     FV_BOOL(config, use_mid_position_embeddings, true, "positions are added between layers"),
-    FV_FLOAT(config, class_cost, 0, 1, 1000, "of a class, where objects are matched"),
-    FV_FLOAT(config, bbox_cost, 0, 5, 1000, "of the distance of boxes there"),
-    FV_FLOAT(config, giou_cost, 0, 2, 1000, "of how little they overlap"),
-    FV_FLOAT(config, bbox_loss_coefficient, 0, 5, 1000, "of the distance of boxes in the loss"),
-    FV_FLOAT(config, giou_loss_coefficient, 0, 2, 1000, "of how little they overlap"),
+    FV_INT(config, class_cost, 0, 1, 1000, "of a class, where objects are matched"),
+    FV_INT(config, bbox_cost, 0, 5, 1000, "of the distance of boxes there"),
+    FV_INT(config, giou_cost, 0, 2, 1000, "of how little they overlap"),
+    FV_INT(config, bbox_loss_coefficient, 0, 5, 1000, "of the distance of boxes in the loss"),
+    FV_INT(config, giou_loss_coefficient, 0, 2, 1000, "of how little they overlap"),
     FV_FLOAT(config, eos_coefficient, 0, 0.1, 1000, "weight of tokens that answer for nothing"),
     FV__VIT_FIELD(FV_INT, num_labels, 1, 2, 1 << 20, "labels"),
     {0},
@@ -219,11 +220,11 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_items_put(out, "logits", logits);
     fv_items_put(out, "pred_boxes", boxes);
     fv__put_detection(c, in, out, logits, boxes,
-                      (fv__detect_opt){.class_cost = k->class_cost,
-                                       .box_cost = k->bbox_cost,
-                                       .giou_cost = k->giou_cost,
-                                       .box_loss = k->bbox_loss_coefficient,
-                                       .giou_loss = k->giou_loss_coefficient,
+                      (fv__detect_opt){.class_cost = (float)k->class_cost,
+                                       .box_cost = (float)k->bbox_cost,
+                                       .giou_cost = (float)k->giou_cost,
+                                       .box_loss = (float)k->bbox_loss_coefficient,
+                                       .giou_loss = (float)k->giou_loss_coefficient,
                                        .no_object = k->eos_coefficient});
 }
 
