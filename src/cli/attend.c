@@ -10,7 +10,7 @@
 
 #include "fovea/array.h"
 #include "fovea/see.h"
-#include "json.h"
+#include "cli.h"
 
 enum { MAX_WEIGHTS = 1 << 24 };
 
@@ -61,7 +61,6 @@ static const float demo_qk[] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f,
 static const float demo_v[] = {1.0f, 1.1f, 1.2f, 1.3f, 1.4f, 1.5f,
                                1.6f, 1.7f, 1.8f, 1.9f, 2.0f, 2.1f};
 
-/* Names in messages are what was typed: "x.safetensors:q" as well as a path. */
 static int read_matrix(const cli *c, fv_array *a, const char *source, fv_array_opt opt)
 {
     fv_err e;
@@ -301,8 +300,6 @@ static void put_heads(cli_json *j, const char *key, const fv_see_steps *a, const
     cli_json_put(j, "]");
 }
 
-/* All digits and all cells: a script that checks another implementation cuts nothing. Cells that
- * are hidden are null. */
 static void print_json(const fv_see_steps *a)
 {
     cli_json j = {0};
@@ -319,8 +316,6 @@ static void print_json(const fv_see_steps *a)
 
 /* ---- the command ---- */
 
-/* Either all three matrices or none: a mixture of files and the example's numbers would teach
- * nothing. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     (void)n, (void)operand;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "json.h"
+#include "cli.h"
 
 typedef struct bench_values {
     const char *device;
@@ -56,7 +56,6 @@ static void print_text(void *user, const bench_row *r)
     putchar('\n');
 }
 
-/* A number that is whole stays whole in JSON: counts are not 3.0. */
 static void put_value(cli_json *j, const char *key, const bench_value *v)
 {
     if (v->word && *v->word)

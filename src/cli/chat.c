@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "json.h"
+#include "cli.h"
 
 typedef struct chat_values {
     cli_model model;
@@ -58,8 +58,6 @@ static bool print_text(void *user, const char *text, size_t n)
     return true;
 }
 
-/* The reply is the last message of the conversation; it has been printed as it came, unless JSON
- * was asked for. */
 static int answer(talk *t, const char *text, size_t len)
 {
     fv_err e;
@@ -145,7 +143,6 @@ static int open_chat(talk *t, const chat_values *v)
     return CLI_OK;
 }
 
-/* Closed in the order of use: the chat before the template, both before the model they point to. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const chat_values *v = values;

@@ -63,7 +63,6 @@ typedef struct show {
     int shown; /* sentences, of those it was judged by */
 } show;
 
-/* Every 20 updates on a terminal, every 200 in a log. */
 static void progress(void *user, const fv_train_state *s, const char *event)
 {
     const show *w = user;
@@ -93,7 +92,6 @@ static void print_sentence(void *user, const char *en, const char *given, const 
     w->shown++;
 }
 
-/* Names of the pictures are fixed: the last lines that are printed tell how to open them. */
 static fv_status save(fv_see *s, const char *dir, const char *name, fv_see_opt o, fv_err *e)
 {
     char path[PATH_MAX];

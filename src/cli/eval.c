@@ -120,8 +120,6 @@ static const cli_example examples[] = {
     {0},
 };
 
-/* Always true: a report that nobody reads is found out by main, which checks standard output at the
- * end. */
 static bool print(void *user, const fv_task_result *r)
 {
     const cli *c = user;

@@ -113,10 +113,7 @@ const cli_command explain_command = {
         "magnitudes, without special tokens.  --curves says which to trust: tokens are blanked in "
         "the order of each method, and a good one lets the prediction fall soon (deletion) and "
         "rise soon when tokens are put back (insertion).",
-    .options = options,
-    .size = sizeof(explain_values),
+    CLI_OWN(explain_values),
     .operands = "[TEXT [SECOND]]",
     .max_operands = 2,
-    .examples = examples,
-    .run = run,
 };

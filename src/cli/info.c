@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "cli.h"
-#include "json.h"
 
 typedef struct info_values {
     const char *device;
@@ -47,8 +46,6 @@ typedef struct facts {
     int n_choices;
 } facts;
 
-/* In lines of a word and what belongs to it, so that a bug report can be read at a glance; a list
- * goes on below its first entry. */
 static void print_text(const facts *f)
 {
     printf("fovea      %s\n", fv_version());
@@ -76,7 +73,6 @@ static void put_list(cli_json *j, const char *key, const char *const *list, int 
     cli_json_put(j, "]");
 }
 
-/* devices is a list of one: a script need not change when more can be asked for. */
 static void print_json(const facts *f)
 {
     cli_json j = {0};
@@ -97,8 +93,6 @@ static void print_json(const facts *f)
     cli_json_end();
 }
 
-/* GPUs are looked for whether or not one is used; why there is none is part of the answer, not an
- * error. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     (void)n, (void)operand;

@@ -27,7 +27,6 @@ static const cli_example examples[] = {
     {0},
 };
 
-/* On the CPU always: folding is one addition a weight, and reading the files takes longer. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const merge_values *v = values;

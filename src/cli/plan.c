@@ -5,7 +5,6 @@
 #include "cli.h"
 #include "fovea/author/scaling.h"
 #include "fovea/recipe.h"
-#include "json.h"
 
 typedef struct values {
     const char *device;
@@ -89,12 +88,9 @@ const cli_command plan_command = {
     .summary = "how fast a recipe would train on many machines",
     .about =
         "A few updates are measured here, and what N ranks on a network would come to is printed.",
-    .options = options,
-    .size = sizeof(values),
+    CLI_OWN(values),
     .defaults = &defaults,
     .operands = "RECIPE",
     .min_operands = 1,
     .max_operands = 1,
-    .examples = examples,
-    .run = run,
 };

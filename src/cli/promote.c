@@ -50,8 +50,6 @@ static void print_number(const char *name, double x)
     if (isfinite(x)) printf(", \"%s\": %.9g", name, x);
 }
 
-/* A metric that was not computed (no version was in use, or --back) is left out rather than printed
- * as nan. */
 static void report(const promote_values *v, const char *metric, const fv_promoted *r)
 {
     if (v->json) {

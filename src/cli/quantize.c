@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "cli.h"
-#include "json.h"
 
 typedef struct quantize_values {
     const char *model, *output;
@@ -36,7 +35,6 @@ static const cli_example examples[] = {
     {0},
 };
 
-/* Where all parameters were converted there are no others, and the sentence says "parameters". */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const quantize_values *v = values;

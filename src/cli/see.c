@@ -136,6 +136,14 @@ typedef struct work {
 
 /* ---- what goes in ---- */
 
+static int no_text(const work *w, const char *in, const char *where)
+{
+    return cli_usage(w->c,
+                     "there is no text%s%s: give it as an argument, by --source (a translator) or "
+                     "--text, by --file or on standard input",
+                     in, where);
+}
+
 /* Where the text comes from: options, operands, else a file or standard input. */
 static int take_text(work *w, int n, char **operand)
 {
@@ -149,9 +157,7 @@ static int take_text(work *w, int n, char **operand)
     if (n > 1) w->second = operand[1];
     if (w->first || w->image_path || v->drawn) return CLI_OK;
     bool piped = !v->file || !strcmp(v->file, "-");
-    if (!v->file && isatty(STDIN_FILENO))
-        return cli_usage(w->c, "there is no text: give it as an argument, by --source (a "
-                               "translator) or --text, by --file or on standard input");
+    if (!v->file && isatty(STDIN_FILENO)) return no_text(w, "", "");
     int code = cli_read_text(w->c, piped ? NULL : v->file, &w->input);
     if (code != CLI_OK) return code;
     char *s = w->input;
@@ -160,11 +166,7 @@ static int take_text(work *w, int n, char **operand)
     char *tab = strchr(s, '\t');
     if (tab && !strchr(s, '\n') && !w->second) *tab = 0, w->second = tab + 1;
     w->first = s;
-    return len ? CLI_OK
-               : cli_usage(w->c,
-                           "there is no text in %s: give it as an argument, by --source (a "
-                           "translator) or --text, by --file or on standard input",
-                           piped ? "standard input" : v->file);
+    return len ? CLI_OK : no_text(w, " in ", piped ? "standard input" : v->file);
 }
 
 /* Copies what was encoded.  A sentence of a translation ends in the end token, whether or not the

@@ -1,5 +1,4 @@
-/* see.h - what the parts of fovea see share: pictures (see.c), ablation (see_worth.c), images
- * (see_image.c). */
+/* see.h - what the parts of fovea see share. */
 #ifndef FOVEA_CLI_SEE_H
 #define FOVEA_CLI_SEE_H
 

@@ -97,76 +97,20 @@ static const cli_example examples[] = {
     {0},
 };
 
-/* "NAME=DIR", or a directory whose last part is the name. */
-static int read_models(const cli *c, const cli_list *list, sv_model *out, char (*names)[128])
-{
-    if (!list->n) return cli_usage(c, "a model is needed: -m DIR");
-    for (int i = 0; i < list->n; i++) {
-        const char *given = list->at[i], *equals = strchr(given, '='), *end = given + strlen(given);
-        const char *from = given, *to = equals;
-        if (!equals) {
-            while (end > given + 1 && end[-1] == '/') end--;
-            for (to = from = end; from > given && from[-1] != '/';) from--;
-        }
-        size_t n = (size_t)(to - from);
-        if (!n || n >= sizeof names[i])
-            return cli_usage(c, "%s: a name of 1 to %zu characters was expected", given,
-                             sizeof names[i] - 1);
-        memcpy(names[i], from, n);
-        names[i][n] = 0;
-        if (strpbrk(names[i], "\"\\\n"))
-            return cli_usage(c, "%s: a name has no quotes, backslashes and line ends", names[i]);
-        out[i] = (sv_model){.name = names[i], .dir = equals ? equals + 1 : given};
-        for (int k = 0; k < i; k++)
-            if (!strcmp(names[k], names[i]))
-                return cli_usage(c, "two models are called %s: say NAME=DIR", names[i]);
-    }
-    return CLI_OK;
-}
-
-/* "NAME=DIR" or "NAME@MODEL=DIR". */
-static int read_adapters(const cli *c, const cli_list *list, const sv_model *models, int n_models,
-                         sv_adapter *out, char (*names)[128])
-{
-    for (int i = 0; i < list->n; i++) {
-        const char *given = list->at[i], *equals = strchr(given, '=');
-        size_t n = equals ? (size_t)(equals - given) : 0;
-        if (!n || n >= sizeof names[i] || !equals[1])
-            return cli_usage(c, "--adapter %s: NAME=DIR or NAME@MODEL=DIR was expected", given);
-        memcpy(names[i], given, n);
-        names[i][n] = 0;
-        char *at = strchr(names[i], '@');
-        if (at) *at = 0;
-        if (!names[i][0] || strpbrk(names[i], "\"\\\n"))
-            return cli_usage(c, "--adapter %s: a name without quotes and backslashes is needed",
-                             given);
-        out[i] = (sv_adapter){.name = names[i], .dir = equals + 1};
-        out[i].model = at ? at + 1 : models[0].name;
-        for (int k = 0; k < n_models; k++)
-            if (!strcmp(models[k].name, names[i]))
-                return cli_usage(c, "a model and an adapter are called %s", names[i]);
-        for (int k = 0; k < i; k++)
-            if (!strcmp(names[k], names[i]))
-                return cli_usage(c, "two adapters are called %s", names[i]);
-    }
-    return CLI_OK;
-}
-
 static int64_t ms(double seconds) { return (int64_t)(seconds * 1000); }
 
-/* Names and lists live on this stack for as long as the server runs: sv_serve returns when it has
- * stopped. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const serve_values *v = values;
     sv_model models[64];
     sv_adapter adapters[64];
-    char names[64][128], adapter_names[64][128];
+    sv_names names[64], adapter_names[64];
     fv_err e;
     (void)n, (void)operand;
-    int code = read_models(c, &v->models, models, names);
-    if (!code) code = read_adapters(c, &v->adapters, models, v->models.n, adapters, adapter_names);
-    if (code) return code;
+    if (sv_read_models(v->models.at, v->models.n, models, names, &e) ||
+        sv_read_adapters(v->adapters.at, v->adapters.n, models, v->models.n, adapters,
+                         adapter_names, &e))
+        return cli_error(c, &e);
     sv_opt o = {.models = models,
                 .n_models = v->models.n,
                 .adapters = adapters,

@@ -4,7 +4,6 @@
 
 #include "cli.h"
 #include "fovea/store.h"
-#include "json.h"
 
 typedef struct values {
     bool json;
@@ -21,8 +20,6 @@ static const cli_example examples[] = {
     {0},
 };
 
-/* Tab-separated: name, dtype, shape; JSON adds bytes, which are not those of count and dtype for
- * packed formats. */
 static void print(const fv_st_info *t, bool json)
 {
     cli_json j = {0};

@@ -11,7 +11,6 @@
 #include "cli.h"
 #include "fovea/store.h"
 #include "fovea/tok.h"
-#include "json.h"
 
 typedef struct tokenize_values {
     const char *model, *text;
@@ -56,8 +55,6 @@ static void print_encoding(const fv_tok *t, const fv_encoding *enc)
     cli_json_end();
 }
 
-/* Offsets cost a table of the text's characters, so they are computed only where they are printed.
- */
 static int encode(const cli *c, const tokenize_values *v, const fv_tok *t, const fv_text *text)
 {
     fv_err e;
@@ -159,8 +156,6 @@ static int decode(const cli *c, const tokenize_values *v, const fv_tok *t, const
     return code;
 }
 
-/* A text by option is used as it stands; a file is read whole, with its last line end, which is a
- * character like any other. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const tokenize_values *v = values;

@@ -48,7 +48,6 @@ static const cli_example examples[] = {
 /* Parts of a list "a,b,c", which is changed; at most MOST of them. */
 enum { MAX_SPECIALS = 256 };
 
-/* Commas cannot stand in a special token here; a file could say so, and nobody has needed one. */
 static int split_list(char *list, const char *out[MAX_SPECIALS + 1])
 {
     int n = 0;
@@ -65,7 +64,6 @@ static void show(void *self, const char *stage, double done)
     fflush(stderr);
 }
 
-/* The progress line is wiped before anything else is printed, also before an error. */
 static int run(const cli *c, const void *values, int n, char **operand)
 {
     const train_values *v = values;

@@ -175,7 +175,6 @@ static void print_line(void *user, const char *text)
     puts(text);
 }
 
-/* Keys, ranges and defaults come from the tables that recipes are read by. */
 static int help_keys(const cli *c, const values *v)
 {
     if (!fv_recipe_help(v->keys_of, print_line, NULL))

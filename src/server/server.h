@@ -19,6 +19,17 @@ typedef struct sv_adapter {
     const char *model; /* whose it is, by name */
 } sv_adapter;
 
+/* Where a name is kept: models and adapters point to it. */
+typedef struct sv_names {
+    char s[128];
+} sv_names;
+
+/* What a command line gave, n of each; out and names have as many entries.  FV_EUSAGE: a sentence
+ * that says which is wrong. */
+fv_status sv_read_models(const char *const *list, int n, sv_model *out, sv_names *names, fv_err *e);
+fv_status sv_read_adapters(const char *const *list, int n, const sv_model *models, int n_models,
+                           sv_adapter *out, sv_names *names, fv_err *e);
+
 typedef struct sv_opt {
     const sv_model *models; /* the first serves requests that name none */
     int n_models;

@@ -24,7 +24,6 @@ static void each(const cli_command *cmd, const char *path, visit_fn *visit)
         each(*s, cli_below(path, (*s)->name).s, visit);
 }
 
-/* By the help's own word: an operand called FILE is completed as one. */
 static bool takes_files(const cli_command *cmd)
 {
     return cmd->operands && strstr(cmd->operands, "FILE");
@@ -71,7 +70,6 @@ static void bash_known(const cli_command *cmd, const char *path)
     printf("|\"%s\"", path);
 }
 
-/* The path is found word by word: bash gives the words of the line and no idea of subcommands. */
 static void bash(const cli_command *root)
 {
     puts("# bash completion for fovea\n"
@@ -186,7 +184,6 @@ static void zsh(const cli_command *root)
 
 /* ---- fish ---- */
 
-/* Single quotes in fish escape the quote and the backslash, nothing else. */
 static void fish_text(const char *s)
 {
     putchar('\'');

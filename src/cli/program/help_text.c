@@ -25,7 +25,6 @@ static void wrap(const char *text, int column, int indent)
     putchar('\n');
 }
 
-/* Where name and value reach into the help's column, the help begins on the next line. */
 static void print_option(char letter, const char *name, const char *value, const char *help)
 {
     int n = letter ? printf("  -%c, --%s", letter, name) : printf("      --%s", name);
@@ -38,7 +37,6 @@ static void print_option(char letter, const char *name, const char *value, const
     wrap(help, COLUMN, COLUMN);
 }
 
-/* -h and --version are in no table: they are the parser's own. */
 static void print_options(const cli_command *cmd, const char *path)
 {
     puts("\nOptions:");

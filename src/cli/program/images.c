@@ -14,8 +14,6 @@ static bool is_stream(const cli *c, const char *path)
     return ((const fv_task_kind *)c->command->more)->sound && !strcmp(path, "-");
 }
 
-/* By the ending, without regard to case; sounds are in the list because the same operands name
- * them. */
 static bool is_image(const char *path)
 {
     static const char *const endings[] = {".png", ".jpg", ".jpeg", ".wav", ".flac", ".ogg", ".mp3"};
@@ -33,7 +31,6 @@ static bool is_folder(const char *path)
     return !stat(path, &s) && S_ISDIR(s.st_mode);
 }
 
-/* One realloc an entry: a command line and a folder have thousands, not millions. */
 static bool add(cli_images *m, const char *dir, const char *name)
 {
     char **grown = realloc(m->path, (size_t)(m->n + 1) * sizeof *grown);

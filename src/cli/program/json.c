@@ -1,6 +1,6 @@
 /* json.c - results for machines, written as they come: nothing is built first that could run out of
  * memory half way. */
-#include "cli/json.h"
+#include "cli/cli.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -28,7 +28,6 @@ static size_t character(const char *s, size_t n)
     return overlong || beyond ? 0 : len;
 }
 
-/* Bytes that are no UTF-8 become U+FFFD, one each, as in the library's JSON. */
 void cli_json_text(cli_json *j, const char *s, size_t n)
 {
     static const char plain[] = "\"\\\b\f\n\r\t", escaped[] = "\"\\bfnrt";

@@ -53,7 +53,6 @@ static void options(const cli_command *cmd)
     }
 }
 
-/* As in the help, in man's fonts: the program bold, what is to be replaced in italics. */
 static void synopsis(const cli_command *cmd, const char *path)
 {
     printf(".B %s\n", path);
@@ -64,7 +63,6 @@ static void synopsis(const cli_command *cmd, const char *path)
                cmd->operands ? cmd->operands : "");
 }
 
-/* The command line stands as the tag of a paragraph, what it does below it. */
 static void examples(const cli_command *cmd)
 {
     for (const cli_example *x = cmd->examples; x && x->line; x++) {

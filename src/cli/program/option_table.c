@@ -14,7 +14,6 @@ static const struct {
 } letters[] = {{"top", 'k'},  {"output", 'o'}, {"labels", 'l'}, {"pool", 'p'},
                {"echo", 'e'}, {"batch", 'b'},  {"heads", 'n'},  {"causal", 'c'}};
 
-/* A key of the library knows no letters, which belong to the command line. */
 static char letter_of(const char *name)
 {
     for (size_t i = 0; i < sizeof letters / sizeof *letters; i++)
@@ -55,7 +54,6 @@ static cli_option of_field(const fv_field *f, cli_each *at)
     return o;
 }
 
-/* Tables end in an entry without a name. */
 static int count_fields(const fv_field *table)
 {
     int n = 0;
@@ -80,8 +78,6 @@ bool cli_next(const cli_command *cmd, cli_each *at)
     return true;
 }
 
-/* "N", "FILE", or the words of a choice with bars between; used by help, manual and messages alike.
- */
 void cli_value_text(char *out, size_t size, const cli_option *o)
 {
     size_t used = 0;

@@ -14,7 +14,6 @@
 
 #include "cli/cli.h"
 
-/* The whole name: abbreviations would break scripts when an option is added. */
 static bool by_name(const cli_command *cmd, const char *name, size_t len, cli_each *at)
 {
     for (*at = (cli_each){0}; cli_next(cmd, at);)
@@ -29,7 +28,6 @@ static bool by_letter(const cli_command *cmd, char letter, cli_each *at)
     return false;
 }
 
-/* With the nearest name, where one is near enough to be meant. */
 static int unknown(const cli *c, const cli_command *cmd, const char *name, size_t len)
 {
     cli_each all[94]; /* their names must stay for as long as the list */
@@ -50,7 +48,6 @@ static int unknown(const cli *c, const cli_command *cmd, const char *name, size_
 
 /* ---- values ---- */
 
-/* Trailing characters, an empty value and what overflows are refused: "10k" is no 10. */
 static int store_number(const cli *c, const cli_option *o, void *at, const char *value)
 {
     char *end;
@@ -83,8 +80,6 @@ static int store_choice(const cli *c, const cli_option *o, void *at, const char 
     return cli_usage(c, "--%s wants one of %s, not '%s'", o->name, all, value);
 }
 
-/* A list has room for 64: a command line that repeats an option more often comes from a script that
- * should use a file. */
 static int store_more(const cli *c, const cli_option *o, cli_list *list, const char *value)
 {
     const int most = (int)(sizeof list->at / sizeof *list->at);
@@ -128,8 +123,6 @@ int cli_apply(const cli *c, const cli_settings *s, void *obj, const fv_field *ta
     return CLI_OK;
 }
 
-/* A value lands in the command's struct at the offset of its entry; the entry's kind is the type
- * there. */
 static int store(const cli *c, const cli_command *cmd, const cli_option *o, void *values,
                  const char *value)
 {
@@ -201,7 +194,6 @@ static int parse_short(const cli *c, const cli_command *cmd, void *values, char 
     return CLI_OK;
 }
 
-/* Operands are moved to the front of argv as they are met, so options may stand behind them. */
 int cli_parse(const cli *c, const cli_command *cmd, void *values, int argc, char **argv, int *n,
               bool *help)
 {

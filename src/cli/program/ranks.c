@@ -17,7 +17,6 @@ bool cli_own_record(const cli_share *s, int64_t number)
     return (number - 1) / RUN % fv_comm_size(s->comm) == fv_comm_rank(s->comm);
 }
 
-/* Pieces of one record are entries of the same number; merging keeps their order. */
 bool cli_share_add(cli_share *s, int64_t record, const char *text, size_t n)
 {
     fv_comm_record h = {record, n};

@@ -82,7 +82,6 @@ int cli_threads(int64_t given)
     return given ? (int)given : n > 0 && n <= 4096 ? (int)n : 0;
 }
 
-/* *out is NULL where it fails, so that closing it is allowed in any case. */
 int cli_open_device(const cli *c, fv_device **out, const char *name, int64_t threads)
 {
     fv_err e;
@@ -147,7 +146,6 @@ const cli_command *cli_sub(const cli_command *parent, const char *name)
     return NULL;
 }
 
-/* For "did you mean": NULL where nothing is near. */
 const char *cli_nearest_sub(const cli_command *parent, const char *word)
 {
     const char *names[64];
@@ -158,7 +156,6 @@ const char *cli_nearest_sub(const cli_command *parent, const char *word)
     return fv_closest(word, names);
 }
 
-/* Both parts are bounded, so that the whole always fits. */
 cli_path cli_below(const char *path, const char *name)
 {
     cli_path p;

@@ -86,7 +86,6 @@ static void show_progress(printing *p)
             (double)p->done / (t - p->start));
 }
 
-/* Before anything else goes to standard error, or a message would stand behind half a line. */
 static void clear_progress(printing *p)
 {
     if (p->shown > 0) fprintf(stderr, "\r%40s\r", "");
@@ -192,7 +191,6 @@ static int run_file(printing *out, fv_pipeline *p, const fv_task_kind *k, bool w
     return code;
 }
 
-/* Whether the command line has the setting; its default is not "given". */
 static bool is_given(const cli_settings *s, const char *key)
 {
     for (int i = 0; key && i < s->n; i++)
