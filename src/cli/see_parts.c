@@ -1,5 +1,5 @@
-/* see_parts.c - parts of fovea see: the image that is looked at and what a model writes about it, and
- * what each head is worth to a text.
+/* see_parts.c - parts of fovea see: the image that is looked at and what a model writes about it,
+ * and what each head is worth to a text.
  *
  * For the latter the model runs once as it is and once for each head, whose output is replaced by
  * zeros: the exact question, at the price of as many forward passes as there are heads.  Gradients
