@@ -4,7 +4,7 @@
 # fewer comments than there are (of 100 lines that are not blank 12 are the aim).
 # --report prints the figures.
 cd "$(dirname "$0")/.." || exit 1
-max_file=500 max_function=80 max_columns=100 max_cli=5500 min_comments=11
+max_file=500 max_function=80 max_columns=100 max_cli=5500 min_comments=12
 failed=0
 files=$(mktemp)
 trap 'rm -f "$files" "$files.functions"' EXIT
