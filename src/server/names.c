@@ -1,7 +1,8 @@
 /* names.c - which models and adapters are served, and by which names: "NAME=DIR", "NAME@MODEL=DIR".
  *
  * A name is what requests ask for and answers repeat, so it must be unique among models and
- * adapters and may hold nothing that would have to be escaped in JSON, a log or a metric's label. */
+ * adapters and may hold nothing that would have to be escaped in JSON, a log or a metric's
+ * label. */
 #include <string.h>
 
 #include "server.h"

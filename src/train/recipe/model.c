@@ -282,7 +282,8 @@ static fv_status set_image(const fv_recipe *r, const fv__input *in, fv_json *j, 
     if (!s) return FV_OK;
     fv_status st = fv_processor_image_size(in->processor, 224, 224, &w, &h, e);
     const char *key = derived_key(r, f, "image_size", "vision_config", "encoder", at);
-    /* one number for both sides, where the family has one by default: transformers' YOLOS wants two */
+    /* one number for both sides, where the family has one by default: transformers' YOLOS wants
+     * two */
     const fv_field *t = key ? fv__field_find(f->config, key) : NULL;
     snprintf(text, sizeof text, w == h && !(t && is_list(t, "")) ? "%d" : "[%d, %d]", h, w);
     if (!st && key) st = set_at(j, key, text, e);
