@@ -287,6 +287,12 @@ static void a_transducer_learns_two_words(void **state)
     assert_string_equal(json_string_value(json_object_get(word, "word")), "high");
     assert_true(json_real_value(json_object_get(word, "to")) <= 0.3);
     json_decref(j);
+    size_t n;
+    succeeded(fovea("transcribe -m rnnt/model --lattice way.svg 3.wav"));
+    char *svg = slurp(scratch("way.svg"), &n);
+    assert_non_null(strstr(svg, "<polyline"));
+    assert_non_null(strstr(svg, "high</text>"));
+    free(svg);
     refused(fovea("transcribe -m rnnt/model --stream --rate 16000 -"), 2, "8000 samples a second");
 }
 
