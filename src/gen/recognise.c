@@ -6,6 +6,8 @@
  * save a copy of 0.1 ms a chunk, of which there are four a second. */
 #include "gen/recognise.h"
 
+#include "model/part.h"
+
 enum { MOST_BEAMS = 64 };
 
 fv_status fv__recognise_failed(const fv_recogniser *r, fv_err *e)
@@ -116,11 +118,13 @@ int64_t fv_recogniser_frames(const fv_recogniser *r) { return r->position; }
 static void put_past(fv_recogniser *r, fv_items *in, int64_t n)
 {
     const fv_stream_shape *s = &r->shape;
-    int32_t lens[2] = {(int32_t)r->past_n, (int32_t)(r->past_n + n)};
+    int32_t lens[2] = {(int32_t)r->past_n, (int32_t)(r->past_n + n)},
+            *at = fv__step_memory(r->ctx, (size_t)n * sizeof *at);
+    for (int64_t i = 0; at && i < n; i++) at[i] = (int32_t)(r->position + i);
     fv_items_put(in, "past",
                  fv_floats(r->ctx, r->past, FV_SHAPE(2 * s->layers, s->left + s->chunk, s->width)));
     fv_items_put(in, "past_lengths", fv_ints(r->ctx, lens, FV_SHAPE(2)));
-    fv_items_put(in, "position_ids", fv_positions(r->ctx, 1, n, (int32_t)r->position));
+    if (at) fv_items_put(in, "position_ids", fv_ints(r->ctx, at, FV_SHAPE(1, n)));
 }
 
 /* The last `left` rows of what is there now are what the next chunk sees. */

@@ -232,7 +232,7 @@ static fv_status step(search *s, drafts *w, int64_t *T, fv_err *e)
     return fv__search_step_many(s, w->ids, *T, e);
 }
 
-/* Appends to the row at index p every token that its drafts have foreseen, and one more. */
+/* Appends to the row at index p every token that its drafts have right, and one more. */
 static void verify(search *s, drafts *w, int64_t p, int64_t T)
 {
     int64_t i = s->at[p], before = s->run[i].n, right = 0;

@@ -117,7 +117,7 @@ static void count(const judging *j, fv_gan_scores *out)
     out->covered = covered;
 }
 
-/* The Frechet distance of features is FID with the judge in the place of Inception: comparable
+/* The Frechet distance of features is FID with the judge instead of Inception: comparable
  * between generators judged by one model, not with published FIDs. */
 static fv_status judge(judging *j, const char *dir, const char *real, fv_device *d, fv_gan_opt o,
                        fv_gan_scores *out, fv_err *e)

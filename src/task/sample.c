@@ -109,7 +109,7 @@ static fv_status choose_labels(fv_pipeline *p, fv_err *e)
     return FV_OK;
 }
 
-/* Before the model is opened: without a place for them nothing would be drawn. */
+/* Before the model is opened: without a file or folder for them nothing would be drawn. */
 static fv_status check(fv_pipeline *p, fv_err *e)
 {
     const sample_options *o = p->options;

@@ -127,7 +127,7 @@ static fv_status judge(double *out, fv_device *d, const fv_promote_opt *o, const
     return st;
 }
 
-/* Nothing is copied or removed: two versions change places, so going back twice is where one was.
+/* Nothing is copied or removed: two versions are exchanged, so going back twice is where one was.
  */
 static fv_status go_back(const fv_promote_opt *o, const fv_env *env, const state *was,
                          fv_promoted *out, fv_err *e)

@@ -74,7 +74,7 @@ static void fill_table(trainer *t, int32_t n)
     for (int32_t i = 0; i < n; i++) all += pow((double)count[i], 0.75);
     for (int64_t i = 0; i < TABLE; i++) {
         t->table[i] = w;
-        if ((double)(i + 1) / TABLE > (sum + pow((double)count[w], 0.75)) / all && w < n - 1)
+        if (w < n - 1 && (double)(i + 1) / TABLE > (sum + pow((double)count[w], 0.75)) / all)
             sum += pow((double)count[w++], 0.75);
     }
 }

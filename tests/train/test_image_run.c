@@ -179,8 +179,8 @@ static void half_of_a_model_begins_as_another(void **state)
             1, "has no parameter of this model's encoder");
 }
 
-/* Images with one text are one example: of two texts with four images each, an epoch is one batch of
- * two. */
+/* Images with one text are one example: of two texts with four images each, an epoch is one batch
+ * of two. */
 static void images_of_one_text_are_one_example(void **state)
 {
     (void)state;

@@ -40,7 +40,7 @@ static void source_of(int orientation, int x, int y, int w, int h, int *sx, int 
 }
 
 /* Orientations 2 to 8 are the mirror images and quarter turns of a rectangle; from 5 on width and
- * height change places. */
+ * height are exchanged. */
 fv_status fv__exif_apply(fv_image *im, int orientation, fv_err *e)
 {
     if (orientation < 2) return FV_OK;
