@@ -1,6 +1,12 @@
 /* comm.c - communicators: the calls of the public headers, over whichever engine carries the bytes.
  * A communicator of one rank is NULL here, so a run without mpirun takes no other way than one with
- * it. */
+ * it.
+ *
+ * An engine (mpi.c, tcp.c, threads.c) must be able to exchange parts between ranks; every other
+ * collective it may leave out, and gets by exchanges (by_exchange.c).  So an engine that is only
+ * correct is a few functions, and one that is fast overrides what its library does better.  Time
+ * and bytes are counted here, once for all engines: what a trace calls communication is the time
+ * that the calling thread spends in these functions, hidden behind computing or not. */
 #include "comm/comm.h"
 
 #include <stdio.h>
@@ -101,6 +107,7 @@ void fv_comm_spent(const fv_comm *c, double *seconds, double *bytes)
 
 /* ---- collectives ---- */
 
+/* A part for oneself is a copy, no traffic. */
 static void count_sent(fv_comm *c, const fv_comm_part *send, int n)
 {
     for (int i = 0; i < n; i++)
@@ -149,6 +156,7 @@ fv_status fv_comm_all_reduce(fv_comm *c, float *data, int64_t n, fv_err *e)
     double from = fv__comm_now();
     fv_status st = (c->table->all_reduce ? c->table->all_reduce : fv__exchange_all_reduce)(c, data,
                                                                                            n, e);
+    /* as reduce-scatter and all-gather send them, whatever the engine does */
     c->bytes += 2.0 * (double)n * sizeof *data;
     c->seconds += fv__comm_now() - from;
     return st;
@@ -178,11 +186,15 @@ fv_status fv_comm_barrier(fv_comm *c, fv_err *e)
 
 /* ---- agreement ---- */
 
+/* What a rank has to say before all go on: a status and the sentence of its error.  Ranks meet at
+ * points where any of them may have failed (opening data, writing a checkpoint); without a meeting
+ * the others would wait in the next collective until their timeout, and name the wrong cause. */
 typedef struct opinion {
     int32_t status;
     char text[508];
 } opinion;
 
+/* A rank that has failed keeps its own error; the others get that of the lowest rank that has. */
 fv_status fv_comm_agree(fv_comm *c, fv_status mine, fv_err *e)
 {
     if (!c) return mine;

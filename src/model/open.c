@@ -1,4 +1,16 @@
-/* open.c - models of any family: made or opened, run, saved. */
+/* open.c - models of any family: made or opened, run, saved.
+ *
+ * Opening a directory, in this order, each step with its own sentence where it fails:
+ *
+ *     config.json    -> family (model_type) -> head (architectures, or the task's) -> its keys
+ *     declare        the family names its parameters with shapes and first values; nothing is
+ *                    allocated yet, so --dry-run and wrong shapes cost no memory
+ *     adapters       declared beside the weights they change
+ *     load           from safetensors by name, in the dtype that is asked for; a model that serves
+ *                    reads them where the file is mapped
+ *     pack           with .serve, products get their weights in the layout of the device's kernels
+ *
+ * A new model is the same without a file.  Saving writes the names of the file back. */
 #include <stdio.h>
 
 #include "fovea/author/adapter.h"

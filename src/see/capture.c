@@ -69,8 +69,8 @@ fv_status fv_see_watch(fv_see **out, fv_ctx *c, int64_t b, fv_err *e)
     return FV_OK;
 }
 
-/* A context of the caller's gets its tap back empty; one of our own goes with everything recorded in
- * it. */
+/* A context of the caller's gets its tap back empty; one of our own goes with everything recorded
+ * in it. */
 void fv_see_free(fv_see *s)
 {
     if (!s) return;

@@ -9,6 +9,8 @@
 
 #include "explain.h"
 
+/* One line for each method, in the order of the enum: what a reader of the page needs to know of
+ * it. */
 static const char *const about[] = {"weights of the last layer, mean of its heads",
                                     "layers multiplied, from the prediction down",
                                     "greatest flow through the layers",
@@ -201,6 +203,7 @@ static const char page_head[] =
     "td,th{padding:.15em .7em;text-align:right;border-bottom:1px solid #e4e7eb}"
     "th:first-child,td:first-child{text-align:left}svg{margin-right:2em}</style></head><body>\n";
 
+/* Tokens come from a text that anybody may have written: nothing of them is taken for markup. */
 static void html_text(fv_buf *b, const char *s)
 {
     while (*s) {

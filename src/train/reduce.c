@@ -1,5 +1,12 @@
 /* reduce.c - the gradients of all ranks' leaves, bucket by bucket, where their owners add them
- * up; the loss and the norm. */
+ * up; the loss and the norm.
+ *
+ * A leaf is a shard of the global batch, and there are as many of them whatever the number of
+ * ranks.  Their gradients are added as the nodes of one fixed binary tree (comm/tree.c): a rank
+ * adds up the nodes that lie within its own leaves, sends the roots of those to the bucket's owner,
+ * and the owner adds the rest, in the tree's order.  So each sum is taken in the same order for 1
+ * rank and for 8.  An all-reduce of MPI would send less, but the order of its sums is its own
+ * affair. */
 #include "backend/backends.h"
 #include "train/reduce.h"
 

@@ -1,4 +1,11 @@
-/* corpus.c - texts as numbers of words, the most frequent first, and the subwords of words. */
+/* corpus.c - texts as numbers of words, the most frequent first, and the subwords of words.
+ *
+ * Texts are read once: words get numbers as they come, and are numbered anew when all are counted,
+ * by their frequency, so that rare words are the end of every table and can be cut off there.
+ *
+ * Subwords are rows behind those of the words, one for each of a number of buckets; n-grams that
+ * share a bucket share its row, as in fastText: a table of all n-grams of a language would be
+ * larger than the words' own. */
 #include <stdlib.h>
 
 #include "vectors/vectors.h"

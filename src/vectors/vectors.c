@@ -1,4 +1,7 @@
-/* vectors.c - a set of word vectors: making it, finding words, what is near. */
+/* vectors.c - a set of word vectors: making it, finding words, what is near.
+ *
+ * What is near is found by comparing with every row, which is exact: for the vocabularies that are
+ * trained here an index of approximate neighbours would save less than the file takes to read. */
 #include "vectors/vectors.h"
 
 #include <math.h>

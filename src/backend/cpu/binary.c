@@ -1,4 +1,14 @@
-/* binary.c - y = a op b with broadcasting, its gradients, and masked_fill. */
+/* binary.c - y = a op b with broadcasting, its gradients, and masked_fill.
+ *
+ * Operands are walked by strides: an axis along which one is repeated has stride 0 there, so
+ * broadcasting costs no copy and no case.  Axes that lie behind one another in all three are joined
+ * before (ops/walk.h), and most calls come down to one or two.  The last axis is done in pieces
+ * that fit into registers and L1: fetched and widened to f32 where the dtype is narrower, computed,
+ * rounded once and stored.  Chunks of rows go to threads; each element of y has one owner.
+ *
+ * The gradient of an operand that was repeated is a sum over the axes it was repeated along, and
+ * each element of it has one thread and one order, whatever the number of threads: pieces of fixed
+ * size first, then their sums in order. */
 #ifndef DTYPE
 #include "strides.h"
 

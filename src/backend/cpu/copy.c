@@ -1,4 +1,8 @@
-/* copy.c - strided copies, filling, and conversion between float dtypes. */
+/* copy.c - strided copies, filling, and conversion between float dtypes.
+ *
+ * A copy whose operands are contiguous along the same axis runs along it; where they are contiguous
+ * along different axes (a transposition) squares of TILE are copied, so that a cache line that was
+ * read or written once is used for all it holds before it leaves L1. */
 #ifndef DTYPE
 #include "strides.h"
 

@@ -2,7 +2,21 @@
  *
  * A function is three lines here: f on a vector, f' on a vector, and a case in each switch.  map1
  * and map2 are always inlined with the function as a constant, so each case is a loop of its own
- * and no call is made per vector.  The polynomials are in vmath.h. */
+ * and no call is made per vector.  The polynomials are in vmath.h.
+ *
+ *    y              dy/dx, of x or of y where that is cheaper
+ *    relu           x > 0
+ *    gelu           P(x) + x p(x)                P, p: normal distribution and its density
+ *    gelu_tanh      (1 + t)/2 + x (1 - t^2) u'/2   t = tanh(u), u = sqrt(2/pi)(x + 0.044715 x^3)
+ *    silu           s + x s (1 - s)              s = sigmoid(x)
+ *    quick_gelu     s + 1.702 x s (1 - s)        s = sigmoid(1.702 x)
+ *    tanh, sigmoid  1 - y^2, y (1 - y)
+ *    exp, log       y, 1/x
+ *    sqrt, rsqrt    1/(2 y), -y^3/2
+ *    softplus       sigmoid(x)
+ *    abs            the sign of x, 0 at 0
+ *
+ * Five of them are told by y, which the forward pass has in memory anyway: x need not be kept. */
 #ifndef DTYPE
 #include "stage.h"
 #include "vmath.h"

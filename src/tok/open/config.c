@@ -1,4 +1,9 @@
-/* config.c - tokenizer_config.json, and the paths around it. */
+/* config.c - tokenizer_config.json, and the paths around it.
+ *
+ * The file says which class of transformers a tokenizer is and with what settings it was saved.  A
+ * tokenizer.json beside it has all of that in its own form and wins; from here come the class of
+ * directories that have none (vocab.txt, spiece.model), the names of special tokens, and what a
+ * class puts around a text.  A setting that would change ids and is not understood is refused. */
 #include <stdio.h>
 
 #include "open.h"

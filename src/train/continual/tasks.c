@@ -309,7 +309,11 @@ fv_status fv__continual_make(const fv__continual *s, int which, fv_batch *out,
     return st;
 }
 
-/* The examples of an epoch, and as many remembered ones behind them. */
+/* The examples of an epoch, and as many remembered ones behind them: half of a batch is old, as in
+ * experience replay (Chaudhry et al. 2019), so that the memory weighs the same however small it is.
+ * Which are drawn goes by epoch and first row, not by a state: batches are made by several threads,
+ * in any order.  With A-GEM they are told apart by a part of their own, since their loss is the
+ * constraint and not a term of the sum. */
 static fv_status make_train(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                             fv_data_rng how, fv_err *e)
 {
@@ -371,6 +375,8 @@ static int64_t count_valid(const void *self, int64_t epoch)
     return n;
 }
 
+/* Rows count through the tasks one after the other; which task a row is of follows from its number,
+ * so that the matrix of accuracies needs no second pass. */
 static fv_status make_valid(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                             fv_data_rng how, fv_err *e)
 {
@@ -419,6 +425,8 @@ void fv__continual_close(void *self)
     fv__free(env, s, sizeof *s);
 }
 
+/* Labels of all rows are read once, by making batches of them: the feeds below know no other way to
+ * ask what an example is, and any objective can then be a task. */
 static fv_status open_tasks(fv__continual *s, const fv_labels *labels, fv_err *e)
 {
     int32_t *label[2] = {NULL, NULL};
@@ -436,6 +444,8 @@ static fv_status open_tasks(fv__continual *s, const fv_labels *labels, fv_err *e
     return st;
 }
 
+/* The feeds of a plain run are put inside: trainer, loader and checkpoints see two feeds as ever,
+ * and a run of many tasks is one run with one order of updates. */
 fv_status fv__continual_wrap(fv_feed *train, fv_feed *valid, const fv__continual_opt *o,
                              const fv_env *env, const fv_labels *labels, uint64_t seed, fv_err *e)
 {
