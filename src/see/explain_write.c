@@ -198,7 +198,7 @@ static const char page_head[] =
     "color:#1c2430}h1{font-size:1.3em}h2{font-size:1.05em;margin-top:2em}"
     ".m{margin:.5em 0}.m b{display:inline-block;width:7.5em}.m i{color:#68707c;font-size:.85em;"
     "margin-left:.6em}.t{display:inline-block;padding:.05em .3em;margin:.1em .05em;"
-    "border-radius:.25em;white-space:pre}.s{color:#8a919c}"
+    "border-radius:.25em;white-space:pre}.s{color:#414953;font-style:italic}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     "td,th{padding:.15em .7em;text-align:right;border-bottom:1px solid #e4e7eb}"
     "th:first-child,td:first-child{text-align:left}svg{margin-right:2em}</style></head><body>\n";
