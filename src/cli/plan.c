@@ -85,7 +85,7 @@ static int run(const cli *c, const void *vals, int n, char **operand)
 
 const cli_command plan_command = {
     .name = "plan",
-    .summary = "how fast a recipe would train on many machines",
+    .summary = "predict how fast a recipe trains on many machines",
     .about =
         "A few updates are measured here, and what N ranks on a network would come to is printed.",
     CLI_OWN(values),
