@@ -16,6 +16,7 @@
 #include "comm/comm.h"
 #include "helper/device.h"
 #include "helper/program.h"
+#include "helper/ranks.h"
 
 enum { MOST = 5 };
 
@@ -61,18 +62,8 @@ static void among(int n, int (*work)(fv_comm *c), int *code)
 static int everybody_talks(fv_comm *c)
 {
     enum { LARGE = 1 << 18 };
-    int n = fv_comm_size(c), me = fv_comm_rank(c), out[MOST][2], in[MOST][2], root = 7;
-    fv_comm_part send[2 * MOST], recv[2 * MOST];
-    for (int r = 0; r < n; r++)
-        for (int k = 0; k < 2; k++) {
-            out[r][k] = 100 * me + 10 * r + k;
-            send[2 * r + k] = (fv_comm_part){r, &out[r][k], sizeof(int)};
-            recv[2 * r + k] = (fv_comm_part){r, &in[r][k], sizeof(int)};
-        }
-    if (fv_comm_exchange(c, send, 2 * n, recv, 2 * n, NULL)) return 1;
-    for (int r = 0; r < n; r++)
-        for (int k = 0; k < 2; k++)
-            if (in[r][k] != 100 * r + 10 * me + k) return 2;
+    int n = fv_comm_size(c), me = fv_comm_rank(c), root = 7, wrong = ranks_exchange(c);
+    if (wrong) return wrong;
     if (me == n - 1) root = 42;
     if (fv_comm_broadcast(c, &root, sizeof root, n - 1, NULL) || root != 42) return 3;
     float *x = malloc(LARGE * sizeof *x);
@@ -172,13 +163,7 @@ static const char recipe[] = "[model]\nmodel_type = gpt2\nn_embd = 32\nn_layer =
 static void training_gives_the_bits_of_one(void **state)
 {
     (void)state;
-    char text[8000];
-    size_t n = 0;
-    for (int i = 0; i < 150; i++)
-        n += (size_t)snprintf(text + n, sizeof text - n, "line %d has the word %d\n", i,
-                              i * 7 % 31);
-    scratch_text("lines.txt", text);
-    scratch_text("r.ini", recipe);
+    ranks_recipe(recipe);
     succeeded(sh("$fovea train r.ini -o one -q -t 1"));
     succeeded(sh("export WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=%d; "
                  "RANK=1 timeout 60 $fovea train r.ini -o two -q -t 1 & "

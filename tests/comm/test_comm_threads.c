@@ -13,6 +13,7 @@
 
 #include "comm/comm.h"
 #include "helper/device.h"
+#include "helper/ranks.h"
 
 enum { MOST = 8 };
 
@@ -47,24 +48,6 @@ static void among(int n, int (*work)(fv_comm *c))
 }
 
 /* ---- collectives ---- */
-
-/* Every rank sends two numbers to every rank, itself too. */
-static int everybody_exchanges(fv_comm *c)
-{
-    int n = fv_comm_size(c), me = fv_comm_rank(c), out[MOST][2], in[MOST][2];
-    fv_comm_part send[2 * MOST], recv[2 * MOST];
-    for (int r = 0; r < n; r++)
-        for (int k = 0; k < 2; k++) {
-            out[r][k] = 100 * me + 10 * r + k;
-            send[2 * r + k] = (fv_comm_part){r, &out[r][k], sizeof(int)};
-            recv[2 * r + k] = (fv_comm_part){r, &in[r][k], sizeof(int)};
-        }
-    if (fv_comm_exchange(c, send, 2 * n, recv, 2 * n, NULL)) return 1;
-    for (int r = 0; r < n; r++)
-        for (int k = 0; k < 2; k++)
-            if (in[r][k] != 100 * r + 10 * me + k) return 2;
-    return 0;
-}
 
 static int everybody_gathers(fv_comm *c)
 {
@@ -130,12 +113,12 @@ static void ranks_talk(void **state)
 {
     (void)state;
     for (int n = 1; n <= MOST; n++) {
-        among(n, everybody_exchanges);
+        among(n, ranks_exchange);
         among(n, everybody_gathers);
         among(n, texts_come_in_order);
         among(n, records_come_in_order);
     }
-    assert_int_equal(everybody_exchanges(NULL), 0);
+    assert_int_equal(ranks_exchange(NULL), 0);
     assert_int_equal(everybody_gathers(NULL), 0);
     assert_int_equal(texts_come_in_order(NULL), 0);
     assert_int_equal(records_come_in_order(NULL), 0);

@@ -203,25 +203,36 @@ static void masked_items_are_to_be_found(void **state)
     fv_labels_free(&l);
 }
 
+/* A recommender of new weights over the items a, b, .. */
+static fv_recommender *new_recommender(const char *type, int items)
+{
+    fv_model *m;
+    fv_recommender *r;
+    fv_err e;
+    char config[300];
+    int n = snprintf(config, sizeof config,
+                     "{\"model_type\": \"%s\", \"hidden_size\": 8, \"id2label\": {", type);
+    for (int i = 0; i < items; i++)
+        n += snprintf(config + n, sizeof config - (size_t)n, "%s\"%d\": \"%c\"", i ? ", " : "", i,
+                      'a' + i);
+    snprintf(config + n, sizeof config - (size_t)n, "}}");
+    check(fv_model_new(&m, device, config, (fv_model_opt){0}, 5, &e), &e);
+    check(fv_model_save(m, scratch("%s", type), FV_F32, &e), &e);
+    fv_model_free(m);
+    check(fv_recommender_open(&r, device, scratch("%s", type), (fv_model_opt){0}, &e), &e);
+    return r;
+}
+
 /* What the model says is best is found at the first rank. */
 static void ranking_counts_ranks(void **state)
 {
     (void)state;
-    fv_model *m;
-    fv_recommender *r;
     fv_err e;
     fv_ranking k[FV_RANKED];
     fv_recommended next[1];
     int64_t found;
     char text[100];
-    check(fv_model_new(&m, device,
-                       "{\"model_type\": \"sasrec\", \"id2label\": {\"0\": \"a\", \"1\": \"b\", "
-                       "\"2\": \"c\", \"3\": \"d\"}, \"hidden_size\": 8}",
-                       (fv_model_opt){0}, 5, &e),
-          &e);
-    check(fv_model_save(m, scratch("items"), FV_F32, &e), &e);
-    fv_model_free(m);
-    check(fv_recommender_open(&r, device, scratch("items"), (fv_model_opt){0}, &e), &e);
+    fv_recommender *r = new_recommender("sasrec", 4);
     check(fv_recommender_run(r, (int32_t[]){0, 1}, 2, 1, next, &found, NULL, &e), &e);
     snprintf(text, sizeof text, "u a b %s\n", fv_recommender_items(r)->name[next[0].item]);
     fv_events *v = open_text(text, (fv_events_opt){.layout = FV_EVENTS_SEQUENCES,
@@ -240,21 +251,12 @@ static void ranking_counts_ranks(void **state)
 static void neighbours_are_items_of_the_same_users(void **state)
 {
     (void)state;
-    fv_model *m;
-    fv_recommender *r;
     fv_err e;
     fv_ranking k[FV_RANKED];
     fv_recommended next[1];
     float looked[2];
     int64_t found;
-    check(fv_model_new(&m, device,
-                       "{\"model_type\": \"bert4rec\", \"id2label\": {\"0\": \"a\", \"1\": \"b\", "
-                       "\"2\": \"c\", \"3\": \"d\", \"4\": \"e\"}, \"hidden_size\": 8}",
-                       (fv_model_opt){0}, 5, &e),
-          &e);
-    check(fv_model_save(m, scratch("masked"), FV_F32, &e), &e);
-    fv_model_free(m);
-    check(fv_recommender_open(&r, device, scratch("masked"), (fv_model_opt){0}, &e), &e);
+    fv_recommender *r = new_recommender("bert4rec", 5);
     check(fv_recommender_run(r, (int32_t[]){0, 1}, 2, 1, next, &found, looked, &e), &e);
     assert_int_equal(found, 1);
     assert_true(looked[0] > 0 && looked[0] + looked[1] < 1); /* the mask has the rest */

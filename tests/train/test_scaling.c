@@ -12,6 +12,7 @@
 
 #include "fovea/author/scaling.h"
 #include "helper/program.h"
+#include "helper/ranks.h"
 
 /* 100 million numbers, a second of computing for 64 rows. */
 static const fv_scaling large = {.numbers = 100000000,
@@ -74,13 +75,7 @@ static const char recipe[] = "[model]\nmodel_type = gpt2\nn_embd = 32\nn_layer =
 static void the_command_plans_a_recipe(void **state)
 {
     (void)state;
-    char text[8000];
-    size_t n = 0;
-    for (int i = 0; i < 150; i++)
-        n += (size_t)snprintf(text + n, sizeof text - n, "line %d has the word %d\n", i,
-                              i * 7 % 31);
-    scratch_text("lines.txt", text);
-    scratch_text("r.ini", recipe);
+    ranks_recipe(recipe);
     const result *r = succeeded(sh("$fovea plan r.ini -t 1 --json"));
     for (int i = 0; i < 3; i++) {
         json_t *line = json_line(r, i);

@@ -1,42 +1,23 @@
 """Golden cases of SASRec, against a model written here in PyTorch after the paper's equations.
 Run: python3 tools/golden/sasrec.py tests/golden/models   (versions: families.py)"""
-import json
 import math
-import os
-import shutil
-import sys
 
 import torch
-from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from families import tokens
+from item_models import ITEMS, SMALL, Values, save
 
-SMALL = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12, max_position_embeddings=7,
-             hidden_act="relu", layer_norm_eps=1e-8)
-ITEMS = 11
+CONFIG = dict(SMALL, hidden_act="relu", layer_norm_eps=1e-8)
 
 
-def parameters(k, seed=7):
-    g, p, D = torch.Generator().manual_seed(seed), {}, k["hidden_size"]
-
-    def linear(name, a, b):
-        p[name + ".weight"], p[name + ".bias"] = 0.4 * torch.randn(b, a, generator=g), 0.4 * torch.randn(b, generator=g)
-
-    def norm(name):
-        p[name + ".weight"], p[name + ".bias"] = 1 + 0.2 * torch.randn(D, generator=g), 0.2 * torch.randn(D, generator=g)
-
-    p["item_embeddings.weight"] = 0.4 * torch.randn(ITEMS, D, generator=g)
-    p["position_embeddings.weight"] = 0.4 * torch.randn(k["max_position_embeddings"], D, generator=g)
-    for i in range(k["num_hidden_layers"]):
-        norm(f"layers.{i}.attention_norm")
-        norm(f"layers.{i}.feed_forward_norm")
-        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            linear(f"layers.{i}.attention.{part}", D, D)
-        linear(f"layers.{i}.feed_forward.fc1", D, k["intermediate_size"])
-        linear(f"layers.{i}.feed_forward.fc2", k["intermediate_size"], D)
-    norm("norm")
-    return {name: t.requires_grad_() for name, t in p.items()}
+def parameters(k):
+    v = Values(k["hidden_size"])
+    v.table("item_embeddings.weight", ITEMS, k["hidden_size"])
+    v.table("position_embeddings.weight", k["max_position_embeddings"], k["hidden_size"])
+    v.layers(k)
+    v.norm("norm")
+    return v.all()
 
 
 def run(p, k, ids):
@@ -66,8 +47,8 @@ def run(p, k, ids):
 
 
 def case(name, ids, labels=None, last=None, candidates=None):
-    p = parameters(SMALL)
-    x, maps, hidden = run(p, SMALL, ids)
+    p = parameters(CONFIG)
+    x, maps, hidden = run(p, CONFIG, ids)
     table = p["item_embeddings.weight"]
     if last is not None:
         x = x.flatten(0, 1)[last]
@@ -76,20 +57,8 @@ def case(name, ids, labels=None, last=None, candidates=None):
     if labels is not None:
         found["loss"] = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=-100)
         found["loss"].backward()
-        found.update({"grad." + n: t.grad for n, t in p.items()})
-    found.update({f"attentions.{i}": m for i, m in enumerate(maps)})
-    found.update({f"hidden_states.{i}": h for i, h in enumerate(hidden)})
-    folder = os.path.join(sys.argv[1], name)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
     inputs = dict(input_ids=ids, labels=labels, last_positions=last, candidates=candidates)
-    save_file({n: v.contiguous() for n, v in inputs.items() if v is not None}, os.path.join(folder, "in.safetensors"))
-    save_file({n: v.detach().clone().contiguous() for n, v in found.items()}, os.path.join(folder, "out.safetensors"))
-    save_file({n: t.detach().contiguous() for n, t in p.items()}, os.path.join(folder, "model.safetensors"))
-    names = {str(i): f"item {i}" for i in range(ITEMS)}
-    json.dump(dict(model_type="sasrec", architectures=["SasRecModel"], id2label=names, label2id={v: int(i) for i, v in names.items()},
-                   **SMALL), open(os.path.join(folder, "config.json"), "w"), indent=2)
-    print(name)
+    save(name, p, found, maps, hidden, inputs, dict(model_type="sasrec", architectures=["SasRecModel"], **CONFIG))
 
 
 ids = tokens(ITEMS, 3, 6, low=0)

@@ -14,6 +14,7 @@
  * Names are our own: there is no published directory of this model. */
 #include <stddef.h>
 
+#include "model/item_config.h"
 #include "model/series.h"
 #include "nn/part.h"
 
@@ -22,29 +23,9 @@ static const fv_family_head heads[] = {
     {0},
 };
 
-typedef struct config {
-    int hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_act;
-    int max_position_embeddings, num_labels;
-    float hidden_dropout_prob, attention_probs_dropout_prob, initializer_range, layer_norm_eps;
-} config;
+typedef fv__item_config config;
 
-static const fv_field fields[] = {
-    FV_INT(config, num_labels, 1, 2, 1 << 28, "items"),
-    FV_INT(config, hidden_size, 1, 64, 1 << 16, "model width"),
-    FV_INT(config, num_hidden_layers, 1, 2, 256, "layers"),
-    FV_INT(config, num_attention_heads, 1, 2, 1024, "attention heads"),
-    FV_INT(config, intermediate_size, 1, 256, 1 << 18, "width of the feed-forward part"),
-    FV_CHOICE(config, hidden_act, 0, fv_act_words,
-              "of the feed-forward part and before the scores"),
-    FV_INT(config, max_position_embeddings, 2, 50, 1 << 16,
-           "items that are read, the mask included"),
-    FV_FLOAT(config, hidden_dropout_prob, 0, 0.1, 0.99,
-             "on what each part of a layer adds, and on the embeddings"),
-    FV_FLOAT(config, attention_probs_dropout_prob, 0, 0.1, 0.99, "on the attention weights"),
-    FV_FLOAT(config, initializer_range, 0, 0.02, 10, "standard deviation of first values"),
-    FV_FLOAT(config, layer_norm_eps, 1e-20, 1e-12, 1, "under the square root of each norm"),
-    {0},
-};
+static const fv_field fields[] = {FV__ITEM_FIELDS(256, 0, 2, 0.1, 1e-12), {0}};
 
 static const fv_input inputs[] = {
     {"input_ids", FV_I32, true},
@@ -70,12 +51,6 @@ typedef struct bert4rec {
     fv_lin dense;
     block *blocks;
 } bert4rec;
-
-static fv_status check(const void *config_, fv_err *e)
-{
-    const config *k = config_;
-    return fv__heads_check(k->hidden_size, k->num_attention_heads, e);
-}
 
 /* ---- parameters ---- */
 
@@ -189,7 +164,7 @@ const fv_family fv__family_bert4rec = {
     .inputs = inputs,
     .config_size = sizeof(config),
     .size = sizeof(bert4rec),
-    .check = check,
+    .check = fv__item_config_check,
     .declare = declare,
     .longest = longest,
     .pack = pack,

@@ -1,0 +1,58 @@
+"""What the golden cases of models of items share: first values of their parameters and the files of a case."""
+import json
+import os
+import shutil
+import sys
+
+import torch
+from safetensors.torch import save_file
+
+ITEMS = 11
+SMALL = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12, max_position_embeddings=7)
+
+
+class Values:
+    """Parameters by name, drawn in the order in which they are asked for."""
+
+    def __init__(self, width, seed=7):
+        self.g, self.p, self.width = torch.Generator().manual_seed(seed), {}, width
+
+    def table(self, name, *shape):
+        self.p[name] = 0.4 * torch.randn(*shape, generator=self.g)
+
+    def linear(self, name, a, b):
+        self.table(name + ".weight", b, a)
+        self.table(name + ".bias", b)
+
+    def norm(self, name):
+        self.p[name + ".weight"] = 1 + 0.2 * torch.randn(self.width, generator=self.g)
+        self.p[name + ".bias"] = 0.2 * torch.randn(self.width, generator=self.g)
+
+    def layers(self, k):
+        for i in range(k["num_hidden_layers"]):
+            self.norm(f"layers.{i}.attention_norm")
+            self.norm(f"layers.{i}.feed_forward_norm")
+            for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                self.linear(f"layers.{i}.attention.{part}", self.width, self.width)
+            self.linear(f"layers.{i}.feed_forward.fc1", self.width, k["intermediate_size"])
+            self.linear(f"layers.{i}.feed_forward.fc2", k["intermediate_size"], self.width)
+
+    def all(self):
+        return {name: t.requires_grad_() for name, t in self.p.items()}
+
+
+def save(name, p, found, maps, hidden, inputs, config):
+    """The files of a case below sys.argv[1]; parameters that have a gradient are found too."""
+    found.update({"grad." + n: t.grad for n, t in p.items() if t.grad is not None})
+    found.update({f"attentions.{i}": m for i, m in enumerate(maps)})
+    found.update({f"hidden_states.{i}": h for i, h in enumerate(hidden)})
+    folder = os.path.join(sys.argv[1], name)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    save_file({n: v.contiguous() for n, v in inputs.items() if v is not None}, os.path.join(folder, "in.safetensors"))
+    save_file({n: v.detach().clone().contiguous() for n, v in found.items()}, os.path.join(folder, "out.safetensors"))
+    save_file({n: t.detach().contiguous() for n, t in p.items()}, os.path.join(folder, "model.safetensors"))
+    names = {str(i): f"item {i}" for i in range(ITEMS)}
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+        json.dump({**config, "id2label": names, "label2id": {v: int(i) for i, v in names.items()}}, f, indent=2)
+    print(name)
