@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "helper/device.h"
+#include "helper/ctx.h"
 #include "helper/optable.h"
 #include "fovea/author/ops.h"
 #include "fovea/author/tensor.h"
@@ -182,31 +182,6 @@ static const op_case cases[] = {
 
 /* ---- what the table cannot say ---- */
 
-static fv_device *dev;
-static fv_ctx *ctx;
-
-static int open_all(void **state)
-{
-    (void)state;
-    return fv_device_open(&dev, test_device(), (fv_device_opt){.threads = 1}, NULL) ||
-           fv_ctx_new(&ctx, dev, (fv_ctx_opt){.record = true}, NULL);
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    fv_ctx_free(ctx);
-    fv_device_close(dev);
-    return 0;
-}
-
-static int fresh(void **state)
-{
-    (void)state;
-    fv_ctx_reset(ctx, 0);
-    return 0;
-}
-
 static const float ties[] = {1, 3, 3, 2, 3, 0};
 
 static void of_equals_the_first_counts(void **state)
@@ -263,12 +238,12 @@ static void sums_of_very_many_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(of_equals_the_first_counts, fresh),
-        cmocka_unit_test_setup(scalars_have_no_axis, fresh),
-        cmocka_unit_test_setup(nothing_has_no_largest, fresh),
-        cmocka_unit_test_setup(softmax_does_not_overflow, fresh),
-        cmocka_unit_test_setup(sums_of_very_many_rows, fresh),
+        cmocka_unit_test_setup(of_equals_the_first_counts, reset_ctx),
+        cmocka_unit_test_setup(scalars_have_no_axis, reset_ctx),
+        cmocka_unit_test_setup(nothing_has_no_largest, reset_ctx),
+        cmocka_unit_test_setup(softmax_does_not_overflow, reset_ctx),
+        cmocka_unit_test_setup(sums_of_very_many_rows, reset_ctx),
     };
-    int failed = cmocka_run_group_tests_name("reduce", tests, open_all, close_all);
+    int failed = cmocka_run_group_tests_name("reduce", tests, open_ctx, close_ctx);
     return failed + op_table_run("reduce table", cases, sizeof cases / sizeof *cases);
 }

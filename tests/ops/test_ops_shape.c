@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "helper/device.h"
+#include "helper/ctx.h"
 #include "helper/optable.h"
 #include "fovea/author/ops.h"
 #include "fovea/author/tensor.h"
@@ -213,31 +213,6 @@ static const op_case cases[] = {
 
 /* ---- what the table cannot say ---- */
 
-static fv_device *dev;
-static fv_ctx *ctx;
-
-static int open_all(void **state)
-{
-    (void)state;
-    return fv_device_open(&dev, test_device(), (fv_device_opt){.threads = 1}, NULL) ||
-           fv_ctx_new(&ctx, dev, (fv_ctx_opt){0}, NULL);
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    fv_ctx_free(ctx);
-    fv_device_close(dev);
-    return 0;
-}
-
-static int fresh(void **state)
-{
-    (void)state;
-    fv_ctx_reset(ctx, 0);
-    return 0;
-}
-
 static const int32_t counting[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
 
 static void integers_are_sliced_and_reshaped(void **state)
@@ -316,13 +291,13 @@ static void empty_tensors_pass_through(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(integers_are_sliced_and_reshaped, fresh),
-        cmocka_unit_test_setup(integers_are_refused_elsewhere, fresh),
-        cmocka_unit_test_setup(reshape_and_head_share_memory, fresh),
-        cmocka_unit_test_setup(an_axis_that_does_not_exist_is_named, fresh),
-        cmocka_unit_test_setup(bad_arguments_are_refused, fresh),
-        cmocka_unit_test_setup(empty_tensors_pass_through, fresh),
+        cmocka_unit_test_setup(integers_are_sliced_and_reshaped, reset_ctx),
+        cmocka_unit_test_setup(integers_are_refused_elsewhere, reset_ctx),
+        cmocka_unit_test_setup(reshape_and_head_share_memory, reset_ctx),
+        cmocka_unit_test_setup(an_axis_that_does_not_exist_is_named, reset_ctx),
+        cmocka_unit_test_setup(bad_arguments_are_refused, reset_ctx),
+        cmocka_unit_test_setup(empty_tensors_pass_through, reset_ctx),
     };
-    int failed = cmocka_run_group_tests_name("shape", tests, open_all, close_all);
+    int failed = cmocka_run_group_tests_name("shape", tests, open_ctx, close_ctx);
     return failed + op_table_run("shape table", cases, sizeof cases / sizeof *cases);
 }

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from families import tokens
-from item_models import ITEMS, SMALL, Values, save
+from item_models import ITEMS, SMALL, Values, linear, norm, save
 
 CONFIG = dict(SMALL, hidden_act="gelu", layer_norm_eps=1e-12)
 
@@ -28,23 +28,17 @@ def run(p, k, ids, mask):
     D, H = k["hidden_size"], k["num_attention_heads"]
     B, T = ids.shape
 
-    def linear(name, x):
-        return F.linear(x, p[name + ".weight"], p[name + ".bias"])
-
-    def norm(name, x):
-        return F.layer_norm(x, (D,), p[name + ".weight"], p[name + ".bias"], k["layer_norm_eps"])
-
-    x = norm("embedding_norm", p["item_embeddings.weight"][ids] + p["position_embeddings.weight"][:T])
+    x = norm(p, "embedding_norm", p["item_embeddings.weight"][ids] + p["position_embeddings.weight"][:T], k)
     maps, hidden = [], []
     for i in range(k["num_hidden_layers"]):
         hidden.append(x)
         at = f"layers.{i}."
-        q, key, v = (linear(at + "attention." + n, x).reshape(B, T, H, D // H).transpose(1, 2) for n in ("q_proj", "k_proj", "v_proj"))
+        q, key, v = (linear(p, at + "attention." + n, x).reshape(B, T, H, D // H).transpose(1, 2) for n in ("q_proj", "k_proj", "v_proj"))
         w = (q @ key.transpose(2, 3) / math.sqrt(D // H)).masked_fill(mask[:, None, None] == 0, -math.inf).softmax(-1)
         maps.append(w)
-        x = norm(at + "attention_norm", x + linear(at + "attention.out_proj", (w @ v).transpose(1, 2).reshape(B, T, D)))
-        x = norm(at + "feed_forward_norm", x + linear(at + "feed_forward.fc2", F.gelu(linear(at + "feed_forward.fc1", x))))
-    return norm("head.norm", F.gelu(linear("head.dense", x))), maps, hidden + [x]
+        x = norm(p, at + "attention_norm", x + linear(p, at + "attention.out_proj", (w @ v).transpose(1, 2).reshape(B, T, D)), k)
+        x = norm(p, at + "feed_forward_norm", x + linear(p, at + "feed_forward.fc2", F.gelu(linear(p, at + "feed_forward.fc1", x))), k)
+    return norm(p, "head.norm", F.gelu(linear(p, "head.dense", x)), k), maps, hidden + [x]
 
 
 def case(name, ids, mask, labels, last=None):

@@ -6,6 +6,7 @@ import sys
 
 import torch
 from safetensors.torch import save_file
+from torch.nn import functional as F
 
 ITEMS = 11
 SMALL = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12, max_position_embeddings=7)
@@ -41,18 +42,31 @@ class Values:
         return {name: t.requires_grad_() for name, t in self.p.items()}
 
 
-def save(name, p, found, maps, hidden, inputs, config):
-    """The files of a case below sys.argv[1]; parameters that have a gradient are found too."""
-    found.update({"grad." + n: t.grad for n, t in p.items() if t.grad is not None})
-    found.update({f"attentions.{i}": m for i, m in enumerate(maps)})
-    found.update({f"hidden_states.{i}": h for i, h in enumerate(hidden)})
+def linear(p, name, x):
+    return F.linear(x, p[name + ".weight"], p[name + ".bias"])
+
+
+def norm(p, name, x, k):
+    return F.layer_norm(x, (k["hidden_size"],), p[name + ".weight"], p[name + ".bias"], k["layer_norm_eps"])
+
+
+def write(name, inputs, found, p, config):
+    """The files of a case below sys.argv[1]."""
     folder = os.path.join(sys.argv[1], name)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     save_file({n: v.contiguous() for n, v in inputs.items() if v is not None}, os.path.join(folder, "in.safetensors"))
     save_file({n: v.detach().clone().contiguous() for n, v in found.items()}, os.path.join(folder, "out.safetensors"))
     save_file({n: t.detach().contiguous() for n, t in p.items()}, os.path.join(folder, "model.safetensors"))
-    names = {str(i): f"item {i}" for i in range(ITEMS)}
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
-        json.dump({**config, "id2label": names, "label2id": {v: int(i) for i, v in names.items()}}, f, indent=2)
+        json.dump(config, f, indent=2)
     print(name)
+
+
+def save(name, p, found, maps, hidden, inputs, config):
+    """A case of a model of items; parameters that have a gradient are found too."""
+    found.update({"grad." + n: t.grad for n, t in p.items() if t.grad is not None})
+    found.update({f"attentions.{i}": m for i, m in enumerate(maps)})
+    found.update({f"hidden_states.{i}": h for i, h in enumerate(hidden)})
+    names = {str(i): f"item {i}" for i in range(ITEMS)}
+    write(name, inputs, found, p, {**config, "id2label": names, "label2id": {v: int(i) for i, v in names.items()}})

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from families import tokens
-from item_models import ITEMS, SMALL, Values, save
+from item_models import ITEMS, SMALL, Values, linear, norm, save
 
 CONFIG = dict(SMALL, hidden_act="relu", layer_norm_eps=1e-8)
 
@@ -25,24 +25,18 @@ def run(p, k, ids):
     D, H = k["hidden_size"], k["num_attention_heads"]
     B, T = ids.shape
 
-    def linear(name, x):
-        return F.linear(x, p[name + ".weight"], p[name + ".bias"])
-
-    def norm(name, x):
-        return F.layer_norm(x, (D,), p[name + ".weight"], p[name + ".bias"], k["layer_norm_eps"])
-
     x = p["item_embeddings.weight"][ids] * math.sqrt(D) + p["position_embeddings.weight"][:T]
     maps, hidden, later = [], [], torch.ones(T, T).triu(1).bool()
     for i in range(k["num_hidden_layers"]):
         hidden.append(x)
         at = f"layers.{i}."
-        h = norm(at + "attention_norm", x)
-        q, key, v = (linear(at + "attention." + n, h).reshape(B, T, H, D // H).transpose(1, 2) for n in ("q_proj", "k_proj", "v_proj"))
+        h = norm(p, at + "attention_norm", x, k)
+        q, key, v = (linear(p, at + "attention." + n, h).reshape(B, T, H, D // H).transpose(1, 2) for n in ("q_proj", "k_proj", "v_proj"))
         w = (q @ key.transpose(2, 3) / math.sqrt(D // H)).masked_fill(later, -math.inf).softmax(-1)
         maps.append(w)
-        x = x + linear(at + "attention.out_proj", (w @ v).transpose(1, 2).reshape(B, T, D))
-        x = x + linear(at + "feed_forward.fc2", linear(at + "feed_forward.fc1", norm(at + "feed_forward_norm", x)).relu())
-    x = norm("norm", x)
+        x = x + linear(p, at + "attention.out_proj", (w @ v).transpose(1, 2).reshape(B, T, D))
+        x = x + linear(p, at + "feed_forward.fc2", linear(p, at + "feed_forward.fc1", norm(p, at + "feed_forward_norm", x, k)).relu())
+    x = norm(p, "norm", x, k)
     return x, maps, hidden + [x]
 
 

@@ -1,17 +1,13 @@
 """Golden cases of the Transformer transducer, against a model written here in PyTorch after the equations in transducer.c: states,
 lattices, losses over all alignments and gradients; and a stream in chunks, against the mask that chunks make.
 Run: python3 tools/golden/transducer.py tests/golden/models   (versions: families.py)"""
-import json
 import math
-import os
-import shutil
-import sys
 
 import torch
-from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from families import mask_of, pixels, tokens
+from item_models import write
 
 SMALL = dict(vocab_size=7, num_features=6, hidden_size=8, intermediate_size=12, hidden_act="gelu", joint_size=10, encoder_layers=2,
              encoder_attention_heads=2, decoder_layers=2, decoder_attention_heads=2, chunk_size=3, left_context=2, label_context=2,
@@ -140,14 +136,7 @@ def case(name, head, x, mask=None, labels=None, tlen=None, ulen=None):
         found.update({"grad." + n: t.grad for n, t in p.items() if t.grad is not None})
     kind = "encoder_attentions" if head == "TransducerForSpeechRecognition" else "attentions"
     found.update({f"{kind}.{i}": m for i, m in enumerate(maps)})
-    folder = os.path.join(sys.argv[1], name)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
-    save_file({n: v.contiguous() for n, v in inputs.items() if v is not None}, os.path.join(folder, "in.safetensors"))
-    save_file({n: v.detach().clone().contiguous() for n, v in found.items()}, os.path.join(folder, "out.safetensors"))
-    save_file({n: t.detach().contiguous() for n, t in p.items()}, os.path.join(folder, "model.safetensors"))
-    json.dump(dict(model_type="transducer", architectures=[head], **SMALL), open(os.path.join(folder, "config.json"), "w"), indent=2)
-    print(name)
+    write(name, inputs, found, p, dict(model_type="transducer", architectures=[head], **SMALL))
 
 
 def chunked(lengths, T, chunk, left):
