@@ -66,7 +66,8 @@ FV_API fv_status fv_adam_step(fv_adam *a, const fv_train_opt *o, int64_t step, d
 /* ---- a run ---- */
 
 typedef struct fv_train_state {
-    int64_t step;         /* updates done */
+    int64_t step;    /* updates done */
+    int64_t updates; /* of the whole run, when it has ended: fewer where it was fitted to time */
     int64_t epoch, batch; /* where the data stands: batches of this epoch that were used */
     double loss;          /* of the last update, a label; NaN before the first */
     double valid, metric; /* last evaluation; NaN before the first, and where there is no metric */

@@ -229,9 +229,9 @@ static void conclude(const values *v, const fv_recipe *r, const fv_train_state *
     bool patience = o->patience && s->worse >= o->patience;
     if (v->dry_run)
         printf("Everything is there; nothing was trained.\n");
-    else if (s->step < o->updates && !patience)
+    else if (s->step < s->updates && !patience)
         printf("Stopped after update %lld of %lld; --resume goes on from there.\n",
-               (long long)s->step, (long long)o->updates);
+               (long long)s->step, (long long)s->updates);
     else if (isnan(s->loss)) /* resumed from a checkpoint that does not say */
         printf("%s/model: %lld updates\n", v->dir, (long long)s->step);
     else

@@ -24,12 +24,16 @@
 
 typedef struct options {
     double time_limit;
+    bool fit_updates;
 } options;
 
 static const fv_field fields[] = {
     FV_FLOAT(options, time_limit, 0, 0, 1e9,
              "seconds after which this process saves and stops, to be resumed; 0: none",
              FV_ON_RESUME),
+    FV_BOOL(options, fit_updates, 0,
+            "end the schedule within time_limit: fewer updates where they are too slow",
+            FV_ON_RESUME),
     {0},
 };
 
@@ -50,9 +54,17 @@ static void report_progress(const fv_train_job *j, const fv_train_state *s, cons
 
 /* ---- one update ---- */
 
+/* So many updates were done so many seconds after the start. */
+typedef struct pace {
+    int64_t step;
+    double at;
+} pace;
+
 typedef struct loop {
     const fv_train_job *job;
     options own;
+    int64_t updates; /* the last: of the recipe, or fewer where they are fitted to the limit */
+    pace older, newer;
     fv_train_state *s;
     fv_updater *updater;
     fv_loader *loader;
@@ -91,7 +103,7 @@ static fv_status load_batches(loop *l, int64_t *n, const fv_loaded **loaded, fv_
 /* By the caller, or by the clock: a run on a machine of one hour saves in time. */
 static bool asked_to_stop(const loop *l)
 {
-    double limit = l->own.time_limit;
+    double limit = l->own.fit_updates ? 0 : l->own.time_limit;
     return (l->job->stop && *l->job->stop) || (limit > 0 && now() - l->start >= limit);
 }
 
@@ -140,7 +152,9 @@ static fv_status update(loop *l, fv_err *e)
     s.epoch = loaded->epoch;
     s.batch = cut ? loaded->next : loaded->index + 1;
     s.step++;
-    s.lr = fv_learning_rate(&l->job->opt, s.step);
+    fv_train_opt as_planned = l->job->opt;
+    as_planned.updates = l->updates;
+    s.lr = fv_learning_rate(&as_planned, s.step);
     s.tokens += (int64_t)counts.tokens;
     l->waiting[l->n_waiting++] = s;
     l->ended = loaded->last ? loaded->epoch : -1;
@@ -359,6 +373,34 @@ static int64_t ahead(const loop *l, int64_t n, double seconds)
     return fit > 1 ? fit : 1;
 }
 
+/* How many updates the rest of the time is enough for, at the pace since half of it or less: what
+ * shares the machine comes and goes.  The first tenth of the time decides nothing, as graphs are
+ * captured in it.  A run that is fast enough keeps its updates, and so its bits. */
+static void fit_updates(loop *l, int64_t step)
+{
+    double limit = l->own.time_limit, t = now() - l->start;
+    if (!l->own.fit_updates || !(limit > 0)) return;
+    if (t > 2 * l->newer.at) {
+        l->older = l->newer;
+        l->newer = (pace){step, t};
+    }
+    if (t < 0.1 * limit) return;
+    double each = (t - l->older.at) / (double)(step - l->older.step),
+           fit = (double)step + fmax(limit - t, 0) / each;
+    l->updates = fit < (double)l->job->opt.updates ? (int64_t)fit : l->job->opt.updates;
+    fv__updater_set_updates(l->updater, l->updates);
+}
+
+static fv_status check_fit(const loop *l, fv_err *e)
+{
+    if (!l->own.fit_updates) return FV_OK;
+    if (!(l->own.time_limit > 0))
+        return fv_fail(e, FV_EUSAGE, "train.fit_updates: there is no train.time_limit to fit");
+    if (fv_comm_size(l->job->comm) > 1)
+        return fv_fail(e, FV_EUSAGE, "train.fit_updates: ranks would go by different clocks");
+    return FV_OK;
+}
+
 /* From the state on: until all updates are done, patience is out or a stop is asked for.  Each
  * condition is looked at after an update has been started, so a stop always saves a whole one. */
 static fv_status iterate(loop *l, fv_err *e)
@@ -370,11 +412,13 @@ static fv_status iterate(loop *l, fv_err *e)
     fv_status st = FV_OK;
     bool stop = o->patience && s->worse >= o->patience;
     l->start = now();
-    for (int64_t step = s->step + 1; !st && step <= o->updates && !stop; step++) {
+    l->updates = o->updates;
+    l->older = l->newer = (pace){s->step, 0};
+    for (int64_t step = s->step + 1; !st && step <= l->updates && !stop; step++) {
         if (!l->n_waiting) l->since = now() - l->start;
         st = update(l, e);
         bool ends = !st && l->ended >= 0 && j->train->end_epoch;
-        bool last = step == o->updates, judge = due(step, o->eval_every) || last,
+        bool last = step == l->updates, judge = due(step, o->eval_every) || last,
              keep = due(step, o->save_every) || last;
         stop = stops(l);
         if (!st && (judge || keep || stop || ends || l->n_waiting >= most)) {
@@ -382,6 +426,8 @@ static fv_status iterate(loop *l, fv_err *e)
             st = read_updates(l, e);
             most = ahead(l, n, now() - l->start - l->since);
             stop = stops(l);
+            fit_updates(l, step);
+            if (step == l->updates) judge = keep = true;
         }
         if (!st && ends) st = j->train->end_epoch(j->train->self, j->model, l->ended, e);
         double from = fv__trace_now(l->trace);
@@ -436,10 +482,11 @@ fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
     fv__own_get(&l.own, &fv__own_trainer, job->opt.own);
     *out = (fv_train_state){.loss = NAN, .valid = NAN, .metric = NAN, .best = NAN};
     fv_status st = check_shards(job, e);
+    if (!st) st = check_fit(&l, e);
     if (!st) st = start(&l, e);
     if (!st) st = iterate(&l, e);
-    bool whole = out->step >= job->opt.updates ||
-                 (job->opt.patience && out->worse >= job->opt.patience);
+    out->updates = l.updates;
+    bool whole = out->step >= l.updates || (job->opt.patience && out->worse >= job->opt.patience);
     if (!st && l.run) st = fv__run_finish(l.run, job, fv__updater_adam(l.updater), whole, e);
     if (!st && l.trace) st = fv__trace_write(l.trace, job->comm, job->trace, e);
     if (st) st = with_advice(&l, st, e);

@@ -105,6 +105,8 @@ void fv__train_forward(const fv_feed *f, fv_ctx *c, const fv_model *m, const fv_
         fv_model_forward(c, m, in, out);
 }
 
+void fv__updater_set_updates(fv_updater *u, int64_t updates) { u->opt.updates = updates; }
+
 void fv__updater_set_trace(fv_updater *u, fv__trace *t)
 {
     u->trace = t;

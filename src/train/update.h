@@ -27,6 +27,8 @@ typedef struct fv__leaves {
 fv_status fv__updater_step_shards(fv_updater *u, int64_t step, const fv__leaves *l,
                                   fv__batch_counts *counts, bool *stop, fv_err *e);
 
+/* The learning rate shall reach its end at another update than fv_train_opt said. */
+void fv__updater_set_updates(fv_updater *u, int64_t updates);
 void fv__updater_set_trace(fv_updater *u, fv__trace *t);
 /* Seconds of communication so far: all, and those that computing did not hide. */
 void fv__updater_spent(const fv_updater *u, double *all, double *exposed);

@@ -165,6 +165,22 @@ static void a_run_stops_in_time(void **state)
     succeeded(sh("cmp whole/model/model.safetensors timed/model/model.safetensors"));
 }
 
+/* With fit_updates the same clock ends the schedule instead, and the run is whole; one that is fast
+ * enough has the bits of one without a limit. */
+static void a_run_fits_its_updates_to_the_time(void **state)
+{
+    (void)state;
+    const result *r = succeeded(sh("$fovea train causal.ini -o fitted -q --threads 1 "
+                                   "--set train.time_limit=1e-9 --set train.fit_updates=true"));
+    assert_non_null(strstr(r->out, "fitted/model: 1 updates, loss "));
+    succeeded(
+        sh("$fovea train causal.ini -o quick -q --threads 1 --set train.time_limit=1000 --set "
+           "train.fit_updates=true"));
+    succeeded(sh("cmp whole/model/model.safetensors quick/model/model.safetensors"));
+    refused(sh("$fovea train causal.ini -o none -q --set train.fit_updates=true"), 2,
+            "there is no train.time_limit to fit");
+}
+
 static void a_resumed_run_names_what_differs(void **state)
 {
     (void)state;
@@ -218,6 +234,7 @@ int main(void)
         cmocka_unit_test(a_source_directory_keeps_its_settings),
         cmocka_unit_test(mistakes_leave_nothing_behind),
         cmocka_unit_test(a_run_stops_in_time),
+        cmocka_unit_test(a_run_fits_its_updates_to_the_time),
         cmocka_unit_test(a_resumed_run_names_what_differs),
         cmocka_unit_test(held_out_records_are_not_trained_on),
         cmocka_unit_test(keys_and_objectives_are_listed),
