@@ -128,12 +128,11 @@ void fv__pixels_close(fv__pixels *p)
 
 /* Dice are those of (seed, epoch, image), so an image is augmented the same whatever batch it is
  * in; an evaluation (epoch < 0) augments nothing. */
-fv_status fv__pixels_put(const fv__pixels *p, fv_batch *out, const int32_t *rows, int64_t n,
-                         fv_data_rng how, fv_err *e)
+static fv_status put(const fv__pixels *p, fv_batch *out, const char *name, const int32_t *rows,
+                     int64_t n, fv_data_rng how, float **at, fv_err *e)
 {
     int64_t size = (int64_t)image_bytes(p);
-    float *x = fv_batch_put(out, "pixel_values", FV_F32,
-                            FV_SHAPE(n, p->channels, p->height, p->width));
+    float *x = *at = fv_batch_put(out, name, FV_F32, FV_SHAPE(n, p->channels, p->height, p->width));
     scratch s = {0};
     fv_status st = x ? FV_OK : fv_fail(e, out->err.code, "%s", out->err.text);
     for (int64_t i = 0; !st && i < n; i++) {
@@ -144,6 +143,22 @@ fv_status fv__pixels_put(const fv__pixels *p, fv_batch *out, const int32_t *rows
         if (!st) fv_processor_image_floats(p->processor, &s.fit, x + i * size, 0, 0);
     }
     scratch_free(&s);
+    return st;
+}
+
+fv_status fv__pixels_put_view(const fv__pixels *p, fv_batch *out, const char *name,
+                              const int32_t *rows, int64_t n, fv_data_rng how, fv_err *e)
+{
+    float *x;
+    how.seed = ~how.seed; /* a key of Philox that no run has beside its own */
+    return put(p, out, name, rows, n, how, &x, e);
+}
+
+fv_status fv__pixels_put(const fv__pixels *p, fv_batch *out, const int32_t *rows, int64_t n,
+                         fv_data_rng how, fv_err *e)
+{
+    float *x;
+    fv_status st = put(p, out, "pixel_values", rows, n, how, &x, e);
     if (st || !fv__pixels_mixed(p, how)) return st;
     float *share = fv_batch_put(out, "label_share", FV_F32, FV_SHAPE(n));
     if (!share) return fv_fail(e, out->err.code, "%s", out->err.text);

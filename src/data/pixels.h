@@ -27,6 +27,9 @@ void fv__pixels_close(fv__pixels *p);
  * evaluation (epoch -1) is not changed at random. */
 fv_status fv__pixels_put(const fv__pixels *p, fv_batch *out, const int32_t *rows, int64_t n,
                          fv_data_rng how, fv_err *e);
+/* The same images, changed by other dice, as another part of the batch; they are not mixed. */
+fv_status fv__pixels_put_view(const fv__pixels *p, fv_batch *out, const char *name,
+                              const int32_t *rows, int64_t n, fv_data_rng how, fv_err *e);
 /* Whether batches have label_share, which the loss then reads. */
 static inline bool fv__pixels_mixed(const fv__pixels *p, fv_data_rng how)
 {

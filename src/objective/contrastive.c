@@ -11,6 +11,15 @@
  * shows one image at random: in one batch they would be wrong answers to each other's text.
  * Weighting all of them as right answers was the alternative; it would be another loss than CLIP's.
  *
+ * With image_weight an example has two images in a batch instead, another one of its text where it
+ * has some or another view of its only one, and the loss gets a second part that brings these near
+ * one another,
+ *
+ *     loss = family's loss + image_weight (CE(a b' / t) + CE(b a' / t)) / 2,    t = 0.07,
+ *
+ * a and b being the unit vectors of the first and of the second images (SimCLR's idea, Chen et al.
+ * 2020; drawing styles then are one more thing that an image is known in spite of).
+ *
  * Few captions are soon known by heart.  Where the table has key words as well (more_field), a text
  * in training is every other time a random half of these instead, alone or behind the caption, so
  * that words are met in many company. */
@@ -21,12 +30,16 @@
 #include "data/feed_parts.h"
 #include "data/pixels.h"
 #include "data/ragged.h"
+#include "fovea/author/family.h"
 #include "fovea/author/objective.h"
+#include "fovea/author/op.h"
+#include "fovea/author/ops.h"
 
 typedef struct options {
     fv__new_steps steps;
     fv__augment augment;
     int64_t cache;
+    float image_weight;
     char images[512], where[200], valid_where[200], more_field[64];
 } options;
 
@@ -37,6 +50,7 @@ typedef struct paired {
     fv__pixels pixels;
     const fv_env *env;
     fv_feed_opt task;
+    float image_weight;
     fv__ragged text;  /* of image i from row i * variants on */
     int variants;     /* 1: the text alone */
     int64_t max_len;  /* tokens of a text: longer ones are cut, with the end token at their end */
@@ -172,36 +186,87 @@ static int64_t count(const void *self, int64_t epoch)
 }
 
 /* The image that stands for an example in this epoch; an evaluation takes the first. */
-static int32_t image_of(const paired *p, int32_t example, fv_data_rng how)
+static int32_t image_of(const paired *p, int32_t example, fv_data_rng how, int32_t *other)
 {
-    int32_t from = p->start[example], n = p->start[example + 1] - from;
+    int32_t from = p->start[example], n = p->start[example + 1] - from, at = 0;
     fv__dice d = fv__dice_of(how, DICE_IMAGE, example);
-    return p->order[from + (how.epoch >= 0 && n > 1 ? fv__dice_below(&d, n) : 0)];
+    if (how.epoch >= 0 && n > 1) at = fv__dice_below(&d, n);
+    *other = p->order[from + (n > 1 ? (at + 1 + fv__dice_below(&d, n - 1)) % n : at)];
+    return p->order[from + at];
 }
 
 /* ---- batches ---- */
 
-/* pixel_values (n,C,H,W), input_ids and attention_mask (n,T). */
+/* other_pixel_values (n,C,H,W), and view_of (n): the row of pixel_values that each belongs to. */
+static fv_status put_views(const paired *p, fv_batch *out, const int32_t *image, int64_t n,
+                           fv_data_rng how, fv_err *e)
+{
+    fv_status st = fv__pixels_put_view(&p->pixels, out, "other_pixel_values", image, n, how, e);
+    int32_t *of = st ? NULL : fv_batch_put(out, "view_of", FV_I32, FV_SHAPE(n));
+    for (int32_t i = 0; of && i < n; i++) of[i] = i;
+    return st;
+}
+
+/* pixel_values (n,C,H,W), input_ids and attention_mask (n,T); where images are held against each
+ * other also what put_views adds. */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {
     const paired *p = self;
-    size_t bytes = (size_t)n * 2 * sizeof(int32_t);
-    int32_t *image = fv__alloc(p->env, bytes), *text = image + n;
+    size_t bytes = (size_t)n * 3 * sizeof(int32_t);
+    int32_t *image = fv__alloc(p->env, bytes), *text = image + n, *second = text + n;
     if (!image) return fv_fail(e, FV_ENOMEM, "out of memory for a batch");
     for (int64_t i = 0; i < n; i++) {
         fv__dice d = fv__dice_of(how, DICE_TEXT, rows[i]);
         bool other = p->variants > 1 && how.epoch >= 0 && fv__dice_below(&d, 2);
-        image[i] = image_of(p, rows[i], how);
+        image[i] = image_of(p, rows[i], how, &second[i]);
         text[i] = image[i] * p->variants + (other ? 1 + fv__dice_below(&d, p->variants - 1) : 0);
     }
     fv_status st = fv__pixels_put(&p->pixels, out, image, n, how, e);
     if (!st) fv__ragged_put(&p->text, out, text, n, p->task.pad);
+    if (!st && p->image_weight > 0 && how.epoch >= 0) st = put_views(p, out, second, n, how, e);
     fv__free(p->env, image, bytes);
     if (st) return st;
     if (out->err.code) return fv_fail(e, out->err.code, "%s", out->err.text);
     out->labels = (double)n;
     return FV_OK;
+}
+
+/* Cross entropy over rows of logits (n,n) whose right answer is the diagonal, without smoothing: a
+ * view is nothing but its image. */
+static fv_tensor *contrast(fv_ctx *c, fv_tensor *logits, const fv_items *in)
+{
+    fv_items rows = {.n_labels = in->n_rows > 0 ? in->n_rows : (double)fv_dim(logits, 0),
+                     .per_label = in->per_row};
+    return fv_loss_tokens(c, logits, fv_items_get(in, "view_of"), &rows);
+}
+
+/* The family's loss, and the one between images; an evaluation has the first alone. */
+static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
+                    fv_items *out)
+{
+    const paired *p = self;
+    fv_items first = *in, second = {.n_rows = in->n_rows, .per_row = in->per_row}, seen = {0};
+    fv_tensor *other = fv_items_get(in, "other_pixel_values");
+    first.n = 0;
+    for (int i = 0; i < in->n; i++)
+        if (in->at[i].value != other && strcmp(in->at[i].name, "view_of") != 0)
+            fv_items_put(&first, in->at[i].name, in->at[i].value);
+    fv_model_forward(c, m, &first, out);
+    if (!other) return;
+    fv_items_put(&second, "pixel_values", other);
+    fv_model_forward(c, m, &second, &seen);
+    fv_tensor *a = fv_items_get(out, "image_embeds"), *b = fv_items_get(&seen, "image_embeds");
+    fv_tensor *loss = fv_items_get(out, "loss");
+    if (!a || !b || !loss) {
+        fv_raise(c, FV_EMISSING, "image_weight: the family gives no vectors of images");
+        return;
+    }
+    fv_tensor *logits = fv_matmul(c, a, b, (fv_mm){.tb = true, .alpha = 1 / 0.07f}),
+              *both = fv_add(c, contrast(c, logits, in), contrast(c, fv_transpose(c, logits), in));
+    for (int i = 0; i < out->n; i++)
+        if (out->at[i].value == loss)
+            out->at[i].value = fv_add(c, loss, fv_scale(c, both, 0.5f * p->image_weight));
 }
 
 /* Whether the greatest of row i of logits_per_text stands at i. */
@@ -256,6 +321,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     *p = (paired){.env = t->env,
                   .task = *t,
                   .text = {.env = t->env},
+                  .image_weight = o->image_weight,
                   .variants = more ? VARIANTS : 1,
                   .max_len = from->max_len ? from->max_len : 512};
     fv_images_opt where = source(o, from, t->evaluation);
@@ -266,7 +332,9 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     fv_images_close(p->words);
     p->words = NULL;
     if (!st) st = group(p, e);
-    return fv__feed_give(out, &feed, p, st);
+    st = fv__feed_give(out, &feed, p, st);
+    if (!st && o->image_weight > 0) out->forward = forward;
+    return st;
 }
 
 static fv_status make_processor(fv_processor **out, const fv_env *env, const void *own,
@@ -283,6 +351,9 @@ static const fv_field keys[] = {
     FV_TEXT(options, more_field, "",
             "field with key words, | between: in training every other text is a random half of "
             "them, alone or behind the caption"),
+    FV_FLOAT(options, image_weight, 0, 0, 100,
+             "weight of a loss that brings two images of a text near one another, or two views of "
+             "its only one; 0: none"),
     FV_TEXT(options, valid_where, "", "those that are evaluated on; empty: as where"),
     {0},
 };

@@ -109,6 +109,8 @@ static void images_and_texts_meet(void **state)
                  "[train]\nupdates = 20\nbatch_rows = 6\nlr = 1e-3\nwarmup = 2\n");
     succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("clip.ini"), scratch("clip"),
                     scratch(".")));
+    succeeded(fovea("train %s -o %s --set data.dir=%s --set data.image_weight=0.5",
+                    scratch("clip.ini"), scratch("views"), scratch(".")));
     const char *out = succeeded(fovea("eval -m %s/model --json --source-field image "
                                       "--target-field text %s",
                                       scratch("clip"), scratch("pairs.tsv")))
