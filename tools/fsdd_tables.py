@@ -23,14 +23,14 @@ def read(archive, name):
     return [x / 32768 for (x,) in struct.iter_unpack("<h", raw)]
 
 
-def string(archive, clips, draw):
+def string(sounds, clips, draw):
     """Samples and words of one string."""
     def gap():
         return [0.0] * int(draw.uniform(0.05, 0.4) * RATE)
     chosen = [draw.choice(clips) for _ in range(draw.randint(1, 7))]
     x = gap()
     for name, _, _ in chosen:
-        x += read(archive, name) + gap()
+        x += sounds[name] + gap()
     level = (sum(v * v for v in x) / len(x)) ** 0.5 * 10 ** (-draw.uniform(10, 40) / 20)
     return [v + draw.gauss(0, level) for v in x], " ".join(word for _, word, _ in chosen)
 
@@ -39,10 +39,11 @@ def write_strings(archive, folder, test, n):
     draw = random.Random(20)
     os.makedirs(os.path.join(folder, "strings"), exist_ok=True)
     speakers = sorted({who for _, _, who in test})
+    sounds = {name: read(archive, name) for name, _, _ in test}  # once, in order: going back in a gzip file reads it again
     with open(os.path.join(folder, "strings.tsv"), "w") as table:
         for i in range(n):
             who = speakers[i % len(speakers)]
-            x, text = string(archive, [row for row in test if row[2] == who], draw)
+            x, text = string(sounds, [row for row in test if row[2] == who], draw)
             name = f"strings/{i:04d}.wav"
             with wave.open(os.path.join(folder, name), "wb") as w:
                 w.setparams((1, 2, RATE, 0, "NONE", ""))

@@ -230,12 +230,12 @@ static void add_noise(fv_clip *x, const fv__speech *s, fv__dice *d, fv__dice *no
     if (s->o.snr_most == 0) return;
     double snr = least + (most - least) * fv__dice_unit(d);
     for (int64_t i = 0; i < x->n; i++) power += (double)x->data[i] * (double)x->data[i];
-    double level = sqrt(power / (double)x->n * pow(10, -snr / 10));
+    float level = (float)sqrt(power / (double)x->n * pow(10, -snr / 10));
     for (int64_t i = 0; i < x->n; i += 2) {
-        double radius = level * sqrt(-2 * log(1 - fv__dice_unit(noise)));
-        double angle = 2 * PI * fv__dice_unit(noise);
-        x->data[i] += (float)(radius * cos(angle));
-        if (i + 1 < x->n) x->data[i + 1] += (float)(radius * sin(angle));
+        float radius = level * sqrtf(-2 * logf((float)(1 - fv__dice_unit(noise))));
+        float angle = (float)(2 * PI * fv__dice_unit(noise));
+        x->data[i] += radius * cosf(angle);
+        if (i + 1 < x->n) x->data[i + 1] += radius * sinf(angle);
     }
 }
 

@@ -40,7 +40,7 @@ static double weight(double t, double cutoff, double radius)
     double u = t / radius, x = PI * cutoff * t;
     if (u * u >= 1) return 0;
     double sinc = fabs(x) < 1e-9 ? 1 : sin(x) / x;
-    return cutoff * sinc * bessel(BETA * sqrt(1 - u * u)) / bessel(BETA);
+    return cutoff * sinc * bessel(BETA * sqrt(1 - u * u)); /* over bessel(BETA), the caller's */
 }
 
 static int gcd(int a, int b)
@@ -59,15 +59,18 @@ typedef struct phase {
     int64_t reach; /* samples at each side */
 } phase;
 
-/* One output: w[k] belongs to the input sample first + k; outside of the clip is silence. */
+/* One output: w[k] belongs to the input sample first + k; outside of the clip is silence.  Eight
+ * partial sums, so that additions do not wait for each other and a compiler can use vectors. */
 static float convolve(const phase *p, int64_t first)
 {
-    int64_t from = first < 0 ? -first : 0, to = 2 * p->reach;
+    int64_t from = first < 0 ? -first : 0, to = 2 * p->reach, k = from;
     if (first + to > p->in->n) to = p->in->n - first;
     const float *x = p->in->data + first;
-    double sum = 0;
-    for (int64_t k = from; k < to; k++) sum += (double)x[k] * p->w[k];
-    return (float)sum;
+    double s[8] = {0};
+    for (; k + 8 <= to; k += 8)
+        for (int j = 0; j < 8; j++) s[j] += (double)x[k + j] * p->w[k + j];
+    for (; k < to; k++) s[0] += (double)x[k] * p->w[k];
+    return (float)(((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])));
 }
 
 /* Output n lies at input n M / L, whose fraction takes L values only: weights are computed once a
@@ -75,10 +78,11 @@ static float convolve(const phase *p, int64_t first)
 static void convolve_all(fv_clip *out, const phase *p, int64_t L, int64_t M, double cutoff,
                          double radius)
 {
+    double top = bessel(BETA);
     for (int64_t phi = 0; phi < L && phi < out->n; phi++) {
         double fraction = (double)(phi * M % L) / (double)L;
         for (int64_t k = 0; k < 2 * p->reach; k++)
-            p->w[k] = weight(fraction + (double)(p->reach - 1 - k), cutoff, radius);
+            p->w[k] = weight(fraction + (double)(p->reach - 1 - k), cutoff, radius) / top;
         for (int64_t n = phi; n < out->n; n += L)
             out->data[n] = convolve(p, n * M / L - p->reach + 1);
     }

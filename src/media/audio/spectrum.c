@@ -153,15 +153,22 @@ static void cut_frame(const fv__spectrum *s, float *out, double *w, int64_t t, c
 {
     const fv__spectrum_opt *o = &s->o;
     int64_t first = t * o->hop - (o->centre ? o->fft / 2 : 0);
-    double mean = 0;
-    for (int i = 0; i < o->window; i++) w[i] = reflected(x, n, first + i), mean += w[i];
-    mean /= o->window;
-    for (int i = 0; o->remove_mean && i < o->window; i++) w[i] -= mean;
+    if (first >= 0 && first + o->window <= n)
+        for (int i = 0; i < o->window; i++) w[i] = (double)x[first + i];
+    else
+        for (int i = 0; i < o->window; i++) w[i] = reflected(x, n, first + i);
+    if (o->remove_mean) {
+        double mean = 0;
+        for (int i = 0; i < o->window; i++) mean += w[i];
+        mean /= o->window;
+        for (int i = 0; i < o->window; i++) w[i] -= mean;
+    }
     if (o->preemphasis > 0) {
         for (int i = o->window - 1; i > 0; i--) w[i] -= o->preemphasis * w[i - 1];
         w[0] *= 1 - o->preemphasis;
     }
-    for (int i = 0; i < o->fft; i++) out[i] = i < o->window ? (float)(w[i] * s->window[i]) : 0;
+    for (int i = 0; i < o->window; i++) out[i] = (float)(w[i] * s->window[i]);
+    for (int i = o->window; i < o->fft; i++) out[i] = 0;
 }
 
 static void apply_bank(const fv__spectrum *s, float *out, const float *power)
