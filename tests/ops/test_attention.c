@@ -169,6 +169,27 @@ static void same(const double *a, const double *b, int64_t n, const char *what, 
     check(what, n && memcmp(a, b, (size_t)n * sizeof *a) ? 1 : 0, 0, p);
 }
 
+static void same_for_any_number_of_threads(sizes n, int options, uint64_t seed, fv_dtype t)
+{
+    fv_stream s = stream(1);
+    problem p = problem_new(n, options, seed);
+    answer one_thread = answer_new(&p, dev->k[t], &s);
+    for (s.threads = 2; s.threads <= 4; s.threads++) {
+        answer more = answer_new(&p, dev->k[t], &s);
+        same(more.y, one_thread.y, p.n_y, "y on more threads", &p);
+        same(more.lse, one_thread.lse, p.n.B * p.n.H * p.n.Tq, "lse on more threads", &p);
+        same(more.dq, one_thread.dq, p.n_q, "dq on more threads", &p);
+        same(more.dk, one_thread.dk, p.n_k, "dk on more threads", &p);
+        same(more.dv, one_thread.dv, p.n_v, "dv on more threads", &p);
+        same(more.dbias, one_thread.dbias, p.n_bias, "dbias on more threads", &p);
+        same(more.drel, one_thread.drel, p.n_rel, "drel on more threads", &p);
+        answer_free(&more);
+    }
+    answer_free(&one_thread);
+    problem_free(&p);
+    stream_free(&s);
+}
+
 static void same_bits_for_any_number_of_threads(void **state)
 {
     static const sizes n[] = {{1, 400, 400, 1, 1, 16, 16},
@@ -183,39 +204,24 @@ static void same_bits_for_any_number_of_threads(void **state)
                                   MASK | LENS | CAUSAL,
                                   KEY_MASK | WINDOW | CAUSAL};
     (void)state;
-    for (size_t i = 0; i < sizeof n / sizeof *n * (sizeof options / sizeof *options); i++)
+    for (size_t i = 0; i < sizeof n / sizeof *n * (sizeof options / sizeof *options); i++) {
         for (uint64_t seed = 0; seed < 8;
-             seed += i % 7 == 2 ? 1 : 8) { /* bias: with each axis repeated or not */
-            fv_stream s = stream(1);
-            problem p = problem_new(n[i / 7], options[i % 7], seed);
-            answer one_thread = answer_new(&p, dev->k[FV_F32], &s);
-            for (s.threads = 2; s.threads <= 4; s.threads++) {
-                answer more = answer_new(&p, dev->k[FV_F32], &s);
-                same(more.y, one_thread.y, p.n_y, "y on more threads", &p);
-                same(more.lse, one_thread.lse, p.n.B * p.n.H * p.n.Tq, "lse on more threads", &p);
-                same(more.dq, one_thread.dq, p.n_q, "dq on more threads", &p);
-                same(more.dk, one_thread.dk, p.n_k, "dk on more threads", &p);
-                same(more.dv, one_thread.dv, p.n_v, "dv on more threads", &p);
-                same(more.dbias, one_thread.dbias, p.n_bias, "dbias on more threads", &p);
-                same(more.drel, one_thread.drel, p.n_rel, "drel on more threads", &p);
-                answer_free(&more);
-            }
-            answer_free(&one_thread);
-            problem_free(&p);
-            stream_free(&s);
-        }
+             seed += i % 7 == 2 ? 1 : 8) /* bias: with each axis repeated or not */
+            same_for_any_number_of_threads(n[i / 7], options[i % 7], seed, FV_F32);
+        same_for_any_number_of_threads(n[i / 7], options[i % 7], i, FV_BF16);
+    }
 }
 
 /* Rows [i, i+m) of sequence b alone: as if the others had been there before, in a cache of which
  * only len keys count. */
 static void alone(const problem *p, const prepared *all, int64_t b, int64_t i, int64_t m,
-                  fv_stream *s)
+                  fv_dtype t, fv_stream *s)
 {
     fv_attn_args a = all->a;
-    int64_t size = (int64_t)fv_dtype_size(FV_F32);
+    int64_t size = (int64_t)fv_dtype_size(t);
     int32_t len = (int32_t)(a.causal ? i + m + a.Tk - a.Tq : a.lens ? a.lens[b] : a.Tk);
-    float *y = calloc((size_t)(m * a.H * a.Wv), sizeof *y),
-          *lse = calloc((size_t)(2 * a.H * m), sizeof *lse);
+    char *y = calloc((size_t)(m * a.H * a.Wv), (size_t)size);
+    float *lse = calloc((size_t)(2 * a.H * m), sizeof *lse);
     a.B = 1;
     a.Tq = m;
     a.q = (const char *)a.q + (b * a.q_batch + i * a.q_row) * size;
@@ -227,11 +233,11 @@ static void alone(const problem *p, const prepared *all, int64_t b, int64_t i, i
     if (a.key_mask) a.key_mask += b * a.Tk;
     if (a.mask) a.mask += b * a.mask_s[0] + i * a.mask_s[2];
     if (a.bias) a.bias = (const char *)a.bias + (b * a.bias_s[0] + i * a.bias_s[2]) * size;
-    dev->k[FV_F32]->attention(s, &a);
+    dev->k[t]->attention(s, &a);
     for (int64_t r = 0; r < m; r++) {
-        const float *row = (const float *)all->a.y + (b * all->a.Tq + i + r) * a.H * a.Wv;
-        check("a row alone",
-              memcmp(y + r * a.H * a.Wv, row, (size_t)(a.H * a.Wv) * sizeof *y) ? 1 : 0, 0, p);
+        const int64_t bytes = a.H * a.Wv * size;
+        const char *row = (const char *)all->a.y + (b * all->a.Tq + i + r) * bytes;
+        check("a row alone", memcmp(y + r * bytes, row, (size_t)bytes) ? 1 : 0, 0, p);
         for (int64_t h = 0; h < a.H; h++)
             check("lse of a row alone",
                   memcmp(lse + 2 * (h * m + r),
@@ -253,16 +259,17 @@ static void same_bits_for_a_row_alone(void **state)
                                   REL | CAUSAL, 0};
     (void)state;
     for (size_t i = 0; i < sizeof n / sizeof *n; i++)
-        for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
+        for (size_t o = 0; o < 2 * sizeof options / sizeof *options; o++) {
+            fv_dtype t = o % 2 ? FV_BF16 : FV_F32;
             fv_stream s = stream(2);
-            problem p = problem_new(n[i], options[o], 64 * i + o);
-            prepared x = prepare(&p, FV_F32);
-            dev->k[FV_F32]->attention(&s, &x.a);
+            problem p = problem_new(n[i], options[o / 2], 64 * i + o / 2);
+            prepared x = prepare(&p, t);
+            dev->k[t]->attention(&s, &x.a);
             for (int64_t b = 0; b < p.n.B; b++)
                 for (int64_t r = 0; r + 5 <= p.n.Tq; r += 3) {
-                    alone(&p, &x, b, r, 1, &s);
-                    alone(&p, &x, b, r, 2, &s);
-                    alone(&p, &x, b, r, 5, &s);
+                    alone(&p, &x, b, r, 1, t, &s);
+                    alone(&p, &x, b, r, 2, t, &s);
+                    alone(&p, &x, b, r, 5, t, &s);
                 }
             prepared_free(&x);
             problem_free(&p);

@@ -21,62 +21,47 @@
  * keys once per LANES rows instead of once per JOB_ROWS.  Splitting the keys of a row among
  * threads would fill more threads on short batches, but then the order of the sum depends on the
  * thread count. */
-#include "attention.h"
+#include "attention_job.h"
 #include "parallel.h"
 
-#define JOB_ROWS 384 /* most rows of a job: enough to make packing keys cheap */
+/* ---- f32 ---- */
 
-typedef struct job {
-    const attn *t;
-    int64_t b, g, r0;
-    int n; /* rows */
-    attn_row row[JOB_ROWS];
-    float *q, *o; /* panels (Wk, LANES) and (wv, LANES) */
-    float *m, *l; /* of each row: running maximum and sum of the online softmax */
-    float *k, *v; /* of the tile: strips of keys (Wk, STEP), and strips of columns (KEYS, STEP) */
-    float *s, *scratch; /* a panel's scores, then its weights */
-} job;
-
-/* Floats of scratch, in the order of job_layout.  `scratch` doubles as the landing area for rows
+/* q: panels (Wk, LANES); k: strips of keys (Wk, STEP); v: strips of columns (KEYS, STEP).
+ * Floats of scratch, in the order of layout.  `scratch` doubles as the landing area for rows
  * that are converted from 16 bits while packing, hence the last term. */
-static int64_t job_floats(const attn *t)
+static int64_t floats(const attn *t)
 {
     return JOB_ROWS * (t->a->Wk + t->wv + 2) + KEYS * (t->a->Wk + t->wv) + 3 * KEYS * LANES +
            KEYS * attn_max(t->wk, t->wv);
 }
 
-static void job_layout(job *x, const attn *t, float *work)
+static void layout(job *x, float *work)
 {
-    x->t = t;
+    const attn *t = x->t;
+    float *k = work + JOB_ROWS * (t->a->Wk + t->wv + 2), *v = k + KEYS * t->a->Wk;
+    x->wo = t->wv;
     x->q = work;
-    x->o = x->q + JOB_ROWS * t->a->Wk;
+    x->o = work + JOB_ROWS * t->a->Wk;
     x->m = x->o + JOB_ROWS * t->wv;
     x->l = x->m + JOB_ROWS;
-    x->k = x->l + JOB_ROWS;
-    x->v = x->k + KEYS * t->a->Wk;
-    x->s = x->v + KEYS * t->wv;
+    x->k = k;
+    x->v = v;
+    x->s = v + KEYS * t->wv;
     x->scratch = x->s + KEYS * LANES;
+    x->after = 1;
 }
 
 /* Packs q, multiplied by scale * log2 e once here, so that scores come out in base 2. */
-static void start(job *x)
+static void pack_rows(job *x, int p)
 {
     const attn *t = x->t;
     const fv_attn_args *a = t->a;
-    for (int r = 0; r < x->n; r++) x->row[r] = NAME(attn_row)(t, x->b, x->g, x->r0 + r);
-    for (int p = 0; p < x->n; p += LANES) {
-        const float *rows[LANES];
-        int n = (int)attn_min(x->n - p, LANES);
-        for (int l = 0; l < n; l++)
-            rows[l] = NAME(attn_load)(a->q, t->dtype, attn_q_offset(a, &x->row[p + l]), a->Wk,
-                                      x->scratch + l * t->wk);
-        NAME(attn_pack_lanes)(x->q + p * a->Wk, LANES, rows, n, a->Wk, t->scale2);
-    }
-    /* -FLT_MAX and not -inf: as long as a row has seen no key its correction is 2^(m - m), and
-     * -inf minus -inf would be NaN. */
-    int64_t lanes = attn_round_up(x->n, LANES);
-    for (int64_t r = 0; r < lanes; r++) x->m[r] = -FLT_MAX, x->l[r] = 0;
-    memset(x->o, 0, (size_t)(lanes * t->wv) * sizeof *x->o);
+    const float *rows[LANES];
+    int n = (int)attn_min(x->n - p, LANES);
+    for (int l = 0; l < n; l++)
+        rows[l] = NAME(attn_load)(a->q, t->dtype, attn_q_offset(a, &x->row[p + l]), a->Wk,
+                                  x->scratch + l * t->wk);
+    NAME(attn_pack_lanes)((float *)x->q + p * a->Wk, LANES, rows, n, a->Wk, t->scale2);
 }
 
 /* k in strips of STEP keys as (Wk, STEP), the A of K Q'; v in strips of STEP columns as (KEYS,
@@ -90,7 +75,7 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
         rows[j] = NAME(attn_load)(a->k, t->dtype, attn_k_offset(a, x->b, x->g, j0 + j), a->Wk,
                                   x->scratch + j * t->wk);
     for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
-    (x->k + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
+    ((float *)x->k + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
     for (int64_t j = 0; j < n; j++)
         rows[j] = NAME(attn_load)(a->v, t->dtype, attn_v_offset(a, x->b, x->g, j0 + j), a->Wv,
                                   x->scratch + j * t->wv);
@@ -136,39 +121,61 @@ static void process_tile(job *x, int p, int64_t j0, int64_t n)
     const fv_attn_args *a = t->a;
     const attn_row *row = x->row + p;
     int n_rows = (int)attn_min(x->n - p, LANES);
+    const float *q = (const float *)x->q + p * a->Wk, *k = x->k, *v = x->v;
     float keep[LANES];
-    for (int64_t j = 0; j < n; j += STEP)
-        NAME(attn_set)(x->s + j * LANES, x->k + j * a->Wk, x->q + p * a->Wk, a->Wk);
+    for (int64_t j = 0; j < n; j += STEP) NAME(attn_set)(x->s + j * LANES, k + j * a->Wk, q, a->Wk);
     NAME(attn_mask_and_bias)(x->s, t, row, n_rows, j0, n, x->scratch);
     for (int64_t i = n * LANES; i < attn_round_up(n, 4) * LANES; i++) x->s[i] = -INFINITY;
-    for (int v = 0; v < LANES; v += VW)
-        online_softmax(x->s + v, attn_round_up(n, 4), x->m + p + v, x->l + p + v, keep + v);
+    for (int i = 0; i < LANES; i += VW)
+        online_softmax(x->s + i, attn_round_up(n, 4), x->m + p + i, x->l + p + i, keep + i);
     if (a->dropout > 0) {
         NAME(attn_dropout)(x->scratch, t, row, n_rows, j0, n);
         for (int64_t i = 0; i < n * LANES; i += VW)
             v_store(x->s + i, v_mul(v_load(x->s + i), v_load(x->scratch + i)));
     }
     for (int64_t c = 0; c < a->Wv; c += STEP)
-        NAME(attn_scale_add)(x->o + p * t->wv + c * LANES, x->v + c * KEYS, x->s, n, keep);
+        NAME(attn_scale_add)(x->o + p * t->wv + c * LANES, v + c * KEYS, x->s, n, keep);
+}
+
+static const attn_arithmetic in_f32 = {.keys = KEYS,
+                                       .floats = floats,
+                                       .layout = layout,
+                                       .pack_rows = pack_rows,
+                                       .pack_keys = pack_keys,
+                                       .tile = process_tile};
+
+/* ---- jobs ---- */
+
+static void start(job *x, const attn_arithmetic *how)
+{
+    for (int r = 0; r < x->n; r++) x->row[r] = NAME(attn_row)(x->t, x->b, x->g, x->r0 + r);
+    for (int p = 0; p < x->n; p += LANES) how->pack_rows(x, p);
+    /* -FLT_MAX and not -inf: as long as a row has seen no key its correction is 2^(m - m), and
+     * -inf minus -inf would be NaN. */
+    int64_t lanes = attn_round_up(x->n, LANES);
+    for (int64_t r = 0; r < lanes; r++) x->m[r] = -FLT_MAX, x->l[r] = 0;
+    memset(x->o, 0, (size_t)(lanes * x->wo) * sizeof *x->o);
 }
 
 static void finish(job *x)
 {
     const attn *t = x->t;
     for (int p = 0; p < x->n; p += LANES) {
-        NAME(attn_transpose)(x->scratch, t->wv, x->o + p * t->wv, LANES, t->wv, LANES);
+        NAME(attn_transpose)(x->scratch, x->wo, x->o + p * x->wo, LANES, x->wo, LANES);
+        for (int64_t i = 0; x->after != 1 && i < x->wo * LANES; i++) x->scratch[i] *= x->after;
         for (int l = 0; l < LANES && p + l < x->n; l++)
-            NAME(attn_finish)(t, &x->row[p + l], x->scratch + l * t->wv, x->m[p + l], x->l[p + l]);
+            NAME(attn_finish)(t, &x->row[p + l], x->scratch + l * x->wo, x->m[p + l], x->l[p + l]);
     }
 }
 
-/* Tiles start at multiples of KEYS whatever the window or the job, so a row's sums are cut at
- * the same keys in every batch. */
-static void run(job *x)
+/* Tiles start at multiples of their size whatever the window or the job, so a row's sums are cut
+ * at the same keys in every batch. */
+static void run(job *x, const attn_arithmetic *how)
 {
+    const int64_t keys = how->keys;
     int64_t lo[JOB_ROWS / LANES + 1] = {0}, hi[JOB_ROWS / LANES + 1] = {0}, first = INT64_MAX,
                                   last = 0;
-    start(x);
+    start(x, how);
     for (int p = 0; p < x->n; p += LANES) {
         int64_t from = INT64_MAX, to = 0;
         for (int r = p; r < x->n && r < p + LANES; r++) {
@@ -180,11 +187,11 @@ static void run(job *x)
         first = attn_min(first, from);
         last = attn_max(last, to);
     }
-    for (int64_t j0 = first / KEYS * KEYS; j0 < last; j0 += KEYS) {
-        pack_keys(x, j0, attn_min(KEYS, last - j0));
+    for (int64_t j0 = first / keys * keys; j0 < last; j0 += keys) {
+        how->pack_keys(x, j0, attn_min(keys, last - j0));
         for (int p = 0; p < x->n; p += LANES)
-            if (lo[p / LANES] < j0 + KEYS && hi[p / LANES] > j0)
-                process_tile(x, p, j0, attn_min(KEYS, hi[p / LANES] - j0));
+            if (lo[p / LANES] < j0 + keys && hi[p / LANES] > j0)
+                how->tile(x, p, j0, attn_min(keys, hi[p / LANES] - j0));
     }
     finish(x);
 }
@@ -201,6 +208,7 @@ static int64_t job_rows(const attn *t, int threads)
 
 typedef struct {
     const attn *t;
+    const attn_arithmetic *how;
     float *work;
     int64_t each, rows, parts;
 } many_rows_args;
@@ -208,30 +216,33 @@ typedef struct {
 static void many_rows_part(void *arg, int64_t lo, int64_t hi, int slot)
 {
     const many_rows_args *l = arg;
+    if (l->how->enter) l->how->enter();
     for (int64_t i = lo; i < hi; i++) {
         int64_t unit = i / l->parts,
                 part = l->parts - 1 -
                        i % l->parts; /* with a causal mask the last rows see the most keys */
-        job x = {.b = unit / l->t->a->G,
+        job x = {.t = l->t,
+                 .b = unit / l->t->a->G,
                  .g = unit % l->t->a->G,
                  .r0 = part * l->rows,
                  .n = (int)attn_min(l->rows, l->t->rows - part * l->rows)};
-        job_layout(&x, l->t, l->work + l->each * slot);
-        run(&x);
+        l->how->layout(&x, l->work + l->each * slot);
+        run(&x, l->how);
     }
+    if (l->how->leave) l->how->leave();
 }
 
-static void many_rows(fv_stream *s, const attn *t, int threads)
+static void many_rows(fv_stream *s, const attn *t, const attn_arithmetic *how, int threads)
 {
     const fv_attn_args *a = t->a;
     int64_t rows = job_rows(t, threads), parts = (t->rows + rows - 1) / rows,
             jobs = a->B * a->G * parts;
     threads = (int)attn_min(threads, jobs);
-    int64_t each = attn_round_up(job_floats(t), 16);
+    int64_t each = attn_round_up(how->floats(t), 16);
     float *work = fv_stream_scratch(s, (size_t)(each * threads) * sizeof *work);
     if (!work) return;
     fv__cpu_parallel(s, threads, jobs, 1, many_rows_part,
-                     &(many_rows_args){t, work, each, rows, parts});
+                     &(many_rows_args){t, how, work, each, rows, parts});
 }
 
 typedef struct {
@@ -270,15 +281,17 @@ static void forward(fv_stream *s, const fv_attn_args *a, fv_dtype dtype)
     attn t;
     if (!NAME(attn_init)(&t, s, a, dtype) || a->B * t.rows == 0) return;
     int64_t work = a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv);
-    if (t.rows <= FEW_ROWS && a->dropout <= 0)
-        few_rows(s, &t,
-                 NAME(attn_threads)(
-                     s,
-                     work *
-                         /* bound by reading keys from memory: a product costs as much as several */
-                         FEW_ROWS));
+    /* few rows are bound by reading keys from memory: a product costs as much as several */
+    bool few = t.rows <= FEW_ROWS;
+    int threads = NAME(attn_threads)(s, few ? work * FEW_ROWS : work);
+    const attn_arithmetic *how = &in_f32;
+#if defined(CPU_AMX)
+    if (dtype == FV_BF16) how = &NAME(attn_amx);
+#endif
+    if (few && a->dropout <= 0 && how == &in_f32)
+        few_rows(s, &t, threads);
     else
-        many_rows(s, &t, NAME(attn_threads)(s, work));
+        many_rows(s, &t, how, threads);
 }
 
 /* ---- the table ---- */
