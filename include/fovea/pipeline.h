@@ -15,6 +15,7 @@
 #ifndef FOVEA_PIPELINE_H
 #define FOVEA_PIPELINE_H
 
+#include "fovea/comm.h"
 #include "fovea/fields.h"
 #include "fovea/records.h"
 #include "fovea/adapter.h"
@@ -99,6 +100,9 @@ typedef struct fv_task_kind {
     fv_status (*check)(fv_pipeline *p, fv_err *e);
     fv_status (*open)(fv_pipeline *p, fv_err *e);
     fv_status (*run)(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e);
+    /* What a record adds to the total, as the task put it into its result (fv__task_extra); called
+     * in order of the records, whichever rank computed them.  NULL: nothing. */
+    fv_status (*add)(fv_pipeline *p, const void *extra, size_t n, fv_err *e);
     fv_status (*finish)(fv_pipeline *p, fv_err *e); /* after the last record; NULL: nothing */
     void (*close)(fv_pipeline *p);
     const fv_task_eval *eval; /* NULL: it is not */
@@ -118,12 +122,16 @@ typedef struct fv_pipeline_opt {
     bool json;     /* results as JSON objects */
     bool whole;    /* there is one record only: its result is the total */
     int64_t batch; /* records that go together; 0: as suits the task */
+    /* Ranks that share the records: each is handed all of them and runs its own, and rank 0 gets
+     * the results of all, in order, when it finishes.  NULL: this process alone. */
+    fv_comm *comm;
 } fv_pipeline_opt;
 
 /* FV_EUSAGE: settings are missing or contradict each other.  d may be NULL for a task without a
  * model. */
 FV_API fv_status fv_pipeline_open(fv_pipeline **out, fv_device *d, fv_pipeline_opt opt, fv_err *e);
-FV_API void fv_pipeline_close(fv_pipeline *p); /* NULL is allowed */
+/* NULL is allowed.  Of several ranks one that closes without having finished stops the others. */
+FV_API void fv_pipeline_close(fv_pipeline *p);
 
 /* first: the number of the first record. */
 FV_API fv_status fv_pipeline_run(fv_pipeline *p, const fv_text *in, int64_t n, int64_t first,
@@ -131,7 +139,8 @@ FV_API fv_status fv_pipeline_run(fv_pipeline *p, const fv_text *in, int64_t n, i
 /* The same for what a reader gave; lines that are no text become errors. */
 FV_API fv_status fv_pipeline_run_lines(fv_pipeline *p, const fv_line *lines, int64_t n,
                                        fv_task_result_fn *fn, void *user, fv_err *e);
-/* After the last record: totals, files that are written at the end. */
+/* After the last record: totals, files that are written at the end.  Of several ranks every one
+ * calls it; rank 0 writes. */
 FV_API fv_status fv_pipeline_finish(fv_pipeline *p, fv_task_result_fn *fn, void *user, fv_err *e);
 FV_API int64_t fv_pipeline_tokens(const fv_pipeline *p); /* that were generated so far */
 
@@ -159,9 +168,11 @@ typedef struct fv_eval_opt {
     const char *prefix, *predictions;
     int64_t beam, batch;
     bool lowercase, json;
+    fv_comm *comm; /* ranks that share the records; NULL: this process alone */
 } fv_eval_opt;
 
-/* Calls fn with notes on records and, last, with the report: lines of text or one JSON object. */
+/* Calls fn with notes on records and, last, with the report: lines of text or one JSON object.  Of
+ * several ranks rank 0 reports, with the figures that one alone would have. */
 FV_API fv_status fv_eval(fv_device *d, const fv_eval_opt *opt, fv_task_result_fn *fn, void *user,
                          fv_err *e);
 

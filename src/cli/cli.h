@@ -139,6 +139,8 @@ int cli_read_text(const cli *c, const char *path, char **out);
 int cli_threads(int64_t threads);
 struct fv_recipe;
 fv_status cli_set_keys(struct fv_recipe *r, const cli_list *set, fv_err *e); /* of --set */
+/* Every rank of a job comes here before its work; one that cannot begin stops all. */
+int cli_agree(const cli *c, fv_comm *comm, int code);
 int cli_open_device(const cli *c, fv_device **out, const char *name, int64_t threads);
 
 /* Puts what was given into obj; values have been checked against the table already. */
@@ -263,21 +265,5 @@ void cli_free_images(cli_images *m);
 
 /* Copies a file to standard output. */
 fv_status cli_copy_out(const char *path, fv_err *e);
-
-/* ---- ranks (program/ranks.c) ---- */
-
-/* What this rank of an MPI job has to print; with one rank nothing is kept. */
-typedef struct cli_share {
-    fv_comm *comm;
-    char *data;
-    size_t n, capacity;
-} cli_share;
-/* Whether the record of this number, from 1, is this rank's. */
-bool cli_own_record(const cli_share *s, int64_t number);
-/* Keeps some text of a record's result, which may come in several pieces; false: no memory. */
-bool cli_share_add(cli_share *s, int64_t record, const char *text, size_t n);
-/* Rank 0 prints the results of all ranks in order of record.  st: how this rank's work ended; the
- * first failure is everybody's. */
-fv_status cli_share_print(cli_share *s, fv_status st, fv_err *e);
 
 #endif

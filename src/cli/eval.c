@@ -150,18 +150,19 @@ static int run(const cli *c, const void *values, int n, char **operand)
 {
     const eval_values *v = values;
     fv_eval_opt o = v->o;
-    fv_device *d;
+    fv_device *d = NULL;
     fv_err e;
+    if (fv_comm_open(&o.comm, NULL, (fv_comm_opt){0}, &e)) return cli_error(c, &e);
     int code = cli_open_device(c, &d, v->model.device, v->model.threads);
-    if (code != CLI_OK) return code;
     cli_adapters adapters;
     cli_choose_weights(v->model.dtype, &o.weights, &o.widen);
-    code = cli_take_adapters(c, &v->model.adapters, &adapters, &o.adapters);
-    cli_name_ignored(c, v->model.verbose, v->model.dir);
+    if (code == CLI_OK) code = cli_take_adapters(c, &v->model.adapters, &adapters, &o.adapters);
+    if (code == CLI_OK) cli_name_ignored(c, v->model.verbose, v->model.dir);
     o.model = v->model.dir;
     o.file = n ? operand[0] : NULL;
     o.settings = v->settings.at;
     o.n_settings = v->settings.n;
+    code = cli_agree(c, o.comm, code);
     void *user = (void *)(uintptr_t)c;
     fv_status st = FV_OK;
     if (code == CLI_OK && (v->shots || v->recipe)) {
@@ -173,6 +174,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
         st = fv_eval(d, &o, print, user, &e);
     }
     if (st) code = cli_error(c, &e);
+    fv_comm_close(o.comm);
     fv_device_close(d);
     return code;
 }

@@ -124,44 +124,74 @@ static fv_status score_segments(double *out, fv_device *d, const fv_model *m, co
     return st;
 }
 
-fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n,
-                   int64_t window, int64_t stride, fv_err *e)
+/* Window k reads from k stride on.  The first gives all its tokens, the others those that no window
+ * before them had: T is known up to `known`. */
+static fv_status score_window(double *out, fv_ctx *c, const fv_model *m, batch *b,
+                              const int32_t *ids, int64_t from, int64_t T, int64_t known, fv_err *e)
 {
-    const fv_family *f = fv_model_family(m);
-    int64_t context = fv_model_context(m);
-    if (f->begin)
+    b->T = T;
+    memcpy(b->ids, ids + from, (size_t)T * sizeof *ids);
+    memset(b->mask, 1, (size_t)T);
+    for (int64_t i = 0; i < T; i++)
+        b->labels[i] = from + i + 1 >= known && i + 1 < T ? ids[from + i + 1] : -100;
+    fv_ctx_reset(c, 0);
+    fv_status st = run(c, m, b, (fv_items){0}, "input_ids", "attention_mask", e);
+    for (int64_t i = known; !st && i < from + T; i++) out[i] = -(double)b->loss[i - 1 - from];
+    return st;
+}
+
+/* Windows lo to hi - 1 of those that n tokens need. */
+static fv_status score_windows(double *out, fv_device *d, const fv_model *m, const int32_t *ids,
+                               int64_t n, int64_t window, int64_t stride, int64_t lo, int64_t hi,
+                               fv_err *e)
+{
+    batch b = {0};
+    fv_ctx *c = NULL;
+    fv_status st = make_batch(&b, fv_device_env(d), 1, n < window ? n : window, e);
+    if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
+    for (int64_t k = lo; !st && k < hi; k++) {
+        int64_t from = k * stride, T = n - from < window ? n - from : window;
+        st = score_window(out, c, m, &b, ids, from, T, k ? from - stride + window : 1, e);
+    }
+    fv_ctx_free(c);
+    free_batch(&b);
+    return st;
+}
+
+fv_status fv_score_part(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n,
+                        int64_t window, int64_t stride, int part, int parts, int64_t *begin,
+                        int64_t *end, fv_err *e)
+{
+    int64_t context = fv_model_context(m), asked = window, moved = stride;
+    *begin = part ? n : 0;
+    *end = n;
+    if (fv_model_family(m)->begin)
         return fv_fail(e, FV_EARG, "score: %s needs a source beside the text", fv_model_head(m));
-    int64_t asked = window, moved = stride;
     if (!context) context = window > 0 ? window : 2048;
     if (window < 1 || window > context) window = context;
     if (stride < 1 || stride > window) stride = window > 1 ? window / 2 : 1;
-    batch b = {0};
-    fv_ctx *c = NULL;
     fv_status st = check(m, ids, n, e);
     if (!st && n > 0) out[0] = 0;
     if (!st && fv__memory_taken(m)) {
         fv__memory memory;
         st = fv__memory_of(&memory, d, m, e);
-        if (st || memory.layers)
-            return st ? st : score_segments(out, d, m, ids, n, asked, moved, memory, e);
+        if (!st && memory.layers && !part)
+            st = score_segments(out, d, m, ids, n, asked, moved, memory, e);
+        if (st || memory.layers) return st;
     }
-    if (!st) st = make_batch(&b, fv_device_env(d), 1, n < window ? n : window, e);
-    if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
-    for (int64_t from = 0, known = 1; !st && known < n; from += stride) {
-        int64_t T = n - from < window ? n - from : window;
-        b.T = T;
-        memcpy(b.ids, ids + from, (size_t)T * sizeof *ids);
-        memset(b.mask, 1, (size_t)T);
-        for (int64_t i = 0; i < T; i++)
-            b.labels[i] = from + i + 1 >= known && i + 1 < T ? ids[from + i + 1] : -100;
-        fv_ctx_reset(c, 0);
-        st = run(c, m, &b, (fv_items){0}, "input_ids", "attention_mask", e);
-        for (int64_t i = known; !st && i < from + T; i++) out[i] = -(double)b.loss[i - 1 - from];
-        known = from + T > known ? from + T : known;
-    }
-    fv_ctx_free(c);
-    free_batch(&b);
-    return st;
+    if (st || n < 2) return st;
+    int64_t windows = n > window ? 1 + (n - window + stride - 1) / stride : 1,
+            lo = windows * part / parts, hi = windows * (part + 1) / parts;
+    *begin = lo ? (lo - 1) * stride + window : 0;
+    if (hi < windows) *end = hi ? (hi - 1) * stride + window : 0;
+    return lo < hi ? score_windows(out, d, m, ids, n, window, stride, lo, hi, e) : FV_OK;
+}
+
+fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n,
+                   int64_t window, int64_t stride, fv_err *e)
+{
+    int64_t from, to;
+    return fv_score_part(out, d, m, ids, n, window, stride, 0, 1, &from, &to, e);
 }
 
 /* The prompt and then a continuation in each row; a label is at the position before its token. */

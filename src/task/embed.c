@@ -257,7 +257,6 @@ static void put_vector(fv_pipeline *p, const fv_text *text, const float *x, int6
 static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 {
     const embed_options *o = p->options;
-    kept *k = p->self;
     int64_t width = fv_task_width(p->task);
     size_t bytes = (size_t)(n * width) * sizeof(float);
     float *x = fv__alloc(&p->env, bytes);
@@ -268,13 +267,20 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
                            x, e);
     for (int64_t i = 0; i < n && !st; i++) {
         if (o->output[0])
-            fv__buf_add(&k->vectors, x + i * width, (size_t)width * sizeof *x);
+            fv__task_extra(p, x + i * width, (size_t)width * sizeof *x);
         else
             put_vector(p, &in[i], x + i * width, width);
         st = fv__task_emit(p, e);
     }
     fv__free(&p->env, x, bytes);
-    return st || !k->vectors.failed ? st : fv_fail(e, FV_ENOMEM, "out of memory for the vectors");
+    return st;
+}
+
+static fv_status add(fv_pipeline *p, const void *extra, size_t n, fv_err *e)
+{
+    kept *k = p->self;
+    fv__buf_add(&k->vectors, extra, n);
+    return k->vectors.failed ? fv_fail(e, FV_ENOMEM, "out of memory for the vectors") : FV_OK;
 }
 
 static fv_status save(fv_pipeline *p, fv_err *e)
@@ -316,6 +322,7 @@ const fv_task_kind fv__embed_task = {
     .batch = 256,
     .open = open_task,
     .run = run,
+    .add = add,
     .finish = save,
     .close = close_task,
     .eval = &fv__eval_retrieve};

@@ -16,12 +16,14 @@ typedef struct work {
 } work;
 
 /* Predictions in SQuAD's own form, {"id": "answer", ..}, one to a line. */
-static fv_status judge(work *w, const fv_question *q, const fv_answer *x, fv_err *e)
+static fv_status judge(void *user, int64_t i, const void *result, size_t n, fv_err *e)
 {
+    work *w = user;
+    const fv_question *q = fv_questions_at(w->all, i);
     double exact, f1;
     char number[32];
     fv_buf text = {.env = &w->r->env}, *b = &w->r->predictions;
-    fv__buf_add(&text, x ? x->s : "", x ? x->n : 0);
+    fv__buf_add(&text, result, n);
     fv_status st = text.failed ? fv_fail(e, FV_ENOMEM, "out of memory") : FV_OK;
     const char *answer = text.data ? text.data : "";
     if (!st) st = fv_answer_score(&exact, &f1, &w->r->env, answer, q->answer, q->n, e);
@@ -41,7 +43,7 @@ static fv_status judge(work *w, const fv_question *q, const fv_answer *x, fv_err
 }
 
 /* The best answer of each question; one that has none (SQuAD 2) is judged as the empty text. */
-static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
+static fv_status run_slice(void *user, int64_t from, int64_t n, fv_buf *out, fv_err *e)
 {
     work *w = user;
     const fv_eval_opt *o = w->r->opt;
@@ -63,7 +65,7 @@ static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
     fv_status st = fv_task_answer(w->task, texts, n, how, &found, &n_found, e);
     for (int64_t i = 0, at = 0; i < n && !st; i++) {
         bool answered = at < n_found && found[at].text == i;
-        st = judge(w, fv_questions_at(w->all, from + i), answered ? &found[at] : NULL, e);
+        fv__eval_give(out, answered ? found[at].s : "", answered ? found[at].n : 0);
         at += answered;
     }
     fv__free(&w->r->env, texts, (size_t)n * sizeof *texts);
@@ -96,7 +98,9 @@ static fv_status run(fv_eval_run *r, fv_err *e)
         return fv_fail(e, FV_EUSAGE, "a file of questions is needed, in SQuAD's JSON");
     fv_status st = fv__eval_encoder(r, &w.task, FV_JOB_ANSWER, e);
     if (!st) st = fv_questions_open(&w.all, &r->env, r->opt->file, e);
-    if (!st) st = fv__eval_slices(r, fv_questions_count(w.all), run_slice, &w, e);
+    if (!st)
+        st = fv__eval_slices(r, fv_questions_count(w.all), &(fv_slices){run_slice, judge, 0}, &w,
+                             e);
     fv__buf_str(&r->predictions, "}\n");
     if (!st) report(&w);
     fv_questions_close(w.all);

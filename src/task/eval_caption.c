@@ -93,30 +93,53 @@ static fv_status find_nearest(work *w, fv_err *e)
 
 /* ---- the model ---- */
 
+/* A slice of the images, which captions count from 0. */
+typedef struct slice {
+    work *w;
+    int64_t from;
+    fv_buf *out;
+} slice;
+
 static fv_status get(void *user, int64_t i, fv_image *raw, fv_err *e)
 {
-    return fv_images_get(((const work *)user)->set, i, raw, e);
+    const slice *s = user;
+    return fv_images_get(s->w->set, s->from + i, raw, e);
 }
 
 static fv_status each(void *user, int64_t i, const char *text, size_t n, const fv_hyp *h, fv_err *e)
 {
-    work *w = user;
-    (void)i, (void)h;
-    fv__put_flat(&w->r->predictions, text, n);
-    fv__buf_str(&w->r->predictions, "\n");
-    return fv__eval_texts_add(&w->made, text, n, e);
+    (void)i, (void)h, (void)e;
+    fv__eval_give(((slice *)user)->out, text, n);
+    return FV_OK;
 }
 
-static fv_status write_all(work *w, fv_err *e)
+static fv_status write_slice(void *user, int64_t from, int64_t n, fv_buf *out, fv_err *e)
 {
+    work *w = user;
+    slice s = {w, from, out};
     fv__captions c = {.env = &w->r->env,
                       .writer = &w->writer,
                       .processor = w->processor,
                       .get = get,
                       .each = each,
-                      .user = w};
-    fv_status st = fv__eval_texts_new(&w->made, &w->r->env, fv_images_count(w->set), e);
-    return st ? st : fv__captions_write(&c, fv_images_count(w->set), e);
+                      .user = &s};
+    return fv__captions_write(&c, n, e);
+}
+
+static fv_status take(void *user, int64_t i, const void *result, size_t n, fv_err *e)
+{
+    work *w = user;
+    (void)i;
+    fv__put_flat(&w->r->predictions, result, n);
+    fv__buf_str(&w->r->predictions, "\n");
+    return fv__eval_texts_add(&w->made, result, n, e);
+}
+
+static fv_status write_all(work *w, fv_err *e)
+{
+    int64_t n = fv_images_count(w->set);
+    fv_status st = fv__eval_texts_new(&w->made, &w->r->env, n, e);
+    return st ? st : fv__eval_slices(w->r, n, &(fv_slices){write_slice, take, 0}, w, e);
 }
 
 /* ---- the report ---- */

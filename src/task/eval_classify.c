@@ -90,9 +90,12 @@ static fv_status gold_label(const work *w, int64_t i, int *out, fv_err *e)
 }
 
 /* table (labels,labels) counts gold by given; everything that is reported follows from it. */
-static fv_status count(work *w, int64_t i, const float *scores, fv_err *e)
+static fv_status count(void *user, int64_t i, const void *result, size_t bytes, fv_err *e)
 {
+    work *w = user;
+    const float *scores = result;
     int gold, given = 0;
+    (void)bytes;
     fv_status st = gold_label(w, i, &gold, e);
     if (st) return st;
     memset(w->sum, 0, (size_t)w->labels * sizeof *w->sum);
@@ -111,7 +114,7 @@ static fv_status count(work *w, int64_t i, const float *scores, fv_err *e)
     return FV_OK;
 }
 
-static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
+static fv_status run_slice(void *user, int64_t from, int64_t n, fv_buf *out, fv_err *e)
 {
     work *w = user;
     int64_t width = w->task->labels;
@@ -122,12 +125,13 @@ static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
     /* Column 0 is the text, 1 its label. */
     for (int64_t i = 0; i < n; i++) texts[i].s = fv_table_text(w->rows, from + i, 0, &texts[i].n);
     fv_status st = fv_task_classify(w->task, texts, n, scores, e);
-    for (int64_t i = 0; !st && i < n; i++) st = count(w, from + i, scores + i * width, e);
+    for (int64_t i = 0; !st && i < n; i++)
+        fv__eval_give(out, scores + i * width, (size_t)width * sizeof *scores);
     fv__free(&w->r->env, texts, bytes);
     return st;
 }
 
-static fv_status run_images(void *user, int64_t from, int64_t n, fv_err *e)
+static fv_status run_images(void *user, int64_t from, int64_t n, fv_buf *out, fv_err *e)
 {
     work *w = user;
     int64_t width = w->task->labels;
@@ -135,7 +139,8 @@ static fv_status run_images(void *user, int64_t from, int64_t n, fv_err *e)
     float *scores = fv__alloc(&w->r->env, bytes);
     if (!scores) return fv_fail(e, FV_ENOMEM, "out of memory");
     fv_status st = fv__task_classify_set(w->task, w->images, from, n, scores, e);
-    for (int64_t i = 0; !st && i < n; i++) st = count(w, from + i, scores + i * width, e);
+    for (int64_t i = 0; !st && i < n; i++)
+        fv__eval_give(out, scores + i * width, (size_t)width * sizeof *scores);
     fv__free(&w->r->env, scores, bytes);
     return st;
 }
@@ -211,7 +216,8 @@ static fv_status judge(work *w, fv_err *e)
     else
         st = fv_table_open(&w->rows, &w->r->env, &from, 2, &report, e);
     if (!st) st = make_labels(w, e);
-    return st ? st : fv__eval_slices(w->r, records(w), w->images ? run_images : run_slice, w, e);
+    fv_slices how = {w->images ? run_images : run_slice, count, 0};
+    return st ? st : fv__eval_slices(w->r, records(w), &how, w, e);
 }
 
 static fv_status run(fv_eval_run *r, fv_err *e)

@@ -25,6 +25,7 @@ typedef struct work {
     size_t of_bytes;
     fv_buf found, objects; /* of fv_detected, fv_object */
     fv__found now;
+    fv_buf boxes; /* of the image that is looked at, fv_detected */
     int64_t image;
     double (*ap)[THRESHOLDS]; /* of each of the model's labels */
     size_t ap_bytes;
@@ -83,26 +84,36 @@ static fv_status each(void *user, int64_t at, const fv_seq *s, const float *cons
         const fv__found_box *b = &w->now.box[k];
         fv_detected d = {.image = w->image, .label = b->label, .score = b->score};
         memcpy(d.box, b->box, sizeof d.box);
-        fv__buf_add(&w->found, &d, sizeof d);
+        fv__buf_add(&w->boxes, &d, sizeof d);
     }
     return st;
 }
 
-static fv_status detect_all(work *w, fv_err *e)
+/* One image at a time: sizes differ, and the task's scratch is reset for each. */
+static fv_status detect_slice(void *user, int64_t from, int64_t n, fv_buf *out, fv_err *e)
 {
+    work *w = user;
     fv_wanted wanted = {.names = {"logits", "pred_boxes"}, .fn = each, .user = w};
     fv_image raw = {0};
     fv_status st = FV_OK;
-    for (w->image = 0; !st && w->image < fv_boxed_count(w->set); w->image++) {
-        /* One image at a time: sizes differ, and the task's scratch is reset for each. */
+    for (w->image = from; !st && w->image < from + n; w->image++) {
+        w->boxes.len = 0;
         fv__task_begin(w->task);
         st = fv_boxed_get(w->set, w->image, &raw, e);
         if (!st) st = fv__task_run_image(w->task, &raw, &wanted, e);
-        if (!st) add_objects(w, w->image);
+        if (!st && w->boxes.failed) st = fv_fail(e, FV_ENOMEM, "out of memory");
+        if (!st) fv__eval_give(out, w->boxes.data, w->boxes.len);
     }
     fv_image_free(&raw);
-    if (!st && (w->found.failed || w->objects.failed)) st = fv_fail(e, FV_ENOMEM, "out of memory");
     return st;
+}
+
+static fv_status keep_boxes(void *user, int64_t i, const void *result, size_t n, fv_err *e)
+{
+    work *w = user;
+    fv__buf_add(&w->found, result, n);
+    add_objects(w, i);
+    return w->found.failed || w->objects.failed ? fv_fail(e, FV_ENOMEM, "out of memory") : FV_OK;
 }
 
 /* Average precision of each label at the ten thresholds of overlap from 0.5 to 0.95; COCO's AP is
@@ -178,13 +189,15 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     work w = {.r = r,
               .labels = {.env = &r->env},
               .found = {.env = &r->env},
+              .boxes = {.env = &r->env},
               .objects = {.env = &r->env}};
     if (!r->opt->file) return fv_fail(e, FV_EUSAGE, "a folder or archive of images is needed");
     fv_boxed_opt how = {.path = r->opt->file, .split = r->opt->split, .labels = &w.labels};
     fv_status st = fv__eval_encoder(r, &w.task, FV_JOB_DETECT, e);
     if (!st) st = fv_boxed_open(&w.set, &r->env, &how, e);
     if (!st) st = match_labels(&w, e);
-    if (!st) st = detect_all(&w, e);
+    int64_t n = st ? 0 : fv_boxed_count(w.set);
+    if (!st) st = fv__eval_slices(r, n, &(fv_slices){detect_slice, keep_boxes, 0}, &w, e);
     if (!st) st = score(&w, e);
     if (!st && r->opt->json)
         put_json(&w);
@@ -194,6 +207,7 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     fv__free(&r->env, w.ap, w.ap_bytes);
     if (w.task) fv__free(&w.task->env, w.now.box, w.now.bytes);
     fv__buf_free(&w.found);
+    fv__buf_free(&w.boxes);
     fv__buf_free(&w.objects);
     fv_boxed_close(w.set);
     fv_labels_free(&w.labels);

@@ -25,7 +25,7 @@ static void add_text(total *t, const char *s, size_t n)
 }
 
 /* One long text through a sliding window: each token is predicted once, with as much context as the
- * stride leaves. */
+ * stride leaves.  Ranks share the windows. */
 static fv_status score_file(fv_eval_run *r, fv_writer *w, total *t, fv_err *e)
 {
     fv_textfile *text;
@@ -33,58 +33,94 @@ static fv_status score_file(fv_eval_run *r, fv_writer *w, total *t, fv_err *e)
     fv_status st = fv_textfile_open(&text, &r->env, r->opt->file, e);
     if (st) return st;
     all.s = fv_textfile_all(text, &all.n);
-    st = all.n ? fv__writer_score(w, &all, r->opt->window, r->opt->stride, &t->log_p, &t->tokens, e)
+    st = all.n ? fv__writer_score_ranks(w, &all, r->opt->window, r->opt->stride, r->opt->comm,
+                                        &t->log_p, &t->tokens, e)
                : fv_fail(e, FV_EARG, "%s: no text in it", r->opt->file);
     if (!st) add_text(t, all.s, all.n);
     fv_textfile_close(text);
     return st;
 }
 
+/* Records that are scored one by one: of a model with an encoder the pairs of a table, of one that
+ * fills masks the lines of a file. */
+typedef struct scoring {
+    fv_eval_run *r;
+    fv_writer *writer;
+    fv_table *rows;
+    fv_task *task;
+    fv_textfile *lines;
+    total *t;
+} scoring;
+
+typedef struct scored {
+    double log_p;
+    int64_t tokens;
+} scored;
+
+/* What is scored of record i: a target, or a line. */
+static const char *text_of(const scoring *s, int64_t i, size_t *n)
+{
+    return s->rows ? fv_table_text(s->rows, i, 1, n) : fv_textfile_line(s->lines, i, n);
+}
+
+static fv_status score_records(void *user, int64_t from, int64_t n, fv_buf *out, fv_err *e)
+{
+    scoring *s = user;
+    fv_status st = FV_OK;
+    for (int64_t i = from; !st && i < from + n; i++) {
+        scored x = {0, 0};
+        fv_text text = {0};
+        if (s->rows) {
+            text.s = fv_table_text(s->rows, i, 0, &text.n);
+            text.pair = text_of(s, i, &text.pair_n);
+            st = fv__writer_score_pair(s->writer, &text, &x.log_p, &x.tokens, e);
+        } else {
+            text.s = text_of(s, i, &text.n);
+            if (text.n) st = fv__task_score(s->task, &text, 1, NULL, &x.log_p, &x.tokens, e);
+        }
+        fv__eval_give(out, &x, sizeof x);
+    }
+    return st;
+}
+
+static fv_status add_record(void *user, int64_t i, const void *result, size_t bytes, fv_err *e)
+{
+    scoring *s = user;
+    const scored *x = result;
+    size_t n;
+    const char *text = text_of(s, i, &n);
+    (void)bytes, (void)e;
+    s->t->log_p += x->log_p;
+    s->t->tokens += x->tokens;
+    add_text(s->t, text, n);
+    return FV_OK;
+}
+
 /* Of a model with an encoder: log p(target | source), record by record; the source is not counted.
  */
 static fv_status score_targets(fv_eval_run *r, fv_writer *w, total *t, fv_err *e)
 {
-    fv_table *rows;
+    scoring s = {.r = r, .writer = w, .t = t};
     fv_data_report report = {0};
     fv_records from = fv__eval_records(r);
-    fv_status st = fv_table_open(&rows, &r->env, &from, 2, &report, e);
+    fv_status st = fv_table_open(&s.rows, &r->env, &from, 2, &report, e);
     if (st) return st;
-    for (int64_t i = 0; !st && i < fv_table_count(rows); i++) {
-        fv_text text = {0};
-        double log_p = 0;
-        int64_t tokens = 0;
-        text.s = fv_table_text(rows, i, 0, &text.n);
-        text.pair = fv_table_text(rows, i, 1, &text.pair_n);
-        st = fv__writer_score_pair(w, &text, &log_p, &tokens, e);
-        t->log_p += log_p;
-        t->tokens += tokens;
-        add_text(t, text.pair, text.pair_n);
-    }
-    fv_table_close(rows);
+    st = fv__eval_slices(r, fv_table_count(s.rows), &(fv_slices){score_records, add_record, 0}, &s,
+                         e);
+    fv_table_close(s.rows);
     return st;
 }
 
 /* Each line is a text of its own; every token is masked in turn (Salazar et al. 2020). */
 static fv_status score_masked(fv_eval_run *r, total *t, fv_err *e)
 {
-    fv_textfile *text = NULL;
-    fv_task *task = NULL;
-    fv_status st = fv__eval_encoder(r, &task, FV_JOB_FILL, e);
-    if (!st) st = fv_textfile_open(&text, &r->env, r->opt->file, e);
-    int64_t n = st ? 0 : fv_textfile_count(text);
-    for (int64_t i = 0; !st && i < n; i++) {
-        double log_p = 0;
-        int64_t tokens = 0;
-        fv_text line = {0};
-        line.s = fv_textfile_line(text, i, &line.n);
-        if (!line.n) continue;
-        st = fv__task_score(task, &line, 1, NULL, &log_p, &tokens, e);
-        t->log_p += log_p;
-        t->tokens += tokens;
-        add_text(t, line.s, line.n);
-    }
-    fv_textfile_close(text);
-    fv_task_close(task);
+    scoring s = {.r = r, .t = t};
+    fv_status st = fv__eval_encoder(r, &s.task, FV_JOB_FILL, e);
+    if (!st) st = fv_textfile_open(&s.lines, &r->env, r->opt->file, e);
+    int64_t n = st ? 0 : fv_textfile_count(s.lines);
+    if (!st) st = fv__eval_slices(r, n, &(fv_slices){score_records, add_record, 0}, &s, e);
+    fv_textfile_close(s.lines);
+    fv_task_close(s.task);
     return st;
 }
 

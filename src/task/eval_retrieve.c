@@ -64,24 +64,41 @@ static fv_status slice_texts(const work *w, fv_text *texts, int64_t from, int64_
     return FV_OK;
 }
 
-/* Both towers, slice by slice, into (n,width) each: n is thousands, so that all similarities can be
- * computed exactly. */
-static fv_status embed_slice(void *user, int64_t from, int64_t n, fv_err *e)
+/* Both towers, slice by slice: the vectors of the image and of its text. */
+static fv_status embed_slice(void *user, int64_t from, int64_t n, fv_buf *out, fv_err *e)
 {
     work *w = user;
-    float *to = w->image + from * w->width, *text = w->text + from * w->width;
-    size_t bytes = (size_t)n * sizeof(fv_text);
+    int64_t width = w->width;
+    size_t row = (size_t)width * sizeof(float), bytes = (size_t)n * sizeof(fv_text) + 2 * row;
+    bytes += 2 * (size_t)n * row;
     fv_text *texts = fv__alloc(&w->r->env, bytes);
     fv_buf b = {.env = &w->r->env};
     if (!texts) return fv_fail(e, FV_ENOMEM, "out of memory");
-    fv_wanted image = {.names = {"image_embeds"}, .fn = keep_row, .user = &to};
+    float *images = (float *)(void *)(texts + n), *text = images + n * width,
+          *both = text + n * width;
+    fv_wanted image = {.names = {"image_embeds"}, .fn = keep_row, .user = &images};
     fv__task_begin(w->task);
     fv_status st = fv__task_run_set(w->task, w->set, from, n, &image, e);
     if (!st) st = slice_texts(w, texts, from, n, &b, e);
     if (!st) st = fv_task_embed(w->task, texts, n, (fv_embed_opt){0}, text, e);
+    for (int64_t i = 0; !st && i < n; i++) {
+        memcpy(both, images + i * width, row);
+        memcpy(both + width, text + i * width, row);
+        fv__eval_give(out, both, 2 * row);
+    }
     fv__buf_free(&b);
     fv__free(&w->r->env, texts, bytes);
     return st;
+}
+
+/* Into (n,width) each: n is thousands, so that all similarities can be computed exactly. */
+static fv_status keep_vectors(void *user, int64_t i, const void *result, size_t bytes, fv_err *e)
+{
+    work *w = user;
+    (void)e;
+    memcpy(w->image + i * w->width, result, bytes / 2);
+    memcpy(w->text + i * w->width, (const char *)result + bytes / 2, bytes / 2);
+    return FV_OK;
 }
 
 /* ---- recall ---- */
@@ -263,7 +280,7 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     work w = {.r = r};
     if (!r->opt->file) return fv_fail(e, FV_EUSAGE, "a table of images and their texts is needed");
     fv_status st = open_all(&w, e);
-    if (!st) st = fv__eval_slices(r, w.n, embed_slice, &w, e);
+    if (!st) st = fv__eval_slices(r, w.n, &(fv_slices){embed_slice, keep_vectors, 0}, &w, e);
     if (!st) st = find_groups(&w, e);
     if (!st) count_recall(&w);
     if (!st && w.kinds) count_between(&w);

@@ -14,9 +14,10 @@ typedef struct work {
     fv_labels labels; /* of the data */
     int of[256];      /* which of the model's each is */
     fv_image raw, mask, given;
-    int64_t *table; /* (labels,labels): which was to be given, which was */
-    size_t table_bytes;
-    int64_t levels[2][256]; /* of the first two labels: pixels of each grey level */
+    /* Pixels: (labels,labels), which was to be given, which was; behind it, of the first two
+     * labels, those of each grey level.  `one` counts those of the image that is looked at. */
+    int64_t *table, (*levels)[256], *one, (*one_levels)[256];
+    size_t counts; /* numbers of all of that */
 } work;
 
 /* Accuracy and mean IoU of an answer, in per cent. */
@@ -51,7 +52,7 @@ static fv_status each(void *user, int64_t i, const fv_seq *s, const float *const
                      w->mask.width);
     for (int64_t k = 0; k < (int64_t)w->mask.width * w->mask.height; k++) {
         int32_t gold = w->set.of_level[w->mask.data[k]];
-        if (gold >= 0) w->table[w->of[gold] * labels + w->given.data[k]]++;
+        if (gold >= 0) w->one[w->of[gold] * labels + w->given.data[k]]++;
     }
     return FV_OK;
 }
@@ -64,22 +65,47 @@ static void count_levels(work *w)
         const uint8_t *p = im->data + k * im->channels;
         int32_t gold = w->set.of_level[w->mask.data[k]];
         int grey = im->channels < 3 ? p[0] : (299 * p[0] + 587 * p[1] + 114 * p[2] + 500) / 1000;
-        if (gold == 0 || gold == 1) w->levels[gold][grey]++;
+        if (gold == 0 || gold == 1) w->one_levels[gold][grey]++;
     }
 }
 
 /* One image at a time: sizes differ, and pixels are counted at the size of the mask. */
-static fv_status label_all(work *w, fv_err *e)
+static fv_status label_slice(void *user, int64_t from, int64_t n, fv_buf *out, fv_err *e)
 {
+    work *w = user;
     fv_wanted wanted = {.names = {"logits"}, .fn = each, .user = w};
     fv_status st = FV_OK;
-    for (int64_t i = 0; !st && i < w->set.n; i++) {
+    for (int64_t i = from; !st && i < from + n; i++) {
+        memset(w->one, 0, w->counts * sizeof *w->one);
         fv__task_begin(w->task);
         st = fv__masked_get(&w->set, i, &w->raw, &w->mask, e);
         if (!st) count_levels(w);
         if (!st) st = fv__task_run_image(w->task, &w->raw, &wanted, e);
+        fv__eval_give(out, w->one, w->counts * sizeof *w->one);
     }
     return st;
+}
+
+static fv_status add_pixels(void *user, int64_t i, const void *result, size_t n, fv_err *e)
+{
+    work *w = user;
+    const int64_t *one = result;
+    (void)i, (void)n, (void)e;
+    for (size_t k = 0; k < w->counts; k++) w->table[k] += one[k];
+    return FV_OK;
+}
+
+/* Memory for the counts of all images and of one. */
+static fv_status make_counts(work *w, fv_err *e)
+{
+    size_t labels = (size_t)w->task->labels;
+    w->counts = labels * labels + 2 * 256;
+    w->table = fv__alloc(&w->r->env, 2 * w->counts * sizeof *w->table);
+    if (!w->table) return fv_fail(e, FV_ENOMEM, "out of memory");
+    w->one = w->table + w->counts;
+    w->levels = (int64_t(*)[256])(w->table + labels * labels);
+    w->one_levels = (int64_t(*)[256])(w->one + labels * labels);
+    return FV_OK;
 }
 
 /* ---- the report ---- */
@@ -204,15 +230,12 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     fv_status st = fv__eval_encoder(r, &w.task, FV_JOB_SEGMENT, e);
     if (!st) st = fv__masked_open(&w.set, &r->env, &how, e);
     if (!st) st = match_labels(&w, e);
-    size_t labels = w.task ? (size_t)w.task->labels : 0;
-    w.table_bytes = labels * labels * sizeof *w.table;
-    if (!st && !(w.table = fv__alloc(&r->env, w.table_bytes)))
-        st = fv_fail(e, FV_ENOMEM, "out of memory");
-    if (!st) st = label_all(&w, e);
+    if (!st) st = make_counts(&w, e);
+    if (!st) st = fv__eval_slices(r, w.set.n, &(fv_slices){label_slice, add_pixels, 0}, &w, e);
     if (!st) put(&w);
     fv_image *all[] = {&w.raw, &w.mask, &w.given};
     for (int i = 0; i < 3; i++) fv_image_free(all[i]);
-    fv__free(&r->env, w.table, w.table_bytes);
+    fv__free(&r->env, w.table, 2 * w.counts * sizeof *w.table);
     fv__masked_close(&w.set);
     fv_labels_free(&w.labels);
     fv_task_close(w.task);

@@ -274,6 +274,8 @@ fv_status fv_eval_shots(fv_device *d, const fv_eval_opt *opt, const fv_shots_opt
     r.out.env = r.predictions.env = s.solved.env = s.words.env = &r.env;
     for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++)
         if (!strcmp(tasks[i]->name, name)) s.task = tasks[i];
+    if (fv_comm_size(opt->comm) > 1)
+        return fv_fail(e, FV_EUSAGE, "few-shot evaluation runs on one rank");
     if (!s.task)
         return fv_fail(e, FV_EUSAGE,
                        "task: few-shot evaluation has classify, answer and "

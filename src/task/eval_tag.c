@@ -12,21 +12,29 @@ typedef struct work {
     fv_entities found;
 } work;
 
-/* Compares sentence i; labels: what the model gave its words; given: capacity for their names. */
-static void count(work *w, int64_t i, const int32_t *labels, const char **given)
+/* Compares sentence i; result: the labels that the model gave its words. */
+static fv_status count(void *user, int64_t i, const void *result, size_t bytes, fv_err *e)
 {
+    work *w = user;
+    const int32_t *labels = result;
     const char *const *word, *const *tag;
     fv_buf *b = &w->r->predictions;
     int64_t line, n = fv_tagged_sentence(w->text, i, &word, &tag, &line);
+    size_t size = (size_t)(n + 1) * sizeof(char *);
+    const char **given = fv__alloc(&w->r->env, size);
+    (void)bytes;
+    if (!given) return fv_fail(e, FV_ENOMEM, "out of memory");
     for (int64_t k = 0; k < n; k++) given[k] = labels[k] < 0 ? "O" : w->task->label[labels[k]];
     fv_entities_add(&w->found, tag, given, n);
     for (int64_t k = 0; k < n; k++) fv__buf_fmt(b, "%s %s %s\n", word[k], tag[k], given[k]);
     fv__buf_str(b, "\n");
+    fv__free(&w->r->env, given, size);
+    return FV_OK;
 }
 
 /* Words come cut already: a sentence is not joined and split again, so tags stay with their words.
  */
-static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
+static fv_status run_slice(void *user, int64_t from, int64_t n, fv_buf *out, fv_err *e)
 {
     work *w = user;
     int64_t words = 0, line;
@@ -36,14 +44,13 @@ static fv_status run_slice(void *user, int64_t from, int64_t n, fv_err *e)
     if (!s) return fv_fail(e, FV_ENOMEM, "out of memory");
     for (int64_t i = 0; i < n; words += s[i++].n)
         s[i].n = fv_tagged_sentence(w->text, from + i, &s[i].word, &tag, &line);
-    size_t bytes = (size_t)(words + 1) * (sizeof(char *) + sizeof(int32_t));
-    const char **given = fv__alloc(env, bytes);
-    int32_t *labels = given ? (int32_t *)(void *)(given + words + 1) : NULL;
-    fv_status st = given ? fv__task_tag_words(w->task, s, n, labels, e)
-                         : fv_fail(e, FV_ENOMEM, "out of memory");
+    size_t bytes = (size_t)(words + 1) * sizeof(int32_t);
+    int32_t *labels = fv__alloc(env, bytes);
+    fv_status st = labels ? fv__task_tag_words(w->task, s, n, labels, e)
+                          : fv_fail(e, FV_ENOMEM, "out of memory");
     for (int64_t i = 0, at = 0; !st && i < n; at += s[i++].n)
-        count(w, from + i, labels + at, given);
-    fv__free(env, given, bytes);
+        fv__eval_give(out, labels + at, (size_t)s[i].n * sizeof *labels);
+    fv__free(env, labels, bytes);
     fv__free(env, s, (size_t)n * sizeof *s);
     return st;
 }
@@ -97,7 +104,8 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     fv_records from = fv__eval_records(r);
     fv_status st = fv__eval_encoder(r, &w.task, FV_JOB_TAG, e);
     if (!st) st = fv_tagged_open(&w.text, &r->env, &from, &report, e);
-    if (!st) st = fv__eval_slices(r, fv_tagged_count(w.text), run_slice, &w, e);
+    if (!st)
+        st = fv__eval_slices(r, fv_tagged_count(w.text), &(fv_slices){run_slice, count, 0}, &w, e);
     if (!st && r->opt->json)
         put_json(&w);
     else if (!st)

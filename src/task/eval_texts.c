@@ -117,16 +117,19 @@ fv_status fv__eval_sides(fv_eval_run *r, fv_eval_texts *texts, fv_eval_texts *re
 
 /* ---- what a model makes of them ---- */
 
-typedef struct taking {
+typedef struct making {
     fv_eval_run *r;
-    fv_eval_texts *out;
+    fv_pipeline *p;
+    const fv_eval_texts *in;
+    fv_eval_texts *made;
+    fv_buf *out; /* of the slice that runs */
     fv_err e;
-} taking;
+} making;
 
 /* The line of one record, without its end. */
-static bool take(void *user, const fv_task_result *x)
+static bool give(void *user, const fv_task_result *x)
 {
-    taking *t = user;
+    making *t = user;
     const fv_eval_opt *o = t->r->opt;
     const char *file = o->file ? o->file : o->source;
     if (x->note) {
@@ -138,8 +141,29 @@ static bool take(void *user, const fv_task_result *x)
         fv_fail(&t->e, x->error->code, "%.200s: line %lld: %s", file, (long long)x->record,
                 x->error->text);
     else
-        fv__eval_texts_add(t->out, x->text, x->n ? x->n - 1 : 0, &t->e);
+        fv__eval_give(t->out, x->text, x->n ? x->n - 1 : 0);
     return !t->e.code;
+}
+
+static fv_status make_slice(void *user, int64_t from, int64_t n, fv_buf *out, fv_err *e)
+{
+    making *t = user;
+    size_t bytes = (size_t)n * sizeof(fv_text);
+    fv_text *texts = fv__alloc(&t->r->env, bytes);
+    if (!texts) return fv_fail(e, FV_ENOMEM, "out of memory");
+    for (int64_t i = 0; i < n; i++)
+        texts[i] = (fv_text){.s = t->in->at[from + i], .n = t->in->len[from + i]};
+    t->out = out;
+    fv_status st = fv_pipeline_run(t->p, texts, n, from + 1, give, t, e);
+    if (!st && t->e.code) st = fv_fail(e, t->e.code, "%s", t->e.text);
+    fv__free(&t->r->env, texts, bytes);
+    return st;
+}
+
+static fv_status take(void *user, int64_t i, const void *result, size_t n, fv_err *e)
+{
+    (void)i;
+    return fv__eval_texts_add(((making *)user)->made, result, n, e);
 }
 
 /* The task's own settings come before the user's, which override them. */
@@ -147,20 +171,15 @@ fv_status fv__eval_pipeline(fv_eval_run *r, const char *task, const fv_setting *
                             const fv_eval_texts *in, fv_eval_texts *out, fv_err *e)
 {
     const fv_eval_opt *o = r->opt;
-    size_t bytes = (size_t)(o->n_settings + n_more + 1) * sizeof(fv_setting),
-           text_bytes = (size_t)in->n * sizeof(fv_text);
+    size_t bytes = (size_t)(o->n_settings + n_more + 1) * sizeof(fv_setting);
     fv_setting *all = fv__alloc(&r->env, bytes);
-    fv_text *texts = fv__alloc(&r->env, text_bytes);
-    fv_pipeline *p = NULL;
-    taking t = {.r = r, .out = out};
+    making t = {.r = r, .in = in, .made = out};
     fv_status st = fv__eval_texts_new(out, &r->env, in->n, e);
-    if (!st && (!all || !texts)) st = fv_fail(e, FV_ENOMEM, "out of memory");
+    if (!st && !all) st = fv_fail(e, FV_ENOMEM, "out of memory");
     for (int i = 0; !st && i < n_more; i++) all[i] = more[i];
     for (int i = 0; !st && i < o->n_settings; i++) all[n_more + i] = o->settings[i];
-    for (int64_t i = 0; !st && i < in->n; i++)
-        texts[i] = (fv_text){.s = in->at[i], .n = in->len[i]};
     if (!st)
-        st = fv_pipeline_open(&p, r->dev,
+        st = fv_pipeline_open(&t.p, r->dev,
                               (fv_pipeline_opt){.task = task,
                                                 .model = o->model,
                                                 .weights = o->weights,
@@ -170,12 +189,11 @@ fv_status fv__eval_pipeline(fv_eval_run *r, const char *task, const fv_setting *
                                                 .n_settings = o->n_settings + n_more,
                                                 .batch = o->batch},
                               e);
-    if (!st) st = fv_pipeline_run(p, texts, in->n, 1, take, &t, e);
-    if (!st && t.e.code) st = fv_fail(e, t.e.code, "%s", t.e.text);
-    fv_pipeline_close(p);
-    fv__free(&r->env, all, bytes);
-    fv__free(&r->env, texts, text_bytes);
+    /* a translator sorts what it is given by length, so it gets much at once */
+    if (!st) st = fv__eval_slices(r, in->n, &(fv_slices){make_slice, take, 4096}, &t, e);
     if (!st) fv__eval_put_texts(r, out);
+    fv_pipeline_close(t.p);
+    fv__free(&r->env, all, bytes);
     return st;
 }
 

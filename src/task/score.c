@@ -135,7 +135,7 @@ static fv_status put(fv_pipeline *p, const fv_text *text, const total *t, fv_err
 static fv_status score_one(fv_pipeline *p, const fv_text *in, fv_err *e)
 {
     const score_options *o = p->options;
-    total *all = p->self, one = {.bytes = (int64_t)in->n};
+    total one = {.bytes = (int64_t)in->n};
     fv_text text = *in;
     fv_status st;
     if (!p->writer.encoder) {
@@ -149,9 +149,7 @@ static fv_status score_one(fv_pipeline *p, const fv_text *in, fv_err *e)
         st = fv_fail(e, FV_EARG, "no tab between source and target");
     }
     if (st) return st;
-    all->log_p += one.log_p;
-    all->tokens += one.tokens;
-    all->bytes += one.bytes;
+    fv__task_extra(p, &one, sizeof one);
     return p->opt.whole ? fv__task_emit(p, e) : put(p, &text, &one, e);
 }
 
@@ -160,6 +158,17 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
     fv_status st = FV_OK;
     for (int64_t i = 0; i < n && !st; i++) st = score_one(p, &in[i], e);
     return st;
+}
+
+static fv_status add(fv_pipeline *p, const void *extra, size_t n, fv_err *e)
+{
+    total *all = p->self, one;
+    (void)n, (void)e;
+    memcpy(&one, extra, sizeof one);
+    all->log_p += one.log_p;
+    all->tokens += one.tokens;
+    all->bytes += one.bytes;
+    return FV_OK;
 }
 
 static fv_status finish(fv_pipeline *p, fv_err *e) { return put(p, NULL, p->self, e); }
@@ -190,5 +199,6 @@ const fv_task_kind fv__score_task = {
     .batch = 1,
     .open = open_task,
     .run = run,
+    .add = add,
     .finish = finish,
     .eval = &fv__eval_perplexity};

@@ -5,7 +5,8 @@
  * the heads that it judges. Adding an evaluation touches no list here.
  *
  * An evaluation fills r->out (the report, text or JSON) and r->predictions (one line a record);
- * both are handed over at the end, so a run that fails prints nothing half. */
+ * both are handed over at the end, so a run that fails prints nothing half.  Where ranks share
+ * the records all of them make the report, from the same results, and rank 0 hands it over. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -34,16 +35,6 @@ fv_status fv__eval_writer(fv_eval_run *r, fv_writer *out, fv_err *e)
                                           .adapters = r->opt->adapters,
                                           .new_tokens = 1},
                           e);
-}
-
-fv_status fv__eval_slices(const fv_eval_run *r, int64_t n, fv_slice_fn *run, void *work, fv_err *e)
-{
-    fv_status st = FV_OK;
-    /* A slice bounds memory; figures are sums over records and do not depend on it. */
-    int64_t slice = r->opt->batch ? r->opt->batch : 1024;
-    for (int64_t at = 0; !st && at < n; at += slice)
-        st = run(work, at, n - at < slice ? n - at : slice, e);
-    return st;
 }
 
 fv_records fv__eval_records(const fv_eval_run *r)
@@ -85,7 +76,7 @@ void fv__eval_match_json(fv_buf *b, fv_match m)
 static fv_status open_predictions(fv_eval_run *r, fv_err *e)
 {
     const fv_io *io = fv__io(&r->env);
-    const char *path = r->opt->predictions;
+    const char *path = fv_comm_rank(r->opt->comm) ? NULL : r->opt->predictions;
     if (path) r->fd = io->open_write(io->self, path);
     return path && r->fd < 0 ? fv_fail(e, FV_EIO, "%s: cannot be written", path) : FV_OK;
 }
@@ -169,9 +160,11 @@ fv_status fv_eval(fv_device *d, const fv_eval_opt *opt, fv_task_result_fn *fn, v
     if (!st) st = open_predictions(&r, e);
     if (!st) st = task->run(&r, e);
     st = close_predictions(&r, st, e);
+    /* a rank that failed alone tells the others, wherever they are */
+    if (!r.settled) st = fv_comm_agree(opt->comm, st, e);
     if (!st && r.out.failed) st = fv_fail(e, FV_ENOMEM, "out of memory for the report");
     fv_task_result result = {.text = r.out.data ? r.out.data : "", .n = r.out.len};
-    if (!st) fn(user, &result);
+    if (!st && !fv_comm_rank(opt->comm)) fn(user, &result);
     fv__buf_free(&r.out);
     return st;
 }

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include "fovea/author/comm.h"
 #include "fovea/author/family.h"
 
 #define X(name) extern const fv_task_kind fv__##name##_task;
@@ -107,7 +108,7 @@ fv_status fv_pipeline_open(fv_pipeline **out, fv_device *d, fv_pipeline_opt opt,
     p->kind = k;
     p->opt = opt;
     p->dev = d;
-    p->out.env = &p->env;
+    p->out.env = p->kept.env = p->extra.env = &p->env;
     if (!p->opt.batch) p->opt.batch = k->batch;
     fv_status st = open_all(p, e);
     if (st)
@@ -122,10 +123,13 @@ void fv_pipeline_close(fv_pipeline *p)
 {
     if (!p) return;
     fv_env env = p->env;
+    if (!p->finished) fv_comm_abort(p->opt.comm, "its share of the records failed");
     if (p->kind->close) p->kind->close(p);
     fv_task_close(p->task);
     fv_writer_close(&p->writer);
     fv__buf_free(&p->out);
+    fv__buf_free(&p->kept);
+    fv__buf_free(&p->extra);
     fv__free(&env, p->self, p->self_size);
     fv__free(&env, p->options, p->kind->size);
     fv__free(&env, p, sizeof *p);
@@ -201,29 +205,35 @@ int64_t fv_pipeline_tokens(const fv_pipeline *p) { return p->tokens; }
 fv_status fv__task_emit_part(fv_pipeline *p, const char *text, size_t n, fv_err *e)
 {
     fv_task_result r = {.record = p->first + p->done, .text = text, .n = n, .more = true};
-    if (n && !p->stopped) p->stopped = !p->fn(p->user, &r);
+    if (n) fv__task_deliver(p, &r);
     return p->stopped ? fv_fail(e, FV_ESTATE, "no more results are wanted") : FV_OK;
+}
+
+void fv__task_extra(fv_pipeline *p, const void *extra, size_t n)
+{
+    fv__buf_add(&p->extra, extra, n);
 }
 
 /* A task calls this once for each record, in order; the number of calls is how run_batch knows
  * which record failed. */
 fv_status fv__task_emit(fv_pipeline *p, fv_err *e)
 {
-    if (p->out.failed) return fv_fail(e, FV_ENOMEM, "out of memory");
+    if (p->out.failed || p->extra.failed) return fv_fail(e, FV_ENOMEM, "out of memory");
     fv_task_result r = {.record = p->first + p->done++,
                         .text = p->out.data ? p->out.data : "",
                         .n = p->out.len,
                         .note = p->note[0] ? p->note : NULL};
-    if (!p->stopped) p->stopped = !p->fn(p->user, &r);
+    fv__task_deliver(p, &r);
     p->out.len = 0;
     p->note[0] = 0;
+    if (p->add_error.code) return fv_fail(e, p->add_error.code, "%s", p->add_error.text);
     return p->stopped ? fv_fail(e, FV_ESTATE, "no more results are wanted") : FV_OK;
 }
 
 /* A record without a result; plain output that has a line for each stays in step with its input. */
 static void emit_error(fv_pipeline *p, const fv_err *error)
 {
-    p->out.len = 0;
+    p->out.len = p->extra.len = 0;
     p->note[0] = 0;
     if (p->opt.json) {
         fv__json_begin(&p->out, '{');
@@ -236,7 +246,7 @@ static void emit_error(fv_pipeline *p, const fv_err *error)
                         .text = p->out.data ? p->out.data : "",
                         .n = p->out.len,
                         .error = error};
-    p->stopped = !p->fn(p->user, &r);
+    fv__task_deliver(p, &r);
     p->out.len = 0;
 }
 
@@ -255,7 +265,7 @@ static fv_status run_batch(fv_pipeline *p, const fv_text *in, int64_t n, fv_err 
     if (!st || p->stopped) return FV_OK;
     for (int64_t i = p->done - before; i < n; i = p->done - before) {
         if (ends_run(p, st)) return p->stopped ? FV_OK : st;
-        p->out.len = 0;
+        p->out.len = p->extra.len = 0;
         if (n > 1) st = p->kind->run(p, in + i, 1, e);
         if (st && !ends_run(p, st)) emit_error(p, e);
     }
@@ -280,12 +290,26 @@ static fv_status run_all(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e
     return st;
 }
 
+/* Those of n records from `first` on that are this rank's, run by run. */
+static fv_status run_own(fv_pipeline *p, const fv_text *in, int64_t n, int64_t first, fv_err *e)
+{
+    fv_status st = FV_OK;
+    for (int64_t i = 0, end; i < n && !st && !p->stopped; i = end) {
+        bool own = fv__task_owns(p, first + i);
+        for (end = i + 1; end < n && fv__task_owns(p, first + end) == own;) end++;
+        p->first = first + i;
+        p->done = 0;
+        if (own) st = run_all(p, in + i, end - i, e);
+    }
+    return st;
+}
+
 fv_status fv_pipeline_run(fv_pipeline *p, const fv_text *in, int64_t n, int64_t first,
                           fv_task_result_fn *fn, void *user, fv_err *e)
 {
     fv_err local;
     begin(p, first, fn, user);
-    return run_all(p, in, n, e ? e : &local);
+    return run_own(p, in, n, first, e ? e : &local);
 }
 
 /* Lines that are no text break the input into stretches; each stretch runs as if it were alone. */
@@ -300,8 +324,12 @@ fv_status fv_pipeline_run_lines(fv_pipeline *p, const fv_line *lines, int64_t n,
     for (int64_t i = 0, good; i < n && !st && !p->stopped; i += good) {
         for (good = 0; i + good < n && !lines[i + good].error.code; good++)
             texts[good] = lines[i + good].text;
-        st = run_all(p, texts, good, e ? e : &local);
-        if (!st && !p->stopped && i + good < n) emit_error(p, &lines[i + good++].error);
+        st = run_own(p, texts, good, lines[i].number, e ? e : &local);
+        if (st || p->stopped || i + good == n) continue;
+        p->first = lines[i + good].number;
+        p->done = 0;
+        if (fv__task_owns(p, p->first)) emit_error(p, &lines[i + good].error);
+        good++;
     }
     fv__free(&p->env, texts, (size_t)(n + 1) * sizeof *texts);
     return st;
@@ -312,7 +340,15 @@ fv_status fv_pipeline_finish(fv_pipeline *p, fv_task_result_fn *fn, void *user, 
 {
     p->fn = fn;
     p->user = user;
+    fv_status st = fv__task_gather(p, e);
+    if (!st && p->add_error.code) st = fv_fail(e, p->add_error.code, "%s", p->add_error.text);
+    p->finished = !st;
     p->first += p->done;
     p->done = 0;
-    return p->kind->finish ? p->kind->finish(p, e) : FV_OK;
+    if (st || !p->kind->finish || fv_comm_rank(p->opt.comm)) return st;
+    fv_comm *ranks = p->opt.comm;
+    p->opt.comm = NULL; /* what finish emits is rank 0's own */
+    st = p->kind->finish(p, e);
+    p->opt.comm = ranks;
+    return st;
 }

@@ -25,15 +25,31 @@ struct fv_pipeline {
     int64_t first, done; /* number of the first record of this run, results handed on */
     fv_task_result_fn *fn;
     void *user;
-    bool stopped; /* fn wants no more */
+    bool stopped;     /* fn wants no more */
+    bool finished;    /* all records have been handed in, by every rank */
+    fv_buf kept;      /* of several ranks: this one's results, until all are done */
+    fv_buf extra;     /* what the record that is being written adds to the total */
+    fv_err add_error; /* why that failed; code FV_OK: it did not */
 };
 
 const fv_task_kind *fv__task_kind_find(const char *name); /* NULL: there is none */
 
 /* Hands p->out on as the result of the next record, and empties it. */
 fv_status fv__task_emit(fv_pipeline *p, fv_err *e);
+/* What the next record adds to the total besides its text: kind->add gets it. */
+void fv__task_extra(fv_pipeline *p, const void *extra, size_t n);
 /* Hands on part of the next record's result. */
 fv_status fv__task_emit_part(fv_pipeline *p, const char *text, size_t n, fv_err *e);
+/* ---- ranks (task_ranks.c) ---- */
+
+/* Whether this rank runs the record of this number, from 1. */
+bool fv__task_owns(const fv_pipeline *p, int64_t record);
+void fv__task_deliver(fv_pipeline *p, const fv_task_result *r);
+/* Rank 0 delivers the results of all. */
+fv_status fv__task_gather(fv_pipeline *p, fv_err *e);
+
+/* ---- opening ---- */
+
 /* Room for what the task keeps, zeroed; p->self. */
 fv_status fv__pipeline_self(fv_pipeline *p, size_t size, fv_err *e);
 /* How its model is opened, as the settings say. */
@@ -122,6 +138,9 @@ const char *fv__stop_string(const fv_pipeline *p, int i, bool *kept);
 /* Log-probability of a text behind the token that texts begin with, and how many tokens count. */
 fv_status fv__writer_score(fv_writer *w, const fv_text *text, int64_t window, int64_t stride,
                            double *log_p, int64_t *tokens, fv_err *e);
+/* The same by all ranks of c, which share its windows; each gets the sum. */
+fv_status fv__writer_score_ranks(fv_writer *w, const fv_text *text, int64_t window, int64_t stride,
+                                 fv_comm *c, double *log_p, int64_t *tokens, fv_err *e);
 /* The same of text->pair, for a model with an encoder, which reads the text. */
 fv_status fv__writer_score_pair(fv_writer *w, const fv_text *text, double *log_p, int64_t *tokens,
                                 fv_err *e);
@@ -240,6 +259,7 @@ typedef struct fv_eval_run {
     int fd;                /* of that file, or -1 */
     fv_task_result_fn *fn; /* receives notes on the way */
     void *user;
+    bool settled; /* a failure that all ranks have agreed on */
 } fv_eval_run;
 
 struct fv_task_eval {
@@ -265,9 +285,17 @@ extern const fv_task_eval fv__eval_retrieve;   /* texts that find their images, 
 
 fv_status fv__eval_encoder(fv_eval_run *r, fv_task **out, fv_job job, fv_err *e);
 fv_status fv__eval_writer(fv_eval_run *r, fv_writer *out, fv_err *e);
-/* Does n records, opt->batch of them at a time. */
-typedef fv_status fv_slice_fn(void *work, int64_t from, int64_t n, fv_err *e);
-fv_status fv__eval_slices(const fv_eval_run *r, int64_t n, fv_slice_fn *run, void *work, fv_err *e);
+/* How records are judged: compute gives the result of each of n of them (fv__eval_give, in order),
+ * take counts one.  Where ranks share the records compute is called for some, take for all, in
+ * order. */
+typedef struct fv_slices {
+    fv_status (*compute)(void *work, int64_t from, int64_t n, fv_buf *out, fv_err *e);
+    fv_status (*take)(void *work, int64_t i, const void *result, size_t n, fv_err *e);
+    int64_t slice; /* records at a time; 0: opt->batch, else 1,024 */
+} fv_slices;
+void fv__eval_give(fv_buf *out, const void *result, size_t n);
+/* Does n records. */
+fv_status fv__eval_slices(fv_eval_run *r, int64_t n, const fv_slices *s, void *work, fv_err *e);
 /* How the file of records is to be read; records that cannot be used are refused. */
 fv_records fv__eval_records(const fv_eval_run *r);
 /* A table of precision, recall and F1: begin with a NULL name for its head. */

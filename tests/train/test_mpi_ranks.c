@@ -11,12 +11,8 @@
 #include <cmocka.h>
 
 #include "helper/files.h"
+#include "helper/mpi.h"
 #include "helper/program.h"
-
-/* As root, more ranks than cores, and no messages of mpirun's own between ours. */
-#define MPIRUN                                                                                     \
-    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_WAIT_POLICY=passive "           \
-    "timeout 100 mpirun --oversubscribe --bind-to none "
 
 static const char recipe[] = "[model]\nmodel_type = gpt2\nn_embd = 32\nn_layer = 1\nn_head = 2\n"
                              "n_positions = 32\n[data]\nobjective = causal\ntrain = lines.txt\n"
@@ -25,12 +21,6 @@ static const char recipe[] = "[model]\nmodel_type = gpt2\nn_embd = 32\nn_layer =
                              "[train]\nupdates = 6\nbatch_tokens = 128\nwarmup = 1\n"
                              "save_every = 2\n"
                              "eval_every = 3\nshards = 4\n";
-
-static bool no_mpi(void)
-{
-    return system("command -v mpirun > /dev/null") ||
-           system(FOVEA_PROGRAM " train --help-keys | grep -q shards");
-}
 
 static int set_up(void **state)
 {
@@ -93,24 +83,6 @@ static void ranks_that_disagree_stop(void **state)
     succeeded(sh("test ! -e bad"));
 }
 
-/* Tasks: each rank its share of the lines, the results in order; what only one rank can do is
- * refused. */
-static void ranks_share_the_lines_of_a_task(void **state)
-{
-    (void)state;
-    if (no_mpi()) skip();
-    succeeded(sh("test -e one || $fovea train r.ini -o one -q -t 1"));
-    succeeded(sh("$fovea embed -m one/model -t 1 lines.txt > embed.one"));
-    succeeded(sh(MPIRUN "-np 3 $fovea embed -m one/model -t 1 lines.txt > embed.three"));
-    succeeded(sh("cmp embed.one embed.three"));
-    const result *r = sh(MPIRUN "-np 2 $fovea embed -m one/model -t 1");
-    assert_int_not_equal(r->code, 0);
-    assert_non_null(strstr(r->err, "several ranks need a FILE"));
-    r = sh(MPIRUN "-np 2 $fovea score -m one/model -t 1 lines.txt");
-    assert_int_not_equal(r->code, 0);
-    assert_non_null(strstr(r->err, "this runs on one rank"));
-}
-
 /* A rank that is stopped: the others name it and end. */
 static void a_lost_rank_is_named(void **state)
 {
@@ -130,7 +102,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_give_the_bits_of_one),
         cmocka_unit_test(ranks_that_disagree_stop),
-        cmocka_unit_test(ranks_share_the_lines_of_a_task),
         cmocka_unit_test(a_lost_rank_is_named),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);

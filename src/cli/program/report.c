@@ -91,6 +91,13 @@ int cli_open_device(const cli *c, fv_device **out, const char *name, int64_t thr
     return CLI_OK;
 }
 
+int cli_agree(const cli *c, fv_comm *comm, int code)
+{
+    fv_err e = {.code = FV_ESTATE, .text = "it could not begin"};
+    fv_status st = fv_comm_agree(comm, code == CLI_OK ? FV_OK : FV_ESTATE, &e);
+    return code == CLI_OK && st ? cli_error(c, &e) : code;
+}
+
 const char *const cli_weights[] = {"stored", "f32", "bf16", "f16", "q8", "q4", "int8", NULL};
 
 /* A weight stands behind the last '=': directories may have one, too. */

@@ -64,7 +64,6 @@ typedef struct printing {
     bool progress;
     int64_t done, failed;
     double start, shown;
-    cli_share share; /* of several ranks: results are kept, and printed by rank 0 */
 } printing;
 
 /* Monotonic: a clock that is set back must not make a negative rate. */
@@ -122,12 +121,6 @@ static bool print_result(void *user, const fv_task_result *r)
         fprintf(stderr, "%s%s\n", p->numbered ? ": " : "", r->error->text);
     }
     const char *label = p->names && p->label && r->n ? p->names[r->record - 1] : NULL;
-    if (p->share.comm) {
-        bool ok = !label || (cli_share_add(&p->share, r->record, label, strlen(label)) &&
-                             cli_share_add(&p->share, r->record, "\t", 1));
-        p->done += !r->more;
-        return ok && cli_share_add(&p->share, r->record, r->text, r->n);
-    }
     if (label) printf("%s\t", label);
     fwrite(r->text, 1, r->n, stdout);
     p->done += !r->more;
@@ -136,21 +129,6 @@ static bool print_result(void *user, const fv_task_result *r)
 }
 
 /* ---- input ---- */
-
-/* Runs lines, or those runs of them that are this rank's: results are numbered from the first of
- * what is run together. */
-static fv_status run_lines(printing *out, fv_pipeline *p, const fv_line *lines, int64_t n,
-                           fv_err *e)
-{
-    fv_status st = FV_OK;
-    if (!out->share.comm) return fv_pipeline_run_lines(p, lines, n, print_result, out, e);
-    for (int64_t i = 0, end; !st && i < n; i = end) {
-        bool own = cli_own_record(&out->share, lines[i].number);
-        for (end = i + 1; end < n && cli_own_record(&out->share, lines[end].number) == own;) end++;
-        if (own) st = fv_pipeline_run_lines(p, lines + i, end - i, print_result, out, e);
-    }
-    return st;
-}
 
 /* Texts that are there already. They may hold line ends: each is one record. */
 static int run_texts(printing *out, fv_pipeline *p, const fv_task_kind *k, const char *const *text,
@@ -163,7 +141,7 @@ static int run_texts(printing *out, fv_pipeline *p, const fv_task_kind *k, const
         lines[i] = fv_line_of(text[i], strlen(text[i]), i + 1,
                               (fv_reader_opt){.pairs = k->pairs, .whole = true});
     out->numbered = n > 1;
-    int failed = run_lines(out, p, lines, n, &e) != FV_OK;
+    int failed = fv_pipeline_run_lines(p, lines, n, print_result, out, &e) != FV_OK;
     free(lines);
     return failed ? cli_error(out->c, &e) : CLI_OK;
 }
@@ -181,7 +159,8 @@ static int run_file(printing *out, fv_pipeline *p, const fv_task_kind *k, bool w
     if (fv_reader_open(&r, NULL, out->file, how, &e)) return cli_error(out->c, &e);
     out->numbered = !whole;
     while (n && code == CLI_OK && !ferror(stdout)) {
-        if (fv_reader_next(r, TOGETHER, &lines, &n, &e) || (n && run_lines(out, p, lines, n, &e)))
+        if (fv_reader_next(r, TOGETHER, &lines, &n, &e) ||
+            (n && fv_pipeline_run_lines(p, lines, n, print_result, out, &e)))
             code = cli_error(out->c, &e);
         all += n;
     }
@@ -261,31 +240,17 @@ static int run_all(const cli *c, const task_values *v, fv_pipeline *p, printing 
     return code;
 }
 
-/* What several ranks cannot share: an input that only one of them has, and a total of all
- * records. */
-static int check_ranks(const cli *c, const task_values *v, const printing *out,
-                       const cli_list *texts, const cli_images *images)
+/* What several ranks cannot share: an input that only one of them has, and a result of all records
+ * that is not made of theirs. */
+static int check_ranks(const cli *c, const printing *out, const cli_list *texts,
+                       const cli_images *images)
 {
     const fv_task_kind *k = c->command->more;
-    if (!out->share.comm) return CLI_OK;
     if (!texts->n && !images->n && !k->no_records && (!out->file || !strcmp(out->file, "-")))
         return cli_usage(c, "several ranks need a FILE: standard input goes to rank 0 alone");
-    if (v->whole || k->path || k->files || k->no_records ||
-        (k->finish && (strcmp(k->name, "embed") || is_given(&v->settings, "output"))))
+    if (k->path || k->files || k->no_records || (k->finish && !k->add))
         return cli_usage(c, "this runs on one rank: its result is made of all records");
     return CLI_OK;
-}
-
-/* Joins the job; rank 0 prints for all, and all leave with the failure of any. */
-static int finish_ranks(const cli *c, printing *out, int code)
-{
-    fv_err e = {.code = FV_ESTATE, .text = "its share of the records failed"};
-    if (!out->share.comm) return code;
-    fv_status st = cli_share_print(&out->share, code == CLI_OK ? FV_OK : FV_ESTATE, &e);
-    fv_comm_close(out->share.comm);
-    out->share.comm = NULL;
-    if (fflush(stdout) || ferror(stdout)) return CLI_FAILED;
-    return st && code == CLI_OK ? cli_error(c, &e) : code;
 }
 
 /* The input is found before the model is opened: a misspelt file should not cost the time that
@@ -300,43 +265,42 @@ static int run(const cli *c, const void *values, int n, char **operand)
     cli_list texts;
     cli_images images = {0};
     printing out = {.c = c, .progress = isatty(STDERR_FILENO) && !isatty(STDOUT_FILENO)};
-    if (fv_comm_open(&out.share.comm, NULL, (fv_comm_opt){0}, &e)) return cli_error(c, &e);
+    fv_comm *comm;
+    if (fv_comm_open(&comm, NULL, (fv_comm_opt){0}, &e)) return cli_error(c, &e);
     int code = k->images || k->files ? cli_find_images(c, &images, n, operand) : CLI_OK;
     if (code == CLI_OK) code = choose_input(c, v, n, operand, &images, &texts, &out.file);
-    if (code == CLI_OK) code = check_ranks(c, v, &out, &texts, &images);
+    if (code == CLI_OK && comm) code = check_ranks(c, &out, &texts, &images);
     out.names = images.path;
     out.label = images.n > 1 && !v->json && !k->files;
     if (code == CLI_OK && k->path && texts.n) out.path = texts.at[0];
-    if (code != CLI_OK) {
-        cli_free_images(&images);
-        return finish_ranks(c, &out, code);
-    }
     fv_pipeline_opt how = {.task = k->name,
                            .model = v->model.dir,
                            .settings = v->settings.at,
                            .n_settings = v->settings.n,
                            .json = v->json,
                            .whole = v->whole,
-                           .batch = v->batch};
+                           .batch = v->batch,
+                           .comm = comm};
     cli_choose_weights(v->model.dtype, &how.weights, &how.widen);
     cli_adapters adapters;
-    code = cli_take_adapters(c, &v->model.adapters, &adapters, &how.adapters);
+    if (code == CLI_OK) code = cli_take_adapters(c, &v->model.adapters, &adapters, &how.adapters);
     double start = now();
-    cli_name_ignored(c, v->model.verbose, v->model.dir);
+    if (code == CLI_OK) cli_name_ignored(c, v->model.verbose, v->model.dir);
     if (code == CLI_OK && !k->no_model)
         code = cli_open_device(c, &d, v->model.device, v->model.threads);
+    code = cli_agree(c, comm, code);
     if (code == CLI_OK && fv_pipeline_open(&p, d, how, &e)) code = cli_error(c, &e);
     out.start = now();
     if (code == CLI_OK) code = run_all(c, v, p, &out, &texts, &images);
     clear_progress(&out);
-    code = finish_ranks(c, &out, code);
     if (out.failed > MOST_ERRORS)
         cli_fail(c, "%lld of %lld lines failed", (long long)out.failed, (long long)out.done);
-    if (code == CLI_OK && v->stats)
+    if (code == CLI_OK && v->stats && (!how.comm || out.done))
         fprintf(stderr, "{\"lines\":%lld,\"tokens\":%lld,\"open_seconds\":%.3f,\"seconds\":%.3f}\n",
                 (long long)out.done, (long long)fv_pipeline_tokens(p), out.start - start,
                 now() - out.start);
     fv_pipeline_close(p);
+    fv_comm_close(comm);
     fv_device_close(d);
     cli_free_images(&images);
     return code == CLI_OK && out.failed ? CLI_FAILED : code;

@@ -1,0 +1,20 @@
+/* mpi.h - ranks by mpirun, for tests that start the program from outside. */
+#ifndef HELPER_MPI_H
+#define HELPER_MPI_H
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* As root, more ranks than cores, and no messages of mpirun's own between ours. */
+#define MPIRUN                                                                                     \
+    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_WAIT_POLICY=passive "           \
+    "timeout 100 mpirun --oversubscribe --bind-to none "
+
+/* Neither built with MPI nor installed: such a test is skipped. */
+static inline bool no_mpi(void)
+{
+    return system("command -v mpirun > /dev/null") ||
+           system(FOVEA_PROGRAM " train --help-keys | grep -q shards");
+}
+
+#endif
