@@ -387,8 +387,9 @@ static fv_status all(work *w)
     const values *v = w->v;
     fv_status st = fv_device_open(&w->dev, v->device,
                                   (fv_device_opt){.threads = cli_threads(v->threads)}, &w->e);
-    /* to serve: quantised weights are only run */
-    fv_model_opt how = {.serve = true, .widen = true, .adapters = w->adapters};
+    /* to serve: quantised weights are only run; an image by a text needs the way back */
+    bool guided = w->image_path && w->first && !w->second;
+    fv_model_opt how = {.serve = !guided, .widen = true, .adapters = w->adapters};
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, how, &w->e);
     if (st) return st;
     bool pair = fv_model_has_cross(w->model);
@@ -411,8 +412,9 @@ static fv_status all(work *w)
                     .target = w->target,
                     .n_target = w->n_target,
                     .image = w->image_path,
-                    .dir = v->model};
-    in.start = w->gen.start;
+                    .dir = v->model,
+                    .guided = guided && !pair,
+                    .start = w->gen.start};
     if (!st && v->drawn) st = see_take_drawn(v->drawn, &in, &w->e);
     if (!st) st = fv_see_run(&w->see, w->dev, w->model, in, &w->e);
     if (!st && v->ablate) st = see_ablate(&w->worth, w->dev, w->model, w->see, in, &w->e);
@@ -478,20 +480,18 @@ const cli_command see_command = {
     .name = "see",
     .summary = "show what attends to what, as a picture, a page or numbers",
     .about = "Runs a model once on a text and writes what its attention does: pictures (.svg, "
-             ".png, .pdf), a page to explore in a "
-             "browser (.html), or all numbers (.json, .csv).  The weights are exact: they are "
-             "recomputed from what the tiled "
-             "operator keeps, only for the layers, heads and rows that are shown.\n\n"
-             "The text is an argument, a file or standard input.  A model of one text takes a "
-             "second one too: two sentences.  A page, as JSON and CSV, holds the layer, head and "
-             "rows that are named, or all.\n\n"
+             ".png, .pdf), a page to explore in a browser (.html), or all numbers (.json, .csv).  "
+             "The weights are exact: they are recomputed from what the tiled operator keeps, only "
+             "for the layers, heads and rows that are shown.\n\nThe text is an argument, a file "
+             "or standard input.  A model of one text takes a second one too: two sentences.  A "
+             "page, as JSON and CSV, holds the layer, head and rows that are named, or all.\n\n"
              "A translator reads --source; without --target it translates first, prints the "
-             "translation and shows how it came "
-             "about.  A row of its cross-attention belongs to a token of the translation and shows "
-             "what the decoder attended to when it chose that token.\n\n"
-             "Of a model of images an image is shown, dark where nothing attends: for the class "
-             "token or --patch by layer and head and through all layers, for a detector what each "
-             "object that it found attends to.",
+             "translation and shows how it came about.  A row of its cross-attention belongs to a "
+             "token of the translation and shows what the decoder attended to when it chose that "
+             "token.\n\nOf a model of images an image is shown, dark where nothing attends: for "
+             "the class token or --patch by layer and head and through all layers, for a detector "
+             "what each object that it found attends to, and with a --text beside it, of a model "
+             "that says how well they agree, what counts for the text.",
     .operands = "[TEXT [SECOND]]",
     .max_operands = 2,
     CLI_OWN(values),

@@ -248,6 +248,12 @@ fv__attn_inputs fv__attn_view_inputs(fv_ctx *c, const fv_attn_view *v)
     return in;
 }
 
+fv_tensor *fv__attn_view_values(fv_ctx *c, const fv_attn_view *v)
+{
+    int64_t from = (v->args.H + v->args.G) * v->args.Wk;
+    return v->in[V] ? v->in[V] : fv_slice(c, v->in[Q], 2, from, fv_cols(v->in[Q]));
+}
+
 /* ---- exact weights ---- */
 
 /* Backward gives memory back as it goes; what the weights are made of may be gone.

@@ -24,5 +24,7 @@ typedef struct fv__attn_inputs {
     float scale;
 } fv__attn_inputs;
 fv__attn_inputs fv__attn_view_inputs(fv_ctx *c, const fv_attn_view *v);
+/* Likewise v (B,Tk,G W). */
+fv_tensor *fv__attn_view_values(fv_ctx *c, const fv_attn_view *v);
 
 #endif

@@ -83,6 +83,7 @@ void fv_see_free(fv_see *s)
     }
     fv__free(env, s->box, s->box_bytes);
     fv__see_image_free(s->image);
+    fv__see_guide_free(s->guide);
     if (s->own)
         fv_ctx_free(s->ctx);
     else
@@ -186,15 +187,25 @@ static fv_status label_image(fv_see *s, const fv_see_in *in, bool pair, const fv
 
 /* ---- a pass ---- */
 
+static fv_status guide(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err *e)
+{
+    if (!s->image || in->drawn || !in->n_source)
+        return fv_fail(e, FV_EARG, "guided: an image file and a text are needed");
+    return fv__see_guide_run(&s->guide, fv_ctx_device(s->ctx), m, in, s->image, e);
+}
+
 /* The tap cannot return an error: what failed inside it is kept in s->err and reported here. */
 static fv_status capture(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err *e)
 {
     fv_items out = {0};
     fv_status st = fv__see_image_open(&s->image, s->env, in, e);
+    if (!st && in->guided) st = guide(s, m, in, e);
     if (!st) st = fv__see_pass(s->ctx, m, in, s->image, &out, e);
     if (!st && s->err.code) st = fv_fail(e, s->err.code, "%s", s->err.text);
     if (st) return st;
     bool pair = fv_model_has_cross(m);
+    if (s->guide) st = fv__see_guide_scale(s, e);
+    if (st) return st;
     if (s->image) return label_image(s, in, pair, &out, e);
     return label_texts(s, in, pair) ? FV_OK
                                     : fv_fail(e, FV_ENOMEM, "attention capture: out of memory");

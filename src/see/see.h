@@ -64,6 +64,8 @@ typedef struct fv_see_image {
     char name[256];  /* of the file */
 } fv_see_image;
 
+typedef struct fv_see_guide fv_see_guide; /* guided.c */
+
 struct fv_see {
     const fv_env *env;
     fv_ctx *ctx;
@@ -72,6 +74,7 @@ struct fv_see {
     fv_err err; /* of the tap, which cannot return one */
     fv_see_map map[FV_SEE_KINDS];
     fv_see_image *image; /* NULL: texts alone were read */
+    fv_see_guide *guide; /* of the image's attention by a text; NULL: none */
     fv_see_box *box;     /* what was found in it */
     int64_t boxes;
     size_t box_bytes;
@@ -103,6 +106,16 @@ fv_status fv__see_patch(const fv_see *s, fv_see_kind k, const int64_t at[2], int
                         fv_err *e);
 /* Finds the objects that the outputs of a detector name, and labels their tokens in *a. */
 fv_status fv__see_find_boxes(fv_see *s, fv_see_axis *a, const fv_items *out, fv_err *e);
+
+/* What a text looks at: one pass with gradients, kept as *out.  Then weights a (to-from,n) of a
+ * head become those that count for the text; and the scale of these, once the pass that is looked
+ * at has been captured. */
+fv_status fv__see_guide_run(fv_see_guide **out, fv_device *d, const fv_model *m,
+                            const fv_see_in *in, const fv_see_image *im, fv_err *e);
+void fv__see_guide_rows(const fv_see_guide *g, int64_t layer, int64_t head, int64_t heads,
+                        int64_t from, int64_t to, float *a);
+fv_status fv__see_guide_scale(fv_see *s, fv_err *e);
+void fv__see_guide_free(fv_see_guide *g); /* NULL is allowed */
 
 /* Labels of n tokens by their ids; tok NULL: the ids themselves.  The types stay NULL. */
 bool fv__see_axis_label(const fv_env *env, fv_see_axis *a, const fv_tok *tok, const int32_t *ids,

@@ -25,8 +25,9 @@ void fv__see_title(char *out, size_t n, const fv_see *s, fv_see_pick p)
         snprintf(head, sizeof head, ", head %lld", (long long)p.head);
     else if (!p.rollout)
         snprintf(head, sizeof head, p.layer == FV_SEE_ALL ? " and heads" : ", mean of all heads");
-    snprintf(out, n, "%s%s%s%s", p.rollout ? "rollout of the " : "",
-             alone ? "self-attention" : nouns[p.kind], layer, head);
+    snprintf(out, n, "%s%s%s%s%s", p.rollout ? "rollout of the " : "",
+             alone ? "self-attention" : nouns[p.kind],
+             s->guide && p.kind == FV_SEE_ENCODER ? ", weighed by the text" : "", layer, head);
     if (n) out[0] = (char)toupper((unsigned char)out[0]);
 }
 
@@ -69,10 +70,14 @@ fv_status fv__see_check(const fv_see *s, fv_see_pick p, fv_err *e)
 /* ---- one layer ---- */
 
 /* The error of the context becomes the error of the call. */
-static fv_status head_rows(fv_see *s, const fv_see_layer *l, int64_t head, int64_t from, int64_t to,
-                           float *out, fv_err *e)
+static fv_status head_rows(fv_see *s, fv_see_kind k, int64_t layer, int64_t head, int64_t from,
+                           int64_t to, float *out, fv_err *e)
 {
-    fv_status st = fv_attn_view_weights(s->ctx, l->view, s->batch, head, from, to, out);
+    const fv_see_map *m = &s->map[k];
+    fv_status st = fv_attn_view_weights(s->ctx, m->layer[layer].view, s->batch, head, from, to,
+                                        out);
+    if (!st && s->guide && k == FV_SEE_ENCODER)
+        fv__see_guide_rows(s->guide, layer, head, m->heads, from, to, out);
     return st ? fv_fail(e, st, "%s", fv_ctx_err(s->ctx)->text) : FV_OK;
 }
 
@@ -80,12 +85,11 @@ fv_status fv__see_layer_rows(fv_see *s, fv_see_kind k, int64_t layer, int64_t he
                              int64_t to, float *out, float *scratch, fv_err *e)
 {
     const fv_see_map *m = &s->map[k];
-    const fv_see_layer *l = &m->layer[layer];
     int64_t n = (to - from) * m->cols;
-    if (head != FV_SEE_ALL) return head_rows(s, l, head, from, to, out, e);
+    if (head != FV_SEE_ALL) return head_rows(s, k, layer, head, from, to, out, e);
     for (int64_t i = 0; i < n; i++) out[i] = 0;
     for (int64_t h = 0; h < m->heads; h++) {
-        fv_status st = head_rows(s, l, h, from, to, scratch, e);
+        fv_status st = head_rows(s, k, layer, h, from, to, scratch, e);
         if (st) return st;
         for (int64_t i = 0; i < n; i++) out[i] += scratch[i] / (float)m->heads;
     }
@@ -104,7 +108,7 @@ static fv_status mean_rows(fv_see *s, fv_see_pick p, int64_t from, int64_t to, f
     size_t bytes = (size_t)(2 * n) * sizeof(float);
     /* one head of one layer: no mean, no scratch */
     if (p.layer != FV_SEE_ALL && p.head != FV_SEE_ALL)
-        return head_rows(s, &m->layer[p.layer], p.head, from, to, out, e);
+        return head_rows(s, p.kind, p.layer, p.head, from, to, out, e);
     float *scratch = fv__alloc(s->env, bytes);
     if (!scratch) return fv_fail(e, FV_ENOMEM, "attention weights: out of memory");
     float *layer = scratch + n;

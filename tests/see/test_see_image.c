@@ -32,6 +32,14 @@ static const char yolos[] =
     "\"num_attention_heads\": 2, \"intermediate_size\": 32, \"num_detection_tokens\": 6, "
     "\"id2label\": {\"0\": \"cell\"}, \"label2id\": {\"cell\": 0}, \"num_labels\": 1}";
 
+static const char clip[] =
+    "{\"model_type\": \"clip\", \"architectures\": [\"CLIPModel\"], \"projection_dim\": 8, "
+    "\"vision_config\": {\"image_size\": 16, \"patch_size\": 4, \"hidden_size\": 16, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"intermediate_size\": 32}, "
+    "\"text_config\": {\"vocab_size\": 20, \"hidden_size\": 16, \"num_hidden_layers\": 1, "
+    "\"num_attention_heads\": 2, \"intermediate_size\": 32, \"max_position_embeddings\": 8, "
+    "\"eos_token_id\": 2}}";
+
 /* A model with random weights and the processor of the golden ViT, in a folder. */
 static const char *make_model(const char *name, const char *config)
 {
@@ -227,11 +235,61 @@ static void what_is_no_image_is_refused(void **state)
     close_lab(&l);
 }
 
+enum { N = 17 }; /* tokens of the image that CLIP sees here */
+
+/* The greatest row sum of a layer's mean over heads, whose weights are shares. */
+static float greatest_sum(fv_see *s, int layer, float a[N * N])
+{
+    fv_err e;
+    fv_see_pick pick = {FV_SEE_ENCODER, layer, FV_SEE_ALL, false};
+    float most = 0;
+    check(fv_see_weights(s, pick, 0, N, a, &e), &e);
+    for (int i = 0; i < N; i++) {
+        float sum = 0;
+        for (int j = 0; j < N; j++) {
+            assert_true(a[i * N + j] >= 0 && a[i * N + j] <= 1);
+            sum += a[i * N + j];
+        }
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+/* A text looks at what counts for it: weights are not negative, the greatest row sum of any layer
+ * is 1, and those of another text differ. */
+static void a_text_weighs_the_attention_over_an_image(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_model *m;
+    fv_see *s;
+    float a[2][N * N];
+    const int32_t texts[2][4] = {{1, 5, 6, 2}, {1, 9, 13, 2}};
+    const char *dir = make_model("clip", clip);
+    scratch_text("clip/preprocessor_config.json",
+                 "{\"image_processor_type\": \"ViTImageProcessor\", \"do_resize\": true, "
+                 "\"size\": {\"height\": 16, \"width\": 16}}");
+    check(fv_model_open(&m, device, dir, (fv_model_opt){0}, &e), &e);
+    for (int t = 0; t < 2; t++) {
+        fv_see_in in = {.image = PHOTO, .dir = dir, .source = texts[t], .n_source = 4};
+        in.guided = true;
+        check(fv_see_run(&s, device, m, in, &e), &e);
+        float first = greatest_sum(s, 0, a[t]), second = greatest_sum(s, 1, a[t]);
+        assert_float_equal(first > second ? first : second, 1, 1e-5);
+        fv_see_free(s);
+    }
+    assert_memory_not_equal(a[0], a[1], sizeof a[0]);
+    refused(m, (fv_see_in){.image = PHOTO, .dir = dir, .guided = true},
+            "an image file and a text are needed");
+    fv_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(patches_stand_behind_the_class_token),
         cmocka_unit_test(weights_are_those_of_a_pass_on_its_pixels),
+        cmocka_unit_test(a_text_weighs_the_attention_over_an_image),
         cmocka_unit_test(objects_that_are_found_have_names),
         cmocka_unit_test(pictures_and_pages_hold_the_image),
         cmocka_unit_test(what_is_no_image_is_refused),
