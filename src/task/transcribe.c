@@ -54,7 +54,8 @@ typedef struct transcriber {
     fv_shape shape;
     fv__transcript heard;
     fv__asked asked;
-    fv_buf text; /* of a piece */
+    fv__aligning align; /* for words with times */
+    fv_buf text;        /* of a piece */
 } transcriber;
 
 /* ---- opening ---- */
@@ -70,15 +71,17 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
         return fv__frames_open(&t->frames, p, o->stream, e);
     st = fv__open_writer(p, NULL, 0, e);
     if (st) return st;
-    if (o->stream || o->word_timestamps)
-        return fv_fail(e, FV_EUSAGE,
-                       "--stream and --word-timestamps: %s aligns no frames and tokens",
+    if (o->stream)
+        return fv_fail(e, FV_EUSAGE, "--stream: %s aligns no frames and tokens",
                        fv_model_head(p->writer.model));
     if (!fv__family_hears(fv_model_family(p->writer.model)))
         return fv_fail(e, FV_EARG, "%s: %s reads no sound", p->opt.model,
                        fv_model_head(p->writer.model));
     st = fv__ask(&t->asked, fv_dir_generation(p->writer.dir), fv_dir_config(p->writer.dir),
                  o->language, o->task ? tasks[o->task] : "", e);
+    if (!st)
+        st = fv__aligning_read(&t->align, fv_dir_generation(p->writer.dir),
+                               fv_dir_config(p->writer.dir), e);
     if (st) return st;
     return fv_processor_open(&t->processor, &p->env, "audio", fv_dir_path(p->writer.dir), e);
 }
@@ -147,9 +150,16 @@ static bool is_end(const fv_gen_opt *o, int32_t id)
     return id == o->eos;
 }
 
-/* Appends ids and their text, without times, to what was heard. */
-static fv_status add_heard(fv_pipeline *p, double from, double to, const int32_t *ids, int64_t n,
-                           fv_err *e)
+/* By one more pass for each piece, so only where somebody asks. */
+static bool wants_words(const fv_pipeline *p)
+{
+    return ((const transcribe_options *)p->options)->word_timestamps;
+}
+
+/* Appends ids and their text, without times, to what was heard, and its words where the seconds at
+ * which tokens begin are known. */
+static fv_status add_heard(fv_pipeline *p, const fv__asked *q, double from, double to,
+                           const int32_t *ids, int64_t n, const double *begins, fv_err *e)
 {
     transcriber *t = p->self;
     fv_buf none = {.env = &p->env}, words = {.env = &p->env};
@@ -164,6 +174,8 @@ static fv_status add_heard(fv_pipeline *p, double from, double to, const int32_t
     if (!st)
         st = fv__transcript_add(&t->heard, from, to, t->text.data ? t->text.data : "", t->text.len,
                                 ids, n, e);
+    if (!st && begins)
+        st = fv__words_add(&t->heard, p->writer.tok, ids, n, first, begins, fv__asked_spaced(q), e);
     p->tokens += n;
     fv__buf_free(&words);
     return st;
@@ -178,6 +190,42 @@ static fv_status cut_piece(fv_pipeline *p, int64_t from, int64_t to, fv_err *e)
                      .n = to - from,
                      .data = t->whole.data + from};
     return fv_processor_sound(t->processor, &t->x, &piece, &t->shape, "the clip", e);
+}
+
+/* Seconds at which the n tokens of a piece begin, and its end: rows of the decoder that write them,
+ * the first of which reads the start token. */
+static fv_status time_tokens(fv_pipeline *p, double from, double to, const int32_t *ids, int64_t n,
+                             double *begins, fv_err *e)
+{
+    transcriber *t = p->self;
+    size_t bytes = (size_t)(n + 1) * (sizeof(int64_t) + sizeof(int32_t));
+    int64_t *at = fv__alloc(&p->env, bytes), cols = 0;
+    if (!at) return fv_fail(e, FV_ENOMEM, "token times: out of memory");
+    int32_t *read = (int32_t *)(void *)(at + n + 1);
+    read[0] = p->writer.gen.start;
+    memcpy(read + 1, ids, (size_t)n * sizeof *read);
+    fv_align_opt o = {t->align.heads, t->align.n, t->align.width};
+    fv_status st = fv_align(at, p->dev, p->writer.model, put_source, t, read, n + 1, 0, o, &cols,
+                            e);
+    for (int64_t i = 0; !st && i <= n; i++)
+        begins[i] = from + (to - from) * (double)at[i] / (double)cols;
+    fv__free(&p->env, at, bytes);
+    return st;
+}
+
+/* What was written for a piece, with times of words where they are wanted. */
+static fv_status add_piece(fv_pipeline *p, double from, double to, const int32_t *ids, int64_t n,
+                           fv_err *e)
+{
+    const transcriber *t = p->self;
+    if (!wants_words(p) || n < 1) return add_heard(p, &t->asked, from, to, ids, n, NULL, e);
+    size_t bytes = (size_t)(n + 1) * sizeof(double);
+    double *begins = fv__alloc(&p->env, bytes);
+    if (!begins) return fv_fail(e, FV_ENOMEM, "token times: out of memory");
+    fv_status st = time_tokens(p, from, to, ids, n, begins, e);
+    if (!st) st = add_heard(p, &t->asked, from, to, ids, n, begins, e);
+    fv__free(&p->env, begins, bytes);
+    return st;
 }
 
 /* A bound on the tokens that grows with the sound: a model that loops would otherwise write to the
@@ -195,7 +243,7 @@ static fv_status write_piece(fv_pipeline *p, int64_t from, int64_t to, fv_err *e
     if (!st) st = fv_generate_from(&g, p->dev, p->writer.model, put_source, t, 1, &gen, e);
     int64_t n = st ? 0 : g.hyp[0].n;
     if (n && is_end(&gen, g.hyp[0].ids[n - 1])) n--;
-    if (!st) st = add_heard(p, (double)from / rate, (double)to / rate, g.hyp[0].ids, n, e);
+    if (!st) st = add_piece(p, (double)from / rate, (double)to / rate, g.hyp[0].ids, n, e);
     fv_generated_free(&g);
     return st;
 }
@@ -232,10 +280,10 @@ static void put_window(void *user, fv_ctx *c, fv_items *in)
     put_source(((fv_pipeline *)user)->self, c, in);
 }
 
-static fv_status add_segment(void *user, double from, double to, const int32_t *ids, int64_t n,
-                             fv_err *e)
+static fv_status add_segment(void *user, const fv__asked *q, double from, double to,
+                             const int32_t *ids, int64_t n, const double *begins, fv_err *e)
 {
-    return add_heard(user, from, to, ids, n, e);
+    return add_heard(user, q, from, to, ids, n, begins, e);
 }
 
 /* Whisper's long form: windows of 30 seconds, the next beginning where the last timestamp of this
@@ -248,8 +296,9 @@ static fv_status hear_windows(fv_pipeline *p, const fv_sound_steps *steps, fv_er
     fv__windows w = {.dev = p->dev,
                      .model = p->writer.model,
                      .gen = &p->writer.gen,
-                     .times = o->timestamps || o->format,
+                     .times = o->timestamps || o->format || wants_words(p),
                      .fallback = o->fallback,
+                     .align = wants_words(p) ? &t->align : NULL,
                      .seek = seek_window,
                      .put = put_window,
                      .segment = add_segment,

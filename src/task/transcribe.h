@@ -83,6 +83,21 @@ typedef struct fv__lattice {
 } fv__lattice;
 fv_status fv__lattice_write(const fv__lattice *in, const fv_env *env, const char *path, fv_err *e);
 
+/* ---- words of models that generate ---- */
+
+enum { FV__MOST_HEADS = 512 };
+/* The heads of the cross-attention that say when a token was spoken. */
+typedef struct fv__aligning {
+    int32_t heads[2 * FV__MOST_HEADS]; /* layer and head of each; head -1: all of the layer's */
+    int n, width;                      /* width of the median; 0: as usual */
+} fv__aligning;
+fv_status fv__aligning_read(fv__aligning *a, const fv_json *generation, const fv_json *config,
+                            fv_err *e);
+/* Appends the words of n tokens; ids from `first` on are times.  begins (n+1): seconds at which
+ * each begins, and one more.  spaced: words of the language stand between blank spaces. */
+fv_status fv__words_add(fv__transcript *to, const fv_tok *tok, const int32_t *ids, int64_t n,
+                        int32_t first, const double *begins, bool spaced, fv_err *e);
+
 /* ---- windows ---- */
 
 /* What the tokens behind the start token ask for, by generation_config.json. */
@@ -98,6 +113,8 @@ typedef struct fv__asked {
  * what the model was not made for. */
 fv_status fv__ask(fv__asked *q, const fv_json *generation, const fv_json *config,
                   const char *language, const char *task, fv_err *e);
+/* Whether words of the language that was asked for, or heard, stand between blank spaces. */
+bool fv__asked_spaced(const fv__asked *q);
 
 typedef struct fv__windows {
     fv_device *dev;
@@ -105,10 +122,12 @@ typedef struct fv__windows {
     const fv_gen_opt *gen;
     bool times;    /* times among the tokens; always where there is more than one window */
     bool fallback; /* what is unlikely or repeats itself is drawn again, at higher temperatures */
+    const fv__aligning *align; /* tokens get times; NULL: none are asked for */
     fv_status (*seek)(void *user, int64_t frame, int64_t n, fv_err *e); /* the window to hear */
     fv_source_fn *put;                                                  /* its inputs */
-    fv_status (*segment)(void *user, double from, double to, const int32_t *ids, int64_t n,
-                         fv_err *e); /* what was heard, times included */
+    /* what was heard, times included; begins (n+1): of tokens, NULL where there is no `align` */
+    fv_status (*segment)(void *user, const fv__asked *q, double from, double to, const int32_t *ids,
+                         int64_t n, const double *begins, fv_err *e);
     void *user;
 } fv__windows;
 

@@ -106,6 +106,14 @@ fv_status fv__ask(fv__asked *q, const fv_json *generation, const fv_json *config
     return st;
 }
 
+bool fv__asked_spaced(const fv__asked *q)
+{
+    static const char *const unspaced[] = {"zh", "ja", "th", "lo", "my", "yue"};
+    for (int i = 0; q->n && q->ids[0] >= 0 && i < 6; i++)
+        if (language_id(q->generation, unspaced[i]) == q->ids[0]) return false;
+    return true;
+}
+
 /* ---- which language it is ---- */
 
 /* A logits processor: everything but the likeliest language is impossible, so one step decides it.
@@ -164,6 +172,16 @@ static bool is_doubtful(const fv_hyp *h, const fv_gen_opt *o, int64_t V)
     return mean < -1 || compression(h->ids, h->n, V) > 1.35;
 }
 
+/* What stands behind the start token: language, task, and that there are no times where there are
+ * none. */
+static int begin_ids(const fv__asked *q, bool times, int32_t begin[9])
+{
+    int n = q->n;
+    memcpy(begin, q->ids, sizeof q->ids);
+    if (!times && q->none >= 0) begin[n++] = q->none;
+    return n;
+}
+
 /* Radford et al. 2022, 4.5: what looks wrong (too repetitive, too unlikely) is sampled again at
  * rising temperatures, 0.2 to 1. */
 static fv_status hear(const fv__windows *w, const fv__asked *q, bool times, fv_generated *g,
@@ -172,10 +190,8 @@ static fv_status hear(const fv__windows *w, const fv__asked *q, bool times, fv_g
     int32_t begin[9];
     fv_gen_opt o = *w->gen;
     int64_t V = fv_model_family(w->model)->vocabulary(fv_model_self(w->model));
-    memcpy(begin, q->ids, sizeof q->ids);
     o.begin = begin;
-    o.n_begin = q->n;
-    if (!times && q->none >= 0) begin[o.n_begin++] = q->none;
+    o.n_begin = begin_ids(q, times, begin);
     fv_times_rule rule = {.eos = o.eos,
                           .none = q->none,
                           .first = q->none + 1,
@@ -202,15 +218,46 @@ static bool ends(const fv_gen_opt *o, int32_t id)
     return id == o->eos;
 }
 
-/* Hands on the segments of a window that begins at `frame`; *next: frames to go on by. */
+/* begins[i], i up to h->n: the second at which token i begins, from the beginning of the window
+ * on.  The last token was written and not read, so it has no row: it begins where the one before
+ * does, as in transformers. */
+static fv_status time_tokens(const fv__windows *w, const fv__asked *q, const fv_hyp *h, bool times,
+                             int64_t frames, double *begins, fv_err *e)
+{
+    const fv_env *env = fv_device_env(w->dev);
+    int32_t begin[9];
+    int64_t given = 1 + begin_ids(q, times, begin), n = given + h->n - 1, cols = frames / 2;
+    size_t bytes = (size_t)(n + h->n) * sizeof(int64_t);
+    int64_t *at = fv__alloc(env, bytes);
+    if (!at) return fv_fail(e, FV_ENOMEM, "token times: out of memory");
+    int32_t *ids = (int32_t *)(void *)(at + h->n);
+    ids[0] = w->gen->start;
+    memcpy(ids + 1, begin, (size_t)(given - 1) * sizeof *ids);
+    memcpy(ids + given, h->ids, (size_t)(h->n - 1) * sizeof *ids);
+    fv_align_opt o = {w->align->heads, w->align->n, w->align->width};
+    fv_status st = h->n > 1
+                       ? fv_align(at, w->dev, w->model, w->put, w->user, ids, n, given, o, &cols, e)
+                       : FV_OK;
+    for (int64_t i = 0; i <= h->n; i++) {
+        int64_t row = i < h->n - 1 ? i : h->n - 2;
+        begins[i] = h->n > 1 && !st ? 0.02 * (double)at[row] : 0;
+    }
+    fv__free(env, at, bytes);
+    return st;
+}
+
+/* Hands on the segments of a window that begins at `frame`; *next: frames to go on by.  begins: of
+ * tokens, or NULL. */
 static fv_status put_segments(const fv__windows *w, const fv__asked *q, const fv_hyp *h, bool times,
-                              int64_t frame, int64_t frames, int64_t *next, fv_err *e)
+                              int64_t frame, int64_t frames, const double *begins, int64_t *next,
+                              fv_err *e)
 {
     const fv_env *env = fv_device_env(w->dev);
     int64_t n = h->n && ends(w->gen, h->ids[h->n - 1]) ? h->n - 1 : h->n, count = 0;
     double begin = (double)frame / 100;
     *next = frames;
-    if (!times) return w->segment(w->user, begin, begin + (double)frames / 100, h->ids, n, e);
+    if (!times)
+        return w->segment(w->user, q, begin, begin + (double)frames / 100, h->ids, n, begins, e);
     if (!n) return FV_OK;
     size_t bytes = (size_t)(n + 1) * sizeof(fv_times_segment);
     fv_times_segment *s = fv__alloc(env, bytes);
@@ -218,8 +265,25 @@ static fv_status put_segments(const fv__windows *w, const fv__asked *q, const fv
     count = fv_times_cut(s, next, h->ids, n, q->none + 1, frames);
     fv_status st = FV_OK;
     for (int64_t i = 0; !st && i < count; i++)
-        st = w->segment(w->user, begin + s[i].from, begin + s[i].to, h->ids + s[i].at, s[i].n, e);
+        st = w->segment(w->user, q, begin + s[i].from, begin + s[i].to, h->ids + s[i].at, s[i].n,
+                        begins ? begins + s[i].at : NULL, e);
     fv__free(env, s, bytes);
+    return st;
+}
+
+/* What was heard in a window, with times of tokens where they are asked for. */
+static fv_status put_window(const fv__windows *w, const fv__asked *q, const fv_hyp *h, bool times,
+                            int64_t frame, int64_t frames, int64_t *next, fv_err *e)
+{
+    const fv_env *env = fv_device_env(w->dev);
+    if (!w->align || h->n < 1) return put_segments(w, q, h, times, frame, frames, NULL, next, e);
+    size_t bytes = (size_t)(h->n + 1) * sizeof(double);
+    double *begins = fv__alloc(env, bytes);
+    if (!begins) return fv_fail(e, FV_ENOMEM, "token times: out of memory");
+    fv_status st = time_tokens(w, q, h, times, frames, begins, e);
+    for (int64_t i = 0; i <= h->n; i++) begins[i] += (double)frame / 100;
+    if (!st) st = put_segments(w, q, h, times, frame, frames, begins, next, e);
+    fv__free(env, begins, bytes);
     return st;
 }
 
@@ -238,7 +302,7 @@ fv_status fv__windows_run(const fv__windows *w, fv__asked *q, int64_t frames, in
         st = w->seek(w->user, at, n, e);
         if (!st && q->n && q->ids[0] < 0) st = hear_language(w, q, e);
         if (!st) st = hear(w, q, times, &g, e);
-        if (!st) st = put_segments(w, q, &g.hyp[0], times, at, n, &next, e);
+        if (!st) st = put_window(w, q, &g.hyp[0], times, at, n, &next, e);
         fv_generated_free(&g);
         if (next < 1) next = n; /* a pair of <|0.00|>: nothing was heard, and it goes on */
     }

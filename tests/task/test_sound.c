@@ -83,13 +83,15 @@ static void what_is_written_is_what_transformers_writes(void **state)
 
 /* ---- windows of a model that writes times ---- */
 
-enum { MELS = 5, WINDOW = 12 };
+enum { MELS = 5, WINDOW = 12, LONGEST = 80 };
+#define TEXT MODELS "whisper-text"
 
 typedef struct windows {
     const float *x; /* (MELS,frames) */
-    int64_t frames;
-    float now[MELS * WINDOW];
-    int32_t ids[200];
+    int64_t frames, window;
+    float now[MELS * LONGEST];
+    int32_t ids[300];
+    double begins[300]; /* seconds at which the tokens begin, where they are asked for */
     int64_t n, segments;
     double from[16], to[16];
     int64_t len[16];
@@ -100,9 +102,9 @@ static fv_status seek(void *user, int64_t frame, int64_t n, fv_err *e)
 {
     windows *w = user;
     (void)e;
-    for (int64_t i = 0; i < MELS * WINDOW; i++) {
-        int64_t t = i % WINDOW;
-        w->now[i] = t < n ? w->x[i / WINDOW * w->frames + frame + t] : 0;
+    for (int64_t i = 0; i < MELS * w->window; i++) {
+        int64_t t = i % w->window;
+        w->now[i] = t < n ? w->x[i / w->window * w->frames + frame + t] : 0;
     }
     return FV_OK;
 }
@@ -110,16 +112,17 @@ static fv_status seek(void *user, int64_t frame, int64_t n, fv_err *e)
 static void put_window(void *user, fv_ctx *c, fv_items *in)
 {
     const windows *w = user;
-    fv_items_put(in, "input_features", fv_floats(c, w->now, FV_SHAPE(1, MELS, WINDOW)));
+    fv_items_put(in, "input_features", fv_floats(c, w->now, FV_SHAPE(1, MELS, w->window)));
 }
 
-static fv_status add_segment(void *user, double from, double to, const int32_t *ids, int64_t n,
-                             fv_err *e)
+static fv_status add_segment(void *user, const fv__asked *q, double from, double to,
+                             const int32_t *ids, int64_t n, const double *begins, fv_err *e)
 {
     windows *w = user;
-    (void)e;
-    assert_true(w->n + n <= 200 && w->segments < 16);
+    (void)q, (void)e;
+    assert_true(w->n + n <= 300 && w->segments < 16);
     memcpy(w->ids + w->n, ids, (size_t)n * sizeof *ids);
+    if (begins) memcpy(w->begins + w->n, begins, (size_t)n * sizeof *begins);
     w->n += n;
     w->from[w->segments] = from;
     w->to[w->segments] = to;
@@ -131,29 +134,33 @@ typedef struct asking {
     const char *language, *task;
     bool times;
     int64_t beams;
+    bool tokens; /* when each was said */
 } asking;
 
-static void hear(windows *w, const fv_model *m, asking a)
+static void hear(windows *w, const fv_model *m, const char *path, asking a)
 {
+    fv__aligning heads;
     fv_gen_config *config;
     fv_dir *dir;
     fv__asked q;
     fv_err e;
-    check(fv_gen_config_open(&config, NULL, MODELS "whisper-text", NULL, &e), &e);
-    check(fv_dir_open(&dir, NULL, MODELS "whisper-text", &e), &e);
+    check(fv_gen_config_open(&config, NULL, path, NULL, &e), &e);
+    check(fv_dir_open(&dir, NULL, path, &e), &e);
     fv_gen_opt o = *fv_gen_config_options(config);
     o.num_beams = a.beams;
     check(fv__ask(&q, fv_dir_generation(dir), fv_dir_config(dir), a.language, a.task, &e), &e);
+    check(fv__aligning_read(&heads, fv_dir_generation(dir), fv_dir_config(dir), &e), &e);
     fv__windows how = {.dev = device,
                        .model = m,
                        .gen = &o,
                        .times = a.times,
+                       .align = a.tokens ? &heads : NULL,
                        .seek = seek,
                        .put = put_window,
                        .segment = add_segment,
                        .user = w};
     w->n = w->segments = 0;
-    check(fv__windows_run(&how, &q, w->frames, WINDOW, &e), &e);
+    check(fv__windows_run(&how, &q, w->frames, w->window, &e), &e);
     fv_dir_close(dir);
     fv_gen_config_close(config);
 }
@@ -181,22 +188,22 @@ static void windows_are_those_of_transformers(void **state)
     check(fv_model_open(&m, device, MODELS "whisper-text", (fv_model_opt){.serve = true}, &e), &e);
     float *clip = golden_numbers(in, "input_features", &n),
           *talk = golden_numbers(out, "sequences.input", &n);
-    windows w = {.x = clip, .frames = WINDOW};
-    hear(&w, m, (asking){"de", "transcribe", false, 1});
+    windows w = {.x = clip, .frames = WINDOW, .window = WINDOW};
+    hear(&w, m, TEXT, (asking){"de", "transcribe", false, 1, false});
     same_ids(&w, out, "sequences.plain.greedy");
-    hear(&w, m, (asking){"de", "", false, 3});
+    hear(&w, m, TEXT, (asking){"de", "", false, 3, false});
     same_ids(&w, out, "sequences.plain.beams");
-    hear(&w, m, (asking){"", "translate", false, 1});
+    hear(&w, m, TEXT, (asking){"", "translate", false, 1, false});
     same_ids(&w, out, "sequences.detected.greedy");
-    hear(&w, m, (asking){"", "translate", false, 3});
+    hear(&w, m, TEXT, (asking){"", "translate", false, 3, false});
     same_ids(&w, out, "sequences.detected.beams");
-    hear(&w, m, (asking){"fr", "transcribe", true, 1});
+    hear(&w, m, TEXT, (asking){"fr", "transcribe", true, 1, false});
     same_ids(&w, out, "sequences.times.greedy");
-    hear(&w, m, (asking){"<|FR|>", "transcribe", true, 3});
+    hear(&w, m, TEXT, (asking){"<|FR|>", "transcribe", true, 3, false});
     same_ids(&w, out, "sequences.times.beams");
     w.x = talk;
     w.frames = n / MELS;
-    hear(&w, m, (asking){"de", "transcribe", false, 1});
+    hear(&w, m, TEXT, (asking){"de", "transcribe", false, 1, false});
     same_ids(&w, out, "sequences.talk");
     float *times = golden_numbers(out, "sequences.talk.times", &n);
     assert_int_equal(w.segments, n / 3);
@@ -210,6 +217,34 @@ static void windows_are_those_of_transformers(void **state)
     free(talk);
     fv_model_free(m);
     fv_st_close(in);
+    fv_st_close(out);
+}
+
+/* Tokens of a talk in windows of 80 frames, greedily and by beams: when each was said. */
+static void tokens_have_the_times_of_transformers(void **state)
+{
+    (void)state;
+    fv_model *m;
+    fv_st *out;
+    fv_err e;
+    int64_t n;
+    check(fv_st_open(&out, NULL, MODELS "whisper-words/out.safetensors", &e), &e);
+    check(fv_model_open(&m, device, MODELS "whisper-words", (fv_model_opt){.serve = true}, &e), &e);
+    float *talk = golden_numbers(out, "times.input", &n);
+    windows w = {.x = talk, .frames = n / MELS, .window = LONGEST};
+    for (int64_t beams = 1; beams <= 3; beams += 2) {
+        const char *name = beams > 1 ? "times.beams" : "times.greedy";
+        char ids[40];
+        snprintf(ids, sizeof ids, "%s.ids", name);
+        hear(&w, m, MODELS "whisper-words", (asking){"de", "transcribe", true, beams, true});
+        same_ids(&w, out, ids);
+        float *want = golden_numbers(out, name, &n);
+        assert_int_equal(n, w.n);
+        for (int64_t i = 0; i < n; i++) assert_true(fabs(w.begins[i] - (double)want[i]) < 1e-5);
+        free(want);
+    }
+    free(talk);
+    fv_model_free(m);
     fv_st_close(out);
 }
 
@@ -279,6 +314,9 @@ static void sounds_are_transcribed(void **state)
     json_decref(j);
     out = succeeded(fovea("transcribe -m %s --timestamps %s", dir, scratch("talks/a.wav")))->out;
     assert_memory_equal(out, "0.00\t0.40\t", 10);
+    out =
+        succeeded(fovea("transcribe -m %s --word-timestamps %s", dir, scratch("talks/a.wav")))->out;
+    assert_memory_equal(out, "0.00\t", 5);
     out = succeeded(fovea("transcribe -m %s --format srt %s", dir, scratch("talks/a.wav")))->out;
     assert_memory_equal(out, "1\n00:00:00,000 --> 00:00:00,400\n", 32);
     out = succeeded(fovea("transcribe -m %s --format vtt %s", dir, scratch("talks/a.wav")))->out;
@@ -406,6 +444,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_what_transformers_writes),
         cmocka_unit_test(windows_are_those_of_transformers),
+        cmocka_unit_test(tokens_have_the_times_of_transformers),
         cmocka_unit_test(sounds_are_transcribed),
         cmocka_unit_test(what_whisper_cannot_is_named),
         cmocka_unit_test(transcriptions_are_scored),

@@ -43,13 +43,39 @@ def text(model):
     return rows
 
 
-def with_generation(folder):
+def with_generation(folder, settings=GENERATE):
     with open(os.path.join(folder, "generation_config.json"), "w") as f:
-        json.dump(GENERATE, f, indent=1)
+        json.dump(settings, f, indent=1)
+
+
+# Times of tokens need a window in which there is a way to find: 80 frames, 40 positions, timestamps up to 0.80 s.
+LONG = 80
+WORDS = dict(SMALL, vocab_size=30 + LONG // 2 + 1, max_source_positions=LONG // 2, max_target_positions=40)
+TIMED = dict(GENERATE, max_length=40, max_initial_timestamp_index=20, alignment_heads=[[0, 1], [1, 0], [1, 1]])
+
+
+def times(model):
+    """Tokens of a talk of several windows, greedily and by beams, and when each of them was said."""
+    model.generation_config = GenerationConfig(**TIMED)
+    talk = pixels(1, MEL, 3 * LONG - 20, seed=10)
+    rows = {"times.input": talk}
+    for name, beams in (("greedy", 1), ("beams", 3)):
+        found = model.generate(input_features=talk, attention_mask=torch.ones(1, talk.shape[2]).long(), do_sample=False, language="de",
+                               num_beams=beams, task="transcribe", return_timestamps=True, return_segments=True,
+                               return_token_timestamps=True)
+        parts = found["segments"][0]
+        rows[f"times.{name}.ids"] = torch.cat([s["tokens"] for s in parts])[None]
+        rows[f"times.{name}"] = torch.cat([s["token_timestamps"].float() for s in parts])
+    for name, row in rows.items():
+        print(name, [round(x, 4) for x in row.flatten().tolist()][:50])
+    return rows
 
 
 case("whisper", build(WhisperModel, WhisperConfig(**SMALL)), input_features=sound, decoder_input_ids=tokens(V, 2, 5))
 model = build(WhisperForConditionalGeneration, WhisperConfig(**SMALL), spread=0.3, seed=6)
 case("whisper-text", model, input_features=sound, labels=labels, extra={"sequences.input": talk, **text(model)}, change=with_generation)
+model = build(WhisperForConditionalGeneration, WhisperConfig(**WORDS), spread=0.8, seed=15)
+case("whisper-words", model, input_features=pixels(1, MEL, LONG, seed=9), decoder_input_ids=tokens(20, 1, 6), only=["logits"],
+     extra=times(model), change=lambda folder: with_generation(folder, TIMED))
 case("whisper-classify", build(WhisperForAudioClassification, WhisperConfig(**SMALL, num_labels=3, classifier_proj_size=7)),
      input_features=sound, labels=torch.tensor([2, 0]))

@@ -52,6 +52,23 @@ typedef struct fv_times_segment {
 FV_API int64_t fv_times_cut(fv_times_segment *out, int64_t *next, const int32_t *ids, int64_t n,
                             int32_t first, int64_t frames);
 
+/* ---- times of tokens, by cross-attention ---- */
+
+typedef struct fv_align_opt {
+    /* layer, head, layer, head, ..: those that look at what they write; head -1: all of a layer */
+    const int32_t *heads;
+    int n_heads; /* pairs; 0: all heads of all layers */
+    int width;   /* of the median over columns, odd; 0: 7 */
+} fv_align_opt;
+/* Runs m once over the source that `fill` puts and the n ids that its decoder reads, and aligns
+ * rows [from, n) of the cross-attention with the encoder's positions by dynamic time warping:
+ * at[i], of n - from, is the position at which row from + i begins.  *columns: how many positions
+ * are sound (0: all); becomes how many there are.  A row belongs to the token that is read in
+ * Whisper as transformers takes it, to the one that is written next in openai's program. */
+FV_API fv_status fv_align(int64_t *at, fv_device *d, const fv_model *m, fv_source_fn *fill,
+                          void *user, const int32_t *ids, int64_t n, int64_t from, fv_align_opt o,
+                          int64_t *columns, fv_err *e);
+
 /* Tokens that went through a scheduler's model, prompts included. */
 FV_API int64_t fv_scheduler_processed(const fv_scheduler *s);
 
