@@ -38,7 +38,9 @@ typedef enum fv_head_job {
     FV_HEAD_MASKED_SERIES, /* the values of patches of a window that were hidden */
     FV_HEAD_NEXT_ITEM,     /* the item that follows others */
     FV_HEAD_CTC,           /* a token or the blank for each frame of a sound */
-    FV_HEAD_TRANSDUCER     /* tokens or the blank for each frame and each prefix of the text */
+    FV_HEAD_TRANSDUCER,    /* tokens or the blank for each frame and each prefix of the text */
+    FV_HEAD_SPEECH,        /* the spectrogram of a text that is spoken */
+    FV_HEAD_WAVEFORM       /* the samples of a spectrogram */
 } fv_head_job;
 
 typedef struct fv_family fv_family; /* its members are for authors: author/family.h */

@@ -431,7 +431,8 @@ bool fv_model_takes(const fv_model *m, const char *input)
 
 bool fv_model_has_cross(const fv_model *m)
 {
-    return !m->head->encoder_only && fv_family_takes(m->family, "decoder_input_ids");
+    return !m->head->encoder_only && (fv_family_takes(m->family, "decoder_input_ids") ||
+                                      fv_family_takes(m->family, "decoder_input_values"));
 }
 int64_t fv_model_context(const fv_model *m)
 {

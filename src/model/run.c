@@ -183,13 +183,24 @@ static fv_status count_unmasked(running *r, const fv_items *in, double *n)
     return FV_OK;
 }
 
-/* Labels that a loss is divided by: those that are not -100; of floats, all.  A causal model
+/* Numbers of a spectrogram that are not -100, which is padding. */
+static fv_status count_numbers(running *r, const fv_tensor *labels, double *n)
+{
+    float *host = fv__arena_alloc(&r->host, (size_t)fv_len(labels) * sizeof *host);
+    if (!host) return fv_fail(r->e, FV_ENOMEM, "%s: out of memory", r->path);
+    if (fv_read(r->c, labels, host, fv_len(labels))) return failed(r);
+    for (int64_t i = 0; i < fv_len(labels); i++) *n -= host[i] == -100;
+    return FV_OK;
+}
+
+/* Labels that a loss is divided by: those that are not -100; of other floats, all.  A causal model
  * predicts each token from those before it, so the first of a row is never predicted. */
 static fv_status count_labels(running *r, const fv_items *in, const char *name, double *n)
 {
     const fv_tensor *labels = fv_items_get(in, name);
     if (!labels) return FV_OK;
     *n = (double)fv_len(labels);
+    if (fv_model_job(r->m) == FV_HEAD_SPEECH) return count_numbers(r, labels, n);
     if (labels->dtype != FV_I32) return FV_OK;
     int32_t *host = fv__arena_alloc(&r->host, (size_t)fv_len(labels) * sizeof *host);
     if (!host) return fv_fail(r->e, FV_ENOMEM, "%s: out of memory", r->path);

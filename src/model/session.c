@@ -24,7 +24,7 @@ fv_status fv_session_new(fv_session **out, const fv_model *m, fv_device *d, int6
     if (rows < 1 || cap < 1 || rows > INT32_MAX || cap > INT32_MAX)
         return fv_fail(e, FV_EARG, "session: %lld rows of %lld tokens", (long long)rows,
                        (long long)cap);
-    if (!fv_model_family(m)->step)
+    if (!fv_model_family(m)->step && !fv_model_family(m)->advance)
         return fv_fail(e, FV_EMISSING, "session: the family %s does not generate",
                        fv_model_family(m)->type);
     fv_session *s = fv__alloc(&d->env, sizeof *s);
@@ -96,29 +96,6 @@ int64_t fv_session_processed(const fv_session *s) { return s->processed; }
 int64_t fv_session_len(const fv_session *s, int64_t row)
 {
     return s->len[row] ? s->len[row] - s->virtual : 0;
-}
-
-void fv_session_expect(fv_session *s, int64_t row, int64_t n)
-{
-    n += s->virtual;
-    if (n > s->virtual && n <= s->cap) s->expected[row] = (int32_t)n;
-}
-
-int64_t fv_session_span(fv_session *s, int64_t row, int64_t n)
-{
-    s->spans = true;
-    row += s->first; /* of a step that is narrowed */
-    return s->len[row] < s->expected[row] ? s->expected[row] : s->len[row] + n;
-}
-
-void fv_session_truncate(fv_session *s, int64_t row, int64_t n)
-{
-    if (n < 0 || (n += s->virtual) >= s->len[row]) return;
-    s->len[row] = (int32_t)n;
-    for (int64_t i = 0; s->shared && i < s->all; i++) {
-        int32_t *a = &s->shared[row * s->all + i], *b = &s->shared[i * s->all + row];
-        *a = *b = *a < (int32_t)n ? *a : (int32_t)n;
-    }
 }
 
 /* ---- memory ---- */
@@ -345,21 +322,44 @@ static bool fits(fv_ctx *c, fv_session *s, int64_t n, int64_t *most)
     return true;
 }
 
+/* Before and behind a family's step of n tokens.  The tensors of positions belong to the context,
+ * which may be reset before the next step. */
+static bool open_step(fv_ctx *c, fv_session *s, int64_t n)
+{
+    int64_t most = 0;
+    if (!fits(c, s, n, &most)) return false;
+    grow_caches(c, s, most);
+    return set_positions(c, s, n);
+}
+
+static void close_step(fv_session *s, int64_t n, bool ok)
+{
+    s->pos = s->lens = s->positions = NULL;
+    for (int64_t i = 0; ok && i < s->rows; i++) s->len[s->first + i] += (int32_t)n;
+    if (ok) s->processed += s->rows * n;
+}
+
 static fv_tensor *step(fv_ctx *c, fv_session *s, fv_tensor *ids)
 {
-    int64_t n = fv_dim(ids, 1), most = 0;
-    if (ids->shape.n != 2 || ids->dtype != FV_I32 || fv_dim(ids, 0) != s->rows || n < 1)
-        return fv_raise(c, FV_ESHAPE, "session: ids %s for %lld rows", fv_desc(ids).s,
-                        (long long)s->rows);
-    if (!fits(c, s, n, &most)) return NULL;
-    grow_caches(c, s, most);
-    if (!set_positions(c, s, n)) return NULL;
-    fv_tensor *y = fv_model_family(s->model)->step(c, fv_model_self(s->model), s, ids);
-    /* these tensors belong to the context, which may be reset before the next step */
-    s->pos = s->lens = s->positions = NULL;
-    for (int64_t i = 0; y && i < s->rows; i++) s->len[s->first + i] += (int32_t)n;
-    if (y) s->processed += s->rows * n;
+    int64_t n = fv_dim(ids, 1);
+    const fv_family *f = fv_model_family(s->model);
+    if (!f->step || ids->shape.n != 2 || ids->dtype != FV_I32 || fv_dim(ids, 0) != s->rows || n < 1)
+        return fv_raise(c, FV_ESHAPE, "session: ids %s for %lld rows of %s", fv_desc(ids).s,
+                        (long long)s->rows, f->type);
+    if (!open_step(c, s, n)) return NULL;
+    fv_tensor *y = f->step(c, fv_model_self(s->model), s, ids);
+    close_step(s, n, y != NULL);
     return y;
+}
+
+bool fv_session_advance(fv_ctx *c, fv_session *s, const fv_items *in, fv_items *out)
+{
+    const fv_family *f = fv_model_family(s->model);
+    if (!f->advance) fv_raise(c, FV_EARG, "session: the family %s has tokens, no frames", f->type);
+    if (fv__failed(c) || !open_step(c, s, 1)) return false;
+    f->advance(c, fv_model_self(s->model), s, in, out);
+    close_step(s, 1, !fv__failed(c));
+    return !fv__failed(c);
 }
 
 bool fv__session_begin_rows(fv_ctx *c, fv_session *s)

@@ -30,6 +30,33 @@ void fv__session_rows_free(fv_session *s)
     fv__free(&s->env, s->moves, moves_bytes(s));
 }
 
+/* ---- lengths of rows ---- */
+
+void fv_session_expect(fv_session *s, int64_t row, int64_t n)
+{
+    n += s->virtual;
+    if (n > s->virtual && n <= s->cap) s->expected[row] = (int32_t)n;
+}
+
+int64_t fv_session_span(fv_session *s, int64_t row, int64_t n)
+{
+    s->spans = true;
+    row += s->first; /* of a step that is narrowed */
+    return s->len[row] < s->expected[row] ? s->expected[row] : s->len[row] + n;
+}
+
+void fv_session_truncate(fv_session *s, int64_t row, int64_t n)
+{
+    if (n < 0 || (n += s->virtual) >= s->len[row]) return;
+    s->len[row] = (int32_t)n;
+    for (int64_t i = 0; s->shared && i < s->all; i++) {
+        int32_t *a = &s->shared[row * s->all + i], *b = &s->shared[i * s->all + row];
+        *a = *b = *a < (int32_t)n ? *a : (int32_t)n;
+    }
+}
+
+/* ---- moves ---- */
+
 /* Orders the copies of a parallel assignment row[i] = row[from[i]]: a row is overwritten only
  * when no other still reads it, and a cycle is broken by saving one of its rows in row `spare`.
  * At most 2n moves, without their token ranges; used: 2 * spare entries, the number of readers of

@@ -95,6 +95,9 @@ struct fv_family {
     int64_t (*context)(const void *self);
     /* ids (rows,T): appends them and gives the logits (rows,V) that follow the last one. */
     fv_tensor *(*step)(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids);
+    /* Of a family whose sequences are no tokens (frames of speech): appends one element of `in` to
+     * each row, and puts what follows into out; step is NULL then. */
+    void (*advance)(fv_ctx *c, const void *self, fv_session *s, const fv_items *in, fv_items *out);
 
     /* ---- streams of sound; NULL where whole recordings are heard ---- */
     fv_stream_shape (*stream)(const void *self);

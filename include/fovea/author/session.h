@@ -23,6 +23,8 @@ FV_API void fv_session_begin(fv_ctx *c, fv_session *s, const fv_items *in);
 /* Appends ids I32 (rows,T) and gives the logits (rows,V) that follow; NULL once the context has
  * failed. */
 FV_API fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids);
+/* The same for a family of frames: appends one to each row.  false once the context has failed. */
+FV_API bool fv_session_advance(fv_ctx *c, fv_session *s, const fv_items *in, fv_items *out);
 
 FV_API int64_t fv_session_count(const fv_session *s); /* rows in use */
 /* Tokens that went through the model since the session was made, those of all rows added up. */
