@@ -13,7 +13,7 @@ import numpy as np
 import soundfile
 import torch
 from safetensors.torch import save_file
-from transformers import ASTFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
+from transformers import ASTFeatureExtractor, SpeechT5FeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
 folder = sys.argv[1]
 os.makedirs(folder, exist_ok=True)
@@ -71,11 +71,14 @@ extractors = {
     "ast-cut": ASTFeatureExtractor(num_mel_bins=32, max_length=20, do_normalize=False),
     "wav2vec2": Wav2Vec2FeatureExtractor(do_normalize=True),
     "moonshine": Wav2Vec2FeatureExtractor(do_normalize=False),
+    "speecht5": SpeechT5FeatureExtractor(num_mel_bins=24),
+    "speecht5-short": SpeechT5FeatureExtractor(num_mel_bins=20, win_length=25, hop_length=10, fmin=50, fmax=8000, mel_floor=1e-3),
 }
 for name, extractor in extractors.items():
     extractor.save_pretrained(at(name))
     how = {"do_normalize": True} if name == "whisper-normal" else {}
-    out = extractor(x, sampling_rate=16000, return_tensors="pt", **how)
+    given = dict(audio_target=x) if name.startswith("speecht5") else dict(raw_speech=x)  # targets are spectrograms
+    out = extractor(**given, sampling_rate=16000, return_tensors="pt", **how)
     save_file({"out": next(v for k, v in out.items() if k.startswith("input_"))[0].contiguous()}, at(name, "out.safetensors"))
     with open(at(name, "preprocessor_config.json")) as f:
         print(name, json.load(f))

@@ -47,7 +47,8 @@ typedef enum fv_sound_kind {
     FV_SOUND_WHISPER, /* WhisperFeatureExtractor: log-mel of a chunk of fixed length */
     FV_SOUND_FBANK,   /* ASTFeatureExtractor: Kaldi's filter banks */
     FV_SOUND_MFCC,    /* KWTFeatureExtractor: cepstral coefficients */
-    FV_SOUND_LOGMEL   /* LogMelFeatureExtractor (ours): filter banks, several frames as one */
+    FV_SOUND_LOGMEL,  /* LogMelFeatureExtractor (ours): filter banks, several frames as one */
+    FV_SOUND_SPEECH   /* SpeechT5FeatureExtractor: log-mel of what is to be said */
 } fv_sound_kind;
 
 /* What preprocessor_config.json says; lengths in samples. */
@@ -62,6 +63,7 @@ typedef struct fv_sound_steps {
     int64_t most;     /* Whisper: samples of a chunk; filter banks, MFCC: frames; 0: any length */
     bool normalise;   /* raw, Whisper: to mean 0 and variance 1; else (x - mean) / deviation */
     double mean, deviation;
+    double floor; /* speech: magnitudes of a mel band are at least this */
 } fv_sound_steps;
 
 /* A new one; zeros mean what the class of that kind takes.  tok: NULL, or the tokenizer of a model
@@ -76,6 +78,17 @@ FV_API const char *fv_processor_sound_input(const fv_processor *p);
  * Whisper, (frames,features) for the others. */
 FV_API fv_status fv_processor_sound_shape(const fv_processor *p, int64_t n, fv_shape *out,
                                           fv_err *e);
+/* The other way, for speech: mel (frames,mels) as samples at the model's rate.  Phases, which a
+ * spectrogram has not, are found in `rounds` rounds (0: 60) from those that seed draws. */
+FV_API fv_status fv_processor_sound_back(const fv_processor *p, fv_clip *out, const float *mel,
+                                         int64_t frames, int rounds, uint64_t seed, fv_err *e);
+/* The speakers that its file knows ("speakers": {"jackson": [0.3, ..], ..}): the name of number i,
+ * NULL past the end; and the vector of a name, of which the first n numbers are written.  Returns
+ * how many it has; 0: there is no such speaker. */
+FV_API const char *fv_processor_speaker_at(const fv_processor *p, int i);
+FV_API int64_t fv_processor_speaker(const fv_processor *p, const char *name, float *out, int64_t n);
+/* All of them, as the JSON object; names without dots. */
+FV_API fv_status fv_processor_set_speakers(fv_processor *p, const char *json, fv_err *e);
 /* A clip of any rate as the model's numbers: n of them in out->data, of shape *shape.  out must not
  * be in.  name: for messages. */
 FV_API fv_status fv_processor_sound(const fv_processor *p, fv_clip *out, const fv_clip *in,

@@ -10,7 +10,9 @@
  *     log-mel   (ln max(mel, floor) - mean) / deviation of frames without a look at their
  *               neighbours, so that a stream has the numbers of its recording; `stack` frames are
  *               one row, what does not fill a row is dropped.  The floor is the energy of half a
- *               step of 16 bits: files of digital silence do not differ from quiet ones */
+ *               step of 16 bits: files of digital silence do not differ from quiet ones
+ *     speech    log10 max(mel, floor) of magnitudes, frames centred as Whisper's: SpeechT5's
+ *               targets, which a vocoder or griffin_lim.c makes sound again */
 #include "media/audio/features.h"
 
 #include <math.h>
@@ -30,8 +32,8 @@ fv__spectrum_opt fv__sound_spectrum(const fv_sound_steps *s)
                           .mels = s->mels,
                           .low = s->low,
                           .high = s->high};
-    o.slaney = o.centre = s->kind == FV_SOUND_WHISPER;
-    o.magnitude = s->kind == FV_SOUND_MFCC;
+    o.slaney = o.centre = s->kind == FV_SOUND_WHISPER || s->kind == FV_SOUND_SPEECH;
+    o.magnitude = s->kind == FV_SOUND_MFCC || s->kind == FV_SOUND_SPEECH;
     if (s->kind == FV_SOUND_FBANK || s->kind == FV_SOUND_LOGMEL) {
         o.symmetric = o.remove_mean = true;
         o.preemphasis = 0.97;
@@ -152,6 +154,12 @@ static void logmel(const fv_sound_steps *s, float *out, const float *mel, int64_
     }
 }
 
+static void speech(const fv_sound_steps *s, float *out, const float *mel, int64_t frames)
+{
+    for (int64_t i = 0; i < frames * s->mels; i++)
+        out[i] = (float)log10((double)mel[i] > s->floor ? (double)mel[i] : s->floor);
+}
+
 /* out has the shape of fv__sound_shape; rows behind the sound's end are the padding of its kind. */
 fv_status fv__sound_features(const fv_sound_steps *s, const fv__spectrum *spectrum, float *out,
                              fv_shape shape, const float *x, int64_t n, fv_err *e)
@@ -174,6 +182,7 @@ fv_status fv__sound_features(const fv_sound_steps *s, const fv__spectrum *spectr
     if (!st && s->kind == FV_SOUND_FBANK) fbank(s, out, rows, mel, frames);
     if (!st && s->kind == FV_SOUND_MFCC) st = mfcc(s, spectrum->env, out, mel, frames, e);
     if (!st && s->kind == FV_SOUND_LOGMEL) logmel(s, out, mel, frames);
+    if (!st && s->kind == FV_SOUND_SPEECH) speech(s, out, mel, frames);
     fv__free(spectrum->env, mel, bytes);
     return st;
 }

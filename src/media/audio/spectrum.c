@@ -133,7 +133,7 @@ void fv__spectrum_close(fv__spectrum *s)
  * sound. */
 int64_t fv__spectrum_frames(const fv__spectrum_opt *o, int64_t n)
 {
-    if (o->centre) return n / o->hop + 1;
+    if (o->centre) return (n - o->window % 2) / o->hop + 1;
     return n < o->window ? 0 : (n - o->window) / o->hop + 1;
 }
 
@@ -152,7 +152,7 @@ static void cut_frame(const fv__spectrum *s, float *out, double *w, int64_t t, c
                       int64_t n)
 {
     const fv__spectrum_opt *o = &s->o;
-    int64_t first = t * o->hop - (o->centre ? o->fft / 2 : 0);
+    int64_t first = t * o->hop - (o->centre ? o->window / 2 : 0);
     if (first >= 0 && first + o->window <= n)
         for (int i = 0; i < o->window; i++) w[i] = (double)x[first + i];
     else
@@ -181,18 +181,34 @@ static void apply_bank(const fv__spectrum *s, float *out, const float *power)
     }
 }
 
-/* power[f] = |FFT(frame)|^2, in place: bins are fewer than samples */
-static void power_of(const fv__spectrum *s, void *plan, float *frame, void *work)
+/* ---- transforms ---- */
+
+/* A plan where kissfft wants one of its own, complex bins, and room for a transform of ours. */
+size_t fv__transform_bytes(const fv__spectrum *s)
+{
+    return (s->plan ? 0 : s->plan_bytes) + 2 * (size_t)(s->bins + 2 * s->o.fft) * sizeof(float);
+}
+
+void fv__transform_open(const fv__spectrum *s, void *memory)
 {
 #ifdef HAVE_AUDIO
-    kiss_fft_cpx *y = work;
-    kiss_fftr(plan, frame, y);
-    for (int f = 0; f < s->bins; f++) frame[f] = y[f].r * y[f].r + y[f].i * y[f].i;
+    size_t plan = s->plan_bytes;
+    kiss_fftr_alloc(s->o.fft, 0, memory, &plan);
 #else
-    fv__complex *y = work;
-    (void)plan;
-    fv__fft_real(s->plan, frame, y, y + s->bins);
-    for (int f = 0; f < s->bins; f++) frame[f] = y[f].re * y[f].re + y[f].im * y[f].im;
+    (void)s, (void)memory;
+#endif
+}
+
+const float *fv__transform(const fv__spectrum *s, void *memory, const float *x)
+{
+#ifdef HAVE_AUDIO
+    kiss_fft_cpx *y = (void *)((char *)memory + s->plan_bytes);
+    kiss_fftr(memory, x, y);
+    return &y->r;
+#else
+    fv__complex *y = memory;
+    fv__fft_real(s->plan, x, y, y + s->bins);
+    return &y->re;
 #endif
 }
 
@@ -200,22 +216,20 @@ static void power_of(const fv__spectrum *s, void *plan, float *frame, void *work
 fv_status fv__spectrum_run(const fv__spectrum *s, float *out, int64_t frames, const float *x,
                            int64_t n, fv_err *e)
 {
-    /* of the FFT: complex bins, and room for a transform of ours */
     size_t window = (size_t)s->o.window * sizeof(double), fft = (size_t)s->o.fft * sizeof(float),
-           spectrum = 2 * (size_t)(s->bins + 2 * s->o.fft) * sizeof(float),
-           plan = s->plan ? 0 : s->plan_bytes, bytes = plan + window + fft + spectrum;
-    char *memory = fv__alloc(s->env, bytes);
+           transform = fv__transform_bytes(s), bytes = transform + window + fft;
+    char *memory = fv__alloc(s->env, bytes), *work = memory + transform;
     if (!memory) return fv_fail(e, FV_ENOMEM, "spectrum: out of memory");
-    char *work = memory + plan;
-#ifdef HAVE_AUDIO
-    kiss_fftr_alloc(s->o.fft, 0, memory, &plan);
-#endif
+    fv__transform_open(s, memory);
     double *w = (double *)(void *)work;
     float *frame = (float *)(void *)(work + window);
     for (int64_t t = 0; t < frames; t++) {
         cut_frame(s, frame, w, t, x, n);
-        power_of(s, memory, frame, work + window + fft);
-        for (int f = 0; s->o.magnitude && f < s->bins; f++) frame[f] = sqrtf(frame[f]);
+        const float *y = fv__transform(s, memory, frame);
+        for (int f = 0; f < s->bins; f++) {
+            float power = y[2 * f] * y[2 * f] + y[2 * f + 1] * y[2 * f + 1];
+            frame[f] = s->o.magnitude ? sqrtf(power) : power;
+        }
         apply_bank(s, out + t * s->o.mels, frame);
     }
     fv__free(s->env, memory, bytes);

@@ -32,6 +32,12 @@ fv_status fv__spectrum_open(fv__spectrum *s, const fv_env *env, fv__spectrum_opt
 void fv__spectrum_close(fv__spectrum *s);
 /* Frames of n samples. */
 int64_t fv__spectrum_frames(const fv__spectrum_opt *o, int64_t n);
+/* Memory for transforms, one thread's: its bytes, and once it is allocated, its contents. */
+size_t fv__transform_bytes(const fv__spectrum *s);
+void fv__transform_open(const fv__spectrum *s, void *memory);
+/* The transform of x (fft): real and imaginary parts of its bins in turn, (bins,2), in memory. */
+const float *fv__transform(const fv__spectrum *s, void *memory, const float *x);
+
 /* out (frames,mels): the filters' sums of frames 0 .. frames - 1 of x (n). */
 fv_status fv__spectrum_run(const fv__spectrum *s, float *out, int64_t frames, const float *x,
                            int64_t n, fv_err *e);

@@ -12,7 +12,7 @@
 static const char *const classes[] = {
     [FV_SOUND_RAW] = "Wav2Vec2FeatureExtractor",  [FV_SOUND_WHISPER] = "WhisperFeatureExtractor",
     [FV_SOUND_FBANK] = "ASTFeatureExtractor",     [FV_SOUND_MFCC] = "KWTFeatureExtractor",
-    [FV_SOUND_LOGMEL] = "LogMelFeatureExtractor",
+    [FV_SOUND_LOGMEL] = "LogMelFeatureExtractor", [FV_SOUND_SPEECH] = "SpeechT5FeatureExtractor",
 };
 
 /* What each feature extractor of transformers has where its file says nothing. */
@@ -61,6 +61,16 @@ fv_sound_steps fv__sound_defaults(fv_sound_kind kind)
                              .low = 20,
                              .high = 7600,
                              .deviation = 1},
+        [FV_SOUND_SPEECH] = {.rate = 16000,
+                             .features = 80,
+                             .mels = 80,
+                             .window = 1024,
+                             .hop = 256,
+                             .fft = 1024,
+                             .low = 80,
+                             .high = 7600,
+                             .deviation = 1,
+                             .floor = 1e-10},
     };
     fv_sound_steps s = normal[kind];
     s.kind = kind;
@@ -139,6 +149,28 @@ static fv_status read_window(const reading *r, fv_sound_steps *s)
     return st;
 }
 
+/* SpeechT5's lengths are milliseconds, and its transform the next power of two. */
+static fv_status read_speech(const reading *r, fv_sound_steps *s)
+{
+    int window = 64, hop = 16;
+    char at[128];
+    const char *shape = fv_json_text(r->j, place(r->at, "win_function", at));
+    if (shape && strcmp(shape, "hann_window") && strcmp(shape, "hann"))
+        return fv_fail(r->e, FV_EMISSING, "%s: win_function: only hann_window is supported",
+                       r->path);
+    fv_status st = small(r, "num_mel_bins", 1, 1024, &s->mels);
+    if (!st) st = small(r, "win_length", 1, 300, &window);
+    if (!st) st = small(r, "hop_length", 1, 300, &hop);
+    number(r, "fmin", &s->low);
+    number(r, "fmax", &s->high);
+    number(r, "mel_floor", &s->floor);
+    s->features = s->mels;
+    s->window = window * s->rate / 1000;
+    s->hop = hop * s->rate / 1000;
+    for (s->fft = 1; s->fft < s->window;) s->fft *= 2;
+    return st;
+}
+
 /* The keys of the class; those of a window that AST has no key for stay as they are. */
 static fv_status read_frames(const reading *r, fv_sound_steps *s)
 {
@@ -174,6 +206,7 @@ static fv_status read_frames(const reading *r, fv_sound_steps *s)
         if (!st) st = read_window(r, s);
         s->features = s->mels * s->stack;
         return st;
+    case FV_SOUND_SPEECH: return read_speech(r, s);
     default: return FV_OK;
     }
 }
@@ -189,6 +222,10 @@ static fv_status check(const reading *r, const fv_sound_steps *s)
         wrong = "the filters' frequencies: expected low < high <= half the sampling rate";
     else if (s->features > s->mels * s->stack)
         wrong = "feature_size: no more coefficients than num_mel_bins";
+    else if (s->kind == FV_SOUND_SPEECH && !(s->floor > 0 && s->floor < 1e6))
+        wrong = "mel_floor: expected more than 0";
+    else if (s->hop < 1 || s->hop > s->window)
+        wrong = "hop_length: expected no more than the window";
     else if (!(s->deviation > 0))
         wrong = "std: expected more than 0";
     return wrong ? fv_fail(r->e, FV_EFORMAT, "%s: %s", r->path, wrong) : FV_OK;
@@ -203,8 +240,8 @@ fv_status fv__sound_read(fv_sound_steps *out, const fv_json *j, const char *path
     char at[128];
     if (!fv__sound_kind(&kind, j, r.at))
         return fv_fail(e, FV_EFORMAT,
-                       "%s: feature_extractor_type: expected Whisper, AST, Wav2Vec2, KWT or "
-                       "LogMelFeatureExtractor",
+                       "%s: feature_extractor_type: expected Whisper, AST, Wav2Vec2, SpeechT5, KWT "
+                       "or LogMelFeatureExtractor",
                        path);
     *out = fv__sound_defaults(kind);
     double dither = 0;
@@ -226,7 +263,8 @@ fv_status fv__sound_json(fv_json **out, const fv_env *env, const fv_sound_steps 
     fv__buf_fmt(&b,
                 "{\"feature_extractor_type\": \"%s\", \"sampling_rate\": %d, \"feature_size\": %d, "
                 "\"padding_value\": 0.0, \"do_normalize\": %s",
-                classes[s->kind], s->rate, s->kind == FV_SOUND_FBANK ? 1 : s->features,
+                classes[s->kind], s->rate,
+                s->kind == FV_SOUND_FBANK || s->kind == FV_SOUND_SPEECH ? 1 : s->features,
                 s->normalise ? "true" : "false");
     if (s->kind == FV_SOUND_WHISPER)
         fv__buf_fmt(&b, ", \"n_fft\": %d, \"hop_length\": %d, \"chunk_length\": %lld", s->fft,
@@ -241,6 +279,12 @@ fv_status fv__sound_json(fv_json **out, const fv_env *env, const fv_sound_steps 
                     ", \"win_length\": %d, \"hop_length\": %d, \"n_fft\": %d, \"min_frequency\": "
                     "%.17g, \"max_frequency\": %.17g",
                     s->window, s->hop, s->fft, s->low, s->high);
+    if (s->kind == FV_SOUND_SPEECH)
+        fv__buf_fmt(&b,
+                    ", \"num_mel_bins\": %d, \"win_length\": %d, \"hop_length\": %d, \"fmin\": "
+                    "%.17g, \"fmax\": %.17g, \"mel_floor\": %.17g",
+                    s->mels, (int)(s->window * 1000LL / s->rate), (int)(s->hop * 1000LL / s->rate),
+                    s->low, s->high, s->floor);
     fv__buf_str(&b, "}");
     fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "preprocessor_config.json: out of memory")
                             : fv_json_parse(out, env, b.data, "preprocessor_config.json", e);

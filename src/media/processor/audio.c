@@ -4,11 +4,13 @@
  *
  * The file is written back as it was read, with all that only other programs know.  A model that
  * writes text has a tokenizer in its directory, which is opened and saved with it. */
+#include <math.h>
 #include <stdio.h>
 
 #include "base/base.h"
 #include "fovea/author/processor.h"
 #include "media/audio/features.h"
+#include "media/audio/griffin_lim.h"
 #include "media/audio/steps.h"
 #include "media/preprocessor.h"
 
@@ -60,6 +62,7 @@ static fv_sound_steps completed(fv_sound_steps s)
     if (!(s.high > 0)) s.low = d.low, s.high = d.high;
     if (!s.most && s.kind == FV_SOUND_WHISPER) s.most = d.most;
     if (!(s.deviation > 0)) s.deviation = 1;
+    if (!(s.floor > 0)) s.floor = d.floor;
     if (!s.stack) s.stack = 1;
     return s;
 }
@@ -112,7 +115,8 @@ const char *fv_processor_sound_input(const fv_processor *p)
 {
     const fv_sound_steps *s = fv_processor_sound_steps(p);
     if (!s) return NULL;
-    bool values = s->kind == FV_SOUND_RAW || s->kind == FV_SOUND_FBANK;
+    bool values = s->kind == FV_SOUND_RAW || s->kind == FV_SOUND_FBANK ||
+                  s->kind == FV_SOUND_SPEECH;
     return values ? "input_values" : "input_features";
 }
 
@@ -150,6 +154,61 @@ fv_status fv_processor_sound(const fv_processor *p, fv_clip *out, const fv_clip 
     if (!st) st = fv__sound_features(&m->steps, &m->spectrum, out->data, *shape, x.data, x.n, e);
     fv_clip_free(&x);
     return st;
+}
+
+fv_status fv_processor_sound_back(const fv_processor *p, fv_clip *out, const float *mel,
+                                  int64_t frames, int rounds, uint64_t seed, fv_err *e)
+{
+    const audio *m = fv_processor_self(p, &fv__processor_audio);
+    if (!m || m->steps.kind != FV_SOUND_SPEECH)
+        return fv_fail(e, FV_EARG, "the model's processor makes no spectrograms of speech");
+    size_t n = (size_t)(frames * m->steps.mels), bytes = n * sizeof(float);
+    float *magnitude = fv__alloc(m->env, bytes);
+    if (!magnitude) return fv_fail(e, FV_ENOMEM, "a spectrogram: out of memory");
+    fv_status st = FV_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (!(mel[i] < 30)) /* or not a number */
+            st = fv_fail(e, FV_EARG, "a spectrogram with %g in it: expected logarithms below 30",
+                         (double)mel[i]);
+        magnitude[i] = st ? 0 : powf(10, mel[i]);
+    }
+    if (!st)
+        st = fv__griffin_lim(&m->spectrum, out, magnitude, frames, rounds > 0 ? rounds : 60, seed,
+                             e);
+    fv__free(m->env, magnitude, bytes);
+    return st;
+}
+
+/* ---- speakers ---- */
+
+fv_status fv_processor_set_speakers(fv_processor *p, const char *json, fv_err *e)
+{
+    audio *m = fv_processor_self(p, &fv__processor_audio);
+    if (!m) return fv_fail(e, FV_EARG, "the model has no audio processor");
+    return fv_json_set(m->config, "speakers", json, e);
+}
+
+const char *fv_processor_speaker_at(const fv_processor *p, int i)
+{
+    const audio *m = fv_processor_self(p, &fv__processor_audio);
+    return m && fv_json_count(m->config, "speakers") > i ? fv_json_key(m->config, "speakers", i)
+                                                         : NULL;
+}
+
+int64_t fv_processor_speaker(const fv_processor *p, const char *name, float *out, int64_t n)
+{
+    const audio *m = fv_processor_self(p, &fv__processor_audio);
+    char at[300];
+    if (!m || strlen(name) > 200) return 0;
+    snprintf(at, sizeof at, "speakers.%s", name);
+    int count = fv_json_count(m->config, at);
+    for (int i = 0; i < count && i < n; i++) {
+        double x = 0;
+        snprintf(at, sizeof at, "speakers.%s.%d", name, i);
+        if (!fv_json_number(m->config, at, &x)) return 0;
+        out[i] = (float)x;
+    }
+    return count > 0 ? count : 0;
 }
 
 const fv_processor_type fv__processor_audio = {
