@@ -1,9 +1,11 @@
-/* adapter.h - adapters: few parameters that change a frozen model, in the format of PEFT.
+/* adapter.h - adapters: few parameters that change a frozen model, in the format of PEFT, which has
+ * no bottleneck adapters: theirs are directories of the same form.
  *
  * An adapter is a directory with adapter_config.json and adapter_model.safetensors.  It is trained
  * on a model whose own parameters stay as they are (fv_model_opt.adapter).  LoRA and IA3 are used
  * by folding them into the weights of products (fv_model_opt.adapters), so that they cost nothing
- * while the model runs; virtual tokens stay beside the model, one adapter of theirs at most. */
+ * while the model runs; bottlenecks and virtual tokens stay beside the model, one adapter of theirs
+ * at most. */
 #ifndef FOVEA_ADAPTER_H
 #define FOVEA_ADAPTER_H
 
@@ -13,9 +15,10 @@ typedef enum fv_peft {
     FV_PEFT_NONE = 0, /* no adapter */
     FV_PEFT_LORA,
     FV_PEFT_IA3,
-    FV_PEFT_PROMPT,   /* prompt tuning: embeddings of virtual tokens in front of the text */
-    FV_PEFT_P_TUNING, /* the same, made by a small network while they are trained */
-    FV_PEFT_PREFIX    /* prefix tuning: keys and values of virtual tokens in every layer */
+    FV_PEFT_PROMPT,    /* prompt tuning: embeddings of virtual tokens in front of the text */
+    FV_PEFT_P_TUNING,  /* the same, made by a small network while they are trained */
+    FV_PEFT_PREFIX,    /* prefix tuning: keys and values of virtual tokens in every layer */
+    FV_PEFT_BOTTLENECK /* a small MLP behind the attention and the MLP of each layer */
 } fv_peft;
 
 /* The settings of an adapter, under the names of adapter_config.json.  Lists are words with blanks
@@ -41,6 +44,11 @@ typedef struct fv_adapter_opt {
     int encoder_hidden_size; /* of the network that makes them; 0: the model's width */
     int encoder_reparameterization_type;
     bool prefix_projection; /* prefix tuning with such a network */
+    /* ---- bottlenecks, under the names of the library `adapters` ---- */
+    bool mh_adapter, output_adapter; /* behind the attention; behind the MLP */
+    float reduction_factor;          /* their width is the layer's divided by this */
+    int non_linearity;
+    float scaling; /* what they add is multiplied by this */
 
     char task_type[32]; /* SEQ_CLS, CAUSAL_LM, ...; for other programs */
     char base_model_name_or_path[512];

@@ -1,4 +1,4 @@
-/* adapter.h - what changes a linear map without changing its weight: LoRA, DoRA and IA3.
+/* adapter.h - what changes a linear map without changing its weight: LoRA, DoRA, IA3, bottlenecks.
  *
  * An adapter hangs on the parameter that is the weight, not on the layer: fv_linear and its like
  * ask the weight for it, so no family and no layer knows of adapters.  (A pointer in fv_lin was the
@@ -8,7 +8,7 @@
 #ifndef FV_CORE_ADAPTER_H
 #define FV_CORE_ADAPTER_H
 
-#include "fovea/tensor.h"
+#include "fovea/author/params.h"
 
 /* How a parameter serves as the weight of a linear map, if it does. */
 typedef enum fv_linear_kind {
@@ -21,13 +21,16 @@ typedef enum fv_linear_kind {
  *
  *     LoRA   y + scale (dropout(x) A') B'
  *     DoRA   m / |W + scale B A| (x W' + scale (x A') B') + b, |.| being the norm of each row
- *     IA3    y * l, or where it stands before the map (x * l) W' + b */
+ *     IA3    y * l, or where it stands before the map (x * l) W' + b
+ *     bottleneck  y + scale (act(y D' + d) U' + u) */
 typedef struct fv_adapter {
     fv_tensor *a, *b;     /* LoRA: (r,in), (out,r); NULL: it is IA3 */
     fv_tensor *magnitude; /* DoRA: m (out), or NULL */
     fv_tensor *l;         /* IA3: (out,1) or, before, (1,in) */
     bool before;
     float scale, dropout;
+    fv_tensor *down, *down_b, *up, *up_b; /* bottleneck: (n,out), (n), (out,n), (out), or NULL */
+    fv_act act;
 } fv_adapter;
 
 /* ---- marks on parameters (params.c); freezing must come before fv_params_alloc ---- */
@@ -38,6 +41,7 @@ void fv__param_mark_added(fv_tensor *t);
 bool fv__param_added(const fv_tensor *t);
 void fv__param_mark_linear(fv_tensor *t, fv_linear_kind kind); /* t may be NULL */
 fv_linear_kind fv__param_linear(const fv_tensor *t);
+fv_part_end fv__param_end(const fv_tensor *t);
 void fv__param_adapt(fv_tensor *t, fv_adapter *a);
 /* NULL: there is none, or t is no parameter. */
 fv_adapter *fv__param_adapter(const fv_tensor *t);

@@ -262,6 +262,11 @@ void fv__param_mark_linear(fv_tensor *t, fv_linear_kind kind)
     if (t) ((fv_entry *)t)->linear = kind;
 }
 fv_linear_kind fv__param_linear(const fv_tensor *t) { return ((const fv_entry *)t)->linear; }
+void fv_param_mark_end(fv_tensor *t, fv_part_end end)
+{
+    if (t) ((fv_entry *)t)->end = end;
+}
+fv_part_end fv__param_end(const fv_tensor *t) { return ((const fv_entry *)t)->end; }
 void fv__param_adapt(fv_tensor *t, fv_adapter *a) { ((fv_entry *)t)->adapter = a; }
 fv_adapter *fv__param_adapter(const fv_tensor *t)
 {

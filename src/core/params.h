@@ -33,6 +33,7 @@ typedef struct fv_entry {
     int uses;             /* nodes of the tape that read it and have not run backwards */
     bool added;           /* an adapter's own, which no file of the base model has */
     fv_linear_kind linear;
+    fv_part_end end;
     fv__split split;       /* what this rank holds of it */
     struct fv_comm *ranks; /* whom it is divided among; NULL: it is whole */
     fv_adapter *adapter;   /* what changes the linear map of this weight, or NULL */

@@ -17,8 +17,8 @@
 #include "store/store.h"
 #include "fovea/author/params.h"
 
-static const char *const types[] = {"",         "LORA",          "IA3", "PROMPT_TUNING",
-                                    "P_TUNING", "PREFIX_TUNING", NULL};
+static const char *const types[] = {"",         "LORA",          "IA3",        "PROMPT_TUNING",
+                                    "P_TUNING", "PREFIX_TUNING", "BOTTLENECK", NULL};
 static const char *const prompt_inits[] = {"RANDOM", "SAMPLE_VOCAB", "TEXT", NULL};
 static const char *const encoders[] = {"MLP", "LSTM", NULL};
 static const char *const biases[] = {"none", "all", "lora_only", NULL};
@@ -53,6 +53,12 @@ const fv_field fv_adapter_fields[] = {
            "width of the network that makes virtual tokens; 0: the model's"),
     FV_CHOICE(fv_adapter_opt, encoder_reparameterization_type, 0, encoders, "which: MLP"),
     FV_BOOL(fv_adapter_opt, prefix_projection, false, "make a prefix by such a network"),
+    FV_BOOL(fv_adapter_opt, mh_adapter, true, "BOTTLENECK: behind the attention of each layer"),
+    FV_BOOL(fv_adapter_opt, output_adapter, true, "BOTTLENECK: behind the MLP of each layer"),
+    FV_FLOAT(fv_adapter_opt, reduction_factor, 1e-3, 16, 1e6,
+             "BOTTLENECK: the layer's width divided by its own"),
+    FV_CHOICE(fv_adapter_opt, non_linearity, 0, fv__bottleneck_acts, "BOTTLENECK: activation"),
+    FV_FLOAT(fv_adapter_opt, scaling, 1e-6, 1, 1e6, "BOTTLENECK: of what it adds"),
     FV_TEXT(fv_adapter_opt, task_type, "", "PEFT's name of the task"),
     FV_TEXT(fv_adapter_opt, base_model_name_or_path, "", "the model it was trained on"),
     {0},
@@ -196,13 +202,22 @@ static bool is_target(const fv_adapter_opt *opt, const pattern *regex, const cha
            in_layers(opt->layers_to_transform, module);
 }
 
+/* A bottleneck's maps go by their part of a layer unless they are named. */
+static bool chosen(const fv_adapter_opt *opt, const pattern *regex, const fv_tensor *w,
+                   const char *module)
+{
+    if (!fv__bottleneck_by_part(opt)) return is_target(opt, regex, module);
+    return fv__bottleneck_behind(opt, w) && !in_list(opt->exclude_modules, module) &&
+           in_layers(opt->layers_to_transform, module);
+}
+
 /* ---- targets ---- */
 
 /* PEFT has usual targets for a model_type; a family that it does not know must name its own. */
 static fv_status default_targets(fv_adapter_opt *opt, const char *type, fv_err *e)
 {
     bool ia3 = opt->peft_type == FV_PEFT_IA3;
-    if (*opt->target_modules || *opt->target_regex) return FV_OK;
+    if (*opt->target_modules || *opt->target_regex || fv__bottleneck_by_part(opt)) return FV_OK;
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
         const char *list = ia3 ? defaults[i].ia3 : defaults[i].lora;
         if (strcmp(defaults[i].type, type) || !list) continue;
@@ -246,7 +261,7 @@ fv_status fv__adapter_targets(fv_params *p, const fv_adapter_opt *opt, const cha
         fv_tensor *w = fv_params_at(p, i);
         fv__target t = {.w = w};
         if (fv__param_added(w) || !module_of(t.module, sizeof t.module, w->name) ||
-            !is_target(opt, &regex, t.module))
+            !chosen(opt, &regex, w, t.module))
             continue;
         fv_linear_kind kind = fv__param_linear(w);
         if (kind == FV_LINEAR_NONE) {
@@ -261,7 +276,13 @@ fv_status fv__adapter_targets(fv_params *p, const fv_adapter_opt *opt, const cha
         n++;
     }
     release(&regex);
-    if (!st && !n)
+    if (!st && !n && fv__bottleneck_by_part(opt))
+        st =
+            fv_fail(e, FV_EARG,
+                    "adapter: no attention or MLP of %s that bottlenecks stand behind (mh_adapter, "
+                    "output_adapter): name target_modules",
+                    type);
+    else if (!st && !n)
         st = fv_fail(e, FV_EARG, "adapter: no linear map of %s is called %s", type,
                      *opt->target_regex ? opt->target_regex : opt->target_modules);
     return st;
@@ -332,8 +353,8 @@ typedef struct declaring {
 } declaring;
 
 /* A parameter of the adapter, under PEFT's name; saved with it and not with the model. */
-static fv_tensor *added(fv_params *p, fv_init init, fv_shape s, const char *module,
-                        const char *name)
+fv_tensor *fv__adapter_param(fv_params *p, fv_init init, fv_shape s, const char *module,
+                             const char *name)
 {
     fv_tensor *t = fv_param(p, init, s, FV__PEFT_PREFIX "%s.%s", module, name);
     if (t) fv__param_mark_added(t);
@@ -352,18 +373,26 @@ static fv_status declare_one(void *user, const fv__target *t, fv_err *e)
     fv_init zero = {.kind = FV_INIT_ZERO}, one = {.kind = FV_INIT_ONE},
             uniform = {.kind = FV_INIT_UNIFORM, .scale = (float)(1 / sqrt((double)t->in))};
     *a = (fv_adapter){.scale = fv__adapter_scale(o), .dropout = o->lora_dropout};
-    if (o->peft_type == FV_PEFT_IA3) {
+    if (o->peft_type == FV_PEFT_BOTTLENECK) {
+        fv__bottleneck_declare(a, d->p, o, t);
+    } else if (o->peft_type == FV_PEFT_IA3) {
         a->before = t->before;
-        a->l = added(d->p, one, t->before ? FV_SHAPE(1, t->in) : FV_SHAPE(t->out, 1), t->module,
-                     "ia3_l");
+        a->l = fv__adapter_param(d->p, one, t->before ? FV_SHAPE(1, t->in) : FV_SHAPE(t->out, 1),
+                                 t->module, "ia3_l");
     } else {
-        a->a = added(d->p, uniform, FV_SHAPE(o->r, t->in), t->module, "lora_A.weight");
-        a->b = added(d->p, zero, FV_SHAPE(t->out, o->r), t->module, "lora_B.weight");
+        a->a = fv__adapter_param(d->p, uniform, FV_SHAPE(o->r, t->in), t->module, "lora_A.weight");
+        a->b = fv__adapter_param(d->p, zero, FV_SHAPE(t->out, o->r), t->module, "lora_B.weight");
         if (o->use_dora)
-            a->magnitude = added(d->p, one, FV_SHAPE(t->out), t->module, "lora_magnitude_vector");
+            a->magnitude = fv__adapter_param(d->p, one, FV_SHAPE(t->out), t->module,
+                                             "lora_magnitude_vector");
     }
     fv__param_adapt(t->w, a);
     return fv_params_status(d->p, e);
+}
+
+fv_status fv__adapter_hang(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e)
+{
+    return fv__adapter_targets(p, opt, type, declare_one, &(declaring){.p = p, .opt = opt}, e);
 }
 
 void fv__adapter_freeze(fv_params *p, const fv_adapter_opt *opt)
@@ -375,13 +404,12 @@ void fv__adapter_freeze(fv_params *p, const fv_adapter_opt *opt)
 fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e)
 {
     pattern regex;
-    declaring d = {.p = p, .opt = opt};
     fv_status st = default_targets(opt, type, e);
     if (!st) st = compile(&regex, opt->target_regex, e);
     if (st) return st;
     freeze_base(p, opt, &regex);
     release(&regex);
-    return fv__adapter_targets(p, opt, type, declare_one, &d, e);
+    return fv__adapter_hang(p, opt, type, e);
 }
 
 fv_status fv__adapter_hold_base(fv_params *p, bool adapted, const fv_device *d,

@@ -34,6 +34,11 @@ float fv__adapter_scale(const fv_adapter_opt *opt);
  * change, and freezes everything else.  opt's target_modules are filled in where it has none.
  * Before fv_params_alloc. */
 fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e);
+/* The second half of that: the parameters alone, for an adapter in use. */
+fv_status fv__adapter_hang(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e);
+/* One of them, under PEFT's name for it; saved with the adapter and not with the model. */
+fv_tensor *fv__adapter_param(fv_params *p, fv_init init, fv_shape s, const char *module,
+                             const char *name);
 /* For adapters that change no linear map: freezes all but modules_to_save. */
 void fv__adapter_freeze(fv_params *p, const fv_adapter_opt *opt);
 /* Frozen weights of linear maps are held as opt->weights says, below an adapter that is trained: a
@@ -62,6 +67,17 @@ fv_status fv__adapters_fold(fv_params *p, const fv__virtual *v, const fv_env *en
 /* Declares v where one of the adapters is of virtual tokens.  Before fv_params_alloc. */
 fv_status fv__adapters_declare(fv__virtual *v, fv_params *p, const fv__prompt_base *base,
                                const fv_env *env, fv_adapter_list list, fv_err *e);
+
+/* ---- bottlenecks (bottleneck.c) ---- */
+
+extern const char *const fv__bottleneck_acts[];
+/* It is one, and its linear maps are found by the part of a layer that they end. */
+bool fv__bottleneck_by_part(const fv_adapter_opt *opt);
+bool fv__bottleneck_behind(const fv_adapter_opt *opt, const fv_tensor *w);
+void fv__bottleneck_declare(fv_adapter *a, fv_params *p, const fv_adapter_opt *opt,
+                            const fv__target *t);
+/* A model has such an adapter, new or in use. */
+bool fv__params_have_bottleneck(const fv_params *p);
 
 #define FV__MAX_ADAPTERS 64
 

@@ -86,12 +86,13 @@ static fv_status check_type(const fv_json *j, fv_err *e)
 {
     const char *type = fv_json_text(j, "peft_type");
     static const char *const known[] = {"LORA",     "IA3",           "PROMPT_TUNING",
-                                        "P_TUNING", "PREFIX_TUNING", NULL};
+                                        "P_TUNING", "PREFIX_TUNING", "BOTTLENECK",
+                                        NULL};
     for (int i = 0; type && known[i]; i++)
         if (!strcmp(type, known[i])) return FV_OK;
     return fv_fail(e, FV_EMISSING,
-                   "%s: peft_type \"%.40s\" is not implemented; LORA, IA3, PROMPT_TUNING, P_TUNING "
-                   "and PREFIX_TUNING are",
+                   "%s: peft_type \"%.40s\" is not implemented; LORA, IA3, PROMPT_TUNING, "
+                   "P_TUNING, PREFIX_TUNING and BOTTLENECK are",
                    j->name, type ? type : "");
 }
 
@@ -125,6 +126,7 @@ enum {
     PROMPT = OF(FV_PEFT_PROMPT),
     P_TUNING = OF(FV_PEFT_P_TUNING),
     PREFIX = OF(FV_PEFT_PREFIX),
+    BOTTLENECK = OF(FV_PEFT_BOTTLENECK),
     VIRTUAL = PROMPT | P_TUNING | PREFIX
 };
 static const struct {
@@ -137,11 +139,11 @@ static const struct {
     {"use_rslora", LORA},
     {"use_dora", LORA},
     {"bias", LORA},
-    {"layers_to_transform", LORA},
+    {"layers_to_transform", LORA | BOTTLENECK},
     {"fan_in_fan_out", LORA | IA3},
-    {"target_modules", LORA | IA3},
+    {"target_modules", LORA | IA3 | BOTTLENECK},
     {"target_regex", 0}, /* PEFT has it in target_modules */
-    {"exclude_modules", LORA | IA3},
+    {"exclude_modules", LORA | IA3 | BOTTLENECK},
     {"feedforward_modules", IA3},
     {"num_virtual_tokens", VIRTUAL},
     {"num_transformer_submodules", VIRTUAL},
@@ -154,6 +156,11 @@ static const struct {
     {"encoder_hidden_size", P_TUNING | PREFIX},
     {"encoder_reparameterization_type", P_TUNING},
     {"prefix_projection", PREFIX},
+    {"mh_adapter", BOTTLENECK},
+    {"output_adapter", BOTTLENECK},
+    {"reduction_factor", BOTTLENECK},
+    {"non_linearity", BOTTLENECK},
+    {"scaling", BOTTLENECK},
 };
 
 /* What is written: not the keys of other kinds, nor lists and texts that are empty, nor numbers

@@ -2,7 +2,8 @@
  *
  * Folding changes the base weights so that the model computes with them what it would with the
  * adapter: LoRA adds scale B A, DoRA sets new row norms, IA3 scales rows or columns.  Sums are
- * taken in f64 and rounded once.  Virtual tokens cannot be folded: they stay beside the model. */
+ * taken in f64 and rounded once.  Virtual tokens and bottlenecks cannot be folded: they stay beside
+ * the model. */
 #include <math.h>
 #include <stdio.h>
 
@@ -142,6 +143,23 @@ static fv_status fold_one(void *user, const fv__target *t, fv_err *e)
     return st;
 }
 
+/* A bottleneck's parameters, which were declared for it, take the file's values. */
+static fv_status fill_one(void *user, const fv__target *t, fv_err *e)
+{
+    folding *f = user;
+    const fv_adapter *a = fv__param_adapter(t->w);
+    fv_tensor *of[] = {a->down, a->down_b, a->up, a->up_b};
+    fv_status st = FV_OK;
+    for (int i = 0; !st && i < 4; i++) {
+        float *x;
+        size_t bytes = (size_t)fv_len(of[i]) * sizeof *x;
+        st = read_tensor(f, of[i]->name, of[i]->shape, &x, e);
+        if (!st) st = fv_params_set(f->p, of[i], x, fv_len(of[i]), e);
+        fv__free(f->env, x, bytes);
+    }
+    return st;
+}
+
 /* The values that a parameter of the base was given with the adapter. */
 static bool find_saved(const folding *f, const char *param, fv_st_info *out)
 {
@@ -213,10 +231,11 @@ static fv_status fold_into(fv_params *p, const fv_env *env, const fv_adapter_use
     if (!st) st = fv__store_path(path, use->dir, "adapter_model.safetensors", e);
     if (!st && f.weight != 1 && (opt.use_dora || opt.peft_type != FV_PEFT_LORA))
         st = fv_fail(e, FV_EARG, "%s: only LoRA without DoRA can be weighted", use->dir);
-    if (!st && !*opt.target_modules && !*opt.target_regex)
+    bool beside = !st && opt.peft_type == FV_PEFT_BOTTLENECK;
+    if (!st && !*opt.target_modules && !*opt.target_regex && !beside)
         st = fv_fail(e, FV_EFORMAT, "%s/adapter_config.json: target_modules is missing", use->dir);
     if (!st) st = fv_st_open(&f.file, env, path, e);
-    if (!st) st = fv__adapter_targets(p, &opt, type, fold_one, &f, e);
+    if (!st) st = fv__adapter_targets(p, &opt, type, beside ? fill_one : fold_one, &f, e);
     if (!st) st = check_needed(&f, needed, e);
     if (!st) st = replace_saved(&f, e);
     if (!st && f.used < fv_st_count(f.file))
@@ -274,6 +293,12 @@ fv_status fv__adapters_declare(fv__virtual *v, fv_params *p, const fv__prompt_ba
     for (int i = 0; !st && i < list.n; i++) {
         fv_adapter_opt one;
         st = fv_adapter_read(&one, env, list.at[i].dir, e);
+        if (!st && one.peft_type == FV_PEFT_BOTTLENECK) {
+            if (fv__params_have_bottleneck(p))
+                return fv_fail(e, FV_EARG, "%s: there are bottlenecks already, of another adapter",
+                               list.at[i].dir);
+            st = fv__adapter_hang(p, &one, base->type, e);
+        }
         if (st || !fv__peft_is_virtual(one.peft_type)) continue;
         if (v->n)
             return fv_fail(e, FV_EARG, "%s: there are virtual tokens already, of another adapter",

@@ -57,6 +57,7 @@ static void block_init(fv_params *p, fv__vit_block *b, const fv__clip_config *k,
     b->mlp = (fv_mlp){.act = fv_act_of(k->hidden_act)};
     fv_lin_init(p, &b->mlp.up, k->hidden_size, k->intermediate_size, up, "%s.mlp.fc1", at);
     fv_lin_init(p, &b->mlp.down, k->intermediate_size, k->hidden_size, down, "%s.mlp.fc2", at);
+    fv_param_mark_end(b->mlp.down.w, FV_ENDS_MLP);
 }
 
 /* Below `at`: encoder.layers.N, with ViT's struct and names of CLIP's own. */

@@ -63,6 +63,7 @@ static bool stays(const fv_params *p, const fv_tensor *w, fv_dtype dtype)
 
 void fv_lin_pack(fv_params *p, fv_lin *l, fv_dtype dtype)
 {
-    if (l->w && !l->w->packed && !stays(p, l->w, dtype))
+    /* an adapter hangs on the parameter, which a packed weight is not */
+    if (l->w && !l->w->packed && !fv__param_adapter(l->w) && !stays(p, l->w, dtype))
         l->w = fv_params_pack(p, &l->w, 1, dtype, l->in_out);
 }

@@ -73,6 +73,7 @@ void fv_mha_init(fv_params *p, fv_mha *l, int64_t width, int64_t n_head, fv_mha_
                            fv__named(&at, names, i).s);
     fv__lin_init_split(p, &l->out, q, width, opt.out, FV__ROWS, &q, 1,
                        fv__named(&at, names, packed ? 1 : 3).s);
+    fv_param_mark_end(l->out.w, FV_ENDS_ATTENTION);
     divide_heads(p, l);
 }
 
@@ -337,7 +338,8 @@ void fv_mha_pack(fv_params *p, fv_mha *l, fv_dtype dtype, bool joined)
 {
     /* a file may store them in several dtypes */
     bool alike = l->q.w && l->k.w && l->v.w && l->q.w->dtype == l->k.w->dtype &&
-                 l->q.w->dtype == l->v.w->dtype;
+                 l->q.w->dtype == l->v.w->dtype && !fv__param_adapter(l->q.w) &&
+                 !fv__param_adapter(l->k.w) && !fv__param_adapter(l->v.w);
     if (joined && alike && !l->q.in_out && fv_params_packs(p, dtype)) {
         l->qkv.w = fv_params_pack(p, (fv_tensor *[]){l->q.w, l->k.w, l->v.w}, 3, dtype, false);
         l->qkv.b = fv_params_join(p, (fv_tensor *[]){l->q.b, l->k.b, l->v.b}, 3);

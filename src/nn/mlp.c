@@ -26,6 +26,7 @@ void fv_mlp_init(fv_params *p, fv_mlp *l, int64_t width, int64_t hidden, fv_mlp_
                            fv__named(&at, names, 0).s);
     fv__lin_init_split(p, &l->down, hidden, width, opt.lin, FV__ROWS, piece, 1,
                        fv__named(&at, names, gated + 1).s);
+    fv_param_mark_end(l->down.w, FV_ENDS_MLP);
 }
 
 fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x)

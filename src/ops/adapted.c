@@ -1,5 +1,5 @@
 /* adapted.c - linear maps with an adapter: LoRA (Hu et al. 2021), DoRA (Liu et al. 2024), IA3 (Liu
- * et al. 2022), as PEFT computes them.
+ * et al. 2022), as PEFT computes them, and bottlenecks (Houlsby et al. 2019).
  *
  * Compositions of other ops, so gradients need no code of their own.  The base weight is frozen:
  * the product with it has no weight gradient, which is a third of a linear map's work, and LoRA's
@@ -50,11 +50,20 @@ static fv_tensor *dora(fv_ctx *c, const fv_adapter *a, fv_tensor *x, fv_tensor *
     return fv_add(c, fv__linear_plain(c, x, w, bias, in_out), fv_sub(c, more, y));
 }
 
+/* y + scale (act(y D' + d) U' + u) */
+static fv_tensor *bottleneck(fv_ctx *c, const fv_adapter *a, fv_tensor *y)
+{
+    fv_tensor *h = fv_linear(c, y, a->down, a->down_b, a->act);
+    if (a->scale == 1) return fv__linear_add(c, y, h, a->up, a->up_b, false);
+    return fv_add(c, y, fv_scale(c, fv__linear_plain(c, h, a->up, a->up_b, false), a->scale));
+}
+
 fv_tensor *fv__linear_adapted(fv_ctx *c, const fv_adapter *a, fv_tensor *x, fv_tensor *w,
                               fv_tensor *bias, bool in_out)
 {
     if (!x || !w) return NULL;
     if (a->magnitude) return dora(c, a, x, w, bias, in_out);
+    if (a->down) return bottleneck(c, a, fv__linear_plain(c, x, w, bias, in_out));
     if (a->a) {
         fv_tensor *y = fv__linear_plain(c, x, w, bias, in_out);
         return fv__linear_add(c, y, rank_r(c, a, x), a->b, NULL, false);

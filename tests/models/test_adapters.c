@@ -1,4 +1,4 @@
-/* test_adapters.c - adapters against PEFT: outputs, gradients, three steps of AdamW, directories.
+/* test_adapters.c - adapters against PEFT (bottlenecks against PyTorch): outputs, gradients, three steps of AdamW, directories.
  *
  * A case is a folder of tests/golden/adapters, made by tools/golden/adapters.py: an adapter as PEFT
  * saves it, the model below it, in.safetensors and out.safetensors. */
@@ -58,7 +58,7 @@ static void each_case(void (*run)(const char *name, const paths *p))
         n++;
     }
     closedir(d);
-    assert_true(n >= 25);
+    assert_true(n >= 31);
 }
 
 static float *numbers(const fv_st *s, const char *name, int64_t *n)
@@ -201,6 +201,9 @@ static void test_generated(void **state)
 {
     (void)state;
     generated("gpt2-prompt", NULL);
+    generated("gpt2-houlsby", NULL);
+    generated("llama-pfeiffer", NULL);
+    generated("t5-houlsby", "decoder_input_ids");
     generated("gpt2-prefix", NULL);
     generated("llama-p-tuning", NULL);
     generated("llama-prefix", NULL);
@@ -294,6 +297,7 @@ static void test_scheduled(void **state)
     (void)state;
     scheduled("gpt2-prompt");
     scheduled("llama-prefix");
+    scheduled("llama-pfeiffer");
 }
 
 /* ---- trained ---- */
@@ -441,6 +445,9 @@ static void saved(const char *name, const paths *p)
     assert_int_equal(was.num_virtual_tokens, is.num_virtual_tokens);
     assert_int_equal(was.token_dim, is.token_dim);
     assert_int_equal(was.num_layers, is.num_layers);
+    assert_int_equal(was.mh_adapter, is.mh_adapter);
+    assert_int_equal(was.non_linearity, is.non_linearity);
+    assert_true(was.reduction_factor == is.reduction_factor && was.scaling == is.scaling);
     scratch_drop("saved");
 }
 
@@ -448,6 +455,46 @@ static void test_saved(void **state)
 {
     (void)state;
     each_case(saved);
+}
+
+/* Every golden model opens with bottlenecks to be trained, but for families without layers of
+ * attention; behind the MLPs alone there are fewer of them. */
+static void test_every_family(void **state)
+{
+    (void)state;
+    DIR *d = opendir(FOVEA_TESTS "/golden/models");
+    int with = 0;
+    assert_non_null(d);
+    for (struct dirent *f; (f = readdir(d));) {
+        fv_err e;
+        char dir[512];
+        fv_adapter_opt o;
+        fv_model *m;
+        int64_t n[2] = {0};
+        if (f->d_name[0] == '.') continue;
+        snprintf(dir, sizeof dir, FOVEA_TESTS "/golden/models/%s", f->d_name);
+        for (int mlp = 0; mlp < 2; mlp++) {
+            fv_fields_default(&o, fv_adapter_fields);
+            o.peft_type = FV_PEFT_BOTTLENECK;
+            o.mh_adapter = !mlp;
+            fv_status st = fv_model_open(&m, device, dir,
+                                         (fv_model_opt){.train = true, .adapter = &o}, &e);
+            if (!strncmp(f->d_name, "dlinear", 7) || !strncmp(f->d_name, "sagan", 5)) {
+                assert_int_not_equal(st, FV_OK);
+                assert_non_null(strstr(e.text, "name target_modules"));
+                continue;
+            }
+            check(st, &e);
+            for (int i = 0; i < fv_params_count(fv_model_params(m)); i++)
+                n[mlp] += !!strstr(fv_params_at(fv_model_params(m), i)->name, "adapter_up.weight");
+            fv_model_free(m);
+        }
+        if (n[0] < n[1] || (n[0] && (n[0] == n[1] || !n[1])))
+            fail_msg("%s: %d bottlenecks, %d behind MLPs", f->d_name, (int)n[0], (int)n[1]);
+        with += n[0] > 0;
+    }
+    closedir(d);
+    assert_true(with > 200);
 }
 
 /* In, and out again with the opposite weight. */
@@ -499,6 +546,10 @@ static void test_refused(void **state)
            "[\"q_proj\"]}",
            NULL, "rank_pattern");
     refuse("{\"peft_type\": \"LORA\"}", NULL, "target_modules");
+    refuse("{\"peft_type\": \"BOTTLENECK\", \"mh_adapter\": false, \"output_adapter\": false}",
+           NULL, "name target_modules");
+    refuse("{\"peft_type\": \"BOTTLENECK\", \"non_linearity\": \"cube\"}", NULL, "non_linearity");
+    refuse("{\"peft_type\": \"BOTTLENECK\"}", NULL, "adapter_model");
     refuse("{\"peft_type\": \"LORA\", \"target_modules\": \"(\"}", NULL, "adapter_model");
     /* a sentence also where the pieces are there and do not fit: another base, another rank */
     fv_err e = {0};
@@ -522,7 +573,7 @@ int main(void)
         cmocka_unit_test(test_folded),    cmocka_unit_test(test_trained),
         cmocka_unit_test(test_generated), cmocka_unit_test(test_scheduled),
         cmocka_unit_test(test_saved),     cmocka_unit_test(test_taken_out),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_every_family),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

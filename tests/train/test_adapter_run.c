@@ -66,6 +66,7 @@ static void every_kind_runs_and_resumes(void **state)
     run("text", "--set adapter.peft_type=PROMPT_TUNING --set adapter.prompt_tuning_init=TEXT "
                 "--set adapter.prompt_tuning_init_text='the good film'");
     run("p-tuning", "--set adapter.peft_type=P_TUNING --set adapter.encoder_hidden_size=8");
+    run("bottleneck", "--set adapter.peft_type=BOTTLENECK --set adapter.reduction_factor=4");
     run("prefix", "--set adapter.peft_type=PREFIX_TUNING");
     run("projected", "--set adapter.peft_type=PREFIX_TUNING --set adapter.prefix_projection=true");
 }
@@ -139,6 +140,9 @@ static void what_cannot_be_is_refused(void **state)
 {
     (void)state;
     refused(sh("$fovea merge -m text/model -o merged"), 1, "virtual tokens cannot be folded");
+    refused(sh("$fovea merge -m bottleneck/model -o merged"), 1, "bottlenecks cannot be folded");
+    refused(sh("echo the cat | $fovea classify -m bottleneck/model --adapter bottleneck/model"), 1,
+            "bottlenecks already");
     refused(sh("$fovea train classes.ini -q -o no --set adapter.peft_type=PROMPT_TUNING --set "
                "adapter.prompt_tuning_init=TEXT"),
             1, "prompt_tuning_init_text is empty");

@@ -144,6 +144,7 @@ static void attention_init(fv_params *p, fv_mha *l, const config *k, int n_head,
     fv_lin_init(p, &l->v, D, D, with, "%s.%s.v_proj", at, name);
     fv_lin_init(p, &l->q, D, D, with, "%s.%s.q_proj", at, name);
     fv_lin_init(p, &l->out, D, D, with, "%s.%s.out_proj", at, name);
+    fv_param_mark_end(l->out.w, FV_ENDS_ATTENTION);
     l->dropout = k->attention_dropout;
 }
 

@@ -116,6 +116,7 @@ static void cross_init(fv_params *p, block *b, const config *k, float scale, con
     fv_lin_init(p, &b->cross_kv, D, 2 * D, lin, "%s.c_attn", at);
     fv_lin_init(p, &b->cross.q, D, D, lin, "%s.q_attn", at);
     fv_lin_init(p, &b->cross.out, D, D, lin, "%s.c_proj", at);
+    fv_param_mark_end(b->cross.out.w, FV_ENDS_ATTENTION);
 }
 
 /* Below `at`, "transformer.h.0". */

@@ -163,6 +163,7 @@ static void mha_init(fv_params *p, fv_mha *l, const config *k, const char *path)
     fv_lin_init(p, &l->k, D, all, lin, "%s.k", path);
     fv_lin_init(p, &l->v, D, all, lin, "%s.v", path);
     fv_lin_init(p, &l->out, all, D, lin, "%s.o", path);
+    fv_param_mark_end(l->out.w, FV_ENDS_ATTENTION);
 }
 
 /* wi and wo, or the gate wi_0 and wi_1 with wo; none has a bias. */

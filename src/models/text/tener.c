@@ -114,6 +114,7 @@ static void block_init(fv_params *p, block *b, const config *k, int i)
     fv_lin_init(p, &b->v, D, D, (fv_lin_opt){.no_bias = true, .std = std},
                 "layers.%d.attention.v_proj", i);
     fv_lin_init(p, &b->out, D, D, (fv_lin_opt){.std = std}, "layers.%d.attention.out_proj", i);
+    fv_param_mark_end(b->out.w, FV_ENDS_ATTENTION);
     b->u = fv_param(p, fv__weight(std), FV_SHAPE(H, D / H), "layers.%d.attention.u", i);
     b->w = fv_param(p, fv__weight(std), FV_SHAPE(H, D / H), "layers.%d.attention.v", i);
     fv_norm_init(p, &b->attn_norm, D, norm, "layers.%d.attention_norm", i);

@@ -161,6 +161,7 @@ static void block_init(fv_params *p, block *b, const config *k, fv_tensor *const
     fv_norm_init(p, &b->attn_norm, D, norm, "%s.dec_attn.layer_norm", at);
     fv_lin_init(p, &b->up, D, k->d_inner, lin, "%s.pos_ff.CoreNet.0", at);
     fv_lin_init(p, &b->down, k->d_inner, D, lin, "%s.pos_ff.CoreNet.3", at);
+    fv_param_mark_end(b->down.w, FV_ENDS_MLP);
     fv_norm_init(p, &b->mlp_norm, D, norm, "%s.pos_ff.layer_norm", at);
 }
 

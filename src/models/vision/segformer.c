@@ -159,6 +159,7 @@ static void block_init(fv_params *p, block *b, const config *k, int i, float sha
                  (fv_conv_layer_opt){.conv = {.pad = 1, .groups = hidden}, .std = std},
                  "%s.mlp.dwconv.dwconv", at);
     fv_lin_init(p, &b->fc2, hidden, D, lin, "%s.mlp.dense2", at);
+    fv_param_mark_end(b->fc2.w, FV_ENDS_MLP);
 }
 
 /* Stochastic depth rises evenly from the first layer of all stages to the last, so a block has to
