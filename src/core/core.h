@@ -78,6 +78,7 @@ struct fv_ctx {
     void *tap_user;
     fv__prompt *prompt; /* virtual tokens of the pass under way, or NULL */
     bool all_positions; /* a step of a session scores every position, not only the last */
+    fv_tensor *ends; /* (B,1) I32, of a step of padded prompts: row * T + its last token; or NULL */
 };
 
 void fv__ctx_set_step(fv_ctx *c, uint64_t step);

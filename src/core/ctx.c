@@ -68,6 +68,7 @@ void fv_ctx_reset(fv_ctx *c, uint64_t step)
     c->backward = false;
     c->aliased_grad = NULL;
     c->prompt = NULL;
+    c->ends = NULL;
     c->site = 0;
     c->err = (fv_err){0};
     c->stream.err = (fv_err){0};

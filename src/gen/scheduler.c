@@ -1,20 +1,23 @@
 /* scheduler.c - sequences that join and leave a running batch.
  *
- * The session's rows are the sequences: first those that decode, side by side, then at most one
- * whose prompt is being read.  A step reads prompts one after another, `prefill` tokens of them in
- * all, each narrowed to its row, and then makes one batched step of the decoding rows.  A prompt
- * that is read to its end joins them where it stands; a sequence that ends leaves, and the last
- * decoding row takes its place.
+ * The session's rows are the sequences: first those that decode, side by side, then those whose
+ * prompts are being read.  A step reads prompts (scheduler_prompt.c), `prefill` tokens of them in
+ * all, and then makes one batched step of the decoding rows (scheduler_decode.c).  A prompt that is
+ * read to its end joins them where it stands; a sequence that ends leaves, and the last decoding
+ * row takes its place.
  *
- * A prompt is read alone, not padded together with others, and rows of a batch do not see each
- * other: kernels give a row the same bits whatever the batch, so each sequence gets what it would
- * get alone.  Mixing a part of a prompt and decoding rows into one ragged step would fill the
- * device better; every family's step would then have to know about ragged batches.
+ * Rows of a batch do not see each other: kernels give a row the same bits whatever the batch, so
+ * each sequence gets what it would get alone.  Mixing a part of a prompt and decoding rows into one
+ * ragged step would fill the device better; every family's step would then have to know about
+ * ragged batches.
  *
- * Only one prompt is half read at a time: a second would only hold memory.  Several short prompts
- * are read in one step, since those that arrive together would otherwise wait for a decode step of
- * the whole batch between any two of them; requests that decode are kept waiting by `prefill`
- * tokens at most either way.
+ * A GPU works beside the host (s->beside).  There the device chooses tokens where no rule needs all
+ * scores, and callbacks run while it makes the next step:
+ *
+ *    device   | step n       |      | step n+1     |      |
+ *    host       tell n-1      read n   tell n        read n+1
+ *
+ * So a callback that ends its sequence ends it one step late, and that token is dropped.
  *
  * Locking: the mutex guards the queue, the list of live sequences and their cancelled flags.  The
  * rows belong to the stepping thread.  Callbacks run without the lock. */
@@ -46,6 +49,10 @@ static size_t set_layout(fv_scheduler *s, char *base)
     s->candidates = cut(&at, V * sizeof *s->candidates);
     s->token = cut(&at, rows * sizeof *s->token);
     s->from = cut(&at, rows * sizeof *s->from);
+    s->told = cut(&at, 2 * rows * sizeof *s->told);
+    s->padded = cut(&at, (size_t)s->opt.prefill * sizeof *s->padded);
+    s->tap.start = cut(&at, (rows + 1) * sizeof *s->tap.start);
+    s->tap.width = cut(&at, rows * sizeof *s->tap.width);
     return (size_t)(at - base);
 }
 
@@ -121,6 +128,7 @@ static fv_status look(fv_scheduler *s, fv_device *d, fv_err *e)
         return st;
     }
     s->token_bytes = (int64_t)fv__session_token_bytes(one);
+    s->spans = one->spans;
     int64_t each = s->token_bytes * s->opt.capacity;
     fv_session_free(one);
     s->stats.layers = p.layers;
@@ -152,6 +160,7 @@ static fv_status open_rows(fv_scheduler *s, fv_device *d, fv_err *e)
     set_layout(s, s->block);
     fv_status st = fv_session_new(&s->session, s->model, d, s->opt.rows, s->opt.capacity, e);
     if (!st && s->budget) fv__session_page(s->session);
+    if (!st && !fv__sched_choice_open(s)) st = fv_fail(e, FV_ENOMEM, "scheduler: out of memory");
     return st;
 }
 
@@ -171,6 +180,7 @@ fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
     fv_scheduler *s = fv__alloc(fv_device_env(d), sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "scheduler: out of memory");
     *s = (fv_scheduler){.env = *fv_device_env(d), .model = m, .opt = opt};
+    s->beside = d->backend->capture;
     s->models[s->n_models++] = m;
     s->prefixes = (fv_prefix_cache){.env = s->env, .budget = opt.prefix_bytes};
     s->V = f->vocabulary(fv_model_self(m));
@@ -223,6 +233,7 @@ void fv_scheduler_free(fv_scheduler *s)
     }
     if (s->session) fv__prefix_free(&s->prefixes, s->session->dev);
     if (s->session) fv__sched_tap_free(s);
+    if (s->session) fv__sched_choice_free(s);
     fv_session_free(s->session);
     fv_ctx_free(s->ctx);
     if (s->locks) pthread_cond_destroy(&s->work);
@@ -235,8 +246,7 @@ int64_t fv_scheduler_processed(const fv_scheduler *s) { return fv_session_proces
 
 /* ---- the life of a sequence, on the stepping thread ---- */
 
-/* Takes it out of the live ones and frees it; it holds no row any more. */
-static void forget(fv_scheduler *s, sequence *q)
+void fv__sched_forget(fv_scheduler *s, sequence *q)
 {
     pthread_mutex_lock(&s->lock);
     sequence **at = &s->live;
@@ -247,8 +257,15 @@ static void forget(fv_scheduler *s, sequence *q)
     fv__free(&s->env, q, q->bytes);
 }
 
+/* Its row is free; an event that waits keeps the sequence until it is told. */
+static void leave(fv_scheduler *s, sequence *q)
+{
+    q->left = true;
+    if (!q->told_later) fv__sched_forget(s, q);
+}
+
 /* Keys and values depend on the model, so each has prefixes of its own. */
-static void keep_prefix(fv_scheduler *s, const sequence *q, int64_t row, int64_t n)
+void fv__sched_keep_prefix(fv_scheduler *s, const sequence *q, int64_t row, int64_t n)
 {
     fv__prefix_store(&s->prefixes, s->ctx, s->session, q->ask.model, row, q->ids, n);
 }
@@ -272,7 +289,7 @@ static void group_rows(fv_scheduler *s)
 /* Rows of sequences that are done leave the batch. */
 static void retire(fv_scheduler *s)
 {
-    int64_t before = s->decoding + s->reading, was = s->decoding;
+    int64_t before = s->decoding + s->reading, was = s->decoding, rows;
     for (int64_t i = 0; i < before; i++) s->from[i] = (int32_t)i;
     for (int64_t p = 0; p < s->decoding;) {
         if (!s->row[p]->done) {
@@ -281,61 +298,65 @@ static void retire(fv_scheduler *s)
         }
         int64_t last = --s->decoding;
         /* the next turn of a conversation begins with all of this one */
-        if (!s->ctx->err.code) keep_prefix(s, s->row[p], s->from[p], s->row[p]->cached);
-        forget(s, s->row[p]);
+        if (!s->ctx->err.code) fv__sched_keep_prefix(s, s->row[p], s->from[p], s->row[p]->cached);
+        leave(s, s->row[p]);
         s->row[p] = s->row[last];
         s->from[p] = s->from[last];
     }
     group_rows(s);
-    if (s->reading) {
-        sequence *q = s->row[was];
-        s->row[s->decoding] = q;
-        s->from[s->decoding] = (int32_t)was;
-        s->reading = !q->done;
-        if (q->done) forget(s, q);
+    rows = s->decoding;
+    for (int64_t p = was; p < before; p++) {
+        sequence *q = s->row[p];
+        if (q->done) {
+            leave(s, q);
+            continue;
+        }
+        s->row[rows] = q;
+        s->from[rows++] = (int32_t)p;
     }
-    int64_t rows = s->decoding + s->reading;
+    s->reading = rows - s->decoding;
     if (rows && !s->ctx->err.code) fv_session_select(s->ctx, s->session, s->from, rows);
     fv__session_resize(s->session, rows);
     for (int64_t i = rows; s->budget && i < before; i++) fv__session_trim(s->session, i);
 }
 
-/* What a kept prefix has of the prompt.  The last token is read in any case, for its logits, and so
- * are rows whose attention is wanted. */
-static void load_prefix(fv_scheduler *s, sequence *q)
+/* The last token is read in any case, for its logits, and so are rows whose attention is wanted. */
+void fv__sched_seat(fv_scheduler *s, sequence *q)
 {
+    int64_t at = s->decoding + s->reading++;
+    s->row[at] = q;
+    fv__session_resize(s->session, at + 1);
+    fv_session_expect(s->session, at, q->prompt);
     if (q->ask.n_layers && q->ask.prompt_rows) return;
-    q->shared = fv__prefix_load(&s->prefixes, s->ctx, s->session, q->ask.model, s->decoding, q->ids,
+    q->shared = fv__prefix_load(&s->prefixes, s->ctx, s->session, q->ask.model, at, q->ids,
                                 q->prompt - 1);
     q->cached = q->shared;
 }
 
 /* Cancelled sequences end, wherever they are; the next one that waits gets a free row. */
-static void admit(fv_scheduler *s)
+void fv__sched_admit(fv_scheduler *s)
 {
-    for (int64_t p = 0; p < s->decoding + s->reading; p++)
-        if (fv__sched_cancelled(s, s->row[p]))
-            fv__sched_end(s, s->row[p], FV_FINISH_CANCELLED, NULL);
+    for (int64_t p = 0; p < s->decoding + s->reading; p++) {
+        if (!fv__sched_cancelled(s, s->row[p])) continue;
+        fv__sched_tell(s); /* what it wrote comes before its end */
+        if (!s->row[p]->done) fv__sched_end(s, s->row[p], FV_FINISH_CANCELLED, NULL);
+    }
     retire(s);
     while (!s->reading && s->decoding < s->opt.rows) {
-        sequence *q = fv__sched_next(s);
+        sequence *q = fv__sched_next(s, 0, 0);
         if (!q) return;
-        if (fv__sched_cancelled(s, q)) {
-            fv__sched_end(s, q, FV_FINISH_CANCELLED, NULL);
-            forget(s, q);
+        if (!fv__sched_cancelled(s, q)) {
+            fv__sched_seat(s, q);
             continue;
         }
-        s->row[s->decoding] = q;
-        s->reading = true;
-        fv__session_resize(s->session, s->decoding + 1);
-        fv_session_expect(s->session, s->decoding, q->prompt);
-        load_prefix(s, q);
+        fv__sched_end(s, q, FV_FINISH_CANCELLED, NULL);
+        fv__sched_forget(s, q);
     }
 }
 
 /* ---- steps ---- */
 
-static void count_step(fv_scheduler *s, int64_t prompt, int64_t shared)
+void fv__sched_count(fv_scheduler *s, int64_t prompt, int64_t shared)
 {
     int64_t cached = 0;
     for (int64_t p = 0; p < s->decoding + s->reading; p++) cached += s->row[p]->cached;
@@ -348,116 +369,11 @@ static void count_step(fv_scheduler *s, int64_t prompt, int64_t shared)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Rows of the prompt that were just read, without the last one of all, which comes with its
- * token. */
-static void tell_prompt_rows(fv_scheduler *s, sequence *q, int64_t T)
-{
-    fv_sched_weights w;
-    int64_t n = q->cached < q->prompt ? T : T - 1;
-    if (!q->ask.prompt_rows || n < 1) return;
-    const fv_sched_weights *told = fv__sched_weights(s, &w, 0, 0, n);
-    if (told)
-        q->ask.fn(q->ask.user, &(fv_sched_event){.id = q->id, .token = -1, .attention = told});
-}
-
-static int64_t unread(const sequence *q) { return q->prompt - q->cached; }
-
-/* T tokens of the prompt that is being read; its end gives the first token. */
-static bool prefill(fv_scheduler *s, int64_t T)
-{
-    sequence *q = s->row[s->decoding];
-    bool first = q->cached == q->shared;
-    fv_sched_weights w;
-    fv_ctx *c = s->ctx;
-    fv_ctx_reset(c, 0);
-    if (!fv__session_narrow(c, s->session, s->decoding, 1, T)) return false;
-    fv__session_use(s->session, s->models[q->ask.model]);
-    fv_tensor *y = NULL;
-    if (fv__sched_watch(s, s->decoding, 1, T))
-        y = fv_session_step(c, s->session, fv_ints(c, q->ids + q->cached, FV_SHAPE(1, T)));
-    fv__session_restore(s->session);
-    q->cached += T;
-    if (!fv__sched_collect(s) || !y) return false;
-    count_step(s, T, first ? q->shared : 0);
-    if (q->cached < q->prompt) s->session->dev->backend->sync(&c->stream);
-    if (fv__failed(c)) return false;
-    tell_prompt_rows(s, q, T);
-    if (q->cached < q->prompt) return true;
-    if (fv_read(c, y, s->logits, s->V)) return false;
-    keep_prefix(s, q, s->decoding, q->prompt);
-    int64_t last = q->ask.prompt_rows ? T - 1 : 0;
-    fv__sched_take_token(s, q, s->logits, fv__sched_weights(s, &w, 0, last, 1));
-    s->reading = false;
-    s->decoding++;
-    return true;
-}
-
-/* Prompts up to `prefill` tokens.  The first may be read in part; another is begun only if all of
- * it fits, since a pass over the weights for its first few tokens would cost as much as for all. */
-static bool read_prompts(fv_scheduler *s)
-{
-    int64_t left = s->opt.prefill;
-    while (s->reading) {
-        int64_t n = unread(s->row[s->decoding]);
-        if (n > left && left < s->opt.prefill) break;
-        if (n > left) n = left;
-        if (!prefill(s, n)) return false;
-        left -= n;
-        if (s->reading) break;
-        admit(s); /* a first token may have been the last, and the next prompt takes a row */
-        if (fv__failed(s->ctx)) return false;
-    }
-    return true;
-}
-
-/* A kept step runs without this call: what it writes stays where it was the first time. */
-static void keep_logits(fv_ctx *c, void *user, fv_tensor *logits)
-{
-    (void)c;
-    ((fv_scheduler *)user)->y = *logits;
-}
-
-/* The next token of rows [first, first + rows), which have one model. */
-static bool decode_group(fv_scheduler *s, int64_t first, int64_t rows)
-{
-    fv_sched_weights w;
-    float *logits = s->logits + first * s->V;
-    for (int64_t p = 0; p < rows; p++) {
-        const sequence *q = s->row[first + p];
-        s->token[p] = q->ids[q->n - 1];
-    }
-    fv_ctx_reset(s->ctx, 0);
-    if (!fv__session_narrow(s->ctx, s->session, first, rows, 1)) return false;
-    fv__session_use(s->session, s->models[s->row[first]->ask.model]);
-    bool ok = fv__sched_watch(s, first, rows, 1) &&
-              fv__session_replay(s->ctx, s->session, s->token, FV_STEP_LOGITS, keep_logits, s);
-    fv__session_restore(s->session);
-    ok = fv__sched_collect(s) && ok;
-    if (!ok || fv_read(s->ctx, &s->y, logits, rows * s->V)) return false;
-    for (int64_t p = 0; p < rows; p++) {
-        sequence *q = s->row[first + p];
-        q->cached++;
-        fv__sched_take_token(s, q, logits + p * s->V, fv__sched_weights(s, &w, p, 0, 1));
-    }
-    return true;
-}
-
-/* The next token of every row that decodes. */
-static bool decode(fv_scheduler *s)
-{
-    for (int64_t first = 0, end; first < s->decoding; first = end) {
-        int model = s->row[first]->ask.model;
-        for (end = first + 1; end < s->decoding && s->row[end]->ask.model == model;) end++;
-        if (!decode_group(s, first, end - first)) return false;
-    }
-    count_step(s, 0, 0);
-    return true;
-}
-
 /* What runs ends; what waits stays. */
 static fv_status fail_all(fv_scheduler *s, fv_err *e)
 {
     fv_err why = *fv_ctx_err(s->ctx);
+    fv__sched_tell(s);
     for (int64_t p = 0; p < s->decoding + s->reading; p++)
         if (!s->row[p]->done) fv__sched_end(s, s->row[p], FV_FINISH_FAILED, &why);
     retire(s);
@@ -468,11 +384,12 @@ static fv_status fail_all(fv_scheduler *s, fv_err *e)
 fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e)
 {
     fv_status st = FV_OK;
-    admit(s);
-    bool ok = read_prompts(s);
-    if (ok && s->decoding) ok = decode(s);
+    fv__sched_admit(s);
+    bool ok = fv__sched_read_prompts(s);
+    if (ok && s->decoding) ok = fv__sched_decode(s);
     if (ok) retire(s);
     if (!ok || fv__failed(s->ctx)) st = fail_all(s, e);
+    if (!s->decoding && !s->reading) fv__sched_tell(s); /* no further step would do it */
     pthread_mutex_lock(&s->lock);
     *left = s->n_live;
     pthread_mutex_unlock(&s->lock);

@@ -25,21 +25,50 @@ typedef struct sequence {
     int64_t shared; /* of the prompt, those that came from the prefix cache */
     bool cancelled;
     bool done;
-    size_t bytes; /* of this block: sequence, ids and lists */
+    bool told_later; /* an event of it waits to be told */
+    bool left;       /* meanwhile it has given up its row */
+    size_t bytes;    /* of this block: sequence, ids and lists */
 } sequence;
+
+/* An event of a token that the device has chosen, told while the next step runs. */
+typedef struct fv_sched_told {
+    sequence *q;
+    fv_sched_event ev;
+    /* where its weights lie in tap.host, floats from one map to the next, keys; cols 0: none */
+    int64_t weights, every, cols;
+} fv_sched_told;
+
+/* Where the device chooses tokens: settings of each row, then what it chose, in one block. */
+typedef struct fv_sched_choice {
+    fv_sample_row *row; /* device memory, `rows` of them; NULL: the host chooses */
+    int32_t *token;     /* device, behind these; then scores */
+    void *host;         /* the same block in host memory */
+    size_t bytes;
+    float *logits; /* device, (rows,V) f32: of a step in which the host chooses for some rows */
+    bool any;      /* the device chooses for some row of the step under way */
+    bool draws;    /* and draws at random for some */
+    bool keeps;    /* and the host for some */
+} fv_sched_choice;
 
 /* Where the tap writes the weights of the step under way. */
 typedef struct fv_sched_tap {
-    int64_t layer;         /* attentions seen in this step */
-    int64_t first, rows;   /* session rows of the step */
-    int64_t from, queries; /* rows of the prompt that are wanted, in a step that reads one */
-    int64_t cols;          /* keys of a row as the caches are allocated */
-    void *device;          /* all maps of the step, one behind the other */
+    int64_t layer;       /* attentions seen in this step */
+    int64_t first, rows; /* session rows of the step */
+    int64_t queries;     /* tokens of a row of the step */
+    const int32_t *n;    /* of a padded step, those of each row that are none of the padding */
+    bool prompt;         /* the step reads prompts */
+    int64_t *start;      /* rows + 1: where the maps of each row begin, and end */
+    int64_t *width;      /* rows: floats of a query's row in its maps */
+    void *device;        /* all maps of the step, one behind the other */
     size_t device_bytes;
     float *host;
     size_t host_bytes;
     float *packed; /* of one event: without what stands behind the last key */
     size_t packed_bytes;
+    /* where the device takes a list: jobs of the layers that somebody wants, `padded` each */
+    fv_weights_job *jobs, *device_jobs;
+    size_t jobs_bytes, device_jobs_bytes;
+    int64_t padded;
     uint64_t wanted; /* who asked for what in the last step; a captured one is for that alone */
 } fv_sched_tap;
 
@@ -54,9 +83,9 @@ struct fv_scheduler {
     int64_t V;
     fv_ctx *ctx;
     fv_session *session;
-    sequence **row; /* opt.rows: those that decode, then the one whose prompt is read */
+    sequence **row; /* opt.rows: those that decode, then those whose prompts are read */
     int64_t decoding;
-    bool reading;             /* row[decoding] is reading its prompt */
+    int64_t reading;          /* rows behind these whose prompts are being read */
     float *logits;            /* (rows,V) */
     float *raw;               /* V: those of one row before they are changed */
     float *scratch;           /* capacity */
@@ -64,8 +93,16 @@ struct fv_scheduler {
     int32_t *token, *from;    /* rows each */
     void *block;
     size_t bytes;
-    fv_tensor y; /* logits of the last batched step */
+    fv_tensor y; /* logits of the last step that ran, not replayed */
     fv_sched_tap tap;
+    /* The device works beside the host: events wait until it has its next step, the number of rows
+     * is padded to one that a graph was captured for, and prompts are read side by side. */
+    bool beside;
+    bool spans; /* the family asks how long a prompt is in all */
+    fv_sched_choice choice;
+    fv_sched_told *told; /* 2 * rows */
+    int64_t n_told;
+    int32_t *padded; /* prefill: ids of prompts side by side */
     fv_prefix_cache prefixes;
     /* behind the lock */
     pthread_mutex_t lock;
@@ -78,22 +115,54 @@ struct fv_scheduler {
     fv_sched_stats stats;
 };
 
-/* scheduler_queue.c: the next sequence for a free row, taken off the queue, or NULL. */
-sequence *fv__sched_next(fv_scheduler *s);
+/* scheduler_queue.c: the next sequence for a free row, taken off the queue, or NULL.  With `most`
+ * only one that can be read beside others: of at most so many tokens and of this model, and without
+ * the attention of its whole prompt. */
+sequence *fv__sched_next(fv_scheduler *s, int64_t most, int model);
 bool fv__sched_cancelled(fv_scheduler *s, const sequence *q);
+
+/* scheduler.c: takes a sequence out of the live ones and frees it; it holds no row any more. */
+void fv__sched_forget(fv_scheduler *s, sequence *q);
+void fv__sched_admit(fv_scheduler *s);
+/* Gives the sequence the next free row and what a kept prefix has of its prompt. */
+void fv__sched_seat(fv_scheduler *s, sequence *q);
+void fv__sched_keep_prefix(fv_scheduler *s, const sequence *q, int64_t row, int64_t n);
+void fv__sched_count(fv_scheduler *s, int64_t prompt, int64_t shared);
+
+/* scheduler_prompt.c: prompts up to `prefill` tokens; false once the context has failed. */
+bool fv__sched_read_prompts(fv_scheduler *s);
+
+/* scheduler_decode.c: the next token of every row that decodes.  And choosing for rows [first,
+ * first + n), whose logits a step has left: prepared before it, done by the device behind it (an
+ * fv_after_fn), and read. */
+bool fv__sched_decode(fv_scheduler *s);
+bool fv__sched_choice_open(fv_scheduler *s);
+void fv__sched_choice_free(fv_scheduler *s);
+bool fv__sched_choice_prepare(fv_scheduler *s, int64_t first, int64_t n);
+void fv__sched_choose(fv_ctx *c, void *scheduler, fv_tensor *logits);
+bool fv__sched_take_tokens(fv_scheduler *s, int64_t first, int64_t n);
 
 /* scheduler_token.c: the next token behind a row of logits, told to the sequence's callback. */
 void fv__sched_take_token(fv_scheduler *s, sequence *q, float *logits,
                           const fv_sched_weights *attention);
+/* The same for a token that the device has chosen: told by fv__sched_tell.  b: its row in the
+ * step. */
+void fv__sched_accept(fv_scheduler *s, sequence *q, int32_t token, int64_t b);
+void fv__sched_tell(fv_scheduler *s);
 /* Ends a sequence without a token. */
 void fv__sched_end(fv_scheduler *s, sequence *q, fv_finish why, const fv_err *error);
 
 /* scheduler_attention.c.  Before a step of rows [first, first + rows) with T tokens each, and
- * after it, before the events; weights of the sequence in row `first + b`, or NULL. */
+ * after it, before the events; weights of queries [from, from + n) of the sequence in row `first +
+ * b`, or NULL; from -1: the last. */
 bool fv__sched_watch(fv_scheduler *s, int64_t first, int64_t rows, int64_t T);
 bool fv__sched_collect(fv_scheduler *s);
 const fv_sched_weights *fv__sched_weights(fv_scheduler *s, fv_sched_weights *out, int64_t b,
                                           int64_t from, int64_t n);
+/* Notes where the weights of the last query of row b lie in tap.host; and finds them there. */
+void fv__sched_note_weights(const fv_scheduler *s, fv_sched_told *t, int64_t b);
+const fv_sched_weights *fv__sched_weights_at(fv_scheduler *s, fv_sched_weights *out,
+                                             const fv_sched_told *t);
 void fv__sched_tap_free(fv_scheduler *s);
 
 #endif

@@ -4,31 +4,150 @@
  * it has the device recompute the weights of the heads asked for, from queries, keys and the
  * log-sum-exp that the operator keeps, into memory of the scheduler's own; after the step they are
  * read in one piece.  So asking costs the rows asked for, the sequences beside are not touched, and
- * no step waits in its middle: a GPU captures the maps with the step and replays both, as long as
- * the same rows want the same. */
+ * no step waits in its middle.
+ *
+ *    memory:   [ row 0: layer, head, query, key | row 2: .. | .. ]     rows that want nothing: none
+ *
+ * A GPU captures a step and replays it.  There who wants what is a list in its memory, written
+ * before each decode step: a layer that anybody wants has one launch of `padded` blocks, one for
+ * each entry, and the captured step stays good while the layers and that number do. */
 #include "gen/scheduler.h"
 #include "ops/attention.h"
 
-static bool reads_prompt(const fv_scheduler *s) { return s->tap.first == s->decoding; }
-
-/* Rows of queries that are wanted of the sequence in row b of the step: all of a prompt, else its
- * last. */
+/* Rows of queries that are wanted of a sequence: all of a prompt, else its last. */
 static int64_t queries_of(const fv_scheduler *s, const sequence *q)
 {
-    return reads_prompt(s) && q->ask.prompt_rows ? s->tap.queries : 1;
+    return s->tap.prompt && q->ask.prompt_rows ? s->tap.queries : 1;
 }
 
-static int64_t floats_of(const fv_scheduler *s, const sequence *q)
+static bool lists(const fv_scheduler *s)
 {
-    return (int64_t)q->ask.n_layers * q->ask.n_heads * queries_of(s, q) * s->tap.cols;
+    return !s->tap.prompt && s->beside && fv__attn_lists_rows(s->session->dev, s->ctx->dtype);
 }
 
-/* The weights of the sequence in row b of the step begin behind those of the rows before it. */
-static int64_t start_of(const fv_scheduler *s, int64_t b)
+/* Where each row's maps lie; floats in all. */
+static int64_t lay_out(fv_scheduler *s)
 {
+    fv_sched_tap *t = &s->tap;
     int64_t at = 0;
-    for (int64_t i = 0; i < b; i++) at += floats_of(s, s->row[s->tap.first + i]);
-    return at;
+    for (int64_t b = 0; b < t->rows; b++) {
+        const sequence *q = s->row[t->first + b];
+        t->start[b] = at;
+        /* a list says how many keys a row has; a map has as many as the cache */
+        t->width[b] = lists(s) ? s->session->len[t->first + b] + 1 : s->session->allocated;
+        at += (int64_t)q->ask.n_layers * q->ask.n_heads * queries_of(s, q) * t->width[b];
+    }
+    return t->start[t->rows] = at;
+}
+
+/* ---- lists ---- */
+
+static int64_t wants_layer(const sequence *q, int64_t layer)
+{
+    int64_t n = 0;
+    for (int l = 0; l < q->ask.n_layers; l++) n += q->ask.layers[l] == layer;
+    return n;
+}
+
+/* Entries of the layer that most is wanted of, rounded up so that a number comes again, and how
+ * many layers something is wanted of; *key: which these are. */
+static int64_t count_jobs(const fv_scheduler *s, int64_t *layers, uint64_t *key)
+{
+    const fv_sched_tap *t = &s->tap;
+    int64_t most = 0;
+    *layers = 0;
+    *key = 0;
+    for (int64_t layer = 0; layer < s->stats.layers; layer++) {
+        int64_t n = 0;
+        for (int64_t b = 0; b < t->rows; b++) {
+            const sequence *q = s->row[t->first + b];
+            n += wants_layer(q, layer) * q->ask.n_heads;
+        }
+        if (!n) continue;
+        ++*layers;
+        *key = (*key ^ (uint64_t)(layer + 1)) * 0x9E3779B97F4A7C15u;
+        most = n > most ? n : most;
+    }
+    return (most + 15) / 16 * 16;
+}
+
+/* The entries of one layer. */
+static void list_layer(const fv_scheduler *s, fv_weights_job *to, int64_t layer)
+{
+    const fv_sched_tap *t = &s->tap;
+    for (int64_t b = 0; b < t->rows; b++) {
+        const sequence *q = s->row[t->first + b];
+        for (int l = 0; l < q->ask.n_layers; l++)
+            for (int h = 0; q->ask.layers[l] == layer && h < q->ask.n_heads; h++)
+                *to++ = (fv_weights_job){.b = (int32_t)b,
+                                         .head = q->ask.heads[h],
+                                         .n = (int32_t)t->width[b],
+                                         .at = (int32_t)(t->start[b] +
+                                                         (l * q->ask.n_heads + h) * t->width[b])};
+    }
+}
+
+/* Device memory of at least so many bytes; captured steps have its address. */
+static bool reserve(fv_scheduler *s, void **p, size_t *have, size_t bytes)
+{
+    const fv_backend *backend = s->session->dev->backend;
+    if (bytes <= *have) return true;
+    if (*p) backend->release(s->session->dev, *p, *have);
+    bytes += bytes / 2;
+    *p = backend->alloc(s->session->dev, bytes);
+    *have = *p ? bytes : 0;
+    s->session->version++;
+    if (*p) return true;
+    fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for %zu bytes of attention weights",
+             bytes);
+    return false;
+}
+
+static bool write_lists(fv_scheduler *s)
+{
+    fv_sched_tap *t = &s->tap;
+    int64_t layers;
+    uint64_t key;
+    t->padded = count_jobs(s, &layers, &key);
+    size_t bytes = (size_t)(layers * t->padded) * sizeof *t->jobs;
+    void *host = t->jobs, *device = t->device_jobs;
+    bool ok = fv__grow(&s->env, &host, &t->jobs_bytes, bytes);
+    if (!ok) fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for attention weights");
+    ok = ok && reserve(s, &device, &t->device_jobs_bytes, bytes);
+    t->jobs = host;
+    t->device_jobs = device;
+    if (!ok) return false;
+    memset(t->jobs, 0, bytes); /* entries of no keys, for which nothing is done */
+    fv_weights_job *at = t->jobs;
+    for (int64_t layer = 0; layer < s->stats.layers; layer++) {
+        bool any = false;
+        for (int64_t b = 0; b < t->rows && !any; b++)
+            any = wants_layer(s->row[t->first + b], layer) > 0;
+        if (any) list_layer(s, at, layer);
+        if (any) at += t->padded;
+    }
+    s->session->dev->backend->upload(&s->ctx->stream, t->device_jobs, t->jobs, bytes);
+    s->session->watched = (key + (uint64_t)t->padded) | 1;
+    return !fv__failed(s->ctx);
+}
+
+/* ---- the tap ---- */
+
+/* The lists of layers that are wanted lie behind one another: this one's is behind those before. */
+static void see_listed(fv_scheduler *s, fv_ctx *c, int64_t layer, const fv_attn_view *view)
+{
+    const fv_sched_tap *t = &s->tap;
+    int64_t before = 0;
+    bool wanted = false;
+    for (int64_t l = 0; l <= layer; l++) {
+        wanted = false;
+        for (int64_t b = 0; b < t->rows && !wanted; b++)
+            wanted = wants_layer(s->row[t->first + b], l) > 0;
+        before += wanted && l < layer;
+    }
+    if (wanted)
+        fv__attn_view_write_rows(c, view, t->device, t->device_jobs + before * t->padded,
+                                 t->padded);
 }
 
 static void see(void *user, fv_ctx *c, const char *site, const char *name, const void *what)
@@ -38,22 +157,27 @@ static void see(void *user, fv_ctx *c, const char *site, const char *name, const
     (void)name;
     if (strcmp(site, "attention") || fv_attn_view_role(what) == FV_ATTN_CROSS) return;
     int64_t layer = t->layer++;
+    if (lists(s)) {
+        see_listed(s, c, layer, what);
+        return;
+    }
     fv_shape shape = fv_attn_view_shape(what);
-    float *at = t->device;
     for (int64_t b = 0; b < t->rows; b++) {
         const sequence *q = s->row[t->first + b];
-        int64_t queries = queries_of(s, q), map = queries * t->cols;
+        int64_t queries = queries_of(s, q), map = queries * t->width[b];
+        /* of a padded prompt the last of its own tokens */
+        int64_t end = t->prompt ? t->n[b] : shape.d[2];
+        float *at = (float *)t->device + t->start[b];
         for (int l = 0; l < q->ask.n_layers; l++)
             for (int h = 0; h < q->ask.n_heads; h++, at += map)
-                if (q->ask.layers[l] == layer && shape.d[3] == t->cols)
-                    fv__attn_view_write(c, what, at, b, q->ask.heads[h], shape.d[2] - queries,
-                                        shape.d[2]);
+                if (q->ask.layers[l] == layer && shape.d[3] == t->width[b])
+                    fv__attn_view_write(c, what, at, b, q->ask.heads[h], end - queries, end);
     }
 }
 
 static uint64_t mix(uint64_t h, uint64_t x) { return (h ^ x) * 0x9E3779B97F4A7C15u + (h >> 31); }
 
-/* Who wants what; a change makes a captured step worthless. */
+/* Who wants what; without a list a change makes a captured step worthless. */
 static uint64_t wanted(const fv_scheduler *s)
 {
     uint64_t h = 0;
@@ -67,36 +191,30 @@ static uint64_t wanted(const fv_scheduler *s)
 bool fv__sched_watch(fv_scheduler *s, int64_t first, int64_t rows, int64_t T)
 {
     fv_sched_tap *t = &s->tap;
-    const fv_backend *backend = s->session->dev->backend;
     t->layer = 0;
     t->first = first;
     t->rows = rows;
     t->queries = T;
-    t->cols = s->session->allocated;
-    uint64_t now = wanted(s);
-    if (now != t->wanted && !reads_prompt(s)) s->session->version++;
-    if (!reads_prompt(s)) t->wanted = now;
-    size_t bytes = (size_t)start_of(s, rows) * sizeof(float);
+    size_t bytes = (size_t)lay_out(s) * sizeof(float);
+    s->session->watched = 0;
     fv_ctx_set_tap(s->ctx, bytes ? see : NULL, s);
-    if (bytes > t->device_bytes) {
-        if (t->device) backend->release(s->session->dev, t->device, t->device_bytes);
-        t->device = backend->alloc(s->session->dev, bytes);
-        t->device_bytes = t->device ? bytes : 0;
-        s->session->version++;
-    }
-    if (bytes <= t->device_bytes) return true;
-    fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for %zu bytes of attention weights",
-             bytes);
-    return false;
+    if (!bytes) return true;
+    if (!reserve(s, &t->device, &t->device_bytes, bytes)) return false;
+    if (lists(s)) return write_lists(s);
+    uint64_t now = wanted(s);
+    if (now != t->wanted && !t->prompt) s->session->version++;
+    if (!t->prompt) t->wanted = now;
+    s->session->watched = 2; /* no list's: those are odd */
+    return true;
 }
 
 bool fv__sched_collect(fv_scheduler *s)
 {
     fv_sched_tap *t = &s->tap;
-    size_t bytes = (size_t)start_of(s, t->rows) * sizeof(float);
+    size_t bytes = (size_t)t->start[t->rows] * sizeof(float);
     void *host = t->host;
     fv_ctx_set_tap(s->ctx, NULL, NULL);
-    if (!bytes) return true;
+    if (!bytes || fv__failed(s->ctx)) return !fv__failed(s->ctx);
     if (!fv__grow(&s->env, &host, &t->host_bytes, bytes)) {
         fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for attention weights");
         return false;
@@ -106,39 +224,74 @@ bool fv__sched_collect(fv_scheduler *s)
     return !fv__failed(s->ctx);
 }
 
-/* Caches are longer than what is in them: what stands behind the last key is left out. */
-const fv_sched_weights *fv__sched_weights(fv_scheduler *s, fv_sched_weights *out, int64_t b,
-                                          int64_t from, int64_t n)
+/* ---- what an event brings ---- */
+
+/* n rows of each map, `every` floats from one map to the next and `width` from row to row.  Caches
+ * are longer than what is in them: what stands behind the last key is left out. */
+static const fv_sched_weights *pack(fv_scheduler *s, fv_sched_weights *out, const sequence *q,
+                                    const float *w, int64_t every, int64_t width, int64_t n,
+                                    int64_t cols)
 {
     fv_sched_tap *t = &s->tap;
-    const sequence *q = s->row[t->first + b];
-    int64_t maps = (int64_t)q->ask.n_layers * q->ask.n_heads, queries = queries_of(s, q);
-    int64_t cols = q->cached;
+    int64_t maps = (int64_t)q->ask.n_layers * q->ask.n_heads;
     void *packed = t->packed;
-    if (!maps || n < 1) return NULL;
     if (!fv__grow(&s->env, &packed, &t->packed_bytes,
                   (size_t)(maps * n * cols) * sizeof *t->packed)) {
         fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for attention weights");
         return NULL;
     }
     float *to = t->packed = packed;
-    const float *w = t->host + start_of(s, b);
     for (int64_t m = 0; m < maps; m++)
-        for (int64_t i = from; i < from + n; i++, to += cols)
-            memcpy(to, w + (m * queries + i) * t->cols, (size_t)cols * sizeof *to);
+        for (int64_t i = 0; i < n; i++, to += cols)
+            memcpy(to, w + m * every + i * width, (size_t)cols * sizeof *to);
     *out = (fv_sched_weights){.w = t->packed,
                               .n_layers = q->ask.n_layers,
                               .n_heads = q->ask.n_heads,
-                              .first = q->cached - queries + from,
                               .rows = n,
                               .cols = cols};
+    return out;
+}
+
+const fv_sched_weights *fv__sched_weights(fv_scheduler *s, fv_sched_weights *out, int64_t b,
+                                          int64_t from, int64_t n)
+{
+    fv_sched_tap *t = &s->tap;
+    const sequence *q = s->row[t->first + b];
+    int64_t queries = queries_of(s, q), width = t->width[b];
+    if (from < 0) from = queries - 1;
+    if (!q->ask.n_layers || !q->ask.n_heads || n < 1) return NULL;
+    if (!pack(s, out, q, t->host + t->start[b] + from * width, queries * width, width, n,
+              q->cached))
+        return NULL;
+    out->first = q->cached - queries + from;
+    return out;
+}
+
+void fv__sched_note_weights(const fv_scheduler *s, fv_sched_told *to, int64_t b)
+{
+    const fv_sched_tap *t = &s->tap;
+    const sequence *q = to->q;
+    if (!q->ask.n_layers || !q->ask.n_heads) return;
+    to->every = queries_of(s, q) * t->width[b];
+    to->weights = t->start[b] + to->every - t->width[b];
+    to->cols = q->cached;
+}
+
+const fv_sched_weights *fv__sched_weights_at(fv_scheduler *s, fv_sched_weights *out,
+                                             const fv_sched_told *t)
+{
+    if (!pack(s, out, t->q, s->tap.host + t->weights, t->every, t->every, 1, t->cols)) return NULL;
+    out->first = t->cols - 1;
     return out;
 }
 
 void fv__sched_tap_free(fv_scheduler *s)
 {
     fv_sched_tap *t = &s->tap;
-    if (t->device) s->session->dev->backend->release(s->session->dev, t->device, t->device_bytes);
+    const fv_backend *b = s->session->dev->backend;
+    if (t->device) b->release(s->session->dev, t->device, t->device_bytes);
+    if (t->device_jobs) b->release(s->session->dev, t->device_jobs, t->device_jobs_bytes);
+    fv__free(&s->env, t->jobs, t->jobs_bytes);
     fv__free(&s->env, t->host, t->host_bytes);
     fv__free(&s->env, t->packed, t->packed_bytes);
     *t = (fv_sched_tap){0};

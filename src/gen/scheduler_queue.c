@@ -224,7 +224,7 @@ static bool fits(const fv_scheduler *s, const sequence *q)
 /* Greater priority first, then the owner with fewer rows, then the order of arrival.  Cancelled
  * ones come at once: they take no row.  One that does not fit holds those behind it up, since a
  * long one would otherwise wait for as long as short ones come. */
-sequence *fv__sched_next(fv_scheduler *s)
+sequence *fv__sched_next(fv_scheduler *s, int64_t most, int model)
 {
     sequence *best = NULL, *before_best = NULL, *before = NULL;
     int64_t fewest = 0;
@@ -243,6 +243,9 @@ sequence *fv__sched_next(fv_scheduler *s)
         if (q->cancelled) break;
     }
     if (best && !fits(s, best)) best = NULL;
+    bool alone = best && best->ask.n_layers && best->ask.prompt_rows;
+    bool joins = best && best->prompt <= most && best->ask.model == model && !alone;
+    if (most && !joins) best = NULL;
     if (best) {
         if (before_best) before_best->next_waiting = best->next_waiting;
         if (s->first == best) s->first = best->next_waiting;

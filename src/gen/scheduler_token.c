@@ -47,6 +47,19 @@ static int likeliest(const fv_scheduler *s, const sequence *q, const float *logi
     return n;
 }
 
+/* The token belongs to the sequence; the event says whether it is the last. */
+static void append(fv_scheduler *s, sequence *q, fv_sched_event *ev)
+{
+    q->ids[q->n++] = ev->token;
+    if (q->n >= q->end) ev->finish = FV_FINISH_LENGTH;
+    if (fv__token_is_eos(ev->token, &q->opt)) ev->finish = FV_FINISH_STOP;
+    ev->n = q->n - q->prompt;
+    pthread_mutex_lock(&s->lock);
+    q->done = ev->finish; /* from here on it cannot be cancelled */
+    s->stats.generated++;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void fv__sched_take_token(fv_scheduler *s, sequence *q, float *logits,
                           const fv_sched_weights *attention)
 {
@@ -61,14 +74,35 @@ void fv__sched_take_token(fv_scheduler *s, sequence *q, float *logits,
     change_logits(s, q, logits);
     ev.token = fv__choose_token(logits, s->V, f, &q->opt, q->number, s->scratch, s->candidates);
     if (scored) ev.score = (float)((double)s->raw[ev.token] - all);
-    q->ids[q->n++] = ev.token;
-    if (q->n >= q->end) ev.finish = FV_FINISH_LENGTH;
-    if (fv__token_is_eos(ev.token, &q->opt)) ev.finish = FV_FINISH_STOP;
-    if (ev.finish) mark_done(s, q);
-    ev.n = q->n - q->prompt;
-    pthread_mutex_lock(&s->lock);
-    s->stats.generated++;
-    pthread_mutex_unlock(&s->lock);
+    append(s, q, &ev);
     bool more = q->ask.fn(q->ask.user, &ev);
     if (!more && !ev.finish) mark_done(s, q);
+}
+
+/* ---- events that wait until the device has its next step ---- */
+
+void fv__sched_accept(fv_scheduler *s, sequence *q, int32_t token, int64_t b)
+{
+    fv_sched_told *t = &s->told[s->n_told++];
+    *t = (fv_sched_told){.q = q, .ev = {.id = q->id, .token = token, .cached = q->shared}};
+    fv__sched_note_weights(s, t, b);
+    append(s, q, &t->ev);
+    q->told_later = true;
+}
+
+/* A callback may end its sequence, of which the next step is under way then: its token is dropped.
+ * Weights are still where the step before has left them. */
+void fv__sched_tell(fv_scheduler *s)
+{
+    fv_sched_weights w;
+    for (int64_t i = 0; i < s->n_told; i++) {
+        fv_sched_told *t = &s->told[i];
+        sequence *q = t->q;
+        t->ev.attention = t->cols ? fv__sched_weights_at(s, &w, t) : NULL;
+        q->told_later = false;
+        bool more = q->ask.fn(q->ask.user, &t->ev);
+        if (!more && !t->ev.finish) mark_done(s, q);
+        if (q->left) fv__sched_forget(s, q);
+    }
+    s->n_told = 0;
 }

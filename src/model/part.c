@@ -245,11 +245,17 @@ void *fv__step_memory(fv_ctx *c, size_t bytes)
 
 /* ---- positions of a sequence ---- */
 
-/* (B,T,D) -> (B,D); or of all positions, (B*T,D), where a draft is verified. */
+/* (B,T,D) -> (B,D); or of all positions, (B*T,D), where a draft is verified.  Of prompts that are
+ * padded to one length, the position of each one's own last token. */
 fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x)
 {
     int64_t T = fv_dim(x, 1);
-    if (c->all_positions) return fv_reshape(c, x, FV_SHAPE(fv_dim(x, 0) * T, fv_dim(x, 2)));
+    fv_tensor *flat = c->all_positions || c->ends
+                          ? fv_reshape(c, x, FV_SHAPE(fv_dim(x, 0) * T, fv_dim(x, 2)))
+                          : NULL;
+    if (c->all_positions) return flat;
+    if (c->ends)
+        return fv_reshape(c, fv_gather(c, flat, c->ends, -1), FV_SHAPE(fv_dim(x, 0), fv_dim(x, 2)));
     return fv_reshape(c, T > 1 ? fv_slice(c, x, 1, T - 1, T) : x,
                       FV_SHAPE(fv_dim(x, 0), fv_dim(x, 2)));
 }

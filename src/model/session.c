@@ -6,9 +6,10 @@
  * so it has where a scheduler pages it (session_pages.c).
  *
  * Two kinds of step: fv_session_step takes any number of tokens a row (prefill), with inputs in
- * the context; fv__session_replay takes one token a row (decode), with inputs in memory of the
- * session's own, so that a device can capture the step as a graph and replay it. */
+ * the context; fv__session_replay (session_replay.c) takes one token a row (decode), with inputs in
+ * memory of the session's own, so that a device can capture the step as a graph and replay it. */
 #include "base/base.h"
+#include "model/part.h"
 #include "model/prompt.h"
 #include "model/session.h"
 #include "fovea/author/family.h"
@@ -68,7 +69,7 @@ void fv_session_free(fv_session *s)
 {
     if (!s) return;
     fv_env env = s->env;
-    fv__graph_drop(&s->graph);
+    fv__session_replay_free(s);
     free_slots(s, s->k);
     free_slots(s, s->v);
     free_slots(s, s->kept);
@@ -193,9 +194,8 @@ static void widen(fv_ctx *c, fv_session *s, slot *at, void *to, int64_t allocate
     drop_slot(s, &old);
 }
 
-/* Grows all caches at once, at least twofold, to hold `tokens` a row.  They move into one block;
- * the captured step is invalidated by the version. */
-static void grow_caches(fv_ctx *c, fv_session *s, int64_t tokens)
+/* At least twofold.  All caches move into one block. */
+void fv__session_grow(fv_ctx *c, fv_session *s, int64_t tokens)
 {
     int64_t allocated = s->allocated * 2 > tokens ? s->allocated * 2 : tokens;
     size_t bytes = 0, old_bytes = s->block_bytes;
@@ -307,8 +307,7 @@ static bool set_positions(fv_ctx *c, fv_session *s, int64_t n)
     return !fv__failed(c);
 }
 
-/* Whether every row can hold n tokens more; *most: length of the longest row then. */
-static bool fits(fv_ctx *c, fv_session *s, int64_t n, int64_t *most)
+bool fv__session_fits(fv_ctx *c, fv_session *s, int64_t n, int64_t *most)
 {
     for (int64_t i = s->first; i < s->first + s->rows; i++) {
         if (s->len[i] + n > s->cap) {
@@ -327,8 +326,8 @@ static bool fits(fv_ctx *c, fv_session *s, int64_t n, int64_t *most)
 static bool open_step(fv_ctx *c, fv_session *s, int64_t n)
 {
     int64_t most = 0;
-    if (!fits(c, s, n, &most)) return false;
-    grow_caches(c, s, most);
+    if (!fv__session_fits(c, s, n, &most)) return false;
+    fv__session_grow(c, s, most);
     return set_positions(c, s, n);
 }
 
@@ -393,6 +392,33 @@ fv_tensor *fv__session_step_all(fv_ctx *c, fv_session *s, fv_tensor *ids)
     return y;
 }
 
+bool fv__session_pads(const fv_session *s)
+{
+    for (int i = 0; i < MAX_SLOTS; i++)
+        if (s->kept[i].t.data) return false;
+    return !s->virtual && !s->spans;
+}
+
+/* The order of sums over keys does not depend on how many queries a step has, so a prompt's rows
+ * have the bits that they have alone. */
+fv_tensor *fv__session_step_padded(fv_ctx *c, fv_session *s, const int32_t *ids, const int32_t *n,
+                                   int64_t T)
+{
+    int32_t *ends = fv__step_memory(c, (size_t)s->rows * sizeof *ends);
+    for (int64_t i = 0; ends && i < s->rows; i++) ends[i] = (int32_t)(i * T) + n[i] - 1;
+    fv_tensor *at = ends ? fv_ints(c, ends, FV_SHAPE(s->rows, 1)) : NULL;
+    fv_tensor *x = fv_ints(c, ids, FV_SHAPE(s->rows, T));
+    if (!at || !x) return NULL;
+    c->ends = at;
+    fv_tensor *y = step(c, s, x);
+    c->ends = NULL;
+    for (int64_t i = 0; y && i < s->rows; i++) {
+        s->len[s->first + i] -= (int32_t)T - n[i];
+        s->processed -= T - n[i];
+    }
+    return y;
+}
+
 bool fv__session_narrow(fv_ctx *c, fv_session *s, int64_t first, int64_t n, int64_t tokens)
 {
     int64_t most = 0, rows = s->rows;
@@ -404,10 +430,10 @@ bool fv__session_narrow(fv_ctx *c, fv_session *s, int64_t first, int64_t n, int6
             tokens += s->virtual;
             break;
         }
-    bool ok = fits(c, s, tokens, &most);
+    bool ok = fv__session_fits(c, s, tokens, &most);
     s->first = 0;
     s->rows = rows;
-    if (ok) grow_caches(c, s, most); /* before narrowing: it copies all rows in use */
+    if (ok) fv__session_grow(c, s, most); /* before narrowing: it copies all rows in use */
     if (!ok || fv__failed(c)) return false;
     s->widest = rows;
     s->first = first;
@@ -419,72 +445,4 @@ void fv__session_restore(fv_session *s)
 {
     s->first = 0;
     s->rows = s->widest;
-}
-
-/* ---- decode steps, which can be replayed ---- */
-
-typedef struct replay_args {
-    fv_session *s;
-    fv_after_fn *after;
-    void *user;
-} replay_args;
-
-/* The part of a decode step that is captured: the family's step on the session's own inputs. */
-static void run_step(fv_ctx *c, void *user)
-{
-    const replay_args *a = user;
-    fv_session *s = a->s;
-    fv_step_inputs *h = &s->step_inputs;
-    h->active = true;
-    fv_tensor positions = h->pos;
-    positions.shape = h->ids.shape;
-    s->pos = &h->pos;
-    s->lens = &h->lens;
-    s->positions = &positions;
-    fv_tensor *y = fv_model_family(s->model)->step(c, fv_model_self(s->model), s, &h->ids);
-    s->pos = s->lens = s->positions = NULL;
-    h->active = false;
-    if (y) a->after(c, a->user, y);
-}
-
-/* Uploads ids, positions and lengths to where the captured step reads them. */
-static bool arrange(fv_ctx *c, fv_session *s, const int32_t *ids)
-{
-    fv_step_inputs *h = &s->step_inputs;
-    void *host = s->host;
-    int64_t n = s->rows;
-    if (!fv__session_reserve(c, s, &h->all, FV_I32, FV_SHAPE(4, s->all), 0)) return false;
-    if (!fv__grow(&s->env, &host, &s->host_bytes, (size_t)(4 * n) * sizeof(int32_t)))
-        return fv_raise(c, FV_ENOMEM, "session: out of memory") != NULL;
-    int32_t *at = s->host = host, *data = h->all.t.data;
-    h->ids = (fv_tensor){.data = data, .shape = FV_SHAPE(n, 1), .dtype = FV_I32};
-    h->pos = (fv_tensor){.data = data + n, .shape = FV_SHAPE(n), .dtype = FV_I32};
-    h->lens = (fv_tensor){.data = data + 2 * n, .shape = FV_SHAPE(n), .dtype = FV_I32};
-    h->shifted = (fv_tensor){.data = data + 3 * n, .shape = FV_SHAPE(n, 1), .dtype = FV_I32};
-    for (int64_t i = 0; i < n; i++) {
-        at[i] = ids[i];
-        int32_t len = s->len[s->first + i];
-        at[n + i] = len;
-        at[2 * n + i] = len + 1;
-        at[3 * n + i] = len + h->from;
-    }
-    s->dev->backend->upload(&c->stream, data, at, (size_t)(4 * n) * sizeof *at);
-    return true;
-}
-
-bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
-                        fv_after_fn *after, void *user)
-{
-    int64_t most = 0;
-    if (fv__failed(c) || (ids && (!fv__session_begin_rows(c, s) || !fits(c, s, 1, &most))))
-        return false;
-    grow_caches(c, s, most);
-    if (ids && !arrange(c, s, ids)) return false;
-    replay_args a = {s, after, user};
-    uint64_t shape = (s->version * 4096 + (uint64_t)s->rows) * 4096 + (uint64_t)s->first;
-    fv__graph_run(c, &s->graph, shape * 64 + kind, 0, run_step, &a);
-    if (fv__failed(c)) return false;
-    for (int64_t i = 0; ids && i < s->rows; i++) s->len[s->first + i]++;
-    s->processed += s->rows;
-    return true;
 }

@@ -6,6 +6,7 @@
 #include "fovea/author/session.h"
 
 #define MAX_SLOTS 512
+#define FV_STEP_GRAPHS 32 /* captured decode steps that are kept */
 
 /* One tensor of the session and its memory. */
 typedef struct slot {
@@ -24,6 +25,12 @@ typedef struct fv_step_inputs {
     int32_t from;
     bool active; /* a decode step is running */
 } fv_step_inputs;
+
+/* A captured decode step, by what it depends on; used: by the last so many-th replay, 0: none. */
+typedef struct fv_step_graph {
+    fv_graph graph;
+    uint64_t key, used;
+} fv_step_graph;
 
 struct fv_session {
     fv_env env;
@@ -52,8 +59,10 @@ struct fv_session {
     void *block;
     size_t block_bytes;
     fv_step_inputs step_inputs;
-    fv_graph graph;   /* of a decode step */
-    uint64_t version; /* counts changes of addresses and shapes that it was captured with */
+    fv_step_graph graphs[FV_STEP_GRAPHS];
+    uint64_t replays; /* decode steps so far: which graph was not used for longest */
+    uint64_t version; /* counts changes of addresses and shapes that they were captured with */
+    uint64_t watched; /* what a tap adds to a step, as a number that differs where its kernels do */
     /* of gen/sample_device.c: device memory (shared with gen/beam_device.c), launch parameters,
      * and tokens sampled before the next step */
     slot sampler_block;
@@ -70,14 +79,35 @@ bool fv__session_reserve(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shap
  * the kernels of both and replay them, so after may not synchronise, and may depend on `kind` and
  * on addresses alone.  ids: one a row, in host memory; NULL: those that the sampling or beam
  * kernel has left in step_inputs.ids, having advanced the positions.  False once the context has
- * failed. */
-enum { FV_STEP_LOGITS, FV_STEP_TOPK, FV_STEP_GREEDY, FV_STEP_SAMPLE, FV_STEP_BEAMS }; /* kinds */
+ * failed.  The last kind is eight, by what a scheduler does. */
+enum {
+    FV_STEP_LOGITS,
+    FV_STEP_TOPK,
+    FV_STEP_GREEDY,
+    FV_STEP_SAMPLE,
+    FV_STEP_BEAMS,
+    FV_STEP_CHOOSE
+};
 typedef void fv_after_fn(fv_ctx *c, void *user, fv_tensor *logits);
 bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
                         fv_after_fn *after, void *user);
 
+void fv__session_replay_free(fv_session *s);
+/* session.c: whether every row of the step can hold n tokens more, *most: length of the longest
+ * then; grows all caches, to hold `tokens` a row. */
+bool fv__session_fits(fv_ctx *c, fv_session *s, int64_t n, int64_t *most);
+void fv__session_grow(fv_ctx *c, fv_session *s, int64_t tokens);
+
 /* fv_session_step with the logits behind every token: (rows * T, V). */
 fv_tensor *fv__session_step_all(fv_ctx *c, fv_session *s, fv_tensor *ids);
+
+/* fv_session_step of prompts of several lengths, n[i] of the T tokens of row i of ids (host memory,
+ * (rows,T)); what follows them is padding, which causal attention keeps from being seen, and is
+ * forgotten.  For families with KV caches alone, and rows without virtual tokens. */
+fv_tensor *fv__session_step_padded(fv_ctx *c, fv_session *s, const int32_t *ids, const int32_t *n,
+                                   int64_t T);
+/* Whether that can be asked of the session. */
+bool fv__session_pads(const fv_session *s);
 
 /* Until fv__session_restore, steps and their logits are of rows [first, first + n) alone, each of
  * which may get `tokens` more; the other rows keep their caches.  For families without an encoder.

@@ -17,18 +17,29 @@ size_t fv__session_token_bytes(const fv_session *s)
     return bytes;
 }
 
-/* Goes over the caches; to: into `out`, else from it. */
+/* Goes over the caches; to: into `out`, else from it.  One launch where the device copies lists. */
 static void exchange(fv_ctx *c, const fv_session *s, int64_t row, int64_t from, int64_t n,
                      char *out, bool to)
 {
+    const fv_kernels *k = s->dev->k[FV_F32];
+    fv_copy list[2 * MAX_SLOTS];
+    int64_t n_list = 0;
+    bool packs = k && k->copy_many;
     for (int i = 0; i < 2 * MAX_SLOTS; i++) {
         const slot *at = cache_at(s, i);
         if (!at->t.data) continue;
         size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]), bytes = token * (size_t)n;
         char *in = (char *)at->t.data + (size_t)(row * s->allocated + from) * token;
-        s->dev->backend->move(&c->stream, to ? out : in, to ? in : out, bytes);
+        list[n_list++] = (fv_copy){to ? out : in, to ? in : out, bytes};
+        packs = packs && token % 16 == 0;
         out += bytes;
     }
+    if (packs) {
+        k->copy_many(&c->stream, list, n_list);
+        return;
+    }
+    for (int64_t i = 0; i < n_list; i++)
+        s->dev->backend->move(&c->stream, list[i].to, list[i].from, list[i].bytes);
 }
 
 void fv__session_copy(fv_ctx *c, fv_session *s, int64_t row, int64_t from, int64_t n, void *to)

@@ -229,12 +229,8 @@ void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
     s->rows = n;
 }
 
-/* A captured step reads the weights of the model it was captured with. */
-void fv__session_use(fv_session *s, const fv_model *m)
-{
-    if (s->model != m) s->version++;
-    s->model = m;
-}
+/* Captured steps know which model's weights they read (session_replay.c). */
+void fv__session_use(fv_session *s, const fv_model *m) { s->model = m; }
 
 void fv__session_resize(fv_session *s, int64_t rows)
 {

@@ -325,6 +325,19 @@ void fv__attn_view_write(fv_ctx *c, const fv_attn_view *v, float *out, int64_t b
                              from, to);
 }
 
+bool fv__attn_lists_rows(const fv_device *d, fv_dtype t)
+{
+    return (unsigned)t < FV_FLOATS && d->k[t] && d->k[t]->attention_rows;
+}
+
+void fv__attn_view_write_rows(fv_ctx *c, const fv_attn_view *v, float *out,
+                              const fv_weights_job *jobs, int64_t n)
+{
+    const fv_kernels *k = fv_kernels_of(c, v->dtype);
+    if (k && fv_need(c, k->attention_rows, "attention_rows", v->dtype) && v->args.Tq == 1)
+        k->attention_rows(fv_ctx_stream(c), out, &v->args, jobs, n);
+}
+
 fv_status fv_attn_view_weights(fv_ctx *c, const fv_attn_view *v, int64_t b, int64_t head,
                                int64_t from, int64_t to, float *host)
 {

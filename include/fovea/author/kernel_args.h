@@ -227,6 +227,18 @@ typedef struct fv_fused_linear {
     fv_fused_rope rope;
 } fv_fused_linear;
 
+/* How one row of a batch of strangers goes on: tokens that may not come, and how it is drawn. */
+enum { FV_SAMPLE_BANNED = 7 };
+typedef struct fv_sample_row {
+    float temperature, top_p, min_p;
+    int32_t top_k; /* 0: all */
+    int32_t do_sample;
+    int32_t made; /* tokens so far: with seed and number, its random number */
+    uint64_t seed;
+    int64_t number;
+    int32_t n_banned, banned[FV_SAMPLE_BANNED];
+} fv_sample_row;
+
 /* Takes a token for each row of logits and moves the row on.  Rows that have ended repeat `pad` and
  * stay where they are. */
 enum { FV_TOKEN_BANNED = 1, FV_TOKEN_EOS = 2 };
@@ -249,6 +261,9 @@ typedef struct fv_sample {
     int32_t *tokens; /* (log,rows): chosen, at made modulo log */
     float *scores;   /* likewise, their log-probabilities */
     int64_t log;
+    /* (rows), or NULL: each row has settings of its own, and of the fields above only logits,
+     * do_sample (of any row), tokens and scores are used, the last two being (rows) then */
+    const fv_sample_row *row;
 } fv_sample;
 
 /* Tokens [first, end) of row `from` go to row `to`. */
@@ -259,6 +274,22 @@ typedef struct fv_cache_rows {
     void *data;
     size_t token, row; /* bytes from one to the next */
 } fv_cache_rows;
+
+/* Bytes from one address of device memory to another that they do not overlap; all multiples of
+ * 16. */
+typedef struct fv_copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+} fv_copy;
+
+/* The weights of the only query of sequence b and a head, to its first n keys, at out[at ..];
+ * n 0: none. */
+typedef struct fv_weights_job {
+    int32_t b, head;
+    int32_t n;
+    int32_t at;
+} fv_weights_job;
 
 /* A hypothesis that ended: behind `made` tokens of what beam `parent` was then came `token`. */
 typedef struct fv_ended {

@@ -207,6 +207,12 @@ typedef struct fv_kernels {
     /* in every cache, as if all at once; moves and caches are in host memory */
     void (*move_rows)(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches,
                       const fv_cache_move *m, int64_t n);
+    /* in any order; list in host memory */
+    void (*copy_many)(fv_stream *s, const fv_copy *list, int64_t n);
+    /* attention_weights of many rows where Tq is 1; jobs in device memory, so that a captured step
+     * can be replayed with others */
+    void (*attention_rows)(fv_stream *s, float *out, const fv_attn_args *a,
+                           const fv_weights_job *jobs, int64_t n);
 } fv_kernels;
 
 #endif

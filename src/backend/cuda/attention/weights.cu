@@ -91,13 +91,13 @@ void launch_tiles(fv_stream *s, sink<T> w, const attn_params<T> &attn, int64_t b
 }
 
 /* The only row of a head, as in decoding: a softmax of its own.  The decode kernels sum a
- * product in several orders, and beside a large maximum each has other last bits than a tile. */
-template <class T>
-__global__ void __launch_bounds__(THREADS)
-    weights_of_one_row(sink<T> w, const __grid_constant__ attn_params<T> attn, int b, int h)
+ * product in several orders, and beside a large maximum each has other last bits than a tile.
+ * Scores wait in w until their maximum and sum are known: each thread reads back what it wrote. */
+template <class T, class W>
+__device__ void weights_of_row(W w, const attn_params<T> &attn, int b, int h, int keys)
 {
     head_view<T> head(attn, b, h);
-    int first = head.first_key(0), end = head.end_key(0), keys = (int)attn.a.Tk;
+    int first = head.first_key(0), end = head.end_key(0);
     const T *q = attn.q(b, h, 0);
     auto score = [&](int j) {
         const T *k = attn.k(b, attn.kv_head(h), j);
@@ -106,13 +106,54 @@ __global__ void __launch_bounds__(THREADS)
         return j >= first && j < end ? head.score(dot, 0, j) : -INFINITY;
     };
     float top = -INFINITY, sum = 0;
-    for (int j = threadIdx.x; j < keys; j += THREADS) top = fmaxf(top, score(j));
+    for (int j = threadIdx.x; j < keys; j += THREADS) top = fmaxf(top, w.put(j, score(j)));
     top = block_allreduce(top, [](float x, float y) { return fmaxf(x, y); });
     float base = top == -INFINITY ? 0 : top;
-    for (int j = threadIdx.x; j < keys; j += THREADS) sum += exp2_fast(score(j) - base);
+    for (int j = threadIdx.x; j < keys; j += THREADS) sum += exp2_fast(w.get(j, score) - base);
     sum = block_allreduce(sum, [](float x, float y) { return x + y; });
     for (int j = threadIdx.x; j < keys; j += THREADS)
-        sink_put(w, j, sum == 0 ? 0 : exp2_fast(score(j) - base) / sum);
+        w.end(j, sum == 0 ? 0 : exp2_fast(w.get(j, score) - base) / sum);
+}
+
+/* Into a sink of any type, which may round: there scores are computed again instead. */
+template <class T> struct row_sink {
+    sink<T> to;
+    __device__ float put(int, float x) const { return x; }
+    template <class F> __device__ float get(int j, F score) const { return score(j); }
+    __device__ void end(int j, float x) const { sink_put(to, j, x); }
+};
+
+struct row_floats {
+    float *to;
+    __device__ float put(int j, float x) const { return to[j] = x; }
+    template <class F> __device__ float get(int j, F) const { return to[j]; }
+    __device__ void end(int j, float x) const { to[j] = x; }
+};
+
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    weights_of_one_row(sink<T> w, const __grid_constant__ attn_params<T> attn, int b, int h)
+{
+    weights_of_row(row_sink<T>{w}, attn, b, h, (int)attn.a.Tk);
+}
+
+/* Block i has job i: who asks is read from memory, so a captured step serves whoever asks next. */
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    weights_of_jobs(float *out, const __grid_constant__ attn_params<T> attn,
+                    const fv_weights_job *jobs)
+{
+    const fv_weights_job job = jobs[blockIdx.x];
+    if (job.n) weights_of_row(row_floats{out + job.at}, attn, job.b, job.head, job.n);
+}
+
+template <class T>
+void attention_rows(fv_stream *s, float *out, const fv_attn_args *a, const fv_weights_job *jobs,
+                    int64_t n)
+{
+    attn_params<T> attn = make_params<T>(s, a);
+    attn.a.dropout = 0;
+    launch(s, "attention_rows", weights_of_jobs<T>, dim3((unsigned)n), THREADS, 0, out, attn, jobs);
 }
 
 template <class T>
@@ -172,6 +213,7 @@ void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, i
 template <class T> void fv_cuda_attention_rows(fv_kernels *k)
 {
     k->attention_weights = attention_weights<T>;
+    k->attention_rows = attention_rows<T>;
     k->cache_write = cache_write<T>;
 }
 FOR_ALL_DTYPES(fv_cuda_attention_rows)

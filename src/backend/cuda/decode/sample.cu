@@ -38,19 +38,37 @@ template <class N, class F> __device__ inline N block_join(N v, F f)
     return warp_allreduce(part[threadIdx.x % 32], f);
 }
 
+/* How a row is drawn: by the settings of all, or by its own. */
+struct settings {
+    float temperature, top_p, min_p;
+    int64_t top_k;
+    uint64_t seed, number;
+    __device__ settings(const fv_sample &a, int64_t i)
+        : temperature(a.temperature), top_p(a.top_p), min_p(a.min_p), top_k(a.top_k), seed(a.seed),
+          number((uint64_t)(a.number ? a.number[i] : i))
+    {
+        if (!a.row) return;
+        const fv_sample_row &own = a.row[i];
+        temperature = own.temperature, top_p = own.top_p, min_p = own.min_p;
+        top_k = own.top_k, seed = own.seed, number = (uint64_t)own.number;
+    }
+};
+
 /* Scores are logits with banned tokens at -inf; weight is what softmax would divide by its sum,
  * which is never needed: thresholds are shares of the sum of weights. */
 template <class T> struct row {
     const fv_sample &a;
+    int64_t i;
     const T *logits;
     bool may_end;
+    settings how;
     float top; /* the best allowed score */
 
     __device__ float score(int64_t v) const
     {
-        return mask_banned(a, may_end, v, to_float(logits[v]));
+        return mask_banned(a, i, may_end, v, to_float(logits[v]));
     }
-    __device__ float weight(float score) const { return expf((score - top) / a.temperature); }
+    __device__ float weight(float score) const { return expf((score - top) / how.temperature); }
 
     /* Number, or total weight, of the tokens whose score is at least `key`. */
     __device__ double above(unsigned key, bool weigh) const
@@ -162,11 +180,11 @@ __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of
         double sum = 0, run = 0, kept = 0;
         int m = n;
         for (int i = 0; i < n; i++) sum += (double)weight[i];
-        if (r.a.top_p < 1) {
-            double much = (double)r.a.top_p * (share_of > 0 ? share_of : sum);
+        if (r.how.top_p < 1) {
+            double much = (double)r.how.top_p * (share_of > 0 ? share_of : sum);
             for (m = 0; m < n && (m == 0 || kept < much); m++) kept += (double)weight[m];
         }
-        while (m > 1 && r.a.min_p > 0 && weight[m - 1] < r.a.min_p * weight[0]) m--;
+        while (m > 1 && r.how.min_p > 0 && weight[m - 1] < r.how.min_p * weight[0]) m--;
         for (int i = (sum = 0, 0); i < m; i++) sum += (double)weight[i];
         sampled = part_result[m - 1].token;
         for (int i = 0; i < m; i++)
@@ -181,20 +199,21 @@ __device__ int sample_from_best(const row<T> &r, unsigned least, double share_of
 
 /* The CPU's random number for this sequence and step: Philox keyed by seed, sequence and token
  * count, so that the result does not depend on the batch. */
-template <class T> __device__ int sample_token(const row<T> &r, int64_t i, int made)
+template <class T> __device__ int sample_token(const row<T> &r, int made)
 {
-    const fv_sample &a = r.a;
+    const settings &how = r.how;
     uint32_t w[4];
-    philox(w, a.seed, (uint64_t)(a.number ? a.number[i] : i), (uint64_t)made, 0);
+    philox(w, how.seed, how.number, (uint64_t)made, 0);
     double u = ((double)w[0] + 0.5) * 0x1p-32;
-    if (a.top_k > 0 && a.top_k < a.V)
-        return sample_from_best(r, r.cut((double)a.top_k, false), 0, u);
-    if (a.top_p < 1) {
+    if (how.top_k > 0 && how.top_k < r.a.V)
+        return sample_from_best(r, r.cut((double)how.top_k, false), 0, u);
+    if (how.top_p < 1) {
         double all = r.above(0, true);
-        return sample_from_best(r, r.cut((double)a.top_p * all, true), all, u);
+        return sample_from_best(r, r.cut((double)how.top_p * all, true), all, u);
     }
-    if (a.min_p > 0)
-        return sample_from_best(r, ordered(r.top + a.temperature * logf(a.min_p) - 1e-3f), 0, u);
+    if (how.min_p > 0)
+        return sample_from_best(r, ordered(r.top + how.temperature * logf(how.min_p) - 1e-3f), 0,
+                                u);
     return sample_from_all(r, u);
 }
 
@@ -221,10 +240,11 @@ __global__ void __launch_bounds__(THREADS_ROW) sample_rows(const __grid_constant
     candidate best = {0, token_of(f.best)};
     progress is(a, i);
     if (!is.given(a, &best.token)) {
-        row<T> r = {a, (const T *)a.logits + i * a.V, is.may_end(), 0};
+        row<T> r = {a, i, (const T *)a.logits + i * a.V, is.may_end(), settings(a, i), 0};
         r.top = r.score(best.token);
-        /* no finite score: keep the argmax */
-        if (isfinite(r.top)) best.token = sample_token(r, i, is.made);
+        /* no finite score, or a greedy row among others: keep the argmax */
+        if (isfinite(r.top) && (!a.row || a.row[i].do_sample))
+            best.token = sample_token(r, is.made);
         best.score = to_float(r.logits[best.token]) - (f.most + logf(f.sum));
     }
     __syncthreads(); /* all threads have read the row's state */

@@ -38,8 +38,8 @@ struct progress {
     int made, min_new, max_new;
     bool over;
     __device__ progress(const fv_sample &a, int64_t i)
-        : made(a.made[i]), min_new(a.min_new ? a.min_new[i] : 0),
-          max_new(a.max_new ? a.max_new[i] : INT32_MAX), over(a.ended[i])
+        : made(a.row ? a.row[i].made : a.made[i]), min_new(a.min_new ? a.min_new[i] : 0),
+          max_new(a.max_new ? a.max_new[i] : INT32_MAX), over(a.row ? false : a.ended[i])
     {
     }
     __device__ bool may_end() const { return made >= min_new; }
@@ -54,9 +54,13 @@ struct progress {
     }
 };
 
-/* The score, or -inf for a banned token and for an end token before the minimum length. */
-__device__ inline float mask_banned(const fv_sample &a, bool may_end, int64_t v, float score)
+/* The score, or -inf for a banned token and for an end token before the minimum length.  Where rows
+ * have settings of their own, the host has listed what this one may not choose. */
+__device__ inline float mask_banned(const fv_sample &a, int64_t i, bool may_end, int64_t v,
+                                    float score)
 {
+    for (int k = 0; a.row && k < a.row[i].n_banned; k++)
+        if (a.row[i].banned[k] == v) return -INFINITY;
     int kind = a.token_flags ? a.token_flags[v] : 0;
     return kind & FV_TOKEN_BANNED || (kind & FV_TOKEN_EOS && !may_end) ? -INFINITY : score;
 }
@@ -66,6 +70,11 @@ __device__ inline float mask_banned(const fv_sample &a, bool may_end, int64_t v,
 __device__ inline void commit_token(const fv_sample &a, int64_t i, const progress &is, int token,
                                     float score)
 {
+    if (a.row) { /* the host counts, and feeds the token back */
+        a.tokens[i] = token;
+        a.scores[i] = score;
+        return;
+    }
     int64_t at = is.made % a.log * a.rows + i;
     a.tokens[at] = a.token[i] = token;
     a.scores[at] = score;
@@ -104,7 +113,8 @@ __device__ inline part_result scan_part(const fv_sample &a, int64_t i, int part,
     for (int e = 0; e < EACH; e++) {
         int v = first + e * 32;
         if (v >= V) break;
-        unsigned long long c = rated(a.token_flags ? mask_banned(a, may_end, v, x[e]) : x[e], v);
+        bool rules = a.token_flags || a.row;
+        unsigned long long c = rated(rules ? mask_banned(a, i, may_end, v, x[e]) : x[e], v);
         f.most = fmaxf(f.most, x[e]);
         f.best = c > f.best ? c : f.best;
     }

@@ -1,4 +1,4 @@
-/* copy.cu - strided copies, fills and dtype conversion. */
+/* copy.cu - strided copies, fills, dtype conversion and lists of copies. */
 #include "backend/cuda/device/cuda.h"
 
 namespace
@@ -79,6 +79,24 @@ template <class T> void cast(fv_stream *s, fv_sink y, const void *x, int64_t n)
     default: convert<float, T>(s, y, x, n); break;
     }
 }
+
+/* ---- many copies in one launch: a block each ---- */
+
+__global__ void __launch_bounds__(THREADS) copy_ranges(const fv_copy *list)
+{
+    const fv_copy c = list[blockIdx.x];
+    uint4 *to = (uint4 *)c.to;
+    const uint4 *from = (const uint4 *)c.from;
+    for (size_t i = threadIdx.x; i < c.bytes / 16; i += THREADS) to[i] = from[i];
+}
+
+void copy_many(fv_stream *s, const fv_copy *list, int64_t n)
+{
+    fv_copy *there = n > 0 ? alloc_scratch<fv_copy>(s, n) : NULL;
+    if (!there) return;
+    s->dev->backend->upload(s, there, list, (size_t)n * sizeof *list);
+    launch(s, "copy_many", copy_ranges, dim3((unsigned)n), THREADS, 0, there);
+}
 } // namespace
 
 template <class T> void fv_cuda_copy(fv_kernels *k)
@@ -86,6 +104,7 @@ template <class T> void fv_cuda_copy(fv_kernels *k)
     k->copy = copy<T>;
     k->fill = fill<T>;
     k->cast = cast<T>;
+    k->copy_many = copy_many;
 }
 FOR_ALL_DTYPES(fv_cuda_copy)
 

@@ -1,0 +1,109 @@
+/* session_replay.c - decode steps: one token more in every row, captured once and replayed.
+ *
+ * A graph holds addresses and sizes, so it is for one number of rows, one model and one use of the
+ * logits.  Sequences of a scheduler come and go, and the number of rows with them: a session keeps
+ * the graphs of the last FV_STEP_GRAPHS such steps, so that going back to a number of rows is a
+ * replay and no new capture.  With one graph, a batch that changes at every step would never be
+ * replayed at all. */
+#include "base/base.h"
+#include "model/session.h"
+#include "fovea/author/family.h"
+
+typedef struct replay_args {
+    fv_session *s;
+    fv_after_fn *after;
+    void *user;
+} replay_args;
+
+/* The part of a decode step that is captured: the family's step on the session's own inputs. */
+static void run_step(fv_ctx *c, void *user)
+{
+    const replay_args *a = user;
+    fv_session *s = a->s;
+    fv_step_inputs *h = &s->step_inputs;
+    h->active = true;
+    fv_tensor positions = h->pos;
+    positions.shape = h->ids.shape;
+    s->pos = &h->pos;
+    s->lens = &h->lens;
+    s->positions = &positions;
+    fv_tensor *y = fv_model_family(s->model)->step(c, fv_model_self(s->model), s, &h->ids);
+    s->pos = s->lens = s->positions = NULL;
+    h->active = false;
+    if (y) a->after(c, a->user, y);
+}
+
+/* Uploads ids, positions and lengths to where the captured step reads them. */
+static bool arrange(fv_ctx *c, fv_session *s, const int32_t *ids)
+{
+    fv_step_inputs *h = &s->step_inputs;
+    void *host = s->host;
+    int64_t n = s->rows;
+    if (!fv__session_reserve(c, s, &h->all, FV_I32, FV_SHAPE(4, s->all), 0)) return false;
+    if (!fv__grow(&s->env, &host, &s->host_bytes, (size_t)(4 * n) * sizeof(int32_t)))
+        return fv_raise(c, FV_ENOMEM, "session: out of memory") != NULL;
+    int32_t *at = s->host = host, *data = h->all.t.data;
+    h->ids = (fv_tensor){.data = data, .shape = FV_SHAPE(n, 1), .dtype = FV_I32};
+    h->pos = (fv_tensor){.data = data + n, .shape = FV_SHAPE(n), .dtype = FV_I32};
+    h->lens = (fv_tensor){.data = data + 2 * n, .shape = FV_SHAPE(n), .dtype = FV_I32};
+    h->shifted = (fv_tensor){.data = data + 3 * n, .shape = FV_SHAPE(n, 1), .dtype = FV_I32};
+    for (int64_t i = 0; i < n; i++) {
+        at[i] = ids[i];
+        int32_t len = s->len[s->first + i];
+        at[n + i] = len;
+        at[2 * n + i] = len + 1;
+        at[3 * n + i] = len + h->from;
+    }
+    s->dev->backend->upload(&c->stream, data, at, (size_t)(4 * n) * sizeof *at);
+    return true;
+}
+
+/* The graph of steps like this one; where there is none, the one that was longest not used. */
+static fv_graph *graph_of(fv_session *s, uint64_t key)
+{
+    fv_step_graph *oldest = &s->graphs[0];
+    for (int i = 0; i < FV_STEP_GRAPHS; i++) {
+        fv_step_graph *g = &s->graphs[i];
+        if (g->used && g->key == key) {
+            oldest = g;
+            break;
+        }
+        if (g->used < oldest->used) oldest = g;
+    }
+    oldest->key = key;
+    oldest->used = ++s->replays;
+    return &oldest->graph;
+}
+
+static uint64_t mix(uint64_t h, uint64_t x) { return (h ^ x) * 0x9E3779B97F4A7C15u + (h >> 31); }
+
+/* All that decides the kernels of a step and their arguments. */
+static uint64_t key_of(const fv_session *s, uint64_t kind)
+{
+    uint64_t h = mix(s->version + 1, (uint64_t)s->rows);
+    h = mix(mix(h, (uint64_t)s->first), (uintptr_t)s->model);
+    return mix(mix(h, s->watched), kind);
+}
+
+bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
+                        fv_after_fn *after, void *user)
+{
+    int64_t most = 0;
+    if (fv__failed(c) ||
+        (ids && (!fv__session_begin_rows(c, s) || !fv__session_fits(c, s, 1, &most))))
+        return false;
+    fv__session_grow(c, s, most);
+    if (ids && !arrange(c, s, ids)) return false;
+    replay_args a = {s, after, user};
+    uint64_t key = key_of(s, kind);
+    fv__graph_run(c, graph_of(s, key), key, 0, run_step, &a);
+    if (fv__failed(c)) return false;
+    for (int64_t i = 0; ids && i < s->rows; i++) s->len[s->first + i]++;
+    s->processed += s->rows;
+    return true;
+}
+
+void fv__session_replay_free(fv_session *s)
+{
+    for (int i = 0; i < FV_STEP_GRAPHS; i++) fv__graph_drop(&s->graphs[i].graph);
+}

@@ -1,0 +1,301 @@
+/* test_scheduler_beside.c - the scheduler with a device that works beside the host: it chooses
+ * tokens, events wait for its next step, rows are padded and prompts are read side by side.  Here
+ * the CPU plays that device, with kernels that do what CUDA's do: every sequence gets, bit for bit,
+ * what it gets alone on the CPU as it is. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/author/op.h"
+#include "fovea/fovea.h"
+#include "gen/scheduler.h"
+#include "helper/device.h"
+
+enum { REQUESTS = 40, MOST = 40, V = 211, LAYERS = 2, HEADS = 4 };
+
+static const char *const configs[] = {
+    "{\"model_type\":\"llama\",\"hidden_size\":48,\"intermediate_size\":80,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"vocab_size\":211,\"max_position_embeddings\":256,\"initializer_range\":0.3}",
+    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":256,\"initializer_range\":0.2,"
+    "\"n_embd\":64,\"n_layer\":2,\"n_head\":4}",
+};
+
+/* ---- a device that works beside the host ---- */
+
+static fv_backend backend;
+static fv_kernels kernels;
+static int64_t chosen, listed, copied; /* what these kernels have done */
+
+/* As backend/cuda/decode/sample.cu, where rows have settings of their own. */
+static bool sample(fv_stream *s, const fv_sample *a)
+{
+    (void)s;
+    float *x = malloc((size_t)a->V * sizeof *x);
+    fv_candidate *c = malloc((size_t)a->V * sizeof *c);
+    assert_true(x && c && a->row);
+    for (int64_t i = 0; i < a->rows; i++) {
+        const fv_sample_row *r = &a->row[i];
+        fv_gen_opt o;
+        uint32_t w[4];
+        fv_fields_default(&o, fv_gen_fields);
+        o.temperature = r->temperature, o.top_p = r->top_p, o.min_p = r->min_p;
+        o.top_k = r->top_k;
+        memcpy(x, (const float *)a->logits + i * a->V, (size_t)a->V * sizeof *x);
+        for (int k = 0; k < r->n_banned; k++) x[r->banned[k]] = -INFINITY;
+        fv_philox(w, r->seed, (uint64_t)r->number, (uint64_t)r->made, 0);
+        fv__top_k(c, 1, x, a->V);
+        a->tokens[i] = c->token;
+        if (a->do_sample && r->do_sample)
+            a->tokens[i] = fv__sample_token(x, a->V, &o, ((double)w[0] + 0.5) * 0x1p-32, c);
+        a->scores[i] = 0;
+        chosen++;
+    }
+    free(x);
+    free(c);
+    return true;
+}
+
+/* As backend/cuda/attention/weights.cu: a row of as many keys as the job says. */
+static void attention_rows(fv_stream *s, float *out, const fv_attn_args *a,
+                           const fv_weights_job *jobs, int64_t n)
+{
+    float *row = malloc((size_t)a->Tk * sizeof *row);
+    assert_non_null(row);
+    for (int64_t i = 0; i < n; i++) {
+        if (!jobs[i].n) continue;
+        kernels.attention_weights(s, (fv_sink){row, FV_F32, false}, a, jobs[i].b, jobs[i].head, 0,
+                                  1);
+        memcpy(out + jobs[i].at, row, (size_t)jobs[i].n * sizeof *row);
+        listed++;
+    }
+    free(row);
+}
+
+static void copy_many(fv_stream *s, const fv_copy *list, int64_t n)
+{
+    (void)s;
+    for (int64_t i = 0; i < n; i++) memcpy(list[i].to, list[i].from, list[i].bytes);
+    copied += n;
+}
+
+static bool capture(fv_stream *s)
+{
+    (void)s;
+    return false; /* nothing is: every step runs */
+}
+
+static fv_device dress(const fv_device *d)
+{
+    fv_device beside = *d;
+    backend = *d->backend;
+    backend.capture = capture;
+    kernels = *d->k[FV_F32];
+    kernels.sample = sample;
+    kernels.attention_rows = attention_rows;
+    kernels.copy_many = copy_many;
+    beside.backend = &backend;
+    beside.k[FV_F32] = &kernels;
+    return beside;
+}
+
+/* ---- requests ---- */
+
+typedef struct request {
+    int32_t prompt[80];
+    int64_t n;
+    fv_gen_opt opt;
+    int64_t number;
+    int32_t ends[2], banned[3];
+    fv_sched_request ask;
+    /* what came */
+    uint64_t id;
+    int32_t token[MOST];
+    float w[MOST][128];
+    int64_t got;
+    fv_finish finish;
+    int64_t stop_at; /* the callback ends it there; 0: never */
+} request;
+
+static uint32_t state_of_dice = 1;
+static uint32_t dice(uint32_t n)
+{
+    state_of_dice = state_of_dice * 1664525u + 1013904223u;
+    return (state_of_dice >> 8) % n;
+}
+
+static bool take(void *user, const fv_sched_event *ev)
+{
+    request *r = user;
+    const fv_sched_weights *w = ev->attention;
+    assert_int_equal(r->finish, FV_FINISH_NOT);
+    assert_int_equal(ev->id, r->id);
+    r->finish = ev->finish;
+    if (ev->token < 0) return true;
+    assert_true(!r->stop_at || r->got < r->stop_at); /* nothing comes behind its last */
+    assert_int_equal(ev->n, r->got + 1);
+    assert_int_equal(!w, !r->ask.n_layers);
+    if (w) {
+        assert_int_equal(w->rows, 1);
+        assert_int_equal(w->first, r->n + r->got - 1);
+        assert_int_equal(w->cols, r->n + r->got);
+        memcpy(r->w[r->got], w->w, (size_t)w->cols * sizeof *w->w);
+    }
+    r->token[r->got++] = ev->token;
+    return !r->stop_at || r->got < r->stop_at;
+}
+
+/* Most leave the choice to the device; some have a penalty, for which the host chooses. */
+static void make_request(request *r, int i)
+{
+    static const int32_t layer = 1;
+    static const int32_t head = 2;
+    *r = (request){.n = 1 + dice(70), .number = dice(5)};
+    for (int64_t k = 0; k < r->n; k++) r->prompt[k] = (int32_t)dice(V);
+    for (int64_t k = 0, same = dice(2) ? dice(70) : 0; k < r->n && k < same; k++)
+        r->prompt[k] = (int32_t)(7 * k % V);
+    fv_fields_default(&r->opt, fv_gen_fields);
+    r->opt.num_beams = 1;
+    r->opt.max_new_tokens = 1 + dice(MOST - 1);
+    r->opt.min_new_tokens = dice(2) ? 10 : 0;
+    r->opt.do_sample = i % 3;
+    r->opt.temperature = 0.5f + 0.25f * (float)dice(4);
+    r->opt.top_k = dice(3) ? 20 : 0;
+    r->opt.top_p = dice(2) ? 0.9f : 1;
+    r->opt.seed = dice(100);
+    r->opt.repetition_penalty = dice(4) ? 1 : 1.3f;
+    r->opt.eos = (int32_t)dice(V);
+    r->ends[0] = (int32_t)dice(V);
+    r->banned[0] = (int32_t)dice(V);
+    r->opt.ends = r->ends, r->opt.n_ends = 1;
+    r->opt.banned = r->banned, r->opt.n_banned = 1;
+    r->opt.numbers = &r->number;
+    r->ask = (fv_sched_request){.n = r->n, .fn = take, .unscored = dice(5) > 0};
+    if (!dice(3))
+        r->ask.layers = &layer, r->ask.n_layers = 1, r->ask.heads = &head, r->ask.n_heads = 1;
+}
+
+static void submit(fv_scheduler *s, request *r)
+{
+    fv_err e;
+    r->ask.prompt = r->prompt, r->ask.opt = &r->opt, r->ask.user = r;
+    check(fv_scheduler_submit(s, &r->id, &r->ask, &e), &e);
+}
+
+/* The same request alone, on the device as it is. */
+static void compare_alone(fv_device *d, const fv_model *m, const request *r)
+{
+    fv_scheduler *s;
+    fv_err e;
+    int64_t left = 1;
+    static request alone;
+    alone = *r;
+    alone.opt.ends = alone.ends, alone.opt.banned = alone.banned;
+    alone.opt.numbers = &alone.number;
+    alone.got = 0;
+    alone.finish = FV_FINISH_NOT;
+    check(fv_scheduler_new(&s, d, m, (fv_scheduler_opt){.rows = 1}, &e), &e);
+    submit(s, &alone);
+    while (left) check(fv_scheduler_step(s, &left, &e), &e);
+    fv_scheduler_free(s);
+    assert_true(r->got <= alone.got);
+    if (r->finish != FV_FINISH_CANCELLED) assert_int_equal(r->got, alone.got);
+    assert_memory_equal(r->token, alone.token, (size_t)r->got * sizeof *r->token);
+    for (int64_t i = 0; r->ask.n_layers && i < r->got; i++)
+        assert_memory_equal(r->w[i], alone.w[i], (size_t)(r->n + i) * sizeof(float));
+}
+
+/* ---- tests ---- */
+
+static void run_once(fv_device *plain, const fv_model *m, fv_scheduler_opt opt, uint32_t seed)
+{
+    static request all[REQUESTS];
+    fv_device beside = dress(plain);
+    fv_scheduler *s;
+    fv_err e;
+    int64_t left = 1;
+    int next = 0;
+    state_of_dice = seed;
+    for (int i = 0; i < REQUESTS; i++) make_request(&all[i], i);
+    for (int i = 0; i < REQUESTS; i += 5) all[i].stop_at = 1 + dice(6);
+    check(fv_scheduler_new(&s, &beside, m, opt, &e), &e);
+    assert_true(s->beside && s->choice.row);
+    for (int steps = 0; left || next < REQUESTS; steps++) {
+        assert_true(steps < 100000);
+        for (uint32_t k = dice(6); k > 0 && next < REQUESTS; k--) submit(s, &all[next++]);
+        if (next && !dice(12)) fv_scheduler_cancel(s, all[dice((uint32_t)next)].id, NULL);
+        check(fv_scheduler_step(s, &left, &e), &e);
+    }
+    fv_sched_stats stats = fv_scheduler_stats(s);
+    assert_int_equal(stats.waiting + stats.running, 0);
+    fv_scheduler_free(s);
+    for (int i = 0; i < REQUESTS; i++) {
+        bool stopped = all[i].stop_at && all[i].got == all[i].stop_at;
+        if (!all[i].finish && !stopped) fail_msg("request %d has not ended", i);
+        compare_alone(plain, m, &all[i]);
+    }
+}
+
+static void it_changes_no_bit(void **state)
+{
+    (void)state;
+    static const int64_t rows[] = {1, 5, 24}, parts[] = {512, 100, 17},
+                         prefixes[] = {0, 1 << 20, 1 << 24};
+    chosen = listed = copied = 0;
+    for (int f = 0; f < 2; f++) {
+        fv_model *m;
+        fv_err e;
+        check(fv_model_new(&m, device, configs[f], (fv_model_opt){.serve = true}, 7, &e), &e);
+        for (int i = 0; i < 9; i++)
+            run_once(device, m,
+                     (fv_scheduler_opt){.rows = rows[i % 3],
+                                        .prefill = parts[i / 3],
+                                        .prefix_bytes = prefixes[(i + f) % 3]},
+                     (uint32_t)(10 * f + i));
+        fv_model_free(m);
+    }
+    assert_true(chosen > 1000 && listed > 100 && copied > 100);
+}
+
+/* A failure ends what runs, once each, and what was written before is told first. */
+static void failure_is_told_last(void **state)
+{
+    (void)state;
+    static request all[6];
+    fv_device beside = dress(device);
+    fv_model *m;
+    fv_scheduler *s;
+    fv_err e;
+    int64_t left = 1;
+    check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
+    check(fv_scheduler_new(&s, &beside, m, (fv_scheduler_opt){.rows = 6}, &e), &e);
+    state_of_dice = 5;
+    for (int i = 0; i < 6; i++) {
+        make_request(&all[i], 0);
+        all[i].opt.eos = -1, all[i].opt.n_ends = 0, all[i].opt.max_new_tokens = 30;
+        submit(s, &all[i]);
+    }
+    for (int i = 0; i < 3; i++) check(fv_scheduler_step(s, &left, &e), &e);
+    s->session->cap = 1; /* the next step does not fit */
+    assert_int_equal(fv_scheduler_step(s, &left, &e), FV_EARG);
+    assert_int_equal(left, 0);
+    for (int i = 0; i < 6; i++) assert_int_equal(all[i].finish, FV_FINISH_FAILED);
+    for (int i = 0; i < 6; i++) assert_int_equal(all[i].got, 4);
+    fv_scheduler_free(s);
+    fv_model_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_changes_no_bit),
+        cmocka_unit_test(failure_is_told_last),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
