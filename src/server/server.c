@@ -101,11 +101,23 @@ static void raise_limits(void)
     setrlimit(RLIMIT_NOFILE, &files);
 }
 
+/* A token of a stream is some microseconds of the thread that sends it, which a fast GPU's hundred
+ * thousand tokens a second are too much for; with few cores the model needs them more. */
+static unsigned http_threads(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores >= 16 ? 4 : cores >= 8 ? 2 : 1;
+}
+
 /* No timeout of libmicrohttpd's own: it would close streams that have waited long for their first
  * token.  All deadlines are watch.c's. */
 static fv_status start_http(sv_server *s, fv_err *e)
 {
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
+    unsigned threads = http_threads();
+    struct MHD_OptionItem more[] = {{MHD_OPTION_END, 0, NULL}, {MHD_OPTION_END, 0, NULL}};
+    if (threads > 1)
+        more[0] = (struct MHD_OptionItem){MHD_OPTION_THREAD_POOL_SIZE, (intptr_t)threads, NULL};
     raise_limits();
     s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, sv_handle, s, MHD_OPTION_LISTEN_SOCKET,
                                  s->socket, MHD_OPTION_NOTIFY_COMPLETED, sv_completed, s,
@@ -113,7 +125,7 @@ static fv_status start_http(sv_server *s, fv_err *e)
                                  MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->opt.connections,
                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384,
                                  MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK,
-                                 sv_unescape, s, MHD_OPTION_END);
+                                 sv_unescape, s, MHD_OPTION_ARRAY, more, MHD_OPTION_END);
     if (s->daemon) return FV_OK;
     return fv_fail(e, FV_EIO, "the HTTP server does not start: %s", strerror(errno));
 }
