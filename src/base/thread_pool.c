@@ -10,11 +10,13 @@
  *    worker   passes an open gate, takes chunks until none is left, leaves
  *
  * A worker that never ran did not pass the gate and costs nothing.  One that is interrupted while
- * it holds a chunk does cost: it finds out that it was late, by far more than a chunk takes, and
- * stays away for a while, the longer the more often that happens in the pool.  So beside another
- * process's thread the pool soon uses the cores that are left, and tries again now and then.  Where
- * it was the caller that lost its core, some worker stays away: one thread less is what the machine
- * has room for.
+ * it holds a chunk does cost: it finds out that it was late, by far more than a chunk takes.  Where
+ * waiting for late workers takes more of the time than one worker less would, it stays away for a
+ * while, the longer the more often that happens in the pool.  So beside another process's thread
+ * the pool soon uses the cores that are left, and tries again now and then; and beside a thread
+ * that needs a core now and then for a moment (one that sends what was computed) it keeps them.
+ * Where it was the caller that lost its core, some worker stays away: one thread less is what the
+ * machine has room for.
  *
  * Chunks are handed out from ranges, one a thread, so that threads keep to the rows they had in the
  * loop before (their cache holds them); one whose range is empty takes from the others'.
@@ -167,12 +169,23 @@ static times take_chunks(job *j, int slot, int64_t start)
 
 /* ---- workers ---- */
 
-/* After a job: whether this worker held it up, as one that lost its core does. */
-static bool was_late(job *j)
+/* After a job: by how much this worker held it up, as one that lost its core does; 0: not. */
+static int64_t lateness(job *j)
 {
-    if (atomic_load_explicit(&j->gate, memory_order_acquire) & OPEN) return false;
+    if (atomic_load_explicit(&j->gate, memory_order_acquire) & OPEN) return 0;
     int64_t late = now_ns() - atomic_load_explicit(&j->closed_ns, memory_order_relaxed);
-    return late > LATE_NS && late > 3 * atomic_load_explicit(&j->chunk_ns, memory_order_relaxed);
+    int64_t usual = 3 * atomic_load_explicit(&j->chunk_ns, memory_order_relaxed);
+    return late > LATE_NS && late > usual ? late : 0;
+}
+
+/* Whether waiting has cost more, since somebody was last waited for, than one of n + 1 threads less
+ * would have.  Several that are late together count once. */
+static bool costs_more(fv__thread_pool *p, int64_t late, int64_t *ago)
+{
+    int64_t now = now_ns();
+    *ago = now - atomic_exchange(&p->late_ns, now);
+    if (*ago < late / 2) return false;
+    return late * (atomic_load_explicit(&p->n, memory_order_relaxed) + 1) > *ago;
 }
 
 /* The same of a caller: one of its chunks took far longer than a worker's. */
@@ -185,7 +198,7 @@ static bool lost_core(job *j, const times *t)
 /* True if there was a job to help with.  The slot of a worker is its number among those that came,
  * so it is below the job's number of threads.  A job to which as many have come as there are
  * workers is not counted at any more, or a long one's counter would overflow. */
-static bool help(fv__thread_pool *p, job *j, bool *late)
+static bool help(fv__thread_pool *p, job *j, int64_t *late)
 {
     uint32_t gate = atomic_load_explicit(&j->gate, memory_order_acquire);
     if (!(gate & OPEN) || atomic_load_explicit(&j->drained, memory_order_relaxed)) return false;
@@ -196,19 +209,18 @@ static bool help(fv__thread_pool *p, job *j, bool *late)
     if (in) {
         times t = take_chunks(j, (int)number + 1, now_ns());
         if (t.chunks) atomic_store_explicit(&j->worker_ns, t.longest_ns, memory_order_relaxed);
-        *late |= was_late(j);
+        int64_t by = lateness(j);
+        if (by > *late) *late = by;
     }
     gate = atomic_fetch_sub_explicit(&j->gate, 1, memory_order_release) - 1;
     if ((gate & ASLEEP) && !(gate & INSIDE_MASK)) futex_wake(&j->gate, 1);
     return in;
 }
 
-/* Longer than the last time if that was just now, shorter if it is long ago; several that are late
- * together count once. */
-static int64_t next_penalty(fv__thread_pool *p)
+/* Longer than the last time if that was just now, shorter if it is long ago. */
+static int64_t next_penalty(fv__thread_pool *p, int64_t ago)
 {
-    int64_t now = now_ns(), ago = now - atomic_exchange(&p->late_ns, now),
-            ns = atomic_load(&p->penalty_ns);
+    int64_t ns = atomic_load(&p->penalty_ns);
     if (ago > 4 * ns)
         ns /= 4;
     else if (ago > PENALTY_NS / 8)
@@ -218,9 +230,9 @@ static int64_t next_penalty(fv__thread_pool *p)
     return ns;
 }
 
-static void stay_away(fv__thread_pool *p)
+static void stay_away(fv__thread_pool *p, int64_t ago)
 {
-    int64_t ns = next_penalty(p);
+    int64_t ns = next_penalty(p, ago);
     struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
     atomic_fetch_add(&p->absent, 1);
     futex_wait(&p->closing, 0, &t);
@@ -248,11 +260,12 @@ static void *work(void *arg)
     fv__thread_pool *p = w->pool;
     int64_t awake_until = 0;
     while (!atomic_load_explicit(&p->closing, memory_order_acquire)) {
-        bool any = false, late = false;
+        bool any = false;
+        int64_t late = 0, ago = 0;
         unsigned seen = atomic_load(&p->posted);
         for (int i = 0; i < JOBS; i++) any |= help(p, &p->jobs[i], &late);
-        if ((late || is_unwanted(p)) && may_stay_away(p)) {
-            stay_away(p);
+        if (((late && costs_more(p, late, &ago)) || is_unwanted(p)) && may_stay_away(p)) {
+            stay_away(p, ago);
             continue;
         }
         int64_t now = now_ns();
@@ -332,7 +345,9 @@ void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain,
     atomic_store_explicit(&j->chunk_ns, t.all_ns / (t.chunks ? t.chunks : 1), memory_order_relaxed);
     atomic_fetch_and_explicit(&j->gate, ~OPEN, memory_order_acq_rel);
     wait_for_workers(j);
-    if (lost_core(j, &t)) atomic_store_explicit(&p->unwanted, 1, memory_order_relaxed);
+    int64_t ago;
+    if (lost_core(j, &t) && costs_more(p, t.longest_ns, &ago))
+        atomic_store_explicit(&p->unwanted, 1, memory_order_relaxed);
     atomic_store_explicit(&j->taken, false, memory_order_release);
 }
 
