@@ -41,6 +41,7 @@ typedef struct request {
     int calls;
     fv_finish finish;
     int64_t stop_at; /* the callback ends it there; 0: never */
+    bool unscored;
 } request;
 
 static uint32_t state_of_dice = 1;
@@ -94,6 +95,7 @@ static void make_request(request *r, int i)
 static fv_status ask(fv_scheduler *s, request *r, int64_t n, fv_err *e)
 {
     fv_sched_request q = {.prompt = r->prompt, .n = n, .opt = &r->opt, .fn = take, .user = r};
+    q.unscored = r->unscored;
     return fv_scheduler_submit(s, &r->id, &q, e);
 }
 
@@ -187,6 +189,40 @@ static void neighbours_change_no_bit(void **state)
         }
         fv_device_close(d);
     }
+}
+
+/* Sixty-four at once, with a system prompt that all share: each gets what it gets alone, with
+ * kept prefixes and prompts read in parts, and without.  On a GPU most tokens are chosen there. */
+static void alone_and_among_63_others(void **state)
+{
+    (void)state;
+    enum { ALL = 64 };
+    static request all[ALL];
+    fv_model *m;
+    fv_err e;
+    check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
+    for (int way = 0; way < 4; way++) {
+        fv_scheduler *s;
+        fv_scheduler_opt opt = {.rows = ALL, .prefill = way % 2 ? 16 : 512};
+        int64_t left = 1;
+        if (way / 2) opt.prefix_bytes = 1 << 24;
+        state_of_dice = 31;
+        check(fv_scheduler_new(&s, device, m, opt, &e), &e);
+        for (int i = 0; i < ALL; i++) {
+            make_request(&all[i], i);
+            all[i].n = 40 + i % 24;
+            for (int64_t k = 0; k < all[i].n; k++)
+                all[i].prompt[k] = (int32_t)(k < 36 ? 5 * k % V : dice(V));
+            all[i].unscored = i % 4;
+            if (i % 4) all[i].opt.repetition_penalty = 1, all[i].opt.no_repeat_ngram_size = 0;
+            submit(s, &all[i]);
+        }
+        while (left) check(fv_scheduler_step(s, &left, &e), &e);
+        assert_true(way / 2 ? fv_scheduler_stats(s).shared > 32 * 20 : true);
+        fv_scheduler_free(s);
+        for (int i = 0; i < ALL; i++) compare_alone(device, m, &all[i]);
+    }
+    fv_model_free(m);
 }
 
 /* ---- attention, likeliest tokens, biases ---- */
@@ -461,6 +497,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(neighbours_change_no_bit),
+        cmocka_unit_test(alone_and_among_63_others),
         cmocka_unit_test(weights_come_with_the_tokens),
         cmocka_unit_test(biases_and_functions_decide),
         cmocka_unit_test(queueing_is_fair),
