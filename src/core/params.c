@@ -344,7 +344,11 @@ fv_status fv_params_get(fv_params *p, const fv_tensor *t, float *host, int64_t n
         st = fv_fail(e, FV_EDTYPE,
                      "parameter %s: stored as %s, which is not turned back into numbers", t->name,
                      fv_dtype_name(t->dtype));
-    return st ? st : get(p, t->data, t->dtype, host, n, e);
+    if (!st) st = fv__param_fetch_now(t, e);
+    if (st) return st;
+    st = get(p, t->data, t->dtype, host, n, e);
+    fv__param_release(t);
+    return st;
 }
 
 fv_status fv_params_get_grad(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e)
@@ -371,9 +375,12 @@ fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *ho
                           fv_err *e)
 {
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
+    fv_status st = fv__param_fetch_now(t, e);
+    if (st) return st;
     p->dev->backend->download(&p->stream, host,
                               (const char *)t->data + fv__tensor_bytes(t->dtype, at),
                               fv__tensor_bytes(t->dtype, n));
+    fv__param_release(t);
     return finish(p, e);
 }
 

@@ -18,7 +18,17 @@ typedef struct fv__split {
     int64_t piece[3]; /* of the whole weight */
 } fv__split;
 
-typedef struct fv_entry {
+/* Whoever has the numbers of parameters that are not in memory as a whole: weights that ranks share
+ * (train/sharded.c).  What reads such a parameter calls fetch before, which puts all its numbers
+ * where they belong, and release afterwards; an op that does not is refused when it is recorded. */
+typedef struct fv_entry fv_entry;
+typedef struct fv__param_store {
+    fv_status (*fetch)(void *user, fv_entry *t, fv_err *e);
+    void (*release)(void *user, fv_entry *t);
+    void *user;
+} fv__param_store;
+
+struct fv_entry {
     fv_tensor tensor;
     fv_init init;
     int64_t offset; /* elements into the flat block */
@@ -34,11 +44,19 @@ typedef struct fv_entry {
     bool added;           /* an adapter's own, which no file of the base model has */
     fv_linear_kind linear;
     fv_part_end end;
-    fv__split split;       /* what this rank holds of it */
-    struct fv_comm *ranks; /* whom it is divided among; NULL: it is whole */
-    fv_adapter *adapter;   /* what changes the linear map of this weight, or NULL */
+    fv__split split;              /* what this rank holds of it */
+    struct fv_comm *ranks;        /* whom it is divided among; NULL: it is whole */
+    fv_adapter *adapter;          /* what changes the linear map of this weight, or NULL */
+    const fv__param_store *store; /* NULL: it is in memory */
+    int fetched;                  /* fetches that have not been released */
     char name[];
-} fv_entry;
+};
+
+/* Around whatever reads t, a parameter or not; nothing where it is in memory.  false: the failure
+ * is in c. */
+bool fv__param_fetch(fv_ctx *c, const fv_tensor *t);
+fv_status fv__param_fetch_now(const fv_tensor *t, fv_err *e);
+void fv__param_release(const fv_tensor *t);
 
 struct fv_params {
     fv_env env;

@@ -14,7 +14,14 @@ void *fv_record_n(fv_ctx *c, const char *op, size_t size, void (*backward)(fv_ct
                   fv_tensor *y, int n_in, fv_tensor **in)
 {
     bool wanted = false;
-    if (!y || !c->record || fv__failed(c)) return NULL;
+    if (!y || fv__failed(c)) return NULL;
+    for (int i = 0; i < n_in; i++) {
+        const fv_entry *t = in[i] && in[i]->is_param ? (const fv_entry *)in[i] : NULL;
+        if (t && t->store && !t->fetched)
+            return fv_raise(c, FV_EMISSING, "%s reads %s, which ranks share: it has no way to", op,
+                            in[i]->name);
+    }
+    if (!c->record) return NULL;
     for (int i = 0; i < n_in; i++) wanted = wanted || (in[i] && in[i]->wants_grad);
     if (!wanted) return NULL;
     if (!backward)

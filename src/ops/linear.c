@@ -109,6 +109,7 @@ static void backward(fv_ctx *c, fv_node *node)
     fv_sink dw = fv_grad(c, w);
     float *wide = NULL;
     size_t wide_bytes = fv__tensor_bytes(FV_F32, n * cols);
+    if (!fv__param_fetch(c, w)) return;
     if (fv__in_blocks(w)) {
         wide = fv__block_alloc(c, wide_bytes);
         fv__blocks_widen(c, wide, w, n, cols);
@@ -126,6 +127,7 @@ static void backward(fv_ctx *c, fv_node *node)
         by_x.c = dx.data, by_x.ct = dx.dtype, by_x.add = dx.add;
         if (dx.data) k->gemm(st, &by_x);
     }
+    fv__param_release(w);
     if (dw.data) k->gemm(st, &by_w);
     if (wide) fv__block_free(c, wide, wide_bytes);
     /* last: it may take the gradient's memory with it */
@@ -203,7 +205,7 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
     fv_shape shape = x->shape;
     shape.d[shape.n - 1] = n;
     fv_tensor *y = fv_new(c, x->dtype, shape);
-    if (!y) return NULL;
+    if (!y || !fv__param_fetch(c, w)) return NULL;
 
     /* Recorded before it runs, because only a recorded product has to keep p. */
     fv_tensor *in[] = {x, w, bias, residual};
@@ -235,6 +237,7 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
         k->gemm(fv_ctx_stream(c), &g);
     else
         run_parts(c, k, g, w);
+    fv__param_release(w);
     if (blocks) fv__arena_rewind(&c->data, mark);
     return y;
 }

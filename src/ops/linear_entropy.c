@@ -9,6 +9,7 @@
  *
  * A device without these kernels composes the loss of fv_linear and fv_cross_entropy. */
 #include "core/core.h"
+#include "core/params.h"
 #include "ops/product.h"
 #include "ops/stat.h"
 
@@ -47,11 +48,12 @@ static void backward(fv_ctx *c, fv_node *node)
         by_w.lda = s->step;
         k->gemm(st, &by_w);
     }
-    if (dx.data) {
+    if (dx.data && fv__param_fetch(c, w)) {
         fv_gemm by_x = fv__product((fv_sink){part, x->dtype, false}, g, of_w, rows, cols, n,
                                    x->dtype);
         by_x.lda = s->step;
         k->gemm(st, &by_x);
+        fv__param_release(w);
         k->scale_rows(st, dx, part, dl, rows, cols);
     }
     fv__block_free(c, part, bytes);
@@ -95,7 +97,7 @@ fv_tensor *fv_linear_cross_entropy(fv_ctx *c, fv_tensor **logits, fv_tensor *x, 
     int64_t rows = fv_rows(x), n = w->shape.d[0], step = (n + WHOLE - 1) / WHOLE * WHOLE;
     fv_tensor *y = fv_new(c, fv__stat_dtype(x->dtype), labels->shape);
     void *own = fv_scratch(c, x->dtype, rows * step);
-    if (!y || !own) return NULL;
+    if (!y || !own || !fv__param_fetch(c, w)) return NULL;
     fv_factor of_x = {x->data, false, 0}, of_w = {w->data, true, 0};
     fv_gemm g = fv__product((fv_sink){own, x->dtype, false}, of_x, of_w, rows, n, fv_cols(x),
                             x->dtype);
@@ -105,6 +107,7 @@ fv_tensor *fv_linear_cross_entropy(fv_ctx *c, fv_tensor **logits, fv_tensor *x, 
                            opt.ignore);
 
     linear_entropy *s = fv_record(c, sizeof *s, backward, y, x, w, labels);
+    fv__param_release(w);
     if (s) {
         s->dlogits = s->node.temp = own;
         s->node.temp_bytes = fv__tensor_bytes(x->dtype, rows * step);

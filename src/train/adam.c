@@ -17,6 +17,7 @@
 #include "core/adapter.h"
 #include "train/adam.h"
 #include "train/groups.h"
+#include "train/sharded.h"
 #include "fovea/author/train.h"
 
 #define NOW ((int64_t)(sizeof(fv_update) / sizeof(float)))
@@ -264,7 +265,8 @@ static fv_status gather_parameters(fv_adam *a, fv_err *e)
         if (!host) return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
         b->download(&a->stream, host, data, bytes);
     }
-    fv_status st = fv__shares_gather(&a->shares, a->comm, host, size, e);
+    fv_status st = fv__sharded_gather(fv__sharded_of(a->params), &a->shares, a->comm, host, size,
+                                      e);
     if (host == data) return st;
     if (!st) b->upload(&a->stream, data, host, bytes);
     b->sync(&a->stream);

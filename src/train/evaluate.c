@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "core/core.h"
+#include "train/sharded.h"
 #include "train/update.h"
 #include "fovea/author/comm.h"
 
@@ -38,9 +39,10 @@ static fv_status evaluate_batch(const fv_train_job *j, const fv_feed *feed, fv_c
     return FV_OK;
 }
 
-/* Batches [from, to) of the plan. */
+/* Batches [from, to) of the plan; at least so many, for ranks that read shared parameters in
+ * step. */
 static fv_status evaluate_batches(const fv_train_job *j, const fv_feed *feed, const fv_plan *plan,
-                                  sums *of, int64_t from, int64_t to, fv_err *e)
+                                  sums *of, int64_t from, int64_t to, int64_t least, fv_err *e)
 {
     const fv_data_rng rng = {.epoch = -1};
     fv_dtype dtype = fv_params_at(fv_model_params(j->model), 0)->dtype;
@@ -55,6 +57,15 @@ static fv_status evaluate_batches(const fv_train_job *j, const fv_feed *feed, co
         st = feed->make(feed->self, &b, rows, n, rng, e);
         if (!st) st = evaluate_batch(j, feed, c, &b, &of[i], e);
     }
+    for (int64_t i = to; !st && i < from + least; i++) {
+        int64_t n;
+        sums none;
+        const int32_t *rows = fv_plan_batch(plan, 0, &n);
+        fv_ctx_reset(c, 0);
+        fv_batch_clear(&b);
+        st = feed->make(feed->self, &b, rows, n, rng, e);
+        if (!st) st = evaluate_batch(j, feed, c, &b, &none, e);
+    }
     fv_batch_free(&b);
     fv_ctx_free(c);
     return st;
@@ -67,14 +78,16 @@ static fv_status share_batches(const fv_train_job *j, const fv_feed *feed, const
 {
     int64_t n = fv_plan_count(plan);
     int rank = fv_comm_rank(j->comm), ranks = fv_comm_size(j->comm);
-    if (ranks == 1 || feed->ordered) return evaluate_batches(j, feed, plan, of, 0, n, e);
+    if (ranks == 1 || feed->ordered) return evaluate_batches(j, feed, plan, of, 0, n, 0, e);
     fv_comm_part part[1024];
     if (ranks > 1024) return fv_fail(e, FV_EARG, "evaluation: more than 1024 ranks");
     for (int r = 0; r < ranks; r++) {
         int64_t from = n * r / ranks, to = n * (r + 1) / ranks;
         part[r] = (fv_comm_part){r, of + from, (size_t)(to - from) * sizeof *of};
     }
-    fv_status st = evaluate_batches(j, feed, plan, of, n * rank / ranks, n * (rank + 1) / ranks, e);
+    int64_t least = fv__sharded_of(fv_model_params(j->model)) ? (n + ranks - 1) / ranks : 0;
+    fv_status st = evaluate_batches(j, feed, plan, of, n * rank / ranks, n * (rank + 1) / ranks,
+                                    least, e);
     st = fv_comm_agree(j->comm, st, e);
     return st ? st : fv_comm_all_gather(j->comm, part, e);
 }

@@ -17,6 +17,7 @@
 
 #include "core/params.h"
 #include "train/reduce.h"
+#include "train/sharded.h"
 
 struct fv__overlap {
     fv__ranks *r;
@@ -24,6 +25,8 @@ struct fv__overlap {
     bool running;
     int64_t *order; /* of the buckets */
     bool learnt;    /* it is rank 0's */
+    bool at_once;   /* no thread: a bucket is reduced by whoever closes it */
+    fv__mail mail;  /* then */
 
     pthread_mutex_t lock; /* over what follows */
     pthread_cond_t moved;
@@ -68,6 +71,42 @@ static void close_bucket(fv__overlap *o, int64_t b)
     o->open[b] = 0;
     o->seen[o->n_seen++] = b;
     pthread_cond_broadcast(&o->moved);
+}
+
+/* Where ranks share the parameters, backward itself talks to them, in an order that all have: so
+ * must what is sent. */
+static void reduce_at_once(fv__overlap *o, int64_t b)
+{
+    o->open[b] = -1;
+    if (!o->st)
+        o->st = fv__reduce_bucket(o->r, &o->mail, o->r->stack[o->r->depth - 1].grad, b, &o->err);
+}
+
+static void on_final_at_once(void *self, const fv_tensor *t)
+{
+    fv__overlap *o = self;
+    int64_t b, last;
+    if (!t->grad || !t->has_grad) return;
+    for (buckets_of(o->r, t, &b, &last); b <= last; b++)
+        if (!--o->open[b]) reduce_at_once(o, b);
+}
+
+static fv_status begin_at_once(fv__overlap *o, fv_ctx *c, fv_err *e)
+{
+    open_all(o);
+    o->st = FV_OK;
+    c->on_final = on_final_at_once;
+    c->final_user = o;
+    return fv__mail_new(&o->mail, o->r, e);
+}
+
+/* What backward did not close: buckets of padding, or all where it recomputes. */
+static fv_status end_at_once(fv__overlap *o, fv_err *e)
+{
+    for (int64_t b = 0; b < o->r->shares.buckets; b++)
+        if (o->open[b] >= 0) reduce_at_once(o, b);
+    fv__mail_free(&o->mail, o->r);
+    return o->st ? fv_fail(e, o->st, "%s", o->err.text) : FV_OK;
 }
 
 /* Called by backward, in the thread that computes. */
@@ -152,6 +191,7 @@ static void *work(void *self)
 /* Before the backward pass of the last leaf: only then do gradients become final. */
 fv_status fv__overlap_begin(fv__overlap *o, fv_ctx *c, fv_err *e)
 {
+    if (o->at_once) return begin_at_once(o, c, e);
     if (!o->running) {
         int rc = pthread_create(&o->thread, NULL, work, o);
         if (rc) return fv_fail(e, FV_ENOMEM, "ranks: cannot start a thread: %s", strerror(rc));
@@ -184,6 +224,7 @@ static fv_status learn_order(fv__overlap *o, fv_err *e)
  * for. */
 fv_status fv__overlap_end(fv__overlap *o, fv_err *e)
 {
+    if (o->at_once) return end_at_once(o, e);
     double waits = fv__comm_now();
     pthread_mutex_lock(&o->lock);
     for (int64_t b = 0; b < o->r->shares.buckets; b++)
@@ -228,6 +269,7 @@ fv_status fv__overlap_new(fv__overlap **out, fv__ranks *r, fv_err *e)
     fv__overlap *o = *out = fv__alloc(&r->dev->env, sizeof *o);
     if (!o) return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
     o->r = r;
+    o->at_once = fv__sharded_of(r->params);
     pthread_mutex_init(&o->lock, NULL);
     pthread_cond_init(&o->moved, NULL);
     o->order = fv__alloc(&r->dev->env, 3 * n * sizeof *o->order);

@@ -17,6 +17,7 @@
 #include "store/checkpoint.h"
 #include "train/adam.h"
 #include "train/ranks.h"
+#include "train/sharded.h"
 #include "fovea/author/family.h"
 #include "fovea/author/train.h"
 
@@ -103,12 +104,26 @@ fv_status fv__run_params(const fv_run *r, const char *dir, fv_err *e)
     return fv_model_load(r->job->model, dir, e);
 }
 
+/* Where ranks share the parameters, those that do not write give rank 0 what it asks for until it
+ * has all.  Rank 0 comes here even where it has failed before, st, or the others would wait. */
+static fv_status write_shared(const fv_run *r, const fv_train_job *job, const char *dir,
+                              fv_status st, fv_err *e)
+{
+    fv_err lost;
+    fv__sharded *s = fv__sharded_of(fv_model_params(job->model));
+    if (!r->writes) return st ? st : fv__sharded_serve(s, e);
+    fv__sharded_drive(s);
+    if (!st) st = write_model(job, dir, e);
+    fv_status done = fv__sharded_done(s, &lost);
+    return !st && done ? fv_fail(e, done, "%s", lost.text) : st;
+}
+
 /* Rank 0 writes, and all learn whether it could. */
 fv_status fv__run_best(fv_run *r, const fv_train_job *job, fv_err *e)
 {
     char dir[FV_PATH];
     fv_status st = fv__run_join(dir, r->dir, "best", e);
-    if (!st && r->writes) st = write_model(job, dir, e);
+    st = write_shared(r, job, dir, st, e);
     return fv_comm_agree(job->comm, st, e);
 }
 
@@ -159,8 +174,7 @@ static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job,
 {
     char path[FV_PATH];
     fv_buf state = {.env = r->env};
-    fv_status st = write_model(job, fv_ckpt_dir(k), e);
-    if (!st) st = fv__run_join(path, fv_ckpt_dir(k), "moments.safetensors", e);
+    fv_status st = fv__run_join(path, fv_ckpt_dir(k), "moments.safetensors", e);
     if (!st) st = fv_adam_save(adam, r->env, path, e);
     if (!st && job->train->save_state) {
         st = fv__run_join(path, fv_ckpt_dir(k), CARRIED, e);
@@ -205,6 +219,7 @@ static fv_status write_checkpoint(fv_run *r, const fv_train_job *job, fv_adam *a
     int keep = to_keep(r, &job->opt);
     fv_err lost;
     fv_status st = fv_ckpt_begin(&k, r->env, r->checkpoints, s->step, job->config, e);
+    st = write_shared(r, job, k ? fv_ckpt_dir(k) : "", st, e);
     if (!st) st = fill_checkpoint(r, k, job, adam, s, e);
     fv_status done = fv__adam_served(adam, &lost);
     if (!st && done) st = fv_fail(e, done, "%s", lost.text);
@@ -219,7 +234,8 @@ static fv_status write_checkpoint(fv_run *r, const fv_train_job *job, fv_adam *a
 fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const fv_train_state *s,
                        fv_err *e)
 {
-    fv_status st = r->writes ? write_checkpoint(r, job, adam, s, e) : fv__adam_serve(adam, e);
+    fv_status st = r->writes ? FV_OK : write_shared(r, job, "", FV_OK, e);
+    if (!st) st = r->writes ? write_checkpoint(r, job, adam, s, e) : fv__adam_serve(adam, e);
     st = fv_comm_agree(job->comm, st, e);
     if (!st) r->last = s->step;
     return st || !r->writes ? st : fv__log_draw(r->log, e);
@@ -297,6 +313,7 @@ static fv_status resume(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_tr
                                r->checkpoints, bad.n, bad.first)
                      : FV_OK;
     st = fv__run_params(r, found.dir, e);
+    fv__sharded_forget(fv__sharded_of(fv_model_params(job->model)));
     if (!st) st = fv__run_join(path, found.dir, "moments.safetensors", e);
     if (!st) st = fv_adam_load(adam, r->env, path, e);
     if (!st) st = fv__run_join(path, found.dir, "state.json", e);
@@ -377,10 +394,10 @@ fv_status fv__run_finish(fv_run *r, const fv_train_job *job, fv_adam *adam, bool
     fv_status st = r->writes ? fv__log_draw(r->log, e) : FV_OK;
     st = fv_comm_agree(job->comm, st, e);
     if (st || !whole) return st;
+    bool from_files = job->opt.result == FV_RESULT_AVERAGE || job->opt.result == FV_RESULT_BEST;
+    if (from_files) fv__sharded_leave(fv__sharded_of(fv_model_params(job->model)), r->writes);
     if (r->writes || job->opt.result == FV_RESULT_EMA) st = choose(r, job, adam, e);
-    if (!st && r->writes) {
-        st = fv__run_join(dir, r->dir, "model", e);
-        if (!st) st = write_model(job, dir, e);
-    }
+    if (!st) st = fv__run_join(dir, r->dir, "model", e);
+    st = write_shared(r, job, dir, st, e);
     return fv_comm_agree(job->comm, st, e);
 }

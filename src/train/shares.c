@@ -50,15 +50,16 @@ int fv__chunk_owner(const fv__shares *s, int64_t chunk)
     return s->ranks == 1 ? 0 : (int)(chunk * s->chunk / s->per_rank % s->ranks);
 }
 
-/* A bucket at a time: the memory that MPI needs for messages under way stays small.  n: by NCCL. */
-static fv_status gather(const fv__shares *s, fv_comm *c, fv__nccl *n, void *stream, void *block,
-                        size_t size, fv_err *e)
+/* Buckets [first, end), one at a time: the memory that MPI needs for messages under way stays
+ * small.  n: by NCCL. */
+static fv_status gather(const fv__shares *s, fv_comm *c, fv__nccl *n, void *stream, int64_t first,
+                        int64_t end, void *block, size_t size, fv_err *e)
 {
     size_t bytes = (size_t)s->ranks * sizeof(fv_comm_part);
     fv_comm_part *part = fv__alloc(NULL, bytes);
     if (!part) return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
     fv_status st = FV_OK;
-    for (int64_t b = 0; !st && b < s->buckets; b++) {
+    for (int64_t b = first; !st && b < end; b++) {
         for (int r = 0; r < s->ranks; r++) {
             int64_t from, to;
             fv__share(s, b, r, &from, &to);
@@ -73,11 +74,17 @@ static fv_status gather(const fv__shares *s, fv_comm *c, fv__nccl *n, void *stre
 
 fv_status fv__shares_gather(const fv__shares *s, fv_comm *c, void *block, size_t size, fv_err *e)
 {
-    return s->ranks == 1 ? FV_OK : gather(s, c, NULL, NULL, block, size, e);
+    return s->ranks == 1 ? FV_OK : gather(s, c, NULL, NULL, 0, s->buckets, block, size, e);
+}
+
+fv_status fv__shares_gather_bucket(const fv__shares *s, fv_comm *c, int64_t bucket, void *block,
+                                   size_t size, fv_err *e)
+{
+    return gather(s, c, NULL, NULL, bucket, bucket + 1, block, size, e);
 }
 
 fv_status fv__shares_gather_gpu(const fv__shares *s, fv__nccl *n, void *stream, void *block,
                                 size_t size, fv_err *e)
 {
-    return gather(s, NULL, n, stream, block, size, e);
+    return gather(s, NULL, n, stream, 0, s->buckets, block, size, e);
 }

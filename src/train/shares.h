@@ -28,6 +28,8 @@ int fv__chunk_owner(const fv__shares *s, int64_t chunk);
 
 /* Every rank gets the others' shares of a block in host memory, numbers of `size` bytes. */
 fv_status fv__shares_gather(const fv__shares *s, fv_comm *c, void *block, size_t size, fv_err *e);
+fv_status fv__shares_gather_bucket(const fv__shares *s, fv_comm *c, int64_t bucket, void *block,
+                                   size_t size, fv_err *e);
 /* The same of a block in the memory of GPUs. */
 fv_status fv__shares_gather_gpu(const fv__shares *s, fv__nccl *n, void *stream, void *block,
                                 size_t size, fv_err *e);

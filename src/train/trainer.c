@@ -14,6 +14,7 @@
 #include "train/options.h"
 #include "train/reduce.h"
 #include "train/run.h"
+#include "train/sharded.h"
 #include "train/update.h"
 #include "fovea/author/params.h"
 
@@ -198,7 +199,15 @@ static fv_status measure(loop *l, bool average, fv_err *e)
     fv_status st = average ? fv_adam_swap(fv__updater_adam(l->updater), e) : FV_OK;
     if (st) return st;
     st = fv__evaluate(j, j->valid, &l->s->valid, &l->s->metric, e);
-    if (!st && j->score && !fv_comm_rank(j->comm)) st = j->score(j->score_user, &l->s->metric, e);
+    fv__sharded *parted = fv__sharded_of(fv_model_params(j->model));
+    if (!st && j->score && !fv_comm_rank(j->comm)) {
+        fv__sharded_drive(parted);
+        st = j->score(j->score_user, &l->s->metric, e);
+        fv_status done = fv__sharded_done(parted, st ? NULL : e);
+        st = st ? st : done;
+    } else if (!st && j->score) {
+        st = fv__sharded_serve(parted, e);
+    }
     if (j->score) { /* rank 0 alone generates */
         st = fv_comm_agree(j->comm, st, e);
         if (!st) st = fv_comm_broadcast(j->comm, &l->s->metric, sizeof l->s->metric, 0, e);
@@ -305,7 +314,10 @@ static void sizes_of(const fv_train_job *j, fv_train_memory *m)
     int64_t n;
     fv_params_data(p, &n);
     fv__shares shares = fv__shares_of(n, j->comm);
-    m->parameters = (size_t)n * fv_dtype_size(dtype_of(j)) + fv__params_frozen_bytes(p);
+    bool parted = fv__sharded_wanted(&j->opt, j->comm);
+    m->parameters = (size_t)(parted ? fv__sharded_numbers(p, &shares) : n) *
+                        fv_dtype_size(dtype_of(j)) +
+                    fv__params_frozen_bytes(p);
     m->gradients = gradient_bytes(j, &shares);
     m->optimiser = (size_t)fv__shares_stored(&shares) * sizeof(float) *
                    (size_t)(2 + narrow + (j->opt.ema > 0));
@@ -323,7 +335,7 @@ static fv_status check_shards(const fv_train_job *j, fv_err *e)
         return fv_fail(e, FV_EUSAGE,
                        "train.shards: this objective carries a memory from batch to batch, so its "
                        "batches cannot be cut; set it to 0");
-    return FV_OK;
+    return fv__sharded_check(j, e);
 }
 
 fv_status fv_train_dry_run(const fv_train_job *j, fv_train_memory *out, fv_err *e)
@@ -489,6 +501,8 @@ fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
     bool whole = out->step >= l.updates || (job->opt.patience && out->worse >= job->opt.patience);
     if (!st && l.run) st = fv__run_finish(l.run, job, fv__updater_adam(l.updater), whole, e);
     if (!st && l.trace) st = fv__trace_write(l.trace, job->comm, job->trace, e);
+    /* a run's result is its directory; without one the caller's model is */
+    if (!st && !l.run) st = fv__sharded_whole(fv__sharded_of(fv_model_params(job->model)), e);
     if (st) st = with_advice(&l, st, e);
     if (st) fv_comm_abort(job->comm, e ? e->text : "training failed");
     fv__run_close(l.run);

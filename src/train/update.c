@@ -16,6 +16,7 @@
 #include "fovea/ops.h"
 #include "train/adam.h"
 #include "train/ranks.h"
+#include "train/sharded.h"
 
 #define SHAPES 16
 
@@ -31,9 +32,10 @@ struct fv_updater {
     fv_train_opt opt;
     fv_adam *adam;
     fv__trace *trace;
-    fv__ranks *ranks;    /* where batches are cut into shards; else NULL */
-    const fv_feed *feed; /* whose forward pass is run; NULL: the family's */
-    fv_ctx *in, *ctx;    /* what goes in, and the work itself */
+    fv__ranks *ranks;     /* where batches are cut into shards; else NULL */
+    fv__sharded *sharded; /* where they share the parameters, too; else NULL */
+    const fv_feed *feed;  /* whose forward pass is run; NULL: the family's */
+    fv_ctx *in, *ctx;     /* what goes in, and the work itself */
     kept kept[SHAPES];
     int64_t clock;
     int64_t first, done; /* updates: the first not read, and how many since */
@@ -68,6 +70,8 @@ fv_status fv__updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_
     if (!st)
         st = fv_ctx_new(&u->in, d, (fv_ctx_opt){.dtype = dtype_of(u) == FV_F64 ? FV_F64 : FV_F32},
                         e);
+    if (!st && fv__sharded_wanted(o, c))
+        st = fv__sharded_new(&u->sharded, fv_model_params(m), d, c, e);
     if (!st && o->shards)
         st = fv__ranks_new(&u->ranks, fv_model_params(m), &u->ctx->stream, c, o->fast_sums, e);
     /* behind the ranks, who give back memory of gradients */
@@ -87,6 +91,7 @@ void fv_updater_free(fv_updater *u)
     for (int i = 0; i < SHAPES; i++) fv__graph_drop(&u->kept[i].graph);
     fv_adam_free(u->adam);
     fv__ranks_free(u->ranks);
+    fv__sharded_free(u->sharded);
     fv_ctx_free(u->in);
     fv_ctx_free(u->ctx);
     fv__free(&env, u, sizeof *u);
@@ -288,12 +293,26 @@ static void run_nothing(fv_updater *u)
     fv__params_grad_on(params, &u->ctx->stream);
 }
 
+/* The same where ranks share the parameters: all read the weights in step, so this one does, too,
+ * for a row of the data that counts nothing. */
+static fv_status run_along(fv_updater *u, int64_t number, fv_err *e)
+{
+    const int32_t row = 0;
+    fv__batch_counts none = {.labels = INFINITY, .rows = INFINITY}; /* losses are divided by them */
+    fv_batch b = {.env = &u->dev->env};
+    fv_status st = u->feed->make(u->feed->self, &b, &row, 1, (fv_data_rng){.epoch = -1}, e);
+    if (!st) st = work(u, &b, &none, number, !fv__ranks_accumulates(u->ranks), false, e);
+    fv_batch_free(&b);
+    return st;
+}
+
 /* One leaf: its gradients into the parameters', its loss into *loss. */
 static fv_status run_leaf(fv_updater *u, const fv_batch *b, const fv__batch_counts *all,
                           int64_t number, float *loss, fv_err *e)
 {
     bool first = !fv__ranks_accumulates(u->ranks);
     *loss = 0;
+    if (!b->n && u->sharded) return run_along(u, number, e);
     if (!b->n && first) run_nothing(u);
     if (!b->n) return FV_OK;
     fv_status st = work(u, b, all, number, first, false, e);

@@ -1,5 +1,5 @@
 /* test_recipe_ranks.c - three families by recipe, each with 1, 2, 3, 4 and 8 ranks that are
- * threads: the same files of the model and of the moments. */
+ * threads: the same files of the model and of the moments; also where they share the parameters. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,6 +57,7 @@ static int set_up(void **state)
 typedef struct rank {
     fv_comm *comm;
     const char *recipe, *dir, *data;
+    bool shared; /* the parameters are divided, too */
     fv_status st;
     fv_err e;
 } rank;
@@ -70,6 +71,7 @@ static void *run_rank(void *self)
     r->st = fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, &r->e);
     if (!r->st) r->st = fv_recipe_open(&recipe, NULL, r->recipe, &r->e);
     if (!r->st) r->st = fv_recipe_set(recipe, "data.dir", r->data, &r->e);
+    if (!r->st && r->shared) r->st = fv_recipe_set(recipe, "train.shard_parameters", "true", &r->e);
     fv_recipe_job job = {.device = d, .dir = r->dir, .comm = r->comm};
     if (!r->st) r->st = fv_recipe_train(recipe, &job, &s, &r->e);
     fv_recipe_close(recipe);
@@ -79,36 +81,38 @@ static void *run_rank(void *self)
 }
 
 /* Trains by n ranks in a directory of their own. */
-static void train(const char *recipe, int family, int n)
+static void train(const char *recipe, int family, int n, bool shared)
 {
     fv_err e;
     fv_comm *comm[MOST];
     pthread_t thread[MOST];
     rank r[MOST];
     char dir[512], data[512];
-    snprintf(dir, sizeof dir, "%s", scratch("run-%d-%d", family, n));
+    snprintf(dir, sizeof dir, "%s", scratch(shared ? "parts-%d-%d" : "run-%d-%d", family, n));
     snprintf(data, sizeof data, "%s", scratch("."));
     check(fv_comm_threads(comm, n, NULL, &e), &e);
     for (int i = 0; i < n; i++) {
-        r[i] = (rank){.comm = comm[i], .recipe = recipe, .dir = dir, .data = data};
+        r[i] =
+            (rank){.comm = comm[i], .recipe = recipe, .dir = dir, .data = data, .shared = shared};
         assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &r[i]), 0);
     }
     for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
     for (int i = 0; i < n; i++) check(r[i].st, &r[i].e);
 }
 
+static const char *const files[] = {"model/model.safetensors",
+                                    "checkpoints/step-4/moments.safetensors",
+                                    "best/model.safetensors"};
+
 static void families_have_the_same_bits_for_any_number_of_ranks(void **state)
 {
     (void)state;
     static const int ranks[] = {1, 2, 3, 4, 8};
-    static const char *const files[] = {"model/model.safetensors",
-                                        "checkpoints/step-4/moments.safetensors",
-                                        "best/model.safetensors"};
     for (int f = 0; f < 3; f++) {
         char path[512];
         snprintf(path, sizeof path, "%s", scratch_text("r.ini", recipes[f]));
         for (int k = 0; k < 5; k++) {
-            train(path, f, ranks[k]);
+            train(path, f, ranks[k], false);
             for (int i = 0; k && i < 3; i++)
                 assert_true(same_files(scratch("run-%d-1/%s", f, files[i]),
                                        scratch("run-%d-%d/%s", f, ranks[k], files[i])));
@@ -116,10 +120,52 @@ static void families_have_the_same_bits_for_any_number_of_ranks(void **state)
     }
 }
 
+/* After the test above: of one rank each family's files are there. */
+static void shared_parameters_change_no_bit(void **state)
+{
+    (void)state;
+    static const int ranks[] = {2, 4};
+    for (int f = 0; f < 3; f++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s", scratch_text("r.ini", recipes[f]));
+        for (int k = 0; k < 2; k++) {
+            train(path, f, ranks[k], true);
+            for (int i = 0; i < 3; i++)
+                assert_true(same_files(scratch("run-%d-1/%s", f, files[i]),
+                                       scratch("parts-%d-%d/%s", f, ranks[k], files[i])));
+        }
+    }
+}
+
+/* All ranks read the weights in step, so each has as many shards as any other. */
+static void shards_that_ranks_do_not_divide_are_refused(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_comm *comm[3];
+    pthread_t thread[3];
+    rank r[3];
+    char path[512], data[512];
+    snprintf(path, sizeof path, "%s", scratch_text("r.ini", recipes[0]));
+    snprintf(data, sizeof data, "%s", scratch("."));
+    check(fv_comm_threads(comm, 3, NULL, &e), &e);
+    for (int i = 0; i < 3; i++) {
+        r[i] = (rank){.comm = comm[i], .recipe = path, .data = data, .shared = true};
+        assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &r[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(thread[i], NULL);
+        assert_int_equal(r[i].st, FV_EUSAGE);
+        assert_non_null(strstr(r[i].e.text, "train.shards = 8 is no multiple of 3 ranks"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_have_the_same_bits_for_any_number_of_ranks),
+        cmocka_unit_test(shared_parameters_change_no_bit),
+        cmocka_unit_test(shards_that_ranks_do_not_divide_are_refused),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);
 }
