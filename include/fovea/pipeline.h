@@ -125,6 +125,9 @@ typedef struct fv_pipeline_opt {
     /* Ranks that share the records: each is handed all of them and runs its own, and rank 0 gets
      * the results of all, in order, when it finishes.  NULL: this process alone. */
     fv_comm *comm;
+    /* the ranks of comm share the model instead, its heads and feed-forward parts: each runs all
+     * records, and rank 0 gets the results as they come; of models that generate */
+    bool tensor_parallel;
 } fv_pipeline_opt;
 
 /* FV_EUSAGE: settings are missing or contradict each other.  d may be NULL for a task without a

@@ -9,6 +9,7 @@
 #ifndef FOVEA_TASK_H
 #define FOVEA_TASK_H
 
+#include "fovea/comm.h"
 #include "fovea/gen.h"
 #include "fovea/tok.h"
 
@@ -70,6 +71,7 @@ typedef struct fv_writer_opt {
     int n_settings;
     const char *task;   /* as in fv_gen_config_open */
     int64_t new_tokens; /* at most so many where neither says */
+    fv_comm *ranks;     /* that share the model (tensor parallel); NULL: it is whole */
 } fv_writer_opt;
 
 /* Fills *w from a model's directory; on failure w is empty and may be closed. */

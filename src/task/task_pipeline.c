@@ -91,7 +91,11 @@ static fv_status open_all(fv_pipeline *p, fv_err *e)
     if (!st && !p->opt.model && !k->no_model)
         st = fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");
     if (!st && k->check) st = k->check(p, e);
-    return st ? st : k->open(p, e);
+    if (!st) st = k->open(p, e);
+    if (!st && p->opt.tensor_parallel && fv_comm_size(p->opt.comm) > 1 && !p->writer.model)
+        st = fv_fail(e, FV_EUSAGE, "tensor-parallel: ranks share models that generate; %s has none",
+                     k->name);
+    return st;
 }
 
 /* The pipeline has its own copy of the device's environment, so tests count and limit its memory by

@@ -23,9 +23,15 @@ static int64_t run_of(const fv_pipeline *p)
     return n < 1 ? 1 : n > 64 ? 64 : n;
 }
 
+/* Ranks that share the records. */
+static int sharing(const fv_pipeline *p)
+{
+    return p->opt.tensor_parallel ? 1 : fv_comm_size(p->opt.comm);
+}
+
 bool fv__task_owns(const fv_pipeline *p, int64_t record)
 {
-    int size = fv_comm_size(p->opt.comm);
+    int size = sharing(p);
     return size < 2 || (record - 1) / run_of(p) % size == fv_comm_rank(p->opt.comm);
 }
 
@@ -54,10 +60,11 @@ static void put_kept(fv_buf *b, const fv_task_result *r, const fv_buf *extra)
 /* Hands a result on, or keeps it where ranks share the records; and what it adds to the total. */
 void fv__task_deliver(fv_pipeline *p, const fv_task_result *r)
 {
-    if (fv_comm_size(p->opt.comm) > 1) {
+    bool prints = !p->opt.tensor_parallel || !fv_comm_rank(p->opt.comm);
+    if (sharing(p) > 1) {
         put_kept(&p->kept, r, &p->extra);
     } else {
-        if (!p->stopped) p->stopped = !p->fn(p->user, r);
+        if (!p->stopped && prints) p->stopped = !p->fn(p->user, r);
         if (p->extra.len && !p->add_error.code)
             p->kind->add(p, p->extra.data, p->extra.len, &p->add_error);
     }
@@ -94,7 +101,7 @@ static void take_kept(void *user, const char *at, size_t n)
 fv_status fv__task_gather(fv_pipeline *p, fv_err *e)
 {
     fv_comm *c = p->opt.comm;
-    int size = fv_comm_size(c);
+    int size = sharing(p);
     size_t bytes = (size_t)size * (sizeof(int64_t) + sizeof(fv_comm_part));
     if (size < 2) return FV_OK;
     int64_t *tokens = fv__alloc(&p->env, bytes);

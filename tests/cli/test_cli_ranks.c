@@ -51,6 +51,21 @@ static void ranks_share_the_lines_of_a_task(void **state)
     same_on(2, "generate -m $g/stories260K --max-new-tokens 8 --text 'Once upon' --text 'A dog'");
 }
 
+/* The model is divided, not the lines: the same text, and scores that are near. */
+static void ranks_share_a_model(void **state)
+{
+    (void)state;
+    if (no_mpi()) skip();
+    same_on(2,
+            "generate -m $g/stories260K --max-new-tokens 24 --tensor-parallel 'Once upon a time'");
+    same_on(4, "generate -m $g/stories260K --max-new-tokens 12 --seed 3 --do-sample "
+               "--tensor-parallel 'A dog'");
+    const result *r = sh(MPIRUN "-np 2 $fovea embed -m $g/tasks/embed-mean --tensor-parallel -t 1 "
+                                "lines.txt");
+    assert_int_not_equal(r->code, 0);
+    assert_non_null(strstr(r->err, "ranks share models that generate"));
+}
+
 static void what_ranks_cannot_share_is_refused(void **state)
 {
     (void)state;
@@ -104,6 +119,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_share_the_lines_of_a_task),
+        cmocka_unit_test(ranks_share_a_model),
         cmocka_unit_test(what_ranks_cannot_share_is_refused),
         cmocka_unit_test(ranks_share_the_records_of_an_evaluation),
         cmocka_unit_test(a_record_that_fails_ends_all_ranks),

@@ -23,7 +23,7 @@ typedef struct task_values {
     cli_list texts;
     const char *file;
     int64_t batch;
-    bool whole, json, stats;
+    bool whole, json, stats, tensor_parallel;
 } task_values;
 
 static const cli_option options[] = {
@@ -34,6 +34,8 @@ static const cli_option options[] = {
     CLI_INT(task_values, batch, 'b', "batch", "N", 0, 4096,
             "lines that go through the model together; 0: as suits the task"),
     CLI_FLAG(task_values, json, 0, "json", "one JSON object a line"),
+    CLI_FLAG(task_values, tensor_parallel, 0, "tensor-parallel",
+             "by mpirun: the ranks share a model that generates, not the lines"),
     CLI_FLAG(task_values, stats, 0, "stats",
              "at the end, on standard error: lines, tokens and seconds, as JSON"),
     {0},
@@ -280,7 +282,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
                            .json = v->json,
                            .whole = v->whole,
                            .batch = v->batch,
-                           .comm = comm};
+                           .comm = comm,
+                           .tensor_parallel = v->tensor_parallel};
     cli_choose_weights(v->model.dtype, &how.weights, &how.widen);
     cli_adapters adapters;
     if (code == CLI_OK) code = cli_take_adapters(c, &v->model.adapters, &adapters, &how.adapters);
