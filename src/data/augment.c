@@ -49,6 +49,16 @@ static fv_status shift(fv_image *im, fv_image *other, int most, const uint8_t fi
     return FV_OK;
 }
 
+/* A part of the image, stretched over all of it: each side between 1 - zoom and all, anywhere. */
+static fv_status zoom(fv_image *im, fv_image *other, double most, const uint8_t fill[3],
+                      fv__dice *d, fv_err *e)
+{
+    double w = 1 - fv__dice_unit(d) * most, h = 1 - fv__dice_unit(d) * most;
+    double x = fv__dice_signed(d, (1 - w) / 2) * (im->width - 1),
+           y = fv__dice_signed(d, (1 - h) / 2) * (im->height - 1);
+    return affine(im, other, (const double[6]){w, 0, x, 0, h, y}, fill, e);
+}
+
 /* ---- RandAugment (Cubuk et al. 2020), with the ranges of torchvision ---- */
 
 enum {
@@ -153,6 +163,7 @@ fv_status fv__augment_image(const fv__augment *a, fv_image *im, fv_image *other,
     fv_status st = FV_OK;
     if (a->flip && (fv__dice_word(d) & 1)) fv_image_mirror(im);
     if (a->shift) st = shift(im, other, a->shift, fill, d, e);
+    if (!st && a->zoom > 0) st = zoom(im, other, (double)a->zoom, fill, d, e);
     for (int i = 0; !st && i < a->rand_augment; i++)
         st = operate(fv__dice_below(d, OPERATIONS), im, other, a->magnitude, fill, d, e);
     if (st) return st;

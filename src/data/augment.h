@@ -12,6 +12,7 @@ typedef struct fv__augment {
     int rand_augment, magnitude;
     float brightness, contrast, saturation, hue;
     float erase;
+    float zoom; /* a key where nothing but the image changes with it (pixels.h) */
     float mixup, cutmix;
 } fv__augment;
 

@@ -56,7 +56,10 @@ extern const char *const fv__resample_words[];
         FV_TEXT_KEY("std", type_, steps.std, "", "by which is divided; empty: that of the data")
 
 /* The keys of an objective whose options have steps, augment and cache (MiB)... */
-#define FV__PIXELS_KEYS(type_) FV__STEPS_KEYS(type_), FV__AUGMENT_KEYS(type_), FV__CACHE_KEY(type_)
+#define FV__PIXELS_KEYS(type_)                                                                     \
+    FV__STEPS_KEYS(type_), FV__AUGMENT_KEYS(type_), FV__CACHE_KEY(type_),                          \
+        FV_FLOAT_KEY("zoom", type_, augment.zoom, 0, 0, 0.9,                                       \
+                     "show a part of the image, its sides by this share smaller at most")
 /* ...and of one whose images a table may name, with the options images and where. */
 #define FV__IMAGES_KEYS(type_)                                                                     \
     FV_TEXT(type_, images, "",                                                                     \

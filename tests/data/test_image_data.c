@@ -303,6 +303,28 @@ static void changes_come_from_the_seed(void **state)
     fv_image_free(&other);
 }
 
+/* The part that is shown lies inside: nothing is filled in. */
+static void a_zoom_shows_a_part(void **state)
+{
+    (void)state;
+    const fv__augment a = {.zoom = 0.7f};
+    const uint8_t fill[3] = {255, 255, 255};
+    fv_image base = {0}, other = {0};
+    fv_err e;
+    check(fv_image_new(&base, NULL, SIDE, SIDE, 1, &e), &e);
+    for (int i = 0; i < SIDE * SIDE; i++) base.data[i] = (uint8_t)(20 + i % SIDE);
+    for (int i = 0; i < 100; i++) {
+        fv_image x = copy_of(&base);
+        fv__dice d = fv__dice_of((fv_data_rng){3, 0}, FV__DICE_AUGMENT, i);
+        check(fv__augment_image(&a, &x, &other, fill, &d, &e), &e);
+        for (int k = 1; k < SIDE; k++)
+            assert_true(x.data[k] >= x.data[k - 1] && x.data[k] < 20 + SIDE);
+        fv_image_free(&x);
+    }
+    fv_image_free(&base);
+    fv_image_free(&other);
+}
+
 static void operations_do_what_pil_does(void **state)
 {
     (void)state;
@@ -460,6 +482,7 @@ int main(void)
         cmocka_unit_test(idx_files_have_their_labels_beside_them),
         cmocka_unit_test(a_table_names_images),
         cmocka_unit_test(changes_come_from_the_seed),
+        cmocka_unit_test(a_zoom_shows_a_part),
         cmocka_unit_test(operations_do_what_pil_does),
         cmocka_unit_test(mixing_keeps_what_it_says),
         cmocka_unit_test(batches_do_not_depend_on_workers),
