@@ -22,9 +22,12 @@ typedef enum fv_linear_kind {
  *     LoRA   y + scale (dropout(x) A') B'
  *     DoRA   m / |W + scale B A| (x W' + scale (x A') B') + b, |.| being the norm of each row
  *     IA3    y * l, or where it stands before the map (x * l) W' + b
- *     bottleneck  y + scale (act(y D' + d) U' + u) */
+ *     bottleneck  y + scale (act(y D' + d) U' + u)
+ *
+ * and rows E[ids] of a table of embeddings E[ids] + scale A'[ids] B', by LoRA alone. */
 typedef struct fv_adapter {
-    fv_tensor *a, *b;     /* LoRA: (r,in), (out,r); NULL: it is IA3 */
+    fv_tensor *a, *b;     /* LoRA: (r,in), (out,r); of a table (r,V), (D,r); NULL: another kind */
+    bool table;           /* it changes rows that are looked up, and no product with the weight */
     fv_tensor *magnitude; /* DoRA: m (out), or NULL */
     fv_tensor *l;         /* IA3: (out,1) or, before, (1,in) */
     bool before;
@@ -43,8 +46,10 @@ void fv__param_mark_linear(fv_tensor *t, fv_linear_kind kind); /* t may be NULL 
 fv_linear_kind fv__param_linear(const fv_tensor *t);
 fv_part_end fv__param_end(const fv_tensor *t);
 void fv__param_adapt(fv_tensor *t, fv_adapter *a);
-/* NULL: there is none, or t is no parameter. */
+/* NULL: there is none, or t is no parameter.  Of a product with t; of t as a table. */
 fv_adapter *fv__param_adapter(const fv_tensor *t);
+fv_adapter *fv__param_table_adapter(const fv_tensor *t);
+bool fv__param_is_table(const fv_tensor *t);
 size_t fv__params_frozen_bytes(const fv_params *p);
 
 #endif

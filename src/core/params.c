@@ -268,10 +268,14 @@ void fv_param_mark_end(fv_tensor *t, fv_part_end end)
 }
 fv_part_end fv__param_end(const fv_tensor *t) { return ((const fv_entry *)t)->end; }
 void fv__param_adapt(fv_tensor *t, fv_adapter *a) { ((fv_entry *)t)->adapter = a; }
-fv_adapter *fv__param_adapter(const fv_tensor *t)
+static fv_adapter *adapter_of(const fv_tensor *t, bool table)
 {
-    return t && t->is_param ? ((const fv_entry *)t)->adapter : NULL;
+    fv_adapter *a = t && t->is_param ? ((const fv_entry *)t)->adapter : NULL;
+    return a && a->table == table ? a : NULL;
 }
+fv_adapter *fv__param_adapter(const fv_tensor *t) { return adapter_of(t, false); }
+fv_adapter *fv__param_table_adapter(const fv_tensor *t) { return adapter_of(t, true); }
+bool fv__param_is_table(const fv_tensor *t) { return ((const fv_entry *)t)->table; }
 size_t fv__params_frozen_bytes(const fv_params *p)
 {
     size_t numbers = p->frozen ? fv__tensor_bytes(p->dtype, p->frozen_elements) : 0;

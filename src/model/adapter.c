@@ -240,7 +240,15 @@ static bool module_of(char *out, size_t n, const char *param)
     return true;
 }
 
-/* What PEFT would adapt too, or refuse: embeddings, convolutions, norms. */
+/* Tables are changed by LoRA alone.  Of learnt positions families read slices, which have no
+ * adapter. */
+static bool table_target(const fv_adapter_opt *opt, const fv_tensor *w, const char *module)
+{
+    return opt->peft_type == FV_PEFT_LORA && !opt->use_dora && fv__param_is_table(w) &&
+           w->shape.n == 2 && !in_list("embed_positions", module);
+}
+
+/* What PEFT would adapt too, or refuse: convolutions, norms; and tables but by LoRA. */
 static fv_status not_linear(const fv_tensor *t, const char *module, fv_err *e)
 {
     return fv_fail(e, FV_EMISSING,
@@ -264,11 +272,12 @@ fv_status fv__adapter_targets(fv_params *p, const fv_adapter_opt *opt, const cha
             !chosen(opt, &regex, w, t.module))
             continue;
         fv_linear_kind kind = fv__param_linear(w);
-        if (kind == FV_LINEAR_NONE) {
+        t.table = kind == FV_LINEAR_NONE && table_target(opt, w, t.module);
+        if (kind == FV_LINEAR_NONE && !t.table) {
             st = not_linear(w, t.module, e);
             continue;
         }
-        t.in_out = kind == FV_LINEAR_IN_OUT;
+        t.in_out = kind == FV_LINEAR_IN_OUT || t.table;
         t.in = w->shape.d[!t.in_out];
         t.out = w->shape.d[t.in_out];
         t.before = opt->peft_type == FV_PEFT_IA3 && in_list(opt->feedforward_modules, t.module);
@@ -285,6 +294,28 @@ fv_status fv__adapter_targets(fv_params *p, const fv_adapter_opt *opt, const cha
     else if (!st && !n)
         st = fv_fail(e, FV_EARG, "adapter: no linear map of %s is called %s", type,
                      *opt->target_regex ? opt->target_regex : opt->target_modules);
+    return st;
+}
+
+fv_status fv__adapter_tables(fv_params *p, const fv_adapter_opt *opt, fv__target_fn *each,
+                             void *user, fv_err *e)
+{
+    pattern regex;
+    fv_status st = FV_OK;
+    int params = fv_params_count(p);
+    if (opt->peft_type != FV_PEFT_LORA || compile(&regex, opt->target_regex, NULL)) return FV_OK;
+    for (int i = 0; !st && i < params; i++) {
+        fv_tensor *w = fv_params_at(p, i);
+        fv__target t = {.w = w, .table = true, .in_out = true};
+        if (fv__param_added(w) || !module_of(t.module, sizeof t.module, w->name) ||
+            !is_target(opt, &regex, t.module) || fv__param_linear(w) ||
+            !table_target(opt, w, t.module))
+            continue;
+        t.in = w->shape.d[0];
+        t.out = w->shape.d[1];
+        st = each(user, &t, e);
+    }
+    release(&regex);
     return st;
 }
 
@@ -367,7 +398,8 @@ static fv_status declare_one(void *user, const fv__target *t, fv_err *e)
 {
     const declaring *d = user;
     fv_adapter_opt *o = d->opt;
-    if (t->in_out) o->fan_in_fan_out = true; /* PEFT's note of how such weights are stored */
+    if (t->in_out && !t->table)
+        o->fan_in_fan_out = true; /* PEFT's note of how such weights are stored */
     fv_adapter *a = fv_params_scratch(d->p, sizeof *a);
     if (!a) return fv_params_status(d->p, e);
     fv_init zero = {.kind = FV_INIT_ZERO}, one = {.kind = FV_INIT_ONE},
@@ -379,6 +411,12 @@ static fv_status declare_one(void *user, const fv__target *t, fv_err *e)
         a->before = t->before;
         a->l = fv__adapter_param(d->p, one, t->before ? FV_SHAPE(1, t->in) : FV_SHAPE(t->out, 1),
                                  t->module, "ia3_l");
+    } else if (t->table) { /* here A begins as zero, and B as torch.nn.init.normal_ */
+        fv_init normal = {.kind = FV_INIT_NORMAL, .scale = 1};
+        a->table = true;
+        a->a = fv__adapter_param(d->p, zero, FV_SHAPE(o->r, t->in), t->module, "lora_embedding_A");
+        a->b = fv__adapter_param(d->p, normal, FV_SHAPE(t->out, o->r), t->module,
+                                 "lora_embedding_B");
     } else {
         a->a = fv__adapter_param(d->p, uniform, FV_SHAPE(o->r, t->in), t->module, "lora_A.weight");
         a->b = fv__adapter_param(d->p, zero, FV_SHAPE(t->out, o->r), t->module, "lora_B.weight");
@@ -388,6 +426,18 @@ static fv_status declare_one(void *user, const fv__target *t, fv_err *e)
     }
     fv__param_adapt(t->w, a);
     return fv_params_status(d->p, e);
+}
+
+static fv_status hang_table(void *user, const fv__target *t, fv_err *e)
+{
+    if (fv__param_table_adapter(t->w))
+        return fv_fail(e, FV_EARG, "adapter: another one changes %s already", t->module);
+    return declare_one(user, t, e);
+}
+
+fv_status fv__adapter_hang_tables(fv_params *p, fv_adapter_opt *opt, fv_err *e)
+{
+    return fv__adapter_tables(p, opt, hang_table, &(declaring){.p = p, .opt = opt}, e);
 }
 
 fv_status fv__adapter_hang(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e)

@@ -19,6 +19,7 @@ typedef struct fv__target {
     int64_t in, out;
     bool in_out; /* w is stored (in,out) */
     bool before; /* IA3 scales its input, not its output */
+    bool table;  /* no product: rows of w (in,out) are looked up */
 } fv__target;
 
 /* Calls each(user, target) for every linear map of p that opt names; *n counts them.  An error
@@ -26,6 +27,11 @@ typedef struct fv__target {
 typedef fv_status fv__target_fn(void *user, const fv__target *t, fv_err *e);
 fv_status fv__adapter_targets(fv_params *p, const fv_adapter_opt *opt, const char *type,
                               fv__target_fn *each, void *user, fv_err *e);
+
+/* The same of tables of embeddings alone, before parameters have memory: no error where there are
+ * none, nor where opt is wrong, which fv__adapter_targets says. */
+fv_status fv__adapter_tables(fv_params *p, const fv_adapter_opt *opt, fv__target_fn *each,
+                             void *user, fv_err *e);
 
 /* lora_alpha / r, or lora_alpha / sqrt(r). */
 float fv__adapter_scale(const fv_adapter_opt *opt);
@@ -36,6 +42,9 @@ float fv__adapter_scale(const fv_adapter_opt *opt);
 fv_status fv__adapter_declare(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e);
 /* The second half of that: the parameters alone, for an adapter in use. */
 fv_status fv__adapter_hang(fv_params *p, fv_adapter_opt *opt, const char *type, fv_err *e);
+/* And of a LoRA in use what changes tables, which is not folded: the same table may be the output
+ * layer, which it leaves alone.  An error where another adapter has one already. */
+fv_status fv__adapter_hang_tables(fv_params *p, fv_adapter_opt *opt, fv_err *e);
 /* One of them, under PEFT's name for it; saved with the adapter and not with the model. */
 fv_tensor *fv__adapter_param(fv_params *p, fv_init init, fv_shape s, const char *module,
                              const char *name);
@@ -78,6 +87,7 @@ void fv__bottleneck_declare(fv_adapter *a, fv_params *p, const fv_adapter_opt *o
                             const fv__target *t);
 /* A model has such an adapter, new or in use. */
 bool fv__params_have_bottleneck(const fv_params *p);
+bool fv__params_have_table_adapter(const fv_params *p);
 
 #define FV__MAX_ADAPTERS 64
 

@@ -298,7 +298,8 @@ fv_status fv__adapter_save(fv_params *p, const fv_adapter_opt *opt, const fv__vi
 /* Biases of adapted maps are below the layer that the adapter wraps; with bias = "all" PEFT saves
  * those of modules_to_save several times. */
 static const fv_tie endings[] = {{".bias", ".base_layer.bias"}, {NULL, NULL}};
-static const char *const copies[] = {"*.modules_to_save.*", "*.original_module.*", NULL};
+static const char *const copies[] = {"*.modules_to_save.*", "*.original_module.*",
+                                     "*.base_layer.weight", NULL};
 
 fv_status fv__adapter_load(fv_params *p, const fv__virtual *v, const fv_env *env, const char *dir,
                            fv_err *e)

@@ -128,29 +128,15 @@ static fv_status fold_ia3(folding *f, const fv__target *t, float *w, fv_err *e)
     return st;
 }
 
-/* Reads a weight back from wherever it lies, changes it on the host and puts it back. */
-static fv_status fold_one(void *user, const fv__target *t, fv_err *e)
-{
-    folding *f = user;
-    int64_t n = fv_len(t->w);
-    size_t bytes = (size_t)n * sizeof(float);
-    float *w = fv__alloc(f->env, bytes);
-    fv_status st = w ? fv_params_get(f->p, t->w, w, n, e)
-                     : fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path);
-    if (!st) st = f->opt->peft_type == FV_PEFT_IA3 ? fold_ia3(f, t, w, e) : fold_lora(f, t, w, e);
-    if (!st) st = fv_params_set(f->p, t->w, w, n, e);
-    fv__free(f->env, w, bytes);
-    return st;
-}
-
-/* A bottleneck's parameters, which were declared for it, take the file's values. */
+/* Parameters that were declared for a bottleneck, or for a table's LoRA, take the file's values. */
 static fv_status fill_one(void *user, const fv__target *t, fv_err *e)
 {
     folding *f = user;
-    const fv_adapter *a = fv__param_adapter(t->w);
-    fv_tensor *of[] = {a->down, a->down_b, a->up, a->up_b};
+    fv_adapter *a = t->table ? fv__param_table_adapter(t->w) : fv__param_adapter(t->w);
+    fv_tensor *small[] = {a->down, a->down_b, a->up, a->up_b}, *rank[] = {a->a, a->b}, **of = small;
     fv_status st = FV_OK;
-    for (int i = 0; !st && i < 4; i++) {
+    if (t->table) of = rank, a->scale = (float)(f->weight * (double)a->scale);
+    for (int i = 0; !st && i < (t->table ? 2 : 4); i++) {
         float *x;
         size_t bytes = (size_t)fv_len(of[i]) * sizeof *x;
         st = read_tensor(f, of[i]->name, of[i]->shape, &x, e);
@@ -160,6 +146,32 @@ static fv_status fill_one(void *user, const fv__target *t, fv_err *e)
     return st;
 }
 
+/* Reads a weight back from wherever it lies, changes it on the host and puts it back. */
+static fv_status fold_one(void *user, const fv__target *t, fv_err *e)
+{
+    folding *f = user;
+    int64_t n = fv_len(t->w);
+    size_t bytes = (size_t)n * sizeof(float);
+    if (t->table) return fill_one(user, t, e);
+    float *w = fv__alloc(f->env, bytes);
+    fv_status st = w ? fv_params_get(f->p, t->w, w, n, e)
+                     : fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path);
+    if (!st) st = f->opt->peft_type == FV_PEFT_IA3 ? fold_ia3(f, t, w, e) : fold_lora(f, t, w, e);
+    if (!st) st = fv_params_set(f->p, t->w, w, n, e);
+    fv__free(f->env, w, bytes);
+    return st;
+}
+
+/* PEFT also saves the table that a LoRA changes, as it is in the base. */
+static bool find_table(const folding *f, const char *param, fv_st_info *out)
+{
+    char name[600];
+    size_t n = strlen(param), cut = strlen(".weight");
+    if (n <= cut || strcmp(param + n - cut, ".weight")) return false;
+    snprintf(name, sizeof name, "%s%.*s.base_layer.weight", f->prefix, (int)(n - cut), param);
+    return !fv_st_find(f->file, name, out, NULL);
+}
+
 /* The values that a parameter of the base was given with the adapter. */
 static bool find_saved(const folding *f, const char *param, fv_st_info *out)
 {
@@ -167,9 +179,11 @@ static bool find_saved(const folding *f, const char *param, fv_st_info *out)
     size_t n = strlen(param), cut = strlen(".bias");
     snprintf(name, sizeof name, "%s%s", f->prefix, param);
     if (!fv_st_find(f->file, name, out, NULL)) return true;
-    if (n <= cut || strcmp(param + n - cut, ".bias")) return false;
-    snprintf(name, sizeof name, "%s%.*s.base_layer.bias", f->prefix, (int)(n - cut), param);
-    return !fv_st_find(f->file, name, out, NULL);
+    if (n > cut && !strcmp(param + n - cut, ".bias")) {
+        snprintf(name, sizeof name, "%s%.*s.base_layer.bias", f->prefix, (int)(n - cut), param);
+        return !fv_st_find(f->file, name, out, NULL);
+    }
+    return find_table(f, param, out);
 }
 
 /* PEFT keeps modules_to_save twice; neither copy is a tensor that nobody knows. */
@@ -293,6 +307,7 @@ fv_status fv__adapters_declare(fv__virtual *v, fv_params *p, const fv__prompt_ba
     for (int i = 0; !st && i < list.n; i++) {
         fv_adapter_opt one;
         st = fv_adapter_read(&one, env, list.at[i].dir, e);
+        if (!st) st = fv__adapter_hang_tables(p, &one, e);
         if (!st && one.peft_type == FV_PEFT_BOTTLENECK) {
             if (fv__params_have_bottleneck(p))
                 return fv_fail(e, FV_EARG, "%s: there are bottlenecks already, of another adapter",

@@ -5,6 +5,7 @@
 
 #include "core/core.h"
 #include "nn/part.h"
+#include "ops/adapted.h"
 
 /* Cutoffs rise, and the rarest cluster keeps a width of at least one. */
 fv_status fv__adaptive_check(const fv__adaptive_opt *o, fv_err *e)
@@ -121,7 +122,7 @@ fv_tensor *fv__adaptive_embed(fv_ctx *c, const fv__adaptive *a, fv_tensor *ids)
     fv_tensor *rows[FV__MAX_CLUSTERS];
     if (a->n_tables == 1) {
         const fv__cluster *t = &a->at[0];
-        fv_tensor *x = fv_cast(c, fv_gather(c, t->table, ids, -1), c->dtype);
+        fv_tensor *x = fv__table_rows(c, t->table, ids, -1, 0, 0);
         return t->proj ? fv_linear(c, x, t->proj, NULL, FV_ACT_NONE) : x;
     }
     for (int i = 0; i < a->n_tables; i++)

@@ -49,6 +49,13 @@ void fv__bottleneck_declare(fv_adapter *a, fv_params *p, const fv_adapter_opt *o
     a->up_b = fv__adapter_param(p, zero, FV_SHAPE(t->out), t->module, "adapter_up.bias");
 }
 
+bool fv__params_have_table_adapter(const fv_params *p)
+{
+    for (int i = 0; i < fv_params_count(p); i++)
+        if (fv__param_table_adapter(fv_params_at(p, i))) return true;
+    return false;
+}
+
 bool fv__params_have_bottleneck(const fv_params *p)
 {
     for (int i = 0; i < fv_params_count(p); i++) {

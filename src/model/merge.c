@@ -39,6 +39,11 @@ fv_status fv_model_merge(fv_device *d, const char *from, fv_adapter_list adapter
         st = fv_fail(e, FV_EMISSING, "%s: virtual tokens cannot be folded into a model", from);
     if (!st && fv__params_have_bottleneck(fv_model_params(m)))
         st = fv_fail(e, FV_EMISSING, "%s: bottlenecks cannot be folded into a model", from);
+    if (!st && fv__params_have_table_adapter(fv_model_params(m)))
+        st = fv_fail(e, FV_EMISSING,
+                     "%s: LoRA of embeddings is not folded into a table, which may be the output "
+                     "layer too",
+                     from);
     if (!st) st = fv_model_save(m, to, dtype ? *dtype : stored_dtype(file), e);
     if (!st && below) st = fv__copy_beside(env, fv_dir_path(below), to, e);
     if (!st) st = fv__copy_beside(env, fv_dir_path(dir), to, e);

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "core/core.h"
+#include "ops/adapted.h"
 #include "ops/embed.h"
 
 void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, float std, const char *path,
@@ -20,10 +21,9 @@ void fv_emb_init(fv_params *p, fv_emb *l, int64_t vocab, int64_t width, float st
     if (l->table) fv__param_table(l->table);
 }
 
-/* Rows of a table that may be read where its file is mapped, in 16 bits. */
-static fv_tensor *given(fv_ctx *c, const fv_emb *l, fv_tensor *rows)
+static fv_tensor *given(fv_ctx *c, const fv_emb *l, fv_tensor *ids)
 {
-    fv_tensor *x = fv_cast(c, rows, c->dtype);
+    fv_tensor *x = fv__table_rows(c, l->table, ids, l->skip, 0, 0);
     return l->scale == 0 || l->scale == 1 ? x : fv_scale(c, x, l->scale);
 }
 
@@ -31,10 +31,9 @@ fv_tensor *fv_emb_fwd(fv_ctx *c, const fv_emb *l, fv_tensor *ids)
 {
     if (fv__is_prompted(c, ids)) { /* PEFT's prompts are not scaled */
         fv_tensor *rest = fv__ids_behind_prompt(c, ids);
-        return fv__behind_prompt(c, ids,
-                                 rest ? given(c, l, fv_gather(c, l->table, rest, l->skip)) : NULL);
+        return fv__behind_prompt(c, ids, rest ? given(c, l, rest) : NULL);
     }
-    return given(c, l, fv_gather(c, l->table, ids, l->skip));
+    return given(c, l, ids);
 }
 
 fv_tensor *fv_emb_logits(fv_ctx *c, const fv_emb *l, fv_tensor *x)

@@ -6,6 +6,7 @@
  * own products are rank r, a hundredth of it. */
 #include "ops/adapted.h"
 
+#include "core/core.h"
 #include "ops/product.h"
 
 /* scale dropout(x) A', (..,r) */
@@ -71,4 +72,25 @@ fv_tensor *fv__linear_adapted(fv_ctx *c, const fv_adapter *a, fv_tensor *x, fv_t
     fv_tensor *l = fv_reshape(c, a->l, FV_SHAPE(fv_len(a->l)));
     if (a->before) return fv__linear_plain(c, fv_mul(c, x, l), w, bias, in_out);
     return fv_mul(c, fv__linear_plain(c, x, w, bias, in_out), l);
+}
+
+static fv_tensor *rows_of(fv_ctx *c, fv_tensor *table, fv_tensor *ids, int32_t skip, int64_t first,
+                          int64_t count)
+{
+    fv_tensor *rows = ids ? fv_gather(c, table, ids, skip)
+                          : fv_slice(c, table, 0, first, first + count);
+    /* a table may be read where its file is mapped, in 16 bits */
+    return fv_cast(c, rows, c->dtype);
+}
+
+/* E[ids] + scale A'[ids] B': A is as wide as the vocabulary, so its columns are what is looked
+ * up. */
+fv_tensor *fv__table_rows(fv_ctx *c, fv_tensor *table, fv_tensor *ids, int32_t skip, int64_t first,
+                          int64_t count)
+{
+    const fv_adapter *a = fv__param_table_adapter(table);
+    fv_tensor *y = rows_of(c, table, ids, skip, first, count);
+    if (!a) return y;
+    fv_tensor *u = rows_of(c, fv_transpose(c, a->a), ids, skip, first, count);
+    return fv__linear_add(c, y, fv_scale(c, u, a->scale), a->b, NULL, false);
 }

@@ -9,6 +9,7 @@
 
 #include "core/core.h"
 #include "fovea/author/ops.h"
+#include "ops/adapted.h"
 
 static bool fits(const fv_ctx *c, const fv_some_rows *r, const fv_some_rows *first)
 {
@@ -36,7 +37,7 @@ static fv_tensor *at_once(fv_ctx *c, const fv_some_rows *of, int n, fv_embed a,
     a.n = n;
     if ((gain && fv_len(gain) != a.cols) || (bias && fv_len(bias) != a.cols)) return NULL;
     for (int i = 0; i < n; i++) {
-        if (!fits(c, &of[i], &of[0])) return NULL;
+        if (!fits(c, &of[i], &of[0]) || fv__param_table_adapter(of[i].table)) return NULL;
         a.of[i].table = of[i].table->data;
         a.of[i].ids = of[i].ids ? of[i].ids->data : NULL;
         a.of[i].vocab = of[i].table->shape.d[0];
@@ -55,11 +56,8 @@ static fv_tensor *one_by_one(fv_ctx *c, const fv_some_rows *of, int n)
 {
     fv_tensor *y = NULL;
     for (int i = 0; i < n; i++) {
-        fv_tensor *rows = of[i].ids
-                              ? fv_gather(c, of[i].table, of[i].ids, of[i].skip)
-                              : fv_slice(c, of[i].table, 0, of[i].first, of[i].first + of[i].count);
-        /* a table may be read where its file is mapped, in 16 bits */
-        rows = fv_cast(c, rows, c->dtype);
+        fv_tensor *rows = fv__table_rows(c, of[i].table, of[i].ids, of[i].skip, of[i].first,
+                                         of[i].count);
         y = i ? fv_add(c, y, rows) : rows;
     }
     return y;

@@ -75,6 +75,8 @@ static void progress(void *user, const fv_train_state *s, const char *event)
     if (x->after && s->step >= x->after) x->stop = 1;
 }
 
+static const char *recipe = "r.ini";
+
 /* Trains, until `after` updates are done where that is not 0. */
 static void run(const char *dir, const char *const *set, int64_t after, bool resume)
 {
@@ -83,7 +85,7 @@ static void run(const char *dir, const char *const *set, int64_t after, bool res
     fv_train_state s;
     stopping x = {.after = after};
     char key[80];
-    check(fv_recipe_open(&r, NULL, scratch("r.ini"), &e), &e);
+    check(fv_recipe_open(&r, NULL, scratch("%s", recipe), &e), &e);
     check(fv_recipe_set(r, "data.dir", scratch("."), &e), &e);
     for (; set && *set; set++) {
         const char *equals = strchr(*set, '=');
@@ -190,6 +192,45 @@ static void pixels_are_permuted(void **state)
     json_decref(j);
 }
 
+/* Each task has a LoRA of its own on one base: what was learnt stays as it was, to the bit, and an
+ * earlier task goes on with its own.  Stopped within the second task and resumed it is the same. */
+static void one_adapter_a_task(void **state)
+{
+    (void)state;
+    char from[600];
+    static const char *const ground[] = {"continual.epochs=1", NULL};
+    run("ground", ground, 0, false);
+    snprintf(from, sizeof from, "model.from=%s", scratch("ground/model"));
+    scratch_text("own.ini", "[model]\narchitecture = ViTForImageClassification\n"
+                            "[adapter]\npeft_type = LORA\ntarget_modules = query value dense\n"
+                            "[data]\nobjective = image_classify\ntrain = train-images-idx3-ubyte\n"
+                            "valid = valid-images-idx3-ubyte\n"
+                            "[continual]\nmethod = adapters\ntasks = 0,1 2,3 0,1\nepochs = 6\n"
+                            "[train]\nbatch_rows = 12\nlr = 1e-2\nschedule = constant\nwarmup = 0\n"
+                            "eval_every = 1000\nsave_every = 1000\nbatch_tokens = 1000\n");
+    const char *set[] = {from, NULL};
+    recipe = "own.ini";
+    run("own", set, 0, false);
+    run("own-cut", set, 29, false);
+    run("own-cut", set, 0, true);
+    recipe = "r.ini";
+    assert_true(same_files(scratch("own/continual.json"), scratch("own-cut/continual.json")));
+    for (int i = 0; i < 2; i++) {
+        const char *task = i ? "2-3" : "0-1";
+        char a[512], b[512];
+        snprintf(a, sizeof a, "%s", scratch("own/adapters/%s/adapter_model.safetensors", task));
+        snprintf(b, sizeof b, "%s", scratch("own-cut/adapters/%s/adapter_model.safetensors", task));
+        assert_true(same_files(a, b));
+    }
+    assert_false(same_files(scratch("own/adapters/0-1/adapter_model.safetensors"),
+                            scratch("own/adapters/2-3/adapter_model.safetensors")));
+    json_t *j = report("own");
+    assert_true(cell(j, 2, 0) == cell(j, 1, 0)); /* nothing is forgotten */
+    assert_true(cell(j, 2, 1) > 0.8 && cell(j, 3, 0) > 0.8);
+    assert_true(cell(j, 3, 1) == cell(j, 2, 1));
+    json_decref(j);
+}
+
 static void refused(const char *const *set, const char *part)
 {
     fv_err e = {0};
@@ -217,6 +258,7 @@ static void what_cannot_be_is_refused(void **state)
     refused((const char *const[]){"continual.permute=2", NULL}, "one of them is enough");
     refused((const char *const[]){"data.valid=", NULL}, "validation data");
     refused((const char *const[]){"train.dtype=bf16", NULL}, "train.dtype = f32");
+    refused((const char *const[]){"continual.method=adapters", NULL}, "[adapter] is missing");
 }
 
 int main(void)
@@ -226,6 +268,7 @@ int main(void)
         cmocka_unit_test(memory_helps_where_classes_come_one_after_another),
         cmocka_unit_test(a_penalty_holds),
         cmocka_unit_test(pixels_are_permuted),
+        cmocka_unit_test(one_adapter_a_task),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

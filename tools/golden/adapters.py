@@ -122,6 +122,11 @@ case("llama-dora", "llama-language",
      LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=4, use_dora=True, target_modules=["q_proj", "o_proj"], layers_to_transform=[1]))
 case("t5-lora", "t5-text", LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, lora_alpha=8))
 case("t5-ia3", "t5-text", IA3Config(task_type="SEQ_2_SEQ_LM", target_modules=["k", "v", "wo"], feedforward_modules=["wo"]))
+case("bert-lora-embedding", "bert-sequence", LoraConfig(task_type="SEQ_CLS", r=3, lora_alpha=6, target_modules=["query", "word_embeddings"]))
+case("gpt2-lora-embedding", "gpt2-language",
+     LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=4, fan_in_fan_out=True, target_modules=["c_attn", "wte"]))
+case("llama-lora-embedding", "llama-language",
+     LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=4, target_modules=["q_proj", "embed_tokens"]))
 case("bert-all-biases", "bert-sequence", LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=2, bias="all", target_modules=["value"]))
 
 

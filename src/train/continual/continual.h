@@ -21,7 +21,8 @@ typedef enum fv__continual_method {
     FV__METHOD_SI,
     FV__METHOD_LWF,
     FV__METHOD_REPLAY,
-    FV__METHOD_AGEM
+    FV__METHOD_AGEM,
+    FV__METHOD_ADAPTERS /* one adapter a task */
 } fv__continual_method;
 
 /* What is known when a model is asked (van de Ven and Tolias 2019). */
@@ -50,6 +51,11 @@ fv_status fv__continual_wrap(fv_feed *train, fv_feed *valid, const fv__continual
 fv_status fv__continual_updates(const fv_feed *train, const fv_env *env, int64_t tokens,
                                 int64_t rows, int64_t accumulate, uint64_t seed, int64_t *out,
                                 fv_err *e);
+/* With one adapter a task: the model has one task's after another when each is called; in the end
+ * the last one's. */
+fv_status fv__continual_each_own(const fv_feed *train, const fv_model *m,
+                                 fv_status (*each)(void *user, const char *task, fv_err *e),
+                                 void *user, fv_err *e);
 /* continual.json and continual.svg in the run's directory, and the same as lines of text. */
 fv_status fv__continual_report(const fv_feed *train, const char *dir,
                                void (*line)(void *user, const char *text), void *user, fv_err *e);
@@ -103,6 +109,7 @@ typedef struct fv__continual {
     fv_tensor flat[FV__FLATS]; /* data NULL: not used by the method */
     fv_tensor old;             /* LwF: scores (rows,labels) of the model before this task */
     size_t old_bytes;
+    fv_tensor own; /* one adapter a task: (tasks,parameters) */
 } fv__continual;
 
 /* tasks.c */
@@ -133,5 +140,11 @@ bool fv__continual_quadratic(const fv__continual *s);
 fv_tensor fv__flat(void *data, int64_t n);
 void fv__flat_set(fv_ctx *c, fv_tensor *to, const fv_tensor *x);
 fv_status fv__continual_failed(const fv_ctx *c, fv_err *e);
+
+/* own.c: nothing is done by other methods */
+fv_status fv__own_reserve(fv__continual *s, const fv_model *m, fv_err *e);
+/* Parameters from the values of task t, and to them. */
+fv_status fv__own_use(fv__continual *s, const fv_model *m, int t, fv_err *e);
+fv_status fv__own_keep(fv__continual *s, const fv_model *m, int t, fv_err *e);
 
 #endif

@@ -312,14 +312,16 @@ static fv_status accuracy_of(fv__continual *s, const fv_model *m, int t, int see
     return st;
 }
 
-static fv_status measure(fv__continual *s, const fv_model *m, int after, fv_err *e)
+/* Of all tasks, each with its own adapter where it has one; next: the task that is learnt then. */
+static fv_status measure(fv__continual *s, const fv_model *m, int after, int next, fv_err *e)
 {
     fv_status st = FV_OK;
     for (int t = 0; !st && t < s->n_tasks; t++) {
         int seen = t + 1 > after ? t + 1 : after; /* a task is always asked among its own labels */
-        st = accuracy_of(s, m, t, seen, &s->accuracy[after][t], e);
+        st = fv__own_use(s, m, t, e);
+        if (!st) st = accuracy_of(s, m, t, seen, &s->accuracy[after][t], e);
     }
-    return st;
+    return st ? st : fv__own_use(s, m, next, e);
 }
 
 fv_status fv__continual_prepare(void *self, const fv_model *m, fv_device *d, fv_err *e)
@@ -329,7 +331,8 @@ fv_status fv__continual_prepare(void *self, const fv_model *m, fv_device *d, fv_
     if (fv_model_dtype(m) != FV_F32)
         return fv_fail(e, FV_EMISSING, "[continual]: only with train.dtype = f32");
     fv_status st = fv__continual_reserve(s, m, e);
-    return st ? st : measure(s, m, 0, e);
+    if (!st) st = fv__own_reserve(s, m, e);
+    return st ? st : measure(s, m, 0, 0, e);
 }
 
 fv_status fv__continual_end_epoch(void *self, const fv_model *m, int64_t epoch, fv_err *e)
@@ -344,6 +347,7 @@ fv_status fv__continual_end_epoch(void *self, const fv_model *m, int64_t epoch, 
     else if (fv__continual_quadratic(s) && !last)
         st = consolidate_ewc(s, m, t, e);
     if (!st && s->old.data && !last) st = keep_scores(s, m, t + 1, e);
+    if (!st) st = fv__own_keep(s, m, t, e);
     s->done = t + 1;
-    return st ? st : measure(s, m, t + 1, e);
+    return st ? st : measure(s, m, t + 1, last ? t : t + 1, e);
 }

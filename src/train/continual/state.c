@@ -43,6 +43,8 @@ void fv__continual_release(fv__continual *s)
         if (s->flat[i].data)
             s->dev->backend->release(s->dev, s->flat[i].data, (size_t)s->n_flat * sizeof(float));
     if (s->old.data) s->dev->backend->release(s->dev, s->old.data, s->old_bytes);
+    if (s->own.data)
+        s->dev->backend->release(s->dev, s->own.data, (size_t)fv_len(&s->own) * sizeof(float));
 }
 
 /* Device memory for all arrays of the method, once; SI begins with the parameters as they are. */
@@ -81,13 +83,16 @@ fv_status fv__continual_reserve(fv__continual *s, const fv_model *m, fv_err *e)
 static const char *const names[FV__FLATS] = {"curvature", "pull",  "path",     "gradient",
                                              "before",    "start", "reference"};
 
+enum { ARRAYS = FV__FLATS + 2 };
+
 /* All arrays with their names; the matrix last. */
-static int list(const fv__continual *s, fv_tensor of[FV__FLATS + 1], const char **name)
+static int list(const fv__continual *s, fv_tensor of[ARRAYS], const char **name)
 {
     int n = 0;
     for (int i = 0; i < FV__FLATS; i++)
         if (s->flat[i].data) of[n] = s->flat[i], name[n++] = names[i];
     if (s->old.data) of[n] = s->old, name[n++] = "old_scores";
+    if (s->own.data) of[n] = s->own, name[n++] = "adapters";
     return n;
 }
 
@@ -95,9 +100,9 @@ static int list(const fv__continual *s, fv_tensor of[FV__FLATS + 1], const char 
 fv_status fv__continual_save(const void *self, const fv_env *env, const char *path, fv_err *e)
 {
     const fv__continual *s = self;
-    fv_tensor of[FV__FLATS + 1];
-    const char *name[FV__FLATS + 1];
-    fv_st_item item[FV__FLATS + 3];
+    fv_tensor of[ARRAYS];
+    const char *name[ARRAYS];
+    fv_st_item item[ARRAYS + 2];
     int n = list(s, of, name);
     float done = (float)s->done;
     fv_ctx *c = NULL;
@@ -134,8 +139,8 @@ static fv_status load_one(fv_st *file, const char *name, float *host, int64_t n,
 fv_status fv__continual_load(void *self, const fv_env *env, const char *path, fv_err *e)
 {
     fv__continual *s = self;
-    fv_tensor of[FV__FLATS + 1];
-    const char *name[FV__FLATS + 1];
+    fv_tensor of[ARRAYS];
+    const char *name[ARRAYS];
     int n = list(s, of, name);
     float done = 0;
     fv_ctx *c = NULL;

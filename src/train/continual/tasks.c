@@ -12,7 +12,7 @@
 #include "train/continual/continual.h"
 
 static const char *const methods[] = {"none", "joint",  "ewc",  "online_ewc", "si",
-                                      "lwf",  "replay", "agem", NULL};
+                                      "lwf",  "replay", "agem", "adapters",   NULL};
 static const char *const scenarios[] = {"task", "domain", "class", NULL};
 static const char *const buffers[] = {"balanced", "reservoir", NULL};
 enum { BALANCED, RESERVOIR };

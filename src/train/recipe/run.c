@@ -180,6 +180,39 @@ static fv_status train(const fv_recipe *r, const fv_recipe_job *job, fv_model *m
     return st;
 }
 
+/* What saves the adapters of tasks. */
+typedef struct saving {
+    const fv_recipe_job *job;
+    fv_model *model;
+    const fv__input *in;
+} saving;
+
+/* adapters/TASK of the run, "sst2:" as "sst2", "0,1" as "0-1". */
+static fv_status save_own(void *user, const char *task, fv_err *e)
+{
+    const saving *s = user;
+    char dir[FV_PATH];
+    int n = snprintf(dir, sizeof dir, "%s/adapters", s->job->dir);
+    fv_status st = n < (int)sizeof dir - 200 ? fv__dir_make(s->in->env, dir, e)
+                                             : fv_fail(e, FV_EARG, "the path is too long");
+    dir[n++] = '/';
+    for (const char *c = task; *c && !(*c == ':' && !c[1]); c++)
+        dir[n++] = (char)(strchr("/,: ", *c) ? '-' : *c);
+    dir[n] = 0;
+    if (!st) st = fv_model_save(s->model, dir, FV_F32, e);
+    return st ? st : fv_processor_save(s->in->processor, dir, e);
+}
+
+static fv_status report_tasks(const fv_recipe *r, const saving *s, fv_err *e)
+{
+    if (!fv__continual_wanted(&r->continual)) return FV_OK;
+    fv_status st = fv__continual_each_own(&s->in->train, s->model, save_own, (void *)(uintptr_t)s,
+                                          e);
+    return st ? st
+              : fv__continual_report(&s->in->train, s->job->dir, s->job->on_message, s->job->user,
+                                     e);
+}
+
 /* Makes the directory of a new run and locks it.  Another run may have made it, too, since it was
  * found missing: then its files are there, and nothing of it is touched. */
 static fv_status take_dir(const fv_recipe_job *job, const fv_env *env, int *lock, fv_err *e)
@@ -205,8 +238,7 @@ static fv_status train_in_dir(fv_recipe *r, const fv_recipe_job *job, bool fresh
     if (!st && writes && fresh) st = write_recipe(r, in->env, job->dir, e);
     st = fv_comm_agree(job->comm, st, e);
     if (!st) st = train(r, job, model, in, out, e);
-    if (!st && fv__continual_wanted(&r->continual))
-        st = fv__continual_report(&in->train, job->dir, job->on_message, job->user, e);
+    if (!st) st = report_tasks(r, &(saving){job, model, in}, e);
     /* only now, as the recipe may be one that does not fit the run */
     if (!st && writes && !fresh) st = write_recipe(r, in->env, job->dir, e);
     if (st && writes && fresh && !out->step) remove_run(in->env, job->dir, kept);
