@@ -17,8 +17,6 @@
  *
  * Every element gets its runs in order from one thread, so its bits depend neither on the division
  * of work nor on the other rows. */
-#include <limits.h>
-
 #include "gemm_plan.h"
 
 /* Sizes are chosen for 32-64 KiB of L1, 512 KiB-2 MiB of L2 a core; none of them changes a bit
@@ -26,14 +24,6 @@
 #define A_BYTES ((size_t)2 << 20)
 /* of packed A for one run of k: it is read again for every panel */
 #define A_RUN ((size_t)384 << 10)
-/* Many threads that share packed A may have more of it: they start and end together fewer times,
- * and each has the sums of a few columns only.  AMX is fast enough to feel it, and has 2 MiB of
- * L2. */
-#if defined(CPU_AMX)
-#define MANY_THREADS 8
-#else
-#define MANY_THREADS INT_MAX
-#endif
 #define SHARED_BYTES ((size_t)8 << 20)
 #define SHARED_RUN ((size_t)1 << 20)
 #define B_BYTES ((size_t)16 << 20)

@@ -5,6 +5,8 @@
 #ifndef FV_CPU_GEMM_PLAN_H
 #define FV_CPU_GEMM_PLAN_H
 
+#include <limits.h>
+
 #include "gemm.h"
 #include "parallel.h"
 
@@ -14,6 +16,15 @@
 #define GEMM_PAD 16
 #else
 #define GEMM_PAD 0
+#endif
+
+/* Many threads that share packed A may have more of it: they start and end together fewer times,
+ * and each has the sums of a few columns only.  AMX is fast enough to feel it, and has 2 MiB of
+ * L2. */
+#if defined(CPU_AMX)
+#define MANY_THREADS 8
+#else
+#define MANY_THREADS INT_MAX
 #endif
 
 /* Scratch of a call, all of it from fv_stream_scratch (one allocation that grows and stays):

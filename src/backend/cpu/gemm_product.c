@@ -121,13 +121,27 @@ static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
     t->ldc = ldc;
 }
 
+/* From sums to C for one tile that has just been stored, `at` elements behind e's first. */
+static void finish_tile(const gemm_tile *t, const gemm_end *e, int64_t at, int64_t col,
+                        int64_t cols)
+{
+    gemm_end end = *e;
+    end.sum = t->c;
+    end.rows = t->rows;
+    end.cols = cols;
+    end.c = (char *)e->c + at * (int64_t)fv_dtype_size(e->ct);
+    if (e->pre) end.pre = (char *)e->pre + at * (int64_t)fv_dtype_size(e->table);
+    if (e->bias) end.bias = gemm_at(e->bias, col, e->table);
+    NAME(gemm_finish)(&end);
+}
+
 /* A share's strips against one run of a group of `positions` panels, which are `cols` columns of
- * C.
+ * C.  end: this is the last run and each tile is finished at once; or NULL.
  * Strips are the inner loop: one run of a panel of B stays in L1 while all strips of A pass by
  * from L2.  The other order keeps a strip in L1 and reads B, which is larger, again for every
  * strip. */
 static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const share *w,
-                     const char *a, float *sum, int count, int64_t cols)
+                     const char *a, float *sum, int count, int64_t cols, const gemm_end *end)
 {
     size_t strip_bytes = gemm_a_bytes(kind, t->kc);
     int widest = gemm_walk(kind->mr, (int)gemm_ceil_div(w->rows, w->strips));
@@ -150,7 +164,7 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
         t->c = sum + (int64_t)q * kind->nr;
         t->ahead = mine > 1 ? coming : t->b;
         /* strip s ends at row gemm_part(rows, s + 1, strips); this saves a division */
-        int64_t over = extra * w->s0 % w->strips;
+        int64_t over = extra * w->s0 % w->strips, row = 0;
         for (int64_t s = 0; s < mine; s++) {
             over += extra;
             t->rows = (int)(low + (over >= w->strips));
@@ -160,8 +174,12 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
                 kind->tile(t);
             else
                 edge_tile(kind, t, left);
+            if (end)
+                finish_tile(t, end, row * end->ldc + (int64_t)q * kind->nr, (int64_t)q * kind->nr,
+                            gemm_min(left, (int64_t)t->panels * kind->nr));
             t->a = (const char *)t->a + strip_bytes;
             t->c += t->rows * t->ldc;
+            row += t->rows;
             t->ahead += each;
         }
     }
@@ -205,6 +223,10 @@ static void find_panels(const gemm_plan *p, gemm_tile *t, const share *w, int64_
     NAME(gemm_pack_run)(kind, w->own, t->b_next, &b, panel, panel + count, k, t->kc);
 }
 
+/* Elements of a tile that is finished while it is in L1; smaller ones wait for the others of their
+ * group, which makes longer loops. */
+#define LARGE_TILE 1024
+
 /* A share of C in the columns of a group of panels.
  * Sums of a C that is not f32 live in w->sum until all runs are in, so C is rounded exactly
  * once. */
@@ -223,6 +245,8 @@ static void columns(const gemm_plan *p, const share *w, int64_t panel, int count
     e.ld_sum = direct ? g->ldc : (int64_t)count * kind->nr + GEMM_PAD;
     if (g->add && !direct) NAME(gemm_start)(&e);
 
+    bool finish = !direct || g->bias || g->act || g->pre,
+         at_once = kind->mr * kind->nr >= LARGE_TILE;
     int64_t k = 0;
     do {
         gemm_tile tile = {.ldc = e.ld_sum,
@@ -233,10 +257,10 @@ static void columns(const gemm_plan *p, const share *w, int64_t panel, int count
         find_panels(p, &tile, w, panel, k, count);
         ahead next = next_run(p, w, panel, k, count);
         multiply(kind, &tile, &next, w, w->a + (size_t)w->strips * gemm_a_bytes(kind, k), e.sum,
-                 count, e.cols);
+                 count, e.cols, finish && at_once && k + kind->run >= g->k ? &e : NULL);
         k += p->kind->run;
     } while (k < g->k);
-    if (!direct || g->bias || g->act || g->pre) NAME(gemm_finish)(&e);
+    if (finish && !at_once) NAME(gemm_finish)(&e);
 }
 
 /* ---- chunks ---- */
@@ -247,7 +271,27 @@ typedef struct chunks {
     int64_t down; /* parts of the strips */
     int64_t each; /* panels */
     int64_t across;
+    bool down_last; /* chunks of the same strips follow one another, not those of the same panels */
 } chunks;
+
+/* The same for fast tiles and many threads, where a chunk also waits for its strips and panels to
+ * come from other caches, about the time of a tile for each, and all wait for the slowest thread,
+ * which is a part of a chunk late.  A thread takes chunks of the same strips, which stay in its L2. */
+static chunks cut_for_many(const gemm_plan *p, int threads, int64_t strips, int64_t panels)
+{
+    chunks best = {0};
+    int64_t least = INT64_MAX;
+    for (int64_t down = 1; down <= strips && down <= threads; down *= 2)
+        for (int64_t each = p->group; each; each--) {
+            int64_t s = gemm_ceil_div(strips, down), across = gemm_ceil_div(panels, each),
+                    chunk = s * each + s + each, rounds = gemm_ceil_div(down * across, threads),
+                    time = 4 * rounds * chunk + chunk;
+            if (time >= least) continue;
+            least = time;
+            best = (chunks){down, each, across, true};
+        }
+    return best;
+}
 
 /* The parts that a block is cut into, so that all threads are done soonest: rounds of chunks,
  * each of which takes as long as its tiles, and packing its panels unless they are packed.  Of
@@ -255,14 +299,15 @@ typedef struct chunks {
  * or A comes from beyond L2 for each chunk. */
 static chunks cut(const gemm_plan *p, int threads, int64_t strips, int64_t panels)
 {
-    chunks best = {1, p->group, gemm_ceil_div(panels, p->group)};
+    chunks best = {1, p->group, gemm_ceil_div(panels, p->group), false};
     if (threads == 1) return best;
+    if (threads >= MANY_THREADS && p->g->packed) return cut_for_many(p, threads, strips, panels);
     bool packed = p->g->packed || p->slice,
          small = (packed || p->g->tb) && p->a_bytes <= A_RESIDENT;
     int64_t least = INT64_MAX, pack = packed ? 1 : 3;
     for (int64_t down = 1; down <= strips && down <= threads; down *= 2)
         for (int64_t each = p->group; each; each--) {
-            chunks c = {down, each, gemm_ceil_div(panels, each)};
+            chunks c = {down, each, gemm_ceil_div(panels, each), false};
             int64_t rounds = gemm_ceil_div(down * c.across, threads),
                     time = rounds * each * (gemm_ceil_div(strips, down) + pack);
             if (time < least || (time == least && small)) {
@@ -319,7 +364,9 @@ static void parts_of_block(void *arg, int64_t from, int64_t to, int slot)
     const block_args *l = arg;
     share w = with_memory(l, slot);
     for (int64_t i = from; i < to; i++) {
-        int64_t d = i % l->cut.down, j = i / l->cut.down * l->cut.each;
+        bool last = l->cut.down_last;
+        int64_t d = last ? i / l->cut.across : i % l->cut.down,
+                j = (last ? i % l->cut.across : i / l->cut.down) * l->cut.each;
         w.s0 = gemm_part(w.strips, d, l->cut.down);
         w.s1 = gemm_part(w.strips, d + 1, l->cut.down);
         part(l, w, l->from, w.first + j, w.first + gemm_min(j + l->cut.each, l->panels));
