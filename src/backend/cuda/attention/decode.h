@@ -41,16 +41,18 @@ template <int V> struct partial_softmax {
 template <class T, int V> struct alignas(16) raw {
     unsigned w[V * sizeof(T) / 4];
     /* NO_ALLOCATE: past L1, which is small beside the shared memory of the megakernel and has
-     * better uses. */
-    template <bool NO_ALLOCATE> __device__ void read(const T *p)
+     * better uses.  Pieces of 16 bytes lie `apart` bytes from one another. */
+    template <bool NO_ALLOCATE> __device__ void read(const T *p, int apart)
     {
-        if (!NO_ALLOCATE) *this = *(const raw *)p;
+#pragma unroll
+        for (int i = 0; !NO_ALLOCATE && i < (int)(V * sizeof(T) / 16); i++)
+            ((uint4 *)w)[i] = *(const uint4 *)((const char *)p + i * apart);
 #pragma unroll
         for (int i = 0; NO_ALLOCATE && i < (int)(V * sizeof(T) / 16); i++)
             asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                          : "=r"(w[4 * i]), "=r"(w[4 * i + 1]), "=r"(w[4 * i + 2]),
                            "=r"(w[4 * i + 3])
-                         : "l"((const uint4 *)p + i)
+                         : "l"((const char *)p + i * apart)
                          : "memory");
     }
     __device__ float at(int e) const
@@ -68,6 +70,7 @@ template <class T, int V> struct alignas(16) raw {
 template <class T> struct global_io {
     static constexpr bool late = false;       /* the query is in memory when the kernel begins */
     static constexpr bool plain_only = false; /* no mask by pairs, nothing added to scores */
+    static constexpr bool pieces = false;     /* see warp_io */
     static constexpr int now = -1;
     template <int V>
     __device__ void query(float (&q)[V], const head_view<T> &head, int i, bool) const
@@ -81,9 +84,25 @@ template <class T> struct global_io {
     }
 };
 
-/* The same in the megakernel, whose attention over bf16 caches is plain but for a mask of keys. */
+/* The same in the megakernel, whose attention over bf16 caches is plain but for a mask of keys.
+ * A thread's V elements are not neighbours but pieces of 16 bytes, L * 16 bytes apart: each load of
+ * a warp then reads whole sectors.  With 32 bytes a thread as neighbours, every sector was asked for
+ * twice. */
 template <class T> struct warp_io : global_io<T> {
-    static constexpr bool plain_only = sizeof(T) == 2;
+    static constexpr bool plain_only = sizeof(T) == 2, pieces = true;
+    static constexpr int PIECE = 16 / sizeof(T);
+    template <int V>
+    __device__ void query(float (&q)[V], const head_view<T> &head, int i, bool) const
+    {
+        int lanes = (int)head.attn.a.Wk / V;
+#pragma unroll
+        for (int p = 0; p < V / PIECE; p++) {
+            float part[PIECE];
+            load(part, head.attn.q(head.b, head.h, 0), i + p * lanes * PIECE);
+#pragma unroll
+            for (int e = 0; e < PIECE; e++) q[p * PIECE + e] = part[e];
+        }
+    }
 };
 
 /* The keys [from, to) of this thread's group, one of GROUPS groups of L threads.  UNROLL keys
@@ -97,11 +116,13 @@ __device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int
     int lane = threadIdx.x % L,
         g = head.h / ((int)attn.a.H / (int)attn.a.G); /* no 64-bit division */
     int64_t k_row = attn.a.k_row, v_row = attn.a.v_row;
-    const T *first_k = attn.k(head.b, g, 0) + lane * V, *first_v = attn.v(head.b, g, 0) + lane * V;
+    constexpr int FIRST = P::pieces ? 16 / sizeof(T) : V, APART = P::pieces ? 16 * L : 16;
+    const T *first_k = attn.k(head.b, g, 0) + lane * FIRST,
+            *first_v = attn.v(head.b, g, 0) + lane * FIRST;
     bool plain = attn.plain && !attn.a.key_mask; /* else the score tests masks key by key */
     partial_softmax<V> part_softmax = {-INFINITY, 0, {}};
     float q[V], scale = attn.scale;
-    if (!P::late) io.query(q, head, lane * V, false);
+    if (!P::late) io.query(q, head, lane * FIRST, false);
     for (int j0 = from + group; j0 - group < to;
          j0 += GROUPS * UNROLL) { /* the whole warp iterates, for the shuffles */
         raw<T, V> k[UNROLL], v[UNROLL];
@@ -112,8 +133,8 @@ __device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int
             int j = j0 + u * GROUPS;
             k[u] = v[u] = raw<T, V>{};
             if (j < to && !(P::late && j == io.now)) {
-                k[u].template read<P::late>(at_k);
-                v[u].template read<P::late>(at_v);
+                k[u].template read<P::late || P::pieces>(at_k, APART);
+                v[u].template read<P::late || P::pieces>(at_v, APART);
             }
             at_k += GROUPS * k_row, at_v += GROUPS * v_row;
         }
@@ -262,19 +283,24 @@ __device__ void decode_attend_by_warp(const attn_params<T> &attn, int h, int b)
 {
     head_view<T> head(attn, b, h);
     int lane = threadIdx.x % 32;
-    constexpr int UNROLL = 128 /
-                           (V * (int)sizeof(T)); /* 256 bytes of k and v in flight per thread */
+    /* 256 bytes of k and v in flight per thread */
+    constexpr int UNROLL = 128 / (V * (int)sizeof(T)), PIECE = 16 / (int)sizeof(T);
     partial_softmax<V> part_softmax = scan_keys<T, V, L, 32 / L, UNROLL>(head, lane / L,
                                                                          head.first_key(0),
                                                                          head.end_key(0),
                                                                          warp_io<T>());
     merge_groups<V, L>(part_softmax);
     if (lane >= L) return;
-    float y[V];
 #pragma unroll
-    for (int e = 0; e < V; e++)
-        y[e] = part_softmax.sum != 0 ? __fdividef(part_softmax.y[e], part_softmax.sum) : 0;
-    store((T *)attn.a.y, attn.y_offset(b, h, 0) + lane * V, y);
+    for (int p = 0; p < V / PIECE; p++) {
+        float y[PIECE];
+#pragma unroll
+        for (int e = 0; e < PIECE; e++)
+            y[e] = part_softmax.sum != 0
+                       ? __fdividef(part_softmax.y[p * PIECE + e], part_softmax.sum)
+                       : 0;
+        store((T *)attn.a.y, attn.y_offset(b, h, 0) + (p * L + lane) * PIECE, y);
+    }
     if (lane == 0) attn.lse(b, h, 0) = make_float2(part_softmax.row_max, part_softmax.sum);
 }
 

@@ -19,17 +19,18 @@
 
 #define MEGAKERNEL_BYTES 32000 /* of kernel parameters; CUDA's limit is 32,764 */
 
-/* warps of a block: MMA_WARPS compute, one loads weights, one reads op descriptors */
+/* warps of a block: MMA_WARPS compute, PRODUCERS load weights, one reads op descriptors */
 #define MMA_WARPS 8
-#define PRODUCER_WARP MMA_WARPS
-#define OP_READER_WARP (MMA_WARPS + 1)
+#define PRODUCERS 3
+#define OP_READER_WARP (MMA_WARPS + PRODUCERS)
 #define BLOCK_WARPS (MMA_WARPS + 4) /* setmaxnreg works on whole warpgroups */
 #define PRODUCER_REGISTERS 72       /* per thread */
 #define MMA_REGISTERS 216
 
 #define OP_STAGES 8    /* op descriptors in smem: the current one and the next */
-#define PREFETCH_OPS 2 /* how many ops ahead of an attention its keys are prefetched into L2 */
+#define PREFETCH_OPS 3 /* how many ops ahead of an attention its keys are prefetched into L2 */
 #define MAX_ROWS 128
+#define MAX_TURNS 64       /* rotated pairs of a head */
 #define FLAGGED_MAX_ROWS 8 /* beyond, spinning on every value costs more than a barrier */
 #define ROWS_BLOCK 16      /* sequences per block group: M of the mma */
 
@@ -127,8 +128,13 @@ enum {
 struct mk_ops {
     int n, slots, x_bytes; /* x_bytes: smem for rows of x */
     int rows, group_blocks;
-    bool uses_flags; /* ops exchange flagged words; else a group barrier separates them */
-    int needs;       /* of what GPT-2 does not have, as bits: which instance of the kernel */
+    bool uses_flags;    /* ops exchange flagged words; else a group barrier separates them */
+    int needs;          /* of what GPT-2 does not have, as bits: which instance of the kernel */
+    fv_fused_rope rope; /* of all rotated layers; freq NULL: none is */
+    __host__ __device__ int turn_bytes() const
+    {
+        return rope.freq ? ROWS_BLOCK * rope.half * (int)sizeof(float2) : 0;
+    }
     mk_counters *counters;
     mk_op op[(MEGAKERNEL_BYTES - 64) / sizeof(mk_op)];
 };

@@ -8,14 +8,16 @@
 
 #include "mega_smem.h"
 
-#define PREFETCH_KEYS 64
+#define PREFETCH_PIECE 4096
+#define PREFETCH_BYTES (24 << 20)               /* of keys and values of one layer: half of L2 */
 #define NEW_KV_AT ((decode_floats + 3) / 4 * 4) /* the newest key and value, behind the records */
 
 /* decode_attend's input and output policy: flagged words, or global memory where `in` has none.
  *    flagged words of the QKV projection, a row:  [ q: H * W | k: G * W | v: G * W ]
  *                                                 0          k_at       v_at */
 template <class T> struct flagged_io {
-    static constexpr bool late = true, plain_only = sizeof(T) == 2; /* see attention_defer */
+    static constexpr bool late = true, pieces = false;
+    static constexpr bool plain_only = sizeof(T) == 2; /* see attention_defer */
     flagged_reader in;
     int64_t row;         /* first element of this sequence's q, k, v in the words */
     int now, k_at, v_at; /* now: position of the newest key, or -1 */
@@ -129,26 +131,28 @@ __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, cons
         attend_by_blocks<W>(o, j, t, record, epoch, op);
 }
 
-/* Prefetches the keys and values this block will attend to into L2, while the MMA warps are in the
- * GEMMs before.  The newest ones are not written yet; as a prefetch is a hint that does not matter.
- * With many heads only the first keys of each that are in the window: L2 does not hold all. */
+/* Prefetches the group's keys and values into L2, each block its share, while the MMA warps are in
+ * the GEMMs before: DRAM is idle there, and attention would wait for it.  Rows of a sequence lie one
+ * after the other, so a few bulk prefetches of PIECE bytes do; the first keys in the window of each
+ * sequence, as many as L2 holds.  The newest are not written yet, which does not matter to a hint.
+ * Lines one by one, the first 64 keys of each head, brought less of them in time. */
 template <class T> __device__ inline void prefetch_kv(const decode_job<T> &j, const block_group &t)
 {
-    constexpr int LINE = 128 / sizeof(T);
     const attn_params<T> &attn = j.attn;
-    int heads = (int)attn.a.H, lines = ((int)attn.a.Wk + LINE - 1) / LINE;
-    for (int u = t.block; u < j.parts * heads * t.rows; u += t.blocks) {
-        int b = t.row + u / j.parts / heads, g = u / j.parts % heads / (heads / (int)attn.a.G),
-            n = (int)attn.a.Tk;
+    bool rows_alike = attn.a.k_row == attn.a.v_row && attn.a.k_row * sizeof(T) % 16 == 0;
+    if (threadIdx.x % 32 || !rows_alike) return;
+    int key_bytes = (int)attn.a.k_row * (int)sizeof(T),
+        most = PREFETCH_BYTES / ((int)attn.a.B * 2 * key_bytes);
+    for (int b = t.row; b < t.row + t.rows; b++) {
+        int n = (int)attn.a.Tk;
         if (attn.a.lens && attn.a.lens[b] < n) n = attn.a.lens[b];
-        int first = attn.a.window > 0 ? max(n - (int)attn.a.window, 0) : 0;
-        if (j.by_warp) n = min(n, first + PREFETCH_KEYS);
-        int each = (n - first + j.parts - 1) / j.parts, from = first + u % j.parts * each;
-        for (int i = threadIdx.x % 32; i < 2 * lines * each; i += 32) {
-            int key = from + i / (2 * lines), line = i / 2 % lines;
-            if (key >= n) break;
-            const T *p = (i & 1 ? attn.v(b, g, key) : attn.k(b, g, key)) + line * LINE;
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+        int first = attn.a.window > 0 ? max(n - (int)attn.a.window, 0) : 0,
+            bytes = min(n - first - 1, most) * key_bytes,
+            pieces = (bytes + PREFETCH_PIECE - 1) / PREFETCH_PIECE;
+        for (int i = t.block; i < 2 * pieces; i += t.blocks) {
+            int from = i % pieces * PREFETCH_PIECE;
+            const T *p = i < pieces ? attn.k(b, 0, first) : attn.v(b, 0, first);
+            bulk_prefetch(p + from / (int)sizeof(T), min(PREFETCH_PIECE, bytes - from));
         }
     }
 }

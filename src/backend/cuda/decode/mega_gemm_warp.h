@@ -81,24 +81,11 @@ __device__ inline void activate_tiles(tile_acc<1> &c, fv_act act, bool gated)
     }
 }
 
-/* (cos, sin) of this lane's pairs, one for each row of the mma's upper and lower half. */
-struct tile_turns {
-    float2 v[TILES_PER_WARP][2];
-    __device__ void load(const fv_fused_rope &rope, const tile_columns &c, const block_group &t,
-                         int j)
-    {
-        int lane = threadIdx.x % 32;
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            v[j][i] = pair_turn(rope, c, lane % 4, t.row + min(i * 8 + lane / 4, t.rows - 1));
-    }
-};
-
 /* Stores a tile; it belongs as a whole to y, the key cache or the value cache. */
 template <int GROUPS>
 __device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
                                    const tile_acc<GROUPS> &c, const int (&cache_row)[GROUPS][2],
-                                   const tile_turns &turn, int j, const tile_columns &which)
+                                   const mk_smem *d, int j, const tile_columns &which)
 {
     const fv_fused_linear &a = f.a;
     int lane = threadIdx.x % 32, all = (int)a.n, y_n = a.k_cache ? (int)a.y_n : all,
@@ -111,7 +98,9 @@ __device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
     for (int i = 0; i < 2 * GROUPS; i++) {
         int row = i * 8 + lane / 4, n;
         float2 v = make_float2(c[i / 2][j][i % 2 * 2], c[i / 2][j][i % 2 * 2 + 1]);
-        if (which.turn >= 0) v = finish_pair(FV_ACT_NONE, which, v, turn.v[j][i % 2]);
+        if (which.turn >= 0)
+            v = finish_pair(FV_ACT_NONE, which, v,
+                            turns_of(d)[row % ROWS_BLOCK * a.rope.half + which.turn + lane % 4]);
         bool mine = neighbours(v, n, which);
         int64_t at = (cached ? cache_row[i / 2][i % 2] : t.row + row) * (int64_t)stride + n - first;
         if (!mine || row >= t.rows || n >= all || (cached && cache_row[i / 2][i % 2] < 0)) continue;
@@ -151,7 +140,7 @@ __device__ inline float2 tile_bias(const decode_gemm &f, const unsigned char *sl
  * issued, then for its full barrier. */
 __device__ inline void wait_tile(const mk_smem *d, const slot_ring &r)
 {
-    while ((int)(load_acquire_cta(&d->issued) - r.sequence()) <= 0) continue;
+    while (load_acquire_cta(&d->issued[r.i]) <= (unsigned)r.laps) continue;
     mbarrier_wait(r.full(), r.laps & 1);
 }
 
@@ -178,11 +167,9 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
         unsigned w[TILES_PER_WARP], empty[TILES_PER_WARP];
         int n = min(tiles - m, TILES_PER_WARP);
         slot_ring at_tile = mine;
-        tile_turns turn;
 #pragma unroll
         for (int j = 0; j < TILES_PER_WARP; j++) {
             tile_columns which(f.a, first + (m + j) * t.blocks, PAIRED);
-            if (PAIRED) turn.load(f.a.rope, which, t, j);
             if (j && n > 1) at_tile.next(); /* without a second tile: the first again */
             wait_tile(d, at_tile);
             w[j] = at_tile.slot() + (unsigned)(lane / 4 * ROW_BYTES + lane % 4 * 16);
@@ -199,7 +186,7 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
 #pragma unroll
         for (int j = 0; j < TILES_PER_WARP; j++)
             if (j < n)
-                store_tiles<GROUPS>(f, t, c, cache_row, turn, j,
+                store_tiles<GROUPS>(f, t, c, cache_row, d, j,
                                     tile_columns(f.a, first + (m + j) * t.blocks, PAIRED));
         mine.skip(MMA_WARPS * TILES_PER_WARP);
     }

@@ -321,6 +321,7 @@ void reset(fv_stream *s, megakernel *g, int64_t rows)
     device *d = device_of(s);
     g->p.n = g->p.x_bytes = g->next_block = g->met = 0;
     g->p.needs = 0;
+    g->p.rope = {};
     g->p.rows = (int)rows;
     g->p.group_blocks = d->sm_count / (int)ceil_div(rows, ROWS_BLOCK);
     g->p.uses_flags = rows <= FLAGGED_MAX_ROWS;
@@ -341,13 +342,25 @@ int needs_of(const mk_op &o)
     return NEEDS_ALL;
 }
 
+/* The launch has one table of rotations: false where the layer turns by other angles. */
+bool same_rope(const mk_ops &p, const fv_fused_rope &r)
+{
+    const fv_fused_rope &o = p.rope;
+    bool same = o.freq == r.freq && o.pos == r.pos && o.freq_row == r.freq_row && o.half == r.half;
+    return !o.freq || same;
+}
+
 /* Appends the op if smem suffices and its dataflow can be resolved. */
 bool append(fv_stream *s, megakernel *g, mk_op *o)
 {
     mk_ops *p = &g->p;
+    bool rotated = o->kind == GEMM && o->gemm.a.rope.freq;
+    fv_fused_rope rope = p->rope;
+    if (rotated && !same_rope(*p, o->gemm.a.rope)) return false;
     int x_bytes = p->x_bytes, slots = p->slots, last = p->n ? p->op[p->n - 1].groups : 1;
     /* groups once paired stay paired: they no longer pass the barriers of a single group */
     if (o->groups < last) return false;
+    if (rotated) p->rope = o->gemm.a.rope;
     if (o->kind == GEMM) {
         const decode_gemm &f = o->gemm;
         int most = o->groups * ROWS_BLOCK, rows = (int)(f.a.rows < most ? f.a.rows : most);
@@ -356,7 +369,7 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
     }
     if (!fv_cuda_megakernel_fit(p, device_of(s)->max_smem) ||
         (p->uses_flags && !connect(s, g, o))) {
-        p->x_bytes = x_bytes, p->slots = slots;
+        p->x_bytes = x_bytes, p->slots = slots, p->rope = rope;
         return false;
     }
     if (!p->uses_flags) separate(g, o);

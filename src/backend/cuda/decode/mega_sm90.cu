@@ -2,7 +2,7 @@
  * a decode step.
  *
  * With few rows a step is bound by reading the weights, which no kernel writes.  So in every block
- * a producer warp does nothing but load the block's share of the weights, op after op, into a ring
+ * producer warps do nothing but load the block's share of the weights, op after op, into a ring
  * of smem slots, as far ahead as the ring reaches (about a layer).  DRAM stays busy while the MMA
  * warps wait for the results of other blocks.  Separate kernels, even with programmatic dependent
  * launch, leave it idle at every boundary: GPT-2 124M at batch 1 went from 2,270 to 4,396
@@ -13,7 +13,7 @@
  * with a barrier of the group between ops.  Rows are independent, so groups do not wait for each
  * other; they read the same weights at about the same time, so DRAM is read once.
  *
- * Warps of a block: MMA_WARPS compute, PRODUCER_WARP loads weights, OP_READER_WARP copies
+ * Warps of a block: MMA_WARPS compute, PRODUCERS load weights, OP_READER_WARP copies
  * descriptors to smem and prefetches keys and values. */
 #include "mega_gemm_warp.h"
 #include "mega_attention.h"
@@ -21,15 +21,16 @@
 namespace
 {
 
-/* ---- producer warp ---- */
+/* ---- producer warps ---- */
 
 /* Gain and shift of the norm into one slot. */
-__device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring &r)
+__device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring &r, int producer)
 {
     int bytes = f.k * (int)sizeof(float);
-    if (r.laps) mbarrier_wait(r.empty(), (r.laps - 1) & 1);
-    if (threadIdx.x % 32 == 0) {
-        store_release_cta(&d->issued, r.sequence() + 1);
+    bool mine = r.is_of(producer);
+    if (mine && r.laps) mbarrier_wait(r.empty(), (r.laps - 1) & 1);
+    if (mine && threadIdx.x % 32 == 0) {
+        store_release_cta(&d->issued[r.i], (unsigned)r.laps + 1);
         mbarrier_arrive_expect_tx(r.full(), bytes * ((f.a.gain != NULL) + (f.a.shift != NULL)));
         if (f.a.gain) bulk_load(r.slot(), f.a.gain, bytes, r.full());
         if (f.a.shift)
@@ -44,7 +45,7 @@ __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring 
  * make up a tile is weight_row's choice. */
 template <int NEEDS>
 __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring &r, int first,
-                                    int blocks)
+                                    int blocks, int producer)
 {
     const bf16 *w = (const bf16 *)f.a.w;
     /* else rows of a tile are neighbours */
@@ -56,9 +57,13 @@ __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring 
                 int rows = n - tile * TILE < TILE ? n - tile * TILE : TILE,
                     bytes = 2 * (k - from < chunk ? k - from : chunk);
                 bool bias = f.bias_in_slot && from == 0;
+                if (!r.is_of(producer)) {
+                    r.next();
+                    continue;
+                }
                 if (r.laps) mbarrier_wait(r.empty(), (r.laps - 1) & 1);
                 if (lane == 0) {
-                    store_release_cta(&d->issued, r.sequence() + 1);
+                    store_release_cta(&d->issued[r.i], (unsigned)r.laps + 1);
                     mbarrier_arrive_expect_tx(r.full(), rows * bytes +
                                                             (bias ? TILE * (int)sizeof(float) : 0));
                 }
@@ -74,17 +79,19 @@ __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring 
             }
 }
 
-/* The producer runs through all ops without waiting for their results: weights do not depend on
- * them.  Only full slots stop it. */
+/* Producers run through all ops without waiting for their results: weights do not depend on
+ * them.  Only full slots stop them.  They take turns, slot by slot: issuing the eight copies of a
+ * tile takes a warp longer than L2 takes to deliver them. */
 template <int NEEDS> __device__ void produce_weights(const mk_ops &p, mk_smem *d, slot_ring r)
 {
+    int producer = (int)threadIdx.x / 32 - MMA_WARPS;
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
         mbarrier_wait(smem_addr(&d->op_full[i % OP_STAGES]), i / OP_STAGES & 1);
         block_group t(p, o.groups);
         if (o.kind == GEMM && t.tile(o.gemm) < o.gemm.tiles) {
-            if (has_gain(o.gemm)) produce_gain(o.gemm, d, r);
-            produce_gemm<NEEDS>(o.gemm, d, r, t.tile(o.gemm), t.blocks);
+            if (has_gain(o.gemm)) produce_gain(o.gemm, d, r, producer);
+            produce_gemm<NEEDS>(o.gemm, d, r, t.tile(o.gemm), t.blocks, producer);
         }
         mbarrier_arrive(smem_addr(&d->op_empty[i % OP_STAGES]));
     }
@@ -155,17 +162,28 @@ __device__ inline void reset_counters(const mk_ops &p, unsigned epoch)
  * thread. */
 __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
 {
-    d->issued = 0;
     for (int i = 0; i < p.slots; i++) {
+        d->issued[i] = 0;
         mbarrier_init(&d->full[i], 1);
         mbarrier_init(&d->empty[i], MMA_WARPS);
     }
     for (int i = 0; i < OP_STAGES; i++) {
         mbarrier_init(&d->op_full[i], 32);
-        mbarrier_init(&d->op_empty[i], 32 * (MMA_WARPS + 1));
+        mbarrier_init(&d->op_empty[i], 32 * (MMA_WARPS + PRODUCERS));
     }
     mbarrier_init_fence();
     fence_async_proxy();
+}
+
+/* Fills the table of rotations; read after the barriers that follow the load of x. */
+__device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_smem *d)
+{
+    const fv_fused_rope &o = p.rope;
+    for (int i = threadIdx.x; o.freq && i < t.rows * o.half; i += DECODE_THREADS) {
+        int row = i / o.half, pair = i % o.half;
+        int64_t at = (int64_t)(t.row + row) * o.freq_row + pair;
+        turns_of(d)[i] = rotation(o.pos[t.row + row], o.freq[at]);
+    }
 }
 
 /* ---- the kernel ---- */
@@ -180,7 +198,7 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     mk_smem *d = (mk_smem *)memory;
-    bf16 *x = (bf16 *)(d + 1);
+    bf16 *x = (bf16 *)((unsigned char *)(d + 1) + p.turn_bytes());
     const unsigned char *slots = (const unsigned char *)x + p.x_bytes;
     slot_ring r(d, slots, p.slots);
     unsigned epoch = p.counters->epoch + 1; /* tag of the first op; 0 is the tag of unused words */
@@ -188,11 +206,14 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     __syncthreads();
     if (threadIdx.x / 32 >= MMA_WARPS) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (threadIdx.x / 32 == PRODUCER_WARP) produce_weights<NEEDS>(p, d, r);
-        if (threadIdx.x / 32 == OP_READER_WARP) read_ops<NEEDS>(p, block_group(p, 1), d);
+        if (threadIdx.x / 32 == OP_READER_WARP)
+            read_ops<NEEDS>(p, block_group(p, 1), d);
+        else
+            produce_weights<NEEDS>(p, d, r);
         return;
     }
     setmaxnreg_inc<MMA_REGISTERS>();
+    if (MANY && (NEEDS & NEEDS_PAIRS)) compute_turns(p, block_group(p, 1), d);
     barrier_rounds rounds = {};
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
@@ -230,7 +251,7 @@ template <bool MANY> auto instance_for(const mk_ops &p)
 
 size_t smem_bytes(const mk_ops &p)
 {
-    return sizeof(mk_smem) + (size_t)p.x_bytes + (size_t)p.slots * SLOT_BYTES;
+    return sizeof(mk_smem) + (size_t)(p.turn_bytes() + p.x_bytes) + (size_t)p.slots * SLOT_BYTES;
 }
 } // namespace
 

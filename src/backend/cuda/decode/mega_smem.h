@@ -6,15 +6,19 @@
 #include "backend/cuda/device/sm90_pipeline.h"
 #include "mega.h"
 
-/* Start of the dynamic smem; rows of x (x_bytes) and the slots follow. */
+/* Start of the dynamic smem; a table of rotations (turn_bytes), rows of x (x_bytes) and the slots
+ * follow. */
 struct __align__(128) mk_smem
 {
     uint64_t full[MAX_SLOTS], empty[MAX_SLOTS];
     uint64_t op_full[OP_STAGES], op_empty[OP_STAGES];
     mk_op op[OP_STAGES];
-    unsigned issued; /* slots filled or being filled since the start */
+    unsigned issued[MAX_SLOTS]; /* how often the slot was filled or is being filled */
     __align__(16) float sums[GROUP][MMA_WARPS][TILE_SUMS];
 };
+
+/* (cos, sin) of the group's rows (ROWS_BLOCK,half): all layers of a step turn by the same angles. */
+__device__ inline float2 *turns_of(const mk_smem *d) { return (float2 *)(d + 1); }
 
 __device__ inline uint4 ld_shared16(uint32_t a)
 {
@@ -46,7 +50,8 @@ struct slot_ring {
     {
         for (i += n; i >= slots; i -= slots) laps++;
     }
-    __device__ unsigned sequence() const { return (unsigned)(laps * slots + i); }
+    /* A slot always has the same producer, so that the parity of its barriers is never a lap old. */
+    __device__ bool is_of(int producer) const { return i % PRODUCERS == producer; }
 };
 
 /* The block group (or pair of groups) of this block, and its rows. */

@@ -161,6 +161,12 @@ __device__ inline void bulk_load(void *to, const void *from, unsigned bytes, uin
     bulk_load(smem_addr(to), from, bytes, smem_addr(b));
 }
 
+/* Brings contiguous bytes, a multiple of 16, into L2: a hint, which nothing waits for. */
+__device__ inline void bulk_prefetch(const void *from, unsigned bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 /* Loads one panel of a matrix, from column c and row `row` on; the tensor map has the number of
  * rows. */
 __device__ inline void tma_load_2d(void *to, const CUtensorMap *map, uint64_t *b, int c, int row)
