@@ -152,6 +152,13 @@ static void images_and_texts_meet(void **state)
             "one space");
     out = succeeded(fovea("embed -m %s/model --text 'a dark square'", scratch("clip")))->out;
     assert_non_null(strchr(out, ' '));
+    refused(fovea("embed -m %s/model --text dark %s", scratch("clip"), scratch("data/dark/01.png")),
+            2, "one input too many");
+    succeeded(fovea("see -m %s/model %s --text 'a dark square' -o %s", scratch("clip"),
+                    scratch("data/dark/01.png"), scratch("dark.json")));
+    refused(fovea("see -m %s/model %s --text dark -o %s", scratch("run"),
+                  scratch("data/dark/01.png"), scratch("dark.json")),
+            1, "tokenizer");
 }
 
 /* A captioner whose encoder begins as the one that images_and_texts_meet has trained. */

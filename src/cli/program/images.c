@@ -41,7 +41,7 @@ static bool add(cli_images *m, const char *dir, const char *name)
         free(path);
         return false;
     }
-    snprintf(path, size, "%s%s%s", dir, *dir ? "/" : "", name);
+    snprintf(path, size, "%s%s%s", dir, *dir && dir[strlen(dir) - 1] != '/' ? "/" : "", name);
     m->path[m->n++] = path;
     return true;
 }

@@ -203,6 +203,8 @@ static int choose_input(const cli *c, const task_values *v, int n, char **operan
     const fv_task_kind *k = c->command->more;
     *texts = v->texts;
     *file = v->file;
+    if (images->n && !k->files && (texts->n || *file))
+        return cli_usage(c, "'%s' and a text or --file are one input too many", operand[0]);
     if (images->n || k->no_records) return CLI_OK;
     if (k->path) return choose_path(c, v, n, operand, texts, file);
     if (n > 1) return cli_usage(c, "'%s' is neither an image nor a folder nor a sound", operand[0]);
