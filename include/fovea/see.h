@@ -46,9 +46,9 @@ typedef struct fv_see_in {
     const int32_t *target;
     int64_t n_target;
     int32_t start; /* what the decoder begins with */
-    /* the file of an image, for models that take one: instead of a source, or beside it where the
-     * model also reads texts.  It is fitted and normalised by the processor in `dir`, the model's
-     * directory. */
+    /* the file of an image or of a sound, for models that take one: instead of a source, or beside
+     * it where the model also reads texts.  It is fitted and normalised by the processor in `dir`,
+     * the model's directory. */
     const char *image, *dir;
     /* with an image and a text, of a model that says how well they agree (CLIP), opened not to serve:
      * weights over the image count as far as they bring it near the text */

@@ -1,9 +1,8 @@
 /* see.c - fovea see: what attends to what in a model, as a picture, a page or numbers.
  *
- * The order of work: options are checked first (nothing is opened for a wrong command line), then
- * the text is found, the model runs once with a tap, and everything that is written comes from
- * that one run: a picture, a page, numbers. Ablation alone runs the model again, once for each
- * head.
+ * Options are checked first (nothing is opened for a wrong command line), then the text is found,
+ * and the model runs once with a tap: all that is written comes from that run.  Ablation alone runs
+ * the model again, once for each head.
  *
  * Weights are not kept: fv_see holds queries, keys and the log-sum-exp of each row, and recomputes
  * the rows that a picture shows. Storing all maps lost: 144 heads of 512 tokens are 150 MB. */
@@ -45,8 +44,8 @@ static const cli_option options[] = {
     CLI_FILE(values, file, 'f', "file", "FILE",
              "the text is that of a file; one line may hold two, with a tab between"),
     CLI_FILE(values, image, 0, "image", "FILE",
-             "the image that a model of images looks at; an argument that ends in .png or .jpg "
-             "is one, too"),
+             "the image that a model looks at, or the sound that it hears; an argument that ends "
+             "in .png, .jpg, .wav, .flac, .ogg or .mp3 is one, too"),
     CLI_TEXT(values, patch, 0, "patch", "Y,X",
              "of an image: what the patch in row Y and column X of patches looks at"),
     CLI_TEXT(values, drawn, 0, "drawn", "SEED,N,CLASS",
@@ -59,15 +58,14 @@ static const cli_option options[] = {
     CLI_FLAG(values, rollout, 0, "rollout",
              "through all layers (up to --layer), as Abnar and Zuidema combine them"),
     CLI_FLAG(values, ablate, 'a', "ablate",
-             "print what each head is worth: how the loss of a token changes when that head adds "
-             "nothing"),
+             "print what each head is worth: the change of a token's loss when it adds nothing"),
     CLI_FLAG(values, json, 0, "json", "with --ablate: one JSON object"),
     CLI_CHOICE(
         values, view, 'v', "view", views,
-        "of a picture: one heat map, a grid of all layers and heads, lines between tokens, or the "
-        "alignment of a "
-        "translation, or an image with what is looked at; auto: the image where there is one, a "
-        "map for one head or a rollout, else the alignment or the grid"),
+        "of a picture: one heat map, a grid of all layers and heads, lines between tokens, "
+        "the alignment of a translation, or an image with what is looked at; auto: the image "
+        "where there is one, a map for one head or a rollout, else the alignment or the "
+        "grid"),
     CLI_TEXT(values, rows, 0, "rows", "A:B", "only rows A to B-1, counted from 0: for long texts"),
     CLI_FLAG(values, words, 0, "words", "of a picture: tokens of a word merged"),
     CLI_TEXT(values, title, 0, "title", "TEXT", "above the picture; else what it shows"),
@@ -77,8 +75,7 @@ static const cli_option options[] = {
     CLI_INT(values, threads, 0, "threads", "N", 0, 1024, "threads; 0: all cores"),
     CLI_VERBOSE(values, verbose),
     CLI_FILE(values, output, 'o', "output", "FILE",
-             "what is written, by its ending: .svg .png .pdf .html .json .csv; - is standard "
-             "output, in the --format"),
+             "written by its ending: .svg .png .pdf .html .json .csv; -: stdout, in the --format"),
     CLI_CHOICE(values, format, 0, "format", formats, "what is written; auto: as --output ends"),
     {0},
 };
@@ -103,6 +100,8 @@ static const cli_example examples[] = {
      "where the content of one patch comes from"},
     {"fovea see -m vit-gpt2-image-captioning photo.jpg -o words.png",
      "caption, and show what each word looked at"},
+    {"fovea see -m moonshine-tiny talk.wav -o talk.svg",
+     "transcribe, and show which moments of the sound each word came from"},
     {"fovea see -m yolos-tiny street.jpg -o objects.png",
      "what each object that was found looks at"},
     {"echo 'The cat sat.' | fovea see -m gpt2 --layer 5 --head 1 --format svg -o - > cat.svg",
@@ -178,6 +177,9 @@ static fv_status copy_ids(work *w, const fv_encoding *enc, bool ends, int32_t **
     *n = enc->n;
     if (enc->n) memcpy(*ids, enc->ids, (size_t)enc->n * sizeof **ids);
     if (ends && (!*n || (*ids)[*n - 1] != w->gen.eos)) (*ids)[(*n)++] = w->gen.eos;
+    if (see_is_sound(w->image_path) &&
+        **ids == w->gen.start) /* Whisper's tokenizer puts it there */
+        memmove(*ids, *ids + 1, (size_t)-- * n * sizeof **ids);
     return FV_OK;
 }
 
@@ -292,13 +294,13 @@ static const char *format_of(const values *v)
     return dot ? dot + 1 : "";
 }
 
-/* Where nothing narrower is asked, a translation is shown by its alignment: by the head that has
- * one. */
+/* Where nothing narrower is asked, a translation is shown by the head that aligns best. */
 static fv_status choose(work *w, fv_see_opt *o, char *note, size_t capacity)
 {
     const values *v = w->v;
     const char *format = format_of(v);
-    bool page = !strcmp(format, "html"), cross = o->pick.kind == FV_SEE_CROSS && !w->image_path,
+    bool sound = see_is_sound(w->image_path), page = !strcmp(format, "html"),
+         cross = o->pick.kind == FV_SEE_CROSS && (!w->image_path || sound),
          free_choice = v->layer < 0 && v->head < 0 && !v->rollout;
     bool picture = !strcmp(format, "svg") || !strcmp(format, "png") || !strcmp(format, "pdf");
     bool aligned = o->view == FV_VIEW_ALIGNMENT || (o->view == FV_VIEW_AUTO && picture);
@@ -308,7 +310,8 @@ static fv_status choose(work *w, fv_see_opt *o, char *note, size_t capacity)
     o->start = &w->best; /* a page holds all heads and begins with this one */
     if (st || !aligned) return st;
     o->pick = w->best;
-    o->view = FV_VIEW_ALIGNMENT;
+    o->view = sound ? FV_VIEW_IMAGE : FV_VIEW_ALIGNMENT;
+    o->words |= sound;
     snprintf(note, capacity,
              "Cross-attention, layer %lld, head %lld: the head that aligns best (score %.2f).",
              (long long)o->pick.layer, (long long)o->pick.head, score);
@@ -354,8 +357,7 @@ static fv_see_kind kind_shown(const work *w, bool pair)
     return fv_see_shape_of(w->see, FV_SEE_ENCODER).layers ? FV_SEE_ENCODER : FV_SEE_DECODER;
 }
 
-/* Everything that one -o writes. The caption has both texts, because a picture is looked at
- * without the command line that made it. */
+/* What one -o writes.  The caption has both texts: a picture is seen without its command line. */
 static fv_status save(work *w)
 {
     const values *v = w->v;
@@ -380,8 +382,7 @@ static fv_status save(work *w)
     return st;
 }
 
-/* What needs a device, in order; a failure stops the rest, and free_work() releases what there is.
- */
+/* What needs a device, in order; a failure stops the rest; free_work() releases what there is. */
 static fv_status all(work *w)
 {
     const values *v = w->v;
@@ -421,8 +422,7 @@ static fv_status all(work *w)
     return st || !v->output ? st : save(w);
 }
 
-/* Options that contradict each other are an error of usage before a model is opened, which may
- * take minutes. */
+/* Options that contradict each other are an error of usage, before a model is opened. */
 static int check_usage(const cli *c, const values *v)
 {
     if (!v->model) return cli_usage(c, "--model is missing: the directory of a model");
@@ -482,16 +482,18 @@ const cli_command see_command = {
     .about = "Runs a model once on a text and writes what its attention does: pictures (.svg, "
              ".png, .pdf), a page to explore in a browser (.html), or all numbers (.json, .csv).  "
              "The weights are exact: they are recomputed from what the tiled operator keeps, only "
-             "for the layers, heads and rows that are shown.\n\nThe text is an argument, a file "
-             "or standard input.  A model of one text takes a second one too: two sentences.  A "
-             "page, as JSON and CSV, holds the layer, head and rows that are named, or all.\n\n"
+             "for the layers, heads and rows that are shown.\n\n"
+             "The text is an argument, a file or standard input.  A model of one text takes a "
+             "second one too: two sentences.  A page, as JSON and CSV, holds the layer, head and "
+             "rows that are named, or all.\n\n"
              "A translator reads --source; without --target it translates first, prints the "
              "translation and shows how it came about.  A row of its cross-attention belongs to a "
-             "token of the translation and shows what the decoder attended to when it chose that "
-             "token.\n\nOf a model of images an image is shown, dark where nothing attends: for "
-             "the class token or --patch by layer and head and through all layers, for a detector "
-             "what each object that it found attends to, and with a --text beside it, of a model "
-             "that says how well they agree, what counts for the text.",
+             "token of the translation and shows what the decoder attended to when it chose it.  "
+             "A sound is transcribed likewise, and shown as a spectrogram for each word.\n\n"
+             "Of a model of images an image is shown, dark where nothing attends: for the class "
+             "token or --patch by layer and head and through all layers, for a detector what each "
+             "object that it found attends to, and with a --text beside it, of a model that says "
+             "how well they agree, what counts for the text.",
     .operands = "[TEXT [SECOND]]",
     .max_operands = 2,
     CLI_OWN(values),

@@ -15,11 +15,12 @@ fv_status see_ablate(see_worth *w, fv_device *d, fv_model *m, const fv_see *s, f
                      fv_err *e);
 void see_print_worth(const see_worth *w, const fv_see *s, bool json);
 
-/* The image, by option or as the first operand, which is taken off; NULL: there is none. */
+bool see_is_sound(const char *path); /* by its ending; NULL is allowed */
+/* The image or sound, by option or as the first operand, which is taken off; NULL: there is none. */
 const char *see_take_image(const char *option, int *n, char ***operand);
 /* --drawn SEED,N,CLASS */
 fv_status see_take_drawn(const char *text, fv_see_in *in, fv_err *e);
-/* The caption of an image, as `fovea caption` writes it; the caller frees it by free(). */
+/* What `fovea caption` or `fovea transcribe` writes of it; the caller frees it by free(). */
 fv_status see_caption(char **out, fv_device *d, const char *model, const char *image, int64_t beams,
                       fv_err *e);
 

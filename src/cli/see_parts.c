@@ -14,16 +14,21 @@
 #include "fovea/pipeline.h"
 #include "see.h"
 
-static bool names_image(const char *path)
+/* Images, and from number 3 on sounds; -1: neither. */
+static int ending_of(const char *path)
 {
-    const char *dot = strrchr(path, '.');
-    return dot &&
-           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
+    static const char *const all[] = {".png", ".jpg", ".jpeg", ".wav", ".flac", ".ogg", ".mp3"};
+    const char *dot = path ? strrchr(path, '.') : NULL;
+    int i = dot ? 6 : -1;
+    while (i >= 0 && strcasecmp(dot, all[i]) != 0) i--;
+    return i;
 }
+
+bool see_is_sound(const char *path) { return ending_of(path) >= 3; }
 
 const char *see_take_image(const char *option, int *n, char ***operand)
 {
-    if (option || !*n || !names_image(**operand)) return option;
+    if (option || !*n || ending_of(**operand) < 0) return option;
     --*n;
     return *(*operand)++;
 }
@@ -70,7 +75,7 @@ fv_status see_caption(char **out, fv_device *d, const char *model, const char *i
     snprintf(number, sizeof number, "%lld", (long long)beams);
     *out = NULL;
     *e = (fv_err){0};
-    fv_pipeline_opt o = {.task = "caption",
+    fv_pipeline_opt o = {.task = see_is_sound(image) ? "transcribe" : "caption",
                          .model = model,
                          .settings = &beam,
                          .n_settings = beams > 0};

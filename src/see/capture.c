@@ -198,7 +198,7 @@ static fv_status guide(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err
 static fv_status capture(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err *e)
 {
     fv_items out = {0};
-    fv_status st = fv__see_image_open(&s->image, s->env, in, e);
+    fv_status st = fv__see_image_open(&s->image, s->env, m, in, e);
     if (!st && in->guided) st = guide(s, m, in, e);
     if (!st) st = fv__see_pass(s->ctx, m, in, s->image, &out, e);
     if (!st && s->err.code) st = fv_fail(e, s->err.code, "%s", s->err.text);

@@ -56,7 +56,8 @@ static fv_status read_file(fv_see_image *im, const char *path, fv_err *e)
     return st;
 }
 
-fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_see_in *in, fv_err *e)
+fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_model *m,
+                             const fv_see_in *in, fv_err *e)
 {
     const char *what = in->image ? in->image : "an image that is drawn";
     *out = NULL;
@@ -65,9 +66,12 @@ fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_see
     fv_see_image *im = *out = fv__alloc(env, sizeof *im);
     if (!im) return fv_fail(e, FV_ENOMEM, "%s: out of memory", what);
     *im = (fv_see_image){.env = env};
+    bool sound = in->image && fv__see_hears(m);
     fv_status st = fv_dir_open(&im->dir, env, in->dir, e);
-    if (!st) st = fv_processor_open(&im->processor, env, "image", fv_dir_path(im->dir), e);
-    if (!st && in->image) st = read_file(im, in->image, e);
+    if (!st && sound) st = fv__see_sound_open(im, in->image, e);
+    if (!st && !sound)
+        st = fv_processor_open(&im->processor, env, "image", fv_dir_path(im->dir), e);
+    if (!st && in->image && !sound) st = read_file(im, in->image, e);
     if (!st && in->drawn) {
         im->latents = setting(fv_dir_config(im->dir), "latent_size");
         if (!im->latents) im->latents = 128; /* the family's own default */
@@ -90,6 +94,10 @@ void fv__see_image_free(fv_see_image *im)
 
 void fv__see_put_image(fv_ctx *c, const fv_see_image *im, const fv_see_in *in, fv_items *items)
 {
+    if (im->seconds > 0) {
+        fv__see_put_sound(c, im, items);
+        return;
+    }
     if (!im->latents) {
         fv_shape s = FV_SHAPE(1, im->channels, im->shown.height, im->shown.width);
         fv_items_put(items, "pixel_values", fv_floats(c, im->pixels, s));
@@ -147,6 +155,7 @@ static void name_token(char out[48], const fv_see_grid *g, int64_t i)
 /* Where the patches stand among n tokens; none where the numbers do not fit together. */
 static fv_see_grid find_grid(const fv_see_image *im, int64_t n)
 {
+    if (im->seconds > 0) return fv__see_sound_grid(im, n);
     if (im->patch < 1) return (fv_see_grid){0};
     int64_t high = im->shown.height / im->patch, wide = im->shown.width / im->patch;
     int64_t front = n - high * wide - im->objects;
@@ -162,7 +171,11 @@ fv_status fv__see_axis_image(const fv_see *s, fv_see_axis *a, int64_t n, fv_err 
     bool ok = a->text != NULL;
     for (int64_t i = 0; ok && i < n; i++) {
         char name[48];
-        if (g.high)
+        if (s->image->seconds > 0 && i < g.wide)
+            snprintf(name, sizeof name, "%.2f s", s->image->seconds * (double)i / (double)g.wide);
+        else if (s->image->seconds > 0)
+            snprintf(name, sizeof name, "padding");
+        else if (g.high)
             name_token(name, &g, i);
         else
             snprintf(name, sizeof name, "%lld", (long long)i);

@@ -22,8 +22,8 @@ static fv_status check_length(const fv_model *m, int64_t n, const char *what, fv
 /* Refused here rather than by the model, which would name its inputs and not what is missing. */
 static fv_status check_input(const fv_model *m, const fv_see_in *in, bool pair, fv_err *e)
 {
-    if (in->image && !fv_family_takes(fv_model_family(m), "pixel_values"))
-        return fv_fail(e, FV_EARG, "%s takes no image", fv_model_head(m));
+    if (in->image && !fv_family_takes(fv_model_family(m), "pixel_values") && !fv__see_hears(m))
+        return fv_fail(e, FV_EARG, "%s takes neither an image nor a sound", fv_model_head(m));
     if (in->drawn && fv_model_job(m) != FV_HEAD_GAN)
         return fv_fail(e, FV_EARG, "%s draws no images", fv_model_head(m));
     if (!in->image && !in->drawn && in->n_source < 1)
@@ -176,7 +176,7 @@ fv_status fv_see_ablate(fv_device *d, const fv_model *m, fv_see_in in, fv_see_pi
     bool pair = fv_model_has_cross(m), ahead = false;
     fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
     if (st) return st;
-    st = fv__see_image_open(&im, fv_device_env(d), &in, e);
+    st = fv__see_image_open(&im, fv_device_env(d), m, &in, e);
     if (!st)
         st = fv__see_silent_pass(c, m, &in, im, &out, &head, head.layer != FV_SEE_ALL, &ahead, e);
     if (!st) st = mean_loss(c, ahead ? fv_items_get(&out, "logits") : NULL, &in, pair, loss, e);

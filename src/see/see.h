@@ -49,19 +49,22 @@ typedef struct fv_see_box {
     float edge[4];
 } fv_see_box;
 
-/* An image as a model sees it. */
+/* An image as a model sees it, or a sound as it is shown: its spectrogram (sound.c). */
 typedef struct fv_see_image {
     const fv_env *env;
     fv_dir *dir;    /* of the model */
     fv_image shown; /* RGB, as the model sees it */
-    float *pixels;  /* (C,H,W) */
+    float *pixels;  /* (C,H,W); of a sound what the model reads, of shape `shape` */
     size_t bytes;
     int channels;
     fv_processor *processor;
     int64_t latents; /* numbers that it is drawn from; 0: it was read */
     int64_t patch;   /* pixels of a patch's side; 0: its configuration does not say */
     int64_t objects; /* tokens behind the patches that stand for objects */
-    char name[256];  /* of the file */
+    fv_shape shape;
+    double seconds; /* of a sound; 0: it is an image */
+    double heard;   /* the share of the encoder's positions that are sound, the rest is padding */
+    char name[256]; /* of the file */
 } fv_see_image;
 
 typedef struct fv_see_guide fv_see_guide; /* guided.c */
@@ -91,11 +94,18 @@ fv_status fv__see_silent_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in,
                               const fv_see_image *im, fv_items *out, const fv_see_pick *heads,
                               int n, bool *ahead, fv_err *e);
 
-/* The image that in names, opened with the processor in its dir; NULL where it names none. */
-fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_see_in *in, fv_err *e);
+/* The image, or the sound, that in names, opened for m with the processor in its dir; NULL where it
+ * names none. */
+fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_model *m,
+                             const fv_see_in *in, fv_err *e);
 void fv__see_image_free(fv_see_image *im); /* NULL is allowed */
 /* The inputs of the image: pixel_values (1,C,H,W), or latents and the label of one to be drawn. */
 void fv__see_put_image(fv_ctx *c, const fv_see_image *im, const fv_see_in *in, fv_items *items);
+/* Whether m hears sounds; opening one, its input, and its positions among n. */
+bool fv__see_hears(const fv_model *m);
+fv_status fv__see_sound_open(fv_see_image *im, const char *path, fv_err *e);
+void fv__see_put_sound(fv_ctx *c, const fv_see_image *im, fv_items *items);
+fv_see_grid fv__see_sound_grid(const fv_see_image *im, int64_t n);
 /* The image that was drawn, and how large a patch of n tokens is on it. */
 fv_status fv__see_take_drawn(fv_see *s, const fv_items *out, int64_t n, fv_err *e);
 /* Labels of n tokens of which the image's patches are some; on failure what there is stays in

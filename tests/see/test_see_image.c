@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "fovea/see.h"
+#include "fovea/author/audio.h"
 #include "fovea/author/processor.h"
 #include "fovea/author/see.h"
 #include "helper/device.h"
@@ -198,6 +199,52 @@ static void pictures_and_pages_hold_the_image(void **state)
     close_lab(&l);
 }
 
+/* A sound is an image of its spectrogram, its positions patches of full height: of samples
+ * (Moonshine) all of them, of Whisper those of its window that are sound. */
+static void sounds_are_seen_as_spectrograms(void **state)
+{
+    (void)state;
+    static const char whisper[] =
+        "{\"model_type\": \"whisper\", \"architectures\": [\"WhisperForConditionalGeneration\"], "
+        "\"vocab_size\": 12, \"num_mel_bins\": 5, \"d_model\": 12, \"encoder_layers\": 1, "
+        "\"decoder_layers\": 2, \"encoder_attention_heads\": 2, \"decoder_attention_heads\": 2, "
+        "\"encoder_ffn_dim\": 8, \"decoder_ffn_dim\": 8, \"max_source_positions\": 50, "
+        "\"max_target_positions\": 8, \"pad_token_id\": 0, \"decoder_start_token_id\": 1}";
+    fv_err e;
+    fv_clip x = {0};
+    lab l;
+    size_t n;
+    char path[300];
+    check(fv_clip_new(&x, NULL, 16000, 6400, &e), &e); /* 0.4 s of a window of 1 s */
+    for (int64_t i = 0; i < x.n; i++) x.data[i] = (float)sin(0.2 * (double)i);
+    snprintf(path, sizeof path, "%s", scratch("sound.wav"));
+    check(fv_clip_save(&x, path, &e), &e);
+    fv_clip_free(&x);
+    const char *dir = make_model("whisper", whisper);
+    scratch_text("whisper/preprocessor_config.json",
+                 "{\"feature_extractor_type\": \"WhisperFeatureExtractor\", \"feature_size\": 5, "
+                 "\"chunk_length\": 1}");
+    check(fv_model_open(&l.m, device, dir, (fv_model_opt){.serve = true}, &e), &e);
+    fv_see_in in = {
+        .image = path, .dir = dir, .target = (int32_t[]){3, 4, 5}, .n_target = 3, .start = 1};
+    check(fv_see_run(&l.s, device, l.m, in, &e), &e);
+    fv_see_shape shape = fv_see_shape_of(l.s, FV_SEE_CROSS);
+    assert_int_equal(shape.rows, 3);
+    assert_int_equal(shape.cols, 50);
+    assert_string_equal(fv_see_col(l.s, FV_SEE_CROSS, 10), "0.20 s");
+    assert_string_equal(fv_see_col(l.s, FV_SEE_CROSS, 20), "padding");
+    fv_see_opt o = {.pick = {.kind = FV_SEE_CROSS, .layer = 1, .head = 0}, .words = true};
+    save(l.s, "sound.html", o);
+    char *page = slurp(scratch("sound.html"), &n);
+    assert_non_null(strstr(page, "\"seconds\": 0.4"));
+    free(page);
+#ifdef HAVE_CAIRO
+    save(l.s, "sound.svg", o);
+    save(l.s, "sound.png", o);
+#endif
+    close_lab(&l);
+}
+
 /* A pass that must fail, and the sentence that says why. */
 static void refused(const fv_model *m, fv_see_in in, const char *why)
 {
@@ -226,7 +273,7 @@ static void what_is_no_image_is_refused(void **state)
     check(fv_model_open(&m, device, FOVEA_TESTS "/golden/models/bert",
                         (fv_model_opt){.serve = true}, &e),
           &e);
-    refused(m, (fv_see_in){.image = PHOTO, .dir = dir}, "takes no image");
+    refused(m, (fv_see_in){.image = PHOTO, .dir = dir}, "takes neither an image nor a sound");
     fv_model_free(m);
     open_lab(&l, dir);
     fv_see_opt o = {.pick = {.layer = FV_SEE_ALL, .head = FV_SEE_ALL}, .patch = (int64_t[]){4, 0}};
@@ -292,6 +339,7 @@ int main(void)
         cmocka_unit_test(a_text_weighs_the_attention_over_an_image),
         cmocka_unit_test(objects_that_are_found_have_names),
         cmocka_unit_test(pictures_and_pages_hold_the_image),
+        cmocka_unit_test(sounds_are_seen_as_spectrograms),
         cmocka_unit_test(what_is_no_image_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

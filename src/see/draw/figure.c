@@ -24,6 +24,7 @@ fv_status fv__see_picture(fv_out *o, fv_see *s, const fv_see_opt *opt, const cha
 enum {
     MAX_WEIGHTS = 1 << 26,   /* of all maps of a picture: 256 MB of f32 */
     MOST_ROWS = 24,          /* pictures of an image where no rows are asked for */
+    MOST_STRIPS = 80,        /* the same of a sound */
     SHARP_PIXELS = 12000000, /* a PNG with fewer has two a unit, for screens of today */
 };
 
@@ -75,6 +76,9 @@ static fv_status choose(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_see_p
 static const char *default_note(const fv_figure *p, const fv_see_opt *opt)
 {
     if (opt->note) return opt->note;
+    if (p->view == FV_VIEW_IMAGE && p->s->image->seconds > 0)
+        return "Tinted are the moments that are attended to: each strip has its greatest weight as "
+               "its scale.";
     if (p->view == FV_VIEW_IMAGE)
         return "Veiled is what is not looked at: each picture has its greatest weight as its "
                "scale.";
@@ -229,7 +233,9 @@ fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err
                      .view = view_of(s, opt),
                      .from = opt->to ? opt->from : 0};
     p->rows = opt->to ? opt->to - opt->from : fv_see_shape_of(s, p->kind).rows;
-    if (p->view == FV_VIEW_IMAGE && !opt->to) p->rows = fv__image_rows(s, p->kind, NULL, MOST_ROWS);
+    bool sound = s->image && s->image->seconds > 0; /* its strips are low: more of them fit */
+    if (p->view == FV_VIEW_IMAGE && !opt->to)
+        p->rows = fv__image_rows(s, p->kind, NULL, sound ? MOST_STRIPS : MOST_ROWS);
     fv_status st = choose(p, s, opt, &pick, e);
     if (st) return st;
     p->cols = fv_see_shape_of(s, p->kind).cols;
@@ -254,7 +260,7 @@ fv_status fv__figure_load(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_err
     p->token_pos = fv__alloc(s->env, (size_t)p->n_pos * sizeof *p->token_pos);
     st = p->w && p->token_pos ? load_maps(p, s, pick, e)
                               : fv_fail(e, FV_ENOMEM, "picture: out of memory");
-    if (!st && opt->words && p->view != FV_VIEW_IMAGE) st = merge_words(p, e);
+    if (!st && opt->words && (p->view != FV_VIEW_IMAGE || sound)) st = merge_words(p, e);
     if (st) fv__figure_free(p);
     return st;
 }

@@ -14,8 +14,11 @@
 
 #include "canvas.h"
 
+enum { LABEL = 110 /* beside the strips of a sound */ };
 enum { MARGIN = 28, GAP = 14, WIDEST = 1180, FINE = 8 /* pixels of a patch, so that edges stay */ };
 #define VEIL 0.86
+#define TINT 0.7
+enum { TINTED = 0xe66100 };
 enum { BLACK = 48, FEW = 5 }; /* levels below are black; an image has much where a fifth is */
 
 int64_t fv__image_rows(const fv_see *s, fv_see_kind k, int64_t *at, int64_t most)
@@ -73,8 +76,10 @@ static cairo_surface_t *image_surface(const fv_image *im)
     return s;
 }
 
-/* The veil as pixels, FINE by FINE of them for a patch; w: the weights of the patches. */
-static cairo_surface_t *veil_surface(const fv_see_grid *g, const float *w, uint32_t color)
+/* The veil as pixels, FINE by FINE of them for a patch; w: the weights of the patches.  Over the
+ * white spectrogram of a sound, of which silence is part, what is attended to is tinted instead. */
+static cairo_surface_t *veil_surface(const fv_see_grid *g, const float *w, uint32_t color,
+                                     bool tint)
 {
     float most = 0;
     int64_t wide = g->wide * FINE, high = g->high * FINE;
@@ -85,7 +90,7 @@ static cairo_surface_t *veil_surface(const fv_see_grid *g, const float *w, uint3
     for (int64_t i = 0; data && i < wide * high; i++) {
         int64_t y = i / wide, x = i % wide;
         double t = most > 0 ? (double)(w[y / FINE * g->wide + x / FINE] / most) : 0;
-        double alpha = VEIL * (1 - t);
+        double alpha = tint ? TINT * t : VEIL * (1 - t);
         uint32_t pixel = (uint32_t)(255 * alpha + 0.5) << 24;
         for (int shift = 0; shift < 24; shift += 8) /* premultiplied */
             pixel |= (uint32_t)((color >> shift & 255) * alpha) << shift;
@@ -150,7 +155,8 @@ static void picture(const pictures *o, const float *w, int64_t row, double x, do
     if (o->c->measuring) return;
     paint(o, o->image, x, y, im->width, im->height, im->width > 64);
     if (!w) return;
-    cairo_surface_t *veil = veil_surface(g, w + g->at, o->veil);
+    bool sound = o->p->s->image->seconds > 0;
+    cairo_surface_t *veil = veil_surface(g, w + g->at, sound ? TINTED : o->veil, sound);
     paint(o, veil, x, y, (double)(g->wide * FINE), (double)(g->high * FINE), false);
     cairo_surface_destroy(veil);
     mark_row(o, row, x, y);
@@ -180,6 +186,27 @@ static double draw_rows(pictures *o, double x, double y, double *right)
         *right = fmax(*right, left + o->w);
     }
     return y + (double)((p->rows + across - 1) / across) * (o->h + 20 + GAP);
+}
+
+/* A sound: spectrograms one below the other, the word that each belongs to at its left, and the
+ * seconds below. */
+static double draw_strips(pictures *o, double x, double y, double *right)
+{
+    const fv_figure *p = o->p;
+    double all = p->s->image->seconds, step = all > 40 ? 10 : all > 12 ? 2 : all > 2 ? 1 : 0.2;
+    fv_style word = {.size = 12.5, .color = FV_INK, .anchor = 1, .most = LABEL - 10},
+             second = {.size = 11, .color = FV_MUTED, .anchor = 0.5};
+    char text[24];
+    for (int64_t i = 0; i < p->rows; i++, y += o->h + 4) {
+        fv__canvas_text(o->c, x + LABEL - 8, y + o->h / 2, fv__figure_row(p, i, text), word);
+        picture(o, p->w + i * p->cols, p->row_at[i], x + LABEL, y);
+    }
+    for (double t = 0; t <= all; t += step) {
+        snprintf(text, sizeof text, step < 1 ? "%.1f s" : "%.0f s", t);
+        fv__canvas_text(o->c, x + LABEL + o->w * t / all, y + 9, text, second);
+    }
+    *right = fmax(*right, x + LABEL + o->w + 10);
+    return y + 18 + GAP;
 }
 
 /* The image, and its rollout: larger than the heads below. */
@@ -243,11 +270,16 @@ void fv__draw_image(fv_canvas *c, const fv_figure *p, double *width, double *hei
                   .w = im->width * k,
                   .h = im->height * k,
                   .veil = veil_color(im)};
+    bool sound = p->s->image->seconds > 0;
+    if (sound && !heads) o.w = WIDEST - 2 * MARGIN - LABEL, o.h = 42;
     double body = heads ? (double)p->heads * (o.w + GAP) + 80
                         : (double)(p->rows < 5 ? p->rows : 5) * (o.w + GAP);
     double y = fv__draw_title(c, p, MARGIN, MARGIN, fmax(body, 520), &right);
     o.image = image_surface(im);
-    y = heads ? draw_heads(&o, MARGIN, y, &right) : draw_rows(&o, MARGIN, y, &right);
+    if (heads)
+        y = draw_heads(&o, MARGIN, y, &right);
+    else
+        y = (sound ? draw_strips : draw_rows)(&o, MARGIN, y, &right);
     cairo_surface_destroy(o.image);
     *width = right + MARGIN;
     *height = y - GAP + MARGIN;

@@ -3,6 +3,7 @@
  * Beside it stand the tokens that are no patches (the class token, found objects, written words), which are chosen like
  * patches.  Each token has its greatest weight over the patches as its scale. */
 const VEIL = 0.86, BLACK = 48, FEW = 5; /* opacity; levels below are black; an image has much of it where a fifth is: as draw/overlay.c */
+const TINT = 0.7, TINTED = "#e66100"; /* of a sound, whose spectrogram is white: what is attended to */
 const LINE = 22;           /* pixels from one token beside the image to the next */
 let photo = null;          /* the image as a canvas, made when it is first shown */
 let veil = "#0a1428";      /* over an image with much black a middle blue */
@@ -41,7 +42,7 @@ function imageLayout(p, cell) {
 }
 function imageFit(p, room, most) {
   const [, , wide] = p.m.cols_grid, [w, h] = data.image.size, l = imageLayout(p, 1);
-  return Math.max(2, Math.min((room - (l.width - l.across) - 4) / wide, (most - 20) / wide * w / h));
+  return Math.max(data.image.seconds ? 0.2 : 2, Math.min((room - (l.width - l.across) - 4) / wide, (most - 20) / wide * w / h));
 }
 
 /* The token that is shown where none is chosen: the first beside the image, else the middle patch. */
@@ -59,8 +60,8 @@ function imageDraw(s, p, l, win, at) {
     let most = 1e-9;
     for (let k = 0; k < high * wide; k++) most = Math.max(most, p.mean[row * n + from + k]);
     for (let k = 0; k < high * wide; k++) {
-      const hidden = VEIL * (1 - p.mean[row * n + from + k] / most), x = x0 + k % wide * l.cell, y = y0 + Math.floor(k / wide) * l.ch;
-      if (hidden > 0.004) s.box(x, y, l.cell + 0.3, l.ch + 0.3, { fill: veil, alpha: hidden });
+      const t = p.mean[row * n + from + k] / most, hidden = data.image.seconds ? TINT * t : VEIL * (1 - t), x = x0 + k % wide * l.cell, y = y0 + Math.floor(k / wide) * l.ch;
+      if (hidden > 0.004) s.box(x, y, l.cell + 0.3, l.ch + 0.3, { fill: data.image.seconds ? TINTED : veil, alpha: hidden });
     }
   }
   const mark = k => s.box(x0 + k % wide * l.cell, y0 + Math.floor(k / wide) * l.ch, l.cell, l.ch, { stroke: c.held, width: 2.5 });

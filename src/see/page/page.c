@@ -303,7 +303,8 @@ static void put_grid(page *p, const char *name, const fv_see_grid *g)
 static void put_image_data(page *p)
 {
     const fv_image *im = &p->s->image->shown;
-    fv__buf_fmt(&p->text, ", \"image\": {\"size\": [%d, %d], \"boxes\": [", im->width, im->height);
+    fv__buf_fmt(&p->text, ", \"image\": {\"size\": [%d, %d], \"seconds\": %g, \"boxes\": [",
+                im->width, im->height, p->s->image->seconds);
     for (int64_t i = 0; i < p->s->boxes; i++) {
         const fv_see_box *b = &p->s->box[i];
         fv__buf_fmt(&p->text, "%s[%lld, %.4f, %.4f, %.4f, %.4f]", i ? ", " : "", (long long)b->row,
