@@ -95,6 +95,8 @@ void fv__json_text_at(fv_buf *b, const char *key, const char *s, size_t n);
 void fv__json_int_at(fv_buf *b, const char *key, int64_t x);
 void fv__json_number_at(fv_buf *b, const char *key, double x);
 
+/* Text of an SVG file: what XML has a meaning for becomes numbers. */
+void fv__put_xml(fv_buf *b, const char *s);
 /* Text on one line: tabs and line ends become blanks. */
 void fv__put_flat(fv_buf *b, const char *s, size_t n);
 /* The template with s instead of {}, and \n for a line's end. */

@@ -118,7 +118,7 @@ static void put_loudness(fv_buf *b, const lattice *l)
     fv__buf_str(b, "\"/>\n");
 }
 
-static void put_xml(fv_buf *b, const char *s)
+void fv__put_xml(fv_buf *b, const char *s)
 {
     for (; *s; s++)
         if (*s == '<' || *s == '>' || *s == '&' || (unsigned char)*s < 0x20)
@@ -135,7 +135,7 @@ static void put_labels(fv_buf *b, const lattice *l)
         const char *s = fv_tok_token(in->tok, in->token[u].id);
         fv__buf_fmt(b, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">", LEFT - 6,
                     y_of(l, (double)u + 1) + ROW - 7);
-        put_xml(b, s ? s : "");
+        fv__put_xml(b, s ? s : "");
         fv__buf_str(b, "</text>\n");
     }
     for (double s = 0; s < (double)l->T * in->seconds; s += 0.5)

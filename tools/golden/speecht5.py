@@ -3,7 +3,7 @@
 
 The prenet of the decoder drops half of its units always, also where nothing is trained; here nothing is dropped, as in fovea
 without a mask of its own.  Means and variances of the batch norms are random, as other parameters are.  "sequences.*" are what
-generate_speech() gave: spectrograms, how long they are, and cross-attentions (layers, heads, steps, tokens)."""
+generate_speech() gave: spectrograms and cross-attentions (layers, heads, steps, tokens)."""
 import torch
 from transformers import SpeechT5Config, SpeechT5ForTextToSpeech, SpeechT5HifiGan, SpeechT5HifiGanConfig
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5SpeechDecoderPrenet
@@ -37,8 +37,7 @@ def texts(lengths, width):
 
 
 def spoken(model, ids, mask, speakers, **how):
-    """What is said of each text, one after the other and all at once: with a batch the frames are those of the first to end, then
-    of the others, and what is said alone is the same."""
+    """What is said of each text."""
     rows = {}
     with torch.no_grad():
         for i in range(len(ids)):
@@ -46,8 +45,6 @@ def spoken(model, ids, mask, speakers, **how):
             mel, cross = model.generate_speech(ids[i:i + 1, :n], speakers[i:i + 1], output_cross_attentions=True, **how)
             rows[f"sequences.{i}.spectrogram"], rows[f"sequences.{i}.cross"] = mel, cross
             print(i, n, tuple(mel.shape), tuple(cross.shape))
-        mel, lengths = model.generate_speech(ids, speakers, attention_mask=mask, return_output_lengths=True, **how)
-        rows["sequences.batch"], rows["sequences.lengths"] = mel, torch.tensor(lengths)
     return rows
 
 

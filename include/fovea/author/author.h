@@ -65,6 +65,7 @@
 #include "fovea/author/demo.h"
 #include "fovea/author/gen.h"
 #include "fovea/author/recognise.h"
+#include "fovea/author/speak.h"
 #include "fovea/author/see.h"
 #include "fovea/author/explain.h"
 #include "fovea/author/task.h"

@@ -46,6 +46,14 @@ typedef struct fv_stream_shape {
     int64_t labels;        /* tokens that the next one depends on; 0: none (CTC) */
 } fv_stream_shape;
 
+/* What a family that speaks makes and wants. */
+typedef struct fv_voice_shape {
+    int64_t frames, mels; /* that a step of the decoder makes; numbers of a frame */
+    int64_t speaker;      /* numbers of a speaker's vector */
+    int64_t prenet_layers, prenet_units;
+    float prenet_dropout; /* share of these units that is dropped, whoever speaks */
+} fv_voice_shape;
+
 struct fv_family {
     const char *type;        /* config.json's model_type: "marian" */
     const char *const *also; /* other model types it serves, ending in NULL; NULL: none */
@@ -98,6 +106,9 @@ struct fv_family {
     /* Of a family whose sequences are no tokens (frames of speech): appends one element of `in` to
      * each row, and puts what follows into out; step is NULL then. */
     void (*advance)(fv_ctx *c, const void *self, fv_session *s, const fv_items *in, fv_items *out);
+
+    /* ---- speech; NULL where it does not speak ---- */
+    fv_voice_shape (*voice)(const void *self);
 
     /* ---- streams of sound; NULL where whole recordings are heard ---- */
     fv_stream_shape (*stream)(const void *self);

@@ -481,7 +481,18 @@ static int64_t context(const void *self)
     return ((const speecht5 *)self)->cfg.max_speech_positions;
 }
 
+static fv_voice_shape voice(const void *self)
+{
+    const config *k = &((const speecht5 *)self)->cfg;
+    return (fv_voice_shape){.frames = k->reduction_factor,
+                            .mels = k->num_mel_bins,
+                            .speaker = k->speaker_embedding_dim,
+                            .prenet_layers = k->speech_decoder_prenet_layers,
+                            .prenet_units = k->speech_decoder_prenet_units,
+                            .prenet_dropout = k->speech_decoder_prenet_dropout};
+}
+
 const fv_family fv__family_speecht5 = {
     FV__FAMILY_PARTS(speecht5), .type = "speecht5", .longest = longest, .begin = begin,
-    .context = context,         .advance = advance,
+    .context = context,         .advance = advance, .voice = voice,
 };
