@@ -264,7 +264,7 @@ static fv_status save(fv_pipeline *p, const char *path, const fv_said *said, fv_
         st = fv_array_save(&mel, &p->env, o->mel, e);
     }
     if (!st && o->alignment[0])
-        st = fv__draw_alignment(&p->env, o->alignment, said, fv_processor_tok(s->processor),
+        st = fv__save_alignment(&p->env, o->alignment, said, fv_processor_tok(s->processor),
                                 s->enc->ids, e);
     return st;
 }

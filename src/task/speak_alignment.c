@@ -69,7 +69,7 @@ static void put_tokens(const picture *p, const fv_tok *tok, const int32_t *ids)
     }
 }
 
-fv_status fv__draw_alignment(const fv_env *env, const char *path, const fv_said *said,
+fv_status fv__save_alignment(const fv_env *env, const char *path, const fv_said *said,
                              const fv_tok *tok, const int32_t *ids, fv_err *e)
 {
     int64_t best = 0;
