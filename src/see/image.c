@@ -175,6 +175,8 @@ fv_status fv__see_axis_image(const fv_see *s, fv_see_axis *a, int64_t n, fv_err 
             snprintf(name, sizeof name, "%.2f s", s->image->seconds * (double)i / (double)g.wide);
         else if (s->image->seconds > 0)
             snprintf(name, sizeof name, "padding");
+        else if (s->guide && g.at && !i) /* what it attends to is weighed by the text */
+            snprintf(name, sizeof name, "the text");
         else if (g.high)
             name_token(name, &g, i);
         else
