@@ -80,6 +80,19 @@ class Gpt2(nn.Module):
         return F.linear(self.norm(x[:, -1]), self.words.weight).argmax(-1, keepdim=True)
 
 
+class Lora(nn.Module):
+    """y + (alpha / r) B A x beside a frozen linear map, as PEFT computes it."""
+
+    def __init__(self, inner, r=8, alpha=8):
+        super().__init__()
+        self.inner, self.scale = inner, alpha / r
+        self.a, self.b = nn.Linear(inner.in_features, r, bias=False), nn.Linear(r, inner.out_features, bias=False)
+        nn.init.zeros_(self.b.weight)
+
+    def forward(self, x):
+        return self.inner(x) + self.b(self.a(x)) * self.scale
+
+
 class LlamaLayer(Layer):
     """RMS norms, rotary positions, no biases, gate and up in one product."""
 
@@ -215,6 +228,32 @@ def train(batch, length=1024):
     return training(Gpt2().to(DEVICE), (ids(50257, batch, length), ids(50257, batch, length)), 1.0), batch * length, 4
 
 
+def lora(batch=8, length=1024):
+    """LoRA of rank 8, in f32, beside q, k, v of a frozen GPT-2 in bf16; compiled layer by layer, and the loss, as compiling the whole takes minutes."""
+    model = Gpt2().to(DEVICE, torch.bfloat16).requires_grad_(False)
+    for layer in model.layers:
+        layer.qkv = Lora(layer.qkv).to(DEVICE)
+        for p in (*layer.qkv.a.parameters(), *layer.qkv.b.parameters()):
+            p.requires_grad_(True)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=1e-6, fused=True)
+    part = torch.compile(Layer.forward, dynamic=False)
+    score = torch.compile(lambda x, y: F.cross_entropy(F.linear(x, model.words.weight).flatten(0, 1), y.flatten()), dynamic=False)
+    source, labels = ids(50257, batch, length), ids(50257, batch, length)
+
+    def update():
+        with torch.autocast(DEVICE, torch.bfloat16):
+            x = model.words(source) + model.places.weight[:length]
+            for layer in model.layers:
+                x = part(layer, x, True)
+            score(model.norm(x), labels).backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return update, batch * length, 4
+
+
 def translate(batch=400, length=64, vocab=32000, everywhere=0):
     model = Translator(vocab, everywhere).to(DEVICE).train()
     return training(model, [ids(vocab, batch, length) for _ in range(3)], None), batch * length, 4
@@ -309,7 +348,7 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, ma
     return way(best), 2e-12 * wide * shape[0] * shape[2] * pairs, 5
 
 
-PEERS = {"train": train, "translate": translate, "forward": forward, "vit": vit, "train_vit": train_vit,
+PEERS = {"train": train, "lora": lora, "translate": translate, "forward": forward, "vit": vit, "train_vit": train_vit,
          "decode": decode, "gemm": product}
 
 

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""A training step on a GPU: the whole GPT-2 124M, and LoRA of rank 8 beside q, k, v, by fovea; LoRA by PyTorch, compiled (cuda_peers.py lora).
+
+adapters_cuda.py FOVEA TOKENIZER TEXT [--batch 8] [--len 1024] [--updates 80] [--device cuda] [--dtype bf16]: tokens a second as the median of the run's log, of ten
+updates each, the first two left out; memory as nvidia-smi sees it, less what was used before.  The model has random weights and the tokenizer of TOKENIZER."""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+
+RECIPE = """[model]
+{model}
+[data]
+objective = causal
+train = {text}
+context = {len}
+[train]
+updates = {updates}
+batch_tokens = {tokens}
+lr = 1e-5
+warmup = 0
+schedule = constant
+dtype = {dtype}
+log_every = 10
+eval_every = 0
+save_every = 0
+"""
+
+
+def used():
+    try:
+        out = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, text=True)
+        return int(out.stdout.split()[0])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class Watch(threading.Thread):
+    """The most memory in use while something runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.most, self.over = used(), 0, threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.over.wait(0.2):
+            self.most = max(self.most, used())
+
+    def end(self):
+        self.over.set()
+        self.join()
+        return self.most - self.before
+
+
+def run(a, folder, name, recipe, sets=()):
+    path, out = os.path.join(folder, name + ".ini"), os.path.join(folder, name)
+    with open(path, "w") as f:
+        f.write(recipe)
+    command = [a.fovea, "train", path, "-o", out, "-q", "--threads", "2", "--device", a.device]
+    for s in sets:
+        command += ["--set", s]
+    watch = Watch()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    memory = watch.end()
+    with open(os.path.join(out, "train.jsonl")) as f:
+        lines = [j for j in map(json.loads, f) if j["event"] == "train"]
+    rates = [(y["step"] - x["step"]) * a.batch * a.len / (y["time"] - x["time"]) for x, y in zip(lines[1:], lines[2:])]
+    return statistics.median(rates) if rates else 0, memory
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("fovea")
+    p.add_argument("tokenizer")
+    p.add_argument("text")
+    p.add_argument("--batch", type=int, default=8)
+    p.add_argument("--len", type=int, default=1024)
+    p.add_argument("--updates", type=int, default=80)
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--dtype", default="bf16")
+    p.add_argument("--small", action="store_true", help="two narrow layers, to try the script")
+    a = p.parse_args()
+    peer = None
+    if a.device == "cuda":
+        here = os.path.dirname(os.path.abspath(__file__))
+        peer = subprocess.Popen([sys.executable, os.path.join(here, "cuda_peers.py"), "lora", f"batch={a.batch}", f"length={a.len}"], stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, text=True)
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = {"len": a.len, "tokens": a.batch * a.len, "text": os.path.abspath(a.text), "dtype": a.dtype}
+        shape = "model_type = gpt2\nattn_pdrop = 0\nresid_pdrop = 0\nembd_pdrop = 0" + ("\nn_embd = 64\nn_layer = 2\nn_head = 2\n" if a.small else "\n")
+        run(a, folder, "base", RECIPE.format(model=shape + f"[tokenizer]\nfrom = {os.path.abspath(a.tokenizer)}", updates=1, **sizes))
+        if peer:
+            peer.stdout.readline()  # it is compiled
+        recipe = RECIPE.format(model=f"from = {folder}/base/model", updates=a.updates, **sizes)
+        for name, sets in (("full", []), ("lora", ["adapter.peft_type=LORA"])):
+            rate, memory = run(a, folder, name, recipe, sets)
+            print(f"fovea {name}: {rate:.0f} tokens/s, {memory} MiB", flush=True)
+    if peer:
+        for _ in range(3):
+            peer.stdin.write("1\n")
+            peer.stdin.flush()
+            print(f"PyTorch lora, compiled: {float(peer.stdout.readline()):.0f} tokens/s", flush=True)
+        peer.stdin.close()
+        peer.wait()
+
+
+if __name__ == "__main__":
+    main()
