@@ -92,7 +92,12 @@ typedef struct fv_see_pick {
      * paths go through decoder, cross-attention and encoder, and rows add up to what came from the
      * source. */
     bool rollout;
+    /* Attention flow (the same paper): the greatest flow from a row above the layers down to each
+     * token of the text, where half of a token's capacity is its own and half the mean of its
+     * heads'.  For self-attention of at most FV_SEE_FLOW tokens; from layer 0 up to `layer`. */
+    bool flow;
 } fv_see_pick;
+#define FV_SEE_FLOW 128
 
 /* Rows [from,to) into out, (to-from, cols) of them. */
 FV_API fv_status fv_see_weights(fv_see *s, fv_see_pick p, int64_t from, int64_t to, float *out,

@@ -147,7 +147,7 @@ static fv_status look(const values *v, fv_device *dev, const fv_demo *d, const c
     char text[400], note[160] = "";
     double score;
     fv_see *s;
-    fv_see_pick best = {0}, every = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false};
+    fv_see_pick best = {0}, every = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false, false};
     fv_see_in in = {.tok = fv_demo_tok(d),
                     .source = t->source,
                     .n_source = t->n_source,

@@ -110,7 +110,7 @@ fv_status see_ablate(see_worth *w, fv_device *d, fv_model *m, const fv_see *s, f
     for (int k = 0; k < FV_SEE_KINDS; k++) {
         int64_t all = heads_of(w, s, k, &heads);
         for (int64_t i = 0; !st && i < all; i++, to++) {
-            fv_see_pick head = {(fv_see_kind)k, i / heads, i % heads, false};
+            fv_see_pick head = {(fv_see_kind)k, i / heads, i % heads, false, false};
             st = fv_see_ablate(d, m, in, head, to, e);
             *to -= w->loss;
         }

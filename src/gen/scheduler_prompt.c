@@ -27,7 +27,7 @@ static void tell_prompt_rows(fv_scheduler *s, sequence *q, int64_t T)
 
 /* The tokens of each prompt that this step reads, behind one another, padded with zeros; returns
  * the length of the longest. */
-static int64_t lay_side_by_side(fv_scheduler *s, int32_t *n, int64_t rows, int64_t most)
+static int64_t pad_prompts(fv_scheduler *s, int32_t *n, int64_t rows, int64_t most)
 {
     int64_t T = 0;
     for (int64_t b = 0; b < rows; b++) {
@@ -67,7 +67,7 @@ static int64_t prefill(fv_scheduler *s, int64_t most)
 {
     int32_t *n = s->token; /* of no use before the next decode step */
     int64_t rows = s->reading, first = s->decoding, shared = 0, all = 0;
-    int64_t T = lay_side_by_side(s, n, rows, most);
+    int64_t T = pad_prompts(s, n, rows, most);
     fv_tensor *y = run(s, n, rows, T);
     for (int64_t b = 0; b < rows; b++) {
         sequence *q = s->row[first + b];

@@ -2,7 +2,7 @@
  *
  *     explain.c         opening, tokens, one text from end to end
  *     explain_score.c   passes of the model: blanks, gradients, attention, heads
- *     flow.c            greatest flows
+ *     flow.c            greatest flows, which fv_see_weights has too (see.h)
  *     explain_set.c     rank correlation, deletion and insertion
  *     explain_write.c   text, JSON and the page */
 #ifndef FV_SEE_EXPLAIN_H
@@ -57,12 +57,6 @@ fv_status fv__explain_occlusion(fv_explainer *x, float *out, fv_err *e);
 fv_status fv__explain_attention(fv_explainer *x, float *raw, float *rollout, float *flow,
                                 fv_err *e);
 fv_status fv__explain_heads(fv_explainer *x, float *out, fv_err *e);
-
-/* ---- flow.c ---- */
-
-/* cap (layers,n,n), layer 0 first; top (n) is what enters above -> out (n). */
-fv_status fv__explain_flow(const fv_env *env, const float *cap, int64_t layers, int64_t n,
-                           const double *top, float *out, fv_err *e);
 
 /* ---- explain_set.c ---- */
 

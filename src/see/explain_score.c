@@ -273,25 +273,6 @@ fv_status fv__explain_occlusion(fv_explainer *x, float *out, fv_err *e)
 
 /* ---- attention ---- */
 
-/* Every layer's mean of heads, half of it the token itself: rows of (A + I), divided by their
- * sums; (layers,n,n). */
-static fv_status mixing(fv_see *s, fv_see_kind k, float *out, float *scratch, fv_err *e)
-{
-    fv_see_shape m = fv_see_shape_of(s, k);
-    fv_status st = FV_OK;
-    for (int64_t l = 0; !st && l < m.layers; l++) {
-        float *a = out + l * m.rows * m.cols;
-        st = fv__see_layer_rows(s, k, l, FV_SEE_ALL, 0, m.rows, a, scratch, e);
-        for (int64_t i = 0; !st && i < m.rows; i++) {
-            float sum = 1;
-            for (int64_t j = 0; j < m.cols; j++) sum += a[i * m.cols + j];
-            a[i * m.cols + i] += 1;
-            for (int64_t j = 0; j < m.cols; j++) a[i * m.cols + j] /= sum;
-        }
-    }
-    return st;
-}
-
 static fv_see_in seen_of(const fv_explainer *x)
 {
     return (fv_see_in){.source = x->ids, .n_source = x->now.n, .types = x->types};
@@ -327,7 +308,7 @@ fv_status fv__explain_attention(fv_explainer *x, float *raw, float *rollout, flo
                 rolled = {.kind = k, .layer = FV_SEE_ALL, .head = FV_SEE_ALL, .rollout = true};
     if (!st) st = by_top(x, s, last, a, raw, e);
     if (!st) st = by_top(x, s, rolled, a, rollout, e);
-    if (!st && flow) st = mixing(s, k, a, a + m.layers * n * n, e);
+    if (!st && flow) st = fv__see_capacities(s, k, m.layers, a, a + m.layers * n * n, e);
     if (!st && flow) st = fv__explain_flow(&x->env, a, m.layers, n, x->top, flow, e);
     x->now.layers = m.layers, x->now.heads = m.heads, x->kind = k;
     if (a) fv__free(&x->env, a, bytes);
@@ -342,7 +323,7 @@ fv_status fv__explain_heads(fv_explainer *x, float *out, fv_err *e)
     fv_status st = FV_OK;
     fv_see_in in = seen_of(x);
     for (int64_t i = 0; !st && i < x->now.layers * x->now.heads; i++) {
-        fv_see_pick head = {x->kind, i / x->now.heads, i % x->now.heads, false};
+        fv_see_pick head = {.kind = x->kind, .layer = i / x->now.heads, .head = i % x->now.heads};
         fv_items items = {0};
         bool ahead;
         float p;

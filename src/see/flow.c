@@ -9,7 +9,7 @@
  * sent down an edge is capacity back up.  One flow for each token: time grows with layers times
  * the fourth power of the length in the worst case, which is why long texts are refused.  (Push
  * and relabel was the alternative: no faster on layers this shallow, and harder to check.) */
-#include "explain.h"
+#include "see.h"
 
 typedef struct net {
     int64_t layers, n;
@@ -118,5 +118,48 @@ fv_status fv__explain_flow(const fv_env *env, const float *cap, int64_t layers, 
     }
     fv__free(env, g.sent, doubles);
     fv__free(env, g.level, ints);
+    return st;
+}
+
+fv_status fv__see_capacities(fv_see *s, fv_see_kind k, int64_t layers, float *out, float *scratch,
+                             fv_err *e)
+{
+    const fv_see_map *m = &s->map[k];
+    fv_status st = FV_OK;
+    for (int64_t l = 0; !st && l < layers; l++) {
+        float *a = out + l * m->rows * m->cols;
+        st = fv__see_layer_rows(s, k, l, FV_SEE_ALL, 0, m->rows, a, scratch, e);
+        for (int64_t i = 0; !st && i < m->rows; i++) {
+            float sum = 1;
+            for (int64_t j = 0; j < m->cols; j++) sum += a[i * m->cols + j];
+            a[i * m->cols + i] += 1;
+            for (int64_t j = 0; j < m->cols; j++) a[i * m->cols + j] /= sum;
+        }
+    }
+    return st;
+}
+
+/* One flow for each row and token: what enters above is 1, at the row. */
+fv_status fv__see_flow(fv_see *s, fv_see_kind k, int64_t layer, int64_t from, int64_t to,
+                       float *out, fv_err *e)
+{
+    int64_t n = s->map[k].rows, layers = layer + 1;
+    if (k == FV_SEE_CROSS || n != s->map[k].cols)
+        return fv_fail(e, FV_EARG, "flow goes through self-attention, layer by layer");
+    if (n > FV_SEE_FLOW)
+        return fv_fail(e, FV_EARG, "flow: the text has %lld tokens, at most %d are taken",
+                       (long long)n, FV_SEE_FLOW);
+    size_t bytes = (size_t)((layers + 1) * n * n) * sizeof(float),
+           tops = (size_t)n * sizeof(double);
+    float *cap = fv__alloc(s->env, bytes);
+    double *top = fv__alloc(s->env, tops);
+    fv_status st = cap && top ? FV_OK : fv_fail(e, FV_ENOMEM, "flow: out of memory");
+    if (!st) st = fv__see_capacities(s, k, layers, cap, cap + layers * n * n, e);
+    for (int64_t i = from; !st && i < to; i++) {
+        for (int64_t j = 0; j < n; j++) top[j] = j == i;
+        st = fv__explain_flow(s->env, cap, layers, n, top, out + (i - from) * n, e);
+    }
+    fv__free(s->env, cap, bytes);
+    fv__free(s->env, top, tops);
     return st;
 }

@@ -150,6 +150,17 @@ void fv__see_rollout_step(double *next, const double *r, const float *mean, int6
 fv_status fv__see_rollout(fv_see *s, fv_see_kind k, int64_t layer, int64_t from, int64_t to,
                           float *out, fv_err *e);
 
+/* flow.c: cap (layers,n,n), layer 0 first; top (n) is what enters above -> out (n). */
+fv_status fv__explain_flow(const fv_env *env, const float *cap, int64_t layers, int64_t n,
+                           const double *top, float *out, fv_err *e);
+/* Capacities of the first `layers` layers, for that: rows of (A + I), A the mean of the heads,
+ * divided by their sums; scratch (n,n). */
+fv_status fv__see_capacities(fv_see *s, fv_see_kind k, int64_t layers, float *out, float *scratch,
+                             fv_err *e);
+/* Rows [from,to) of the attention flow up to layer. */
+fv_status fv__see_flow(fv_see *s, fv_see_kind k, int64_t layer, int64_t from, int64_t to,
+                       float *out, fv_err *e);
+
 /* Refuses a layer, head or kind that is not there, in a sentence. */
 fv_status fv__see_check(const fv_see *s, fv_see_pick p, fv_err *e);
 /* "Cross-attention, layer 1, head 2" */

@@ -15,18 +15,18 @@ static const char *const nouns[] = {"self-attention of the encoder",
 void fv__see_title(char *out, size_t n, const fv_see *s, fv_see_pick p)
 {
     char layer[48] = "", head[32] = "";
-    bool alone = !s->map[FV_SEE_CROSS].layers;
+    bool alone = !s->map[FV_SEE_CROSS].layers, through = p.rollout || p.flow;
+    const char *what = p.flow ? "flow through the " : p.rollout ? "rollout of the " : "";
     if (p.layer != FV_SEE_ALL)
-        snprintf(layer, sizeof layer, ", %slayer %lld", p.rollout ? "up to " : "",
+        snprintf(layer, sizeof layer, ", %slayer %lld", through ? "up to " : "",
                  (long long)p.layer);
-    else if (!p.rollout)
+    else if (!through)
         snprintf(layer, sizeof layer, ", mean of all layers");
     if (p.head != FV_SEE_ALL)
         snprintf(head, sizeof head, ", head %lld", (long long)p.head);
-    else if (!p.rollout)
+    else if (!through)
         snprintf(head, sizeof head, p.layer == FV_SEE_ALL ? " and heads" : ", mean of all heads");
-    snprintf(out, n, "%s%s%s%s%s", p.rollout ? "rollout of the " : "",
-             alone ? "self-attention" : nouns[p.kind],
+    snprintf(out, n, "%s%s%s%s%s", what, alone ? "self-attention" : nouns[p.kind],
              s->guide && p.kind == FV_SEE_ENCODER ? ", weighed by the text" : "", layer, head);
     if (n) out[0] = (char)toupper((unsigned char)out[0]);
 }
@@ -61,9 +61,10 @@ fv_status fv__see_check(const fv_see *s, fv_see_pick p, fv_err *e)
         return no_such("layer", p.layer, kind, m->layers, e);
     if (p.head != FV_SEE_ALL && (p.head < 0 || p.head >= m->heads))
         return no_such("head", p.head, kind, m->heads, e);
-    if (p.rollout && p.head != FV_SEE_ALL)
-        return fv_fail(e, FV_EARG,
-                       "a rollout goes through the mean of all heads: leave out the head");
+    if ((p.rollout || p.flow) && p.head != FV_SEE_ALL)
+        return fv_fail(e, FV_EARG, "a %s goes through the mean of all heads: leave out the head",
+                       p.flow ? "flow" : "rollout");
+    if (p.rollout && p.flow) return fv_fail(e, FV_EARG, "a rollout or a flow, not both");
     return FV_OK;
 }
 
@@ -131,8 +132,8 @@ fv_status fv_see_weights(fv_see *s, fv_see_pick p, int64_t from, int64_t to, flo
         return fv_fail(e, FV_EARG, "rows %lld to %lld of %lld", (long long)from, (long long)to,
                        (long long)m->rows);
     if (from == to) return FV_OK;
-    if (p.rollout)
-        return fv__see_rollout(s, p.kind, p.layer == FV_SEE_ALL ? m->layers - 1 : p.layer, from, to,
-                               out, e);
+    int64_t up_to = p.layer == FV_SEE_ALL ? m->layers - 1 : p.layer;
+    if (p.flow) return fv__see_flow(s, p.kind, up_to, from, to, out, e);
+    if (p.rollout) return fv__see_rollout(s, p.kind, up_to, from, to, out, e);
     return mean_rows(s, p, from, to, out, e);
 }

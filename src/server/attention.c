@@ -2,7 +2,8 @@
  * page of `fovea see`.
  *
  * One forward pass records queries, keys and log-sum-exps; the weights of the layers, heads and
- * rows asked for are recomputed from these (fovea/see.h). */
+ * rows asked for are recomputed from these (fovea/see.h).  With "through" a row is followed down
+ * through the layers instead, by rollout or by flow. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +18,9 @@ typedef struct job {
     sv_see k;
     sv_request *r;
     sv_attention_ask ask;
-    int64_t from, to; /* rows */
-    float *w;         /* one head */
+    int64_t from, to;    /* rows */
+    const char *through; /* "rollout" or "flow" up to the layers, instead of heads; NULL: neither */
+    float *w;            /* one head */
 } job;
 
 /* ---- what is wanted ---- */
@@ -57,9 +59,14 @@ static bool check_size(job *k)
 static bool read_ask(job *k)
 {
     fv_see_shape shape = k->k.shape;
-    if (!json_object_get(k->r->json, "attention"))
-        json_object_set_new(k->r->json, "attention", json_object());
+    if (!json_object_get(k->r->json, "attention")) {
+        json_t *ask = json_object();
+        /* through all layers, not through each number of them */
+        if (k->through) json_object_set_new(ask, "layers", json_integer(-1));
+        json_object_set_new(k->r->json, "attention", ask);
+    }
     if (!sv_read_attention(k->r, &k->ask, shape.layers, shape.heads)) return false;
+    if (k->through) k->ask.n_heads = 1; /* of all */
     return read_rows(k) && check_size(k);
 }
 
@@ -67,6 +74,11 @@ static bool read_ask(job *k)
 static const float *weights(job *k, int layer, int head, fv_err *e)
 {
     fv_see_pick p = {.kind = k->k.kind, .layer = k->ask.layers[layer], .head = k->ask.heads[head]};
+    if (k->through) {
+        p.head = FV_SEE_ALL;
+        p.flow = !strcmp(k->through, "flow");
+        p.rollout = !p.flow;
+    }
     return fv_see_weights(k->k.see, p, k->from, k->to, k->w, e) ? NULL : k->w;
 }
 
@@ -119,7 +131,10 @@ static void answer_json(job *k)
     sv_see_put_tokens(&t, &k->k, "row_tokens", true);
     sv_see_put_tokens(&t, &k->k, "column_tokens", false);
     put_numbers(&t, "layers", k->ask.layers, k->ask.n_layers);
-    put_numbers(&t, "heads", k->ask.heads, k->ask.n_heads);
+    if (k->through)
+        sv_string_at(&t, "through", k->through);
+    else
+        put_numbers(&t, "heads", k->ask.heads, k->ask.n_heads);
     put_numbers(&t, "rows", (int32_t[]){(int32_t)k->from, (int32_t)k->to}, 2);
     fv_status st = put_weights(&t, k, &e);
     sv_put(&t, "}\n");
@@ -207,7 +222,8 @@ static void see(sv_engine *g, sv_request *r)
 {
     job k = {.r = r};
     const char *format = "json";
-    bool ok = sv_get_text(r, "format", &format, NULL) && sv_see_run(&k.k, g, r);
+    bool ok = sv_get_text(r, "format", &format, NULL) &&
+              sv_get_text(r, "through", &k.through, NULL) && sv_see_run(&k.k, g, r);
     if (ok && !strcmp(format, "html")) {
         answer_page(&k);
     } else if (ok && read_ask(&k)) {
@@ -226,12 +242,17 @@ static void see(sv_engine *g, sv_request *r)
  * ...safetensors" is the same as "format", for clients that negotiate. */
 void sv_attention(sv_request *r)
 {
-    static const char *const keys[] = {"model", "input",  "target", "attention",
-                                       "rows",  "format", "kind",   NULL};
-    const char *format = "json", *target = NULL;
+    static const char *const keys[] = {"model",  "input", "target",  "attention", "rows",
+                                       "format", "kind",  "through", NULL};
+    const char *format = "json", *target = NULL, *through = NULL;
     if (!sv_read_json(r) || !sv_check_keys(r, r->json, keys, NULL) ||
-        !sv_get_text(r, "format", &format, NULL) || !sv_get_text(r, "target", &target, NULL))
+        !sv_get_text(r, "format", &format, NULL) || !sv_get_text(r, "target", &target, NULL) ||
+        !sv_get_text(r, "through", &through, NULL))
         return;
+    if (through && strcmp(through, "rollout") && strcmp(through, "flow")) {
+        sv_refuse(r, 400, BAD, "through", "through: rollout or flow");
+        return;
+    }
     if (strcmp(format, "json") && strcmp(format, "safetensors") && strcmp(format, "html")) {
         sv_refuse(r, 400, BAD, "format", "format: json, safetensors or html");
         return;

@@ -55,6 +55,7 @@ struct sv_engine {
     fv_translator *translator;
     const char *media;     /* the task of a model that sees or hears, else NULL */
     fv_pipeline *pipeline; /* for that task */
+    fv_tok *words;         /* of what a model that hears writes; opened when first asked for */
     fv_model *model;       /* for /v1/attention; NULL where the writer has it */
     int64_t created;       /* seconds since 1970 */
     atomic_int refs;

@@ -137,6 +137,7 @@ static void close_engine(sv_engine *g)
     fv_token_bytes_free(g->bytes);
     fv_chat_template_close(g->template);
     if (!g->generates) fv_tok_close(g->tok);
+    fv_tok_close(g->words);
     fv_writer_close(&g->writer);
     pthread_mutex_destroy(&g->lock);
     pthread_mutex_destroy(&g->bytes_lock);

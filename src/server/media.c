@@ -326,14 +326,26 @@ static const char *content_type(const sv_request *r)
 }
 
 /* OpenAI's answer has one text; pieces of a long sound are joined by a blank. */
+static void join_pieces(sv_text *t, const json_t *pieces)
+{
+    for (size_t i = 0; i < json_array_size(pieces); i++) {
+        const json_t *text = json_object_get(json_array_get(pieces, i), "text");
+        if (i) sv_add(t, " ", 1);
+        sv_add(t, json_string_value(text), json_string_length(text));
+    }
+}
+
+bool sv_media_transcript(sv_media *m, sv_text *said)
+{
+    if (!run_pipeline(m)) return false;
+    join_pieces(said, json_object_get(json_array_get(m->results, 0), "pieces"));
+    return !said->failed;
+}
+
 static void put_text(sv_text *t, const json_t *pieces)
 {
     sv_text all = {0};
-    for (size_t i = 0; i < json_array_size(pieces); i++) {
-        const json_t *text = json_object_get(json_array_get(pieces, i), "text");
-        if (i) sv_add(&all, " ", 1);
-        sv_add(&all, json_string_value(text), json_string_length(text));
-    }
+    join_pieces(&all, pieces);
     sv_key(t, "text");
     sv_string(t, all.s ? all.s : "", all.n);
     t->failed |= all.failed;

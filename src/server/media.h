@@ -36,10 +36,12 @@ bool sv_multipart(const char *type, const sv_text *body, const char *name, sv_pa
 
 /* What the model sees in the images of "input", each a data: URI. */
 void sv_see_images(sv_engine *g, sv_request *r);
-/* The image of "input" as the one file of *m, and the token ids of what a model writes about it,
- * which the caller frees; false: refused.  sv_media_close in any case. */
+/* The image or sound of "input" as the one file of *m, and the token ids of what a model writes
+ * about it, which the caller frees; false: refused.  sv_media_close in any case. */
 bool sv_media_open(sv_media *m, sv_engine *g, sv_request *r);
 bool sv_media_caption(sv_media *m, int32_t **ids, int64_t *n);
+/* What is said in the sound that is the one file of *m, appended to `said`; false: refused. */
+bool sv_media_transcript(sv_media *m, sv_text *said);
 void sv_media_close(sv_media *m);
 /* A conversation with a model that describes images: the captions of those in its messages. */
 void sv_caption_chat(sv_engine *g, sv_request *r);

@@ -71,32 +71,67 @@ bool sv_see_read(sv_see *k, sv_engine *g, sv_request *r)
            (!g->translator || encode(k, "target", true, &k->target, &k->n_target));
 }
 
-/* A model that describes images is looked at while it writes its caption. */
-static bool read_image(sv_see *k, sv_engine *g, sv_request *r)
+/* What the decoder of the model begins with, and its end token (-1: none). */
+static bool read_ends(sv_see *k, int32_t *end)
 {
     fv_gen_config *how;
     fv_err e;
-    *k = (sv_see){.g = g, .r = r};
-    if (!strcmp(g->media, "transcribe")) {
-        sv_refuse(r, 400, BAD, "model", "%s reads no text and sees no images", g->name);
-        return false;
-    }
-    if (!sv_media_open(&k->image, g, r)) return false;
-    if (strcmp(g->media, "caption")) return true;
-    if (!sv_media_caption(&k->image, &k->target, &k->n_target)) return false;
-    if (fv_gen_config_open(&how, NULL, g->dir, NULL, &e)) {
-        sv_refuse_error(r, &e);
+    if (fv_gen_config_open(&how, NULL, k->g->dir, NULL, &e)) {
+        sv_refuse_error(k->r, &e);
         return false;
     }
     k->start = fv_gen_config_options(how)->start;
+    *end = fv_gen_config_options(how)->eos;
     fv_gen_config_close(how);
     return true;
+}
+
+/* What was heard in the sound as the decoder wrote it: the text's tokens with the special ones
+ * around them, of which the first is what the decoder begins with. */
+static bool read_heard(sv_see *k, fv_err *e)
+{
+    sv_engine *g = k->g;
+    fv_encoding *enc = NULL;
+    sv_text said = {0};
+    int32_t end = -1;
+    if (!read_ends(k, &end) || !sv_media_transcript(&k->image, &said)) {
+        sv_free(&said);
+        return false;
+    }
+    fv_status st = g->words ? FV_OK : fv_tok_open(&g->words, NULL, g->dir, e);
+    if (!st) st = fv_encoding_new(&enc, g->words, e);
+    if (!st)
+        st = fv_tok_encode(enc, said.s ? said.s : "", said.n, (fv_tok_opts){.specials = true}, e);
+    int64_t skip = !st && enc->n && enc->ids[0] == k->start;
+    k->target = st ? NULL : malloc((size_t)(enc->n + 1) * sizeof *k->target);
+    for (int64_t i = skip; k->target && i < enc->n; i++) k->target[k->n_target++] = enc->ids[i];
+    bool ended = k->n_target && k->target[k->n_target - 1] == end;
+    if (k->target && end >= 0 && !ended) k->target[k->n_target++] = end;
+    if (st) sv_refuse_error(k->r, e);
+    fv_encoding_free(enc);
+    sv_free(&said);
+    return k->target != NULL;
+}
+
+/* A model that describes images or writes what it hears is looked at while it writes. */
+static bool read_media(sv_see *k, sv_engine *g, sv_request *r)
+{
+    fv_err e;
+    int32_t end;
+    *k = (sv_see){.g = g, .r = r};
+    if (!sv_media_open(&k->image, g, r)) return false;
+    if (!strcmp(g->media, "transcribe")) return read_heard(k, &e);
+    if (strcmp(g->media, "caption")) return true;
+    return sv_media_caption(&k->image, &k->target, &k->n_target) && read_ends(k, &end);
 }
 
 fv_see_in sv_see_in(const sv_see *k)
 {
     fv_see_in in = {.tok = k->g->tok, .source = k->source, .n_source = k->n_source};
-    if (k->image.n) in.image = k->image.path[0], in.dir = k->g->dir, in.start = k->start;
+    bool hears = k->g->media && !strcmp(k->g->media, "transcribe");
+    if (hears) in.tok = k->g->words;
+    if (k->image.n) *(hears ? &in.sound : &in.image) = k->image.path[0];
+    if (k->image.n) in.dir = k->g->dir, in.start = k->start;
     in.target = k->target, in.n_target = k->n_target;
     if (k->g->translator) in.start = fv_translator_gen(k->g->translator)->start;
     return in;
@@ -107,7 +142,7 @@ fv_see_in sv_see_in(const sv_see *k)
 bool sv_see_run(sv_see *k, sv_engine *g, sv_request *r)
 {
     fv_err e;
-    if (!(g->media ? read_image(k, g, r) : sv_see_read(k, g, r))) return false;
+    if (!(g->media ? read_media(k, g, r) : sv_see_read(k, g, r))) return false;
     const fv_model *m = sv_engine_model(r, &e);
     if (!m || fv_see_run(&k->see, g->device, m, sv_see_in(k), &e)) {
         sv_refuse_error(r, &e);

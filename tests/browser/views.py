@@ -126,6 +126,53 @@ class Views:
                     shown[:2 * len(maps[0]) ** 2] == [digits(w) for m in maps for row in m for w in row])
         self.saves("compare")
 
+    def through(self):
+        self.open("through", model="chat", input=TEXT, row=5)
+        for way in ("rollout", "flow"):
+            want = self.ask("/v1/attention", {"model": "chat", "input": TEXT, "through": way})["weights"][0][0]
+            self.expect(f"through: {way} of a row is the API's", self.values(f".through-{way}", "weight") == want[5])
+        shown = self.b.evaluate("[...document.querySelectorAll('#through-maps > svg > rect title')].map(e => +e.textContent)")
+        flow = [digits(w) for row in want for w in row]
+        self.expect("through: and the maps, to the printed digits", shown[-len(flow):] == flow)
+        self.expect("through: a flow is at least what the last layer's rollout leaves of it", all(0 <= w <= 1 for row in want for w in row))
+        self.b.evaluate("document.querySelectorAll('#through-maps .head')[2].onclick()")
+        self.expect("through: a click follows another token", self.values(".through-flow", "weight") == want[2]
+                    and "row=2" in self.b.evaluate("location.hash"))
+        self.saves("through")
+
+    def audio(self):
+        path = TREE / "tests/golden/audio/sweep.wav"
+        data = base64.b64encode(path.read_bytes()).decode()
+        self.b.open("about:blank")
+        self.b.open(f"{self.address}/#view=audio&model=sound")
+        self.b.evaluate("document.getElementById('audio-sound') !== null")
+        self.b.evaluate(f"""(() => {{
+          const bytes = Uint8Array.from(atob('{data}'), c => c.charCodeAt(0));
+          const list = new DataTransfer();
+          list.items.add(new File([bytes], 'sweep.wav', {{type: 'audio/wav'}}));
+          document.getElementById('audio-sound').files = list.files;
+          document.getElementById('audio-go').click();
+        }})()""")
+        for _ in range(400):
+            said = self.b.evaluate("document.getElementById('status').textContent")
+            if said:
+                break
+            time.sleep(0.05)
+        self.expect(f"audio: a file is heard ({said})", said == "ready")
+        uri = self.b.evaluate("(async () => asUri(wavBytes(await samplesOf(document.getElementById('audio-sound').files[0]))))()")
+        want = self.ask("/v1/attention", {"model": "sound", "input": uri, "attention": {"layers": -1}})
+        self.b.evaluate("document.querySelectorAll('#audio-heard .head')[1].onclick()")
+        heads = want["weights"][0]
+        mean = [sum(h[1][k] for h in heads) / len(heads) for k in range(len(want["column_tokens"]))]
+        shown = self.values("#audio-heard .heard", "weight")
+        self.expect("audio: a token's weights over the sound are the API's", len(shown) == len(mean)
+                    and all(abs(a - b) < 1e-6 for a, b in zip(shown, mean)))
+        self.expect("audio: frames have times", want["column_tokens"][0] == "0.00 s" and want["kind"] == "cross")
+        self.expect("audio: there is a spectrogram", self.b.evaluate("document.querySelector('#audio-heard image').getAttribute('href').startsWith('data:image/png')"))
+        self.saves("audio")
+        if os.environ.get("SHOTS"):
+            self.b.screenshot(os.path.join(os.environ["SHOTS"], f"audio-{self.b.evaluate('innerWidth')}.png"))
+
     def classify(self):
         text = "a fine film"
         self.open("classify", model="labels", input=text)
@@ -208,7 +255,8 @@ def main():
                 write_run(folder)
                 with Server(PROGRAM, scratch, "--quiet", "--runs", str(folder)) as server, Browser(width, 900) as b:
                     v = Views(b, server.address)
-                    for check in (v.heads, v.ablation, v.neurons, v.explore, v.compare, v.classify, v.answer, v.translate, v.image):
+                    for check in (v.heads, v.ablation, v.neurons, v.explore, v.through, v.compare, v.classify,
+                                  v.answer, v.translate, v.image, v.audio):
                         check()
                         v.expect("nothing scrolls sideways", b.evaluate("document.documentElement.scrollWidth <= innerWidth"))
                     v.runs(folder)

@@ -114,11 +114,12 @@ static void weights_of(lab *l, int which, int64_t b)
             float *all = golden_of(l->g, key, 3 * heads * rows * cols),
                   *mine = all + b * heads * rows * cols;
             for (int64_t h = 0; h < heads; h++) {
-                check(fv_see_weights(l->s, (fv_see_pick){kind, layer, h, false}, 0, rows, w, &e),
+                check(fv_see_weights(l->s, (fv_see_pick){kind, layer, h, false, false}, 0, rows, w,
+                                     &e),
                       &e);
                 near(w, mine + h * rows * cols, rows * cols, 1e-5f);
-                check(fv_see_weights(l->s, (fv_see_pick){kind, layer, h, false}, rows - 2, rows - 1,
-                                     w, &e),
+                check(fv_see_weights(l->s, (fv_see_pick){kind, layer, h, false, false}, rows - 2,
+                                     rows - 1, w, &e),
                       &e);
                 near(w, mine + (h * rows + rows - 2) * cols, cols, 1e-5f);
                 for (int64_t i = 0; i < rows * cols; i++)
@@ -126,8 +127,8 @@ static void weights_of(lab *l, int which, int64_t b)
             }
             free(all);
         }
-        check(fv_see_weights(l->s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, false}, 0, rows, w,
-                             &e),
+        check(fv_see_weights(l->s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, false, false}, 0,
+                             rows, w, &e),
               &e);
         near(w, mean, rows * cols, 1e-5f);
         free(w);
@@ -155,15 +156,15 @@ static void rollouts_of(lab *l, int which, int64_t b)
         float *want = golden_of(l->rolls, key, 2 * rows * cols),
               *got = malloc((size_t)(rows * cols) * sizeof *got);
         for (int64_t layer = 0; layer < 2; layer++) {
-            fv_see_pick p = {kind, layer, FV_SEE_ALL, true};
+            fv_see_pick p = {kind, layer, FV_SEE_ALL, true, false};
             check(fv_see_weights(l->s, p, 0, rows, got, &e), &e);
             near(got, want + layer * rows * cols, rows * cols, 1e-5f);
             /* rows alone are the same rows */
             check(fv_see_weights(l->s, p, 3, 5, got, &e), &e);
             near(got, want + (layer * rows + 3) * cols, 2 * cols, 1e-5f);
         }
-        check(fv_see_weights(l->s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, true}, 0, rows, got,
-                             &e),
+        check(fv_see_weights(l->s, (fv_see_pick){kind, FV_SEE_ALL, FV_SEE_ALL, true, false}, 0,
+                             rows, got, &e),
               &e);
         near(got, want + rows * cols, rows * cols, 1e-5f);
         free(got);
@@ -175,6 +176,55 @@ static void rollouts_are_those_of_numpy(void **state)
 {
     (void)state;
     each_sequence(rollouts_of);
+}
+
+/* Capacities of a layer: half of a row is its own. */
+static void capacities(const lab *l, fv_see_kind kind, int64_t layer, int64_t n, float *out)
+{
+    fv_err e;
+    fv_see_pick mean = {.kind = kind, .layer = layer, .head = FV_SEE_ALL};
+    check(fv_see_weights(l->s, mean, 0, n, out, &e), &e);
+    for (int64_t i = 0; i < n; i++) {
+        float sum = 1;
+        for (int64_t j = 0; j < n; j++) sum += out[i * n + j];
+        out[i * n + i] += 1;
+        for (int64_t j = 0; j < n; j++) out[i * n + j] /= sum;
+    }
+}
+
+/* Through one layer a flow is the capacity; through two, every token between is a path of its own,
+ * as wide as the narrower of its edges. */
+static void flows_of(lab *l, int which, int64_t b)
+{
+    fv_err e;
+    (void)which, (void)b;
+    for (int k = FV_SEE_ENCODER; k <= FV_SEE_DECODER; k++) {
+        fv_see_kind kind = (fv_see_kind)k;
+        int64_t n = fv_see_shape_of(l->s, kind).rows;
+        float low[81], high[81], want[81] = {0}, got[81];
+        fv_see_pick p = {.kind = kind, .layer = 0, .head = FV_SEE_ALL, .flow = true};
+        capacities(l, kind, 0, n, low);
+        capacities(l, kind, 1, n, high);
+        check(fv_see_weights(l->s, p, 0, n, got, &e), &e);
+        near(got, low, n * n, 1e-5f);
+        for (int64_t i = 0; i < n * n; i++)
+            for (int64_t m = 0; m < n; m++)
+                want[i] += fminf(high[i / n * n + m], low[m * n + i % n]);
+        p.layer = FV_SEE_ALL;
+        check(fv_see_weights(l->s, p, 0, n, got, &e), &e);
+        near(got, want, n * n, 1e-5f);
+        check(fv_see_weights(l->s, p, 3, 5, got, &e), &e);
+        near(got, want + 3 * n, 2 * n, 1e-5f);
+    }
+    fv_see_pick cross = {.kind = FV_SEE_CROSS, .layer = 0, .head = FV_SEE_ALL, .flow = true};
+    float none[81];
+    assert_int_equal(fv_see_weights(l->s, cross, 0, 1, none, &e), FV_EARG);
+}
+
+static void flows_are_those_of_their_paths(void **state)
+{
+    (void)state;
+    each_sequence(flows_of);
 }
 
 /* ---- every family, by the names its attentions have ---- */
@@ -219,7 +269,7 @@ static void compare_family(const char *name, bool pair, fv_see_kind only)
             snprintf(key, sizeof key, "%s%sattentions.%d", pair ? fv_see_kind_name(kind) : "",
                      pair ? "_" : "", (int)(i / heads));
             float *all = golden_of(want, key, 3 * heads * size);
-            check(fv_see_weights(l.s, (fv_see_pick){kind, i / heads, i % heads, false}, 0,
+            check(fv_see_weights(l.s, (fv_see_pick){kind, i / heads, i % heads, false, false}, 0,
                                  fv_see_shape_of(l.s, kind).rows, w, &e),
                   &e);
             near(w, all + i % heads * size, size, 1e-4f);
@@ -291,11 +341,11 @@ static void what_is_not_there_is_named(void **state)
         fv_see_pick pick;
         const char *says;
     } cases[] = {
-        {{FV_SEE_CROSS, 2, 0, false}, "layer 2: the cross attention has layers 0 to 1"},
-        {{FV_SEE_ENCODER, 0, 4, false}, "head 4: the encoder attention has heads 0 to 3"},
-        {{FV_SEE_DECODER, 0, -2, false}, "head -2"},
-        {{FV_SEE_DECODER, 0, 1, true}, "rollout"},
-        {{(fv_see_kind)7, 0, 1, true}, "no such kind"},
+        {{FV_SEE_CROSS, 2, 0, false, false}, "layer 2: the cross attention has layers 0 to 1"},
+        {{FV_SEE_ENCODER, 0, 4, false, false}, "head 4: the encoder attention has heads 0 to 3"},
+        {{FV_SEE_DECODER, 0, -2, false, false}, "head -2"},
+        {{FV_SEE_DECODER, 0, 1, true, false}, "rollout"},
+        {{(fv_see_kind)7, 0, 1, true, false}, "no such kind"},
     };
     fv_model *m;
     fv_see *s = look(&m), *none;
@@ -306,7 +356,8 @@ static void what_is_not_there_is_named(void **state)
         if (!strstr(e.text, cases[i].says)) print_error("%s\n", e.text);
         assert_non_null(strstr(e.text, cases[i].says));
     }
-    assert_int_equal(fv_see_weights(s, (fv_see_pick){FV_SEE_CROSS, 0, 0, false}, 5, 7, w, &e),
+    assert_int_equal(fv_see_weights(s, (fv_see_pick){FV_SEE_CROSS, 0, 0, false, false}, 5, 7, w,
+                                    &e),
                      FV_EARG);
     assert_int_equal(fv_see_save(s, NULL, "picture.bmp", (fv_see_opt){0}, &e), FV_EARG);
     assert_non_null(strstr(e.text, "picture.bmp"));
@@ -370,7 +421,7 @@ static void json_and_csv_hold_the_same_weights(void **state)
                     int64_t cols = fv_see_shape_of(s, (fv_see_kind)k).cols;
                     check(fv_see_weights(s,
                                          (fv_see_pick){(fv_see_kind)k, (int64_t)l, (int64_t)h,
-                                                       false},
+                                                       false, false},
                                          (int64_t)i, (int64_t)i + 1, want, &e),
                           &e);
                     assert_int_equal(json_array_size(row), cols);
@@ -412,9 +463,15 @@ static void a_silenced_head_adds_nothing(void **state)
         const char *weight;
         int heads;
     } cases[] = {
-        {{FV_SEE_ENCODER, 0, 2, false}, "model.encoder.layers.0.self_attn.out_proj.weight", 4},
-        {{FV_SEE_DECODER, 1, 0, false}, "model.decoder.layers.1.self_attn.out_proj.weight", 2},
-        {{FV_SEE_CROSS, 1, 1, false}, "model.decoder.layers.1.encoder_attn.out_proj.weight", 2},
+        {{FV_SEE_ENCODER, 0, 2, false, false},
+         "model.encoder.layers.0.self_attn.out_proj.weight",
+         4},
+        {{FV_SEE_DECODER, 1, 0, false, false},
+         "model.decoder.layers.1.self_attn.out_proj.weight",
+         2},
+        {{FV_SEE_CROSS, 1, 1, false, false},
+         "model.decoder.layers.1.encoder_attn.out_proj.weight",
+         2},
     };
     fv_see_in in = {.source = source, .n_source = 5, .target = target, .n_target = 6, .start = 40};
     fv_see_pick none = {.layer = FV_SEE_ALL};
@@ -437,11 +494,11 @@ static void a_silenced_head_adds_nothing(void **state)
         check(fv_see_ablate(device, m, in, none, &cut, &e), &e);
         assert_true(fabs(silenced - cut) < 1e-5);
         assert_true(fabs(silenced - before) > 1e-4); /* and it did something */
-        assert_int_equal(fv_see_ablate(device, m, in, (fv_see_pick){FV_SEE_CROSS, 2, 0, false},
-                                       &cut, &e),
+        assert_int_equal(fv_see_ablate(device, m, in,
+                                       (fv_see_pick){FV_SEE_CROSS, 2, 0, false, false}, &cut, &e),
                          FV_EARG);
-        assert_int_equal(fv_see_ablate(device, m, in, (fv_see_pick){FV_SEE_CROSS, 0, 9, false},
-                                       &cut, &e),
+        assert_int_equal(fv_see_ablate(device, m, in,
+                                       (fv_see_pick){FV_SEE_CROSS, 0, 9, false, false}, &cut, &e),
                          FV_EARG);
         fv_model_free(m);
     }
@@ -501,6 +558,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_are_those_of_transformers),
         cmocka_unit_test(rollouts_are_those_of_numpy),
+        cmocka_unit_test(flows_are_those_of_their_paths),
         cmocka_unit_test(families_are_seen_by_their_roles),
         cmocka_unit_test(tokens_stand_where_they_belong),
         cmocka_unit_test(what_is_not_there_is_named),

@@ -460,7 +460,7 @@ static void the_page_holds_all_and_needs_nothing(void **state)
     size_t n;
     fv_err e;
     open_scene(&sc, 7, 11, 2, 3);
-    fv_see_pick start = {FV_SEE_CROSS, 1, 2, false};
+    fv_see_pick start = {FV_SEE_CROSS, 1, 2, false, false};
     char *page = saved(sc.s, "x.html",
                        (fv_see_opt){.pick = {FV_SEE_CROSS, FV_SEE_ALL, FV_SEE_ALL, false},
                                     .start = &start,
@@ -489,7 +489,8 @@ static void the_page_holds_all_and_needs_nothing(void **state)
         const char *w = element(page, id, &n);
         assert_non_null(w);
         assert_int_equal(n, (7 * 11 * 2 + 2) / 3 * 4);
-        check(fv_see_weights(sc.s, (fv_see_pick){FV_SEE_CROSS, h / 3, h % 3, false}, 4, 5, row, &e),
+        check(fv_see_weights(sc.s, (fv_see_pick){FV_SEE_CROSS, h / 3, h % 3, false, false}, 4, 5,
+                             row, &e),
               &e);
         for (int64_t c = 0; c < 11; c++) {
             double root = number_at(w, 4 * 11 + c) / 65535.0, want = (double)row[c];

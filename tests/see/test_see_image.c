@@ -124,7 +124,7 @@ static void weights_are_those_of_a_pass_on_its_pixels(void **state)
     fv_items_put(&in, "pixel_values", fv_floats(c, x, FV_SHAPE(1, 3, 16, 20)));
     fv_model_forward(c, l.m, &in, &out);
     for (int layer = 0; layer < 3; layer++) {
-        fv_see_pick pick = {FV_SEE_ENCODER, layer, 1, false};
+        fv_see_pick pick = {FV_SEE_ENCODER, layer, 1, false, false};
         check(fv_see_weights(l.s, pick, 0, 21, a, &e), &e);
         check(fv_see_weights(other, pick, 0, 21, b, &e), &e);
         assert_memory_equal(a, b, sizeof a);

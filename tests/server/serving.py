@@ -20,7 +20,15 @@ def models(scratch):
     how = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 12, "width": 12},
            "do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     (image / "preprocessor_config.json").write_text(json.dumps(how), encoding="ascii")
-    served = {"chat": chat, "image": image, **{name: GOLDEN / "tasks" / at for name, at in tasks.items()}, "translation": GOLDEN / "translate"}
+    sound = pathlib.Path(scratch) / "sound"
+    shutil.copytree(GOLDEN / "models/moonshine-text", sound)
+    hears = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "do_normalize": False}
+    (sound / "preprocessor_config.json").write_text(json.dumps(hears), encoding="ascii")
+    letters = {chr(ord("a") + i) if i < 26 else str(i - 26): i for i in range(30)}
+    tokenizer = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None,
+                 "decoder": {"type": "ByteFallback"}, "model": {"type": "BPE", "merges": [], "vocab": letters}}
+    (sound / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="ascii")
+    served = {"chat": chat, "image": image, "sound": sound, **{name: GOLDEN / "tasks" / at for name, at in tasks.items()}, "translation": GOLDEN / "translate"}
     return [f"{name}={at}" for name, at in served.items()]
 
 

@@ -1,5 +1,6 @@
 /* test_serve_media.c - images and sounds in requests: what the program gives for the file, the
  * server gives for its bytes; a path is never taken from a request; forms that are wrong. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -52,14 +53,14 @@ static int start(void **state)
     return 0;
 }
 
-/* {"model":..,"input":"data:image/png;base64,.."} of a file; the caller frees. */
-static char *image_body(const char *model, const char *path)
+/* {"model":..,"input":"data:TYPE;base64,.."} of a file; the caller frees. */
+static char *media_body(const char *model, const char *type, const char *path)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t n;
     unsigned char *bytes = (unsigned char *)slurp(path, &n);
     char *body = malloc(2 * n + 400);
-    int k = sprintf(body, "{\"model\":\"%s\",\"input\":\"data:image/png;base64,", model);
+    int k = sprintf(body, "{\"model\":\"%s\",\"input\":\"data:%s;base64,", model, type);
     for (size_t i = 0; i < n; i += 3) {
         uint32_t x = (uint32_t)bytes[i] << 16 | (i + 1 < n ? (uint32_t)bytes[i + 1] << 8 : 0) |
                      (i + 2 < n ? bytes[i + 2] : 0);
@@ -71,6 +72,11 @@ static char *image_body(const char *model, const char *path)
     strcpy(body + k, "\"}");
     free(bytes);
     return body;
+}
+
+static char *image_body(const char *model, const char *path)
+{
+    return media_body(model, "image/png", path);
 }
 
 /* What the program prints for the file, without its name, is what the server answers. */
@@ -172,7 +178,31 @@ static void what_is_looked_at(void **state)
     assert_string_equal(text_at(got, "kind"), "cross"); /* words to patches */
     json_decref(got);
     free(body);
-    http_refused(400, "sees no images", "/v1/attention", "{\"model\":\"hearing\",\"input\":\"a\"}");
+    http_refused(400, "data: URI", "/v1/attention", "{\"model\":\"hearing\",\"input\":\"a\"}");
+}
+
+/* What a model writes of a sound looks at frames, which are named by their times. */
+static void what_is_heard_is_looked_at(void **state)
+{
+    (void)state;
+    char *body = media_body("hearing", "audio/wav", SWEEP);
+    json_t *got = post("/v1/attention", body);
+    assert_string_equal(text_at(got, "kind"), "cross");
+    const json_t *head = json_array_get(json_array_get(at(got, "weights"), 0), 0),
+                 *times = at(got, "column_tokens"), *row;
+    assert_string_equal(json_string_value(json_array_get(times, 0)), "0.00 s");
+    assert_true(json_array_size(times) > 1 && json_array_size(head) > 1);
+    assert_int_equal(json_array_size(head), json_array_size(at(got, "row_tokens")));
+    size_t i, k;
+    json_array_foreach((json_t *)head, i, row)
+    {
+        double sum = 0;
+        for (k = 0; k < json_array_size(row); k++) sum += json_number_value(json_array_get(row, k));
+        assert_true(fabs(sum - 1) < 1e-5);
+        assert_int_equal(json_array_size(row), json_array_size(times));
+    }
+    json_decref(got);
+    free(body);
 }
 
 static void paths_are_not_taken(void **state)
@@ -244,9 +274,9 @@ static void sounds_are_transcribed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(images_are_seen),        cmocka_unit_test(images_are_described),
-        cmocka_unit_test(what_is_looked_at),      cmocka_unit_test(paths_are_not_taken),
-        cmocka_unit_test(sounds_are_transcribed),
+        cmocka_unit_test(images_are_seen),     cmocka_unit_test(images_are_described),
+        cmocka_unit_test(what_is_looked_at),   cmocka_unit_test(what_is_heard_is_looked_at),
+        cmocka_unit_test(paths_are_not_taken), cmocka_unit_test(sounds_are_transcribed),
     };
     return cmocka_run_group_tests(tests, start, serve_close);
 }

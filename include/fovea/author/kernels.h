@@ -4,6 +4,7 @@
 #define FOVEA_AUTHOR_KERNELS_H
 
 #include "fovea/author/kernel_args.h"
+#include "fovea/author/kernel_decode.h"
 
 typedef struct fv_stream fv_stream;
 

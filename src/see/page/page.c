@@ -154,7 +154,9 @@ static void put_mean(page *p, int64_t layer)
 static fv_status put_rollout(page *p, int64_t layer, fv_err *e)
 {
     if (!p->product)
-        return put_map(p, (fv_see_pick){p->kind, layer, FV_SEE_ALL, true}, "rollout", NULL, e);
+        return put_map(
+            p, (fv_see_pick){.kind = p->kind, .layer = layer, .head = FV_SEE_ALL, .rollout = true},
+            "rollout", NULL, e);
     double *next = p->old;
     fv__see_rollout_step(next, p->product, p->sum, p->cols);
     p->old = p->product;
@@ -175,7 +177,7 @@ static fv_status put_layer(page *p, int64_t layer, fv_err *e)
     for (int64_t h = p->head; !st && h < p->head + p->heads; h++) {
         char name[24];
         snprintf(name, sizeof name, "%lld", (long long)h);
-        st = put_map(p, (fv_see_pick){p->kind, layer, h, false}, name, p->sum, e);
+        st = put_map(p, (fv_see_pick){p->kind, layer, h, false, false}, name, p->sum, e);
     }
     if (!st && p->mean) put_mean(p, layer);
     return !st && p->rollout ? put_rollout(p, layer, e) : st;

@@ -1,7 +1,7 @@
 /* page.js - the views of the page: a tab and a form for each, and the address, which carries the state of the one that is
  * open, so that a view can be shared. */
 
-const VIEWS = [live, explore, heads, compare, classify, answer, translate, image, runs];
+const VIEWS = [live, explore, heads, through, compare, classify, answer, translate, image, audio, runs];
 let current = live;
 
 /* The form of a view, made from its fields: a select of models, a text, words to choose from, a number. */

@@ -50,6 +50,53 @@ const compare = {
   },
 };
 
+/* ---- through all layers ---- */
+
+const THROUGH = {rollout: 'Rollout: what share of each token reaches the row, layers multiplied', flow: 'Flow: the most that can go from the row down to each token'};
+
+const through = {
+  name: 'through', title: 'Rollout and flow', what: 'What a token has come to depend on through all layers, by attention rollout and by attention flow (at most 128 tokens). A click on a token follows it.',
+  fields: {model: 'model', input: 'text', layer: 'number', row: 'hidden'},
+  tasks: m => !m.takes && !m.tasks.includes('translate'),
+  value: {input: 'The cat sat on the mat because it was tired'},
+  async go(f) {
+    const {model, input, layer} = f.values(), attention = {layers: layer === '' ? -1 : +layer};
+    const [a, b] = await Promise.all(Object.keys(THROUGH).map(way => call('/v1/attention', {model, input, through: way, attention})));
+    through.data = {rollout: a, flow: b};
+    through.paint(f);
+  },
+  /* The row that is followed: its tokens shaded by both, above the whole maps. */
+  paint(f) {
+    const {rollout, flow} = through.data, names = rollout.row_tokens, n = names.length, row = f.get('row') === '' || +f.get('row') >= n ? n - 1 : +f.get('row');
+    const size = Math.max(6, Math.min(24, 380 / n)), left = 100, wide = left + n * size + 24, parts = [];
+    const text = (x, y, t, more) => draw('text', {x, y, 'font-size': 13, fill: 'currentColor', ...more}, t);
+    let y = 20;
+    Object.entries(THROUGH).forEach(([way, what]) => {
+      const w = through.data[way].weights[0][0][row], most = Math.max(1e-9, ...w);
+      parts.push(text(10, y, `${what}, from “${plain(names[row])}”`, {'font-weight': 600}));
+      let x = 10;
+      y += 24;
+      names.forEach((t, j) => {
+        const room = 8.5 * Math.max(1, [...plain(t)].length) + 12;
+        if (x + room > 2 * wide) { x = 10; y += 30; }
+        parts.push(draw('g', {class: 'head', tabindex: 0, role: 'button', 'aria-label': `follow ${plain(t)}, ${digits(w[j])}`, onclick: () => through.follow(f, j), onkeydown: e => { if (e.key === 'Enter') through.follow(f, j); }},
+          draw('rect', {x, y: y - 16, width: room - 3, height: 23, rx: 4, fill: shade(w[j] / most * 0.85), stroke: j === row ? 'currentColor' : 'none', class: `through-${way}`, 'data-weight': w[j]}, draw('title', {}, digits(w[j]))),
+          text(x + 4, y, plain(t))));
+        x += room;
+      });
+      y += 34;
+    });
+    const top = y + 70;
+    parts.push(...heat(rollout.weights[0][0], names, left, top, size), ...heat(flow.weights[0][0], names, wide + left, top, size));
+    parts.push(text(left, y, 'rollout', {'font-weight': 600}), text(wide + left, y, 'flow', {'font-weight': 600}));
+    show('rollout-and-flow', f.box('maps'), picture(2 * wide, top + n * size + 10, `Rollout and flow from ${plain(names[row])}`, parts), through.data);
+  },
+  follow(f, row) {
+    f.set('row', row);
+    through.paint(f);
+  },
+};
+
 /* ---- labels ---- */
 
 const classify = {
