@@ -130,8 +130,7 @@ fv_see_in sv_see_in(const sv_see *k)
     fv_see_in in = {.tok = k->g->tok, .source = k->source, .n_source = k->n_source};
     bool hears = k->g->media && !strcmp(k->g->media, "transcribe");
     if (hears) in.tok = k->g->words;
-    if (k->image.n) *(hears ? &in.sound : &in.image) = k->image.path[0];
-    if (k->image.n) in.dir = k->g->dir, in.start = k->start;
+    if (k->image.n) in.image = k->image.path[0], in.dir = k->g->dir, in.start = k->start;
     in.target = k->target, in.n_target = k->n_target;
     if (k->g->translator) in.start = fv_translator_gen(k->g->translator)->start;
     return in;

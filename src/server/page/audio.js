@@ -105,8 +105,8 @@ const audio = {
   },
   paint(f) {
     const {row_tokens: names, column_tokens: times, seconds, picture: drawn} = audio.data, wide = 900, high = 180, left = 10, top = 40, under = 90;
-    const token = f.get('token') === '' ? 0 : Math.min(+f.get('token'), names.length - 1), w = audio.row(token), most = Math.max(1e-9, ...w);
-    const heard = parseFloat(times[times.length - 1]) * times.length / Math.max(1, times.length - 1) || seconds, scale = wide / Math.max(heard, seconds);
+    /* what a window has behind the sound is padding, and not drawn */
+    const token = f.get('token') === '' ? 0 : Math.min(+f.get('token'), names.length - 1), w = audio.row(token).filter((_, k) => times[k] !== 'padding'), most = Math.max(1e-9, ...w), scale = wide / seconds;
     const text = (x, y, t, more) => draw('text', {x, y, 'font-size': 13, fill: 'currentColor', ...more}, t), parts = [];
     let x = left;
     names.forEach((name, i) => {
@@ -115,16 +115,16 @@ const audio = {
         draw('rect', {x, y: 6, width: room - 3, height: 23, rx: 4, fill: i === token ? shade(0.6) : 'none', stroke: 'rgba(128,128,128,.4)'}), text(x + 5, 22, plain(name))));
       x += room;
     });
-    parts.push(draw('image', {href: drawn, x: left, y: top, width: seconds * scale, height: high, preserveAspectRatio: 'none'}),
+    parts.push(draw('image', {href: drawn, x: left, y: top, width: wide, height: high, preserveAspectRatio: 'none'}),
       draw('rect', {x: left, y: top, width: wide, height: high, fill: 'none', stroke: 'rgba(128,128,128,.4)'}));
-    const each = wide / w.length * Math.min(1, heard * scale / wide), base = top + high + under;
+    const each = wide / w.length, base = top + high + under;
     w.forEach((v, k) => {
       const at = left + k * each;
-      if (v / most > 0.02) parts.push(draw('rect', {x: at, y: top, width: each, height: high, fill: shade(v / most * 0.6)}));
+      if (v / most > 0.02) parts.push(draw('rect', {x: at, y: top, width: each, height: high, fill: shade(v / most * 0.45)}));
       parts.push(draw('rect', {x: at, y: base - under * 0.85 * v / most, width: Math.max(0.5, each - 0.3), height: under * 0.85 * v / most, fill: shade(0.9), class: 'heard', 'data-weight': v}, draw('title', {}, `${times[k]}: ${digits(v)}`)));
     });
-    const every = Math.max(0.1, Math.ceil(Math.max(heard, seconds) * 2) / 20);
-    for (let s = 0; s <= Math.max(heard, seconds) + 1e-6; s += every) parts.push(text(left + s * scale, base + 16, `${+s.toFixed(2)} s`, {'font-size': 11}));
+    const every = Math.max(0.1, Math.ceil(seconds * 2) / 20);
+    for (let s = 0; s <= seconds + 1e-6; s += every) parts.push(text(left + s * scale, base + 16, `${+s.toFixed(2)} s`, {'font-size': 11}));
     show('sound', f.box('heard'), picture(Math.max(wide + 40, x + 10), base + 26, `Where “${plain(names[token])}” looked in the sound`, parts), {...audio.data, picture: undefined});
     f.box('heard').prepend(make('p', {id: 'audio-said'}, names.map(plain).join('')));
   },
