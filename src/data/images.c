@@ -31,6 +31,7 @@ struct fv_images {
     fv_table *table;
     char path[FV_PATH]; /* of what was opened */
     char root[FV_PATH]; /* of paths in a table */
+    fv_labels groups;   /* their names */
     item *at;
     size_t bytes;
     int64_t n;
@@ -204,16 +205,17 @@ static fv_status open_where(fv_table **out, char value[200], const fv_images *m,
  * field has the group 0. */
 typedef struct grouping {
     fv_table *rows;
-    fv_labels names;
+    fv_labels *names;
     int64_t at;
 } grouping;
 
 /* The table is read once more for the group's column alone: fv_table holds two texts a row. */
-static fv_status open_group(grouping *g, const fv_images *m, const fv_images_opt *o, fv_err *e)
+static fv_status open_group(grouping *g, fv_images *m, const fv_images_opt *o, fv_err *e)
 {
     fv_data_report unread = {0};
     fv_records from = o->from;
-    *g = (grouping){.names = {.env = m->env}};
+    *g = (grouping){.names = &m->groups};
+    m->groups.env = m->env;
     if (!o->group) return FV_OK;
     from.field[0] = o->group;
     from.field[1] = NULL;
@@ -232,13 +234,7 @@ static fv_status group_of(grouping *g, int64_t line, int32_t *out, fv_err *e)
     while (g->at < fv_table_count(g->rows) && fv_table_line(g->rows, g->at) < line) g->at++;
     if (g->at >= fv_table_count(g->rows) || fv_table_line(g->rows, g->at) != line) return FV_OK;
     const char *name = fv_table_text(g->rows, g->at, 0, &n);
-    return fv_labels_add(&g->names, out, name, n, e);
-}
-
-static void close_group(grouping *g)
-{
-    fv_table_close(g->rows);
-    fv_labels_free(&g->names);
+    return fv_labels_add(g->names, out, name, n, e);
 }
 
 /* Where an image that a table names is found. */
@@ -310,7 +306,7 @@ static fv_status open_table(fv_images *m, const fv_images_opt *o, fv_data_report
         if (!st) st = add(m, x, report, e);
     }
     fv_table_close(where);
-    close_group(&groups);
+    fv_table_close(groups.rows);
     report->empty += rows.empty;
     report->malformed += rows.malformed;
     return st;
@@ -361,6 +357,7 @@ void fv_images_close(fv_images *m)
     fv__idx_close(&m->idx);
     fv__tree_close(&m->tree);
     fv_table_close(m->table);
+    fv_labels_free(&m->groups);
     fv__free(m->env, m->at, m->bytes);
     fv__free(m->env, m, sizeof *m);
 }
@@ -368,6 +365,10 @@ void fv_images_close(fv_images *m)
 int64_t fv_images_count(const fv_images *m) { return m->n; }
 int32_t fv_images_label(const fv_images *m, int64_t i) { return m->at[i].label; }
 int32_t fv_images_group(const fv_images *m, int64_t i) { return m->at[i].group; }
+const char *fv_images_group_name(const fv_images *m, int32_t group)
+{
+    return group >= 0 && group < m->groups.n ? m->groups.name[group] : NULL;
+}
 const char *fv_images_text(const fv_images *m, int64_t i) { return m->at[i].text; }
 
 void fv_images_name(const fv_images *m, int64_t i, char *out, size_t n)

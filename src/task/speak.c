@@ -47,6 +47,7 @@ static const fv_field options[] = {
     {0}};
 
 typedef struct speaker {
+    const fv_env *env;
     fv_dir *dir;
     fv_processor *processor;
     fv_model *model, *vocoder;
@@ -56,15 +57,13 @@ typedef struct speaker {
     float *vector; /* of --speaker, or of a line's */
     int64_t dim, vocoder_rate;
     fv_clip clip;
-    fv_buf samples;
-    int64_t number; /* of the record */
 } speaker;
 
 /* ---- who speaks ---- */
 
 static fv_status known_speakers(const speaker *s, const char *name, fv_err *e)
 {
-    fv_buf list = {.env = s->clip.env};
+    fv_buf list = {.env = s->env};
     for (int i = 0; fv_processor_speaker_at(s->processor, i); i++)
         fv__buf_fmt(&list, "%s%s", i ? ", " : "", fv_processor_speaker_at(s->processor, i));
     fv__buf_add(&list, "", 1);
@@ -95,7 +94,7 @@ static fv_status read_numbers(speaker *s, const char *text, fv_err *e)
 static fv_status read_file(speaker *s, const char *path, fv_err *e)
 {
     fv_array a;
-    fv_status st = fv_array_open(&a, s->clip.env, path, (fv_array_opt){0}, e);
+    fv_status st = fv_array_open(&a, s->env, path, (fv_array_opt){0}, e);
     if (st) return st;
     if (fv_shape_len(a.shape) != s->dim)
         st = fv_fail(e, FV_EARG, "%.200s: a speaker of %lld numbers: the model wants %lld", path,
@@ -150,8 +149,7 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
     fv_status st = fv__pipeline_self(p, sizeof(speaker), e);
     if (st) return st;
     speaker *s = p->self;
-    s->clip.env = &p->env;
-    s->samples.env = &p->env;
+    s->env = &p->env;
     st = fv_dir_open(&s->dir, &p->env, p->opt.model, e);
     if (!st) st = fv_model_open(&s->model, p->dev, fv_dir_path(s->dir), how, e);
     if (!st) st = fv_voice_new(&s->voice, p->dev, s->model, e);
@@ -182,6 +180,7 @@ static void close_task(fv_pipeline *p)
 {
     speaker *s = p->self;
     if (!s) return;
+    fv_clip_free(&s->clip); /* whose memory may be the processor's */
     fv_voice_free(s->voice);
     if (s->ctx) fv_ctx_free(s->ctx);
     fv_model_free(s->vocoder);
@@ -189,8 +188,6 @@ static void close_task(fv_pipeline *p)
     fv_encoding_free(s->enc);
     fv_processor_close(s->processor);
     fv_dir_close(s->dir);
-    fv_clip_free(&s->clip);
-    fv__buf_free(&s->samples);
     fv__free(&p->env, s->vector, (size_t)s->dim * sizeof *s->vector);
 }
 

@@ -133,6 +133,7 @@ FV_API int32_t fv_images_label(const fv_images *m, int64_t i);    /* -1: it has 
 FV_API const char *fv_images_text(const fv_images *m, int64_t i); /* of a table; else NULL */
 /* Number of its value in the field `group`, in order of appearance; 0 where there is none. */
 FV_API int32_t fv_images_group(const fv_images *m, int64_t i);
+FV_API const char *fv_images_group_name(const fv_images *m, int32_t group); /* NULL past the last */
 /* Its name, for messages: out has at least 256 bytes. */
 FV_API void fv_images_name(const fv_images *m, int64_t i, char *out, size_t n);
 

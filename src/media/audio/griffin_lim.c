@@ -161,7 +161,7 @@ static void measure_cover(work *w)
 }
 
 /* The arrays of a work, one behind the other in one block; its bytes. */
-static size_t place_arrays(work *w, char *memory)
+static size_t assign_arrays(work *w, char *memory)
 {
     size_t cells = (size_t)(w->frames * w->s->bins), n = (size_t)w->n,
            transform = fv__transform_bytes(w->s), doubles = 2 * n * sizeof(double),
@@ -206,12 +206,12 @@ fv_status fv__griffin_lim(const fv__spectrum *s, fv_clip *out, const float *mel,
                        (long long)frames, (long long)FV_CLIP_MOST);
     fv_status st = fv_clip_new(out, s->env, s->o.rate, samples, e);
     if (st) return st;
-    size_t bytes = place_arrays(&w, NULL),
+    size_t bytes = assign_arrays(&w, NULL),
            more = 2 * (size_t)(s->o.mels + s->bins) * sizeof(double);
     char *memory = fv__alloc(s->env, bytes);
     double *sums = fv__alloc(s->env, more);
     if (memory && sums) {
-        place_arrays(&w, memory);
+        assign_arrays(&w, memory);
         fv__transform_open(s, w.transform);
         run(&w, mel, sums, rounds, seed);
         memcpy(out->data, w.wave + s->o.window / 2, (size_t)samples * sizeof *out->data);
