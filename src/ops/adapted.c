@@ -67,7 +67,7 @@ fv_tensor *fv__linear_adapted(fv_ctx *c, const fv_adapter *a, fv_tensor *x, fv_t
     if (a->down) return bottleneck(c, a, fv__linear_plain(c, x, w, bias, in_out));
     if (a->a) {
         fv_tensor *y = fv__linear_plain(c, x, w, bias, in_out);
-        return fv__linear_add(c, y, rank_r(c, a, x), a->b, NULL, false);
+        return fv__linear_onto(c, y, rank_r(c, a, x), a->b);
     }
     fv_tensor *l = fv_reshape(c, a->l, FV_SHAPE(fv_len(a->l)));
     if (a->before) return fv__linear_plain(c, fv_mul(c, x, l), w, bias, in_out);

@@ -294,6 +294,24 @@ fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tenso
     return fv_add(c, residual, (in_out ? fv_linear_in_out : fv_linear)(c, x, w, bias, FV_ACT_NONE));
 }
 
+/* A linear map without activation does not look at its output backwards, so what an adapter adds to
+ * it needs no memory of its own: of GPT-2's c_attn that is as much again as q, k and v. */
+fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *y, fv_tensor *x, fv_tensor *w)
+{
+    if (!y || !x || !w || !fit(c, x, w, NULL, false)) return NULL;
+    const fv_kernels *k = fv_kernels_of(c, x->dtype);
+    if (!fv_need(c, k && k->gemm, "gemm", x->dtype)) return NULL;
+    fv_tensor *z = fv_alias(c, y, y->shape), *in[] = {x, w, NULL, y};
+    linear *s = fv_record_n(c, "linear", sizeof *s, backward, z, 4, in);
+    if (s) s->residual = y;
+    if (fv__failed(c)) return NULL;
+    fv_gemm g = fv__product((fv_sink){z->data, z->dtype, true}, (fv_factor){x->data, false, 0},
+                            (fv_factor){w->data, true, 0}, fv_rows(x), w->shape.d[0], fv_cols(x),
+                            w->dtype);
+    k->gemm(fv_ctx_stream(c), &g);
+    return z;
+}
+
 /* (N,K), or (K,N) if in_out -> a tensor described as (N,K) whose bytes only this device
  * understands. It has no gradient: packed weights are for inference. */
 fv_tensor *fv_pack(fv_ctx *c, fv_tensor *w, fv_dtype dtype, bool in_out)

@@ -42,7 +42,11 @@ static inline fv_gemm fv__product(fv_sink to, fv_factor a, fv_factor b, int64_t 
 fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tensor *w,
                           fv_tensor *bias, bool in_out);
 
-/* Whether that is one product for x and w, so that a sum behind fv_linear would be a pass more. */
+/* y += x w', w (N,K), in y's own memory: the result is another tensor there, and y (..,N), which no
+ * gradient may need, is not read again. */
+fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *y, fv_tensor *x, fv_tensor *w);
+
+/* Whether fv__linear_add is one product for x and w, so that a sum behind fv_linear would be a pass more. */
 bool fv__linear_adds(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w);
 
 /* The node is a linear map whose gradient never looks at its output again: whoever reads that last
