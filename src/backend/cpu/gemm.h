@@ -72,7 +72,9 @@ typedef struct gemm_kind {
     void (*pack_a)(void *out, const gemm_src *a, int64_t kc);
     void (*pack_b)(void *out, const gemm_src *b, int64_t kc);
     void (*tile)(const gemm_tile *t);
-    /* before a thread's first tile and after its last; NULL: nothing is to be done */
+    /* before a thread's first tile and after its last, unless all tiles have at most plain_rows
+     * rows; NULL: nothing is to be done */
+    int plain_rows;
     void (*enter)(void);
     void (*leave)(void);
 } gemm_kind;

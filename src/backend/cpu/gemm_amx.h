@@ -12,17 +12,19 @@
 
 INLINE void published(void) { __asm__ volatile("" ::: "memory"); }
 
+typedef struct amx_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} amx_config;
+
 /* All eight tiles have 16 rows of 64 bytes; more rows than there are in C are computed and not
  * stored. */
 static void enter(void)
 {
-    static const struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1,
-                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                .rows = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE}};
+    static const amx_config config = {.palette = 1,
+                                      .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                                      .rows = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE}};
     _tile_loadconfig(&config);
 }
 

@@ -192,12 +192,13 @@ static void work(void *arg, int64_t from, int64_t to, int slot)
         pack_rows(f, scratch);
         f->packed[slot] = 1;
     }
-    if (f->kind->enter) f->kind->enter();
+    bool enters = f->kind->enter && f->rows > f->kind->plain_rows;
+    if (enters) f->kind->enter();
     for (int64_t i = from; i < to; i++) {
         while (t + 1 < f->shares && f->share[t + 1].first <= i) t++;
         step(f, &f->share[t], i - f->share[t].first, scratch);
     }
-    if (f->kind->leave) f->kind->leave();
+    if (enters) f->kind->leave();
 }
 
 /* Returns the number of steps. */

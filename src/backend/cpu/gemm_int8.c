@@ -23,6 +23,11 @@
 #define ROW 4096 /* of FV_I8: its sums fit 32 bits, and its panels L1 */
 #define A_UNIT (sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value))
 #define B_UNIT(q4) (NR * sizeof(float) + ((q4) ? 16 : 32) * NR)
+#if !defined(CPU_AMX)
+#define PLAIN_ROWS 0
+#define BLOCKS_ENTER NULL
+#define BLOCKS_LEAVE NULL
+#endif
 
 /* ---- the tile ---- */
 
@@ -45,6 +50,20 @@ INLINE void tile(const gemm_tile *t, const fv_dtype bt)
 #if defined(CPU_NEON_BF16)
     if (bt == FV_Q8 && t->rows > 6 && t->kc > 0) {
         smmla_tile(t);
+        return;
+    }
+#elif defined(CPU_AMX)
+    if (t->rows > PLAIN_ROWS) {
+        amx_tile_blocks(t, bt == FV_Q4);
+        return;
+    }
+    if (t->rows * t->panels > MR) { /* four rows and four panels: two at a time */
+        gemm_tile half = *t;
+        half.panels = t->panels / 2;
+        multiply_sized(&half, bt);
+        half.b = (const char *)t->b + (size_t)half.panels * t->b_next;
+        half.c = t->c + half.panels * t->c_next;
+        multiply_sized(&half, bt);
         return;
     }
 #endif
@@ -84,6 +103,10 @@ INLINE void to_bytes(int8_t *restrict q, const float *restrict x, float by)
         v[2] = vuzp1q_u8(v[2], v[3]);
         vst1q_s8(q + j, vreinterpretq_s8_u8(vuzp1q_u8(v[0], v[2])));
     }
+#elif defined(CPU_AVX512) || defined(CPU_AVX512_BF16)
+    for (int j = 0; j < BLOCK; j += VW)
+        _mm_storeu_si128((__m128i *)(q + j), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(
+                                                 v_mul(v_load(x + j), v_set1(by)))));
 #else
     for (int j = 0; j < BLOCK; j++) q[j] = (int8_t)rintf(x[j] * by);
 #endif
@@ -148,7 +171,7 @@ INLINE int store_a(a_value *to, const int8_t *q, int i)
     for (int t = 0; t < BLOCK; t += G) {
         a_value group[G];
         for (int j = 0; j < G; j++) group[j] = q[t + j];
-        memcpy(to + t * A_WIDTH + i * G, group, sizeof group);
+        memcpy(to + A_GROUP(t / G, i), group, sizeof group);
     }
     return sum;
 }
@@ -162,7 +185,7 @@ static void pack_a(void *out, const gemm_src *a, int64_t kc)
     for (int64_t k = 0; k < kc; k += BLOCK) {
         a_head *head = (a_head *)((char *)out + (size_t)(k / BLOCK) * A_UNIT);
         a_value *to = (a_value *)(head + 1);
-        for (int i = 0; i < MR; i++) {
+        for (int i = 0; i < A_WIDTH; i++) {
             if (i >= a->n) { /* nobody looks at these sums */
                 set_head(head, i, 0, 0);
                 continue;
@@ -220,12 +243,13 @@ static void pack_q4(void *out, const gemm_src *b, int64_t kc) { pack_b(out, b, k
 /* The largest magnitude of row or column i over a run. */
 INLINE float largest_of_run(const gemm_src *s, int i, int64_t kc)
 {
-    float buf[BLOCK], most = 0;
+    float buf[BLOCK];
+    vf most = v_zero();
     for (int64_t k = 0; k < kc; k += BLOCK) {
-        float m = largest(fetch(buf, s, i, k, kc));
-        most = most < m ? m : most;
+        const float *x = fetch(buf, s, i, k, kc);
+        for (int j = 0; j < BLOCK; j += VW) most = v_max(most, v_abs(v_load(x + j)));
     }
-    return most;
+    return v_hmax(most);
 }
 
 #if defined(CPU_AMX)
@@ -338,21 +362,27 @@ static void pack_i8(void *out, const gemm_src *b, int64_t kc)
  * * 127 < 2^31 for a run of FV_I8. */
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
 {
-    static const gemm_kind q8 = {.mr = MR,
+    static const gemm_kind q8 = {.mr = A_WIDTH,
                                  .nr = NR,
                                  .run = RUN,
                                  .a_unit = A_UNIT,
                                  .b_unit = B_UNIT(false),
                                  .pack_a = pack_a,
                                  .pack_b = pack_q8,
+                                 .plain_rows = PLAIN_ROWS,
+                                 .enter = BLOCKS_ENTER,
+                                 .leave = BLOCKS_LEAVE,
                                  .tile = tile_q8};
-    static const gemm_kind q4 = {.mr = MR,
+    static const gemm_kind q4 = {.mr = A_WIDTH,
                                  .nr = NR,
                                  .run = RUN,
                                  .a_unit = A_UNIT,
                                  .b_unit = B_UNIT(true),
                                  .pack_a = pack_a,
                                  .pack_b = pack_q4,
+                                 .plain_rows = PLAIN_ROWS,
+                                 .enter = BLOCKS_ENTER,
+                                 .leave = BLOCKS_LEAVE,
                                  .tile = tile_q4};
 #if defined(CPU_AMX)
     static const gemm_kind i8 = {.mr = I8_SIDE,

@@ -37,6 +37,7 @@
 #define NR 8
 #define G 8
 #define A_WIDTH 8
+#define A_GROUP(t, i) (((t)*A_WIDTH + (i)) * G)
 #define B_BIAS 0
 typedef int8_t a_value;
 typedef struct a_head {
@@ -118,7 +119,7 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
         for (int t = 0; t < 4; t++) {
             int8x16_t x[4];
 #pragma GCC unroll 4
-            for (int i = 0; i < pairs; i++) x[i] = load16(qa + (t * A_WIDTH + 2 * i) * G);
+            for (int i = 0; i < pairs; i++) x[i] = load16(qa + A_GROUP(t, 2 * i));
 #pragma GCC unroll 4
             for (int j = 0; j < wide; j++) {
                 int8x16_t w = load_columns(qb + 2 * (j0 + j) * G, t, q4);
@@ -223,8 +224,16 @@ INLINE void store_tile(const gemm_tile *t, const vf *s, const int rows, const in
 #else /* one row of C to a vector of columns */
 
 #define NR VW
-#define A_WIDTH MR
 #define SUMS MR
+/* Rows of a strip of A, and where group t of G values of k of row i is in a block of it: side by
+ * side with those of the other rows, or, for tiles of AMX, row after row. */
+#if defined(CPU_AMX)
+#define A_WIDTH 16
+#define A_GROUP(t, i) ((i)*BLOCK + (t)*G)
+#else
+#define A_WIDTH MR
+#define A_GROUP(t, i) (((t)*A_WIDTH + (i)) * G)
+#endif
 
 #if defined(CPU_AVX512_BF16)
 
@@ -235,8 +244,8 @@ INLINE void store_tile(const gemm_tile *t, const vf *s, const int rows, const in
 #define B_BIAS 128
 typedef int8_t a_value;
 typedef struct a_head {
-    float scale[MR];
-    int32_t start[MR];
+    float scale[A_WIDTH];
+    int32_t start[A_WIDTH];
 } a_head;
 typedef struct {
     __m512i w[8];
@@ -261,7 +270,7 @@ INLINE vf dot(const a_head *head, const a_value *a, const int i, columns c)
 #pragma GCC unroll 8
     for (int t = 0; t < 8; t++) {
         int32_t four;
-        memcpy(&four, a + (t * A_WIDTH + i) * G, sizeof four);
+        memcpy(&four, a + A_GROUP(t, i), sizeof four);
         sum = _mm512_dpbusd_epi32(sum, c.w[t], _mm512_set1_epi32(four));
     }
     return _mm512_cvtepi32_ps(sum);
@@ -347,7 +356,7 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++) {
             int32_t two;
-            memcpy(&two, qa + (t * A_WIDTH + i) * G, sizeof two);
+            memcpy(&two, qa + A_GROUP(t, i), sizeof two);
             sum[i] = madd(sum[i], broadcast(two), w);
         }
     }

@@ -1,4 +1,7 @@
-/* gemm_int8_amx.h - the integer product with one scale for each row on AMX: tdpbssd.
+/* gemm_int8_amx.h - integer products on AMX: with one scale for each row (tdpbssd), and with one for
+ * each block of 32 values of k (tdpbsud).
+ *
+ * One scale for each row:
  *
  *    c (16 x 16, i32) += a (16 x 64) b (64 x 16), b as [16 fours of k][16 columns][4]
  *
@@ -80,6 +83,113 @@ static void amx_tile_i8(const gemm_tile *t)
         published();
         scale_sums(t, t->c + p * t->c_next, sum, (const float *)b);
     }
+}
+
+/* ---- a scale for each block of 32 values of k ----
+ *
+ *    c (16 x 16, i32) = a (16 x 32) b (32 x 16)     one block: B as gemm_int8.h has it, unsigned
+ *    s (16 x 16, f32) += (c + start) * (scale_a * scale_b)
+ *
+ * The panels of B are those of vpdpbusd, which multiplies up to PLAIN_ROWS rows; A lies row after
+ * row in a block, which both read.  The sums of a tile stay in 16 registers over all blocks; scaling
+ * them, 16 vectors a block, takes longer than the product, and two blocks at a time hide the way
+ * through memory from tiles to vectors.  Each step is that of the other levels, and so are the
+ * bits. */
+#define PLAIN_ROWS 4
+#define BLOCKS_ENTER enter_blocks
+#define BLOCKS_LEAVE leave
+
+static void enter_blocks(void)
+{
+    static const amx_config config = {.palette = 1,
+                                      .row_bytes = {64, 64, 64, 64, 32, 32, 64, 64},
+                                      .rows = {TILE, TILE, TILE, TILE, TILE, TILE, 8, 8}};
+    _tile_loadconfig(&config);
+}
+
+typedef struct amx_block {
+    int32_t sum[TILE * TILE];
+    uint8_t wide[BLOCK * TILE]; /* FV_Q4: the halves as bytes */
+} amx_block;
+
+/* A block of B as 8 rows of 64 bytes. */
+INLINE const void *wide_block(amx_block *x, const char *b, const bool q4)
+{
+    const uint8_t *q = (const uint8_t *)b + TILE * sizeof(float);
+    if (!q4) return q;
+    columns c = load_columns(q, true);
+#pragma GCC unroll 8
+    for (int t = 0; t < 8; t++) _mm512_store_si512(x->wide + t * 64, c.w[t]);
+    published();
+    return x->wide;
+}
+
+INLINE void first_sums(amx_block *x, const char *a, const char *b, const bool q4)
+{
+    const void *w = wide_block(x, b, q4);
+    _tile_zero(0);
+    _tile_loadd(4, a + sizeof(a_head), BLOCK);
+    _tile_loadd(6, w, 64);
+    _tile_dpbsud(0, 4, 6);
+    _tile_stored(0, x->sum, 64);
+}
+
+INLINE void second_sums(amx_block *x, const char *a, const char *b, const bool q4)
+{
+    const void *w = wide_block(x, b, q4);
+    _tile_zero(1);
+    _tile_loadd(5, a + sizeof(a_head), BLOCK);
+    _tile_loadd(7, w, 64);
+    _tile_dpbsud(1, 5, 7);
+    _tile_stored(1, x->sum, 64);
+}
+
+INLINE void scale_block(vf s[TILE], const amx_block *x, const char *a, const char *b)
+{
+    const a_head *head = (const a_head *)a;
+    vf sb = v_load((const float *)b);
+#pragma GCC unroll 16
+    for (int i = 0; i < TILE; i++) {
+        __m512i sum = _mm512_add_epi32(_mm512_load_si512(x->sum + i * TILE),
+                                       _mm512_set1_epi32(head->start[i]));
+        s[i] = v_fma(_mm512_cvtepi32_ps(sum), v_mul(v_set1(head->scale[i]), sb), s[i]);
+    }
+}
+
+INLINE void amx_panel_blocks(const gemm_tile *t, const char *b, float *c, const bool q4)
+{
+    const size_t a_unit = sizeof(a_head) + BLOCK * A_WIDTH,
+                 b_unit = NR * sizeof(float) + (q4 ? 16 : 32) * NR;
+    const char *a = t->a, *ahead = t->ahead;
+    const int64_t step = 16 * t->ahead_step; /* of two blocks */
+    _Alignas(64) amx_block x[2];
+    vf s[TILE], alpha = v_set1(t->alpha);
+#pragma GCC unroll 16
+    for (int i = 0; i < TILE; i++) s[i] = v_zero();
+    int64_t blocks = (int64_t)gemm_units(t->kc);
+    for (; blocks > 1; blocks -= 2, a += 2 * a_unit, b += 2 * b_unit, ahead += step) {
+        for (int64_t i = 0; i < step; i += 64) __builtin_prefetch(ahead + i);
+        first_sums(&x[0], a, b, q4);
+        second_sums(&x[1], a + a_unit, b + b_unit, q4);
+        scale_block(s, &x[0], a, b);
+        scale_block(s, &x[1], a + a_unit, b + b_unit);
+    }
+    if (blocks) {
+        first_sums(&x[0], a, b, q4);
+        scale_block(s, &x[0], a, b);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < TILE; i++)
+        if (i < t->rows) {
+            float *to = c + i * t->ldc;
+            v_store(to, v_fma(alpha, s[i], t->add ? v_load(to) : v_zero()));
+        }
+}
+
+INLINE void amx_tile_blocks(const gemm_tile *t, const bool q4)
+{
+    for (int p = 0; p < t->panels; p++)
+        amx_panel_blocks(t, (const char *)t->b + (size_t)p * t->b_next, t->c + p * t->c_next, q4);
 }
 
 #endif
