@@ -288,7 +288,7 @@ enum { N = 17 }; /* tokens of the image that CLIP sees here */
 static float greatest_sum(fv_see *s, int layer, float a[N * N])
 {
     fv_err e;
-    fv_see_pick pick = {FV_SEE_ENCODER, layer, FV_SEE_ALL, false};
+    fv_see_pick pick = {.kind = FV_SEE_ENCODER, .layer = layer, .head = FV_SEE_ALL};
     float most = 0;
     check(fv_see_weights(s, pick, 0, N, a, &e), &e);
     for (int i = 0; i < N; i++) {
