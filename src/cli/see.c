@@ -22,7 +22,7 @@ typedef struct values {
     int kind, view, format;
     const char *device;
     int64_t layer, head, beams, threads;
-    bool rollout, ablate, json, words;
+    bool rollout, flow, ablate, json, words;
     cli_list adapters;
     bool verbose;
 } values;
@@ -57,6 +57,7 @@ static const cli_option options[] = {
     CLI_INT(values, head, 0, "head", "N", -1, 1e6, "one head, counted from 0; -1: all (likewise)"),
     CLI_FLAG(values, rollout, 0, "rollout",
              "through all layers (up to --layer), as Abnar and Zuidema combine them"),
+    CLI_FLAG(values, flow, 0, "flow", "the same as the greatest flow, of at most 128 tokens"),
     CLI_FLAG(values, ablate, 'a', "ablate",
              "print what each head is worth: the change of a token's loss when it adds nothing"),
     CLI_FLAG(values, json, 0, "json", "with --ablate: one JSON object"),
@@ -301,7 +302,7 @@ static fv_status choose(work *w, fv_see_opt *o, char *note, size_t capacity)
     const char *format = format_of(v);
     bool sound = see_is_sound(w->image_path), page = !strcmp(format, "html"),
          cross = o->pick.kind == FV_SEE_CROSS && (!w->image_path || sound),
-         free_choice = v->layer < 0 && v->head < 0 && !v->rollout;
+         free_choice = v->layer < 0 && v->head < 0 && !v->rollout && !v->flow;
     bool picture = !strcmp(format, "svg") || !strcmp(format, "png") || !strcmp(format, "pdf");
     bool aligned = o->view == FV_VIEW_ALIGNMENT || (o->view == FV_VIEW_AUTO && picture);
     if (!cross || !free_choice || !(aligned || page)) return FV_OK;
@@ -362,11 +363,12 @@ static fv_status save(work *w)
 {
     const values *v = w->v;
     char *text = NULL, note[160];
-    fv_see_opt o = {.pick = {.layer = v->layer, .head = v->head, .rollout = v->rollout},
-                    .view = (fv_see_view)v->view,
-                    .words = v->words,
-                    .title = v->title,
-                    .every_kind = !v->kind};
+    fv_see_opt o = {
+        .pick = {.layer = v->layer, .head = v->head, .rollout = v->rollout, .flow = v->flow},
+        .view = (fv_see_view)v->view,
+        .words = v->words,
+        .title = v->title,
+        .every_kind = !v->kind};
     bool pair = w->written != NULL;
     const char *second = pair ? w->written : w->second;
     if (second && asprintf(&text, "%s %s %s", w->first ? w->first : w->image_path,

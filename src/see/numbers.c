@@ -70,18 +70,25 @@ static void label(job *j, const char *text, int64_t i)
 }
 
 /* A layer or head for a file: its number, or what stands for all of them. */
-static void number(char out[24], int64_t n, bool rollout)
+static void number(char out[24], int64_t n, const fv_see_pick *p)
 {
-    snprintf(out, 24, n == FV_SEE_ALL ? (rollout ? "rollout" : "mean") : "%lld", (long long)n);
+    const char *all = p->flow ? "flow" : p->rollout ? "rollout" : "mean";
+    if (n == FV_SEE_ALL)
+        snprintf(out, 24, "%s", all);
+    else
+        snprintf(out, 24, "%lld", (long long)n);
 }
+
+/* Followed through the layers: then they come together. */
+static bool through(const fv_see_pick *p) { return p->rollout || p->flow; }
 
 /* One line a weight: long, but every tool that reads CSV can group and pivot it. */
 static void csv_row(job *j, fv_see_pick p, int64_t i)
 {
     char layer[24], head[24];
     int64_t cols = fv_see_shape_of(j->s, j->kind).cols;
-    number(layer, p.layer, p.rollout);
-    number(head, p.head, p.rollout);
+    number(layer, p.layer, &p);
+    number(head, p.head, &p);
     for (int64_t c = 0; c < cols; c++) {
         fv__buf_fmt(&j->text, "%s,%s,%s,%lld,%lld,", fv_see_kind_name(j->kind), layer, head,
                     (long long)i, (long long)c);
@@ -121,7 +128,7 @@ static fv_status write_map(job *j, fv_see_pick p, fv_err *e)
 static fv_status write_head(job *j, fv_see_pick p, bool first, fv_err *e)
 {
     char head[24];
-    number(head, p.head, p.rollout);
+    number(head, p.head, &p);
     const char *quote = p.head == FV_SEE_ALL ? "\"" : "";
     if (!j->csv)
         fv__buf_fmt(&j->text, "%s\n        {\"head\": %s%s%s, \"weights\": [", first ? "" : ",",
@@ -135,13 +142,13 @@ static fv_status write_head(job *j, fv_see_pick p, bool first, fv_err *e)
 static fv_status write_layer(job *j, fv_see_pick p, bool every_head, bool first, fv_err *e)
 {
     char layer[24];
-    number(layer, p.layer, p.rollout);
+    number(layer, p.layer, &p);
     const char *quote = p.layer == FV_SEE_ALL ? "\"" : "",
                *name = fv_see_layer_name(j->s, j->kind, p.layer);
     if (!j->csv) {
         fv__buf_fmt(&j->text, "%s\n      {\"layer\": %s%s%s, ", first ? "" : ",", quote, layer,
                     quote);
-        if (name && !p.rollout) {
+        if (name && !through(&p)) {
             fv__buf_str(&j->text, "\"name\": ");
             fv__see_quote(&j->text, name);
             fv__buf_str(&j->text, ", ");
@@ -172,25 +179,25 @@ static void write_labels(job *j, const char *name,
 }
 
 /* All that is asked of one kind.  A layer or head that is not named means each of them; of a
- * rollout, all together. */
+ * rollout or flow, all together. */
 static fv_status write_kind(job *j, fv_see_pick p, bool first, fv_err *e)
 {
     int64_t cols = fv_see_shape_of(j->s, j->kind).cols;
     size_t bytes = (size_t)cols * sizeof(float);
-    bool every_layer = p.layer == FV_SEE_ALL && !p.rollout;
+    bool every_layer = p.layer == FV_SEE_ALL && !through(&p);
     j->row = fv__alloc(j->s->env, bytes);
     if (!j->row) return fv_fail(e, FV_ENOMEM, "attention weights: out of memory");
     if (!j->csv) {
-        fv__buf_fmt(&j->text, "%s\n    {\"kind\": \"%s\", \"rollout\": %s, \"first_row\": %lld",
+        fv__buf_fmt(&j->text, "%s\n    {\"kind\": \"%s\", \"rollout\": %s, %s\"first_row\": %lld",
                     first ? "" : ",", fv_see_kind_name(j->kind), p.rollout ? "true" : "false",
-                    (long long)j->from);
+                    p.flow ? "\"flow\": true, " : "", (long long)j->from);
         write_labels(j, "rows", fv_see_row, j->from, j->to);
         write_labels(j, "columns", fv_see_col, 0, cols);
         fv__buf_str(&j->text, ",\n     \"layers\": [");
     }
     fv_status st = FV_OK;
     int64_t layers = every_layer ? fv_see_shape_of(j->s, j->kind).layers : 1;
-    bool every_head = p.head == FV_SEE_ALL && !p.rollout;
+    bool every_head = p.head == FV_SEE_ALL && !through(&p);
     for (int64_t l = 0; !st && l < layers; l++) {
         if (every_layer) p.layer = l;
         st = write_layer(j, p, every_head, l == 0, e);

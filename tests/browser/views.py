@@ -58,9 +58,22 @@ class Views:
         text = self.b.evaluate("svgText()")
         self.expect(f"{view}: saved as SVG", text.startswith("<svg") and "currentColor" not in text)
         self.expect(f"{view}: saved as PNG", self.b.evaluate("pngData()").startswith("data:image/png;base64,iVBOR"))
-        self.expect(f"{view}: saved as numbers", self.b.evaluate("JSON.stringify(shown.numbers).length") > 50)
+        self.expect(f"{view}: saved as numbers", self.b.evaluate(
+            "JSON.stringify(typeof shown.numbers === 'function' ? shown.numbers() : shown.numbers).length") > 50)
 
     # ---- one check for each view ----
+
+    def live(self):
+        self.b.open("about:blank")
+        state = {"view": "live", "model": "chat", "prompt": TEXT, "tokens": 6, "temperature": 0, "seed": 1, "chat": 0, "look": 14, "go": 1}
+        self.b.open(f"{self.address}/#" + urllib.parse.urlencode(state))
+        for _ in range(400):
+            if "written" in self.b.evaluate("document.getElementById('status').textContent"):
+                break
+            time.sleep(0.05)
+        time.sleep(0.2)
+        self.expect("live: a token is looked at by the address", self.b.evaluate("here") == 14)
+        self.saves("live")
 
     def heads(self):
         want = self.ask("/v1/heads", {"model": "chat", "input": TEXT})
@@ -190,6 +203,7 @@ class Views:
         best = self.ask("/v1/answer", {"model": "answers", "question": question, "context": context, "top": 3})["answers"][0]
         self.expect("answer: the span is marked", self.b.evaluate("document.getElementById('span').textContent")
                     == context[best["from"]:best["to"]])
+        self.saves("answer")
 
     def translate(self):
         self.open("translate", model="translation", input="a b c")
@@ -255,7 +269,7 @@ def main():
                 write_run(folder)
                 with Server(PROGRAM, scratch, "--quiet", "--runs", str(folder)) as server, Browser(width, 900) as b:
                     v = Views(b, server.address)
-                    for check in (v.heads, v.ablation, v.neurons, v.explore, v.through, v.compare, v.classify,
+                    for check in (v.live, v.heads, v.ablation, v.neurons, v.explore, v.through, v.compare, v.classify,
                                   v.answer, v.translate, v.image, v.audio):
                         check()
                         v.expect("nothing scrolls sideways", b.evaluate("document.documentElement.scrollWidth <= innerWidth"))

@@ -36,7 +36,8 @@ static fv_see_view view_of(const fv_see *s, const fv_see_opt *opt)
 {
     if (opt->view != FV_VIEW_AUTO) return opt->view;
     if (s->image && s->map[opt->pick.kind].col.grid.high) return FV_VIEW_IMAGE;
-    return opt->pick.rollout || opt->pick.head != FV_SEE_ALL ? FV_VIEW_HEAT : FV_VIEW_GRID;
+    bool through = opt->pick.rollout || opt->pick.flow;
+    return through || opt->pick.head != FV_SEE_ALL ? FV_VIEW_HEAT : FV_VIEW_GRID;
 }
 
 /* Which layers and heads a view shows: a grid all that opt does not name, lines all heads of one
@@ -45,16 +46,19 @@ static fv_status choose(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_see_p
                         fv_err *e)
 {
     bool image = p->view == FV_VIEW_IMAGE, grid = p->view == FV_VIEW_GRID;
+    bool through = opt->pick.rollout || opt->pick.flow;
     *pick = opt->pick;
     if (image && !(s->image && s->map[p->kind].col.grid.high))
         return fv_fail(e, FV_EARG, "what the %s attention looks at are no patches of an image",
                        fv_see_kind_name(p->kind));
     /* of one row all layers and heads; of several each in one picture: the last layer, where
      * objects are told from one another, and of what is written the mean of all */
-    if (image && p->rows == 1 && !pick->rollout) grid = true;
-    if (image && !grid && pick->layer == FV_SEE_ALL && !pick->rollout && p->kind != FV_SEE_CROSS)
+    if (image && p->rows == 1 && !through) grid = true;
+    if (image && !grid && pick->layer == FV_SEE_ALL && !through && p->kind != FV_SEE_CROSS)
         pick->layer = fv_see_shape_of(s, p->kind).layers - 1;
-    if (grid && pick->rollout) return fv_fail(e, FV_EARG, "a rollout is one map: it has no grid");
+    if (grid && through)
+        return fv_fail(e, FV_EARG, "a %s is one map: it has no grid",
+                       pick->flow ? "flow" : "rollout");
     if (p->view == FV_VIEW_ALIGNMENT && p->kind != FV_SEE_CROSS)
         return fv_fail(e, FV_EARG,
                        "an alignment joins two sentences: it shows the cross attention, not the %s",
@@ -65,7 +69,7 @@ static fv_status choose(fv_figure *p, fv_see *s, const fv_see_opt *opt, fv_see_p
     if (grid && pick->head == FV_SEE_ALL)
         p->heads = fv_see_shape_of(s, p->kind).heads, pick->head = 0;
     if (p->view == FV_VIEW_LINES && pick->head == FV_SEE_ALL && pick->layer != FV_SEE_ALL &&
-        !pick->rollout)
+        !through)
         p->heads = fv_see_shape_of(s, p->kind).heads, pick->head = 0;
     p->layer = pick->layer;
     p->head = pick->head;

@@ -56,13 +56,32 @@ const shade = x => x >= 0 ? `rgba(214, 96, 10, ${Math.min(1, x).toFixed(3)})` : 
 
 /* ---- saving ---- */
 
-/* What the view shows: its drawing and its numbers. */
-const shown = {name: '', svg: null, numbers: null};
+/* What the view shows: its drawing, or what makes one of a text that is shown as such, and its numbers. */
+const shown = {name: '', svg: null, make: null, numbers: null};
 
 function show(name, box, svg, numbers) {
-  Object.assign(shown, {name, svg, numbers});
+  Object.assign(shown, {name, svg, make: null, numbers});
   if (svg) box.replaceChildren(svg);
   $('save').hidden = !svg;
+}
+
+function showText(name, make, numbers) {
+  Object.assign(shown, {name, svg: null, make, numbers});
+  $('save').hidden = false;
+}
+
+/* Words on lines: [text, shade between -1 and 1, whether it is framed]. */
+function wordsPicture(words, label) {
+  const parts = [], wide = 760;
+  let x = 10, y = 26;
+  for (const [word, w, framed] of words) {
+    const room = 8.6 * [...word].length + 4, breaks = word.includes('\n');
+    if (x + room > wide || breaks) { x = 10; y += 28; }
+    if (w || framed) parts.push(draw('rect', {x: x - 1, y: y - 16, width: room, height: 22, rx: 3, fill: w ? shade(w) : 'none', stroke: framed ? 'currentColor' : 'none'}));
+    parts.push(draw('text', {x, y, 'font-size': 14, 'font-family': 'monospace', 'xml:space': 'preserve', fill: 'currentColor'}, word.replace(/\n/g, '')));
+    x += room;
+  }
+  return picture(wide + 20, y + 16, label, parts);
 }
 
 function download(data, ending) {
@@ -74,6 +93,7 @@ function download(data, ending) {
 
 /* The drawing alone: colours that come from the page's style are written into it. */
 function svgText() {
+  if (shown.make) shown.svg = shown.make();
   const copy = shown.svg.cloneNode(true), ink = getComputedStyle(document.body).color;
   copy.setAttribute('color', ink);
   for (const e of copy.querySelectorAll('[fill=currentColor], [stroke=currentColor]'))
@@ -82,8 +102,8 @@ function svgText() {
 }
 
 async function pngData() {
-  const image = new Image(), box = shown.svg.viewBox.baseVal, canvas = make('canvas', {width: 2 * box.width, height: 2 * box.height});
-  image.src = 'data:image/svg+xml;charset=utf-8,' + encodeURIComponent(svgText());
+  const text = svgText(), image = new Image(), box = shown.svg.viewBox.baseVal, canvas = make('canvas', {width: 2 * box.width, height: 2 * box.height});
+  image.src = 'data:image/svg+xml;charset=utf-8,' + encodeURIComponent(text);
   await image.decode();
   canvas.getContext('2d').drawImage(image, 0, 0, canvas.width, canvas.height);
   return canvas.toDataURL();
@@ -91,4 +111,4 @@ async function pngData() {
 
 $('save-svg').onclick = () => download('data:image/svg+xml;charset=utf-8,' + encodeURIComponent(svgText()), 'svg');
 $('save-png').onclick = async () => download(await pngData(), 'png');
-$('save-numbers').onclick = () => download('data:application/json;charset=utf-8,' + encodeURIComponent(JSON.stringify(shown.numbers)), 'json');
+$('save-numbers').onclick = () => download('data:application/json;charset=utf-8,' + encodeURIComponent(JSON.stringify(typeof shown.numbers === 'function' ? shown.numbers() : shown.numbers)), 'json');

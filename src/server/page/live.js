@@ -124,6 +124,7 @@ async function write(prompt) {
     $('status').textContent = e.name === 'AbortError' ? 'stopped' : e.message;
   }
   $('stop').disabled = true;
+  if (current === live) offerSaving();
 }
 
 /* Goes on from another token in the place of one that was chosen. */
@@ -141,6 +142,15 @@ function choose(layers, heads) {
     for (let i = 0; i < n; i++) s.append(new Option(String(i), String(i)));
     s.value = [...s.options].some(o => o.value === was) ? was : 'all';
   }
+}
+
+/* What is saved of it: the text as it is shaded now, and of every written token all that came with it. */
+function offerSaving() {
+  const weights = () => here >= 0 && tokens[here] && tokens[here].weights ? looks(tokens[here]) : [];
+  showText('live', () => {
+    const w = weights(), most = Math.max(1e-9, ...w);
+    return wordsPicture(tokens.map((t, j) => [t.text, w[j] ? w[j] / most * 0.85 : 0, j === here]), 'A text that a model has written');
+  }, () => tokens.map(({id, text, p, top, weights: all}) => ({id, text, probability: p, alternatives: top, weights: all})));
 }
 
 /* ---- the view ---- */

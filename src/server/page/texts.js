@@ -136,7 +136,7 @@ const answer = {
     const v = f.values(), j = await call('/v1/answer', {...v, top: 3}), all = j.answers, best = all[0];
     const {from, to} = best;
     const text = [...v.context], part = (a, b) => text.slice(a, b).join(''); /* offsets count characters */
-    show('answer', f.box('span'), null, j);
+    showText('answer', () => wordsPicture([...part(0, from).split(/(?<=\s)/).map(t => [t, 0]), [part(from, to), 0.6], ...part(to, text.length).split(/(?<=\s)/).map(t => [t, 0])], `The answer to ${v.question}`), j);
     f.box('span').replaceChildren(
       make('p', {class: 'context'}, part(0, from), make('mark', {id: 'span'}, part(from, to)), part(to, text.length)),
       make('ol', {class: 'bars'}, all.map(a => make('li', {style: `--w:${a.score}`}, make('span', {}, a.text), make('b', {}, digits(a.score))))));
