@@ -363,12 +363,9 @@ static fv_status save(work *w)
 {
     const values *v = w->v;
     char *text = NULL, note[160];
-    fv_see_opt o = {
-        .pick = {.layer = v->layer, .head = v->head, .rollout = v->rollout, .flow = v->flow},
-        .view = (fv_see_view)v->view,
-        .words = v->words,
-        .title = v->title,
-        .every_kind = !v->kind};
+    fv_see_opt o = {.view = (fv_see_view)v->view, .words = v->words, .every_kind = !v->kind};
+    o.pick = (fv_see_pick){0, v->layer, v->head, v->rollout, v->flow};
+    o.title = v->title;
     bool pair = w->written != NULL;
     const char *second = pair ? w->written : w->second;
     if (second && asprintf(&text, "%s %s %s", w->first ? w->first : w->image_path,

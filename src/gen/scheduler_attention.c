@@ -26,7 +26,7 @@ static bool lists(const fv_scheduler *s)
 }
 
 /* Where each row's maps lie; floats in all. */
-static int64_t place_maps(fv_scheduler *s)
+static int64_t map_offsets(fv_scheduler *s)
 {
     fv_sched_tap *t = &s->tap;
     int64_t at = 0;
@@ -195,7 +195,7 @@ bool fv__sched_watch(fv_scheduler *s, int64_t first, int64_t rows, int64_t T)
     t->first = first;
     t->rows = rows;
     t->queries = T;
-    size_t bytes = (size_t)place_maps(s) * sizeof(float);
+    size_t bytes = (size_t)map_offsets(s) * sizeof(float);
     s->session->watched = 0;
     fv_ctx_set_tap(s->ctx, bytes ? see : NULL, s);
     if (!bytes) return true;
