@@ -262,6 +262,30 @@ static void directories_open(void **state)
     memfs_free(&fs);
 }
 
+/* Letters and the end; ids are those of transformers' SpeechT5Tokenizer on the same file. */
+static void speecht5_directories_open(void **state)
+{
+    (void)state;
+    static const int32_t want[] = {3, 44, 4, 7, 7, 10, 3, 13, 10, 17, 7, 11, 2};
+    memfs fs;
+    fv_tok *t;
+    fv_err e = {0};
+    size_t n;
+    char *model = slurp(TOK_GOLDEN "spm/char.model", &n);
+    memfs_init(&fs);
+    fv_env env = {.io = &fs.io};
+    memfs_put(&fs, "tts/spm_char.model", model, n);
+    put(&fs, "tts/config.json", "{\"model_type\":\"speecht5\"}");
+    if (fv_tok_open(&t, &env, "tts", &e)) fail_msg("%s", e.text);
+    fv_encoding *enc = tok_encode(t, "Hello world", 11, (fv_tok_opts){.specials = true});
+    assert_int_equal(enc->n, 13);
+    assert_memory_equal(enc->ids, want, sizeof want);
+    fv_encoding_free(enc);
+    fv_tok_close(t);
+    memfs_free(&fs);
+    free(model);
+}
+
 static void marian_directories_open(void **state)
 {
     (void)state;
@@ -304,9 +328,9 @@ static void marian_directories_open(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_files_are_named),    cmocka_unit_test(scripts_are_kept_apart),
-        cmocka_unit_test(damaged_files_do_no_harm), cmocka_unit_test(directories_open),
-        cmocka_unit_test(marian_directories_open),
+        cmocka_unit_test(wrong_files_are_named),     cmocka_unit_test(scripts_are_kept_apart),
+        cmocka_unit_test(damaged_files_do_no_harm),  cmocka_unit_test(directories_open),
+        cmocka_unit_test(speecht5_directories_open), cmocka_unit_test(marian_directories_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

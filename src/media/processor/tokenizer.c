@@ -36,7 +36,8 @@ const fv_processor_type fv__processor_tokenizer;
 static bool recognise(const fv_env *env, const char *path, const fv_json *preprocessor)
 {
     static const char *const files[] = {"tokenizer.json", "vocab.txt",       "vocab.json",
-                                        "spiece.model",   "tokenizer.model", "source.spm"};
+                                        "spiece.model",   "tokenizer.model", "source.spm",
+                                        "spm_char.model"};
     char at[FV_PATH];
     for (size_t i = 0; !preprocessor && i < sizeof files / sizeof *files; i++) {
         snprintf(at, sizeof at, "%s/%s", path, files[i]);

@@ -135,6 +135,7 @@ static fv_status class_of(fv__str *class, fv_tok *t, fv__jval root, fv_err *e)
 {
     static const char *const classes[][2] = {{"t5", "T5Tokenizer"},
                                              {"esm", "EsmTokenizer"},
+                                             {"speecht5", "SpeechT5Tokenizer"},
                                              {"llama", "LlamaTokenizer"},
                                              {"mistral", "LlamaTokenizer"}};
     fv__jval v;

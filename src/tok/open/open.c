@@ -38,7 +38,7 @@ static fv_status load_file(fv_tok *t, const char *path, fv_err *e)
 static fv_status load_path(fv_tok *t, const char *path, fv_err *e)
 {
     static const char *const pieces[] = {"spiece.model", "tokenizer.model",
-                                         "sentencepiece.bpe.model", NULL};
+                                         "sentencepiece.bpe.model", "spm_char.model", NULL};
     char inner[FV__MAX_PATH];
     if (fv__tok_has_file(t->env, path, "tokenizer.json"))
         return fv__tok_join(inner, path, "tokenizer.json") ? load_file(t, inner, e) : FV_EARG;

@@ -25,7 +25,8 @@ static fv_status add_special(fv_tok *t, const char *text, const char *file, fv_e
     return FV_OK;
 }
 
-/* The classes that only add a token at an end: T5 (</s>, and 100 sentinels), Llama (<s>).
+/* The classes that only add a token at an end: T5 (</s>, and 100 sentinels), SpeechT5 (</s>), Llama
+ * (<s>).
  * Sentinels are numbered downwards behind the vocabulary, <extra_id_99> first, as T5 was
  * trained. */
 static fv_status add_class(fv_tok *t, const char *dir, const char *file, fv_err *e)
@@ -34,9 +35,10 @@ static fv_status add_class(fv_tok *t, const char *dir, const char *file, fv_err 
     char name[32];
     fv_status st = fv__load_config(&c, t, dir, e);
     if (st == FV_OK && !c.class.n) st = fv__class_of_model(&c.class, t, dir, e);
-    bool t5 = fv__str_is(c.class, "T5Tokenizer"), llama = fv__str_is(c.class, "LlamaTokenizer");
+    bool t5 = fv__str_is(c.class, "T5Tokenizer"), llama = fv__str_is(c.class, "LlamaTokenizer"),
+         speech = fv__str_is(c.class, "SpeechT5Tokenizer");
     if (st != FV_OK || !c.class.n) return st;
-    if (!t5 && !llama)
+    if (!t5 && !llama && !speech)
         return fv_fail(e, FV_EFORMAT, "%s: tokenizer_class \"%.60s\" needs a tokenizer.json", file,
                        c.class.s);
     fv__str ends[] = {{"<s>", 3}, {"</s>", 4}};
@@ -51,7 +53,7 @@ static fv_status add_class(fv_tok *t, const char *dir, const char *file, fv_err 
         snprintf(name, sizeof name, "<extra_id_%d>", (int)i);
         st = add_special(t, name, file, e);
     }
-    bool bos = llama && c.add_bos, eos = t5 || c.add_eos;
+    bool bos = llama && c.add_bos, eos = t5 || speech || c.add_eos;
     if (st != FV_OK || (bos && (st = fv__need(t, ends[0], file, e)) != FV_OK) ||
         (eos && (st = fv__need(t, ends[1], file, e)) != FV_OK))
         return st;
