@@ -215,7 +215,7 @@ static void put_vector(fv_buf *b, const char *name, const float *x, int64_t n, i
     fv__buf_str(b, "]");
 }
 
-/* Names stand in JSON, and in places with dots between keys. */
+/* Names stand in JSON, and in paths with dots between keys. */
 static fv_status check_name(const char *name, fv_err *e)
 {
     if (*name && strlen(name) <= 200 && !strpbrk(name, ".\"\\\t\n\r")) return FV_OK;

@@ -11,7 +11,16 @@
 #include "base/base.h"
 #include "task_pipeline.h"
 
-enum { COLUMN = 12, ROW = 18, LEFT = 70, TOP = 34, MEL_HEIGHT = 96, GAP = 12, FOOT = 30 };
+enum {
+    COLUMN = 12,
+    ROW = 18,
+    LEFT = 70,
+    TOP = 34,
+    MEL_HEIGHT = 96,
+    GAP = 12,
+    FOOT = 30,
+    SHADES = 8
+};
 
 typedef struct picture {
     const fv_said *said;
@@ -42,11 +51,26 @@ static void put_spectrogram(const picture *p)
         if (x > most) most = x;
     }
     double range = most > least ? most - least : 1;
-    for (int64_t t = 0; t < s->frames; t++)
+    /* a path for each shade, in which neighbours of one band are one rectangle */
+    for (int shade = 1; shade < SHADES; shade++) {
+        fv__buf_fmt(p->b, "<path fill=\"#1b4965\" opacity=\"%.2f\" d=\"",
+                    (double)shade / (SHADES - 1));
         for (int64_t m = 0; m < s->mels; m++)
-            put_cell(p, LEFT + width * (double)t, TOP + MEL_HEIGHT - height * (double)(m + 1),
-                     width + 0.1, height + 0.1, ((double)s->mel[t * s->mels + m] - least) / range,
-                     "#1b4965");
+            for (int64_t t = 0, run; t < s->frames; t += run) {
+                for (run = 0; t + run < s->frames; run++)
+                    if ((int)(((double)s->mel[(t + run) * s->mels + m] - least) / range *
+                                  (SHADES - 1) +
+                              0.5) != shade)
+                        break;
+                if (run)
+                    fv__buf_fmt(p->b, "M%.0f %.1fh%.0fv%.1fh-%.0f", LEFT + width * (double)t,
+                                TOP + MEL_HEIGHT - height * (double)(m + 1), width * (double)run,
+                                height, width * (double)run);
+                else
+                    run = 1;
+            }
+        fv__buf_str(p->b, "\"/>\n");
+    }
 }
 
 static void put_map(const picture *p)
