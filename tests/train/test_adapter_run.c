@@ -86,6 +86,36 @@ static void above_four_bits(void **state)
             "from is missing");
 }
 
+/* Preferences, by DPO with a LoRA and by ORPO without one: the reference's log-probabilities are
+ * those of the base, also where a run is resumed. */
+static void preferences_resume(void **state)
+{
+    (void)state;
+    static const char *const more[] = {"--set adapter.peft_type=LORA --set data.loss=dpo",
+                                       "--set data.loss=orpo", NULL};
+    scratch_text("writer.ini", "[model]\nmodel_type = gpt2\nn_embd = 16\nn_layer = 1\nn_head = 2\n"
+                               "n_positions = 40\n[data]\nobjective = causal\ntrain = lines.txt\n"
+                               "context = 16\n[tokenizer]\nkind = bpe\nvocab = 280\n"
+                               "[train]\nupdates = 2\nbatch_tokens = 64\n");
+    scratch_text("pairs.jsonl",
+                 "{\"prompt\": \"the\", \"chosen\": \" cat\", \"rejected\": \" of\"}\n"
+                 "{\"prompt\": \"a\", \"chosen\": \" dog\", \"rejected\": \" the the\"}\n"
+                 "{\"prompt\": \"one\", \"chosen\": \" film\", \"rejected\": \" is is\"}\n");
+    scratch_text("pairs.ini", "[model]\nfrom = writer/model\n[data]\nobjective = preference\n"
+                              "train = pairs.jsonl\n[train]\nupdates = 8\nlr = 0.01\nwarmup = 0\n"
+                              "batch_tokens = 24\nsave_every = 1\n");
+    succeeded(sh("$fovea train writer.ini -o writer --threads 1"));
+    for (int i = 0; more[i]; i++) {
+        succeeded(sh("$fovea train pairs.ini -o pairs-%d %s --threads 1", i, more[i]));
+        succeeded(sh("$fovea train pairs.ini -o pairs-%d-cut %s --set train.updates=3 --threads 2",
+                     i, more[i]));
+        succeeded(sh("$fovea train pairs.ini -o pairs-%d-cut %s --resume --threads 1", i, more[i]));
+        succeeded(sh("for f in pairs-%d/model/*model.safetensors; do cmp $f "
+                     "pairs-%d-cut/model/$(basename $f) || exit 1; done",
+                     i, i));
+    }
+}
+
 /* A prompt begins as the embeddings of a text: its tokens with those the tokenizer puts around it,
  * over and over. */
 static void a_prompt_begins_as_a_text(void **state)
@@ -157,8 +187,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_runs_and_resumes), cmocka_unit_test(above_four_bits),
-        cmocka_unit_test(a_prompt_begins_as_a_text),   cmocka_unit_test(only_biases_are_trained),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(preferences_resume),          cmocka_unit_test(a_prompt_begins_as_a_text),
+        cmocka_unit_test(only_biases_are_trained),     cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);
 }
