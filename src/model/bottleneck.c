@@ -2,8 +2,8 @@
  *
  *     y = part(x);   y + scaling (act(y D' + d) U' + u)
  *
- * Houlsby et al. 2019 put one behind the attention and one behind the MLP of each layer, before what
- * they give is added to the residual stream; Pfeiffer et al. 2021 the one behind the MLP alone
+ * Houlsby et al. 2019 put one behind the attention and one behind the MLP of each layer, before
+ * what they give is added to the residual stream; Pfeiffer et al. 2021 the one behind the MLP alone
  * (mh_adapter = false).  PEFT has none, the library `adapters` has them with many more settings, so
  * the keys are named as there and the directory is formed as PEFT forms its own:
  *

@@ -46,7 +46,8 @@ fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tenso
  * gradient may need, is not read again. */
 fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *y, fv_tensor *x, fv_tensor *w);
 
-/* Whether fv__linear_add is one product for x and w, so that a sum behind fv_linear would be a pass more. */
+/* Whether fv__linear_add is one product for x and w, so that a sum behind fv_linear would be a pass
+ * more. */
 bool fv__linear_adds(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w);
 
 /* The node is a linear map whose gradient never looks at its output again: whoever reads that last

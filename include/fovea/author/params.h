@@ -27,9 +27,9 @@ FV_API void fv_params_free(fv_params *p); /* NULL is allowed */
 FV_API fv_tensor *fv_param(fv_params *p, fv_init init, fv_shape s, const char *fmt, ...)
     FV_PRINTF(4, 5);
 
-/* Which part of a layer the weight of a linear map is the last product of: where bottleneck adapters
- * stand.  fv_mha_init and fv_mlp_init mark theirs; a family that declares them itself does it.  w may
- * be NULL. */
+/* Which part of a layer the weight of a linear map is the last product of: where bottleneck
+ * adapters stand.  fv_mha_init and fv_mlp_init mark theirs, a family that declares them itself does
+ * it.  w may be NULL. */
 typedef enum fv_part_end { FV_ENDS_NONE = 0, FV_ENDS_ATTENTION, FV_ENDS_MLP } fv_part_end;
 FV_API void fv_param_mark_end(fv_tensor *w, fv_part_end end);
 
