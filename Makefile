@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-soak test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-soak test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan fuzz-sounds-asan check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -87,6 +87,9 @@ fuzz-images: build/build.ninja
 fuzz-images-asan: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fuzz_files_asan
 	@ASAN_OPTIONS=detect_leaks=1 build/tests/fuzz_files_asan --images $(CASES)
+fuzz-sounds-asan: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fuzz_sounds_asan
+	@ASAN_OPTIONS=detect_leaks=0 build/tests/fuzz_sounds_asan $(CASES) 2>build/fuzz-sounds.err || { tail -40 build/fuzz-sounds.err; false; }
 
 # Kills at random system calls of four trainings, each resumed to the same bits; and every allocation and system call of
 # each command failing in turn (STRIDE=1: every one, which takes an hour).  See tests/faults/campaign.py.
