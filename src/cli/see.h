@@ -16,7 +16,7 @@ fv_status see_ablate(see_worth *w, fv_device *d, fv_model *m, const fv_see *s, f
 void see_print_worth(const see_worth *w, const fv_see *s, bool json);
 
 bool see_is_sound(const char *path); /* by its ending; NULL is allowed */
-/* The image or sound, by option or as the first operand, which is taken off; NULL: there is none. */
+/* The image or sound, by option or as the first operand, which is taken off; NULL: none. */
 const char *see_take_image(const char *option, int *n, char ***operand);
 /* --drawn SEED,N,CLASS */
 fv_status see_take_drawn(const char *text, fv_see_in *in, fv_err *e);

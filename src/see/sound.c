@@ -1,5 +1,5 @@
-/* sound.c - the sound that a model hears, as an image: its spectrogram, with the encoder's positions
- * side by side as patches of full height.
+/* sound.c - the sound that a model hears, as an image: its spectrogram, with the positions of the
+ * encoder side by side as patches of full height.
  *
  * So everything that shows attention over an image shows it over a sound: pictures word by word,
  * the page, weights by patch.  The spectrogram is the same for all models, log-mel bands of 10 ms,

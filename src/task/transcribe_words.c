@@ -1,11 +1,11 @@
 /* transcribe_words.c - words with times, of models that generate: tokens from cross-attention
  * (gen/align.c), put together to words.
  *
- * Which heads align stands in generation_config.json (alignment_heads); where it does not, all heads
- * of the later half of the decoder's layers are taken, as openai's program does.  A word is the
- * tokens from one that begins with a blank space up to the next such; punctuation stays with the
- * word it stands at.  Chinese, Japanese, Thai, Lao, Burmese and Cantonese have no such spaces: there
- * each token that completes a character is one. */
+ * Which heads align stands in generation_config.json (alignment_heads); where it does not, all
+ * heads of the later half of the decoder's layers are taken, as openai's program does.  A word is
+ * the tokens from one that begins with a blank space up to the next such; punctuation stays with
+ * the word it stands at.  Chinese, Japanese, Thai, Lao, Burmese and Cantonese have no such spaces:
+ * there each token that completes a character is one. */
 #include "task/transcribe.h"
 
 #include <stdio.h>

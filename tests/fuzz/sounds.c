@@ -1,9 +1,9 @@
-/* sounds.c - spoiled sound files by the ten thousand, under AddressSanitizer: make fuzz-sounds-asan.
+/* sounds.c - spoiled sound files by the ten thousand under AddressSanitizer: make fuzz-sounds-asan.
  *
  * A WAV, FLAC, OGG or MP3 file of tests/golden/audio loses its end, gets bytes changed, moved or
  * set to extremes (a header that claims ten hours, samples that are no numbers), and goes through
  * the checks of fuzz_audio.c: a sentence or finite samples, nothing leaked.  What is drawn follows
- * from the case's number, so one case can be run again: fuzz_sounds_asan FROM TO.  Leaks are counted
+ * from the case's number, so one can be run again: fuzz_sounds_asan FROM TO.  Leaks are counted
  * by our own allocator: libsndfile loses 6 KB of its own for an OGG file that it refuses. */
 #include <stdint.h>
 #include <stdio.h>
