@@ -6,8 +6,8 @@
  * Rows of the softmax lie in lanes as they do in f32, so masks, biases, dropout and the finish are
  * those of the other levels.  K is copied as it lies, V and Q are transposed 16 x 16 pairs at a
  * time, and two vectors of weights become one of pairs in two instructions: packing costs little
- * beside the exponentials, which are what is left of the time.  The other orientation, S (row, key),
- * would take V without a transpose, but its softmax works across lanes and its K is transposed.
+ * beside the exponentials, which are what is left of the time.  The other orientation,
+ * S (row, key), would take V without a transpose, but its softmax works across lanes and its K is transposed.
  *
  * Scores are exact products of what was given, summed in f32 and then scaled: log-sum-exp is as
  * good as that of f32.  Weights are rounded to bf16 for the second product and summed in f32 before
@@ -200,7 +200,8 @@ INLINE vf pair(vf even, vf odd)
 }
 
 /* One vector of rows: weights 2^(by s - m') of n keys, a multiple of 4, as pairs of keys; the sums
- * over keys are those of attention.c.  drop: the dropout factors, of which only 0 counts, or NULL. */
+ * over keys are those of attention.c.  drop: the dropout factors, of which only 0 counts, or
+ * NULL. */
 INLINE void online_softmax(float *p, const float *s, int64_t n, float *m, float *l, float *keep,
                            float factor, const float *drop)
 {

@@ -1,5 +1,5 @@
-/* gemm_int8_amx.h - integer products on AMX: with one scale for each row (tdpbssd), and with one for
- * each block of 32 values of k (tdpbsud).
+/* gemm_int8_amx.h - integer products on AMX: with one scale for each row (tdpbssd), and with one
+ * for each block of 32 values of k (tdpbsud).
  *
  * One scale for each row:
  *
@@ -91,8 +91,8 @@ static void amx_tile_i8(const gemm_tile *t)
  *    s (16 x 16, f32) += (c + start) * (scale_a * scale_b)
  *
  * The panels of B are those of vpdpbusd, which multiplies up to PLAIN_ROWS rows; A lies row after
- * row in a block, which both read.  The sums of a tile stay in 16 registers over all blocks; scaling
- * them, 16 vectors a block, takes longer than the product, and two blocks at a time hide the way
+ * row in a block, which both read.  The sums of a tile stay in 16 registers over all blocks;
+ * scaling them, 16 vectors a block, takes longer than the product, and two blocks at a time hide the way
  * through memory from tiles to vectors.  Each step is that of the other levels, and so are the
  * bits. */
 #define PLAIN_ROWS 4

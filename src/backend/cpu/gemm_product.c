@@ -276,7 +276,8 @@ typedef struct chunks {
 
 /* The same for fast tiles and many threads, where a chunk also waits for its strips and panels to
  * come from other caches, about the time of a tile for each, and all wait for the slowest thread,
- * which is a part of a chunk late.  A thread takes chunks of the same strips, which stay in its L2. */
+ * which is a part of a chunk late.  A thread takes chunks of the same strips, which stay in its
+ * L2. */
 static chunks cut_for_many(const gemm_plan *p, int threads, int64_t strips, int64_t panels)
 {
     chunks best = {0};
