@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""plan.py FOVEA [hosts|loopback] - `fovea plan` beside measured runs on 2 to 4 hosts that are network namespaces (bench/netns.sh, needs
-root), or on one machine by shared memory.
+"""plan.py FOVEA [hosts|loopback] [OUT] - `fovea plan` beside measured runs on 2 to 4 hosts that are network namespaces with limits and
+delays (bench/netns.sh, needs root), or on one machine by shared memory.
 
 A line for each network: seconds of an update as planned and as measured (the median of those behind the first two), and how far the plan
-is off.  The recipe is one whose communication outweighs its computing, as the hosts share the cores of this machine.
+is off.  The recipe is one whose communication outweighs its computing, as the hosts share the cores of this machine; where they are more
+than the cores, the plan is told that each computes that much slower.  With OUT the traces of the runs and what each was are written there,
+for tools/plan_fit.py.  PLAN_GRID="2:100:0 4:100:1000" names other networks: hosts, Mbit/s, microseconds; PLAN_OPTIONS are passed to the
+plan.
 """
 import json
 import os
@@ -28,7 +31,7 @@ kind = byte_bpe
 vocab = 400
 min_count = 1
 [train]
-updates = 8
+updates = %d
 batch_tokens = 256
 warmup = 1
 shards = 8
@@ -36,36 +39,53 @@ save_every = 0
 eval_every = 0
 log_every = 1
 """
-MBITS = [(n, mbit) for n in (2, 3, 4) for mbit in (50, 100, 200)]
+UPDATES = int(os.environ.get("PLAN_UPDATES", "8"))
+GRID = "2:50:0 2:200:0 3:100:0 4:50:0 4:100:0 4:200:0 2:100:1000 4:100:1000 4:50:5000"
+CORES = len(os.sched_getaffinity(0))
 
 
 def measured(launch, fovea, folder, plan):
     """The median of the updates behind the first two, in the layout that was planned."""
     run = "run-%d-%d" % (plan["ranks"], plan["shards"])
     shutil.rmtree(folder + "/" + run, ignore_errors=True)
-    command = launch + [fovea, "train", "r.ini", "-o", run, "-t", "1", "-q", "--set", "train.shards=%d" % plan["shards"]]
+    command = launch + [fovea, "train", "r.ini", "-o", run, "-t", "1", "-q", "--trace", "trace.json", "--set", "train.shards=%d" % plan["shards"]]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
     times = [json.loads(x)["time"] for x in open("%s/%s/train.jsonl" % (folder, run)) if '"train"' in x]
     return statistics.median([b - a for a, b in zip(times[1:], times[2:])])
 
 
 def planned(fovea, folder, n, mbit, latency):
-    command = [fovea, "plan", "r.ini", "-t", "1", "--json", "--ranks", str(n), "--bandwidth", str(mbit / 1000), "--latency", str(latency)]
+    command = [fovea, "plan", "r.ini", "-t", "1", "--json", "--ranks", str(n), "--bandwidth", str(mbit / 1000), "--latency", str(latency),
+               "--speed", str(min(1, CORES / n))] + os.environ.get("PLAN_OPTIONS", "").split()
     return json.loads(subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def show(n, mbit, p, m):
-    print("%5d  %7.0f  %6d  %9.4f  %9.4f  %10.4f  %+5.1f %%" % (n, mbit, p["shards"], p["seconds"], p["compute"], m, 100 * (p["seconds"] / m - 1)), flush=True)
+def show(n, mbit, latency, p, m):
+    print("%5d  %7.0f  %5.0f  %6d  %9.4f  %9.4f  %10.4f  %+6.1f %%" %
+          (n, mbit, latency, p["shards"], p["seconds"], p["compute"], m, 100 * (p["seconds"] / m - 1)), flush=True)
 
 
-def hosts(fovea, folder):
+def keep(folder, out, name, what):
+    if out:
+        os.makedirs(out, exist_ok=True)
+        shutil.copy(folder + "/trace.json", "%s/%s.trace.json" % (out, name))
+        with open("%s/%s.json" % (out, name), "w") as f:
+            json.dump(what, f)
+
+
+def hosts(fovea, folder, out):
+    """A namespace's own delay, 30 us or so, stands for none."""
     script = os.path.dirname(os.path.abspath(__file__)) + "/netns.sh"
-    for n, mbit in MBITS:
-        p = planned(fovea, folder, n, mbit, 50)
-        show(n, mbit, p, measured([script, str(n), "%dmbit" % mbit], fovea, folder, p))
+    for word in os.environ.get("PLAN_GRID", GRID).split():
+        n, mbit, delay = map(int, word.split(":"))
+        latency = delay or 30
+        p = planned(fovea, folder, n, mbit, latency)
+        m = measured([script, str(n), "%dmbit" % mbit + (",%d" % delay if delay else "")], fovea, folder, p)
+        show(n, mbit, latency, p, m)
+        keep(folder, out, word.replace(":", "-"), {"plan": p, "mbit": mbit, "latency": latency, "seconds": m})
 
 
-def loopback(fovea, folder):
+def loopback(fovea, folder, out):
     """Shared memory has no bandwidth that anybody set: it is found from two ranks, and the others are checked with it."""
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np"]
@@ -76,20 +96,23 @@ def loopback(fovea, folder):
         mbit *= max(0.2, min(5, p["exposed"] / max(1e-4, target - p["compute"])))
     for n in (1, 2, 3, 4, 8):
         p = planned(fovea, folder, n, mbit, 0)
-        show(n, mbit, p, measured(mpirun + [str(n)], fovea, folder, p))
+        m = measured(mpirun + [str(n)], fovea, folder, p)
+        show(n, mbit, 0, p, m)
+        keep(folder, out, "loop-%d" % n, {"plan": p, "mbit": mbit, "latency": 0, "seconds": m})
 
 
 def main():
     fovea = os.path.abspath(sys.argv[1])
     where = sys.argv[2] if len(sys.argv) > 2 else "hosts"
+    out = os.path.abspath(sys.argv[3]) if len(sys.argv) > 3 else None
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + "/lines.txt", "w") as f:
             for i in range(3000):
                 f.write("line %d has the word %d and the number %d beside %d\n" % (i, i * 7 % 31, i * 11 % 17, i * 13 % 101))
         with open(folder + "/r.ini", "w") as f:
-            f.write(RECIPE)
-        print("ranks   Mbit/s  shards  planned s  computing  measured s     off")
-        (loopback if where == "loopback" else hosts)(fovea, folder)
+            f.write(RECIPE % UPDATES)
+        print("ranks   Mbit/s     us  shards  planned s  computing  measured s      off")
+        (loopback if where == "loopback" else hosts)(fovea, folder, out)
 
 
 if __name__ == "__main__":

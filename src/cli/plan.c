@@ -10,16 +10,22 @@ typedef struct values {
     const char *device;
     cli_list set;
     int64_t threads, tokens, ranks;
-    double bandwidth, latency, memory;
+    double bandwidth, latency, efficiency, overhead, memory, speed;
     bool json;
 } values;
 
-static const values defaults = {.device = "cpu", .bandwidth = 10, .latency = 50};
+static const values defaults = {.device = "cpu", .bandwidth = 10, .latency = 50, .speed = 1};
 
 static const cli_option options[] = {
     CLI_LIST(values, set, 0, "set", "SECTION.KEY=VALUE", "change a key of the recipe"),
     CLI_REAL(values, bandwidth, 0, "bandwidth", "GBIT", 1e-3, 1e5, "of each link, Gbit/s"),
     CLI_REAL(values, latency, 0, "latency", "US", 0, 1e7, "from rank to rank, microseconds"),
+    CLI_REAL(values, efficiency, 0, "efficiency", "X", 0, 1,
+             "of the bandwidth, what arrives; 0: as tools/plan_fit.py found with TCP"),
+    CLI_REAL(values, overhead, 0, "overhead", "US", 0, 1e6,
+             "microseconds of software in an exchange; 0: likewise, with MPI"),
+    CLI_REAL(values, speed, 0, "speed", "X", 1e-3, 1e6,
+             "ranks compute so many times as fast as this machine"),
     CLI_REAL(values, memory, 0, "memory", "GIB", 0, 1e6, "of each rank, in GiB; 0: any"),
     CLI_INT(values, tokens, 0, "batch-tokens", "N", 0, 1LL << 40, "of an update; 0: the recipe's"),
     CLI_INT(values, ranks, 0, "ranks", "N", 0, 1 << 20, "so many; 0: 1, 2, 4, ... 4096"),
@@ -48,10 +54,11 @@ static void print(const fv_scaling_layout *l, bool json)
                l->reduce + l->gather, l->exposed, l->seconds, l->tokens);
         return;
     }
-    cli_json_put(&j, "{s:i, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f}", "ranks", l->ranks, "shards",
-                 l->shards, "recompute", l->recompute, "bytes", l->bytes, "compute", l->compute,
-                 "communication", l->reduce + l->gather, "exposed", l->exposed, "seconds",
-                 l->seconds, "tokens_per_s", l->tokens);
+    cli_json_put(&j, "{s:i, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f}", "ranks", l->ranks,
+                 "shards", l->shards, "recompute", l->recompute, "bytes", l->bytes, "compute",
+                 l->compute, "communication", l->reduce + l->gather, "exposed", l->exposed,
+                 "seconds", l->seconds, "tokens_per_s", l->tokens, "buckets", l->buckets, "sent",
+                 l->sent);
     cli_json_end();
 }
 
@@ -65,6 +72,9 @@ static int run(const cli *c, const void *vals, int n, char **operand)
     fv_train_state state;
     fv_scaling_layout l;
     fv_scaling_net net = {v->bandwidth * 1.25e8, v->latency * 1e-6, .tokens = (double)v->tokens};
+    net.speed = v->speed;
+    net.efficiency = v->efficiency;
+    net.overhead = v->overhead * 1e-6;
     if ((n = cli_open_device(c, &d, v->device, v->threads)) != CLI_OK) return n;
     fv_status st = fv_recipe_open(&r, NULL, operand[0], &e);
     if (!st) st = cli_set_keys(r, &v->set, &e);

@@ -218,8 +218,9 @@ fv_scaling_layout fv_scaling_predict(const fv_scaling *measured, fv_scaling_net 
     l.bytes = bytes_of(s, &h, shards, k, recompute);
     if (ranks > 1) {
         double late = recompute ? 1 : fmin(1, 2 / buckets);
-        l.reduce = buckets * large +
-                   most_nodes(shards, ranks) * share * 4 * (double)s->numbers / wide;
+        l.buckets = h.buckets;
+        l.sent = most_nodes(shards, ranks) * share * 4 * (double)s->numbers;
+        l.reduce = buckets * large + l.sent / wide;
         l.gather = buckets * large + share * s->number_bytes * (double)s->numbers / wide +
                    (buckets + 2) * small;
         l.exposed = fmax(l.reduce - BACKWARD * one, l.reduce * late) + l.gather;

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""ranks.py BUILD N [SEED] - trains with mpirun and, N times, kills or stops a rank at a random time.
+"""ranks.py BUILD N [SEED [KINDS]] - trains with mpirun and, N times, kills, stops or cuts off a rank at a random time.
 
-Every time all ranks must end within 30 seconds of the signal, and what is printed must name the rank; then the run goes on, with
-another number of ranks, from the checkpoint that is there.  In the end the model must have the bits of a run of one rank that was
-never disturbed.  `make test-ranks` runs it.
+Every time all ranks must end within 30 seconds of it, and what they print must name the rank; then the run goes on, with another number
+of ranks, from the checkpoint that is there.  In the end the model must have the bits of a run of one rank that was never disturbed.
+KINDS: some of kill,stop,cut; cut takes the link of a host down, a network namespace (bench/netns.sh), for which it must be root.  mpirun
+itself waits for the daemon of a host that is cut off, so it is ended when its ranks have.  `make test-ranks` runs it.
 """
 import os
 import random
@@ -43,6 +44,9 @@ result = ema
 """
 
 
+NETNS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../bench/netns.sh")
+
+
 def command(build, ranks, directory, updates):
     run = [build + "/fovea", "train", "r.ini", "-o", directory, "-t", "1", "-q", "--resume", "--set", "train.updates=%d" % updates]
     return run if ranks == 1 else ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] + run
@@ -73,11 +77,80 @@ def has_joined(pid):
         return False
 
 
-def disturb(build, folder, updates, rng):
-    """One run with one fault; what went wrong, or None; and whether the run came to its end before it, None where it had not begun."""
+def ranks_in(folder):
+    """Process ids of the ranks that run in a folder, by rank: those of other hosts are not mpirun's children."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink("/proc/%s/cwd" % pid) != folder or open("/proc/%s/comm" % pid).read().strip() != "fovea":
+                continue
+            variables = open("/proc/%s/environ" % pid, "rb").read().split(b"\0")
+        except OSError:
+            continue
+        found.update({int(v.split(b"=")[1]): int(pid) for v in variables if v.startswith(b"OMPI_COMM_WORLD_RANK=")})
+    return found
+
+
+def end_hosts(p, n):
+    """Ends mpirun and its daemons on the n hosts, and takes the hosts away."""
+    try:
+        os.killpg(p.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    p.wait()
+    for i in range(1, n + 1):
+        name = "fv%d-%d" % (p.pid, i)
+        pids = subprocess.run(["ip", "netns", "pids", name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.split()
+        for pid in pids:
+            os.kill(int(pid), signal.SIGKILL)
+        subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+    subprocess.run(["ip", "link", "del", "fvbr%d" % p.pid], stderr=subprocess.DEVNULL)
+
+
+def cut_off(build, folder, updates, rng):
+    """As disturb, of hosts whose link goes down."""
     ranks = rng.choice([2, 3, 4])
     victim = rng.randrange(ranks)
-    how = rng.choice([signal.SIGKILL, signal.SIGSTOP])
+    words = " ".join(command(build, 1, "run", updates))
+    said = [os.path.join(folder, "said.%d" % r) for r in range(ranks)]
+    for path in filter(os.path.exists, said):
+        os.remove(path)
+    run = ["sh", "-c", "exec %s > said.$OMPI_COMM_WORLD_RANK 2>&1" % words]
+    p = subprocess.Popen([NETNS, str(ranks), "1gbit", "-x", "FOVEA_RANK_TIMEOUT", "-x", "OMP_WAIT_POLICY"] + run, cwd=folder,
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        time.sleep(rng.uniform(2, 8))
+        alive = ranks_in(folder)
+        if len(alive) < ranks or not all(map(has_joined, alive.values())):  # it has not begun, or is over
+            over = not alive and p.wait(60) == 0
+            return None, True if over else None
+        at = time.time()
+        subprocess.run(["ip", "netns", "exec", "fv%d-%d" % (p.pid, victim + 1), "ip", "link", "set", "eth0", "down"], check=True)
+        while ranks_in(folder) and time.time() - at < DEADLINE:
+            time.sleep(0.2)
+        left, took = sorted(ranks_in(folder)), time.time() - at
+        texts = [open(path).read() for path in said]
+        print("  rank %d of %d, cut off: ended after %.1f s" % (victim, ranks, took), flush=True)
+        if left:
+            return "rank %d of %d, cut off: ranks %s had not ended after %d seconds; they said\n%s" % (victim, ranks, left, DEADLINE, "".join(texts)), False
+        for r, text in enumerate(texts):
+            if r != victim and not re.search(r"\brank %d\b" % victim, text):
+                return "rank %d of %d, cut off, is not named by rank %d:\n%s" % (victim, ranks, r, text), False
+        return None, False
+    finally:
+        for pid in ranks_in(folder).values():
+            os.kill(pid, signal.SIGKILL)
+        end_hosts(p, ranks)
+
+
+def disturb(build, folder, updates, rng, kinds):
+    """One run with one fault; what went wrong, or None; and whether the run came to its end before it, None where it had not begun."""
+    kind = rng.choice(kinds)
+    if kind == "cut":
+        return cut_off(build, folder, updates, rng)
+    ranks = rng.choice([2, 3, 4])
+    victim = rng.randrange(ranks)
+    how = signal.SIGKILL if kind == "kill" else signal.SIGSTOP
     p = subprocess.Popen(command(build, ranks, "run", updates), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          start_new_session=True)
     time.sleep(rng.uniform(0.3, 6))
@@ -111,6 +184,8 @@ def disturb(build, folder, updates, rng):
 def main():
     build, faults = os.path.abspath(sys.argv[1]), int(sys.argv[2])
     rng = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
+    hosts = os.geteuid() == 0 and shutil.which("ip") and not subprocess.run(["ip", "netns", "list"], stdout=subprocess.DEVNULL).returncode
+    kinds = sys.argv[4].split(",") if len(sys.argv) > 4 else ["kill", "stop"] + (["cut"] if hosts else [])
     if not shutil.which("mpirun"):
         print("skipped: there is no mpirun")
         return 0
@@ -128,7 +203,7 @@ def main():
         subprocess.run(command(build, 1, "whole", updates), cwd=folder, check=True, stdout=subprocess.DEVNULL)
         done = 0
         while done < faults:
-            failure, ended = disturb(build, folder, updates, rng)
+            failure, ended = disturb(build, folder, updates, rng, kinds)
             if failure:
                 print(failure)
                 return 1

@@ -36,6 +36,8 @@ typedef struct fv_scaling_layout {
     double compute, reduce, gather; /* seconds of an update, in sequence they would take */
     double exposed;                 /* of the communication, what computing does not hide */
     double seconds;                 /* an update */
+    int64_t buckets;                /* of gradients, each an exchange */
+    double sent;                    /* bytes of gradients that one rank sends */
     double bytes;                   /* of memory of a rank */
     double tokens;                  /* a second */
 } fv_scaling_layout;
