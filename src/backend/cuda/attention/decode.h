@@ -86,7 +86,7 @@ template <class T> struct global_io {
 
 /* The same in the megakernel, whose attention over bf16 caches is plain but for a mask of keys.
  * A thread's V elements are not neighbours but pieces of 16 bytes, L * 16 bytes apart: each load of
- * a warp then reads whole sectors.  With 32 bytes a thread as neighbours, every sector was asked for
+ * a warp then reads whole sectors.  With 32 bytes a thread as neighbours, every sector was read
  * twice. */
 template <class T> struct warp_io : global_io<T> {
     static constexpr bool plain_only = sizeof(T) == 2, pieces = true;

@@ -30,7 +30,6 @@
 #define OP_STAGES 8    /* op descriptors in smem: the current one and the next */
 #define PREFETCH_OPS 3 /* how many ops ahead of an attention its keys are prefetched into L2 */
 #define MAX_ROWS 128
-#define MAX_TURNS 64       /* rotated pairs of a head */
 #define FLAGGED_MAX_ROWS 8 /* beyond, spinning on every value costs more than a barrier */
 #define ROWS_BLOCK 16      /* sequences per block group: M of the mma */
 

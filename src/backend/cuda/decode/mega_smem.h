@@ -17,7 +17,7 @@ struct __align__(128) mk_smem
     __align__(16) float sums[GROUP][MMA_WARPS][TILE_SUMS];
 };
 
-/* (cos, sin) of the group's rows (ROWS_BLOCK,half): all layers of a step turn by the same angles. */
+/* (cos, sin) of the group's rows (ROWS_BLOCK,half): all layers of a step rotate alike. */
 __device__ inline float2 *turns_of(const mk_smem *d) { return (float2 *)(d + 1); }
 
 __device__ inline uint4 ld_shared16(uint32_t a)
@@ -50,7 +50,7 @@ struct slot_ring {
     {
         for (i += n; i >= slots; i -= slots) laps++;
     }
-    /* A slot always has the same producer, so that the parity of its barriers is never a lap old. */
+    /* A slot always has the same producer: the parity of its barriers is never a lap old. */
     __device__ bool is_of(int producer) const { return i % PRODUCERS == producer; }
 };
 
