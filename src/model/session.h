@@ -26,9 +26,16 @@ typedef struct fv_step_inputs {
     bool active; /* a decode step is running */
 } fv_step_inputs;
 
-/* A captured decode step, by what it depends on; used: by the last so many-th replay, 0: none. */
+/* All that decides the kernels of a decode step and their arguments. */
+typedef struct fv_step_kind {
+    uint64_t version, rows, first, model, watched, kind;
+} fv_step_kind;
+
+/* A captured decode step; key: a number that no other step has had; used: by the last so many-th
+ * replay, 0: none. */
 typedef struct fv_step_graph {
     fv_graph graph;
+    fv_step_kind of;
     uint64_t key, used;
 } fv_step_graph;
 

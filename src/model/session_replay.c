@@ -5,6 +5,8 @@
  * the graphs of the last FV_STEP_GRAPHS such steps, so that going back to a number of rows is a
  * replay and no new capture.  With one graph, a batch that changes at every step would never be
  * replayed at all. */
+#include <string.h>
+
 #include "base/base.h"
 #include "model/session.h"
 #include "fovea/author/family.h"
@@ -58,31 +60,30 @@ static bool arrange(fv_ctx *c, fv_session *s, const int32_t *ids)
     return true;
 }
 
-/* The graph of steps like this one; where there is none, the one that was longest not used. */
-static fv_graph *graph_of(fv_session *s, uint64_t key)
+/* The graph of steps like this one; where there is none, the one that was longest not used, under a
+ * new key, so that it is captured again.  Steps are compared member by member: a hash of them that
+ * collides would replay kernels that read the inputs of another number of rows. */
+static fv_step_graph *graph_of(fv_session *s, uint64_t kind)
 {
-    fv_step_graph *oldest = &s->graphs[0];
+    fv_step_graph *found = &s->graphs[0];
+    fv_step_kind of = {.version = s->version,
+                       .rows = (uint64_t)s->rows,
+                       .first = (uint64_t)s->first,
+                       .model = (uintptr_t)s->model,
+                       .watched = s->watched,
+                       .kind = kind};
+    uint64_t now = ++s->replays;
     for (int i = 0; i < FV_STEP_GRAPHS; i++) {
         fv_step_graph *g = &s->graphs[i];
-        if (g->used && g->key == key) {
-            oldest = g;
-            break;
+        if (g->used && !memcmp(&g->of, &of, sizeof of)) {
+            g->used = now;
+            return g;
         }
-        if (g->used < oldest->used) oldest = g;
+        if (g->used < found->used) found = g;
     }
-    oldest->key = key;
-    oldest->used = ++s->replays;
-    return &oldest->graph;
-}
-
-static uint64_t mix(uint64_t h, uint64_t x) { return (h ^ x) * 0x9E3779B97F4A7C15u + (h >> 31); }
-
-/* All that decides the kernels of a step and their arguments. */
-static uint64_t key_of(const fv_session *s, uint64_t kind)
-{
-    uint64_t h = mix(s->version + 1, (uint64_t)s->rows);
-    h = mix(mix(h, (uint64_t)s->first), (uintptr_t)s->model);
-    return mix(mix(h, s->watched), kind);
+    found->of = of;
+    found->key = found->used = now;
+    return found;
 }
 
 bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t kind,
@@ -95,8 +96,8 @@ bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t k
     fv__session_grow(c, s, most);
     if (ids && !arrange(c, s, ids)) return false;
     replay_args a = {s, after, user};
-    uint64_t key = key_of(s, kind);
-    fv__graph_run(c, graph_of(s, key), key, 0, run_step, &a);
+    fv_step_graph *g = graph_of(s, kind);
+    fv__graph_run(c, &g->graph, g->key, 0, run_step, &a);
     if (fv__failed(c)) return false;
     for (int64_t i = 0; ids && i < s->rows; i++) s->len[s->first + i]++;
     s->processed += s->rows;
