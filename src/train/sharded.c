@@ -201,6 +201,15 @@ fv_status fv__sharded_serve(fv__sharded *s, fv_err *e)
     return st;
 }
 
+fv_status fv__sharded_score(const fv_train_job *j, double *metric, fv_err *e)
+{
+    fv__sharded *s = fv__sharded_of(fv_model_params(j->model));
+    if (fv_comm_rank(j->comm)) return fv__sharded_serve(s, e);
+    fv__sharded_drive(s);
+    fv_status st = j->score(j->score_user, metric, e), done = fv__sharded_done(s, st ? NULL : e);
+    return st ? st : done;
+}
+
 /* ---- all of them ---- */
 
 static fv_status refuse(void *user, fv_entry *t, fv_err *e)

@@ -46,6 +46,9 @@ void fv__sharded_drive(fv__sharded *s);
 fv_status fv__sharded_done(fv__sharded *s, fv_err *e);
 fv_status fv__sharded_serve(fv__sharded *s, fv_err *e);
 
+/* j->score by rank 0, served by the others where they share the parameters. */
+fv_status fv__sharded_score(const fv_train_job *j, double *metric, fv_err *e);
+
 /* Of p, divided among so many ranks: numbers that one keeps, and those of the largest weights that
  * are gathered at a time. */
 int64_t fv__sharded_numbers(const fv_params *p, const fv__shares *h);

@@ -199,15 +199,7 @@ static fv_status measure(loop *l, bool average, fv_err *e)
     fv_status st = average ? fv_adam_swap(fv__updater_adam(l->updater), e) : FV_OK;
     if (st) return st;
     st = fv__evaluate(j, j->valid, &l->s->valid, &l->s->metric, e);
-    fv__sharded *parted = fv__sharded_of(fv_model_params(j->model));
-    if (!st && j->score && !fv_comm_rank(j->comm)) {
-        fv__sharded_drive(parted);
-        st = j->score(j->score_user, &l->s->metric, e);
-        fv_status done = fv__sharded_done(parted, st ? NULL : e);
-        st = st ? st : done;
-    } else if (!st && j->score) {
-        st = fv__sharded_serve(parted, e);
-    }
+    if (!st && j->score) st = fv__sharded_score(j, &l->s->metric, e);
     if (j->score) { /* rank 0 alone generates */
         st = fv_comm_agree(j->comm, st, e);
         if (!st) st = fv_comm_broadcast(j->comm, &l->s->metric, sizeof l->s->metric, 0, e);
