@@ -50,8 +50,8 @@ typedef struct fv_see_in {
      * it where the model also reads texts.  It is fitted and normalised by the processor in `dir`,
      * the model's directory. */
     const char *image, *dir;
-    /* with an image and a text, of a model that says how well they agree (CLIP), opened not to serve:
-     * weights over the image count as far as they bring it near the text */
+    /* with an image and a text, of a model that says how well they agree (CLIP), opened not to
+     * serve: weights over the image count as far as they bring it near the text */
     bool guided;
     /* of a GAN, whose directory is `dir`: the image that is drawn from this seed, its number (as
      * `fovea sample` counts) and its class; drawn false: none is */

@@ -11,7 +11,8 @@ fv_tensor *fv__linear_plain(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bi
 fv_tensor *fv__linear_adapted(fv_ctx *c, const fv_adapter *a, fv_tensor *x, fv_tensor *w,
                               fv_tensor *bias, bool in_out);
 /* Rows of a table (V,D) that ids name, or first .. first+count-1 where ids is NULL, in the
- * context's dtype and as the table's adapter changes them; skip: an id without a gradient, or -1. */
+ * context's dtype and as the table's adapter changes them; skip: an id without a gradient, or
+ * -1. */
 fv_tensor *fv__table_rows(fv_ctx *c, fv_tensor *table, fv_tensor *ids, int32_t skip, int64_t first,
                           int64_t count);
 

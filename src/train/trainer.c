@@ -12,6 +12,7 @@
 #include "core/adapter.h"
 #include "train/evaluate.h"
 #include "train/options.h"
+#include "train/pace.h"
 #include "train/reduce.h"
 #include "train/run.h"
 #include "train/sharded.h"
@@ -55,17 +56,11 @@ static void report_progress(const fv_train_job *j, const fv_train_state *s, cons
 
 /* ---- one update ---- */
 
-/* So many updates were done so many seconds after the start. */
-typedef struct pace {
-    int64_t step;
-    double at;
-} pace;
-
 typedef struct loop {
     const fv_train_job *job;
     options own;
     int64_t updates; /* the last: of the recipe, or fewer where they are fitted to the limit */
-    pace older, newer;
+    fv__pace pace;
     fv_train_state *s;
     fv_updater *updater;
     fv_loader *loader;
@@ -377,21 +372,12 @@ static int64_t ahead(const loop *l, int64_t n, double seconds)
     return fit > 1 ? fit : 1;
 }
 
-/* How many updates the rest of the time is enough for, at the pace since half of it or less: what
- * shares the machine comes and goes.  The first tenth of the time decides nothing, as graphs are
- * captured in it.  A run that is fast enough keeps its updates, and so its bits. */
+/* A run that is fast enough keeps its updates, and so its bits. */
 static void fit_updates(loop *l, int64_t step)
 {
-    double limit = l->own.time_limit, t = now() - l->start;
+    double limit = l->own.time_limit;
     if (!l->own.fit_updates || !(limit > 0)) return;
-    if (t > 2 * l->newer.at) {
-        l->older = l->newer;
-        l->newer = (pace){step, t};
-    }
-    if (t < 0.1 * limit) return;
-    double each = (t - l->older.at) / (double)(step - l->older.step),
-           fit = (double)step + fmax(limit - t, 0) / each;
-    l->updates = fit < (double)l->job->opt.updates ? (int64_t)fit : l->job->opt.updates;
+    l->updates = fv__pace_fit(&l->pace, step, now() - l->start, limit, l->job->opt.updates);
     fv__updater_set_updates(l->updater, l->updates);
 }
 
@@ -417,7 +403,7 @@ static fv_status iterate(loop *l, fv_err *e)
     bool stop = o->patience && s->worse >= o->patience;
     l->start = now();
     l->updates = o->updates;
-    l->older = l->newer = (pace){s->step, 0};
+    l->pace.older = l->pace.newer = (fv__mark){s->step, 0};
     for (int64_t step = s->step + 1; !st && step <= l->updates && !stop; step++) {
         if (!l->n_waiting) l->since = now() - l->start;
         st = update(l, e);

@@ -1,4 +1,5 @@
-/* test_adapters.c - adapters against PEFT (bottlenecks against PyTorch): outputs, gradients, three steps of AdamW, directories.
+/* test_adapters.c - adapters against PEFT (bottlenecks against PyTorch): outputs, gradients, three
+ * steps of AdamW, directories.
  *
  * A case is a folder of tests/golden/adapters, made by tools/golden/adapters.py: an adapter as PEFT
  * saves it, the model below it, in.safetensors and out.safetensors. */

@@ -7,7 +7,8 @@
  * those of the other levels.  K is copied as it lies, V and Q are transposed 16 x 16 pairs at a
  * time, and two vectors of weights become one of pairs in two instructions: packing costs little
  * beside the exponentials, which are what is left of the time.  The other orientation,
- * S (row, key), would take V without a transpose, but its softmax works across lanes and its K is transposed.
+ * S (row, key), would take V without a transpose, but its softmax works across lanes and its K is
+ * transposed.
  *
  * Scores are exact products of what was given, summed in f32 and then scaled: log-sum-exp is as
  * good as that of f32.  Weights are rounded to bf16 for the second product and summed in f32 before

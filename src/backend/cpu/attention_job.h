@@ -1,9 +1,9 @@
 /* attention_job.h - a job of attention's forward pass, and the arithmetic that it is done with.
  *
  * attention.c has the loop over tiles of keys and panels of rows; an arithmetic packs q, k and v
- * and updates a panel with a tile.  There are two: f32 (attention.c, which widens 16-bit operands while
- * it packs them) and bf16 on the tile registers of AMX (attention_amx.c).  Both keep scores, and
- * the unfinished output, with rows of the softmax in lanes. */
+ * and updates a panel with a tile.  There are two: f32 (attention.c, which widens 16-bit operands
+ * while it packs them) and bf16 on the tile registers of AMX (attention_amx.c).  Both keep scores,
+ * and the unfinished output, with rows of the softmax in lanes. */
 #ifndef FV_ATTENTION_JOB_H
 #define FV_ATTENTION_JOB_H
 

@@ -92,9 +92,9 @@ static void amx_tile_i8(const gemm_tile *t)
  *
  * The panels of B are those of vpdpbusd, which multiplies up to PLAIN_ROWS rows; A lies row after
  * row in a block, which both read.  The sums of a tile stay in 16 registers over all blocks;
- * scaling them, 16 vectors a block, takes longer than the product, and two blocks at a time hide the way
- * through memory from tiles to vectors.  Each step is that of the other levels, and so are the
- * bits. */
+ * scaling them, 16 vectors a block, takes longer than the product, and two blocks at a time hide
+ * the way through memory from tiles to vectors.  Each step is that of the other levels, and so are
+ * the bits. */
 #define PLAIN_ROWS 4
 #define BLOCKS_ENTER enter_blocks
 #define BLOCKS_LEAVE leave
