@@ -65,7 +65,7 @@ bool fv__sharded_wanted(const fv_train_opt *o, const fv_comm *c)
 
 /* All ranks read weights in step, so they have equally many leaves; and what looks at parameters
  * beside the model's forward pass would find holes. */
-fv_status fv__sharded_check(const fv_train_job *j, fv_err *e)
+static fv_status check_sharded(const fv_train_job *j, fv_err *e)
 {
     int ranks = fv_comm_size(j->comm);
     if (!fv__sharded_wanted(&j->opt, j->comm)) return FV_OK;
@@ -79,6 +79,21 @@ fv_status fv__sharded_check(const fv_train_job *j, fv_err *e)
         return fv_fail(e, FV_EUSAGE,
                        "train.shard_parameters: this objective looks at all parameters itself");
     return FV_OK;
+}
+
+/* What cannot be shared among ranks, or cut. */
+fv_status fv__check_shards(const fv_train_job *j, fv_err *e)
+{
+    int ranks = fv_comm_size(j->comm);
+    if (ranks > 1 && j->opt.shards < ranks)
+        return fv_fail(e, FV_EUSAGE,
+                       "train.shards = %lld: %d ranks need batches cut into at least %d shards",
+                       (long long)j->opt.shards, ranks, ranks);
+    if (j->opt.shards && (j->train->ordered || j->train->save_state))
+        return fv_fail(e, FV_EUSAGE,
+                       "train.shards: this objective carries a memory from batch to batch, so its "
+                       "batches cannot be cut; set it to 0");
+    return check_sharded(j, e);
 }
 
 /* ---- one weight ---- */

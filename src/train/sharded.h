@@ -18,8 +18,8 @@ typedef struct fv__sharded fv__sharded;
 
 /* Whether train.shard_parameters asks for it; with one rank it means nothing. */
 bool fv__sharded_wanted(const fv_train_opt *o, const fv_comm *c);
-/* Why this job cannot be trained so, if it cannot. */
-fv_status fv__sharded_check(const fv_train_job *j, fv_err *e);
+/* Why this job's batches cannot be cut for its ranks, or its parameters not be shared. */
+fv_status fv__check_shards(const fv_train_job *j, fv_err *e);
 
 /* Divides the weights of p among the ranks of c; those of other ranks are forgotten. */
 fv_status fv__sharded_new(fv__sharded **out, fv_params *p, fv_device *d, fv_comm *c, fv_err *e);

@@ -310,21 +310,6 @@ static void sizes_of(const fv_train_job *j, fv_train_memory *m)
                    (size_t)(2 + narrow + (j->opt.ema > 0));
 }
 
-/* What cannot be shared among ranks, or cut. */
-static fv_status check_shards(const fv_train_job *j, fv_err *e)
-{
-    int ranks = fv_comm_size(j->comm);
-    if (ranks > 1 && j->opt.shards < ranks)
-        return fv_fail(e, FV_EUSAGE,
-                       "train.shards = %lld: %d ranks need batches cut into at least %d shards",
-                       (long long)j->opt.shards, ranks, ranks);
-    if (j->opt.shards && (j->train->ordered || j->train->save_state))
-        return fv_fail(e, FV_EUSAGE,
-                       "train.shards: this objective carries a memory from batch to batch, so its "
-                       "batches cannot be cut; set it to 0");
-    return fv__sharded_check(j, e);
-}
-
 fv_status fv_train_dry_run(const fv_train_job *j, fv_train_memory *out, fv_err *e)
 {
     fv_train_state state = {0};
@@ -332,7 +317,7 @@ fv_status fv_train_dry_run(const fv_train_job *j, fv_train_memory *out, fv_err *
     fv_batch b = {.env = fv_device_env(j->device)};
     *out = (fv_train_memory){0};
     sizes_of(j, out);
-    fv_status st = check_shards(j, e);
+    fv_status st = fv__check_shards(j, e);
     if (!st) st = largest(&b, j, e);
     if (!st) st = fv__updater_new(&l.updater, j->model, j->device, &j->opt, j->comm, e);
     if (!st) fv__updater_set_feed(l.updater, j->train);
@@ -471,7 +456,7 @@ fv_status fv_train(const fv_train_job *job, fv_train_state *out, fv_err *e)
     loop l = {.job = job, .s = out};
     fv__own_get(&l.own, &fv__own_trainer, job->opt.own);
     *out = (fv_train_state){.loss = NAN, .valid = NAN, .metric = NAN, .best = NAN};
-    fv_status st = check_shards(job, e);
+    fv_status st = fv__check_shards(job, e);
     if (!st) st = check_fit(&l, e);
     if (!st) st = start(&l, e);
     if (!st) st = iterate(&l, e);
