@@ -98,7 +98,7 @@ static int records_come_in_order(fv_comm *c)
     for (int i = 0; i < 2 * EACH; i++) {
         char text[16];
         int number = me + 1 + i / 2 * size;
-        int len = snprintf(text, sizeof text, i % 2 ? "" : "%d", number);
+        int len = i % 2 ? 0 : snprintf(text, sizeof text, "%d", number);
         fv_comm_record h = {number, (uint64_t)len};
         memcpy(mine + n, &h, sizeof h);
         memcpy(mine + n + sizeof h, text, (size_t)len);

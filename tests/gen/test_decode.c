@@ -47,8 +47,8 @@ static const char *const configs[] = {
     "\"tie_word_embeddings\":true}",
     "{\"model_type\":\"mistral\"," LLAMA "\"hidden_size\":128,\"intermediate_size\":160,"
     "\"num_attention_heads\":6,\"num_key_value_heads\":3,\"head_dim\":64,\"sliding_window\":8}",
-    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":1024,\"initializer_range\":0.1,"
-    "\"n_embd\":128,\"n_layer\":2,\"n_head\":2}",
+    ("{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":1024,\"initializer_range\":0.1,"
+     "\"n_embd\":128,\"n_layer\":2,\"n_head\":2}"),
 };
 
 static fv_device *cpu, *dev;

@@ -98,7 +98,7 @@ static double loss_of(fv_model *m)
     fv_ctx *c;
     fv_err e;
     fv_items in = {0}, out = {0};
-    float loss;
+    float loss = 0;
     check(fv_ctx_new(&c, device, (fv_ctx_opt){.record = true, .train = true}, &e), &e);
     fv_items_put(&in, "input_ids", fv_ints(c, ids, FV_SHAPE(1, 6)));
     fv_items_put(&in, "labels", fv_ints(c, next, FV_SHAPE(1, 6)));

@@ -149,13 +149,13 @@ static void error_rates_count_edits(void **state)
     (void)state;
     static const char *const said[] = {"ask not what your country can do for you",
                                        "the cat sat on the mat",
-                                       "gr\xc3\xbc\xc3\x9f"
-                                       "e an alle",
+                                       ("gr\xc3\xbc\xc3\x9f"
+                                        "e an alle"),
                                        "one two three four", "seven"};
     static const char *const written[] = {"ask not what you country can do do for you",
                                           "cat sat in the big mat",
-                                          "gru\xc3\x9f"
-                                          "e  an alle",
+                                          ("gru\xc3\x9f"
+                                           "e  an alle"),
                                           "four three two one", ""};
     fv_edits words = {0}, chars = {0}, plain = {0};
     fv_err e;
