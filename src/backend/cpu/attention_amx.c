@@ -125,28 +125,36 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
 
 /* ---- products ---- */
 
+/* Tiles 0 to groups - 1 += a b over `units` of 32, then stored in c; step: bytes from one unit of a
+ * to the next. */
+INLINE void add_products(float *c, const char *a, int64_t step, const char *b, int64_t units,
+                         const int groups)
+{
+    for (int64_t u = 0; u < units; u++, a += step, b += PAIRS_BYTES) {
+        _tile_loadd(3, a, 64);
+        _tile_loadd(4, b, PANEL_ROW);
+        _tile_dpbf16ps(0, 3, 4);
+        if (groups > 1) {
+            _tile_loadd(5, b + 64, PANEL_ROW);
+            _tile_dpbf16ps(1, 3, 5);
+        }
+        if (groups > 2) {
+            _tile_loadd(6, b + 128, PANEL_ROW);
+            _tile_dpbf16ps(2, 3, 6);
+        }
+    }
+    _tile_stored(0, c, PANEL_ROW);
+    if (groups > 1) _tile_stored(1, c + TILE, PANEL_ROW);
+    if (groups > 2) _tile_stored(2, c + 2 * TILE, PANEL_ROW);
+}
+
 /* s (16 keys, 16 * groups rows) = k q'. */
 INLINE void score_block(float *s, const char *k, const char *q, int64_t units, const int groups)
 {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
-    for (int64_t u = 0; u < units; u++, k += AMX_KEYS * 64, q += PAIRS_BYTES) {
-        _tile_loadd(3, k, 64);
-        _tile_loadd(4, q, PANEL_ROW);
-        _tile_dpbf16ps(0, 3, 4);
-        if (groups > 1) {
-            _tile_loadd(5, q + 64, PANEL_ROW);
-            _tile_dpbf16ps(1, 3, 5);
-        }
-        if (groups > 2) {
-            _tile_loadd(6, q + 128, PANEL_ROW);
-            _tile_dpbf16ps(2, 3, 6);
-        }
-    }
-    _tile_stored(0, s, PANEL_ROW);
-    if (groups > 1) _tile_stored(1, s + TILE, PANEL_ROW);
-    if (groups > 2) _tile_stored(2, s + 2 * TILE, PANEL_ROW);
+    add_products(s, k, AMX_KEYS * 64, q, units, groups);
 }
 
 /* o (16 of w, 16 * groups rows) += v' p'. */
@@ -155,22 +163,7 @@ INLINE void output_block(float *o, const char *v, const char *p, int64_t units, 
     _tile_loadd(0, o, PANEL_ROW);
     if (groups > 1) _tile_loadd(1, o + TILE, PANEL_ROW);
     if (groups > 2) _tile_loadd(2, o + 2 * TILE, PANEL_ROW);
-    for (int64_t u = 0; u < units; u++, v += TILE_BYTES, p += PAIRS_BYTES) {
-        _tile_loadd(3, v, 64);
-        _tile_loadd(4, p, PANEL_ROW);
-        _tile_dpbf16ps(0, 3, 4);
-        if (groups > 1) {
-            _tile_loadd(5, p + 64, PANEL_ROW);
-            _tile_dpbf16ps(1, 3, 5);
-        }
-        if (groups > 2) {
-            _tile_loadd(6, p + 128, PANEL_ROW);
-            _tile_dpbf16ps(2, 3, 6);
-        }
-    }
-    _tile_stored(0, o, PANEL_ROW);
-    if (groups > 1) _tile_stored(1, o + TILE, PANEL_ROW);
-    if (groups > 2) _tile_stored(2, o + 2 * TILE, PANEL_ROW);
+    add_products(o, v, TILE_BYTES, p, units, groups);
 }
 
 INLINE void all_scores(job *x, int p, int64_t n, const int groups)
