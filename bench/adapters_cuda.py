@@ -6,7 +6,6 @@ updates each, the first two left out; memory as nvidia-smi sees it, less what wa
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -69,8 +68,10 @@ def run(a, folder, name, recipe, sets=()):
     memory = watch.end()
     with open(os.path.join(out, "train.jsonl")) as f:
         lines = [j for j in map(json.loads, f) if j["event"] == "train"]
-    rates = [(y["step"] - x["step"]) * a.batch * a.len / (y["time"] - x["time"]) for x, y in zip(lines[1:], lines[2:])]
-    return statistics.median(rates) if rates else 0, memory
+    if len(lines) < 3:
+        sys.exit(f"{out}/train.jsonl: at least three reports were expected, there are {len(lines)}")
+    x, y = lines[1], lines[-1]  # a device that runs ahead reports several updates at one time
+    return (y["step"] - x["step"]) * a.batch * a.len / max(y["time"] - x["time"], 1e-6), memory
 
 
 def main():
