@@ -16,6 +16,7 @@
 #include "fovea/author/gen.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"
+#include "helper/dice.h"
 
 enum { REQUESTS = 24, MOST = 40, V = 211 };
 
@@ -44,13 +45,6 @@ typedef struct request {
     bool unscored;
 } request;
 
-static uint32_t state_of_dice = 1;
-static uint32_t dice(uint32_t n)
-{
-    state_of_dice = state_of_dice * 1664525u + 1013904223u;
-    return (state_of_dice >> 8) % n;
-}
-
 static bool take(void *user, const fv_sched_event *ev)
 {
     request *r = user;
@@ -68,10 +62,7 @@ static bool take(void *user, const fv_sched_event *ev)
 static void make_request(request *r, int i)
 {
     *r = (request){.n = 1 + dice(70), .number = dice(5)};
-    for (int64_t k = 0; k < r->n; k++) r->prompt[k] = (int32_t)dice(V);
-    /* half of them begin alike, for some way */
-    for (int64_t k = 0, same = dice(2) ? dice(70) : 0; k < r->n && k < same; k++)
-        r->prompt[k] = (int32_t)(7 * k % V);
+    dice_prompt(r->prompt, r->n, V);
     fv_fields_default(&r->opt, fv_gen_fields);
     r->opt.num_beams = 1;
     r->opt.max_new_tokens = 1 + dice(MOST - 1);
@@ -142,7 +133,7 @@ static void run_once(fv_device *d, const fv_model *m, fv_scheduler_opt opt, uint
     fv_err e;
     int64_t left = 1;
     int next = 0;
-    state_of_dice = seed;
+    dice_seed(seed);
     for (int i = 0; i < REQUESTS; i++) make_request(&all[i], i);
     for (int i = 0; i < REQUESTS; i += 5) all[i].stop_at = 1 + dice(6);
     check(fv_scheduler_new(&s, d, m, opt, &e), &e);
@@ -206,7 +197,7 @@ static void alone_and_among_63_others(void **state)
         fv_scheduler_opt opt = {.rows = ALL, .prefill = way % 2 ? 16 : 512};
         int64_t left = 1;
         if (way / 2) opt.prefix_bytes = 1 << 24;
-        state_of_dice = 31;
+        dice_seed(31);
         check(fv_scheduler_new(&s, device, m, opt, &e), &e);
         for (int i = 0; i < ALL; i++) {
             make_request(&all[i], i);
@@ -293,7 +284,7 @@ static void weights_come_with_the_tokens(void **state)
         fv_scheduler *s;
         fv_err e;
         int64_t left = 1;
-        state_of_dice = 9;
+        dice_seed(9);
         check(fv_model_new(&m, device, configs[f], (fv_model_opt){.serve = true}, 7, &e), &e);
         check(fv_scheduler_new(&s, device, m,
                                (fv_scheduler_opt){.rows = 5, .prefill = 9, .prefix_bytes = 1 << 20},
@@ -440,7 +431,7 @@ static void requests_come_from_any_thread(void **state)
     int ended = 0;
     check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
     check(fv_scheduler_new(&s, device, m, (fv_scheduler_opt){.rows = 4}, &e), &e);
-    state_of_dice = 77;
+    dice_seed(77);
     for (int i = 0; i < 3; i++) {
         clients[i].s = s;
         for (int k = 0; k < 8; k++) make_request(&clients[i].all[k], k);

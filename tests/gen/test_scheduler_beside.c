@@ -16,6 +16,7 @@
 #include "fovea/fovea.h"
 #include "gen/scheduler.h"
 #include "helper/device.h"
+#include "helper/dice.h"
 
 enum { REQUESTS = 40, MOST = 40, V = 211, LAYERS = 2, HEADS = 4 };
 
@@ -123,13 +124,6 @@ typedef struct request {
     int64_t stop_at; /* the callback ends it there; 0: never */
 } request;
 
-static uint32_t state_of_dice = 1;
-static uint32_t dice(uint32_t n)
-{
-    state_of_dice = state_of_dice * 1664525u + 1013904223u;
-    return (state_of_dice >> 8) % n;
-}
-
 static bool take(void *user, const fv_sched_event *ev)
 {
     request *r = user;
@@ -157,9 +151,7 @@ static void make_request(request *r, int i)
     static const int32_t layer = 1;
     static const int32_t head = 2;
     *r = (request){.n = 1 + dice(70), .number = dice(5)};
-    for (int64_t k = 0; k < r->n; k++) r->prompt[k] = (int32_t)dice(V);
-    for (int64_t k = 0, same = dice(2) ? dice(70) : 0; k < r->n && k < same; k++)
-        r->prompt[k] = (int32_t)(7 * k % V);
+    dice_prompt(r->prompt, r->n, V);
     fv_fields_default(&r->opt, fv_gen_fields);
     r->opt.num_beams = 1;
     r->opt.max_new_tokens = 1 + dice(MOST - 1);
@@ -221,7 +213,7 @@ static void run_once(fv_device *plain, const fv_model *m, fv_scheduler_opt opt, 
     fv_err e;
     int64_t left = 1;
     int next = 0;
-    state_of_dice = seed;
+    dice_seed(seed);
     for (int i = 0; i < REQUESTS; i++) make_request(&all[i], i);
     for (int i = 0; i < REQUESTS; i += 5) all[i].stop_at = 1 + dice(6);
     check(fv_scheduler_new(&s, &beside, m, opt, &e), &e);
@@ -275,7 +267,7 @@ static void failure_is_told_last(void **state)
     int64_t left = 1;
     check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
     check(fv_scheduler_new(&s, &beside, m, (fv_scheduler_opt){.rows = 6}, &e), &e);
-    state_of_dice = 5;
+    dice_seed(5);
     for (int i = 0; i < 6; i++) {
         make_request(&all[i], 0);
         all[i].opt.eos = -1, all[i].opt.n_ends = 0, all[i].opt.max_new_tokens = 30;

@@ -13,6 +13,7 @@
 #include "fovea/fovea.h"
 #include "fovea/gen.h"
 #include "helper/device.h"
+#include "helper/dice.h"
 
 enum { ROWS = 4, V = 61 };
 
@@ -37,13 +38,6 @@ enum { LLAMA, GPT2, DYNAMIC, T5, CONFIGS };
 static void ok(fv_status st, const fv_err *e)
 {
     if (st) fail_msg("%s", e->text);
-}
-
-static uint32_t state_of_dice = 1;
-static uint32_t dice(uint32_t n)
-{
-    state_of_dice = state_of_dice * 1664525u + 1013904223u;
-    return (state_of_dice >> 8) % n;
 }
 
 static fv_model *make(int config, uint64_t seed)
