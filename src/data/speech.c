@@ -324,12 +324,12 @@ fv_status fv__speech_get(const fv__speech *s, fv__spoken *out, int64_t i, fv_dat
 
 /* ---- for new models ---- */
 
-fv_status fv__speech_texts(const fv_env *env, const fv__speech_opt *o, const fv_records *from,
+fv_status fv__speech_texts(const fv_env *env, const void *options, const fv_records *from,
                            void (*each)(void *user, const char *text, size_t len), void *user,
                            fv_err *e)
 {
     fv_labels names = {.env = env};
-    fv_images_opt where = source(o, from, false, &names);
+    fv_images_opt where = source(options, from, false, &names);
     fv_data_report unread = {0};
     fv_images *clips;
     fv_status st = fv_images_open(&clips, env, &where, &unread, e);

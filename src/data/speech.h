@@ -98,8 +98,9 @@ int64_t fv__speech_frames(const fv__speech *s, int64_t i);
 fv_status fv__spoken_open(fv__spoken *x, const fv__speech *s, fv_err *e);
 void fv__spoken_close(fv__spoken *x);
 
-/* Calls each for every text that is trained on. */
-fv_status fv__speech_texts(const fv_env *env, const fv__speech_opt *o, const fv_records *from,
+/* Calls each for every text that is trained on: the `texts` of an objective whose options begin
+ * with a fv__speech_opt. */
+fv_status fv__speech_texts(const fv_env *env, const void *options, const fv_records *from,
                            void (*each)(void *user, const char *text, size_t len), void *user,
                            fv_err *e);
 /* Mean and deviation of what such steps make of the recordings, where both were 0 and 1. */

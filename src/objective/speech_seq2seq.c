@@ -11,7 +11,7 @@
 #include "fovea/author/objective.h"
 
 typedef struct options {
-    fv__speech_opt speech;
+    fv__speech_opt speech; /* first: fv__speech_texts */
     int seconds;
 } options;
 
@@ -104,12 +104,6 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
 
 /* ---- for new models ---- */
 
-static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
-                       void *user, fv_err *e)
-{
-    return fv__speech_texts(env, &((const options *)own)->speech, from, each, user, e);
-}
-
 /* Whisper's features: windows of 25 ms every 10 ms, at any rate. */
 static fv_status make_processor(fv_processor **out, const fv_env *env, const void *own,
                                 const fv_records *from, fv_processor *tok, fv_err *e)
@@ -153,7 +147,7 @@ const fv_objective fv__objective_speech_seq2seq = {
     .options_size = sizeof(options),
     .processor = "audio",
     .specials = specials,
-    .texts = texts,
+    .texts = fv__speech_texts,
     .make_processor = make_processor,
     .config_value = config_value,
     .head = FV_HEAD_SEQ2SEQ,

@@ -24,7 +24,7 @@
 enum { MOST_SPEAKERS = 4096, MOST_NUMBERS = 1 << 16 };
 
 typedef struct options {
-    fv__speech_opt speech;
+    fv__speech_opt speech; /* first: fv__speech_texts */
     char speakers[512];
     int rate, mels, window, hop, reduction;
     double low, high, floor;
@@ -276,12 +276,6 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
 
 /* ---- for new models ---- */
 
-static fv_status texts(const fv_env *env, const void *own, const fv_records *from, fv_text_fn *each,
-                       void *user, fv_err *e)
-{
-    return fv__speech_texts(env, &((const options *)own)->speech, from, each, user, e);
-}
-
 static fv_status make_processor(fv_processor **out, const fv_env *env, const void *own,
                                 const fv_records *from, fv_processor *tok, fv_err *e)
 {
@@ -355,7 +349,7 @@ const fv_objective fv__objective_text_to_speech = {
     .processor = "audio",
     .specials = specials,
     .after = "</s>",
-    .texts = texts,
+    .texts = fv__speech_texts,
     .make_processor = make_processor,
     .config_value = config_value,
     .head = FV_HEAD_SPEECH,

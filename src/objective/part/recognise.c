@@ -275,12 +275,6 @@ fv_status fv__recognise_open(fv_feed *out, const fv_feed_opt *t, const fv_record
 
 /* ---- for new models ---- */
 
-fv_status fv__recognise_texts(const fv_env *env, const void *own, const fv_records *from,
-                              fv_text_fn *each, void *user, fv_err *e)
-{
-    return fv__speech_texts(env, &((const fv__recognise_keys *)own)->speech, from, each, user, e);
-}
-
 fv_status fv__recognise_processor(fv_processor **out, const fv_env *env, const void *own,
                                   const fv_records *from, fv_processor *tok, fv_err *e)
 {

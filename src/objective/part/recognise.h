@@ -7,7 +7,7 @@
 #include "fovea/author/objective.h"
 
 typedef struct fv__recognise_keys {
-    fv__speech_opt speech;
+    fv__speech_opt speech; /* first: fv__speech_texts */
     /* of a model that hears streams */
     int chunk, left;
     float stream;
@@ -24,15 +24,13 @@ fv_status fv__recognise_open(fv_feed *out, const fv_feed_opt *t, const fv_record
 
 /* Entries that both have; specials: the blank comes first. */
 extern const char *const fv__recognise_specials[];
-fv_status fv__recognise_texts(const fv_env *env, const void *own, const fv_records *from,
-                              fv_text_fn *each, void *user, fv_err *e);
 fv_status fv__recognise_processor(fv_processor **out, const fv_env *env, const void *own,
                                   const fv_records *from, fv_processor *tok, fv_err *e);
 int64_t fv__recognise_value(const void *own, const fv_processor *p, const char *key);
 
 #define FV__RECOGNISE_PARTS                                                                        \
     .keys = fv__recognise_fields, .options_size = sizeof(fv__recognise_keys),                      \
-    .processor = "audio", .specials = fv__recognise_specials, .texts = fv__recognise_texts,        \
+    .processor = "audio", .specials = fv__recognise_specials, .texts = fv__speech_texts,           \
     .make_processor = fv__recognise_processor, .config_value = fv__recognise_value
 
 #endif
