@@ -87,8 +87,15 @@ static void what_are_no_events_is_refused(void **state)
 
 /* ---- batches ---- */
 
-static void open_feed(fv_feed *f, fv_labels *l, void *own, const char *loss, const char *mask,
-                      bool evaluation)
+/* A feed of next_item, and what it reads and makes. */
+typedef struct fed {
+    char own[256];
+    fv_labels l;
+    fv_feed f;
+    fv_batch b;
+} fed;
+
+static void open_feed(fed *x, const char *loss, const char *mask, bool evaluation)
 {
     const char *const keys[] = {"layout",    "sequences", "longest", "3",  "item_loss", loss,
                                 "negatives", "2",         "mask",    mask, NULL};
@@ -96,42 +103,50 @@ static void open_feed(fv_feed *f, fv_labels *l, void *own, const char *loss, con
     fv_err e;
     fv_data_report r = {0};
     fv_records from = {.file = scratch_text("seq.txt", "u a b c d e f\nv b c d\nw a b\n")};
-    fv_fields_default(own, o->keys);
+    fv_fields_default(x->own, o->keys);
     for (int i = 0; keys[i]; i += 2)
-        check(fv_fields_set(own, o->keys, keys[i], keys[i + 1], &e), &e);
-    fv_feed_opt t = {.options = own, .labels = l, .evaluation = evaluation};
-    check(o->open(f, &t, &from, &r, &e), &e);
+        check(fv_fields_set(x->own, o->keys, keys[i], keys[i + 1], &e), &e);
+    fv_feed_opt t = {.options = x->own, .labels = &x->l, .evaluation = evaluation};
+    check(o->open(&x->f, &t, &from, &r, &e), &e);
+}
+
+static void make_first(fed *x, fv_data_rng how)
+{
+    fv_err e;
+    fv_batch_clear(&x->b);
+    check(x->f.make(x->f.self, &x->b, (int32_t[]){0}, 1, how, &e), &e);
+}
+
+/* In an evaluation the item behind valid is asked for at the last position. */
+static void check_evaluated(fed *x, const char *mask, const int32_t valid[3])
+{
+    fv_feed_close(&x->f);
+    open_feed(x, "softmax", mask, true);
+    assert_int_equal(x->f.count(x->f.self, 0), 2);
+    make_first(x, (fv_data_rng){.epoch = -1});
+    assert_memory_equal(fv_batch_get(&x->b, "input_ids")->data, valid, 3 * sizeof *valid);
+    assert_int_equal(*(int32_t *)fv_batch_get(&x->b, "labels")->data, 4);
+    assert_int_equal(*(int32_t *)fv_batch_get(&x->b, "last_positions")->data, 2);
+    fv_batch_free(&x->b);
+    fv_feed_close(&x->f);
+    fv_labels_free(&x->l);
 }
 
 /* Of u "a b c d" are for training, e for validation, f for the test. */
 static void the_last_items_are_left_out(void **state)
 {
     (void)state;
-    char own[256];
-    fv_labels l = {0};
-    fv_feed f;
-    fv_batch b = {0};
-    fv_err e;
-    const int32_t rows[] = {0}, ids[] = {0, 1, 2}, labels[] = {1, 2, 3}, valid[] = {1, 2, 3};
-    open_feed(&f, &l, own, "bce", "0", false);
-    assert_int_equal(f.count(f.self, 0), 1); /* v and w have too few */
-    check(f.make(f.self, &b, rows, 1, (fv_data_rng){.seed = 3}, &e), &e);
-    assert_memory_equal(fv_batch_get(&b, "input_ids")->data, ids, sizeof ids);
-    assert_memory_equal(fv_batch_get(&b, "labels")->data, labels, sizeof labels);
-    const int32_t *candidate = fv_batch_get(&b, "candidates")->data;
+    fed x = {0};
+    const int32_t ids[] = {0, 1, 2}, labels[] = {1, 2, 3};
+    open_feed(&x, "bce", "0", false);
+    assert_int_equal(x.f.count(x.f.self, 0), 1); /* v and w have too few */
+    make_first(&x, (fv_data_rng){.seed = 3});
+    assert_memory_equal(fv_batch_get(&x.b, "input_ids")->data, ids, sizeof ids);
+    assert_memory_equal(fv_batch_get(&x.b, "labels")->data, labels, sizeof labels);
+    const int32_t *candidate = fv_batch_get(&x.b, "candidates")->data;
     for (int t = 0; t < 3; t++) assert_int_equal(candidate[3 * t], labels[t]);
-    assert_true(b.labels == 3);
-    fv_feed_close(&f);
-    fv_batch_clear(&b);
-    open_feed(&f, &l, own, "softmax", "0", true);
-    assert_int_equal(f.count(f.self, 0), 2);
-    check(f.make(f.self, &b, rows, 1, (fv_data_rng){.epoch = -1}, &e), &e);
-    assert_memory_equal(fv_batch_get(&b, "input_ids")->data, valid, sizeof valid);
-    assert_int_equal(*(int32_t *)fv_batch_get(&b, "labels")->data, 4);
-    assert_int_equal(*(int32_t *)fv_batch_get(&b, "last_positions")->data, 2);
-    fv_batch_free(&b);
-    fv_feed_close(&f);
-    fv_labels_free(&l);
+    assert_true(x.b.labels == 3);
+    check_evaluated(&x, "0", (int32_t[]){1, 2, 3});
 }
 
 /* ---- recommendations ---- */
@@ -171,36 +186,22 @@ static void recommendations_leave_out_the_history(void **state)
 static void masked_items_are_to_be_found(void **state)
 {
     (void)state;
-    char own[256];
-    fv_labels l = {0};
-    fv_feed f;
-    fv_batch b = {0};
-    fv_err e;
-    const int32_t rows[] = {0}, items[] = {1, 2, 3}, valid[] = {2, 3, 6};
-    open_feed(&f, &l, own, "softmax", "0.3", false);
+    fed x = {0};
+    const int32_t items[] = {1, 2, 3};
+    open_feed(&x, "softmax", "0.3", false);
     for (int epoch = 0; epoch < 50; epoch++) {
-        fv_batch_clear(&b);
-        check(f.make(f.self, &b, rows, 1, (fv_data_rng){.seed = 3, .epoch = epoch}, &e), &e);
-        const int32_t *ids = fv_batch_get(&b, "input_ids")->data,
-                      *label = fv_batch_get(&b, "labels")->data;
+        make_first(&x, (fv_data_rng){.seed = 3, .epoch = epoch});
+        const int32_t *ids = fv_batch_get(&x.b, "input_ids")->data,
+                      *label = fv_batch_get(&x.b, "labels")->data;
         int hidden = 0;
         for (int t = 0; t < 3; t++) {
             hidden += label[t] >= 0;
             assert_int_equal(label[t] >= 0 ? label[t] : ids[t], items[t]);
             assert_int_equal(ids[t] == 6, label[t] >= 0);
         }
-        assert_true(hidden > 0 && b.labels == hidden);
+        assert_true(hidden > 0 && x.b.labels == hidden);
     }
-    fv_feed_close(&f);
-    fv_batch_clear(&b);
-    open_feed(&f, &l, own, "softmax", "0.3", true);
-    check(f.make(f.self, &b, rows, 1, (fv_data_rng){.epoch = -1}, &e), &e);
-    assert_memory_equal(fv_batch_get(&b, "input_ids")->data, valid, sizeof valid);
-    assert_int_equal(*(int32_t *)fv_batch_get(&b, "labels")->data, 4);
-    assert_int_equal(*(int32_t *)fv_batch_get(&b, "last_positions")->data, 2);
-    fv_batch_free(&b);
-    fv_feed_close(&f);
-    fv_labels_free(&l);
+    check_evaluated(&x, "0.3", (int32_t[]){2, 3, 6});
 }
 
 /* A recommender of new weights over the items a, b, .. */

@@ -17,105 +17,32 @@
 #include "fovea/fovea.h"
 #include "helper/device.h"
 #include "helper/dice.h"
+#include "helper/requests.h"
 
-enum { REQUESTS = 24, MOST = 40, V = 211 };
+enum { REQUESTS = 24, V = REQUEST_VOCABULARY, MOST = REQUEST_TOKENS };
 
-static const char *const configs[] = {
-    "{\"model_type\":\"llama\",\"hidden_size\":48,\"intermediate_size\":80,"
-    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-    "\"vocab_size\":211,\"max_position_embeddings\":256,\"initializer_range\":0.3}",
-    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":256,\"initializer_range\":0.2,"
-    "\"n_embd\":64,\"n_layer\":2,\"n_head\":4}",
-};
-
-typedef struct request {
-    int32_t prompt[80];
-    int64_t n;
-    fv_gen_opt opt;
-    int64_t number;
-    int32_t ends[2], banned[3];
-    /* what came */
-    uint64_t id;
-    int32_t token[MOST];
-    float score[MOST];
-    int64_t got;
-    int calls;
-    fv_finish finish;
-    int64_t stop_at; /* the callback ends it there; 0: never */
-    bool unscored;
-} request;
-
-static bool take(void *user, const fv_sched_event *ev)
-{
-    request *r = user;
-    assert_int_equal(r->finish, FV_FINISH_NOT);
-    assert_int_equal(ev->id, r->id);
-    r->calls++;
-    r->finish = ev->finish;
-    if (ev->token < 0) return true;
-    assert_int_equal(ev->n, r->got + 1);
-    r->token[r->got] = ev->token;
-    r->score[r->got++] = ev->score;
-    return !r->stop_at || r->got < r->stop_at;
-}
-
+/* One of request_make with penalties, for which the host chooses. */
 static void make_request(request *r, int i)
 {
-    *r = (request){.n = 1 + dice(70), .number = dice(5)};
-    dice_prompt(r->prompt, r->n, V);
-    fv_fields_default(&r->opt, fv_gen_fields);
-    r->opt.num_beams = 1;
-    r->opt.max_new_tokens = 1 + dice(MOST - 1);
-    r->opt.do_sample = i % 3;
-    r->opt.temperature = 0.5f + 0.25f * (float)dice(4);
-    r->opt.top_k = dice(3) ? 20 : 0;
-    r->opt.top_p = dice(2) ? 0.9f : 1;
-    r->opt.seed = dice(100);
+    request_make(r, i);
     r->opt.repetition_penalty = dice(2) ? 1.3f : 1;
     r->opt.no_repeat_ngram_size = dice(2) ? 3 : 0;
-    r->opt.eos = (int32_t)dice(V);
-    r->ends[0] = (int32_t)dice(V);
-    r->banned[0] = (int32_t)dice(V);
-    r->opt.ends = r->ends;
-    r->opt.n_ends = 1;
-    r->opt.banned = r->banned;
-    r->opt.n_banned = 1;
-    r->opt.numbers = &r->number;
 }
 
 static fv_status ask(fv_scheduler *s, request *r, int64_t n, fv_err *e)
 {
-    fv_sched_request q = {.prompt = r->prompt, .n = n, .opt = &r->opt, .fn = take, .user = r};
-    q.unscored = r->unscored;
+    fv_sched_request q = r->ask;
+    q.prompt = r->prompt, q.n = n, q.opt = &r->opt, q.user = r;
     return fv_scheduler_submit(s, &r->id, &q, e);
-}
-
-static void submit(fv_scheduler *s, request *r)
-{
-    fv_err e;
-    check(ask(s, r, r->n, &e), &e);
 }
 
 /* The same request in a scheduler of its own, and by fv_generate. */
 static void compare_alone(fv_device *d, const fv_model *m, const request *r)
 {
-    fv_scheduler *s;
     fv_err e;
     fv_generated out;
-    int64_t left = 1;
-    request alone = *r;
-    alone.opt.ends = alone.ends;
-    alone.opt.banned = alone.banned;
-    alone.opt.numbers = &alone.number;
-    alone.got = alone.calls = 0;
-    alone.finish = FV_FINISH_NOT;
-    check(fv_scheduler_new(&s, d, m, (fv_scheduler_opt){.rows = 1}, &e), &e);
-    submit(s, &alone);
-    while (left) check(fv_scheduler_step(s, &left, &e), &e);
-    fv_scheduler_free(s);
-    assert_true(r->got <= alone.got);
-    if (r->finish != FV_FINISH_CANCELLED) assert_int_equal(r->got, alone.got);
-    assert_memory_equal(r->token, alone.token, (size_t)r->got * sizeof *r->token);
+    static request alone;
+    request_compare_alone(d, m, r, &alone);
     assert_memory_equal(r->score, alone.score, (size_t)r->got * sizeof *r->score);
     const int32_t *source = r->prompt;
     check(fv_generate(&out, d, m, &source, &r->n, 1, &alone.opt, &e), &e);
@@ -131,29 +58,18 @@ static void run_once(fv_device *d, const fv_model *m, fv_scheduler_opt opt, uint
     static request all[REQUESTS];
     fv_scheduler *s;
     fv_err e;
-    int64_t left = 1;
-    int next = 0;
     dice_seed(seed);
     for (int i = 0; i < REQUESTS; i++) make_request(&all[i], i);
     for (int i = 0; i < REQUESTS; i += 5) all[i].stop_at = 1 + dice(6);
     check(fv_scheduler_new(&s, d, m, opt, &e), &e);
-    for (int steps = 0; left || next < REQUESTS; steps++) {
-        assert_true(steps < 100000);
-        for (uint32_t k = dice(3); k > 0 && next < REQUESTS; k--) submit(s, &all[next++]);
-        if (next && !dice(12)) fv_scheduler_cancel(s, all[dice((uint32_t)next)].id, NULL);
-        check(fv_scheduler_step(s, &left, &e), &e);
-    }
+    request_run_all(s, all, REQUESTS, 2);
     assert_false(fv_scheduler_wait(s, 1));
     fv_sched_stats stats = fv_scheduler_stats(s);
-    assert_int_equal(stats.waiting + stats.running, 0);
     assert_true(opt.prefix_bytes ? stats.shared > 0 : !stats.shared);
     assert_true(stats.prefix_bytes <= opt.prefix_bytes);
     fv_scheduler_free(s);
-    for (int i = 0; i < REQUESTS; i++) {
-        bool stopped = all[i].stop_at && all[i].got == all[i].stop_at;
-        if (!all[i].finish && !stopped) fail_msg("request %d has not ended", i);
-        compare_alone(d, m, &all[i]);
-    }
+    request_all_ended(all, REQUESTS);
+    for (int i = 0; i < REQUESTS; i++) compare_alone(d, m, &all[i]);
 }
 
 static void neighbours_change_no_bit(void **state)
@@ -168,7 +84,8 @@ static void neighbours_change_no_bit(void **state)
         check(fv_device_open(&d, test_device(), (fv_device_opt){.threads = threads[t]}, &e), &e);
         for (int f = 0; f < 2; f++) {
             fv_model *m;
-            check(fv_model_new(&m, d, configs[f], (fv_model_opt){.serve = true}, 7, &e), &e);
+            check(fv_model_new(&m, d, request_configs[f], (fv_model_opt){.serve = true}, 7, &e),
+                  &e);
             for (int i = 0; i < 3; i++)
                 run_once(d, m,
                          (fv_scheduler_opt){.rows = rows[i],
@@ -191,7 +108,7 @@ static void alone_and_among_63_others(void **state)
     static request all[ALL];
     fv_model *m;
     fv_err e;
-    check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
+    check(fv_model_new(&m, device, request_configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
     for (int way = 0; way < 4; way++) {
         fv_scheduler *s;
         fv_scheduler_opt opt = {.rows = ALL, .prefill = way % 2 ? 16 : 512};
@@ -204,9 +121,9 @@ static void alone_and_among_63_others(void **state)
             all[i].n = 40 + i % 24;
             for (int64_t k = 0; k < all[i].n; k++)
                 all[i].prompt[k] = (int32_t)(k < 36 ? 5 * k % V : dice(V));
-            all[i].unscored = i % 4;
+            all[i].ask.unscored = i % 4;
             if (i % 4) all[i].opt.repetition_penalty = 1, all[i].opt.no_repeat_ngram_size = 0;
-            submit(s, &all[i]);
+            request_submit(s, &all[i]);
         }
         while (left) check(fv_scheduler_step(s, &left, &e), &e);
         assert_true(way / 2 ? fv_scheduler_stats(s).shared > 32 * 20 : true);
@@ -245,7 +162,9 @@ static bool watch(void *user, const fv_sched_event *ev)
     if (ev->token < 0) return true;
     assert_int_equal(ev->n_top, 3);
     memcpy(x->top[x->r.got], ev->top, sizeof x->top[0]);
-    return take(&x->r, ev);
+    fv_sched_event plain = *ev;
+    plain.attention = NULL; /* x->r asked for none */
+    return request_take(&x->r, &plain);
 }
 
 /* The weights beside the tokens are those of one pass over the whole sequence. */
@@ -285,7 +204,8 @@ static void weights_come_with_the_tokens(void **state)
         fv_err e;
         int64_t left = 1;
         dice_seed(9);
-        check(fv_model_new(&m, device, configs[f], (fv_model_opt){.serve = true}, 7, &e), &e);
+        check(fv_model_new(&m, device, request_configs[f], (fv_model_opt){.serve = true}, 7, &e),
+              &e);
         check(fv_scheduler_new(&s, device, m,
                                (fv_scheduler_opt){.rows = 5, .prefill = 9, .prefix_bytes = 1 << 20},
                                &e),
@@ -294,12 +214,10 @@ static void weights_come_with_the_tokens(void **state)
         assert_int_equal(fv_scheduler_stats(s).heads, HEADS);
         for (int i = 0; i < 6; i++) {
             make_request(&others[i], i);
-            submit(s, &others[i]);
+            request_submit(s, &others[i]);
             if (i >= 4) continue;
             memset(&x[i], 0, sizeof x[i]);
             make_request(&x[i].r, i);
-            x[i].r.opt.ends = x[i].r.ends, x[i].r.opt.banned = x[i].r.banned;
-            x[i].r.opt.numbers = &x[i].r.number;
             fv_sched_request q = {.prompt = x[i].r.prompt, .n = x[i].r.n, .opt = &x[i].r.opt};
             q.fn = watch, q.user = &x[i], q.top = 3;
             q.layers = layers, q.heads = heads, q.n_layers = 2, q.n_heads = 4;
@@ -334,7 +252,7 @@ static void biases_and_functions_decide(void **state)
     int64_t left = 1;
     int seven = 7;
     fv_logit_bias five = {5, 1e4f};
-    check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
+    check(fv_model_new(&m, device, request_configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
     check(fv_scheduler_new(&s, device, m, (fv_scheduler_opt){.rows = 4}, &e), &e);
     for (int i = 0; i < 3; i++) {
         make_request(&r[i], 0);
@@ -342,7 +260,7 @@ static void biases_and_functions_decide(void **state)
         r[i].opt.repetition_penalty = 1, r[i].opt.no_repeat_ngram_size = 0;
         r[i].opt.max_new_tokens = 8;
         fv_sched_request q = {.prompt = r[i].prompt, .n = r[i].n, .opt = &r[i].opt};
-        q.fn = take, q.user = &r[i];
+        q.fn = request_take, q.user = &r[i];
         if (i == 0) q.bias = &five, q.n_bias = 1;
         if (i == 1) q.logits = ban_all_but_seven, q.logits_user = &seven;
         if (i == 2) q.presence_penalty = 1e4f, q.frequency_penalty = 1;
@@ -378,7 +296,7 @@ static void queueing_is_fair(void **state)
     static const int priority[] = {0, 0, 0, 0, 1}, owner[] = {1, 1, 1, 2, 1};
     int64_t left = 1;
     uint64_t id;
-    check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
+    check(fv_model_new(&m, device, request_configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
     check(fv_scheduler_new(&s, device, m, (fv_scheduler_opt){.rows = 4}, &e), &e);
     make_request(&r, 0);
     r.opt.eos = -1, r.opt.n_ends = 0, r.opt.max_new_tokens = 30;
@@ -413,7 +331,7 @@ static void *send_requests(void *user)
 {
     client *c = user;
     for (int i = 0; i < 8; i++) {
-        submit(c->s, &c->all[i]);
+        request_submit(c->s, &c->all[i]);
         if (i == 5) fv_scheduler_cancel(c->s, c->all[i].id, NULL);
     }
     return NULL;
@@ -429,7 +347,7 @@ static void requests_come_from_any_thread(void **state)
     pthread_t thread[3];
     int64_t left = 0;
     int ended = 0;
-    check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
+    check(fv_model_new(&m, device, request_configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
     check(fv_scheduler_new(&s, device, m, (fv_scheduler_opt){.rows = 4}, &e), &e);
     dice_seed(77);
     for (int i = 0; i < 3; i++) {
@@ -458,7 +376,7 @@ static void wrong_requests_are_refused(void **state)
     fv_scheduler *s;
     fv_err e;
     request r, two[3];
-    check(fv_model_new(&m, device, configs[1], (fv_model_opt){.serve = true}, 7, &e), &e);
+    check(fv_model_new(&m, device, request_configs[1], (fv_model_opt){.serve = true}, 7, &e), &e);
     check(fv_scheduler_new(&s, device, m,
                            (fv_scheduler_opt){.rows = 2, .capacity = 64, .waiting = 2}, &e),
           &e);

@@ -17,16 +17,9 @@
 #include "gen/scheduler.h"
 #include "helper/device.h"
 #include "helper/dice.h"
+#include "helper/requests.h"
 
-enum { REQUESTS = 40, MOST = 40, V = 211, LAYERS = 2, HEADS = 4 };
-
-static const char *const configs[] = {
-    "{\"model_type\":\"llama\",\"hidden_size\":48,\"intermediate_size\":80,"
-    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-    "\"vocab_size\":211,\"max_position_embeddings\":256,\"initializer_range\":0.3}",
-    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":256,\"initializer_range\":0.2,"
-    "\"n_embd\":64,\"n_layer\":2,\"n_head\":4}",
-};
+enum { REQUESTS = 40 };
 
 /* ---- a device that works beside the host ---- */
 
@@ -108,130 +101,36 @@ static fv_device dress(const fv_device *d)
 
 /* ---- requests ---- */
 
-typedef struct request {
-    int32_t prompt[80];
-    int64_t n;
-    fv_gen_opt opt;
-    int64_t number;
-    int32_t ends[2], banned[3];
-    fv_sched_request ask;
-    /* what came */
-    uint64_t id;
-    int32_t token[MOST];
-    float w[MOST][128];
-    int64_t got;
-    fv_finish finish;
-    int64_t stop_at; /* the callback ends it there; 0: never */
-} request;
-
-static bool take(void *user, const fv_sched_event *ev)
-{
-    request *r = user;
-    const fv_sched_weights *w = ev->attention;
-    assert_int_equal(r->finish, FV_FINISH_NOT);
-    assert_int_equal(ev->id, r->id);
-    r->finish = ev->finish;
-    if (ev->token < 0) return true;
-    assert_true(!r->stop_at || r->got < r->stop_at); /* nothing comes behind its last */
-    assert_int_equal(ev->n, r->got + 1);
-    assert_int_equal(!w, !r->ask.n_layers);
-    if (w) {
-        assert_int_equal(w->rows, 1);
-        assert_int_equal(w->first, r->n + r->got - 1);
-        assert_int_equal(w->cols, r->n + r->got);
-        memcpy(r->w[r->got], w->w, (size_t)w->cols * sizeof *w->w);
-    }
-    r->token[r->got++] = ev->token;
-    return !r->stop_at || r->got < r->stop_at;
-}
-
 /* Most leave the choice to the device; some have a penalty, for which the host chooses. */
 static void make_request(request *r, int i)
 {
     static const int32_t layer = 1;
     static const int32_t head = 2;
-    *r = (request){.n = 1 + dice(70), .number = dice(5)};
-    dice_prompt(r->prompt, r->n, V);
-    fv_fields_default(&r->opt, fv_gen_fields);
-    r->opt.num_beams = 1;
-    r->opt.max_new_tokens = 1 + dice(MOST - 1);
+    request_make(r, i);
     r->opt.min_new_tokens = dice(2) ? 10 : 0;
-    r->opt.do_sample = i % 3;
-    r->opt.temperature = 0.5f + 0.25f * (float)dice(4);
-    r->opt.top_k = dice(3) ? 20 : 0;
-    r->opt.top_p = dice(2) ? 0.9f : 1;
-    r->opt.seed = dice(100);
     r->opt.repetition_penalty = dice(4) ? 1 : 1.3f;
-    r->opt.eos = (int32_t)dice(V);
-    r->ends[0] = (int32_t)dice(V);
-    r->banned[0] = (int32_t)dice(V);
-    r->opt.ends = r->ends, r->opt.n_ends = 1;
-    r->opt.banned = r->banned, r->opt.n_banned = 1;
-    r->opt.numbers = &r->number;
-    r->ask = (fv_sched_request){.n = r->n, .fn = take, .unscored = dice(5) > 0};
+    r->ask.unscored = dice(5) > 0;
     if (!dice(3))
         r->ask.layers = &layer, r->ask.n_layers = 1, r->ask.heads = &head, r->ask.n_heads = 1;
-}
-
-static void submit(fv_scheduler *s, request *r)
-{
-    fv_err e;
-    r->ask.prompt = r->prompt, r->ask.opt = &r->opt, r->ask.user = r;
-    check(fv_scheduler_submit(s, &r->id, &r->ask, &e), &e);
-}
-
-/* The same request alone, on the device as it is. */
-static void compare_alone(fv_device *d, const fv_model *m, const request *r)
-{
-    fv_scheduler *s;
-    fv_err e;
-    int64_t left = 1;
-    static request alone;
-    alone = *r;
-    alone.opt.ends = alone.ends, alone.opt.banned = alone.banned;
-    alone.opt.numbers = &alone.number;
-    alone.got = 0;
-    alone.finish = FV_FINISH_NOT;
-    check(fv_scheduler_new(&s, d, m, (fv_scheduler_opt){.rows = 1}, &e), &e);
-    submit(s, &alone);
-    while (left) check(fv_scheduler_step(s, &left, &e), &e);
-    fv_scheduler_free(s);
-    assert_true(r->got <= alone.got);
-    if (r->finish != FV_FINISH_CANCELLED) assert_int_equal(r->got, alone.got);
-    assert_memory_equal(r->token, alone.token, (size_t)r->got * sizeof *r->token);
-    for (int64_t i = 0; r->ask.n_layers && i < r->got; i++)
-        assert_memory_equal(r->w[i], alone.w[i], (size_t)(r->n + i) * sizeof(float));
 }
 
 /* ---- tests ---- */
 
 static void run_once(fv_device *plain, const fv_model *m, fv_scheduler_opt opt, uint32_t seed)
 {
-    static request all[REQUESTS];
+    static request all[REQUESTS], alone;
     fv_device beside = dress(plain);
     fv_scheduler *s;
     fv_err e;
-    int64_t left = 1;
-    int next = 0;
     dice_seed(seed);
     for (int i = 0; i < REQUESTS; i++) make_request(&all[i], i);
     for (int i = 0; i < REQUESTS; i += 5) all[i].stop_at = 1 + dice(6);
     check(fv_scheduler_new(&s, &beside, m, opt, &e), &e);
     assert_true(s->beside && s->choice.row);
-    for (int steps = 0; left || next < REQUESTS; steps++) {
-        assert_true(steps < 100000);
-        for (uint32_t k = dice(6); k > 0 && next < REQUESTS; k--) submit(s, &all[next++]);
-        if (next && !dice(12)) fv_scheduler_cancel(s, all[dice((uint32_t)next)].id, NULL);
-        check(fv_scheduler_step(s, &left, &e), &e);
-    }
-    fv_sched_stats stats = fv_scheduler_stats(s);
-    assert_int_equal(stats.waiting + stats.running, 0);
+    request_run_all(s, all, REQUESTS, 5);
     fv_scheduler_free(s);
-    for (int i = 0; i < REQUESTS; i++) {
-        bool stopped = all[i].stop_at && all[i].got == all[i].stop_at;
-        if (!all[i].finish && !stopped) fail_msg("request %d has not ended", i);
-        compare_alone(plain, m, &all[i]);
-    }
+    request_all_ended(all, REQUESTS);
+    for (int i = 0; i < REQUESTS; i++) request_compare_alone(plain, m, &all[i], &alone);
 }
 
 static void it_changes_no_bit(void **state)
@@ -243,7 +142,8 @@ static void it_changes_no_bit(void **state)
     for (int f = 0; f < 2; f++) {
         fv_model *m;
         fv_err e;
-        check(fv_model_new(&m, device, configs[f], (fv_model_opt){.serve = true}, 7, &e), &e);
+        check(fv_model_new(&m, device, request_configs[f], (fv_model_opt){.serve = true}, 7, &e),
+              &e);
         for (int i = 0; i < 9; i++)
             run_once(device, m,
                      (fv_scheduler_opt){.rows = rows[i % 3],
@@ -265,13 +165,13 @@ static void failure_is_told_last(void **state)
     fv_scheduler *s;
     fv_err e;
     int64_t left = 1;
-    check(fv_model_new(&m, device, configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
+    check(fv_model_new(&m, device, request_configs[0], (fv_model_opt){.serve = true}, 7, &e), &e);
     check(fv_scheduler_new(&s, &beside, m, (fv_scheduler_opt){.rows = 6}, &e), &e);
     dice_seed(5);
     for (int i = 0; i < 6; i++) {
         make_request(&all[i], 0);
         all[i].opt.eos = -1, all[i].opt.n_ends = 0, all[i].opt.max_new_tokens = 30;
-        submit(s, &all[i]);
+        request_submit(s, &all[i]);
     }
     for (int i = 0; i < 3; i++) check(fv_scheduler_step(s, &left, &e), &e);
     s->session->cap = 1; /* the next step does not fit */
