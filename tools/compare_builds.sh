@@ -2,13 +2,14 @@
 # compare_builds.sh BEFORE AFTER - do two builds of the program give the same bits?
 #
 # Runs `fovea forward` of both on every case of tests/golden/models, with attention weights and hidden states, and with
-# gradients where the case has labels, and compares the files byte by byte.  Prints what differs, then the counts.
+# gradients where the case has labels, and compares the files byte by byte.  Prints what differs, then the counts.  What the
+# first build refuses, and the second takes or refuses in other words, is new: most often a family.
 cd "$(dirname "$0")/.." || exit 1
 [ $# = 2 ] || { echo "usage: tools/compare_builds.sh BEFORE AFTER (two fovea programs)"; exit 2; }
 programs="before=$1 after=$2"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-same=0 different=0 refused=0
+same=0 different=0 refused=0 new=0
 
 compare() { # CASE OPTION...
     name=$1
@@ -20,9 +21,13 @@ compare() { # CASE OPTION...
         mv "$dir/out.safetensors" "$dir/$build"
     done
     if ! cmp -s "$dir/before" "$dir/after"; then
-        different=$((different + 1))
-        echo "$name $*: different"
-    elif grep -q "^fovea forward: " "$dir/after"; then
+        if grep -qa "^fovea forward: " "$dir/before"; then
+            new=$((new + 1))
+        else
+            different=$((different + 1))
+            echo "$name $*: different"
+        fi
+    elif grep -qa "^fovea forward: " "$dir/after"; then
         refused=$((refused + 1))
     else
         same=$((same + 1))
@@ -36,5 +41,6 @@ for case in tests/golden/models/*/; do
     compare "$case" --grad
     compare "$case" --dtype q8
 done
-echo "$same files are the same, $different differ, $refused runs are refused by both with the same words"
+echo "$same files are the same, $different differ, $refused runs are refused by both with the same words," \
+    "$new are new to the second build"
 [ "$different" = 0 ]
