@@ -27,10 +27,25 @@ static bool run_model(const fv_tok *t, fv__work *w, uint32_t a, uint32_t b)
     return false;
 }
 
+/* Marian and M2M-100: the id of a piece in the SentencePiece model says nothing to the network,
+ * vocab.json does; a piece that the model does not know may be there. */
+static void renumber(const fv_tok *by, fv__work *w, size_t first)
+{
+    const fv__vocab *numbers = w->t->pieces;
+    for (size_t i = first; i < w->sink->n; i++) {
+        fv__token *token = w->sink->v + i;
+        fv__str s = fv__vocab_str(&by->model.vocab, token->id);
+        if (token->id == by->model.unk) s = (fv__str){w->text->s + token->a, token->b - token->a};
+        int32_t id = fv__vocab_id(numbers, s.s, s.n);
+        token->id = id >= 0 ? id : w->t->pieces_unk;
+    }
+}
+
 /* text[a, b) holds no added token any more.
  * Two arrays of pieces are swapped after every step: each step reads one and fills the other. */
 static bool encode_plain(const fv_tok *t, fv__work *w, const fv__text *text, size_t a, size_t b)
 {
+    size_t first = w->sink->n;
     w->text = text;
     w->n_next = 0;
     if (!fv__add_piece(w, a, b)) return false;
@@ -42,6 +57,7 @@ static bool encode_plain(const fv_tok *t, fv__work *w, const fv__text *text, siz
         if (!fv__split_text(t->split + i, w)) return false;
     for (size_t i = 0; i < w->n_pieces; i++, w->word++)
         if (!run_model(t, w, w->pieces[i].a, w->pieces[i].b)) return false;
+    if (w->t->pieces) renumber(t, w, first);
     return true;
 }
 

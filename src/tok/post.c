@@ -240,22 +240,6 @@ static bool assemble(fv__work *w, const fv_tok_opts *o)
     return true;
 }
 
-/* Marian: pieces are numbered by a vocabulary both languages share; one that its own model does not
- * know may be there. */
-static void renumber(fv__work *w, const fv_tok *by, fv__tokens *k)
-{
-    const fv_tok *t = w->t;
-    for (size_t i = 0; i < k->n; i++) {
-        /* The id of a piece in the SentencePiece model says nothing to the network: vocab.json
-         * does. */
-        fv__token *token = k->v + i;
-        fv__str s = fv__vocab_str(&by->model.vocab, token->id);
-        if (token->id == by->model.unk) s = (fv__str){w->text->s + token->a, token->b - token->a};
-        int32_t id = fv__vocab_id(t->pieces, s.s, s.n);
-        token->id = id >= 0 ? id : t->pieces_unk;
-    }
-}
-
 static bool encode_one(fv__work *w, const fv_tok_opts *o, int which, const char *text, size_t n)
 {
     const fv_tok *t = w->t;
@@ -272,7 +256,6 @@ static bool encode_one(fv__work *w, const fv_tok_opts *o, int which, const char 
         if (code >= 0) skipped = (uint32_t)(end + 2 - text), n -= skipped, text += skipped;
     }
     if (!fv__encode_text(by, w, text, n, k)) return false;
-    if (t->pieces) renumber(w, by, k);
     if (w->want) set_spans(w, k, o->offsets);
     if (code < 0) return true;
     void *v = k->v;

@@ -104,7 +104,9 @@ bool fv_tok_special(const fv_tok *t, int32_t id)
     if (t->pieces) {
         for (int i = 0; i < t->post.n_specials; i++)
             if (t->post.specials[i].ids[0] == id) return true;
-        return id == fv_tok_pad(t) || id == t->pieces_unk;
+        fv__str s = fv__vocab_str(t->pieces, id);
+        return id == fv_tok_pad(t) || id == t->pieces_unk ||
+               (s.s && fv__vocab_id(&t->added.names, s.s, s.n) >= 0);
     }
     const fv__added *a = fv__added_by_id(t, id);
     if (a) return a->special;

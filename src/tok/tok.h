@@ -356,7 +356,7 @@ struct fv_tok {
     fv__padding padding;
     fv__spm *spm;      /* set when the model came from a SentencePiece file */
     fv_tok *target;    /* Marian: the target language's pieces */
-    fv__vocab *pieces; /* Marian: vocab.json, which numbers the pieces of both */
+    fv__vocab *pieces; /* Marian, M2M-100: vocab.json, which numbers the pieces */
     int32_t pieces_unk;
     bool strip_decoded;
 };

@@ -357,6 +357,7 @@ static void languages_are_chosen(void **state)
     check_languages("languages-nllb-legacy", 3);
     check_languages("languages-nllb", 3);
     refused(sh("echo a | $fovea translate -m $languages --to de"), 2, "deu_Latn, eng_Latn");
+    check_languages("languages-m2m", 2);
     check_languages("languages", 2);
     refused(sh("echo a | $fovea translate -m $languages --to pt"), 2, "pt_BR, pt_PT");
     refused(sh("echo a | $fovea translate -m $model --to de"), 2, "no languages to choose");

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "helper/files.h"
 #include "helper/memfs.h"
@@ -325,12 +326,56 @@ static void marian_directories_open(void **state)
     free(target);
 }
 
+static void check_m2m_100(const fv_tok *t, json_t *one)
+{
+    const char *text = json_string_value(json_object_get(one, "text"));
+    fv_err e = {0};
+    char *back;
+    size_t len;
+    for (int specials = 0; specials < 2; specials++) {
+        json_t *want = json_object_get(one, specials ? "ids" : "plain");
+        fv_encoding *enc = tok_encode(t, text, strlen(text), (fv_tok_opts){.specials = specials});
+        bool same = (size_t)enc->n == json_array_size(want);
+        for (int64_t i = 0; same && i < enc->n; i++)
+            same = enc->ids[i] == json_integer_value(json_array_get(want, (size_t)i));
+        if (!same) fail_msg("\"%s\": other ids, specials %d", text, specials);
+        if (specials) {
+            assert_int_equal(fv_tok_decode(t, &back, &len, enc->ids, enc->n, true, &e), FV_OK);
+            assert_string_equal(back, json_string_value(json_object_get(one, "decoded")));
+            fv_tok_free_text(t, back, len);
+        }
+        fv_encoding_free(enc);
+    }
+}
+
+/* sentencepiece.bpe.model and vocab.json: ids, languages and texts as transformers has them. */
+static void m2m_100_directories_open(void **state)
+{
+    (void)state;
+    fv_tok *t;
+    fv_err e = {0};
+    json_t *expected = json_load_file(TOK_GOLDEN "m2m_100/expected.json", 0, NULL), *one;
+    const char *code;
+    size_t i;
+    if (fv_tok_open(&t, NULL, TOK_GOLDEN "m2m_100", &e)) fail_msg("%s", e.text);
+    json_object_foreach(json_object_get(expected, "languages"), code, one)
+    {
+        assert_int_equal(fv_tok_id(t, code), json_integer_value(one));
+        assert_true(fv_tok_special(t, fv_tok_id(t, code)));
+    }
+    json_array_foreach(json_object_get(expected, "cases"), i, one) check_m2m_100(t, one);
+    assert_int_equal(fv_tok_save(t, "x.json", &e), FV_EMISSING);
+    fv_tok_close(t);
+    json_decref(expected);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_files_are_named),     cmocka_unit_test(scripts_are_kept_apart),
         cmocka_unit_test(damaged_files_do_no_harm),  cmocka_unit_test(directories_open),
         cmocka_unit_test(speecht5_directories_open), cmocka_unit_test(marian_directories_open),
+        cmocka_unit_test(m2m_100_directories_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,8 @@
 #include "store/json.h"
 #include "store/store.h"
 
-/* Files that are copied as they are.  Those of Marian stay because its class does not read
- * tokenizer.json. */
+/* Files that are copied as they are.  Those of Marian and M2M-100 stay because their classes do not
+ * read tokenizer.json. */
 static const char *const copied[] = {"tokenizer_config.json",
                                      "special_tokens_map.json",
                                      "chat_template.jinja",
@@ -20,7 +20,8 @@ static const char *const copied[] = {"tokenizer_config.json",
                                      "source.spm",
                                      "target.spm",
                                      "vocab.json",
-                                     "target_vocab.json"};
+                                     "target_vocab.json",
+                                     "sentencepiece.bpe.model"};
 enum { CONFIG = 0, COPIED = sizeof copied / sizeof *copied };
 
 typedef struct tokenizer {
@@ -33,16 +34,20 @@ typedef struct tokenizer {
 
 const fv_processor_type fv__processor_tokenizer;
 
+static bool has(const fv_env *env, const char *path, const char *name)
+{
+    char at[FV_PATH];
+    snprintf(at, sizeof at, "%s/%s", path, name);
+    return fv__file_exists(env, at);
+}
+
 static bool recognise(const fv_env *env, const char *path, const fv_json *preprocessor)
 {
     static const char *const files[] = {"tokenizer.json", "vocab.txt",       "vocab.json",
                                         "spiece.model",   "tokenizer.model", "source.spm",
                                         "spm_char.model"};
-    char at[FV_PATH];
-    for (size_t i = 0; !preprocessor && i < sizeof files / sizeof *files; i++) {
-        snprintf(at, sizeof at, "%s/%s", path, files[i]);
-        if (fv__file_exists(env, at)) return true;
-    }
+    for (size_t i = 0; !preprocessor && i < sizeof files / sizeof *files; i++)
+        if (has(env, path, files[i])) return true;
     return false;
 }
 
@@ -59,6 +64,14 @@ static fv_status copy_file(fv_buf *out, const fv_env *env, const char *path, fv_
     return out->failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", path) : FV_OK;
 }
 
+/* Does vocab.json number pieces of SentencePiece?  Else it is GPT-2's, which tokenizer.json
+ * replaces. */
+static bool vocab_numbers(const fv_env *env, const char *path)
+{
+    return has(env, path, "source.spm") ||
+           (has(env, path, "sentencepiece.bpe.model") && !has(env, path, "tokenizer.json"));
+}
+
 /* path may be a file: then nothing stands beside it that belongs to it. */
 static fv_status open_tokenizer(void *self, const fv_env *env, const char *path, fv_err *e)
 {
@@ -70,11 +83,9 @@ static fv_status open_tokenizer(void *self, const fv_env *env, const char *path,
     snprintf(at, sizeof at, "%s/tokenizer_config.json", path);
     /* it is written back byte by byte; that a tokenizer works does not depend on it */
     if (fv__file_exists(env, at) && fv_json_open(&t->config, env, at, NULL)) t->config = NULL;
-    /* vocab.json alone is GPT-2's, which tokenizer.json replaces */
-    snprintf(at, sizeof at, "%s/source.spm", path);
-    bool marian = fv__file_exists(env, at);
+    bool numbered = vocab_numbers(env, path);
     for (int i = 0; !st && i < COPIED; i++) {
-        if (!marian && strstr(copied[i], "vocab.json")) continue;
+        if (!numbered && (strstr(copied[i], "vocab.json") || strstr(copied[i], ".bpe."))) continue;
         snprintf(at, sizeof at, "%s/%s", path, copied[i]);
         st = copy_file(&t->file[i], env, at, e);
     }

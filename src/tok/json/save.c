@@ -446,9 +446,9 @@ static void put_added(fv_buf *b, const fv_tok *t)
 static fv_status can_save(const fv_tok *t, fv_err *e)
 {
     if (t->pieces)
-        return fv_fail(
-            e, FV_EMISSING,
-            "a Marian tokenizer has two sets of pieces, which one tokenizer.json cannot hold");
+        return fv_fail(e, FV_EMISSING,
+                       "a tokenizer whose pieces vocab.json numbers (Marian, M2M-100) has no form "
+                       "as tokenizer.json");
     if (t->model.kind == FV__MODEL_CHAR)
         return fv_fail(e, FV_EMISSING,
                        "a SentencePiece character model has no counterpart in a tokenizer.json");

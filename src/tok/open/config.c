@@ -73,7 +73,9 @@ static fv_status read_config(fv__config *c, fv_tok *t, fv__jobj *o, fv_err *e)
         (st = read_name(&c->cls, t, o, "cls_token", e)) != FV_OK ||
         (st = read_name(&c->sep, t, o, "sep_token", e)) != FV_OK ||
         (st = read_name(&c->pad, t, o, "pad_token", e)) != FV_OK ||
-        (st = read_name(&c->mask, t, o, "mask_token", e)) != FV_OK)
+        (st = read_name(&c->mask, t, o, "mask_token", e)) != FV_OK ||
+        (st = read_name(&c->language_codes, t, o, "language_codes", e)) != FV_OK ||
+        (st = read_name(&c->src_lang, t, o, "src_lang", e)) != FV_OK)
         return st;
     if (!basic) return fv__json_bad(o->self, e, "do_basic_tokenize = false is not implemented");
     if (fv__json_get(&v, o, "never_split") && !fv__json_null(v))
@@ -137,6 +139,7 @@ static fv_status class_of(fv__str *class, fv_tok *t, fv__jval root, fv_err *e)
                                              {"esm", "EsmTokenizer"},
                                              {"speecht5", "SpeechT5Tokenizer"},
                                              {"llama", "LlamaTokenizer"},
+                                             {"m2m_100", "M2M100Tokenizer"},
                                              {"mistral", "LlamaTokenizer"}};
     fv__jval v;
     fv__str type;

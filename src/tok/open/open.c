@@ -43,6 +43,9 @@ static fv_status load_path(fv_tok *t, const char *path, fv_err *e)
     if (fv__tok_has_file(t->env, path, "tokenizer.json"))
         return fv__tok_join(inner, path, "tokenizer.json") ? load_file(t, inner, e) : FV_EARG;
     if (fv__tok_has_file(t->env, path, "source.spm")) return fv__load_marian(t, path, e);
+    if (fv__tok_has_file(t->env, path, "sentencepiece.bpe.model") &&
+        fv__tok_has_file(t->env, path, "vocab.json"))
+        return fv__load_m2m_100(t, path, e);
     for (int i = 0; pieces[i]; i++) {
         if (!fv__tok_has_file(t->env, path, pieces[i])) continue;
         return fv__tok_join(inner, path, pieces[i]) ? fv__load_pieces(t, path, inner, e) : FV_EARG;

@@ -20,6 +20,7 @@ typedef struct fv__config {
     bool prefix_space, add_bos, add_eos;
     int64_t extra_ids;
     fv__str unk, cls, sep, pad, mask;
+    fv__str language_codes, src_lang; /* M2M-100 */
 } fv__config;
 
 fv_status fv__load_config(fv__config *c, fv_tok *t, const char *dir, fv_err *e);
@@ -38,5 +39,7 @@ fv_status fv__load_vocab_json(fv__vocab *out, fv_tok *t, const char *path, fv_er
 fv_status fv__load_pieces(fv_tok *t, const char *dir, const char *file, fv_err *e);
 /* source.spm, target.spm, vocab.json */
 fv_status fv__load_marian(fv_tok *t, const char *dir, fv_err *e);
+/* sentencepiece.bpe.model and vocab.json */
+fv_status fv__load_m2m_100(fv_tok *t, const char *dir, fv_err *e);
 
 #endif
