@@ -29,7 +29,7 @@ typedef struct sv_choice {
     size_t shown;      /* bytes of it that were sent */
     sv_scored *scored; /* tokens whose probabilities are still to be sent */
     int64_t n_scored, room;
-    sv_text attention;  /* rows still to be sent, as JSON */
+    sv_text attention;  /* rows still to be sent, as JSON of packed numbers */
     int64_t n;          /* tokens generated */
     int32_t last;       /* the token before the next */
     const char *finish; /* NULL: it goes on */

@@ -180,9 +180,7 @@ void sv_write_weights(sv_text *t, const fv_sched_weights *w)
             sv_open(t, '[');
             for (int h = 0; h < w->n_heads; h++) {
                 const float *x = w->w + (((int64_t)l * w->n_heads + h) * w->rows + i) * w->cols;
-                sv_open(t, '[');
-                for (int64_t j = 0; j <= w->first + i; j++) sv_real(t, (double)x[j]);
-                sv_close(t, ']');
+                sv_packed_reals(t, x, w->first + i + 1);
             }
             sv_close(t, ']');
         }
@@ -191,7 +189,7 @@ void sv_write_weights(sv_text *t, const fv_sched_weights *w)
     }
 }
 
-/* Rows were written as they came (sv_write_weights), so a long answer holds text, never floats. */
+/* Rows were written as they came (sv_write_weights). */
 static void put_attention(sv_text *t, sv_choice *c)
 {
     const sv_gen *q = c->gen;

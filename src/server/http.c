@@ -46,6 +46,7 @@ void sv_drop(sv_request *r)
     json_decref(r->json);
     sv_free(&r->body);
     sv_free(&r->out);
+    sv_free(&r->wire);
     pthread_mutex_destroy(&r->lock);
     free(r);
 }
@@ -186,29 +187,41 @@ static bool check_route(sv_request *r, const char *url)
 
 /* ---- sending ---- */
 
-/* Gives what is there; suspends the connection while there is nothing. */
-static ssize_t read_events(void *self, uint64_t pos, char *buf, size_t max)
+/* Takes what is there to be sent, digits of its numbers written outside of the lock; suspends the
+ * connection while there is nothing.  0 or how the stream ends. */
+static ssize_t take_events(sv_request *r)
 {
-    sv_request *r = self;
-    ssize_t n = 0;
-    (void)pos;
+    ssize_t end = 0;
+    sv_text empty = r->wire;
+    empty.n = r->sent = 0;
     pthread_mutex_lock(&r->lock);
-    size_t left = r->out.n - r->sent;
-    if (left) {
-        n = (ssize_t)(left < max ? left : max);
-        memcpy(buf, r->out.s + r->sent, (size_t)n);
-        r->sent += (size_t)n;
-        if (r->sent == r->out.n) r->out.n = r->sent = 0;
-    } else if (r->out.failed) {
-        n = MHD_CONTENT_READER_END_WITH_ERROR;
-    } else if (r->ended || r->gone) {
-        n = MHD_CONTENT_READER_END_OF_STREAM;
-    } else {
+    r->wire = r->out;
+    r->out = empty;
+    if (r->wire.failed) {
+        end = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (!r->wire.n && (r->ended || r->gone)) {
+        end = MHD_CONTENT_READER_END_OF_STREAM;
+    } else if (!r->wire.n) {
         MHD_suspend_connection(r->mhd);
         r->suspended = true;
     }
     pthread_mutex_unlock(&r->lock);
-    return n;
+    sv_unpack(&r->wire);
+    return r->wire.failed ? MHD_CONTENT_READER_END_WITH_ERROR : end;
+}
+
+static ssize_t read_events(void *self, uint64_t pos, char *buf, size_t max)
+{
+    sv_request *r = self;
+    (void)pos;
+    if (r->sent == r->wire.n) {
+        ssize_t end = take_events(r);
+        if (end) return end;
+    }
+    size_t left = r->wire.n - r->sent, n = left < max ? left : max;
+    if (n) memcpy(buf, r->wire.s + r->sent, n);
+    r->sent += n;
+    return (ssize_t)n;
 }
 
 static void drop_reader(void *self) { sv_drop(self); }
@@ -261,6 +274,8 @@ static enum MHD_Result send_answer(sv_request *r)
                                                  drop_reader);
         if (!resp) sv_drop(r);
     } else {
+        if (!r->type) sv_unpack(&r->out); /* what has a type of its own is no JSON */
+        if (r->out.failed) r->status = 500;
         resp = MHD_create_response_from_buffer(r->out.n, r->out.s, MHD_RESPMEM_MUST_FREE);
         if (resp) r->out = (sv_text){0};
     }

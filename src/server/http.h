@@ -56,8 +56,10 @@ struct sv_request {
     bool dispatched, suspended, ready, gone, streaming, ended, queued;
     unsigned status;
     const char *type; /* of the answer's content */
-    sv_text out;
-    size_t sent;
+    sv_text out;      /* packed numbers included */
+    /* of the thread that sends */
+    sv_text wire;
+    size_t sent; /* of wire */
 };
 
 struct sv_connection {

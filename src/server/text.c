@@ -223,6 +223,43 @@ void sv_real(sv_text *t, double x)
         sv_fmt(t, "%.9g", x);
 }
 
+/* Digits of many numbers are left to the thread that sends them: an engine's thread, which all
+ * sequences wait for, only copies their bits.  No JSON has a NUL, since control characters are
+ * escaped, so one begins a packed list:
+ *
+ *    [ NUL | n: 4 bytes | n floats ]          sv_unpack:  [0.25,0.5,0.25] */
+void sv_packed_reals(sv_text *t, const float *x, int64_t n)
+{
+    uint32_t count = (uint32_t)n;
+    sv_open(t, '[');
+    sv_add(t, "", 1);
+    sv_add(t, (const char *)&count, sizeof count);
+    sv_add(t, (const char *)x, count * sizeof *x);
+    sv_close(t, ']');
+}
+
+void sv_unpack(sv_text *t)
+{
+    const char *at = t->s, *end = at + t->n, *nul = t->n ? memchr(at, 0, t->n) : NULL;
+    sv_text out = {.failed = t->failed};
+    if (!nul) return;
+    while (nul) {
+        uint32_t n;
+        float x;
+        sv_add(&out, at, (size_t)(nul - at));
+        memcpy(&n, nul + 1, sizeof n);
+        at = nul + 1 + sizeof n;
+        for (uint32_t i = 0; i < n; i++, at += sizeof x) {
+            memcpy(&x, at, sizeof x);
+            sv_real(&out, (double)x);
+        }
+        nul = memchr(at, 0, (size_t)(end - at));
+    }
+    sv_add(&out, at, (size_t)(end - at));
+    sv_free(t);
+    *t = out;
+}
+
 void sv_int(sv_text *t, int64_t x)
 {
     char buf[24];

@@ -29,6 +29,9 @@ void sv_string(sv_text *t, const char *s, size_t n); /* malformed UTF-8 becomes 
 void sv_real(sv_text *t, double x);                  /* nine digits; null where it is not finite */
 void sv_int(sv_text *t, int64_t x);
 void sv_raw(sv_text *t, const char *json); /* a value that is JSON already */
+/* [x0,x1,..] of n floats, whose digits sv_unpack writes: see text.c */
+void sv_packed_reals(sv_text *t, const float *x, int64_t n);
+void sv_unpack(sv_text *t);
 /* the same with their keys */
 void sv_string_at(sv_text *t, const char *key, const char *s);
 void sv_real_at(sv_text *t, const char *key, double x);

@@ -206,6 +206,31 @@ static void streams_join_to_the_whole(void **state)
 
 /* ---- attention ---- */
 
+/* The rows of a stream's chunks, one behind the other, are those of the whole answer. */
+static void streamed_weights_are_those_of_the_whole(void **state)
+{
+    (void)state;
+    static const char body[] = "{\"prompt\":\"Once upon a time\",\"max_tokens\":12,"
+                               "\"temperature\":0,\"attention\":{\"layers\":-1,\"heads\":[0,5]}%s}";
+    char whole[256], streamed[256];
+    snprintf(whole, sizeof whole, body, "");
+    snprintf(streamed, sizeof streamed, body, ",\"stream\":true");
+    json_t *want = post("/v1/completions", whole), *got = json_array();
+    const answer *a = http("/v1/completions", streamed);
+    char *all = strdup(a->body), *rest = all;
+    for (char *line; (line = strsep(&rest, "\n"));) {
+        if (strncmp(line, "data: {", 7)) continue;
+        json_t *j = json_loads(line + 6, 0, NULL);
+        json_array_extend(got, (json_t *)at(j, "choices.0.attention.rows"));
+        json_decref(j);
+    }
+    assert_in_range(json_array_size(got), 11, 12);
+    assert_true(json_equal(got, (json_t *)at(want, "choices.0.attention.rows")));
+    json_decref(want);
+    json_decref(got);
+    free(all);
+}
+
 /* The digits are those of a pass of the library over the whole sequence. */
 static void weights_are_those_of_a_pass(void **state)
 {
@@ -527,6 +552,7 @@ int main(void)
         cmocka_unit_test(biases_and_penalties_count),
         cmocka_unit_test(probabilities_are_told),
         cmocka_unit_test(streams_join_to_the_whole),
+        cmocka_unit_test(streamed_weights_are_those_of_the_whole),
         cmocka_unit_test(weights_are_those_of_a_pass),
         cmocka_unit_test(texts_become_ids_and_back),
         cmocka_unit_test(vectors_come_as_numbers_and_base64),
