@@ -150,6 +150,58 @@ static void images_and_texts_meet(void **state)
     refused(fovea("nearest -m %s/model --text dark", scratch("clip")), 2, "--among");
     refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
             "one space");
+    /* an image is nearest to itself, also where it is asked for by its path */
+    out = succeeded(fovea("nearest -m %s/model --among %s --top 3 --draw %s %s", scratch("clip"),
+                          scratch("data"), scratch("near.png"), scratch("data/light/07.png")))
+              ->out;
+    assert_int_equal(strncmp(out, "light/07.png 1.0000\t", 20), 0);
+    assert_true(scratch_has("near.png"));
+    out = succeeded(fovea("nearest -m %s/model --among %s --json --text 'a dark square'",
+                          scratch("clip"), scratch("data")))
+              ->out;
+    assert_non_null(strstr(out, "\"nearest\":[{\"file\":\"dark/"));
+    refused(fovea("nearest -m %s/model --text dark", scratch("clip")), 2, "--among");
+    refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
+            "one space");
+    /* an image is nearest to itself, also where it is asked for by its path */
+    out = succeeded(fovea("nearest -m %s/model --among %s --top 3 --draw %s %s", scratch("clip"),
+                          scratch("data"), scratch("near.png"), scratch("data/light/07.png")))
+              ->out;
+    assert_int_equal(strncmp(out, "light/07.png 1.0000\t", 20), 0);
+    assert_true(scratch_has("near.png"));
+    out = succeeded(fovea("nearest -m %s/model --among %s --json --text 'a dark square'",
+                          scratch("clip"), scratch("data")))
+              ->out;
+    assert_non_null(strstr(out, "\"nearest\":[{\"file\":\"dark/"));
+    refused(fovea("nearest -m %s/model --text dark", scratch("clip")), 2, "--among");
+    refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
+            "one space");
+    /* an image is nearest to itself, also where it is asked for by its path */
+    out = succeeded(fovea("nearest -m %s/model --among %s --top 3 --draw %s %s", scratch("clip"),
+                          scratch("data"), scratch("near.png"), scratch("data/light/07.png")))
+              ->out;
+    assert_int_equal(strncmp(out, "light/07.png 1.0000\t", 20), 0);
+    assert_true(scratch_has("near.png"));
+    out = succeeded(fovea("nearest -m %s/model --among %s --json --text 'a dark square'",
+                          scratch("clip"), scratch("data")))
+              ->out;
+    assert_non_null(strstr(out, "\"nearest\":[{\"file\":\"dark/"));
+    refused(fovea("nearest -m %s/model --text dark", scratch("clip")), 2, "--among");
+    refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
+            "one space");
+    /* an image is nearest to itself, also where it is asked for by its path */
+    out = succeeded(fovea("nearest -m %s/model --among %s --top 3 --draw %s %s", scratch("clip"),
+                          scratch("data"), scratch("near.png"), scratch("data/light/07.png")))
+              ->out;
+    assert_int_equal(strncmp(out, "light/07.png 1.0000\t", 20), 0);
+    assert_true(scratch_has("near.png"));
+    out = succeeded(fovea("nearest -m %s/model --among %s --json --text 'a dark square'",
+                          scratch("clip"), scratch("data")))
+              ->out;
+    assert_non_null(strstr(out, "\"nearest\":[{\"file\":\"dark/"));
+    refused(fovea("nearest -m %s/model --text dark", scratch("clip")), 2, "--among");
+    refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
+            "one space");
     out = succeeded(fovea("embed -m %s/model --text 'a dark square'", scratch("clip")))->out;
     assert_non_null(strchr(out, ' '));
     refused(fovea("embed -m %s/model --text dark %s", scratch("clip"), scratch("data/dark/01.png")),

@@ -25,7 +25,7 @@ typedef struct config {
     bool use_mid_position_embeddings;
     /* whole numbers: transformers refuses others */
     int class_cost, bbox_cost, giou_cost, bbox_loss_coefficient, giou_loss_coefficient;
-    float eos_coefficient;
+    float eos_coefficient, dense_loss_coefficient;
 } config;
 
 static const fv_field fields[] = {
@@ -43,6 +43,8 @@ static const fv_field fields[] = {
     FV_INT(config, bbox_loss_coefficient, 0, 5, 1000, "of the distance of boxes in the loss"),
     FV_INT(config, giou_loss_coefficient, 0, 2, 1000, "of how little they overlap"),
     FV_FLOAT(config, eos_coefficient, 0, 0.1, 1000, "weight of tokens that answer for nothing"),
+    FV_FLOAT(config, dense_loss_coefficient, 0, 0, 1000,
+             "of a loss that asks every patch for the object around it; 0: none"),
     FV__VIT_FIELD(FV_INT, num_labels, 1, 2, 1 << 20, "labels"),
     {0},
 };
@@ -213,19 +215,30 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         fv_items_put(out, "pooler_output", fv_lin_act(c, &m->pooler, fv_first(c, x), FV_TANH));
         return;
     }
-    int64_t T = fv_dim(x, 1);
-    x = fv_slice(c, x, 1, T - k->num_detection_tokens, T);
-    fv_tensor *logits = predict(c, m->classes, x, FV_ACT_NONE),
-              *boxes = predict(c, m->boxes, x, FV_SIGMOID);
+    int64_t T = fv_dim(x, 1), Q = k->num_detection_tokens;
+    fv_tensor *tokens = fv_slice(c, x, 1, T - Q, T);
+    fv_tensor *logits = predict(c, m->classes, tokens, FV_ACT_NONE),
+              *boxes = predict(c, m->boxes, tokens, FV_SIGMOID);
+    fv__detect_opt opt = {.class_cost = (float)k->class_cost,
+                          .box_cost = (float)k->bbox_cost,
+                          .giou_cost = (float)k->giou_cost,
+                          .box_loss = (float)k->bbox_loss_coefficient,
+                          .giou_loss = (float)k->giou_loss_coefficient,
+                          .no_object = k->eos_coefficient,
+                          .dense = k->dense_loss_coefficient};
     fv_items_put(out, "logits", logits);
     fv_items_put(out, "pred_boxes", boxes);
-    fv__put_detection(c, in, out, logits, boxes,
-                      (fv__detect_opt){.class_cost = (float)k->class_cost,
-                                       .box_cost = (float)k->bbox_cost,
-                                       .giou_cost = (float)k->giou_cost,
-                                       .box_loss = (float)k->bbox_loss_coefficient,
-                                       .giou_loss = (float)k->giou_loss_coefficient,
-                                       .no_object = k->eos_coefficient});
+    fv_tensor *loss = fv__detection_loss(c, in, out, logits, boxes, opt);
+    if (loss && opt.dense > 0) {
+        int64_t size = fv__side(&k->vit.patch_size, 0), rows = fv_dim(image, 2) / size,
+                cols = fv_dim(image, 3) / size;
+        fv_tensor *patches = fv_slice(c, x, 1, 1, T - Q);
+        logits = predict(c, m->classes, patches, FV_ACT_NONE);
+        boxes = predict(c, m->boxes, patches, FV_SIGMOID);
+        loss = fv_add(c, loss,
+                      fv__dense_detection_loss(c, in, out, logits, boxes, rows, cols, opt));
+    }
+    fv_items_put(out, "loss", loss);
 }
 
 const fv_family fv__family_yolos = {
