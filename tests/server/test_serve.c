@@ -419,7 +419,7 @@ static void each_gets_what_it_gets_alone(void **state)
     for (int i = 0; i < CLIENTS; i++) {
         snprintf(body[i], sizeof body[i], ask, prompts[i % 4], 5 + i, i, i % 3 ? "1" : "0");
         snprintf(request[i], sizeof request[i],
-                 "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %zu\r\n\r\n%s",
+                 "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %zu\r\n\r\n%.255s",
                  strlen(body[i]), body[i]);
         fd[i] = http_open();
         http_send(fd[i], request[i], strlen(request[i]));

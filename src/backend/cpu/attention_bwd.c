@@ -126,7 +126,7 @@ static void keys_start(bwd_block *x, int64_t k0, int64_t n)
 {
     const attn *t = &x->w->t;
     const fv_attn_args *a = t->a;
-    const float *rows[BLOCK];
+    const float *rows[BLOCK] = {0};
     for (int64_t j = 0; j < n; j++)
         rows[j] = NAME(attn_load)(a->k, t->dtype, attn_k_offset(a, x->b, x->g, k0 + j), a->Wk,
                                   x->scratch + j * t->wk);
