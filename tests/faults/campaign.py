@@ -7,7 +7,8 @@
                                       works, or says a sentence and exits with 1 or 2; it never crashes and never hangs
 
 Which calls count, and how one fails, is in calls.c, which is preloaded.  Cases are numbered, and the random ones come from
-their number, so that a case can be run again."""
+their number, so that a case can be run again.  A fourth argument, 0 unless given, chooses other kills, or the failures from that
+one on: parts of a campaign run side by side."""
 import filecmp
 import os
 import random
@@ -72,14 +73,14 @@ def same(folder, a, b):
     return all(filecmp.cmp(f"{folder}/{a}/{x}", f"{folder}/{b}/{x}", shallow=False) for x in files)
 
 
-def crash(p, kills):
+def crash(p, kills, part):
     make_data(p.folder)
     done = resumed = lost = 0
     for name in RECIPES:
         train = ["train", name + ".ini", "--resume", "-q", "--threads", "1", "-o"]
         code, calls, _ = p.count(train + ["whole-" + name])
         assert code == 0, name
-        chance = random.Random(name)
+        chance = random.Random(name + (str(part) if part else ""))
         for turn in range(10 ** 6):
             if done >= kills * (list(RECIPES).index(name) + 1) // len(RECIPES):
                 break
@@ -121,7 +122,7 @@ def commands(p):
     yield "train", ["train", "classify.ini", "-o", "again", "-q", "--threads", "1"] + few
 
 
-def faults(p, stride):
+def faults(p, stride, part):
     cases = faults_found = 0
     for name, arguments in commands(p):
         def clean():
@@ -132,7 +133,7 @@ def faults(p, stride):
         assert code == 0, (name, code)
         bad = 0
         for kind, most in (("call", calls), ("alloc", allocations)):
-            for at in range(1, most + 1, stride):
+            for at in range(1 + part, most + 1, stride):
                 clean()
                 code, text = p.run(arguments, **{kind: at})
                 cases += 1
@@ -147,10 +148,10 @@ def faults(p, stride):
 
 
 def main():
-    build, what, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    build, what, number, part = sys.argv[1], sys.argv[2], int(sys.argv[3]), int((sys.argv + [0])[4])
     with tempfile.TemporaryDirectory(prefix="fovea-") as folder:
         p = Program(build, folder)
-        sys.exit(1 if (crash(p, number) if what == "crash" else faults(p, number)) else 0)
+        sys.exit(1 if (crash if what == "crash" else faults)(p, number, part) else 0)
 
 
 main()
