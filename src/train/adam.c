@@ -274,6 +274,26 @@ static fv_status gather_parameters(fv_adam *a, fv_err *e)
     return st;
 }
 
+void fv__adam_results(fv_adam *a, float **loss, float **sumsq)
+{
+    *loss = (float *)(void *)((char *)a->now + offsetof(fv_update, loss));
+    *sumsq = a->sum;
+}
+
+fv_status fv__adam_run_alone(fv_adam *a, fv_stream *s, const fv_train_opt *o, fv_err *e)
+{
+    int64_t n;
+    a->dev->k[FV_F32]->clip_norm(s, a->now, a->sum, o->clip, a->result);
+    update(a, s, fv_params_grad(a->params, &n),
+           (fv_adamw){.beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .now = a->now},
+           o->decay);
+    if (!a->nccl) return FV_OK;
+    void *data = fv_params_data(a->params, &n);
+    fv_status st = fv__shares_gather_gpu(&a->shares, a->nccl, fv__cuda_stream(s), data,
+                                         fv_dtype_size(a->dtype), e);
+    return st ? st : fv__nccl_check(a->nccl, e);
+}
+
 /* The same with loss and norm of all ranks; afterwards every rank gets every share of the
  * parameters. */
 fv_status fv__adam_run_shared(fv_adam *a, fv_stream *s, const fv_train_opt *o, float loss,

@@ -49,6 +49,10 @@ void fv__adam_run(fv_adam *a, fv_stream *s, const fv_train_opt *o);
  * parameters, then those of the others.  Waits. */
 fv_status fv__adam_run_shared(fv_adam *a, fv_stream *s, const fv_train_opt *o, float loss,
                               float sumsq, fv_err *e);
+/* The same with loss and sum of squares that the device has (fv__adam_results), of ranks that are
+ * one.  Does not wait. */
+fv_status fv__adam_run_alone(fv_adam *a, fv_stream *s, const fv_train_opt *o, fv_err *e);
+void fv__adam_results(fv_adam *a, float **loss, float **sumsq);
 /* Waits; loss and norm of n updates from number `from` on.  The first that is not finite is
  * FV_ENUMERIC. */
 fv_status fv__adam_read(fv_adam *a, int64_t from, int64_t n, float (*out)[2], fv_err *e);

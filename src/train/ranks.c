@@ -27,6 +27,11 @@ static fv_status open_nccl(fv__ranks *r, fv_err *e)
     return fv__nccl_open(&r->nccl, &r->dev->env, r->comm, e);
 }
 
+static size_t sums_bytes(const fv__ranks *r)
+{
+    return (size_t)fv__shares_chunks(&r->shares) * sizeof(float);
+}
+
 fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_stream *s, fv_comm *c, bool fast,
                         fv_err *e)
 {
@@ -39,7 +44,13 @@ fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_stream *s, fv_comm *c,
     r->shares = fv__shares_of(n, c);
     r->on_host = fv__device_is_host(d);
     fv_status st = open_nccl(r, e);
-    r->direct = r->on_host || r->nccl;
+    r->alone = !r->on_host && r->shares.ranks == 1;
+    r->direct = r->on_host || r->nccl || r->alone;
+    if (!st && r->alone) {
+        r->kept_losses = fv__ranks_alloc(r, FV__TREE_NODES * sizeof(float));
+        r->device_sums = fv__ranks_alloc(r, sums_bytes(r));
+        if (!r->kept_losses || !r->device_sums) st = no_memory(e);
+    }
     if (!st && !r->direct && !(r->staging = fv__alloc_raw(&d->env, (size_t)n * sizeof(float))))
         st = no_memory(e);
     if (!st && r->on_host && !fast && r->shares.ranks > 1) st = fv__overlap_new(&r->overlap, r, e);
@@ -61,6 +72,8 @@ void fv__ranks_free(fv__ranks *r)
     for (int i = 0; i < FV__TREE_NODES; i++) fv__ranks_release(r, r->block[i], bytes);
     fv__free(&env, r->staging, bytes);
     fv__ranks_release(r, r->received, r->received_bytes);
+    fv__ranks_release(r, r->kept_losses, FV__TREE_NODES * sizeof(float));
+    fv__ranks_release(r, r->device_sums, sums_bytes(r));
     fv__nccl_close(r->nccl);
     fv__free(&env, r->nodes, r->nodes_bytes);
     fv__free(&env, r->counts, r->counts_bytes);
@@ -70,15 +83,26 @@ void fv__ranks_free(fv__ranks *r)
 
 fv__nccl *fv__ranks_nccl(const fv__ranks *r) { return r->nccl; }
 
-/* Where NCCL adds blocks up they lie on the device. */
+bool fv__ranks_alone(const fv__ranks *r) { return r->alone; }
+
+void fv__ranks_set_results(fv__ranks *r, float *loss, float *sumsq)
+{
+    r->loss = loss;
+    r->sumsq = sumsq;
+}
+
+/* Where the device adds blocks up they lie there. */
+static bool on_device(const fv__ranks *r) { return r->nccl || r->alone; }
+
 void *fv__ranks_alloc(const fv__ranks *r, size_t bytes)
 {
-    return r->nccl ? r->dev->backend->alloc(r->dev, bytes) : fv__alloc_raw(&r->dev->env, bytes);
+    return on_device(r) ? r->dev->backend->alloc(r->dev, bytes)
+                        : fv__alloc_raw(&r->dev->env, bytes);
 }
 
 void fv__ranks_release(const fv__ranks *r, void *p, size_t bytes)
 {
-    if (p && r->nccl)
+    if (p && on_device(r))
         r->dev->backend->release(r->dev, p, bytes);
     else
         fv__free(&r->dev->env, p, bytes);
@@ -207,6 +231,7 @@ static fv_status put_aside(fv__ranks *r, fv_stream *s, fv_err *e)
     else
         memcpy(r->block[at], r->stack[at].grad, bytes);
     r->stack[at].grad = r->block[at];
+    if (r->alone) r->dev->backend->move(s, r->kept_losses + at, r->loss, sizeof(float));
     return FV_OK;
 }
 
@@ -224,7 +249,10 @@ static void push_leaf(fv__ranks *r, float *grad)
             r->merged[r->n_merged++] = left->grad;
         else
             fv__ranks_sum(r, grad, left->grad, r->shares.n);
-        r->losses[r->n_losses++] = left->loss;
+        if (r->alone)
+            fv__ranks_sum(r, r->loss, r->kept_losses + r->depth - 1, 1);
+        else
+            r->losses[r->n_losses++] = left->loss;
         top.node = parent;
         r->depth--;
     }
@@ -250,6 +278,8 @@ fv_status fv__ranks_add(fv__ranks *r, fv_stream *s, float loss, fv_err *e)
     }
     if (r->fast) { /* backward has added it already */
         float before = r->done ? r->stack[0].loss : 0;
+        if (r->alone && r->done) fv__ranks_sum(r, r->loss, r->kept_losses, 1);
+        if (r->alone) r->dev->backend->move(s, r->kept_losses, r->loss, sizeof(float));
         r->stack[0] = (fv__stacked){{r->from, r->mine}, before + loss, grad};
         r->depth = 1;
         r->done++;

@@ -19,6 +19,11 @@ fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_stream *s, fv_comm *c,
                         fv_err *e);
 fv__nccl *fv__ranks_nccl(const fv__ranks *r); /* NULL: GPUs are not spoken to directly */
 void fv__ranks_set_trace(fv__ranks *r, fv__trace *t);
+/* One rank with a device.  Then loss and sum of squares stay in its memory, at the two addresses
+ * that must be set, and no call here waits for it: what it works on is as for more ranks, bit by
+ * bit. */
+bool fv__ranks_alone(const fv__ranks *r);
+void fv__ranks_set_results(fv__ranks *r, float *loss, float *sumsq);
 void fv__ranks_free(fv__ranks *r); /* NULL is allowed */
 size_t fv__ranks_bytes(const fv__ranks *r);
 
@@ -36,12 +41,13 @@ void fv__ranks_begin(fv__ranks *r, int64_t step, int64_t leaves, int64_t from, i
 /* The next leaf begins in context c.  Where it is this rank's last, gradients are sent while
  * backward still runs. */
 fv_status fv__ranks_last(fv__ranks *r, fv_ctx *c, fv_err *e);
-/* The parameters hold the gradients of the next of this rank's leaves, whose loss this is.  Whether
- * the next leaf's gradients are to be added to them (the fast order). */
+/* The parameters hold the gradients of the next of this rank's leaves, whose loss this is (alone:
+ * the device has it).  Whether the next leaf's gradients are to be added to them (the fast
+ * order). */
 fv_status fv__ranks_add(fv__ranks *r, fv_stream *s, float loss, fv_err *e);
 bool fv__ranks_accumulates(const fv__ranks *r);
 /* The gradients that this rank owns are in the parameters' gradients afterwards, the sum of squares
- * of all and the loss in *sumsq and *loss.  Every rank gets the same. */
+ * of all and the loss in *sumsq and *loss (alone: on the device).  Every rank gets the same. */
 fv_status fv__ranks_reduce(fv__ranks *r, fv_stream *s, float *loss, float *sumsq, fv_err *e);
 
 /* Seconds of communication so far: all, and those that this rank's computing did not hide. */

@@ -257,9 +257,26 @@ static fv_status reduce_exactly(fv__ranks *r, float *grad, fv_err *e)
     return r->overlap ? fv__overlap_end(r->overlap, e) : reduce_buckets(r, grad, e);
 }
 
+/* Alone there is nobody to wait for: loss and squares stay on the device, which may be several
+ * updates behind.  NCCL is called all the same where it is asked for, in the order of the
+ * stream. */
+static fv_status reduce_alone(fv__ranks *r, fv_stream *s, fv_err *e)
+{
+    int64_t n;
+    float *grad = fv_params_grad(r->params, &n);
+    const fv_kernels *k = r->dev->k[FV_F32];
+    fv_status st = FV_OK;
+    if (!k->sumsq_chunks)
+        return fv_fail(e, FV_EMISSING, "ranks: %s has no sumsq_chunks", r->dev->backend->name);
+    if (r->nccl) st = (r->fast ? reduce_fast : reduce_buckets)(r, grad, e);
+    if (!st) k->sumsq_chunks(s, r->device_sums, r->sumsq, grad, n, r->shares.chunk);
+    return st || !r->nccl ? st : fv__nccl_check(r->nccl, e);
+}
+
 fv_status fv__ranks_reduce(fv__ranks *r, fv_stream *s, float *loss, float *sumsq, fv_err *e)
 {
     int64_t n;
+    if (r->alone) return reduce_alone(r, s, e);
     float *own = fv_params_grad(r->params, &n), *grad = r->direct ? own : r->staging;
     double start = fv__trace_now(r->trace);
     fv_status st;

@@ -20,7 +20,12 @@ struct fv__ranks {
     fv_stream *stream; /* of the device, all of whose contexts share one */
     fv__nccl *nccl;    /* gradients of a GPU are sent as they are; NULL: by host memory */
     bool fast, on_host;
-    bool direct; /* added up where backward writes them: memory of the host, or of GPUs by NCCL */
+    bool direct; /* added up where backward writes them: memory of the host, of GPUs by NCCL */
+    bool alone;  /* one rank with a device: it is never waited for, and all below is its memory */
+    float *loss; /* then: of the leaf at hand, and of the update in the end */
+    float *sumsq;
+    float *kept_losses; /* FV__TREE_NODES: of the stack */
+    float *device_sums; /* of each chunk */
     int64_t step;
     int64_t leaves, from, mine, done; /* of the update: all, and this rank's */
     fv__stacked stack[FV__TREE_NODES];

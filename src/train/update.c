@@ -76,7 +76,12 @@ fv_status fv__updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_
         st = fv__ranks_new(&u->ranks, fv_model_params(m), &u->ctx->stream, c, o->fast_sums, e);
     /* behind the ranks, who give back memory of gradients */
     if (!st) st = fv__adam_new(&u->adam, fv_model_params(m), d, o, c, e);
-    if (!st && u->ranks) fv__adam_set_nccl(u->adam, fv__ranks_nccl(u->ranks));
+    if (!st && u->ranks) {
+        float *loss, *sumsq;
+        fv__adam_set_nccl(u->adam, fv__ranks_nccl(u->ranks));
+        fv__adam_results(u->adam, &loss, &sumsq);
+        fv__ranks_set_results(u->ranks, loss, sumsq);
+    }
     if (st)
         fv_updater_free(u);
     else
@@ -130,10 +135,11 @@ size_t fv_updater_bytes(const fv_updater *u)
     return fv_ctx_bytes(u->in) + fv_ctx_bytes(u->ctx) + (u->ranks ? fv__ranks_bytes(u->ranks) : 0);
 }
 /* Updates that may be started before the first is read: a GPU runs ahead of the host, a CPU has
- * done each when the call returns. */
+ * done each when the call returns, and several ranks meet at each. */
 int64_t fv_updater_max_pending(const fv_updater *u)
 {
-    return fv__device_is_host(u->dev) || u->ranks ? 1 : FV__UPDATES;
+    bool meets = u->ranks && !fv__ranks_alone(u->ranks);
+    return fv__device_is_host(u->dev) || meets ? 1 : FV__UPDATES;
 }
 
 /* ---- one batch ---- */
@@ -293,6 +299,14 @@ static void run_nothing(fv_updater *u)
     fv__params_grad_on(params, &u->ctx->stream);
 }
 
+/* Its loss, where the device keeps it. */
+static void zero_loss(fv_updater *u)
+{
+    float *loss, *sumsq;
+    fv__adam_results(u->adam, &loss, &sumsq);
+    u->dev->backend->zero(&u->ctx->stream, loss, sizeof *loss);
+}
+
 /* The same where ranks share the parameters: all read the weights in step, so this one does, too,
  * for a row of the data that counts nothing. */
 static fv_status run_along(fv_updater *u, int64_t number, fv_err *e)
@@ -314,9 +328,10 @@ static fv_status run_leaf(fv_updater *u, const fv_batch *b, const fv__batch_coun
     *loss = 0;
     if (!b->n && u->sharded) return run_along(u, number, e);
     if (!b->n && first) run_nothing(u);
+    if (!b->n && fv__ranks_alone(u->ranks)) zero_loss(u);
     if (!b->n) return FV_OK;
     fv_status st = work(u, b, all, number, first, false, e);
-    if (!st) *loss = fv__adam_loss(u->adam);
+    if (!st && !fv__ranks_alone(u->ranks)) *loss = fv__adam_loss(u->adam);
     return st;
 }
 
@@ -342,7 +357,10 @@ fv_status fv__updater_step_shards(fv_updater *u, int64_t step, const fv__leaves 
     }
     if (!st) st = fv__ranks_reduce(u->ranks, &u->ctx->stream, &loss, &sumsq, e);
     double from = fv__trace_now(u->trace);
-    if (!st) st = fv__adam_run_shared(u->adam, &u->ctx->stream, &u->opt, loss, sumsq, e);
+    if (!st && fv__ranks_alone(u->ranks))
+        st = fv__adam_run_alone(u->adam, &u->ctx->stream, &u->opt, e);
+    else if (!st)
+        st = fv__adam_run_shared(u->adam, &u->ctx->stream, &u->opt, loss, sumsq, e);
     fv__trace_add(u->trace, FV__TRACK_MAIN, "optimiser and gather", step, from);
     if (!st) u->done++;
     return st;

@@ -208,6 +208,10 @@ typedef struct fv_kernels {
     /* in every cache, as if all at once; moves and caches are in host memory */
     void (*move_rows)(fv_stream *s, const fv_cache_rows *cache, int64_t n_caches,
                       const fv_cache_move *m, int64_t n);
+    /* sumsq of each chunk of x, the last one shorter, with the bits of one call for each; all:
+     * their sum in f64, from the first to the last */
+    void (*sumsq_chunks)(fv_stream *s, float *sums, float *all, const float *x, int64_t n,
+                         int64_t chunk);
     /* in any order; list in host memory */
     void (*copy_many)(fv_stream *s, const fv_copy *list, int64_t n);
     /* attention_weights of many rows where Tq is 1; jobs in device memory, so that a captured step

@@ -7,7 +7,8 @@
 namespace
 {
 
-#define PIECE 16384 /* elements per partial sum of squares */
+#define PIECE 16384      /* elements per partial sum of squares */
+#define MAX_CHUNKS 65535 /* gridDim.y limit */
 
 /* m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  w -= lr * (decay * w +
  * (m/bias_correction1) / (sqrt(v/bias_correction2) + eps))
@@ -77,7 +78,7 @@ __device__ inline double block_sum(double v)
 
 /* Partial sums of x^2 over pieces of fixed length, then their total: f64, since the norm of 1e8
  * gradients in f32 would lose digits. */
-template <class T, int V> __global__ void squares(double *part, const T *x, int64_t n)
+template <class T, int V> __device__ inline void square_piece(double *part, const T *x, int64_t n)
 {
     int64_t from = (int64_t)blockIdx.x * PIECE, end = from + PIECE < n ? from + PIECE : n;
     double sum = 0;
@@ -91,7 +92,7 @@ template <class T, int V> __global__ void squares(double *part, const T *x, int6
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
 
-__global__ void total(float *out, const double *part, int64_t n)
+__device__ inline void total_pieces(float *out, const double *part, int64_t n)
 {
     double sum = 0;
 #pragma unroll 8
@@ -99,6 +100,13 @@ __global__ void total(float *out, const double *part, int64_t n)
     sum = block_sum(sum);
     if (threadIdx.x == 0) *out = (float)sum;
 }
+
+template <class T, int V> __global__ void squares(double *part, const T *x, int64_t n)
+{
+    square_piece<T, V>(part, x, n);
+}
+
+__global__ void total(float *out, const double *part, int64_t n) { total_pieces(out, part, n); }
 
 template <class T> void sumsq(fv_stream *s, float *out, const void *x, int64_t n)
 {
@@ -111,6 +119,62 @@ template <class T> void sumsq(fv_stream *s, float *out, const void *x, int64_t n
     });
     launch(s, "sumsq", total, dim3(1), THREADS, 0, out, part, pieces);
 }
+
+/* ---- the same of many chunks at once: block (piece of a chunk, chunk) ---- */
+
+/* What chunk q has of n elements. */
+__device__ inline int64_t chunk_len(int64_t q, int64_t n, int64_t chunk)
+{
+    return n - q * chunk < chunk ? n - q * chunk : chunk;
+}
+
+template <int V>
+__global__ void chunk_squares(double *part, const float *x, int64_t n, int64_t chunk)
+{
+    int64_t q = blockIdx.y, len = chunk_len(q, n, chunk);
+    if ((int64_t)blockIdx.x * PIECE < len)
+        square_piece<float, V>(part + q * gridDim.x, x + q * chunk, len);
+}
+
+__global__ void chunk_totals(float *sums, const double *part, int64_t pieces, int64_t n,
+                             int64_t chunk)
+{
+    int64_t q = blockIdx.x;
+    total_pieces(sums + q, part + q * pieces, ceil_div(chunk_len(q, n, chunk), PIECE));
+}
+
+/* One thread adds, since the order is that of ranks whose chunks meet in host memory; the others
+ * load ahead of it. */
+__global__ void add_chunks(float *all, const float *sums, int64_t n)
+{
+    __shared__ float next[THREADS];
+    double sum = 0;
+    for (int64_t from = 0; from < n; from += THREADS) {
+        __syncthreads();
+        if (from + threadIdx.x < n) next[threadIdx.x] = sums[from + threadIdx.x];
+        __syncthreads();
+        for (int64_t i = 0; threadIdx.x == 0 && i < THREADS && from + i < n; i++)
+            sum += (double)next[i];
+    }
+    if (threadIdx.x == 0) *all = (float)sum;
+}
+
+void sumsq_chunks(fv_stream *s, float *sums, float *all, const float *x, int64_t n, int64_t chunk)
+{
+    int64_t chunks = ceil_div(n, chunk), pieces = ceil_div(chunk, PIECE);
+    double *part = chunks <= MAX_CHUNKS ? alloc_scratch<double>(s, pieces * chunks) : NULL;
+    if (s->err.code) return;
+    if (part && chunk % vec<float> == 0 && n % vec<float> == 0 && aligned(x)) {
+        launch(s, "sumsq", chunk_squares<vec<float>>, dim3((unsigned)pieces, (unsigned)chunks),
+               THREADS, 0, part, x, n, chunk);
+        launch(s, "sumsq", chunk_totals, dim3((unsigned)chunks), THREADS, 0, sums, part, pieces, n,
+               chunk);
+    } else {
+        for (int64_t q = 0; q < chunks; q++)
+            sumsq<float>(s, sums + q, x + q * chunk, n - q * chunk < chunk ? n - q * chunk : chunk);
+    }
+    launch(s, "sumsq", add_chunks, dim3(1), THREADS, 0, all, sums, chunks);
+}
 } // namespace
 
 template <class T> void fv_cuda_optim(fv_kernels *k)
@@ -118,5 +182,6 @@ template <class T> void fv_cuda_optim(fv_kernels *k)
     k->adamw = adamw<T>;
     k->sumsq = sumsq<T>;
     k->clip_norm = clip_norm;
+    k->sumsq_chunks = sumsq_chunks;
 }
 FOR_ALL_DTYPES(fv_cuda_optim)
