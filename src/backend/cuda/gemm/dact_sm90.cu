@@ -1,9 +1,16 @@
-/* dact_sm90.cu - the backward through y = GELU_tanh(p) W: dp = GELU_tanh'(p) * (dy W'), and its
- * column sums, the gradient of p's bias, in one pass.
+/* dact_sm90.cu - the backward through y = act(p) W, act GELU or its tanh form: dp = act'(p) * (dy
+ * W'), and its column sums, the gradient of p's bias, in one pass.
  *
  * A second producer warp loads p by TMA, panel by panel, during the main loop of its tile.  A run
  * of 32 columns is loaded, computed and stored as a whole, so that its accesses are in flight
- * together: with one warp per scheduler no other warp hides their latency. */
+ * together: with one warp per scheduler no other warp hides their latency.
+ *
+ * Where W' is stored (K,N) (IN_OUT: the weight of a linear layer stored (out,in)) a thread has two
+ * adjacent columns of every eight.  dp then overwrites p in shared memory and is read back by
+ * rows, so that the transposition needs no buffer of its own: there is no room for one. */
+#include <cstdlib>
+#include <cstring>
+
 #include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
@@ -36,10 +43,31 @@ __device__ inline float reduce_rows(float (&v)[8], int lane)
     }
     return v[0];
 }
-__device__ inline int column_of(int lane) { return lane % 4 * 8 + lane / 4; }
+/* Value i = lane / 4 of a thread's eight: of adjacent columns, or of two in every eight. */
+template <bool IN_OUT> __device__ inline int column_of(int lane)
+{
+    int i = lane / 4;
+    return IN_OUT ? i / 2 * 8 + lane % 4 * 2 + i % 2 : lane % 4 * 8 + i;
+}
 
-struct dact_epilogue {
-    static constexpr bool IN_OUT = false;
+template <fv_unary_op OP> __device__ inline float act_grad(float x)
+{
+    return OP == FV_U_GELU ? gelu_grad_approx(x) : gelu_tanh_grad_approx(x);
+}
+
+__device__ inline uint32_t load_pair(const bf16 *from)
+{
+    uint32_t w;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(w) : "r"(smem_addr(from)) : "memory");
+    return w;
+}
+__device__ inline void store_pair(bf16 *to, uint32_t w)
+{
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(smem_addr(to)), "r"(w) : "memory");
+}
+
+template <bool LAYOUT, fv_unary_op OP> struct dact_epilogue {
+    static constexpr bool IN_OUT = LAYOUT;
     bf16 *c;
     float *part; /* (rows of tiles,n) */
     int m, n, ldc;
@@ -63,7 +91,56 @@ struct dact_epilogue {
         }
     }
 
-    /* dp = acc * GELU_tanh'(p), stored; column sums: over a thread's rows, then over lanes
+    /* (x, y) = two sums of the product -> two of dp, packed; total: their column sums so far. */
+    __device__ static uint32_t two_of_dp(float x, float y, uint32_t p_pair, float *total)
+    {
+        float q[2];
+        widen(q, p_pair);
+        x *= act_grad<OP>(q[0]), y *= act_grad<OP>(q[1]);
+        total[0] += x, total[1] += y;
+        return pack2(x, y, bf16());
+    }
+
+    /* Run j of 32 columns: dp in w, eight columns of each of four rows, and the thread's sums. */
+    __device__ void run_of_dp(gemm_acc &s, int j, uint32_t (&w)[4][4], float (&total)[8]) const
+    {
+        int lane = threadIdx.x % 32;
+        bf16 *rows = r->p + j / 2 * TILE_M * PANEL + first_row() * PANEL,
+             *by_eight = rows + ((j % 2 * 4 + lane % 4) ^ lane / 4) * 8;
+        if constexpr (!IN_OUT) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) load_smem(w[e], by_eight + row_at(e) * PANEL);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    w[e][i] = two_of_dp(acc_at(s, j, e, 2 * i), acc_at(s, j, e, 2 * i + 1), w[e][i],
+                                        total + 2 * i);
+        } else {
+            bf16 *by_two[4]; /* chunk o of a row, where the swizzle has put it */
+#pragma unroll
+            for (int o = 0; o < 4; o++)
+                by_two[o] = rows + ((j % 2 * 4 + o) ^ lane / 4) * 8 + lane % 4 * 2;
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+#pragma unroll
+                for (int o = 0; o < 4; o++) w[e][o] = load_pair(by_two[o] + row_at(e) * PANEL);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+#pragma unroll
+                for (int o = 0; o < 4; o++) {
+                    const float *sum = &s[e / 2][4 * j + o][e % 2 * 2];
+                    store_pair(by_two[o] + row_at(e) * PANEL,
+                               two_of_dp(sum[0], sum[1], w[e][o], total + 2 * o));
+                }
+            __syncwarp(); /* a warp's rows are its own */
+#pragma unroll
+            for (int e = 0; e < 4; e++) load_smem(w[e], by_eight + row_at(e) * PANEL);
+            fence_async_proxy(); /* TMA will write where this warp has written */
+        }
+    }
+
+    /* dp = acc * act'(p), stored; column sums: over a thread's rows, then over lanes
      * (reduce_rows), then over the four warps through smem, in that order. */
     __device__ void epilogue(gemm_acc &s, int row, int column)
     {
@@ -72,23 +149,10 @@ struct dact_epilogue {
         warpgroup_sync(1 + group); /* the previous tile's sums have been read */
 #pragma unroll
         for (int j = 0; j < RUNS; j++) {
-            const bf16 *p_smem = r->p + j / 2 * TILE_M * PANEL + first_row() * PANEL +
-                                 ((j % 2 * 4 + lane % 4) ^ lane / 4) * 8;
             float total[8] = {};
             uint32_t w[4][4];
             if (j % 2 == 0) mbarrier_wait(&r->full[group][j / 2], use & 1);
-#pragma unroll
-            for (int e = 0; e < 4; e++) load_smem(w[e], p_smem + row_at(e) * PANEL);
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float q[2], x = acc_at(s, j, e, 2 * i), y = acc_at(s, j, e, 2 * i + 1);
-                    widen(q, w[e][i]);
-                    x *= gelu_tanh_grad_approx(q[0]), y *= gelu_tanh_grad_approx(q[1]);
-                    total[2 * i] += x, total[2 * i + 1] += y;
-                    w[e][i] = pack2(x, y, bf16());
-                }
+            run_of_dp(s, j, w, total);
             if (j % 2) warp_arrive(&r->empty[j / 2]);
 #pragma unroll
             for (int e = 0; e < 4; e++) {
@@ -96,7 +160,7 @@ struct dact_epilogue {
                               column + 32 * j + first_column() < n;
                 if (inside) store_all(to + (int64_t)row_at(e) * ldc + 32 * j, w[e]);
             }
-            r->part[group][warp][32 * j + column_of(lane)] = reduce_rows(total, lane);
+            r->part[group][warp][32 * j + column_of<IN_OUT>(lane)] = reduce_rows(total, lane);
         }
         use++;
         warpgroup_sync(1 + group);
@@ -108,10 +172,11 @@ struct dact_epilogue {
     }
 };
 
+template <class END>
 __global__ void __launch_bounds__(3 * GROUP, 1)
     dact_by_tiles(const __grid_constant__ gemm_tiles t, const __grid_constant__ CUtensorMap a,
                   const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap p,
-                  const __grid_constant__ dact_epilogue end)
+                  const __grid_constant__ END end)
 {
     extern __shared__ uint8_t memory[];
     dact_smem *r = (dact_smem *)gemm_smem_at(memory);
@@ -125,9 +190,31 @@ __global__ void __launch_bounds__(3 * GROUP, 1)
     __syncthreads();
     pdl_wait();
     pdl_launch_dependents();
-    dact_epilogue mine = end;
+    END mine = end;
     mine.r = r, mine.p = &p, mine.use = 0;
     run_block(t, &r->r, &a, &w, mine);
+}
+
+/* FOVEA_CUDA_PRODUCTS=tiles: our tiles wherever they can be, measured to be faster or not. */
+bool tiles_requested()
+{
+    static const char *requested = getenv("FOVEA_CUDA_PRODUCTS");
+    return requested && !strcmp(requested, "tiles");
+}
+
+template <class END>
+void launch_dact(fv_stream *s, const fv_gemm *g, const CUtensorMap &a, const CUtensorMap &w,
+                 const CUtensorMap &p, fv_sink sums)
+{
+    gemm_tiles t = tiles_of(g);
+    int64_t pieces = ceil_div(g->m, TILE_M);
+    END end = {};
+    end.c = (bf16 *)g->c, end.part = alloc_scratch<float>(s, pieces * g->n);
+    end.m = t.m, end.n = t.n, end.ldc = (int)g->ldc;
+    if (!end.part) return;
+    launch_pdl(s, "gemm", true, dact_by_tiles<END>, dim3(blocks_for(s, t)), 3 * GROUP,
+               sizeof(dact_smem) + 1024, t, a, w, p, end);
+    fv_cuda_sum_pieces(s, sums, end.part, pieces, g->n);
 }
 
 } // namespace
@@ -138,20 +225,17 @@ bool fv_cuda_gemm_dact(fv_stream *s, const fv_gemm *g, fv_unary_op op, const voi
     const cuuint64_t dim[] = {(cuuint64_t)g->n, (cuuint64_t)g->m},
                      step[] = {(cuuint64_t)g->ldc * 2};
     const cuuint32_t box[] = {PANEL, TILE_M};
-    bool ours = op == FV_U_GELU_TANH && sums.dtype == FV_F32 && g->tb && !g->bias && !g->act &&
-                !g->pre && !g->plus && aligned(p);
-    if (!device_of(s)->hopper || !ours || !fits_tiles(g) || !enough_tiles(s, g) ||
-        !describe(&a, &w, g) || !fv_cuda_tensor_map_nd(&of_p, p, FV_BF16, 2, dim, step, box))
+    bool tanh_form = op == FV_U_GELU_TANH, ours = tanh_form || (op == FV_U_GELU && !g->tb);
+    if (!g->tb && !tiles_requested()) return false;
+    if (!device_of(s)->hopper || !ours || sums.dtype != FV_F32 || g->bias || g->act || g->pre ||
+        g->plus || !aligned(p) || !fits_tiles(g) || !enough_tiles(s, g) || !describe(&a, &w, g) ||
+        !fv_cuda_tensor_map_nd(&of_p, p, FV_BF16, 2, dim, step, box))
         return false;
-    gemm_tiles t = tiles_of(g);
-    int64_t pieces = ceil_div(g->m, TILE_M);
-    dact_epilogue end = {(bf16 *)g->c, alloc_scratch<float>(s, pieces * g->n),
-                         t.m,          t.n,
-                         (int)g->ldc,  NULL,
-                         NULL,         0};
-    if (!end.part) return true;
-    launch_pdl(s, "gemm", true, dact_by_tiles, dim3(blocks_for(s, t)), 3 * GROUP,
-               sizeof(dact_smem) + 1024, t, a, w, of_p, end);
-    fv_cuda_sum_pieces(s, sums, end.part, pieces, g->n);
+    if (g->tb)
+        launch_dact<dact_epilogue<false, FV_U_GELU_TANH>>(s, g, a, w, of_p, sums);
+    else if (tanh_form)
+        launch_dact<dact_epilogue<true, FV_U_GELU_TANH>>(s, g, a, w, of_p, sums);
+    else
+        launch_dact<dact_epilogue<true, FV_U_GELU>>(s, g, a, w, of_p, sums);
     return true;
 }

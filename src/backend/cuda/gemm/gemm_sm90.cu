@@ -1,8 +1,10 @@
-/* gemm_sm90.cu - C = A W' + bias, or GELU(A W' + bias), for many rows of bf16 on Hopper.
+/* gemm_sm90.cu - C = A W' + bias, or p = A W' + bias and C = GELU(p), for many rows of bf16 on
+ * Hopper; p is stored where the backward needs it.
  *
  * cuBLASLt has no epilogue for the exact GELU (its GELU is the tanh approximation), and a separate
- * pass costs a tenth of a BERT layer.  Without GELU, where K is short the epilogue weighs more, and
- * cuBLASLt does not overlap it with the main loop. */
+ * pass costs a tenth of a BERT layer, in training more: it reads C and writes p and C again.
+ * Without GELU, where K is short the epilogue weighs more, and cuBLASLt does not overlap it with
+ * the main loop. */
 #include "gemm_sm90.h"
 #include "backend/cuda/rows/scalar.h"
 
@@ -13,12 +15,13 @@ namespace
 #define MAX_K 1024
 #define MAX_N 4096
 
-template <bool GELU> struct linear_epilogue {
+/* PRE: p is stored, too. */
+template <bool GELU, bool PRE> struct linear_epilogue {
     static constexpr bool IN_OUT = false;
     struct smem {
         gemm_smem gemm;
     };
-    bf16 *c;
+    bf16 *c, *p;      /* p: of C's shape; with PRE alone */
     const bf16 *bias; /* or NULL */
     int m, n, ldc;
 
@@ -27,7 +30,7 @@ template <bool GELU> struct linear_epilogue {
     __device__ void epilogue(gemm_acc &s, int row, int column) const
     {
         row += first_row(), column += first_column();
-        bf16 *to = c + (int64_t)row * ldc + column;
+        int64_t at = (int64_t)row * ldc + column;
 #pragma unroll
         for (int j = 0; j < RUNS; j++) {
             float b[8];
@@ -36,14 +39,19 @@ template <bool GELU> struct linear_epilogue {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float v[8];
+                bool inside = row + row_at(e) < m;
+                int64_t to = at + (int64_t)row_at(e) * ldc + 32 * j;
 #pragma unroll
                 for (int i = 0; i < 8; i++)
-                    if (GELU)
+                    if (GELU && !PRE)
                         v[i] = gelu_scaled(
                             fmaf(acc_at(s, j, e, i), 1 / GELU_REACH, b[i] * (1 / GELU_REACH)));
                     else
                         v[i] = acc_at(s, j, e, i) + b[i];
-                if (row + row_at(e) < m) store_all(to + (int64_t)row_at(e) * ldc + 32 * j, v);
+                if (PRE && inside) store_all(p + to, v);
+#pragma unroll
+                for (int i = 0; PRE && i < 8; i++) v[i] = gelu_approx(v[i]);
+                if (inside) store_all(c + to, v);
             }
         }
     }
@@ -61,12 +69,17 @@ bool preferred(const fv_stream *s, const fv_gemm *g)
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g)
 {
     CUtensorMap a, w;
-    if (!device_of(s)->hopper || !g->tb || g->pre || g->plus || !fits_tiles(g) ||
-        !preferred(s, g) || !describe(&a, &w, g))
+    if (!device_of(s)->hopper || !g->tb || (g->pre && g->act != FV_GELU) || g->plus ||
+        !aligned(g->pre) || !fits_tiles(g) || !preferred(s, g) || !describe(&a, &w, g))
         return false;
-    if (g->act == FV_GELU)
-        launch_tiles(s, g, a, w, linear_epilogue<true>{});
-    else
-        launch_tiles(s, g, a, w, linear_epilogue<false>{});
+    if (g->pre) {
+        linear_epilogue<true, true> end = {};
+        end.p = (bf16 *)g->pre;
+        launch_tiles(s, g, a, w, end);
+    } else if (g->act == FV_GELU) {
+        launch_tiles(s, g, a, w, linear_epilogue<true, false>{});
+    } else {
+        launch_tiles(s, g, a, w, linear_epilogue<false, false>{});
+    }
     return true;
 }

@@ -177,6 +177,8 @@ __global__ void dact_and_sums(T *dp, float *part, const T *dy, const T *p, int64
             for (int j = 0; j < V; j++) {
                 if (OP == FV_U_GELU_TANH && sizeof(T) == 2)
                     d[j] *= gelu_tanh_grad_approx(v[j]);
+                else if (OP == FV_U_GELU && sizeof(T) == 2)
+                    d[j] *= gelu_grad_approx(v[j]);
                 else
                     d[j] *= unary_grad(OP == FV_U_COUNT ? op : OP, v[j], v[j], 0, 0);
                 sum[j] += d[j];
@@ -205,6 +207,7 @@ void unary_bwd_sums(fv_stream *s, fv_unary_op op, void *dp, fv_sink sums, const 
     if (!part) return;
     dim3 grid((unsigned)ceil_div(cols, COLUMNS * V), (unsigned)pieces);
     auto kernel = op == FV_U_GELU_TANH ? dact_and_sums<T, V, FV_U_GELU_TANH>
+                  : op == FV_U_GELU    ? dact_and_sums<T, V, FV_U_GELU>
                   : op == FV_U_RELU    ? dact_and_sums<T, V, FV_U_RELU>
                                        : dact_and_sums<T, V, FV_U_COUNT>;
     launch(s, "unary_bwd", kernel, grid, COLUMNS * LANES, 0, (T *)dp, part, (const T *)dy,

@@ -113,6 +113,19 @@ __device__ inline float gelu_scaled(float y)
 }
 __device__ inline float gelu_approx(float x) { return gelu_scaled(x * (1 / GELU_REACH)); }
 
+/* Its derivative, Phi(x) + x phi(x), with the same polynomial: erff and expf are four times as many
+ * instructions. */
+__device__ inline float gelu_grad_approx(float x)
+{
+    const float log2e = 1.44269504f;
+    float y = x * (1 / GELU_REACH), square, t, e;
+    asm("mul.sat.f32 %0, %1, %1;" : "=f"(square) : "f"(y));
+    float u = y * fmaf(fmaf(square, -2.0812968f, 6.5142717f), square, 4.4676035f);
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(u));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-0.5f * log2e * x * x));
+    return fmaf(x * ONE_OVER_SQRT_2PI, e, fmaf(t, 0.5f, 0.5f));
+}
+
 /* tanh-GELU for 16-bit results: y = x s, s = 1 / (1 + exp(-2u)), u = c (x + a x^3);
  * y' = s + 2 x u' s (1 - s). */
 __device__ inline float gelu_tanh_share(float x, float square)
