@@ -97,6 +97,10 @@ def rows():
     for batch in (128, 512):
         ask = ["train", *config("vit-small-32"), "--batch", batch, *bf16]
         yield Row(f"vit/train/{batch}", ask, "sentences_per_s", "images/s", ["train_vit", f"batch={batch}"])
+    ask = ["train", *config("sasrec-beauty"), "--len", 50, "--batch", 256, *bf16]
+    for graphs in (0, 1):
+        name = "sasrec/train/graphs" if graphs else "sasrec/train/256"
+        yield Row(name, ask, "tokens_per_s", "items/s", ["train_sasrec", "batch=256", f"graphs={graphs}"])
     ask = ["train", *config("marian-base"), "--len", 64, "--batch", 400, *bf16]
     yield Row("translate/alike", ask, "tokens_per_s", "target tokens/s", ["translate"])
     yield Row("translate/published", ask, "tokens_per_s", "target tokens/s", ["translate", "vocab=37000", "everywhere=1"])

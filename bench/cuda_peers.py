@@ -170,6 +170,37 @@ class Vit(nn.Module):
         return F.cross_entropy(self(image), labels)
 
 
+class SasRecLayer(Layer):
+    """A pre-norm block with dropout on attention weights and before each sum."""
+
+    def __init__(self, width, heads, dropout):
+        super().__init__(width, heads, True, "none")
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm[0](x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.drop.p, is_causal=True)
+        x = x + self.drop(self.out(y.transpose(1, 2).reshape(b, t, d)))
+        return x + self.drop(self.down(F.gelu(self.up(self.norm[1](x)))))
+
+
+class SasRec(nn.Module):
+    """bench/configs/sasrec-beauty.json: the cross-entropy over all items at every position."""
+
+    def __init__(self, items=12101, longest=50, width=64, layers=2, heads=2, dropout=0.5):
+        super().__init__()
+        self.items, self.places = nn.Embedding(items, width), nn.Embedding(longest, width)
+        self.layers = nn.ModuleList(SasRecLayer(width, heads, dropout) for _ in range(layers))
+        self.norm, self.drop = nn.LayerNorm(width), nn.Dropout(dropout)
+
+    def loss(self, ids, labels):
+        x = self.drop(self.items(ids) * math.sqrt(self.items.embedding_dim) + self.places.weight[: ids.size(1)])
+        for layer in self.layers:
+            x = layer(x)
+        return F.cross_entropy(F.linear(self.norm(x), self.items.weight).flatten(0, 1), labels.flatten())
+
+
 class Translator(nn.Module):
     """Transformer-base; dropout before each sum and behind the embeddings, or with everywhere=1 also where nn.Transformer
     has it: on attention weights and inside the feed-forward part."""
@@ -205,16 +236,18 @@ def ids(vocab, *shape):
 # ---- peers: each returns what is timed, how much of it one call does, and how often it is called for one reading ----
 
 
-def training(model, inputs, clip):
+def training(model, inputs, clip, mode=None):
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
 
     def loss():
         with torch.autocast(DEVICE, torch.bfloat16):
             return model.loss(*inputs)
 
-    compiled = torch.compile(loss, dynamic=False)
+    compiled = torch.compile(loss, dynamic=False, mode=mode)
 
     def update():
+        if mode:
+            torch.compiler.cudagraph_mark_step_begin()
         compiled().backward()
         if clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -274,6 +307,13 @@ def vit(batch, side=224):
 def train_vit(batch, side=32):
     model = Vit(width=384, heads=6, side=side, patch=4, labels=10).to(DEVICE)
     return training(model, (torch.randn(batch, 3, side, side, device=DEVICE), ids(10, batch)), 1.0), batch, 4
+
+
+def train_sasrec(batch, length=50, graphs=0):
+    """graphs=1: captured by torch.compile; the better of both is the peer."""
+    model = SasRec().to(DEVICE).train()
+    inputs = ids(12101, batch, length), ids(12101, batch, length)
+    return training(model, inputs, 1.0, "reduce-overhead" if graphs else None), batch * length, 10
 
 
 @torch.no_grad()
@@ -349,7 +389,7 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, ma
 
 
 PEERS = {"train": train, "lora": lora, "translate": translate, "forward": forward, "vit": vit, "train_vit": train_vit,
-         "decode": decode, "gemm": product}
+         "train_sasrec": train_sasrec, "decode": decode, "gemm": product}
 
 
 def reading(call, times, seconds, least=5):
