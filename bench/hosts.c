@@ -1,11 +1,11 @@
-/* hosts.c - a switch with slow links, for network namespaces that stand for machines (netns.sh).
+/* hosts.c - a switch with long links, for network namespaces that stand for machines (netns.sh).
  *
- *     cc -O2 -o hosts hosts.c && ./hosts NAME N MBIT DELAY_US
+ *     cc -O2 -o hosts hosts.c && ./hosts NAME N DELAY_US
  *
  * Makes N tap devices NAME1 .. NAMEn, prints "ready", and passes Ethernet frames between them until
- * it is killed.  What a host sends leaves it at MBIT megabits a second and arrives DELAY_US later;
- * what does not fit into 100 ms of its link is dropped, as a router would.  The kernel's netem does
- * the same where it is built in; here it is not.
+ * it is killed.  What a host sends arrives DELAY_US later, as by the kernel's netem where that is
+ * built in.  The bandwidth is limited in the host (tc's tbf), whose sockets then wait for their
+ * turn as they do for a network card; a switch that is the bottleneck itself must drop frames.
  *
  * Frames of one sender arrive in the order in which they were sent, so a ring for each is enough.
  * It runs with real-time priority where it may: a delay must not depend on what else runs. */
@@ -34,7 +34,6 @@ typedef struct frame {
 typedef struct host {
     int fd;
     uint8_t mac[6];
-    double free; /* when its link has sent all that is queued */
     frame *ring;
     unsigned first, count;
 } host;
@@ -55,19 +54,16 @@ static int open_tap(const char *name, int i)
 }
 
 /* All that a host has to say now; each frame gets the time at which it arrives. */
-static void take(host *h, double bytes_a_second, double delay)
+static void take(host *h, double delay)
 {
     for (;;) {
         frame *f = &h->ring[(h->first + h->count) % RING], spare;
         if (h->count == RING) f = &spare;
         ssize_t n = read(h->fd, f->data, FRAME);
         if (n <= 0) return;
-        double t = now();
         if (n >= 12) memcpy(h->mac, f->data + 6, 6);
-        if (h->free < t) h->free = t;
-        if (f == &spare || h->free - t > 0.1) continue;
-        h->free += (double)n / bytes_a_second;
-        f->due = h->free + delay;
+        if (f == &spare) continue;
+        f->due = now() + delay;
         f->n = (int)n;
         h->count++;
     }
@@ -88,12 +84,11 @@ int main(int argc, char **argv)
 {
     static host all[HOSTS];
     struct pollfd wait[HOSTS];
-    int n = argc == 5 ? atoi(argv[2]) : 0;
-    double rate = argc == 5 ? atof(argv[3]) * 1e6 / 8 : 0,
-           delay = argc == 5 ? atof(argv[4]) * 1e-6 : 0;
+    int n = argc == 4 ? atoi(argv[2]) : 0;
+    double delay = argc == 4 ? atof(argv[3]) * 1e-6 : 0;
     struct sched_param first = {.sched_priority = 50};
-    if (n < 2 || n > HOSTS || rate <= 0) {
-        fprintf(stderr, "hosts NAME N MBIT DELAY_US\n");
+    if (n < 2 || n > HOSTS) {
+        fprintf(stderr, "hosts NAME N DELAY_US\n");
         return 2;
     }
     sched_setscheduler(0, SCHED_FIFO, &first);
@@ -121,6 +116,6 @@ int main(int argc, char **argv)
         struct timespec pause = {.tv_nsec = left > 0 ? (long)(left * 1e9) : 0};
         if (left >= 1) pause = (struct timespec){.tv_sec = 1};
         ppoll(wait, (nfds_t)n, &pause, NULL);
-        for (int i = 0; i < n; i++) take(&all[i], rate, delay);
+        for (int i = 0; i < n; i++) take(&all[i], delay);
     }
 }

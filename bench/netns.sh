@@ -1,7 +1,8 @@
 #!/bin/sh
 # netns.sh N RATE[,DELAY_US] COMMAND... - runs COMMAND by mpirun on N "hosts": network namespaces with a host name, an address and a link
-# of their own, so that ranks talk by TCP as machines do.  Links are limited to RATE by tc's tbf (1gbit, 10gbit), or, with a delay, to RATE
-# (100mbit) and DELAY_US by bench/hosts.c.  Needs root, iproute2 and OpenMPI.
+# of their own, so that ranks talk by TCP as machines do.  Links are limited to RATE by tc's tbf (100mbit, 10gbit) and made longer by DELAY_US
+# by bench/hosts.c.  TCP=bbr names another congestion control than Reno, the one that every kernel allows in a namespace.  Needs root,
+# iproute2 and OpenMPI.
 #   bench/netns.sh 2 10gbit build/fovea train recipe.ini -o runs/two -t 1 --set train.shards=2
 #   bench/netns.sh 4 100mbit,1000 build/fovea train recipe.ini -o runs/four -t 1 --set train.shards=4
 set -eu
@@ -25,8 +26,7 @@ if [ "$delay" = 0 ]; then
     ip link set "$bridge" up
 else
     cc -O2 -o "$here/hosts" "$(dirname "$0")/hosts.c"
-    case $rate in *gbit) mbit=${rate%gbit}000 ;; *) mbit=${rate%mbit} ;; esac
-    "$here/hosts" "fv$$t" "$n" "$mbit" "$delay" > "$here/ready" &
+    "$here/hosts" "fv$$t" "$n" "$delay" > "$here/ready" &
     switch=$!
     while [ ! -s "$here/ready" ]; do sleep 0.05; kill -0 "$switch"; done
 fi
@@ -42,7 +42,8 @@ for i in $(seq 1 "$n"); do
     ip netns exec "$ns" ip addr add "10.77.0.$i/24" dev eth0
     ip netns exec "$ns" ip link set eth0 up
     ip netns exec "$ns" ip link set lo up
-    if [ "$delay" = 0 ]; then ip netns exec "$ns" tc qdisc add dev eth0 root tbf rate "$rate" burst "$burst" latency 400ms; fi
+    ip netns exec "$ns" sysctl -qw net.ipv4.tcp_congestion_control="${TCP:-reno}"
+    ip netns exec "$ns" tc qdisc add dev eth0 root tbf rate "$rate" burst "$burst" latency 400ms
     echo "10.77.0.$i slots=1" >> "$here/hosts.txt"
 done
 

@@ -4,9 +4,9 @@ FOLDER` has written there.
 
 A bucket of gradients that every rank has ready takes
 
-    seconds = overhead + 3 latency + bytes / (efficiency bandwidth)
+    seconds = overhead + latency + bytes / (efficiency bandwidth)
 
-so the buckets of an update, B of them, take B (overhead + 3 latency) + bytes / (efficiency bandwidth): a line in two unknowns, 1 /
+so the buckets of an update, B of them, take B (overhead + latency) + bytes / (efficiency bandwidth): a line in two unknowns, 1 /
 efficiency and overhead, fitted to all runs by least squares of relative errors.  Of a bucket the rank that waited least is taken, since
 the others also wait for computing; of an update's sum the median over updates.  Prints both constants, which src/train/scaling.c has as
 EFFICIENCY and OVERHEAD and `fovea plan` takes as options, and how well they describe each run.
@@ -49,7 +49,7 @@ def main():
         sys.exit("plan_fit.py: %s has fewer than two runs of several ranks" % sys.argv[1])
     rows = []
     for _, what, took in runs:
-        waits = 3e-6 * what["latency"] * what["plan"]["buckets"]
+        waits = 1e-6 * what["latency"] * what["plan"]["buckets"]
         left = max(took - waits, 1e-9)
         rows.append((what["plan"]["sent"] / (what["mbit"] * 1.25e5) / left, what["plan"]["buckets"] / left))
     slowness, overhead = solve(rows)
@@ -63,7 +63,7 @@ def main():
     print("ranks   Mbit/s     us  reduce measured   fitted      off")
     for _, what, took in runs:
         plan = what["plan"]
-        fitted = plan["buckets"] * (overhead + 3e-6 * what["latency"]) + slowness * plan["sent"] / (what["mbit"] * 1.25e5)
+        fitted = plan["buckets"] * (overhead + 1e-6 * what["latency"]) + slowness * plan["sent"] / (what["mbit"] * 1.25e5)
         print("%5d  %7.0f  %5.0f  %15.4f  %7.4f  %+6.1f %%" %
               (plan["ranks"], what["mbit"], what["latency"], took, fitted, 100 * (fitted / took - 1)))
 

@@ -29,6 +29,11 @@ fv_status fv__comm_mpi(fv_comm **out, const fv_env *env, const fv_comm_opt *o, f
 #include <time.h>
 
 enum { CHUNK = 1 << 30, TAG = 7 }; /* bytes of one message: MPI counts in int */
+/* Bytes of a message of an exchange.  OpenMPI sends up to 64 KiB by TCP at once (the eager limit).
+ * What is larger it announces, and sends when asked: the request waits in the other rank's stream
+ * behind what that one sends itself, so of two ranks one sent after the other where their links
+ * carry both directions at a time: 1.2 instead of 2.0 seconds an update at 100 Mbit/s. */
+enum { PIECE = 48 << 10 };
 #define BEAT 0.5 /* seconds between heartbeats */
 
 /* A heartbeat, or the reason why the job ends. */
@@ -173,15 +178,15 @@ static fv_status wait_for(mpi *m, MPI_Request *request, int n, fv_err *e)
     }
 }
 
-static int messages(size_t bytes) { return (int)((bytes + CHUNK - 1) / CHUNK); }
+static size_t pieces(size_t bytes) { return (bytes + PIECE - 1) / PIECE; }
 
 /* Memory for the requests of these parts, without those that stay here. */
 static fv_status grow_requests(mpi *m, const fv_comm_part *send, int n_send,
                                const fv_comm_part *recv, int n_recv, fv_err *e)
 {
     size_t n = 1;
-    for (int i = 0; i < n_send; i++) n += (size_t)messages(send[i].bytes);
-    for (int i = 0; i < n_recv; i++) n += (size_t)messages(recv[i].bytes);
+    for (int i = 0; i < n_send; i++) n += pieces(send[i].bytes);
+    for (int i = 0; i < n_recv; i++) n += pieces(recv[i].bytes);
     void *p = m->request;
     if (!fv__grow(&m->c->env, &p, &m->request_bytes, n * sizeof *m->request))
         return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
@@ -191,6 +196,21 @@ static fv_status grow_requests(mpi *m, const fv_comm_part *send, int n_send,
 
 /* ---- collectives ---- */
 
+/* Starts the messages of a part; n counts requests. */
+static int start_part(mpi *m, const fv_comm_part *p, bool in, int *n)
+{
+    int rc = 0;
+    for (size_t at = 0; p->rank != m->c->rank && at < p->bytes && !rc; at += PIECE) {
+        int bytes = (int)(p->bytes - at < PIECE ? p->bytes - at : PIECE);
+        char *data = (char *)p->data + at;
+        MPI_Request *r = &m->request[(*n)++];
+        rc = in ? m->m.Irecv(data, bytes, m->m.byte, p->rank, TAG, m->data, r)
+                : m->m.Isend(data, bytes, m->m.byte, p->rank, TAG, m->data, r);
+    }
+    return rc;
+}
+
+/* Sends begin with the next rank, so that not all ranks send to the same one first. */
 static fv_status exchange(fv_comm *c, const fv_comm_part *send, int n_send,
                           const fv_comm_part *recv, int n_recv, fv_err *e)
 {
@@ -199,16 +219,11 @@ static fv_status exchange(fv_comm *c, const fv_comm_part *send, int n_send,
     int n = 0, rc = 0;
     if (st) return st;
     pthread_mutex_lock(&m->lock);
-    for (int i = 0; i < n_recv + n_send; i++) {
-        bool in = i < n_recv;
-        const fv_comm_part *p = in ? &recv[i] : &send[i - n_recv];
-        for (size_t at = 0; p->rank != c->rank && at < p->bytes && !rc; at += CHUNK) {
-            int bytes = (int)(p->bytes - at < CHUNK ? p->bytes - at : CHUNK);
-            char *data = (char *)p->data + at;
-            rc = in ? m->m.Irecv(data, bytes, m->m.byte, p->rank, TAG, m->data, &m->request[n++])
-                    : m->m.Isend(data, bytes, m->m.byte, p->rank, TAG, m->data, &m->request[n++]);
-        }
-    }
+    for (int i = 0; i < n_recv && !rc; i++) rc = start_part(m, &recv[i], true, &n);
+    for (int i = 0; i < n_send && !rc; i++)
+        if (send[i].rank > c->rank) rc = start_part(m, &send[i], false, &n);
+    for (int i = 0; i < n_send && !rc; i++)
+        if (send[i].rank < c->rank) rc = start_part(m, &send[i], false, &n);
     if (rc) set_dead(m, "rank %d: MPI failed (error %d)", c->rank, rc);
     pthread_mutex_unlock(&m->lock);
     fv__comm_copy_own(c, send, n_send, recv, n_recv);
