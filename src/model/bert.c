@@ -229,6 +229,15 @@ static void put_choices(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor 
     fv__put_classes(c, in, out, logits, FV_PROBLEM_SINGLE);
 }
 
+fv_tensor *fv__mean_tokens(fv_ctx *c, fv_tensor *x, fv_tensor *mask)
+{
+    if (!mask || !x) return fv_mean(c, x, 1);
+    int64_t B = fv_dim(x, 0), T = fv_dim(x, 1);
+    fv_tensor *column = fv_reshape(c, mask, FV_SHAPE(B, T, 1));
+    fv_tensor *n = fv_sum(c, fv_masked_fill(c, fv_full(c, FV_SHAPE(B, T, 1), 1), column, 0), 1);
+    return fv_div(c, fv_sum(c, fv_masked_fill(c, x, column, 0), 1), n);
+}
+
 /* x (B,T,D), pooled (B,D) or NULL -> the outputs of the head, and its loss where there are
  * labels. */
 void fv__put_encoded(fv_ctx *c, const fv_items *in, fv_items *out, fv__encoder_head e, fv_tensor *x,

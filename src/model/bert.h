@@ -133,6 +133,9 @@ void fv__two_layers_init(fv_params *p, fv_lin *dense, fv_lin *out, const fv__ber
 
 /* ---- what heads make of an encoder's states ---- */
 
+/* (B,T,D) -> (B,D): the mean over the tokens that mask (B,T) leaves; mask may be NULL. */
+fv_tensor *fv__mean_tokens(fv_ctx *c, fv_tensor *x, fv_tensor *mask);
+
 /* One of these heads. */
 typedef struct fv__encoder_head {
     fv_head_job job;

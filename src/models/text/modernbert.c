@@ -317,16 +317,6 @@ static fv_tensor *encode(fv_ctx *c, const modernbert *m, const fv_items *in)
     return x;
 }
 
-/* (B,T,D) -> (B,D): the mean of what is no padding. */
-static fv_tensor *mean(fv_ctx *c, fv_tensor *x, fv_tensor *mask)
-{
-    if (!mask || !x) return fv_mean(c, x, 1);
-    int64_t B = fv_dim(x, 0), T = fv_dim(x, 1);
-    fv_tensor *column = fv_reshape(c, mask, FV_SHAPE(B, T, 1));
-    fv_tensor *n = fv_sum(c, fv_masked_fill(c, fv_full(c, FV_SHAPE(B, T, 1), 1), column, 0), 1);
-    return fv_div(c, fv_sum(c, fv_masked_fill(c, x, column, 0), 1), n);
-}
-
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const modernbert *m = self;
@@ -337,8 +327,9 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         return;
     }
     if (m->job == FV_HEAD_CLASSIFY)
-        x = k->classifier_pooling == MEAN ? mean(c, x, fv_items_get(in, "attention_mask"))
-                                          : fv_first(c, x);
+        x = k->classifier_pooling == MEAN
+                ? fv__mean_tokens(c, x, fv_items_get(in, "attention_mask"))
+                : fv_first(c, x);
     x = fv_norm_fwd(c, &m->head_norm,
                     fv_lin_act(c, &m->dense, x, fv_act_of(k->classifier_activation)));
     if (m->job == FV_HEAD_MASKED_LM) {
