@@ -38,16 +38,18 @@ typedef struct fv_sched_told {
     int64_t weights, every, cols;
 } fv_sched_told;
 
-/* Where the device chooses tokens: settings of each row, then what it chose, in one block. */
+/* Where the device chooses tokens: settings of each row, then what it chose, in one block.  Weights
+ * that a list asks for are written behind it, so that both are read at once. */
 typedef struct fv_sched_choice {
     fv_sample_row *row; /* device memory, `rows` of them; NULL: the host chooses */
     int32_t *token;     /* device, behind these; then scores */
     void *host;         /* the same block in host memory */
     size_t bytes;
-    float *logits; /* device, (rows,V) f32: of a step in which the host chooses for some rows */
-    bool any;      /* the device chooses for some row of the step under way */
-    bool draws;    /* and draws at random for some */
-    bool keeps;    /* and the host for some */
+    size_t weights; /* device, bytes for weights behind these */
+    float *logits;  /* device, (rows,V) f32: of a step in which the host chooses for some rows */
+    bool any;       /* the device chooses for some row of the step under way */
+    bool draws;     /* and draws at random for some */
+    bool keeps;     /* and the host for some */
 } fv_sched_choice;
 
 /* Where the tap writes the weights of the step under way. */
@@ -59,10 +61,13 @@ typedef struct fv_sched_tap {
     bool prompt;         /* the step reads prompts */
     int64_t *start;      /* rows + 1: where the maps of each row begin, and end */
     int64_t *width;      /* rows: floats of a query's row in its maps */
-    void *device;        /* all maps of the step, one behind the other */
-    size_t device_bytes;
-    float *host;
-    size_t host_bytes;
+    float *device;       /* all maps of the step, one behind the other */
+    void *maps;          /* device memory for them; where they are listed it is the choice's */
+    size_t maps_bytes;
+    float *host;           /* the same maps in host memory */
+    const int32_t *tokens; /* and, read with them, tokens that the device chose; or NULL */
+    void *read;
+    size_t read_bytes;
     float *packed; /* of one event: without what stands behind the last key */
     size_t packed_bytes;
     /* where the device takes a list: jobs of the layers that somebody wants, `padded` each */
@@ -137,6 +142,8 @@ bool fv__sched_read_prompts(fv_scheduler *s);
  * fv_after_fn), and read. */
 bool fv__sched_decode(fv_scheduler *s);
 bool fv__sched_choice_open(fv_scheduler *s);
+/* Device memory for so many bytes of weights behind what is chosen, or NULL. */
+float *fv__sched_choice_weights(fv_scheduler *s, size_t bytes);
 void fv__sched_choice_free(fv_scheduler *s);
 bool fv__sched_choice_prepare(fv_scheduler *s, int64_t first, int64_t n);
 void fv__sched_choose(fv_ctx *c, void *scheduler, fv_tensor *logits);

@@ -22,7 +22,7 @@ static int64_t queries_of(const fv_scheduler *s, const sequence *q)
 
 static bool lists(const fv_scheduler *s)
 {
-    return !s->tap.prompt && s->beside && fv__attn_lists_rows(s->session->dev, s->ctx->dtype);
+    return !s->tap.prompt && s->choice.row && fv__attn_lists_rows(s->session->dev, s->ctx->dtype);
 }
 
 /* Where each row's maps lie; floats in all. */
@@ -167,7 +167,7 @@ static void see(void *user, fv_ctx *c, const char *site, const char *name, const
         int64_t queries = queries_of(s, q), map = queries * t->width[b];
         /* of a padded prompt the last of its own tokens */
         int64_t end = t->prompt ? t->n[b] : shape.d[2];
-        float *at = (float *)t->device + t->start[b];
+        float *at = t->device + t->start[b];
         for (int l = 0; l < q->ask.n_layers; l++)
             for (int h = 0; h < q->ask.n_heads; h++, at += map)
                 if (q->ask.layers[l] == layer && shape.d[3] == t->width[b])
@@ -195,12 +195,14 @@ bool fv__sched_watch(fv_scheduler *s, int64_t first, int64_t rows, int64_t T)
     t->first = first;
     t->rows = rows;
     t->queries = T;
+    t->tokens = NULL;
     size_t bytes = (size_t)map_offsets(s) * sizeof(float);
     s->session->watched = 0;
     fv_ctx_set_tap(s->ctx, bytes ? see : NULL, s);
     if (!bytes) return true;
-    if (!reserve(s, &t->device, &t->device_bytes, bytes)) return false;
-    if (lists(s)) return write_lists(s);
+    if (lists(s)) return (t->device = fv__sched_choice_weights(s, bytes)) && write_lists(s);
+    if (!reserve(s, &t->maps, &t->maps_bytes, bytes)) return false;
+    t->device = t->maps;
     uint64_t now = wanted(s);
     if (now != t->wanted && !t->prompt) s->session->version++;
     if (!t->prompt) t->wanted = now;
@@ -208,19 +210,23 @@ bool fv__sched_watch(fv_scheduler *s, int64_t first, int64_t rows, int64_t T)
     return true;
 }
 
+/* A wait for the device takes as long as many copies: tokens that were chosen come along. */
 bool fv__sched_collect(fv_scheduler *s)
 {
     fv_sched_tap *t = &s->tap;
-    size_t bytes = (size_t)t->start[t->rows] * sizeof(float);
-    void *host = t->host;
+    bool listed = lists(s);
+    size_t bytes = (size_t)t->start[t->rows] * sizeof(float),
+           chosen = listed ? (size_t)s->opt.rows * (sizeof(int32_t) + sizeof(float)) : 0;
     fv_ctx_set_tap(s->ctx, NULL, NULL);
     if (!bytes || fv__failed(s->ctx)) return !fv__failed(s->ctx);
-    if (!fv__grow(&s->env, &host, &t->host_bytes, bytes)) {
+    if (!fv__grow(&s->env, &t->read, &t->read_bytes, chosen + bytes)) {
         fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for attention weights");
         return false;
     }
-    t->host = host;
-    s->session->dev->backend->download(&s->ctx->stream, t->host, t->device, bytes);
+    t->host = (float *)((char *)t->read + chosen);
+    t->tokens = listed ? t->read : NULL;
+    s->session->dev->backend->download(&s->ctx->stream, t->read, (char *)t->device - chosen,
+                                       chosen + bytes);
     return !fv__failed(s->ctx);
 }
 
@@ -289,10 +295,10 @@ void fv__sched_tap_free(fv_scheduler *s)
 {
     fv_sched_tap *t = &s->tap;
     const fv_backend *b = s->session->dev->backend;
-    if (t->device) b->release(s->session->dev, t->device, t->device_bytes);
+    if (t->maps) b->release(s->session->dev, t->maps, t->maps_bytes);
     if (t->device_jobs) b->release(s->session->dev, t->device_jobs, t->device_jobs_bytes);
     fv__free(&s->env, t->jobs, t->jobs_bytes);
-    fv__free(&s->env, t->host, t->host_bytes);
+    fv__free(&s->env, t->read, t->read_bytes);
     fv__free(&s->env, t->packed, t->packed_bytes);
     *t = (fv_sched_tap){0};
 }

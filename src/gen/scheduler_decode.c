@@ -18,7 +18,18 @@ static size_t settings_bytes(const fv_scheduler *s)
     return (size_t)s->opt.rows * sizeof(fv_sample_row);
 }
 
-/* One block: settings, tokens, scores. */
+/* One block: settings, tokens, scores, weights. */
+static bool alloc_block(fv_scheduler *s, size_t weights)
+{
+    fv_sched_choice *h = &s->choice;
+    const fv_backend *b = s->ctx->dev->backend;
+    if (h->row) b->release(s->ctx->dev, h->row, h->bytes + h->weights);
+    h->row = b->alloc(s->ctx->dev, h->bytes + weights);
+    h->token = h->row ? (int32_t *)((char *)h->row + settings_bytes(s)) : NULL;
+    h->weights = h->row ? weights : 0;
+    return h->row;
+}
+
 bool fv__sched_choice_open(fv_scheduler *s)
 {
     fv_sched_choice *h = &s->choice;
@@ -26,16 +37,28 @@ bool fv__sched_choice_open(fv_scheduler *s)
     if (!s->beside || !k || !k->sample) return true;
     h->bytes = settings_bytes(s) + (size_t)s->opt.rows * (sizeof(int32_t) + sizeof(float));
     h->host = fv__alloc(&s->env, h->bytes);
-    h->row = h->host ? s->ctx->dev->backend->alloc(s->ctx->dev, h->bytes) : NULL;
-    h->token = h->row ? (int32_t *)((char *)h->row + settings_bytes(s)) : NULL;
-    return h->row;
+    return h->host && alloc_block(s, 0);
+}
+
+/* Captured steps have the block's address. */
+float *fv__sched_choice_weights(fv_scheduler *s, size_t bytes)
+{
+    fv_sched_choice *h = &s->choice;
+    if (bytes > h->weights) {
+        s->session->version++;
+        if (!alloc_block(s, bytes + bytes / 2)) {
+            fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for %zu bytes of weights", bytes);
+            return NULL;
+        }
+    }
+    return (float *)((char *)h->row + h->bytes);
 }
 
 void fv__sched_choice_free(fv_scheduler *s)
 {
     fv_sched_choice *h = &s->choice;
     const fv_backend *b = s->ctx->dev->backend;
-    if (h->row) b->release(s->ctx->dev, h->row, h->bytes);
+    if (h->row) b->release(s->ctx->dev, h->row, h->bytes + h->weights);
     if (h->logits) b->release(s->ctx->dev, h->logits, (size_t)(s->opt.rows * s->V) * sizeof(float));
     fv__free(&s->env, h->host, h->bytes);
     *h = (fv_sched_choice){0};
@@ -158,7 +181,9 @@ bool fv__sched_take_tokens(fv_scheduler *s, int64_t first, int64_t n)
     const fv_sched_choice *h = &s->choice;
     fv_sched_weights w;
     int32_t *token = s->from; /* of no use before rows move */
-    if (h->any)
+    if (h->any && s->tap.tokens)
+        memcpy(token, s->tap.tokens + first, (size_t)n * sizeof *token);
+    else if (h->any)
         s->ctx->dev->backend->download(&s->ctx->stream, token, h->token + first,
                                        (size_t)n * sizeof *token);
     if (fv__failed(s->ctx)) return false;
@@ -202,7 +227,7 @@ static bool decode_group(fv_scheduler *s, int64_t first, int64_t n)
     if (!fv__session_narrow(s->ctx, s->session, first, rows, 1)) return false;
     fv__session_use(s->session, s->models[s->row[first]->ask.model]);
     s->tap.prompt = false;
-    bool ok = fv__sched_choice_prepare(s, first, n) && fv__sched_watch(s, first, n, 1);
+    bool ok = fv__sched_watch(s, first, n, 1) && fv__sched_choice_prepare(s, first, n);
     uint64_t kind = FV_STEP_CHOOSE + (uint64_t)(h->any + 2 * h->draws + 4 * h->keeps);
     ok = ok && fv__session_replay(s->ctx, s->session, s->token, kind, fv__sched_choose, s);
     fv__session_restore(s->session);

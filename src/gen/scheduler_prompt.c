@@ -52,7 +52,7 @@ static fv_tensor *run(fv_scheduler *s, const int32_t *n, int64_t rows, int64_t T
     fv__session_use(s->session, s->models[s->row[s->decoding]->ask.model]);
     s->tap.prompt = true;
     s->tap.n = n;
-    if (fv__sched_choice_prepare(s, s->decoding, rows) && fv__sched_watch(s, s->decoding, rows, T))
+    if (fv__sched_watch(s, s->decoding, rows, T) && fv__sched_choice_prepare(s, s->decoding, rows))
         y = rows > 1 ? fv__session_step_padded(c, s->session, s->padded, n, T)
                      : fv_session_step(c, s->session, fv_ints(c, s->padded, FV_SHAPE(1, T)));
     if (y) fv__sched_choose(c, s, y);
