@@ -266,11 +266,82 @@ static void quantised_weights_decode(void **state)
     worst = 0;
 }
 
+/* ---- weights of served steps ---- */
+
+enum { ASKED = 20, FEW = 7 };
+
+typedef struct asked {
+    int32_t ids[FEW + NEW];
+    int64_t n, rows;
+    float w[LAYERS][NEW][FEW + NEW];
+} asked;
+
+static bool take_weights(void *user, const fv_sched_event *ev)
+{
+    asked *x = user;
+    const fv_sched_weights *w = ev->attention;
+    assert_true(w && w->rows == 1 && w->n_layers == LAYERS && w->first == x->n - 1);
+    for (int l = 0; l < LAYERS; l++)
+        memcpy(x->w[l][x->rows], w->w + l * w->cols, (size_t)x->n * sizeof *w->w);
+    x->rows++;
+    x->ids[x->n++] = ev->token;
+    return true;
+}
+
+/* So many rows that one launch makes a whole step, which weights of its first layer must not cut:
+ * they are those of a pass of the CPU over the tokens that were chosen. */
+static void weights_of_a_batch(void **state)
+{
+    (void)state;
+    static asked all[ASKED];
+    static const int32_t layers[] = {0, 1}, heads[] = {3};
+    static float want[(FEW + NEW) * (FEW + NEW)];
+    fv_model *here, *there;
+    fv_scheduler *s;
+    fv_err e;
+    fv_gen_opt opt = {0};
+    int64_t left = 1;
+    open_both(&here, &there, configs[0], FV_BF16);
+    fv_fields_default(&opt, fv_gen_fields);
+    opt.num_beams = 1, opt.max_new_tokens = NEW, opt.eos = -1;
+    check(fv_scheduler_new(&s, dev, there, (fv_scheduler_opt){.rows = ASKED}, &e), &e);
+    for (int i = 0; i < ASKED; i++) {
+        fv_sched_request q = {.prompt = all[i].ids, .opt = &opt, .fn = take_weights};
+        for (int j = 0; j < FEW; j++) all[i].ids[j] = (i * 31 + j * j * 7) % V;
+        q.n = all[i].n = FEW, q.user = &all[i], q.unscored = true;
+        q.layers = layers, q.n_layers = LAYERS, q.heads = heads, q.n_heads = 1;
+        check(fv_scheduler_submit(s, &(uint64_t){0}, &q, &e), &e);
+    }
+    while (left) check(fv_scheduler_step(s, &left, &e), &e);
+    for (int i = 0; i < ASKED; i++) {
+        const asked *x = &all[i];
+        int64_t n = FEW + NEW - 1;
+        fv_see *see;
+        assert_int_equal(x->rows, NEW);
+        check(fv_see_run(&see, cpu, here, (fv_see_in){.source = x->ids, .n_source = n}, &e), &e);
+        for (int l = 0; l < LAYERS; l++) {
+            fv_see_pick pick = {.kind = FV_SEE_DECODER, .layer = l, .head = heads[0]};
+            check(fv_see_weights(see, pick, 0, n, want, &e), &e);
+            for (int64_t k = 0; k < NEW; k++)
+                for (int64_t j = 0; j < FEW + k; j++)
+                    if (!(fabsf(x->w[l][k][j] - want[(FEW - 1 + k) * n + j]) < TOLERANCE))
+                        fail_msg("row %d, layer %d, token %d, key %d: %g, on the CPU %g", i, l,
+                                 (int)k, (int)j, (double)x->w[l][k][j],
+                                 (double)want[(FEW - 1 + k) * n + j]);
+        }
+        fv_see_free(see);
+    }
+    fv_scheduler_free(s);
+    fv_model_free(here);
+    fv_model_free(there);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(tokens_are_those_of_the_cpu, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(quantised_weights_decode, scratch_open, scratch_close),
+        cmocka_unit_test_setup_teardown(weights_of_a_batch, scratch_open, scratch_close),
     };
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
 }
