@@ -70,7 +70,8 @@ template <class T, int V> struct alignas(16) raw {
 template <class T> struct global_io {
     static constexpr bool late = false;       /* the query is in memory when the kernel begins */
     static constexpr bool plain_only = false; /* no mask by pairs, nothing added to scores */
-    static constexpr bool pieces = false;     /* see warp_io */
+    static constexpr bool pieces = false;     /* see early_io in decode/mega_attention.h */
+    static constexpr bool words = false;      /* the newest key is not in memory */
     static constexpr int now = -1;
     template <int V>
     __device__ void query(float (&q)[V], const head_view<T> &head, int i, bool) const
@@ -84,29 +85,9 @@ template <class T> struct global_io {
     }
 };
 
-/* The same in the megakernel, whose attention over bf16 caches is plain but for a mask of keys.
- * A thread's V elements are not neighbours but pieces of 16 bytes, L * 16 bytes apart: each load of
- * a warp then reads whole sectors.  With 32 bytes a thread as neighbours, every sector was read
- * twice. */
-template <class T> struct warp_io : global_io<T> {
-    static constexpr bool plain_only = sizeof(T) == 2, pieces = true;
-    static constexpr int PIECE = 16 / sizeof(T);
-    template <int V>
-    __device__ void query(float (&q)[V], const head_view<T> &head, int i, bool) const
-    {
-        int lanes = (int)head.attn.a.Wk / V;
-#pragma unroll
-        for (int p = 0; p < V / PIECE; p++) {
-            float part[PIECE];
-            load(part, head.attn.q(head.b, head.h, 0), i + p * lanes * PIECE);
-#pragma unroll
-            for (int e = 0; e < PIECE; e++) q[p * PIECE + e] = part[e];
-        }
-    }
-};
-
 /* The keys [from, to) of this thread's group, one of GROUPS groups of L threads.  UNROLL keys
- * are in flight per group; with P::late the first of them are loaded before the query has
+ * are in flight per group, and their sums are formed side by side; the next keys are loaded as soon
+ * as these have been multiplied.  With P::late the first of them are loaded before the query has
  * arrived. */
 template <class T, int V, int L, int GROUPS, int UNROLL, class P>
 __device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int from, int to,
@@ -115,48 +96,64 @@ __device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int
     const attn_params<T> &attn = head.attn;
     int lane = threadIdx.x % L,
         g = head.h / ((int)attn.a.H / (int)attn.a.G); /* no 64-bit division */
-    int64_t k_row = attn.a.k_row, v_row = attn.a.v_row;
     constexpr int FIRST = P::pieces ? 16 / sizeof(T) : V, APART = P::pieces ? 16 * L : 16;
     const T *first_k = attn.k(head.b, g, 0) + lane * FIRST,
             *first_v = attn.v(head.b, g, 0) + lane * FIRST;
     bool plain = attn.plain && !attn.a.key_mask; /* else the score tests masks key by key */
     partial_softmax<V> part_softmax = {-INFINITY, 0, {}};
     float q[V], scale = attn.scale;
-    if (!P::late) io.query(q, head, lane * FIRST, false);
-    for (int j0 = from + group; j0 - group < to;
-         j0 += GROUPS * UNROLL) { /* the whole warp iterates, for the shuffles */
-        raw<T, V> k[UNROLL], v[UNROLL];
-        float s[UNROLL], tile_max = -INFINITY;
-        const T *at_k = first_k + j0 * k_row, *at_v = first_v + j0 * v_row;
+    raw<T, V> k[UNROLL], v[UNROLL];
+    auto is_newest = [&](int j, int j0) {
+        return P::late && j == io.now && (P::words || j0 - group == from);
+    };
+    auto load_keys = [&](raw<T, V>(&r)[UNROLL], const T *first, int64_t row, int j0) {
+        const T *at = first + j0 * row;
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
+        for (int u = 0; u < UNROLL; u++, at += GROUPS * row) {
             int j = j0 + u * GROUPS;
-            k[u] = v[u] = raw<T, V>{};
-            if (j < to && !(P::late && j == io.now)) {
-                k[u].template read<P::late || P::pieces>(at_k, APART);
-                v[u].template read<P::late || P::pieces>(at_v, APART);
-            }
-            at_k += GROUPS * k_row, at_v += GROUPS * v_row;
+            r[u] = raw<T, V>{};
+            if (j < to && !is_newest(j, j0)) r[u].template read<P::late>(at, APART);
         }
+    };
+    load_keys(k, first_k, attn.a.k_row, from + group);
+    load_keys(v, first_v, attn.a.v_row, from + group);
+    if (!P::late) io.query(q, head, lane * FIRST, false);
+    for (int j0 = from + group, next; j0 - group < to;
+         j0 = next) { /* the whole warp iterates, for the shuffles */
+        float s[UNROLL] = {}, tile_max = -INFINITY;
+        next = j0 + GROUPS * UNROLL;
         if (P::late && j0 - group == from)
-            io.query(q, head, lane * V,
+            io.query(q, head, lane * FIRST,
                      io.now >= from && io.now < to && (io.now - from) % GROUPS == group);
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            int j = j0 + u * GROUPS;
-            float dot = 0;
-            if (P::late && j == io.now) io.pair(k[u], v[u], lane * V);
+        for (int u = 0; u < UNROLL; u++)
+            if (is_newest(j0 + u * GROUPS, j0)) io.pair(k[u], v[u], lane * FIRST);
 #pragma unroll
-            for (int e = 0; e < V; e++) dot = fmaf(q[e], k[u].at(e), dot);
+        for (int e = 0; e < V; e++)
 #pragma unroll
-            for (int w = L / 2; w; w /= 2) dot += __shfl_xor_sync(~0u, dot, w);
-            if (P::plain_only)
-                s[u] = j < to && (plain || attn.a.key_mask[head.b * attn.a.Tk + j]) ? scale * dot
-                                                                                    : -INFINITY;
-            else
-                s[u] = j >= to ? -INFINITY : plain ? scale * dot : head.score(dot, 0, j);
-            tile_max = fmaxf(tile_max, s[u]);
+            for (int u = 0; u < UNROLL; u++) s[u] = fmaf(q[e], k[u].at(e), s[u]);
+        load_keys(k, first_k, attn.a.k_row, next);
+#pragma unroll
+        for (int w = L / 2; w; w /= 2)
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) s[u] += __shfl_xor_sync(~0u, s[u], w);
+        if (plain) {
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) s[u] = j0 + u * GROUPS < to ? scale * s[u] : -INFINITY;
+        } else {
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                int j = j0 + u * GROUPS;
+                if (j >= to)
+                    s[u] = -INFINITY;
+                else if (P::plain_only)
+                    s[u] = attn.a.key_mask[head.b * attn.a.Tk + j] ? scale * s[u] : -INFINITY;
+                else
+                    s[u] = head.score(s[u], 0, j);
+            }
         }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) tile_max = fmaxf(tile_max, s[u]);
         if (tile_max > part_softmax.row_max) part_softmax.rescale(tile_max);
         float base = part_softmax.row_max == -INFINITY ? 0 : part_softmax.row_max;
 #pragma unroll
@@ -166,6 +163,7 @@ __device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int
 #pragma unroll
             for (int e = 0; e < V; e++) part_softmax.y[e] = fmaf(w, v[u].at(e), part_softmax.y[e]);
         }
+        load_keys(v, first_v, attn.a.v_row, next);
     }
     return part_softmax;
 }
@@ -273,35 +271,6 @@ __device__ void decode_attend(const decode_job<T> &j, int part, int h, int b, fl
     __threadfence();
     merge_partials(row_max, sum, y, all, parts, W, c);
     write_result(head, c, row_max, sum, y, io);
-}
-
-/* One head of one sequence by one warp.  The more elements V a thread has of a key, the fewer
- * shuffles it takes, which pays where many warps are busy; for a block with a head of its own 16
- * bytes were faster. */
-template <class T, int L, int V>
-__device__ void decode_attend_by_warp(const attn_params<T> &attn, int h, int b)
-{
-    head_view<T> head(attn, b, h);
-    int lane = threadIdx.x % 32;
-    /* 256 bytes of k and v in flight per thread */
-    constexpr int UNROLL = 128 / (V * (int)sizeof(T)), PIECE = 16 / (int)sizeof(T);
-    partial_softmax<V> part_softmax = scan_keys<T, V, L, 32 / L, UNROLL>(head, lane / L,
-                                                                         head.first_key(0),
-                                                                         head.end_key(0),
-                                                                         warp_io<T>());
-    merge_groups<V, L>(part_softmax);
-    if (lane >= L) return;
-#pragma unroll
-    for (int p = 0; p < V / PIECE; p++) {
-        float y[PIECE];
-#pragma unroll
-        for (int e = 0; e < PIECE; e++)
-            y[e] = part_softmax.sum != 0
-                       ? __fdividef(part_softmax.y[p * PIECE + e], part_softmax.sum)
-                       : 0;
-        store((T *)attn.a.y, attn.y_offset(b, h, 0) + (p * L + lane) * PIECE, y);
-    }
-    if (lane == 0) attn.lse(b, h, 0) = make_float2(part_softmax.row_max, part_softmax.sum);
 }
 
 /* decode/mega_plan.cu: appends to the megakernel's plan while a step is captured.  False: not

@@ -88,14 +88,15 @@ __device__ inline float2 finish_pair(fv_act act, const tile_columns &c, float2 v
 }
 
 /* Lanes 4 q .. 4 q + 3 hold the pairs of a row; each gets two neighbouring columns instead, n and
- * the next, to store them at once.  False: the lane beside it stores its result. */
+ * the next, to store them at once.  False: the lane beside it stores its result.  By whole warps: a
+ * mask of four lanes costs a MATCH, hundreds of cycles. */
 __device__ inline bool neighbours(float2 &v, int &n, const tile_columns &c)
 {
     int pair = threadIdx.x % 4;
     bool odd = pair % 2;
     n = c.column(pair);
     if (c.apart == 1) return true;
-    float other = __shfl_xor_sync(0xfu << (threadIdx.x & 28), odd ? v.x : v.y, 1);
+    float other = __shfl_xor_sync(~0u, odd ? v.x : v.y, 1);
     (odd ? v.x : v.y) = other;
     n = c.base + (pair & 2) + (odd ? c.apart : 0);
     return !odd || c.apart;

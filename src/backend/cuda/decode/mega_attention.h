@@ -16,7 +16,7 @@
  *    flagged words of the QKV projection, a row:  [ q: H * W | k: G * W | v: G * W ]
  *                                                 0          k_at       v_at */
 template <class T> struct flagged_io {
-    static constexpr bool late = true, pieces = false;
+    static constexpr bool late = true, words = true, pieces = false;
     static constexpr bool plain_only = sizeof(T) == 2; /* see attention_defer */
     flagged_reader in;
     int64_t row;         /* first element of this sequence's q, k, v in the words */
@@ -95,14 +95,83 @@ template <class T> struct flagged_io {
     }
 };
 
+/* The same of many sequences, in global memory behind a barrier of blocks.  All keys but the newest
+ * were there before this launch: the first of them are loaded before the barrier is waited for.
+ * bf16 caches: plain but for a mask of keys, as planned.
+ *
+ * A thread's V elements are not neighbours but pieces of 16 bytes, L * 16 bytes apart: each load of
+ * a warp then reads whole sectors.  With 32 bytes a thread as neighbours, every sector was read
+ * twice. */
+template <class T, int L> struct early_io {
+    static constexpr bool late = true, words = false, pieces = true, plain_only = sizeof(T) == 2;
+    static constexpr int PIECE = 16 / sizeof(T);
+    block_wait *wait;
+    const T *new_k, *new_v;
+    int now;
+
+    __device__ early_io(const head_view<T> &head, block_wait *wait_)
+        : wait(wait_), now(head.end_key(0) - 1)
+    {
+        int g = head.h / ((int)head.attn.a.H / (int)head.attn.a.G);
+        new_k = head.attn.k(head.b, g, now);
+        new_v = head.attn.v(head.b, g, now);
+    }
+    template <int V>
+    __device__ void query(float (&q)[V], const head_view<T> &head, int i, bool) const
+    {
+        (*wait)();
+#pragma unroll
+        for (int p = 0; p < V / PIECE; p++) {
+            float part[PIECE];
+            load(part, head.attn.q(head.b, head.h, 0), i + p * L * PIECE);
+#pragma unroll
+            for (int e = 0; e < PIECE; e++) q[p * PIECE + e] = part[e];
+        }
+    }
+    template <int V> __device__ void pair(raw<T, V> &k, raw<T, V> &v, int i) const
+    {
+        k.template read<true>(new_k + i, 16 * L);
+        v.template read<true>(new_v + i, 16 * L);
+    }
+};
+
+/* One head of one sequence by one warp.  The more elements V a thread has of a key, the fewer
+ * shuffles it takes, which pays where many warps are busy; for a block with a head of its own 16
+ * bytes were faster. */
+template <class T, int L, int V>
+__device__ inline void attend_by_warp(const attn_params<T> &attn, int h, int b, block_wait *wait)
+{
+    /* 256 bytes of k and v in flight per thread */
+    constexpr int UNROLL = 128 / (V * (int)sizeof(T)), PIECE = 16 / (int)sizeof(T);
+    head_view<T> head(attn, b, h);
+    int lane = threadIdx.x % 32;
+    partial_softmax<V> part_softmax =
+        scan_keys<T, V, L, 32 / L, UNROLL>(head, lane / L, head.first_key(0), head.end_key(0),
+                                           early_io<T, L>(head, wait));
+    merge_groups<V, L>(part_softmax);
+    if (lane >= L) return;
+#pragma unroll
+    for (int p = 0; p < V / PIECE; p++) {
+        float y[PIECE];
+#pragma unroll
+        for (int e = 0; e < PIECE; e++)
+            y[e] = part_softmax.sum != 0
+                       ? __fdividef(part_softmax.y[p * PIECE + e], part_softmax.sum)
+                       : 0;
+        store((T *)attn.a.y, attn.y_offset(b, h, 0) + (p * L + lane) * PIECE, y);
+    }
+    if (lane == 0) attn.lse(b, h, 0) = make_float2(part_softmax.row_max, part_softmax.sum);
+}
+
 /* One warp per head, where there are more heads than warps can share. */
 template <int W, class T>
-__device__ inline void attend_by_warps(const decode_attention<T> &j, block_group t)
+__device__ inline void attend_by_warps(const decode_attention<T> &j, block_group t,
+                                       block_wait &wait)
 {
     int heads = (int)j.attn.a.H;
     for (int u = t.block + (int)threadIdx.x / 32 * t.blocks; u < heads * t.rows;
          u += t.blocks * MMA_WARPS)
-        decode_attend_by_warp<T, W / 16, 16>(j.attn, u % heads, t.row + u / heads);
+        attend_by_warp<T, W / 16, 16>(j.attn, u % heads, t.row + u / heads, &wait);
 }
 
 /* One block per head, or per part of its keys. */
@@ -123,12 +192,14 @@ __device__ inline void attend_by_blocks(const mk_op &o, const decode_attention<T
 /* by_warp was decided by the planner: many sequences and more heads than two per SM. */
 template <bool MANY, int W, class T>
 __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, const block_group &t,
-                              float *record, unsigned epoch, int op)
+                              float *record, unsigned epoch, int op, block_wait &wait)
 {
-    if (MANY && j.by_warp)
-        attend_by_warps<W>(j, t);
-    else
+    if (MANY && j.by_warp) {
+        attend_by_warps<W>(j, t, wait);
+    } else {
+        wait();
         attend_by_blocks<W>(o, j, t, record, epoch, op);
+    }
 }
 
 /* Prefetches the group's keys and values into L2, each block its share, while the MMA warps are in

@@ -75,14 +75,18 @@ __device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, slot_ring &r
         unsigned w[GROUP], first = r.empty();
         int wrapped = r.slots - r.i,
             steps = (min(k - from, chunk) / STEP - warp + MMA_WARPS - 1) / MMA_WARPS;
+        /* the slots are full as a rule: ask for all at once */
+        slot_ring at = r;
+        bool full = true;
 #pragma unroll
         for (int j = 0; j < GROUP; j++) {
             w[j] = r.slot();
             if (j < tiles) {
-                mbarrier_wait(r.full(), r.laps & 1);
+                full = mbarrier_test(r.full(), r.laps & 1) && full;
                 r.next();
             }
         }
+        for (int j = 0; j < tiles && !full; j++, at.next()) mbarrier_wait(at.full(), at.laps & 1);
         /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
         if (i == 0 && f.bias_in_slot && warp / 2 < tiles) {
             unsigned mine = (warp < 4   ? warp < 2 ? w[0] : w[1]
@@ -187,13 +191,14 @@ struct result_pair {
             old = make_float2(((const float *)g.y)[i], both ? ((const float *)g.y)[i + 1] : 0);
         if (n >= g.y_n) at = g.pos[row];
     }
+    /* By whole warps; lanes without `now` store nothing. */
     __device__ void store_result(const mk_epilogue &g, const tile_columns &c, int row, float2 sum,
-                                 fault *bad)
+                                 bool now, fault *bad)
     {
         float2 v = make_float2(sum.x + bias.x, sum.y + bias.y);
         int n;
         v = finish_pair((fv_act)g.act, c, v, turn);
-        if (!neighbours(v, n, c)) return;
+        if (!neighbours(v, n, c) || !now) return;
         if (g.residual.area) old = g.residual.wait_flagged(pending, row * (int64_t)g.y_n + n);
         v.x += old.x, v.y += old.y;
         if (g.flagged_out) store_flags(g, row * g.n + n, v);
@@ -248,7 +253,7 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
         result_pair b = {};
         if (now) b.prefetch(g, f.a.rope, which, t.row + row);
         if (t0 == first && !(MANY && f.stream_x)) {
-            load_x<MANY>(f, x, t, r, slots, epoch);
+            load_x<MANY>(f, x, t, r, slots, epoch, d->partial);
             decode_sync();
         }
         float c[GROUP][4] = {};
@@ -267,14 +272,14 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
                                                                                        c[j][3]);
         }
         decode_sync();
-        if (!now) continue;
+        if (row / 8 * 8 >= t.rows) continue; /* none of the warp's */
         float2 v = make_float2(0, 0);
 #pragma unroll
         for (int w = 0; w < MMA_WARPS; w++) {
             float2 u = *(const float2 *)&d->sums[tile][w][row * TILE + column];
             v.x += u.x, v.y += u.y;
         }
-        b.store_result(g, which, t.row + row, v, f.bad);
+        b.store_result(g, which, t.row + row, v, now, f.bad);
     }
 }
 

@@ -141,7 +141,7 @@ __device__ inline float2 tile_bias(const decode_gemm &f, const unsigned char *sl
 __device__ inline void wait_tile(const mk_smem *d, const slot_ring &r)
 {
     while (load_acquire_cta(&d->issued[r.i]) <= (unsigned)r.laps) continue;
-    mbarrier_wait(r.full(), r.laps & 1);
+    if (!mbarrier_test(r.full(), r.laps & 1)) mbarrier_wait(r.full(), r.laps & 1);
 }
 
 /* Warp w takes tiles 2w, 2w + 1 of every 16 of this block's; `mine` is its own position in the
@@ -149,15 +149,16 @@ __device__ inline void wait_tile(const mk_smem *d, const slot_ring &r)
  * for all MMA_WARPS. */
 template <int GROUPS, bool PAIRED>
 __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot_ring &r,
-                                      const mk_smem *d, bf16 *x, const unsigned char *slots,
-                                      unsigned epoch)
+                                      mk_smem *d, bf16 *x, const unsigned char *slots,
+                                      unsigned epoch, block_wait &wait)
 {
     const decode_gemm &f = o.gemm;
     int lane = threadIdx.x % 32, first = t.tile(f),
         tiles = (f.tiles - first + t.blocks - 1) / t.blocks, cache_row[GROUPS][2];
     if (first >= f.tiles) return;
     find_cache_rows<GROUPS>(cache_row, f, t);
-    load_x<true>(f, x, t, r, slots, epoch);
+    wait();
+    load_x<true>(f, x, t, r, slots, epoch, d->partial);
     decode_sync();
     slot_ring mine = r;
     mine.skip((int)threadIdx.x / 32 * TILES_PER_WARP);
@@ -167,14 +168,16 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
         unsigned w[TILES_PER_WARP], empty[TILES_PER_WARP];
         int n = min(tiles - m, TILES_PER_WARP);
         slot_ring at_tile = mine;
+        const tile_columns which[TILES_PER_WARP] = {tile_columns(f.a, first + m * t.blocks, PAIRED),
+                                                    tile_columns(f.a, first + (m + 1) * t.blocks,
+                                                                 PAIRED)};
 #pragma unroll
         for (int j = 0; j < TILES_PER_WARP; j++) {
-            tile_columns which(f.a, first + (m + j) * t.blocks, PAIRED);
             if (j && n > 1) at_tile.next(); /* without a second tile: the first again */
             wait_tile(d, at_tile);
             w[j] = at_tile.slot() + (unsigned)(lane / 4 * ROW_BYTES + lane % 4 * 16);
             empty[j] = at_tile.empty();
-            float2 b = tile_bias(f, slots + at_tile.i * SLOT_BYTES, which);
+            float2 b = tile_bias(f, slots + at_tile.i * SLOT_BYTES, which[j]);
 #pragma unroll
             for (int i = 0; i < 4 * GROUPS; i++) c[i / 4][j][i % 4] = i % 2 ? b.y : b.x;
         }
@@ -185,9 +188,7 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
             if (f.a.act || (PAIRED && f.a.up)) activate_tiles(c, f.a.act, PAIRED && f.a.up);
 #pragma unroll
         for (int j = 0; j < TILES_PER_WARP; j++)
-            if (j < n)
-                store_tiles<GROUPS>(f, t, c, cache_row, d, j,
-                                    tile_columns(f.a, first + (m + j) * t.blocks, PAIRED));
+            if (j < n) store_tiles<GROUPS>(f, t, c, cache_row, d, j, which[j]);
         mine.skip(MMA_WARPS * TILES_PER_WARP);
     }
     r.skip(tiles);

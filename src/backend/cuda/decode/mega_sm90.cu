@@ -130,9 +130,10 @@ struct barrier_rounds {
     int group, pair, all;
 };
 
-/* The next barrier of all blocks of the group, of the pair of groups, or of all groups. */
-__device__ inline void group_barrier(const mk_ops &p, const mk_op &o, const block_group &t,
-                                     barrier_rounds &n)
+/* Arrives at the next barrier of all blocks of the group, of the pair of groups, or of all groups.
+ * What does not depend on other blocks is done before the wait. */
+__device__ inline block_wait arrive(const mk_ops &p, const mk_op &o, const block_group &t,
+                                    barrier_rounds &n)
 {
     int blocks = t.blocks, groups = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
     unsigned *arrived, round;
@@ -143,11 +144,8 @@ __device__ inline void group_barrier(const mk_ops &p, const mk_op &o, const bloc
     else
         arrived = &p.counters->arrived[t.index], round = ++n.group;
     decode_sync();
-    if (threadIdx.x == 0) {
-        increment_release_gpu(arrived);
-        while (load_acquire_gpu(arrived) < blocks * round) continue;
-    }
-    decode_sync();
+    if (threadIdx.x == 0) increment_release_gpu(arrived);
+    return {arrived, blocks * round, false};
 }
 
 /* The last block to exit resets the counters for the next launch and advances the epoch. */
@@ -219,20 +217,23 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         const mk_op &o = d->op[i % OP_STAGES];
         mbarrier_wait(smem_addr(&d->op_full[i % OP_STAGES]), i / OP_STAGES & 1);
         block_group t(p, MANY ? o.groups : 1);
-        if (MANY && i && t.rows > 0) group_barrier(p, o, t, rounds);
+        block_wait wait = {NULL, 0, true};
+        if (MANY && i && t.rows > 0) wait = arrive(p, o, t, rounds);
+        if (MANY && o.kind == GEMM && !o.gemm.tile_per_warp) wait();
         if ((NEEDS & NEEDS_F32_CACHE) && o.kind == ATTENTION)
-            attend<MANY, 64>(o, o.attention, t, d->sums[0][0], epoch, i);
+            attend<MANY, 64>(o, o.attention, t, d->sums[0][0], epoch, i, wait);
         else if ((NEEDS & NEEDS_WIDE_HEADS) && o.kind == ATTENTION_BF16 &&
                  o.attention_bf16.attn.a.Wk == 128)
-            attend<MANY, 128>(o, o.attention_bf16, t, d->sums[0][0], epoch, i);
+            attend<MANY, 128>(o, o.attention_bf16, t, d->sums[0][0], epoch, i, wait);
         else if (o.kind == ATTENTION_BF16)
-            attend<MANY, 64>(o, o.attention_bf16, t, d->sums[0][0], epoch, i);
+            attend<MANY, 64>(o, o.attention_bf16, t, d->sums[0][0], epoch, i, wait);
         else if (MANY && o.groups == 2)
-            gemm_own_tiles<2, false>(o, t, r, d, x, slots, epoch);
+            gemm_own_tiles<2, false>(o, t, r, d, x, slots, epoch, wait);
         else if (MANY && o.gemm.tile_per_warp)
-            gemm_own_tiles<1, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch);
+            gemm_own_tiles<1, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, wait);
         else
             gemm_shared_k<MANY, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i);
+        if (MANY) wait(); /* also where a block has no part in the op */
         mbarrier_arrive(smem_addr(&d->op_empty[i % OP_STAGES]));
     }
     decode_sync(); /* every thread has read the epoch */

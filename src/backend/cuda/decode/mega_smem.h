@@ -14,6 +14,7 @@ struct __align__(128) mk_smem
     uint64_t op_full[OP_STAGES], op_empty[OP_STAGES];
     mk_op op[OP_STAGES];
     unsigned issued[MAX_SLOTS]; /* how often the slot was filled or is being filled */
+    __align__(16) float partial[2][MMA_WARPS]; /* sums over a row that all warps share */
     __align__(16) float sums[GROUP][MMA_WARPS][TILE_SUMS];
 };
 
@@ -73,6 +74,21 @@ struct block_group {
         int t = block - f.first_block;
         if (rows <= 0) return f.tiles;
         return t < 0 ? t + blocks : t;
+    }
+};
+
+/* A barrier of blocks that this block has arrived at: () waits for the others, once per thread. */
+struct block_wait {
+    const unsigned *arrived;
+    unsigned target;
+    bool done;
+    __device__ void operator()()
+    {
+        if (done) return;
+        done = true;
+        if (threadIdx.x == 0)
+            while (load_acquire_gpu(arrived) < target) continue;
+        decode_sync();
     }
 };
 

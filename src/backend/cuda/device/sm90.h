@@ -80,15 +80,19 @@ __device__ inline void mbarrier_wait(uint32_t b, unsigned parity)
 
 /* Whether a phase is complete, without waiting.  Asked some instructions ahead, it spares
  * try_wait, which takes long even where the phase is complete. */
-__device__ inline bool mbarrier_test(uint64_t *b, unsigned parity)
+__device__ inline bool mbarrier_test(uint32_t b, unsigned parity)
 {
     uint32_t done;
     asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], "
                  "%2;\nselp.u32 %0, 1, 0, p;\n}"
                  : "=r"(done)
-                 : "r"(smem_addr(b)), "r"(parity)
+                 : "r"(b), "r"(parity)
                  : "memory");
     return done;
+}
+__device__ inline bool mbarrier_test(uint64_t *b, unsigned parity)
+{
+    return mbarrier_test(smem_addr(b), parity);
 }
 
 /* One arrival for the warp, after all of its lanes. */
