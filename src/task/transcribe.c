@@ -35,7 +35,7 @@ static const fv_field options[] = {
     FV_BOOL(transcribe_options, word_timestamps, false,
             "a line for each word, with the seconds where it begins and ends"),
     FV_BOOL(transcribe_options, stream, false,
-            "transducers: hear it in chunks, as it is spoken; standard input is read as it comes"),
+            "print words while they are spoken on standard input; transducers also hear files so"),
     FV_TEXT(transcribe_options, language, "",
             "CODE: what is spoken (en, de), of a model that knows several; heard where not given"),
     FV_CHOICE(transcribe_options, task, 0, tasks,
@@ -60,6 +60,13 @@ typedef struct transcriber {
 
 /* ---- opening ---- */
 
+/* Whether the model hears clips of one length and writes times (Whisper). */
+static bool hears_windows(const transcriber *t)
+{
+    const fv_sound_steps *steps = t->frames ? NULL : fv_processor_sound_steps(t->processor);
+    return steps && steps->kind == FV_SOUND_WHISPER && steps->most > 0;
+}
+
 static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     const transcribe_options *o = p->options;
@@ -71,9 +78,6 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
         return fv__frames_open(&t->frames, p, o->stream, e);
     st = fv__open_writer(p, NULL, 0, e);
     if (st) return st;
-    if (o->stream)
-        return fv_fail(e, FV_EUSAGE, "--stream: %s aligns no frames and tokens",
-                       fv_model_head(p->writer.model));
     if (!fv__family_hears(fv_model_family(p->writer.model)))
         return fv_fail(e, FV_EARG, "%s: %s reads no sound", p->opt.model,
                        fv_model_head(p->writer.model));
@@ -83,7 +87,11 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
         st = fv__aligning_read(&t->align, fv_dir_generation(p->writer.dir),
                                fv_dir_config(p->writer.dir), e);
     if (st) return st;
-    return fv_processor_open(&t->processor, &p->env, "audio", fv_dir_path(p->writer.dir), e);
+    st = fv_processor_open(&t->processor, &p->env, "audio", fv_dir_path(p->writer.dir), e);
+    if (!st && o->stream && hears_windows(t))
+        return fv_fail(e, FV_EUSAGE, "--stream: %s hears windows of a fixed length",
+                       fv_model_head(p->writer.model));
+    return st;
 }
 
 static fv_status check(fv_pipeline *p, fv_err *e)
@@ -228,23 +236,38 @@ static fv_status add_piece(fv_pipeline *p, double from, double to, const int32_t
     return st;
 }
 
-/* A bound on the tokens that grows with the sound: a model that loops would otherwise write to the
- * end of its context. */
-static fv_status write_piece(fv_pipeline *p, int64_t from, int64_t to, fv_err *e)
+/* Tokens of the samples from .. to - 1, behind those that ids has, without the end.  Their number
+ * is bounded by the sound: a model that loops would otherwise write to the end of its context. */
+static fv_status write_ids(fv_pipeline *p, int64_t from, int64_t to, fv_buf *ids, fv_err *e)
 {
     transcriber *t = p->self;
-    double rate = t->whole.rate;
     fv_generated g = {0};
     fv_gen_opt gen = p->writer.gen;
     bool given = fv__setting(p->opt.settings, p->opt.n_settings, "max_new_tokens") ||
                  fv__setting(p->opt.settings, p->opt.n_settings, "max_length");
     if (!given) gen.max_new_tokens = LEAST_TOKENS + TOKENS_A_SECOND * (to - from) / t->whole.rate;
+    gen.begin = fv__ids(ids);
+    gen.n_begin = (int)fv__n_ids(ids);
     fv_status st = cut_piece(p, from, to, e);
     if (!st) st = fv_generate_from(&g, p->dev, p->writer.model, put_source, t, 1, &gen, e);
     int64_t n = st ? 0 : g.hyp[0].n;
     if (n && is_end(&gen, g.hyp[0].ids[n - 1])) n--;
-    if (!st) st = add_piece(p, (double)from / rate, (double)to / rate, g.hyp[0].ids, n, e);
+    if (!st) st = fv__ids_add(ids, g.hyp[0].ids, n, e);
     fv_generated_free(&g);
+    return st;
+}
+
+/* seconds: of the sound before the clip. */
+static fv_status write_piece(fv_pipeline *p, int64_t from, int64_t to, double seconds, fv_err *e)
+{
+    const transcriber *t = p->self;
+    double rate = t->whole.rate;
+    fv_buf ids = {.env = &p->env};
+    fv_status st = write_ids(p, from, to, &ids, e);
+    if (!st)
+        st = add_piece(p, seconds + (double)from / rate, seconds + (double)to / rate, fv__ids(&ids),
+                       fv__n_ids(&ids), e);
+    fv__buf_free(&ids);
     return st;
 }
 
@@ -258,7 +281,7 @@ static fv_status hear_pieces(fv_pipeline *p, fv_err *e)
     fv_status st = FV_OK;
     for (int64_t from = 0, to; !st && from < t->whole.n; from = to) {
         to = piece_end(&t->whole, from, most);
-        st = write_piece(p, from, to, e);
+        st = write_piece(p, from, to, 0, e);
     }
     return st;
 }
@@ -321,6 +344,44 @@ static fv_status write_out(fv_pipeline *p, const fv_text *path, double seconds, 
     return p->out.failed ? fv_fail(e, FV_ENOMEM, "out of memory") : FV_OK;
 }
 
+/* ---- standard input, while it is spoken ---- */
+
+static int64_t live_end(void *user, int64_t from, int64_t most)
+{
+    const transcriber *t = ((fv_pipeline *)user)->self;
+    return piece_end(&t->whole, from, most);
+}
+
+static fv_status live_guess(void *user, int64_t from, int64_t to, fv_buf *ids, fv_err *e)
+{
+    return write_ids(user, from, to, ids, e);
+}
+
+static fv_status live_piece(void *user, int64_t from, int64_t to, double seconds, fv_err *e)
+{
+    return write_piece(user, from, to, seconds, e);
+}
+
+/* By a model that generates. */
+static fv_status guess_live(fv_pipeline *p, fv_err *e)
+{
+    transcriber *t = p->self;
+    const transcribe_options *o = p->options;
+    fv__live how = {.clip = &t->whole,
+                    .heard = &t->heard,
+                    .rate = fv_processor_sound_steps(t->processor)->rate,
+                    .chunk = o->chunk,
+                    .end = live_end,
+                    .guess = live_guess,
+                    .piece = live_piece,
+                    .user = p};
+    if (o->timestamps || o->word_timestamps || o->format)
+        return fv_fail(e, FV_EUSAGE,
+                       "--stream: words are printed before their times are known; "
+                       "leave it out for times and subtitles");
+    return fv__live_run(&how, p, (int)o->rate, e);
+}
+
 /* Standard input, heard while it comes: what is certain was handed on already. */
 static fv_status transcribe_live(fv_pipeline *p, fv_err *e)
 {
@@ -345,15 +406,18 @@ static fv_status transcribe(fv_pipeline *p, const fv_text *path, fv_err *e)
     bool stdin_ = path->n == 1 && *path->s == '-';
     if (t->frames && o->stream && stdin_ && !p->opt.json && !o->format && !o->timestamps)
         return transcribe_live(p, e);
+    if (!t->frames && o->stream && stdin_) return guess_live(p, e);
+    if (!t->frames && o->stream)
+        return fv_fail(e, FV_EUSAGE, "--stream: %s hears - (standard input) as it is spoken",
+                       fv_model_head(p->writer.model));
     const fv_sound_steps *steps = t->frames ? NULL : fv_processor_sound_steps(t->processor);
     int rate = steps ? steps->rate : fv__frames_rate(t->frames);
-    bool windows = steps && steps->kind == FV_SOUND_WHISPER && steps->most > 0;
     fv_status st = fv__clip_at(&t->raw, &p->env, path, (int)o->rate, e);
     if (!st) st = fv_clip_resample(&t->whole, &t->raw, rate, e);
     fv__transcript_clear(&t->heard, &p->env);
     if (!st && t->frames) st = fv__frames_hear(t->frames, &t->whole, &t->heard, e);
     if (!st && t->frames && *o->lattice) st = fv__frames_lattice(t->frames, o->lattice, e);
-    if (!st && steps) st = windows ? hear_windows(p, steps, e) : hear_pieces(p, e);
+    if (!st && steps) st = hears_windows(t) ? hear_windows(p, steps, e) : hear_pieces(p, e);
     return st ? st : write_out(p, path, (double)t->whole.n / rate, e);
 }
 
@@ -374,11 +438,11 @@ static const fv_task_example examples[] = {
     {"fovea transcribe -m whisper-tiny --language de --task translate --format srt talk.mp3",
      "subtitles in English of a talk in German"},
     {"fovea transcribe -m moonshine-tiny --json recordings/", "all of a folder, for scripts"},
-    {"arecord -f S16_LE -r 16000 -c 1 -d 5 -t raw | fovea transcribe -m moonshine-tiny -",
-     "from a microphone"},
+    {"arecord -f S16_LE -r 16000 -c 1 | fovea transcribe -m moonshine-tiny --stream -",
+     "words from a microphone while they are spoken"},
     {"arecord -f S16_LE -r 8000 -c 1 -t raw | fovea transcribe -m transducer --stream --rate 8000 "
      "-",
-     "words while they are spoken, by a transducer"},
+     "the same by a transducer"},
     {0}};
 
 const fv_task_kind fv__transcribe_task = {
@@ -390,7 +454,9 @@ const fv_task_kind fv__transcribe_task = {
         "standard input; - is a sound file, or raw samples of 16 bits, on standard input.\n\n"
         "Whisper hears windows of 30 seconds, each from where the last whole sentence of the one "
         "before ends; --language, --task, --fallback are for it.  To others a sound longer than "
-        "--chunk seconds is cut at pauses.  How to generate stands in the "
+        "--chunk seconds is cut at pauses; with --stream words of standard input are printed as "
+        "soon as two hypotheses in a row agree on them, and a piece that is complete is printed "
+        "once more where its last pass changed them.  How to generate stands in the "
         "model's generation_config.json; options override it.",
     .examples = examples,
     .options = options,

@@ -54,6 +54,10 @@ fv_status fv__transcript_word(fv__transcript *t, double from, double to, const c
 void fv__transcript_write(fv_buf *out, const fv__transcript *t, fv__transcript_format how,
                           const fv_text *name, double seconds);
 
+/* Of a stream, an object on a line each: words of a piece so far, and a piece that is complete. */
+void fv__transcript_partial(fv_buf *out, const char *text, size_t n);
+void fv__transcript_piece(fv_buf *out, const fv__transcript *t, const fv__heard *h);
+
 /* ---- CTC and transducers ---- */
 
 typedef struct fv__frames fv__frames;
@@ -135,5 +139,26 @@ typedef struct fv__windows {
  * does.  q: its language is filled in where it was heard. */
 fv_status fv__windows_run(const fv__windows *w, fv__asked *q, int64_t frames, int64_t window,
                           fv_err *e);
+
+/* ---- standard input, by models that generate ---- */
+
+/* What hears and who is told; positions are samples of the clip, at the model's rate. */
+typedef struct fv__live {
+    fv_clip *clip; /* what came so far and is still needed; filled here */
+    fv__transcript *heard;
+    int rate;     /* of the model */
+    double chunk; /* seconds of a piece at most */
+    /* where the piece that begins at `from` ends, `most` samples on or before */
+    int64_t (*end)(void *user, int64_t from, int64_t most);
+    /* appends tokens of the stretch to ids, which it has to begin with */
+    fv_status (*guess)(void *user, int64_t from, int64_t to, fv_buf *ids, fv_err *e);
+    /* puts the stretch into `heard` as a recording of it gives it; seconds: before the clip */
+    fv_status (*piece)(void *user, int64_t from, int64_t to, double seconds, fv_err *e);
+    void *user;
+} fv__live;
+
+/* Reads raw samples of 16 bits at `rate`, or a WAV file, from standard input until it ends; what is
+ * certain and pieces are handed on as parts of p's result. */
+fv_status fv__live_run(const fv__live *how, fv_pipeline *p, int rate, fv_err *e);
 
 #endif

@@ -91,6 +91,34 @@ static void put_json_words(fv_buf *out, const fv__transcript *t)
     fv__json_end(out, ']');
 }
 
+/* Times, text and ids of a piece. */
+static void put_json_piece(fv_buf *out, const fv__transcript *t, const fv__heard *h)
+{
+    fv__json_begin(out, '{');
+    fv__json_number_at(out, "from", h->from);
+    fv__json_number_at(out, "to", h->to);
+    fv__json_text_at(out, "text", t->text.data ? t->text.data + h->text : "", h->text_n);
+    fv__json_key(out, "ids");
+    fv__json_begin(out, '[');
+    for (int64_t k = 0; k < h->n_ids; k++) fv__json_put_int(out, fv__ids(&t->ids)[h->ids + k]);
+    fv__json_end(out, ']');
+    fv__json_end(out, '}');
+}
+
+void fv__transcript_partial(fv_buf *out, const char *text, size_t n)
+{
+    fv__json_begin(out, '{');
+    fv__json_text_at(out, "partial", text, n);
+    fv__json_end(out, '}');
+    fv__buf_str(out, "\n");
+}
+
+void fv__transcript_piece(fv_buf *out, const fv__transcript *t, const fv__heard *h)
+{
+    put_json_piece(out, t, h);
+    fv__buf_str(out, "\n");
+}
+
 static void put_json(fv_buf *out, const fv__transcript *t, const fv_text *name, double seconds)
 {
     int64_t n;
@@ -100,17 +128,7 @@ static void put_json(fv_buf *out, const fv__transcript *t, const fv_text *name, 
     fv__json_number_at(out, "seconds", seconds);
     fv__json_key(out, "pieces");
     fv__json_begin(out, '[');
-    for (int64_t i = 0; i < n; i++, h++) {
-        fv__json_begin(out, '{');
-        fv__json_number_at(out, "from", h->from);
-        fv__json_number_at(out, "to", h->to);
-        fv__json_text_at(out, "text", t->text.data ? t->text.data + h->text : "", h->text_n);
-        fv__json_key(out, "ids");
-        fv__json_begin(out, '[');
-        for (int64_t k = 0; k < h->n_ids; k++) fv__json_put_int(out, fv__ids(&t->ids)[h->ids + k]);
-        fv__json_end(out, ']');
-        fv__json_end(out, '}');
-    }
+    for (int64_t i = 0; i < n; i++) put_json_piece(out, t, &h[i]);
     fv__json_end(out, ']');
     put_json_words(out, t);
     fv__json_end(out, '}');
