@@ -1,9 +1,9 @@
 /* transcribe_live.c - standard input transcribed while it is spoken, by models that generate and
  * hear a clip as a whole (Moonshine).
  *
- * Such a model has no state that could go on: what has been heard of a piece is encoded again, a
- * quarter of a second after the last time or later (the longer the piece, the longer, so that the
- * work for a second of sound is bounded), and written anew.  Words on which two hypotheses in a row
+ * Such a model has no state that could go on: what has been heard of a piece is encoded again, 0.16
+ * seconds after the last time or later (the longer the piece, the longer, so that the work for a
+ * second of sound is bounded), and written anew.  Words on which two hypotheses in a row
  * agree are certain (local agreement, Liu et al. 2020): they are handed on, and the next hypotheses
  * begin with their tokens, so that a pass decodes only what is new.
  *
@@ -28,9 +28,9 @@ enum {
     MOST_HEADER = 1 << 20 /* bytes of a WAV file in front of its samples */
 };
 
-#define STEP 0.25 /* seconds between two hypotheses, at least */
-#define STEPS 12  /* and at least this part of the piece */
-#define QUIET 0.05
+#define STEP 0.16  /* seconds between two hypotheses, at least */
+#define STEPS 8    /* and at least this part of the piece */
+#define QUIET 0.05 /* of the loudest step: a pause */
 
 typedef struct live {
     const fv__live *how;
