@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "cli.h"
 #include "fovea/pipeline.h"
@@ -26,9 +27,12 @@ static int ending_of(const char *path)
 
 bool see_is_sound(const char *path) { return ending_of(path) >= 3; }
 
+/* A folder is no text either: opening it as an image says what is wrong. */
 const char *see_take_image(const char *option, int *n, char ***operand)
 {
-    if (option || !*n || ending_of(**operand) < 0) return option;
+    struct stat s;
+    if (option || !*n) return option;
+    if (ending_of(**operand) < 0 && (stat(**operand, &s) || !S_ISDIR(s.st_mode))) return option;
     --*n;
     return *(*operand)++;
 }

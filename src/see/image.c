@@ -45,8 +45,15 @@ static fv_status take_pixels(fv_see_image *im, const fv_processor *p, fv_err *e)
 static fv_status read_file(fv_see_image *im, const char *path, fv_err *e)
 {
     fv_image raw = {0};
+    fv_path_kind kind;
     const char *slash = strrchr(path, '/');
     snprintf(im->name, sizeof im->name, "%s", slash ? slash + 1 : path);
+    if (fv__path_kind(&kind, im->env, path, NULL) == FV_OK && kind == FV_PATH_DIR)
+        return fv_fail(
+            e, FV_EARG,
+            "%s: a folder; one image at a time is looked at: name a file of it (clips of "
+            "video are not shown)",
+            path);
     fv_status st = fv_image_open(&raw, im->env, path, e);
     if (!st) st = fv_processor_image_fit(im->processor, &im->shown, &raw, e);
     if (!st) st = take_pixels(im, im->processor, e);

@@ -5,7 +5,10 @@
  * the cosine.  All of the set is compared with each record: a hundred thousand images of width 512
  * are 50 million products, less than the model needs for the record itself.
  *
+ * An image that cannot be read is left out and the others go on; a note says how many.
+ *
  * With a picture as result each record is a row of it, the nearest image first. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -33,8 +36,10 @@ typedef struct found {
 typedef struct nearest {
     fv_images *set;
     int64_t n, width, top;
-    float *vector; /* (n,width) */
+    float *vector; /* (n,width); the first value of an unreadable image is NAN */
     size_t bytes;
+    int64_t unread; /* images that could not be read, and why the first could not */
+    fv_err why;
     fv_buf shown; /* int64_t, top of each record, where they are drawn */
 } nearest;
 
@@ -48,17 +53,36 @@ static fv_status keep_row(void *user, int64_t i, const fv_seq *s, const float *c
     return FV_OK;
 }
 
+static fv_status embed_some(fv_pipeline *p, nearest *w, int64_t from, int64_t n, fv_err *e)
+{
+    float *to = w->vector + from * w->width;
+    fv_wanted image = {.names = {"image_embeds"}, .fn = keep_row, .user = &to};
+    fv__task_begin(p->task);
+    return fv__task_run_set(p->task, w->set, from, n, &image, e);
+}
+
+/* Where one of a batch cannot be read, its images come one by one. */
+static fv_status embed_each(fv_pipeline *p, nearest *w, int64_t from, int64_t n)
+{
+    for (int64_t i = from; i < from + n; i++) {
+        fv_err why = {0};
+        if (embed_some(p, w, i, 1, &why) == FV_OK) continue;
+        if (why.code == FV_ENOMEM) return fv_fail(&w->why, why.code, "%s", why.text);
+        w->vector[i * w->width] = NAN;
+        if (!w->unread++) w->why = why;
+    }
+    return FV_OK;
+}
+
 static fv_status embed_set(fv_pipeline *p, nearest *w, fv_err *e)
 {
     fv_status st = FV_OK;
     for (int64_t from = 0; !st && from < w->n; from += TOGETHER) {
         int64_t n = w->n - from < TOGETHER ? w->n - from : TOGETHER;
-        float *to = w->vector + from * w->width;
-        fv_wanted image = {.names = {"image_embeds"}, .fn = keep_row, .user = &to};
-        fv__task_begin(p->task);
-        st = fv__task_run_set(p->task, w->set, from, n, &image, e);
+        if (embed_some(p, w, from, n, e)) st = embed_each(p, w, from, n);
     }
-    return st;
+    if (!st && w->unread < w->n) return FV_OK;
+    return fv_fail(e, w->why.code, "%s", w->why.text);
 }
 
 static fv_status open_task(fv_pipeline *p, fv_err *e)
@@ -84,7 +108,9 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
     w->top = o->top < w->n ? o->top : w->n;
     w->bytes = (size_t)(w->n * w->width) * sizeof(float);
     w->vector = fv__alloc(&p->env, w->bytes);
-    return w->vector ? embed_set(p, w, e) : fv_fail(e, FV_ENOMEM, "out of memory for the vectors");
+    st = w->vector ? embed_set(p, w, e) : fv_fail(e, FV_ENOMEM, "out of memory for the vectors");
+    if (w->top > w->n - w->unread) w->top = w->n - w->unread;
+    return st;
 }
 
 static void close_task(fv_pipeline *p)
@@ -110,6 +136,7 @@ static void search(const nearest *w, const float *query, found best[MOST])
 {
     int64_t have = 0;
     for (int64_t i = 0; i < w->n; i++) {
+        if (isnan(w->vector[i * w->width])) continue;
         found x = {i, dot(query, w->vector + i * w->width, w->width)};
         int64_t at = have;
         while (at > 0 && best[at - 1].similarity < x.similarity) at--;
@@ -159,6 +186,10 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
         for (int64_t k = 0; k < w->top; k++)
             fv__buf_add(&w->shown, &best[k].image, sizeof best[k].image);
         put(p, &in[i], best);
+        if (w->unread)
+            snprintf(p->note, sizeof p->note, "is compared without %lld of %lld images: %.90s",
+                     (long long)w->unread, (long long)w->n, w->why.text);
+        w->unread = 0; /* said once */
         st = fv__task_emit(p, e);
     }
     fv__free(&p->env, x, bytes);

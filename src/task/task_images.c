@@ -52,10 +52,15 @@ static fv_status fit_image(fv_task *t, fv_image *raw, fv_image *fit, fv_err *e)
 static fv_status load(fv_task *t, const fv_text *x, fv_image *raw, fv_image *fit, fv_err *e)
 {
     char path[FV_PATH];
+    fv_path_kind kind = FV_PATH_FILE;
     if (x->n >= sizeof path || memchr(x->s, 0, x->n))
         return fv_fail(e, FV_EARG, "no path of an image");
     memcpy(path, x->s, x->n);
     path[x->n] = 0;
+    if (fv__path_kind(&kind, &t->env, path, NULL) == FV_OK && kind == FV_PATH_DIR)
+        return fv_fail(e, FV_EARG,
+                       "a folder inside a folder; this model looks at single images: name the "
+                       "folder that they are in");
     fv_status st = fv_image_open(raw, &t->env, path, e);
     return st ? st : fit_image(t, raw, fit, e);
 }

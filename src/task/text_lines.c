@@ -11,6 +11,7 @@
 
 #include <zlib.h>
 
+#include "data/idx.h"
 #include "data/records.h"
 #include "fovea/pipeline.h"
 
@@ -44,10 +45,29 @@ struct fv_reader {
     size_t line_bytes;
 };
 
+/* Files of many images or sounds, by their names.  Read as lines they would give a thousand errors. */
+static bool names_archive(const char *path)
+{
+    static const char *const endings[] = {".tar", ".tar.gz", ".tgz", ".zip"};
+    size_t n = strlen(path);
+    for (int i = 0; i < 4; i++) {
+        size_t m = strlen(endings[i]);
+        if (n > m && !strcmp(path + n - m, endings[i])) return true;
+    }
+    return fv__idx_is(path);
+}
+
 fv_status fv_reader_open(fv_reader **out, const fv_env *env, const char *path, fv_reader_opt opt,
                          fv_err *e)
 {
     const fv_io *io = fv__io(env);
+    *out = NULL;
+    if (path && names_archive(path))
+        return fv_fail(
+            e, FV_EFORMAT,
+            "%s: an archive, not lines: unpack it and name files or their folder (train, "
+            "eval and nearest --among read archives of images as they are)",
+            path);
     fv_reader *r = *out = fv__alloc(env, sizeof *r);
     if (!r) return fv_fail(e, FV_ENOMEM, "out of memory");
     r->env = env;

@@ -148,6 +148,17 @@ static void images_and_texts_meet(void **state)
               ->out;
     assert_non_null(strstr(out, "\"nearest\":[{\"file\":\"dark/"));
     refused(fovea("nearest -m %s/model --text dark", scratch("clip")), 2, "--among");
+    /* an image that cannot be read is left out, and it is said */
+    mkdir(scratch("mixed"), 0777);
+    put_image(scratch("mixed/good.png"), 90, 1);
+    scratch_text("mixed/bad.png", "no image");
+    const result *r = succeeded(
+        fovea("nearest -m %s/model --among %s --text dark", scratch("clip"), scratch("mixed")));
+    assert_int_equal(strncmp(r->out, "good.png ", 9), 0);
+    assert_non_null(strstr(r->err, "without 1 of 2 images"));
+    refused(fovea("classify -m %s/model x.tar.gz", scratch("run")), 1, "an archive, not lines");
+    refused(fovea("see -m %s/model %s -o %s", scratch("run"), scratch("mixed"), scratch("x.png")),
+            1, "a folder; one image");
     refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
             "one space");
     /* an image is nearest to itself, also where it is asked for by its path */
