@@ -109,13 +109,14 @@ typedef enum fv_tok_kind {
     FV_TOK_BYTE_BPE = 0,
     FV_TOK_BPE,
     FV_TOK_WORDPIECE,
-    FV_TOK_UNIGRAM
+    FV_TOK_UNIGRAM,
+    FV_TOK_WORD /* whole words and punctuation marks; all others are one unknown token */
 } fv_tok_kind;
 
 typedef struct fv_tok_train_opts {
     fv_tok_kind kind;
     int32_t vocab;     /* tokens wanted, specials included; 0: 8000 */
-    int64_t min_count; /* a pair (BPE, WordPiece) or piece (Unigram) must be seen so often; 0: 2 */
+    int64_t min_count; /* a pair (BPE, WordPiece), piece or word must be seen so often; 0: 2 */
     int32_t alphabet;  /* keep only so many different characters, the most frequent; 0: all */
     /* ends with NULL; they get the first ids.  NULL: what the kind needs for unknown text */
     const char *const *specials;

@@ -16,7 +16,7 @@ typedef struct train_values {
     bool lowercase, nfkc;
 } train_values;
 
-static const char *const kinds[] = {"byte-bpe", "bpe", "wordpiece", "unigram", NULL};
+static const char *const kinds[] = {"byte-bpe", "bpe", "wordpiece", "unigram", "word", NULL};
 
 static const train_values defaults = {.vocab = 8000, .min_count = 2};
 

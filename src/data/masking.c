@@ -31,11 +31,11 @@ int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt
 }
 
 /* Word dropout, in training only: inputs are hidden and nothing is predicted for them. */
-void fv__batch_drop(fv_batch *b, const fv_feed_opt *t, float share, const int32_t *rows,
-                    fv_data_rng how)
+void fv__batch_drop(const fv_batch_part *tokens, const fv_feed_opt *t, float share,
+                    const int32_t *rows, fv_data_rng how)
 {
-    int32_t *ids = b->part[0].data, with = t->mask >= 0 ? t->mask : fv_tok_unknown(t->tok);
-    int64_t n = b->part[0].shape.d[0], T = b->part[0].shape.d[1];
+    int32_t *ids = tokens->data, with = t->mask >= 0 ? t->mask : fv_tok_unknown(t->tok);
+    int64_t n = tokens->shape.d[0], T = tokens->shape.d[1];
     if (how.epoch < 0 || !(share > 0) || with < 0) return;
     for (int64_t i = 0; i < n * T; i++)
         if (fv__rng_uniform(how, 10, rows[i / T], i % T) < (double)share &&

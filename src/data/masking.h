@@ -10,8 +10,9 @@
 int64_t fv__mask_row(int32_t *ids, int32_t *labels, int64_t n, const fv_feed_opt *t, float share,
                      int64_t row, fv_data_rng how);
 
-/* Hides a share of the input_ids (n,T) of a training batch; an evaluation sees all of them. */
-void fv__batch_drop(fv_batch *b, const fv_feed_opt *t, float share, const int32_t *rows,
-                    fv_data_rng how);
+/* Hides a share of the input_ids (n,T) of a training batch, by the mask token or, where there is
+ * none, the unknown one; an evaluation sees all of them. */
+void fv__batch_drop(const fv_batch_part *tokens, const fv_feed_opt *t, float share,
+                    const int32_t *rows, fv_data_rng how);
 
 #endif

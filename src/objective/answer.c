@@ -161,7 +161,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     int32_t *start = fv_batch_put(out, "start_positions", FV_I32, FV_SHAPE(n));
     int32_t *end = fv_batch_put(out, "end_positions", FV_I32, FV_SHAPE(n));
     if (!end) return fv_fail(e, out->err.code, "%s", out->err.text);
-    fv__batch_drop(out, &a->task, a->opt.drop, rows, how);
+    fv__batch_drop(&out->part[0], &a->task, a->opt.drop, rows, how);
     for (int64_t i = 0; i < n; i++) {
         int64_t len;
         fv__ragged_row(&a->rows.text, rows[i], &len);

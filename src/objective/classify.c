@@ -83,7 +83,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
     /* Hides tokens as masked language models do, as regularisation for few examples; labels
      * stay. */
-    fv__batch_drop(out, &l->task, l->opt.drop, rows, how);
+    fv__batch_drop(&out->part[0], &l->task, l->opt.drop, rows, how);
     for (int64_t i = 0; i < n; i++) label[i] = l->label[rows[i]];
     out->labels = (double)n;
     return FV_OK;

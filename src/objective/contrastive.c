@@ -22,12 +22,16 @@
  *
  * Few captions are soon known by heart.  Where the table has key words as well (more_field), a text
  * in training is every other time a random half of these instead, alone or behind the caption, so
- * that words are met in many company. */
+ * that words are met in many company.  With `drop` tokens of a text are replaced by the unknown one:
+ * a name that one image alone has would else be all that its text is known by, and what it shares
+ * with others (animal, flag) would teach nothing about those that were never seen.  With words as
+ * tokens, a new name then is what has been dropped before. */
 #include <stdlib.h>
 
 #include "base/base.h"
 #include "data/dice.h"
 #include "data/feed_parts.h"
+#include "data/masking.h"
 #include "data/pixels.h"
 #include "data/ragged.h"
 #include "fovea/author/family.h"
@@ -39,7 +43,7 @@ typedef struct options {
     fv__new_steps steps;
     fv__augment augment;
     int64_t cache;
-    float image_weight;
+    float image_weight, drop;
     char images[512], where[200], valid_where[200], more_field[64];
 } options;
 
@@ -50,7 +54,7 @@ typedef struct paired {
     fv__pixels pixels;
     const fv_env *env;
     fv_feed_opt task;
-    float image_weight;
+    float image_weight, drop;
     fv__ragged text;  /* of image i from row i * variants on */
     int variants;     /* 1: the text alone */
     int64_t max_len;  /* tokens of a text: longer ones are cut, with the end token at their end */
@@ -223,7 +227,9 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
         text[i] = image[i] * p->variants + (other ? 1 + fv__dice_below(&d, p->variants - 1) : 0);
     }
     fv_status st = fv__pixels_put(&p->pixels, out, image, n, how, e);
+    int ids = out->n;
     if (!st) fv__ragged_put(&p->text, out, text, n, p->task.pad);
+    if (!st && !out->err.code) fv__batch_drop(&out->part[ids], &p->task, p->drop, rows, how);
     if (!st && p->image_weight > 0 && how.epoch >= 0) st = put_views(p, out, second, n, how, e);
     fv__free(p->env, image, bytes);
     if (st) return st;
@@ -322,6 +328,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                   .task = *t,
                   .text = {.env = t->env},
                   .image_weight = o->image_weight,
+                  .drop = o->drop,
                   .variants = more ? VARIANTS : 1,
                   .max_len = from->max_len ? from->max_len : 512};
     fv_images_opt where = source(o, from, t->evaluation);
@@ -351,6 +358,8 @@ static const fv_field keys[] = {
     FV_TEXT(options, more_field, "",
             "field with key words, | between: in training every other text is a random half of "
             "them, alone or behind the caption"),
+    FV_FLOAT(options, drop, 0, 0, 0.9,
+             "share of a text's tokens that training replaces by the unknown one"),
     FV_FLOAT(options, image_weight, 0, 0, 100,
              "weight of a loss that brings two images of a text near one another, or two views of "
              "its only one; 0: none"),

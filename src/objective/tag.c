@@ -157,7 +157,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     int64_t T = fv__ragged_put(&g->rows.text, out, rows, n, g->task.pad);
     int32_t *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(n, T));
     if (!label) return fv_fail(e, out->err.code, "%s", out->err.text);
-    fv__batch_drop(out, &g->task, g->opt.drop, rows, how);
+    fv__batch_drop(&out->part[0], &g->task, g->opt.drop, rows, how);
     for (int64_t i = 0; i < n; i++) {
         int64_t len;
         const int32_t *row = fv__ragged_row(&g->label, rows[i], &len);

@@ -228,7 +228,7 @@ static void streams_give_whole_characters(void **state)
 static void training_is_deterministic_and_reads_back(void **state)
 {
     (void)state;
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 5; kind++) {
         char *file[2];
         size_t size[2];
         fv_err e = {0};
@@ -241,6 +241,7 @@ static void training_is_deterministic_and_reads_back(void **state)
             const char *specials[] = {"<unk>", "</s>", NULL};
             fv_tok_train_opts o = {.kind = (fv_tok_kind)kind,
                                    .vocab = kind ? 45 : 280,
+                                   .min_count = kind == FV_TOK_WORD,
                                    .specials = kind == FV_TOK_WORDPIECE ? NULL : specials};
             if (fv_tok_train(&t, &env, (fv_tok_source){next_line, &l}, &o, &e))
                 fail_msg("%s", e.text);
@@ -252,6 +253,7 @@ static void training_is_deterministic_and_reads_back(void **state)
             assert_int_equal(fv_tok_decode(t, &back, &n, enc->ids, enc->n, true, &e), FV_OK);
             assert_string_equal(back, "lower widest");
             fv_tok_free_text(t, back, n);
+            if (kind == FV_TOK_WORD) assert_int_equal(enc->n, 2);
             assert_int_equal(fv_tok_save(t, "t.json", &e), FV_OK);
             const char *s = memfs_get(&fs, "t.json", &size[k]);
             file[k] = malloc(size[k]);

@@ -1,14 +1,14 @@
 /* train.c - fv_tok_train: count the pieces of all texts, then learn a vocabulary from them.
  *
- *    texts -> stages around the model -> pieces with counts -> BPE, WordPiece or Unigram
+ *    texts -> stages around the model -> pieces with counts -> BPE, WordPiece, Unigram or words
  *
  * Counting goes through the very encoder that will be used (on_piece), so training and encoding
  * cannot disagree on what a word is.  Words are sorted before learning: the result does not
  * depend on the order of the texts, nor on a hash seed.
  *
  * Phases, each of which can end in an error sentence: set_stages (normaliser, splitter, decoder
- * as JSON), count_words (one pass over the texts), set_specials, set_model (bpe.c or
- * unigram.c), fv__tok_finish (tables for encoding). Memory is that of the distinct words, not
+ * as JSON), count_words (one pass over the texts), set_specials, set_model (bpe.c, unigram.c or
+ * train_words), fv__tok_finish (tables for encoding). Memory is that of the distinct words, not
  * of the corpus.
  *
  * Special tokens have the lowest ids, then the alphabet, then what was learned. The result is a
@@ -116,6 +116,8 @@ static fv_status set_stages(fv__trainer *r)
                             "true") ",\"post_processor\":" BYTES("false"));
     if (o->kind == FV_TOK_BPE || o->kind == FV_TOK_UNIGRAM)
         fv__buf_str(&b, ",\"pre_tokenizer\":" METASPACE ",\"decoder\":" METASPACE);
+    if (o->kind == FV_TOK_WORD)
+        fv__buf_str(&b, ",\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}");
     fv__buf_str(&b, "}");
     /* Encoding needs a model to be complete; counting never reaches it. */
     r->t->model.kind = FV__MODEL_WORDLEVEL; /* until the real one is there */
@@ -151,18 +153,36 @@ static bool set_frame(fv__trainer *r)
                       : fv__post_layout(t, "A000", "A000B000");
 }
 
+/* The most frequent words, and of equally frequent ones the first by text. */
+static fv_status train_words(fv__trainer *r)
+{
+    fv__set *words = &r->words;
+    fv__vocab *v = &r->t->model.vocab;
+    int32_t special = r->specials.n, n = 0, most = r->vocab > special ? r->vocab - special : 0;
+    if (!fv__set_sort(words, true)) return fv__train_no_memory(r);
+    while (n < words->n && n < most && words->v[n].count >= r->min_count) n++;
+    if (!fv__vocab_init(v, &r->t->pool, special + n, special + n, words->used + r->specials.used))
+        return fv__train_no_memory(r);
+    for (int32_t i = 0; i < special + n; i++) {
+        fv__str s = i < special ? fv__set_str(&r->specials, i) : fv__set_str(words, i - special);
+        fv__vocab_put(v, s.s, s.n, i); /* a word that is a special token keeps the first id */
+    }
+    return FV_OK;
+}
+
 static bool set_model(fv__trainer *r)
 {
     fv_tok *t = r->t;
     fv__model *m = &t->model;
     static const fv__model_kind kinds[] = {FV__MODEL_BPE, FV__MODEL_BPE, FV__MODEL_WORDPIECE,
-                                           FV__MODEL_UNIGRAM};
+                                           FV__MODEL_UNIGRAM, FV__MODEL_WORDLEVEL};
+    static fv_status (*const learn[])(fv__trainer *) = {fv__train_bpe, fv__train_bpe, fv__train_bpe,
+                                                        fv__train_unigram, train_words};
     m->kind = kinds[r->o->kind];
     m->max_chars = 100;
     m->fuse_unk = r->o->kind == FV_TOK_BPE;
     if (m->kind == FV__MODEL_WORDPIECE) m->prefix = (fv__str){"##", 2};
-    fv_status st = m->kind == FV__MODEL_UNIGRAM ? fv__train_unigram(r) : fv__train_bpe(r);
-    if (st != FV_OK) return false;
+    if (learn[r->o->kind](r) != FV_OK) return false;
     const char *unknown = unknown_token(r->o->kind);
     if (unknown) {
         m->unk_token = (fv__str){unknown, strlen(unknown)};
@@ -188,7 +208,7 @@ fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts,
     fv_err own = {0};
     *out = NULL;
     if (!o) o = &defaults;
-    if ((unsigned)o->kind > FV_TOK_UNIGRAM || o->vocab < 0 || o->min_count < 0 || o->alphabet < 0 ||
+    if ((unsigned)o->kind > FV_TOK_WORD || o->vocab < 0 || o->min_count < 0 || o->alphabet < 0 ||
         !texts.next)
         return fv_fail(e, FV_EARG, "fv_tok_train: an option is out of range");
     fv_tok *t = fv__tok_new(env, e);

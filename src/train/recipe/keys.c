@@ -9,7 +9,7 @@
 #include "fovea/author/family.h"
 #include "train/recipe/keys.h"
 
-static const char *const kinds[] = {"byte_bpe", "bpe", "wordpiece", "unigram", NULL};
+static const char *const kinds[] = {"byte_bpe", "bpe", "wordpiece", "unigram", "word", NULL};
 
 /* Numbers of the objectives, as the build lists them: the default is one of them. */
 enum {
