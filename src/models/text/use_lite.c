@@ -111,6 +111,7 @@ static void block_init(fv_params *p, block *b, const config *k, int64_t in, cons
     b->attn.dropout = k->attention_probs_dropout_prob;
     fv_lin_init(p, &b->attn.qkv, in, 3 * in, lin, "%s.attn.qkv", at);
     fv_lin_init(p, &b->attn.out, in, out, lin, "%s.attn.out", at);
+    fv_param_mark_end(b->attn.out.w, FV_ENDS_ATTENTION);
     if (in != out) fv_lin_init(p, &b->wide, in, out, lin, "%s.residual_proj", at);
     fv_norm_init(p, &b->mlp_norm, out, norm, "%s.ln2", at);
     fv_mlp_init(p, &b->mlp, out, k->intermediate_size, (fv_mlp_opt){.act = FV_RELU, .lin = lin},
