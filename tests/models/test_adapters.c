@@ -568,16 +568,76 @@ static void test_refused(void **state)
     assert_non_null(strstr(e.text, "no/such/adapter"));
 }
 
+/* llama-lora's own weights below a config.json and settings in which one thing is wrong: opened as
+ * an adapter of `base` or, without one, as a directory that names its base. */
+static void refuse_files(const char *settings, const char *base, const char *expected)
+{
+    fv_err e = {0};
+    char dir[512], file[600];
+    size_t n;
+    paths p = paths_of("llama-lora");
+    snprintf(dir, sizeof dir, "%s", scratch("bad"));
+    assert_int_equal(mkdir(dir, 0777), 0);
+    scratch_text("bad/adapter_config.json", settings);
+    snprintf(file, sizeof file, "%s/adapter_model.safetensors", p.dir);
+    char *bytes = slurp(file, &n);
+    scratch_put("bad/adapter_model.safetensors", bytes, n);
+    free(bytes);
+    snprintf(file, sizeof file, "%s/config.json", p.base);
+    bytes = slurp(file, &n);
+    scratch_put("bad/config.json", bytes, n);
+    free(bytes);
+    fv_adapter_use use = {.dir = dir};
+    fv_model *m = NULL;
+    fv_status st = base ? fv_model_open(&m, device, base, (fv_model_opt){.adapters = {&use, 1}}, &e)
+                        : fv_model_open(&m, device, dir, (fv_model_opt){0}, &e);
+    assert_int_not_equal(st, FV_OK);
+    assert_null(m);
+    if (!strstr(e.text, expected)) fail_msg("\"%s\" does not say \"%s\"", e.text, expected);
+    scratch_drop("bad");
+}
+
+#define LORA(more)                                                                                 \
+    "{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\", \"v_proj\"], " more "}"
+
+/* Shapes that do not fit, and names that lead elsewhere: to the directory itself, to what is no
+ * directory, out of it, to a name longer than any path, past the end of a string. */
+static void test_bad_files(void **state)
+{
+    (void)state;
+    static char far[6000];
+    paths p = paths_of("llama-lora");
+    refuse_files(LORA("\"r\": 3"), p.base, "lora_A");
+    refuse_files("{\"peft_type\": \"LORA\", \"r\": 8, \"target_modules\": [\"../q_proj\"]}", p.base,
+                 "../q_proj");
+    refuse_files("{\"peft_type\": \"LORA\", \"r\": 8, \"target_modules\": \"(.+)+(.+)+(.+)+!\"}",
+                 p.base, "no linear map");
+    refuse_files("[]", p.base, "adapter_config.json");
+    refuse_files(LORA("\"r\": 8, \"r\": 8"), p.base, "adapter_config.json");
+    refuse_files(LORA("\"base_model_name_or_path\": \".\""), NULL, "config.json");
+    refuse_files(LORA("\"base_model_name_or_path\": \"../bad\""), NULL, "no weights in it");
+    refuse_files(LORA("\"base_model_name_or_path\": \"../../../../etc/passwd\""), NULL,
+                 "is not here");
+    refuse_files(LORA("\"base_model_name_or_path\": \"a\\u0000b\""), NULL, "adapter_config.json");
+    refuse_files(LORA("\"base_model_name_or_path\": 5"), NULL, "base_model_name_or_path");
+    int n = snprintf(far, sizeof far, "%s",
+                     "{\"peft_type\": \"LORA\", \"base_model_name_or_path\": \"");
+    memset(far + n, 'x', 5000);
+    memcpy(far + n + 5000, "\"}", 3);
+    refuse_files(far, NULL, "base_model_name_or_path");
+}
+
 static int set_up(void **state) { return scratch_open(state) || open_device(state); }
 static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_folded),    cmocka_unit_test(test_trained),
-        cmocka_unit_test(test_generated), cmocka_unit_test(test_scheduled),
-        cmocka_unit_test(test_saved),     cmocka_unit_test(test_taken_out),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_every_family),
+        cmocka_unit_test(test_folded),       cmocka_unit_test(test_trained),
+        cmocka_unit_test(test_generated),    cmocka_unit_test(test_scheduled),
+        cmocka_unit_test(test_saved),        cmocka_unit_test(test_taken_out),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_every_family),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
