@@ -126,7 +126,8 @@ typedef struct fv_scheduler_opt {
      * and there are fewer rows than asked for */
     int64_t cache_bytes;
     /* bytes of keys and values kept of sequences that were read, for prompts that begin alike;
-     * 0: none */
+     * 0: none.  On the host, with cache_bytes, rows that begin alike share them and have no copy
+     * of their own */
     int64_t prefix_bytes;
 } fv_scheduler_opt;
 
@@ -224,7 +225,8 @@ typedef struct fv_sched_stats {
     int64_t prompt, generated; /* tokens read and written since it was made */
     int64_t shared;            /* tokens of prompts that a kept prefix saved */
     int64_t cache_tokens;      /* in the KV cache now */
-    int64_t cache_bytes;       /* of their keys and values */
+    int64_t cache_shared;      /* of these, in memory that prefix_bytes counts, once for all */
+    int64_t cache_bytes;       /* of the keys and values of the others */
     int64_t prefix_bytes;      /* kept for prompts to come */
 } fv_sched_stats;
 FV_API fv_sched_stats fv_scheduler_stats(fv_scheduler *s);

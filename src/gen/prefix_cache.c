@@ -2,18 +2,16 @@
  *
  * What is kept are blocks of 16 tokens.  A block is found by its tokens and by the block before
  * it, so it stands for everything from the first token on, and sequences that begin alike share
- * their blocks: a system prompt is kept once, however many conversations follow it.  A block that
- * is found is copied into the row, which costs a small part of what reading its tokens would; the
- * least recently used one gives way when the budget is full.
+ * their blocks: a system prompt is kept once, however many conversations follow it.  Rows of a
+ * session whose memory is paged show the blocks that are found in place of tokens of their own, so
+ * that they are stored once as well (model/session_share.c); elsewhere a block is copied into the
+ * row, which costs a small part of what reading its tokens would.  The least recently used one that
+ * no row shows gives way when the budget is full.
  *
  * Equal tokens behind equal tokens give equal keys and values, bit for bit, whatever step they
  * were computed in: so a sequence gets the same tokens with the cache and without.  That does not
  * hold where keys depend on the length of the whole prompt (dynamic rotary positions); such a
- * model asks its session for it (fv_session_span), and the cache switches itself off.
- *
- * Blocks that rows refer to by a page table, without copies, were not chosen: every backend's
- * attention kernel would have to follow the table, and a copy of a block is a hundredth of
- * computing it. */
+ * model asks its session for it (fv_session_span), and the cache switches itself off. */
 #include "gen/prefix_cache.h"
 
 #include "base/base.h"
@@ -51,7 +49,7 @@ static size_t table_bytes(const fv_prefix_cache *p)
 }
 
 /* The table, once a step has shown how many bytes a token has. */
-static bool prepare(fv_prefix_cache *p, const fv_session *s)
+static bool prepare(fv_prefix_cache *p, fv_session *s)
 {
     if (s->spans) p->off = true;
     if (!p->budget || p->off) return false;
@@ -68,16 +66,20 @@ static bool prepare(fv_prefix_cache *p, const fv_session *s)
         p->bucket[i] = -1;
         p->block[i].next = i + 1 < p->room ? (int32_t)i + 1 : -1;
     }
+    p->shares = fv__session_share(s, FV_PREFIX_BLOCK, p->room);
     return true;
 }
 
-/* Takes the least recently used block out of its bucket; what followed it in a sequence can no
- * longer be found and is, in its turn, the least recently used. */
-static int32_t evict(fv_prefix_cache *p)
+/* Takes the least recently used block that no row shows out of its bucket, or -1; what followed it
+ * in a sequence can no longer be found and is, in its turn, the least recently used. */
+static int32_t evict(fv_prefix_cache *p, const fv_session *s)
 {
-    int64_t oldest = 0;
-    for (int64_t i = 1; i < p->n; i++)
-        if (p->block[i].used < p->block[oldest].used) oldest = i;
+    int64_t oldest = -1;
+    for (int64_t i = 0; i < p->n; i++) {
+        bool older = oldest < 0 || p->block[i].used < p->block[oldest].used;
+        if (older && !fv__session_block_used(s, i)) oldest = i;
+    }
+    if (oldest < 0 || p->block[oldest].used > p->begun) return -1;
     fv_prefix_block *b = &p->block[oldest];
     int32_t *at = bucket_of(p, b->parent, b->ids);
     while (*at != oldest) at = &p->block[*at].next;
@@ -88,9 +90,12 @@ static int32_t evict(fv_prefix_cache *p)
 /* A block with memory for its keys and values, in no bucket; NULL: there is no memory. */
 static fv_prefix_block *fresh(fv_prefix_cache *p, fv_session *s)
 {
-    if (p->n >= p->room) return &p->block[evict(p)];
-    void *data = s->dev->backend->alloc(s->dev, p->each);
-    if (!data) return NULL;
+    if (p->n >= p->room) {
+        int32_t oldest = evict(p, s);
+        return oldest < 0 ? NULL : &p->block[oldest];
+    }
+    void *data = p->shares ? NULL : s->dev->backend->alloc(s->dev, p->each);
+    if (p->shares ? !fv__session_block_take(s, p->free) : !data) return NULL;
     fv_prefix_block *b = &p->block[p->free];
     p->free = b->next;
     p->n++;
@@ -101,41 +106,86 @@ static fv_prefix_block *fresh(fv_prefix_cache *p, fv_session *s)
 /* What stands before the first block of a sequence: a number that is no block's serial. */
 static uint64_t root_of(int model) { return UINT64_MAX - (uint64_t)model; }
 
+/* Blocks of a row, from its at-th on, that follow one another in memory too: one map shows all. */
+typedef struct run {
+    int64_t row, at, block, n;
+    bool same; /* the row has their tokens */
+} run;
+
+static void show(fv_session *s, const run *r)
+{
+    if (r->n) fv__session_block_show(s, r->row, r->at, r->block, r->n, r->same);
+}
+
+static void show_later(fv_session *s, run *r, int64_t at, int64_t block)
+{
+    if (r->n && block == r->block + r->n) {
+        r->n++;
+        return;
+    }
+    show(s, r);
+    *r = (run){.row = r->row, .at = at, .block = block, .n = 1, .same = r->same};
+}
+
 int64_t fv__prefix_load(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int model, int64_t row,
                         const int32_t *ids, int64_t most)
 {
     uint64_t parent = root_of(model);
     int64_t n = 0;
+    run r = {.row = row};
     if (!prepare(p, s)) return 0;
     for (fv_prefix_block *b; n + FV_PREFIX_BLOCK <= most; n += FV_PREFIX_BLOCK) {
         b = find(p, parent, ids + n);
-        if (!b || !fv__session_paste(c, s, row, FV_PREFIX_BLOCK, b->data)) break;
+        if (!b) break;
+        if (p->shares)
+            show_later(s, &r, n / FV_PREFIX_BLOCK, b - p->block);
+        else if (!fv__session_paste(c, s, row, FV_PREFIX_BLOCK, b->data))
+            break;
         parent = b->serial;
     }
+    show(s, &r);
+    if (p->shares) s->len[row] = (int32_t)n;
     return n;
 }
 
+/* A new block behind `parent`, with the tokens of a row from `from` on; NULL: there is no memory,
+ * or no block that could give way. */
+static fv_prefix_block *keep(fv_prefix_cache *p, fv_ctx *c, fv_session *s, uint64_t parent,
+                             int64_t row, const int32_t *ids, int64_t from)
+{
+    fv_prefix_block *b = fresh(p, s);
+    if (!b) return NULL;
+    int32_t *bucket = bucket_of(p, parent, ids + from);
+    memcpy(b->ids, ids + from, sizeof b->ids);
+    b->serial = ++p->serial;
+    b->parent = parent;
+    b->used = ++p->clock;
+    b->next = *bucket;
+    *bucket = (int32_t)(b - p->block);
+    if (p->shares)
+        fv__session_block_keep(s, row, from / FV_PREFIX_BLOCK, b - p->block);
+    else
+        fv__session_copy(c, s, row, from, FV_PREFIX_BLOCK, b->data);
+    return b;
+}
+
 void fv__prefix_store(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int model, int64_t row,
-                      const int32_t *ids, int64_t n)
+                      const int32_t *ids, int64_t n, bool goes_on)
 {
     uint64_t parent = root_of(model);
+    run r = {.row = row, .same = true};
     if (!prepare(p, s)) return;
+    int64_t shared = fv__session_shared(s, row);
+    p->begun = p->clock;
     for (int64_t i = 0; i + FV_PREFIX_BLOCK <= n; i += FV_PREFIX_BLOCK) {
         fv_prefix_block *b = find(p, parent, ids + i);
-        if (!b) {
-            b = fresh(p, s);
-            if (!b) return;
-            int32_t *bucket = bucket_of(p, parent, ids + i);
-            memcpy(b->ids, ids + i, sizeof b->ids);
-            b->serial = ++p->serial;
-            b->parent = parent;
-            b->used = ++p->clock;
-            b->next = *bucket;
-            *bucket = (int32_t)(b - p->block);
-            fv__session_copy(c, s, row, i, FV_PREFIX_BLOCK, b->data);
-        }
+        if (!b) b = keep(p, c, s, parent, row, ids, i);
+        if (!b) break;
+        if (p->shares && goes_on && i >= shared)
+            show_later(s, &r, i / FV_PREFIX_BLOCK, b - p->block);
         parent = b->serial;
     }
+    show(s, &r);
 }
 
 int64_t fv__prefix_bytes(const fv_prefix_cache *p) { return p->n * (int64_t)p->each; }
@@ -143,7 +193,7 @@ int64_t fv__prefix_bytes(const fv_prefix_cache *p) { return p->n * (int64_t)p->e
 void fv__prefix_free(fv_prefix_cache *p, fv_device *d)
 {
     for (int64_t i = 0; p->block && i < p->n; i++)
-        d->backend->release(d, p->block[i].data, p->each);
+        if (p->block[i].data) d->backend->release(d, p->block[i].data, p->each);
     fv__free(&p->env, p->block, table_bytes(p));
     p->block = NULL;
 }

@@ -267,7 +267,7 @@ static void leave(fv_scheduler *s, sequence *q)
 /* Keys and values depend on the model, so each has prefixes of its own. */
 void fv__sched_keep_prefix(fv_scheduler *s, const sequence *q, int64_t row, int64_t n)
 {
-    fv__prefix_store(&s->prefixes, s->ctx, s->session, q->ask.model, row, q->ids, n);
+    fv__prefix_store(&s->prefixes, s->ctx, s->session, q->ask.model, row, q->ids, n, !q->done);
 }
 
 /* Rows of one model side by side, for one step each; the order of the others stays. */
@@ -358,13 +358,17 @@ void fv__sched_admit(fv_scheduler *s)
 
 void fv__sched_count(fv_scheduler *s, int64_t prompt, int64_t shared)
 {
-    int64_t cached = 0;
-    for (int64_t p = 0; p < s->decoding + s->reading; p++) cached += s->row[p]->cached;
+    int64_t cached = 0, together = 0;
+    for (int64_t p = 0; p < s->decoding + s->reading; p++) {
+        cached += s->row[p]->cached;
+        together += fv__session_shared(s->session, p);
+    }
     pthread_mutex_lock(&s->lock);
     s->stats.prompt += prompt;
     s->stats.shared += shared;
     s->stats.cache_tokens = cached;
-    s->stats.cache_bytes = cached * s->token_bytes;
+    s->stats.cache_shared = together;
+    s->stats.cache_bytes = (cached - together) * s->token_bytes;
     s->stats.prefix_bytes = fv__prefix_bytes(&s->prefixes);
     pthread_mutex_unlock(&s->lock);
 }

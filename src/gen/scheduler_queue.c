@@ -213,11 +213,13 @@ static int64_t rows_of(const fv_scheduler *s, uint64_t owner)
 }
 
 /* Whether all that the running sequences and this one may come to fits into the budget.  Nobody
- * is taken in who might have to be put out again: that would compute his tokens twice. */
+ * is taken in who might have to be put out again: that would compute his tokens twice.  Tokens that
+ * a row shares belong to the budget of prefixes. */
 static bool fits(const fv_scheduler *s, const sequence *q)
 {
     int64_t tokens = q->end;
-    for (int64_t p = 0; p < s->decoding + s->reading; p++) tokens += s->row[p]->end;
+    for (int64_t p = 0; p < s->decoding + s->reading; p++)
+        tokens += s->row[p]->end - fv__session_shared(s->session, p);
     return !s->budget || q->cancelled || tokens <= s->budget;
 }
 

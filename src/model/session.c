@@ -70,6 +70,7 @@ void fv_session_free(fv_session *s)
     if (!s) return;
     fv_env env = s->env;
     fv__session_replay_free(s);
+    fv__session_share_free(s); /* while the caches are there */
     free_slots(s, s->k);
     free_slots(s, s->v);
     free_slots(s, s->kept);
@@ -86,6 +87,7 @@ void fv_session_reset(fv_session *s)
 {
     s->rows = s->all;
     s->first = 0;
+    for (int64_t i = 0; i < s->all; i++) fv__session_unshare(s, i, 0);
     memset(s->len, 0, 2 * (size_t)s->all * sizeof *s->len); /* and what was expected */
     if (s->shared) memset(s->shared, 0, fv__session_prefix_bytes(s));
 }

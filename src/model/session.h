@@ -2,6 +2,7 @@
 #ifndef FV_SESSION_H
 #define FV_SESSION_H
 
+#include "base/pages.h"
 #include "core/core.h"
 #include "fovea/author/session.h"
 
@@ -39,17 +40,32 @@ typedef struct fv_step_graph {
     uint64_t key, used;
 } fv_step_graph;
 
+/* Blocks of tokens that rows of a paged session share (session_share.c). */
+typedef struct fv_shared_blocks {
+    fv__pages pages;  /* not open: nothing is shared */
+    int64_t tokens;   /* of a block */
+    int64_t capacity; /* blocks */
+    int64_t most;     /* of a row */
+    int32_t *users;   /* capacity: rows that show the block */
+    int32_t *of;      /* (all + 1, most): the blocks that a row shows, from its first token on */
+    int32_t *n;       /* all + 1: how many */
+    int32_t *maps;    /* all + 1: for how many maps of memory */
+    int64_t n_maps;   /* of all rows */
+    size_t bytes;     /* of the block of memory that users begins */
+} fv_shared_blocks;
+
 struct fv_session {
     fv_env env;
     fv_device *dev;
     const fv_model *model;
-    int64_t all, rows;                 /* rows it was made for, and rows in use */
-    int64_t first;                     /* row of the step's first sequence: 0 unless narrowed */
-    int64_t widest;                    /* while narrowed: rows in use otherwise */
-    int64_t processed;                 /* tokens that went through the model, of all rows */
-    int64_t virtual;                   /* virtual tokens in front of every row */
-    int64_t cap, allocated;            /* tokens of a row: the limit, and what is allocated */
-    bool paged;                        /* a token's memory is taken when it is first written */
+    int64_t all, rows;      /* rows it was made for, and rows in use */
+    int64_t first;          /* row of the step's first sequence: 0 unless narrowed */
+    int64_t widest;         /* while narrowed: rows in use otherwise */
+    int64_t processed;      /* tokens that went through the model, of all rows */
+    int64_t virtual;        /* virtual tokens in front of every row */
+    int64_t cap, allocated; /* tokens of a row: the limit, and what is allocated */
+    bool paged;             /* a token's memory is taken when it is first written */
+    fv_shared_blocks blocks;
     bool spans;                        /* the family asks how long a prompt is in all */
     int32_t *len;                      /* tokens of each row before the step under way */
     int32_t *expected;                 /* of its whole prompt, where that was announced; else 0 */
@@ -137,9 +153,33 @@ void fv__session_page_out(fv_session *s, slot *at);
  * has failed. */
 bool fv__session_begin_rows(fv_ctx *c, fv_session *s);
 
-/* session_prefix.c: bytes of a token in all caches, known once a step has run; and a run of tokens
- * of a row, copied out into device memory and back behind the tokens of another row.  False once
- * the context has failed. */
+/* session_share.c: memory for `n` blocks of so many tokens that rows may share; whether rows of
+ * this session can.  Before that, and where they cannot, the other calls do nothing. */
+bool fv__session_share(fv_session *s, int64_t tokens, int64_t n);
+/* Tokens at the beginning of a row that are in shared blocks, and whether any row shows one. */
+int64_t fv__session_shared(const fv_session *s, int64_t row);
+bool fv__session_block_used(const fv_session *s, int64_t block);
+/* A block that is written for the first time needs memory; false: there is none. */
+bool fv__session_block_take(fv_session *s, int64_t block);
+/* The at-th block of a row's tokens is copied into a block that no row shows. */
+void fv__session_block_keep(fv_session *s, int64_t row, int64_t at, int64_t block);
+/* n blocks, from `block` on, become the tokens of a row from its at-th block on: seen without a
+ * copy where the row shows blocks up to there, else copied, unless the row has the same tokens
+ * already.  Its length stays. */
+void fv__session_block_show(fv_session *s, int64_t row, int64_t at, int64_t block, int64_t n,
+                            bool same);
+/* The row shows its first `keep` blocks and no others, whose tokens are lost; shows what another
+ * row does, all of whose blocks are whole; has the first n tokens to itself from the last whole
+ * block on. */
+void fv__session_unshare(fv_session *s, int64_t row, int64_t keep);
+void fv__session_share_alike(fv_session *s, int64_t row, int64_t as);
+void fv__session_share_cut(fv_session *s, int64_t row, int64_t n);
+void fv__session_share_free(fv_session *s);
+
+/* session_prefix.c: a session's caches in their order; bytes of a token in all caches, known once a
+ * step has run; and a run of tokens of a row, copied out into device memory and back behind the
+ * tokens of another row.  False once the context has failed. */
+slot *fv__session_cache(const fv_session *s, int i);
 size_t fv__session_token_bytes(const fv_session *s);
 void fv__session_copy(fv_ctx *c, fv_session *s, int64_t row, int64_t from, int64_t n, void *to);
 bool fv__session_paste(fv_ctx *c, fv_session *s, int64_t row, int64_t n, void *from);

@@ -9,17 +9,19 @@
  * What lost: a table of blocks for each row, which attention follows (vLLM).  Every kernel of every
  * backend would read keys through it, a gather before each step costs as much as attention itself,
  * and the contiguous layout is what makes the kernels' reading fast.  The MMU does the same
- * translation for nothing.  What it does not give is one page under two rows: a prefix that is
- * shared is computed once and copied (gen/prefix_cache.c).
+ * translation for nothing, and shows one page in two rows as well: a prefix that several sequences
+ * begin with is stored once (session_share.c).
  *
  * Rows need not begin at a page: of a row that is given back, the pages that hold no neighbour's
  * token go. */
 #include "model/session.h"
 
+#define ROUND 16 /* tokens: rows of whole blocks of so many can share them */
+
 bool fv__session_page(fv_session *s)
 {
     if (!s->dev->backend->discard || s->processed) return false;
-    s->allocated = s->cap;
+    s->allocated = (s->cap + ROUND - 1) / ROUND * ROUND;
     s->paged = true;
     return true;
 }

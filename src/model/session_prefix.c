@@ -5,13 +5,13 @@
 #include "base/base.h"
 #include "model/session.h"
 
-static slot *cache_at(const fv_session *s, int i) { return i % 2 ? &s->v[i / 2] : &s->k[i / 2]; }
+slot *fv__session_cache(const fv_session *s, int i) { return i % 2 ? &s->v[i / 2] : &s->k[i / 2]; }
 
 size_t fv__session_token_bytes(const fv_session *s)
 {
     size_t bytes = 0;
     for (int i = 0; i < 2 * MAX_SLOTS; i++) {
-        const slot *at = cache_at(s, i);
+        const slot *at = fv__session_cache(s, i);
         if (at->t.data) bytes += fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]);
     }
     return bytes;
@@ -26,7 +26,7 @@ static void exchange(fv_ctx *c, const fv_session *s, int64_t row, int64_t from, 
     int64_t n_list = 0;
     bool packs = k && k->copy_many;
     for (int i = 0; i < 2 * MAX_SLOTS; i++) {
-        const slot *at = cache_at(s, i);
+        const slot *at = fv__session_cache(s, i);
         if (!at->t.data) continue;
         size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]), bytes = token * (size_t)n;
         char *in = (char *)at->t.data + (size_t)(row * s->allocated + from) * token;

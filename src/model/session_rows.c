@@ -5,7 +5,8 @@
  * that common prefix is tracked for every two rows, without looking at tokens.  Paged attention
  * (a block table per row) would save the rest of the copying; with beams that part a few tokens
  * back there is little left to save, and every backend's attention kernel would have to follow
- * the table. */
+ * the table.  Blocks that a row shows without owning them are shown where it goes
+ * (session_share.c). */
 #include "base/base.h"
 #include "model/session.h"
 #include "fovea/author/session.h"
@@ -49,6 +50,7 @@ void fv_session_truncate(fv_session *s, int64_t row, int64_t n)
 {
     if (n < 0 || (n += s->virtual) >= s->len[row]) return;
     s->len[row] = (int32_t)n;
+    fv__session_share_cut(s, row, n);
     for (int64_t i = 0; s->shared && i < s->all; i++) {
         int32_t *a = &s->shared[row * s->all + i], *b = &s->shared[i * s->all + row];
         *a = *b = *a < (int32_t)n ? *a : (int32_t)n;
@@ -102,23 +104,24 @@ static void bound_moves(const fv_session *s, fv_cache_move *m, int64_t n, const 
         const fv_cache_move *real = m[i].to == s->all ? &m[last] : &m[i];
         int32_t source = from[real->to];
         m[i].first = in_common(s, real->to, source);
+        /* what the destination holds is gone once it shows what the source does */
+        if (s->blocks.pages.data) m[i].first = (int32_t)fv__session_shared(s, source);
         m[i].end = s->len[source];
     }
 }
 
-/* Copies the token ranges of one cache, in the order found. */
-static void apply(fv_ctx *c, fv_session *s, slot *at, const fv_cache_move *m, int64_t n)
+/* Copies a range of tokens in every cache. */
+static void apply(fv_ctx *c, fv_session *s, const fv_cache_move *m)
 {
-    if (!at->t.data) return;
-    size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]),
-           row = token * (size_t)s->allocated;
-    char *data = at->t.data;
-    for (int64_t i = 0; i < n; i++) {
-        size_t skip = (size_t)m[i].first * token;
-        if (m[i].end > m[i].first)
-            s->dev->backend->move(&c->stream, data + (size_t)m[i].to * row + skip,
-                                  data + (size_t)m[i].from * row + skip,
-                                  (size_t)(m[i].end - m[i].first) * token);
+    for (int i = 0; m->end > m->first && i < 2 * MAX_SLOTS; i++) {
+        const slot *at = fv__session_cache(s, i);
+        if (!at->t.data) continue;
+        size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]),
+               row = token * (size_t)s->allocated, skip = (size_t)m->first * token;
+        char *data = at->t.data;
+        s->dev->backend->move(&c->stream, data + (size_t)m->to * row + skip,
+                              data + (size_t)m->from * row + skip,
+                              (size_t)(m->end - m->first) * token);
     }
 }
 
@@ -126,10 +129,11 @@ static void move_in_order(fv_ctx *c, fv_session *s, const int32_t *from, int64_t
 {
     int64_t n_moves = order_moves(s->moves, from, n, (int32_t)s->all, s->scratch);
     bound_moves(s, s->moves, n_moves, from);
-    for (int i = 0; i < MAX_SLOTS; i++) {
-        apply(c, s, &s->k[i], s->moves, n_moves);
-        apply(c, s, &s->v[i], s->moves, n_moves);
+    for (int64_t i = 0; i < n_moves; i++) {
+        fv__session_share_alike(s, s->moves[i].to, s->moves[i].from);
+        apply(c, s, &s->moves[i]);
     }
+    fv__session_unshare(s, s->all, 0);
 }
 
 /* All copies of all caches by one kernel, where the device has it: it needs no order, since it
@@ -237,6 +241,7 @@ void fv__session_resize(fv_session *s, int64_t rows)
     if (rows == s->rows) return;
     for (int64_t i = rows < s->rows ? rows : s->rows; i < s->all; i++) {
         s->len[i] = s->expected[i] = 0;
+        fv__session_unshare(s, i, 0);
         for (int64_t j = 0; s->shared && j < s->all; j++)
             s->shared[i * s->all + j] = s->shared[j * s->all + i] = 0;
     }

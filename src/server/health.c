@@ -175,7 +175,10 @@ static const figure figures[] = {
     {"prefix_tokens_total", "counter", "Tokens of prompts that a kept prefix saved.",
      offsetof(fv_sched_stats, shared)},
     {"kv_cache_tokens", "gauge", "Tokens in the KV cache.", offsetof(fv_sched_stats, cache_tokens)},
-    {"kv_cache_bytes", "gauge", "Their keys and values.", offsetof(fv_sched_stats, cache_bytes)},
+    {"kv_cache_shared_tokens", "gauge", "Of these, in pages of the prefix cache.",
+     offsetof(fv_sched_stats, cache_shared)},
+    {"kv_cache_bytes", "gauge", "Keys and values of the others.",
+     offsetof(fv_sched_stats, cache_bytes)},
     {"prefix_cache_bytes", "gauge", "Keys and values kept for prompts to come.",
      offsetof(fv_sched_stats, prefix_bytes)},
 };
