@@ -57,4 +57,4 @@ AGENT
 chmod +x "$here/agent"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 ip netns exec "fv$$-1" unshare -u sh -c 'hostname fv1; exec "$@"' sh mpirun --mca plm_rsh_agent "$here/agent" --mca btl tcp,self \
-    --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --hostfile "$here/hosts.txt" -np "$n" --wdir "$PWD" "$@"
+    --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --bind-to none --hostfile "$here/hosts.txt" -np "$n" --wdir "$PWD" "$@"

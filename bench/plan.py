@@ -2,11 +2,12 @@
 """plan.py FOVEA [hosts|loopback] [OUT] - `fovea plan` beside measured runs on 2 to 4 hosts that are network namespaces with limits and
 delays (bench/netns.sh, needs root), or on one machine by shared memory.
 
-A line for each network: seconds of an update as planned and as measured (the median of those behind the first two), and how far the plan
-is off.  The recipe is one whose communication outweighs its computing, as the hosts share the cores of this machine; where they are more
-than the cores, the plan is told that each computes that much slower.  With OUT the traces of the runs and what each was are written there,
-for tools/plan_fit.py.  PLAN_GRID="2:100:0 4:100:1000" names other networks: hosts, Mbit/s, microseconds; PLAN_OPTIONS are passed to the
-plan.
+A line for each network: seconds of an update as planned and as measured (the median of those behind the first two), how far the plan is
+off, and how far with the computing that the run's own trace shows, so that what else runs on this machine does not count.  The recipe is
+one whose communication outweighs its computing, as the hosts share the cores of this machine; where they are more than the cores, the plan
+is told that each computes that much slower.  `chrt -r 1 bench/plan.py ...` keeps other work off the ranks.  With OUT the traces of the runs
+and what each was are written there, for tools/plan_fit.py.  PLAN_GRID="2:100:0 4:100:1000" names other networks: hosts, Mbit/s,
+microseconds; PLAN_OPTIONS are passed to the plan.
 """
 import json
 import os
@@ -54,15 +55,44 @@ def measured(launch, fovea, folder, plan):
     return statistics.median([b - a for a, b in zip(times[1:], times[2:])])
 
 
+def computing(trace):
+    """Of an update: forward and backward of the slowest rank, without its waits for buckets; the median over updates."""
+    spent = {}
+    for e in trace:
+        sign = {"forward and backward": 1, "wait for buckets": -1}.get(e["name"]) if e.get("ph") == "X" else None
+        if sign:
+            ranks = spent.setdefault(e["args"]["update"], {})
+            ranks[e["pid"]] = ranks.get(e["pid"], 0) + sign * e["dur"] * 1e-6
+    return statistics.median([max(spent[update].values()) for update in sorted(spent)[2:]])
+
+
+def with_computing(p, compute):
+    """The plan's seconds with another time of computing: src/train/scaling.c, where gradients hide behind two thirds of it."""
+    if p["ranks"] == 1:
+        return compute
+    late = min(1, 2 / p["buckets"])
+    return compute + max(p["reduce"] - 2 / 3 * compute * (1 - late), p["reduce"] * late) + p["gather"]
+
+
 def planned(fovea, folder, n, mbit, latency):
     command = [fovea, "plan", "r.ini", "-t", "1", "--json", "--ranks", str(n), "--bandwidth", str(mbit / 1000), "--latency", str(latency),
                "--speed", str(min(1, CORES / n))] + os.environ.get("PLAN_OPTIONS", "").split()
     return json.loads(subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def show(n, mbit, latency, p, m):
-    print("%5d  %7.0f  %5.0f  %6d  %9.4f  %9.4f  %10.4f  %+6.1f %%" %
-          (n, mbit, latency, p["shards"], p["seconds"], p["compute"], m, 100 * (p["seconds"] / m - 1)), flush=True)
+def show(n, mbit, latency, p, m, compute):
+    print("%5d  %7.0f  %5.0f  %6d  %9.4f  %9.4f  %10.4f  %+6.1f %%  %9.4f  %+6.1f %%" %
+          (n, mbit, latency, p["shards"], p["seconds"], p["compute"], m, 100 * (p["seconds"] / m - 1), compute,
+           100 * (with_computing(p, compute) / m - 1)), flush=True)
+
+
+def one(launch, fovea, folder, out, name, p, mbit, latency):
+    """A measured run beside its plan; kept for the fit."""
+    m = measured(launch, fovea, folder, p)
+    with open(folder + "/trace.json") as f:
+        compute = computing(json.load(f))
+    show(p["ranks"], mbit, latency, p, m, compute)
+    keep(folder, out, name, {"plan": p, "mbit": mbit, "latency": latency, "seconds": m, "compute": compute})
 
 
 def keep(folder, out, name, what):
@@ -80,9 +110,8 @@ def hosts(fovea, folder, out):
         n, mbit, delay = map(int, word.split(":"))
         latency = delay or 30
         p = planned(fovea, folder, n, mbit, latency)
-        m = measured([script, str(n), "%dmbit" % mbit + (",%d" % delay if delay else "")], fovea, folder, p)
-        show(n, mbit, latency, p, m)
-        keep(folder, out, word.replace(":", "-"), {"plan": p, "mbit": mbit, "latency": latency, "seconds": m})
+        launch = [script, str(n), "%dmbit" % mbit + (",%d" % delay if delay else "")]
+        one(launch, fovea, folder, out, word.replace(":", "-"), p, mbit, latency)
 
 
 def loopback(fovea, folder, out):
@@ -96,9 +125,7 @@ def loopback(fovea, folder, out):
         mbit *= max(0.2, min(5, p["exposed"] / max(1e-4, target - p["compute"])))
     for n in (1, 2, 3, 4, 8):
         p = planned(fovea, folder, n, mbit, 0)
-        m = measured(mpirun + [str(n)], fovea, folder, p)
-        show(n, mbit, 0, p, m)
-        keep(folder, out, "loop-%d" % n, {"plan": p, "mbit": mbit, "latency": 0, "seconds": m})
+        one(mpirun + [str(n)], fovea, folder, out, "loop-%d" % n, p, mbit, 0)
 
 
 def main():
@@ -111,7 +138,7 @@ def main():
                 f.write("line %d has the word %d and the number %d beside %d\n" % (i, i * 7 % 31, i * 11 % 17, i * 13 % 101))
         with open(folder + "/r.ini", "w") as f:
             f.write(RECIPE % UPDATES)
-        print("ranks   Mbit/s     us  shards  planned s  computing  measured s      off")
+        print("ranks   Mbit/s     us  shards  planned s  computing  measured s      off  computing      off")
         (loopback if where == "loopback" else hosts)(fovea, folder, out)
 
 

@@ -54,11 +54,11 @@ static void print(const fv_scaling_layout *l, bool json)
                l->reduce + l->gather, l->exposed, l->seconds, l->tokens);
         return;
     }
-    cli_json_put(&j, "{s:i, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f}", "ranks", l->ranks,
-                 "shards", l->shards, "recompute", l->recompute, "bytes", l->bytes, "compute",
-                 l->compute, "communication", l->reduce + l->gather, "exposed", l->exposed,
-                 "seconds", l->seconds, "tokens_per_s", l->tokens, "buckets", l->buckets, "sent",
-                 l->sent);
+    cli_json_put(&j, "{s:i, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f}", "ranks",
+                 l->ranks, "shards", l->shards, "recompute", l->recompute, "bytes", l->bytes,
+                 "compute", l->compute, "reduce", l->reduce, "gather", l->gather, "exposed",
+                 l->exposed, "seconds", l->seconds, "tokens_per_s", l->tokens, "buckets",
+                 l->buckets, "sent", l->sent);
     cli_json_end();
 }
 

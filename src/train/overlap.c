@@ -119,9 +119,13 @@ static void on_final(void *self, const fv_tensor *t)
     pthread_mutex_lock(&o->lock);
     for (buckets_of(o->r, t, &b, &last); b <= last; b++)
         if (!--o->open[b]) close_bucket(o, b);
-    while (o->n_seen - o->n_reduced > FV__UNDER_WAY && !o->starved && !o->done && !o->quit)
+    double from = fv__trace_now(o->r->trace);
+    bool waited = false;
+    for (; o->n_seen - o->n_reduced > FV__UNDER_WAY && !o->starved && !o->done && !o->quit;
+         waited = true)
         pthread_cond_wait(&o->moved, &o->lock);
     pthread_mutex_unlock(&o->lock);
+    if (waited) fv__trace_add(o->r->trace, FV__TRACK_MAIN, "wait for buckets", o->r->step, from);
 }
 
 /* ---- the thread ---- */

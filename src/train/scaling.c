@@ -4,16 +4,17 @@
  *               + exposed reduce + gather + small exchanges
  *     k: leaves of a rank, T_r: its tokens
  *
- *     reduce = B (3 latency + overhead) + nodes (N-1)/N 4 P / bandwidth    of gradients
- *     gather = B (3 latency + overhead) + (N-1)/N w P / bandwidth          of parameters, w bytes
+ *     reduce = B (latency + overhead) + nodes (N-1)/N 4 P / (efficiency bandwidth)  of gradients
+ *     gather = B (latency + overhead) + (N-1)/N w P / (efficiency bandwidth)        of parameters
  *     small  = (B + 2) (latency + overhead)                                counts, loss, norm
- *     B buckets of P numbers (shares.h); nodes of the tree that a rank sends (comm/tree.c)
+ *     B buckets of P numbers of w bytes (shares.h); nodes of the tree that a rank sends
  *
- * A large message of MPI is announced, asked for and sent: three latencies.  reduce is hidden
- * behind the backward pass of a rank's last leaf, two thirds of its time, but for the buckets that
- * are final only at its end.  Efficiency and overhead are estimates, not fitted to a network (a
- * caller may give others); simulating every message was the alternative, which says no more where
- * all links are alike. */
+ * A bucket is one exchange, whose messages need no answer before they are sent (comm/mpi.c): one
+ * latency.  reduce is hidden behind the backward pass of a rank's last leaf, two thirds of its
+ * time, but for the two buckets, of the first layer and of all vectors, that are final only at its
+ * end.  Efficiency and overhead are fitted to
+ * runs on slow links (tools/plan_fit.py; docs/scale.md has the fit), and a caller may give others.
+ * Simulating every message was the alternative, which says no more where all links are alike. */
 #include <math.h>
 #include <time.h>
 
@@ -25,10 +26,10 @@
 #include "train/ranks.h"
 #include "train/reduce.h"
 
-/* Estimates: of a link's bandwidth, TCP in frames of 1,500 bytes; seconds of MPI's progress and
- * ours between processes that share cores. */
-#define EFFICIENCY 0.93
-#define OVERHEAD 300e-6
+/* Of a link's bandwidth, what TCP in frames of 1,500 bytes leaves; seconds of MPI's progress and
+ * ours in an exchange between processes that share cores. */
+#define EFFICIENCY 0.934
+#define OVERHEAD 250e-6
 #define MESSAGE 2e-6       /* seconds to start one message */
 #define BACKWARD (2.0 / 3) /* of a leaf's time */
 #define AGAIN (4.0 / 3)    /* time of a leaf whose forward pass is computed twice */
@@ -211,7 +212,7 @@ fv_scaling_layout fv_scaling_predict(const fv_scaling *measured, fv_scaling_net 
     double share = (double)(ranks - 1) / ranks, buckets = (double)h.buckets,
            wide = net.bandwidth * (net.efficiency > 0 ? net.efficiency : EFFICIENCY),
            work = net.overhead > 0 ? net.overhead : OVERHEAD,
-           large = 3 * net.latency + work + MESSAGE * (ranks - 1), small = net.latency + work,
+           large = net.latency + work + MESSAGE * (ranks - 1), small = net.latency + work,
            one = (s->leaf + s->token * s->tokens / (double)shards) * (recompute ? AGAIN : 1);
     fv_scaling_layout l = {.ranks = ranks, .shards = shards, .recompute = recompute};
     l.compute = (double)k * one + (double)(k - 1) * s->block + s->optimiser / ranks;
@@ -219,11 +220,12 @@ fv_scaling_layout fv_scaling_predict(const fv_scaling *measured, fv_scaling_net 
     if (ranks > 1) {
         double late = recompute ? 1 : fmin(1, 2 / buckets);
         l.buckets = h.buckets;
-        l.sent = most_nodes(shards, ranks) * share * 4 * (double)s->numbers;
-        l.reduce = buckets * large + l.sent / wide;
-        l.gather = buckets * large + share * s->number_bytes * (double)s->numbers / wide +
-                   (buckets + 2) * small;
-        l.exposed = fmax(l.reduce - BACKWARD * one, l.reduce * late) + l.gather;
+        double grads = most_nodes(shards, ranks) * share * 4 * (double)s->numbers,
+               params = share * s->number_bytes * (double)s->numbers;
+        l.sent = grads + params;
+        l.reduce = buckets * large + grads / wide;
+        l.gather = buckets * large + params / wide + (buckets + 2) * small;
+        l.exposed = fmax(l.reduce - BACKWARD * one * (1 - late), l.reduce * late) + l.gather;
     }
     l.seconds = l.compute + l.exposed;
     l.tokens = s->tokens / l.seconds;

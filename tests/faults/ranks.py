@@ -107,6 +107,17 @@ def end_hosts(p, n):
     subprocess.run(["ip", "link", "del", "fvbr%d" % p.pid], stderr=subprocess.DEVNULL)
 
 
+def wait_until_joined(p, folder, ranks):
+    """Whether all ranks send heartbeats; mpirun may need long to start them on a busy machine."""
+    until = time.time() + 60
+    while p.poll() is None and time.time() < until:
+        alive = ranks_in(folder)
+        if len(alive) == ranks and all(map(has_joined, alive.values())):
+            return True
+        time.sleep(0.1)
+    return False
+
+
 def cut_off(build, folder, updates, rng):
     """As disturb, of hosts whose link goes down."""
     ranks = rng.choice([2, 3, 4])
@@ -119,11 +130,13 @@ def cut_off(build, folder, updates, rng):
     p = subprocess.Popen([NETNS, str(ranks), "1gbit", "-x", "FOVEA_RANK_TIMEOUT", "-x", "OMP_WAIT_POLICY"] + run, cwd=folder,
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        time.sleep(rng.uniform(2, 8))
-        alive = ranks_in(folder)
-        if len(alive) < ranks or not all(map(has_joined, alive.values())):  # it has not begun, or is over
-            over = not alive and p.wait(60) == 0
-            return None, True if over else None
+        begun = wait_until_joined(p, folder, ranks)
+        time.sleep(rng.uniform(0, 6))
+        if not begun or len(ranks_in(folder)) < ranks:  # it is over, or nearly
+            try:
+                return None, True if p.wait(60) == 0 else None
+            except subprocess.TimeoutExpired:
+                return None, None
         at = time.time()
         subprocess.run(["ip", "netns", "exec", "fv%d-%d" % (p.pid, victim + 1), "ip", "link", "set", "eth0", "down"], check=True)
         while ranks_in(folder) and time.time() - at < DEADLINE:

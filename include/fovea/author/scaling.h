@@ -37,7 +37,7 @@ typedef struct fv_scaling_layout {
     double exposed;                 /* of the communication, what computing does not hide */
     double seconds;                 /* an update */
     int64_t buckets;                /* of gradients, each an exchange */
-    double sent;                    /* bytes of gradients that one rank sends */
+    double sent;                    /* bytes that one rank sends: gradients, parameters */
     double bytes;                   /* of memory of a rank */
     double tokens;                  /* a second */
 } fv_scaling_layout;
