@@ -105,9 +105,9 @@ template <int WT, int AHEAD> struct w_pipeline {
 
     __device__ void load_step(const fused_linear_job &f, int slot, int offset)
     {
-        bool in = k + offset < end;
-        low[slot].load(w_low, s_low, offset, in && has_low);
-        high[slot].load(w_high, s_high, offset, in && has_high);
+        bool in = k + offset < end, block = k / QUANT_BLOCK * QUANT_BLOCK + offset < end;
+        low[slot].load(w_low, s_low, offset, in && has_low, block && has_low);
+        high[slot].load(w_high, s_high, offset, in && has_high, block && has_high);
     }
     /* The block's K range starts at `from`, this warp's at `at`; its steps are `by` apart. */
     __device__ void begin(const fused_linear_job &f, int64_t tile, int from, int at, int by)

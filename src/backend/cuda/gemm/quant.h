@@ -55,12 +55,14 @@ __device__ inline unsigned nibbles_to_bf16x2(unsigned two)
 }
 
 /* Eight neighbours of a row of W, as a lane loads them, and as bf16.  `value` and `scale` point to
- * those of some element, `on` counts from there, a multiple of QUANT_BLOCK; !in: zeros. */
+ * those of some element, `on` counts from there, a multiple of QUANT_BLOCK; !in: zeros.  The scale
+ * is for the sum over a block, of which a lane may have rows of x but no values: where the last
+ * block of a row is not whole, it is there (block) without them. */
 template <int WT> struct weight_part;
 template <> struct weight_part<FV_BF16> {
     static constexpr int VALUE_BITS = 16;
     uint4 v;
-    __device__ void load(const char *value, const float *, int on, bool in = true)
+    __device__ void load(const char *value, const float *, int on, bool in = true, bool = true)
     {
         v = in ? __ldg((const uint4 *)(value + 2 * on)) : uint4{};
     }
@@ -70,10 +72,11 @@ template <> struct weight_part<FV_Q8> {
     static constexpr int VALUE_BITS = 8;
     uint2 v;
     float scale;
-    __device__ void load(const char *value, const float *scale_at, int on, bool in = true)
+    __device__ void load(const char *value, const float *scale_at, int on, bool in = true,
+                         bool block = true)
     {
         v = in ? __ldg((const uint2 *)(value + on)) : uint2{};
-        scale = in ? __ldg(scale_at + on / QUANT_BLOCK) : 0;
+        scale = block ? __ldg(scale_at + on / QUANT_BLOCK) : 0;
     }
     __device__ uint4 bf16x8() const
     {
@@ -87,10 +90,11 @@ template <> struct weight_part<FV_Q4> {
     static constexpr int VALUE_BITS = 4;
     unsigned v;
     float scale;
-    __device__ void load(const char *value, const float *scale_at, int on, bool in = true)
+    __device__ void load(const char *value, const float *scale_at, int on, bool in = true,
+                         bool block = true)
     {
         v = in ? __ldg((const unsigned *)(value + on / 2)) : 0;
-        scale = in ? __ldg(scale_at + on / QUANT_BLOCK) : 0;
+        scale = block ? __ldg(scale_at + on / QUANT_BLOCK) : 0;
     }
     __device__ uint4 bf16x8() const
     {
