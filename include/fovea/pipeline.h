@@ -128,6 +128,7 @@ typedef struct fv_pipeline_opt {
     /* the ranks of comm share the model instead, its heads and feed-forward parts: each runs all
      * records, and rank 0 gets the results as they come; of models that generate */
     bool tensor_parallel;
+    bool pipeline_parallel; /* likewise its layers, each rank some of them */
 } fv_pipeline_opt;
 
 /* FV_EUSAGE: settings are missing or contradict each other.  d may be NULL for a task without a

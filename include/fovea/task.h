@@ -71,7 +71,8 @@ typedef struct fv_writer_opt {
     int n_settings;
     const char *task;   /* as in fv_gen_config_open */
     int64_t new_tokens; /* at most so many where neither says */
-    fv_comm *ranks;     /* that share the model (tensor parallel); NULL: it is whole */
+    fv_comm *ranks;     /* that share the model's weights (tensor parallel); NULL: they are whole */
+    fv_comm *stages;    /* that share its layers (stages of a pipeline); NULL: all are here */
 } fv_writer_opt;
 
 /* Fills *w from a model's directory; on failure w is empty and may be closed. */

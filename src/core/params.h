@@ -76,8 +76,11 @@ struct fv_params {
     fv_arena packed; /* fv_params_pack */
     fv_data_owner owner;
     struct fv_comm *ranks; /* layers that can be are divided among them; NULL: none is */
-    char scope[64];        /* in front of the names that are declared */
-    fv_err err;            /* of a declaration */
+    /* each declares some of the layers; NULL: all are declared.  in_stages: the family knows */
+    struct fv_comm *stages;
+    bool in_stages;
+    char scope[64]; /* in front of the names that are declared */
+    fv_err err;     /* of a declaration */
 };
 
 /* Names declared from now on are below `scope`, "encoder." or "": parameters of a model inside

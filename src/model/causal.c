@@ -7,7 +7,10 @@
 
 #include <stdio.h>
 
+#include "core/params.h"
+#include "fovea/author/comm.h"
 #include "nn/part.h"
+#include "ops/stage.h"
 
 #define TOKEN_INPUTS                                                                               \
     {"input_ids", FV_I32, true}, {"attention_mask", FV_U8, false},                                 \
@@ -42,6 +45,27 @@ void fv__causal_tokens(fv_params *p, fv__causal *m, const fv__causal_config *k, 
     m->tokens.skip = k->pad_token_id;
 }
 
+/* The first layer of a stage. */
+static int stage_from(const fv__causal *m, int stage)
+{
+    return m->n_layer * stage / fv_comm_size(m->stages);
+}
+
+static bool take_stage(fv_params *p, fv__causal *m)
+{
+    fv_err e;
+    int stage = fv_comm_rank(p->stages);
+    m->stages = p->stages;
+    m->first = stage_from(m, stage);
+    m->end = stage_from(m, stage + 1);
+    p->in_stages = true;
+    if (m->n_layer >= fv_comm_size(p->stages)) return true;
+    fv_fail(&e, FV_EARG, "%d layers cannot be divided among %d ranks", m->n_layer,
+            fv_comm_size(p->stages));
+    fv__params_fail(p, &e);
+    return false;
+}
+
 /* The family's init is called with the path of each layer: path.0, path.1, ... */
 void fv__causal_blocks(fv_params *p, fv__causal *m, const fv__block_type *type, int n,
                        const void *config, const char *path, ...)
@@ -53,7 +77,8 @@ void fv__causal_blocks(fv_params *p, fv__causal *m, const fv__block_type *type, 
     m->type = type;
     m->n_layer = n;
     m->blocks = fv_params_scratch(p, (size_t)n * type->size);
-    for (int i = 0; m->blocks && i < n; i++) {
+    if (!take_stage(p, m)) return;
+    for (int i = m->first; m->blocks && i < m->end; i++) {
         char number[16];
         snprintf(number, sizeof number, "%d", i);
         at = fv__below(&below, number, number);
@@ -127,7 +152,7 @@ fv_load_opt fv__causal_load(const void *self)
 void fv__causal_pack(void *self, fv_params *p, fv_dtype dtype)
 {
     fv__causal *m = self;
-    for (int i = 0; i < m->n_layer; i++) {
+    for (int i = m->first; i < m->end; i++) {
         fv__pre_norm *block = block_at(m, i);
         fv_mha_pack(p, &block->attn, dtype, true);
         fv_mlp_pack(p, &block->mlp, dtype);
@@ -139,7 +164,7 @@ void fv__causal_pack(void *self, fv_params *p, fv_dtype dtype)
 
 /* s: a session that has the keys of earlier tokens, NULL in a batch.  A layer that recomputes in
  * the backward pass has no session. */
-fv_tensor *fv__causal_layer(fv_ctx *c, const fv__causal *m, fv_session *s, int i, fv_tensor *x,
+static fv_tensor *run_layer(fv_ctx *c, const fv__causal *m, fv_session *s, int i, fv_tensor *x,
                             fv_mha_arg arg, fv_mha_arg cross)
 {
     const fv__pre_norm *block = block_at(m, i);
@@ -151,6 +176,22 @@ fv_tensor *fv__causal_layer(fv_ctx *c, const fv__causal *m, fv_session *s, int i
         fv_tap(c, "hidden", "hidden_states", x);
     }
     return fv_layer_run(c, m->type->fwd, block, x, arg, cross);
+}
+
+/* All ranks go through all layers, so they meet behind the last layer of each stage. */
+static fv_tensor *leave_stage(fv_ctx *c, const fv__causal *m, int i, fv_tensor *x)
+{
+    int stage = 0, last = fv_comm_size(m->stages) - 1;
+    while (stage_from(m, stage + 1) <= i) stage++;
+    if (stage_from(m, stage + 1) > i + 1) return x;
+    return fv__stage_pass(c, x, m->stages, stage, stage == last ? -1 : stage + 1);
+}
+
+fv_tensor *fv__causal_layer(fv_ctx *c, const fv__causal *m, fv_session *s, int i, fv_tensor *x,
+                            fv_mha_arg arg, fv_mha_arg cross)
+{
+    if (fv__causal_has(m, i)) x = run_layer(c, m, s, i, x, arg, cross);
+    return m->stages ? leave_stage(c, m, i, x) : x;
 }
 
 /* Layers that are local rotate by frequencies of their own (Gemma 3); all else is one loop. */

@@ -83,7 +83,9 @@ typedef struct fv__causal {
     const fv__block_type *type;
     char *blocks;
     int n_layer;
-    int64_t context; /* positions it was made for */
+    struct fv_comm *stages; /* ranks that have the layers in turn; NULL: this one has all */
+    int first, end;         /* the layers that are here */
+    int64_t context;        /* positions it was made for */
     fv_norm norm;
     fv__causal_head head;
     bool tied;
@@ -141,7 +143,14 @@ int64_t fv__causal_context(const void *self); /* 0 where frequencies grow with t
 
 /* ---- parts of forward and step ---- */
 
-/* One layer on x (B,T,D), with the cache of a session or, without one, shown to the tap. */
+/* Whether layer i is in this stage. */
+static inline bool fv__causal_has(const fv__causal *m, int i)
+{
+    return i >= m->first && i < m->end;
+}
+/* One layer on x (B,T,D), with the cache of a session or, without one, shown to the tap.  Of a
+ * model in stages the rank that has the layer computes it, and behind the last layer of a stage x
+ * goes to the next one, behind the last of all to every rank. */
 fv_tensor *fv__causal_layer(fv_ctx *c, const fv__causal *m, fv_session *s, int i, fv_tensor *x,
                             fv_mha_arg arg, fv_mha_arg cross);
 /* All layers; local: the rotation of local ones. */

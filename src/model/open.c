@@ -36,7 +36,8 @@ struct fv_model {
     void *config, *self;
     fv_params *params;
     fv_dtype dtype, weights; /* of activations, and of the weights of products */
-    fv_comm *ranks;          /* whom its weights are divided among; NULL: it is whole */
+    fv_comm *ranks;          /* whom its weights are divided among; NULL: they are whole */
+    fv_comm *stages;         /* whom its layers are divided among; NULL: all are here */
     bool adapted;            /* an adapter is trained on it */
     fv_adapter_opt adapter;
     fv__virtual prompt; /* virtual tokens of an adapter, new or in use */
@@ -244,6 +245,7 @@ static fv_status build(fv_model *m, fv_model_opt opt, const fv_st *file, const c
     if (!st) st = fv_params_new(&m->params, &m->env, e);
     if (st) return st;
     m->params->ranks = m->ranks;
+    m->params->stages = m->stages;
     f->declare(m->self, &(fv_setup){.params = m->params,
                                     .config = m->config,
                                     .head = m->head,
@@ -266,7 +268,8 @@ static fv_status load(fv_model *m, fv_device *d, fv_model_opt opt, fv_dtype rows
     const char *dir = fv_dir_path(s->base ? s->base : s->files);
     fv_load_opt how = m->family->load ? m->family->load(m->self) : (fv_load_opt){0};
     how.rows = rows;
-    how.half = !m->ranks; /* parts of weights are products as they are */
+    how.half = !m->ranks;            /* parts of weights are products as they are */
+    if (m->stages) how.ignore = any; /* other stages have the rest of the file */
     if (s->base) how.fresh = how.ignore = any, how.on_skipped = note_fresh, how.user = &s->fresh;
     if (opt.serve && !opt.adapters.n) return fv_params_map(m->params, d, opt.dtype, dir, how, e);
     /* else a configuration could ask for any amount of memory */
@@ -336,18 +339,20 @@ fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_mode
 }
 
 /* What a model that ranks share cannot be. */
-static fv_status check_ranks(const fv_model *m, fv_comm *c, const fv_model_opt *opt, fv_dtype rows,
+static fv_status check_ranks(const fv_model *m, const fv_model_opt *opt, fv_dtype rows,
                              const char *dir, fv_err *e)
 {
     const char *type = fv_config_type(m->json), *why = NULL;
     const fv_family *f = opt->family ? opt->family : type ? fv_family_find(type) : NULL;
-    if (!c) return FV_OK;
-    if (rows || (opt->serve && opt->weights != FV_F32))
+    if (!m->ranks && !m->stages) return FV_OK;
+    if (m->ranks && (rows || (opt->serve && opt->weights != FV_F32)))
         why = "its weights are not floats";
     else if (opt->adapters.n || (opt->adapter && opt->adapter->peft_type != FV_PEFT_NONE))
         why = "it has an adapter";
     else if (f && !f->step)
         why = "its family does not generate";
+    else if (m->stages && opt->train)
+        why = "layers of a model that is trained are not";
     return why ? fv_fail(e, FV_EMISSING, "%s: a model is divided among ranks, and %s", dir, why)
                : FV_OK;
 }
@@ -357,16 +362,26 @@ fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_
     return fv_model_open_ranks(out, d, dir, opt, NULL, e);
 }
 
-fv_status fv_model_open_ranks(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt,
-                              fv_comm *c, fv_err *e)
+/* What the declarations came to, before shapes that do not fit the file. */
+static fv_status check_shares(const fv_model *m, const char *dir, fv_err *e)
+{
+    fv_status st = m->ranks || m->stages ? fv_params_status(m->params, e) : FV_OK;
+    if (!st && m->stages && !m->params->in_stages)
+        st = fv_fail(e, FV_EMISSING, "%s: the layers of %s cannot be divided among ranks", dir,
+                     m->family->type);
+    return st;
+}
+
+static fv_status open_shared(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt,
+                             fv_comm *ranks, fv_comm *stages, fv_err *e)
 {
     char path[FV_PATH];
     source s = {.dir = dir};
     fv_dtype rows = FV_F32;
     fv_status st = start(out, d, e);
     fv_model *m = *out;
-    if (fv_comm_size(c) == 1) c = NULL;
-    if (!st) m->ranks = c;
+    if (!st && fv_comm_size(ranks) > 1) m->ranks = ranks;
+    if (!st && fv_comm_size(stages) > 1) m->stages = stages;
     if (!st) st = open_source(&s, &m->env, &opt, e);
     if (!st && !fv_dir_file(s.files, "config.json", path, sizeof path))
         st = fv_fail(e, FV_EIO, "%s: has no config.json", dir);
@@ -379,9 +394,9 @@ fv_status fv_model_open_ranks(fv_model **out, fv_device *d, const char *dir, fv_
                      "%s: its weights are quantised; fold the adapter into the "
                      "float model and quantise that",
                      dir);
-    if (!st) st = check_ranks(m, c, &opt, rows, dir, e);
+    if (!st) st = check_ranks(m, &opt, rows, dir, e);
     if (!st) st = build(m, opt, s.weights, path, e);
-    if (!st && c) st = fv_params_status(m->params, e); /* before shapes that do not fit */
+    if (!st) st = check_shares(m, dir, e);
     if (!st) st = load(m, d, opt, rows, &s, e);
     if (!st) /* what the base lacks (the head of another task) must come with the adapter */
         st = fv__adapters_fold(m->params, &m->prompt, &m->env, opt.adapters,
@@ -392,10 +407,23 @@ fv_status fv_model_open_ranks(fv_model **out, fv_device *d, const char *dir, fv_
     return finish(out, st);
 }
 
+fv_status fv_model_open_ranks(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt,
+                              fv_comm *c, fv_err *e)
+{
+    return open_shared(out, d, dir, opt, c, NULL, e);
+}
+
+fv_status fv_model_open_stages(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt,
+                               fv_comm *c, fv_err *e)
+{
+    return open_shared(out, d, dir, opt, NULL, c, e);
+}
+
 fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
 {
     char path[4096], value[256];
-    if (m->ranks) return fv_fail(e, FV_EMISSING, "%s: a model that ranks share is not saved", dir);
+    if (m->ranks || m->stages)
+        return fv_fail(e, FV_EMISSING, "%s: a model that ranks share is not saved", dir);
     if (snprintf(path, sizeof path, "%s/model.safetensors", dir) >= (int)sizeof path)
         return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
     fv_status st = fv__dir_make(&m->env, dir, e);
@@ -444,36 +472,3 @@ fv_params *fv_model_params(const fv_model *m) { return m->params; }
 fv_dtype fv_model_dtype(const fv_model *m) { return m->dtype; }
 fv_dtype fv_model_weights(const fv_model *m) { return m->weights; }
 const void *fv_model_self(const fv_model *m) { return m->self; }
-
-/* position_ids (1,T) stand for all rows of input_ids (B,T), as in transformers. */
-static void spread_positions(fv_ctx *c, fv_items *in)
-{
-    const fv_tensor *ids = fv_items_get(in, "input_ids");
-    for (int i = 0; ids && i < in->n; i++) {
-        fv_tensor *pos = in->at[i].value, *all;
-        if (strcmp(in->at[i].name, "position_ids") || !pos || pos->shape.n != 2 ||
-            fv_dim(pos, 0) != 1 || ids->shape.n != 2 || fv_dim(ids, 0) == 1)
-            continue;
-        if (!(all = fv_new(c, pos->dtype, FV_SHAPE(fv_dim(ids, 0), fv_dim(pos, 1))))) return;
-        size_t row = fv__tensor_bytes(pos->dtype, fv_dim(pos, 1));
-        for (int64_t b = 0; b < fv_dim(ids, 0); b++)
-            c->dev->backend->move(fv_ctx_stream(c), (char *)all->data + (size_t)b * row, pos->data,
-                                  row);
-        in->at[i].value = all;
-    }
-}
-
-void fv_model_forward(fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out)
-{
-    fv_items given = *in;
-    const char *type = m->family->type;
-    fv_items_check(c, in, "inputs", type);
-    for (const fv_input *i = m->family->inputs; i->name; i++)
-        if (i->needed && !fv_items_get(in, i->name) && !fv__failed(c))
-            fv_raise(c, FV_EARG, "%s: %s is missing", type, i->name);
-    if (!fv__failed(c)) spread_positions(c, &given);
-    if (!fv__failed(c)) fv__prompt_enter(c, &m->prompt, m->family, m->head->job, &given);
-    if (!fv__failed(c)) m->family->forward(c, m->self, &given, out);
-    fv__prompt_leave(c, out);
-    fv_items_check(c, out, "outputs", type);
-}

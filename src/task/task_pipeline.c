@@ -92,9 +92,11 @@ static fv_status open_all(fv_pipeline *p, fv_err *e)
         st = fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");
     if (!st && k->check) st = k->check(p, e);
     if (!st) st = k->open(p, e);
-    if (!st && p->opt.tensor_parallel && fv_comm_size(p->opt.comm) > 1 && !p->writer.model)
-        st = fv_fail(e, FV_EUSAGE, "tensor-parallel: ranks share models that generate; %s has none",
-                     k->name);
+    bool shared = p->opt.tensor_parallel || p->opt.pipeline_parallel;
+    if (!st && shared && fv_comm_size(p->opt.comm) > 1 && !p->writer.model)
+        st = fv_fail(e, FV_EUSAGE, "ranks share models that generate; %s has none", k->name);
+    if (!st && p->opt.tensor_parallel && p->opt.pipeline_parallel)
+        st = fv_fail(e, FV_EUSAGE, "ranks share the weights or the layers of a model, not both");
     return st;
 }
 

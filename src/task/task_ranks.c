@@ -23,11 +23,14 @@ static int64_t run_of(const fv_pipeline *p)
     return n < 1 ? 1 : n > 64 ? 64 : n;
 }
 
-/* Ranks that share the records. */
-static int sharing(const fv_pipeline *p)
+/* Whether ranks share the model: then each runs all records. */
+static bool is_shared(const fv_pipeline *p)
 {
-    return p->opt.tensor_parallel ? 1 : fv_comm_size(p->opt.comm);
+    return p->opt.tensor_parallel || p->opt.pipeline_parallel;
 }
+
+/* Ranks that share the records. */
+static int sharing(const fv_pipeline *p) { return is_shared(p) ? 1 : fv_comm_size(p->opt.comm); }
 
 bool fv__task_owns(const fv_pipeline *p, int64_t record)
 {
@@ -60,7 +63,7 @@ static void put_kept(fv_buf *b, const fv_task_result *r, const fv_buf *extra)
 /* Hands a result on, or keeps it where ranks share the records; and what it adds to the total. */
 void fv__task_deliver(fv_pipeline *p, const fv_task_result *r)
 {
-    bool prints = !p->opt.tensor_parallel || !fv_comm_rank(p->opt.comm);
+    bool prints = !is_shared(p) || !fv_comm_rank(p->opt.comm);
     if (sharing(p) > 1) {
         put_kept(&p->kept, r, &p->extra);
     } else {

@@ -99,14 +99,15 @@ static void *read_tokenizer(void *user)
 
 /* The tokenizer is read in a thread while the model is opened: a large vocabulary takes as long as
  * mapping the weights. */
-static fv_status open_both(fv_writer *w, const char *dir, fv_model_opt how, fv_comm *ranks,
+static fv_status open_both(fv_writer *w, const char *dir, fv_model_opt how, const fv_writer_opt *o,
                            fv_err *e)
 {
     pthread_t thread;
     reading r = {.dir = dir, .env = fv_device_env(w->device)};
     /* Without a thread the tokenizer is read afterwards: slower, and no error. */
     bool aside = !pthread_create(&thread, NULL, read_tokenizer, &r);
-    fv_status st = fv_model_open_ranks(&w->model, w->device, dir, how, ranks, e);
+    fv_status st = o->stages ? fv_model_open_stages(&w->model, w->device, dir, how, o->stages, e)
+                             : fv_model_open_ranks(&w->model, w->device, dir, how, o->ranks, e);
     if (aside)
         pthread_join(thread, NULL);
     else
@@ -129,7 +130,7 @@ static fv_status open_all(fv_writer *w, const char *dir, fv_writer_opt o, fv_err
                         .widen = o.widen,
                         .adapters = o.adapters};
     fv_status st = fv_dir_open(&w->dir, env, dir, e);
-    if (!st) st = open_both(w, dir, how, o.ranks, e);
+    if (!st) st = open_both(w, dir, how, &o, e);
     if (!st) st = fv_gen_config_open(&w->config, env, dir, o.task, e);
     if (st) return st;
     w->gen = *fv_gen_config_options(w->config);
@@ -176,7 +177,8 @@ fv_status fv__open_writer(fv_pipeline *p, const char *task, int64_t new_tokens, 
                                           .n_settings = p->opt.n_settings,
                                           .task = task,
                                           .new_tokens = new_tokens,
-                                          .ranks = p->opt.tensor_parallel ? p->opt.comm : NULL},
+                                          .ranks = p->opt.tensor_parallel ? p->opt.comm : NULL,
+                                          .stages = p->opt.pipeline_parallel ? p->opt.comm : NULL},
                           e);
 }
 

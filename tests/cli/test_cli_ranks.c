@@ -60,6 +60,8 @@ static void ranks_share_a_model(void **state)
             "generate -m $g/stories260K --max-new-tokens 24 --tensor-parallel 'Once upon a time'");
     same_on(4, "generate -m $g/stories260K --max-new-tokens 12 --seed 3 --do-sample "
                "--tensor-parallel 'A dog'");
+    same_on(2, "generate -m $g/stories260K --max-new-tokens 24 --pipeline-parallel 'Once upon'");
+    same_on(3, "score -m $g/stories260K --pipeline-parallel --text 'Once upon a time'");
     const result *r = sh(MPIRUN "-np 2 $fovea embed -m $g/tasks/embed-mean --tensor-parallel -t 1 "
                                 "lines.txt");
     assert_int_not_equal(r->code, 0);

@@ -1,6 +1,7 @@
-/* parallel.h - for authors: a model whose weights ranks share (tensor parallel), for one that is
- * larger than a machine or a GPU, or to be faster than one.
+/* parallel.h - for authors: a model that ranks share, for one that is larger than a machine or a
+ * GPU: each weight is divided (tensor parallel), or the layers are (stages of a pipeline).
  *
+ * Tensor parallel, which may also be faster than one rank.
  * Attention heads and feed-forward parts are divided; embeddings, norms and the head are whole on
  * every rank.  All ranks make the same calls on the same inputs, forward, backward or step by step,
  * and get the same results; each has the gradients of its part. */
@@ -16,5 +17,14 @@
  * fv_model_open. */
 FV_API fv_status fv_model_open_ranks(fv_model **out, fv_device *d, const char *dir,
                                      fv_model_opt opt, fv_comm *c, fv_err *e);
+
+/* Stages: rank r has the r-th part of the layers, and x goes from rank to rank; embeddings, the
+ * last norm and the head are whole on every rank.  All ranks make the same calls on the same
+ * inputs, forward or step by step, and get the same results, with the bits of one rank.  A rank
+ * keeps the KV cache of its own layers.  For families whose stack is fv__causal's, as GPT-2's and
+ * Llama's, weights of any kind, without adapters; such a model is neither trained nor saved.  c
+ * NULL: fv_model_open. */
+FV_API fv_status fv_model_open_stages(fv_model **out, fv_device *d, const char *dir,
+                                      fv_model_opt opt, fv_comm *c, fv_err *e);
 
 #endif

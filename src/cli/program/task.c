@@ -23,7 +23,7 @@ typedef struct task_values {
     cli_list texts;
     const char *file;
     int64_t batch;
-    bool whole, json, stats, tensor_parallel;
+    bool whole, json, stats, tensor_parallel, pipeline_parallel;
 } task_values;
 
 static const cli_option options[] = {
@@ -36,6 +36,8 @@ static const cli_option options[] = {
     CLI_FLAG(task_values, json, 0, "json", "one JSON object a line"),
     CLI_FLAG(task_values, tensor_parallel, 0, "tensor-parallel",
              "by mpirun: the ranks share a model that generates, not the lines"),
+    CLI_FLAG(task_values, pipeline_parallel, 0, "pipeline-parallel",
+             "likewise, each rank some of its layers"),
     CLI_FLAG(task_values, stats, 0, "stats",
              "at the end, on standard error: lines, tokens and seconds, as JSON"),
     {0},
@@ -285,7 +287,8 @@ static int run(const cli *c, const void *values, int n, char **operand)
                            .whole = v->whole,
                            .batch = v->batch,
                            .comm = comm,
-                           .tensor_parallel = v->tensor_parallel};
+                           .tensor_parallel = v->tensor_parallel,
+                           .pipeline_parallel = v->pipeline_parallel};
     cli_choose_weights(v->model.dtype, &how.weights, &how.widen);
     cli_adapters adapters;
     if (code == CLI_OK) code = cli_take_adapters(c, &v->model.adapters, &adapters, &how.adapters);

@@ -248,7 +248,8 @@ static fv_tensor *embed(fv_ctx *c, const gpt2 *m, fv_tensor *ids, fv_tensor *typ
 static fv_mha_arg across(fv_ctx *c, const gpt2 *m, fv_session *s, int i, fv_tensor *memory,
                          fv_tensor *mask)
 {
-    fv_kv *kv = m->cfg.add_cross_attention ? fv__step_memory(c, sizeof *kv) : NULL;
+    bool crosses = m->cfg.add_cross_attention && fv__causal_has(&m->base, i);
+    fv_kv *kv = crosses ? fv__step_memory(c, sizeof *kv) : NULL;
     if (!kv) return (fv_mha_arg){0};
     *kv = s        ? fv__source_cache(c, s, i)
           : memory ? cross_keys(c, block_at(m, i), memory)
@@ -304,7 +305,7 @@ static void attend(fv_ctx *c, const void *self, fv_session *s, fv_tensor *x, fv_
     if (!m->cfg.add_cross_attention)
         fv_raise(c, FV_EARG, "gpt2: add_cross_attention is false, so it attends to nothing else");
     fv__source_mask_keep(c, s, mask);
-    for (int i = 0; m->cfg.add_cross_attention && i < m->cfg.n_layer; i++)
+    for (int i = m->base.first; m->cfg.add_cross_attention && i < m->base.end; i++)
         fv__source_keep(c, s, i, cross_keys(c, block_at(m, i), x));
 }
 

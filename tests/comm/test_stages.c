@@ -1,0 +1,261 @@
+/* test_stages.c - a model whose layers 2 and 3 ranks share computes what one computes, to the bit:
+ * logits, and the tokens that it generates.  Ranks are threads, or processes by MPI where this
+ * program is started by mpirun with the argument "rank". */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fovea/author/comm.h"
+#include "fovea/author/parallel.h"
+#include "fovea/fovea.h"
+#include "fovea/gen.h"
+#include "helper/device.h"
+#include "helper/files.h"
+#include "helper/program.h"
+
+enum { MOST = 3, B = 2, T = 9, VOCAB = 61, MADE = 12 };
+
+/* Three layers, so that two ranks have one and two of them. */
+static const char *const configs[] = {
+    "{\"model_type\":\"gpt2\",\"vocab_size\":61,\"n_positions\":32,\"n_embd\":32,\"n_layer\":3,"
+    "\"n_head\":4,\"initializer_range\":0.2,\"bos_token_id\":60,\"eos_token_id\":60}",
+    "{\"model_type\":\"llama\",\"vocab_size\":61,\"max_position_embeddings\":32,"
+    "\"hidden_size\":32,\"num_hidden_layers\":3,\"num_attention_heads\":4,"
+    "\"num_key_value_heads\":2,\"intermediate_size\":64,\"initializer_range\":0.2,"
+    "\"bos_token_id\":60,\"eos_token_id\":60}",
+    "{\"model_type\":\"gpt_neox\",\"vocab_size\":61,\"max_position_embeddings\":32,"
+    "\"hidden_size\":32,\"num_hidden_layers\":3,\"num_attention_heads\":4,"
+    "\"intermediate_size\":64,\"initializer_range\":0.2,\"bos_token_id\":60,\"eos_token_id\":60}",
+    "{\"model_type\":\"gemma\",\"vocab_size\":61,\"max_position_embeddings\":32,"
+    "\"hidden_size\":32,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"head_dim\":8,"
+    "\"num_key_value_heads\":2,\"intermediate_size\":64,\"initializer_range\":0.2,"
+    "\"bos_token_id\":60,\"eos_token_id\":60}",
+};
+enum { MODELS = sizeof configs / sizeof *configs };
+
+typedef struct outcome {
+    float logits[B * T * VOCAB];
+    int32_t made[MADE];
+    int64_t n_made, numbers; /* numbers: of the parameters that are here */
+} outcome;
+
+static fv_status pass(outcome *o, fv_device *d, fv_model *m, fv_err *e)
+{
+    int32_t ids[B * T];
+    fv_ctx *c;
+    fv_items in = {0}, out = {0};
+    for (int i = 0; i < B * T; i++) ids[i] = (i * 17 + 5) % (VOCAB - 1);
+    fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
+    if (st) return st;
+    fv_items_put(&in, "input_ids", fv_ints(c, ids, FV_SHAPE(B, T)));
+    fv_model_forward(c, m, &in, &out);
+    fv_read(c, fv_items_get(&out, "logits"), o->logits, B * T * VOCAB);
+    st = fv_ctx_status(c);
+    if (st) fv_fail(e, st, "%s", fv_ctx_err(c)->text);
+    fv_ctx_free(c);
+    return st;
+}
+
+static fv_status decode(outcome *o, fv_device *d, fv_model *m, const char *dir, fv_err *e)
+{
+    int32_t ids[T];
+    const int32_t *source = ids;
+    int64_t len = T;
+    fv_gen_config *g = NULL;
+    fv_generated out = {0};
+    for (int i = 0; i < T; i++) ids[i] = (i * 17 + 5) % (VOCAB - 1);
+    fv_status st = fv_gen_config_open(&g, NULL, dir, NULL, e);
+    if (!st) {
+        fv_gen_opt how = *fv_gen_config_options(g);
+        how.max_new_tokens = MADE;
+        st = fv_generate(&out, d, m, &source, &len, 1, &how, e);
+    }
+    if (!st) {
+        o->n_made = out.hyp[0].n;
+        memcpy(o->made, out.hyp[0].ids, (size_t)o->n_made * sizeof *o->made);
+    }
+    fv_generated_free(&out);
+    fv_gen_config_close(g);
+    return st;
+}
+
+static fv_status compute(outcome *o, const char *dir, fv_dtype weights, fv_comm *c, fv_err *e)
+{
+    fv_device *d;
+    fv_model *m;
+    fv_model_opt how = {.serve = true, .weights = weights};
+    fv_status st = fv_device_open(&d, test_device(), (fv_device_opt){.threads = 1}, e);
+    if (st) return st;
+    st = fv_model_open_stages(&m, d, dir, how, c, e);
+    for (int i = 0; !st && i < fv_params_count(fv_model_params(m)); i++)
+        o->numbers += fv_len(fv_params_at(fv_model_params(m), i));
+    if (!st) st = pass(o, d, m, e);
+    if (!st) st = decode(o, d, m, dir, e);
+    fv_model_free(m);
+    fv_device_close(d);
+    return st;
+}
+
+/* Every rank gets the bits of the whole model, and holds fewer parameters. */
+static int compare(const outcome *a, const outcome *whole)
+{
+    bool logits = !memcmp(a->logits, whole->logits, sizeof a->logits),
+         tokens = a->n_made == whole->n_made &&
+                  !memcmp(a->made, whole->made, (size_t)whole->n_made * sizeof *a->made);
+    if (logits && tokens && a->numbers < whole->numbers) return 0;
+    fprintf(stderr, "logits %s, tokens %s, %lld of %lld numbers\n", logits ? "same" : "differ",
+            tokens ? "same" : "differ", (long long)a->numbers, (long long)whole->numbers);
+    return 1;
+}
+
+typedef struct rank {
+    fv_comm *comm;
+    const char *dir;
+    fv_dtype weights;
+    outcome o;
+    fv_status st;
+    fv_err e;
+} rank;
+
+static void *run_rank(void *self)
+{
+    rank *r = self;
+    r->st = compute(&r->o, r->dir, r->weights, r->comm, &r->e);
+    if (r->st) fv_comm_abort(r->comm, r->e.text);
+    fv_comm_close(r->comm);
+    return NULL;
+}
+
+static void write_model(const char *dir, const char *config)
+{
+    fv_err e;
+    fv_device *d;
+    fv_model *m;
+    check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, &e), &e);
+    check(fv_model_new(&m, d, config, (fv_model_opt){0}, 3, &e), &e);
+    check(fv_model_save(m, dir, FV_F32, &e), &e);
+    fv_model_free(m);
+    fv_device_close(d);
+}
+
+static void share(const char *dir, fv_dtype weights, int n, const outcome *whole)
+{
+    static rank r[MOST];
+    fv_comm *comm[MOST];
+    pthread_t thread[MOST];
+    fv_err e = {0};
+    check(fv_comm_threads(comm, n, NULL, &e), &e);
+    for (int i = 0; i < n; i++) {
+        r[i] = (rank){.comm = comm[i], .dir = dir, .weights = weights};
+        assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &r[i]), 0);
+    }
+    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < n; i++) {
+        check(r[i].st, &r[i].e);
+        assert_int_equal(compare(&r[i].o, whole), 0);
+    }
+}
+
+static void threads_share_the_layers(void **state)
+{
+    (void)state;
+    fv_dtype as[] = {FV_F32, FV_Q8};
+    for (int k = 0; k < MODELS; k++) {
+        const char *dir = scratch("model-%d", k);
+        write_model(dir, configs[k]);
+        for (size_t w = 0; w < sizeof as / sizeof *as; w++) {
+            outcome whole = {0};
+            fv_err e = {0};
+            if (as[w] != FV_F32 && strcmp(test_device(), "cpu")) continue;
+            check(compute(&whole, dir, as[w], NULL, &e), &e);
+            for (int n = 2; n <= MOST; n++) share(dir, as[w], n, &whole);
+        }
+    }
+}
+
+/* What cannot be shared is refused by a sentence. */
+static void what_has_no_stages_is_refused(void **state)
+{
+    (void)state;
+    fv_err e = {0};
+    fv_comm *comm[4];
+    fv_device *d;
+    fv_model *m;
+    write_model(scratch("few"), configs[0]);
+    write_model(scratch("t5"), "{\"model_type\":\"t5\",\"vocab_size\":61,\"d_model\":16,\"d_kv\":4,"
+                               "\"d_ff\":32,\"num_layers\":2,\"num_heads\":4}");
+    check(fv_device_open(&d, test_device(), (fv_device_opt){.threads = 1}, &e), &e);
+    check(fv_comm_threads(comm, 4, NULL, &e), &e);
+    assert_int_equal(fv_model_open_stages(&m, d, scratch("few"), (fv_model_opt){.serve = true},
+                                          comm[0], &e),
+                     FV_EARG);
+    assert_non_null(strstr(e.text, "3 layers cannot be divided among 4 ranks"));
+    assert_int_equal(fv_model_open_stages(&m, d, scratch("few"), (fv_model_opt){.train = true},
+                                          comm[0], &e),
+                     FV_EMISSING);
+    assert_non_null(strstr(e.text, "that is trained"));
+    assert_int_equal(fv_model_open_stages(&m, d, scratch("t5"), (fv_model_opt){.serve = true},
+                                          comm[0], &e),
+                     FV_EMISSING);
+    assert_non_null(strstr(e.text, "the layers of t5 cannot be divided"));
+    for (int i = 0; i < 4; i++) fv_comm_close(comm[i]);
+    fv_device_close(d);
+}
+
+/* ---- processes ---- */
+
+static char self[4096];
+
+/* One process of mpirun: the models stand in the folder that it is started in. */
+static int as_rank(void)
+{
+    fv_err e = {0};
+    fv_comm *c;
+    int bad = 0;
+    if (fv_comm_open(&c, NULL, (fv_comm_opt){0}, &e)) return 90;
+    for (int k = 0; k < MODELS && !bad; k++) {
+        char dir[32];
+        outcome shared = {0}, whole = {0};
+        snprintf(dir, sizeof dir, "model-%d", k);
+        if (compute(&whole, dir, FV_F32, NULL, &e) || compute(&shared, dir, FV_F32, c, &e)) {
+            fprintf(stderr, "%s\n", e.text);
+            bad = 91;
+        } else {
+            bad = compare(&shared, &whole);
+        }
+    }
+    fv_comm_close(c);
+    return bad;
+}
+
+static void processes_share_the_layers(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip(); /* MPI's own threads: make test-mpi-asan looks at processes */
+#endif
+    if (system("command -v mpirun > /dev/null")) skip();
+    for (int n = 2; n <= MOST; n++)
+        succeeded(sh("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+                     "timeout 100 mpirun --oversubscribe --bind-to none -np %d %s rank",
+                     n, self));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_share_the_layers),
+        cmocka_unit_test(processes_share_the_layers),
+        cmocka_unit_test(what_has_no_stages_is_refused),
+    };
+    if (argc > 1 && !strcmp(argv[1], "rank")) return as_rank();
+    if (!realpath(argv[0], self)) return 1;
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
+}
