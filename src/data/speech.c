@@ -223,11 +223,13 @@ static fv_status join(fv__spoken *x, const fv__speech *s, int64_t first, fv__dic
     return st;
 }
 
-/* White Gaussian noise (Box and Muller), so many dB below the speech. */
+/* White Gaussian noise (Box and Muller), so many dB below the speech.  A model that has heard noise
+ * alone takes the silence of a clean recording for something else, so some may stay clean. */
 static void add_noise(fv_clip *x, const fv__speech *s, fv__dice *d, fv__dice *noise)
 {
     double power = 0, least = (double)s->o.snr_least, most = (double)s->o.snr_most;
     if (s->o.snr_most == 0) return;
+    if (s->o.clean > 0 && fv__dice_unit(noise) < (double)s->o.clean) return;
     double snr = least + (most - least) * fv__dice_unit(d);
     for (int64_t i = 0; i < x->n; i++) power += (double)x->data[i] * (double)x->data[i];
     float level = (float)sqrt(power / (double)x->n * pow(10, -snr / 10));

@@ -13,6 +13,7 @@ typedef struct fv__speech_opt {
     int join, strings, rate, mels, stack;
     float gap_least, gap_most; /* seconds */
     float snr_least, snr_most; /* dB; snr_most 0: no noise */
+    float clean;               /* share of recordings without it */
     float speed, delay;
     int time_masks, time_width, band_masks, band_width;
 } fv__speech_opt;
@@ -27,6 +28,7 @@ typedef struct fv__speech_opt {
         FV_FLOAT_KEY("snr_least", T, speech.snr_least, -20, 10, 200,                               \
                      "dB of speech above white noise, at least"),                                  \
         FV_FLOAT_KEY("snr_most", T, speech.snr_most, -20, 0, 200, "and at most; 0: no noise"),     \
+        FV_FLOAT_KEY("clean", T, speech.clean, 0, 0, 1, "share of recordings that get none"),      \
         FV_FLOAT_KEY("speed", T, speech.speed, 0, 0, 0.5,                                          \
                      "0.1: slower or faster by 10 %, or not, drawn for each recording"),           \
         FV_FLOAT_KEY("delay", T, speech.delay, 0, 0, 60,                                           \

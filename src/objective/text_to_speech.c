@@ -10,6 +10,9 @@
  * model), or each is an axis of its own: the layer behind them (speaker_embeds_layer) then has one
  * learned column for each, so nothing else is learned or stored.  A table of learned vectors was
  * the alternative; that layer makes it superfluous, and published files have no place for it.
+ * With Adam every weight moves by about the learning rate, so one column is learned slowly beside
+ * the frames of the recording, which also tell who speaks.  speaker_size n gives each speaker n
+ * numbers instead, 1 or -1 (a Walsh function, orthogonal to the others'): sqrt(n) times as fast.
  * Names and vectors stand in preprocessor_config.json, where fovea speak finds them. */
 #include <stdio.h>
 
@@ -26,7 +29,7 @@ enum { MOST_SPEAKERS = 4096, MOST_NUMBERS = 1 << 16 };
 typedef struct options {
     fv__speech_opt speech; /* first: fv__speech_texts */
     char speakers[512];
-    int rate, mels, window, hop, reduction;
+    int speaker_size, rate, mels, window, hop, reduction;
     double low, high, floor;
 } options;
 
@@ -206,12 +209,23 @@ static fv_status read_vectors(voice *p, const char *file, fv_err *e)
     return st;
 }
 
-static void put_vector(fv_buf *b, const char *name, const float *x, int64_t n, int64_t axis)
+/* Number k of the speaker's vector: on an axis, or of Walsh function speaker + 1, whose sign is the
+ * parity of the bits that both have. */
+static double coordinate(int64_t speaker, int64_t k, bool walsh)
+{
+    if (!walsh) return k == speaker ? 1 : 0;
+    int odd = 0;
+    for (int64_t both = k & (speaker + 1); both; both &= both - 1) odd ^= 1;
+    return odd ? -1 : 1;
+}
+
+static void put_vector(fv_buf *b, const char *name, const float *x, int64_t n, int64_t speaker,
+                       bool walsh)
 {
     fv__buf_str(b, b->len > 1 ? ", " : "");
     fv__buf_fmt(b, "\"%s\": [", name);
     for (int64_t k = 0; k < n; k++)
-        fv__buf_fmt(b, "%s%.9g", k ? ", " : "", x ? (double)x[k] : k == axis ? 1. : 0.);
+        fv__buf_fmt(b, "%s%.9g", k ? ", " : "", x ? (double)x[k] : coordinate(speaker, k, walsh));
     fv__buf_str(b, "]");
 }
 
@@ -235,12 +249,17 @@ static fv_status list_speakers(fv_buf *b, const fv_env *env, const options *o, c
     float *x = fv__alloc(env, bytes);
     fv_status st = x ? FV_OK : fv_fail(e, FV_ENOMEM, "speakers: out of memory");
     fv__buf_str(b, "{");
-    if (!n) put_vector(b, "speaker", NULL, 1, 0);
+    bool walsh = o->speaker_size > 0;
+    if (!*o->speakers && walsh && o->speaker_size <= n)
+        st = fv_fail(e, FV_EARG, "speaker_size %d: expected more than the %lld speakers",
+                     o->speaker_size, (long long)n);
+    if (!st && !n) put_vector(b, "speaker", NULL, 1, 0, false);
     for (int64_t g = 0; !st && g < n; g++) {
         const char *name = fv_images_group_name(m, (int32_t)g);
         st = check_name(name, e);
         if (!st && *o->speakers) st = vector_of(env, o->speakers, NULL, name, x, &dim, e);
-        if (!st) put_vector(b, name, *o->speakers ? x : NULL, *o->speakers ? dim : n, g);
+        if (!*o->speakers) dim = walsh ? o->speaker_size : n;
+        if (!st) put_vector(b, name, *o->speakers ? x : NULL, dim, g, walsh);
     }
     fv__buf_add(b, "}", 2); /* and the NUL */
     fv__free(env, x, bytes);
@@ -328,6 +347,8 @@ static const fv_field keys[] = {
                 "field of a table with the speaker; empty: all are one"),
     FV_TEXT(options, speakers, "",
             "FILE.safetensors with a vector for each speaker; empty: each is an axis of its own"),
+    FV_INT(options, speaker_size, 0, 0, 1 << 12,
+           "or each has so many numbers, 1 or -1, and is learned faster; 0: an axis"),
     FV_INT(options, rate, 1000, 16000, 192000, "samples a second of a new model"),
     FV_INT(options, mels, 1, 80, 1024, "its mel bands"),
     FV_INT(options, window, 1, 64, 300, "milliseconds of its windows"),

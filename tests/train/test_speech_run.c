@@ -245,6 +245,16 @@ static void strings_repeat_by_their_seed(void **state)
     }
     assert_true(longer > 2);
     threads_read_the_same(&s);
+    /* recordings that all stay clean are those without noise */
+    fv_data_rng how = {.seed = 5, .epoch = 2};
+    s.o.clean = 1;
+    check(fv__speech_get(&s, &a, 3, how, &e), &e);
+    s.o.clean = 0;
+    check(fv__speech_get(&s, &b, 3, how, &e), &e);
+    assert_memory_not_equal(a.wave.data, b.wave.data, (size_t)a.wave.n * sizeof(float));
+    s.o.snr_most = 0;
+    check(fv__speech_get(&s, &b, 3, how, &e), &e);
+    assert_memory_equal(a.wave.data, b.wave.data, (size_t)a.wave.n * sizeof(float));
     fv__spoken_close(&a);
     fv__spoken_close(&b);
     fv__speech_close(&s);

@@ -146,6 +146,19 @@ static void a_vocoder_is_asked(void **state)
             "no vocoder");
 }
 
+/* Speakers of more numbers than there are speakers: signs that alternate by ones, by twos. */
+static void speakers_have_as_many_numbers_as_asked(void **state)
+{
+    (void)state;
+    succeeded(fovea("train voice.ini -o wide -q --set data.speaker_size=8 --set train.updates=2"));
+    succeeded(fovea("speak -m wide/model --speaker anna -o one.wav --text low"));
+    succeeded(fovea("speak -m wide/model --speaker 1,-1,1,-1,1,-1,1,-1 -o two.wav --text low"));
+    succeeded(sh("cmp one.wav two.wav"));
+    succeeded(fovea("speak -m wide/model --speaker ben -o one.wav --text low"));
+    succeeded(fovea("speak -m wide/model --speaker 1,1,-1,-1,1,1,-1,-1 -o two.wav --text low"));
+    succeeded(sh("cmp one.wav two.wav"));
+}
+
 static void what_cannot_be_is_refused(void **state)
 {
     (void)state;
@@ -163,6 +176,8 @@ static void what_cannot_be_is_refused(void **state)
     scratch_text("other.tsv", "path\ttext\tspeaker\n0.wav\tlow\tcarl\n");
     refused(fovea("train voice.ini -o bad -q --set data.valid=other.tsv --set train.updates=1"), 1,
             "carl");
+    refused(fovea("train voice.ini -o bad -q --set data.speaker_size=2 --set train.updates=1"), 1,
+            "more than the 2 speakers");
     refused(fovea("train voice.ini -o bad -q --set data.speakers=none.safetensors --set "
                   "train.updates=1"),
             1, "none.safetensors");
@@ -171,8 +186,11 @@ static void what_cannot_be_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_says_words_as_each_speaker), cmocka_unit_test(what_is_said_repeats),
-        cmocka_unit_test(results_say_how_it_went),       cmocka_unit_test(a_vocoder_is_asked),
+        cmocka_unit_test(it_says_words_as_each_speaker),
+        cmocka_unit_test(what_is_said_repeats),
+        cmocka_unit_test(results_say_how_it_went),
+        cmocka_unit_test(a_vocoder_is_asked),
+        cmocka_unit_test(speakers_have_as_many_numbers_as_asked),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);

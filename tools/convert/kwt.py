@@ -1,6 +1,7 @@
 """The published keyword transformer (model.safetensors, labels.txt) as a model directory.
 
-Run: python3 tools/convert/kwt.py FOLDER OUT
+Run: python3 tools/convert/kwt.py FOLDER OUT [--base]
+With --base the head is left out: the encoder alone, for classifiers of other sounds to go on from (recipes/fsdd-kwt1.ini).
 Its front end is the MFCC that the audio processor computes; here it is only checked that mean and deviation are 0 and 1."""
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 from safetensors.torch import load_file, save_file
 
 folder, out = sys.argv[1:3]
+base = sys.argv[3:] == ["--base"]
 tensors = load_file(os.path.join(folder, "model.safetensors"))
 with open(os.path.join(folder, "labels.txt")) as f:
     labels = f.read().split()
@@ -16,7 +18,7 @@ assert (tensors["frontend.mean"] == 0).all() and (tensors["frontend.inv_std"] ==
 os.makedirs(out, exist_ok=True)
 width, features = tensors["embed.weight"].shape
 layers = sum(name.endswith(".ln1.weight") for name in tensors)
-save_file({k: v.contiguous() for k, v in tensors.items() if not k.startswith("frontend.")}, os.path.join(out, "model.safetensors"))
+save_file({k: v.contiguous() for k, v in tensors.items() if not k.startswith(("frontend.", "head.") if base else "frontend.")}, os.path.join(out, "model.safetensors"))
 files = {
     "config.json": {"architectures": ["KWTForAudioClassification"], "model_type": "kwt", "hidden_size": width,
                     "num_hidden_layers": layers, "num_attention_heads": width // 64,
@@ -28,6 +30,10 @@ files = {
                                  "hop_length": 160, "n_fft": 512, "min_frequency": 20, "max_frequency": 7600,
                                  "max_length": tensors["pos_embed"].shape[0] - 1},
 }
+if base:
+    files["config.json"]["architectures"] = ["KWTModel"]
+    for key in ("id2label", "label2id"):
+        del files["config.json"][key]
 for name, value in files.items():
     with open(os.path.join(out, name), "w") as f:
         json.dump(value, f, indent=2)
