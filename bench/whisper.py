@@ -216,8 +216,8 @@ def run(folder, rounds, seconds, threads):
         p.close()
 
 
-def gpu(rounds, seconds):
-    peers = {batch: Peer("torch", "cuda", "bfloat16", batch, 0) for batch in (1, 32)}
+def gpu(rounds, seconds, batches):
+    peers = {batch: Peer("torch", "cuda", "bfloat16", batch, 0) for batch in batches}
     for p in peers.values():
         p.wait()
     for batch, p in peers.items():
@@ -238,6 +238,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
     a = parser.parse_args()
     if a.what == "make":
         make(*a.rest)
