@@ -2,7 +2,7 @@
 
     python3 bench/whisper.py make DIR TOKENIZER.json[.gz]   random weights, once, and CTranslate2's directories of them (transformers, ctranslate2)
     python3 bench/whisper.py run DIR [--rounds 5]           fovea, PyTorch and CTranslate2 in turn on --threads cores, a table
-    python3 bench/whisper.py gpu [--rounds 3]               fovea and PyTorch compiled on a GPU, bf16, batches of 1 and 32
+    python3 bench/whisper.py gpu [--batches 1 32]          fovea and PyTorch compiled on a GPU, bf16
     python3 bench/whisper.py peer torch|ct2 ...             one of them alone, waiting for lines on standard input: seconds of a run each
 
 Every token is computed, the end is never chosen, and no time goes into making features.  PyTorch is a plain module (fused
@@ -245,7 +245,7 @@ def main():
     elif a.what == "run":
         run(a.rest[0], a.rounds, a.seconds, a.threads)
     elif a.what == "gpu":
-        gpu(a.rounds, a.seconds)
+        gpu(a.rounds, a.seconds, a.batches)
     else:
         peer(a.rest)
 
