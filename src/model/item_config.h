@@ -1,5 +1,5 @@
 /* item_config.h - the keys of config.json that models of sequences of items share (SASRec,
- * BERT4Rec). */
+ * BERT4Rec, BST), and the layer of those that attend both ways. */
 #ifndef FV_MODEL_ITEM_CONFIG_H
 #define FV_MODEL_ITEM_CONFIG_H
 
@@ -38,5 +38,19 @@ static inline fv_status fv__item_config_check(const void *config, fv_err *e)
     const fv__item_config *k = config;
     return fv__heads_check(k->hidden_size, k->num_attention_heads, e);
 }
+
+/* norm(x + attn(x)), norm(x + mlp(x)), as BERT's; names of our own. */
+typedef struct fv__item_layer {
+    fv_mha attn;
+    fv_norm attn_norm, mlp_norm;
+    fv_mlp mlp;
+    float dropout;
+} fv__item_layer;
+
+/* num_hidden_layers of them, at layers.0, layers.1, ..; NULL: out of memory */
+fv__item_layer *fv__item_layers(fv_params *p, const fv__item_config *k);
+/* x (B,T,D) -> (B,T,D), for fv__layers_run */
+fv_tensor *fv__item_layer_fwd(fv_ctx *c, const void *layer, fv_tensor *x, fv_mha_arg arg,
+                              fv_mha_arg none);
 
 #endif

@@ -3,9 +3,9 @@
  *
  *     question -> (context | its nearest passages) -> pairs -> spans with scores -> best of all
  *
- * With --docs retrieval comes first (answer_passages.c: vectors of all passages) and reading
- * second; the score that is printed is the reader's alone. Offsets are in
- * characters of the file, so passages add where they begin. */
+ * With --docs retrieval comes first (answer_passages.c: by BM25, or by vectors of all passages) and
+ * reading second; the score that is printed is the reader's alone. Offsets are in characters of the
+ * file, so passages add where they begin. */
 #include <stdlib.h>
 
 #include "task_pipeline.h"
@@ -21,7 +21,7 @@ static const fv_field options[] = {
     FV_TEXT(answer_options, docs, "",
             "DIR: instead a folder of texts; the passages nearest to a question are read"),
     FV_TEXT(answer_options, embedder, "",
-            "DIR: with --docs the model that compares questions and passages"),
+            "DIR: with --docs a model that compares questions and passages; without it BM25 does"),
     FV_INT(answer_options, passages, 1, 5, 64, "with --docs: passages to read for a question"),
     FV_INT(answer_options, top, 1, 1, 1000, "answers to a question, best first"),
     FV_INT(answer_options, window, 0, 0, 1 << 20,
@@ -47,13 +47,13 @@ static fv_status check(fv_pipeline *p, fv_err *e)
     /* Exactly one of the two. */
     if (!o->context[0] == !o->docs[0])
         return fv_fail(e, FV_EUSAGE, "where to look is needed: --context FILE or --docs DIR");
-    if (o->docs[0] && !o->embedder[0])
-        return fv_fail(e, FV_EUSAGE, "docs: a model that compares texts is needed: --embedder DIR");
+    if (o->embedder[0] && !o->docs[0])
+        return fv_fail(e, FV_EUSAGE, "embedder: it finds passages of a folder: --docs DIR");
     return FV_OK;
 }
 
-/* Either one context for all questions, or a folder whose passages an embedder finds: two models
- * then, the reader and the retriever. */
+/* Either one context for all questions, or a folder whose passages are found by BM25 or by an
+ * embedder: two models then, the reader and the retriever. */
 static fv_status open_task(fv_pipeline *p, fv_err *e)
 {
     const answer_options *o = p->options;
@@ -64,7 +64,8 @@ static fv_status open_task(fv_pipeline *p, fv_err *e)
     /* bf16 weights are computed in bf16, as the reader's are. */
     if (opt.weights == FV_BF16) opt.dtype = FV_BF16;
     if (!st && o->context[0]) return fv_textfile_open(&s->context, &p->env, o->context, e);
-    if (!st) st = fv_task_open(&s->embedder, p->dev, o->embedder, FV_JOB_EMBED, opt, e);
+    if (!st && o->embedder[0])
+        st = fv_task_open(&s->embedder, p->dev, o->embedder, FV_JOB_EMBED, opt, e);
     return st ? st : fv__passages_open(&s->passages, &p->env, o->docs, s->embedder, e);
 }
 
@@ -216,8 +217,10 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 static const fv_task_example examples[] = {
     {"echo 'Who wrote it?' | fovea answer -m bert-squad -c book.txt",
      "score, from, to, answer; books are read window by window"},
+    {"fovea answer -m bert-squad --docs notes < questions.txt",
+     "from the passages of a folder that BM25 ranks first"},
     {"fovea answer -m bert-squad --docs notes --embedder all-MiniLM-L6-v2 < questions.txt",
-     "from the passages nearest to each question"},
+     "from those whose vectors are nearest to the question's"},
     {0}};
 
 const fv_task_kind fv__answer_task = {
@@ -228,8 +231,8 @@ const fv_task_kind fv__answer_task = {
              "context may be of any length: it is read in windows that overlap.  Where several "
              "answers are asked for, an empty line stands between two questions.\n\n"
              "With --docs the files of a folder are cut into passages, those nearest to the "
-             "question are found by their vectors (--embedder, a model as for \"fovea embed\"), "
-             "and the best answer of these is printed with its file.",
+             "question are found by BM25 or by their vectors (--embedder, a model as for \"fovea "
+             "embed\"), and the best answer of these is printed with its file.",
     .examples = examples,
     .options = options,
     .size = sizeof(answer_options),

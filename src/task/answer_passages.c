@@ -3,10 +3,12 @@
  * A passage is what an encoder sees well at once: paragraphs are joined up to some hundred words,
  * longer ones are cut between words.
  *
- * Embeddings of all passages are kept, (n,width) floats: a folder of 10,000 passages is 30 MB at a
- * width of 768. */
+ * With an embedder vectors of all passages are kept, (n,width) floats: a folder of 10,000 passages
+ * is 30 MB at a width of 768.  Without one passages are ranked by BM25, which needs no model and
+ * finds names and rare words that a small embedder has never seen. */
 #include <stdio.h>
 
+#include "fovea/author/words.h"
 #include "task_pipeline.h"
 
 #define LONGEST 1000 /* bytes of a passage */
@@ -81,15 +83,26 @@ static fv_status read_file(void *user, const char *path, fv_err *e)
     return p->at.failed ? fv_fail(e, FV_ENOMEM, "%s: out of memory", f->path) : FV_OK;
 }
 
+/* Every passage is a document of the collection that BM25 ranks. */
+static fv_status count_words(fv_passages *p, fv_err *e)
+{
+    const fv_passage *all = (const fv_passage *)(void *)p->at.data;
+    fv_status st = fv_words_new(&p->words, p->env, (fv_words_opt){0}, e);
+    for (int64_t i = 0; i < p->n && !st; i++)
+        st = fv_words_add(p->words, all[i].text.s, all[i].text.n, e);
+    return st ? st : fv_words_end(p->words, e);
+}
+
 /* All passages are embedded once, when the task is opened; a question then costs one embedding and
  * a product with (n,width). */
 fv_status fv__passages_open(fv_passages *p, const fv_env *env, const char *dir, fv_task *embedder,
                             fv_err *e)
 {
-    *p = (fv_passages){.env = env, .at.env = env, .width = fv_task_width(embedder)};
+    *p = (fv_passages){.env = env, .at.env = env, .width = embedder ? fv_task_width(embedder) : 0};
     fv_status st = fv__each_file(env, dir, read_file, p, e);
     if (!st && !p->n) st = fv_fail(e, FV_EARG, "%s: no text in it", dir);
     if (st) return st;
+    if (!embedder) return count_words(p, e);
     const fv_passage *all = (const fv_passage *)(void *)p->at.data;
     size_t bytes = (size_t)p->n * sizeof(fv_text);
     fv_text *texts = fv__alloc(env, bytes);
@@ -110,42 +123,69 @@ void fv__passages_close(fv_passages *p)
         fv__free(p->env, f, sizeof *f);
     }
     fv__free(p->env, p->vectors, p->vector_bytes);
+    fv_words_free(p->words);
     fv__buf_free(&p->at);
     *p = (fv_passages){0};
 }
 
 /* ---- the nearest ---- */
 
-/* Keeps the `most` with the largest products, largest first. */
-static void search(const float *question, const float *vectors, int64_t n, int64_t width,
-                   int64_t most, int64_t *nearest)
+/* The best so far, best first; of equal ones the first to come. */
+typedef struct best_list {
+    double score[64];
+    int64_t *at; /* their passages */
+    int64_t n, most;
+} best_list;
+
+static void offer(best_list *l, double score, int64_t i)
 {
-    double best[64];
-    int64_t have = 0;
-    for (int64_t i = 0; i < n; i++) {
+    int64_t at = l->n < l->most ? l->n++ : l->most;
+    if (at == l->most && !(score > l->score[--at])) return;
+    for (; at > 0 && score > l->score[at - 1]; at--)
+        l->score[at] = l->score[at - 1], l->at[at] = l->at[at - 1];
+    l->score[at] = score;
+    l->at[at] = i;
+}
+
+/* Vectors have length 1, so products are cosines. */
+static void by_vectors(const fv_passages *p, const float *question, best_list *l)
+{
+    for (int64_t i = 0; i < p->n; i++) {
         double product = 0;
-        for (int64_t j = 0; j < width; j++)
-            product += (double)question[j] * (double)vectors[i * width + j];
-        int64_t at = have < most ? have++ : most;
-        if (at == most && !(product > best[--at])) continue;
-        for (; at > 0 && product > best[at - 1]; at--)
-            best[at] = best[at - 1], nearest[at] = nearest[at - 1];
-        best[at] = product;
-        nearest[at] = i;
+        for (int64_t j = 0; j < p->width; j++)
+            product += (double)question[j] * (double)p->vectors[i * p->width + j];
+        offer(l, product, i);
     }
 }
 
-/* nearest (n,most), best first. Vectors have length 1, so products are cosines. An exact search: a
- * folder has thousands of passages, not the millions that an index pays for. */
+/* Lucene's formula: its weights of words are positive in a folder of any size, where Okapi's are
+ * not for words of more than half of the passages.  scores (n) */
+static fv_status by_words(const fv_passages *p, const fv_text *question, double *scores,
+                          best_list *l, fv_err *e)
+{
+    fv_bm25_opt how = {.formula = FV_BM25_LUCENE};
+    fv_status st = fv_words_bm25(p->words, question->s, question->n, how, scores, e);
+    for (int64_t i = 0; i < p->n && !st; i++) offer(l, scores[i], i);
+    return st;
+}
+
+/* An exact search: a folder has thousands of passages, not the millions that an index pays for. */
 fv_status fv__passages_nearest(const fv_passages *p, fv_task *embedder, const fv_text *questions,
                                int64_t n, int64_t most, int64_t *nearest, fv_err *e)
 {
-    size_t bytes = (size_t)(n * p->width) * sizeof(float);
-    float *asked = fv__alloc(p->env, bytes);
-    if (!asked) return fv_fail(e, FV_ENOMEM, "out of memory");
-    fv_status st = fv_task_embed(embedder, questions, n, (fv_embed_opt){0}, asked, e);
-    for (int64_t i = 0; i < n && !st; i++)
-        search(asked + i * p->width, p->vectors, p->n, p->width, most, nearest + i * most);
-    fv__free(p->env, asked, bytes);
+    size_t bytes = embedder ? (size_t)(n * p->width) * sizeof(float)
+                            : (size_t)p->n * sizeof(double);
+    void *work = fv__alloc(p->env, bytes);
+    if (!work) return fv_fail(e, FV_ENOMEM, "out of memory");
+    fv_status st = FV_OK;
+    if (embedder) st = fv_task_embed(embedder, questions, n, (fv_embed_opt){0}, work, e);
+    for (int64_t i = 0; i < n && !st; i++) {
+        best_list l = {.at = nearest + i * most, .most = most};
+        if (embedder)
+            by_vectors(p, (const float *)work + i * p->width, &l);
+        else
+            st = by_words(p, &questions[i], work, &l, e);
+    }
+    fv__free(p->env, work, bytes);
     return st;
 }

@@ -15,6 +15,7 @@
 #include "fovea/author/family.h"
 #include "fovea/author/recommend.h"
 #include "model/series.h"
+#include "task_pipeline.h"
 
 struct fv_recommender {
     fv_env env;
@@ -34,10 +35,10 @@ struct fv_recommender {
 /* ---- opening ---- */
 
 /* Two items of one name could not be told apart in a history that names them. */
-static fv_status read_names(fv_recommender *r, const char *dir, int64_t n, fv_err *e)
+fv_status fv__item_names(fv_labels *items, const char *dir, int64_t n, fv_err *e)
 {
     fv_dir *files;
-    fv_status st = fv_dir_open(&files, &r->env, dir, e);
+    fv_status st = fv_dir_open(&files, items->env, dir, e);
     for (int64_t i = 0; !st && i < n; i++) {
         char key[40], number[24];
         int32_t id;
@@ -45,11 +46,11 @@ static fv_status read_names(fv_recommender *r, const char *dir, int64_t n, fv_er
         snprintf(number, sizeof number, "%lld", (long long)i);
         const char *name = fv_json_text(fv_dir_config(files), key);
         if (!name) name = number;
-        st = fv_labels_add(&r->items, &id, name, strlen(name), e);
+        st = fv_labels_add(items, &id, name, strlen(name), e);
         if (!st && id != i)
             st = fv_fail(e, FV_EFORMAT, "%s/config.json: id2label has \"%.60s\" twice", dir, name);
     }
-    r->items.closed = true;
+    items->closed = true;
     fv_dir_close(files);
     return st;
 }
@@ -82,7 +83,7 @@ fv_status fv_recommender_open(fv_recommender **out, fv_device *d, const char *di
         r->ids = fv__alloc(env, (size_t)r->longest * sizeof *r->ids);
         r->both_ways = fv_family_takes(fv_model_family(r->model), "attention_mask");
         if (!r->score || !r->row || !r->ids) st = fv_fail(e, FV_ENOMEM, "recommend: out of memory");
-        if (!st) st = read_names(r, dir, n, e);
+        if (!st) st = fv__item_names(&r->items, dir, n, e);
     }
     if (!st) st = fv_ctx_new(&r->c, d, (fv_ctx_opt){.dtype = fv_model_dtype(r->model)}, e);
     if (st) {

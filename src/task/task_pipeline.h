@@ -152,6 +152,11 @@ fv_status fv__writer_score_pair(fv_writer *w, const fv_text *text, double *log_p
  * architecture's, "" for none. */
 fv_head_job fv__head_job(const char *dir, char *name, size_t size);
 
+/* ---- models of items ---- */
+
+/* The n items of a model's directory by name, into an empty list, which is closed then. */
+fv_status fv__item_names(fv_labels *items, const char *dir, int64_t n, fv_err *e);
+
 /* ---- passages of a folder of files, for answer ---- */
 
 typedef struct fv_passage {
@@ -168,12 +173,15 @@ typedef struct fv_passages {
     float *vectors; /* (n,width), as the embedder gives them */
     int64_t width;
     size_t vector_bytes;
+    struct fv_words *words; /* without an embedder: each passage a document */
 } fv_passages;
 
+/* embedder, here and in nearest: NULL ranks by BM25. */
 fv_status fv__passages_open(fv_passages *p, const fv_env *env, const char *dir, fv_task *embedder,
                             fv_err *e);
 void fv__passages_close(fv_passages *p);
-/* Indices of the `most` passages nearest to each of the n questions, by cosine. */
+/* nearest (n,most): the passages nearest to each of the n questions, best first, by cosine or by
+ * BM25.  most: at most 64, and no more than there are passages. */
 fv_status fv__passages_nearest(const fv_passages *p, fv_task *embedder, const fv_text *questions,
                                int64_t n, int64_t most, int64_t *nearest, fv_err *e);
 

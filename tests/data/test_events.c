@@ -272,6 +272,50 @@ static void neighbours_are_items_of_the_same_users(void **state)
     fv_recommender_close(r);
 }
 
+/* ---- impressions ---- */
+
+static fv_status read_impressions(fv_impressions **out, fv_labels *items, const char *text,
+                                  fv_err *e)
+{
+    fv_impressions_opt how = {.file = scratch_text("shown.tsv", text),
+                              .items = items,
+                              .buckets = 16};
+    return fv_impressions_open(out, NULL, &how, e);
+}
+
+static void impressions_are_read(void **state)
+{
+    (void)state;
+    fv_err e;
+    fv_labels items = {0};
+    fv_impressions *v;
+    check(read_impressions(&v, &items, "1\ta\tb c\tx\n0\tc\t\ty\n-\tb\ta\tx\n", &e), &e);
+    assert_int_equal(fv_impressions_count(v), 3);
+    assert_int_equal(fv_impressions_features(v), 1);
+    fv_impression x = fv_impressions_at(v, 0), y = fv_impressions_at(v, 1),
+                  z = fv_impressions_at(v, 2);
+    assert_true(x.label == 1 && y.label == 0 && z.label == -1);
+    assert_true(x.item == 0 && x.n == 2 && x.history[0] == 1 && x.history[1] == 2);
+    assert_true(y.item == 2 && y.n == 0 && z.item == 1 && z.n == 1 && z.history[0] == 0);
+    assert_true(x.features[0] == z.features[0] && x.features[0] >= 0 && x.features[0] < 16);
+    fv_impressions_close(v);
+    /* a closed list: what is new is the unknown item */
+    items.closed = true;
+    check(read_impressions(&v, &items, "0\tnew\ta other\n", &e), &e);
+    x = fv_impressions_at(v, 0);
+    assert_true(x.item == 3 && x.history[0] == 0 && x.history[1] == 3);
+    fv_impressions_close(v);
+    static const char *const bad[][2] = {{"2\ta\tb\n", "label \"2\""},
+                                         {"1\ta\n", "expected label, candidate and history"},
+                                         {"1\ta\tb\tx\n1\ta\tb\n", "0 features"},
+                                         {"\n", "no impression"}};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(read_impressions(&v, &items, bad[i][0], &e), FV_EFORMAT);
+        assert_non_null(strstr(e.text, bad[i][1]));
+    }
+    fv_labels_free(&items);
+}
+
 static int set_up(void **state) { return scratch_open(state) || open_device(state); }
 static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
 
@@ -285,6 +329,7 @@ int main(void)
         cmocka_unit_test(masked_items_are_to_be_found),
         cmocka_unit_test(ranking_counts_ranks),
         cmocka_unit_test(neighbours_are_items_of_the_same_users),
+        cmocka_unit_test(impressions_are_read),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -428,9 +428,35 @@ static void frechet_distances_are_scipys(void **state)
     assert_int_equal(fv_frechet_score(&d, NULL, x, 1, y, OTHER, WIDTH, &e), FV_EARG);
 }
 
+/* roc_auc_score, log_loss and LogisticRegression without a penalty of scikit-learn 1.9.1. */
+static void probabilities_equal_scikit_learn(void **state)
+{
+    (void)state;
+    const float z[] = {-2, -1.5F, -1, -0.5F, -0.5F, 0, 0.25F, 0.5F, 1, 2};
+    const uint8_t yes[] = {0, 0, 0, 1, 0, 0, 1, 0, 1, 1}, none[10] = {0};
+    fv_binary b;
+    fv_platt p;
+    fv_err e;
+    assert_int_equal(fv_binary_judge(&b, NULL, z, yes, 10, (fv_platt){1, 0}, &e), FV_OK);
+    assert_int_equal(b.yes, 4);
+    near(b.auc, 0.8541666666666666);
+    near(b.log_loss, 0.4773110228084252);
+    near(b.mean, 0.46221426934903);
+    near(b.error, 0.35189970409066385); /* ten bins of one each: the mean of |P - yes| */
+    assert_int_equal(fv_platt_fit(&p, z, yes, 10, &e), FV_OK);
+    near(p.scale, 1.7974345);
+    near(p.shift, -0.32103939);
+    assert_int_equal(fv_binary_judge(&b, NULL, z, yes, 10, p, &e), FV_OK);
+    near(b.auc, 0.8541666666666666);
+    near(b.log_loss, 0.43608263143084436);
+    near(b.mean, 0.4); /* what a fitted shift makes equal */
+    assert_int_equal(fv_platt_fit(&p, z, none, 10, &e), FV_EARG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(probabilities_equal_scikit_learn),
         cmocka_unit_test(frechet_distances_are_scipys),
         cmocka_unit_test(bleu_equals_sacrebleu),
         cmocka_unit_test(the_corners_of_bleu),

@@ -138,6 +138,29 @@ FV_API fv_status fv_edits_add(fv_edits *x, const fv_env *env, const char *text,
 /* (substituted + deleted + inserted) / (right + substituted + deleted); may exceed 100. */
 FV_API double fv_error_rate(fv_edits x);
 
+/* ---- probabilities of yes or no ---- */
+
+/* P(yes) = sigmoid(scale * logit + shift), Platt's calibration; {1, 0} leaves a logit as it is. */
+typedef struct fv_platt {
+    double scale, shift;
+} fv_platt;
+
+/* The one with the least log-loss on these; yes (n), 1 or 0.  Both kinds must be there. */
+FV_API fv_status fv_platt_fit(fv_platt *out, const float *logit, const uint8_t *yes, int64_t n,
+                              fv_err *e);
+FV_API double fv_platt_probability(fv_platt p, double logit);
+
+typedef struct fv_binary {
+    int64_t n, yes;
+    double auc;      /* how often a yes has the greater logit than a no; a tie is half */
+    double log_loss; /* mean of -ln P(what happened) */
+    double mean;     /* of P(yes) */
+    double error;    /* expected calibration error, in ten bins of equally many */
+} fv_binary;
+
+FV_API fv_status fv_binary_judge(fv_binary *out, const fv_env *env, const float *logit,
+                                 const uint8_t *yes, int64_t n, fv_platt p, fv_err *e);
+
 /* ---- detected boxes: left, top, right, bottom ---- */
 
 typedef struct fv_detected {

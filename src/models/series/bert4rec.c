@@ -35,13 +35,6 @@ static const fv_input inputs[] = {
     {0},
 };
 
-typedef struct block {
-    fv_mha attn;
-    fv_norm attn_norm, mlp_norm;
-    fv_mlp mlp;
-    float dropout;
-} block;
-
 typedef struct bert4rec {
     config cfg;
     fv_emb items;
@@ -49,26 +42,10 @@ typedef struct bert4rec {
     fv_tensor *positions, *bias;
     fv_norm norm, head_norm;
     fv_lin dense;
-    block *blocks;
+    fv__item_layer *layers;
 } bert4rec;
 
 /* ---- parameters ---- */
-
-/* norm(x + attn(x)), norm(x + mlp(x)), as BERT's; names of our own. */
-static void block_init(fv_params *p, block *b, const config *k, int i)
-{
-    fv_norm_opt norm = {.eps = k->layer_norm_eps};
-    fv_lin_opt lin = {.std = k->initializer_range};
-    b->dropout = k->hidden_dropout_prob;
-    fv_mha_init(p, &b->attn, k->hidden_size, k->num_attention_heads,
-                (fv_mha_opt){.in = lin, .out = lin}, "layers.%d.attention", i);
-    b->attn.dropout = k->attention_probs_dropout_prob;
-    fv_norm_init(p, &b->attn_norm, k->hidden_size, norm, "layers.%d.attention_norm", i);
-    fv_mlp_init(p, &b->mlp, k->hidden_size, k->intermediate_size,
-                (fv_mlp_opt){.act = fv_act_of(k->hidden_act), .lin = lin}, "layers.%d.feed_forward",
-                i);
-    fv_norm_init(p, &b->mlp_norm, k->hidden_size, norm, "layers.%d.feed_forward_norm", i);
-}
 
 /* One item more than there are: the mask.  The table scores items, behind a dense layer and a
  * norm. */
@@ -86,8 +63,7 @@ static void declare(void *self, const fv_setup *s)
                             FV_SHAPE(k->max_position_embeddings, k->hidden_size),
                             "position_embeddings.weight");
     fv_norm_init(p, &m->norm, k->hidden_size, norm, "embedding_norm");
-    m->blocks = fv_params_scratch(p, (size_t)k->num_hidden_layers * sizeof *m->blocks);
-    for (int i = 0; m->blocks && i < k->num_hidden_layers; i++) block_init(p, &m->blocks[i], k, i);
+    m->layers = fv__item_layers(p, k);
     fv_lin_init(p, &m->dense, k->hidden_size, k->hidden_size,
                 (fv_lin_opt){.std = k->initializer_range}, "head.dense");
     fv_norm_init(p, &m->head_norm, k->hidden_size, norm, "head.norm");
@@ -103,25 +79,14 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 {
     bert4rec *m = self;
     for (int i = 0; i < m->cfg.num_hidden_layers; i++) {
-        fv_mha_pack(p, &m->blocks[i].attn, dtype, true);
-        fv_mlp_pack(p, &m->blocks[i].mlp, dtype);
+        fv_mha_pack(p, &m->layers[i].attn, dtype, true);
+        fv_mlp_pack(p, &m->layers[i].mlp, dtype);
     }
     fv_lin_pack(p, &m->dense, dtype);
     m->out = fv__packed(p, m->out, dtype);
 }
 
 /* ---- forward ---- */
-
-/* x = norm(x + attn(x));  norm(x + mlp(x)) */
-static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_arg arg,
-                            fv_mha_arg none)
-{
-    (void)none;
-    const block *b = self;
-    fv_tensor *a = fv_dropout(c, fv_mha_fwd(c, &b->attn, x, arg), b->dropout);
-    x = fv_norm_add(c, &b->attn_norm, NULL, x, a);
-    return fv_mlp_norm(c, &b->mlp, x, b->dropout, &b->mlp_norm);
-}
 
 /* (B,T) -> (B,T,D) */
 static fv_tensor *encode(fv_ctx *c, const bert4rec *m, fv_tensor *ids, fv_tensor *mask)
@@ -136,8 +101,8 @@ static fv_tensor *encode(fv_ctx *c, const bert4rec *m, fv_tensor *ids, fv_tensor
                                          FV_SHAPE(fv_dim(ids, 0), T, k->hidden_size)));
     x = fv_dropout(c, x, k->hidden_dropout_prob);
     fv__layers_arg how = {.self = {.key_mask = mask}};
-    x = fv__layers_run(c, block_fwd, m->blocks, sizeof *m->blocks, k->num_hidden_layers, x, how,
-                       "hidden_states");
+    x = fv__layers_run(c, fv__item_layer_fwd, m->layers, sizeof *m->layers, k->num_hidden_layers, x,
+                       how, "hidden_states");
     fv_tap(c, "hidden", "hidden_states", x);
     return x;
 }
