@@ -96,16 +96,16 @@ static void memory_over_five_segments(void **state)
 }
 
 /* Rows of a session have lengths of their own, and come in steps of any size: each token's logits
- * are those of one pass over its sequence, as long as that fits into the memory. */
-static void a_session_gives_what_a_pass_gives(void **state)
+ * are those of one pass over its sequence, as long as that fits into the memory.  The second model
+ * counts distances beyond 4 as 4. */
+static void session_and_pass(const char *dir)
 {
     static const int32_t ids[2][7] = {{3, 30, 12, 5, 34, 7, 21}, {9, 1, 33, 2, 2, 18, 11}};
     float whole[2 * 7 * V], step[2 * V];
     fv_session *s;
     fv_ctx *c;
     fv_err e;
-    (void)state;
-    fv_model *m = open_model(CASE);
+    fv_model *m = open_model(dir);
     fv_items in = {0}, out = {0};
     ok(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
     fv_items_put(&in, "input_ids", fv_ints(c, ids[0], FV_SHAPE(2, 7)));
@@ -131,6 +131,13 @@ static void a_session_gives_what_a_pass_gives(void **state)
     fv_session_free(s);
     fv_ctx_free(c);
     fv_model_free(m);
+}
+
+static void a_session_gives_what_a_pass_gives(void **state)
+{
+    (void)state;
+    session_and_pass(CASE);
+    session_and_pass(FOVEA_TESTS "/golden/models/transfo-xl-clamped");
 }
 
 /* A text is scored in segments with the memory between them: the reference's log-probabilities. */

@@ -402,6 +402,35 @@ static fv_tensor *by_key(fv_ctx *c, const config *k, const block *b, fv_tensor *
     return fv_permute(c, fv_reshape(c, y, FV_SHAPE(H, B, T, n)), (int[]){1, 0, 2, 3});
 }
 
+/* Floats: element i is i. */
+static void fill_counts(void *out, const void *user, int64_t from, int64_t n)
+{
+    (void)user;
+    for (int64_t i = 0; i < n; i++) ((float *)out)[i] = (float)(from + i);
+}
+
+/* Scores (B,H,T,n) with keys further back than clamp_len as if they stood there:
+ *
+ *     near score_ij + (1 - near) (q_i + v).r_clamp,   near = 1 where i - j <= clamp_len, else 0 */
+static fv_tensor *clamped(fv_ctx *c, const config *k, const block *b, fv_session *s, fv_tensor *q,
+                          fv_tensor *score)
+{
+    int64_t H = k->n_head, W = k->d_head, B = fv_dim(score, 0), T = fv_dim(score, 2),
+            n = fv_dim(score, 3), L = k->clamp_len;
+    if (!score || L <= 0 || n <= L + 1) return score;
+    fv_tensor *r = fv_lin_fwd(c, &b->attn.r, fv_slice(c, sinusoids(c, k, n, false), 0, L, L + 1));
+    fv_tensor *far = fv_matmul(c, q, fv_reshape(c, r, FV_SHAPE(H, 1, W)),
+                               (fv_mm){.tb = true, .alpha = (float)(1 / sqrt((double)W))});
+    far = fv_permute(c, fv_reshape(c, far, FV_SHAPE(H, B, T, 1)), (int[]){1, 0, 2, 3});
+    fv_tensor *keys = fv__table(c, FV_F32, FV_SHAPE(n, 1), fill_counts, &n, sizeof n),
+              *at = fv_gather(c, keys, fv_session_positions(c, s), -1);
+    fv_tensor *back = fv_sub(c, fv_reshape(c, at, FV_SHAPE(B, 1, T, 1)),
+                             fv_reshape(c, keys, FV_SHAPE(1, 1, 1, n)));
+    /* whole numbers: L + 1 - back is at least 1 for those that are near, else at most 0 */
+    fv_tensor *near = fv_clamp(c, fv_affine(c, back, -1, (float)(L + 1)), 0, 1);
+    return fv_add(c, far, fv_mul(c, fv_cast(c, near, c->dtype), fv_sub(c, score, far)));
+}
+
 /* Attention of the tokens of a step to all of their sequence, as far back as the memory reaches. */
 static fv_tensor *attend_cached(fv_ctx *c, const config *k, const block *b, fv_session *s, int i,
                                 fv_tensor *x)
@@ -423,7 +452,8 @@ static fv_tensor *attend_cached(fv_ctx *c, const config *k, const block *b, fv_s
                    .window = k->mem_len ? k->mem_len + !k->same_length : 0,
                    .lens = kv.lens,
                    .name = l->name};
-    how.bias = by_key(c, k, b, fv_reshape(c, qv, FV_SHAPE(H, B * T, W)), rows, n);
+    qv = fv_reshape(c, qv, FV_SHAPE(H, B * T, W));
+    how.bias = clamped(c, k, b, s, qv, by_key(c, k, b, qv, rows, n));
     if (!how.bias) return NULL;
     fv_tensor *qu = fv_reshape(c, fv_add(c, q, b->attn.u), FV_SHAPE(B, T, H * W));
     return fv_lin_fwd(c, &l->out, fv_attention(c, qu, keys, values, how));
@@ -453,17 +483,9 @@ static int64_t vocabulary(const void *self)
     return m->job == FV_HEAD_CAUSAL_LM ? m->cfg.vocab_size : 0;
 }
 
-/* Where distances are clamped a session goes on to that distance only. */
-static int64_t context(const void *self)
-{
-    const config *k = &((const transfo_xl *)self)->cfg;
-    return k->clamp_len > 0 ? k->clamp_len + 1 : 0;
-}
-
 const fv_family fv__family_transfo_xl = {
     .type = "transfo-xl",
     FV__FAMILY_PARTS(transfo_xl),
     .vocabulary = vocabulary,
-    .context = context,
     .step = step,
 };
