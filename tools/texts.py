@@ -1,14 +1,12 @@
 """Tables for adapting one pre-trained model to several tasks, from the corpora as they are distributed: SST-2 (GLUE's phrases; the sentences of the
-Stanford test set), TREC, AG News, and plain text of WikiText-2 and SQuAD's questions to pre-train on.
+Stanford test set), TREC, AG News.
 Run: python3 tools/texts.py CORPORA DIR
 
-  text.txt                               plain text for recipes/texts-causal.ini, without labels and without any sentence of a test set
   sst2-{train,held,test}.tsv             held: GLUE's dev set, for settings; test: the 1,821 sentences, for figures
   trec-{train,held,test}.tsv             held: the last 500 questions of the training file
   turn-{train,test}.tsv                  SST-2, TREC and AG News in one table, labels "sst2:0", "trec:HUM", "agnews:World", for recipes/texts-in-turn.ini"""
 import csv
 import gzip
-import json
 import os
 import sys
 
@@ -65,13 +63,6 @@ def main(root, out):
     phrases, news = tables["sst2"][0], agnews(root)
     write(out + "/turn-train.tsv", tagged("sst2", phrases[:12000]) + tagged("trec", tables["trec"][0]) + tagged("agnews", news[0]))
     write(out + "/turn-test.tsv", tagged("sst2", tables["sst2"][2]) + tagged("trec", tables["trec"][2]) + tagged("agnews", news[1]))
-    with open(out + "/text.txt", "w", encoding="utf8") as f:
-        plain = lines(root + "/wikitext2/train.txt.gz")
-        for article in json.loads("\n".join(lines(root + "/squad11/train-v1.1.json.gz")))["data"]:
-            for paragraph in article["paragraphs"]:
-                plain += [question["question"] for question in paragraph["qas"]]
-        plain += [row[0] for row in tables["trec"][0] + phrases + news[0]]
-        f.write("\n".join(" ".join(line.replace("<unk>", "[UNK]").split()) for line in plain if line.strip()) + "\n")
 
 
 if __name__ == "__main__":
