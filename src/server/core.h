@@ -105,6 +105,7 @@ fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job);
 
 #define SV_MAX_MODELS 64
 #define SV_MAX_KEYS 1024
+#define SV_SHOWN 2 /* checkpoints of trainings that are open */
 
 typedef struct sv_keys {
     int n;
@@ -123,7 +124,10 @@ struct sv_server {
     pthread_cond_t closed; /* an engine has been */
     int engines;           /* that are open, those included that a reload has replaced */
     sv_engine *engine[SV_MAX_MODELS];
-    sv_keys *keys; /* NULL: none are needed */
+    pthread_mutex_t shown_lock;
+    sv_engine *shown[SV_SHOWN];
+    int next_shown; /* which of them gives way next */
+    sv_keys *keys;  /* NULL: none are needed */
     _Atomic bool draining;
     _Atomic int64_t active; /* requests that were dispatched and are not done */
     _Atomic uint64_t last_request;
@@ -155,6 +159,13 @@ bool sv_keys_allow(sv_server *s, const char *authorization);
 
 /* listen.c: a socket that listens, or -1; *what says where. */
 int sv_listen(const sv_opt *o, char *what, size_t n, fv_err *e);
+
+/* checkpoints.c: whether a model's name is that of a checkpoint, its engine, held; steps of all that
+ * a run has, as the field "checkpoints". */
+bool sv_is_checkpoint(const sv_server *s, const char *name);
+fv_status sv_checkpoint_engine(sv_server *s, sv_engine **out, const char *name, fv_err *e);
+void sv_put_checkpoints(sv_text *t, const sv_server *s, const char *run);
+void sv_checkpoints_close(sv_server *s);
 
 /* inputs.c: texts of a field: a string, or a list of strings; with pairs a list of two strings is a
  * text and its pair.  NULL: refused; else to be freed. */

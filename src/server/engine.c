@@ -316,7 +316,13 @@ sv_engine *sv_find_engine(sv_request *r)
 {
     const char *name = NULL;
     sv_server *s = r->server;
+    fv_err e;
     if (!sv_get_text(r, "model", &name, NULL)) return NULL;
+    if (sv_is_checkpoint(s, name)) {
+        if (sv_checkpoint_engine(s, &r->engine, name, &e))
+            sv_refuse(r, 404, "invalid_request_error", "model", "%s", e.text);
+        return r->engine;
+    }
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->opt.n_models && !r->engine; i++)
         if (serves(s->engine[i], name, &r->adapted)) r->engine = s->engine[i];

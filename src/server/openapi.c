@@ -70,9 +70,11 @@ static void put_words(sv_text *t, const char *list)
     sv_put(t, "]}");
 }
 
-/* The names that are served now. */
+/* The names that are served now, and those of checkpoints where trainings are shown. */
 static void put_models(sv_text *t, sv_server *s)
 {
+    if (s->opt.runs)
+        sv_put(t, "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^runs/[^/]+/step-[0-9]+$\"},");
     sv_put(t, "{\"type\":\"string\",\"enum\":[");
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->opt.n_models; i++)
@@ -80,7 +82,7 @@ static void put_models(sv_text *t, sv_server *s)
     for (int i = 0; i < s->opt.n_adapters; i++)
         sv_string(t, s->opt.adapters[i].name, strlen(s->opt.adapters[i].name));
     pthread_mutex_unlock(&s->lock);
-    sv_put(t, "]}");
+    sv_put(t, s->opt.runs ? "]}]}" : "]}");
 }
 
 /* The little language of sv_route.fields: int(1,8), real(0,2), one(...), model, or a name of the

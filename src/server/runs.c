@@ -93,7 +93,9 @@ void sv_run_named(sv_request *r)
     sv_key(&t, "lines");
     sv_open(&t, '[');
     if (text) put_lines(&t, start, n - (size_t)(start - text));
-    sv_put(&t, "]}\n");
+    sv_close(&t, ']');
+    sv_put_checkpoints(&t, r->server, name);
+    sv_put(&t, "}\n");
     t.failed |= !text;
     free(text);
     sv_answer(r, 200, NULL, &t);

@@ -85,6 +85,7 @@ static void close_models(sv_server *s)
 {
     for (int i = 0; i < s->opt.n_models; i++)
         if (s->engine[i]) sv_engine_drop(s->engine[i]);
+    sv_checkpoints_close(s);
     pthread_mutex_lock(&s->lock);
     while (s->engines > 0) pthread_cond_wait(&s->closed, &s->lock);
     pthread_mutex_unlock(&s->lock);
@@ -218,6 +219,7 @@ fv_status sv_serve(const sv_opt *opt, fv_err *e)
     s->opt = *opt;
     s->started = sv_now();
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->shown_lock, NULL);
     pthread_cond_init(&s->closed, NULL);
     pthread_mutex_init(&s->watch_lock, NULL);
     /* before any thread is started, so that all of them leave these signals to this one */

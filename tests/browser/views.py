@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import sys
 import tempfile
 import time
@@ -224,7 +225,27 @@ class Views:
                 break
             time.sleep(0.05)
         self.expect("runs: a line that is written appears", self.values("#runs-curves .curve", "last")[0] == 0.125)
+        self.checkpoints(folder)
         self.saves("runs")
+
+    def checkpoints(self, folder):
+        """What they write and attend to is the API's, and one that is written while the view is open appears."""
+        text, head = "Once upon a time", {"layers": [1], "heads": [2]}
+        self.open("runs", run="one", input=text, layer=1, head=2)
+        write_checkpoint(folder, 300)
+        for _ in range(400):
+            if self.values("#runs-curves .checkpoint", "step") == [100, 200, 300]:
+                break
+            time.sleep(0.05)
+        self.expect("runs: checkpoints follow one another", self.values("#runs-curves .checkpoint", "step") == [100, 200, 300])
+        for i, step in enumerate((100, 200, 300)):
+            model = f"runs/one/step-{step}"
+            want = self.ask("/v1/attention", {"model": model, "input": text, "attention": head})["weights"][0][0]
+            shown = self.b.evaluate(f"JSON.parse(document.querySelectorAll('#runs-curves .attended')[{i}].dataset.weights)")
+            self.expect(f"runs: the weights of step {step} are the API's", shown == want)
+            want = self.ask("/v1/completions", {"model": model, "prompt": text, "max_tokens": 24, "temperature": 0})["choices"][0]["text"]
+            said = self.b.evaluate(f"document.querySelectorAll('#runs-curves .checkpoint')[{i}].dataset.text")
+            self.expect(f"runs: what step {step} writes is the API's", said == want)
 
 
     def image(self):
@@ -258,6 +279,18 @@ def write_run(folder):
     with open(folder / "one/train.jsonl", "w", encoding="ascii") as f:
         for step in range(0, 400, 10):
             f.write(json.dumps({"event": "train", "step": step, "loss": 5 / (1 + step / 30), "lr": 1e-3, "norm": 1.5}) + "\n")
+
+
+    for step in (100, 200):
+        write_checkpoint(folder, step)
+
+
+def write_checkpoint(folder, step):
+    """A model's directory, which is whole once it has its name, as `fovea train` writes it."""
+    part, whole = (folder / f"one/checkpoints/step-{step}{end}" for end in (".tmp", ""))
+    shutil.copytree(TREE / "tests/golden/stories260K", part)
+    (part / "MANIFEST.json").write_text("{}", encoding="ascii")
+    part.rename(whole)
 
 
 def main():
