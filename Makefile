@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-soak test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan fuzz-sounds-asan check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-clients test-soak test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan fuzz-sounds-asan check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -61,6 +61,13 @@ API_CASES ?= 10000
 test-api: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
 	@python3 tests/server/api.py build/fovea $(API_CASES)
+
+# OpenAI's Python package and Prometheus' parser (PyPI: openai, prometheus_client; PYTHON=PATH) against the server: seconds.
+PYTHON ?= python3
+test-clients: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fovea_program
+	@$(PYTHON) tools/check_openai.py build/fovea
+	@$(PYTHON) tests/server/metrics.py build/fovea
 
 # A server under load for MINUTES: hostile requests, clients that go, models read again every minute.  Answers are compared
 # with those of an idle server, and its memory is watched.

@@ -160,8 +160,8 @@ bool sv_keys_allow(sv_server *s, const char *authorization);
 /* listen.c: a socket that listens, or -1; *what says where. */
 int sv_listen(const sv_opt *o, char *what, size_t n, fv_err *e);
 
-/* checkpoints.c: whether a model's name is that of a checkpoint, its engine, held; steps of all that
- * a run has, as the field "checkpoints". */
+/* checkpoints.c: whether a model's name is that of a checkpoint, its engine, held; and the steps of
+ * all that a run has, as the field "checkpoints". */
 bool sv_is_checkpoint(const sv_server *s, const char *name);
 fv_status sv_checkpoint_engine(sv_server *s, sv_engine **out, const char *name, fv_err *e);
 void sv_put_checkpoints(sv_text *t, const sv_server *s, const char *run);
