@@ -366,6 +366,31 @@ static int join_world(mpi *m)
     return rc ? rc : l->Comm_free(&local);
 }
 
+/* A byte from every rank to every other.  OpenMPI connects two ranks when the first of them sends,
+ * and then waits inside MPI for the other's answer, for ever where that one is just cut off: here
+ * nobody has counted on it yet, and whoever waits for this thread gives up in time. */
+static int connect_all(mpi *m)
+{
+    const struct timespec nap = {0, 1000000};
+    int size = m->c->size, n = 0, rc = 0, done = 0;
+    size_t bytes = 2 * (size_t)size * (sizeof(MPI_Request) + 1);
+    MPI_Request *request = fv__alloc(&m->c->env, bytes);
+    if (!request) return MPI_ERR_NO_MEM;
+    char *byte = (char *)(request + 2 * size);
+    for (int r = 0; r < size && !rc; r++)
+        if (r != m->c->rank)
+            rc = m->m.Irecv(&byte[n], 1, m->m.byte, r, TAG, m->data, &request[n]), n++;
+    for (int r = 0; r < size && !rc; r++)
+        if (r != m->c->rank)
+            rc = m->m.Isend(&byte[n], 1, m->m.byte, r, TAG, m->data, &request[n]), n++;
+    while (!rc && !done) {
+        rc = m->m.Testall(n, request, &done, MPI_STATUSES_IGNORE);
+        if (!done) nanosleep(&nap, NULL);
+    }
+    fv__free(&m->c->env, request, bytes);
+    return rc;
+}
+
 static fv_status join_job(mpi *m, fv_err *e)
 {
     int provided, begun = 0;
@@ -377,6 +402,7 @@ static fv_status join_job(mpi *m, fv_err *e)
     if (!rc && provided < MPI_THREAD_SERIALIZED)
         return fv_fail(e, FV_EMISSING, "ranks: this MPI cannot be called by two threads");
     if (!rc) rc = join_world(m);
+    if (!rc) rc = connect_all(m);
     return rc ? fv_fail(e, FV_EDEVICE, "ranks: MPI cannot be started (error %d)", rc) : FV_OK;
 }
 
