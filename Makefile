@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-clients test-soak test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan fuzz-sounds-asan check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-mpi-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-clients test-soak test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan fuzz-sounds-asan check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -29,6 +29,12 @@ test-asan test-tsan: setup
 test-asan: build-dev/build.ninja
 	@cmake --build build-dev -j $(JOBS)
 	@ctest --preset dev -j $(JOBS)
+
+# Ranks that are processes, by mpirun, under the address sanitizer; what MPI's own libraries leave behind does not count.
+test-mpi-asan: build-dev/build.ninja
+	@cmake --build build-dev -j $(JOBS) --target fovea_program test_mpi_ranks test_cli_ranks test_tensor_parallel test_stages
+	@LSAN_OPTIONS=suppressions=$(CURDIR)/tests/faults/mpi_leaks.txt:print_suppressions=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_WAIT_POLICY=passive \
+	  ctest --test-dir build-dev -R "^test_(mpi_ranks|cli_ranks|tensor_parallel|stages)$$" --output-on-failure
 
 test-tsan: build-tsan/build.ninja
 	@cmake --build build-tsan -j $(JOBS) --target thread_tests
