@@ -284,7 +284,7 @@ fv_status fv__adam_run_alone(fv_adam *a, fv_stream *s, const fv_train_opt *o, fv
 {
     int64_t n;
     a->dev->k[FV_F32]->clip_norm(s, a->now, a->sum, o->clip, a->result);
-    update(a, s, fv_params_grad(a->params, &n),
+    update(a, s, fv__params_grad_on(a->params, s),
            (fv_adamw){.beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .now = a->now},
            o->decay);
     if (!a->nccl) return FV_OK;

@@ -269,11 +269,10 @@ static void add_losses(fv__ranks *r, float loss)
 
 fv_status fv__ranks_add(fv__ranks *r, fv_stream *s, float loss, fv_err *e)
 {
-    int64_t n;
-    float *grad = fv_params_grad(r->params, &n);
+    float *grad = fv__params_grad_on(r->params, s);
     if (!r->direct) {
         if (!r->fast || r->done == r->mine - 1)
-            r->dev->backend->download(s, r->staging, grad, (size_t)n * sizeof *grad);
+            r->dev->backend->download(s, r->staging, grad, (size_t)r->shares.n * sizeof *grad);
         grad = r->staging;
     }
     if (r->fast) { /* backward has added it already */

@@ -262,14 +262,13 @@ static fv_status reduce_exactly(fv__ranks *r, float *grad, fv_err *e)
  * stream. */
 static fv_status reduce_alone(fv__ranks *r, fv_stream *s, fv_err *e)
 {
-    int64_t n;
-    float *grad = fv_params_grad(r->params, &n);
+    float *grad = fv__params_grad_on(r->params, s);
     const fv_kernels *k = r->dev->k[FV_F32];
     fv_status st = FV_OK;
     if (!k->sumsq_chunks)
         return fv_fail(e, FV_EMISSING, "ranks: %s has no sumsq_chunks", r->dev->backend->name);
     if (r->nccl) st = (r->fast ? reduce_fast : reduce_buckets)(r, grad, e);
-    if (!st) k->sumsq_chunks(s, r->device_sums, r->sumsq, grad, n, r->shares.chunk);
+    if (!st) k->sumsq_chunks(s, r->device_sums, r->sumsq, grad, r->shares.n, r->shares.chunk);
     return st || !r->nccl ? st : fv__nccl_check(r->nccl, e);
 }
 
