@@ -79,6 +79,13 @@ bool short_preferred(const device *d, const fv_attn_args *a, bool)
            a->Tk >= SHORT_MAX_LEN / 4;
 }
 
+/* A head is one block of bwd_short.cu. */
+bool one_block_supports(const fv_attn_args *a, fv_dtype t)
+{
+    return t == FV_BF16 && !a->mask && !a->bias && !a->rel && a->G == a->H && a->Wk <= 64 &&
+           a->Wv <= 64 && a->Tq <= SHORT_MAX_LEN && a->Tk <= SHORT_MAX_LEN;
+}
+
 /* dq in shared memory: where its blocks leave few SMs idle. */
 bool bwd_smem_supports(const device *d, const fv_attn_args *a)
 {
@@ -212,6 +219,13 @@ bool hopper_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
            by_16_bit(t, [&](auto e) { return fv_cuda_attention_hopper<decltype(e)>(s, a); });
 }
 
+bool no_forward(fv_stream *, const fv_attn_args *, fv_dtype) { return false; }
+
+bool one_block_backward(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g, fv_dtype)
+{
+    return fv_cuda_attention_short_bwd<bf16>(s, a, g);
+}
+
 bool short_forward(fv_stream *s, const fv_attn_args *a, fv_dtype t)
 {
     return device_of(s)->hopper &&
@@ -283,6 +297,9 @@ const attn_impl impls[] = {
      "bf16 or f16 on sm_90, heads 40 to 128 wide in multiples of 8, 256 rows and keys; 512 "
      "with mask, bias, dropout",
      hopper_supports, hopper_preferred, hopper_forward, hopper_backward},
+    {"one-block",
+     "only if asked for: bf16, heads up to 64 wide, up to 128 rows and keys, gradients",
+     one_block_supports, never_preferred, no_forward, one_block_backward},
     {"tiled", "all else: few rows, wide heads, other widths, f32", supports_all, always_preferred,
      tiled_forward, tiled_backward},
 };
@@ -337,8 +354,8 @@ fv_status fv_cuda_attention_select(device *d, fv_err *e)
     if (d->attn_requested < 0)
         return d->host.refuse(
             e, FV_EARG,
-            "FOVEA_CUDA_ATTENTION: expected cudnn, cudnn-atomic, decode, short, hopper or "
-            "tiled, found \"%.40s\"",
+            "FOVEA_CUDA_ATTENTION: expected cudnn, cudnn-atomic, decode, short, hopper, "
+            "one-block or tiled, found \"%.40s\"",
             requested);
     if (impls[d->attn_requested].supports == cudnn_supports && !fv_cuda_cudnn_version())
         return d->host.refuse(
