@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "core/params.h"
+#include "ops/product.h"
 #include "ops/split.h"
 
 static const char *kept(fv_params *p, const fv_path *path)
@@ -224,6 +225,15 @@ static bool has_prefix(const fv_ctx *c, const fv_mha_arg *arg)
     return p && p->prefix && !cross && (arg->causal || !p->causal_only);
 }
 
+/* Three weights that training can multiply by at once: nothing happens to q, k and v before they
+ * meet. */
+static bool joins(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const fv_mha_arg *arg)
+{
+    fv_tensor *const w[] = {l->q.w, l->k.w, l->v.w}, *const b[] = {l->q.b, l->k.b, l->v.b};
+    return !l->qkv.w && !l->q.in_out && !arg->rope.freq && !arg->kv && !l->q_norm.gain &&
+           !l->k_norm.gain && (!arg->memory || arg->memory == x) && fv__linear_joins(c, x, w, b, 3);
+}
+
 static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 {
     fv_attn how = settings(l, &arg);
@@ -239,6 +249,10 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
     bool prefix = has_prefix(c, &arg);
     if (l->qkv.w && !arg.rope.freq && !arg.kv && !l->by_head && !l->q_norm.gain && !prefix)
         return fv_attention_packed(c, fv_lin_fwd(c, &l->qkv, x), how);
+    if (joins(c, l, x, &arg) && !prefix) {
+        fv_tensor *const w[] = {l->q.w, l->k.w, l->v.w}, *const b[] = {l->q.b, l->k.b, l->v.b};
+        return fv_attention_packed(c, fv__linear_joined(c, x, w, b, 3), how);
+    }
 
     fv_tensor *t[3];
     bool complete = arg.kv && !arg.kv->pos; /* nothing is added to the keys */

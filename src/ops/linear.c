@@ -24,6 +24,7 @@ typedef struct {
     void *pre;
     bool through;        /* y's gradient is p's already, and bias has its own */
     fv_tensor *residual; /* y = onto + p; the last of in, or NULL */
+    int joined;          /* weights of fv__linear_joined, or 0 */
 } linear;
 
 /* The derivative of these cannot be had from y alone, so the value before them is kept.
@@ -92,6 +93,22 @@ static bool grad_through_act(fv_ctx *c, const fv_kernels *k, const fv_node *node
     return true;
 }
 
+/* Of tensors whose gradients are written as one: where one has a gradient already, the others get
+ * zeros to add to, and all have one afterwards but the first, which fv_grad marks. */
+static void level_grads(fv_ctx *c, fv_tensor *first, fv_tensor *const *rest, int n)
+{
+    bool any = first && first->has_grad;
+    if (!first || !first->wants_grad) return;
+    for (int i = 0; i < n; i++) any = any || rest[i]->has_grad;
+    for (int i = -1; i < n; i++) {
+        fv_tensor *t = i < 0 ? first : rest[i];
+        if (any && !t->has_grad)
+            c->dev->backend->zero(&c->stream, t->grad,
+                                  fv__tensor_bytes(fv__grad_dtype(t), fv_len(t)));
+        t->has_grad = any || i >= 0;
+    }
+}
+
 /* p = x w' + bias:  dx = dp w,  dw = dp' x,  dbias = the column sums of dp */
 static void backward(fv_ctx *c, fv_node *node)
 {
@@ -99,6 +116,10 @@ static void backward(fv_ctx *c, fv_node *node)
     fv_tensor *x = node->in[0], *w = node->in[1], *bias = node->in[2];
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
     if (!fv_need(c, k && k->gemm, "gemm", x->dtype)) return;
+    if (s->joined) {
+        level_grads(c, w, node->in + 3, s->joined - 1);
+        level_grads(c, bias, node->in + 2 + s->joined, s->joined - 1);
+    }
     fv_sink dbias = fv_grad(c, bias);
     const void *dp = grad_before_act(c, k, s, &dbias);
     if (!dp) return;
@@ -138,7 +159,8 @@ static void backward(fv_ctx *c, fv_node *node)
 fv_sink fv__linear_bias_sums(fv_ctx *c, fv_node *n, const fv_tensor *y)
 {
     linear *s = (linear *)n;
-    if (!n || n->backward != backward || n->y != y || s->act != FV_ACT_NONE || !n->in[2])
+    if (!n || n->backward != backward || n->y != y || s->act != FV_ACT_NONE || !n->in[2] ||
+        s->joined)
         return (fv_sink){0};
     fv_sink to = fv_grad(c, n->in[2]);
     s->through = to.data != NULL;
@@ -292,6 +314,61 @@ fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tenso
     if (fits && fv__linear_adds(c, x, w))
         return apply(c, x, w, bias, FV_ACT_NONE, in_out, residual);
     return fv_add(c, residual, (in_out ? fv_linear_in_out : fv_linear)(c, x, w, bias, FV_ACT_NONE));
+}
+
+/* b's numbers, and those of its gradient, come right behind a's. */
+static bool follows(const fv_tensor *a, const fv_tensor *b)
+{
+    size_t bytes = fv__tensor_bytes(a->dtype, fv_len(a)),
+           grad_bytes = fv__tensor_bytes(fv__grad_dtype(a), fv_len(a));
+    return b->dtype == a->dtype && (const char *)b->data == (const char *)a->data + bytes &&
+           b->wants_grad == a->wants_grad && !a->grad == !b->grad &&
+           (!a->grad || (const char *)b->grad == (const char *)a->grad + grad_bytes);
+}
+
+#define MAX_JOINED 3
+
+/* On a CPU a weight's panel is in a cache while x is read again: nothing is gained. */
+bool fv__linear_joins(const fv_ctx *c, const fv_tensor *x, fv_tensor *const *w, fv_tensor *const *b,
+                      int n)
+{
+    if (!x || !c->record || fv__device_is_host(c->dev) || n > MAX_JOINED) return false;
+    for (int i = 0; i < n; i++) {
+        const fv_tensor *t = w[i];
+        if (!t || !t->is_param || t->packed || t->dtype != x->dtype || fv__param_adapter(t) ||
+            fv__weight_split(t) || fv__in_blocks(t) || ((const fv_entry *)t)->store ||
+            fv_cols(t) != fv_cols(x) || !b[i] != !b[0] || (b[i] && fv_len(b[i]) != fv_dim(t, 0)))
+            return false;
+        if (i && (!follows(w[i - 1], t) || (b[i] && !follows(b[i - 1], b[i])))) return false;
+    }
+    return true;
+}
+
+fv_tensor *fv__linear_joined(fv_ctx *c, fv_tensor *x, fv_tensor *const *w, fv_tensor *const *b,
+                             int n)
+{
+    const fv_kernels *k = x ? fv_kernels_of(c, x->dtype) : NULL;
+    if (!k || !fv_need(c, k->gemm, "gemm", x->dtype)) return NULL;
+    fv_tensor *in[1 + 2 * MAX_JOINED] = {x, w[0], b[0]};
+    fv_shape shape = x->shape;
+    int64_t columns = fv_dim(w[0], 0);
+    for (int i = 1; i < n; i++) {
+        in[2 + i] = w[i];
+        in[1 + n + i] = b[i];
+        columns += fv_dim(w[i], 0);
+    }
+    shape.d[shape.n - 1] = columns;
+    fv_tensor *y = fv_new(c, x->dtype, shape);
+    if (!y) return NULL;
+    linear *s = fv_record_n(c, "linear", sizeof *s, backward, y, b[0] ? 1 + 2 * n : 2 + n, in);
+    if (s) s->joined = n;
+    if (fv__failed(c)) return NULL;
+    fv_gemm g = fv__product(fv__out(y), (fv_factor){x->data, false, 0},
+                            (fv_factor){w[0]->data, true, 0}, fv_rows(x), columns, fv_cols(x),
+                            x->dtype);
+    g.bias = b[0] ? b[0]->data : NULL;
+    k->gemm(fv_ctx_stream(c), &g);
+    return y;
 }
 
 /* A linear map without activation does not look at its output backwards, so what an adapter adds to

@@ -46,6 +46,15 @@ fv_tensor *fv__linear_add(fv_ctx *c, fv_tensor *residual, fv_tensor *x, fv_tenso
  * gradient may need, is not read again. */
 fv_tensor *fv__linear_onto(fv_ctx *c, fv_tensor *y, fv_tensor *x, fv_tensor *w);
 
+/* n weights (N_i,K) and their biases (or all NULL) that lie one behind the other in memory, with
+ * their gradients, as those of q, k and v do that were declared in a row: y = x (w_0; w_1; ...)' as
+ * one product, on a device that gains by it.  x is read once instead of n times, and its gradient
+ * is one sum instead of n that are rounded. */
+bool fv__linear_joins(const fv_ctx *c, const fv_tensor *x, fv_tensor *const *w, fv_tensor *const *b,
+                      int n);
+fv_tensor *fv__linear_joined(fv_ctx *c, fv_tensor *x, fv_tensor *const *w, fv_tensor *const *b,
+                             int n);
+
 /* Whether fv__linear_add is one product for x and w, so that a sum behind fv_linear would be a pass
  * more. */
 bool fv__linear_adds(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w);
