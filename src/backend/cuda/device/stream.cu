@@ -17,7 +17,7 @@
 #include "cuda.h"
 #include "stream.h"
 
-#define HALF_STAGE ((size_t)4 << 20) /* bytes */
+#define HALF_STAGE ((size_t)8 << 20) /* bytes */
 
 namespace
 {
@@ -237,15 +237,21 @@ char *stage_for(device *d, size_t bytes)
     return at;
 }
 
-/* Through pinned memory: from pageable memory cudaMemcpyAsync may block until the stream is idle.
- */
+/* Through pinned memory, piece by piece: from pageable memory cudaMemcpyAsync blocks until the
+ * stream is idle, so that a training step would wait for the one before it. */
 void upload(fv_stream *s, void *dst, const void *host, size_t bytes)
 {
     device *d = device_of(s);
     std::lock_guard<std::mutex> hold(d->stage_mutex);
     set_device(d);
-    if (bytes <= HALF_STAGE && open_stage(d)) host = memcpy(stage_for(d, bytes), host, bytes);
-    copy(s, dst, host, bytes, cudaMemcpyHostToDevice, "upload");
+    bool pinned = open_stage(d);
+    size_t piece = pinned ? HALF_STAGE : bytes;
+    for (size_t at = 0; at < bytes; at += piece) {
+        const char *from = (const char *)host + at;
+        size_t n = bytes - at < piece ? bytes - at : piece;
+        if (pinned) from = (const char *)memcpy(stage_for(d, n), from, n);
+        copy(s, (char *)dst + at, from, n, cudaMemcpyHostToDevice, "upload");
+    }
 }
 
 void download(fv_stream *s, void *host, const void *src, size_t bytes)
