@@ -111,6 +111,8 @@ template <class T> __global__ void one_side_block(one_side<T> f)
     if (threadIdx.x == 0) sink_put(f.g, f.of_a ? o.a : o.b, sum);
 }
 
+#define MANY_ROWS 64 /* from here on sums are taken in pieces */
+
 template <class T>
 void operand_grad(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *dy, const T *a,
                   const T *b, const fv_walk *w)
@@ -134,6 +136,10 @@ void operand_grad(fv_stream *s, fv_binary_op op, bool of_a, fv_sink g, const T *
     /* y = a + b, b broadcast along the first of two axes (a bias): column sums of dy, vectorised */
     if (op == FV_B_ADD && w->n == 2 && !by[0] && by[1] == 1 && w->y[1] == 1) {
         int64_t rows = w->shape[0], step = w->y[0];
+        if (rows >= MANY_ROWS && step == w->shape[1]) { /* such as positions: too few threads */
+            s->dev->k[kind<T>::dtype]->colsum(s, g, dy, rows, step);
+            return;
+        }
         bool wide = step % vec<T> == 0 && aligned(g.data, dy);
         each_vec<vec<T>>(s, "binary_bwd", w->shape[1], wide, [=] __device__(auto n, int64_t i) {
             constexpr int V = decltype(n)::value;

@@ -9,11 +9,10 @@ namespace
 
 /* One warp per row: the sum in registers, then norm_held.  Without ids, table i contributes row
  * first + r % count (positions). */
-template <class T, int P>
+template <class T, int P, int V>
 __global__ void __launch_bounds__(32 * NORM_WARPS)
     embed_by_warp(norm_args<T> n, fv_embed a, fault *bad)
 {
-    constexpr int V = 16 / sizeof(T);
     int lane = threadIdx.x % 32;
     int64_t r = (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
     float v[P][V] = {};
@@ -79,8 +78,9 @@ template <class T> bool embed(fv_stream *s, const fv_embed *a)
         embed_bare<T>(s, *a);
         return true;
     }
-    int packs = packs_of<T>(a->cols);
-    if (!packs || !aligned(a->y, a->of[0].table, a->of[1].table, a->of[2].table, a->gain, a->bias))
+    norm_shape shape = shape_of<T>(a->cols);
+    if (!shape.packs ||
+        !aligned(a->y, a->of[0].table, a->of[1].table, a->of[2].table, a->gain, a->bias))
         return false;
     float *stats = alloc_scratch<float>(s, 2 * a->rows); /* mean and rstd, unused in inference */
     if (!stats) return true;
@@ -88,8 +88,8 @@ template <class T> bool embed(fv_stream *s, const fv_embed *a)
     n.y = (T *)a->y, n.gain = (const T *)a->gain, n.bias = (const T *)a->bias;
     n.mean = stats, n.rstd = stats + a->rows;
     n.cols = a->cols, n.eps = a->eps;
-    with_packs<T>(packs, [&](auto p) {
-        launch_pdl(s, "embed", true, embed_by_warp<T, decltype(p)::value>,
+    with_shape<T>(shape, [&](auto p, auto v) {
+        launch_pdl(s, "embed", true, embed_by_warp<T, decltype(p)::value, decltype(v)::value>,
                    dim3((unsigned)ceil_div(a->rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, *a,
                    faults_of(s) + FAULT_GATHER);
     });

@@ -149,15 +149,15 @@ void add_pieces(fv_stream *s, const char *name, const column_sinks<T> &all, int 
 }
 
 /* Dispatch of the forward: registers, else shared memory; a row that fits neither is refused.
- *    columns that fill 32 lanes with 1 to 4 vectors (6 in f32), aligned      a warp per row
+ *    columns that fill 32 lanes with whole vectors (shape_of), aligned       a warp per row
  *    other widths up to the shared memory of a block (H100: 58 K columns)    a block per row */
 template <class T> void norm(fv_stream *s, const char *name, norm_args<T> n, int64_t rows)
 {
     size_t shared = (size_t)n.cols * sizeof(float);
-    int packs = packs_of<T>(n.cols);
+    norm_shape shape = shape_of<T>(n.cols);
     bool wide = aligned(n.y, n.sum, n.x, n.a, n.gain, n.bias);
-    if (packs && wide) {
-        norm_in_registers(s, name, n, rows, packs);
+    if (shape.packs && wide) {
+        norm_in_registers(s, name, n, rows, shape);
         return;
     }
     if (shared > device_of(s)->max_smem) {
@@ -179,14 +179,14 @@ void norm_bwd(fv_stream *s, const char *name, back_args<T> a, fv_sink dgain, fv_
 {
     column_sinks<T> all = {{to<T>(dgain), to<T>(dbias), to<T>(of_dx)}};
     bool wide = a.cols % vec<T> == 0 && aligned(a.dx.p, a.dy, a.x, a.gain);
-    int packs = wide && a.rows ? packs_of<T>(a.cols) : 0;
+    norm_shape shape = shape_of<T>(a.cols);
     int sums = dgain.data || dbias.data ? 2 : 0;
     if (of_dx.data) sums = 3;
-    if (packs && back_bytes<T>(packs) <= device_of(s)->max_smem) {
-        int64_t pieces = ceil_div(a.rows, rows_of_block(a.rows, packs));
+    if (wide && a.rows && shape.packs && back_bytes<T>(shape) <= device_of(s)->max_smem) {
+        int64_t pieces = ceil_div(a.rows, rows_of_block(a.rows, shape.packs));
         float *part = sums ? alloc_scratch<float>(s, sums * pieces * a.cols) : NULL;
         if (sums && !part) return;
-        norm_back_in_tiles(s, name, a, part, sums, packs);
+        norm_back_in_tiles(s, name, a, part, sums, shape);
         if (sums) add_pieces(s, name, all, sums, part, pieces, a.cols);
         return;
     }

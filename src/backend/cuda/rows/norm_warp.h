@@ -1,7 +1,8 @@
 /* norm_warp.h - LayerNorm and RMSNorm of rows that fit a warp's registers, forward and backward.
  *
- * Forward: one warp per row, no shared memory, no block barrier.  Lane l holds the 16-byte vectors
- * l, l + 32, ... of the row, P of them.
+ * Forward: one warp per row, no shared memory, no block barrier.  Lane l holds the vectors l, l +
+ * 32, ... of the row, P of them with V elements: 16 bytes each or, where a row is an odd number of
+ * halves or quarters of that (64, 128, 192 and 384 columns of 16 bits), 8 or 4.
  *
  * Backward: dx needs two means over each row, dgain and dbias sums over all rows.  A block walks
  * its rows in tiles of one row per warp, double-buffered with cp.async.  In the first half of an
@@ -62,10 +63,9 @@ __device__ inline void norm_held(float (&v)[P][V], const norm_args<T> &n, int64_
 }
 
 /* Rows in reverse: the producer wrote the last ones last, so they are still in L2. */
-template <class T, int P>
+template <class T, int P, int V>
 __global__ void __launch_bounds__(32 * NORM_WARPS) norm_by_warp(norm_args<T> n, int64_t rows)
 {
-    constexpr int V = 16 / sizeof(T);
     int64_t r = rows - 1 - ((int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32),
             from = r * n.cols + threadIdx.x % 32 * V;
     float v[P][V];
@@ -101,8 +101,8 @@ template <int P> struct back_shape {
                          packs = 32 * P;
 };
 
-template <class T, int P> struct norm_bwd_smem {
-    typedef pack<T, 16 / sizeof(T)> packed;
+template <class T, int P, int V> struct norm_bwd_smem {
+    typedef pack<T, V> packed;
     static constexpr int rows = back_shape<P>::warps;
     packed tile[2][3][rows][32 * P]; /* two stages of dy, x and the old dx (if accumulated) */
     packed gain[32 * P];
@@ -111,11 +111,10 @@ template <class T, int P> struct norm_bwd_smem {
 
 /* mean(g) and mean(g * n) of a row in shared memory; g = dy * gain, n = (x - mean) * rstd.
  * mean(g) is 0 for RMSNorm. */
-template <class T, int P>
-__device__ inline float2 means_of_row(const norm_bwd_smem<T, P> *smem, const back_args<T> &a,
+template <class T, int P, int V>
+__device__ inline float2 means_of_row(const norm_bwd_smem<T, P, V> *smem, const back_args<T> &a,
                                       int slot, int row, float m, float scale)
 {
-    constexpr int V = 16 / sizeof(T);
     float gs = 0, gns = 0;
 #pragma unroll
     for (int p = 0; p < P; p++) {
@@ -159,16 +158,27 @@ __device__ inline void store_column_sums(float *part, int sums, const back_args<
     }
 }
 
+/* Asynchronous copy of one vector. */
+template <class K> __device__ inline void copy_vector(K *smem, const void *from)
+{
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(smem);
+    if constexpr (sizeof(K) == 16)
+        cp_async16(to, from);
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from),
+                     "n"(sizeof(K))
+                     : "memory");
+}
+
 /* dx = rstd * (g - mean(g) - n * mean(g * n)), and the block's column sums of dy * n, dy and, with
  * three, dx.  Block b has rows b * per_block and on. */
-template <class T, int P>
+template <class T, int P, int V>
 __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
     norm_back(float *part, int sums, back_args<T> a, int64_t per_block)
 {
-    constexpr int V = 16 / sizeof(T), TALL = back_shape<P>::warps, GROUPS = back_shape<P>::groups,
-                  PACKS = 32 * P;
+    constexpr int TALL = back_shape<P>::warps, GROUPS = back_shape<P>::groups, PACKS = 32 * P;
     extern __shared__ uint4 memory[];
-    norm_bwd_smem<T, P> *smem = (norm_bwd_smem<T, P> *)memory;
+    norm_bwd_smem<T, P, V> *smem = (norm_bwd_smem<T, P, V> *)memory;
     int warp = threadIdx.x / 32, at = threadIdx.x % PACKS, group = threadIdx.x / PACKS;
     int64_t first = (int64_t)blockIdx.x * per_block,
             end = first + per_block < a.rows ? first + per_block : a.rows;
@@ -179,9 +189,9 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
         for (int i = group; i < TALL; i += GROUPS) {
             int64_t o = (from + i) * a.cols + at * V;
             if (from + i >= end) break;
-            cp_async16(&smem->tile[slot][0][i][at], a.dy + o);
-            cp_async16(&smem->tile[slot][1][i][at], a.x + o);
-            if (onto) cp_async16(&smem->tile[slot][2][i][at], (const T *)a.dx.p + o);
+            copy_vector(&smem->tile[slot][0][i][at], a.dy + o);
+            copy_vector(&smem->tile[slot][1][i][at], a.x + o);
+            if (onto) copy_vector(&smem->tile[slot][2][i][at], (const T *)a.dx.p + o);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -202,7 +212,7 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
         __syncthreads();
         /* first half: warp w has row w of the tile */
         if (first + warp < end) {
-            float2 means = means_of_row<T, P>(smem, a, slot, warp, m_now, scale_now);
+            float2 means = means_of_row<T, P, V>(smem, a, slot, warp, m_now, scale_now);
             if (threadIdx.x % 32 == 0) smem->of_row[warp] = {m_now, scale_now, means.x, means.y};
         }
         __syncthreads();
@@ -234,20 +244,27 @@ __global__ void __launch_bounds__(back_shape<P>::threads, P <= 3 ? 2 : 1)
 
 /* ---- host ---- */
 
-/* Vectors per lane, or 0 where the row does not fit a warp.  Six (768 columns of f32) would not fit
- * the registers in 16 bits. */
-template <class T> static int packs_of(int64_t cols)
+/* Vectors per lane and their elements; packs 0: the row does not fit a warp. */
+struct norm_shape {
+    int packs, vec;
+};
+
+/* Six vectors (768 columns of f32) would not fit the registers in 16 bits. */
+template <class T> static norm_shape shape_of(int64_t cols)
 {
     constexpr int V = 16 / sizeof(T);
     int64_t packs = cols / (32 * V);
     bool fits = packs <= 4 || (packs == 6 && sizeof(T) == 4);
-    return cols % (32 * V) == 0 && fits ? (int)packs : 0;
+    if (cols % (32 * V) == 0) return {fits ? (int)packs : 0, V};
+    for (int v = V / 2; v >= V / 4; v /= 2)
+        if (cols == 32 * v || cols == 96 * v) return {(int)(cols / (32 * v)), v};
+    return {0, V};
 }
 
-template <class T> static size_t back_bytes(int packs)
+template <class T> static size_t back_bytes(norm_shape n)
 {
-    size_t rows = (size_t)packs * (packs <= 3 ? 4 : 2);
-    return (6 * rows + 1) * (size_t)packs * 32 * 16 + rows * sizeof(float4);
+    size_t rows = (size_t)n.packs * (n.packs <= 3 ? 4 : 2), vector = (size_t)n.vec * sizeof(T);
+    return (6 * rows + 1) * (size_t)n.packs * 32 * vector + rows * sizeof(float4);
 }
 
 /* Rows per block, from the number of rows alone: enough blocks to fill a large GPU, few enough
@@ -258,38 +275,48 @@ static inline int64_t rows_of_block(int64_t rows, int packs)
     return tile * (rows >= 32768 ? 12 : rows >= 8192 ? 6 : rows >= 2048 ? 3 : 1);
 }
 
-/* Calls f with the number of vectors per lane as a compile-time constant. */
-template <class T, class F> static void with_packs(int packs, F f)
+/* Calls f with vectors per lane and elements of a vector as compile-time constants. */
+template <class T, class F> static void with_shape(norm_shape n, F f)
 {
-    switch (packs) {
-    case 1: f(width<1>()); break;
-    case 2: f(width<2>()); break;
-    case 3: f(width<3>()); break;
-    case 4: f(width<4>()); break;
-    default:
-        if constexpr (sizeof(T) == 4) f(width<6>());
-    }
+    constexpr int V = 16 / sizeof(T);
+    if (n.vec == V / 2 && n.packs == 1)
+        f(width<1>(), width<V / 2>());
+    else if (n.vec == V / 2)
+        f(width<3>(), width<V / 2>());
+    else if (n.vec == V / 4 && n.packs == 1)
+        f(width<1>(), width<V / 4>());
+    else if (n.vec == V / 4)
+        f(width<3>(), width<V / 4>());
+    else
+        switch (n.packs) {
+        case 1: f(width<1>(), width<V>()); break;
+        case 2: f(width<2>(), width<V>()); break;
+        case 3: f(width<3>(), width<V>()); break;
+        case 4: f(width<4>(), width<V>()); break;
+        default:
+            if constexpr (sizeof(T) == 4) f(width<6>(), width<V>());
+        }
 }
 
 template <class T>
 static void norm_in_registers(fv_stream *s, const char *name, const norm_args<T> &n, int64_t rows,
-                              int packs)
+                              norm_shape shape)
 {
-    with_packs<T>(packs, [&](auto p) {
-        launch_pdl(s, name, true, norm_by_warp<T, decltype(p)::value>,
+    with_shape<T>(shape, [&](auto p, auto v) {
+        launch_pdl(s, name, true, norm_by_warp<T, decltype(p)::value, decltype(v)::value>,
                    dim3((unsigned)ceil_div(rows, NORM_WARPS)), 32 * NORM_WARPS, 0, n, rows);
     });
 }
 
 template <class T>
 static void norm_back_in_tiles(fv_stream *s, const char *name, const back_args<T> &a, float *part,
-                               int sums, int packs)
+                               int sums, norm_shape shape)
 {
-    with_packs<T>(packs, [&](auto p) {
-        constexpr int P = decltype(p)::value;
+    with_shape<T>(shape, [&](auto p, auto v) {
+        constexpr int P = decltype(p)::value, V = decltype(v)::value;
         int64_t per_block = rows_of_block(a.rows, P);
-        launch(s, name, norm_back<T, P>, dim3((unsigned)ceil_div(a.rows, per_block)),
-               back_shape<P>::threads, sizeof(norm_bwd_smem<T, P>), part, sums, a, per_block);
+        launch(s, name, norm_back<T, P, V>, dim3((unsigned)ceil_div(a.rows, per_block)),
+               back_shape<P>::threads, sizeof(norm_bwd_smem<T, P, V>), part, sums, a, per_block);
     });
 }
 
