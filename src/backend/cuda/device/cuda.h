@@ -473,6 +473,7 @@ bool fv_cuda_gemm_f32(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_hopper(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_in_out(fv_stream *s, const fv_gemm *g);
 bool fv_cuda_gemm_dact(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
+bool fv_cuda_gemm_plus(fv_stream *s, const fv_gemm *g);
 /* rows/reduce.cu: y (cols) = sum over pieces of part (pieces,cols), in f32 */
 void fv_cuda_sum_pieces(fv_stream *s, fv_sink y, const float *part, int64_t pieces, int64_t cols);
 /* device/cudnn.cu: 91400 for 9.14.0, 0: no cuDNN */

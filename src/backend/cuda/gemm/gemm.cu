@@ -232,7 +232,8 @@ template <class T> void gemm(fv_stream *s, const fv_gemm *call)
         g.b = b;
     }
     if (kind<T>::dtype == FV_F32 && g.packed && fv_cuda_gemm_f32(s, &g)) return;
-    if (kind<T>::dtype == FV_BF16 && (fv_cuda_gemm_hopper(s, &g) || fv_cuda_gemm_in_out(s, &g)))
+    if (kind<T>::dtype == FV_BF16 &&
+        (fv_cuda_gemm_hopper(s, &g) || fv_cuda_gemm_in_out(s, &g) || fv_cuda_gemm_plus(s, &g)))
         return;
     int epi = epilogue(&g, kind<T>::dtype);
     if (g.k && epi >= 0 && cublas_gemm<T>(s, &g, epi)) return;
