@@ -284,6 +284,9 @@ const attn_impl impls[] = {
      "bf16 or f16, heads up to 128 wide, full or causal, lengths multiples of 64, 4096 rows; on "
      "sm_90 where hopper is not faster",
      cudnn_supports, cudnn_preferred, fv_cuda_cudnn_fwd, cudnn_backward},
+    {"one-block",
+     "only if asked for: bf16, heads up to 64 wide, up to 128 rows and keys, gradients",
+     one_block_supports, never_preferred, no_forward, one_block_backward},
     {"cudnn-atomic",
      "only if asked for: as cudnn, gradients by atomics, so that runs differ in the last bits",
      cudnn_supports, never_preferred, fv_cuda_cudnn_fwd, cudnn_atomic_backward},
@@ -297,9 +300,6 @@ const attn_impl impls[] = {
      "bf16 or f16 on sm_90, heads 40 to 128 wide in multiples of 8, 256 rows and keys; 512 "
      "with mask, bias, dropout",
      hopper_supports, hopper_preferred, hopper_forward, hopper_backward},
-    {"one-block",
-     "only if asked for: bf16, heads up to 64 wide, up to 128 rows and keys, gradients",
-     one_block_supports, never_preferred, no_forward, one_block_backward},
     {"tiled", "all else: few rows, wide heads, other widths, f32", supports_all, always_preferred,
      tiled_forward, tiled_backward},
 };
@@ -352,11 +352,11 @@ fv_status fv_cuda_attention_select(device *d, fv_err *e)
     for (int i = 0; i < N_IMPLS; i++)
         if (!strcmp(requested, impls[i].name)) d->attn_requested = d->attn_first_impl = i;
     if (d->attn_requested < 0)
-        return d->host.refuse(
-            e, FV_EARG,
-            "FOVEA_CUDA_ATTENTION: expected cudnn, cudnn-atomic, decode, short, hopper, "
-            "one-block or tiled, found \"%.40s\"",
-            requested);
+        return d->host.refuse(e, FV_EARG,
+                              "FOVEA_CUDA_ATTENTION: expected cudnn, one-block, cudnn-atomic, "
+                              "decode, short, hopper or "
+                              "tiled, found \"%.40s\"",
+                              requested);
     if (impls[d->attn_requested].supports == cudnn_supports && !fv_cuda_cudnn_version())
         return d->host.refuse(
             e, FV_EDEVICE,
