@@ -156,7 +156,11 @@ static void a_run_goes_on_with_another_number_of_ranks(void **state)
     for (int i = 0; i < 4; i++) {
         h.stop_after = stops[i];
         float *w = trained(ranks[i], &h, &s, &m);
-        assert_int_equal(s.step, stops[i] ? stops[i] + (ranks[i] > 1) : 10);
+        /* ranks agree on an update to stop at; a device alone may have begun the next one */
+        if (stops[i])
+            assert_in_range(s.step, stops[i] + (ranks[i] > 1), stops[i] + 1);
+        else
+            assert_int_equal(s.step, 10);
         if (i == 3) assert_memory_equal(w, want, (size_t)n * sizeof *w);
         free(w);
     }
