@@ -4,7 +4,7 @@
  * Nothing is lost in between: y = x W' and dx = dy W use the numbers that the blocks stand for, so
  * gradients are exact for the quantised model.
  *
- * A weight is widened to f32 just before its product, into memory of the step that the next weight
+ * A weight is widened just before its product, into memory of the step that the next weight
  * uses again: one matrix is in memory twice, not all.  (Products that widen inside their panels
  * were the alternative; the backward product reads the other way round, so it would need a second
  * set of panels.  Widening costs one pass over the weight, where a product makes as many as there
@@ -43,15 +43,27 @@ void fv__widen_row(float *y, fv_dtype t, const void *row, int64_t n)
     }
 }
 
-void fv__blocks_widen(fv_ctx *c, float *to, const fv_tensor *w, int64_t out, int64_t in)
+bool fv__blocks_supported(const fv_device *d, fv_dtype t)
 {
-    if (!fv__device_is_host(c->dev)) {
-        fv_raise(c, FV_EMISSING, "%s: weights of %s are widened on the cpu only", w->name,
-                 fv_dtype_name(w->dtype));
+    if (fv__device_is_host(d)) return t == FV_F32;
+    return (unsigned)t < FV_FLOATS && d->k[t] && d->k[t]->widen_blocks;
+}
+
+void fv__blocks_widen(fv_ctx *c, void *numbers, fv_dtype t, const fv_tensor *w, int64_t out,
+                      int64_t in)
+{
+    float *to = numbers;
+    if (!fv__blocks_supported(c->dev, t)) {
+        fv_raise(c, FV_EMISSING, "%s: this device does not widen weights of %s to %s", w->name,
+                 fv_dtype_name(w->dtype), fv_dtype_name(t));
         return;
     }
     if (!to) {
         fv_raise(c, FV_ENOMEM, "%s: out of memory for its numbers", w->name);
+        return;
+    }
+    if (!fv__device_is_host(c->dev)) {
+        c->dev->k[t]->widen_blocks(&c->stream, to, w->dtype, w->data, out, in);
         return;
     }
     size_t row = fv_dtype_row(w->dtype, in);

@@ -144,6 +144,8 @@ fv_dtype fv__params_stored(const fv_params *p);
  * memory of its own in the parameters' dtype. */
 fv_status fv__params_widen(fv_params *p, fv_err *e);
 
+/* Bytes of host memory to `to`, which is p's; waits. */
+fv_status fv__params_upload(fv_params *p, void *to, const void *host, size_t bytes, fv_err *e);
 /* As fv_params_grad, on another stream and without waiting. */
 void *fv__params_grad_on(fv_params *p, fv_stream *s);
 /* A step that was replayed has left them all with gradients. */

@@ -340,6 +340,12 @@ static fv_status get(fv_params *p, const void *src, fv_dtype from, float *host, 
     return finish(p, e);
 }
 
+fv_status fv__params_upload(fv_params *p, void *to, const void *host, size_t bytes, fv_err *e)
+{
+    p->dev->backend->upload(&p->stream, to, host, bytes);
+    return finish(p, e);
+}
+
 fv_status fv_params_get(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e)
 {
     fv_status st = p->data ? same_size(t, n, e)

@@ -469,9 +469,11 @@ fv_status fv__adapter_hold_base(fv_params *p, bool adapted, const fv_device *d,
     if (!adapted)
         return fv_fail(e, FV_EARG, "weights of %s can be trained only through an adapter",
                        fv_dtype_name(opt->weights));
-    if (opt->weights == FV_I8 || opt->dtype != FV_F32 || !fv__device_is_host(d))
+    if (opt->weights == FV_I8 || !fv__blocks_supported(d, opt->dtype))
         return fv_fail(e, FV_EMISSING,
-                       "an adapter is trained above weights of q8 or q4, in f32 and on the cpu");
+                       "an adapter is trained above weights of q8 or q4, on the cpu in f32: not of "
+                       "%s in %s",
+                       fv_dtype_name(opt->weights), fv_dtype_name(opt->dtype));
     /* the first stays as it is: whoever asks in what a model computes asks it */
     for (int i = 1; i < fv_params_count(p); i++) {
         fv_tensor *t = fv_params_at(p, i);

@@ -128,12 +128,12 @@ static void backward(fv_ctx *c, fv_node *node)
     fv_factor p = {dp, false, 0}, turned_p = {dp, true, 0}, of_w = {w->data, s->in_out, 0};
     fv_factor of_x = {x->data, false, 0}, turned_x = {x->data, true, 0};
     fv_sink dw = fv_grad(c, w);
-    float *wide = NULL;
-    size_t wide_bytes = fv__tensor_bytes(FV_F32, n * cols);
+    void *wide = NULL;
+    size_t wide_bytes = fv__tensor_bytes(x->dtype, n * cols);
     if (!fv__param_fetch(c, w)) return;
     if (fv__in_blocks(w)) {
         wide = fv__block_alloc(c, wide_bytes);
-        fv__blocks_widen(c, wide, w, n, cols);
+        fv__blocks_widen(c, wide, x->dtype, w, n, cols);
         if (fv__failed(c)) return;
         of_w = (fv_factor){wide, false, 0};
     }
@@ -177,7 +177,7 @@ static bool fit(fv_ctx *c, const fv_tensor *x, const fv_tensor *w, const fv_tens
                 bool in_out)
 {
     if (!fv_same_dtype(c, "linear", x, bias ? bias : x)) return false;
-    bool wide = fv__in_blocks(w) && x->dtype == FV_F32; /* it is widened for the product */
+    bool wide = fv__in_blocks(w); /* it is widened for the product */
     if (!w->packed && !wide && !fv_same_dtype(c, "linear", x, w)) return false;
     int64_t in = w->shape.d[!in_out], out = w->shape.d[in_out];
     bool ok = x->shape.n > 0 && w->shape.n == 2 && in == fv_cols(x) &&
@@ -242,14 +242,14 @@ static fv_tensor *apply(fv_ctx *c, fv_tensor *x, fv_tensor *w, fv_tensor *bias, 
     if (fv__failed(c)) return NULL;
     bool blocks = fv__in_blocks(w);
     fv_mark mark = fv_mark_here(c);
-    float *wide = blocks ? fv_scratch(c, FV_F32, n * fv_cols(x)) : NULL;
-    if (blocks) fv__blocks_widen(c, wide, w, n, fv_cols(x));
+    void *wide = blocks ? fv_scratch(c, x->dtype, n * fv_cols(x)) : NULL;
+    if (blocks) fv__blocks_widen(c, wide, x->dtype, w, n, fv_cols(x));
     if (fv__failed(c)) return NULL;
     fv_factor of_x = {x->data, false, 0},
               of_w = {w->packed ? fv__weight_data(c, w) : w->data, !in_out, 0};
     if (blocks) of_w = (fv_factor){wide, true, 0};
     fv_gemm g = fv__product(fv__out(y), of_x, of_w, fv_rows(x), n, fv_cols(x),
-                            blocks ? FV_F32 : w->dtype);
+                            blocks ? x->dtype : w->dtype);
     g.packed = w->packed;
     g.bias = bias ? bias->data : NULL;
     g.act = act;
@@ -328,11 +328,12 @@ static bool follows(const fv_tensor *a, const fv_tensor *b)
 
 #define MAX_JOINED 3
 
-/* On a CPU a weight's panel is in a cache while x is read again: nothing is gained. */
+/* On a CPU a weight's panel is in a cache while x is read again: nothing is gained.  train, not
+ * record: a layer that is computed again for its gradients must come to the same bits. */
 bool fv__linear_joins(const fv_ctx *c, const fv_tensor *x, fv_tensor *const *w, fv_tensor *const *b,
                       int n)
 {
-    if (!x || !c->record || fv__device_is_host(c->dev) || n > MAX_JOINED) return false;
+    if (!x || !c->train || fv__device_is_host(c->dev) || n > MAX_JOINED) return false;
     for (int i = 0; i < n; i++) {
         const fv_tensor *t = w[i];
         if (!t || !t->is_param || t->packed || t->dtype != x->dtype || fv__param_adapter(t) ||

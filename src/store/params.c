@@ -228,19 +228,23 @@ static fv_status copy(loading *l, fv_tensor *t, const fv_st_info *from, void *pi
     return FV_OK;
 }
 
-/* Numbers of the file into rows of blocks: one matrix at a time is in memory as f32. */
+/* Numbers of the file into rows of blocks: one matrix at a time is in memory as f32, and
+ * for a device as rows. */
 static fv_status copy_rows(loading *l, fv_tensor *t, const fv_st_info *from, fv_err *e)
 {
-    bool in_out = fv__param_linear(t) == FV_LINEAR_IN_OUT;
+    bool in_out = fv__param_linear(t) == FV_LINEAR_IN_OUT, host = fv__device_is_host(l->p->dev);
     int64_t out = t->shape.d[in_out], in = t->shape.d[!in_out];
-    size_t row = fv_dtype_row(t->dtype, in), bytes = (size_t)(fv_len(t) + in) * sizeof(float);
+    size_t row = fv_dtype_row(t->dtype, in), made = (size_t)out * row,
+           bytes = (size_t)(fv_len(t) + in) * sizeof(float) + (host ? 0 : made);
     float *x = fv__alloc(l->env, bytes), *turned = x ? x + fv_len(t) : NULL;
+    char *rows = host ? t->data : (char *)(x ? turned + in : NULL);
     fv_status st = x ? fv__st_read_part(l->file, from, 0, fv_len(t), x, FV_F32, e)
                      : fv_fail(e, FV_ENOMEM, "%s: out of memory", l->path);
     for (int64_t i = 0; !st && i < out; i++) {
         for (int64_t k = 0; k < in; k++) turned[k] = x[in_out ? k * out + i : i * in + k];
-        fv__quantise_row((char *)t->data + (size_t)i * row, t->dtype, turned, in);
+        fv__quantise_row(rows + (size_t)i * row, t->dtype, turned, in);
     }
+    if (!st && !host) st = fv__params_upload(l->p, t->data, rows, made, e);
     fv__free(l->env, x, bytes);
     return st;
 }

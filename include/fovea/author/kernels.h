@@ -212,6 +212,10 @@ typedef struct fv_kernels {
      * their sum in f64, from the first to the last */
     void (*sumsq_chunks)(fv_stream *s, float *sums, float *all, const float *x, int64_t n,
                          int64_t chunk);
+    /* y (out,in), of the table's dtype: the numbers that rows of FV_Q8 or FV_Q4 stand for (the
+     * layout of files, fv_dtype_row) */
+    void (*widen_blocks)(fv_stream *s, void *y, fv_dtype t, const void *rows, int64_t out,
+                         int64_t in);
     /* in any order; list in host memory */
     void (*copy_many)(fv_stream *s, const fv_copy *list, int64_t n);
     /* attention_weights of many rows where Tq is 1; jobs in device memory, so that a captured step

@@ -64,7 +64,27 @@ template <int WT> void dequantise(fv_stream *s, bf16 *out, const char *w, int64_
             out[r * k + i + j] = from_float<bf16>(y[j]);
     });
 }
+/* The layout of files: a block is an f32 scale and 32 bytes, or 16 with values k and k + 16 in four
+ * bits of two's complement each. */
+template <class T>
+void widen_blocks(fv_stream *s, void *y, fv_dtype t, const void *rows, int64_t out, int64_t in)
+{
+    bool four = t == FV_Q4;
+    int64_t block_bytes = 4 + (four ? QUANT_BLOCK / 2 : QUANT_BLOCK),
+            row_bytes = quant_blocks(in) * block_bytes;
+    each(s, "widen_blocks", out * in, [=] __device__(int64_t e) {
+        int64_t c = e % in;
+        int i = (int)(c % QUANT_BLOCK);
+        const char *block = (const char *)rows + e / in * row_bytes + c / QUANT_BLOCK * block_bytes;
+        int byte = block[4 + (four ? i % (QUANT_BLOCK / 2) : i)];
+        int q = !four ? byte : i < QUANT_BLOCK / 2 ? (int)(signed char)(byte << 4) >> 4 : byte >> 4;
+        ((T *)y)[e] = from_float<T>(*(const float *)block * (float)q);
+    });
+}
 } // namespace
+
+template <class T> void fv_cuda_quant(fv_kernels *k) { k->widen_blocks = widen_blocks<T>; }
+FOR_ALL_DTYPES(fv_cuda_quant)
 
 void fv_cuda_quantise(fv_stream *s, void *out, fv_dtype to, const void *w, fv_dtype from, int64_t n,
                       int64_t k, int64_t ld, bool tb)
