@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 RECIPE = """[model]
 {model}
@@ -38,6 +39,10 @@ def used():
         return 0
 
 
+LORA = ["adapter.peft_type=LORA"]
+KINDS = (("full", []), ("lora", LORA), ("q4", LORA + ["train.base=q4"]))
+
+
 class Watch(threading.Thread):
     """The most memory in use while something runs."""
 
@@ -56,7 +61,7 @@ class Watch(threading.Thread):
         return self.most - self.before
 
 
-def run(a, folder, name, recipe, sets=()):
+def run(a, folder, name, recipe, sets=(), timed=True):
     path, out = os.path.join(folder, name + ".ini"), os.path.join(folder, name)
     with open(path, "w") as f:
         f.write(recipe)
@@ -64,14 +69,30 @@ def run(a, folder, name, recipe, sets=()):
     for s in sets:
         command += ["--set", s]
     watch = Watch()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     memory = watch.end()
+    if done.returncode:
+        print(f"{name}: {done.stderr.strip()}", flush=True)
+        return 0, 0
+    if not timed:
+        return 0, memory
     with open(os.path.join(out, "train.jsonl")) as f:
         lines = [j for j in map(json.loads, f) if j["event"] == "train"]
     if len(lines) < 3:
         sys.exit(f"{out}/train.jsonl: at least three reports were expected, there are {len(lines)}")
     x, y = lines[1], lines[-1]  # a device that runs ahead reports several updates at one time
     return (y["step"] - x["step"]) * a.batch * a.len / max(y["time"] - x["time"], 1e-6), memory
+
+
+def few_tokens(a, folder, recipe, sizes):
+    """Memory where parameters weigh more than activations: 4 x 128 tokens, as bench/adapters.py; what a model of nothing takes is the CUDA context."""
+    few = recipe.replace(f"context = {a.len}", "context = 128").replace(f"batch_tokens = {a.batch * a.len}", "batch_tokens = 512").replace(
+        f"updates = {a.updates}", "updates = 40")
+    tiny = "model_type = gpt2\nn_embd = 16\nn_layer = 1\nn_head = 1\n" + f"[tokenizer]\nfrom = {os.path.abspath(a.tokenizer)}"
+    context = run(a, folder, "context", few.replace(f"from = {folder}/base/model", tiny), (), False)[1]
+    for name, sets in KINDS:
+        memory = run(a, folder, name + "-few", few, sets, False)[1]
+        print(f"fovea {name}, 4 x 128 tokens: {memory} MiB, {memory - context} without the CUDA context", flush=True)
 
 
 def main():
@@ -84,6 +105,8 @@ def main():
     p.add_argument("--updates", type=int, default=80)
     p.add_argument("--device", default="cuda")
     p.add_argument("--dtype", default="bf16")
+    p.add_argument("--ready", help="file that is made when PyTorch has compiled")
+    p.add_argument("--after", help="file to wait for then, where others use the GPU until it is there")
     p.add_argument("--small", action="store_true", help="two narrow layers, to try the script")
     a = p.parse_args()
     peer = None
@@ -94,13 +117,19 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         sizes = {"len": a.len, "tokens": a.batch * a.len, "text": os.path.abspath(a.text), "dtype": a.dtype}
         shape = "model_type = gpt2\nattn_pdrop = 0\nresid_pdrop = 0\nembd_pdrop = 0" + ("\nn_embd = 64\nn_layer = 2\nn_head = 2\n" if a.small else "\n")
-        run(a, folder, "base", RECIPE.format(model=shape + f"[tokenizer]\nfrom = {os.path.abspath(a.tokenizer)}", updates=1, **sizes))
+        run(a, folder, "base", RECIPE.format(model=shape + f"[tokenizer]\nfrom = {os.path.abspath(a.tokenizer)}", updates=1, **sizes), timed=False)
         if peer:
             peer.stdout.readline()  # it is compiled
+        if a.ready:
+            open(a.ready, "w").close()
+        while a.after and not os.path.exists(a.after):
+            time.sleep(0.1)
         recipe = RECIPE.format(model=f"from = {folder}/base/model", updates=a.updates, **sizes)
-        for name, sets in (("full", []), ("lora", ["adapter.peft_type=LORA"])):
+        for name, sets in KINDS:
             rate, memory = run(a, folder, name, recipe, sets)
             print(f"fovea {name}: {rate:.0f} tokens/s, {memory} MiB", flush=True)
+        if a.device == "cuda":
+            few_tokens(a, folder, recipe, sizes)
     if peer:
         for _ in range(3):
             peer.stdin.write("1\n")
