@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -18,6 +19,7 @@
 #include "fovea/author/params.h"
 #include "helper/device.h"
 #include "helper/numbers.h"
+#include "ops/product.h"
 
 typedef struct {
     int64_t rows, width, hidden;
@@ -25,6 +27,7 @@ typedef struct {
     bool in_out;     /* weights are stored (in,out) */
     bool read_twice; /* what lies between them is read once more */
     bool norm;
+    bool residual; /* x is added to what comes out */
 } size;
 
 enum { W1, B1, W2, B2, GAIN, SHIFT, PARAMS };
@@ -63,7 +66,8 @@ static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const vo
     float *values = numbers_drawn(s->rows * s->width, 2, 1);
     fv_tensor *x = fv_watch(c, fv_floats(c, values, FV_SHAPE(s->rows, s->width)));
     fv_tensor *h = linear(c, x, w[W1], w[B1], s->act);
-    fv_tensor *y = linear(c, h, w[W2], w[B2], FV_ACT_NONE);
+    fv_tensor *y = s->residual ? fv__linear_add(c, x, h, w[W2], w[B2], s->in_out)
+                               : linear(c, h, w[W2], w[B2], FV_ACT_NONE);
     if (s->read_twice) y = fv_add(c, y, linear(c, h, w[W2], NULL, FV_ACT_NONE));
     if (s->norm) y = fv_layernorm(c, y, w[GAIN], w[SHIFT], 1e-5f);
     y = fv_hold(c, y);
@@ -82,6 +86,7 @@ static void tell(char *text, size_t capacity, const void *size_)
     snprintf(text, capacity, "%lld rows, %lld to %lld, activation %d%s%s%s", (long long)s->rows,
              (long long)s->width, (long long)s->hidden, (int)s->act, s->in_out ? ", (in,out)" : "",
              s->read_twice ? ", read twice" : "", s->norm ? ", normed" : "");
+    if (s->residual) strncat(text, ", onto x", capacity - strlen(text) - 1);
 }
 
 static const numbers_trial trial = {RESULTS, result_name, sizeof(size), 1e-3,
@@ -122,6 +127,21 @@ static void with_a_norm_behind(void **state)
         {3000, 512, 256, FV_GELU, .norm = true},
         {2100, 768, 256, FV_GELU_TANH, .norm = true},
         {700, 264, 512, FV_RELU, .norm = true},
+        {500, 64, 96, FV_GELU, .norm = true},
+        {700, 192, 64, FV_RELU, .norm = true},
+        {900, 128, 64, FV_RELU, .norm = true},
+    };
+    (void)state;
+    compare(all, sizeof all / sizeof *all);
+}
+
+/* 384 columns, which are two whole tiles on Hopper and not one and a half. */
+static void onto_the_residual_stream(void **state)
+{
+    static const size all[] = {
+        {6400, 384, 128, FV_GELU, .residual = true},
+        {6401, 384, 72, FV_GELU, .residual = true, .norm = true},
+        {300, 384, 128, FV_GELU, .residual = true, .norm = true},
     };
     (void)state;
     compare(all, sizeof all / sizeof *all);
@@ -137,9 +157,8 @@ static void the_same_bits_every_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_models_have_them),
-        cmocka_unit_test(read_by_another),
-        cmocka_unit_test(with_a_norm_behind),
+        cmocka_unit_test(as_models_have_them),      cmocka_unit_test(onto_the_residual_stream),
+        cmocka_unit_test(read_by_another),          cmocka_unit_test(with_a_norm_behind),
         cmocka_unit_test(the_same_bits_every_time),
     };
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
