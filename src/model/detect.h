@@ -24,9 +24,9 @@ typedef struct fv__detect_opt {
 fv_tensor *fv__detection_loss(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits,
                               fv_tensor *boxes, fv__detect_opt opt);
 
-/* The same three losses of the patches, times opt.dense; puts "loss_dict.loss_dense" before that.  Of
- * logits (B,rows*cols,C+1) and boxes (B,rows*cols,4).  Which object a patch answers for follows from
- * where both lie: nothing is matched. */
+/* The same three losses of the patches, times opt.dense; puts "loss_dict.loss_dense" before that.
+ * Of logits (B,rows*cols,C+1) and boxes (B,rows*cols,4).  Which object a patch answers for follows
+ * from where both lie: nothing is matched. */
 fv_tensor *fv__dense_detection_loss(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *logits,
                                     fv_tensor *boxes, int64_t rows, int64_t cols,
                                     fv__detect_opt opt);

@@ -22,10 +22,10 @@
  *
  * Few captions are soon known by heart.  Where the table has key words as well (more_field), a text
  * in training is every other time a random half of these instead, alone or behind the caption, so
- * that words are met in many company.  With `drop` tokens of a text are replaced by the unknown one:
- * a name that one image alone has would else be all that its text is known by, and what it shares
- * with others (animal, flag) would teach nothing about those that were never seen.  With words as
- * tokens, a new name then is what has been dropped before. */
+ * that words are met in many company.  With `drop` tokens of a text are replaced by the unknown
+ * one: a name that one image alone has would else be all that its text is known by, and what it
+ * shares with others (animal, flag) would teach nothing about those that were never seen.  With
+ * words as tokens, a new name then is what has been dropped before. */
 #include <stdlib.h>
 
 #include "base/base.h"

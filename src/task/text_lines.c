@@ -45,7 +45,7 @@ struct fv_reader {
     size_t line_bytes;
 };
 
-/* Files of many images or sounds, by their names.  Read as lines they would give a thousand errors. */
+/* Files of many images or sounds, by their names.  As lines they would be a thousand errors. */
 static bool names_archive(const char *path)
 {
     static const char *const endings[] = {".tar", ".tar.gz", ".tgz", ".zip"};
