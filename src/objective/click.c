@@ -110,9 +110,9 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                               .buckets = s->opt.buckets};
     fv_status st = fv_impressions_open(&s->rows, t->env, &how, e);
     if (!st && fv_impressions_features(s->rows) != s->opt.features)
-        st = fv_fail(e, FV_EFORMAT, "%s: %lld columns of features, [data] features says %lld",
-                     from->file, (long long)fv_impressions_features(s->rows),
-                     (long long)s->opt.features);
+        st = fv_fail(e, FV_EFORMAT,
+                     "%s: %lld columns of features, [data] feature_columns says %lld", from->file,
+                     (long long)fv_impressions_features(s->rows), (long long)s->opt.features);
     if (!st) st = check_labels(s, from->file, e);
     s->items = t->labels->n;
     if (st) {
@@ -135,7 +135,8 @@ static int64_t config_value(const void *own, const fv_processor *p, const char *
 
 static const fv_field keys[] = {
     FV_INT(options, longest, 1, 20, 1 << 16, "items of a history that are read: the last ones"),
-    FV_INT(options, features, 0, 0, 256, "columns of features behind the history"),
+    FV_INT_KEY("feature_columns", options, features, 0, 0, 256,
+               "columns of features behind the history"),
     FV_INT_KEY("feature_buckets", options, buckets, 1, 1024, 1 << 24,
                "categories that all features share"),
     FV_FLOAT(options, unknown, 0, 0.02, 0.9, "share of items that are read as unknown ones"),

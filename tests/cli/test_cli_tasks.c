@@ -464,7 +464,7 @@ static void clicks(void **state)
     succeeded(sh("(%s) > shown.tsv", table));
     succeeded(fovea("train " FOVEA_TESTS "/../recipes/video-bst.ini -o click -q "
                     "--set data.train=shown.tsv --set data.valid=shown.tsv --set data.longest=3 "
-                    "--set data.features=1 --set data.dir= --set train.updates=60 "
+                    "--set data.feature_columns=1 --set data.dir= --set train.updates=60 "
                     "--set train.warmup=5 --set train.lr=1e-2 --set train.batch_rows=64 "
                     "--set train.eval_every=0 --set model.hidden_dropout_prob=0"));
     const result *r = succeeded(fovea("click -m click/model --calibrate shown.tsv --json"));

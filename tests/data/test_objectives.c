@@ -206,10 +206,36 @@ static void objectives_say_all_about_themselves(void **state)
     assert_true(n >= 9 && !fv_objective_names[n] && !fv_objective_find("nothing"));
 }
 
+static bool same_kind(const fv_field *x, const fv_field *y)
+{
+    if (x->type != y->type || !x->choices != !y->choices) return false;
+    for (int i = 0; x->choices; i++) {
+        const char *a = x->choices[i], *b = y->choices[i];
+        if (!a || !b) return a == b;
+        if (strcmp(a, b)) return false;
+    }
+    return true;
+}
+
+/* A recipe's [data] is read before its objective is known: what a key may be must not depend on
+ * it. */
+static void a_key_means_the_same_kind_everywhere(void **state)
+{
+    (void)state;
+    const fv_objective *a, *b;
+    for (int i = 0; (a = fv_objective_at(i)); i++)
+        for (int j = 0; j < i && (b = fv_objective_at(j)); j++)
+            for (const fv_field *x = a->keys; x && x->name; x++)
+                for (const fv_field *y = b->keys; y && y->name; y++)
+                    if (!strcmp(x->name, y->name) && !same_kind(x, y))
+                        fail_msg("%s: another kind in %s than in %s", x->name, a->name, b->name);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(objectives_say_all_about_themselves),
+        cmocka_unit_test(a_key_means_the_same_kind_everywhere),
         cmocka_unit_test(parts_have_no_record_in_common),
         cmocka_unit_test(a_metric_without_memory_is_an_error),
         cmocka_unit_test(a_batch_has_any_number_of_arrays_of_any_dtype),
