@@ -3,7 +3,8 @@
  *
  * The kernel starts from log-probabilities, so the softmax and its gradient are the ordinary op.
  * 16-bit logits are widened first: a path adds up hundreds of log-probabilities. */
-#include "fovea/author/op.h"
+#include "ops/rnnt.h"
+
 #include "ops/stat.h"
 
 typedef struct {
@@ -46,9 +47,15 @@ fv_tensor *fv_rnnt_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *labels, fv_tens
 {
     if (!logits || !labels || !tlen || !ulen || !check(c, logits, labels, tlen, ulen, blank))
         return NULL;
-    fv_tensor *lp = fv_log_softmax(c, fv__widen(c, logits));
-    const fv_kernels *k = lp ? fv_kernels_of(c, lp->dtype) : NULL;
-    if (!k || !fv_need(c, k->rnnt, "rnnt", lp->dtype)) return NULL;
+    return fv__rnnt_of(c, fv_log_softmax(c, fv__widen(c, logits)), labels, tlen, ulen, blank);
+}
+
+fv_tensor *fv__rnnt_of(fv_ctx *c, fv_tensor *lp, fv_tensor *labels, fv_tensor *tlen,
+                       fv_tensor *ulen, int32_t blank)
+{
+    if (!lp || !labels || !tlen || !ulen || !check(c, lp, labels, tlen, ulen, blank)) return NULL;
+    const fv_kernels *k = fv_kernels_of(c, lp->dtype);
+    if (!fv_need(c, k->rnnt, "rnnt", lp->dtype)) return NULL;
 
     const int64_t *d = lp->shape.d;
     fv_tensor *y = fv_new(c, lp->dtype, FV_SHAPE(d[0]));

@@ -23,7 +23,10 @@
 
 #include "core/core.h"
 #include "model/part.h"
+#include "nn/joint.h"
 #include "nn/part.h"
+
+enum { MOST_LOGITS = 1 << 24 }; /* of the grid, kept from forward to backward: 64 MB */
 
 typedef struct config {
     int vocab_size, num_features, hidden_size, intermediate_size, hidden_act, joint_size;
@@ -274,13 +277,11 @@ static fv_tensor *encode_labels(fv_ctx *c, const transducer *m, fv_tensor *ids)
     return x;
 }
 
-/* h (B,T,D), g (B,U,D) -> (B,T,U,V) */
+/* h (B,T,J), g (B,U,J) -> (B,T,U,V) */
 static fv_tensor *join(fv_ctx *c, const transducer *m, fv_tensor *h, fv_tensor *g)
 {
     int64_t J = m->cfg.joint_size;
     if (!h || !g) return NULL;
-    h = fv_lin_fwd(c, &m->from_encoder, fv_cast(c, h, c->dtype));
-    g = fv_lin_fwd(c, &m->from_decoder, g);
     h = fv_reshape(c, h, FV_SHAPE(fv_dim(h, 0), fv_dim(h, 1), 1, J));
     g = fv_reshape(c, g, FV_SHAPE(fv_dim(g, 0), 1, fv_dim(g, 1), J));
     return fv_lin_fwd(c, &m->out, fv_tanh(c, fv_add(c, h, g)));
@@ -288,7 +289,17 @@ static fv_tensor *join(fv_ctx *c, const transducer *m, fv_tensor *h, fv_tensor *
 
 /* ---- forward ---- */
 
-/* Logits of the joint network are (B,T,U+1,V): frame t and u labels so far. */
+/* Frames of a slice whose logits are MOST_LOGITS at most; 0: all of them are, and stay. */
+static int64_t slice_frames(const fv_ctx *c, const transducer *m, const fv_tensor *h,
+                            const fv_tensor *g)
+{
+    int64_t of_frame = fv_dim(g, 0) * fv_dim(g, 1) * m->cfg.vocab_size;
+    if (!c->train || !h || !g || of_frame * fv_dim(h, 1) <= MOST_LOGITS) return 0;
+    return of_frame < MOST_LOGITS ? MOST_LOGITS / of_frame : 1;
+}
+
+/* Logits of the joint network are (B,T,U+1,V): frame t and u labels so far.  Where they are many, a
+ * model that trains has none of them but in slices of frames. */
 static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *out)
 {
     const transducer *m = self;
@@ -303,11 +314,18 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_items_put(out, m->job == FV_HEAD_CTC ? "logits" : "ctc_logits", frames);
     if (m->job == FV_HEAD_TRANSDUCER && ids) {
         if (!h) h = fv_items_get(in, "encoder_hidden_states");
-        logits = join(c, m, h, encode_labels(c, m, ids));
-        fv_items_put(out, "logits", logits);
+        fv_tensor *g = encode_labels(c, m, ids);
+        h = h ? fv_lin_fwd(c, &m->from_encoder, fv_cast(c, h, c->dtype)) : NULL;
+        g = g ? fv_lin_fwd(c, &m->from_decoder, g) : NULL;
+        int64_t slice = labels ? slice_frames(c, m, h, g) : 0;
+        if (slice)
+            loss = fv__joint_loss(c, &m->out, h, g, labels, tlen, ulen, k->pad_token_id, slice);
+        else
+            fv_items_put(out, "logits", logits = join(c, m, h, g));
     }
     if (!labels || !tlen || !ulen) return;
-    if (logits) loss = fv_sum_all(c, fv_rnnt_loss(c, logits, labels, tlen, ulen, k->pad_token_id));
+    if (logits) loss = fv_rnnt_loss(c, logits, labels, tlen, ulen, k->pad_token_id);
+    if (loss) loss = fv_sum_all(c, loss);
     if (frames && (m->job == FV_HEAD_CTC || k->ctc_weight > 0)) {
         fv_tensor *ctc = fv_sum_all(c, fv_ctc_loss(c, frames, labels, tlen, ulen, k->pad_token_id));
         loss = loss ? fv_add(c, loss, fv_scale(c, ctc, k->ctc_weight)) : ctc;
