@@ -392,13 +392,13 @@ static fv_status all(work *w)
     fv_model_opt how = {.serve = !guided, .widen = true, .adapters = w->adapters};
     if (!st) st = fv_model_open(&w->model, w->dev, v->model, how, &w->e);
     if (st) return st;
-    bool pair = fv_model_has_cross(w->model);
-    bool image = w->image_path || v->drawn;
+    if (fv_model_job(w->model) == FV_HEAD_SPEECH)
+        return fv_fail(&w->e, FV_EARG, "%s speaks: see speak --alignment FILE", v->model);
+    bool pair = fv_model_has_cross(w->model), image = w->image_path || v->drawn;
     if (w->first || !image || pair) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
     if (st) return st;
     if (pair && (v->text || v->pair))
-        return fv_fail(&w->e, FV_EARG, "%s reads a source and writes a target: give --source",
-                       v->model);
+        return fv_fail(&w->e, FV_EARG, "%s reads a source and a target: give --source", v->model);
     if (!pair && v->source)
         return fv_fail(&w->e, FV_EARG, "%s reads one text: give --text", v->model);
     if (pair)

@@ -167,6 +167,7 @@ static void what_cannot_be_is_refused(void **state)
     refused(fovea("speak -m run/model -o x.wav --speaker 1,2,3 --text low"), 1, "wants 2");
     refused(fovea("speak -m run/model -o x.wav --speaker 1,x --text low"), 1, "1,x");
     refused(fovea("speak -m run/model --text low"), 2, "--folder");
+    refused(fovea("see -m run/model --text low -o x.svg"), 1, "speak --alignment");
     refused(fovea("speak -m run/model -o x.wav --speaker ben --text "
                   "'low low low low low low low low low low low low low low low low low'"),
             1, "at most 16");
