@@ -11,6 +11,7 @@ import array
 import fcntl
 import os
 import re
+import resource
 import statistics
 import subprocess
 import termios
@@ -55,6 +56,12 @@ def cpu_seconds(pid):
         return int(f.read().split()[0]) / 1e9
 
 
+def children():
+    """CPU seconds of programs that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def in_step(p, raw, rate):
     """As live, by a clock that stands still while the program works."""
     block, out = rate // 50 * 2, []
@@ -81,9 +88,12 @@ def live(o, clip):
     p = subprocess.Popen([o.fovea, "transcribe", "-m", o.model, "-t", "1", "--stream", "--rate", str(rate), "-"],
                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     if o.fake_clock:
-        while not waits(p.pid, p.stdin.fileno()) or cpu_seconds(p.pid) < 0.05:
-            time.sleep(0.1)  # the model is opened
-        return in_step(p, raw, rate), None, len(raw) / 2 / rate
+        asleep = 0  # opening the model sleeps now and then, waiting for samples it does not stop to
+        while asleep < 5:
+            time.sleep(0.1)
+            asleep = asleep + 1 if waits(p.pid, p.stdin.fileno()) else 0
+        before, out, after = children(), in_step(p, raw, rate), children()
+        return out, after - before, len(raw) / 2 / rate
     began, out = time.monotonic() + o.open, []
     threading.Thread(target=speak, args=(p.stdin, raw, rate, began), daemon=True).start()
     while part := os.read(p.stdout.fileno(), 4096):
@@ -108,7 +118,7 @@ def measure(o, clip):
             if at < len(words) and word == words[at][0]:
                 late.append(when - words[at][1])
             at += 1
-    return late, used / seconds if used else float("nan"), len(lines) > 1
+    return late, used / seconds, len(lines) > 1
 
 
 if __name__ == "__main__":
