@@ -5,6 +5,7 @@
  * operator as a bias: its gradient comes back the same way.  Memory grows with T * L, as it does in
  * the published model. */
 #include "nn/part.h"
+#include "ops/rel_shift.h"
 
 #include <math.h>
 
@@ -23,7 +24,8 @@ void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, int64_t width, int64_t n_head,
     l->v = fv_param(p, fv__weight(opt.in.std), FV_SHAPE(H, W), "%s.r_r_bias", at.s);
 }
 
-/* (B,T,H,W) with (L,D) -> (B,H,T,L): every query by every distance, then shifted. */
+/* (B,T,H,W) with (L,D) -> (B,H,T,L): every query by every distance, then shifted.  Zeros behind
+ * the distances are what the shift moves in. */
 static fv_tensor *by_distance(fv_ctx *c, const fv_rel_mha *l, fv_tensor *q, fv_tensor *positions,
                               float scale)
 {
@@ -31,11 +33,10 @@ static fv_tensor *by_distance(fv_ctx *c, const fv_rel_mha *l, fv_tensor *q, fv_t
     int64_t B = q->shape.d[0], T = q->shape.d[1], H = q->shape.d[2], W = q->shape.d[3],
             L = fv_rows(positions);
     fv_tensor *r = fv_reshape(c, fv_lin_fwd(c, &l->r, positions), FV_SHAPE(L, H, W));
-    r = fv_permute(c, r, (int[]){1, 0, 2});
+    r = fv_pad(c, fv_permute(c, r, (int[]){1, 0, 2}), 1, 0, T, 0);
     q = fv_reshape(c, fv_permute(c, q, (int[]){2, 0, 1, 3}), FV_SHAPE(H, B * T, W));
     fv_tensor *s = fv_matmul(c, q, r, (fv_mm){.tb = true, .alpha = scale});
-    s = fv_rel_shift(c, fv_reshape(c, s, FV_SHAPE(H, B, T, L)));
-    return fv_permute(c, s, (int[]){1, 0, 2, 3});
+    return fv__rel_bias(c, fv_reshape(c, s, FV_SHAPE(H, B, T, L + T)));
 }
 
 /* q of x (B,T,D), the end of memory (B,L,D), and k and v of all of memory.  Where one weight makes

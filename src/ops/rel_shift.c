@@ -6,6 +6,7 @@
  * themselves.  The usual trick of padding one column and reshaping leaves other rows' values where
  * the zeros belong. */
 #include "core/core.h"
+#include "ops/rel_shift.h"
 #include "ops/walk.h"
 #include "fovea/author/ops.h"
 
@@ -79,5 +80,49 @@ fv_tensor *fv_rel_shift(fv_ctx *c, fv_tensor *x)
     if (!y) return NULL;
     through(c, fv__out(y), x->data, sizes_of(x), x->dtype, false);
     fv_record(c, sizeof(fv_node), backward, y, x);
+    return y;
+}
+
+/* ---- scores that are wide enough already ---- */
+
+/* Slanted rows of x (H,B,T,wide), which begin at its element T-1, as rows of (B,H,T,L). */
+static fv_walk bias_walk(fv_shape x, int64_t L)
+{
+    int64_t H = x.d[0], B = x.d[1], T = x.d[2], wide = x.d[3];
+    return (fv_walk){.n = 4,
+                     .shape = {B, H, T, L},
+                     .y = {H * T * L, T * L, L, 1},
+                     .a = {T * wide, B * T * wide, wide - 1, 1}};
+}
+
+/* Elements of x that no y reads get the gradient 0. */
+static void bias_backward(fv_ctx *c, fv_node *n)
+{
+    fv_tensor *x = n->in[0];
+    const fv_kernels *k = fv_kernels_of(c, x->dtype);
+    fv_sink to = fv_grad(c, x);
+    if (!to.data || !fv_need(c, k && k->copy, "copy", x->dtype)) return;
+    fv_walk back = exchanged(bias_walk(x->shape, fv_cols(n->y)));
+    fv__walk_join(&back);
+    if (!to.add) fv__clear(c, to, fv_len(x));
+    to.data = (char *)to.data + (size_t)(x->shape.d[2] - 1) * fv_dtype_size(to.dtype);
+    k->copy(fv_ctx_stream(c), to, n->y->grad, &back);
+}
+
+fv_tensor *fv__rel_bias(fv_ctx *c, fv_tensor *x)
+{
+    if (!fv_same_dtype(c, "rel_bias", x, x)) return NULL;
+    if (x->shape.n != 4 || x->shape.d[3] <= x->shape.d[2] || !x->shape.d[2])
+        return fv_raise(c, FV_ESHAPE, "rel_bias: %s, expected (H,B,T,L+T)", fv_desc(x).s);
+    const fv_kernels *k = fv_kernels_of(c, x->dtype);
+    int64_t H = x->shape.d[0], B = x->shape.d[1], T = x->shape.d[2], L = fv_cols(x) - T;
+    if (!fv_need(c, k && k->copy, "copy", x->dtype)) return NULL;
+    fv_tensor *y = fv_new(c, x->dtype, FV_SHAPE(B, H, T, L));
+    if (!y) return NULL;
+    fv_walk out = bias_walk(x->shape, L);
+    fv__walk_join(&out);
+    const char *first = (const char *)x->data + (size_t)(T - 1) * fv_dtype_size(x->dtype);
+    k->copy(fv_ctx_stream(c), fv__out(y), first, &out);
+    fv_record(c, sizeof(fv_node), bias_backward, y, x);
     return y;
 }

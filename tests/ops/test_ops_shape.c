@@ -11,6 +11,7 @@
 #include "helper/ctx.h"
 #include "helper/optable.h"
 #include "fovea/author/ops.h"
+#include "ops/rel_shift.h"
 #include "fovea/author/tensor.h"
 
 /* reshape and head share memory with x; a scale makes y a tensor of its own that can be read after
@@ -65,6 +66,7 @@ static fv_tensor *expand(fv_ctx *c, fv_tensor *const *x)
     return fv_expand(c, x[0], FV_SHAPE(2, 3, 4, 5));
 }
 static fv_tensor *rel_shift(fv_ctx *c, fv_tensor *const *x) { return fv_rel_shift(c, x[0]); }
+static fv_tensor *rel_bias(fv_ctx *c, fv_tensor *const *x) { return fv__rel_bias(c, x[0]); }
 
 static fv_tensor *split(fv_ctx *c, fv_tensor *const *x)
 {
@@ -155,6 +157,17 @@ static void want_rel_shift(const op_case *k, double *y, const double *const *in)
     }
 }
 
+/* (H,B,T,L+T) -> (B,H,T,L) */
+static void want_rel_bias(const op_case *k, double *y, const double *const *in)
+{
+    fv_shape s = k->in[0].shape;
+    int64_t H = s.d[0], B = s.d[1], T = s.d[2], wide = s.d[3], L = wide - T;
+    for (int64_t n = 0; n < B * H * T * L; n++) {
+        int64_t j = n % L, i = n / L % T, h = n / L / T % H, b = n / L / T / H;
+        y[n] = in[0][((h * B + b) * T + i) * wide + j + T - 1 - i];
+    }
+}
+
 static double same(double x) { return x; }
 
 /* clang-format off */
@@ -202,6 +215,10 @@ static const op_case cases[] = {
      .bad = {FV_SHAPE(2, 1, 5)}},
     {.name = "rel_shift", .build = rel_shift, .in = {{FV_SHAPE(2, 3, 4, 6)}},
      .want = want_rel_shift, .flags = OP_BY_ROW, .bad = {FV_SHAPE(6)}},
+    {.name = "rel_bias", .build = rel_bias, .in = {{FV_SHAPE(2, 3, 4, 10)}},
+     .want = want_rel_bias, .bad = {FV_SHAPE(2, 3, 4, 4)}},
+    {.name = "rel_bias, one row and one head", .build = rel_bias, .in = {{FV_SHAPE(1, 2, 1, 4)}},
+     .want = want_rel_bias},
     {.name = "rel_shift, square", .build = rel_shift, .in = {{FV_SHAPE(5, 5)}},
      .want = want_rel_shift},
     {.name = "rel_shift, more rows than columns", .build = rel_shift, .in = {{FV_SHAPE(2, 7, 3)}},
