@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Word vectors beside gensim and fastText: words of text for each second of processor time.
 
-    python3 bench/vectors.py build/fovea wikitext2/train.txt.gz [--epochs 1] [--threads 2]
+    python3 bench/vectors.py build/fovea wikitext2/train.txt.gz [--epochs 1] [--threads 2] [--rounds 1]
 
 Skip-gram of whole words: width 100, window 5, 5 words drawn, words that occur five times at least, 1e-3, highest rate 0.05, text in
 lower case.  Each program runs in a process of its own, and the processor time of all its threads counts, with reading the text: that
-says the same on a busy machine, where seconds do not.  Programs that are not installed are left out."""
+says the same on a busy machine, where seconds do not.  Programs take turns, and of --rounds the medians are printed.  Programs that
+are not installed are left out."""
 import argparse
 import gzip
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,6 +45,7 @@ parser.add_argument("fovea")
 parser.add_argument("text")
 parser.add_argument("--epochs", default="1")
 parser.add_argument("--threads", default="2")
+parser.add_argument("--rounds", type=int, default=1)
 given = parser.parse_args()
 with tempfile.TemporaryDirectory() as folder:
     path, saved = os.path.join(folder, "text"), os.path.join(folder, "words.vec")
@@ -54,7 +57,16 @@ with tempfile.TemporaryDirectory() as folder:
     rest = [path, given.epochs, given.threads]
     programs = {"fovea": [given.fovea, "vectors", "--epochs", given.epochs, "--threads", given.threads, "--output", saved, path],
                 "gensim": [sys.executable, "-c", GENSIM] + rest, "fastText": [sys.executable, "-c", FASTTEXT] + rest}
-    for name, command in programs.items():
-        found = measure(command)
-        print(f"{name:10s} " + (f"{words / found[0] / 1000:8.0f} thousand words a processor second, {words / found[1] / 1000:.0f} a second"
-                                if found else "is not installed, or failed"), flush=True)
+    found = {name: [] for name in programs}
+    for _ in range(given.rounds):
+        for name, command in programs.items():
+            found[name].append(measure(command))
+    ours = None
+    for name, all_of in found.items():
+        if None in all_of:
+            print(f"{name:10s} is not installed, or failed", flush=True)
+            continue
+        used, wall = (statistics.median(x[i] for x in all_of) for i in (0, 1))
+        ours = ours or (used, wall)
+        print(f"{name:10s} {words / used / 1000:8.0f} thousand words a processor second, {words / wall / 1000:.0f} a second; fovea is "
+              f"{used / ours[0]:.2f} and {wall / ours[1]:.2f} times as fast", flush=True)
