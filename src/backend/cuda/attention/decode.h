@@ -273,8 +273,18 @@ __device__ void decode_attend(const decode_job<T> &j, int part, int h, int b, fl
     write_result(head, c, row_max, sum, y, io);
 }
 
+/* Weights of the only query of sequences and heads, as jobs in device memory name them. */
+struct weights_rows {
+    attn_params<bf16> attn;
+    float *out;
+    const fv_weights_job *jobs;
+    int64_t n;
+};
+void fv_cuda_weights_launch(fv_stream *s, const weights_rows &w); /* attention/weights.cu */
+
 /* decode/mega_plan.cu: appends to the megakernel's plan while a step is captured.  False: not
  * captured, launch it now. */
+bool fv_cuda_defer(fv_stream *s, const weights_rows &w);
 bool fv_cuda_defer(fv_stream *s, const decode_job<float> &j);
 bool fv_cuda_defer(fv_stream *s, const decode_job<bf16> &j);
 

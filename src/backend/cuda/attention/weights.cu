@@ -5,7 +5,7 @@
  *
  * The exponent is the forward kernels' own expression (exponent): at scores of 1e3 it is worth 4e-6
  * of a weight whether scale s is rounded, and the rows would not sum to 1. */
-#include "attention.h"
+#include "decode.h"
 
 #define KEYS 64          /* keys of a tile */
 #define MAX_TILES 8      /* most tiles of one block */
@@ -102,7 +102,18 @@ __device__ void weights_of_row(W w, const attn_params<T> &attn, int b, int h, in
     auto score = [&](int j) {
         const T *k = attn.k(b, attn.kv_head(h), j);
         float dot = 0;
-        for (int c = 0; c < attn.a.Wk; c++) dot = fmaf(to_float(q[c]), to_float(k[c]), dot);
+        if (attn.vector_q && attn.vector_k) { /* the same sum, 16 bytes at a time */
+            constexpr int V = 16 / sizeof(T);
+            for (int c = 0; c < attn.a.Wk; c += V) {
+                float x[V], y[V];
+                load(x, q, c);
+                load(y, k, c);
+#pragma unroll
+                for (int e = 0; e < V; e++) dot = fmaf(x[e], y[e], dot);
+            }
+        } else {
+            for (int c = 0; c < attn.a.Wk; c++) dot = fmaf(to_float(q[c]), to_float(k[c]), dot);
+        }
         return j >= first && j < end ? head.score(dot, 0, j) : -INFINITY;
     };
     float top = -INFINITY, sum = 0;
@@ -153,6 +164,8 @@ void attention_rows(fv_stream *s, float *out, const fv_attn_args *a, const fv_we
 {
     attn_params<T> attn = make_params<T>(s, a);
     attn.a.dropout = 0;
+    if constexpr (kind<T>::dtype == FV_BF16)
+        if (fv_cuda_defer(s, weights_rows{attn, out, jobs, n})) return;
     launch(s, "attention_rows", weights_of_jobs<T>, dim3((unsigned)n), THREADS, 0, out, attn, jobs);
 }
 
@@ -209,6 +222,12 @@ void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, i
 }
 
 } // namespace
+
+void fv_cuda_weights_launch(fv_stream *s, const weights_rows &w)
+{
+    launch(s, "attention_rows", weights_of_jobs<bf16>, dim3((unsigned)w.n), THREADS, 0, w.out,
+           w.attn, w.jobs);
+}
 
 template <class T> void fv_cuda_attention_rows(fv_kernels *k)
 {

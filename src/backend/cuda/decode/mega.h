@@ -89,6 +89,7 @@ template <class T> struct decode_attention : decode_job<T> {
     mk_input in;
     const int32_t *pos; /* position of the newest key; NULL: no GEMM of this launch wrote it */
     int row_width;
+    T *kept; /* queries are copied there, (B,H,W), for a kernel behind this launch; NULL: not */
 };
 
 enum op_kind { GEMM, ATTENTION, ATTENTION_BF16 };

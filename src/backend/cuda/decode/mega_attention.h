@@ -189,6 +189,18 @@ __device__ inline void attend_by_blocks(const mk_op &o, const decode_attention<T
     }
 }
 
+/* The queries of the group's rows: the next layer writes over them. */
+template <class T>
+__device__ inline void keep_queries(const decode_attention<T> &j, const block_group &t)
+{
+    int pieces = (int)(j.attn.a.H * j.attn.a.Wk) * (int)sizeof(T) / 16;
+    for (int i = t.block * DECODE_THREADS + (int)threadIdx.x; i < t.rows * pieces;
+         i += t.blocks * DECODE_THREADS) {
+        int b = t.row + i / pieces, c = i % pieces;
+        ((uint4 *)j.kept)[b * pieces + c] = ((const uint4 *)j.attn.q(b, 0, 0))[c];
+    }
+}
+
 /* by_warp was decided by the planner: many sequences and more heads than two per SM. */
 template <bool MANY, int W, class T>
 __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, const block_group &t,
@@ -199,6 +211,10 @@ __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, cons
     } else {
         wait();
         attend_by_blocks<W>(o, j, t, record, epoch, op);
+    }
+    if (MANY && j.kept) {
+        wait();
+        keep_queries(j, t);
     }
 }
 

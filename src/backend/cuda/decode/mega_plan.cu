@@ -24,6 +24,7 @@
 
 #include "mega.h"
 
+#define MAX_AFTER 32
 #define MAX_OPS (int)(sizeof(mk_ops::op) / sizeof(mk_op))
 
 namespace
@@ -69,8 +70,11 @@ struct megakernel {
     mk_ops p;
     int next_block; /* first block of the next GEMM: balances the tiles of successive ones */
     op_access access[MAX_OPS];
-    int owner[FLAGGED_AREAS]; /* the last op that writes to an area, or -1 */
-    int met;                  /* the last op before which all groups met; 0: the first */
+    int owner[FLAGGED_AREAS];      /* the last op that writes to an area, or -1 */
+    int met;                       /* the last op before which all groups met; 0: the first */
+    weights_rows after[MAX_AFTER]; /* launched behind the ops */
+    int n_after;
+    size_t kept; /* bytes of the device's that hold queries for them */
 };
 
 void fv_cuda_launch_deferred(fv_stream *s)
@@ -79,7 +83,10 @@ void fv_cuda_launch_deferred(fv_stream *s)
     for (int i = 0; i < g->p.n; i++)
         if (g->access[i].readers.none()) g->p.op[i].out.area = NULL; /* saves the stores */
     if (g->p.n && !s->err.code) fv_cuda_megakernel_launch(s, g->p);
-    g->p.n = 0;
+    int n = s->err.code ? 0 : g->n_after;
+    g->p.n = g->n_after = 0; /* first: each launch asks for the stream, and so comes here */
+    g->kept = 0;
+    for (int i = 0; i < n; i++) fv_cuda_weights_launch(s, g->after[i]);
 }
 
 void fv_cuda_megakernel_free(megakernel *p) { delete p; }
@@ -431,6 +438,30 @@ bool fv_cuda_defer(fv_stream *s, const decode_job<float> &j)
 bool fv_cuda_defer(fv_stream *s, const decode_job<bf16> &j)
 {
     return attention_defer(s, j, ATTENTION_BF16, &mk_op::attention_bf16);
+}
+
+/* Weights of the attention that was deferred last: launching them here would cut the step in two.
+ * They wait for the end of the launch, with copies of its queries. */
+bool fv_cuda_defer(fv_stream *s, const weights_rows &w)
+{
+    megakernel *g = stream_state_of(s)->deferred;
+    const fv_attn_args &a = w.attn.a;
+    if (!g || !g->p.n || g->p.uses_flags || g->n_after == MAX_AFTER) return false;
+    mk_op *o = &g->p.op[g->p.n - 1];
+    int64_t row = a.H * a.Wk;
+    size_t bytes = (size_t)(a.B * row) * sizeof(bf16);
+    bool same = o->kind == ATTENTION_BF16 && o->attention_bf16.attn.a.q == a.q &&
+                o->attention_bf16.attn.a.k == a.k && w.attn.vector_q;
+    if (!same || o->attention_bf16.kept || bytes > KEPT_BYTES - g->kept) return false;
+    device *d = device_of(s);
+    bf16 *kept = (bf16 *)((char *)(d->tickets + TICKETS + MEGAKERNEL_TICKETS) + g->kept);
+    o->attention_bf16.kept = kept;
+    weights_rows *to = &g->after[g->n_after++];
+    *to = w;
+    to->attn.a.q = kept;
+    to->attn.a.q_batch = to->attn.a.q_row = row;
+    g->kept += (bytes + 255) / 256 * 256;
+    return true;
 }
 
 /* Chooses the variant of a GEMM op: chunk of K per slot, x streamed or resident, split-K or a tile

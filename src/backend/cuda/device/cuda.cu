@@ -100,7 +100,7 @@ cudaError_t device_init(device *d, const cudaDeviceProp *p)
         rc = cudaHostAlloc((void **)&d->faults, FAULT_ROWS * FAULTS * sizeof(fault),
                            cudaHostAllocMapped);
     size_t flagged = (size_t)FLAGGED_AREAS * FLAGGED_WORDS * sizeof *d->flagged,
-           tickets = (TICKETS + MEGAKERNEL_TICKETS) * sizeof *d->tickets;
+           tickets = (TICKETS + MEGAKERNEL_TICKETS) * sizeof *d->tickets + KEPT_BYTES;
     if (rc == cudaSuccess) rc = cudaMalloc((void **)&d->flagged, flagged + tickets);
     /* on the device's stream, which is non-blocking: the legacy stream would not order it */
     if (rc == cudaSuccess) rc = cudaMemsetAsync(d->flagged, 0, flagged + tickets, d->stream);

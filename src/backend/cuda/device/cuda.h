@@ -52,6 +52,7 @@ struct fault {
  * PDL_MAX_ROWS: beyond it kernels are long enough that overlapping their prologues does not pay. */
 enum { TICKETS = 1 << 16, MEGAKERNEL_TICKETS = 16, PDL_MAX_ROWS = 8 };
 enum { FLAGGED_AREAS = 8, FLAGGED_WORDS = 1 << 16 }; /* decode/flags.h; words per area */
+enum { KEPT_BYTES = 4 << 20 };                       /* queries: decode/mega_attention.h */
 
 struct megakernel;   /* decode/mega_plan.cu: op descriptors deferred to one launch */
 struct cublas_state; /* gemm/plan.cu: cuBLASLt, its plan cache and workspace */
@@ -67,7 +68,8 @@ struct device {
     size_t max_smem;   /* opt-in dynamic smem limit per block, bytes */
     bool supports_pdl; /* programmatic dependent launch */
     bool hopper;       /* sm_90: TMA, wgmma, setmaxnreg */
-    /* zero between kernels: TICKETS counters, then the megakernel's group barriers */
+    /* zero between kernels: TICKETS counters, then the megakernel's group barriers; then
+     * KEPT_BYTES */
     unsigned *tickets;
     unsigned long long *flagged; /* (FLAGGED_AREAS,FLAGGED_WORDS) */
     char level[16];              /* "sm_90" */
