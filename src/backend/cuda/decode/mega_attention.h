@@ -141,8 +141,8 @@ template <class T, int L> struct early_io {
 template <class T, int L, int V>
 __device__ inline void attend_by_warp(const attn_params<T> &attn, int h, int b, block_wait *wait)
 {
-    /* 256 bytes of k and v in flight per thread */
-    constexpr int UNROLL = 128 / (V * (int)sizeof(T)), PIECE = 16 / (int)sizeof(T);
+    /* 128 bytes of k and v in flight per thread: with 256 it waited longer for each */
+    constexpr int UNROLL = 64 / (V * (int)sizeof(T)), PIECE = 16 / (int)sizeof(T);
     head_view<T> head(attn, b, h);
     int lane = threadIdx.x % 32;
     partial_softmax<V> part_softmax =
