@@ -115,6 +115,11 @@ typedef struct sv_keys {
     } at[SV_MAX_KEYS];
 } sv_keys;
 
+/* Which file a name stood for when it was last looked at; all 0: none. */
+typedef struct sv_stamp {
+    int64_t file, seconds, nanoseconds;
+} sv_stamp;
+
 struct sv_server {
     sv_opt opt;
     fv_device *device;
@@ -124,6 +129,7 @@ struct sv_server {
     pthread_cond_t closed; /* an engine has been */
     int engines;           /* that are open, those included that a reload has replaced */
     sv_engine *engine[SV_MAX_MODELS];
+    sv_stamp versions[2 * SV_MAX_MODELS]; /* CURRENT of the models, then of the adapters */
     pthread_mutex_t shown_lock;
     sv_engine *shown[SV_SHOWN];
     int next_shown; /* which of them gives way next */

@@ -2,7 +2,9 @@
  *
  * Signals are blocked in every thread and waited for in this one, so that reading models again and
  * draining are plain code and no handler.  A model is read again beside the old one: memory holds
- * both for a moment, and a request is never without a model.
+ * both for a moment, and a request is never without a model.  That happens at SIGHUP, and where a
+ * directory of versions (`fovea promote`) names another one: its file CURRENT is looked at every
+ * second, which every file system can do, where inotify sees no change made by another machine.
  *
  * Draining closes the socket that listens and waits for requests that run; idle connections are
  * closed by their deadlines or at the end. */
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,8 +40,53 @@ static fv_status check_adapters(sv_server *s, fv_err *e)
     return FV_OK;
 }
 
+/* The model is opened beside the one that serves and takes its place; requests that run keep
+ * theirs.  One that does not open leaves what there was. */
+static void reload_model(sv_server *s, int i)
+{
+    fv_err e;
+    sv_engine *fresh, *old = s->engine[i];
+    if (sv_engine_open(&fresh, s, old->name, old->dir, &e)) {
+        sv_log("error", "%s: not read again, the old one goes on: %s", old->name, e.text);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->engine[i] = fresh;
+    pthread_mutex_unlock(&s->lock);
+    sv_log("info", "%s: read again", fresh->name);
+    sv_engine_drop(old);
+}
+
+/* Whether a directory's CURRENT is another file than at the last look; that it is new, or gone, is
+ * a change too. */
+static bool version_changed(const char *dir, sv_stamp *seen)
+{
+    char path[4096];
+    struct stat now = {0};
+    int n = snprintf(path, sizeof path, "%s/CURRENT", dir);
+    if (n < 0 || (size_t)n >= sizeof path || stat(path, &now)) now = (struct stat){0};
+    sv_stamp is = {(int64_t)now.st_ino, now.st_mtim.tv_sec, now.st_mtim.tv_nsec};
+    bool changed = memcmp(seen, &is, sizeof is);
+    *seen = is;
+    return changed;
+}
+
+/* Reads models again whose version, or whose adapter's, is another one now; at first only looks. */
+static void follow_versions(sv_server *s, bool first)
+{
+    for (int i = 0; i < s->opt.n_models; i++) {
+        const sv_model *m = &s->opt.models[i];
+        bool changed = version_changed(m->dir, &s->versions[i]);
+        for (int k = 0; k < s->opt.n_adapters; k++)
+            if (!strcmp(s->opt.adapters[k].model, m->name))
+                changed |= version_changed(s->opt.adapters[k].dir, &s->versions[SV_MAX_MODELS + k]);
+        if (changed && !first) reload_model(s, i);
+    }
+}
+
 static fv_status open_models(sv_server *s, fv_err *e)
 {
+    follow_versions(s, true); /* before they are opened: a change from here on is seen */
     for (int i = 0; i < s->opt.n_models; i++) {
         const sv_model *m = &s->opt.models[i];
         double from = sv_now();
@@ -49,24 +97,11 @@ static fv_status open_models(sv_server *s, fv_err *e)
     return check_adapters(s, e);
 }
 
-/* Each model is opened beside the one that serves and takes its place; requests that run keep
- * theirs.  One that does not open leaves what there was. */
 static void reload(sv_server *s)
 {
     fv_err e;
     sv_keys *keys;
-    for (int i = 0; i < s->opt.n_models; i++) {
-        sv_engine *fresh, *old = s->engine[i];
-        if (sv_engine_open(&fresh, s, old->name, old->dir, &e)) {
-            sv_log("error", "%s: not read again, the old one goes on: %s", old->name, e.text);
-            continue;
-        }
-        pthread_mutex_lock(&s->lock);
-        s->engine[i] = fresh;
-        pthread_mutex_unlock(&s->lock);
-        sv_log("info", "%s: read again", fresh->name);
-        sv_engine_drop(old);
-    }
+    for (int i = 0; i < s->opt.n_models; i++) reload_model(s, i);
     if (!s->opt.keys) return;
     if (sv_keys_read(&keys, s->opt.keys, &e)) {
         sv_log("error", "keys not read again, the old ones hold: %s", e.text);
@@ -137,9 +172,11 @@ static fv_status start_http(sv_server *s, fv_err *e)
  */
 static void wait_for_signals(sv_server *s, const sigset_t *set)
 {
+    struct timespec second = {.tv_sec = 1};
     for (int sig = 0; sig != SIGTERM && sig != SIGINT;) {
-        if (sigwait(set, &sig)) return;
+        sig = sigtimedwait(set, NULL, &second);
         if (sig == SIGHUP) reload(s);
+        if (sig < 0) follow_versions(s, false);
     }
 }
 
