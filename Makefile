@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-mpi-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-api test-clients test-soak test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan fuzz-sounds-asan check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-mpi-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-page-speed test-api test-api-asan test-clients test-soak test-soak-asan test-soak-tsan test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan fuzz-sounds-asan check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -62,6 +62,13 @@ test-browser: build/build.ninja
 	@python3 tests/browser/views.py build/fovea
 	@rm -f build/page-60.html build/page-512.html
 
+# The first paint of a page of 512 tokens and 144 heads, and frames a second of one of 2,000 tokens, by Chromium's trace.
+test-page-speed: build/build.ninja
+	@cmake --build build -j $(JOBS) --target browser_page
+	@build/tests/browser_page build/page-512.html 512 12 12
+	@build/tests/browser_page build/page-2000.html 2000 4 4 causal
+	@python3 tests/browser/trace.py build/page-512.html build/page-2000.html; code=$$?; rm -f build/page-512.html build/page-2000.html; exit $$code
+
 # schemathesis (PyPI; or SCHEMATHESIS=PATH) against /openapi.json of a server with a model for every kind of request: minutes.
 API_CASES ?= 10000
 test-api: build/build.ninja
@@ -81,6 +88,17 @@ MINUTES ?= 60
 test-soak: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
 	@python3 tests/server/soak.py build/fovea $(MINUTES)
+
+# The same with the server under the address and undefined-behaviour sanitizers, or the thread sanitizer; and schemathesis.
+test-soak-asan: build-dev/build.ninja
+	@cmake --build build-dev -j $(JOBS) --target fovea_program
+	@SANITIZED=1 python3 tests/server/soak.py build-dev/fovea $(MINUTES)
+test-soak-tsan: build-tsan/build.ninja
+	@cmake --build build-tsan -j $(JOBS) --target fovea_program
+	@SANITIZED=1 python3 tests/server/soak.py build-tsan/fovea $(MINUTES)
+test-api-asan: build-dev/build.ninja
+	@cmake --build build-dev -j $(JOBS) --target fovea_program
+	@python3 tests/server/api.py build-dev/fovea $(API_CASES)
 
 # The backend for one architecture, to see that it compiles and links: no GPU is needed, and without nvcc nothing is done.
 # With little optimisation: the Hopper kernels alone would take minutes each.

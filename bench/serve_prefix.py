@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Memory and speed of `fovea serve` where all clients share a system prompt.
 
-    bench/serve_prefix.py MODEL [--fovea PATH ...] [--clients 8] [--shared 512] [--rounds 5]
+    bench/serve_prefix.py MODEL [--fovea PATH ...] [--copied] [--clients 8] [--shared 512] [--rounds 5]
+
+With --copied each program also serves without --kv-budget, where each row has a copy of the prefix.
 
 Each request is the same `shared` tokens, 16 of its own, and 64 to write; prefixes are kept.  Programs (several builds of
 fovea) take turns, each round starts a server afresh, and figures are medians over the rounds: tokens a second, the CPU time
@@ -26,6 +28,7 @@ def parse():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("model")
     p.add_argument("--fovea", nargs="+", default=[os.path.join(ROOT, "build", "fovea")])
+    p.add_argument("--copied", action="store_true")
     p.add_argument("--clients", type=int, default=8)
     p.add_argument("--shared", type=int, default=512)
     p.add_argument("--own", type=int, default=16)
@@ -86,9 +89,9 @@ def client(o, system, seed, texts):
         texts[seed, turn] = ask(o.port, system + own, o.new)
 
 
-def measure(o, program):
+def measure(o, program, copied):
     command = [program, "serve", "-m", o.model, "--port", str(o.port), "--dtype", o.dtype, "--quiet",
-               "--batch", str(o.clients), "--kv-budget", "4096", "--prefix-budget", "512"]
+               "--batch", str(o.clients), "--prefix-budget", "512"] + ([] if copied else ["--kv-budget", "4096"])
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_ready(o.port)
@@ -116,19 +119,21 @@ def measure(o, program):
 
 def main():
     o = parse()
-    rows = {p: [] for p in o.fovea}
+    ways = [(p, copied) for p in o.fovea for copied in ((False, True) if o.copied else (False,))]
+    rows = {way: [] for way in ways}
     answers = None
     for _ in range(o.rounds):
-        for program in o.fovea:
-            row, texts = measure(o, program)
-            rows[program].append(row)
+        for way in ways:
+            row, texts = measure(o, *way)
+            rows[way].append(row)
             if answers is not None and texts != answers:
-                raise SystemExit(f"{program}: other texts than the program before it")
+                raise SystemExit(f"{way[0]}: other texts than the server before it")
             answers = texts
-    for program in o.fovea:
-        middle = {k: statistics.median(r[k] for r in rows[program]) for k in rows[program][0]}
-        print(f"{program}: {middle['tokens_per_s']:.1f} tokens/s, {middle['cpu_ms']:.2f} ms of CPU a token, "
-              f"{middle['MiB']:.1f} MiB more than before; all texts equal")
+    for program, copied in ways:
+        all_ = rows[program, copied]
+        middle = {k: statistics.median(r[k] for r in all_) for k in all_[0]}
+        print(f"{program}, a prefix {'copied into each row' if copied else 'stored once'}: {middle['tokens_per_s']:.1f} tokens/s, "
+              f"{middle['cpu_ms']:.2f} ms of CPU a token, {middle['MiB']:.1f} MiB more than before; all texts equal")
 
 
 if __name__ == "__main__":
