@@ -57,9 +57,4 @@ void fv__adam_results(fv_adam *a, float **loss, float **sumsq);
  * FV_ENUMERIC. */
 fv_status fv__adam_read(fv_adam *a, int64_t from, int64_t n, float (*out)[2], fv_err *e);
 
-/* While rank 0 is in fv_adam_save the other ranks are in fv__adam_serve, until rank 0 calls
- * fv__adam_served, which it does even where it never came to saving. */
-fv_status fv__adam_serve(fv_adam *a, fv_err *e);
-fv_status fv__adam_served(fv_adam *a, fv_err *e);
-
 #endif

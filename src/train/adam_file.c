@@ -2,14 +2,20 @@
  * by its name, so that a file does not hang on how they lie in memory nor on how many ranks
  * share them.
  *
- * Rank 0 writes.  It asks for the numbers it needs, piece by piece, and every rank that owns
- * some of them sends them: no rank ever holds the whole state. */
+ *     one rank   moments.safetensors
+ *     N ranks    moments-00001-of-0000N.safetensors .., and moments.safetensors.index.json
+ *
+ * Every rank writes a file, all at once: all arrays of some of the parameters.  Their numbers are
+ * owned by all ranks in turn, so writing goes in rounds: each rank names the piece that it writes
+ * next, and gets it from its owners in one exchange.  No rank ever holds the whole state.  Files of
+ * what each rank owns would need no exchange; they would also need N ranks to be read. */
 #include <stdio.h>
 #include <string.h>
 
 #include "train/adam.h"
 #include "fovea/author/train.h"
 #include "fovea/store.h"
+#include "store/store.h"
 
 #define LONGEST_NAME 256 /* of an array in the file */
 
@@ -31,12 +37,21 @@ static int64_t offset(const fv_adam *a, const fv_tensor *t)
     return ((const char *)t->data - first) / (int64_t)fv_dtype_size(a->dtype);
 }
 
-/* ---- numbers that ranks share ---- */
+/* ---- rounds ---- */
 
 /* Numbers [from, from + n) of a block; kind -1: no more are wanted. */
 typedef struct wanted {
     int64_t kind, from, n;
 } wanted;
+
+typedef struct saving {
+    fv_adam *a;
+    wanted *all;         /* of each rank, in this round */
+    fv_comm_part *asked; /* where they are */
+    size_t all_bytes;
+    void *part, *host; /* of a round: messages, and this rank's numbers on their way to others */
+    size_t part_bytes, host_bytes;
+} saving;
 
 /* One rank's numbers among those that are wanted, from bucket *b on; false: no more. */
 static bool next_piece(const fv__shares *s, const wanted *w, int rank, int64_t *b, int64_t *from,
@@ -55,84 +70,122 @@ static bool next_piece(const fv__shares *s, const wanted *w, int rank, int64_t *
     return false;
 }
 
-/* Pieces of all ranks but 0 in order of their owners: where rank 0 receives them in out, or (of
- * this rank) where they are sent from.  Returns how many; part may be NULL. */
-static int list_pieces(const fv_adam *a, const wanted *w, float *out, fv_comm_part *part)
+/* Pieces of w that `owner` has, and how many numbers they are. */
+static int count_pieces(const fv__shares *s, const wanted *w, int owner, int64_t *numbers)
 {
-    const fv__shares *s = &a->shares;
     int n = 0;
-    for (int r = s->rank ? s->rank : 1; r < (s->rank ? s->rank + 1 : s->ranks); r++)
-        for (int64_t b = 0, from, to, at; next_piece(s, w, r, &b, &from, &to, &at); n++)
-            if (part)
-                part[n] = (fv_comm_part){s->rank ? 0 : r, out + (from - w->from),
-                                         (size_t)(to - from) * sizeof *out};
+    if (w->kind < 0) return 0;
+    for (int64_t b = 0, from, to, at; next_piece(s, w, owner, &b, &from, &to, &at); n++)
+        *numbers += to - from;
     return n;
 }
 
-/* Every rank calls it with the same w: out of rank 0 gets the numbers; the others use theirs as
- * scratch. */
-static fv_status collect(fv_adam *a, const wanted *w, float *out, fv_err *e)
+/* This rank's pieces of w, downloaded to `out` one behind the other; part, where it is not NULL,
+ * says where each goes.  Returns how many. */
+static int take_pieces(saving *x, const wanted *w, int to_rank, float *out, fv_comm_part *part)
 {
-    const fv__shares *s = &a->shares;
-    int n = list_pieces(a, w, out, NULL);
-    size_t bytes = (size_t)(n + 1) * sizeof(fv_comm_part);
-    fv_comm_part *part = fv__alloc(&a->dev->env, bytes);
-    if (!part) return fv_fail(e, FV_ENOMEM, "moments: out of memory");
-    list_pieces(a, w, out, part);
-    for (int64_t b = 0, from, to, at; next_piece(s, w, s->rank, &b, &from, &to, &at);)
-        a->dev->backend->download(&a->stream, out + (from - w->from),
-                                  block_of(a, (int)w->kind) + at,
-                                  (size_t)(to - from) * sizeof *out);
-    fv_status st = s->ranks == 1 ? FV_OK
-                   : s->rank     ? fv_comm_exchange(a->comm, part, n, NULL, 0, e)
-                                 : fv_comm_exchange(a->comm, NULL, 0, part, n, e);
-    fv__free(&a->dev->env, part, bytes);
-    return st;
-}
-
-/* Rank 0 names the piece it wants to write next; alone it needs to ask nobody. */
-static fv_status ask(fv_adam *a, wanted *w, fv_err *e)
-{
-    return a->shares.ranks == 1 ? FV_OK : fv_comm_broadcast(a->comm, w, sizeof *w, 0, e);
-}
-
-/* The other ranks, while rank 0 writes: they give pieces until they are told that it has all. */
-fv_status fv__adam_serve(fv_adam *a, fv_err *e)
-{
-    void *host = NULL;
-    size_t bytes = 0;
-    wanted w = {0};
-    fv_status st;
-    while (!(st = ask(a, &w, e)) && w.kind >= 0) {
-        if (!fv__grow(&a->dev->env, &host, &bytes, (size_t)w.n * sizeof(float) + 1))
-            st = fv_fail(e, FV_ENOMEM, "moments: out of memory");
-        if (!st) st = collect(a, &w, host, e);
-        if (st) break;
+    const fv__shares *s = &x->a->shares;
+    int n = 0;
+    if (w->kind < 0) return 0;
+    for (int64_t b = 0, from, to, at; next_piece(s, w, s->rank, &b, &from, &to, &at); n++) {
+        size_t bytes = (size_t)(to - from) * sizeof *out;
+        float *host = part ? out : out + (from - w->from);
+        x->a->dev->backend->download(&x->a->stream, host, block_of(x->a, (int)w->kind) + at, bytes);
+        if (part) part[n] = (fv_comm_part){to_rank, host, bytes};
+        if (part) out += to - from;
     }
-    fv__free(&a->dev->env, host, bytes);
+    return n;
+}
+
+/* Memory for the messages of a round. */
+static fv_status grow_round(saving *x, const wanted *mine, fv_err *e)
+{
+    const fv__shares *s = &x->a->shares;
+    int64_t sent = 0, got = 0;
+    size_t parts = 1;
+    for (int r = 0; r < s->ranks; r++) {
+        if (r == s->rank) continue;
+        parts += (size_t)count_pieces(s, &x->all[r], s->rank, &sent);
+        parts += (size_t)count_pieces(s, mine, r, &got);
+    }
+    const fv_env *env = &x->a->dev->env;
+    return fv__grow(env, &x->part, &x->part_bytes, parts * sizeof(fv_comm_part)) &&
+                   fv__grow(env, &x->host, &x->host_bytes, (size_t)sent * sizeof(float) + 1)
+               ? FV_OK
+               : fv_fail(e, FV_ENOMEM, "moments: out of memory");
+}
+
+/* Every rank says what it wants, and out gets it.  *more: somebody wanted something. */
+static fv_status run_round(saving *x, wanted mine, float *out, bool *more, fv_err *e)
+{
+    fv_adam *a = x->a;
+    const fv__shares *s = &a->shares;
+    int sends = 0, recvs = 0;
+    x->all[s->rank] = mine;
+    fv_status st = fv_comm_all_gather(a->comm, x->asked, e);
+    *more = false;
+    for (int r = 0; r < s->ranks; r++) *more = *more || x->all[r].kind >= 0;
+    if (!st) st = grow_round(x, &mine, e);
+    if (st) return st;
+    fv_comm_part *part = x->part;
+    float *host = x->host;
+    for (int r = 0; r < s->ranks; r++) {
+        if (r == s->rank) continue;
+        int n = take_pieces(x, &x->all[r], r, host, part + sends);
+        for (int i = 0; i < n; i++) host += part[sends + i].bytes / sizeof *host;
+        sends += n;
+    }
+    take_pieces(x, &mine, s->rank, out, NULL);
+    for (int r = 0; r < s->ranks && mine.kind >= 0; r++)
+        for (int64_t b = 0, from, to, at;
+             r != s->rank && next_piece(s, &mine, r, &b, &from, &to, &at); recvs++)
+            part[sends + recvs] = (fv_comm_part){r, out + (from - mine.from),
+                                                 (size_t)(to - from) * sizeof *out};
+    return s->ranks == 1 ? FV_OK : fv_comm_exchange(a->comm, part, sends, part + sends, recvs, e);
+}
+
+static fv_status begin_saving(saving *x, fv_adam *a, fv_err *e)
+{
+    size_t ranks = (size_t)a->shares.ranks;
+    *x = (saving){.a = a, .all_bytes = ranks * (sizeof(wanted) + sizeof(fv_comm_part))};
+    x->all = fv__alloc(&a->dev->env, x->all_bytes);
+    if (!x->all) {
+        fv_comm_abort(a->comm, "out of memory");
+        return fv_fail(e, FV_ENOMEM, "moments: out of memory");
+    }
+    x->asked = (fv_comm_part *)(void *)(x->all + ranks);
+    for (int r = 0; r < a->shares.ranks; r++)
+        x->asked[r] = (fv_comm_part){r, &x->all[r], sizeof *x->all};
+    return FV_OK;
+}
+
+/* The others are given what they want until they have all, whether this rank has failed or not. */
+static fv_status end_saving(saving *x, fv_err *e)
+{
+    const wanted none = {.kind = -1};
+    fv_status st = FV_OK;
+    for (bool more = x->all; more && !st;) st = run_round(x, none, NULL, &more, e);
+    const fv_env *env = &x->a->dev->env;
+    fv__free(env, x->part, x->part_bytes);
+    fv__free(env, x->host, x->host_bytes);
+    fv__free(env, x->all, x->all_bytes);
     return st;
 }
 
-fv_status fv__adam_served(fv_adam *a, fv_err *e)
-{
-    wanted none = {.kind = -1};
-    return ask(a, &none, e);
-}
-
-/* ---- the file ---- */
+/* ---- the files ---- */
 
 /* Gives fv_st_save a piece of an array: the name says which block and which parameter. */
 static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
                        fv_err *e)
 {
-    fv_adam *a = user;
+    saving *x = user;
+    bool more;
     for (int kind = 0; kind < KINDS; kind++) {
         size_t len = strlen(kinds[kind]);
         if (strncmp(item->name, kinds[kind], len) || item->name[len] != '.') continue;
         wanted w = {.kind = kind, .n = n};
-        w.from = offset(a, fv_params_find(a->params, item->name + len + 1)) + at;
-        fv_status st = ask(a, &w, e);
-        return st ? st : collect(a, &w, out, e);
+        w.from = offset(x->a, fv_params_find(x->a->params, item->name + len + 1)) + at;
+        return run_round(x, w, out, &more, e);
     }
     return fv_fail(e, FV_EARG, "moments: no array \"%s\"", item->name);
 }
@@ -144,9 +197,54 @@ static fv_status name_in_file(char *out, int kind, const fv_tensor *t, fv_err *e
                             : fv_fail(e, FV_EARG, "moments: the name \"%s\" is too long", t->name);
 }
 
-/* Pieces are fetched while they are written: no rank ever holds the whole state of all. */
-fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
+/* The rank that writes parameter order[i]: each has about as many numbers. */
+static int writer_of(const fv_adam *a, int i)
 {
+    int64_t from = offset(a, fv_params_at(a->params, a->order[i]));
+    return (int)(from * a->shares.ranks / a->n);
+}
+
+/* "moments.safetensors" of one rank, "moments-00001-of-00002.safetensors" of the first of two. */
+static fv_status file_of(char out[FV_PATH], const fv_adam *a, const char *path, int rank, fv_err *e)
+{
+    static const char end[] = ".safetensors";
+    int n = (int)(strlen(path) - (fv__ends_with(path, end) ? strlen(end) : 0)),
+        len = a->shares.ranks == 1 ? snprintf(out, FV_PATH, "%s", path)
+                                   : snprintf(out, FV_PATH, "%.*s-%05d-of-%05d%s", n, path,
+                                              rank + 1, a->shares.ranks, end);
+    return len < FV_PATH ? FV_OK : fv_fail(e, FV_EARG, "%.100s...: the path is too long", path);
+}
+
+/* Which file has which array, as files of a model in several parts say it. */
+static fv_status save_index(const fv_adam *a, const fv_env *env, const char *path, fv_err *e)
+{
+    char file[FV_PATH], name[LONGEST_NAME];
+    fv_buf b = {.env = env};
+    fv_status st = FV_OK;
+    bool first = true;
+    fv__buf_str(&b, "{\"metadata\": {}, \"weight_map\": {");
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int i = 0; !st && block_of(a, kind) && i < a->n_order; i++, first = false) {
+            st = name_in_file(name, kind, fv_params_at(a->params, a->order[i]), e);
+            if (!st) st = file_of(file, a, path, writer_of(a, i), e);
+            const char *slash = st ? NULL : strrchr(file, '/');
+            /* families name parameters by letters, digits, dots and underscores */
+            fv__buf_fmt(&b, "%s\n\"%s\": \"%s\"", first ? "" : ",", name, slash ? slash + 1 : file);
+        }
+    fv__buf_str(&b, "\n}}\n");
+    if (!st && b.failed) st = fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
+    if (!st && snprintf(file, sizeof file, "%s.index.json", path) >= (int)sizeof file)
+        st = fv_fail(e, FV_EARG, "%.100s...: the path is too long", path);
+    if (!st) st = fv__file_write(env, file, b.data, b.len, e);
+    fv__buf_free(&b);
+    return st;
+}
+
+/* This rank's file; pieces are fetched while they are written. */
+static fv_status save_own(saving *x, const fv_env *env, const char *path, fv_err *e)
+{
+    fv_adam *a = x->a;
+    char file[FV_PATH];
     int params = a->n_order, n = 0;
     size_t items_bytes = (size_t)params * KINDS * sizeof(fv_st_item),
            names_bytes = (size_t)params * KINDS * LONGEST_NAME;
@@ -154,14 +252,30 @@ fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *
     char(*names)[LONGEST_NAME] = fv__alloc(env, names_bytes);
     fv_status st = items && names ? FV_OK : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     for (int kind = 0; kind < KINDS; kind++)
-        for (int i = 0; !st && block_of(a, kind) && i < params; i++, n++) {
+        for (int i = 0; !st && block_of(a, kind) && i < params; i++) {
             const fv_tensor *t = fv_params_at(a->params, a->order[i]);
+            if (writer_of(a, i) != a->shares.rank) continue;
             st = name_in_file(names[n], kind, t, e);
             items[n] = (fv_st_item){names[n], FV_F32, t->shape, FV_F32, NULL};
+            n++;
         }
-    if (!st) st = fv_st_save(env, path, items, n, (fv_st_save_opt){.fetch = fetch, .user = a}, e);
+    if (!st) st = file_of(file, a, path, a->shares.rank, e);
+    if (!st && n)
+        st = fv_st_save(env, file, items, n, (fv_st_save_opt){.fetch = fetch, .user = x}, e);
     fv__free(env, items, items_bytes);
     fv__free(env, names, names_bytes);
+    return st;
+}
+
+fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
+{
+    saving x;
+    fv_err lost;
+    fv_status st = begin_saving(&x, a, e);
+    if (!st) st = save_own(&x, env, path, e);
+    fv_status done = end_saving(&x, &lost);
+    if (!st && done) st = fv_fail(e, done, "%s", lost.text);
+    if (!st && a->shares.ranks > 1 && !a->shares.rank) st = save_index(a, env, path, e);
     return st;
 }
 
@@ -189,12 +303,16 @@ static fv_status restore(fv_adam *a, const fv_st *file, int kind, const fv_tenso
     return FV_OK;
 }
 
-/* Every rank reads the whole file and keeps its share, so a run may go on with another number of
- * them. */
+/* Every rank reads all files and keeps its share, so a run may go on with another number of them. */
 fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
     fv_st *file;
+    char index[FV_PATH];
     size_t bytes = (size_t)a->n * sizeof(float);
+    if (!fv__file_exists(env, path) &&
+        snprintf(index, sizeof index, "%s.index.json", path) < (int)sizeof index &&
+        fv__file_exists(env, index))
+        path = index;
     fv_status st = fv_st_open(&file, env, path, e);
     if (st) return st;
     float *host = fv__alloc(env, bytes);

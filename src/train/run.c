@@ -1,7 +1,8 @@
 /* run.c - the directory of a run: checkpoints, the best model, the result and the log.
  *
- *     checkpoints/step-N/   a model's directory, moments.safetensors, state.json, MANIFEST.json;
- *                           carried.safetensors where a memory goes from batch to batch
+ *     checkpoints/step-N/   a model's directory, moments.safetensors (of N ranks N files and an
+ *                           index), state.json, MANIFEST.json; carried.safetensors where a memory
+ *                           goes from batch to batch
  *     best/                 a model's directory: the best evaluation so far
  *     model/                a model's directory: the result
  *     train.jsonl, events.out.tfevents.fovea, curve.svg
@@ -168,15 +169,26 @@ static fv_status add_files(fv_run *r, fv_ckpt *k, fv_err *e)
               : a.st;
 }
 
-/* A model's directory, the moments of the optimiser, and the position in the data. */
-static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job, fv_adam *adam,
+/* By all ranks, into the directory of rank 0. */
+static fv_status save_moments(fv_run *r, const fv_ckpt *k, const fv_train_job *job, fv_adam *adam,
+                              fv_err *e)
+{
+    char path[FV_PATH] = "";
+    fv_status st = k ? fv__run_join(path, fv_ckpt_dir(k), "moments.safetensors", e) : FV_OK;
+    st = fv_comm_agree(job->comm, st, e);
+    if (!st) st = fv_comm_broadcast(job->comm, path, sizeof path, 0, e);
+    if (!st) st = fv_adam_save(adam, r->env, path, e);
+    return fv_comm_agree(job->comm, st, e);
+}
+
+/* Beside the model's directory and the moments: the position in the data. */
+static fv_status fill_checkpoint(fv_run *r, fv_ckpt *k, const fv_train_job *job,
                                  const fv_train_state *s, fv_err *e)
 {
     char path[FV_PATH];
     fv_buf state = {.env = r->env};
-    fv_status st = fv__run_join(path, fv_ckpt_dir(k), "moments.safetensors", e);
-    if (!st) st = fv_adam_save(adam, r->env, path, e);
-    if (!st && job->train->save_state) {
+    fv_status st = FV_OK;
+    if (job->train->save_state) {
         st = fv__run_join(path, fv_ckpt_dir(k), CARRIED, e);
         if (!st) st = job->train->save_state(job->train->self, r->env, path, e);
     }
@@ -212,17 +224,19 @@ static int to_keep(fv_run *r, const fv_train_opt *o)
     return (int)(o->average > o->keep ? o->average : o->keep) + x.n;
 }
 
+/* Rank 0 writes the model and the rest, all ranks the moments; what any of them cannot write ends
+ * in no checkpoint. */
 static fv_status write_checkpoint(fv_run *r, const fv_train_job *job, fv_adam *adam,
                                   const fv_train_state *s, fv_err *e)
 {
     fv_ckpt *k = NULL;
-    int keep = to_keep(r, &job->opt);
-    fv_err lost;
-    fv_status st = fv_ckpt_begin(&k, r->env, r->checkpoints, s->step, job->config, e);
+    int keep = r->writes ? to_keep(r, &job->opt) : 0;
+    fv_status st = FV_OK;
+    if (r->writes) st = fv_ckpt_begin(&k, r->env, r->checkpoints, s->step, job->config, e);
     st = write_shared(r, job, k ? fv_ckpt_dir(k) : "", st, e);
-    if (!st) st = fill_checkpoint(r, k, job, adam, s, e);
-    fv_status done = fv__adam_served(adam, &lost);
-    if (!st && done) st = fv_fail(e, done, "%s", lost.text);
+    st = fv_comm_agree(job->comm, st, e);
+    if (!st) st = save_moments(r, k, job, adam, e);
+    if (!st && k) st = fill_checkpoint(r, k, job, s, e);
     if (!k) return st;
     if (st)
         fv_ckpt_abandon(k);
@@ -234,8 +248,7 @@ static fv_status write_checkpoint(fv_run *r, const fv_train_job *job, fv_adam *a
 fv_status fv__run_save(fv_run *r, const fv_train_job *job, fv_adam *adam, const fv_train_state *s,
                        fv_err *e)
 {
-    fv_status st = r->writes ? FV_OK : write_shared(r, job, "", FV_OK, e);
-    if (!st) st = r->writes ? write_checkpoint(r, job, adam, s, e) : fv__adam_serve(adam, e);
+    fv_status st = write_checkpoint(r, job, adam, s, e);
     st = fv_comm_agree(job->comm, st, e);
     if (!st) r->last = s->step;
     return st || !r->writes ? st : fv__log_draw(r->log, e);

@@ -13,4 +13,8 @@ int ranks_exchange(fv_comm *c);
 /* Writes lines.txt, 150 lines for a small language model, and r.ini into the scratch folder. */
 void ranks_recipe(const char *recipe);
 
+/* Whether two checkpoints, "run/checkpoints/step-4", hold the same moments, in one file or in one
+ * of each rank. */
+bool same_moments(const char *a, const char *b);
+
 #endif

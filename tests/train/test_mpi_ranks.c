@@ -13,6 +13,7 @@
 #include "helper/files.h"
 #include "helper/mpi.h"
 #include "helper/program.h"
+#include "helper/ranks.h"
 
 static const char recipe[] = "[model]\nmodel_type = gpt2\nn_embd = 32\nn_layer = 1\nn_head = 2\n"
                              "n_positions = 32\n[data]\nobjective = causal\ntrain = lines.txt\n"
@@ -40,9 +41,9 @@ static int set_up(void **state)
 static void same_run(const char *a, const char *b)
 {
     succeeded(sh("cmp %s/model/model.safetensors %s/model/model.safetensors", a, b));
-    succeeded(sh("cmp %s/checkpoints/step-6/moments.safetensors "
-                 "%s/checkpoints/step-6/moments.safetensors",
-                 a, b));
+    char first[512];
+    snprintf(first, sizeof first, "%s", scratch("%s/checkpoints/step-6", a));
+    assert_true(same_moments(first, scratch("%s/checkpoints/step-6", b)));
     succeeded(sh("diff -r %s/model %s/model", a, b));
 }
 

@@ -20,7 +20,8 @@ FV_API double fv_learning_rate(const fv_train_opt *o, int64_t step);
 /* Exchanges the parameters and their moving average; a second call exchanges them back.  Does
  * nothing where there is no average. */
 FV_API fv_status fv_adam_swap(fv_adam *a, fv_err *e);
-/* All its state but the parameters, as a safetensors file. */
+/* All its state but the parameters, as a safetensors file; of several ranks, all of which call it,
+ * a file of each beside that path, and an index. */
 FV_API fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e);
 FV_API fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *e);
 
