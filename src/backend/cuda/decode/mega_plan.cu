@@ -453,9 +453,8 @@ bool fv_cuda_defer(fv_stream *s, const weights_rows &w)
     bool same = o->kind == ATTENTION_BF16 && o->attention_bf16.attn.a.q == a.q &&
                 o->attention_bf16.attn.a.k == a.k && w.attn.vector_q;
     if (!same || o->attention_bf16.kept || bytes > KEPT_BYTES - g->kept) return false;
-    device *d = device_of(s);
-    bf16 *kept = (bf16 *)((char *)(d->tickets + TICKETS + MEGAKERNEL_TICKETS) + g->kept);
-    o->attention_bf16.kept = kept;
+    void *kept = (char *)(device_of(s)->tickets + TICKETS + MEGAKERNEL_TICKETS) + g->kept;
+    o->attention_bf16.kept = (bf16 *)kept;
     weights_rows *to = &g->after[g->n_after++];
     *to = w;
     to->attn.a.q = kept;
