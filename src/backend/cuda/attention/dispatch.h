@@ -27,8 +27,8 @@ bool fv_cuda_attention_bwd_smem_fills(const device *d, const fv_attn_args *a);
 /* fwd_short_sm90.cu: up to 128 queries and keys. */
 template <class T> bool fv_cuda_attention_short(fv_stream *s, const fv_attn_args *a);
 
-/* bwd_short.cu: up to 128 queries and keys, heads up to 64 wide and as many of keys, no mask or bias
- * by pairs. */
+/* bwd_short.cu: up to 128 queries and keys, as many heads of keys as of queries, up to 64 wide, no
+ * mask or bias by pairs. */
 template <class T>
 bool fv_cuda_attention_short_bwd(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g);
 
