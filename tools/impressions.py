@@ -5,9 +5,9 @@
 
 Reads "user item" lines (with times: sorted by them already), or with --layout sequences a user and its items on each line, and writes
 train.tsv, valid.tsv and test.tsv for the objective click: label, candidate, history, and two features, how often the candidate
-was taken in all and how long the history is, both as powers of two.  Of each user the last item is for the test, the
-one before it for validation.  Beside each item that was taken stand --negatives others, drawn as often as items are taken, so
-that popularity alone tells little.  The same arguments give the same files.
+was taken in the training part and how long the history is, both as powers of two.  Of each user the last item is for the test, the
+one before it for validation.  Beside each item that was taken stand --negatives others, drawn from what was taken in the same part:
+so neither popularity nor fashion tells what was taken, only the history does.  The same arguments give the same files.
 """
 import argparse
 import gzip
@@ -35,9 +35,9 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args()
     rng, users = random.Random(a.seed), users_of(a.source, a.layout == "sequences")
-    taken = [item for items in users for item in items]
+    taken = {"train": [x for items in users for x in items[:-2]], "valid": [items[-2] for items in users], "test": [items[-1] for items in users]}
     count = {}
-    for item in taken:
+    for item in taken["train"]:
         count[item] = count.get(item, 0) + 1
     os.makedirs(a.to, exist_ok=True)
     files = {part: open(os.path.join(a.to, part + ".tsv"), "w", encoding="utf-8") for part in ("train", "valid", "test")}
@@ -47,9 +47,9 @@ def main():
         for k in range(max(1, len(items) - 2 - a.each), len(items)):
             part = ("test", "valid", "train")[min(len(items) - 1 - k, 2)]
             history = " ".join(items[max(0, k - a.longest):k])
-            others = [x for x in (rng.choice(taken) for _ in range(4 * a.negatives)) if x not in had][:a.negatives]
+            others = [x for x in (rng.choice(taken[part]) for _ in range(4 * a.negatives)) if x not in had][:a.negatives]
             for label, item in [(1, items[k])] + [(0, x) for x in others]:
-                files[part].write("%d\t%s\t%s\t%d\t%d\n" % (label, item, history, count[item].bit_length(), k.bit_length()))
+                files[part].write("%d\t%s\t%s\t%d\t%d\n" % (label, item, history, count.get(item, 0).bit_length(), k.bit_length()))
                 lines[part] += 1
     for f in files.values():
         f.close()

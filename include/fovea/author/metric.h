@@ -158,6 +158,7 @@ typedef struct fv_binary {
     double error;    /* expected calibration error, in ten bins of equally many */
 } fv_binary;
 
+/* Of n > 0 logits; yes (n), 1 or 0. */
 FV_API fv_status fv_binary_judge(fv_binary *out, const fv_env *env, const float *logit,
                                  const uint8_t *yes, int64_t n, fv_platt p, fv_err *e);
 
