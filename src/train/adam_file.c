@@ -303,7 +303,8 @@ static fv_status restore(fv_adam *a, const fv_st *file, int kind, const fv_tenso
     return FV_OK;
 }
 
-/* Every rank reads all files and keeps its share, so a run may go on with another number of them. */
+/* Every rank reads all files and keeps its share, so a run may go on with another number of
+ * ranks. */
 fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
     fv_st *file;
