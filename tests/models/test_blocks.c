@@ -13,6 +13,8 @@
 
 #include "core/adapter.h"
 #include "core/blocks.h"
+#include "core/core.h"
+#include "core/params.h"
 #include "fovea/author/family.h"
 #include "fovea/author/params.h"
 #include "fovea/author/tensor.h"
@@ -79,15 +81,18 @@ static int copy_widened(fv_model *to, fv_model *from)
         held++;
         bool in_out = fv__param_linear(t) == FV_LINEAR_IN_OUT;
         int64_t out = t->shape.d[in_out], in = t->shape.d[!in_out];
+        size_t step = fv_dtype_row(t->dtype, in);
         float *x = malloc((size_t)(out * in) * sizeof *x), *row = malloc((size_t)in * sizeof *row);
+        char *rows = malloc((size_t)out * step);
+        p->dev->backend->download(&p->stream, rows, t->data, (size_t)out * step);
         for (int64_t o = 0; o < out; o++) {
-            fv__widen_row(row, t->dtype,
-                          (const char *)t->data + (size_t)o * fv_dtype_row(t->dtype, in), in);
+            fv__widen_row(row, t->dtype, rows + (size_t)o * step, in);
             for (int64_t k = 0; k < in; k++) x[in_out ? k * out + o : o * in + k] = row[k];
         }
         check(fv_params_set(q, fv_params_at(q, i), x, out * in, &e), &e);
         free(x);
         free(row);
+        free(rows);
     }
     return held;
 }

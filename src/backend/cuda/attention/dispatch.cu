@@ -86,6 +86,12 @@ bool one_block_supports(const fv_attn_args *a, fv_dtype t)
            a->Wv <= 64 && a->Tq <= SHORT_MAX_LEN && a->Tk <= SHORT_MAX_LEN;
 }
 
+/* Enough heads for most SMs: a block of the portable kernel has a part of one. */
+bool one_block_preferred(const device *d, const fv_attn_args *a, bool back)
+{
+    return back && a->B * a->H * 2 >= d->sm_count;
+}
+
 /* dq in shared memory: where its blocks leave few SMs idle. */
 bool bwd_smem_supports(const device *d, const fv_attn_args *a)
 {
@@ -285,8 +291,8 @@ const attn_impl impls[] = {
      "sm_90 where hopper is not faster",
      cudnn_supports, cudnn_preferred, fv_cuda_cudnn_fwd, cudnn_backward},
     {"one-block",
-     "only if asked for: bf16, heads up to 64 wide, up to 128 rows and keys, gradients",
-     one_block_supports, never_preferred, no_forward, one_block_backward},
+     "bf16, heads up to 64 wide, up to 128 rows and keys, no mask or bias by pairs, gradients",
+     one_block_supports, one_block_preferred, no_forward, one_block_backward},
     {"cudnn-atomic",
      "only if asked for: as cudnn, gradients by atomics, so that runs differ in the last bits",
      cudnn_supports, never_preferred, fv_cuda_cudnn_fwd, cudnn_atomic_backward},
