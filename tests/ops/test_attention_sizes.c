@@ -278,7 +278,7 @@ static void short_heads(void **state)
         {24, 65, 65, 6, 6, 64, 64, 0},
         {16, 50, 50, 2, 2, 32, 32, CAUSAL | DROP},
         {6, 17, 17, 4, 4, 16, 16, CAUSAL | KEY_MASK},
-        {9, 80, 70, 3, 3, 64, 32, DROP | LENS},
+        {7, 80, 70, 3, 3, 64, 32, DROP | LENS},
     };
     (void)state;
     compare(all, sizeof all / sizeof *all, Y, WEIGHTS);
