@@ -149,7 +149,7 @@ static void attend(numbers *to, fv_device *d, fv_dtype t, bool expected, const v
     fv_tensor *q = in[0], *k = in[1], *v = in[2];
     fv_attn how = {.n_head = s->H, .n_kv_head = s->G, .causal = s->with & CAUSAL};
     const int32_t keys = (int32_t)s->Tk, less = keys - 9,
-                  lens[8] = {keys, keys - 3, keys / 3, 0, less, less, less, less};
+                  lens[9] = {keys, keys - 3, keys / 3, 0, less, less, less, less, less};
     if (s->with & KEY_MASK) how.key_mask = flags(c, FV_SHAPE(s->B, s->Tk), 4);
     if (s->with & MASK) how.mask = flags(c, FV_SHAPE(s->H, s->Tq, s->Tk), 5);
     fv_shape pairs = s->with & BIAS_EACH ? FV_SHAPE(s->B, s->H, s->Tq, s->Tk)

@@ -140,7 +140,7 @@ static void onto_the_residual_stream(void **state)
 {
     static const size all[] = {
         {6400, 384, 128, FV_GELU, .residual = true},
-        {6416, 384, 72, FV_GELU, .residual = true, .norm = true},
+        {6401, 384, 72, FV_GELU, .residual = true, .norm = true},
         {300, 384, 128, FV_GELU, .residual = true, .norm = true},
     };
     (void)state;
