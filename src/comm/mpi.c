@@ -49,6 +49,7 @@ typedef struct mpi {
     pthread_mutex_t lock; /* over MPI and what follows */
     pthread_t thread;
     bool running, quit;
+    bool finalized;
     bool joined; /* joining has come to an end: */
     fv_status join_status;
     fv_err join_error;
@@ -320,6 +321,37 @@ static void free_mpi(mpi *m)
     fv__free(&c->env, m, sizeof *m);
 }
 
+static void *finalize_thread(void *self)
+{
+    mpi *m = self;
+    m->m.Finalize();
+    pthread_mutex_lock(&m->lock);
+    m->finalized = true;
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+/* MPI_Finalize waits for all ranks for ever, also for one whose machine is cut off when all work is
+ * done.  false: it may still use m. */
+static bool finalize_in_time(mpi *m)
+{
+    const struct timespec nap = {0, 1000000};
+    double from = fv__comm_now();
+    pthread_t thread;
+    bool done = false;
+    if (pthread_create(&thread, NULL, finalize_thread, m)) return false;
+    for (; !done && fv__comm_now() - from < m->c->timeout; nanosleep(&nap, NULL)) {
+        pthread_mutex_lock(&m->lock);
+        done = m->finalized;
+        pthread_mutex_unlock(&m->lock);
+    }
+    if (done)
+        pthread_join(thread, NULL);
+    else
+        pthread_detach(thread);
+    return done;
+}
+
 /* Where the job has failed the others are given a second to hear of it; then MPI is left as it is:
  * MPI_Finalize would wait for the rank that is lost.  mpirun sees a process end without it and ends
  * the rest. */
@@ -335,8 +367,7 @@ static void close_mpi(fv_comm *c)
     if (m->running) pthread_join(m->thread, NULL);
     if (st) return; /* requests may still be under way in this memory */
     receive_beats(m);
-    m->m.Finalize();
-    free_mpi(m);
+    if (finalize_in_time(m)) free_mpi(m);
 }
 
 static const fv__comm_table table = {.name = "mpi",
@@ -366,31 +397,6 @@ static int join_world(mpi *m)
     return rc ? rc : l->Comm_free(&local);
 }
 
-/* A byte from every rank to every other.  OpenMPI connects two ranks when the first of them sends,
- * and then waits inside MPI for the other's answer, for ever where that one is just cut off: here
- * nobody has counted on it yet, and whoever waits for this thread gives up in time. */
-static int connect_all(mpi *m)
-{
-    const struct timespec nap = {0, 1000000};
-    int size = m->c->size, n = 0, rc = 0, done = 0;
-    size_t bytes = 2 * (size_t)size * (sizeof(MPI_Request) + 1);
-    MPI_Request *request = fv__alloc(&m->c->env, bytes);
-    if (!request) return MPI_ERR_NO_MEM;
-    char *byte = (char *)(request + 2 * size);
-    for (int r = 0; r < size && !rc; r++)
-        if (r != m->c->rank)
-            rc = m->m.Irecv(&byte[n], 1, m->m.byte, r, TAG, m->data, &request[n]), n++;
-    for (int r = 0; r < size && !rc; r++)
-        if (r != m->c->rank)
-            rc = m->m.Isend(&byte[n], 1, m->m.byte, r, TAG, m->data, &request[n]), n++;
-    while (!rc && !done) {
-        rc = m->m.Testall(n, request, &done, MPI_STATUSES_IGNORE);
-        if (!done) nanosleep(&nap, NULL);
-    }
-    fv__free(&m->c->env, request, bytes);
-    return rc;
-}
-
 static fv_status join_job(mpi *m, fv_err *e)
 {
     int provided, begun = 0;
@@ -402,7 +408,7 @@ static fv_status join_job(mpi *m, fv_err *e)
     if (!rc && provided < MPI_THREAD_SERIALIZED)
         return fv_fail(e, FV_EMISSING, "ranks: this MPI cannot be called by two threads");
     if (!rc) rc = join_world(m);
-    if (!rc) rc = connect_all(m);
+    if (!rc) rc = fv__mpi_connect(&m->m, m->data, m->c, TAG);
     return rc ? fv_fail(e, FV_EDEVICE, "ranks: MPI cannot be started (error %d)", rc) : FV_OK;
 }
 

@@ -1,8 +1,9 @@
-/* mpi_library.c - finds libmpi and the names of mpi_library.h in it. */
+/* mpi_library.c - finds libmpi and the names of mpi_library.h in it; connects ranks. */
 #include "comm/mpi_library.h"
 
 #if HAVE_MPI
 #include <dlfcn.h>
+#include <time.h>
 
 /* dlsym gives functions as void *; C has no conversion, POSIX says the bits are the same. */
 static bool find(void *handle, const char *name, void *to)
@@ -41,5 +42,28 @@ fv_status fv__mpi_library_open(fv__mpi_library *m, fv_err *e)
     return missing ? fv_fail(e, FV_EMISSING,
                              "ranks: libmpi has no %s; this build expects OpenMPI's", missing)
                    : FV_OK;
+}
+
+int fv__mpi_connect(const fv__mpi_library *m, MPI_Comm comm, const fv_comm *c, int tag)
+{
+    const struct timespec nap = {0, 1000000};
+    int n = 0, rc = 0, done = 0;
+    size_t bytes = 2 * (size_t)c->size * (sizeof(MPI_Request) + 1);
+    MPI_Request *request = fv__alloc(&c->env, bytes);
+    if (!request) return MPI_ERR_NO_MEM;
+    char *byte = (char *)(request + 2 * c->size);
+    for (int i = 0; i < 2 * c->size && !rc; i++) {
+        int r = i % c->size;
+        if (r == c->rank) continue;
+        rc = i < c->size ? m->Irecv(&byte[n], 1, m->byte, r, tag, comm, &request[n])
+                         : m->Isend(&byte[n], 1, m->byte, r, tag, comm, &request[n]);
+        n++;
+    }
+    while (!rc && !done) {
+        rc = m->Testall(n, request, &done, MPI_STATUSES_IGNORE);
+        if (!done) nanosleep(&nap, NULL);
+    }
+    fv__free(&c->env, request, bytes);
+    return rc;
 }
 #endif

@@ -32,6 +32,12 @@ typedef struct fv__mpi_library {
 /* Fills the table; the library stays open to the end of the process, as MPI cannot be started
  * twice. */
 fv_status fv__mpi_library_open(fv__mpi_library *m, fv_err *e);
+
+/* A byte from every rank to every other.  OpenMPI connects two ranks when the first of them sends,
+ * and then waits inside MPI for the other's answer, for ever where that one is just cut off: when
+ * ranks join nobody counts on it yet, and whoever waits for them gives up in time.  An error of
+ * MPI's, or 0. */
+int fv__mpi_connect(const fv__mpi_library *m, MPI_Comm comm, const fv_comm *c, int tag);
 #endif
 
 #endif
