@@ -113,7 +113,7 @@ static const fv_field options[] = {
     FV_TEXT(classify_options, prompt,
             "Text: {}\\nLabel:", "with --labels: what a language model reads, {} being the text"),
     FV_TEXT(classify_options, examples, "",
-            "with --labels: a file of solved examples for the prompt, text and label a line with a "
+            "FILE: with --labels, solved examples for the prompt, text and label a line with a "
             "tab between them"),
     FV_BOOL(classify_options, many, false,
             "with --labels and an inference model: several may hold at once"),

@@ -20,7 +20,7 @@ typedef struct detect_options {
 static const fv_field options[] = {
     FV_FLOAT(detect_options, threshold, 0, 0.5, 1, "objects of at least this probability"),
     FV_TEXT(detect_options, draw, "",
-            "folder in which every image is written as PNG with the boxes drawn"),
+            "DIR: where every image is written as PNG with the boxes drawn"),
     {0}};
 
 /* What was found in one image: the rows of logits and boxes, and the size of the image. */

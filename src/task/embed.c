@@ -210,7 +210,7 @@ static const fv_field options[] = {
               "their mean"),
     FV_BOOL(embed_options, raw, false, "do not scale vectors to length 1"),
     FV_BOOL(embed_options, truncate, false, "cut texts that are longer than the model sees"),
-    FV_TEXT(embed_options, output, "", "write the vectors to a file instead: x.npy or x.csv"),
+    FV_TEXT(embed_options, output, "", "FILE: write the vectors there instead, as .npy or .csv"),
     {0}};
 
 /* All vectors, where they go to a file at the end.

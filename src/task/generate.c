@@ -16,7 +16,7 @@ static const fv_field options[] = {
     FV_TEXT(generate_options, stop, "",
             "end the text before this string; may be given several times"),
     FV_TEXT(generate_options, assistant, "",
-            "directory of a smaller model with the same tokenizer that drafts tokens: the same "
+            "DIR: a smaller model with the same tokenizer that drafts tokens: the same "
             "text, sooner"),
     {0}};
 

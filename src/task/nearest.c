@@ -23,9 +23,9 @@ typedef struct nearest_options {
 
 static const fv_field options[] = {
     FV_TEXT(nearest_options, among, "",
-            "the images: a folder, an archive of one, an IDX file or a table"),
+            "PATH: the images, as a folder, an archive of one, an IDX file or a table"),
     FV_INT(nearest_options, top, 1, 5, MOST, "how many are given"),
-    FV_TEXT(nearest_options, draw, "", "also a PNG file with a row of images for each line"),
+    FV_TEXT(nearest_options, draw, "", "FILE: also a PNG with a row of images for each line"),
     {0}};
 
 typedef struct found {

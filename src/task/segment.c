@@ -16,9 +16,9 @@ typedef struct segment_options {
 
 static const fv_field options[] = {
     FV_TEXT(segment_options, draw, "",
-            "folder in which every image is written as PNG with its labels as colours over it"),
+            "DIR: where every image is written as PNG with its labels as colours over it"),
     FV_TEXT(segment_options, masks, "",
-            "folder in which the numbers of labels are written, as grey PNG of the image's size"),
+            "DIR: where the numbers of labels are written, as grey PNG of the image's size"),
     {0}};
 
 /* ---- labels of pixels ---- */

@@ -25,7 +25,7 @@ typedef struct speak_options {
 } speak_options;
 
 static const fv_field options[] = {
-    FV_TEXT(speak_options, output, "", "FILE.wav: what is said of one text"),
+    FV_TEXT(speak_options, output, "", "FILE: what is said of one text, as .wav"),
     FV_TEXT(speak_options, folder, "",
             "DIR: of each text, as DIR/000001.wav and so on; the results are their table"),
     FV_TEXT(speak_options, speaker, "",
@@ -33,10 +33,11 @@ static const fv_field options[] = {
             ".csv, x.safetensors:name) or numbers with commas between"),
     FV_TEXT(speak_options, vocoder, "",
             "DIR: a HiFi-GAN that makes sound of spectrograms; without it Griffin and Lim's way"),
-    FV_TEXT(speak_options, mel, "", "FILE.npy: also the spectrogram, (frames,mels)"),
-    FV_TEXT(speak_options, alignment, "",
-            "FILE.svg: draw where each step looked in the text, by the head that is nearest to a "
-            "diagonal"),
+    FV_TEXT(speak_options, mel, "", "FILE: also the spectrogram, (frames,mels), as .npy"),
+    FV_TEXT(
+        speak_options, alignment, "",
+        "FILE: draw as SVG where each step looked in the text, by the head that is nearest to a "
+        "diagonal"),
     FV_FLOAT(speak_options, threshold, 0.001, 0.5, 1, "probability of the end at which it ends"),
     FV_FLOAT(speak_options, min_ratio, 0, 0, 1000, "frames for each token, at least"),
     FV_FLOAT(speak_options, max_ratio, 0.1, 20, 1000, "and at most"),

@@ -41,7 +41,7 @@ static const fv_field options[] = {
     FV_CHOICE(transcribe_options, task, 0, tasks,
               "transcribe, or translate into English; model: as generation_config.json says"),
     FV_TEXT(transcribe_options, lattice, "",
-            "FILE.svg: draw the lattice of a transducer and the way through it"),
+            "FILE: draw the lattice of a transducer and the path through it, as SVG"),
     FV_CHOICE(transcribe_options, format, 0, formats, "text, or subtitles: srt, vtt"),
     FV_BOOL(transcribe_options, fallback, false,
             "Whisper: draw again, at higher temperatures, what is unlikely or repeats itself"),

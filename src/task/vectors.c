@@ -50,7 +50,7 @@ static const fv_field options[] = {
     FV_TEXT(vectors_options, analogy, "", "'A B C': what is to C as B is to A; may be repeated"),
     FV_TEXT(vectors_options, questions, "",
             "FILE: analogies, four words a line: how often the fourth is found"),
-    FV_TEXT(vectors_options, plot, "", "FILE.svg: draw words in the plane"),
+    FV_TEXT(vectors_options, plot, "", "FILE: draw words in the plane, as SVG"),
     FV_CHOICE(vectors_options, project, FV_PCA, fv_projections, "how they get there"),
     FV_TEXT(vectors_options, word, "",
             "WORD: to draw; may be repeated; the most frequent unless given"),
