@@ -2,6 +2,7 @@
 #include "lines.h"
 
 #include "files.h"
+#include "program.h"
 
 void put_lines(void)
 {
@@ -14,4 +15,18 @@ void put_labels(void)
 {
     scratch_text("labels.tsv",
                  "the cat sat\tgood\nso bad a film\tbad\nit was a day\tfair\nthe good dog\tgood\n");
+}
+
+void train_base(int layers)
+{
+    put_lines();
+    put_labels();
+    scratch_text("base.ini",
+                 "[model]\nmodel_type = bert\narchitecture = BertForMaskedLM\nhidden_size = 16\n"
+                 "num_attention_heads = 2\nintermediate_size = 24\nmax_position_embeddings = 40\n"
+                 "[data]\nobjective = masked\ntrain = lines.txt\ncontext = 16\n"
+                 "[tokenizer]\nkind = wordpiece\nvocab = 60\nmin_count = 1\n"
+                 "[train]\nupdates = 3\nbatch_tokens = 64\n");
+    succeeded(
+        sh("$fovea train base.ini -o base --threads 1 --set model.num_hidden_layers=%d", layers));
 }

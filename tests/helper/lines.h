@@ -4,5 +4,8 @@
 
 void put_lines(void);  /* lines.txt: four sentences */
 void put_labels(void); /* labels.tsv: four, each good, bad or fair */
+/* Both files, and base/model: a BERT of so many layers that was trained on lines.txt for a
+ * moment. */
+void train_base(int layers);
 
 #endif

@@ -14,14 +14,6 @@
 #include "helper/lines.h"
 #include "helper/program.h"
 
-static const char base[] =
-    "[model]\nmodel_type = bert\narchitecture = BertForMaskedLM\nhidden_size = "
-    "16\nnum_hidden_layers = 2\n"
-    "num_attention_heads = 2\nintermediate_size = 24\nmax_position_embeddings = 40\n"
-    "[data]\nobjective = masked\ntrain = lines.txt\ncontext = 16\n"
-    "[tokenizer]\nkind = wordpiece\nvocab = 60\nmin_count = 1\n[train]\nupdates = 3\nbatch_tokens "
-    "= 64\n";
-
 static const char classes[] =
     "[model]\nfrom = base/model\narchitecture = BertForSequenceClassification\n"
     "[data]\nobjective = classify\ntrain = labels.tsv\nvalid = labels.tsv\n"
@@ -31,11 +23,8 @@ static const char classes[] =
 static int set_up(void **state)
 {
     if (scratch_open(state)) return -1;
-    put_lines();
-    put_labels();
-    scratch_text("base.ini", base);
+    train_base(2);
     scratch_text("classes.ini", classes);
-    succeeded(sh("$fovea train base.ini -o base --threads 1"));
     return 0;
 }
 

@@ -19,13 +19,6 @@
 
 enum { KILLS = 6 };
 
-static const char masked[] =
-    "[model]\nmodel_type = bert\narchitecture = BertForMaskedLM\nhidden_size = 16\n"
-    "num_hidden_layers = 1\nnum_attention_heads = 2\nintermediate_size = 24\n"
-    "max_position_embeddings = 40\n[data]\nobjective = masked\ntrain = lines.txt\ncontext = 16\n"
-    "[tokenizer]\nkind = wordpiece\nvocab = 60\nmin_count = 1\n"
-    "[train]\nupdates = 3\nbatch_tokens = 64\n";
-
 static const char classes[] =
     "[model]\nfrom = base/model\narchitecture = BertForSequenceClassification\n"
     "[data]\nobjective = classify\ntrain = labels.tsv\nvalid = labels.tsv\n"
@@ -47,9 +40,7 @@ static const char pairs[] =
 static int set_up(void **state)
 {
     if (scratch_open(state)) return -1;
-    put_lines();
-    put_labels();
-    scratch_text("base.ini", masked);
+    train_base(1);
     scratch_text("classes.ini", classes);
     scratch_text("turns.ini", turns);
     scratch_text("pairs.ini", pairs);
@@ -61,7 +52,6 @@ static int set_up(void **state)
                  "{\"prompt\": \"the\", \"chosen\": \" cat\", \"rejected\": \" of\"}\n"
                  "{\"prompt\": \"a\", \"chosen\": \" dog\", \"rejected\": \" the the\"}\n"
                  "{\"prompt\": \"one\", \"chosen\": \" film\", \"rejected\": \" is is\"}\n");
-    succeeded(sh("$fovea train base.ini -o base --threads 1"));
     succeeded(sh("$fovea train writer.ini -o writer --threads 1"));
     return 0;
 }
