@@ -137,10 +137,26 @@ static void images_and_texts_meet(void **state)
                           scratch("data/dark/03.png")))
               ->out;
     assert_non_null(strstr(out, "\"label\":\"dark\""));
+    out = succeeded(fovea("embed -m %s/model --text 'a dark square'", scratch("clip")))->out;
+    assert_non_null(strchr(out, ' '));
+    refused(fovea("embed -m %s/model --text dark %s", scratch("clip"), scratch("data/dark/01.png")),
+            2, "one input too many");
+    succeeded(fovea("see -m %s/model %s --text 'a dark square' -o %s", scratch("clip"),
+                    scratch("data/dark/01.png"), scratch("dark.json")));
+    refused(fovea("see -m %s/model %s --text dark -o %s", scratch("run"),
+                  scratch("data/dark/01.png"), scratch("dark.json")),
+            1, "tokenizer");
+}
+
+/* Images nearest to an image or to a text, by the model that images_and_texts_meet has trained. */
+static void nearest_images_are_found(void **state)
+{
+    (void)state;
     /* an image is nearest to itself, also where it is asked for by its path */
-    out = succeeded(fovea("nearest -m %s/model --among %s --top 3 --draw %s %s", scratch("clip"),
-                          scratch("data"), scratch("near.png"), scratch("data/light/07.png")))
-              ->out;
+    const char *out = succeeded(fovea("nearest -m %s/model --among %s --top 3 --draw %s %s",
+                                      scratch("clip"), scratch("data"), scratch("near.png"),
+                                      scratch("data/light/07.png")))
+                          ->out;
     assert_int_equal(strncmp(out, "light/07.png 1.0000\t", 20), 0);
     assert_true(scratch_has("near.png"));
     out = succeeded(fovea("nearest -m %s/model --among %s --json --text 'a dark square'",
@@ -161,67 +177,6 @@ static void images_and_texts_meet(void **state)
             1, "a folder; one image");
     refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
             "one space");
-    /* an image is nearest to itself, also where it is asked for by its path */
-    out = succeeded(fovea("nearest -m %s/model --among %s --top 3 --draw %s %s", scratch("clip"),
-                          scratch("data"), scratch("near.png"), scratch("data/light/07.png")))
-              ->out;
-    assert_int_equal(strncmp(out, "light/07.png 1.0000\t", 20), 0);
-    assert_true(scratch_has("near.png"));
-    out = succeeded(fovea("nearest -m %s/model --among %s --json --text 'a dark square'",
-                          scratch("clip"), scratch("data")))
-              ->out;
-    assert_non_null(strstr(out, "\"nearest\":[{\"file\":\"dark/"));
-    refused(fovea("nearest -m %s/model --text dark", scratch("clip")), 2, "--among");
-    refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
-            "one space");
-    /* an image is nearest to itself, also where it is asked for by its path */
-    out = succeeded(fovea("nearest -m %s/model --among %s --top 3 --draw %s %s", scratch("clip"),
-                          scratch("data"), scratch("near.png"), scratch("data/light/07.png")))
-              ->out;
-    assert_int_equal(strncmp(out, "light/07.png 1.0000\t", 20), 0);
-    assert_true(scratch_has("near.png"));
-    out = succeeded(fovea("nearest -m %s/model --among %s --json --text 'a dark square'",
-                          scratch("clip"), scratch("data")))
-              ->out;
-    assert_non_null(strstr(out, "\"nearest\":[{\"file\":\"dark/"));
-    refused(fovea("nearest -m %s/model --text dark", scratch("clip")), 2, "--among");
-    refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
-            "one space");
-    /* an image is nearest to itself, also where it is asked for by its path */
-    out = succeeded(fovea("nearest -m %s/model --among %s --top 3 --draw %s %s", scratch("clip"),
-                          scratch("data"), scratch("near.png"), scratch("data/light/07.png")))
-              ->out;
-    assert_int_equal(strncmp(out, "light/07.png 1.0000\t", 20), 0);
-    assert_true(scratch_has("near.png"));
-    out = succeeded(fovea("nearest -m %s/model --among %s --json --text 'a dark square'",
-                          scratch("clip"), scratch("data")))
-              ->out;
-    assert_non_null(strstr(out, "\"nearest\":[{\"file\":\"dark/"));
-    refused(fovea("nearest -m %s/model --text dark", scratch("clip")), 2, "--among");
-    refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
-            "one space");
-    /* an image is nearest to itself, also where it is asked for by its path */
-    out = succeeded(fovea("nearest -m %s/model --among %s --top 3 --draw %s %s", scratch("clip"),
-                          scratch("data"), scratch("near.png"), scratch("data/light/07.png")))
-              ->out;
-    assert_int_equal(strncmp(out, "light/07.png 1.0000\t", 20), 0);
-    assert_true(scratch_has("near.png"));
-    out = succeeded(fovea("nearest -m %s/model --among %s --json --text 'a dark square'",
-                          scratch("clip"), scratch("data")))
-              ->out;
-    assert_non_null(strstr(out, "\"nearest\":[{\"file\":\"dark/"));
-    refused(fovea("nearest -m %s/model --text dark", scratch("clip")), 2, "--among");
-    refused(fovea("nearest -m %s/model --among %s --text dark", scratch("run"), scratch("data")), 1,
-            "one space");
-    out = succeeded(fovea("embed -m %s/model --text 'a dark square'", scratch("clip")))->out;
-    assert_non_null(strchr(out, ' '));
-    refused(fovea("embed -m %s/model --text dark %s", scratch("clip"), scratch("data/dark/01.png")),
-            2, "one input too many");
-    succeeded(fovea("see -m %s/model %s --text 'a dark square' -o %s", scratch("clip"),
-                    scratch("data/dark/01.png"), scratch("dark.json")));
-    refused(fovea("see -m %s/model %s --text dark -o %s", scratch("run"),
-                  scratch("data/dark/01.png"), scratch("dark.json")),
-            1, "tokenizer");
 }
 
 /* A captioner whose encoder begins as the one that images_and_texts_meet has trained. */
@@ -362,6 +317,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_classifier_learns_and_answers),
         cmocka_unit_test(images_and_texts_meet),
+        cmocka_unit_test(nearest_images_are_found),
         cmocka_unit_test(half_of_a_model_begins_as_another),
         cmocka_unit_test(images_of_one_text_are_one_example),
         cmocka_unit_test(boxes_and_masks_are_learnt),
