@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "base/decimal.h"
+#include "base/pool.h"
 #include "data/labels.h"
 
 const char *const fv_events_layouts[] = {"rows", "sequences", NULL};
@@ -39,13 +40,8 @@ typedef struct reading {
     fv_err *e;
 } reading;
 
-typedef struct field {
-    const char *s;
-    size_t n;
-} field;
-
 /* The next field of a line; false at its end.  Neighbouring blanks are one separator. */
-static bool next_field(const char **at, const char *end, field *out)
+static bool next_field(const char **at, const char *end, fv__str *out)
 {
     const char *s = *at;
     while (s < end && strchr(" \t,;", *s)) s++;
@@ -58,7 +54,7 @@ static bool next_field(const char **at, const char *end, field *out)
 
 /* Events are kept in the order of the file (`at`) until sort; items get numbers in order of first
  * appearance, or must be known where the model's list is closed. */
-static fv_status add(const reading *r, int32_t user, const field *item, double time)
+static fv_status add(const reading *r, int32_t user, const fv__str *item, double time)
 {
     fv_events *v = r->v;
     void *p = v->event;
@@ -73,7 +69,7 @@ static fv_status add(const reading *r, int32_t user, const field *item, double t
     return FV_OK;
 }
 
-static fv_status read_time(const reading *r, const field *f, double *out)
+static fv_status read_time(const reading *r, const fv__str *f, double *out)
 {
     char text[64], *end;
     snprintf(text, sizeof text, "%.*s", (int)(f->n < 60 ? f->n : 60), f->s);
@@ -89,7 +85,7 @@ static fv_status read_time(const reading *r, const field *f, double *out)
 static fv_status read_line(reading *r, const char *line, size_t n)
 {
     const char *at = line, *end = line + n;
-    field user, item, more;
+    fv__str user, item, more;
     int32_t id;
     double time = 0;
     if (!next_field(&at, end, &user)) return FV_OK;

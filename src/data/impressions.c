@@ -5,6 +5,7 @@
  * gives, so that no list of categories has to be kept with a model, and one that was never seen has
  * a number too (feature hashing, Weinberger et al. 2009). */
 #include "base/base.h"
+#include "base/pool.h"
 #include "fovea/author/events.h"
 
 typedef struct row {
@@ -24,23 +25,18 @@ typedef struct reading {
     fv_err *e;
 } reading;
 
-typedef struct field {
-    const char *s;
-    size_t n;
-} field;
-
 /* Up to the next tab or the end; false behind the last.  *at becomes NULL there. */
-static bool next_column(const char **at, const char *end, field *out)
+static bool next_column(const char **at, const char *end, fv__str *out)
 {
     if (!*at) return false;
     const char *s = *at, *tab = memchr(s, '\t', (size_t)(end - s));
-    *out = (field){s, (size_t)((tab ? tab : end) - s)};
+    *out = (fv__str){s, (size_t)((tab ? tab : end) - s)};
     *at = tab ? tab + 1 : NULL;
     return true;
 }
 
 /* An item that the model does not know is a candidate like any other: advertisements are new. */
-static fv_status item_of(const reading *r, field f, int32_t *id)
+static fv_status item_of(const reading *r, fv__str f, int32_t *id)
 {
     if (!r->opt->items->closed) return fv_labels_add(r->opt->items, id, f.s, f.n, r->e);
     *id = fv_labels_find(r->opt->items, f.s, f.n);
@@ -48,7 +44,7 @@ static fv_status item_of(const reading *r, field f, int32_t *id)
     return FV_OK;
 }
 
-static fv_status read_history(const reading *r, field f, row *x)
+static fv_status read_history(const reading *r, fv__str f, row *x)
 {
     fv_buf *b = &r->v->items;
     fv_status st = FV_OK;
@@ -59,7 +55,7 @@ static fv_status read_history(const reading *r, field f, row *x)
         while (s < end && *s != ' ') s++;
         if (s == from) break;
         int32_t id = 0;
-        st = item_of(r, (field){from, (size_t)(s - from)}, &id);
+        st = item_of(r, (fv__str){from, (size_t)(s - from)}, &id);
         fv__buf_add(b, &id, sizeof id);
     }
     x->n = (int64_t)(b->len / sizeof(int32_t)) - x->from;
@@ -67,7 +63,7 @@ static fv_status read_history(const reading *r, field f, row *x)
 }
 
 /* FNV-1a of the text, begun with the column's number. */
-static int32_t bucket(const reading *r, int64_t column, field f)
+static int32_t bucket(const reading *r, int64_t column, fv__str f)
 {
     uint64_t h = 14695981039346656037u ^ (uint64_t)column;
     for (size_t i = 0; i <= f.n; i++) {
@@ -80,7 +76,7 @@ static int32_t bucket(const reading *r, int64_t column, field f)
 static fv_status read_features(const reading *r, const char **at, const char *end)
 {
     fv_impressions *v = r->v;
-    field f;
+    fv__str f;
     int64_t n = 0;
     for (; next_column(at, end, &f); n++) {
         int32_t id = bucket(r, n, f);
@@ -95,7 +91,7 @@ static fv_status read_features(const reading *r, const char **at, const char *en
 static fv_status read_line(const reading *r, const char *line, size_t len)
 {
     const char *at = line, *end = line + len;
-    field label, item, history;
+    fv__str label, item, history;
     row x = {0};
     if (!next_column(&at, end, &label) || !next_column(&at, end, &item) ||
         !next_column(&at, end, &history) || !item.n)

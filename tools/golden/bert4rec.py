@@ -1,12 +1,10 @@
 """Golden cases of BERT4Rec, against a model written here in PyTorch after the paper's equations.
 Run: python3 tools/golden/bert4rec.py tests/golden/models   (versions: families.py)"""
-import math
-
 import torch
 from torch.nn import functional as F
 
 from families import tokens
-from item_models import ITEMS, SMALL, Values, linear, norm, save
+from item_models import ITEMS, SMALL, Values, layer, linear, norm, save
 
 CONFIG = dict(SMALL, hidden_act="gelu", layer_norm_eps=1e-12)
 
@@ -25,19 +23,13 @@ def parameters(k):
 
 def run(p, k, ids, mask):
     """(B,T) -> (B,T,D), attention maps, hidden states."""
-    D, H = k["hidden_size"], k["num_attention_heads"]
-    B, T = ids.shape
-
-    x = norm(p, "embedding_norm", p["item_embeddings.weight"][ids] + p["position_embeddings.weight"][:T], k)
+    x = p["item_embeddings.weight"][ids] + p["position_embeddings.weight"][: ids.shape[1]]
+    x = norm(p, "embedding_norm", x, k)
     maps, hidden = [], []
     for i in range(k["num_hidden_layers"]):
         hidden.append(x)
-        at = f"layers.{i}."
-        q, key, v = (linear(p, at + "attention." + n, x).reshape(B, T, H, D // H).transpose(1, 2) for n in ("q_proj", "k_proj", "v_proj"))
-        w = (q @ key.transpose(2, 3) / math.sqrt(D // H)).masked_fill(mask[:, None, None] == 0, -math.inf).softmax(-1)
+        x, w = layer(p, f"layers.{i}.", x, mask[:, None, None] == 0, k, F.gelu)
         maps.append(w)
-        x = norm(p, at + "attention_norm", x + linear(p, at + "attention.out_proj", (w @ v).transpose(1, 2).reshape(B, T, D)), k)
-        x = norm(p, at + "feed_forward_norm", x + linear(p, at + "feed_forward.fc2", F.gelu(linear(p, at + "feed_forward.fc1", x))), k)
     return norm(p, "head.norm", F.gelu(linear(p, "head.dense", x)), k), maps, hidden + [x]
 
 

@@ -1,12 +1,10 @@
 """Golden cases of BST, against a model written here in PyTorch after the paper's equations.
 Run: python3 tools/golden/bst.py tests/golden/models   (versions: families.py)"""
-import math
-
 import torch
 from torch.nn import functional as F
 
 from families import tokens
-from item_models import ITEMS, SMALL, Values, linear, norm, save
+from item_models import ITEMS, SMALL, Values, layer, linear, save
 
 CONFIG = dict(SMALL, hidden_act="leaky_relu", layer_norm_eps=1e-5, feature_buckets=9, feature_size=3, head_sizes=[10, 6])
 
@@ -25,19 +23,12 @@ def parameters(k):
 
 
 def run(p, k, ids, mask, features):
-    D, H = k["hidden_size"], k["num_attention_heads"]
-    B, T = ids.shape
     x = p["item_embeddings.weight"][ids] + p["position_embeddings.weight"]
     maps, hidden = [], []
     for i in range(k["num_hidden_layers"]):
         hidden.append(x)
-        at = f"layers.{i}."
-        q, key, v = (linear(p, at + "attention." + n, x).reshape(B, T, H, D // H).transpose(1, 2) for n in ("q_proj", "k_proj", "v_proj"))
-        w = (q @ key.transpose(2, 3) / math.sqrt(D // H)).masked_fill(mask[:, None, None] == 0, -math.inf).softmax(-1)
+        x, w = layer(p, f"layers.{i}.", x, mask[:, None, None] == 0, k, F.leaky_relu)
         maps.append(w)
-        x = norm(p, at + "attention_norm", x + linear(p, at + "attention.out_proj", (w @ v).transpose(1, 2).reshape(B, T, D)), k)
-        inner = F.leaky_relu(linear(p, at + "feed_forward.fc1", x))
-        x = norm(p, at + "feed_forward_norm", x + linear(p, at + "feed_forward.fc2", inner), k)
     hidden.append(x)
     x = (x * mask[:, :, None]).flatten(1)
     if features is not None:

@@ -1,5 +1,6 @@
 """What the golden cases of models of items share: first values of their parameters and the files of a case."""
 import json
+import math
 import os
 import shutil
 import sys
@@ -48,6 +49,16 @@ def linear(p, name, x):
 
 def norm(p, name, x, k):
     return F.layer_norm(x, (k["hidden_size"],), p[name + ".weight"], p[name + ".bias"], k["layer_norm_eps"])
+
+
+def layer(p, at, x, hide, k, act):
+    """A post-norm block, (B,T,D) -> (B,T,D), and its attention weights (B,H,T,T); hide: true where a query must not look."""
+    B, T, D = x.shape
+    H = k["num_attention_heads"]
+    q, key, v = (linear(p, at + "attention." + n, x).reshape(B, T, H, D // H).transpose(1, 2) for n in ("q_proj", "k_proj", "v_proj"))
+    w = (q @ key.transpose(2, 3) / math.sqrt(D // H)).masked_fill(hide, -math.inf).softmax(-1)
+    x = norm(p, at + "attention_norm", x + linear(p, at + "attention.out_proj", (w @ v).transpose(1, 2).reshape(B, T, D)), k)
+    return norm(p, at + "feed_forward_norm", x + linear(p, at + "feed_forward.fc2", act(linear(p, at + "feed_forward.fc1", x))), k), w
 
 
 def write(name, inputs, found, p, config):
