@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A training step on a GPU: the whole GPT-2 124M, and LoRA of rank 8 beside q, k, v, by fovea; LoRA by PyTorch, compiled (cuda_peers.py lora).
 
-adapters_cuda.py FOVEA TOKENIZER TEXT [--batch 8] [--len 1024] [--updates 80] [--device cuda] [--dtype bf16]: tokens a second as the median of the run's log, of ten
+adapters_cuda.py FOVEA TOKENIZER TEXT [--batch 8] [--len 1024] [--updates 80] [--rounds 1] [--device cuda] [--dtype bf16]: tokens a second as the median of the run's log, of ten
 updates each, the first two left out; memory as nvidia-smi sees it, less what was used before.  The model has random weights and the tokenizer of TOKENIZER."""
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,11 @@ log_every = 10
 eval_every = 0
 save_every = 0
 """
+
+
+def wait_for(path):
+    while path and not os.path.exists(path):
+        time.sleep(0.1)
 
 
 def used():
@@ -84,15 +90,42 @@ def run(a, folder, name, recipe, sets=(), timed=True):
     return (y["step"] - x["step"]) * a.batch * a.len / max(y["time"] - x["time"], 1e-6), memory
 
 
-def few_tokens(a, folder, recipe, sizes):
+def few_tokens(a, folder, recipe):
     """Memory where parameters weigh more than activations: 4 x 128 tokens, as bench/adapters.py; what a model of nothing takes is the CUDA context."""
     few = recipe.replace(f"context = {a.len}", "context = 128").replace(f"batch_tokens = {a.batch * a.len}", "batch_tokens = 512").replace(
         f"updates = {a.updates}", "updates = 40")
     tiny = "model_type = gpt2\nn_embd = 16\nn_layer = 1\nn_head = 1\n" + f"[tokenizer]\nfrom = {os.path.abspath(a.tokenizer)}"
     context = run(a, folder, "context", few.replace(f"from = {folder}/base/model", tiny), (), False)[1]
+    full = 0
     for name, sets in KINDS:
         memory = run(a, folder, name + "-few", few, sets, False)[1]
-        print(f"fovea {name}, 4 x 128 tokens: {memory} MiB, {memory - context} without the CUDA context", flush=True)
+        full = full or memory - context
+        print(f"fovea {name}, 4 x 128 tokens: {memory} MiB, {memory - context} without the CUDA context, "
+              f"{(memory - context) / max(full, 1):.2f} of full", flush=True)
+
+
+def compare(a, folder, recipe, peer):
+    """Speeds, fovea's and PyTorch's in turns; then the ratios of their medians."""
+    found = {name: [] for name in ("full", "lora", "q4", "PyTorch lora")}
+    for number in range(a.rounds):
+        for name, sets in KINDS:
+            rate, memory = run(a, folder, f"{name}{number}", recipe, sets)
+            found[name].append(rate)
+            print(f"fovea {name}: {rate:.0f} tokens/s, {memory} MiB", flush=True)
+        for _ in range(3 if peer else 0):
+            peer.stdin.write("0.5\n")
+            peer.stdin.flush()
+            found["PyTorch lora"].append(float(peer.stdout.readline()))
+        if peer:
+            print(f"PyTorch lora, compiled: {found['PyTorch lora'][-1]:.0f} tokens/s", flush=True)
+    if peer:
+        peer.stdin.close()
+        peer.wait()
+    middle = {name: statistics.median(rates) for name, rates in found.items() if rates}
+    if min(middle.values()) > 0:
+        beside = f"; LoRA {middle['lora'] / middle['PyTorch lora']:.2f} x PyTorch" if peer else ""
+        print(f"a step of LoRA takes {middle['full'] / middle['lora']:.2f} of the whole model's, above q4 "
+              f"{middle['full'] / middle['q4']:.2f}{beside}", flush=True)
 
 
 def main():
@@ -103,10 +136,12 @@ def main():
     p.add_argument("--batch", type=int, default=8)
     p.add_argument("--len", type=int, default=1024)
     p.add_argument("--updates", type=int, default=80)
+    p.add_argument("--rounds", type=int, default=1)
     p.add_argument("--device", default="cuda")
     p.add_argument("--dtype", default="bf16")
     p.add_argument("--ready", help="file that is made when PyTorch has compiled")
     p.add_argument("--after", help="file to wait for then, where others use the GPU until it is there")
+    p.add_argument("--memory-after", help="file to wait for before memory of few tokens is measured")
     p.add_argument("--small", action="store_true", help="two narrow layers, to try the script")
     a = p.parse_args()
     peer = None
@@ -122,21 +157,12 @@ def main():
             peer.stdout.readline()  # it is compiled
         if a.ready:
             open(a.ready, "w").close()
-        while a.after and not os.path.exists(a.after):
-            time.sleep(0.1)
+        wait_for(a.after)
         recipe = RECIPE.format(model=f"from = {folder}/base/model", updates=a.updates, **sizes)
-        for name, sets in KINDS:
-            rate, memory = run(a, folder, name, recipe, sets)
-            print(f"fovea {name}: {rate:.0f} tokens/s, {memory} MiB", flush=True)
+        compare(a, folder, recipe, peer)
         if a.device == "cuda":
-            few_tokens(a, folder, recipe, sizes)
-    if peer:
-        for _ in range(3):
-            peer.stdin.write("1\n")
-            peer.stdin.flush()
-            print(f"PyTorch lora, compiled: {float(peer.stdout.readline()):.0f} tokens/s", flush=True)
-        peer.stdin.close()
-        peer.wait()
+            wait_for(a.memory_after)
+            few_tokens(a, folder, recipe)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Training of a ViT-S on images of 32 x 32, from the loader to the optimiser, beside PyTorch on the same GPU.
 
-    bench/vit_train.py [--batch 512] [--updates 300] [--rounds 3] [--workers 8] [--device cuda] [--tiny]
-                       [--ready FILE] [--after FILE]
+    bench/vit_train.py [--images cifar10/train.tar.gz] [--batch 512] [--updates 300] [--rounds 3] [--workers 8]
+                       [--device cuda] [--tiny] [--ready FILE] [--after FILE]
 
-Both read 50,000 colour images (made here: noise, as the speed does not depend on what they show), flip and shift them at
-random by up to four pixels, normalise them and train bench/configs/vit-small-32.json in bf16 with AdamW and clipping.
-PyTorch's model is that of cuda_peers.py, compiled.  It gets its batches in three ways:
+Both read 50,000 colour images, flip and shift them at random by up to four pixels, normalise them and train
+bench/configs/vit-small-32.json in bf16 with AdamW and clipping.  --images: a tar.gz of JPEG files of 32 x 32, one folder a
+class, which fovea decodes itself and PyTorch gets decoded; else noise, made here.  PyTorch's model is that of cuda_peers.py,
+compiled.  It gets its batches in three ways:
 
     samples   DataLoader with worker processes, torchvision's transforms on each image, pinned memory
     batches   DataLoader whose workers fetch whole batches of bytes; they are flipped and shifted on the GPU
@@ -22,6 +23,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -39,13 +41,32 @@ def write_images(folder, count):
         f.write(struct.pack(">II", 0x801, count) + bytes(i % 10 for i in range(count)))
 
 
+def write_decoded(folder, archive):
+    """The same files from an archive of JPEG files, labels in the order of the classes' names: what PyTorch reads."""
+    import torch
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    found = []
+    with tarfile.open(archive) as f:
+        for member in f:
+            if member.isfile():
+                data = torch.frombuffer(bytearray(f.extractfile(member).read()), dtype=torch.uint8)
+                found.append((member.name.split("/")[-2], decode_jpeg(data, ImageReadMode.RGB).permute(1, 2, 0)))
+    classes = sorted({name for name, _ in found})
+    with open(os.path.join(folder, "train-images-idx4-ubyte"), "wb") as f:
+        f.write(struct.pack(">IIIII", 0x804, len(found), SIDE, SIDE, 3) + torch.stack([x for _, x in found]).numpy().tobytes())
+    with open(os.path.join(folder, "train-labels-idx1-ubyte"), "wb") as f:
+        f.write(struct.pack(">II", 0x801, len(found)) + bytes(classes.index(name) for name, _ in found))
+
+
 def write_recipe(folder, args):
     model = json.load(open(os.path.join(ROOT, "bench", "configs", "vit-small-32.json")))
     keys = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "patch_size")
     if args.tiny:
         model.update(hidden_size=48, num_hidden_layers=2, intermediate_size=96)
     lines = ["[model]", "architecture = ViTForImageClassification"] + [f"{k} = {model[k]}" for k in keys]
-    lines += ["[data]", "objective = image_classify", "train = train-images-idx4-ubyte", "flip = true", f"shift = {SHIFT}",
+    train = os.path.abspath(args.images) if args.images else os.path.join(folder, "train-images-idx4-ubyte")
+    lines += ["[data]", "objective = image_classify", f"train = {train}", "flip = true", f"shift = {SHIFT}",
               "[train]", f"batch_rows = {args.batch}", "batch_tokens = 1000000", "lr = 1e-6", "warmup = 0",
               "schedule = constant", "clip = 1", f"dtype = {'f32' if args.tiny else 'bf16'}", f"updates = {args.updates}",
               "log_every = 10", "save_every = 0", "eval_every = 0", "prefetch = 16", f"workers = {args.workers}"]
@@ -57,8 +78,7 @@ def write_recipe(folder, args):
 def fovea(recipe, folder, args, number):
     """Images a second over the second half of the updates, and the share of the time that batches were waited for."""
     run = os.path.join(folder, f"run{number}")
-    done = subprocess.run([FOVEA, "train", recipe, "-o", run, "-d", args.device, "-q", "--set", f"data.dir={folder}"],
-                          capture_output=True, text=True)
+    done = subprocess.run([FOVEA, "train", recipe, "-o", run, "-d", args.device, "-q"], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr.strip())
     lines = [json.loads(line) for line in open(os.path.join(run, "train.jsonl"))]
@@ -78,7 +98,8 @@ def peer(args):
     cuda_peers.DEVICE = device = args.device
     raw = torch.frombuffer(bytearray(open(os.path.join(args.peer, "train-images-idx4-ubyte"), "rb").read()[20:]),
                            dtype=torch.uint8).view(-1, SIDE, SIDE, 3).permute(0, 3, 1, 2).contiguous()
-    labels = torch.arange(len(raw)) % 10
+    labels = torch.frombuffer(bytearray(open(os.path.join(args.peer, "train-labels-idx1-ubyte"), "rb").read()[8:]),
+                              dtype=torch.uint8).long()
     image = torch.zeros(args.batch, 3, SIDE, SIDE, device=device)
     label = torch.zeros(args.batch, dtype=torch.long, device=device)
     model = cuda_peers.Vit(width=48 if args.tiny else 384, layers=2 if args.tiny else 12, heads=6, side=SIDE, patch=4,
@@ -164,6 +185,7 @@ def peer(args):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--images", help="a tar.gz of JPEG files, one folder a class; else noise")
     p.add_argument("--batch", type=int, default=512)
     p.add_argument("--updates", type=int, default=300)
     p.add_argument("--rounds", type=int, default=3)
@@ -177,7 +199,10 @@ def main():
     if args.peer:
         return peer(args)
     with tempfile.TemporaryDirectory() as folder:
-        write_images(folder, 2000 if args.tiny else COUNT)
+        if args.images:
+            write_decoded(folder, args.images)
+        else:
+            write_images(folder, 2000 if args.tiny else COUNT)
         recipe = write_recipe(folder, args)
         command = [sys.executable, os.path.abspath(__file__), "--peer", folder, "--batch", str(args.batch), "--workers",
                    str(args.workers), "--device", args.device] + ["--tiny"] * args.tiny
