@@ -1,7 +1,6 @@
 /* test_stages.c - a model whose layers 2 and 3 ranks share computes what one computes, to the bit:
  * logits, and the tokens that it generates.  Ranks are threads, or processes by MPI where this
  * program is started by mpirun with the argument "rank". */
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,12 +14,11 @@
 #include "fovea/author/comm.h"
 #include "fovea/author/parallel.h"
 #include "fovea/fovea.h"
-#include "fovea/gen.h"
 #include "helper/device.h"
 #include "helper/files.h"
-#include "helper/program.h"
+#include "helper/ranks.h"
 
-enum { MOST = 3, B = 2, T = 9, VOCAB = 61, MADE = 12 };
+enum { MOST = 3, B = SHARED_B, T = SHARED_T, VOCAB = SHARED_VOCAB, MADE = SHARED_MADE };
 
 /* Three layers, so that two ranks have one and two of them. */
 static const char *const configs[] = {
@@ -51,7 +49,7 @@ static fv_status pass(outcome *o, fv_device *d, fv_model *m, fv_err *e)
     int32_t ids[B * T];
     fv_ctx *c;
     fv_items in = {0}, out = {0};
-    for (int i = 0; i < B * T; i++) ids[i] = (i * 17 + 5) % (VOCAB - 1);
+    shared_ids(ids);
     fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
     if (st) return st;
     fv_items_put(&in, "input_ids", fv_ints(c, ids, FV_SHAPE(B, T)));
@@ -63,49 +61,29 @@ static fv_status pass(outcome *o, fv_device *d, fv_model *m, fv_err *e)
     return st;
 }
 
-static fv_status decode(outcome *o, fv_device *d, fv_model *m, const char *dir, fv_err *e)
+static fv_status compute(void *outcome_, const shared_job *job, const char *dir, fv_comm *c,
+                         fv_err *e)
 {
-    int32_t ids[T];
-    const int32_t *source = ids;
-    int64_t len = T;
-    fv_gen_config *g = NULL;
-    fv_generated out = {0};
-    for (int i = 0; i < T; i++) ids[i] = (i * 17 + 5) % (VOCAB - 1);
-    fv_status st = fv_gen_config_open(&g, NULL, dir, NULL, e);
-    if (!st) {
-        fv_gen_opt how = *fv_gen_config_options(g);
-        how.max_new_tokens = MADE;
-        st = fv_generate(&out, d, m, &source, &len, 1, &how, e);
-    }
-    if (!st) {
-        o->n_made = out.hyp[0].n;
-        memcpy(o->made, out.hyp[0].ids, (size_t)o->n_made * sizeof *o->made);
-    }
-    fv_generated_free(&out);
-    fv_gen_config_close(g);
-    return st;
-}
-
-static fv_status compute(outcome *o, const char *dir, fv_dtype weights, fv_comm *c, fv_err *e)
-{
+    outcome *o = outcome_;
     fv_device *d;
     fv_model *m;
-    fv_model_opt how = {.serve = true, .weights = weights};
+    fv_model_opt how = {.serve = true, .weights = job->weights};
     fv_status st = fv_device_open(&d, test_device(), (fv_device_opt){.threads = 1}, e);
     if (st) return st;
     st = fv_model_open_stages(&m, d, dir, how, c, e);
     for (int i = 0; !st && i < fv_params_count(fv_model_params(m)); i++)
         o->numbers += fv_len(fv_params_at(fv_model_params(m), i));
     if (!st) st = pass(o, d, m, e);
-    if (!st) st = decode(o, d, m, dir, e);
+    if (!st) st = shared_decode(o->made, &o->n_made, d, m, dir, e);
     fv_model_free(m);
     fv_device_close(d);
     return st;
 }
 
 /* Every rank gets the bits of the whole model, and holds fewer parameters. */
-static int compare(const outcome *a, const outcome *whole)
+static int compare(void *shared, const void *whole_)
 {
+    const outcome *a = shared, *whole = whole_;
     bool logits = !memcmp(a->logits, whole->logits, sizeof a->logits),
          tokens = a->n_made == whole->n_made &&
                   !memcmp(a->made, whole->made, (size_t)whole->n_made * sizeof *a->made);
@@ -115,53 +93,10 @@ static int compare(const outcome *a, const outcome *whole)
     return 1;
 }
 
-typedef struct rank {
-    fv_comm *comm;
-    const char *dir;
-    fv_dtype weights;
-    outcome o;
-    fv_status st;
-    fv_err e;
-} rank;
-
-static void *run_rank(void *self)
-{
-    rank *r = self;
-    r->st = compute(&r->o, r->dir, r->weights, r->comm, &r->e);
-    if (r->st) fv_comm_abort(r->comm, r->e.text);
-    fv_comm_close(r->comm);
-    return NULL;
-}
-
-static void write_model(const char *dir, const char *config)
-{
-    fv_err e;
-    fv_device *d;
-    fv_model *m;
-    check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, &e), &e);
-    check(fv_model_new(&m, d, config, (fv_model_opt){0}, 3, &e), &e);
-    check(fv_model_save(m, dir, FV_F32, &e), &e);
-    fv_model_free(m);
-    fv_device_close(d);
-}
-
-static void share(const char *dir, fv_dtype weights, int n, const outcome *whole)
-{
-    static rank r[MOST];
-    fv_comm *comm[MOST];
-    pthread_t thread[MOST];
-    fv_err e = {0};
-    check(fv_comm_threads(comm, n, NULL, &e), &e);
-    for (int i = 0; i < n; i++) {
-        r[i] = (rank){.comm = comm[i], .dir = dir, .weights = weights};
-        assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &r[i]), 0);
-    }
-    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
-    for (int i = 0; i < n; i++) {
-        check(r[i].st, &r[i].e);
-        assert_int_equal(compare(&r[i].o, whole), 0);
-    }
-}
+static const shared_job job = {.size = sizeof(outcome),
+                               .compute = compute,
+                               .compare = compare,
+                               .models = MODELS};
 
 static void threads_share_the_layers(void **state)
 {
@@ -171,11 +106,10 @@ static void threads_share_the_layers(void **state)
         const char *dir = scratch("model-%d", k);
         write_model(dir, configs[k]);
         for (size_t w = 0; w < sizeof as / sizeof *as; w++) {
-            outcome whole = {0};
-            fv_err e = {0};
+            shared_job as_w = job;
+            as_w.weights = as[w];
             if (as[w] != FV_F32 && strcmp(test_device(), "cpu")) continue;
-            check(compute(&whole, dir, as[w], NULL, &e), &e);
-            for (int n = 2; n <= MOST; n++) share(dir, as[w], n, &whole);
+            for (int n = 2; n <= MOST; n++) share_by_threads(&as_w, dir, n);
         }
     }
 }
@@ -213,39 +147,10 @@ static void what_has_no_stages_is_refused(void **state)
 
 static char self[4096];
 
-/* One process of mpirun: the models stand in the folder that it is started in. */
-static int as_rank(void)
-{
-    fv_err e = {0};
-    fv_comm *c;
-    int bad = 0;
-    if (fv_comm_open(&c, NULL, (fv_comm_opt){0}, &e)) return 90;
-    for (int k = 0; k < MODELS && !bad; k++) {
-        char dir[32];
-        outcome shared = {0}, whole = {0};
-        snprintf(dir, sizeof dir, "model-%d", k);
-        if (compute(&whole, dir, FV_F32, NULL, &e) || compute(&shared, dir, FV_F32, c, &e)) {
-            fprintf(stderr, "%s\n", e.text);
-            bad = 91;
-        } else {
-            bad = compare(&shared, &whole);
-        }
-    }
-    fv_comm_close(c);
-    return bad;
-}
-
 static void processes_share_the_layers(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_THREAD__
-    skip(); /* MPI's own threads: make test-mpi-asan looks at processes */
-#endif
-    if (system("command -v mpirun > /dev/null")) skip();
-    for (int n = 2; n <= MOST; n++)
-        succeeded(sh("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-                     "timeout 100 mpirun --oversubscribe --bind-to none -np %d %s rank",
-                     n, self));
+    for (int n = 2; n <= MOST; n++) share_by_processes(self, n);
 }
 
 int main(int argc, char **argv)
@@ -255,7 +160,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(processes_share_the_layers),
         cmocka_unit_test(what_has_no_stages_is_refused),
     };
-    if (argc > 1 && !strcmp(argv[1], "rank")) return as_rank();
+    if (argc > 1 && !strcmp(argv[1], "rank")) return share_as_rank(&job);
     if (!realpath(argv[0], self)) return 1;
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

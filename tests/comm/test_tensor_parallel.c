@@ -2,7 +2,6 @@
  * loss, gradients, and the tokens that it generates.  Ranks are threads, or processes by MPI where
  * this program is started by mpirun with the argument "rank". */
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,12 +17,11 @@
 #include "fovea/author/comm.h"
 #include "fovea/author/parallel.h"
 #include "fovea/fovea.h"
-#include "fovea/gen.h"
 #include "helper/device.h"
 #include "helper/files.h"
-#include "helper/program.h"
+#include "helper/ranks.h"
 
-enum { MOST = 4, B = 2, T = 9, VOCAB = 61, MADE = 12 };
+enum { MOST = 4, B = SHARED_B, T = SHARED_T, VOCAB = SHARED_VOCAB, MADE = SHARED_MADE };
 
 static const char *const configs[] = {
     "{\"model_type\":\"gpt2\",\"vocab_size\":61,\"n_positions\":32,\"n_embd\":32,\"n_layer\":2,"
@@ -54,17 +52,12 @@ typedef struct outcome {
     int64_t n_made;
 } outcome;
 
-static void fill_ids(int32_t *ids)
-{
-    for (int i = 0; i < B * T; i++) ids[i] = (i * 17 + 5) % (VOCAB - 1);
-}
-
 static fv_status pass(outcome *o, fv_device *d, fv_model *m, fv_err *e)
 {
     int32_t ids[B * T];
     fv_ctx *c;
     fv_items in = {0}, out = {0};
-    fill_ids(ids);
+    shared_ids(ids);
     fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, e);
     if (st) return st;
     fv_items_put(&in, "input_ids", fv_ints(c, ids, FV_SHAPE(B, T)));
@@ -117,35 +110,22 @@ static fv_status collect(outcome *o, fv_params *p, fv_err *e)
     return st;
 }
 
+/* Cut for serving, not for training: another opening of the same directory. */
 static fv_status decode(outcome *o, fv_device *d, const char *dir, fv_comm *c, fv_err *e)
 {
-    int32_t ids[B * T];
-    const int32_t *source = ids;
-    int64_t len = T;
     fv_model *m;
-    fv_gen_config *g = NULL;
-    fv_generated out = {0};
-    fill_ids(ids);
     fv_status st = fv_model_open_ranks(&m, d, dir, (fv_model_opt){.serve = true}, c, e);
     if (st) return st;
-    st = fv_gen_config_open(&g, NULL, dir, NULL, e);
-    if (!st) {
-        fv_gen_opt how = *fv_gen_config_options(g);
-        how.max_new_tokens = MADE;
-        st = fv_generate(&out, d, m, &source, &len, 1, &how, e);
-    }
-    if (!st) {
-        o->n_made = out.hyp[0].n;
-        memcpy(o->made, out.hyp[0].ids, (size_t)o->n_made * sizeof *o->made);
-    }
-    fv_generated_free(&out);
-    fv_gen_config_close(g);
+    st = shared_decode(o->made, &o->n_made, d, m, dir, e);
     fv_model_free(m);
     return st;
 }
 
-static fv_status compute(outcome *o, const char *dir, fv_comm *c, fv_err *e)
+static fv_status compute(void *outcome_, const shared_job *job, const char *dir, fv_comm *c,
+                         fv_err *e)
 {
+    outcome *o = outcome_;
+    (void)job;
     fv_device *d;
     fv_model *m;
     fv_status st = fv_device_open(&d, test_device(), (fv_device_opt){.threads = 1}, e);
@@ -173,8 +153,10 @@ static double grad_off(outcome *a, const outcome *whole)
     return off(a->grad, whole->grad, whole->n_grad);
 }
 
-static int compare(outcome *a, const outcome *whole)
+static int compare(void *shared, const void *whole_)
 {
+    outcome *a = shared;
+    const outcome *whole = whole_;
     double logits = off(a->logits, whole->logits, B * T * VOCAB), grad = grad_off(a, whole),
            loss = fabs((double)a->loss - (double)whole->loss);
     bool same = a->n_made == whole->n_made && a->n_grad == whole->n_grad &&
@@ -185,61 +167,21 @@ static int compare(outcome *a, const outcome *whole)
     return 1;
 }
 
-typedef struct rank {
-    fv_comm *comm;
-    const char *dir;
-    outcome o;
-    fv_status st;
-    fv_err e;
-} rank;
+static void free_gradients(void *outcome_) { free(((outcome *)outcome_)->grad); }
 
-static void *run_rank(void *self)
-{
-    rank *r = self;
-    r->st = compute(&r->o, r->dir, r->comm, &r->e);
-    if (r->st) fv_comm_abort(r->comm, r->e.text);
-    fv_comm_close(r->comm);
-    return NULL;
-}
-
-static void write_model(const char *dir, const char *config)
-{
-    fv_err e;
-    fv_device *d;
-    fv_model *m;
-    check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, &e), &e);
-    check(fv_model_new(&m, d, config, (fv_model_opt){0}, 3, &e), &e);
-    check(fv_model_save(m, dir, FV_F32, &e), &e);
-    fv_model_free(m);
-    fv_device_close(d);
-}
+static const shared_job job = {.size = sizeof(outcome),
+                               .compute = compute,
+                               .compare = compare,
+                               .free = free_gradients,
+                               .models = MODELS};
 
 static void threads_share_a_model(void **state)
 {
     (void)state;
     for (int k = 0; k < MODELS; k++) {
         const char *dir = scratch("model-%d", k);
-        outcome whole = {0};
-        fv_err e = {0};
         write_model(dir, configs[k]);
-        check(compute(&whole, dir, NULL, &e), &e);
-        for (int n = 2; n <= MOST; n += 2) {
-            static rank r[MOST];
-            fv_comm *comm[MOST];
-            pthread_t thread[MOST];
-            check(fv_comm_threads(comm, n, NULL, &e), &e);
-            for (int i = 0; i < n; i++) {
-                r[i] = (rank){.comm = comm[i], .dir = dir};
-                assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &r[i]), 0);
-            }
-            for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
-            for (int i = 0; i < n; i++) {
-                check(r[i].st, &r[i].e);
-                assert_int_equal(compare(&r[i].o, &whole), 0);
-                free(r[i].o.grad);
-            }
-        }
-        free(whole.grad);
+        for (int n = 2; n <= MOST; n += 2) share_by_threads(&job, dir, n);
     }
 }
 
@@ -270,41 +212,10 @@ static void what_cannot_be_shared_is_refused(void **state)
 
 static char self[4096];
 
-/* One process of mpirun: the models stand in the folder that it is started in. */
-static int as_rank(void)
-{
-    fv_err e = {0};
-    fv_comm *c;
-    int bad = 0;
-    if (fv_comm_open(&c, NULL, (fv_comm_opt){0}, &e)) return 90;
-    for (int k = 0; k < MODELS && !bad; k++) {
-        char dir[32];
-        outcome shared = {0}, whole = {0};
-        snprintf(dir, sizeof dir, "model-%d", k);
-        if (compute(&whole, dir, NULL, &e) || compute(&shared, dir, c, &e)) {
-            fprintf(stderr, "%s\n", e.text);
-            bad = 91;
-        } else {
-            bad = compare(&shared, &whole);
-        }
-        free(shared.grad);
-        free(whole.grad);
-    }
-    fv_comm_close(c);
-    return bad;
-}
-
 static void processes_share_a_model(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_THREAD__
-    skip(); /* MPI's own threads: make test-mpi-asan looks at processes */
-#endif
-    if (system("command -v mpirun > /dev/null")) skip();
-    for (int n = 2; n <= MOST; n += 2)
-        succeeded(sh("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-                     "timeout 100 mpirun --oversubscribe --bind-to none -np %d %s rank",
-                     n, self));
+    for (int n = 2; n <= MOST; n += 2) share_by_processes(self, n);
 }
 
 int main(int argc, char **argv)
@@ -314,7 +225,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(processes_share_a_model),
         cmocka_unit_test(what_cannot_be_shared_is_refused),
     };
-    if (argc > 1 && !strcmp(argv[1], "rank")) return as_rank();
+    if (argc > 1 && !strcmp(argv[1], "rank")) return share_as_rank(&job);
     if (!realpath(argv[0], self)) return 1;
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -1,13 +1,23 @@
 /* ranks.c - see ranks.h. */
 #include "helper/ranks.h"
 
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <cmocka.h>
+
+#include "fovea/gen.h"
 #include "fovea/store.h"
+#include "helper/device.h"
 #include "helper/files.h"
+#include "helper/mpi.h"
+#include "helper/program.h"
 
 int ranks_exchange(fv_comm *c)
 {
@@ -62,4 +72,130 @@ bool same_moments(const char *a, const char *b)
     fv_st_close(x);
     fv_st_close(y);
     return same;
+}
+
+void write_model(const char *dir, const char *config)
+{
+    fv_err e;
+    fv_device *d;
+    fv_model *m;
+    check(fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, &e), &e);
+    check(fv_model_new(&m, d, config, (fv_model_opt){0}, 3, &e), &e);
+    check(fv_model_save(m, dir, FV_F32, &e), &e);
+    fv_model_free(m);
+    fv_device_close(d);
+}
+
+void shared_ids(int32_t *ids)
+{
+    for (int i = 0; i < SHARED_B * SHARED_T; i++) ids[i] = (i * 17 + 5) % (SHARED_VOCAB - 1);
+}
+
+fv_status shared_decode(int32_t *made, int64_t *n_made, fv_device *d, fv_model *m, const char *dir,
+                        fv_err *e)
+{
+    int32_t ids[SHARED_B * SHARED_T];
+    const int32_t *source = ids;
+    int64_t len = SHARED_T;
+    fv_gen_config *g = NULL;
+    fv_generated out = {0};
+    shared_ids(ids);
+    fv_status st = fv_gen_config_open(&g, NULL, dir, NULL, e);
+    if (!st) {
+        fv_gen_opt how = *fv_gen_config_options(g);
+        how.max_new_tokens = SHARED_MADE;
+        st = fv_generate(&out, d, m, &source, &len, 1, &how, e);
+    }
+    if (!st) {
+        *n_made = out.hyp[0].n;
+        memcpy(made, out.hyp[0].ids, (size_t)*n_made * sizeof *made);
+    }
+    fv_generated_free(&out);
+    fv_gen_config_close(g);
+    return st;
+}
+
+typedef struct rank {
+    const shared_job *job;
+    const char *dir;
+    fv_comm *comm;
+    void *outcome;
+    fv_status st;
+    fv_err e;
+} rank;
+
+static void *run_rank(void *self)
+{
+    rank *r = self;
+    r->st = r->job->compute(r->outcome, r->job, r->dir, r->comm, &r->e);
+    if (r->st) fv_comm_abort(r->comm, r->e.text);
+    fv_comm_close(r->comm);
+    return NULL;
+}
+
+static void *new_outcome(const shared_job *job)
+{
+    void *outcome = calloc(1, job->size);
+    if (!outcome) abort();
+    return outcome;
+}
+
+static void free_outcome(const shared_job *job, void *outcome)
+{
+    if (job->free) job->free(outcome);
+    free(outcome);
+}
+
+void share_by_threads(const shared_job *job, const char *dir, int n)
+{
+    rank r[SHARED_MOST];
+    fv_comm *comm[SHARED_MOST];
+    pthread_t thread[SHARED_MOST];
+    fv_err e = {0};
+    void *whole = new_outcome(job);
+    check(job->compute(whole, job, dir, NULL, &e), &e);
+    check(fv_comm_threads(comm, n, NULL, &e), &e);
+    for (int i = 0; i < n; i++) {
+        r[i] = (rank){.job = job, .dir = dir, .comm = comm[i], .outcome = new_outcome(job)};
+        assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &r[i]), 0);
+    }
+    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < n; i++) {
+        check(r[i].st, &r[i].e);
+        assert_int_equal(job->compare(r[i].outcome, whole), 0);
+        free_outcome(job, r[i].outcome);
+    }
+    free_outcome(job, whole);
+}
+
+void share_by_processes(const char *program, int n)
+{
+#ifdef __SANITIZE_THREAD__
+    skip(); /* MPI's own threads: make test-mpi-asan looks at processes */
+#endif
+    if (system("command -v mpirun > /dev/null")) skip();
+    succeeded(sh(MPIRUN "-np %d %s rank", n, program));
+}
+
+int share_as_rank(const shared_job *job)
+{
+    fv_err e = {0};
+    fv_comm *c;
+    int bad = 0;
+    if (fv_comm_open(&c, NULL, (fv_comm_opt){0}, &e)) return 90;
+    for (int k = 0; k < job->models && !bad; k++) {
+        char dir[32];
+        void *shared = new_outcome(job), *whole = new_outcome(job);
+        snprintf(dir, sizeof dir, "model-%d", k);
+        if (job->compute(whole, job, dir, NULL, &e) || job->compute(shared, job, dir, c, &e)) {
+            fprintf(stderr, "%s\n", e.text);
+            bad = 91;
+        } else {
+            bad = job->compare(shared, whole);
+        }
+        free_outcome(job, shared);
+        free_outcome(job, whole);
+    }
+    fv_comm_close(c);
+    return bad;
 }
