@@ -14,29 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-RECIPE = """[model]
-model_type = gpt2
-n_embd = 768
-n_layer = 12
-n_head = 12
-n_positions = 128
-[data]
-objective = causal
-train = lines.txt
-context = 64
-[tokenizer]
-kind = byte_bpe
-vocab = 400
-min_count = 1
-[train]
-updates = %d
-batch_tokens = %d
-warmup = 1
-shards = %d
-save_every = 0
-eval_every = 0
-log_every = 1
-"""
+import small_gpt2
 
 
 def shared(events, spans):
@@ -58,11 +36,7 @@ def main():
     updates = int(sys.argv[4]) if len(sys.argv) > 4 else 5
     script = os.path.dirname(os.path.abspath(__file__)) + "/netns.sh"
     with tempfile.TemporaryDirectory() as folder:
-        with open(folder + "/lines.txt", "w") as f:
-            for i in range(3000):
-                f.write("line %d has the word %d and the number %d beside %d\n" % (i, i * 7 % 31, i * 11 % 17, i * 13 % 101))
-        with open(folder + "/r.ini", "w") as f:
-            f.write(RECIPE % (updates, 256 * hosts, hosts))
+        small_gpt2.write(folder, width=768, layers=12, heads=12, positions=128, context=64, updates=updates, batch=256 * hosts, shards=hosts)
         command = [script, str(hosts), rate, fovea, "train", "r.ini", "-o", "run", "-t", "1", "-q", "--trace", "trace.json"]
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         trace = json.load(open(folder + "/trace.json"))

@@ -17,29 +17,8 @@ import subprocess
 import sys
 import tempfile
 
-RECIPE = """[model]
-model_type = gpt2
-n_embd = 256
-n_layer = 4
-n_head = 4
-n_positions = 64
-[data]
-objective = causal
-train = lines.txt
-context = 32
-[tokenizer]
-kind = byte_bpe
-vocab = 400
-min_count = 1
-[train]
-updates = %d
-batch_tokens = 256
-warmup = 1
-shards = 8
-save_every = 0
-eval_every = 0
-log_every = 1
-"""
+import small_gpt2
+
 UPDATES = int(os.environ.get("PLAN_UPDATES", "8"))
 GRID = "2:50:0 2:200:0 3:100:0 4:50:0 4:100:0 4:200:0 2:100:1000 4:100:1000 4:50:5000"
 CORES = len(os.sched_getaffinity(0))
@@ -133,11 +112,7 @@ def main():
     where = sys.argv[2] if len(sys.argv) > 2 else "hosts"
     out = os.path.abspath(sys.argv[3]) if len(sys.argv) > 3 else None
     with tempfile.TemporaryDirectory() as folder:
-        with open(folder + "/lines.txt", "w") as f:
-            for i in range(3000):
-                f.write("line %d has the word %d and the number %d beside %d\n" % (i, i * 7 % 31, i * 11 % 17, i * 13 % 101))
-        with open(folder + "/r.ini", "w") as f:
-            f.write(RECIPE % UPDATES)
+        small_gpt2.write(folder, width=256, layers=4, heads=4, positions=64, context=32, updates=UPDATES, batch=256, shards=8)
         print("ranks   Mbit/s     us  shards  planned s  computing  measured s      off  computing      off")
         (loopback if where == "loopback" else hosts)(fovea, folder, out)
 
