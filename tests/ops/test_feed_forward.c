@@ -154,12 +154,56 @@ static void the_same_bits_every_time(void **state)
     numbers_repeat(&trial, dev, &s);
 }
 
+static fv_tensor *ones(fv_ctx *c, int64_t rows, int64_t columns)
+{
+    return fv_full(c, FV_SHAPE(rows, columns), 1);
+}
+
+/* Matrices of ones: an element is the number of terms in its sum.  Libraries that share a long sum
+ * among blocks have left out what does not fill a tile. */
+static void all_terms_count(fv_dtype t, int64_t rows, int64_t in, int64_t out)
+{
+    fv_tensor *w[PARAMS];
+    fv_ctx *c;
+    fv_err e;
+    fv_params *p = params_of(dev, t, &(size){.rows = rows, .width = in, .hidden = out}, w);
+    check(fv_ctx_new(&c, dev, (fv_ctx_opt){.dtype = t, .record = true, .train = true}, &e), &e);
+    fv_tensor *x = fv_watch(c, ones(c, rows, in)), *y = fv_linear(c, x, w[W1], NULL, FV_ACT_NONE),
+              *sum = fv_hold(c, fv_matmul(c, x, ones(c, in, out), (fv_mm){0}));
+    float *dy = malloc((size_t)(rows * out) * sizeof *dy);
+    assert_non_null(dy);
+    for (int64_t i = 0; i < rows * out; i++) dy[i] = 1;
+    check(fv_backward_from(c, y, dy), fv_ctx_err(c));
+    numbers dw = numbers_of_grad(p, w[W1]), forward = numbers_of(c, sum, false);
+    for (int64_t i = 0; i < dw.n; i++)
+        if (dw.x[i] != (float)rows)
+            fail_msg("%s, dw of (%lld,%lld): element %lld adds %g of %lld rows", fv_dtype_name(t),
+                     (long long)out, (long long)in, (long long)i, (double)dw.x[i], (long long)rows);
+    for (int64_t i = 0; i < forward.n; i++)
+        assert_float_equal(forward.x[i], (float)in, (float)in / 200); /* a bf16 has eight bits */
+    free(dy), free(dw.x), free(forward.x);
+    fv_ctx_free(c);
+    fv_params_free(p);
+}
+
+static void no_term_is_left_out(void **state)
+{
+    static const fv_dtype dtypes[] = {FV_F32, FV_BF16, FV_F16};
+    static const int64_t all[][3] = {{6401, 384, 72}, {6401, 72, 384},  {6465, 384, 384},
+                                     {4097, 128, 64}, {1001, 256, 256}, {64, 4072, 768},
+                                     {17, 1000, 72},  {128, 6440, 128}};
+    (void)state;
+    for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            all_terms_count(dtypes[t], all[i][0], all[i][1], all[i][2]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_models_have_them),      cmocka_unit_test(onto_the_residual_stream),
-        cmocka_unit_test(read_by_another),          cmocka_unit_test(with_a_norm_behind),
-        cmocka_unit_test(the_same_bits_every_time),
+        cmocka_unit_test(no_term_is_left_out),      cmocka_unit_test(as_models_have_them),
+        cmocka_unit_test(onto_the_residual_stream), cmocka_unit_test(read_by_another),
+        cmocka_unit_test(with_a_norm_behind),       cmocka_unit_test(the_same_bits_every_time),
     };
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);
 }

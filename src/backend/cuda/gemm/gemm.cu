@@ -24,13 +24,6 @@ namespace
 
 /* ---- cuBLASLt and its epilogues ---- */
 
-/* The largest power of two up to 256 that divides an address: part of cuBLASLt's plan key. */
-int alignment(const void *p)
-{
-    uintptr_t a = (uintptr_t)p | 256;
-    return (int)(a & (~a + 1));
-}
-
 /* The cuBLASLt epilogue that does bias, act and pre at once, or -1. */
 int epilogue(const fv_gemm *g, fv_dtype t)
 {
@@ -58,8 +51,10 @@ template <class T> bool cublas_gemm(fv_stream *s, const fv_gemm *g, int epi)
         key.stride_a = g->stride_a, key.stride_b = g->stride_b, key.stride_c = g->stride_c;
     key.dtype = kind<T>::dtype, key.ct = g->ct, key.epilogue = epi;
     key.ta = g->ta, key.tb = g->tb, key.add = g->add;
-    key.align_a = alignment(g->a), key.align_b = alignment(g->b), key.align_c = alignment(g->c);
-    if (g->plus && alignment(g->plus) < key.align_c) key.align_c = alignment(g->plus);
+    key.align_a = fv_cuda_alignment(g->a), key.align_b = fv_cuda_alignment(g->b),
+    key.align_c = fv_cuda_alignment(g->c);
+    if (g->plus && fv_cuda_alignment(g->plus) < key.align_c)
+        key.align_c = fv_cuda_alignment(g->plus);
     bool bare = epi == CUBLASLT_EPILOGUE_DEFAULT;
     gemm_call call = {g->a,
                       g->b,

@@ -6,7 +6,13 @@
  *
  * MPS: with a partial GPU (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE) the 16-bit kernels of cuBLASLt 13.1
  * skip tiles and report success (seen on 26 to 104 of an H200's 132 SMs).  So under MPS two test
- * products must come out right before the library is used. */
+ * products must come out right before the library is used.
+ *
+ * Split-K: its 16-bit kernels that share K among blocks can leave out the terms behind the last
+ * whole tile of 64 (seen with 13.1 on an H200: of 6,401 terms the last one; others report the same
+ * of 12.8 and 13.1).  So such a sum is given to them in whole tiles, and the rest is a product of
+ * its own; where that is not possible (an epilogue, a 16-bit result, which would be rounded twice)
+ * an algorithm is taken that does not split K. */
 #include "plan.h"
 
 #include <cublasLt.h>
@@ -22,6 +28,8 @@ namespace
 #define LT_WORK ((size_t)32 << 20) /* workspace, bytes: NVIDIA's advice for Hopper */
 #define PLANS 1024                 /* cache entries */
 #define TRIES 8                    /* linear probing */
+#define CHOICES 8                  /* algorithms asked for */
+#define K_TILE 64                  /* terms of a sum that a split-K kernel takes at a time */
 
 /* ---- the library ---- */
 
@@ -39,6 +47,7 @@ struct lt_library {
     decltype(&cublasLtMatmulPreferenceDestroy) prefer_destroy;
     decltype(&cublasLtMatmulPreferenceSetAttribute) prefer_set;
     decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
+    decltype(&cublasLtMatmulAlgoConfigGetAttribute) algo_get;
 };
 
 template <class F> bool find(F *f, void *from, const char *name)
@@ -62,7 +71,8 @@ bool load_library(lt_library *l)
            find(&l->prefer_create, so, "cublasLtMatmulPreferenceCreate") &&
            find(&l->prefer_destroy, so, "cublasLtMatmulPreferenceDestroy") &&
            find(&l->prefer_set, so, "cublasLtMatmulPreferenceSetAttribute") &&
-           find(&l->choose, so, "cublasLtMatmulAlgoGetHeuristic");
+           find(&l->choose, so, "cublasLtMatmulAlgoGetHeuristic") &&
+           find(&l->algo_get, so, "cublasLtMatmulAlgoConfigGetAttribute");
 }
 
 /* ---- plans ---- */
@@ -76,6 +86,7 @@ struct plan {
     cublasLtMatmulAlgo_t algo;
     size_t work;
     bool made, can; /* can: an algorithm exists */
+    bool in_two;    /* it splits K and may be given whole tiles only */
 };
 } // namespace
 
@@ -156,12 +167,32 @@ bool describe(const lt_library *lt, plan *p)
            layout(lt, &p->c, k->ct, k->n, k->m, k->ldc, k->batch, k->stride_c);
 }
 
-/* The heuristic's first choice with at most `most` bytes of workspace. */
+/* K ends inside a tile, which a 16-bit algorithm that splits K may leave out. */
+bool tail_at_risk(const gemm_shape *k) { return k->dtype != FV_F32 && k->k % K_TILE; }
+
+/* The product may be taken in two: nothing is done to C between them, nor is it rounded. */
+bool divisible(const gemm_shape *k)
+{
+    return k->epilogue == CUBLASLT_EPILOGUE_DEFAULT && k->batch == 1 && k->ct == FV_F32 &&
+           k->k > K_TILE;
+}
+
+bool splits_k(const lt_library *lt, const cublasLtMatmulAlgo_t *algo)
+{
+    int32_t parts = 0;
+    size_t bytes = 0;
+    lt->algo_get(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof parts, &bytes);
+    return parts != 0 && parts != 1;
+}
+
+/* The first of the heuristic's choices, with at most `most` bytes of workspace, that leaves out
+ * nothing. */
 bool pick_with(const cublas_state *mm, plan *p, size_t most)
 {
     const lt_library *lt = &mm->lt;
     cublasLtMatmulPreference_t prefer = NULL;
-    cublasLtMatmulHeuristicResult_t best;
+    cublasLtMatmulHeuristicResult_t choice[CHOICES];
+    bool at_risk = tail_at_risk(&p->key);
     int found = 0;
     uint32_t a = (uint32_t)p->key.align_b, b = (uint32_t)p->key.align_a,
              c = (uint32_t)p->key.align_c;
@@ -171,13 +202,18 @@ bool pick_with(const cublas_state *mm, plan *p, size_t most)
     lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b);
     lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c);
     lt->prefer_set(prefer, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c);
-    cublasStatus_t rc = lt->choose(mm->handle, p->desc, p->a, p->b, p->c, p->c, prefer, 1, &best,
-                                   &found);
+    cublasStatus_t rc = lt->choose(mm->handle, p->desc, p->a, p->b, p->c, p->c, prefer,
+                                   at_risk ? CHOICES : 1, choice, &found);
     lt->prefer_destroy(prefer);
-    if (rc != CUBLAS_STATUS_SUCCESS || !found) return false;
-    p->algo = best.algo;
-    p->work = best.workspaceSize;
-    return true;
+    for (int i = 0; rc == CUBLAS_STATUS_SUCCESS && i < found; i++) {
+        bool drops = at_risk && splits_k(lt, &choice[i].algo);
+        if (drops && !divisible(&p->key)) continue;
+        p->in_two = drops;
+        p->algo = choice[i].algo;
+        p->work = choice[i].workspaceSize;
+        return true;
+    }
+    return false;
 }
 
 /* With 128x128 tiles for a third of the SMs, smaller tiles are as fast as split-K; and split-K
@@ -187,7 +223,7 @@ bool pick(const cublas_state *mm, plan *p)
 {
     bool enough = ceil_div(p->key.m, 128) * ceil_div(p->key.n, 128) * p->key.batch * 3 >=
                   mm->sm_count;
-    return (enough && pick_with(mm, p, 0)) || pick_with(mm, p, LT_WORK);
+    return (enough && pick_with(mm, p, 0)) || pick_with(mm, p, LT_WORK) || pick_with(mm, p, 0);
 }
 
 /* The cached plan of a shape, or a new one: FNV-1a over the key, linear probing over TRIES entries,
@@ -334,14 +370,12 @@ bool library_disabled()
 }
 } // namespace
 
-/* The lock covers bias and pre pointers, which are attributes of the shared descriptor. */
-bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
+namespace
 {
-    if (library_disabled()) return false;
-    cublas_state *mm = open_cublas(s);
-    if (!mm) return true;
-    std::lock_guard<std::mutex> hold(mm->lock);
-    plan *p = plan_for(mm, shape);
+
+/* Launches a plan; false: it was refused, now and later, and the caller falls back. */
+bool run_plan(fv_stream *s, cublas_state *mm, plan *p, const gemm_call *g)
+{
     if (!p->can) return false;
     if (g->bias)
         mm->lt.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
@@ -350,5 +384,35 @@ bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
     cudaSetDevice(device_of(s)->number);
     p->can = run(mm, p, g, stream_of(s));
     fv_cuda_check_launch(s, "gemm");
-    return p->can; /* a refused plan stays refused: the caller falls back, now and later */
+    return p->can;
+}
+
+/* C (+)= A B over the whole tiles of K, then C += A B over the rest. */
+bool run_in_two(fv_stream *s, cublas_state *mm, const gemm_shape *shape, const gemm_call *g)
+{
+    gemm_shape part = *shape;
+    gemm_call call = *g;
+    int64_t rest = shape->k % K_TILE, whole = shape->k - rest;
+    part.k = whole;
+    if (!run_plan(s, mm, plan_for(mm, &part), g)) return false;
+    part.k = rest, part.add = 1, call.plus = NULL;
+    call.a = (const bf16 *)g->a + whole * (shape->ta ? shape->lda : 1);
+    call.b = (const bf16 *)g->b + whole * (shape->tb ? 1 : shape->ldb);
+    part.align_a = fv_cuda_alignment(call.a), part.align_b = fv_cuda_alignment(call.b);
+    if (!run_plan(s, mm, plan_for(mm, &part), &call))
+        device_of(s)->host.fail(s, FV_EDEVICE, "gemm: cuBLASLt refuses the last %lld of %lld terms",
+                                (long long)rest, (long long)shape->k);
+    return true;
+}
+} // namespace
+
+/* The lock covers bias and pre pointers, which are attributes of the shared descriptor. */
+bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
+{
+    if (library_disabled()) return false;
+    cublas_state *mm = open_cublas(s);
+    if (!mm) return true;
+    std::lock_guard<std::mutex> hold(mm->lock);
+    plan *p = plan_for(mm, shape);
+    return p->in_two ? run_in_two(s, mm, shape, g) : run_plan(s, mm, p, g);
 }

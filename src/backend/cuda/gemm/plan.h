@@ -19,6 +19,13 @@ struct gemm_call {
     float alpha;
 };
 
+/* The largest power of two up to 256 that divides an address. */
+static inline int fv_cuda_alignment(const void *p)
+{
+    uintptr_t a = (uintptr_t)p | 256;
+    return (int)(a & (~a + 1));
+}
+
 /* True: launched, or the stream has an error; false: cuBLASLt has no algorithm for this shape. */
 bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g);
 
