@@ -43,18 +43,16 @@ def write_images(folder, count):
 
 def write_decoded(folder, archive):
     """The same files from an archive of JPEG files, labels in the order of the classes' names: what PyTorch reads."""
-    import torch
-    from torchvision.io import ImageReadMode, decode_jpeg
+    from PIL import Image
 
     found = []
     with tarfile.open(archive) as f:
         for member in f:
             if member.isfile():
-                data = torch.frombuffer(bytearray(f.extractfile(member).read()), dtype=torch.uint8)
-                found.append((member.name.split("/")[-2], decode_jpeg(data, ImageReadMode.RGB).permute(1, 2, 0)))
+                found.append((member.name.split("/")[-2], Image.open(f.extractfile(member)).convert("RGB").tobytes()))
     classes = sorted({name for name, _ in found})
     with open(os.path.join(folder, "train-images-idx4-ubyte"), "wb") as f:
-        f.write(struct.pack(">IIIII", 0x804, len(found), SIDE, SIDE, 3) + torch.stack([x for _, x in found]).numpy().tobytes())
+        f.write(struct.pack(">IIIII", 0x804, len(found), SIDE, SIDE, 3) + b"".join(pixels for _, pixels in found))
     with open(os.path.join(folder, "train-labels-idx1-ubyte"), "wb") as f:
         f.write(struct.pack(">II", 0x801, len(found)) + bytes(classes.index(name) for name, _ in found))
 

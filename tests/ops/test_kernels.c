@@ -114,10 +114,14 @@ static const broadcast broadcasts[] = {
     {1, {1}, {1}, {1}},
     {1, {70001}, {1}, {1}},
     {1, {2049}, {1}, {0}},                   /* with a scalar */
+    {1, {70000}, {1}, {0}},                  /* whose gradient is summed in pieces */
     {2, {97, 777}, {1, 1}, {0, 1}},          /* a bias */
     {2, {97, 777}, {1, 1}, {1, 0}},          /* one number for each row */
     {2, {5, 3}, {0, 1}, {1, 0}},             /* an outer sum */
     {3, {3, 17, 300}, {1, 1, 1}, {0, 1, 0}}, /* the bias of a convolution */
+    {3, {20, 3, 1024}, {1, 1, 1}, {0, 1, 0}},
+    {3, {4, 40, 96}, {1, 1, 1}, {1, 0, 1}}, /* a mask for all tokens of a sequence */
+    {3, {4, 40, 96}, {1, 1, 1}, {1, 1, 0}}, /* one for all numbers of a token */
     {3, {7, 5, 1030}, {1, 0, 1}, {1, 1, 0}},
     {4, {3, 4, 5, 6}, {1, 0, 1, 0}, {0, 1, 1, 1}},
 };
