@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Products, BERT-base and decoding over numbers of threads, beside PyTorch, in turns: the rows of docs/benchmarks.md for x86.
 
-    bench/cores.py [--rows gemm bert decode one attention] [--threads 1 2 8 16] [--rounds 3] [--seconds 0.3] [--busy] [--most 100]
+    bench/cores.py [--rows gemm bert decode one attention train] [--threads 1 2 8 16] [--rounds 3] [--seconds 0.3] [--busy] [--most 100]
 
 Needs build/fovea (make) and PyTorch.  PyTorch's BERT is written out below with its own operators (eager, inference_mode), so
 transformers is not needed.  A figure is the median over rounds of a program's own median.  --busy: another process keeps one
@@ -130,15 +130,37 @@ def peer_bert(torch, dtype, batch, length):
     return run
 
 
+def peer_train(torch, dtype, model, batch, length):
+    """One update with fused AdamW, eager; bf16: autocast, as PyTorch trains in it, with weights in f32."""
+    import cuda_peers
+
+    cuda_peers.DEVICE = "cpu"
+    if model == "gpt2":
+        net, inputs, clip = cuda_peers.Gpt2(), [cuda_peers.ids(50257, batch, length) for _ in range(2)], 1.0
+    else:
+        net, inputs, clip = cuda_peers.Translator(32000, 0).train(), [cuda_peers.ids(32000, batch, length) for _ in range(3)], 1.0
+    optimiser = torch.optim.AdamW(net.parameters(), lr=1e-6, fused=True)
+
+    def run():
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss = net.loss(*inputs)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return run
+
+
 def be_peer(threads):
     import torch
 
     torch.set_num_threads(threads)
-    made = {"gemm": peer_gemm, "attention": peer_attention, "bert": peer_bert}
+    made = {"gemm": peer_gemm, "attention": peer_attention, "bert": peer_bert, "train": peer_train}
     for line in sys.stdin:
         seconds, name, dtype, *sizes = json.loads(line)
         run = made[name](torch, getattr(torch, {"f32": "float32", "bf16": "bfloat16"}[dtype]), *sizes)
-        if name == "attention" and sizes[-1]:
+        if name == "train" or (name == "attention" and sizes[-1]):
             print(json.dumps(timed(run, seconds)), flush=True)
             continue
         with torch.inference_mode():
@@ -198,6 +220,16 @@ def attention_rows(args, peers):
                     yield what, t, f"{1e3 * a:.2f}", f"{1e3 * b:.2f}", b / a
 
 
+def train_rows(args, peers):
+    for name, config, batch, length in (("gpt2", "gpt2-124m-plain", 4, 256), ("translator", "marian-base", 32, 64)):
+        for dtype in args.dtypes:
+            for t in args.threads:
+                a, b = rounds_of(args, lambda: seconds_of(fovea(args, "train", "--config", os.path.join(CONFIGS, config + ".json"), "--batch",
+                                                                batch, "--len", length, "--dtype", dtype, "-t", t)),
+                                 lambda: peers[t](args.seconds, "train", dtype, name, batch, length))
+                yield f"training {config} {dtype}, {batch} × {length}, ms an update", t, f"{1e3 * a:.0f}", f"{1e3 * b:.0f}", b / a
+
+
 def decode_rows(args, _):
     for name in args.models:
         folder = tempfile.mkdtemp()
@@ -235,7 +267,7 @@ def main():
         return be_peer(args.peer)
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if args.busy else None
     start, rows = time.perf_counter(), {"gemm": gemm_rows, "one": one_rows, "bert": bert_rows, "attention": attention_rows,
-                                        "decode": decode_rows}
+                                        "decode": decode_rows, "train": train_rows}
     peers = {t: Peer(t) for t in args.threads} if set(args.rows) - {"decode"} else {}
     print("| what | threads | fovea | PyTorch | ratio (decode: to the row before) |\n| --- | --- | --- | --- | --- |")
     for name in args.rows:
