@@ -154,30 +154,94 @@ static void take_line(request *r, const char *line, double at, double *last)
     *last = at;
 }
 
+/* What has arrived of an answer: its head up to the empty line, then a body in chunks (RFC 9112,
+ * 7.1).  A chunk may end inside an event, as a server's buffer is full, so events are looked for in
+ * the body alone. */
+typedef struct {
+    char *text; /* head, or lines of the body that are not whole yet */
+    size_t n, capacity;
+    bool body, chunked;
+    int64_t left;  /* bytes of the chunk */
+    char size[20]; /* of the next one, as far as it has come */
+    size_t n_size;
+} answer;
+
+static bool add_text(answer *a, const char *from, size_t n)
+{
+    if (a->n + n + 1 > a->capacity) {
+        size_t more = 2 * (a->n + n + 1);
+        char *text = realloc(a->text, more);
+        if (!text) return false;
+        a->text = text;
+        a->capacity = more;
+    }
+    memcpy(a->text + a->n, from, n);
+    a->n += n;
+    a->text[a->n] = 0;
+    return true;
+}
+
+/* Chunks, without their sizes: a line of hexadecimal digits before each, and one that is empty
+ * behind it. */
+static bool add_chunks(answer *a, const char *from, size_t n)
+{
+    for (size_t k; n; from += k, n -= k) {
+        k = 1;
+        if (a->left > 0) {
+            k = n < (size_t)a->left ? n : (size_t)a->left;
+            a->left -= (int64_t)k;
+            if (!add_text(a, from, k)) return false;
+        } else if (*from != '\n') {
+            if (a->n_size + 1 < sizeof a->size) a->size[a->n_size++] = *from;
+        } else {
+            a->size[a->n_size] = 0;
+            a->left = strtoll(a->size, NULL, 16);
+            a->n_size = 0;
+        }
+    }
+    return true;
+}
+
+static bool add_bytes(request *r, answer *a, const char *from, size_t n)
+{
+    if (a->body) return a->chunked ? add_chunks(a, from, n) : add_text(a, from, n);
+    if (!add_text(a, from, n)) return false;
+    const char *end = strstr(a->text, "\r\n\r\n");
+    if (!end) return true;
+    a->body = true;
+    r->status = atoi(a->text + 9);
+    const char *field = strcasestr(a->text, "\r\ntransfer-encoding: chunked");
+    a->chunked = field && field < end;
+    size_t head = (size_t)(end + 4 - a->text), rest = a->n - head;
+    char *body = malloc(rest + 1);
+    if (!body) return false;
+    memcpy(body, end + 4, rest);
+    a->n = 0;
+    bool ok = !rest || add_bytes(r, a, body, rest);
+    free(body);
+    return ok;
+}
+
 /* Events are read line by line as they arrive; the time of an event is that of the recv that
  * completed it. */
 static void read_answer(request *r, int fd)
 {
-    size_t cap = 1 << 16, n = 0;
-    char *buf = malloc(cap);
+    answer a = {0};
+    char *buf = malloc(1 << 16);
     double last = 0;
-    for (ssize_t k; buf && (k = recv(fd, buf + n, cap - n - 1, 0)) > 0;) {
+    for (ssize_t k; buf && (k = recv(fd, buf, 1 << 16, 0)) > 0;) {
         double at = bench_now();
-        n += (size_t)k;
-        buf[n] = 0;
-        if (!r->status && n > 12) r->status = atoi(buf + 9);
-        char *from = buf;
+        if (!add_bytes(r, &a, buf, (size_t)k)) break;
+        if (!a.body || !a.n) continue;
+        char *from = a.text;
         for (char *end; (end = strchr(from, '\n')); from = end + 1) {
             *end = 0;
             take_line(r, from, at, &last);
         }
-        n -= (size_t)(from - buf);
-        memmove(buf, from, n);
-        if (n + 1 < cap) continue;
-        char *more = realloc(buf, cap *= 2);
-        if (!more) break;
-        buf = more;
+        a.n -= (size_t)(from - a.text);
+        memmove(a.text, from, a.n + 1);
     }
+    free(a.text);
     free(buf);
 }
 
