@@ -276,7 +276,11 @@ void cross_entropy_fused(fv_stream *s, fv_stat *loss, void *x, const int32_t *la
     unsigned threads = row_threads(step / V), many = threads == 512 ? 1024 : threads;
     size_t two_rows = 2 * (size_t)step * sizeof(T), others = 2048, shared = device_of(s)->max_smem;
     bool packs = step % V == 0 && aligned(x), held = packs && two_rows + others <= shared;
-    int64_t beside = (int64_t)(shared / (two_rows + others)), most = 2048 / many;
+    int64_t beside = (int64_t)(shared / (two_rows + others));
+    /* blocks of shorter rows share an SM: while one waits at a barrier, others go on, and a
+     * vocabulary of 12,000 leaves no thread of 256 idle, but a quarter of 1,024 */
+    if (held && many > 256 && beside > 1) many = beside < 4 ? 512 : 256;
+    int64_t most = 2048 / many;
     most = (int64_t)device_of(s)->sm_count * (beside < most ? beside : most);
     dim3 grid((unsigned)rows), few((unsigned)(rows < most ? rows : most));
     if (held)
