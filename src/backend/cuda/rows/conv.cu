@@ -2,20 +2,10 @@
  *
  * Backward passes gather: one thread per input pixel sums, in a fixed order, every output that read
  * it.  A scatter would need atomics and lose determinism. */
-#include "backend/cuda/device/cuda.h"
+#include "index.h"
 
 namespace
 {
-
-/* Indices of up to 31 bits are divided as such: a division of 64 bits takes longer than the memory
- * access that it is for. */
-template <class F> void each_index(fv_stream *s, const char *name, int64_t n, F f)
-{
-    if (n <= INT32_MAX)
-        each(s, name, n, [=] __device__(int64_t e) { f((int32_t)e); });
-    else
-        each(s, name, n, f);
-}
 
 /* col (batch,channels,kh,kw,oh,ow), the layout a matrix product with the weights reads.
  * One thread per element of col: writes are contiguous, reads along ow nearly so. */
@@ -99,8 +89,9 @@ template <class T>
 void bilinear(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w,
               int64_t oh, int64_t ow)
 {
-    each(s, "bilinear", planes * oh * ow, [=] __device__(int64_t e) {
-        int64_t q = e % ow, p = e / ow % oh, plane = e / ow / oh;
+    each_index(s, "bilinear", planes * oh * ow, [=] __device__(auto e) {
+        typedef decltype(e) I;
+        int64_t q = e % (I)ow, p = e / (I)ow % (I)oh, plane = e / (I)ow / (I)oh;
         between r = find(p, h, oh), c = find(q, w, ow);
         const T *upper = (const T *)x + (plane * h + r.low) * w,
                 *lower = (const T *)x + (plane * h + r.high) * w;
@@ -116,8 +107,9 @@ void bilinear_bwd(fv_stream *s, fv_sink dx, const void *dy, int64_t planes, int6
 {
     sink<T> to_dx = to<T>(dx);
     if (!dx.data) return;
-    each(s, "bilinear_bwd", planes * h * w, [=] __device__(int64_t e) {
-        int64_t c = e % w, r = e / w % h, plane = e / w / h;
+    each_index(s, "bilinear_bwd", planes * h * w, [=] __device__(auto e) {
+        typedef decltype(e) I;
+        int64_t c = e % (I)w, r = e / (I)w % (I)h, plane = e / (I)w / (I)h;
         float sum = 0;
         for (int64_t p = first_output(r, h, oh); p <= last_output(r, h, oh); p++) {
             const T *row = (const T *)dy + (plane * oh + p) * ow;

@@ -5,7 +5,7 @@
  * ms of every update of a SAGAN, whose discriminator halves maps by means of two.  Long sums take
  * two steps: pieces of a fixed length, then the pieces in order.  The GPU is busy even with a
  * single sum, and the order of addition depends on the shape alone. */
-#include "backend/cuda/device/cuda.h"
+#include "index.h"
 #include "scalar.h"
 
 namespace
@@ -96,8 +96,9 @@ template <class E, class T>
 void short_sums(fv_stream *s, sink<T> y, const E *x, int64_t outer, int64_t n, int64_t inner,
                 float scale)
 {
-    each(s, "sum", outer * inner, [=] __device__(int64_t i) {
-        const E *at = x + (inner == 1 ? i * n : i / inner * n * inner + i % inner);
+    each_index(s, "sum", outer * inner, [=] __device__(auto i) {
+        typedef decltype(i) I;
+        const E *at = x + (inner == 1 ? i * n : i / (I)inner * n * inner + i % (I)inner);
         float sum = 0;
         for (int64_t k = 0; k < n; k++) sum += to_float(at[k * inner]);
         sink_put(y, i, sum * scale);
@@ -235,8 +236,10 @@ void reduce_bwd(fv_stream *s, fv_reduce_op op, fv_sink dx, const void *dy, const
 {
     sink<T> to_dx = to<T>(dx);
     if (!dx.data) return;
-    each(s, "reduce_bwd", outer * n * inner, [=] __device__(int64_t e) {
-        int64_t r = e % inner, i = e / inner % n, o = e / inner / n * inner + r;
+    each_index(s, "reduce_bwd", outer * n * inner, [=] __device__(auto e) {
+        typedef decltype(e) I;
+        I q = e / (I)inner, i = q % (I)n;
+        int64_t o = q / (I)n * inner + e % (I)inner;
         float g = to_float(((const T *)dy)[o]);
         if (op == FV_R_MEAN) g /= (float)n;
         if (op == FV_R_MAX && arg[o] != i) g = 0;
