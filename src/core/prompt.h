@@ -21,9 +21,11 @@ typedef struct fv__prompt {
     const fv_tensor *ids; /* prompts: those the rows stand in front of */
     fv_tensor *rows;      /* (n,D) or NULL */
     fv_tensor *prefix;    /* (n, 2 layers kv) or NULL: keys and values of layer 0, of layer 1, .. */
-    /* layers in the order in which they first attended */
+    /* layers in the order in which they first attended, and the column of the prefix at which the
+     * keys of each begin: layers need not be equally wide */
     int layers;
     const void *layer[FV__PROMPT_LAYERS];
+    int64_t column[FV__PROMPT_LAYERS + 1];
 } fv__prompt;
 
 #endif

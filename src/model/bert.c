@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/base.h"
+#include "core/core.h"
 
 fv_status fv__bert_check(const fv__bert_config *k, fv_err *e)
 {
@@ -231,6 +232,12 @@ static void put_choices(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor 
 
 fv_tensor *fv__mean_tokens(fv_ctx *c, fv_tensor *x, fv_tensor *mask)
 {
+    const fv__prompt *p = c->prompt;
+    if (p && p->behind && x) { /* a prefix has keys and values, and no states to be averaged */
+        int64_t own = fv_dim(x, 1) - p->n;
+        x = fv_slice(c, x, 1, 0, own);
+        if (mask) mask = fv_slice(c, mask, 1, 0, own);
+    }
     if (!mask || !x) return fv_mean(c, x, 1);
     int64_t B = fv_dim(x, 0), T = fv_dim(x, 1);
     fv_tensor *column = fv_reshape(c, mask, FV_SHAPE(B, T, 1));

@@ -40,8 +40,25 @@ static int64_t config_number(const fv__prompt_base *b, const char *const *keys)
     return 0;
 }
 
-/* PEFT's way to find out how wide keys are: heads that share keys have fewer. */
-static void measure_prefix(fv_adapter_opt *o, const fv__prompt_base *b, int64_t width)
+/* The mean width of what the last products of attentions read, which is that of all their heads:
+ * embeddings may be narrower (ELECTRA), and so may the first layer be (USE-Lite).  0: a product
+ * for each layer was not found. */
+static int64_t attention_width(const fv_params *p, int64_t layers)
+{
+    int64_t sum = 0, n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const fv_tensor *w = &p->list[i]->tensor;
+        if (fv__param_end(w) != FV_ENDS_ATTENTION) continue;
+        sum += fv_dim(w, fv__param_linear(w) == FV_LINEAR_IN_OUT ? 0 : 1);
+        n++;
+    }
+    return n && n == layers ? sum / n : 0;
+}
+
+/* PEFT's way to find out how wide keys are: heads that share keys have fewer.  Where layers differ,
+ * the mean makes the table as wide as all of them together. */
+static void measure_prefix(fv_adapter_opt *o, const fv__prompt_base *b, const fv_params *p,
+                           int64_t width)
 {
     static const char *const layers[] = {"num_decoder_layers", "decoder_layers",
                                          "num_hidden_layers",  "n_layer",
@@ -53,8 +70,9 @@ static void measure_prefix(fv_adapter_opt *o, const fv__prompt_base *b, int64_t 
     int64_t all = config_number(b, heads), kv = config_number(b, shared),
             wide = config_number(b, head);
     if (!kv) kv = all;
-    if (!wide && all) wide = width / all;
     if (!o->num_layers) o->num_layers = (int)config_number(b, layers);
+    int64_t heads_width = attention_width(p, o->num_layers);
+    if (!wide && all) wide = (heads_width ? heads_width : width) / all;
     if (!o->num_attention_heads) o->num_attention_heads = (int)kv;
     if (!o->token_dim) o->token_dim = (int)(kv * wide);
 }
@@ -141,7 +159,7 @@ fv_status fv__prompt_declare(fv__virtual *v, fv_params *p, fv_adapter_opt *o,
     if (st) return st;
     if (!table) return fv_fail(e, FV_EMISSING, "adapter: %s has no table of tokens", b->type);
     int64_t width = fv_cols(table);
-    if (v->type == FV_PEFT_PREFIX) measure_prefix(o, b, width);
+    if (v->type == FV_PEFT_PREFIX) measure_prefix(o, b, p, width);
     if (!o->token_dim) o->token_dim = (int)width;
     if (!o->num_transformer_submodules) o->num_transformer_submodules = decoder ? 2 : 1;
     if (v->type != FV_PEFT_PREFIX && o->token_dim != width)

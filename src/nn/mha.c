@@ -185,11 +185,13 @@ static void project(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_tensor *memory,
 
 /* The number of a layer among those whose keys have a prefix: layers attend in their order, and
  * that of the first time counts. */
-static int prefix_layer(fv__prompt *p, const fv_mha *l)
+static int prefix_layer(fv__prompt *p, const fv_mha *l, int64_t kv)
 {
     int i = 0;
     while (i < p->layers && p->layer[i] != l) i++;
-    if (i == p->layers && i < FV__PROMPT_LAYERS) p->layer[p->layers++] = l;
+    if (i < p->layers || i == FV__PROMPT_LAYERS) return i;
+    p->layer[p->layers++] = l;
+    p->column[i + 1] = p->column[i] + 2 * kv;
     return i;
 }
 
@@ -200,10 +202,13 @@ static int prefix_layer(fv__prompt *p, const fv_mha *l)
 static fv_tensor *put_prefix(fv_ctx *c, const fv_mha *l, fv_tensor *x, int which)
 {
     fv__prompt *p = c->prompt;
-    int64_t kv = l->n_kv_head * l->head, parts = fv_cols(p->prefix) / kv,
-            part = (p->causal_only ? 4 : 2) * prefix_layer(p, l) + which;
-    if (p->causal_only && part < 2 * parts) part %= parts;
-    int64_t from = part * kv;
+    int64_t kv = l->n_kv_head * l->head, parts = fv_cols(p->prefix) / kv;
+    int layer = prefix_layer(p, l, kv);
+    int64_t from = p->column[layer] + which * kv;
+    if (p->causal_only) {
+        int64_t part = 4 * layer + which;
+        from = (part < 2 * parts ? part % parts : part) * kv;
+    }
     if (!x || from + kv > fv_cols(p->prefix))
         return !x ? NULL
                   : fv_raise(c, FV_ESHAPE, "%s: keys are %lld wide, and the prefix is %s", l->name,

@@ -5,7 +5,8 @@
  *
  * Boxes come from the model as centre and size, relative to what it saw; they are turned to corners
  * and scaled to the pixels of the file. The class "no object" is the last logit and never printed.
- * No suppression of overlapping boxes: a set loss has taught the model to give each object once. */
+ * Boxes that overlap stay: a set loss has taught the model to give each object once.  Where it has
+ * not learnt that well, --nms keeps the surest of those that overlap. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +14,15 @@
 #include "task_pipeline.h"
 
 typedef struct detect_options {
-    double threshold;
+    double threshold, nms;
     char draw[FV_PATH];
 } detect_options;
 
 static const fv_field options[] = {
     FV_FLOAT(detect_options, threshold, 0, 0.5, 1, "objects of at least this probability"),
+    FV_FLOAT(detect_options, nms, 0, 0, 1,
+             "leave out boxes whose IoU with a surer one of their label is above this, 0.5 say; "
+             "0: none, as transformers"),
     FV_TEXT(detect_options, draw, "",
             "DIR: where every image is written as PNG with the boxes drawn"),
     {0}};
@@ -73,6 +77,20 @@ fv_status fv__find_boxes(fv_task *t, const float *logits, const float *boxes, in
     }
     qsort(out->box, (size_t)out->n, sizeof *out->box, by_score);
     return FV_OK;
+}
+
+/* Greedy non-maximum suppression, label by label; boxes come most certain first and stay so. */
+static void suppress(fv__found *f, double most)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < f->n; i++) {
+        int64_t k = 0;
+        while (k < kept && (f->box[k].label != f->box[i].label ||
+                            fv_box_iou(f->box[k].box, f->box[i].box) <= most))
+            k++;
+        if (k == kept) f->box[kept++] = f->box[i];
+    }
+    f->n = kept;
 }
 
 /* ---- results ---- */
@@ -187,6 +205,7 @@ static fv_status each(void *user, int64_t i, const fv_seq *s, const float *const
     fv_status st = fv__find_boxes(p->task, out[0], out[1],
                                   fv__task_setting(p->task, "num_detection_tokens"), w, h,
                                   o->threshold, &f->found, e);
+    if (!st && o->nms > 0) suppress(&f->found, o->nms);
     if (!st && *o->draw) st = draw(p, &f->in[i], &f->found, e);
     if (st) return st;
     if (p->opt.json)
@@ -214,6 +233,7 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 static const fv_task_example examples[] = {
     {"fovea detect -m yolos-tiny street.jpg", "label, probability, box; tab between objects"},
     {"fovea detect -m runs/bccd-yolos/model --json --threshold 0.3 slides/", "all of a folder"},
+    {"fovea detect -m runs/bccd-yolos/model --nms 0.5 slides/", "cells that are found twice once"},
     {"fovea detect -m yolos-tiny --draw seen photos/",
      "also images with the boxes drawn, in seen/"},
     {0}};

@@ -228,6 +228,17 @@ static void images_of_one_text_are_one_example(void **state)
     free(log);
 }
 
+/* Of the model that was trained last, in one image, after suppression of boxes by their IoU. */
+static int objects_found(double nms)
+{
+    const char *at = succeeded(fovea("detect -m %s/model --threshold 0 --nms %g --json %s",
+                                     scratch("yolos"), nms, scratch("voc/JPEGImages/0.png")))
+                         ->out;
+    int n = 0;
+    while ((at = strstr(at, "\"label\":"))) at++, n++;
+    return n;
+}
+
 /* Boxes in Pascal VOC's folders, masks beside images: two updates, then what comes out. */
 static void boxes_and_masks_are_learnt(void **state)
 {
@@ -271,6 +282,10 @@ static void boxes_and_masks_are_learnt(void **state)
               ->out;
     assert_non_null(strstr(out, "\"label\":\"cell\",\"score\":"));
     assert_true(scratch_has("seen/0.png.png"));
+    /* a box for each of five tokens; hardly trained, they lie on one another */
+    assert_int_equal(objects_found(0), 5);
+    assert_int_equal(objects_found(1), 5);
+    assert_int_equal(objects_found(0.01), 1);
     succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("seg.ini"), scratch("segmenter"),
                     scratch(".")));
     succeeded(fovea("train %s -o %s --set data.dir=%s --set data.cache=0", scratch("seg.ini"),
