@@ -73,6 +73,23 @@ static fv_status open_grid(fv_pipeline *p, const fv_image *im, fv_err *e)
     return st;
 }
 
+/* {"file": .., "images": n, "label": ..}; label < 0: of all classes. */
+static fv_status say_file(fv_pipeline *p, const char *path, int64_t n, int label, fv_err *e)
+{
+    const work *w = p->self;
+    fv_buf *b = &p->out;
+    fv__json_begin(b, '{');
+    fv__json_text_at(b, "file", path, strlen(path));
+    fv__json_int_at(b, "images", n);
+    if (label >= 0) {
+        const char *name = fv_gan_name(w->gan, label);
+        fv__json_text_at(b, "label", name, strlen(name));
+    }
+    fv__json_end(b, '}');
+    fv__buf_str(b, "\n");
+    return fv__task_emit(p, e);
+}
+
 /* The grid is made when the first image says how large a cell is. */
 static fv_status take(void *user, int64_t i, fv_image *im, fv_err *e)
 {
@@ -87,6 +104,7 @@ static fv_status take(void *user, int64_t i, fv_image *im, fv_err *e)
         snprintf(path, sizeof path, "%s/%06lld-%s.png", o->folder, (long long)i,
                  fv_gan_name(w->gan, w->label[i]));
         st = fv_image_save(im, path, e);
+        if (!st && p->opt.json) st = say_file(p, path, 1, w->label[i], e);
     }
     return st;
 }
@@ -154,6 +172,18 @@ static fv_status judge(fv_pipeline *p, fv_gan_opt how, fv_err *e)
     fv_status st = fv_gan_judge(w->gan, p->dev, o->judge, o->real[0] ? o->real : NULL, o->n, how,
                                 &s, e);
     if (st) return st;
+    if (p->opt.json) {
+        fv_buf *b = &p->out;
+        fv__json_begin(b, '{');
+        fv__json_int_at(b, "images", s.images);
+        fv__json_number_at(b, "recognised", s.recognised);
+        fv__json_int_at(b, "classes_covered", s.covered);
+        fv__json_int_at(b, "classes", s.classes);
+        if (s.frechet >= 0) fv__json_number_at(b, "frechet_distance", s.frechet);
+        fv__json_end(b, '}');
+        fv__buf_str(b, "\n");
+        return fv__task_emit(p, e);
+    }
     fv__buf_fmt(&p->out, "recognised         %6.2f  %% of %lld images\n", s.recognised,
                 (long long)s.images);
     fv__buf_fmt(&p->out, "classes covered    %6d  of %d\n", s.covered, s.classes);
@@ -171,6 +201,8 @@ static fv_status finish(fv_pipeline *p, fv_err *e)
     if (!st && (o->output[0] || o->folder[0]))
         st = fv_gan_draw(w->gan, w->label, 0, o->n, how, take, p, e);
     if (!st && o->output[0]) st = fv_image_save(&w->grid, o->output, e);
+    if (!st && o->output[0] && p->opt.json)
+        st = say_file(p, o->output, o->n, o->label[0] ? w->label[0] : -1, e);
     return st || !o->judge[0] ? st : judge(p, how, e);
 }
 

@@ -99,8 +99,14 @@ static void pictures_are_written(void **state)
     assert_int_equal(im.width, 2 * (3 * SIDE + 2) + 2);
     assert_int_equal(im.height, 3 * (3 * SIDE + 2) + 2);
     fv_image_free(&im);
-    succeeded(fovea("sample -m %s --n 3 --label light --folder drawn", model));
+    const char *out =
+        succeeded(
+            fovea("sample -m %s --n 3 --label light --folder drawn --json -o three.png", model))
+            ->out;
     assert_true(scratch_has("drawn/000002-light.png"));
+    assert_non_null(
+        strstr(out, "{\"file\":\"drawn/000002-light.png\",\"images\":1,\"label\":\"light\"}\n"
+                    "{\"file\":\"three.png\",\"images\":3,\"label\":\"light\"}\n"));
     scratch_text("c.ini", "[model]\nmodel_type = vit\nhidden_size = 16\nnum_hidden_layers = 1\n"
                           "num_attention_heads = 2\nintermediate_size = 24\npatch_size = 8\n"
                           "[data]\nobjective = image_classify\ntrain = data\n"
@@ -108,12 +114,16 @@ static void pictures_are_written(void **state)
                           "eval_every = 0\n");
     succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("c.ini"), scratch("judge"),
                     scratch(".")));
-    const char *out = succeeded(fovea("sample -m %s --n 16 --judge %s --real %s", model,
-                                      scratch("judge/model"), scratch("data")))
-                          ->out;
+    out = succeeded(fovea("sample -m %s --n 16 --judge %s --real %s", model, scratch("judge/model"),
+                          scratch("data")))
+              ->out;
     assert_non_null(strstr(out, "% of 16 images"));
     assert_non_null(strstr(out, " of 2\n"));
     assert_non_null(strstr(out, "Frechet distance"));
+    out = succeeded(fovea("sample -m %s --n 16 --json --judge %s", model, scratch("judge/model")))
+              ->out;
+    assert_non_null(strstr(out, "{\"images\":16,\"recognised\":"));
+    assert_null(strstr(out, "frechet"));
     refused(fovea("sample -m %s --real x", model), 2, "--judge");
     succeeded(fovea("see -m %s --drawn 1,3,1 -o drawn.html", model));
     assert_true(scratch_has("drawn.html"));

@@ -44,7 +44,11 @@ static const cli_option options[] = {
 };
 
 /* Of a task that has no input but its settings. */
-static const cli_option model_options[] = {CLI_MODEL(task_values), {0}};
+static const cli_option model_options[] = {
+    CLI_MODEL(task_values),
+    CLI_FLAG(task_values, json, 0, "json", "results as JSON objects"),
+    {0},
+};
 
 /* Of a task whose records are files. */
 static const cli_option path_options[] = {
