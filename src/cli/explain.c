@@ -17,8 +17,10 @@ typedef struct explain_values {
 static const cli_option options[] = {
     CLI_MODEL(explain_values),
     CLI_TEXT(explain_values, pair, 0, "pair", "TEXT", "a second sentence beside the text"),
-    CLI_FILE(explain_values, file, 'f', "file", "FILE",
-             "a set of texts, one a line, two with a tab between: means over all of them"),
+    CLI_FILE(
+        explain_values, file, 'f', "file", "FILE",
+        "a set of texts, one a line, two with a tab between, or of paths of images: means over "
+        "all of them"),
     CLI_INT(explain_values, most, 0, "most", "N", 0, 1e9, "of --file: only the first N; 0: all"),
     CLI_TEXT(explain_values, o.label, 0, "label", "NAME",
              "label or next token to be explained; if not given, the likeliest"),
@@ -41,6 +43,7 @@ static const cli_example examples[] = {
     {"fovea explain -m runs/sst2/model --heads --json 'A film of rare charm.'", "for a script"},
     {"fovea explain -m gpt2 'The keys to the cabinet' --label Ġare",
      "why a language model would say \"are\""},
+    {"fovea explain -m vit-base-patch16-224 cat.jpg -o cat.html", "an image, patch by patch"},
     {"fovea explain -m runs/sst2/model --curves -f sentences.txt --most 200",
      "which method to trust, over a set of texts"},
     {0},
@@ -104,8 +107,10 @@ const cli_command explain_command = {
     .name = "explain",
     .summary = "say which tokens a prediction rests on, by several methods",
     .about =
-        "Explains the label that a classifier gives to a text, or the token that a causal language "
-        "model expects next.  What is explained is its log-probability, by six methods: attention "
+        "Explains the label that a classifier gives to a text or to an image, or the token that a "
+        "causal language model expects next.  Of an image, TEXT is its path and its patches are "
+        "the tokens, blanked by the mean colour.  What is explained is its log-probability, by six "
+        "methods: attention "
         "of the last layer, rollout and flow through all layers, gradient x input, integrated "
         "gradients, and occlusion, which blanks one token after another.  Attention is read from "
         "the tokens that the prediction reads above the last layer.\n\n"

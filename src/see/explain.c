@@ -1,4 +1,4 @@
-/* explain.c - a model opened to be explained, and one text from end to end.
+/* explain.c - a model opened to be explained, and one text, or image, from end to end.
  *
  * The model is opened as for training, without gradients of its own: the layouts that serving packs
  * weights into have no way back, and gradients of the inputs need one. */
@@ -27,6 +27,9 @@ static fv_status find_blank(fv_explainer *x, fv_err *e)
 {
     static const char *const masks[] = {"[MASK]", "<mask>", NULL};
     const char *given = x->opt.blank;
+    x->blank = -1; /* of patches */
+    if (x->sees)
+        return given ? fv_fail(e, FV_EARG, "blank: an image has no tokens to name") : FV_OK;
     x->blank = given ? fv_tok_id(x->tok, given) : -1;
     if (given && x->blank < 0)
         return fv_fail(e, FV_EARG, "blank: the tokenizer has no token \"%s\"", given);
@@ -78,14 +81,15 @@ static fv_status open_model(fv_explainer *x, const char *dir, fv_err *e)
     if (!st) st = fv_model_open(&x->model, x->dev, dir, opt, e);
     if (st) return st;
     fv_head_job job = fv_model_job(x->model);
-    bool reads = fv_family_takes(fv_model_family(x->model), "input_ids") &&
-                 !fv_family_takes(fv_model_family(x->model), "pixel_values") &&
-                 !fv_model_has_cross(x->model);
+    bool pixels = fv_family_takes(fv_model_family(x->model), "pixel_values"),
+         ids = fv_family_takes(fv_model_family(x->model), "input_ids");
     x->next_token = job == FV_HEAD_CAUSAL_LM;
-    if (!reads || (job != FV_HEAD_CLASSIFY && !x->next_token))
+    x->sees = pixels && !ids && job == FV_HEAD_CLASSIFY;
+    bool reads = ids && !pixels && (job == FV_HEAD_CLASSIFY || x->next_token);
+    if ((!reads && !x->sees) || fv_model_has_cross(x->model))
         return fv_fail(e, FV_EMISSING,
-                       "%s: %s cannot be explained: a classifier of texts or a causal language "
-                       "model is needed",
+                       "%s: %s cannot be explained: a classifier of texts or images or a causal "
+                       "language model is needed",
                        dir, fv_model_head(x->model));
     const char *problem = fv_json_text(fv_dir_config(x->dir), "problem_type");
     if (problem && !strcmp(problem, "regression"))
@@ -104,8 +108,8 @@ fv_status fv_explainer_open(fv_explainer **out, fv_device *d, const char *dir, f
     if (!x->opt.steps) x->opt.steps = 32;
     fv_status st = opt.steps < 0 ? fv_fail(e, FV_EARG, "steps: %d", opt.steps) : FV_OK;
     if (!st) st = open_model(x, dir, e);
-    if (!st) st = fv_tok_open(&x->tok, &x->env, dir, e);
-    if (!st) st = fv_encoding_new(&x->enc, x->tok, e);
+    if (!st && !x->sees) st = fv_tok_open(&x->tok, &x->env, dir, e);
+    if (!st && !x->sees) st = fv_encoding_new(&x->enc, x->tok, e);
     if (!st) st = find_blank(x, e);
     if (!st) st = find_label(x, e);
     if (!st) st = fv_ctx_new(&x->ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(x->model)}, e);
@@ -120,6 +124,8 @@ static void drop_text(fv_explainer *x)
 {
     fv__see_axis_free(&x->env, &x->axis);
     x->axis = (fv_see_axis){0};
+    fv__see_image_free(x->image);
+    x->image = NULL;
     if (x->memory) fv__free(&x->env, x->memory, x->bytes);
     if (x->head) fv__free(&x->env, x->head, x->head_bytes);
     x->memory = NULL, x->head = NULL;
@@ -158,10 +164,22 @@ static fv_status encode(fv_explainer *x, const char *text, const char *pair, fv_
     return st;
 }
 
-/* One block for all arrays of a text but that of the heads, whose number a pass must show first. */
-static fv_status take_memory(fv_explainer *x, float *score[FV_EXPLAIN_METHODS], fv_err *e)
+/* What is read, and how many tokens that is. */
+static fv_status read_input(fv_explainer *x, const char *text, const char *pair, int64_t *n,
+                            fv_err *e)
 {
-    int64_t n = x->enc->n;
+    *n = 0;
+    if (x->sees && pair) return fv_fail(e, FV_EARG, "%s: one image at a time is explained", pair);
+    if (x->sees) return fv__explain_open_image(x, text, n, e);
+    fv_status st = encode(x, text, pair, e);
+    *n = st ? 0 : x->enc->n;
+    return st;
+}
+
+/* One block for all arrays of a text but that of the heads, whose number a pass must show first. */
+static fv_status take_memory(fv_explainer *x, int64_t n, float *score[FV_EXPLAIN_METHODS],
+                             fv_err *e)
+{
     size_t doubles = (size_t)n * sizeof(double), floats = (size_t)n * sizeof(float),
            ints = (size_t)n * sizeof(int32_t);
     x->bytes = doubles + FV_EXPLAIN_METHODS * floats + 2 * ints + (size_t)n;
@@ -171,16 +189,21 @@ static fv_status take_memory(fv_explainer *x, float *score[FV_EXPLAIN_METHODS], 
     at += doubles;
     for (int m = 0; m < FV_EXPLAIN_METHODS; m++, at += floats) score[m] = (float *)(void *)at;
     x->ids = (int32_t *)(void *)at;
-    memcpy(x->ids, x->enc->ids, ints);
     at += ints;
     bool typed = fv_family_takes(fv_model_family(x->model), "token_type_ids");
     x->types = typed ? (int32_t *)(void *)at : NULL;
-    memcpy(at, x->enc->token_types, ints);
-    at += ints;
-    memcpy(at, x->enc->special, (size_t)n);
-    x->now.special = (uint8_t *)at;
+    uint8_t *special = (uint8_t *)at + ints;
+    x->now.special = special;
     x->now.n = n;
-    bool ok = fv__see_axis_label(&x->env, &x->axis, x->tok, x->ids, n);
+    bool ok = true;
+    if (x->sees) {
+        fv__explain_image_tokens(x, special);
+    } else {
+        memcpy(x->ids, x->enc->ids, ints);
+        memcpy(at, x->enc->token_types, ints);
+        memcpy(special, x->enc->special, (size_t)n);
+        ok = fv__see_axis_label(&x->env, &x->axis, x->tok, x->ids, n);
+    }
     x->now.token = (const char *const *)x->axis.text;
     return ok ? FV_OK : fv_fail(e, FV_ENOMEM, "explain: out of memory");
 }
@@ -239,9 +262,10 @@ fv_status fv_explain(fv_explainer *x, const char *text, const char *pair, const 
     int64_t asked = x->label;
     *out = NULL;
     drop_text(x);
-    fv_status st = encode(x, text, pair, e);
-    if (!st) st = take_memory(x, score, e);
-    bool short_enough = x->enc->n <= FV__FLOW_LONGEST;
+    int64_t n;
+    fv_status st = read_input(x, text, pair, &n, e);
+    if (!st) st = take_memory(x, n, score, e);
+    bool short_enough = n <= FV__FLOW_LONGEST;
     if (!st) st = fv__explain_log_p(x, x->ids, 1, &x->now.log_p, e);
     if (!st) st = take_label(x, e);
     if (!st) st = fv__explain_occlusion(x, score[FV_EXPLAIN_OCCLUSION], e);

@@ -2,6 +2,7 @@
  *
  *     explain.c         opening, tokens, one text from end to end
  *     explain_score.c   passes of the model: blanks, gradients, attention, heads
+ *     explain_image.c   an image instead of a text, patches instead of tokens
  *     flow.c            greatest flows, which fv_see_weights has too (see.h)
  *     explain_set.c     rank correlation, deletion and insertion
  *     explain_write.c   text, JSON and the page */
@@ -27,12 +28,14 @@ struct fv_explainer {
     int32_t blank;
     bool next_token; /* a language model is asked, not a classifier */
     bool apart;      /* labels do not exclude each other: sigmoid */
+    bool sees;       /* a classifier of images: texts are paths */
     char name[160];  /* of what is explained */
-    char text[512];  /* the beginning of what was read */
+    char text[512];  /* the beginning of what was read, or the path of an image */
     /* ---- of the text at hand ---- */
     int32_t *ids, *types;
     int64_t label;
-    fv_see_kind kind; /* of its attention */
+    fv_see_image *image; /* NULL: it is a text */
+    fv_see_kind kind;    /* of its attention */
     fv_see_axis axis;
     double *top; /* (n): share of each token in what the prediction reads above the last layer */
     void *memory;
@@ -57,6 +60,19 @@ fv_status fv__explain_occlusion(fv_explainer *x, float *out, fv_err *e);
 fv_status fv__explain_attention(fv_explainer *x, float *raw, float *rollout, float *flow,
                                 fv_err *e);
 fv_status fv__explain_heads(fv_explainer *x, float *out, fv_err *e);
+
+/* ---- explain_image.c ---- */
+
+/* What the pass reads that attention is captured from. */
+fv_see_in fv__explain_seen(const fv_explainer *x);
+/* Opens the image as the one at hand; *n: tokens, whose names x->axis gets. */
+fv_status fv__explain_open_image(fv_explainer *x, const char *path, int64_t *n, fv_err *e);
+/* Fills x->ids and special, (n) each. */
+void fv__explain_image_tokens(fv_explainer *x, uint8_t *special);
+fv_tensor *fv__explain_pixels(fv_explainer *x, const int32_t *ids, int64_t rows);
+/* For the page: the image, once, and then its patches in the colours of a method. */
+void fv__explain_put_image(const fv_explainer *x, fv_buf *b);
+void fv__explain_put_patches(const fv_explainer *x, fv_buf *b, const float *score, double most);
 
 /* ---- explain_set.c ---- */
 

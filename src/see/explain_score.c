@@ -42,6 +42,11 @@ static fv_tensor *run(fv_explainer *x, const int32_t *ids, int64_t rows)
     fv_ctx *c = x->ctx;
     int64_t n = x->now.n;
     fv_items in = {0}, out = {0};
+    if (x->sees) {
+        fv_items_put(&in, "pixel_values", fv__explain_pixels(x, ids, rows));
+        if (!fv_ctx_status(c)) fv_model_forward(c, x->model, &in, &out);
+        return fv_items_get(&out, "logits");
+    }
     fv_shape shape = FV_SHAPE(rows, n);
     uint8_t *mask = fv__alloc(&x->env, (size_t)(rows * n));
     int32_t *types = x->types ? fv__alloc(&x->env, (size_t)(rows * n) * sizeof *types) : NULL;
@@ -273,11 +278,6 @@ fv_status fv__explain_occlusion(fv_explainer *x, float *out, fv_err *e)
 
 /* ---- attention ---- */
 
-static fv_see_in seen_of(const fv_explainer *x)
-{
-    return (fv_see_in){.source = x->ids, .n_source = x->now.n, .types = x->types};
-}
-
 /* Rows weighted by x->top. */
 static fv_status by_top(const fv_explainer *x, fv_see *s, fv_see_pick p, float *rows, float *out,
                         fv_err *e)
@@ -294,7 +294,7 @@ fv_status fv__explain_attention(fv_explainer *x, float *raw, float *rollout, flo
 {
     int64_t n = x->now.n;
     fv_see *s = NULL;
-    fv_status st = fv_see_run(&s, x->dev, x->model, seen_of(x), e);
+    fv_status st = fv_see_run(&s, x->dev, x->model, fv__explain_seen(x), e);
     if (st) return st;
     fv_see_kind k = fv_see_shape_of(s, FV_SEE_ENCODER).layers ? FV_SEE_ENCODER : FV_SEE_DECODER;
     fv_see_shape m = fv_see_shape_of(s, k);
@@ -321,14 +321,14 @@ fv_status fv__explain_attention(fv_explainer *x, float *raw, float *rollout, flo
 fv_status fv__explain_heads(fv_explainer *x, float *out, fv_err *e)
 {
     fv_status st = FV_OK;
-    fv_see_in in = seen_of(x);
+    fv_see_in in = fv__explain_seen(x);
     for (int64_t i = 0; !st && i < x->now.layers * x->now.heads; i++) {
         fv_see_pick head = {.kind = x->kind, .layer = i / x->now.heads, .head = i % x->now.heads};
         fv_items items = {0};
         bool ahead;
         float p;
         fv_ctx_reset(x->ctx, 0);
-        st = fv__see_silent_pass(x->ctx, x->model, &in, NULL, &items, &head, 1, &ahead, e);
+        st = fv__see_silent_pass(x->ctx, x->model, &in, x->image, &items, &head, 1, &ahead, e);
         fv_tensor *y = st ? NULL : fv_items_get(&items, "logits");
         if (y && x->next_token) y = last_row(x, y);
         y = y ? fv_slice(x->ctx, log_p(x, y), 1, x->label, x->label + 1) : NULL;

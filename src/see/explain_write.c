@@ -125,7 +125,7 @@ static void json_matrix(fv_buf *b, const char *key, const double (*r)[FV_EXPLAIN
 static void json_tokens(const fv_explainer *x, fv_buf *b)
 {
     const fv_explained *n = &x->now;
-    fv__buf_str(b, "{\n  \"text\": ");
+    fv__buf_fmt(b, "{\n  \"%s\": ", x->image ? "image" : "text");
     fv__see_quote(b, x->text);
     fv__buf_str(b, ",\n  \"label\": ");
     fv__see_quote(b, n->label);
@@ -199,6 +199,8 @@ static const char page_head[] =
     ".m{margin:.5em 0}.m b{display:inline-block;width:7.5em}.m i{color:#68707c;font-size:.85em;"
     "margin-left:.6em}.t{display:inline-block;padding:.05em .3em;margin:.1em .05em;"
     "border-radius:.25em;white-space:pre}.s{color:#414953;font-style:italic}"
+    ".p{display:inline-block;width:210px;margin-right:1.5em;vertical-align:top}.p i{display:block;"
+    "margin:0;min-height:3em}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     "td,th{padding:.15em .7em;text-align:right;border-bottom:1px solid #e4e7eb}"
     "th:first-child,td:first-child{text-align:left}svg{margin-right:2em}</style></head><body>\n";
@@ -238,12 +240,14 @@ static double most_of(const float *x, const uint8_t *skip, int64_t n)
 static void html_tokens(const fv_explainer *x, fv_buf *b)
 {
     const fv_explained *n = &x->now;
+    if (x->image) fv__explain_put_image(x, b);
     for (int m = 0; m < FV_EXPLAIN_METHODS; m++) {
         if (!has(x, m)) continue;
         /* special tokens take much attention and would pale the others */
         double most = most_of(n->score[m], n->special, n->n);
-        fv__buf_fmt(b, "<div class=m><b>%s</b>", name_of(m));
-        for (int64_t t = 0; t < n->n; t++) {
+        fv__buf_fmt(b, "<div class=\"m%s\"><b>%s</b>", x->image ? " p" : "", name_of(m));
+        if (x->image) fv__explain_put_patches(x, b, n->score[m], most);
+        for (int64_t t = 0; !x->image && t < n->n; t++) {
             double v = (double)n->score[m][t];
             html_cell(b, n->special[t] ? "<span class=\"t s\"" : "<span class=t",
                       fabs(v) < most ? v : copysign(most, v), most);

@@ -17,6 +17,7 @@
 #include "see/explain.h"
 
 #define GOLDEN FOVEA_TESTS "/golden/"
+#define PHOTO GOLDEN "images/rgb.png"
 
 static fv_explainer *opened(const char *folder, fv_explain_opt opt)
 {
@@ -49,7 +50,9 @@ static void test_golden(void **state)
         snprintf(key, sizeof key, "cases.%d.folder", i);
         fv_explainer *x = opened(fv_json_text(j, key), (fv_explain_opt){0});
         snprintf(key, sizeof key, "cases.%d.text", i);
-        const fv_explained *r = explained(x, fv_json_text(j, key));
+        const char *text = fv_json_text(j, key);
+        bool image = !strncmp(text, "images/", 7);
+        const fv_explained *r = explained(x, image ? PHOTO : text);
         snprintf(key, sizeof key, "cases.%d.log_p_blank", i);
         assert_true(fv_json_number(j, key, &want));
         assert_true(fabs(want - r->log_p_blank) < 1e-5);
@@ -105,6 +108,38 @@ static void test_curves(void **state)
     explained(x, "it was good");
     assert_int_equal(s->texts, 2);
     fv_explainer_close(x);
+}
+
+/* Patches are tokens: integrated gradients add up, and the page holds the image. */
+static void test_image(void **state)
+{
+    (void)state;
+    fv_err e;
+    const char *text;
+    size_t n;
+    fv_explain_opt opt = {.steps = 256, .heads = true, .curves = true};
+    fv_explainer *x = opened("models/vit-classify", opt);
+    const fv_explained *r = explained(x, PHOTO), *none;
+    double sum = 0;
+    assert_int_equal(r->n, 10);
+    assert_string_equal(r->token[9], "2,2");
+    for (int64_t t = 0; t < r->n; t++) {
+        assert_int_equal(r->special[t], t == 0);
+        sum += (double)r->score[FV_EXPLAIN_INTEGRATED][t];
+    }
+    assert_true(fabs(sum - (r->log_p - r->log_p_blank)) < 1e-3);
+    const fv_explain_set *s = fv_explain_set_of(x);
+    assert_true(fabs(s->deletion[0][FV_EXPLAIN_POINTS - 1] - exp(r->log_p_blank)) < 1e-6);
+    assert_int_equal(fv_explain_report(x, "html", &text, &n, &e), FV_OK);
+    assert_non_null(strstr(text, "data:image/bmp;base64,Qk"));
+    assert_int_equal(fv_explain_report(x, "json", &text, &n, &e), FV_OK);
+    assert_non_null(strstr(text, "\"image\": "));
+    assert_int_equal(fv_explain(x, PHOTO, PHOTO, &none, &e), FV_EARG);
+    assert_int_not_equal(fv_explain(x, GOLDEN "none.png", NULL, &none, &e), FV_OK);
+    assert_non_null(strstr(e.text, "none.png"));
+    fv_explainer_close(x);
+    opt.blank = "[MASK]";
+    assert_int_equal(fv_explainer_open(&x, device, GOLDEN "models/vit-classify", opt, &e), FV_EARG);
 }
 
 /* As scipy.stats.spearmanr has it of magnitudes, ties among them. */
@@ -182,12 +217,10 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),
-                                       cmocka_unit_test(test_next_token),
-                                       cmocka_unit_test(test_curves),
-                                       cmocka_unit_test(test_ranks),
-                                       cmocka_unit_test(test_flow),
-                                       cmocka_unit_test(test_reports),
-                                       cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),  cmocka_unit_test(test_next_token),
+        cmocka_unit_test(test_curves),  cmocka_unit_test(test_image),
+        cmocka_unit_test(test_ranks),   cmocka_unit_test(test_flow),
+        cmocka_unit_test(test_reports), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
