@@ -48,14 +48,16 @@ typedef struct fv__bert_config {
 
 #define FV__BERT_FIELDS FV__TYPES_FIELD, FV__CLASSIFIER_DROPOUT_FIELD
 
-/* What an encoder's heads take; families with kinds of token add token_type_ids. */
-#define FV__ENCODER_INPUTS                                                                         \
+/* What the heads of an encoder of texts take... */
+#define FV__TEXT_INPUTS                                                                            \
     {"input_ids", FV_I32, true}, {"attention_mask", FV_U8, false},                                 \
-        {"position_ids", FV_I32, false}, {"labels", FV_I32, false},                                \
-        {"start_positions", FV_I32, false},                                                        \
+        {"position_ids", FV_I32, false},                                                           \
     {                                                                                              \
-        "end_positions", FV_I32, false                                                             \
+        "labels", FV_I32, false                                                                    \
     }
+/* ...and where one of them finds spans; families with kinds of token add token_type_ids. */
+#define FV__ENCODER_INPUTS                                                                         \
+    FV__TEXT_INPUTS, {"start_positions", FV_I32, false}, { "end_positions", FV_I32, false }
 
 /* That the heads divide the width and the padding is a token. */
 fv_status fv__bert_check(const fv__bert_config *k, fv_err *e);

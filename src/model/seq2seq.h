@@ -81,19 +81,22 @@ typedef struct fv__seq2seq_config {
     int pad_token_id, eos_token_id, decoder_start_token_id, num_labels, problem_type;
 } fv__seq2seq_config;
 
+/* The sizes of an encoder and a decoder, in a config struct of any family that names them as BART
+ * does; arguments: the most layers of the decoder, then what is meant where a key is left out. */
+#define FV__STACK_FIELDS(type, most, in_encoder, in_decoder, n_head, inner)                        \
+    FV_INT(type, encoder_layers, 1, in_encoder, 256, "layers of the encoder"),                     \
+        FV_INT(type, encoder_attention_heads, 1, n_head, 1024, "its attention heads"),             \
+        FV_INT(type, encoder_ffn_dim, 1, inner, 1 << 18, "width of its feed-forward parts"),       \
+        FV_INT(type, decoder_layers, 1, in_decoder, most, "layers of the decoder"),                \
+        FV_INT(type, decoder_attention_heads, 1, n_head, 1024, "its attention heads"),             \
+        FV_INT(type, decoder_ffn_dim, 1, inner, 1 << 18, "width of its feed-forward parts")
+
 /* The keys that all of them have but max_position_embeddings; arguments: what is meant where one is
  * left out. */
 #define FV__SEQ2SEQ_FIELDS(vocab, act, weights_dropout, scaled, pad, eos, start)                   \
     FV_INT(fv__seq2seq_config, vocab_size, 1, vocab, 1 << 24, "tokens"),                           \
         FV_INT(fv__seq2seq_config, d_model, 1, 1024, 1 << 16, "model width"),                      \
-        FV_INT(fv__seq2seq_config, encoder_layers, 1, 12, 256, "layers of the encoder"),           \
-        FV_INT(fv__seq2seq_config, encoder_attention_heads, 1, 16, 256, "its attention heads"),    \
-        FV_INT(fv__seq2seq_config, encoder_ffn_dim, 1, 4096, 1 << 18,                              \
-               "width of its feed-forward part"),                                                  \
-        FV_INT(fv__seq2seq_config, decoder_layers, 1, 12, 256, "layers of the decoder"),           \
-        FV_INT(fv__seq2seq_config, decoder_attention_heads, 1, 16, 256, "its attention heads"),    \
-        FV_INT(fv__seq2seq_config, decoder_ffn_dim, 1, 4096, 1 << 18,                              \
-               "width of its feed-forward part"),                                                  \
+        FV__STACK_FIELDS(fv__seq2seq_config, 256, 12, 12, 16, 4096),                               \
         FV_CHOICE(fv__seq2seq_config, activation_function, act, fv_act_words,                      \
                   "of the feed-forward part"),                                                     \
         FV_FLOAT(fv__seq2seq_config, dropout, 0, 0.1, 0.99,                                        \

@@ -5,6 +5,14 @@
 
 #include "model/part.h"
 
+/* Rules for the keys of SpecAugment, which is the objective's here: they change nothing. */
+#define FV__SPEC_AUGMENT_RULES                                                                     \
+    {"apply_spec_augment", NULL}, {"mask_time_prob", NULL}, {"mask_time_length", NULL},            \
+        {"mask_time_min_masks", NULL}, {"mask_feature_prob", NULL}, {"mask_feature_length", NULL}, \
+    {                                                                                              \
+        "mask_feature_min_masks", NULL                                                             \
+    }
+
 /* ---- parts ---- */
 
 #define FV__MOST_NETS 16 /* layers of a prenet or postnet */

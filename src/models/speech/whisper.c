@@ -20,6 +20,7 @@
 #include "base/base.h"
 #include "core/core.h"
 #include "model/seq2seq.h"
+#include "model/speech.h"
 
 typedef struct config {
     int vocab_size, num_mel_bins, d_model, max_source_positions, max_target_positions;
@@ -38,12 +39,7 @@ static const fv_field fields[] = {
     FV_INT(config, max_source_positions, 1, 1500, 1 << 16,
            "positions of a window: half its frames"),
     FV_INT(config, max_target_positions, 1, 448, 1 << 16, "tokens of the longest text"),
-    FV_INT(config, encoder_layers, 1, 4, 256, "layers of the encoder"),
-    FV_INT(config, encoder_attention_heads, 1, 6, 1024, "its attention heads"),
-    FV_INT(config, encoder_ffn_dim, 1, 1536, 1 << 18, "width of its feed-forward part"),
-    FV_INT(config, decoder_layers, 1, 4, 256, "layers of the decoder"),
-    FV_INT(config, decoder_attention_heads, 1, 6, 1024, "its attention heads"),
-    FV_INT(config, decoder_ffn_dim, 1, 1536, 1 << 18, "width of its feed-forward part"),
+    FV__STACK_FIELDS(config, 256, 4, 4, 6, 1536),
     FV_CHOICE(config, activation_function, 0, fv_act_words, "of the feed-forward parts"),
     FV_INT(config, classifier_proj_size, 1, 256, 1 << 16, "width before the labels of a clip"),
     FV_INT(config, num_labels, 1, 2, 1 << 20, "labels"),
@@ -60,9 +56,8 @@ static const fv_field fields[] = {
     {0},
 };
 
-/* transformers scales no embedding of this family, whatever the key says.  Keys of masks in
- * training are those of SpecAugment, which is the objective's here; suppressed tokens are read by
- * whoever generates. */
+/* transformers scales no embedding of this family, whatever the key says; suppressed tokens are
+ * read by whoever generates. */
 static const fv_key_rule rules[] = {
     {"is_encoder_decoder", "true"},
     {"encoder_layerdrop", NULL},
@@ -75,13 +70,7 @@ static const fv_key_rule rules[] = {
     {"begin_suppress_tokens", NULL},
     {"forced_decoder_ids", NULL},
     {"max_length", NULL},
-    {"apply_spec_augment", NULL},
-    {"mask_time_prob", NULL},
-    {"mask_time_length", NULL},
-    {"mask_time_min_masks", NULL},
-    {"mask_feature_prob", NULL},
-    {"mask_feature_length", NULL},
-    {"mask_feature_min_masks", NULL},
+    FV__SPEC_AUGMENT_RULES,
     {"median_filter_width", NULL},
     {NULL, NULL},
 };

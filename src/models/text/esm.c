@@ -64,13 +64,7 @@ static const fv_key_rule rules[] = {
     {NULL, NULL},
 };
 
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
-    {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},
-    {0},
-};
+static const fv_input inputs[] = {FV__TEXT_INPUTS, {0}};
 
 /* Norms first, as in GPT-2, and nothing hidden: the encoder looks both ways. */
 typedef struct block {

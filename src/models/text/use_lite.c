@@ -59,13 +59,7 @@ static const fv_field fields[] = {
 
 static const fv_key_rule rules[] = {{NULL, NULL}};
 
-static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
-    {"position_ids", FV_I32, false},
-    {"labels", FV_I32, false},
-    {0},
-};
+static const fv_input inputs[] = {FV__TEXT_INPUTS, {0}};
 
 typedef struct block {
     fv_norm attn_norm, mlp_norm;
