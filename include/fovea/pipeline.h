@@ -94,7 +94,7 @@ typedef struct fv_task_kind {
     /* a setting that is given instead of records, and that finish handles; NULL: none */
     const char *instead;
     bool may_be_empty; /* no record at all is fine */
-    int64_t batch;     /* records that go together */
+    int64_t batch;     /* records that go together; 0: 1 */
 
     /* Whether the settings fit together, before anything is opened; NULL: they always do. */
     fv_status (*check)(fv_pipeline *p, fv_err *e);

@@ -290,7 +290,6 @@ const fv_task_kind fv__click_task = {
     .options = options,
     .size = sizeof(click_options),
     .path = "FILE",
-    .batch = 1,
     .open = open_task,
     .run = run,
     .close = close_task};

@@ -255,7 +255,6 @@ const fv_task_kind fv__contacts_task = {
     .examples = examples,
     .options = options,
     .size = sizeof(contacts_options),
-    .batch = 1,
     .open = open_task,
     .run = run,
     .close = close_task};

@@ -228,7 +228,6 @@ const fv_task_kind fv__forecast_task = {
     .options = options,
     .size = sizeof(forecast_options),
     .path = "FILE",
-    .batch = 1,
     .open = open_task,
     .run = run,
     .close = close_task};

@@ -298,7 +298,6 @@ const fv_task_kind fv__recommend_task = {
     .size = sizeof(recommend_options),
     .path = "FILE",
     .instead = "item",
-    .batch = 1,
     .check = check,
     .open = open_task,
     .run = run,

@@ -227,7 +227,6 @@ const fv_task_kind fv__sample_task = {
     .options = options,
     .size = sizeof(sample_options),
     .no_records = true,
-    .batch = 1,
     .check = check,
     .open = open_task,
     .run = run,

@@ -196,7 +196,6 @@ const fv_task_kind fv__score_task = {
     .size = sizeof(score_options),
     .pairs = true,
     .aligned = true,
-    .batch = 1,
     .open = open_task,
     .run = run,
     .add = add,

@@ -338,7 +338,6 @@ const fv_task_kind fv__speak_task = {
     .size = sizeof(speak_options),
     .pairs = true,
     .aligned = true,
-    .batch = 1,
     .check = check,
     .open = open_task,
     .run = run,

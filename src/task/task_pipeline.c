@@ -115,7 +115,7 @@ fv_status fv_pipeline_open(fv_pipeline **out, fv_device *d, fv_pipeline_opt opt,
     p->opt = opt;
     p->dev = d;
     p->out.env = p->kept.env = p->extra.env = &p->env;
-    if (!p->opt.batch) p->opt.batch = k->batch;
+    if (!p->opt.batch) p->opt.batch = k->batch ? k->batch : 1;
     fv_status st = open_all(p, e);
     if (st)
         fv_pipeline_close(p);

@@ -465,7 +465,6 @@ const fv_task_kind fv__transcribe_task = {
     .images = true,
     .sound = true,
     .may_be_empty = true,
-    .batch = 1,
     .check = check,
     .open = open_task,
     .run = run,

@@ -321,7 +321,6 @@ const fv_task_kind fv__vectors_task = {
     .no_model = true,
     .files = true,
     .instead = "from",
-    .batch = 1,
     .check = check,
     .open = open_task,
     .run = run,

@@ -358,7 +358,6 @@ const fv_task_kind fv__words_task = {
     .size = sizeof(words_options),
     .no_model = true,
     .files = true,
-    .batch = 1,
     .open = open_task,
     .run = run,
     .finish = finish,
