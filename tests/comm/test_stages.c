@@ -44,23 +44,6 @@ typedef struct outcome {
     int64_t n_made, numbers; /* numbers: of the parameters that are here */
 } outcome;
 
-static fv_status pass(outcome *o, fv_device *d, fv_model *m, fv_err *e)
-{
-    int32_t ids[B * T];
-    fv_ctx *c;
-    fv_items in = {0}, out = {0};
-    shared_ids(ids);
-    fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){0}, e);
-    if (st) return st;
-    fv_items_put(&in, "input_ids", fv_ints(c, ids, FV_SHAPE(B, T)));
-    fv_model_forward(c, m, &in, &out);
-    fv_read(c, fv_items_get(&out, "logits"), o->logits, B * T * VOCAB);
-    st = fv_ctx_status(c);
-    if (st) fv_fail(e, st, "%s", fv_ctx_err(c)->text);
-    fv_ctx_free(c);
-    return st;
-}
-
 static fv_status compute(void *outcome_, const shared_job *job, const char *dir, fv_comm *c,
                          fv_err *e)
 {
@@ -73,7 +56,7 @@ static fv_status compute(void *outcome_, const shared_job *job, const char *dir,
     st = fv_model_open_stages(&m, d, dir, how, c, e);
     for (int i = 0; !st && i < fv_params_count(fv_model_params(m)); i++)
         o->numbers += fv_len(fv_params_at(fv_model_params(m), i));
-    if (!st) st = pass(o, d, m, e);
+    if (!st) st = shared_forward(o->logits, NULL, d, m, e);
     if (!st) st = shared_decode(o->made, &o->n_made, d, m, dir, e);
     fv_model_free(m);
     fv_device_close(d);
@@ -143,14 +126,10 @@ static void what_has_no_stages_is_refused(void **state)
     fv_device_close(d);
 }
 
-/* ---- processes ---- */
-
-static char self[4096];
-
 static void processes_share_the_layers(void **state)
 {
     (void)state;
-    for (int n = 2; n <= MOST; n++) share_by_processes(self, n);
+    for (int n = 2; n <= MOST; n++) share_by_processes(n);
 }
 
 int main(int argc, char **argv)
@@ -160,7 +139,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(processes_share_the_layers),
         cmocka_unit_test(what_has_no_stages_is_refused),
     };
-    if (argc > 1 && !strcmp(argv[1], "rank")) return share_as_rank(&job);
-    if (!realpath(argv[0], self)) return 1;
-    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
+    return share_main(argc, argv, &job, tests, sizeof tests / sizeof *tests);
 }

@@ -52,26 +52,6 @@ typedef struct outcome {
     int64_t n_made;
 } outcome;
 
-static fv_status pass(outcome *o, fv_device *d, fv_model *m, fv_err *e)
-{
-    int32_t ids[B * T];
-    fv_ctx *c;
-    fv_items in = {0}, out = {0};
-    shared_ids(ids);
-    fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){.record = true}, e);
-    if (st) return st;
-    fv_items_put(&in, "input_ids", fv_ints(c, ids, FV_SHAPE(B, T)));
-    fv_items_put(&in, "labels", fv_ints(c, ids, FV_SHAPE(B, T)));
-    fv_model_forward(c, m, &in, &out);
-    fv_read(c, fv_items_get(&out, "logits"), o->logits, B * T * VOCAB);
-    fv_read(c, fv_items_get(&out, "loss"), &o->loss, 1);
-    fv_backward(c, fv_items_get(&out, "loss"));
-    st = fv_ctx_status(c);
-    if (st) fv_fail(e, st, "%s", fv_ctx_err(c)->text);
-    fv_ctx_free(c);
-    return st;
-}
-
 static double largest(const float *a, const float *b, int64_t n)
 {
     float most = 0;
@@ -131,7 +111,7 @@ static fv_status compute(void *outcome_, const shared_job *job, const char *dir,
     fv_status st = fv_device_open(&d, test_device(), (fv_device_opt){.threads = 1}, e);
     if (st) return st;
     st = fv_model_open_ranks(&m, d, dir, (fv_model_opt){.train = true}, c, e);
-    if (!st) st = pass(o, d, m, e);
+    if (!st) st = shared_forward(o->logits, &o->loss, d, m, e);
     if (!st) st = collect(o, fv_model_params(m), e);
     fv_model_free(m);
     if (!st) st = decode(o, d, dir, c, e);
@@ -208,14 +188,10 @@ static void what_cannot_be_shared_is_refused(void **state)
     fv_device_close(d);
 }
 
-/* ---- processes ---- */
-
-static char self[4096];
-
 static void processes_share_a_model(void **state)
 {
     (void)state;
-    for (int n = 2; n <= MOST; n += 2) share_by_processes(self, n);
+    for (int n = 2; n <= MOST; n += 2) share_by_processes(n);
 }
 
 int main(int argc, char **argv)
@@ -225,7 +201,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(processes_share_a_model),
         cmocka_unit_test(what_cannot_be_shared_is_refused),
     };
-    if (argc > 1 && !strcmp(argv[1], "rank")) return share_as_rank(&job);
-    if (!realpath(argv[0], self)) return 1;
-    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
+    return share_main(argc, argv, &job, tests, sizeof tests / sizeof *tests);
 }

@@ -86,9 +86,32 @@ void write_model(const char *dir, const char *config)
     fv_device_close(d);
 }
 
-void shared_ids(int32_t *ids)
+/* The same for every rank; none is the last of the vocabulary, which ends a text. */
+static void shared_ids(int32_t *ids)
 {
     for (int i = 0; i < SHARED_B * SHARED_T; i++) ids[i] = (i * 17 + 5) % (SHARED_VOCAB - 1);
+}
+
+fv_status shared_forward(float *logits, float *loss, fv_device *d, fv_model *m, fv_err *e)
+{
+    int32_t ids[SHARED_B * SHARED_T];
+    fv_ctx *c;
+    fv_items in = {0}, out = {0};
+    shared_ids(ids);
+    fv_status st = fv_ctx_new(&c, d, (fv_ctx_opt){.record = loss}, e);
+    if (st) return st;
+    fv_items_put(&in, "input_ids", fv_ints(c, ids, FV_SHAPE(SHARED_B, SHARED_T)));
+    if (loss) fv_items_put(&in, "labels", fv_ints(c, ids, FV_SHAPE(SHARED_B, SHARED_T)));
+    fv_model_forward(c, m, &in, &out);
+    fv_read(c, fv_items_get(&out, "logits"), logits, SHARED_B * SHARED_T * SHARED_VOCAB);
+    if (loss) {
+        fv_read(c, fv_items_get(&out, "loss"), loss, 1);
+        fv_backward(c, fv_items_get(&out, "loss"));
+    }
+    st = fv_ctx_status(c);
+    if (st) fv_fail(e, st, "%s", fv_ctx_err(c)->text);
+    fv_ctx_free(c);
+    return st;
 }
 
 fv_status shared_decode(int32_t *made, int64_t *n_made, fv_device *d, fv_model *m, const char *dir,
@@ -168,16 +191,18 @@ void share_by_threads(const shared_job *job, const char *dir, int n)
     free_outcome(job, whole);
 }
 
-void share_by_processes(const char *program, int n)
+static char self[4096]; /* this program's path */
+
+void share_by_processes(int n)
 {
 #ifdef __SANITIZE_THREAD__
     skip(); /* MPI's own threads: make test-mpi-asan looks at processes */
 #endif
     if (system("command -v mpirun > /dev/null")) skip();
-    succeeded(sh(MPIRUN "-np %d %s rank", n, program));
+    succeeded(sh(MPIRUN "-np %d %s rank", n, self));
 }
 
-int share_as_rank(const shared_job *job)
+static int as_rank(const shared_job *job)
 {
     fv_err e = {0};
     fv_comm *c;
@@ -198,4 +223,12 @@ int share_as_rank(const shared_job *job)
     }
     fv_comm_close(c);
     return bad;
+}
+
+int share_main(int argc, char **argv, const shared_job *job, const struct CMUnitTest *tests,
+               size_t n)
+{
+    if (argc > 1 && !strcmp(argv[1], "rank")) return as_rank(job);
+    if (!realpath(argv[0], self)) return 1;
+    return _cmocka_run_group_tests("tests", tests, n, scratch_open, scratch_close);
 }

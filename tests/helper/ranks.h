@@ -24,9 +24,10 @@ enum { SHARED_B = 2, SHARED_T = 9, SHARED_VOCAB = 61, SHARED_MADE = 12, SHARED_M
 
 /* Writes a model of this config.json with first values. */
 void write_model(const char *dir, const char *config);
-/* SHARED_B * SHARED_T of them, the same for every rank; none is the last of the vocabulary. */
-void shared_ids(int32_t *ids);
-/* What the model generates from the first row: at most SHARED_MADE tokens. */
+/* The logits (SHARED_B,SHARED_T,SHARED_VOCAB) of fixed ids; where loss is not NULL, that of the same
+ * ids as labels too, and its gradients, in the parameters. */
+fv_status shared_forward(float *logits, float *loss, fv_device *d, fv_model *m, fv_err *e);
+/* What the model generates from the first row of those ids: at most SHARED_MADE tokens. */
 fv_status shared_decode(int32_t *made, int64_t *n_made, fv_device *d, fv_model *m, const char *dir,
                         fv_err *e);
 
@@ -44,9 +45,12 @@ typedef struct shared_job {
 
 /* n ranks that are threads share the model in dir; each must agree with the whole one. */
 void share_by_threads(const shared_job *job, const char *dir, int n);
-/* n ranks by mpirun, each of which runs `program rank`; skipped where there is no mpirun. */
-void share_by_processes(const char *program, int n);
-/* Such a rank, for main: every model, the return value is the program's. */
-int share_as_rank(const shared_job *job);
+/* n ranks by mpirun, each of them this program as share_main runs it; skipped where there is no
+ * mpirun. */
+void share_by_processes(int n);
+/* For main: all tests, or, started with the argument "rank", one rank on every model. */
+struct CMUnitTest;
+int share_main(int argc, char **argv, const shared_job *job, const struct CMUnitTest *tests,
+               size_t n);
 
 #endif

@@ -15,8 +15,6 @@
 #include "helper/program.h"
 
 static const char classes[] =
-    "[model]\nfrom = base/model\narchitecture = BertForSequenceClassification\n"
-    "[data]\nobjective = classify\ntrain = labels.tsv\nvalid = labels.tsv\n"
     "[adapter]\nnum_virtual_tokens = 3\n"
     "[train]\nupdates = 8\nlr = 0.05\nbatch_tokens = 24\nsave_every = 1\nwarmup = 0\n";
 
@@ -24,7 +22,7 @@ static int set_up(void **state)
 {
     if (scratch_open(state)) return -1;
     train_base(2);
-    scratch_text("classes.ini", classes);
+    put_classify("classes.ini", classes);
     return 0;
 }
 
@@ -82,18 +80,10 @@ static void preferences_resume(void **state)
     (void)state;
     static const char *const more[] = {"--set adapter.peft_type=LORA --set data.loss=dpo",
                                        "--set data.loss=orpo", NULL};
-    scratch_text("writer.ini", "[model]\nmodel_type = gpt2\nn_embd = 16\nn_layer = 1\nn_head = 2\n"
-                               "n_positions = 40\n[data]\nobjective = causal\ntrain = lines.txt\n"
-                               "context = 16\n[tokenizer]\nkind = bpe\nvocab = 280\n"
-                               "[train]\nupdates = 2\nbatch_tokens = 64\n");
-    scratch_text("pairs.jsonl",
-                 "{\"prompt\": \"the\", \"chosen\": \" cat\", \"rejected\": \" of\"}\n"
-                 "{\"prompt\": \"a\", \"chosen\": \" dog\", \"rejected\": \" the the\"}\n"
-                 "{\"prompt\": \"one\", \"chosen\": \" film\", \"rejected\": \" is is\"}\n");
     scratch_text("pairs.ini", "[model]\nfrom = writer/model\n[data]\nobjective = preference\n"
                               "train = pairs.jsonl\n[train]\nupdates = 8\nlr = 0.01\nwarmup = 0\n"
                               "batch_tokens = 24\nsave_every = 1\n");
-    succeeded(sh("$fovea train writer.ini -o writer --threads 1"));
+    train_writer();
     for (int i = 0; more[i]; i++) {
         succeeded(sh("$fovea train pairs.ini -o pairs-%d %s --threads 1", i, more[i]));
         succeeded(sh("$fovea train pairs.ini -o pairs-%d-cut %s --set train.updates=3 --threads 2",

@@ -20,13 +20,9 @@
 enum { KILLS = 6 };
 
 static const char classes[] =
-    "[model]\nfrom = base/model\narchitecture = BertForSequenceClassification\n"
-    "[data]\nobjective = classify\ntrain = labels.tsv\nvalid = labels.tsv\n"
     "[train]\nupdates = 120\nlr = 0.01\nbatch_tokens = 24\nsave_every = 4\nwarmup = 0\n";
 
 static const char turns[] =
-    "[model]\nfrom = base/model\narchitecture = BertForSequenceClassification\n"
-    "[data]\nobjective = classify\ntrain = labels.tsv\nvalid = labels.tsv\n"
     "[continual]\ntasks = good,bad fair\nscenario = task\nepochs = 40\nmemory = 4\n"
     "fisher_samples = 4\nstrength = 10\n"
     "[train]\nlr = 0.01\nbatch_tokens = 24\nbatch_rows = 1\nsave_every = 4\nwarmup = 0\n"
@@ -41,18 +37,10 @@ static int set_up(void **state)
 {
     if (scratch_open(state)) return -1;
     train_base(1);
-    scratch_text("classes.ini", classes);
-    scratch_text("turns.ini", turns);
+    put_classify("classes.ini", classes);
+    put_classify("turns.ini", turns);
     scratch_text("pairs.ini", pairs);
-    scratch_text("writer.ini", "[model]\nmodel_type = gpt2\nn_embd = 16\nn_layer = 1\nn_head = 2\n"
-                               "n_positions = 40\n[data]\nobjective = causal\ntrain = lines.txt\n"
-                               "context = 16\n[tokenizer]\nkind = bpe\nvocab = 280\n"
-                               "[train]\nupdates = 2\nbatch_tokens = 64\n");
-    scratch_text("pairs.jsonl",
-                 "{\"prompt\": \"the\", \"chosen\": \" cat\", \"rejected\": \" of\"}\n"
-                 "{\"prompt\": \"a\", \"chosen\": \" dog\", \"rejected\": \" the the\"}\n"
-                 "{\"prompt\": \"one\", \"chosen\": \" film\", \"rejected\": \" is is\"}\n");
-    succeeded(sh("$fovea train writer.ini -o writer --threads 1"));
+    train_writer();
     return 0;
 }
 
