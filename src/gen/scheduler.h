@@ -74,6 +74,8 @@ typedef struct fv_sched_tap {
     fv_weights_job *jobs, *device_jobs;
     size_t jobs_bytes, device_jobs_bytes;
     int64_t padded;
+    int64_t *next; /* layers: where the next job of each goes */
+    size_t next_bytes;
     uint64_t wanted; /* who asked for what in the last step; a captured one is for that alone */
 } fv_sched_tap;
 

@@ -42,49 +42,40 @@ static int64_t map_offsets(fv_scheduler *s)
 
 /* ---- lists ---- */
 
-static int64_t wants_layer(const sequence *q, int64_t layer)
+/* Counts the entries of each layer, in one pass over the rows, and makes of them where the layer's
+ * list begins: lists of `padded` entries lie behind one another.  *key: which layers these are.
+ * Returns how many. */
+static int64_t place_lists(fv_scheduler *s, uint64_t *key)
 {
-    int64_t n = 0;
-    for (int l = 0; l < q->ask.n_layers; l++) n += q->ask.layers[l] == layer;
-    return n;
-}
-
-/* Entries of the layer that most is wanted of, rounded up so that a number comes again, and how
- * many layers something is wanted of; *key: which these are. */
-static int64_t count_jobs(const fv_scheduler *s, int64_t *layers, uint64_t *key)
-{
-    const fv_sched_tap *t = &s->tap;
-    int64_t most = 0;
-    *layers = 0;
+    fv_sched_tap *t = &s->tap;
+    int64_t most = 0, layers = 0;
     *key = 0;
-    for (int64_t layer = 0; layer < s->stats.layers; layer++) {
-        int64_t n = 0;
-        for (int64_t b = 0; b < t->rows; b++) {
-            const sequence *q = s->row[t->first + b];
-            n += wants_layer(q, layer) * q->ask.n_heads;
-        }
-        if (!n) continue;
-        ++*layers;
-        *key = (*key ^ (uint64_t)(layer + 1)) * 0x9E3779B97F4A7C15u;
-        most = n > most ? n : most;
-    }
-    return (most + 15) / 16 * 16;
-}
-
-/* The entries of one layer. */
-static void list_layer(const fv_scheduler *s, fv_weights_job *to, int64_t layer)
-{
-    const fv_sched_tap *t = &s->tap;
+    memset(t->next, 0, (size_t)s->stats.layers * sizeof *t->next);
     for (int64_t b = 0; b < t->rows; b++) {
         const sequence *q = s->row[t->first + b];
-        for (int l = 0; l < q->ask.n_layers; l++)
-            for (int h = 0; q->ask.layers[l] == layer && h < q->ask.n_heads; h++)
-                *to++ = (fv_weights_job){.b = (int32_t)b,
-                                         .head = q->ask.heads[h],
-                                         .n = (int32_t)t->width[b],
-                                         .at = (int32_t)(t->start[b] +
-                                                         (l * q->ask.n_heads + h) * t->width[b])};
+        for (int l = 0; l < q->ask.n_layers; l++) {
+            int64_t n = t->next[q->ask.layers[l]] += q->ask.n_heads;
+            most = n > most ? n : most;
+        }
     }
+    t->padded = (most + 15) / 16 * 16; /* so that a number comes again */
+    for (int64_t layer = 0; layer < s->stats.layers; layer++) {
+        if (!t->next[layer]) continue;
+        t->next[layer] = layers++ * t->padded;
+        *key = (*key ^ (uint64_t)(layer + 1)) * 0x9E3779B97F4A7C15u;
+    }
+    return layers;
+}
+
+static void list_row(fv_sched_tap *t, const sequence *q, int64_t b)
+{
+    for (int l = 0; l < q->ask.n_layers; l++)
+        for (int h = 0; h < q->ask.n_heads; h++)
+            t->jobs[t->next[q->ask.layers[l]]++] = (fv_weights_job){
+                .b = (int32_t)b,
+                .head = q->ask.heads[h],
+                .n = (int32_t)t->width[b],
+                .at = (int32_t)(t->start[b] + (l * q->ask.n_heads + h) * t->width[b])};
 }
 
 /* Device memory of at least so many bytes; captured steps have its address. */
@@ -106,32 +97,32 @@ static bool reserve(fv_scheduler *s, void **p, size_t *have, size_t bytes)
 static bool write_lists(fv_scheduler *s)
 {
     fv_sched_tap *t = &s->tap;
-    int64_t layers;
-    uint64_t key;
-    t->padded = count_jobs(s, &layers, &key);
-    size_t bytes = (size_t)(layers * t->padded) * sizeof *t->jobs;
-    void *host = t->jobs, *device = t->device_jobs;
-    bool ok = fv__grow(&s->env, &host, &t->jobs_bytes, bytes);
+    uint64_t key = 0;
+    void *next = t->next, *host = t->jobs, *device = t->device_jobs;
+    bool ok = fv__grow(&s->env, &next, &t->next_bytes, (size_t)s->stats.layers * sizeof *t->next);
+    t->next = next;
+    size_t bytes = ok ? (size_t)(place_lists(s, &key) * t->padded) * sizeof *t->jobs : 0;
+    ok = ok && fv__grow(&s->env, &host, &t->jobs_bytes, bytes);
     if (!ok) fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for attention weights");
     ok = ok && reserve(s, &device, &t->device_jobs_bytes, bytes);
     t->jobs = host;
     t->device_jobs = device;
     if (!ok) return false;
     memset(t->jobs, 0, bytes); /* entries of no keys, for which nothing is done */
-    fv_weights_job *at = t->jobs;
-    for (int64_t layer = 0; layer < s->stats.layers; layer++) {
-        bool any = false;
-        for (int64_t b = 0; b < t->rows && !any; b++)
-            any = wants_layer(s->row[t->first + b], layer) > 0;
-        if (any) list_layer(s, at, layer);
-        if (any) at += t->padded;
-    }
+    for (int64_t b = 0; b < t->rows; b++) list_row(t, s->row[t->first + b], b);
     s->session->dev->backend->upload(&s->ctx->stream, t->device_jobs, t->jobs, bytes);
     s->session->watched = (key + (uint64_t)t->padded) | 1;
     return !fv__failed(s->ctx);
 }
 
 /* ---- the tap ---- */
+
+static bool wants_layer(const sequence *q, int64_t layer)
+{
+    for (int l = 0; l < q->ask.n_layers; l++)
+        if (q->ask.layers[l] == layer) return true;
+    return false;
+}
 
 /* The lists of layers that are wanted lie behind one another: this one's is behind those before. */
 static void see_listed(fv_scheduler *s, fv_ctx *c, int64_t layer, const fv_attn_view *view)
@@ -142,7 +133,7 @@ static void see_listed(fv_scheduler *s, fv_ctx *c, int64_t layer, const fv_attn_
     for (int64_t l = 0; l <= layer; l++) {
         wanted = false;
         for (int64_t b = 0; b < t->rows && !wanted; b++)
-            wanted = wants_layer(s->row[t->first + b], l) > 0;
+            wanted = wants_layer(s->row[t->first + b], l);
         before += wanted && l < layer;
     }
     if (wanted)
@@ -298,6 +289,7 @@ void fv__sched_tap_free(fv_scheduler *s)
     if (t->maps) b->release(s->session->dev, t->maps, t->maps_bytes);
     if (t->device_jobs) b->release(s->session->dev, t->device_jobs, t->device_jobs_bytes);
     fv__free(&s->env, t->jobs, t->jobs_bytes);
+    fv__free(&s->env, t->next, t->next_bytes);
     fv__free(&s->env, t->read, t->read_bytes);
     fv__free(&s->env, t->packed, t->packed_bytes);
     *t = (fv_sched_tap){0};
