@@ -64,7 +64,9 @@ void sv_free(sv_text *t)
 static void separate(sv_text *t)
 {
     char last = t->n ? t->s[t->n - 1] : 0;
-    if (last && !strchr("{[:,\n ", last)) sv_add(t, ",", 1);
+    bool due = last && last != '{' && last != '[' && last != ':' && last != ',' && last != '\n' &&
+               last != ' ';
+    if (due) sv_add(t, ",", 1);
 }
 
 void sv_open(sv_text *t, char bracket)
@@ -101,6 +103,14 @@ static void escape(sv_text *t, unsigned char c)
         sv_fmt(t, "\\u%04x", c);
 }
 
+/* Bytes from s on that stand in JSON as they are. */
+static size_t plain(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < n && s[i] >= 0x20 && s[i] < 0x7f && s[i] != '"' && s[i] != '\\') i++;
+    return i;
+}
+
 /* Bytes that are not UTF-8 become U+FFFD each: what is sent is always JSON. */
 void sv_string(sv_text *t, const char *s, size_t n)
 {
@@ -108,6 +118,11 @@ void sv_string(sv_text *t, const char *s, size_t n)
     sv_add(t, "\"", 1);
     for (size_t i = 0, len; i < n; i += len) {
         unsigned char c = (unsigned char)s[i];
+        len = plain(s + i, n - i);
+        if (len) {
+            sv_add(t, s + i, len);
+            continue;
+        }
         len = character((const unsigned char *)s + i, n - i);
         if (c < 0x20 || c == '"' || c == '\\')
             escape(t, c);
@@ -177,14 +192,27 @@ static uint64_t scale(uint64_t m, int e, int k)
     return whole >> 64 ? 0 : (uint64_t)whole;
 }
 
+/* n digits of d, two at a time. */
+static void put_digits(char *to, uint64_t d, int n)
+{
+    static const char pairs[] =
+        "00010203040506070809101112131415161718192021222324252627282930313233"
+        "34353637383940414243444546474849505152535455565758596061626364656667"
+        "6869707172737475767778798081828384858687888990919293949596979899";
+    uint32_t left = (uint32_t)d; /* nine digits are 30 bits */
+    for (; n > 1; n -= 2, left /= 100) memcpy(to + n - 2, pairs + 2 * (left % 100), 2);
+    if (n) *to = (char)('0' + left % 10);
+}
+
 /* Nine digits of a value of at most 24 bits between 1e-4 and 1, where %.9g writes no exponent; or,
- * down to 1e-30, with one.  false: another value, which printf writes. */
-static bool put_fraction(sv_text *t, double x)
+ * down to 1e-30, with one.  Returns how many bytes of 48 that are; 0: another value, which printf
+ * writes. */
+static int put_fraction(char *buf, double x)
 {
     static const uint64_t nine = 1000000000;
     uint64_t bits, d = 0;
     memcpy(&bits, &x, sizeof bits);
-    if (!(x >= 1e-30 && x < 1) || bits & ((1u << 29) - 1)) return false;
+    if (!(x >= 1e-30 && x < 1) || bits & ((1u << 29) - 1)) return 0;
     /* x = m 2^e, 2^23 <= m < 2^24 */
     uint64_t m = (bits >> 29 & ((1u << 23) - 1)) | 1u << 23;
     int e = (int)(bits >> 52) - 1023 - 23, k;
@@ -192,34 +220,35 @@ static bool put_fraction(sv_text *t, double x)
     k = DIGITS + (int)((double)-(e + 24) * 0.30103);
     for (; k <= MOST_SHIFT && d < nine / 10; k++) d = scale(m, e, k);
     k--;
-    if (d < nine / 10 || d > nine) return false;
+    if (d < nine / 10 || d > nine) return 0;
     if (d == nine) d /= 10, k--;
-    char buf[48] = "0.";
-    int zeros = k - DIGITS, n = DIGITS, at = 2;
+    int zeros = k - DIGITS, n = DIGITS, at = 0;
     while (n > 1 && d % 10 == 0) d /= 10, n--;
-    bool exponent = zeros >= 4;
-    if (exponent) at = 0;
-    for (int i = 0; !exponent && i < zeros; i++) buf[at++] = '0';
-    for (int i = n - 1; i >= 0; i--, d /= 10) {
-        int skip = exponent && i > 0; /* room for the point */
-        buf[at + i + skip] = (char)('0' + d % 10);
+    if (zeros < 4) {
+        memcpy(buf, "0.0000", 6);
+        put_digits(buf + 2 + zeros, d, n);
+        return 2 + zeros + n;
     }
-    if (exponent && n > 1) buf[1] = '.';
-    at += n + (exponent && n > 1);
-    if (exponent) at += snprintf(buf + at, sizeof buf - (size_t)at, "e-%02d", zeros + 1);
-    sv_add(t, buf, (size_t)at);
-    return true;
+    put_digits(buf + 1, d, n);
+    buf[0] = buf[1]; /* the point comes behind the first digit */
+    if (n > 1) buf[1] = '.';
+    at = n > 1 ? n + 1 : 1;
+    return at + snprintf(buf + at, 48 - (size_t)at, "e-%02d", zeros + 1);
 }
 
 /* Nine digits tell all f32 apart; JSON has no infinity. */
 void sv_real(sv_text *t, double x)
 {
+    char buf[48];
+    int n = put_fraction(buf, x);
     separate(t);
-    if (x == 0 && !signbit(x))
+    if (n)
+        sv_add(t, buf, (size_t)n);
+    else if (x == 0 && !signbit(x))
         sv_add(t, "0", 1);
     else if (!isfinite(x))
         sv_put(t, "null");
-    else if (!put_fraction(t, x))
+    else
         sv_fmt(t, "%.9g", x);
 }
 
@@ -238,6 +267,25 @@ void sv_packed_reals(sv_text *t, const float *x, int64_t n)
     sv_close(t, ']');
 }
 
+/* x0,x1,.. without a look at what stands before each: attention asks for millions a second. */
+static void put_list(sv_text *t, const char *from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float x;
+        memcpy(&x, from + i * sizeof x, sizeof x);
+        if (!grow(t, 50)) return;
+        char *to = t->s + t->n;
+        int comma = i > 0;
+        *to = ',';
+        int digits = put_fraction(to + comma, (double)x);
+        if (digits)
+            t->n += (size_t)(comma + digits);
+        else
+            sv_real(t, (double)x);
+    }
+    t->s[t->n] = 0;
+}
+
 void sv_unpack(sv_text *t)
 {
     const char *at = t->s, *end = at + t->n, *nul = t->n ? memchr(at, 0, t->n) : NULL;
@@ -245,14 +293,11 @@ void sv_unpack(sv_text *t)
     if (!nul) return;
     while (nul) {
         uint32_t n;
-        float x;
         sv_add(&out, at, (size_t)(nul - at));
         memcpy(&n, nul + 1, sizeof n);
         at = nul + 1 + sizeof n;
-        for (uint32_t i = 0; i < n; i++, at += sizeof x) {
-            memcpy(&x, at, sizeof x);
-            sv_real(&out, (double)x);
-        }
+        put_list(&out, at, n);
+        at += n * sizeof(float);
         nul = memchr(at, 0, (size_t)(end - at));
     }
     sv_add(&out, at, (size_t)(end - at));
