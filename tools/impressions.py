@@ -6,7 +6,7 @@
 Reads "user item" lines (with times: sorted by them already), or with --layout sequences a user and its items on each line, and writes
 train.tsv, valid.tsv and test.tsv for the objective click: label, candidate, history, and two features, how often the candidate
 was taken in the training part and how long the history is, both as powers of two.  Of each user the last item is for the test, the
-one before it for validation.  Beside each item that was taken stand --negatives others, drawn from what was taken in the same part:
+one before it for validation.  items.txt has the training part alone, a user's items on each line: sentences for vectors of items.  Beside each item that was taken stand --negatives others, drawn from what was taken in the same part:
 so neither popularity nor fashion tells what was taken, only the history does.  The same arguments give the same files.
 """
 import argparse
@@ -53,6 +53,8 @@ def main():
                 lines[part] += 1
     for f in files.values():
         f.close()
+    with open(os.path.join(a.to, "items.txt"), "w", encoding="utf-8") as f:
+        f.writelines(" ".join(items[:-2]) + "\n" for items in users)
     print("%s: %s" % (a.to, lines))
 
 

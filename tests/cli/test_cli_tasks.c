@@ -455,36 +455,6 @@ static void files_are_records(void **state)
     refused(fovea("recommend -m " MODELS "sasrec --item 7 --evaluate"), 2, "--item");
 }
 
-/* From a file of impressions to calibrated probabilities: even numbers take even candidates. */
-static void clicks(void **state)
-{
-    (void)state;
-    const char *table = "i=0; while [ $i -lt 200 ]; do echo \"$(((i+i/7)%2==0))\t$((i%6))\t"
-                        "$((i/7%2)) $((i/7%2+2))\tf$((i%3))\"; i=$((i+1)); done";
-    succeeded(sh("(%s) > shown.tsv", table));
-    succeeded(fovea("train " FOVEA_TESTS "/../recipes/video-bst.ini -o click -q "
-                    "--set data.train=shown.tsv --set data.valid=shown.tsv --set data.longest=3 "
-                    "--set data.feature_columns=1 --set data.dir= --set train.updates=60 "
-                    "--set train.warmup=5 --set train.lr=1e-2 --set train.batch_rows=64 "
-                    "--set train.eval_every=0 --set model.hidden_dropout_prob=0"));
-    const result *r = succeeded(fovea("click -m click/model --calibrate shown.tsv --json"));
-    json_t *j = json_line(r, 0);
-    assert_int_equal(json_integer_value(json_object_get(j, "impressions")), 200);
-    double before = json_real_value(json_object_get(json_object_get(j, "model"), "log_loss")),
-           after = json_real_value(json_object_get(json_object_get(j, "calibrated"), "log_loss")),
-           auc = json_real_value(json_object_get(json_object_get(j, "model"), "auc"));
-    assert_true(after <= before && auc > 0.9);
-    json_decref(j);
-    r = succeeded(fovea("click -m click/model shown.tsv"));
-    assert_int_equal(strcspn(r->out, "\t"), 8);
-    succeeded(sh("printf -- '-\tnobody\t1 2\tf1\n' > new.tsv"));
-    r = succeeded(fovea("click -m click/model new.tsv"));
-    assert_non_null(strstr(r->out, "(unknown)"));
-    refused(fovea("click -m click/model --evaluate new.tsv"), 1, "has no label");
-    refused(fovea("click -m " MODELS "sasrec shown.tsv"), 1, "does not judge candidates");
-    refused(fovea("click -m " MODELS "bst shown.tsv"), 1, "columns of features");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -502,7 +472,6 @@ int main(void)
         cmocka_unit_test(tag),
         cmocka_unit_test(answer),
         cmocka_unit_test(answer_by_words),
-        cmocka_unit_test(clicks),
         cmocka_unit_test(one_reader_for_all),
         cmocka_unit_test(texts_come_three_ways),
         cmocka_unit_test(a_bad_line_does_not_end_the_others),
