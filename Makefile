@@ -63,11 +63,12 @@ test-browser: build/build.ninja
 	@rm -f build/page-60.html build/page-512.html
 
 # The first paint of a page of 512 tokens and 144 heads, and frames a second of one of 2,000 tokens, by Chromium's trace.
+PAGE_ROUNDS ?= 3
 test-page-speed: build/build.ninja
-	@cmake --build build -j $(JOBS) --target browser_page
+	@cmake --build build -j $(JOBS) --target browser_page fovea_program
 	@build/tests/browser_page build/page-512.html 512 12 12
 	@build/tests/browser_page build/page-2000.html 2000 4 4 causal
-	@python3 tests/browser/trace.py build/page-512.html build/page-2000.html; code=$$?; rm -f build/page-512.html build/page-2000.html; exit $$code
+	@python3 tests/browser/trace.py build/fovea build/page-512.html build/page-2000.html $(PAGE_ROUNDS); code=$$?; rm -f build/page-512.html build/page-2000.html; exit $$code
 
 # schemathesis (PyPI; or SCHEMATHESIS=PATH) against /openapi.json of a server with a model for every kind of request: minutes.
 API_CASES ?= 10000

@@ -72,6 +72,7 @@ typedef struct fv_see_shape {
     int64_t layers, heads;
     int64_t rows; /* those that look */
     int64_t cols; /* those that are looked at */
+    size_t bytes; /* of memory that the capture holds, of all kinds together */
 } fv_see_shape;
 FV_API fv_see_shape fv_see_shape_of(const fv_see *s, fv_see_kind k);
 /* Row i of a cross-attention is the token that this position says; of the decoder's own, the one it
@@ -138,6 +139,9 @@ typedef struct fv_see_opt {
     bool words;           /* pictures: tokens of a word merged, as fv_see_save describes */
     /* pages: what is shown first; NULL: pick, or the last layer where pick names none */
     const fv_see_pick *start;
+    /* pages: without maps, which the page asks /v1/attention of the server it came from for, as far
+     * as they are shown, with the fields of this JSON object ("input", ..); NULL: with all */
+    const char *ask;
     const char *format; /* "svg", "png", ..., whatever the path ends in; NULL: by its ending */
     const char *text;   /* what the model read and wrote, for the heading; NULL: nothing */
     const char *title;  /* NULL: what is seen, in words; of an alignment and a page, the text */

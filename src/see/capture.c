@@ -239,7 +239,7 @@ fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in
 fv_see_shape fv_see_shape_of(const fv_see *s, fv_see_kind k)
 {
     const fv_see_map *m = &s->map[k];
-    return (fv_see_shape){m->layers, m->heads, m->rows, m->cols};
+    return (fv_see_shape){m->layers, m->heads, m->rows, m->cols, fv_ctx_bytes(s->ctx)};
 }
 
 /* NULL without labels or out of range: callers then show the position. */

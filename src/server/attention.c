@@ -3,7 +3,8 @@
  *
  * One forward pass records queries, keys and log-sum-exps; the weights of the layers, heads and
  * rows asked for are recomputed from these (fovea/see.h).  With "through" a row is followed down
- * through the layers instead, by rollout or by flow. */
+ * through the layers instead, by rollout or by flow; with "pool" maps come small.  The pass is kept
+ * for a while (seen.c), so that a page can ask for what it shows, as it shows it. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,12 @@ typedef struct job {
     sv_attention_ask ask;
     int64_t from, to;    /* rows */
     const char *through; /* "rollout" or "flow" up to the layers, instead of heads; NULL: neither */
-    float *w;            /* one head */
+    bool mean;           /* of all heads, instead of them */
+    int64_t pool; /* maps are made at most this large, by the greatest weights; 0: as they are */
+    int64_t tall, wide; /* of a map in the answer */
+    float *w;           /* one map, of which `part` rows are computed at a time */
+    float *rows;        /* those; w itself where nothing is pooled */
+    int64_t part;
 } job;
 
 /* ---- what is wanted ---- */
@@ -43,43 +49,83 @@ static bool read_rows(job *k)
 /* Before anything is written: an answer of a million rows would be refused half made otherwise. */
 static bool check_size(job *k)
 {
-    double floats = (double)(k->to - k->from) * (double)k->k.shape.cols * k->ask.n_layers *
-                    k->ask.n_heads;
-    k->w = malloc((size_t)((k->to - k->from) * k->k.shape.cols) * sizeof *k->w);
-    if (k->w && floats <= (double)k->r->server->opt.attention_floats) return true;
-    sv_refuse(k->r, 400, BAD, "attention",
-              "attention: %.0f weights were asked for, an answer holds %lld; ask for fewer layers, "
-              "heads or rows",
-              floats, (long long)k->r->server->opt.attention_floats);
+    int64_t rows = k->to - k->from, cols = k->k.shape.cols;
+    bool pooled = k->pool && (rows > k->pool || cols > k->pool);
+    k->tall = pooled && rows > k->pool ? k->pool : rows;
+    k->wide = pooled && cols > k->pool ? k->pool : cols;
+    /* a rollout goes through all rows below whichever are asked for: once, not once a part */
+    k->part = pooled && !k->through && rows > 64 ? 64 : rows;
+    double floats = (double)(k->tall * k->wide) * k->ask.n_layers * k->ask.n_heads;
+    if (k->through && floats < (double)(rows * cols)) floats = (double)(rows * cols);
+    if (floats > (double)k->r->server->opt.attention_floats) {
+        sv_refuse(k->r, 400, BAD, "attention",
+                  "attention: %.0f weights were asked for, an answer holds %lld; ask for fewer "
+                  "layers, heads or rows",
+                  floats, (long long)k->r->server->opt.attention_floats);
+        return false;
+    }
+    k->w = malloc((size_t)(k->tall * k->wide) * sizeof *k->w);
+    k->rows = pooled ? malloc((size_t)(k->part * cols) * sizeof *k->w) : k->w;
+    if (k->w && k->rows) return true;
+    sv_refuse(k->r, 503, "overloaded_error", NULL, "out of memory");
     return false;
 }
 
-/* Layers and heads as in a generation's "attention", with all of both where the request names none.
- */
+/* Layers and heads as in a generation's "attention", with all of both where the request names none;
+ * "heads" may also be "mean". */
 static bool read_ask(job *k)
 {
     fv_see_shape shape = k->k.shape;
-    if (!json_object_get(k->r->json, "attention")) {
-        json_t *ask = json_object();
+    json_t *ask = json_object_get(k->r->json, "attention");
+    if (!ask) {
+        ask = json_object();
         /* through all layers, not through each number of them */
         if (k->through) json_object_set_new(ask, "layers", json_integer(-1));
         json_object_set_new(k->r->json, "attention", ask);
     }
-    if (!sv_read_attention(k->r, &k->ask, shape.layers, shape.heads)) return false;
-    if (k->through) k->ask.n_heads = 1; /* of all */
+    const char *heads = json_string_value(json_object_get(ask, "heads"));
+    k->mean = heads && !strcmp(heads, "mean");
+    if (k->mean) json_object_del(ask, "heads");
+    if (!sv_get_int(k->r, "pool", 1, 1024, &k->pool) ||
+        !sv_read_attention(k->r, &k->ask, shape.layers, shape.heads))
+        return false;
+    if (k->through || k->mean) k->ask.n_heads = 1; /* of all */
     return read_rows(k) && check_size(k);
 }
 
-/* One head at a time is in memory: (rows, cols) floats in k->w, overwritten by the next call. */
+/* The greatest weights of `part` rows from `at` on into the cells that they belong to. */
+static void pool(job *k, int64_t at, int64_t n)
+{
+    int64_t rows = k->to - k->from, cols = k->k.shape.cols;
+    for (int64_t i = 0; i < n; i++) {
+        float *cells = k->w + (at + i) * k->tall / rows * k->wide;
+        const float *w = k->rows + i * cols;
+        for (int64_t j = 0; j < cols; j++) {
+            float *most = cells + j * k->wide / cols;
+            *most = w[j] > *most ? w[j] : *most;
+        }
+    }
+}
+
+/* One map at a time is in memory: (tall, wide) floats in k->w, overwritten by the next call. */
 static const float *weights(job *k, int layer, int head, fv_err *e)
 {
     fv_see_pick p = {.kind = k->k.kind, .layer = k->ask.layers[layer], .head = k->ask.heads[head]};
+    int64_t n = k->to - k->from;
+    if (k->mean) p.head = FV_SEE_ALL;
     if (k->through) {
         p.head = FV_SEE_ALL;
         p.flow = !strcmp(k->through, "flow");
         p.rollout = !p.flow;
     }
-    return fv_see_weights(k->k.see, p, k->from, k->to, k->w, e) ? NULL : k->w;
+    if (k->rows == k->w) return fv_see_weights(k->k.see, p, k->from, k->to, k->w, e) ? NULL : k->w;
+    memset(k->w, 0, (size_t)(k->tall * k->wide) * sizeof *k->w);
+    for (int64_t at = 0; at < n; at += k->part) {
+        int64_t end = at + k->part < n ? at + k->part : n;
+        if (fv_see_weights(k->k.see, p, k->from + at, k->from + end, k->rows, e)) return NULL;
+        pool(k, at, end - at);
+    }
+    return k->w;
 }
 
 /* ---- answers ---- */
@@ -96,7 +142,6 @@ static void put_numbers(sv_text *t, const char *key, const int32_t *x, int n)
 /* (layers,heads,rows,cols), nested; nine digits, which give an f32 back exactly. */
 static fv_status put_weights(sv_text *t, job *k, fv_err *e)
 {
-    int64_t rows = k->to - k->from;
     sv_key(t, "weights");
     sv_open(t, '[');
     for (int l = 0; l < k->ask.n_layers; l++) {
@@ -105,10 +150,9 @@ static fv_status put_weights(sv_text *t, job *k, fv_err *e)
             const float *w = weights(k, l, h, e);
             if (!w) return e->code;
             sv_open(t, '[');
-            for (int64_t i = 0; i < rows; i++) {
+            for (int64_t i = 0; i < k->tall; i++) {
                 sv_open(t, '[');
-                for (int64_t j = 0; j < k->k.shape.cols; j++)
-                    sv_real(t, (double)w[i * k->k.shape.cols + j]);
+                for (int64_t j = 0; j < k->wide; j++) sv_real(t, (double)w[i * k->wide + j]);
                 sv_close(t, ']');
             }
             sv_close(t, ']');
@@ -133,6 +177,8 @@ static void answer_json(job *k)
     put_numbers(&t, "layers", k->ask.layers, k->ask.n_layers);
     if (k->through)
         sv_string_at(&t, "through", k->through);
+    else if (k->mean)
+        sv_string_at(&t, "heads", "mean");
     else
         put_numbers(&t, "heads", k->ask.heads, k->ask.n_heads);
     put_numbers(&t, "rows", (int32_t[]){(int32_t)k->from, (int32_t)k->to}, 2);
@@ -152,14 +198,14 @@ static void answer_safetensors(job *k)
     sv_text head = {0}, t = {0};
     fv_err e;
     fv_status st = FV_OK;
-    int64_t rows = k->to - k->from, each = k->ask.n_heads * rows * k->k.shape.cols * 4;
+    int64_t each = k->ask.n_heads * k->tall * k->wide * 4;
     sv_open(&head, '{');
     for (int l = 0; l < k->ask.n_layers; l++) {
         sv_text key = {0};
         sv_fmt(&key, "attentions.%d", k->ask.layers[l]);
         sv_key(&head, key.s ? key.s : "");
         sv_fmt(&head, "{\"dtype\":\"F32\",\"shape\":[%d,%lld,%lld],\"data_offsets\":[%lld,%lld]}",
-               k->ask.n_heads, (long long)rows, (long long)k->k.shape.cols, (long long)(l * each),
+               k->ask.n_heads, (long long)k->tall, (long long)k->wide, (long long)(l * each),
                (long long)((l + 1) * each));
         sv_free(&key);
     }
@@ -173,7 +219,7 @@ static void answer_safetensors(job *k)
         for (int h = 0; h < k->ask.n_heads && !st; h++) {
             const float *w = weights(k, l, h, &e);
             st = w ? FV_OK : e.code;
-            if (w) sv_add(&t, (const char *)w, (size_t)(rows * k->k.shape.cols) * sizeof *w);
+            if (w) sv_add(&t, (const char *)w, (size_t)(k->tall * k->wide) * sizeof *w);
         }
     t.failed |= head.failed;
     sv_free(&head);
@@ -184,8 +230,28 @@ static void answer_safetensors(job *k)
     sv_free(&t);
 }
 
+/* What a page without maps asks for them with: the request's fields that say what is looked at. */
+static char *page_ask(const job *k)
+{
+    static const char *const keys[] = {"model", "input", "target", NULL};
+    json_t *ask = json_object();
+    for (int i = 0; keys[i]; i++) {
+        json_t *value = json_object_get(k->r->json, keys[i]);
+        if (value) json_object_set(ask, keys[i], value);
+    }
+    char *text = json_dumps(ask, JSON_COMPACT | JSON_ENSURE_ASCII);
+    json_decref(ask);
+    /* it stands inside a page: "<" occurs in strings alone, where an escape is the same */
+    sv_text out = {0};
+    for (const char *p = text; p && *p; p++)
+        sv_add(&out, *p == '<' ? "\\u003c" : p, *p == '<' ? 6 : 1);
+    free(text);
+    sv_add(&out, "", 1);
+    return out.s;
+}
+
 /* The library writes pages as files: one is written into a folder of its own, read and removed. */
-static void answer_page(job *k)
+static void answer_page(job *k, bool whole)
 {
     const char *temporary = getenv("TMPDIR"),
                *text = k->k.image.n ? NULL
@@ -200,7 +266,8 @@ static void answer_page(job *k)
         return;
     }
     snprintf(path, sizeof path, "%s/page.html", dir);
-    fv_see_opt opt = {.every_kind = true, .text = text};
+    char *ask = whole ? NULL : page_ask(k);
+    fv_see_opt opt = {.every_kind = true, .text = text, .ask = ask};
     opt.pick = (fv_see_pick){.kind = k->k.kind, .layer = FV_SEE_ALL, .head = FV_SEE_ALL};
     fv_status st = fv_see_save(k->k.see, NULL, path, opt, &e);
     FILE *f = st ? NULL : fopen(path, "rb");
@@ -209,6 +276,7 @@ static void answer_page(job *k)
     if (f) fclose(f);
     unlink(path);
     rmdir(dir);
+    free(ask);
     if (st)
         sv_refuse_error(k->r, &e);
     else
@@ -224,8 +292,8 @@ static void see(sv_engine *g, sv_request *r)
     const char *format = "json";
     bool ok = sv_get_text(r, "format", &format, NULL) &&
               sv_get_text(r, "through", &k.through, NULL) && sv_see_run(&k.k, g, r);
-    if (ok && !strcmp(format, "html")) {
-        answer_page(&k);
+    if (ok && (!strcmp(format, "html") || !strcmp(format, "view"))) {
+        answer_page(&k, !strcmp(format, "html"));
     } else if (ok && read_ask(&k)) {
         if (!strcmp(format, "safetensors"))
             answer_safetensors(&k);
@@ -235,6 +303,7 @@ static void see(sv_engine *g, sv_request *r)
     sv_see_free(&k.k);
     free(k.ask.layers);
     free(k.ask.heads);
+    if (k.rows != k.w) free(k.rows);
     free(k.w);
 }
 
@@ -243,7 +312,7 @@ static void see(sv_engine *g, sv_request *r)
 void sv_attention(sv_request *r)
 {
     static const char *const keys[] = {"model",  "input", "target",  "attention", "rows",
-                                       "format", "kind",  "through", NULL};
+                                       "format", "kind",  "through", "pool",      NULL};
     const char *format = "json", *target = NULL, *through = NULL;
     if (!sv_read_json(r) || !sv_check_keys(r, r->json, keys, NULL) ||
         !sv_get_text(r, "format", &format, NULL) || !sv_get_text(r, "target", &target, NULL) ||
@@ -253,8 +322,9 @@ void sv_attention(sv_request *r)
         sv_refuse(r, 400, BAD, "through", "through: rollout or flow");
         return;
     }
-    if (strcmp(format, "json") && strcmp(format, "safetensors") && strcmp(format, "html")) {
-        sv_refuse(r, 400, BAD, "format", "format: json, safetensors or html");
+    if (strcmp(format, "json") && strcmp(format, "safetensors") && strcmp(format, "html") &&
+        strcmp(format, "view")) {
+        sv_refuse(r, 400, BAD, "format", "format: json, safetensors, html or view");
         return;
     }
     const char *accept = MHD_lookup_connection_value(r->mhd, MHD_HEADER_KIND, "Accept");

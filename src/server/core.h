@@ -21,6 +21,7 @@ void sv_observe(sv_histogram *h, double seconds);
 
 /* ---- one model ---- */
 
+typedef struct sv_seen sv_seen;
 typedef void sv_work_fn(sv_engine *g, sv_request *r);
 
 typedef struct sv_work {
@@ -57,6 +58,7 @@ struct sv_engine {
     fv_pipeline *pipeline; /* for that task */
     fv_tok *words;         /* of what a model that hears writes; opened when first asked for */
     fv_model *model;       /* for /v1/attention; NULL where the writer has it */
+    sv_seen *seen;         /* captures of the last texts; of the engine's thread */
     int64_t created;       /* seconds since 1970 */
     atomic_int refs;
     /* the queue of work beside the scheduler */
@@ -100,6 +102,10 @@ const fv_model *sv_engine_model(const sv_request *r, fv_err *e);
 const fv_token_bytes *sv_engine_bytes(sv_engine *g, fv_err *e); /* NULL: e says why */
 /* The engine's task for a job, opened at its first use; NULL: refused.  On the engine's thread. */
 fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job);
+
+/* seen.c: lets captures go that nobody has asked for lately, and whether some are left; all. */
+bool sv_seen_expire(sv_engine *g);
+void sv_seen_free(sv_engine *g);
 
 /* ---- the server ---- */
 

@@ -126,6 +126,7 @@ static void give_back(void)
 
 static void close_engine(sv_engine *g)
 {
+    sv_seen_free(g);
     fv_scheduler_free(g->scheduler);
     for (int i = 0; i < g->n_adapted; i++) fv_model_free(g->adapted[i].model);
     free(g->adapted);
@@ -185,6 +186,19 @@ static sv_work *take_work(sv_engine *g)
     return w;
 }
 
+/* With the lock held.  While captures are kept, once a second, so that they go in time. */
+static void wait_for_work(sv_engine *g)
+{
+    struct timespec until;
+    if (!sv_seen_expire(g)) {
+        pthread_cond_wait(&g->wake, &g->lock);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    pthread_cond_timedwait(&g->wake, &g->lock, &until);
+}
+
 /* Starts before work before a step: sequences that arrived together begin in the same step. */
 static void *run(void *self)
 {
@@ -193,8 +207,7 @@ static void *run(void *self)
     int64_t left = 0;
     for (;;) {
         pthread_mutex_lock(&g->lock);
-        while (!g->first && !g->starts && !left && !g->pending && !g->stopping)
-            pthread_cond_wait(&g->wake, &g->lock);
+        while (!g->first && !g->starts && !left && !g->pending && !g->stopping) wait_for_work(g);
         bool stop = g->stopping && !g->first && !g->starts && !left && !g->pending;
         g->pending = false;
         sv_work *starts = take_starts(g), *w = take_work(g);

@@ -37,7 +37,8 @@ static const sv_route routes[] = {
     {"POST", "/v1/attention", sv_attention, false,
      "Exact attention weights of a text, or of an image or a sound as a data: URI",
      "input:text! model:model target:text attention:weights rows:rows "
-     "format:one(json,safetensors,html) kind:one(encoder,decoder,cross) through:one(rollout,flow)",
+     "format:one(json,safetensors,html,view) kind:one(encoder,decoder,cross) "
+     "through:one(rollout,flow) pool:int(1,1024)",
      "application/octet-stream text/html"},
     {"POST", "/v1/heads", sv_heads, false, "What each head does: entropy, and where it looks",
      "input:text! model:model target:text kind:one(encoder,decoder,cross)", NULL},

@@ -143,6 +143,8 @@ bool sv_see_run(sv_see *k, sv_engine *g, sv_request *r)
     fv_err e;
     if (!(g->media ? read_media(k, g, r) : sv_see_read(k, g, r))) return false;
     const fv_model *m = sv_engine_model(r, &e);
+    k->adapted = r->adapted;
+    if (!g->media && sv_seen_take(g, k)) return choose_kind(k, k->n_target > 0);
     if (!m || fv_see_run(&k->see, g->device, m, sv_see_in(k), &e)) {
         sv_refuse_error(r, &e);
         return false;
@@ -152,6 +154,10 @@ bool sv_see_run(sv_see *k, sv_engine *g, sv_request *r)
 
 void sv_see_free(sv_see *k)
 {
+    if (k->see && !k->g->media && sv_seen_keep(k->g, k)) {
+        *k = (sv_see){0};
+        return;
+    }
     fv_see_free(k->see);
     free(k->source);
     free(k->target);

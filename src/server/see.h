@@ -15,6 +15,7 @@ typedef struct sv_see {
     int32_t start;            /* what its decoder begins with */
     int64_t n_source, n_target;
     fv_see *see;
+    int adapted; /* with which adapter, as of the request */
     fv_see_kind kind;
     fv_see_shape shape; /* of that kind */
 } sv_see;
@@ -25,8 +26,15 @@ fv_see_in sv_see_in(const sv_see *k);
 /* The same, or the image of "input" and what is written about it; a forward pass, and the "kind" of
  * attention that is meant. */
 bool sv_see_run(sv_see *k, sv_engine *g, sv_request *r);
-void sv_see_free(sv_see *k);
+void sv_see_free(sv_see *k); /* the capture of a text is kept for the next request */
 /* The tokens along the rows or the columns of the map. */
 void sv_see_put_tokens(sv_text *t, const sv_see *k, const char *key, bool rows);
+
+/* ---- seen.c, all on the engine's thread ---- */
+
+/* The capture of k's tokens, if it is kept: it is k's then. */
+bool sv_seen_take(sv_engine *g, sv_see *k);
+/* Keeps what k holds, which is the engine's then; false: it is too large. */
+bool sv_seen_keep(sv_engine *g, sv_see *k);
 
 #endif

@@ -65,9 +65,9 @@ def check(b, url):
     ok &= expect("arrow keys choose a token", address().get("token") == "r0")
 
     b.evaluate("""(() => { window.saved = []; HTMLAnchorElement.prototype.click = function () { saved.push(this.download); };
-        document.querySelector('#png').click(); document.querySelector('#svg').click(); })()""")
+        document.querySelector('#png').click(); document.querySelector('#svg').click(); document.querySelector('#numbers').click(); })()""")
     b.evaluate("new Promise(r => setTimeout(r, 1500))")
-    ok &= expect("pictures are saved", sorted(x[-3:] for x in b.evaluate("saved")) == ["png", "svg"])
+    ok &= expect("pictures and numbers are saved", sorted(x[-3:] for x in b.evaluate("saved")) == ["png", "son", "svg"])
 
     b.open("about:blank")
     b.open(url + "#layer=1&head=0,2&view=heat&token=c4")

@@ -129,6 +129,22 @@ class Views:
         means = [sorted((sum(h[i][j] for h in seen) / len(seen) for j in range(len(seen[0]))), reverse=True) for i in range(len(seen[0]))]
         self.expect(f"explore: a token reads out the mean of its heads {read[:3]}",
                     read and any(all(abs(100 * w - x) <= 0.51 for w, x in zip(row, read)) for row in means))
+        self.explored(frame, seen)
+
+    def explored(self, frame, seen):
+        """Maps come from the server as they are shown: the numbers that are saved are the API's, of all heads of a layer."""
+        self.b.evaluate(f"{frame}.querySelector('input[value=lines]').click(); {frame}.querySelectorAll('#grid button.all')[4].click()")
+        self.b.evaluate("(w => { w.HTMLAnchorElement.prototype.click = () => 0; w.URL.createObjectURL = b => { window.saved = b.text(); return ''; }; })"
+                        f"({frame}.defaultView); {frame}.getElementById('numbers').click()")
+        for _ in range(200):
+            if self.b.evaluate("!!window.saved"):
+                break
+            time.sleep(0.05)
+        maps = json.loads(self.b.evaluate("saved"))["maps"]
+        self.expect("explore: the numbers that are saved are the API's, to six digits",
+                    [m["weights"] for m in maps] == [[[float(f"{w:.6g}") for w in row] for row in head] for head in seen])
+        thumbs = self.b.evaluate(f"[...{frame}.querySelectorAll('#grid canvas')].filter(c => c.getContext('2d').getImageData(0, 0, 1, 1).data[3]).length")
+        self.expect("explore: every thumbnail has come", thumbs == self.b.evaluate(f"{frame}.querySelectorAll('#grid canvas').length"))
 
     def compare(self):
         other = TEXT.replace("cat", "dog")
@@ -254,7 +270,10 @@ class Views:
         want = self.ask("/v1/classify", {"model": "image", "input": uri})["data"][0]["labels"]
         self.b.open("about:blank")
         self.b.open(f"{self.address}/#view=image&model=image")
-        self.b.evaluate("document.getElementById('image-image') !== null")
+        for _ in range(400):
+            if self.b.evaluate("document.getElementById('image-image') !== null"):
+                break
+            time.sleep(0.05)
         self.b.evaluate(f"""(() => {{
           const bytes = Uint8Array.from(atob('{uri}'.split(',')[1]), c => c.charCodeAt(0));
           const list = new DataTransfer();

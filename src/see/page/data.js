@@ -1,4 +1,4 @@
-/* data.js - what the page holds: labels at once, maps decoded when they are shown.
+/* data.js - what the page holds: labels at once, maps decoded when they are shown (or asked for: remote.js).
  *
  * A map is an element of base64 text with 16-bit numbers v; the weight is (v / 65535)^2.  Decoding one of 512 x 512 takes a
  * few milliseconds, so only maps that are shown are decoded, and the last ones are kept. */
@@ -39,17 +39,22 @@ function decode(m, layer, head) {
   return out;
 }
 
+/* A map as views read it: weights, the greatest of them, and the rows that are there (null: all). */
 const decoded = new Map(); /* in the order of their last use */
 function weights(m, layer, head) {
   const key = `${m.kind}.${layer}.${head}`;
-  const w = decoded.get(key) || decode(m, layer, head);
+  let map = decoded.get(key);
+  if (!map) {
+    map = data.ask ? remoteMap(m, layer, head) : { w: decode(m, layer, head), have: null };
+    if (!map.have) map.most = greatest(map.w);
+  }
   decoded.delete(key);
-  decoded.set(key, w);
-  for (const [old, v] of decoded) {
-    if (decoded.size * v.byteLength <= KEPT || decoded.size < 14) break;
+  decoded.set(key, map);
+  for (const [old, { w }] of decoded) {
+    if (decoded.size * w.byteLength <= KEPT || decoded.size < 14) break;
     decoded.delete(old);
   }
-  return w;
+  return map;
 }
 
 /* ---- the tokens along a map, or the words they make ---- */
@@ -111,10 +116,10 @@ function filterTypes(w, rows, cols, pair) {
   return out;
 }
 
-function mean(list) {
-  if (list.length === 1) return list[0];
-  const out = new Float32Array(list[0].length);
-  for (const w of list) for (let i = 0; i < w.length; i++) out[i] += w[i];
-  for (let i = 0; i < out.length; i++) out[i] /= list.length;
+/* The mean of maps, into out; of the weights [from,to) alone. */
+function mean(list, out, from, to) {
+  out.fill(0, from, to);
+  for (const w of list) for (let i = from; i < to; i++) out[i] += w[i];
+  for (let i = from; i < to; i++) out[i] /= list.length;
   return out;
 }

@@ -1,5 +1,5 @@
 /* grid.js - one small map for each layer and head.  A grid is built once for a kind; its thumbnails come pooled with the
- * data and are painted once for a theme.  Choosing a map only moves the frame. */
+ * data, or from the server, and are painted once for a theme.  Choosing a map only moves the frame. */
 function make(tag, attributes, ...children) {
   const e = document.createElement(tag);
   for (const [k, v] of Object.entries(attributes || {})) e.setAttribute(k, v);
@@ -13,8 +13,8 @@ const headName = h => h === MEAN ? "mean" : `head ${h}`;
 
 function buildGrid(m) {
   const box = make("div", { class: "cells" }), heads = columnsOf(m), cells = new Map(), pictures = [];
-  const bytes = bytesOf(`${m.kind}.thumbs`), size = m.thumb[0] * m.thumb[1];
-  const perLayer = m.heads + (m.mean ? 1 : 0) + (m.rollout ? 1 : 0);
+  const bytes = data.ask ? null : bytesOf(`${m.kind}.thumbs`), size = m.thumb[0] * m.thumb[1];
+  const perLayer = m.heads + (m.mean ? 1 : 0) + (m.rollout ? 1 : 0), thumbs = new Map();
   box.style.gridTemplateColumns = `max-content repeat(${heads.length}, minmax(0, 3.4rem))`;
   box.append(make("span", { class: "name corner" }, "head"));
   for (const h of heads) box.append(make("span", { class: "name" }, h === MEAN ? "mean" : `${h}`));
@@ -25,13 +25,24 @@ function buildGrid(m) {
     cells.set(`${layer}.all`, listen(all, m, layer, "all"));
     heads.forEach((h, x) => {
       const canvas = make("canvas", {}), b = make("button", { type: "button", "aria-label": `layer ${layer}, ${headName(h)}`, title: `layer ${layer}, ${headName(h)}` }, canvas);
-      const from = (k * perLayer + x) * size;
-      pictures.push(() => paint(canvas, m.thumb[0], m.thumb[1], i => bytes[from + i]));
+      const from = (k * perLayer + x) * size, thumb = { canvas, bytes: bytes && bytes.subarray(from, from + size) };
+      [canvas.width, canvas.height] = m.thumb;
+      thumb.paint = () => { if (thumb.bytes) paint(canvas, m.thumb[0], m.thumb[1], i => thumb.bytes[i]); };
+      thumbs.set(`${layer}.${h}`, thumb);
+      pictures.push(thumb.paint);
       box.append(b);
       cells.set(`${layer}.${h === MEAN ? "mean" : h}`, listen(b, m, layer, h === MEAN ? "mean" : h));
     });
   }
-  return { box, cells, pictures, theme: null, pressed: [] };
+  if (data.ask) {
+    const shown = state.layer, order = [...Array(m.layers).keys()].map(k => m.layer + k).sort((a, b) => Math.abs(a - shown) - Math.abs(b - shown));
+    needThumbs(m, order, (layer, head, v) => {
+      const thumb = thumbs.get(`${layer}.${head}`);
+      thumb.bytes = v;
+      thumb.paint();
+    });
+  }
+  return { box, cells, pictures, theme: null, pressed: [], thumbs };
 }
 
 /* Arrow keys move through the grid; with Shift, Ctrl or Cmd a click adds a head or takes it away. */

@@ -17,6 +17,9 @@
  * floats have three digits everywhere, which is too few near 1).  Maps of causal attention store
  * the lower triangle only.
  *
+ * A page with opt->ask holds labels alone, and gets maps from a server row by row (remote.js): of
+ * 2,000 tokens and 12 x 12 heads all maps together would be more than a gigabyte.
+ *
  * One JSON text for everything, as in the first version, had to be parsed and decoded in full
  * before the first picture appeared. */
 #include <math.h>
@@ -26,7 +29,9 @@
 #include "see/see.h"
 #include "see_page.h"
 
-enum { THUMB = 48 }; /* longest side of a thumbnail */
+/* longest side of a thumbnail; tokens up to which a server is asked for rollouts, whose time grows
+ * with their cube */
+enum { THUMB = 48, LONG = 1024 };
 #define MAX_BYTES 268435456.0
 
 static const char mark[] = "@data@";
@@ -208,6 +213,7 @@ static bool choose(page *p, fv_see_kind k)
     bool whole = o->pick.head == FV_SEE_ALL;
     p->mean = whole && m->heads > 1;
     p->rollout = whole && fv__see_rolls(p->s, k, &none) == FV_OK;
+    if (o->ask && p->cols > LONG) p->rollout = false;
     p->tall = p->to - p->from < THUMB ? p->to - p->from : THUMB;
     p->wide = p->cols < THUMB ? p->cols : THUMB;
     return p->from < p->to;
@@ -374,6 +380,7 @@ static void put_data(page *p)
                 : opt->view == FV_VIEW_IMAGE ? "image"
                 : opt->view == FV_VIEW_LINES ? "lines"
                                              : "");
+    if (opt->ask) fv__buf_fmt(&p->text, ", \"ask\": %s", opt->ask);
     if (p->s->image) put_image_data(p);
     put_colors(p, "heads", fv__head_colors, FV_HEAD_COLORS);
     put_colors(p, "light", fv__shades_light, FV_SHADES);
@@ -395,6 +402,7 @@ static void put_data(page *p)
 static fv_status check(page *p, fv_err *e)
 {
     double bytes = 0;
+    if (p->opt->ask) return FV_OK;
     for (int k = 0; k < FV_SEE_KINDS; k++)
         if (choose(p, (fv_see_kind)k)) bytes += bytes_of(p);
     if (bytes <= MAX_BYTES) return FV_OK;
@@ -417,7 +425,7 @@ fv_status fv__see_html(fv_out *o, fv_see *s, const fv_see_opt *opt, fv_err *e)
     put_data(&p);
     if (s->image) put_image(&p);
     for (int k = 0; !st && k < FV_SEE_KINDS; k++)
-        if (choose(&p, (fv_see_kind)k)) st = put_kind(&p, e);
+        if (!opt->ask && choose(&p, (fv_see_kind)k)) st = put_kind(&p, e);
     flush(&p);
     fv__out_add(o, all + head + sizeof mark - 1, tail);
     if (!st && (p.text.failed || p.thumbs.failed))

@@ -69,38 +69,13 @@ function choose(layer, head, add) {
   refresh();
 }
 
-/* ---- what is shown ---- */
-
-let panel = null;
-function makePanel() {
-  const m = maps[state.kind], heads = Array.isArray(state.heads) ? state.heads : null;
-  const key = JSON.stringify([state.kind, state.layer, state.heads, state.rollout, state.words, state.pair, state.view]);
-  if (panel && panel.key === key) return;
-  const same = panel && panel.m === m && panel.words === state.words;
-  const rows = same ? panel.rows : axis(m, 0, state.words), cols = same ? panel.cols : axis(m, 1, state.words);
-  const get = h => filterTypes(merge(weights(m, state.layer, h), rows, cols), rows, cols, state.pair);
-  let shown = heads || [MEAN];
-  if (state.rollout) shown = [ROLLOUT];
-  /* a heat map shows the mean only: the single heads need not be decoded */
-  else if (state.heads === "all" && (state.view === "lines" || !m.mean)) shown = [...Array(m.heads).keys()].map(h => m.head + h);
-  const list = shown.map(head => ({ head, w: get(head) }));
-  const all = state.heads === "all" && m.mean && !state.rollout ? get(MEAN) : mean(list.map(x => x.w));
-  panel = { key, m, rows, cols, words: state.words, list, mean: all, most: greatest(all), theme: null };
-}
-function panelBitmap() {
-  if (panel.theme !== isDark()) {
-    panel.bitmap = bitmap(panel.mean, panel.cols.length, panel.rows.length);
-    panel.theme = isDark();
-  }
-  return panel.bitmap;
-}
-
 /* ---- the stage ---- */
 
 let layout = null, hover = null;
 const zoom = { heat: null, lines: null, image: null }; /* cell sizes; null: the view's own */
+/* The lines of a window and of one above and below it: scrolling moves this picture, and draws it anew every other window. */
 const base = document.createElement("canvas");
-let baseKey = "";
+let baseKey = "", baseAt = 0;
 
 /* The height a stage may have: down to the end of the window, or most of a window where it begins far below. */
 function tallest() {
@@ -135,16 +110,25 @@ function drawView(s, win, at, all) {
   else if (state.view === "heat") heatDraw(s, Object.assign(panel, { bitmap: panelBitmap() }), layout, win, at);
   else linesDraw(s, panel, layout, win, at, all);
 }
-function drawStage() {
-  const win = windowOf(), canvas = $("canvas"), scale = devicePixelRatio || 1;
-  const s = new CanvasSurface(canvas, win.w, win.h, scale);
-  canvas.style.width = `${win.w}px`;
-  canvas.style.height = `${win.h}px`;
-  drawView(s, win, marked(), alpha => {
-    const key = [panel.key, layout.cell, win.x, win.y, win.w, win.h, scale, isDark()].join();
-    if (key !== baseKey) drawEdges(new CanvasSurface(base, win.w, win.h, scale), panel, layout, win, strongest(panel));
+function drawBase(win, scale) {
+  const key = [panel.key, panel.version, layout.cell, win.x, win.w, win.h, scale, isDark()].join(), tall = Math.min(3 * win.h, Math.max(win.h, layout.height));
+  if (key !== baseKey || win.y < baseAt || win.y + win.h > baseAt + tall) {
+    baseAt = Math.max(0, Math.min(win.y - win.h, layout.height - tall));
+    const strip = { ...win, y: baseAt, h: tall }, rows = range(baseAt - layout.top, baseAt + tall, layout.cell, panel.rows.length);
+    drawEdges(new CanvasSurface(base, win.w, tall, scale), panel, layout, strip, strongest(panel, ...rows));
     baseKey = key;
-    s.image(base, 0, 0, win.w, win.h, alpha, true);
+  }
+  return tall;
+}
+function drawStage() {
+  const win = windowOf(), canvas = $("canvas"), scale = devicePixelRatio || 1, at = marked();
+  need(win, at);
+  const s = new CanvasSurface(canvas, win.w, win.h, scale);
+  if (canvas.style.width !== `${win.w}px`) canvas.style.width = `${win.w}px`;
+  if (canvas.style.height !== `${win.h}px`) canvas.style.height = `${win.h}px`;
+  drawView(s, win, at, alpha => {
+    const tall = drawBase(win, scale);
+    s.image(base, 0, baseAt - win.y, win.w, tall, alpha);
   });
   drawOverview(win);
 }
@@ -206,8 +190,11 @@ function hold(at) {
   toAddress();
   later();
 }
+let told = "";
 function readout() {
-  const at = marked(), box = $("readout"), wide = panel.cols.length;
+  const at = marked(), box = $("readout"), wide = panel.cols.length, key = JSON.stringify([panel.key, panel.version, at]);
+  if (key === told) return; /* scrolling changes nothing here */
+  told = key;
   if (!at) {
     box.replaceChildren(make("p", {}, "Point at a token to read its weights."));
     return;
@@ -229,14 +216,16 @@ function readout() {
 
 /* ---- drawing once a frame, whatever happened in it ---- */
 
-let waiting = false;
+let waiting = false, drawn = null;
 function later() {
   if (waiting) return;
   waiting = true;
   requestAnimationFrame(() => {
     waiting = false;
+    takeFresh();
     drawStage();
     readout();
+    if (!drawn && panel.maps.some(map => !map.have || map.have.includes(2))) drawn = performance.mark("drawn"); /* for who measures */
   });
 }
 
@@ -252,7 +241,8 @@ function hint() {
   const [from, to] = HINTS[state.kind], heat = state.view === "heat", more = [];
   if (heat && Array.isArray(state.heads) && state.heads.length > 1 || heat && state.heads === "all") more.push("The mean of the chosen heads.");
   if (heat && byRoot(panel.cols.length)) more.push("Shades go by the square root.");
-  if (!heat && strongest(panel) && panel.left_out) more.push("The strongest lines; point at a token for all of its own.");
+  if (!heat && isLong(panel)) more.push("The strongest lines of the tokens in view; point at one for all of its own.");
+  else if (!heat && strongest(panel) && panel.left_out) more.push("The strongest lines; point at a token for all of its own.");
   if (state.words) more.push("Words: columns of tokens added up, rows averaged.");
   return `${heat ? "Rows" : "Left"}: ${from}. ${heat ? "Columns" : "Right"}: ${to}. ${more.join(" ")}`;
 }
@@ -293,6 +283,7 @@ function refresh() {
 
 /* The other heads of the layer are likely to come next: they are decoded one at a time while nothing happens. */
 function prepare(deadline) {
+  if (data.ask) return; /* a server has others to serve */
   if (deadline.timeRemaining() < 8) { soon(); return; }
   const m = maps[state.kind], layer = state.layer;
   const h = [...Array(m.heads).keys()].map(k => m.head + k).find(k => !decoded.has(`${m.kind}.${layer}.${k}`));
@@ -326,7 +317,7 @@ function figure(makeSurface) {
     s.text(x + 22, y, `head ${head}`, { size: 12, color: c.muted });
   });
   const shifted = shift(s, margin, top);
-  drawView(shifted, win, marked(), alpha => { if (alpha === 1) drawEdges(shifted, panel, layout, win, strongest(panel)); });
+  drawView(shifted, win, marked(), alpha => { if (alpha === 1) drawEdges(shifted, panel, layout, win, strongest(panel, ...range(win.y - layout.top, win.y + win.h, layout.cell, panel.rows.length))); });
   return s;
 }
 /* The surface s with its origin at (dx,dy). */
@@ -335,6 +326,7 @@ function shift(s, dx, dy) {
     clip: (x, y, w, h, f) => s.clip(x + dx, y + dy, w, h, f),
     image: (c, x, y, ...a) => s.image(c, x + dx, y + dy, ...a),
     curve: (a, b, c, d, ...r) => s.curve(a + dx, b + dy, c + dx, d + dy, ...r),
+    curves: (l, ...r) => s.curves(l.map(q => [q[0] + dx, q[1] + dy, q[2] + dx, q[3] + dy]), ...r),
     rules: (l, c) => s.rules(l.map(r => [r[0] + dx, r[1] + dy, r[2] + dx, r[3] + dy]), c),
     box: (x, y, w, h, o) => s.box(x + dx, y + dy, w, h, o),
     text: (x, y, t, o) => s.text(x + dx, y + dy, t, o),
@@ -346,8 +338,16 @@ function download(blob, ending) {
   setTimeout(() => URL.revokeObjectURL(a.href), 1000);
 }
 const svgText = () => figure((w, h) => new SvgSurface(w, h)).end();
-$("png").addEventListener("click", () => figure((w, h) => new CanvasSurface(document.createElement("canvas"), w, h, 2)).canvas.toBlob(b => download(b, "png")));
-$("svg").addEventListener("click", () => download(new Blob([svgText()], { type: "image/svg+xml" }), "svg"));
+/* What is saved is whole: rows that were not on the screen come first.  Numbers are those of the view, as they are drawn. */
+const saved = async save => { await whole(panel.maps); takeFresh(); save(); };
+function numbersText() {
+  const of = items => items.map(t => t.text), table = w => panel.rows.map((_, i) => Array.from(w.subarray(i * panel.cols.length, (i + 1) * panel.cols.length), x => Number(x.toPrecision(6))));
+  return JSON.stringify({ what: caption(), text: data.title, rows: of(panel.rows), columns: of(panel.cols),
+    maps: panel.list.map(({ head, w }) => ({ head: head === MEAN ? "mean" : head === ROLLOUT ? "rollout" : head, weights: table(w) })) });
+}
+$("numbers").addEventListener("click", () => saved(() => download(new Blob([numbersText()], { type: "application/json" }), "json")));
+$("png").addEventListener("click", () => saved(() => figure((w, h) => new CanvasSurface(document.createElement("canvas"), w, h, 2)).canvas.toBlob(b => download(b, "png"))));
+$("svg").addEventListener("click", () => saved(() => download(new Blob([svgText()], { type: "image/svg+xml" }), "svg")));
 
 /* ---- input ---- */
 

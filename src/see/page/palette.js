@@ -38,9 +38,16 @@ function greatest(w) {
   return most;
 }
 
-/* One pixel a weight. */
-function bitmap(w, wide, high) {
-  const most = greatest(w);
-  const shadeOf = byRoot(wide) ? i => Math.sqrt(w[i] / most) * 255 | 0 : i => w[i] / most * 255 | 0;
-  return paint(document.createElement("canvas"), wide, high, shadeOf);
+/* Rows [from,to) of weights, one pixel each, onto a canvas of the whole map; its version counts what was painted. */
+function paintRows(canvas, w, most, from, to) {
+  const wide = canvas.width, g = canvas.getContext("2d"), table = shades(), root = byRoot(wide), step = Math.max(1, Math.floor(1048576 / wide));
+  for (let at = from; at < to; at += step) { /* pixels are copied: not of a whole large map at once */
+    const n = Math.min(step, to - at), image = g.createImageData(wide, n), pixels = new Uint32Array(image.data.buffer), first = at * wide;
+    for (let i = 0; i < pixels.length; i++) {
+      const t = Math.min(1, w[first + i] / most);
+      pixels[i] = table[(root ? Math.sqrt(t) : t) * 255 | 0];
+    }
+    g.putImageData(image, 0, at);
+  }
+  canvas.version = (canvas.version || 0) + 1;
 }

@@ -31,9 +31,25 @@ function fitWords(text, width, size) {
   return fit(text, width, size);
 }
 
+/* A bitmap made smaller, kept as long as it does not change: 2,000 x 2,000 pixels are too many to go through in each frame. */
+const small = new WeakMap();
+function shrunk(canvas, w, h) {
+  const kept = small.get(canvas) || new Map(), key = `${w}x${h}`;
+  let one = kept.get(key);
+  if (!one || one.version !== canvas.version) {
+    if (kept.size > 3) kept.clear();
+    one = one || document.createElement("canvas");
+    [one.width, one.height, one.version] = [w, h, canvas.version];
+    one.getContext("2d").drawImage(canvas, 0, 0, w, h);
+    kept.set(key, one);
+    small.set(canvas, kept);
+  }
+  return one;
+}
+
 class CanvasSurface {
   constructor(canvas, width, height, scale) {
-    this.canvas = canvas;
+    Object.assign(this, { canvas, width, height, scale });
     const w = Math.round(width * scale), h = Math.round(height * scale);
     if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
     this.g = canvas.getContext("2d");
@@ -53,7 +69,13 @@ class CanvasSurface {
     const g = this.g;
     g.globalAlpha = alpha;
     g.imageSmoothingEnabled = smooth;
-    g.drawImage(canvas, x, y, w, h);
+    const sx = canvas.width / w, sy = canvas.height / h;
+    if (smooth && sx > 1.01 * this.scale) g.drawImage(shrunk(canvas, Math.max(1, Math.round(w * this.scale)), Math.max(1, Math.round(h * this.scale))), x, y, w, h);
+    else { /* of a bitmap that is larger than the surface what is inside it */
+      const a = Math.max(0, Math.floor(-x * sx)), b = Math.min(canvas.width, Math.ceil((this.width - x) * sx));
+      const c = Math.max(0, Math.floor(-y * sy)), d = Math.min(canvas.height, Math.ceil((this.height - y) * sy));
+      if (b > a && d > c) g.drawImage(canvas, a, c, b - a, d - c, x + a / sx, y + c / sy, (b - a) / sx, (d - c) / sy);
+    }
     g.globalAlpha = 1;
   }
   curve(x0, y0, x1, y1, color, width, alpha, dash) {
@@ -65,6 +87,21 @@ class CanvasSurface {
     g.beginPath();
     g.moveTo(x0, y0);
     g.bezierCurveTo(mid, y0, mid, y1, x1, y1);
+    g.stroke();
+    g.globalAlpha = 1;
+  }
+  curves(list, color, width, alpha, dash) { /* [x0, y0, x1, y1] each: stroked as one path, which is many times as fast */
+    const g = this.g;
+    g.globalAlpha = alpha;
+    g.strokeStyle = color;
+    g.lineWidth = width;
+    g.setLineDash(dash || []);
+    g.beginPath();
+    for (const [x0, y0, x1, y1] of list) {
+      const mid = (x0 + x1) / 2;
+      g.moveTo(x0, y0);
+      g.bezierCurveTo(mid, y0, mid, y1, x1, y1);
+    }
     g.stroke();
     g.globalAlpha = 1;
   }
@@ -125,6 +162,7 @@ class SvgSurface {
     const mid = round((x0 + x1) / 2), more = dash && dash.length ? ` stroke-dasharray="${dash.join(" ")}"` : "";
     this.out.push(`<path d="M${round(x0)} ${round(y0)}C${mid} ${round(y0)} ${mid} ${round(y1)} ${round(x1)} ${round(y1)}" fill="none" stroke="${color}" stroke-width="${round(width)}" stroke-opacity="${round(alpha)}"${more}/>`);
   }
+  curves(list, ...how) { for (const [x0, y0, x1, y1] of list) this.curve(x0, y0, x1, y1, ...how); }
   rules(lines, color) {
     this.out.push(`<path d="${lines.map(l => `M${round(l[0])} ${round(l[1])}L${round(l[2])} ${round(l[3])}`).join("")}" stroke="${color}"/>`);
   }

@@ -117,18 +117,22 @@ function linesLayout(p, cell, room) {
 const linesDefault = n => n <= 14 ? 34 : n <= 40 ? 26 : 19;
 const linesFit = (p, h) => Math.max(0.6, Math.min(34, (h - 16) / Math.max(p.rows.length, p.cols.length)));
 
-/* The strongest lines of a panel, the same number whatever the length of the text. */
-function strongest(p) {
-  if (p.edges) return p.edges;
-  const bins = new Uint32Array(1024), edges = [];
-  for (const { w } of p.list) for (let k = 0; k < w.length; k++) if (w[k] >= LEAST) bins[w[k] * 1023 | 0]++;
+/* The strongest lines of a panel, the same number whatever the length of the text.  Of a long one those of the rows [r0,r1)
+ * alone, which are near the window: to look through all weights takes seconds, and they need not be there. */
+const isLong = p => p.rows.length * p.cols.length * p.list.length > 4e6;
+function strongest(p, r0, r1) {
+  const key = isLong(p) ? `${p.version} ${r0} ${r1}` : `${p.version}`, wide = p.cols.length, bins = new Uint32Array(1024), edges = [];
+  if (p.edges && p.edgesKey === key) return p.edges;
+  const from = isLong(p) ? r0 * wide : 0, to = isLong(p) ? r1 * wide : p.rows.length * wide;
+  for (const { w } of p.list) for (let k = from; k < to; k++) if (w[k] >= LEAST) bins[w[k] * 1023 | 0]++;
   let bin = 1023, sum = 0;
   while (bin > 0 && sum + bins[bin] <= MOST_LINES) sum += bins[bin--];
-  const least = Math.max(LEAST, (bin + 1) / 1023), wide = p.cols.length;
+  const least = Math.max(LEAST, (bin + 1) / 1023);
   p.list.forEach(({ w }, h) => {
-    for (let k = 0; k < w.length; k++) if (w[k] >= least) edges.push({ h, i: Math.floor(k / wide), j: k % wide, v: w[k] });
+    for (let k = from; k < to; k++) if (w[k] >= least) edges.push({ h, i: Math.floor(k / wide), j: k % wide, v: w[k] });
   });
   p.left_out = bin > 0 && least > LEAST;
+  p.edgesKey = key;
   return p.edges = edges;
 }
 /* Of one token, all lines of any weight that is visible. */
@@ -143,15 +147,21 @@ function edgesOf(p, at) {
   return edges;
 }
 
+/* Many lines are drawn in LEVELS strengths, those of a strength at once. */
+const LEVELS = 12, FEW_LINES = 200;
 function drawEdges(s, p, l, win, edges) {
-  const n = p.list.length, several = n > 1, line = css("--accent"), { cell } = l;
+  const n = p.list.length, several = n > 1, line = css("--accent"), { cell } = l, alike = new Map(), many = edges.length > FEW_LINES;
   const spread = Math.min(2.8, 16 / n, cell / n), y = i => l.top + (i + 0.5) * cell - win.y;
   for (const { h, i, j, v } of edges) {
     const aside = (h - (n - 1) / 2) * spread, a = y(i) + aside, b = y(j) + aside; /* heads side by side, not on top of one another */
     if (Math.max(a, b) < -20 || Math.min(a, b) > win.h + 20) continue;
-    s.curve(l.left + 4 - win.x, a, l.right - 4 - win.x, b, several ? headColor(p.list[h].head) : line,
-      0.7 + (several ? 2.2 : 4) * v, 0.1 + 0.9 * v, several ? headDash(p.list[h].head) : null);
+    const strength = many ? (Math.min(LEVELS - 1, Math.floor(v * LEVELS)) + 0.5) / LEVELS : v, key = `${h} ${strength}`;
+    if (!alike.has(key)) alike.set(key, { h, strength, list: [] });
+    alike.get(key).list.push([l.left + 4 - win.x, a, l.right - 4 - win.x, b]);
   }
+  for (const { h, strength, list } of [...alike.values()].sort((a, b) => a.strength - b.strength))
+    s.curves(list, several ? headColor(p.list[h].head) : line, 0.7 + (several ? 2.2 : 4) * strength, 0.1 + 0.9 * strength,
+      several ? headDash(p.list[h].head) : null);
 }
 
 /* base: a function that draws all lines, kept by the caller from frame to frame. */

@@ -6,7 +6,7 @@ const explore = {
   fields: {model: 'model', input: 'text', target: 'hidden'},
   value: {input: 'The cat sat on the mat because it was tired'},
   async go(f) {
-    const {model, input} = f.values(), m = models.find(x => x.id === model), ask = {model, input, format: 'html'};
+    const {model, input} = f.values(), m = models.find(x => x.id === model), ask = {model, input, format: 'view'};
     if (m.tasks.includes('translate')) ask.target = (await call('/v1/translate', {model, input})).data[0].text;
     const r = await fetch('/v1/attention', {method: 'POST', body: JSON.stringify(ask)});
     if (!r.ok) throw new Error((await r.json()).error.message);
