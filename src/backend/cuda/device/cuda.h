@@ -79,6 +79,8 @@ struct device {
     int half;                    /* half being filled */
     size_t staged;               /* bytes used in it */
     cudaEvent_t half_copied[2];
+    std::mutex landing_mutex; /* guards the pinned buffer that small downloads go through */
+    char *landing;            /* LANDING bytes; NULL until first used */
     cublas_state *cublas;
     dnn_state *cudnn; /* NULL: not opened, or not available */
     bool cudnn_tried;

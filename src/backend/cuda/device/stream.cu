@@ -18,6 +18,7 @@
 #include "stream.h"
 
 #define HALF_STAGE ((size_t)8 << 20) /* bytes */
+#define LANDING ((size_t)1 << 20)
 
 namespace
 {
@@ -255,10 +256,32 @@ void upload(fv_stream *s, void *dst, const void *host, size_t bytes)
     }
 }
 
+/* A few bytes through pinned memory: into pageable memory the driver copies by a staging buffer of
+ * its own, which takes some microseconds more, at every step of a server.  False: not done, as
+ * another thread has the buffer, or there is none. */
+bool land(fv_stream *s, void *host, const void *src, size_t bytes)
+{
+    device *d = device_of(s);
+    std::unique_lock<std::mutex> hold(d->landing_mutex, std::try_to_lock);
+    if (bytes > LANDING || stream_state_of(s)->capturing || !hold.owns_lock()) return false;
+    set_device(d);
+    if (!d->landing && cudaHostAlloc((void **)&d->landing, LANDING, cudaHostAllocDefault)) {
+        d->landing = NULL;
+        cudaGetLastError();
+        return false;
+    }
+    copy(s, d->landing, src, bytes, cudaMemcpyDeviceToHost, "download");
+    sync(s);
+    if (!s->err.code) memcpy(host, d->landing, bytes);
+    return true;
+}
+
 void download(fv_stream *s, void *host, const void *src, size_t bytes)
 {
-    copy(s, host, src, bytes, cudaMemcpyDeviceToHost, "download");
-    sync(s);
+    if (!land(s, host, src, bytes)) {
+        copy(s, host, src, bytes, cudaMemcpyDeviceToHost, "download");
+        sync(s);
+    }
     /* a failed read must not leave stale data behind */
     if (s->err.code || stream_state_of(s)->capturing) memset(host, 0, bytes);
 }
@@ -296,6 +319,7 @@ void device_close(fv_device *dev)
     fv_cuda_cublas_free(d->cublas);
     if (d->faults) cudaFreeHost(d->faults);
     if (d->stage) cudaFreeHost(d->stage);
+    if (d->landing) cudaFreeHost(d->landing);
     for (int i = 0; i < 2; i++)
         if (d->half_copied[i]) cudaEventDestroy(d->half_copied[i]);
     if (d->flagged) cudaFree(d->flagged);
