@@ -107,8 +107,10 @@ typedef struct fv_train_job {
     fv_status (*extra)(void *user, const char *dir, fv_err *e);
     void *extra_user;
     /* The ranks that train together, each of which calls fv_train with the same job; NULL: one.
-     * opt.shards must be at least their number. */
-    fv_comm *comm;
+     * opt.shards must be at least their number.  Where they share the model (author/parallel.h),
+     * copies are those that have the same part of it as this one, and opt.shards is for their
+     * number; NULL: this one alone. */
+    fv_comm *comm, *copies;
     const char *trace; /* a file: what each rank did when, for Perfetto; NULL: none */
 } fv_train_job;
 

@@ -23,6 +23,9 @@ typedef struct fv__comm_table {
                           const fv_comm_part *recv, int n_recv, fv_err *e);
     void (*stop)(fv_comm *c, const char *why);
     void (*close)(fv_comm *c);
+    /* Completes out, whose ranks are these of c (split.c).  NULL: ranks can exchange parts while
+     * others do something else. */
+    fv_status (*split)(fv_comm *out, fv_comm *c, const int *member, int n, fv_err *e);
     /* NULL: made of exchange (by_exchange.c) */
     fv_status (*broadcast)(fv_comm *c, void *data, size_t bytes, int root, fv_err *e);
     fv_status (*barrier)(fv_comm *c, fv_err *e);

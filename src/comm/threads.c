@@ -2,7 +2,8 @@
  *
  * A collective is two meetings at one hub.  Between them every rank's list of what it sends is
  * visible to all, and each copies what it is sent; behind the second nobody reads any more, so the
- * memory may change.  No data is kept in the hub. */
+ * memory may change.  No data is kept in the hub.  A part of the ranks (split.c) has a hub of its
+ * own below that of all, and ends with it. */
 #include <pthread.h>
 #include <stdio.h>
 
@@ -21,7 +22,9 @@ typedef struct hub {
     pthread_cond_t met;
     int size, arrived, users;
     uint64_t meetings;
-    char dead[512]; /* why nothing goes any more; "": it goes */
+    char dead[512];     /* why nothing goes any more; "": it goes */
+    struct hub *parent; /* of all ranks; NULL: this is it */
+    struct hub *child, *next;
     list sent[];
 } hub;
 
@@ -90,19 +93,39 @@ static fv_status barrier(fv_comm *c, fv_err *e)
     return st;
 }
 
-/* The first reason stays; the lock is held. */
+/* The first reason stays; the lock is held.  Hubs below end, too: locks are taken from above. */
 static void kill_hub(hub *h, int rank, const char *why)
 {
     if (!*h->dead) snprintf(h->dead, sizeof h->dead, "rank %d: %.400s", rank, why);
     pthread_cond_broadcast(&h->met);
+    for (hub *below = h->child; below; below = below->next) {
+        pthread_mutex_lock(&below->lock);
+        kill_hub(below, rank, why);
+        pthread_mutex_unlock(&below->lock);
+    }
 }
 
+/* local_rank: among all threads, whichever part of them c is of. */
 static void stop_all(fv_comm *c, const char *why)
 {
     hub *h = c->impl;
+    if (h->parent) h = h->parent;
     pthread_mutex_lock(&h->lock);
-    kill_hub(h, c->rank, why);
+    kill_hub(h, c->local_rank, why);
     pthread_mutex_unlock(&h->lock);
+}
+
+static void free_hub(hub *h)
+{
+    fv_env env = h->env;
+    hub *above = h->parent;
+    if (above) pthread_mutex_lock(&above->lock);
+    for (hub **at = above ? &above->child : NULL; at && *at; at = *at ? &(*at)->next : at)
+        if (*at == h) *at = h->next;
+    if (above) pthread_mutex_unlock(&above->lock);
+    pthread_mutex_destroy(&h->lock);
+    pthread_cond_destroy(&h->met);
+    fv__free(&env, h, sizeof *h + (size_t)h->size * sizeof *h->sent);
 }
 
 /* Whoever waits for a rank that has left would wait for ever. */
@@ -110,31 +133,63 @@ static void close_threads(fv_comm *c)
 {
     hub *h = c->impl;
     pthread_mutex_lock(&h->lock);
-    if (h->arrived) kill_hub(h, c->rank, "has left");
+    if (h->arrived) kill_hub(h, c->local_rank, "has left");
     int left = --h->users;
     /* from now on a meeting of all can no longer be */
-    if (left && !*h->dead) snprintf(h->dead, sizeof h->dead, "rank %d: has left", c->rank);
+    if (left && !*h->dead) snprintf(h->dead, sizeof h->dead, "rank %d: has left", c->local_rank);
     pthread_mutex_unlock(&h->lock);
-    if (left) return;
-    pthread_mutex_destroy(&h->lock);
-    pthread_cond_destroy(&h->met);
-    fv_env env = h->env;
-    fv__free(&env, h, sizeof *h + (size_t)h->size * sizeof *h->sent);
+    if (!left) free_hub(h);
+}
+
+static hub *hub_new(const fv_env *env, int n)
+{
+    hub *h = fv__alloc(env, sizeof(hub) + (size_t)n * sizeof(list));
+    if (!h) return NULL;
+    if (env) h->env = *env;
+    h->size = h->users = n;
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->met, NULL);
+    return h;
+}
+
+static void hang_below(hub *h, hub *above)
+{
+    pthread_mutex_lock(&above->lock);
+    h->parent = above;
+    h->next = above->child;
+    above->child = h;
+    pthread_mutex_unlock(&above->lock);
+}
+
+/* The first member makes the hub; its address goes to all by the hub above.  It hangs there before
+ * anybody else knows of it, so that no failure is missed. */
+static fv_status split(fv_comm *out, fv_comm *c, const int *member, int n, fv_err *e)
+{
+    hub *all[64] = {0};
+    fv_comm_part part[64];
+    for (int r = 0; r < c->size; r++) part[r] = (fv_comm_part){r, &all[r], sizeof *all};
+    hub *h = all[c->rank] = c->rank == member[0] ? hub_new(&c->env, n) : NULL;
+    if (h) hang_below(h, c->impl);
+    fv_status st = fv_comm_all_gather(c, part, e);
+    if (!st && !all[member[0]]) st = fv_fail(e, FV_ENOMEM, "ranks: out of memory");
+    out->impl = all[member[0]];
+    if (st && h) free_hub(h);
+    return st;
 }
 
 static const fv__comm_table table = {.name = "threads",
                                      .exchange = exchange,
                                      .barrier = barrier,
                                      .stop = stop_all,
-                                     .close = close_threads};
+                                     .close = close_threads,
+                                     .split = split};
 
 /* All n communicators are made together, one for each thread; the last that closes frees the
  * hub. */
 fv_status fv_comm_threads(fv_comm **out, int n, const fv_env *env, fv_err *e)
 {
-    size_t bytes = sizeof(hub) + (size_t)n * sizeof(list);
     if (n < 1 || n > 64) return fv_fail(e, FV_EARG, "ranks: %d threads, expected 1 to 64", n);
-    hub *h = fv__alloc(env, bytes);
+    hub *h = hub_new(env, n);
     bool ok = h;
     for (int i = 0; i < n; i++) {
         out[i] = ok ? fv__comm_new(env, &table, 0) : NULL;
@@ -144,16 +199,10 @@ fv_status fv_comm_threads(fv_comm **out, int n, const fv_env *env, fv_err *e)
         out[i]->size = out[i]->local_size = n;
         out[i]->impl = h;
     }
-    if (ok) {
-        if (env) h->env = *env;
-        h->size = h->users = n;
-        pthread_mutex_init(&h->lock, NULL);
-        pthread_cond_init(&h->met, NULL);
-        return FV_OK;
-    }
+    if (ok) return FV_OK;
     for (int i = 0; i < n; i++)
         if (out[i]) fv__comm_free(out[i]);
     for (int i = 0; i < n; i++) out[i] = NULL;
-    fv__free(env, h, bytes);
+    if (h) free_hub(h);
     return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
 }

@@ -4,7 +4,7 @@
  * them, so that a rank gets the same heads of all three.
  *
  *     axis 0, 2 ranks, pieces q k v:    rank 0  [q0 | k0 | v0],  rank 1  [q1 | k1 | v1] */
-#include "core/params.h"
+#include "core/collect.h"
 #include "fovea/author/comm.h"
 
 fv_shape fv__split_whole(const fv_entry *t)
@@ -34,6 +34,11 @@ void fv__param_split(fv_params *p, fv_tensor *t, const fv__split *s)
 
 bool fv__split_run(const fv_entry *t, int64_t i, int64_t *at, int64_t *n)
 {
+    return fv__split_run_of(t, fv_comm_rank(t->ranks), i, at, n);
+}
+
+bool fv__split_run_of(const fv_entry *t, int rank, int64_t i, int64_t *at, int64_t *n)
+{
     const fv__split *s = &t->split;
     fv_shape whole = fv__split_whole(t);
     int64_t inner = 1, outer = 1, before = 0, piece = i % s->pieces, row = i / s->pieces;
@@ -43,6 +48,6 @@ bool fv__split_run(const fv_entry *t, int64_t i, int64_t *at, int64_t *n)
     for (int k = 0; k < piece; k++) before += s->piece[k];
     int64_t len = s->piece[piece] / fv_comm_size(t->ranks);
     *n = len * inner;
-    *at = (row * whole.d[s->axis] + before + len * fv_comm_rank(t->ranks)) * inner;
+    *at = (row * whole.d[s->axis] + before + len * rank) * inner;
     return true;
 }

@@ -15,6 +15,7 @@
 
 #include "fovea/author/adapter.h"
 #include "fovea/author/parallel.h"
+#include "core/collect.h"
 #include "core/core.h"
 #include "core/params.h"
 #include "fovea/author/params.h"
@@ -317,27 +318,6 @@ static fv_status finish(fv_model **out, fv_status st)
     return st;
 }
 
-fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_model_opt opt,
-                       uint64_t seed, fv_err *e)
-{
-    fv_dir *files = NULL;
-    fv_st *weights = NULL;
-    fv_status st = start(out, d, e);
-    fv_model *m = *out;
-    if (!st && opt.from) st = fv_dir_open(&files, &m->env, opt.from, e);
-    if (!st && opt.from) st = fv_dir_weights(files, &weights, e);
-    if (!st) st = fv_json_parse(&m->json, &m->env, config, "config", e);
-    if (!st) st = build(m, opt, weights, "config", e);
-    if (!st) st = fv__adapter_hold_base(m->params, m->adapted, d, &opt, e);
-    if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
-    if (!st) st = fv_params_randomize(m->params, seed, e);
-    if (!st) st = fv__model_ready(m, e);
-    if (!st) st = pack(m, opt, e);
-    fv_st_close(weights);
-    fv_dir_close(files);
-    return finish(out, st);
-}
-
 /* What a model that ranks share cannot be. */
 static fv_status check_ranks(const fv_model *m, const fv_model_opt *opt, fv_dtype rows,
                              const char *dir, fv_err *e)
@@ -355,6 +335,35 @@ static fv_status check_ranks(const fv_model *m, const fv_model_opt *opt, fv_dtyp
         why = "layers of a model that is trained are not";
     return why ? fv_fail(e, FV_EMISSING, "%s: a model is divided among ranks, and %s", dir, why)
                : FV_OK;
+}
+
+fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_model_opt opt,
+                       uint64_t seed, fv_err *e)
+{
+    return fv_model_new_ranks(out, d, config, opt, seed, NULL, e);
+}
+
+fv_status fv_model_new_ranks(fv_model **out, fv_device *d, const char *config, fv_model_opt opt,
+                             uint64_t seed, fv_comm *c, fv_err *e)
+{
+    fv_dir *files = NULL;
+    fv_st *weights = NULL;
+    fv_status st = start(out, d, e);
+    fv_model *m = *out;
+    if (!st && fv_comm_size(c) > 1) m->ranks = c;
+    if (!st && opt.from) st = fv_dir_open(&files, &m->env, opt.from, e);
+    if (!st && opt.from) st = fv_dir_weights(files, &weights, e);
+    if (!st) st = fv_json_parse(&m->json, &m->env, config, "config", e);
+    if (!st) st = check_ranks(m, &opt, FV_F32, "config", e);
+    if (!st) st = build(m, opt, weights, "config", e);
+    if (!st) st = fv__adapter_hold_base(m->params, m->adapted, d, &opt, e);
+    if (!st) st = fv_params_alloc(m->params, d, opt.dtype, opt.train, e);
+    if (!st) st = fv_params_randomize(m->params, seed, e);
+    if (!st) st = fv__model_ready(m, e);
+    if (!st) st = pack(m, opt, e);
+    fv_st_close(weights);
+    fv_dir_close(files);
+    return finish(out, st);
 }
 
 fv_status fv_model_open(fv_model **out, fv_device *d, const char *dir, fv_model_opt opt, fv_err *e)
@@ -419,11 +428,9 @@ fv_status fv_model_open_stages(fv_model **out, fv_device *d, const char *dir, fv
     return open_shared(out, d, dir, opt, NULL, c, e);
 }
 
-fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
+static fv_status save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
 {
     char path[4096], value[256];
-    if (m->ranks || m->stages)
-        return fv_fail(e, FV_EMISSING, "%s: a model that ranks share is not saved", dir);
     if (snprintf(path, sizeof path, "%s/model.safetensors", dir) >= (int)sizeof path)
         return fv_fail(e, FV_EARG, "%.100s...: the path is too long", dir);
     fv_status st = fv__dir_make(&m->env, dir, e);
@@ -436,6 +443,22 @@ fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
     if (!st) st = fv__config_dtype(m->json, dtype, e);
     snprintf(path, sizeof path, "%s/config.json", dir);
     return st ? st : fv_json_save(m->json, path, e);
+}
+
+/* Rank 0 writes, and the others give it their parts; all learn whether it could. */
+fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
+{
+    fv_err lost;
+    if (m->stages)
+        return fv_fail(e, FV_EMISSING, "%s: a model whose layers ranks share is not saved", dir);
+    if (!m->ranks) return save(m, dir, dtype, e);
+    fv__collector x = {.params = m->params, .size = fv_dtype_size(m->params->dtype)};
+    bool writes = !fv_comm_rank(m->ranks);
+    fv_status st = writes ? save(m, dir, dtype, e) : fv__collect_serve(&x, e),
+              done = writes ? fv__collect_end(m->params, &lost) : FV_OK;
+    if (!st && done) st = fv_fail(e, done, "%s", lost.text);
+    fv__collect_free(&x);
+    return fv_comm_agree(m->ranks, st, e);
 }
 
 fv_status fv_model_load(fv_model *m, const char *dir, fv_err *e)

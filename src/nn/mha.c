@@ -239,7 +239,7 @@ static bool joins(const fv_ctx *c, const fv_mha *l, const fv_tensor *x, const fv
            !l->k_norm.gain && (!arg->memory || arg->memory == x) && fv__linear_joins(c, x, w, b, 3);
 }
 
-static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
+static fv_tensor *attend_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 {
     fv_attn how = settings(l, &arg);
     if (l->qkv.w && arg.memory && arg.memory != x)
@@ -287,6 +287,15 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
         t[1] = apply_rope(c, l, &arg.rope, t[1], pos, l->n_kv_head);
     }
     return fv_cast(c, fv_attention(c, t[0], t[1], t[2], how), x->dtype);
+}
+
+static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
+{
+    const fv_tensor *first = l->qkv.w ? l->qkv.w : l->q.w;
+    fv__split_masks(c, first);
+    fv_tensor *y = attend_heads(c, l, x, arg);
+    fv__split_masks(c, first);
+    return y;
 }
 
 fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)

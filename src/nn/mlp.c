@@ -41,7 +41,10 @@ fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
         h = fv_mul(c, fv_lin_act(c, &l->gate, x, l->act), fv_lin_fwd(c, &l->up, x));
     else
         h = fv_lin_act(c, &l->up, x, l->act);
-    return fv_dropout(c, h, l->dropout);
+    fv__split_masks(c, l->up.w);
+    h = fv_dropout(c, h, l->dropout);
+    fv__split_masks(c, l->up.w);
+    return h;
 }
 
 fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x)

@@ -76,3 +76,12 @@ fv_tensor *fv__split_leave(fv_ctx *c, fv_tensor *y, const fv_tensor *w)
     sum_over_ranks(c, ((const fv_entry *)w)->ranks, y->data, y->dtype, fv_len(y));
     return record(c, y, w, leave_backward);
 }
+
+/* Masks are functions of a seed: that of a rank differs from those of others, and of one rank by
+ * nothing for rank 0.  The masks of one rank with all columns would need kernels that know which
+ * columns they have. */
+void fv__split_masks(fv_ctx *c, const fv_tensor *w)
+{
+    if (fv__weight_split(w))
+        c->seed ^= (uint64_t)fv_comm_rank(((const fv_entry *)w)->ranks) * 0x9E3779B97F4A7C15u;
+}

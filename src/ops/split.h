@@ -20,4 +20,8 @@ fv_tensor *fv__split_enter(fv_ctx *c, fv_tensor *x, const fv_tensor *w);
  * each. */
 fv_tensor *fv__split_leave(fv_ctx *c, fv_tensor *y, const fv_tensor *w);
 
+/* Around what draws dropout masks for this rank's columns of w alone: each rank draws its own.
+ * Called again it undoes itself. */
+void fv__split_masks(fv_ctx *c, const fv_tensor *w);
+
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "core/adapter.h"
+#include "core/collect.h"
 #include "core/core.h"
 #include "core/params.h"
 #include "fovea/author/params.h"
@@ -383,17 +384,19 @@ typedef struct saving {
     const fv_tensor **param;
     char (*name)[LONGEST_NAME];
     fv_st_item *item;
+    fv__collector whole; /* of weights that ranks share */
 } saving;
 
 /* The writer asks for pieces, which are read back from the device as they are written. */
 static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
                        fv_err *e)
 {
-    const saving *s = user;
+    saving *s = user;
     int i = 0;
     while (i < s->n && strcmp(s->name[i], item->name)) i++;
-    return i < s->n ? fv__params_read(s->p, s->param[i], at, out, n, e)
-                    : fv_fail(e, FV_EARG, "no parameter %s", item->name);
+    if (i == s->n) return fv_fail(e, FV_EARG, "no parameter %s", item->name);
+    return s->p->ranks ? fv__collect(&s->whole, 0, s->param[i], at, n, out, e)
+                       : fv__params_read(s->p, s->param[i], at, out, n, e);
 }
 
 /* A bias beside an adapted weight: PEFT keeps it in the layer that the adapter wraps. */
@@ -427,7 +430,8 @@ static fv_status save(fv_params *p, const fv_env *env, const char *path, fv_dtyp
     saving s = {.p = p,
                 .param = fv__alloc(env, all * sizeof *s.param),
                 .name = fv__alloc(env, all * sizeof *s.name),
-                .item = fv__alloc(env, all * sizeof *s.item)};
+                .item = fv__alloc(env, all * sizeof *s.item),
+                .whole = {.params = p, .size = fv_dtype_size(p->dtype)}};
     fv_status st = s.param && s.name && s.item ? FV_OK
                                                : fv_fail(e, FV_ENOMEM, "%s: out of memory", path);
     for (size_t i = 0; !st && i < all; i++) {
@@ -438,12 +442,15 @@ static fv_status save(fv_params *p, const fv_env *env, const char *path, fv_dtyp
         else
             snprintf(s.name[s.n], LONGEST_NAME, "%s", t->name);
         s.param[s.n] = t;
-        s.item[s.n] =
-            (fv_st_item){.name = s.name[s.n], .dtype = dtype, .shape = t->shape, .from = t->dtype};
+        s.item[s.n] = (fv_st_item){.name = s.name[s.n],
+                                   .dtype = dtype,
+                                   .shape = fv__split_whole((const fv_entry *)t),
+                                   .from = t->dtype};
         s.n++;
     }
     fv_st_save_opt opt = {.shard_bytes = shard_bytes, .fetch = fetch, .user = &s};
     if (!st) st = fv_st_save(env, path, s.item, s.n, opt, e);
+    fv__collect_free(&s.whole);
     fv__free(env, s.param, all * sizeof *s.param);
     fv__free(env, s.name, all * sizeof *s.name);
     fv__free(env, s.item, all * sizeof *s.item);

@@ -8,10 +8,15 @@
  * Every rank writes a file, all at once: all arrays of some of the parameters.  Their numbers are
  * owned by all ranks in turn, so writing goes in rounds: each rank names the piece that it writes
  * next, and gets it from its owners in one exchange.  No rank ever holds the whole state.  Files of
- * what each rank owns would need no exchange; they would also need N ranks to be read. */
+ * what each rank owns would need no exchange; they would also need N ranks to be read.
+ *
+ * Where ranks share the model (tensor.h), rank 0 writes one file: it asks the ranks that have the
+ * other parts of its model (core/collect.h), and each of these gets its part by a round among those
+ * that have the same one. */
 #include <stdio.h>
 #include <string.h>
 
+#include "core/collect.h"
 #include "train/adam.h"
 #include "fovea/author/train.h"
 #include "fovea/store.h"
@@ -51,7 +56,10 @@ typedef struct saving {
     size_t all_bytes;
     void *part, *host; /* of a round: messages, and this rank's numbers on their way to others */
     size_t part_bytes, host_bytes;
+    fv__collector whole; /* where ranks share the model */
 } saving;
+
+static struct fv_comm *model_ranks(const fv_adam *a) { return a->params->ranks; }
 
 /* One rank's numbers among those that are wanted, from bucket *b on; false: no more. */
 static bool next_piece(const fv__shares *s, const wanted *w, int rank, int64_t *b, int64_t *from,
@@ -174,6 +182,17 @@ static fv_status end_saving(saving *x, fv_err *e)
 
 /* ---- the files ---- */
 
+/* All of this rank's part of a parameter, from those that have the same part. */
+static fv_status read_part(void *user, int kind, const fv_entry *t, void *host, fv_err *e)
+{
+    saving *x = user;
+    bool more;
+    if (kind < 0 || kind >= KINDS || !block_of(x->a, kind))
+        return fv_fail(e, FV_ESTATE, "moments: no array %d", kind);
+    wanted w = {.kind = kind, .from = offset(x->a, &t->tensor), .n = fv_len(&t->tensor)};
+    return run_round(x, w, host, &more, e);
+}
+
 /* Gives fv_st_save a piece of an array: the name says which block and which parameter. */
 static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n, void *out,
                        fv_err *e)
@@ -183,8 +202,9 @@ static fv_status fetch(void *user, const fv_st_item *item, int64_t at, int64_t n
     for (int kind = 0; kind < KINDS; kind++) {
         size_t len = strlen(kinds[kind]);
         if (strncmp(item->name, kinds[kind], len) || item->name[len] != '.') continue;
-        wanted w = {.kind = kind, .n = n};
-        w.from = offset(x->a, fv_params_find(x->a->params, item->name + len + 1)) + at;
+        const fv_tensor *t = fv_params_find(x->a->params, item->name + len + 1);
+        if (model_ranks(x->a)) return fv__collect(&x->whole, kind, t, at, n, out, e);
+        wanted w = {.kind = kind, .from = offset(x->a, t) + at, .n = n};
         return run_round(x, w, out, &more, e);
     }
     return fv_fail(e, FV_EARG, "moments: no array \"%s\"", item->name);
@@ -201,6 +221,7 @@ static fv_status name_in_file(char *out, int kind, const fv_tensor *t, fv_err *e
 static int writer_of(const fv_adam *a, int i)
 {
     int64_t from = offset(a, fv_params_at(a->params, a->order[i]));
+    if (model_ranks(a)) return 0;
     return (int)(from * a->shares.ranks / a->n);
 }
 
@@ -209,9 +230,10 @@ static fv_status file_of(char out[FV_PATH], const fv_adam *a, const char *path, 
 {
     static const char end[] = ".safetensors";
     int n = (int)(strlen(path) - (fv__ends_with(path, end) ? strlen(end) : 0)),
-        len = a->shares.ranks == 1 ? snprintf(out, FV_PATH, "%s", path)
-                                   : snprintf(out, FV_PATH, "%.*s-%05d-of-%05d%s", n, path,
-                                              rank + 1, a->shares.ranks, end);
+        len = a->shares.ranks == 1 || model_ranks(a)
+                  ? snprintf(out, FV_PATH, "%s", path)
+                  : snprintf(out, FV_PATH, "%.*s-%05d-of-%05d%s", n, path, rank + 1,
+                             a->shares.ranks, end);
     return len < FV_PATH ? FV_OK : fv_fail(e, FV_EARG, "%.100s...: the path is too long", path);
 }
 
@@ -256,7 +278,8 @@ static fv_status save_own(saving *x, const fv_env *env, const char *path, fv_err
             const fv_tensor *t = fv_params_at(a->params, a->order[i]);
             if (writer_of(a, i) != a->shares.rank) continue;
             st = name_in_file(names[n], kind, t, e);
-            items[n] = (fv_st_item){names[n], FV_F32, t->shape, FV_F32, NULL};
+            fv_shape shape = fv__split_whole((const fv_entry *)t);
+            items[n] = (fv_st_item){names[n], FV_F32, shape, FV_F32, NULL};
             n++;
         }
     if (!st) st = file_of(file, a, path, a->shares.rank, e);
@@ -267,15 +290,32 @@ static fv_status save_own(saving *x, const fv_env *env, const char *path, fv_err
     return st;
 }
 
+/* Of ranks that share the model: rank 0 writes, those with the other parts answer it, and the rest
+ * waits for their rounds (end_saving). */
+static fv_status save_shared(saving *x, const fv_env *env, const char *path, fv_err *e)
+{
+    fv_adam *a = x->a;
+    fv_err lost;
+    if (a->shares.rank) return FV_OK;
+    x->whole =
+        (fv__collector){.params = a->params, .size = sizeof(float), .read = read_part, .user = x};
+    bool writes = !fv_comm_rank(model_ranks(a));
+    fv_status st = writes ? save_own(x, env, path, e) : fv__collect_serve(&x->whole, e),
+              done = writes ? fv__collect_end(a->params, &lost) : FV_OK;
+    fv__collect_free(&x->whole);
+    return !st && done ? fv_fail(e, done, "%s", lost.text) : st;
+}
+
 fv_status fv_adam_save(fv_adam *a, const fv_env *env, const char *path, fv_err *e)
 {
     saving x;
     fv_err lost;
     fv_status st = begin_saving(&x, a, e);
-    if (!st) st = save_own(&x, env, path, e);
+    if (!st) st = model_ranks(a) ? save_shared(&x, env, path, e) : save_own(&x, env, path, e);
     fv_status done = end_saving(&x, &lost);
     if (!st && done) st = fv_fail(e, done, "%s", lost.text);
-    if (!st && a->shares.ranks > 1 && !a->shares.rank) st = save_index(a, env, path, e);
+    bool parts = a->shares.ranks > 1 && !model_ranks(a);
+    if (!st && parts && !a->shares.rank) st = save_index(a, env, path, e);
     return st;
 }
 
@@ -289,12 +329,17 @@ static fv_status restore(fv_adam *a, const fv_st *file, int kind, const fv_tenso
     fv_status st = name_in_file(name, kind, t, e);
     if (!st) st = fv_st_find(file, name, &info, e);
     if (st) return st;
-    if (info.count != fv_len(t))
+    const fv_entry *entry = (const fv_entry *)t;
+    fv_tensor whole = {.shape = fv__split_whole(entry)};
+    if (info.count != fv_len(&whole))
         return fv_fail(e, FV_EFORMAT, "moments \"%s\": %lld numbers, expected %lld", name,
-                       (long long)info.count, (long long)fv_len(t));
+                       (long long)info.count, (long long)fv_len(&whole));
     st = fv_st_read(file, &info, host, FV_F32, info.count, e);
     if (st) return st;
-    const wanted w = {.from = offset(a, t), .n = info.count};
+    float *own = host; /* runs move to the front, none over one that is still to come */
+    for (int64_t i = 0, from, n; entry->ranks && fv__split_run(entry, i, &from, &n); i++, own += n)
+        memmove(own, host + from, (size_t)n * sizeof *host);
+    const wanted w = {.from = offset(a, t), .n = fv_len(t)};
     for (int64_t b = 0, from, to, at;
          next_piece(&a->shares, &w, a->shares.rank, &b, &from, &to, &at);)
         a->dev->backend->upload(&a->stream, block_of(a, kind) + at, host + (from - w.from),
@@ -309,7 +354,13 @@ fv_status fv_adam_load(fv_adam *a, const fv_env *env, const char *path, fv_err *
 {
     fv_st *file;
     char index[FV_PATH];
-    size_t bytes = (size_t)a->n * sizeof(float);
+    int64_t largest = 0;
+    for (int i = 0; i < a->n_order; i++) {
+        const fv_tensor *t = fv_params_at(a->params, a->order[i]);
+        fv_tensor whole = {.shape = fv__split_whole((const fv_entry *)t)};
+        if (fv_len(&whole) > largest) largest = fv_len(&whole);
+    }
+    size_t bytes = (size_t)largest * sizeof(float);
     if (!fv__file_exists(env, path) &&
         snprintf(index, sizeof index, "%s.index.json", path) < (int)sizeof index &&
         fv__file_exists(env, index))

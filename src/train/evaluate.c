@@ -8,6 +8,7 @@
 
 #include "core/core.h"
 #include "train/sharded.h"
+#include "train/tensor.h"
 #include "train/update.h"
 #include "fovea/author/comm.h"
 
@@ -77,7 +78,8 @@ static fv_status share_batches(const fv_train_job *j, const fv_feed *feed, const
                                sums *of, fv_err *e)
 {
     int64_t n = fv_plan_count(plan);
-    int rank = fv_comm_rank(j->comm), ranks = fv_comm_size(j->comm);
+    fv_comm *c = fv__data_ranks(j);
+    int rank = fv_comm_rank(c), ranks = fv_comm_size(c);
     if (ranks == 1 || feed->ordered) return evaluate_batches(j, feed, plan, of, 0, n, 0, e);
     fv_comm_part part[1024];
     if (ranks > 1024) return fv_fail(e, FV_EARG, "evaluation: more than 1024 ranks");
@@ -88,8 +90,8 @@ static fv_status share_batches(const fv_train_job *j, const fv_feed *feed, const
     int64_t least = fv__sharded_of(fv_model_params(j->model)) ? (n + ranks - 1) / ranks : 0;
     fv_status st = evaluate_batches(j, feed, plan, of, n * rank / ranks, n * (rank + 1) / ranks,
                                     least, e);
-    st = fv_comm_agree(j->comm, st, e);
-    return st ? st : fv_comm_all_gather(j->comm, part, e);
+    st = fv_comm_agree(c, st, e);
+    return st ? st : fv_comm_all_gather(c, part, e);
 }
 
 /* Ranks share the batches; sums are added in the order of the batches, so the loss has the same

@@ -20,7 +20,7 @@ static fv_status no_memory(fv_err *e) { return fv_fail(e, FV_ENOMEM, "ranks: out
 static fv_status open_nccl(fv__ranks *r, fv_err *e)
 {
     bool wanted = false;
-    if (r->on_host) return FV_OK;
+    if (r->on_host || r->params->ranks) return FV_OK;
     fv_status st = fv__nccl_wanted(&wanted, r->comm, fv_cuda_devices(NULL, 0, NULL), e);
     if (st || !wanted) return st;
     fv__cuda_stream(r->stream); /* makes the device this thread's current one */
@@ -53,7 +53,9 @@ fv_status fv__ranks_new(fv__ranks **out, fv_params *p, fv_stream *s, fv_comm *c,
     }
     if (!st && !r->direct && !(r->staging = fv__alloc_raw(&d->env, (size_t)n * sizeof(float))))
         st = no_memory(e);
-    if (!st && r->on_host && !fast && r->shares.ranks > 1) st = fv__overlap_new(&r->overlap, r, e);
+    /* ranks that share the model talk in backward: a second thread would come in between */
+    bool beside = r->on_host && !fast && r->shares.ranks > 1 && !p->ranks;
+    if (!st && beside) st = fv__overlap_new(&r->overlap, r, e);
     /* zeros that were written there would stay in memory until the first bucket is sent */
     if (r->on_host && p->grad && r->shares.ranks > 1 && d->backend->discard)
         d->backend->discard(d, p->grad, (size_t)n * sizeof(float));

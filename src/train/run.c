@@ -19,6 +19,7 @@
 #include "train/adam.h"
 #include "train/ranks.h"
 #include "train/sharded.h"
+#include "train/tensor.h"
 #include "fovea/author/family.h"
 #include "fovea/author/train.h"
 
@@ -94,7 +95,10 @@ static fv_status check_finite(const fv_train_job *job, fv_err *e)
 static fv_status write_model(const fv_train_job *job, const char *dir, fv_err *e)
 {
     fv_status st = check_finite(job, e);
+    fv_comm *ranks = fv__tensor_ranks(fv_model_params(job->model));
+    st = fv_comm_agree(ranks, st, e);
     if (!st) st = fv_model_save(job->model, dir, FV_F32, e);
+    if (fv_comm_rank(ranks)) return st;
     if (!st && job->processor) st = fv_processor_save(job->processor, dir, e);
     return st || !job->extra ? st : job->extra(job->extra_user, dir, e);
 }
@@ -112,6 +116,12 @@ static fv_status write_shared(const fv_run *r, const fv_train_job *job, const ch
 {
     fv_err lost;
     fv__sharded *s = fv__sharded_of(fv_model_params(job->model));
+    fv_comm *ranks = fv__tensor_ranks(fv_model_params(job->model));
+    if (ranks) { /* rank 0 and those that have the rest of its model write together */
+        if (fv_comm_rank(job->copies)) return st;
+        st = fv_comm_agree(ranks, st, e);
+        return st ? st : write_model(job, dir, e);
+    }
     if (!r->writes) return st ? st : fv__sharded_serve(s, e);
     fv__sharded_drive(s);
     if (!st) st = write_model(job, dir, e);
@@ -409,7 +419,8 @@ fv_status fv__run_finish(fv_run *r, const fv_train_job *job, fv_adam *adam, bool
     if (st || !whole) return st;
     bool from_files = job->opt.result == FV_RESULT_AVERAGE || job->opt.result == FV_RESULT_BEST;
     if (from_files) fv__sharded_leave(fv__sharded_of(fv_model_params(job->model)), r->writes);
-    if (r->writes || job->opt.result == FV_RESULT_EMA) st = choose(r, job, adam, e);
+    bool shared = fv__tensor_ranks(fv_model_params(job->model));
+    if (r->writes || shared || job->opt.result == FV_RESULT_EMA) st = choose(r, job, adam, e);
     if (!st) st = fv__run_join(dir, r->dir, "model", e);
     st = write_shared(r, job, dir, st, e);
     return fv_comm_agree(job->comm, st, e);

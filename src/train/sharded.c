@@ -19,6 +19,7 @@
 #include "core/params.h"
 #include "fovea/author/comm.h"
 #include "train/options.h"
+#include "train/tensor.h"
 
 typedef struct options {
     bool shard_parameters;
@@ -84,11 +85,14 @@ static fv_status check_sharded(const fv_train_job *j, fv_err *e)
 /* What cannot be shared among ranks, or cut. */
 fv_status fv__check_shards(const fv_train_job *j, fv_err *e)
 {
-    int ranks = fv_comm_size(j->comm);
+    int ranks = fv_comm_size(fv__data_ranks(j));
+    fv_status st = fv__check_tensor(j, e);
+    if (st) return st;
     if (ranks > 1 && j->opt.shards < ranks)
         return fv_fail(e, FV_EUSAGE,
-                       "train.shards = %lld: %d ranks need batches cut into at least %d shards",
-                       (long long)j->opt.shards, ranks, ranks);
+                       "train.shards = %lld: %d %s need batches cut into at least %d shards",
+                       (long long)j->opt.shards, ranks,
+                       ranks == fv_comm_size(j->comm) ? "ranks" : "groups of ranks", ranks);
     if (j->opt.shards && (j->train->ordered || j->train->save_state))
         return fv_fail(e, FV_EUSAGE,
                        "train.shards: this objective carries a memory from batch to batch, so its "

@@ -16,6 +16,7 @@
 #include "train/reduce.h"
 #include "train/run.h"
 #include "train/sharded.h"
+#include "train/tensor.h"
 #include "train/update.h"
 #include "fovea/author/params.h"
 
@@ -82,6 +83,14 @@ static fv_dtype dtype_of(const fv_train_job *j)
     return fv_params_at(fv_model_params(j->model), 0)->dtype;
 }
 
+/* Pieces of a batch; 0: it is whole.  Ranks that share a model take the way of pieces, on which
+ * they wait for each other. */
+static int64_t shards_of(const fv_train_job *j)
+{
+    bool shared = fv__tensor_ranks(fv_model_params(j->model));
+    return shared && !j->opt.shards ? 1 : j->opt.shards;
+}
+
 /* The batches of one update: their losses are divided by the labels of all of them, so they must
  * all be there first.  An update ends with its epoch, however many it has got. */
 static fv_status load_batches(loop *l, int64_t *n, const fv_loaded **loaded, fv_err *e)
@@ -106,7 +115,8 @@ static bool asked_to_stop(const loop *l)
 /* The same where batches are cut: this rank's leaves, of which it has at least one. */
 static fv_status load_leaves(loop *l, fv__leaves *of, const fv_loaded **loaded, fv_err *e)
 {
-    int rank = fv_comm_rank(l->job->comm), ranks = fv_comm_size(l->job->comm);
+    fv_comm *c = fv__data_ranks(l->job);
+    int rank = fv_comm_rank(c), ranks = fv_comm_size(c);
     *of = (fv__leaves){.leaf = l->part, .n = 1};
     fv_loader_release(l->loader);
     for (int64_t i = 0; i < of->n; i++) {
@@ -129,7 +139,7 @@ static fv_status update(loop *l, fv_err *e)
     fv__leaves leaves;
     fv__batch_counts counts;
     fv_train_state s = l->n_waiting ? l->waiting[l->n_waiting - 1] : *l->s;
-    bool cut = l->job->opt.shards, stop = asked_to_stop(l);
+    bool cut = shards_of(l->job), stop = asked_to_stop(l);
     double from = fv__trace_now(l->trace), asked = now();
     fv_status st = cut ? load_leaves(l, &leaves, &loaded, e) : load_batches(l, &n, &loaded, e);
     if (st) return st;
@@ -194,7 +204,10 @@ static fv_status measure(loop *l, bool average, fv_err *e)
     fv_status st = average ? fv_adam_swap(fv__updater_adam(l->updater), e) : FV_OK;
     if (st) return st;
     st = fv__evaluate(j, j->valid, &l->s->valid, &l->s->metric, e);
-    if (!st && j->score) st = fv__sharded_score(j, &l->s->metric, e);
+    if (!st && j->score)
+        st = fv__tensor_ranks(fv_model_params(j->model))
+                 ? j->score(j->score_user, &l->s->metric, e) /* all generate together */
+                 : fv__sharded_score(j, &l->s->metric, e);
     if (j->score) { /* rank 0 alone generates */
         st = fv_comm_agree(j->comm, st, e);
         if (!st) st = fv_comm_broadcast(j->comm, &l->s->metric, sizeof l->s->metric, 0, e);
@@ -273,7 +286,7 @@ static fv_status largest(fv_batch *out, const fv_train_job *j, fv_err *e)
     if (!st) {
         const int32_t *rows = fv_plan_batch(plan, which, &n);
         /* rows are in order of length: the last shard is the largest */
-        int64_t part = j->opt.shards ? (n + j->opt.shards - 1) / j->opt.shards : n;
+        int64_t pieces = shards_of(j), part = pieces ? (n + pieces - 1) / pieces : n;
         st = f->make(f->self, out, rows + n - part, part, rng, e);
     }
     fv_plan_free(plan);
@@ -285,7 +298,7 @@ static fv_status largest(fv_batch *out, const fv_train_job *j, fv_err *e)
  * those that are put aside: of rank 0, which has as many leaves as any or one fewer. */
 static size_t gradient_bytes(const fv_train_job *j, const fv__shares *s)
 {
-    int64_t leaves = j->opt.accumulate * j->opt.shards, mine = (leaves + s->ranks - 1) / s->ranks,
+    int64_t leaves = j->opt.accumulate * shards_of(j), mine = (leaves + s->ranks - 1) / s->ranks,
             all = s->n * (1 + fv__ranks_aside(leaves, 0, mine)),
             sharded = fv__shares_stored(s) + FV__UNDER_WAY * s->per_rank * s->ranks;
     bool gives_back = s->ranks > 1 && mine == 1 && fv__device_is_host(j->device) &&
@@ -300,7 +313,7 @@ static void sizes_of(const fv_train_job *j, fv_train_memory *m)
     bool narrow = dtype_of(j) != FV_F32;
     int64_t n;
     fv_params_data(p, &n);
-    fv__shares shares = fv__shares_of(n, j->comm);
+    fv__shares shares = fv__shares_of(n, fv__data_ranks(j));
     bool parted = fv__sharded_wanted(&j->opt, j->comm);
     m->parameters = (size_t)(parted ? fv__sharded_numbers(p, &shares) : n) *
                         fv_dtype_size(dtype_of(j)) +
@@ -319,7 +332,7 @@ fv_status fv_train_dry_run(const fv_train_job *j, fv_train_memory *out, fv_err *
     sizes_of(j, out);
     fv_status st = fv__check_shards(j, e);
     if (!st) st = largest(&b, j, e);
-    if (!st) st = fv__updater_new(&l.updater, j->model, j->device, &j->opt, j->comm, e);
+    if (!st) st = fv__updater_new(&l.updater, j->model, j->device, &j->opt, fv__data_ranks(j), e);
     if (!st) fv__updater_set_feed(l.updater, j->train);
     if (!st) st = fv__updater_dry_run(l.updater, &b, e);
     if (!st) out->batch = fv_updater_bytes(l.updater);
@@ -425,15 +438,17 @@ static fv_status start(loop *l, fv_err *e)
     const fv_train_job *j = l->job;
     const fv_train_opt *o = &j->opt;
     const fv_env *env = fv_device_env(j->device);
-    fv_status st = fv__updater_new(&l->updater, j->model, j->device, o, j->comm, e);
+    fv_comm *c = fv__data_ranks(j);
+    fv_status st = fv__updater_new(&l->updater, j->model, j->device, o, c, e);
     if (!st) fv__updater_set_feed(l->updater, j->train);
     if (!st && j->trace) st = fv__trace_new(&l->trace, env, e);
     if (!st) fv__updater_set_trace(l->updater, l->trace);
     st = fv_comm_agree(j->comm, st, e);
     if (!st && j->dir) st = fv__run_open(&l->run, j, fv__updater_adam(l->updater), l->s, e);
     if (st) return st;
-    int ranks = fv_comm_size(j->comm);
-    int64_t hold = o->shards ? (o->accumulate * o->shards + ranks - 1) / ranks : o->accumulate;
+    int ranks = fv_comm_size(c);
+    int64_t shards = shards_of(j),
+            hold = shards ? (o->accumulate * shards + ranks - 1) / ranks : o->accumulate;
     l->part_bytes = (size_t)hold * sizeof *l->part;
     l->part = fv__alloc(env, l->part_bytes);
     if (!l->part) return fv_fail(e, FV_ENOMEM, "training: out of memory");
@@ -444,9 +459,9 @@ static fv_status start(loop *l, fv_err *e)
                             .hold = hold,
                             .ahead = o->prefetch,
                             .workers = o->workers,
-                            .shards = o->shards,
+                            .shards = shards,
                             .group = o->accumulate,
-                            .rank = fv_comm_rank(j->comm),
+                            .rank = fv_comm_rank(c),
                             .ranks = ranks};
     return fv_loader_new(&l->loader, env, j->train, loader, e);
 }

@@ -17,6 +17,7 @@
 #include "train/adam.h"
 #include "train/ranks.h"
 #include "train/sharded.h"
+#include "train/tensor.h"
 
 #define SHAPES 16
 
@@ -34,6 +35,8 @@ struct fv_updater {
     fv__trace *trace;
     fv__ranks *ranks;     /* where batches are cut into shards; else NULL */
     fv__sharded *sharded; /* where they share the parameters, too; else NULL */
+    fv_comm *tensor;      /* ranks that share the model; else NULL */
+    fv_comm *copies;      /* then: those that have the same part of it */
     const fv_feed *feed;  /* whose forward pass is run; NULL: the family's */
     fv_ctx *in, *ctx;     /* what goes in, and the work itself */
     kept kept[SHAPES];
@@ -60,7 +63,9 @@ fv_status fv__updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_
     *out = NULL;
     fv_updater *u = fv__alloc(fv_device_env(d), sizeof *u);
     if (!u) return fv_fail(e, FV_ENOMEM, "training: out of memory");
-    *u = (fv_updater){.dev = d, .model = m, .opt = *o};
+    *u = (fv_updater){.dev = d, .model = m, .opt = *o, .copies = c};
+    u->tensor = fv__tensor_ranks(fv_model_params(m));
+    if (u->tensor && !o->shards) u->opt.shards = 1; /* whose gradients wait for all ranks */
     fv_ctx_opt how = {.dtype = dtype_of(u),
                       .seed = (uint64_t)o->seed,
                       .record = true,
@@ -72,7 +77,7 @@ fv_status fv__updater_new(fv_updater **out, fv_model *m, fv_device *d, const fv_
                         e);
     if (!st && fv__sharded_wanted(o, c))
         st = fv__sharded_new(&u->sharded, fv_model_params(m), d, c, e);
-    if (!st && o->shards)
+    if (!st && u->opt.shards)
         st = fv__ranks_new(&u->ranks, fv_model_params(m), &u->ctx->stream, c, o->fast_sums, e);
     /* behind the ranks, who give back memory of gradients */
     if (!st) st = fv__adam_new(&u->adam, fv_model_params(m), d, o, c, e);
@@ -127,6 +132,10 @@ void fv__updater_spent(const fv_updater *u, double *all, double *exposed)
 {
     *all = *exposed = 0;
     if (u->ranks) fv__ranks_spent(u->ranks, all, exposed);
+    double seconds, bytes;
+    fv_comm_spent(u->tensor, &seconds, &bytes); /* nothing is computed beside it */
+    *all += seconds;
+    *exposed += seconds;
 }
 
 fv_adam *fv__updater_adam(fv_updater *u) { return u->adam; }
@@ -138,7 +147,7 @@ size_t fv_updater_bytes(const fv_updater *u)
  * done each when the call returns, and several ranks meet at each. */
 int64_t fv_updater_max_pending(const fv_updater *u)
 {
-    bool meets = u->ranks && !fv__ranks_alone(u->ranks);
+    bool meets = u->tensor || (u->ranks && !fv__ranks_alone(u->ranks));
     return fv__device_is_host(u->dev) || meets ? 1 : FV__UPDATES;
 }
 
@@ -248,7 +257,12 @@ static fv_status work(fv_updater *u, const fv_batch *b, const fv__batch_counts *
     uint64_t key = key_of(b, first, last);
     fv_status st = feed(u, &p, b, all, e);
     if (st) return st;
-    fv__graph_run(u->ctx, graph_for(u, key), key, (uint64_t)number, run, &p);
+    if (u->tensor) { /* sums over ranks pass through the host, which no graph can hold */
+        fv_ctx_reset(u->ctx, (uint64_t)number);
+        run(u->ctx, &p);
+    } else {
+        fv__graph_run(u->ctx, graph_for(u, key), key, (uint64_t)number, run, &p);
+    }
     fv__params_have_grad(fv_model_params(u->model));
     return fv__failed(u->ctx) ? failed(u->ctx, e) : FV_OK;
 }
@@ -335,6 +349,22 @@ static fv_status run_leaf(fv_updater *u, const fv_batch *b, const fv__batch_coun
     return st;
 }
 
+/* The norm of a model that ranks share, in place of that of this rank's part. */
+static fv_status sum_parts(fv_updater *u, float *sumsq, bool *stop, fv_err *e)
+{
+    int64_t n;
+    fv_params *p = fv_model_params(u->model);
+    const float *grad = fv_params_grad(p, &n);
+    fv__shares shares = fv__shares_of(n, u->copies);
+    fv__tensor_sum of = {p, &shares, u->copies, &u->ctx->stream};
+    float *loss, *on_device;
+    if (!u->tensor) return FV_OK;
+    fv_status st = fv__tensor_squares(&of, grad, sumsq, stop, e);
+    fv__adam_results(u->adam, &loss, &on_device);
+    u->dev->backend->upload(&u->ctx->stream, on_device, sumsq, sizeof *sumsq);
+    return st;
+}
+
 /* The number of a leaf over the whole run seeds its dropout: it depends on neither the rank that
  * computes it nor on their number. */
 fv_status fv__updater_step_shards(fv_updater *u, int64_t step, const fv__leaves *l,
@@ -357,6 +387,7 @@ fv_status fv__updater_step_shards(fv_updater *u, int64_t step, const fv__leaves 
     }
     if (!st) st = fv__ranks_reduce(u->ranks, &u->ctx->stream, &loss, &sumsq, e);
     double from = fv__trace_now(u->trace);
+    if (!st) st = sum_parts(u, &sumsq, stop, e);
     if (!st && fv__ranks_alone(u->ranks))
         st = fv__adam_run_alone(u->adam, &u->ctx->stream, &u->opt, e);
     else if (!st)

@@ -109,6 +109,21 @@ static int records_come_in_order(fv_comm *c)
     return strcmp(got, me ? "" : want) ? 2 : 0;
 }
 
+/* Groups of two and of three talk at their own pace, then all of them again. */
+static int groups_talk(fv_comm *c)
+{
+    int me = fv_comm_rank(c), bad = 0;
+    fv_comm *part[2];
+    if (fv_comm_split(&part[0], c, me / 2, NULL) || fv_comm_split(&part[1], c, me % 2, NULL))
+        return 20;
+    for (int k = 0; !bad && k < 2; k++)
+        for (int i = 0; !bad && i < 3 + me / 2 * !k + me % 2 * k; i++)
+            bad = everybody_gathers(part[k]);
+    if (!bad) bad = ranks_exchange(c);
+    for (int k = 0; k < 2; k++) fv_comm_close(part[k]);
+    return bad;
+}
+
 static void ranks_talk(void **state)
 {
     (void)state;
@@ -117,6 +132,7 @@ static void ranks_talk(void **state)
         among(n, everybody_gathers);
         among(n, texts_come_in_order);
         among(n, records_come_in_order);
+        among(n, groups_talk);
     }
     assert_int_equal(ranks_exchange(NULL), 0);
     assert_int_equal(everybody_gathers(NULL), 0);
@@ -154,6 +170,21 @@ static int one_leaves(fv_comm *c)
     return fv_comm_barrier(c, &e) == FV_EDEVICE && strstr(e.text, "has left") ? 0 : 1;
 }
 
+/* Of four, rank 1 aborts in its group {1 3}; rank 0 waits in {0 2}, which rank 2 does not join. */
+static int one_of_a_group_aborts(fv_comm *c)
+{
+    fv_err e = {0};
+    fv_comm *group;
+    int me = fv_comm_rank(c), bad = 0;
+    if (fv_comm_split(&group, c, me % 2, &e)) return 1;
+    if (me == 1)
+        fv_comm_abort(group, "no memory is left");
+    else
+        bad = !fv_comm_barrier(me == 2 ? c : group, &e) || !strstr(e.text, "rank 1: no memory");
+    fv_comm_close(group);
+    return bad ? 2 : 0;
+}
+
 static void a_rank_that_fails_stops_all(void **state)
 {
     (void)state;
@@ -162,6 +193,7 @@ static void a_rank_that_fails_stops_all(void **state)
         among(n, one_aborts);
     }
     among(2, one_leaves);
+    among(4, one_of_a_group_aborts);
 }
 
 /* ---- trees ---- */

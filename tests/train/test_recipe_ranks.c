@@ -1,6 +1,5 @@
 /* test_recipe_ranks.c - three families by recipe, each with 1, 2, 3, 4 and 8 ranks that are
  * threads: the same files of the model and of the moments; also where they share the parameters. */
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,13 +10,9 @@
 
 #include <cmocka.h>
 
-#include "fovea/author/comm.h"
-#include "fovea/recipe.h"
-#include "helper/device.h"
 #include "helper/files.h"
+#include "helper/rank_runs.h"
 #include "helper/ranks.h"
-
-enum { MOST = 8 };
 
 #define TRAIN                                                                                      \
     "[train]\nupdates = 4\nbatch_tokens = 128\naccumulate = 2\nwarmup = 1\neval_every = 2\n"       \
@@ -55,50 +50,14 @@ static int set_up(void **state)
     return 0;
 }
 
-typedef struct rank {
-    fv_comm *comm;
-    const char *recipe, *dir, *data;
-    bool shared; /* the parameters are divided, too */
-    fv_status st;
-    fv_err e;
-} rank;
-
-static void *run_rank(void *self)
-{
-    rank *r = self;
-    fv_device *d = NULL;
-    fv_recipe *recipe = NULL;
-    fv_train_state s;
-    r->st = fv_device_open(&d, "cpu", (fv_device_opt){.threads = 1}, &r->e);
-    if (!r->st) r->st = fv_recipe_open(&recipe, NULL, r->recipe, &r->e);
-    if (!r->st) r->st = fv_recipe_set(recipe, "data.dir", r->data, &r->e);
-    if (!r->st && r->shared) r->st = fv_recipe_set(recipe, "train.shard_parameters", "true", &r->e);
-    fv_recipe_job job = {.device = d, .dir = r->dir, .comm = r->comm};
-    if (!r->st) r->st = fv_recipe_train(recipe, &job, &s, &r->e);
-    fv_recipe_close(recipe);
-    fv_device_close(d);
-    fv_comm_close(r->comm);
-    return NULL;
-}
-
-/* Trains by n ranks in a directory of their own. */
+/* Trains by n ranks in a directory of their own; shared: the parameters are divided, too. */
 static void train(const char *recipe, int family, int n, bool shared)
 {
-    fv_err e;
-    fv_comm *comm[MOST];
-    pthread_t thread[MOST];
-    rank r[MOST];
-    char dir[512], data[512];
+    char dir[512];
     snprintf(dir, sizeof dir, "%s", scratch(shared ? "parts-%d-%d" : "run-%d-%d", family, n));
-    snprintf(data, sizeof data, "%s", scratch("."));
-    check(fv_comm_threads(comm, n, NULL, &e), &e);
-    for (int i = 0; i < n; i++) {
-        r[i] =
-            (rank){.comm = comm[i], .recipe = recipe, .dir = dir, .data = data, .shared = shared};
-        assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &r[i]), 0);
-    }
-    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
-    for (int i = 0; i < n; i++) check(r[i].st, &r[i].e);
+    ranks_run run = {.recipe = recipe, .dir = dir};
+    if (shared) run.set[0][0] = "train.shard_parameters", run.set[0][1] = "true";
+    ranks_trained(&run, n);
 }
 
 static const char *const files[] = {"model/model.safetensors", "best/model.safetensors"};
@@ -149,22 +108,14 @@ static void shared_parameters_change_no_bit(void **state)
 static void shards_that_ranks_do_not_divide_are_refused(void **state)
 {
     (void)state;
-    fv_err e;
-    fv_comm *comm[3];
-    pthread_t thread[3];
-    rank r[3];
-    char path[512], data[512];
+    ranks_end end[3];
+    char path[512];
     snprintf(path, sizeof path, "%s", scratch_text("r.ini", recipes[0]));
-    snprintf(data, sizeof data, "%s", scratch("."));
-    check(fv_comm_threads(comm, 3, NULL, &e), &e);
+    const ranks_run run = {.recipe = path, .set = {{"train.shard_parameters", "true"}}};
+    ranks_train(&run, 3, end);
     for (int i = 0; i < 3; i++) {
-        r[i] = (rank){.comm = comm[i], .recipe = path, .data = data, .shared = true};
-        assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &r[i]), 0);
-    }
-    for (int i = 0; i < 3; i++) {
-        pthread_join(thread[i], NULL);
-        assert_int_equal(r[i].st, FV_EUSAGE);
-        assert_non_null(strstr(r[i].e.text, "train.shards = 8 is no multiple of 3 ranks"));
+        assert_int_equal(end[i].st, FV_EUSAGE);
+        assert_non_null(strstr(end[i].e.text, "train.shards = 8 is no multiple of 3 ranks"));
     }
 }
 

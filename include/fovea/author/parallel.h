@@ -4,7 +4,8 @@
  * Tensor parallel, which may also be faster than one rank.
  * Attention heads and feed-forward parts are divided; embeddings, norms and the head are whole on
  * every rank.  All ranks make the same calls on the same inputs, forward, backward or step by step,
- * and get the same results; each has the gradients of its part. */
+ * and get the same results; each has the gradients of its part.  fv_model_save, which every rank
+ * calls, writes the directory that one rank would have written. */
 #ifndef FOVEA_AUTHOR_PARALLEL_H
 #define FOVEA_AUTHOR_PARALLEL_H
 
@@ -13,10 +14,13 @@
 
 /* As fv_model_open, and every rank of c calls it.  For families whose blocks are made of fv_mha and
  * fv_mlp, as GPT-2's and Llama's, with floats as weights and without adapters; heads and widths
- * must be multiples of the ranks.  A model that ranks share is not saved.  c NULL:
- * fv_model_open. */
+ * must be multiples of the ranks.  c NULL: fv_model_open. */
 FV_API fv_status fv_model_open_ranks(fv_model **out, fv_device *d, const char *dir,
                                      fv_model_opt opt, fv_comm *c, fv_err *e);
+
+/* As fv_model_new, for the same models: the parts of the numbers that one rank would draw. */
+FV_API fv_status fv_model_new_ranks(fv_model **out, fv_device *d, const char *config,
+                                    fv_model_opt opt, uint64_t seed, fv_comm *c, fv_err *e);
 
 /* Stages: rank r has the r-th part of the layers, and x goes from rank to rank; embeddings, the
  * last norm and the head are whole on every rank.  All ranks make the same calls on the same

@@ -2,11 +2,13 @@
 #include <ctype.h>
 #include <stdio.h>
 
+#include "core/params.h"
 #include "model/adapter.h"
 #include "store/json.h"
 #include "train/recipe/keys.h"
 #include "fovea/author/backend.h"
 #include "fovea/author/family.h"
+#include "fovea/author/parallel.h"
 #include "fovea/author/train.h"
 
 /* Keys of [model] that are the recipe's, not of config.json. */
@@ -371,9 +373,12 @@ static fv_status make_config(fv_buf *text, const fv_recipe *r, const fv__input *
 static void report_size(const fv_model *model, const fv__messages *m)
 {
     fv_params *p = fv_model_params(model);
-    int64_t all = fv_params_elements(p, ""), trained = 0;
-    for (int i = 0; i < fv_params_count(p); i++)
-        if (!fv__param_frozen(fv_params_at(p, i))) trained += fv_len(fv_params_at(p, i));
+    int64_t all = 0, trained = 0;
+    for (int i = 0; i < fv_params_count(p); i++) {
+        fv_tensor whole = {.shape = fv__split_whole((const fv_entry *)fv_params_at(p, i))};
+        all += fv_len(&whole);
+        if (!fv__param_frozen(fv_params_at(p, i))) trained += fv_len(&whole);
+    }
     if (trained == all)
         fv__message(m, "%s: %lld parameters", fv_model_head(model), (long long)all);
     else
@@ -383,7 +388,7 @@ static void report_size(const fv_model *model, const fv__messages *m)
 
 /* Everything is checked against the family's table before memory is taken. */
 fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, const fv__input *in,
-                           const fv_dir *source, const fv__messages *m, fv_err *e)
+                           const fv_dir *source, fv_comm *ranks, const fv__messages *m, fv_err *e)
 {
     const fv_family *f;
     const char *head;
@@ -407,7 +412,7 @@ fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, con
     if (!st && !source && how.weights)
         st = fv_fail(e, FV_EARG, "train.base: there is no model below: [model] from is missing");
     if (!st) st = fv__recipe_adapter(&adapter, r, how.from, e);
-    if (!st) st = fv_model_new(out, d, text.data, how, (uint64_t)r->train.seed, e);
+    if (!st) st = fv_model_new_ranks(out, d, text.data, how, (uint64_t)r->train.seed, ranks, e);
     st = fv__recipe_prefix_error(r, "[model]", st, e);
     if (!st && source) {
         const char *was = fv_json_text(fv_dir_config(source), "architectures.0");

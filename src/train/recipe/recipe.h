@@ -108,9 +108,9 @@ fv_status fv__recipe_load(fv_model *model, const fv_env *env, const char *from, 
 /* Of a new model the halves that encoder.from and decoder.from name a directory for. */
 fv_status fv__recipe_halves(fv_model *model, const fv_recipe *r, const fv__input *in,
                             const fv__messages *m, fv_err *e);
-/* New, or with the parameters of the source directory. */
+/* New, or with the parameters of the source directory; ranks that share it, or NULL. */
 fv_status fv__recipe_model(fv_model **out, const fv_recipe *r, fv_device *d, const fv__input *in,
-                           const fv_dir *source, const fv__messages *m, fv_err *e);
+                           const fv_dir *source, fv_comm *ranks, const fv__messages *m, fv_err *e);
 
 /* ---- beside.c: how the model generates ---- */
 

@@ -12,6 +12,7 @@
 #include "store/store.h"
 #include "train/distill.h"
 #include "train/ranks.h"
+#include "train/tensor.h"
 #include "train/recipe/recipe.h"
 
 /* ---- the run's directory ---- */
@@ -144,7 +145,7 @@ static fv_status compare_recipes(const fv_recipe *r, const fv_env *env, const ch
 
 /* The recipe's options as a training job. */
 static fv_status train(const fv_recipe *r, const fv_recipe_job *job, fv_model *model,
-                       const fv__input *in, fv_train_state *out, fv_err *e)
+                       fv_comm *copies, const fv__input *in, fv_train_state *out, fv_err *e)
 {
     fv_buf config = {.env = in->env};
     fv__beside beside = {.r = r, .in = in, .model = model, .from = fv__late_get(&r->model, "from")};
@@ -174,6 +175,7 @@ static fv_status train(const fv_recipe *r, const fv_recipe_job *job, fv_model *m
                       .extra = fv__beside_write,
                       .extra_user = &beside,
                       .comm = job->comm,
+                      .copies = copies,
                       .trace = job->trace};
     if (!st) st = fv_train(&t, out, e);
     fv__buf_free(&config);
@@ -228,7 +230,8 @@ static fv_status take_dir(const fv_recipe_job *job, const fv_env *env, int *lock
 
 /* Writes the recipe and the processor, so that a resumed run finds them, and trains. */
 static fv_status train_in_dir(fv_recipe *r, const fv_recipe_job *job, bool fresh, int *lock,
-                              fv_model *model, const fv__input *in, fv_train_state *out, fv_err *e)
+                              fv_model *model, fv_comm *copies, const fv__input *in,
+                              fv_train_state *out, fv_err *e)
 {
     bool writes = !fv_comm_rank(job->comm);
     size_t kept = existing(in->env, job->dir);
@@ -237,7 +240,7 @@ static fv_status train_in_dir(fv_recipe *r, const fv_recipe_job *job, bool fresh
     if (writes && in->made) st = fv_processor_save(in->processor, job->dir, e);
     if (!st && writes && fresh) st = write_recipe(r, in->env, job->dir, e);
     st = fv_comm_agree(job->comm, st, e);
-    if (!st) st = train(r, job, model, in, out, e);
+    if (!st) st = train(r, job, model, copies, in, out, e);
     if (!st) st = report_tasks(r, &(saving){job, model, in}, e);
     /* only now, as the recipe may be one that does not fit the run */
     if (!st && writes && !fresh) st = write_recipe(r, in->env, job->dir, e);
@@ -249,13 +252,14 @@ static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 
 /* The memory that the run needs, by trying its largest batch. */
 static fv_status dry_run(const fv_recipe *r, const fv_recipe_job *job, fv_model *model,
-                         const fv__input *in, const fv__messages *m, fv_err *e)
+                         fv_comm *copies, const fv__input *in, const fv__messages *m, fv_err *e)
 {
     fv_train_job t = {.model = model,
                       .device = job->device,
                       .train = &in->train,
                       .opt = r->train,
-                      .comm = job->comm};
+                      .comm = job->comm,
+                      .copies = copies};
     int ranks = fv_comm_size(job->comm);
     char each[40] = "";
     fv_train_memory need;
@@ -306,12 +310,14 @@ static uint64_t hash_tokenizer(const fv_processor *p)
     return hash;
 }
 
-/* Its size and, where the host can read them, its parameters. */
+/* Its size and, where the host can read them, its parameters.  Of a model that ranks share, what
+ * all of them have. */
 static uint64_t hash_model(const fv_model *m, const fv_device *d)
 {
     int64_t n;
     const fv_params *p = fv_model_params(m);
     const void *data = fv_params_data(p, &n);
+    if (fv__tensor_ranks(p)) return fv__tensor_hash(p);
     size_t bytes = (size_t)n * fv_dtype_size(fv_params_at(p, 0)->dtype);
     return fv__device_is_host(d) ? fv__ckpt_hash(data, bytes) : (uint64_t)n;
 }
@@ -398,6 +404,7 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
     fv__input in = {.env = env};
     fv_dir *source = NULL;
     fv_model *model = NULL;
+    fv__tensor tensor = {0};
     bool fresh = true;
     int lock = -1;
     *out = (fv_train_state){.loss = NAN, .valid = NAN, .metric = NAN, .best = NAN};
@@ -409,15 +416,18 @@ fv_status fv_recipe_train(fv_recipe *r, const fv_recipe_job *job, fv_train_state
     if (!st) st = fv__input_open(&in, r, env, source, fresh ? NULL : job->dir, &m, e);
     if (!st) st = take_teacher(r, &in, job->device, e);
     if (!st) st = arrange_tasks(r, job, &in, &m, e);
-    if (!st) st = fv__recipe_model(&model, r, job->device, &in, source, &m, e);
+    st = fv_comm_agree(job->comm, st, e);
+    if (!st) st = fv__tensor_open(&tensor, &r->train, job->comm, e);
+    if (!st) st = fv__recipe_model(&model, r, job->device, &in, source, tensor.model, &m, e);
     if (!st) st = prepare(&in, model, job->device, e);
     st = fv_comm_agree(job->comm, st, e);
     if (!st) st = compare_ranks(r, job, model, &in, e);
     if (!st)
-        st = job->dir ? train_in_dir(r, job, fresh, &lock, model, &in, out, e)
-                      : dry_run(r, job, model, &in, &m, e);
+        st = job->dir ? train_in_dir(r, job, fresh, &lock, model, tensor.copies, &in, out, e)
+                      : dry_run(r, job, model, tensor.copies, &in, &m, e);
     if (st) fv_comm_abort(job->comm, e ? e->text : "training failed");
     fv_model_free(model);
+    fv__tensor_close(&tensor);
     fv_dir_close(source);
     fv__input_close(&in);
     fv__dir_unlock(&lock, env);
