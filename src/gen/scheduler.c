@@ -182,6 +182,7 @@ fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
     *s = (fv_scheduler){.env = *fv_device_env(d), .model = m, .opt = opt};
     s->beside = d->backend->capture;
     s->models[s->n_models++] = m;
+    fv__sched_ranks_open(s);
     s->prefixes = (fv_prefix_cache){.env = s->env, .budget = opt.prefix_bytes};
     s->V = f->vocabulary(fv_model_self(m));
     st = fv_ctx_new(&s->ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
@@ -202,6 +203,8 @@ fv_status fv_scheduler_add_model(fv_scheduler *s, int *number, const fv_model *m
     fv_session *one = NULL;
     probe p = {0};
     const fv_family *f = fv_model_family(m);
+    if (s->ranks)
+        return fv_fail(e, FV_EMISSING, "scheduler: a model that ranks share is alone in its batch");
     if (s->n_models == FV_SCHED_MODELS)
         return fv_fail(e, FV_EARG, "scheduler: %d models share a batch at most", FV_SCHED_MODELS);
     if (f != fv_model_family(s->model) || f->vocabulary(fv_model_self(m)) != s->V)
@@ -227,6 +230,7 @@ void fv_scheduler_free(fv_scheduler *s)
 {
     if (!s) return;
     fv_env env = s->env;
+    fv__sched_ranks_close(s);
     for (sequence *q = s->live, *next; q; q = next) {
         next = q->next_live;
         fv__free(&env, q, q->bytes);
@@ -377,6 +381,7 @@ void fv__sched_count(fv_scheduler *s, int64_t prompt, int64_t shared)
 static fv_status fail_all(fv_scheduler *s, fv_err *e)
 {
     fv_err why = *fv_ctx_err(s->ctx);
+    fv__sched_ranks_failed(s, &why);
     fv__sched_tell(s);
     for (int64_t p = 0; p < s->decoding + s->reading; p++)
         if (!s->row[p]->done) fv__sched_end(s, s->row[p], FV_FINISH_FAILED, &why);
@@ -388,8 +393,9 @@ static fv_status fail_all(fv_scheduler *s, fv_err *e)
 fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e)
 {
     fv_status st = FV_OK;
+    bool ok = fv__sched_meet(s);
     fv__sched_admit(s);
-    bool ok = fv__sched_read_prompts(s);
+    ok = ok && fv__sched_read_prompts(s);
     if (ok && s->decoding) ok = fv__sched_decode(s);
     if (ok) retire(s);
     if (!ok || fv__failed(s->ctx)) st = fail_all(s, e);

@@ -24,6 +24,7 @@ typedef struct sequence {
     int64_t cached; /* tokens in the KV cache */
     int64_t shared; /* of the prompt, those that came from the prefix cache */
     bool cancelled;
+    bool held, cancel_asked; /* where ranks share the model: until their next round */
     bool done;
     bool told_later; /* an event of it waits to be told */
     bool left;       /* meanwhile it has given up its row */
@@ -111,6 +112,9 @@ struct fv_scheduler {
     int64_t n_told;
     int32_t *padded; /* prefill: ids of prompts side by side */
     fv_prefix_cache prefixes;
+    struct fv_comm *ranks; /* that share the model; NULL: it is whole */
+    bool follows;          /* this is not rank 0 of them */
+    fv_buf round;
     /* behind the lock */
     pthread_mutex_t lock;
     pthread_cond_t work;
@@ -173,5 +177,16 @@ void fv__sched_note_weights(const fv_scheduler *s, fv_sched_told *t, int64_t b);
 const fv_sched_weights *fv__sched_weights_at(fv_scheduler *s, fv_sched_weights *out,
                                              const fv_sched_told *t);
 void fv__sched_tap_free(fv_scheduler *s);
+
+/* scheduler_ranks.c: nothing where the model is whole.  Rank 0 meets the others before a step, and
+ * sends them the tokens of rows [first, first + n), which they take in place of choosing; false
+ * once the context has failed. */
+void fv__sched_ranks_open(fv_scheduler *s);
+void fv__sched_ranks_close(fv_scheduler *s);
+fv_status fv__sched_ranks_check(const fv_scheduler *s, const fv_sched_request *r, fv_err *e);
+bool fv__sched_meet(fv_scheduler *s);
+bool fv__sched_send_tokens(fv_scheduler *s, int64_t first, int64_t n);
+bool fv__sched_follow_tokens(fv_scheduler *s, int64_t first, int64_t n);
+void fv__sched_ranks_failed(fv_scheduler *s, const fv_err *why);
 
 #endif

@@ -181,6 +181,7 @@ bool fv__sched_take_tokens(fv_scheduler *s, int64_t first, int64_t n)
     const fv_sched_choice *h = &s->choice;
     fv_sched_weights w;
     int32_t *token = s->from; /* of no use before rows move */
+    if (s->follows) return fv__sched_follow_tokens(s, first, n);
     if (h->any && s->tap.tokens)
         memcpy(token, s->tap.tokens + first, (size_t)n * sizeof *token);
     else if (h->any)
@@ -200,7 +201,7 @@ bool fv__sched_take_tokens(fv_scheduler *s, int64_t first, int64_t n)
         else
             fv__sched_take_token(s, q, s->logits + p * s->V, fv__sched_weights(s, &w, p, -1, 1));
     }
-    return true;
+    return fv__sched_send_tokens(s, first, n);
 }
 
 /* ---- steps ---- */

@@ -54,6 +54,8 @@ static fv_status check_lists(const fv_scheduler *s, const fv_sched_request *r, f
                        "scheduler: attention of a layer or head that is not there: the model has "
                        "%lld layers of %lld heads",
                        (long long)s->stats.layers, (long long)s->stats.heads);
+    fv_status st = fv__sched_ranks_check(s, r, e);
+    if (st) return st;
     if (r->n_layers && fv_model_dtype(s->model) == FV_F64)
         return fv_fail(e, FV_EDTYPE, "scheduler: attention weights come as f32, the model is f64");
     return FV_OK;
@@ -136,6 +138,7 @@ fv_status fv_scheduler_submit(fv_scheduler *s, uint64_t *id, const fv_sched_requ
     bool full = s->waiting >= s->opt.waiting;
     if (!full) {
         *id = q->id = ++s->last_id;
+        q->held = s->ranks && !s->follows;
         if (s->last) s->last->next_waiting = q;
         if (!s->first) s->first = q;
         s->last = q;
@@ -159,7 +162,10 @@ fv_status fv_scheduler_cancel(fv_scheduler *s, uint64_t id, fv_err *e)
     bool found = false;
     pthread_mutex_lock(&s->lock);
     for (sequence *q = s->live; q && !found; q = q->next_live)
-        if (q->id == id && !q->done) found = q->cancelled = true;
+        if (q->id == id && !q->done) {
+            found = q->cancel_asked = true;
+            q->cancelled = !s->ranks || s->follows || q->cancelled;
+        }
     pthread_mutex_unlock(&s->lock);
     if (found) return FV_OK;
     return fv_fail(e, FV_EARG, "scheduler: no sequence %llu is in flight", (unsigned long long)id);
@@ -232,6 +238,7 @@ sequence *fv__sched_next(fv_scheduler *s, int64_t most, int model)
     int64_t fewest = 0;
     pthread_mutex_lock(&s->lock);
     for (sequence *q = s->first; q; before = q, q = q->next_waiting) {
+        if (q->held) continue; /* other ranks do not know it yet */
         if (best && !q->cancelled && q->ask.priority < best->ask.priority) continue;
         bool greater = !best || q->cancelled || q->ask.priority > best->ask.priority;
         /* Counted anew for each candidate: rows are few, and a counter for each owner would have

@@ -468,6 +468,8 @@ fv_status fv_model_load(fv_model *m, const char *dir, fv_err *e)
     return fv_params_load(m->params, &m->env, dir, how, e);
 }
 
+fv_comm *fv_model_ranks(const fv_model *m) { return m->ranks ? m->ranks : m->stages; }
+
 const fv_adapter_opt *fv_model_adapter(const fv_model *m)
 {
     return m->adapted ? &m->adapter : NULL;

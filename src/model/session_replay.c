@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "model/session.h"
 #include "fovea/author/family.h"
+#include "fovea/author/parallel.h"
 
 typedef struct replay_args {
     fv_session *s;
@@ -97,7 +98,12 @@ bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t k
     if (ids && !arrange(c, s, ids)) return false;
     replay_args a = {s, after, user};
     fv_step_graph *g = graph_of(s, kind);
-    fv__graph_run(c, &g->graph, g->key, 0, run_step, &a);
+    if (fv_model_ranks(s->model)) { /* talks through the host, which no graph can hold */
+        fv_ctx_reset(c, 0);
+        run_step(c, &a);
+    } else {
+        fv__graph_run(c, &g->graph, g->key, 0, run_step, &a);
+    }
     if (fv__failed(c)) return false;
     for (int64_t i = 0; ids && i < s->rows; i++) s->len[s->first + i]++;
     s->processed += s->rows;

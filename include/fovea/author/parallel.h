@@ -31,4 +31,7 @@ FV_API fv_status fv_model_new_ranks(fv_model **out, fv_device *d, const char *co
 FV_API fv_status fv_model_open_stages(fv_model **out, fv_device *d, const char *dir,
                                       fv_model_opt opt, fv_comm *c, fv_err *e);
 
+/* The ranks that share the model, one way or the other; NULL: it is whole. */
+FV_API fv_comm *fv_model_ranks(const fv_model *m);
+
 #endif
