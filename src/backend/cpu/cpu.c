@@ -58,6 +58,7 @@ static bool has_neon_bf16(void)
 
 #if defined(HAVE_CPU_AVX2)
 void fv__cpu_level_avx2(fv_kernels *k);
+void fv__cpu_level_avx_vnni(fv_kernels *k);
 void fv__cpu_level_avx512(fv_kernels *k);
 void fv__cpu_level_avx512_bf16(fv_kernels *k);
 void fv__cpu_level_amx(fv_kernels *k);
@@ -65,6 +66,12 @@ static bool has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("f16c");
+}
+/* Not a name that __builtin_cpu_supports of gcc 12 and clang 14 knows. */
+static bool has_avx_vnni(void)
+{
+    unsigned a, b, c, d;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
 static bool has_avx512(void)
 {
@@ -97,6 +104,7 @@ static const level levels[] = {
     {"amx", has_amx, fv__cpu_level_amx},
     {"avx512_bf16", has_avx512_bf16, fv__cpu_level_avx512_bf16},
     {"avx512", has_avx512, fv__cpu_level_avx512},
+    {"avx_vnni", has_avx_vnni, fv__cpu_level_avx_vnni},
     {"avx2", has_avx2, fv__cpu_level_avx2},
 #endif
     {"generic", always, fv__cpu_level_generic},

@@ -276,6 +276,28 @@ INLINE vf dot(const a_head *head, const a_value *a, const int i, columns c)
     return _mm512_cvtepi32_ps(sum);
 }
 
+#elif defined(CPU_AVX_VNNI)
+
+/* vpdpbusd as above on vectors of 32 bytes, for processors without AVX-512: of 16 registers eight
+ * columns would leave too few, so each group of columns meets all rows before the next is
+ * loaded. */
+#define MR 6
+#define G 4
+#define B_BIAS 128
+typedef int8_t a_value;
+typedef __m256i wide;
+typedef struct a_head {
+    float scale[MR];
+    int32_t start[MR];
+} a_head;
+INLINE wide load_group(const void *p) { return _mm256_loadu_si256(p); }
+INLINE wide madd(wide s, wide a, wide b) { return _mm256_dpbusd_avx_epi32(s, b, a); }
+INLINE wide broadcast(int32_t four) { return _mm256_set1_epi32(four); }
+INLINE wide first_sum(const a_head *h, int i) { return _mm256_set1_epi32(h->start[i]); }
+INLINE vf to_float(wide s) { return _mm256_cvtepi32_ps(s); }
+INLINE wide high_half(wide x) { return _mm256_and_si256(x, _mm256_set1_epi8((char)0xf0)); }
+INLINE wide low_half(wide x) { return high_half(_mm256_slli_epi16(x, 4)); }
+
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
 
 /* vpmaddwd: 2 values of k to a lane, in 16 bits.  A is held in 16 bits; B is widened as it is
@@ -286,7 +308,7 @@ typedef int16_t a_value;
 #if defined(CPU_AVX2)
 #define MR 6
 typedef __m256i wide;
-INLINE wide widen(const void *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(p)); }
+INLINE wide load_group(const void *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(p)); }
 INLINE wide madd(wide s, wide a, wide b) { return _mm256_add_epi32(s, _mm256_madd_epi16(a, b)); }
 INLINE wide broadcast(int32_t two) { return _mm256_set1_epi32(two); }
 INLINE vf to_float(wide s) { return _mm256_cvtepi32_ps(s); }
@@ -296,7 +318,7 @@ INLINE wide high_half(wide x) { return _mm256_slli_epi16(_mm256_srai_epi16(x, 4)
 #else
 #define MR 12
 typedef __m512i wide;
-INLINE wide widen(const void *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(p)); }
+INLINE wide load_group(const void *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(p)); }
 INLINE wide madd(wide s, wide a, wide b) { return _mm512_add_epi32(s, _mm512_madd_epi16(a, b)); }
 INLINE wide broadcast(int32_t two) { return _mm512_set1_epi32(two); }
 INLINE vf to_float(wide s) { return _mm512_cvtepi32_ps(s); }
@@ -306,6 +328,11 @@ INLINE wide high_half(wide x) { return _mm512_slli_epi16(_mm512_srai_epi16(x, 4)
 typedef struct a_head {
     float scale[MR];
 } a_head;
+INLINE wide first_sum(const a_head *h, int i)
+{
+    (void)h, (void)i;
+    return broadcast(0);
+}
 
 #else
 
@@ -347,17 +374,17 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
     wide sum[MR];
 #pragma GCC unroll 12
-    for (int i = 0; i < rows; i++) sum[i] = broadcast(0);
+    for (int i = 0; i < rows; i++) sum[i] = first_sum(head, i);
 #pragma GCC unroll 16
     for (int t = 0; t < BLOCK / G; t++) {
         const int half = BLOCK / G / 2;
-        wide w = widen(qb + (q4 ? t % half : t) * NR * G);
+        wide w = load_group(qb + (q4 ? t % half : t) * NR * G);
         if (q4) w = t < half ? low_half(w) : high_half(w);
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++) {
-            int32_t two;
-            memcpy(&two, qa + A_GROUP(t, i), sizeof two);
-            sum[i] = madd(sum[i], broadcast(two), w);
+            int32_t group; /* G values of k */
+            memcpy(&group, qa + A_GROUP(t, i), sizeof group);
+            sum[i] = madd(sum[i], broadcast(group), w);
         }
     }
 #pragma GCC unroll 12

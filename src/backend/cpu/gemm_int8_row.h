@@ -74,17 +74,13 @@ INLINE sums add(sums s, const a_value *a, sums w)
 INLINE vf floats(sums s) { return _mm512_cvtepi32_ps(s); }
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
 typedef wide sums;
-INLINE sums start(const a_head *h, int i)
-{
-    (void)h, (void)i;
-    return broadcast(0);
-}
-INLINE sums columns_of(const uint8_t *b) { return widen(b); }
+INLINE sums start(const a_head *h, int i) { return first_sum(h, i); }
+INLINE sums columns_of(const uint8_t *b) { return load_group(b); }
 INLINE sums add(sums s, const a_value *a, sums w)
 {
-    int32_t two;
-    memcpy(&two, a, sizeof two);
-    return madd(s, broadcast(two), w);
+    int32_t group;
+    memcpy(&group, a, sizeof group);
+    return madd(s, broadcast(group), w);
 }
 INLINE vf floats(sums s) { return to_float(s); }
 #else
