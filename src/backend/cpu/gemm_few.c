@@ -36,14 +36,15 @@ typedef struct few {
     char *scratch, *packed; /* of all slots; whether a slot's rows are packed */
 } few;
 
-/* A thread's panels: `wide` parts of `part` panels each from j0 on, then single ones up to j1.
+/* A thread's panels: `wide` parts of `part` panels each from j0 on, then the others up to j1 by twos
+ * where a tile is wider than one, so that 16 threads which have three panels each read two streams.
  * The panels of one thread, with wide = 4 and part = 3; one tile reads the column of one step:
  *
  *        step            0   1   2
  *        stream 0      [ 0][ 1][ 2]   each stream is contiguous in memory and read to its end:
  *        stream 1      [ 3][ 4][ 5]   four hardware prefetch streams a core
  *        stream 2      [ 6][ 7][ 8]
- *        stream 3      [ 9][10][11]   then panels 12 .. j1 one at a time
+ *        stream 3      [ 9][10][11]   then panels 12 .. j1, two at a time
  *
  * The steps of all shares, one share after the other, are the iterations of the loop. */
 typedef struct share {
@@ -150,17 +151,21 @@ static void finish_row(const few *f, const float *sum, int64_t ld, int64_t j)
         }
 }
 
-/* Sums are stored directly to C if it is f32, nothing is added and the panel is complete.
- * i < part: a column of the picture above, `wide` panels; beyond: one of the panels that are
- * left over. */
+/* Panels of a step that are left over. */
+static int64_t leftover(const few *f) { return f->wide > 1 ? 2 : 1; }
+
+/* Sums are stored directly to C if it is f32, nothing is added and the panels are complete.
+ * i < part: a column of the picture above, `wide` panels; beyond: those that are left over. */
 static void step(const few *f, const share *s, int64_t i, const char *a)
 {
     float buf[GEMM_EDGE];
-    int panels = i < s->part ? f->wide : 1, nr = f->kind->nr;
-    int64_t apart = i < s->part ? s->part : 1,
-            j = i < s->part ? s->j0 + i : s->j0 + f->wide * s->part + i - s->part;
+    bool regular = i < s->part;
+    int nr = f->kind->nr;
+    int64_t apart = regular ? s->part : 1,
+            j = regular ? s->j0 + i : s->j0 + f->wide * s->part + (i - s->part) * leftover(f);
+    int panels = regular ? f->wide : (int)least(leftover(f), s->j1 - j);
     bool aside = f->row && (f->row->add || f->row->k_cache),
-         direct = !aside && f->end.ct == FV_F32 && (j + 1) * nr <= f->n;
+         direct = !aside && f->end.ct == FV_F32 && (j + (panels - 1) * apart + 1) * nr <= f->n;
     float *sum = direct ? (float *)f->end.c + j * nr : buf;
     int64_t next = direct ? apart * nr : nr, ld = direct ? f->end.ldc : panels * nr;
     multiply(f, a, j, panels, apart, sum, next, ld);
@@ -174,7 +179,8 @@ static void step(const few *f, const share *s, int64_t i, const char *a)
 
 static int64_t steps_of(const few *f, const share *s)
 {
-    return s->part + (s->j1 - s->j0 - f->wide * s->part);
+    int64_t left = s->j1 - s->j0 - f->wide * s->part;
+    return s->part + (left + leftover(f) - 1) / leftover(f);
 }
 
 /* Which thread does a step does not matter for its bits. */
