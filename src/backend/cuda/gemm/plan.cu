@@ -8,11 +8,11 @@
  * skip tiles and report success (seen on 26 to 104 of an H200's 132 SMs).  So under MPS two test
  * products must come out right before the library is used.
  *
- * Split-K: its 16-bit kernels that share K among blocks can leave out the terms behind the last
- * whole tile of 64 (seen with 13.1 on an H200: of 6,401 terms the last one; others report the same
- * of 12.8 and 13.1).  So such a sum is given to them in whole tiles, and the rest is a product of
- * its own; where that is not possible (an epilogue, a 16-bit result, which would be rounded twice)
- * an algorithm is taken that does not split K. */
+ * Split-K: its 16-bit kernels that share K among blocks leave out the terms behind the last whole
+ * tile of 64.  Seen with 13.1 on an H200 by all of the heuristic's algorithms that split: products
+ * of ones over 6,402 terms gave 6,400.  So such a sum is given to them in whole tiles, and the rest
+ * is a product of its own; where that is not possible (an epilogue, a 16-bit result, which would be
+ * rounded twice) an algorithm is taken that does not split K. */
 #include "plan.h"
 
 #include <cublasLt.h>
@@ -167,7 +167,7 @@ bool describe(const lt_library *lt, plan *p)
            layout(lt, &p->c, k->ct, k->n, k->m, k->ldc, k->batch, k->stride_c);
 }
 
-/* K ends inside a tile, which a 16-bit algorithm that splits K may leave out. */
+/* K ends inside a tile, which a 16-bit algorithm that splits K leaves out. */
 bool tail_at_risk(const gemm_shape *k) { return k->dtype != FV_F32 && k->k % K_TILE; }
 
 /* The product may be taken in two: nothing is done to C between them, nor is it rounded. */
