@@ -72,23 +72,51 @@ static fv_status check(const fv_model *m, const int32_t *ids, int64_t n, fv_err 
 
 /* ---- models with a memory ---- */
 
-/* Runs one segment of T tokens and replaces the memory by what came out. */
-static fv_status run_segment(fv_ctx *c, const fv_model *m, batch *b, float *mems, fv_shape shape,
-                             fv_err *e)
+/* The first segment has a context of its own, the others take turns in two: what one gave stays
+ * where it is, on the device, while the next one reads it, and the projected positions of the first
+ * serve all but a shorter last one. */
+typedef struct segments {
+    fv_ctx *first, *turn[2];
+    fv_items carried; /* of the segment before */
+    fv_tensor *far;   /* mem_positions of segments of `stride` tokens */
+    int64_t M, stride, n;
+} segments;
+
+static const char *const carried[] = {"mem_keys", "mem_values"};
+
+/* What a segment gets of the one before, or an empty memory: states that are masked. */
+static void put_memory(segments *s, fv_ctx *c, const batch *b, const float *none, fv_shape shape,
+                       fv_items *in)
 {
+    static const uint8_t yes = 1;
+    fv_items_put(in, "input_ids", fv_ints(c, b->ids, FV_SHAPE(1, b->T)));
+    fv_items_put(in, "attention_mask", fv_bytes(c, b->mask, FV_SHAPE(1, s->M + b->T)));
+    fv_items_put(in, "use_cache", fv_bytes(c, &yes, FV_SHAPE(1)));
+    if (!s->n) fv_items_put(in, "mems", fv_floats(c, none, shape));
+    for (int i = 0; s->n && i < 2; i++)
+        fv_items_put(in, carried[i], fv_items_get(&s->carried, carried[i]));
+    if (s->n && b->T == s->stride) fv_items_put(in, "mem_positions", s->far);
+}
+
+/* Runs one segment of T tokens behind those before it. */
+static fv_status run_segment(segments *s, const fv_model *m, batch *b, const float *none,
+                             fv_shape shape, fv_err *e)
+{
+    fv_ctx *c = s->n ? s->turn[s->n % 2] : s->first;
     fv_items in = {0}, out = {0};
-    fv_shape ids = FV_SHAPE(1, b->T);
     fv_ctx_reset(c, 0);
-    fv_items_put(&in, "input_ids", fv_ints(c, b->ids, ids));
-    fv_items_put(&in, "attention_mask", fv_bytes(c, b->mask, FV_SHAPE(1, shape.d[2] + b->T)));
-    fv_items_put(&in, "mems", fv_floats(c, mems, shape));
+    put_memory(s, c, b, none, shape, &in);
     fv_model_forward(c, m, &in, &out);
-    fv_tensor *loss = fv_cross_entropy(c, fv_items_get(&out, "logits"), fv_ints(c, b->labels, ids),
+    fv_tensor *loss = fv_cross_entropy(c, fv_items_get(&out, "logits"),
+                                       fv_ints(c, b->labels, FV_SHAPE(1, b->T)),
                                        (fv_ce_opt){.ignore = -100});
-    if (!fv_read(c, loss, b->loss, b->T) &&
-        !fv_read(c, fv_items_get(&out, "mems"), mems, fv_shape_len(shape)))
-        return FV_OK;
-    return fv_fail(e, fv_ctx_err(c)->code, "%s", fv_ctx_err(c)->text);
+    /* read before the other context goes on: this one has done all its work then */
+    if (fv_read(c, loss, b->loss, b->T))
+        return fv_fail(e, fv_ctx_err(c)->code, "%s", fv_ctx_err(c)->text);
+    if (!s->n) s->far = fv_items_get(&out, "mem_positions");
+    s->carried = out;
+    s->n++;
+    return FV_OK;
 }
 
 /* Segments of `stride` tokens with a memory of window - stride.  Not given: the model's own
@@ -101,25 +129,27 @@ static fv_status score_segments(double *out, fv_device *d, const fv_model *m, co
     if (window < 2) window = memory.len + (stride > 0 ? stride : 128);
     if (stride < 1) stride = window > 256 ? 128 : window / 2;
     if (stride >= window) stride = window - 1; /* a memory has at least one state */
-    fv_shape shape = FV_SHAPE(memory.layers, 1, window - stride, memory.width);
+    segments s = {.M = window - stride, .stride = stride};
+    fv_shape shape = FV_SHAPE(memory.layers, 1, s.M, memory.width);
     size_t bytes = (size_t)fv_shape_len(shape) * sizeof(float);
+    fv_ctx **contexts[] = {&s.first, &s.turn[0], &s.turn[1]};
     batch b;
-    fv_ctx *c = NULL;
     fv_status st = make_batch(&b, env, 1, window, e);
-    float *mems = fv__alloc(env, bytes);
-    if (!st && !mems) st = fv_fail(e, FV_ENOMEM, "score: out of memory for %zu bytes", bytes);
-    if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
-    if (!st) memset(mems, 0, bytes);
+    float *none = fv__alloc(env, bytes);
+    if (!st && !none) st = fv_fail(e, FV_ENOMEM, "score: out of memory for %zu bytes", bytes);
+    for (int i = 0; !st && i < 3; i++)
+        st = fv_ctx_new(contexts[i], d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
+    if (!st) memset(none, 0, bytes);
     for (int64_t from = 0; !st && from + 1 < n; from += stride) {
         b.T = n - 1 - from < stride ? n - 1 - from : stride;
         memcpy(b.ids, ids + from, (size_t)b.T * sizeof *ids);
         memcpy(b.labels, ids + from + 1, (size_t)b.T * sizeof *ids);
-        fv__memory_mask(b.mask, window - stride, b.T, from);
-        st = run_segment(c, m, &b, mems, shape, e);
+        fv__memory_mask(b.mask, s.M, b.T, from);
+        st = run_segment(&s, m, &b, none, shape, e);
         for (int64_t i = 0; !st && i < b.T; i++) out[from + 1 + i] = -(double)b.loss[i];
     }
-    fv_ctx_free(c);
-    fv__free(env, mems, bytes);
+    for (int i = 0; i < 3; i++) fv_ctx_free(*contexts[i]);
+    fv__free(env, none, bytes);
     free_batch(&b);
     return st;
 }

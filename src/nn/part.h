@@ -39,6 +39,20 @@ fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x); /* likewise
 /* onto + l(x), in one product where the device can. */
 fv_tensor *fv__lin_add(fv_ctx *c, const fv_lin *l, fv_tensor *residual, fv_tensor *x);
 
+/* What segments of Transformer-XL carry instead of states: keys and values (B,M,H W) of earlier
+ * tokens and the projected positions (L,H W) of fv_rel_mha_fwd; NULL: not yet known. */
+typedef struct fv_rel_past {
+    fv_tensor *k, *v, *r;
+} fv_rel_past;
+
+/* fv_rel_mha_fwd behind a past, if past->k is not NULL; past then has all keys and values,
+ * (B,L,H W), and the positions. */
+fv_tensor *fv__rel_mha_past(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *positions,
+                            fv_rel_past *past, fv_mha_arg arg);
+/* Sines and cosines of n distances, (n,width) f32, kept by the context: n-1, .., 0 if falling, else
+ * 0, .., n-1; those beyond clamp count as it, if that is positive. */
+fv_tensor *fv__distances(fv_ctx *c, int64_t n, int64_t width, int64_t clamp, bool falling);
+
 /* A linear map that ranks may share (core/params.h): kind is an fv__split_kind, and the divided
  * axis is `pieces` runs of these lengths. */
 void fv__lin_init_split(fv_params *p, fv_lin *l, int64_t in, int64_t out, fv_lin_opt opt, int kind,

@@ -19,6 +19,7 @@
 #include "fovea/author/tensor.h"
 
 #define CASE FOVEA_TESTS "/golden/transfo-xl-segments"
+#define LONG FOVEA_TESTS "/golden/transfo-xl-memory"
 
 enum { SEGMENTS = 5, B = 2, T = 6, M = 8, LAYERS = 3, D = 12, V = 35, MEM = LAYERS * B * M * D };
 
@@ -168,6 +169,37 @@ static void a_score_carries_the_memory(void **state)
     fv_st_close(out);
 }
 
+/* Memories far longer than mem_len, which is 6 there: segments carry keys and values, and each token
+ * has the log-probability that the reference computes from states. */
+static void a_memory_may_be_long(void **state)
+{
+    enum { N = 2400, STRIDE = 48 };
+    static const int lengths[] = {1, 256, 1000, 2000};
+    static int32_t text[N];
+    static float want[N];
+    static double got[N];
+    fv_st *in, *out;
+    fv_st_info t;
+    fv_err e;
+    (void)state;
+    ok(fv_st_open(&in, NULL, LONG "/in.safetensors", &e), &e);
+    ok(fv_st_open(&out, NULL, LONG "/out.safetensors", &e), &e);
+    ok(fv_st_find(in, "input_ids", &t, &e), &e);
+    ok(fv_st_read(in, &t, text, FV_I32, N, &e), &e);
+    fv_model *m = open_model(LONG);
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        expected(out, "logp", lengths[k], want, N);
+        ok(fv_score(got, device, m, text, N, lengths[k] + STRIDE, STRIDE, &e), &e);
+        for (int i = 1; i < N; i++)
+            if (!(fabs(got[i] - (double)want[i]) <= 2e-5))
+                fail_msg("memory %d, token %d: %g, expected %g", lengths[k], i, got[i],
+                         (double)want[i]);
+    }
+    fv_model_free(m);
+    fv_st_close(in);
+    fv_st_close(out);
+}
+
 /* With an empty memory a first word that is hidden would be 0 in every layer, and each norm would
  * multiply its gradient by 1 / sqrt(eps): 28 norms overflow. */
 static void hidden_words_leave_gradients_finite(void **state)
@@ -209,6 +241,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(memory_over_five_segments),
     cmocka_unit_test(a_session_gives_what_a_pass_gives),
     cmocka_unit_test(a_score_carries_the_memory),
+    cmocka_unit_test(a_memory_may_be_long),
     cmocka_unit_test(hidden_words_leave_gradients_finite),
 };
 

@@ -2,7 +2,9 @@
 (Dai et al. 2019), with the parameter names of transformers' last TransfoXLLMHeadModel.
 
 A case is what families.py says, with "mems" (layers,B,M,D) in and out; transfo-xl-segments has ids (5,B,T) of five segments
-in a row, and the logits and memories of each, the memory growing from nothing: tests/models/test_transfo_xl.c runs it.
+in a row, and the logits and memories of each, the memory growing from nothing; transfo-xl-memory has a text of 2,400 ids and
+the log-probability of each, read in segments of 48 with memories of 1, 256, 1,000 and 2,000 tokens and distances beyond 300 clamped:
+tests/models/test_transfo_xl.c runs both.
 Run: python3 tools/golden/transfo_xl.py tests/golden   (made with torch 2.15.0)"""
 import json
 import math
@@ -186,5 +188,22 @@ for i, segment in enumerate(ids):
     found = model(segment, mems, keep=8)
     mems = found["mems"]
     out.update({f"logits.{i}": found["logits"], f"mems.{i}": mems})
+write(folder, "in.safetensors", dict(input_ids=ids))
+write(folder, "out.safetensors", out)
+
+model = Reference(clamp_len=300, n_layer=2)
+folder = os.path.join(sys.argv[1], "transfo-xl-memory")
+model.save(folder)
+ids, out = torch.randint(0, 35, (2400,), generator=torch.Generator().manual_seed(4)), {}
+with torch.no_grad():
+    for memory in (1, 256, 1000, 2000):
+        mems, found = None, [torch.zeros(1)]
+        for begin in range(0, len(ids) - 1, 48):
+            segment, following = ids[begin:begin + 48], ids[begin + 1:begin + 49]
+            result = model(segment[None], mems, keep=memory)
+            mems = result["mems"]
+            logp = log_softmax(result["logits"][0, :len(following)], -1)
+            found.append(logp.gather(-1, following[:, None])[:, 0])
+        out[f"logp.{memory}"] = torch.cat(found)
 write(folder, "in.safetensors", dict(input_ids=ids))
 write(folder, "out.safetensors", out)

@@ -10,6 +10,8 @@
  * mem_len where a first segment is given none).  With a memory, attention_mask is (B,M+T): zeros
  * stand for memory that does not exist yet, so that all segments have one shape.  (Growing the
  * memory from nothing, as the paper's code does, gives the same numbers and a new shape each time.)
+ * With use_cache a pass gives "mem_keys", "mem_values" (layers,B,M,H W) and "mem_positions"
+ * (layers,M+T,H W) too; with these instead of mems the next one projects its own tokens alone.
  *
  * A session keeps keys and values instead, which do not depend on where a token stands.  Its rows
  * may be of different lengths, so no common shift turns "by distance" into "by key".  But r is
@@ -84,11 +86,9 @@ static const fv_key_rule rules[] = {
 };
 
 static const fv_input inputs[] = {
-    {"input_ids", FV_I32, true},
-    {"attention_mask", FV_U8, false},
-    {"mems", FV_F32, false},
-    {"labels", FV_I32, false},
-    {0},
+    {"input_ids", FV_I32, true}, {"attention_mask", FV_U8, false}, {"mems", FV_F32, false},
+    {"mem_keys", FV_F32, false}, {"mem_values", FV_F32, false},    {"mem_positions", FV_F32, false},
+    {"use_cache", FV_U8, false}, {"labels", FV_I32, false},        {0},
 };
 
 static const fv_family_head heads[] = {
@@ -123,7 +123,6 @@ static fv__adaptive_opt words_of(const config *k)
                               .proj_std = k->proj_init_std};
 }
 
-/* Sinusoids come in pairs, so the width is even. */
 static fv_status check(const void *config_, fv_err *e)
 {
     const config *k = config_;
@@ -143,9 +142,8 @@ static void block_init(fv_params *p, block *b, const config *k, fv_tensor *const
     fv_norm_opt norm = {.eps = k->layer_norm_epsilon};
     int64_t D = k->d_model, H = k->n_head, W = k->d_head;
     fv_lin_opt lin = {.std = k->init_std}, bare = {.std = k->init_std, .no_bias = true};
-    fv_lin_opt proj = {.no_bias = true, .std = k->init_std};
     fv_mha_init(p, &b->attn.att, D, H,
-                (fv_mha_opt){.head = W, .in = proj, .out = proj, .names = "qkv_net o_net"},
+                (fv_mha_opt){.head = W, .in = bare, .out = bare, .names = "qkv_net o_net"},
                 "%s.dec_attn", at);
     b->attn.att.window = k->same_length ? k->mem_len : 0;
     b->attn.att.dropout = k->dropatt;
@@ -209,9 +207,7 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
     if (m->job != FV_HEAD_BASE) fv__adaptive_pack(p, &m->words, dtype);
 }
 
-/* ---- dropout, positions ---- */
-
-/* Variational: one mask of a sequence for all its tokens.  x (B,T,D) */
+/* variational: one mask of a sequence for all its tokens */
 static fv_tensor *drop(fv_ctx *c, const config *k, fv_tensor *x)
 {
     if (!x || !k->variational_dropout || !fv_ctx_training(c) || k->dropout == 0)
@@ -220,44 +216,18 @@ static fv_tensor *drop(fv_ctx *c, const config *k, fv_tensor *x)
     return fv_mul(c, x, fv_dropout(c, ones, k->dropout));
 }
 
-typedef struct waves {
-    int32_t n, width, clamp;
-    bool falling; /* distances n-1, .., 0, else 0, .., n-1 */
-} waves;
-
-/* Row by row: sines of a distance, then cosines. */
-static void fill_waves(void *out, const void *user, int64_t from, int64_t n)
-{
-    const waves *w = user;
-    int64_t half = w->width / 2;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t row = (from + i) / w->width, col = (from + i) % w->width;
-        int64_t distance = w->falling ? w->n - 1 - row : row;
-        if (w->clamp > 0 && distance > w->clamp) distance = w->clamp;
-        double angle = (double)distance / pow(10000, (double)(2 * (col % half)) / (double)w->width);
-        ((float *)out)[i] = (float)(col < half ? sin(angle) : cos(angle));
-    }
-}
-
 /* (n,D), kept by the context */
 static fv_tensor *sinusoids(fv_ctx *c, const config *k, int64_t n, bool falling)
 {
-    waves w;
-    memset(&w, 0, sizeof w); /* its bytes are compared */
-    w.n = (int32_t)n;
-    w.width = k->d_model;
-    w.clamp = falling ? k->clamp_len : -1;
-    w.falling = falling;
-    fv_tensor *y = fv__table(c, FV_F32, FV_SHAPE(n, k->d_model), fill_waves, &w, sizeof w);
+    fv_tensor *y = fv__distances(c, n, k->d_model, falling ? k->clamp_len : -1, falling);
     return fv_cast(c, y, c->dtype);
 }
 
 /* ---- forward ---- */
 
-/* (B,T,1): 0 for hidden words, each wherever it stands in the batch.  The first token of a
- * segment is never hidden: where the memory is empty too, a token that sees nothing but zeros
- * would stay 0 in every layer, and each norm multiplies its gradient by 1 / sqrt(eps), which
- * overflows. */
+/* (B,T,1): 0 for hidden words, each wherever it stands in the batch.  The first token of a segment
+ * is never hidden: with an empty memory it would stay 0 in every layer, and each norm multiplies
+ * its gradient by 1 / sqrt(eps), which overflows. */
 static fv_tensor *kept_words(fv_ctx *c, const config *k, fv_tensor *ids)
 {
     int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1);
@@ -287,9 +257,10 @@ static fv_tensor *feed_forward(fv_ctx *c, const config *k, const block *b, fv_te
     return k->pre_lnorm ? fv_add(c, x, h) : fv_norm_add(c, &b->mlp_norm, NULL, x, h);
 }
 
-/* One layer on x (B,T,D) with its memory (B,M,D) or NULL. */
+/* One layer on x (B,T,D) with its memory (B,M,D) or NULL, or behind a past. */
 static fv_tensor *block_fwd(fv_ctx *c, const config *k, const block *b, fv_tensor *x,
-                            fv_tensor *memory, fv_tensor *positions, fv_tensor *mask)
+                            fv_tensor *memory, fv_rel_past *past, fv_tensor *positions,
+                            fv_tensor *mask)
 {
     fv_tensor *z = memory ? fv_concat(c, (fv_tensor *[]){memory, x}, 2, 1) : x, *q = x;
     if (k->pre_lnorm) {
@@ -297,50 +268,83 @@ static fv_tensor *block_fwd(fv_ctx *c, const config *k, const block *b, fv_tenso
         q = fv_slice(c, z, 1, fv_dim(z, 1) - fv_dim(x, 1), fv_dim(z, 1));
     }
     fv_mha_arg arg = {.memory = z, .causal = true, .key_mask = mask};
-    fv_tensor *y = drop(c, k, fv_rel_mha_fwd(c, &b->attn, q, positions, arg));
+    fv_tensor *y = drop(c, k, fv__rel_mha_past(c, &b->attn, q, positions, past, arg));
     x = k->pre_lnorm ? fv_add(c, x, y) : fv_norm_add(c, &b->attn_norm, NULL, x, y);
     return feed_forward(c, k, b, x);
+}
+
+/* The last n rows of x (B,L,..), as (1,B,n,..). */
+static fv_tensor *newest(fv_ctx *c, fv_tensor *x, int64_t n)
+{
+    int64_t L = fv_dim(x, 1), B = fv_dim(x, 0);
+    return fv_reshape(c, fv_slice(c, x, 1, L - n, L), FV_SHAPE(1, B, n, fv_cols(x)));
 }
 
 /* The memory after a segment: the last `keep` states of memory and x, (1,B,keep,D). */
 static fv_tensor *remember(fv_ctx *c, fv_tensor *memory, fv_tensor *x, int64_t keep)
 {
-    int64_t B = fv_dim(x, 0), T = fv_dim(x, 1), D = fv_cols(x), M = fv_dim(memory, 1);
-    fv_tensor *z;
     x = fv_detach(c, x);
-    if (keep <= T)
-        z = fv_slice(c, x, 1, T - keep, T);
-    else
-        z = fv_concat(c, (fv_tensor *[]){fv_slice(c, memory, 1, M - (keep - T), M), x}, 2, 1);
-    return fv_reshape(c, z, FV_SHAPE(1, B, keep, D));
+    if (keep > fv_dim(x, 1)) x = fv_concat(c, (fv_tensor *[]){memory, x}, 2, 1);
+    return newest(c, x, keep);
 }
 
-/* Memory of layer i, (B,M,D), or NULL. */
-static fv_tensor *memory_of(fv_ctx *c, fv_tensor *mems, int i)
+/* Layer i of (layers,..), or NULL: the same memory, since what is carried has no gradient. */
+static fv_tensor *layer_of(fv_ctx *c, fv_tensor *all, int i)
 {
-    if (!mems) return NULL;
-    return fv_reshape(c, fv_slice(c, mems, 0, i, i + 1),
-                      FV_SHAPE(fv_dim(mems, 1), fv_dim(mems, 2), fv_dim(mems, 3)));
+    if (!all || fv_dim(all, 0) <= i) return NULL;
+    fv_shape s = {.n = all->shape.n - 1};
+    memcpy(s.d, all->shape.d + 1, (size_t)s.n * sizeof *s.d);
+    fv_tensor *y = fv_alias(c, all, s);
+    if (y) y->data = (char *)all->data + (size_t)(i * fv_len(y)) * fv_dtype_size(all->dtype);
+    return y;
 }
 
-/* mems (layers,B,M,D) and, with a memory, a mask over M + T keys. */
-static bool mems_ok(fv_ctx *c, const config *k, const fv_tensor *mems, const fv_tensor *ids,
-                    const fv_tensor *mask)
+/* Whether (layers,B,M,wide) is what segments may carry. */
+static bool carries(const config *k, const fv_tensor *t, int64_t B, int64_t M, int64_t wide)
 {
-    int64_t B = fv_dim(ids, 0), L = fv_dim(ids, 1) + fv_dim(mems, 2);
-    if (mems && (mems->shape.n != 4 || fv_dim(mems, 0) != k->n_layer || fv_dim(mems, 1) != B ||
-                 fv_dim(mems, 3) != k->d_model))
+    return !t || fv_shape_same(t->shape, FV_SHAPE(k->n_layer, B, M, wide));
+}
+
+/* A memory of one kind and, with one, a mask over M + T keys. */
+static bool memory_ok(fv_ctx *c, const config *k, const fv_items *in, int64_t B, int64_t T)
+{
+    const fv_tensor *mems = fv_items_get(in, "mems"), *keys = fv_items_get(in, "mem_keys"),
+                    *values = fv_items_get(in, "mem_values"),
+                    *mask = fv_items_get(in, "attention_mask");
+    int64_t wide = k->n_head * k->d_head, M = fv_dim(keys ? keys : mems, 2);
+    if (!carries(k, mems, B, M, k->d_model))
         fv_raise(c, FV_ESHAPE, "transfo-xl: mems %s, expected (%d,%lld,M,%d)", fv_desc(mems).s,
                  k->n_layer, (long long)B, k->d_model);
-    else if (mask && (mask->shape.n != 2 || fv_dim(mask, 0) != B || fv_dim(mask, 1) != L))
+    else if (!carries(k, keys, B, M, wide) || !carries(k, values, B, M, wide) || !keys != !values)
+        fv_raise(c, FV_ESHAPE, "transfo-xl: mem_keys %s, mem_values %s, expected (%d,%lld,M,%lld)",
+                 fv_desc(keys).s, fv_desc(values).s, k->n_layer, (long long)B, (long long)wide);
+    else if (mask && !fv_shape_same(mask->shape, FV_SHAPE(B, M + T)))
         fv_raise(c, FV_ESHAPE, "transfo-xl: attention_mask %s, expected (%lld,%lld), memory first",
-                 fv_desc(mask).s, (long long)B, (long long)L);
+                 fv_desc(mask).s, (long long)B, (long long)(M + T));
     else
         return true;
     return false;
 }
 
-/* Labels (B,T), or (B,T+1) where what follows the last token is known: the next one of each. */
+/* What the next segment takes instead of states: use_cache. */
+static void put_past(fv_ctx *c, const config *k, const fv_items *in, fv_items *out,
+                     const fv_rel_past *past, int64_t M)
+{
+    fv_tensor *part[3][MAX_LAYER];
+    for (int i = 0; i < k->n_layer; i++) {
+        part[0][i] = newest(c, past[i].k, M);
+        part[1][i] = newest(c, past[i].v, M);
+        part[2][i] = past[i].r;
+    }
+    fv_items_put(out, "mem_keys", fv_concat(c, part[0], k->n_layer, 0));
+    fv_items_put(out, "mem_values", fv_concat(c, part[1], k->n_layer, 0));
+    if (fv_items_get(in, "mem_positions")) return;
+    fv_tensor *far = fv_concat(c, part[2], k->n_layer, 0);
+    fv_items_put(out, "mem_positions",
+                 fv_reshape(c, far, FV_SHAPE(k->n_layer, fv_dim(part[2][0], 0), fv_cols(far))));
+}
+
+/* Of labels (B,T), or (B,T+1) where what follows the last token is known: the next one of each. */
 static fv_tensor *next_labels(fv_ctx *c, const fv_items *in, int64_t T)
 {
     fv_tensor *labels = fv_items_get(in, "labels");
@@ -354,19 +358,23 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 {
     const transfo_xl *m = self;
     const config *k = &m->cfg;
+    fv_rel_past past[MAX_LAYER] = {{0}};
     fv_tensor *ids = fv_items_get(in, "input_ids"), *mems = fv_items_get(in, "mems"),
-              *mask = fv_items_get(in, "attention_mask"), *kept[MAX_LAYER] = {NULL};
-    if (!ids || !mems_ok(c, k, mems, ids, mask)) return;
-    int64_t T = fv_dim(ids, 1), M = fv_dim(mems, 2), keep = mems ? M : k->mem_len;
-    if (!mems && keep > T) keep = T;
+              *keys = fv_items_get(in, "mem_keys"), *values = fv_items_get(in, "mem_values"),
+              *far = fv_items_get(in, "mem_positions"), *mask = fv_items_get(in, "attention_mask"),
+              *kept[MAX_LAYER] = {NULL};
+    if (!ids || !memory_ok(c, k, in, fv_dim(ids, 0), fv_dim(ids, 1))) return;
+    int64_t T = fv_dim(ids, 1), M = fv_dim(keys ? keys : mems, 2), keep = mems ? M : k->mem_len;
+    if (!mems && (keys || keep > T)) keep = keys ? 0 : T;
     fv_tensor *next = m->job == FV_HEAD_BASE ? NULL : next_labels(c, in, T);
     fv_tensor *x = embed(c, m, ids);
     fv_tensor *positions = fv_dropout(c, sinusoids(c, k, M + T, true), k->dropout);
     for (int i = 0; i < k->n_layer; i++) {
-        fv_tensor *memory = memory_of(c, mems, i);
+        fv_tensor *memory = layer_of(c, mems, i);
+        past[i] = (fv_rel_past){layer_of(c, keys, i), layer_of(c, values, i), layer_of(c, far, i)};
         fv_tap(c, "hidden", "hidden_states", x);
         if (keep) kept[i] = remember(c, memory, x, keep);
-        x = block_fwd(c, k, &m->blocks[i], x, memory, positions, mask);
+        x = block_fwd(c, k, &m->blocks[i], x, memory, &past[i], positions, mask);
     }
     x = drop(c, k, x);
     fv_tap(c, "hidden", "hidden_states", x);
@@ -375,6 +383,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     else
         fv__put_tokens(c, in, out, fv__adaptive_scores(c, &m->words, x), next);
     if (keep) fv_items_put(out, "mems", fv_concat(c, kept, k->n_layer, 0));
+    if (fv_items_get(in, "use_cache") && M) put_past(c, k, in, out, past, M);
 }
 
 /* ---- generation ---- */
@@ -402,7 +411,7 @@ static fv_tensor *by_key(fv_ctx *c, const config *k, const block *b, fv_tensor *
     return fv_permute(c, fv_reshape(c, y, FV_SHAPE(H, B, T, n)), (int[]){1, 0, 2, 3});
 }
 
-/* Floats: element i is i. */
+/* element i is i */
 static void fill_counts(void *out, const void *user, int64_t from, int64_t n)
 {
     (void)user;
@@ -459,8 +468,7 @@ static fv_tensor *attend_cached(fv_ctx *c, const config *k, const block *b, fv_s
     return fv_lin_fwd(c, &l->out, fv_attention(c, qu, keys, values, how));
 }
 
-/* Keys do not depend on where a token stands, so the session keeps them as any causal model
- * does. */
+/* Keys do not depend on where a token stands: the session keeps them as any causal model does. */
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const transfo_xl *m = self;
