@@ -88,9 +88,14 @@ async function begin() {
   live.begin();
   for (const v of VIEWS) {
     if (v !== live) $('others').append((v.form = new Form(v)).section);
-    if (v.begin && v !== live) await v.form.guard(() => v.begin(v.form));
     $('views').append(make('button', {type: 'button', 'data-view': v.name, disabled: v !== live && v.form.unusable, onclick: () => { open(v); keep(); }}, v.title));
   }
+  /* the view of the address is not kept waiting by what others ask the server for */
+  const state = new URLSearchParams(location.hash.slice(1)), others = VIEWS.filter(v => v !== live && v.begin);
+  const usable = v => { document.querySelector(`[data-view=${v.name}]`).disabled = v.form.unusable; };
+  const begun = others.map(v => ({v, done: (async () => v.begin(v.form))().catch(e => { $('status').textContent = e.message; }).then(() => usable(v))}));
+  const own = begun.find(x => x.v.name === state.get('view'));
+  if (own) await own.done;
   await restore();
 }
 addEventListener('hashchange', () => restore());
