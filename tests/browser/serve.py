@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -16,8 +17,8 @@ PROGRAM = sys.argv[1] if len(sys.argv) > 1 else str(HERE / "build/fovea")
 MODEL = HERE / "tests/golden/stories260K"
 
 
-def start():
-    process = subprocess.Popen([PROGRAM, "serve", "-m", str(MODEL), "--port", "0", "--quiet"], stderr=subprocess.PIPE, text=True)
+def start(*options):
+    process = subprocess.Popen([PROGRAM, "serve", "-m", str(MODEL), "--port", "0", "--quiet", *options], stderr=subprocess.PIPE, text=True)
     for said in process.stderr:
         found = re.search(r"listening at (http://[^\"]*)", said)
         if found:
@@ -71,10 +72,30 @@ def check(b, address):
     return ok
 
 
+def check_key():
+    """A server that wants an API key: the page asks for it, and keeps it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as keys:
+        keys.write("a-key-for-the-test\n")
+        keys.flush()
+        process, address = start("--api-keys", keys.name)
+        try:
+            with Browser(800, 800) as b:
+                b.open(address + "/#view=explore&input=Once%20upon%20a%20time&go=1")
+                ok = wait(b, "!document.getElementById('key').hidden")
+                b.evaluate("document.getElementById('key-value').value = 'a-key-for-the-test'; document.querySelector('#key button').click()")
+                ok &= wait(b, "!!document.querySelector('iframe') && !!document.querySelector('iframe').contentWindow.performance.getEntriesByName('drawn').length")
+                ok &= b.evaluate("document.getElementById('key').hidden")
+        finally:
+            process.terminate()
+            process.wait()
+    print("ok  " if ok else "FAIL", "a key is asked for, and kept")
+    return ok
+
+
 def main():
     process, address = start()
     try:
-        ok = True
+        ok = check_key()
         for width in (1200, 360):
             with Browser(width, 800) as b:
                 ok &= check(b, address)

@@ -52,6 +52,13 @@ class Views:
         if os.environ.get("SHOTS"):
             self.b.screenshot(os.path.join(os.environ["SHOTS"], f"{view}-{self.b.evaluate('innerWidth')}.png"))
 
+    def appears(self, name):
+        """Views are made once the server has said what it serves."""
+        for _ in range(400):
+            if self.b.evaluate(f"document.getElementById('{name}') !== null"):
+                return
+            time.sleep(0.05)
+
     def values(self, selector, attribute):
         return self.b.evaluate(f"[...document.querySelectorAll('{selector}')].map(e => +e.dataset.{attribute})")
 
@@ -175,7 +182,7 @@ class Views:
         data = base64.b64encode(path.read_bytes()).decode()
         self.b.open("about:blank")
         self.b.open(f"{self.address}/#view=audio&model=sound")
-        self.b.evaluate("document.getElementById('audio-sound') !== null")
+        self.appears("audio-sound")
         self.b.evaluate(f"""(() => {{
           const bytes = Uint8Array.from(atob('{data}'), c => c.charCodeAt(0));
           const list = new DataTransfer();
@@ -270,10 +277,7 @@ class Views:
         want = self.ask("/v1/classify", {"model": "image", "input": uri})["data"][0]["labels"]
         self.b.open("about:blank")
         self.b.open(f"{self.address}/#view=image&model=image")
-        for _ in range(400):
-            if self.b.evaluate("document.getElementById('image-image') !== null"):
-                break
-            time.sleep(0.05)
+        self.appears("image-image")
         self.b.evaluate(f"""(() => {{
           const bytes = Uint8Array.from(atob('{uri}'.split(',')[1]), c => c.charCodeAt(0));
           const list = new DataTransfer();

@@ -12,7 +12,8 @@ async function ask(m, layer, head, more) {
   const attention = { layers: [layer] }, body = { ...data.ask, kind: m.kind, format: "safetensors", attention, ...more };
   if (head === ROLLOUT) body.through = "rollout";
   else attention.heads = head === MEAN ? "mean" : head === "all" ? "all" : [head];
-  const r = await fetch("/v1/attention", { method: "POST", body: JSON.stringify(body) });
+  const key = sessionStorage.getItem("fovea-key"), headers = key ? { Authorization: `Bearer ${key}` } : {}; /* of the page around */
+  const r = await fetch("/v1/attention", { method: "POST", body: JSON.stringify(body), headers });
   if (!r.ok) throw new Error((await r.json()).error.message);
   const bytes = await r.arrayBuffer(), n = Number(new DataView(bytes).getBigUint64(0, true));
   return new Float32Array(bytes, 8 + n);

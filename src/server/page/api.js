@@ -3,18 +3,26 @@
 const $ = id => document.getElementById(id);
 let models = [];
 
-async function call(path, body) {
-  const r = await fetch(path, body ? {method: 'POST', body: JSON.stringify(body)} : {});
-  const j = await r.json();
-  if (!r.ok) throw new Error(j.error ? j.error.message : r.statusText);
-  return j;
+/* An answer, or its error as an exception.  Where the server wants an API key the page asks for one and keeps it for as long as the
+ * tab is open; the page in the frame reads it from there, too. */
+async function ask(path, body, signal) {
+  const key = sessionStorage.getItem('fovea-key'), headers = key ? {Authorization: `Bearer ${key}`} : {};
+  const r = await fetch(path, body ? {method: 'POST', body: JSON.stringify(body), headers, signal} : {headers});
+  if (r.ok) return r;
+  if (r.status === 401) $('key').hidden = false;
+  throw new Error((await r.json()).error.message);
 }
+const call = async (path, body) => (await ask(path, body)).json();
+
+$('key').onsubmit = e => {
+  e.preventDefault();
+  sessionStorage.setItem('fovea-key', $('key-value').value);
+  location.reload();
+};
 
 /* Calls take(chunk) for every event of a stream. */
 async function stream(path, body, signal, take) {
-  const r = await fetch(path, {method: 'POST', body: JSON.stringify(body), signal});
-  if (!r.ok) throw new Error((await r.json()).error.message);
-  const reader = r.body.getReader(), text = new TextDecoder();
+  const reader = (await ask(path, body, signal)).body.getReader(), text = new TextDecoder();
   for (let rest = ''; ;) {
     const {value, done} = await reader.read();
     if (done) return;

@@ -23,8 +23,7 @@ const image = {
     const [file] = f.input('image').files, model = f.get('model'), [task] = models.find(m => m.id === model).tasks;
     if (!file) throw new Error('choose an image');
     const input = await asUri(file), [said, r] = await Promise.all([call(`/v1/${task}`, {model, input}),
-      fetch('/v1/attention', {method: 'POST', body: JSON.stringify({model, input, format: 'html'})})]);
-    if (!r.ok) throw new Error((await r.json()).error.message);
+      ask('/v1/attention', {model, input, format: 'html'})]);
     const lines = SAID[task](said.data[0]);
     f.box('said').replaceChildren(make('ol', {class: 'bars'}, lines.map(([text, score]) =>
       make('li', score === undefined ? {} : {style: `--w:${score}`}, make('span', {}, text), score === undefined ? null : make('b', {}, digits(score))))));

@@ -6,10 +6,9 @@ const explore = {
   fields: {model: 'model', input: 'text', target: 'hidden'},
   value: {input: 'The cat sat on the mat because it was tired'},
   async go(f) {
-    const {model, input} = f.values(), m = models.find(x => x.id === model), ask = {model, input, format: 'view'};
-    if (m.tasks.includes('translate')) ask.target = (await call('/v1/translate', {model, input})).data[0].text;
-    const r = await fetch('/v1/attention', {method: 'POST', body: JSON.stringify(ask)});
-    if (!r.ok) throw new Error((await r.json()).error.message);
+    const {model, input} = f.values(), m = models.find(x => x.id === model), wanted = {model, input, format: 'view'};
+    if (m.tasks.includes('translate')) wanted.target = (await call('/v1/translate', {model, input})).data[0].text;
+    const r = await ask('/v1/attention', wanted);
     show('explore', f.box('page'), null, null);
     f.box('page').replaceChildren(make('iframe', {title: 'Attention of the text', srcdoc: await r.text()}));
   },
