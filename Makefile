@@ -68,7 +68,7 @@ test-page-speed: build/build.ninja
 	@cmake --build build -j $(JOBS) --target browser_page fovea_program
 	@build/tests/browser_page build/page-512.html 512 12 12
 	@build/tests/browser_page build/page-2000.html 2000 4 4 causal
-	@python3 tests/browser/trace.py build/fovea build/page-512.html build/page-2000.html $(PAGE_ROUNDS); code=$$?; rm -f build/page-512.html build/page-2000.html; exit $$code
+	@python3 tests/browser/trace.py build/fovea $(PAGE_ROUNDS) build/page-512.html build/page-2000.html; code=$$?; rm -f build/page-512.html build/page-2000.html; exit $$code
 
 # schemathesis (PyPI; or SCHEMATHESIS=PATH) against /openapi.json of a server with a model for every kind of request: minutes.
 API_CASES ?= 10000
