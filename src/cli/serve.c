@@ -22,7 +22,7 @@ typedef struct serve_values {
     int64_t rows, context, prefill, waiting, cache, prefixes;
     int64_t body, connections, weights;
     double head_time, body_time, idle_time, answer_time, drain_time;
-    bool quiet;
+    bool quiet, tensor_parallel, pipeline_parallel;
 } serve_values;
 
 static const serve_values defaults = {.port = 8080,
@@ -85,6 +85,10 @@ static const cli_option options[] = {
     CLI_FILE(serve_values, runs, 0, "runs", "DIR",
              "a directory of trainings, which the page shows while they go on"),
     CLI_FLAG(serve_values, quiet, 0, "quiet", "no line for each request"),
+    CLI_FLAG(serve_values, tensor_parallel, 0, "tensor-parallel",
+             "by mpirun: the ranks share the model, rank 0 listens"),
+    CLI_FLAG(serve_values, pipeline_parallel, 0, "pipeline-parallel",
+             "likewise, each rank some of its layers"),
     {0},
 };
 
@@ -94,6 +98,7 @@ static const cli_example examples[] = {
     {"fovea serve -m llama --adapter law=lora-law --adapter code=lora-code",
      "one model with two adapters, in one batch"},
     {"fovea serve -m gpt2 --dtype q8 --socket /run/fovea/fovea.sock", "behind a proxy"},
+    {"mpirun -np 2 fovea serve -m llama --tensor-parallel", "a model larger than a machine"},
     {0},
 };
 
@@ -139,7 +144,14 @@ static int run(const cli *c, const void *values, int n, char **operand)
                 .runs = v->runs,
                 .quiet = v->quiet};
     cli_choose_weights(v->dtype, &o.weights, &o.widen);
-    return sv_serve(&o, &e) ? cli_error(c, &e) : CLI_OK;
+    bool shared = v->tensor_parallel || v->pipeline_parallel;
+    fv_comm *comm = NULL;
+    if (shared && fv_comm_open(&comm, NULL, (fv_comm_opt){0}, &e)) return cli_error(c, &e);
+    if (v->tensor_parallel) o.ranks = comm;
+    if (v->pipeline_parallel) o.stages = comm;
+    fv_status st = sv_serve(&o, &e);
+    fv_comm_close(comm);
+    return st ? cli_error(c, &e) : CLI_OK;
 }
 
 const cli_command serve_command = {

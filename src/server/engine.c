@@ -5,12 +5,15 @@
  * queue of such work delays sequences by one piece a step and no more.  One thread a model keeps
  * contexts and tasks, which belong to one thread each, free of locks. */
 #include <malloc.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "media.h"
+#include "ranks.h"
 
 enum { MOST_WORK = 1024 };
 
@@ -48,7 +51,7 @@ static fv_status open_generation(sv_engine *g, fv_err *e)
 {
     const sv_opt *o = &g->server->opt;
     fv_err why;
-    fv_writer_opt how = {.weights = o->weights, .widen = o->widen, .new_tokens = 16};
+    fv_writer_opt how = sv_writer_opt(o);
     fv_model_free(g->model); /* the writer opens its own */
     g->model = NULL;
     fv_status st = fv_writer_open(&g->writer, g->device, g->dir, how, e);
@@ -66,6 +69,7 @@ static fv_status open_task(sv_engine *g, fv_job job, fv_err *e)
 {
     const sv_opt *o = &g->server->opt;
     fv_model_opt how = {.serve = true, .weights = o->weights, .widen = o->widen};
+    if (sv_shared(o)) return sv_refuse_shared(e);
     return fv_task_open(&g->task[job], g->device, g->dir, job, how, e);
 }
 
@@ -100,6 +104,10 @@ static fv_status open_model(sv_engine *g, fv_err *e)
                                   [FV_HEAD_PRETRAINING] = FV_JOB_EMBED};
     const sv_opt *o = &g->server->opt;
     fv_model_opt how = {.serve = true, .weights = o->weights, .widen = o->widen};
+    if (sv_shared(o)) { /* too large to be opened alone: it generates, or is refused */
+        g->job = FV_HEAD_CAUSAL_LM;
+        return open_generation(g, e);
+    }
     fv_status st = fv_model_open(&g->model, g->device, g->dir, how, e);
     if (st) return st;
     g->job = fv_model_job(g->model);
@@ -215,8 +223,10 @@ static void *run(void *self)
         if (stop) break;
         do_work(g, starts);
         do_work(g, w);
-        if (g->scheduler && fv_scheduler_step(g->scheduler, &left, &e))
+        if (g->scheduler && fv_scheduler_step(g->scheduler, &left, &e)) {
             sv_log("error", "%s: %s", g->name, e.text);
+            if (sv_shared(&g->server->opt)) kill(getpid(), SIGTERM); /* a rank is lost */
+        }
     }
     close_engine(g);
     return NULL;
@@ -414,6 +424,7 @@ const fv_model *sv_engine_model(const sv_request *r, fv_err *e)
     sv_engine *g = r->engine;
     const sv_opt *o = &g->server->opt;
     fv_model_opt how = {.serve = true, .weights = o->weights, .widen = o->widen};
+    if (sv_shared(o)) return sv_refuse_shared(e), NULL;
     if (g->media && !g->model && fv_model_open(&g->model, g->device, g->dir, how, e)) return NULL;
     return sv_asked_model(r);
 }

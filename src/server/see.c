@@ -3,6 +3,7 @@
  * /v1/heads tells what every head does, /v1/ablate what the model expects next when some of them
  * add nothing, /v1/neurons the query and the keys behind one row of weights.  All three cost a pass
  * or two and are asked by the page, a click at a time. */
+#include "ranks.h"
 #include "see.h"
 
 #include <math.h>
@@ -65,7 +66,13 @@ static bool choose_kind(sv_see *k, bool pair)
 bool sv_see_read(sv_see *k, sv_engine *g, sv_request *r)
 {
     const char *target = NULL; /* of the right type also where the model takes none */
+    fv_err e;
     *k = (sv_see){.g = g, .r = r};
+    if (sv_shared(&g->server->opt)) {
+        sv_refuse_shared(&e);
+        sv_refuse_error(r, &e);
+        return false;
+    }
     return sv_get_text(r, "target", &target, NULL) &&
            encode(k, "input", false, &k->source, &k->n_source) &&
            (!g->translator || encode(k, "target", true, &k->target, &k->n_target));

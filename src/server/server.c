@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "ranks.h"
 
 /* ---- models ---- */
 
@@ -46,6 +47,10 @@ static void reload_model(sv_server *s, int i)
 {
     fv_err e;
     sv_engine *fresh, *old = s->engine[i];
+    if (sv_shared(&s->opt)) {
+        sv_log("error", "%s: ranks share it, so it is not read again", old->name);
+        return;
+    }
     if (sv_engine_open(&fresh, s, old->name, old->dir, &e)) {
         sv_log("error", "%s: not read again, the old one goes on: %s", old->name, e.text);
         return;
@@ -250,6 +255,9 @@ static void keep_large_blocks_apart(void)
 fv_status sv_serve(const sv_opt *opt, fv_err *e)
 {
     sigset_t set;
+    fv_status shared = sv_check_ranks(opt, e);
+    if (shared) return shared;
+    if (sv_follows(opt)) return sv_follow(opt, e);
     keep_large_blocks_apart();
     sv_server *s = calloc(1, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "out of memory");
@@ -273,5 +281,5 @@ fv_status sv_serve(const sv_opt *opt, fv_err *e)
     fv_device_close(s->device);
     free(s->keys);
     free(s);
-    return st;
+    return sv_end_ranks(opt, st, e);
 }

@@ -42,6 +42,9 @@ typedef struct sv_opt {
     int threads;
     fv_dtype weights; /* as in fv_model_opt */
     bool widen;
+    /* ranks that share the one model, by its weights or by its layers, as in fv_writer_opt; all of
+     * them call sv_serve, rank 0 listens.  Such a model generates and is not read again. */
+    fv_comm *ranks, *stages;
     fv_scheduler_opt scheduler;
     int64_t body_bytes;       /* of a request at most */
     int64_t connections;      /* open at once at most */

@@ -37,13 +37,17 @@ static void nap(void)
     nanosleep(&t, NULL);
 }
 
+static const char *launcher = "exec";
+
+void serve_under(const char *line) { launcher = line; }
+
 void serve_start(const char *fmt, ...)
 {
     char line[4096];
     va_list ap;
     int n = snprintf(line, sizeof line,
-                     "cd '%s' && ASAN_OPTIONS=detect_leaks=1 exec '%s' serve --port 0 ",
-                     scratch("."), FOVEA_PROGRAM);
+                     "cd '%s' && ASAN_OPTIONS=detect_leaks=1 %s '%s' serve --port 0 ", scratch("."),
+                     launcher, FOVEA_PROGRAM);
     va_start(ap, fmt);
     vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
     va_end(ap);

@@ -10,6 +10,8 @@
 
 /* Starts "fovea serve ARGUMENTS --port 0" in the folder of files.h and waits until it listens. */
 void serve_start(const char *fmt, ...) FV_PRINTF(1, 2);
+/* From now on by such a command: "exec mpirun -np 2". */
+void serve_under(const char *line);
 /* Sends it a signal; ends it with SIGTERM and gives its exit status. */
 void serve_signal(int sig);
 int serve_stop(void);

@@ -1,0 +1,68 @@
+/* ranks.c - see ranks.h.
+ *
+ * `mpirun -np N fovea serve --tensor-parallel`: every rank opens its part of the model and a
+ * scheduler of it.  Rank 0 listens; what it is asked reaches the others with each step
+ * (gen/scheduler_ranks.c), so they need neither HTTP nor a tokenizer's answers.  Whatever else a
+ * server can do opens a model of its own or runs it alone (embeddings, attention of a text): that
+ * would need all ranks, and is refused. */
+#include "ranks.h"
+
+#include <signal.h>
+
+#include "fovea/author/comm.h"
+#include "fovea/author/gen.h"
+
+bool sv_shared(const sv_opt *o) { return o->ranks || o->stages; }
+
+bool sv_follows(const sv_opt *o) { return fv_comm_rank(o->ranks ? o->ranks : o->stages) > 0; }
+
+fv_writer_opt sv_writer_opt(const sv_opt *o)
+{
+    return (fv_writer_opt){.weights = o->weights,
+                           .widen = o->widen,
+                           .new_tokens = 16,
+                           .ranks = o->ranks,
+                           .stages = o->stages};
+}
+
+fv_status sv_refuse_shared(fv_err *e)
+{
+    return fv_fail(e, FV_EMISSING, "ranks share this model, and what they do together is generate");
+}
+
+fv_status sv_check_ranks(const sv_opt *o, fv_err *e)
+{
+    if (!sv_shared(o)) return FV_OK;
+    if (o->ranks && o->stages)
+        return fv_fail(e, FV_EUSAGE, "ranks share the weights or the layers of a model, not both");
+    if (o->n_models != 1 || o->n_adapters || o->runs)
+        return fv_fail(e, FV_EUSAGE,
+                       "ranks share one model: neither a second one nor adapters nor --runs go "
+                       "with it");
+    return FV_OK;
+}
+
+fv_status sv_end_ranks(const sv_opt *o, fv_status st, const fv_err *e)
+{
+    if (st) fv_comm_abort(o->ranks ? o->ranks : o->stages, e ? e->text : "the server ends");
+    return st;
+}
+
+/* Signals that a launcher sends to all ranks are rank 0's: it lets what runs come to its end. */
+fv_status sv_follow(const sv_opt *o, fv_err *e)
+{
+    fv_device *d = NULL;
+    fv_writer w = {0};
+    fv_scheduler *s = NULL;
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    fv_status st = fv_device_open(&d, o->device, (fv_device_opt){.threads = o->threads}, e);
+    if (!st) st = fv_writer_open(&w, d, o->models[0].dir, sv_writer_opt(o), e);
+    if (!st) st = fv_scheduler_new(&s, d, w.model, o->scheduler, e);
+    if (!st) st = fv_scheduler_follow(s, e);
+    fv_scheduler_free(s);
+    fv_writer_close(&w);
+    fv_device_close(d);
+    return sv_end_ranks(o, st, e);
+}
