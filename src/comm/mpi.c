@@ -9,6 +9,8 @@
  *
  * MPI is called by two threads, the caller's and that of the heartbeats, one at a time (a lock
  * around each call, MPI_THREAD_SERIALIZED). */
+#include "comm/absent.h"
+#include "comm/in_time.h"
 #include "comm/mpi_library.h"
 
 #if !HAVE_MPI
@@ -49,14 +51,14 @@ typedef struct mpi {
     pthread_mutex_t lock; /* over MPI and what follows */
     pthread_t thread;
     bool running, quit;
-    bool finalized;
-    bool joined; /* joining has come to an end: */
-    fv_status join_status;
+    fv_status join_status; /* of joining, when it has come to an end */
     fv_err join_error;
-    beat dead;     /* dead.dead: nothing goes any more */
-    bool told;     /* the others have been told */
-    double *heard; /* of each rank, when last */
-    beat *outbox;  /* one for each rank */
+    double began;     /* when joining did */
+    char absent[200]; /* who has not come */
+    beat dead;        /* dead.dead: nothing goes any more */
+    bool told;        /* the others have been told */
+    double *heard;    /* of each rank, when last */
+    beat *outbox;     /* one for each rank */
     MPI_Request *sending;
     MPI_Request *request; /* of a collective */
     size_t request_bytes;
@@ -321,36 +323,7 @@ static void free_mpi(mpi *m)
     fv__free(&c->env, m, sizeof *m);
 }
 
-static void *finalize_thread(void *self)
-{
-    mpi *m = self;
-    m->m.Finalize();
-    pthread_mutex_lock(&m->lock);
-    m->finalized = true;
-    pthread_mutex_unlock(&m->lock);
-    return NULL;
-}
-
-/* MPI_Finalize waits for all ranks for ever, also for one whose machine is cut off when all work is
- * done.  false: it may still use m. */
-static bool finalize_in_time(mpi *m)
-{
-    const struct timespec nap = {0, 1000000};
-    double from = fv__comm_now();
-    pthread_t thread;
-    bool done = false;
-    if (pthread_create(&thread, NULL, finalize_thread, m)) return false;
-    for (; !done && fv__comm_now() - from < m->c->timeout; nanosleep(&nap, NULL)) {
-        pthread_mutex_lock(&m->lock);
-        done = m->finalized;
-        pthread_mutex_unlock(&m->lock);
-    }
-    if (done)
-        pthread_join(thread, NULL);
-    else
-        pthread_detach(thread);
-    return done;
-}
+static void finalize(void *self) { ((mpi *)self)->m.Finalize(); }
 
 /* Where the job has failed the others are given a second to hear of it; then MPI is left as it is:
  * MPI_Finalize would wait for the rank that is lost.  mpirun sees a process end without it and ends
@@ -367,7 +340,9 @@ static void close_mpi(fv_comm *c)
     if (m->running) pthread_join(m->thread, NULL);
     if (st) return; /* requests may still be under way in this memory */
     receive_beats(m);
-    if (finalize_in_time(m)) free_mpi(m);
+    /* it waits for all ranks for ever, also for one whose machine is cut off when all work is
+     * done; then it may still use m */
+    if (fv__in_time(finalize, m, c->timeout, NULL, NULL)) free_mpi(m);
 }
 
 static const fv__comm_table table = {.name = "mpi",
@@ -412,42 +387,34 @@ static fv_status join_job(mpi *m, fv_err *e)
     return rc ? fv_fail(e, FV_EDEVICE, "ranks: MPI cannot be started (error %d)", rc) : FV_OK;
 }
 
-static void *join_thread(void *self)
+static void join(void *self)
 {
     mpi *m = self;
-    fv_err e = {0};
-    fv_status st = join_job(m, &e);
-    pthread_mutex_lock(&m->lock);
-    m->join_status = st;
-    m->join_error = e;
-    m->joined = true;
-    pthread_mutex_unlock(&m->lock);
-    return NULL;
+    m->join_status = join_job(m, &m->join_error);
 }
 
-/* MPI_Init waits for all ranks for ever, so a thread calls it.  Until it is done nobody can be
- * heard, and launchers may take their time to start the last rank: ten times the timeout.
- * *late: it may still use m. */
+/* A rank that is stopped is not waited for longer than one that stops later. */
+static bool is_hopeless(void *self)
+{
+    mpi *m = self;
+    if (fv__comm_now() - m->began < m->c->timeout) return false;
+    fv__place place = fv__place_of_env();
+    return fv__comm_absent(m->absent, sizeof m->absent, &m->c->env, &place);
+}
+
+/* MPI_Init waits for all ranks for ever.  Until it is done nobody can be heard, and launchers may
+ * take their time to start the last rank: ten times the timeout.  *late: it may still use m. */
 static fv_status join_in_time(mpi *m, bool *late, fv_err *e)
 {
-    const struct timespec nap = {0, 1000000};
-    double from = fv__comm_now(), limit = 10 * m->c->timeout;
-    pthread_t thread;
-    *late = false;
-    int rc = pthread_create(&thread, NULL, join_thread, m);
-    if (rc) return fv_fail(e, FV_ENOMEM, "ranks: cannot start a thread: %s", strerror(rc));
-    for (bool joined = false; !joined; nanosleep(&nap, NULL)) {
-        pthread_mutex_lock(&m->lock);
-        joined = m->joined;
-        pthread_mutex_unlock(&m->lock);
-        if (joined || fv__comm_now() - from < limit) continue;
-        *late = true;
-        pthread_detach(thread);
+    fv_err why = {0};
+    m->began = fv__comm_now();
+    bool joined = fv__in_time(join, m, 10 * m->c->timeout, is_hopeless, &why);
+    *late = !joined && why.code == FV_EDEVICE;
+    if (*late)
         return fv_fail(e, FV_EDEVICE,
-                       "ranks: not all of them have joined within %.0f seconds of the start",
-                       limit);
-    }
-    pthread_join(thread, NULL);
+                       "ranks: not all of them have joined within %.0f seconds of the start: %s",
+                       fv__comm_now() - m->began, m->absent);
+    if (!joined) return fv_fail(e, why.code, "%s", why.text);
     return m->join_status ? fv_fail(e, m->join_status, "%s", m->join_error.text) : FV_OK;
 }
 

@@ -98,12 +98,27 @@ static void a_lost_rank_is_named(void **state)
     assert_non_null(strstr(r->err, "rank 1 is lost: nothing was heard of it for 4 seconds"));
 }
 
+/* The same before it has joined: those on its machine find it. */
+static void a_rank_that_never_joins_is_named(void **state)
+{
+    (void)state;
+    if (no_mpi()) skip();
+    const result *r = sh("FOVEA_RANK_TIMEOUT=2 " MPIRUN
+                         "-np 2 sh -c 'test $OMPI_COMM_WORLD_RANK = 0 || kill -STOP $$; "
+                         "exec $fovea train r.ini -o never -q -t 1'");
+    assert_int_not_equal(r->code, 0);
+    assert_int_not_equal(r->code, 124); /* of timeout */
+    assert_non_null(strstr(r->err, "not all of them have joined"));
+    assert_non_null(strstr(r->err, "rank 1 is stopped (process "));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_give_the_bits_of_one),
         cmocka_unit_test(ranks_that_disagree_stop),
         cmocka_unit_test(a_lost_rank_is_named),
+        cmocka_unit_test(a_rank_that_never_joins_is_named),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);
 }

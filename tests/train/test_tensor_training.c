@@ -41,7 +41,7 @@ static int set_up(void **state)
 {
     if (scratch_open(state)) return -1;
     for (int f = 0; f < FAMILIES; f++) {
-        char name[16];
+        char name[32];
         ranks_recipe(recipes[f]);
         snprintf(name, sizeof name, "r%d.ini", f);
         scratch_text(name, recipes[f]);

@@ -1,0 +1,14 @@
+/* in_time.h - calls that may never return: MPI's, where a rank does not come. */
+#ifndef FV_IN_TIME_H
+#define FV_IN_TIME_H
+
+#include "base/base.h"
+
+/* Runs fn(arg) in a thread of its own and waits for it.  false: it has not returned within the
+ * limit, in seconds, and may still use arg; *e, an FV_EDEVICE, is for the caller to complete, or
+ * (FV_ENOMEM) says that no thread could be started, and fn was not called.  give_up, where it is
+ * not NULL, is asked about once a second: true ends the waiting. */
+bool fv__in_time(void (*fn)(void *arg), void *arg, double limit, bool (*give_up)(void *arg),
+                 fv_err *e);
+
+#endif
