@@ -266,21 +266,25 @@ static void test_long_row_alone(void **state)
     }
 }
 
-/* A large second factor is laid out a slice at a time; one that came laid out is taken whole. */
+/* A large second factor is laid out a slice at a time, a large first one a block at a time; one that
+ * came laid out is taken whole. */
 static void test_slices(void **state)
 {
     (void)state;
-    gemm_case t = {.m = 272, .n = 1450, .k = 3000, .tb = true}, laid_out = t;
-    laid_out.packed = true;
-    gemm_problem p = gemm_make(&t);
-    float *whole = gemm_run(gemm_device, &laid_out, &p, 2, NULL);
-    for (int threads = 1; threads <= 3; threads++) {
-        float *slices = gemm_run(gemm_device, &t, &p, threads, NULL);
-        assert_memory_equal(slices, whole, (size_t)p.c_len * sizeof *whole);
-        free(slices);
+    const int64_t sizes[][2] = {{272, 1450}, {60, 2900}, {2900, 19}};
+    for (int i = 0; i < 3; i++) {
+        gemm_case t = {.m = sizes[i][0], .n = sizes[i][1], .k = 3000, .tb = true}, laid_out = t;
+        laid_out.packed = true;
+        gemm_problem p = gemm_make(&t);
+        float *whole = gemm_run(gemm_device, &laid_out, &p, 2, NULL);
+        for (int threads = 1; threads <= 12; threads += threads == 3 ? 9 : 1) {
+            float *slices = gemm_run(gemm_device, &t, &p, threads, NULL);
+            assert_memory_equal(slices, whole, (size_t)p.c_len * sizeof *whole);
+            free(slices);
+        }
+        free(whole);
+        gemm_drop(&p);
     }
-    free(whole);
-    gemm_drop(&p);
 }
 
 /* With fused multiply-add the fast product in f32 is the reference, bit by bit. */

@@ -13,7 +13,9 @@
  *               bias, activation, rounding
  *
  * With many rows a thread takes whole blocks of them; with few the threads pack A together and
- * divide strips and panels.
+ * divide strips and panels.  From SHARE_FROM threads on they pack both factors together, in one
+ * loop, and divide the tiles both ways: blocks of rows would be so few that all wait for the
+ * slowest thread, and each would pack panels of its own, or wait once for every block.
  *
  * Every element gets its runs in order from one thread, so its bits depend neither on the division
  * of work nor on the other rows. */
@@ -28,6 +30,11 @@
 #define SHARED_RUN ((size_t)1 << 20)
 #define B_BYTES ((size_t)16 << 20)
 #define ENOUGH 16 /* strips of a block that amortise one pass over B */
+/* Threads that share both packed factors, which come from the last cache then.  On Neoverse V1 two
+ * do better with blocks of rows of their own. */
+#define SHARE_FROM (VW == 16 ? 2 : 4)
+#define SHARE_STRIPS 4 /* with fewer, packing B is most of the work and each packs what it needs */
+#define SHARE_BYTES ((size_t)32 << 20)
 /* of packed A that stays in L2 while B streams past */
 #define L2_RESIDENT_BYTES ((size_t)256 << 10)
 
@@ -52,8 +59,11 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     int64_t strips = gemm_ceil_div(g->m, kind->mr),
             most = strips_within(A_BYTES / (strip_bytes + 1), A_RUN / (run_bytes + 1));
     p.panels = gemm_ceil_div(g->n, kind->nr);
-    p.by_rows = threads > 1 && strips > most && strips >= (int64_t)threads * ENOUGH;
-    if (!p.by_rows && threads >= MANY_THREADS)
+    p.shared = threads >= SHARE_FROM && !g->packed && strips >= SHARE_STRIPS;
+    p.by_rows = threads > 1 && !p.shared && strips > most && strips >= (int64_t)threads * ENOUGH;
+    if (p.shared)
+        most = strips_within(SHARE_BYTES / (strip_bytes + 1), SIZE_MAX);
+    else if (!p.by_rows && threads >= MANY_THREADS)
         most = strips_within(SHARED_BYTES / (strip_bytes + 1), SHARED_RUN / (run_bytes + 1));
     if (p.by_rows) strips = gemm_ceil_div(strips, threads);
     p.strips = gemm_ceil_div(strips, gemm_ceil_div(strips, most));
@@ -64,10 +74,9 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
      * processed to its end, over all runs of k. */
     bool reuse_a = g->packed && p.a_bytes <= L2_RESIDENT_BYTES && g->k > kind->run;
     p.group = reuse_a ? gemm_walk(kind->mr, (int)gemm_ceil_div(p.block, p.strips)) : GEMM_GROUP;
-    if (!g->packed && (p.by_rows || p.block < g->m)) {
-        size_t panel = gemm_b_bytes(kind, g->k);
-        int64_t slices = gemm_ceil_div(p.panels,
-                                       gemm_min(p.panels, (int64_t)(B_BYTES / panel) + 1));
+    if (!g->packed && (p.by_rows || p.shared || p.block < g->m)) {
+        size_t panel = gemm_b_bytes(kind, g->k), all = p.shared ? SHARE_BYTES : B_BYTES;
+        int64_t slices = gemm_ceil_div(p.panels, gemm_min(p.panels, (int64_t)(all / panel) + 1));
         p.slice = gemm_ceil_div(gemm_ceil_div(p.panels, slices), GEMM_GROUP) * GEMM_GROUP;
         p.slice_bytes = ((size_t)p.slice * panel + 63) / 64 * 64;
     }

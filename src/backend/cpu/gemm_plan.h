@@ -45,6 +45,7 @@ typedef struct gemm_plan {
     int64_t slice;      /* panels of B that are packed before anything else; 0: none are */
     size_t slice_bytes; /* of scratch for them */
     bool by_rows;       /* a thread packs a block of rows for itself, then multiplies it */
+    bool shared;        /* all threads pack A and the slice of B together, then divide both */
 } gemm_plan;
 
 /* The threads that compute a product together, and their memory; by_rows: A of slot i is a_bytes *

@@ -59,14 +59,37 @@ static void pack_part(void *arg, int64_t from, int64_t to, int slot)
     }
 }
 
+/* The number of iterations of pack_part, for so many threads. */
+static int64_t pack_pieces(pack_args *l, int threads)
+{
+    const gemm_plan *p = l->p;
+    bool across = p->g->ta && !p->kind->a_head;
+    l->side = across ? gemm_min(GEMM_GROUP, gemm_ceil_div(l->strips, threads)) : 1;
+    return gemm_ceil_div(l->strips, l->side) * gemm_ceil_div(p->g->k, p->kind->run);
+}
+
 static void pack_rows(fv_stream *s, int threads, pack_args l)
 {
-    const gemm_plan *p = l.p;
-    bool across = p->g->ta && !p->kind->a_head;
-    l.side = across ? gemm_min(GEMM_GROUP, gemm_ceil_div(l.strips, threads)) : 1;
-    fv__cpu_parallel(s, threads,
-                     gemm_ceil_div(l.strips, l.side) * gemm_ceil_div(p->g->k, p->kind->run), 0,
-                     pack_part, &l);
+    int64_t pieces = pack_pieces(&l, threads);
+    fv__cpu_parallel(s, threads, pieces, 0, pack_part, &l);
+}
+
+/* Panels of B all along k, by themselves or before a block of A in one loop. */
+typedef struct {
+    const gemm_kind *kind;
+    char *out;
+    gemm_b b;
+    int64_t pieces; /* of B: those of A come behind */
+    pack_args a;
+} slice_args;
+
+static void pack_slice(void *arg, int64_t from, int64_t to, int slot)
+{
+    slice_args *l = arg;
+    int64_t mine = gemm_min(to, l->pieces);
+    if (from < mine) NAME(gemm_pack_panels)(l->kind, l->out, &l->b, from, mine);
+    from = from > l->pieces ? from : l->pieces;
+    if (from < to) pack_part(&l->a, from - l->pieces, to - l->pieces, slot);
 }
 
 /* ---- prefetch: while the tiles of a run are multiplied, the operand that is packed next is
@@ -274,19 +297,20 @@ typedef struct chunks {
     bool down_last; /* chunks of the same strips follow one another, not those of the same panels */
 } chunks;
 
-/* The same for fast tiles and many threads, where a chunk also waits for its strips and panels to
- * come from other caches, about the time of a tile for each, and all wait for the slowest thread,
- * which is a part of a chunk late.  A thread takes chunks of the same strips, which stay in its
- * L2. */
+/* For many threads, where a chunk also waits for its strips and panels to come from other caches,
+ * about the time of a tile for each, and all wait for the slowest thread, which is a part of a
+ * chunk late; where the tiles are slow, by more: the cores of a virtual machine differ by a factor
+ * of two from one moment to the next (with one chunk a thread 16 of them waited for half of the
+ * time).  A thread takes chunks of the same strips, which stay in its L2. */
 static chunks cut_for_many(const gemm_plan *p, int threads, int64_t strips, int64_t panels)
 {
     chunks best = {0};
     int64_t least = INT64_MAX;
-    for (int64_t down = 1; down <= strips && down <= threads; down *= 2)
+    for (int64_t down = 1; down <= strips && down <= 2 * threads; down += p->shared ? 1 : down)
         for (int64_t each = p->group; each; each--) {
             int64_t s = gemm_ceil_div(strips, down), across = gemm_ceil_div(panels, each),
                     chunk = s * each + s + each, rounds = gemm_ceil_div(down * across, threads),
-                    time = 4 * rounds * chunk + chunk;
+                    time = 4 * rounds * chunk + (p->shared ? 6 : 1) * chunk;
             if (time >= least) continue;
             least = time;
             best = (chunks){down, each, across, true};
@@ -302,7 +326,8 @@ static chunks cut(const gemm_plan *p, int threads, int64_t strips, int64_t panel
 {
     chunks best = {1, p->group, gemm_ceil_div(panels, p->group), false};
     if (threads == 1) return best;
-    if (threads >= MANY_THREADS && p->g->packed) return cut_for_many(p, threads, strips, panels);
+    if (p->shared || (threads >= MANY_THREADS && p->g->packed))
+        return cut_for_many(p, threads, strips, panels);
     bool packed = p->g->packed || p->slice,
          small = (packed || p->g->tb) && p->a_bytes <= A_RESIDENT;
     int64_t least = INT64_MAX, pack = packed ? 1 : 3;
@@ -391,8 +416,9 @@ static void whole_blocks(void *arg, int64_t from, int64_t to, int slot)
     }
 }
 
-/* All rows of product e, times the panels in l. */
-static void rows_of(block_args l)
+/* All rows of product e, times the panels in l.  slice: what is still to be packed of B, with the
+ * first block of rows; or NULL. */
+static void rows_of(block_args l, slice_args *slice)
 {
     const gemm_plan *p = l.p;
     const gemm_team *t = l.t;
@@ -406,23 +432,18 @@ static void rows_of(block_args l)
         w->rows = gemm_min(p->block, l.to - l.from);
         w->strips = gemm_ceil_div(w->rows, p->kind->mr);
         w->a = t->a;
-        pack_rows(t->s, t->threads, (pack_args){p, t->a, l.a, l.from, w->rows, w->strips, 1});
+        pack_args a = {p, t->a, l.a, l.from, w->rows, w->strips, 1};
+        if (slice) {
+            int64_t pieces = pack_pieces(&a, t->threads);
+            slice->a = a;
+            fv__cpu_parallel(t->s, t->threads, slice->pieces + pieces, 1, pack_slice, slice);
+            slice = NULL;
+        } else {
+            pack_rows(t->s, t->threads, a);
+        }
         l.cut = cut(p, t->threads, w->strips, l.panels);
         fv__cpu_parallel(t->s, t->threads, l.cut.down * l.cut.across, 1, parts_of_block, &l);
     }
-}
-
-typedef struct {
-    const gemm_kind *kind;
-    char *out;
-    gemm_b b;
-} slice_args;
-
-static void pack_slice(void *arg, int64_t from, int64_t to, int slot)
-{
-    const slice_args *l = arg;
-    (void)slot;
-    NAME(gemm_pack_panels)(l->kind, l->out, &l->b, from, to);
 }
 
 void NAME(gemm_product)(const gemm_plan *p, const gemm_team *t, int64_t e)
@@ -433,15 +454,17 @@ void NAME(gemm_product)(const gemm_plan *p, const gemm_team *t, int64_t e)
     l.w.b = g->packed ? g->b : gemm_at(g->b, e * g->stride_b, g->bt);
     for (int64_t first = 0; first < p->panels; first += each) {
         l.panels = gemm_min(each, p->panels - first);
-        if (p->slice) {
-            int64_t j = first * p->kind->nr, n = gemm_min(g->n - j, l.panels * p->kind->nr);
-            const void *b = gemm_at(g->b, e * g->stride_b + (g->tb ? j * g->ldb : j), g->bt);
-            slice_args all = {p->kind, t->slice, {b, g->bt, g->ldb, g->tb, n, g->k}};
-            fv__cpu_parallel(t->s, t->threads, NAME(gemm_pack_pieces)(p->kind, &all.b), 0,
-                             pack_slice, &all);
-            l.w.b = t->slice;
-        }
         l.w.first = first;
-        rows_of(l);
+        if (!p->slice) {
+            rows_of(l, NULL);
+            continue;
+        }
+        int64_t j = first * p->kind->nr, n = gemm_min(g->n - j, l.panels * p->kind->nr);
+        const void *b = gemm_at(g->b, e * g->stride_b + (g->tb ? j * g->ldb : j), g->bt);
+        slice_args all = {p->kind, t->slice, {b, g->bt, g->ldb, g->tb, n, g->k}, 0, {0}};
+        all.pieces = NAME(gemm_pack_pieces)(p->kind, &all.b);
+        if (!p->shared) fv__cpu_parallel(t->s, t->threads, all.pieces, 0, pack_slice, &all);
+        l.w.b = t->slice;
+        rows_of(l, p->shared ? &all : NULL);
     }
 }
