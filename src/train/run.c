@@ -399,8 +399,10 @@ static fv_status choose(fv_run *r, const fv_train_job *job, fv_adam *adam, fv_er
     char dir[FV_PATH];
     fv_status st;
     switch ((fv_result)job->opt.result) {
-    case FV_RESULT_AVERAGE: return fv__run_average(r, job->opt.average, e);
-    case FV_RESULT_EMA: return fv_adam_swap(adam, e);
+    case FV_RESULT_AVERAGE:
+        st = fv__run_average(r, job->opt.average, e);
+        return st ? st : fv__run_statistics(job, e);
+    case FV_RESULT_EMA: st = fv_adam_swap(adam, e); return st ? st : fv__run_statistics(job, e);
     case FV_RESULT_BEST:
         if (!job->valid) return fv_fail(e, FV_EARG, "result = best needs validation data");
         st = fv__run_join(dir, r->dir, "best", e);

@@ -45,5 +45,8 @@ bool fv__run_regular(const fv_run *r, int64_t step);
 /* Replaces the parameters by the mean of the newest n such checkpoints, or of as many as there
  * are. */
 fv_status fv__run_average(fv_run *r, int64_t n, fv_err *e);
+/* Running statistics of batch norms for weights that were averaged: batches of the first epoch go
+ * forward as in training.  Nothing happens to models without any. */
+fv_status fv__run_statistics(const fv_train_job *j, fv_err *e);
 
 #endif

@@ -1,4 +1,5 @@
 /* test_gan.c - a GAN: trained by a recipe on a folder of images, asked for pictures. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 #include "fovea/author/processor.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"
+#include "helper/golden.h"
 #include "helper/images.h"
 #include "helper/program.h"
 
@@ -135,11 +137,43 @@ static void pictures_are_written(void **state)
     refused(fovea("sample -m " FOVEA_TESTS "/golden/models/vit -o x.png"), 1, "draws no images");
 }
 
+/* The running variance of the generator's last norm after so many updates that change nothing. */
+static double variance_after(int updates, const char *kind)
+{
+    fv_st *s;
+    fv_err e;
+    int64_t n;
+    succeeded(fovea("train %s -o %s --set data.dir=%s --set train.lr=0 --set train.updates=%d "
+                    "--set train.result=%s",
+                    scratch("r.ini"), scratch("still-%d-%s", updates, kind), scratch("."), updates,
+                    kind));
+    check(fv_st_open(&s, NULL, scratch("still-%d-%s/model/model.safetensors", updates, kind), &e),
+          &e);
+    float *x = golden_numbers(s, "generator.norm.running_var", &n);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)x[i] / (double)n;
+    free(x);
+    fv_st_close(s);
+    return sum;
+}
+
+/* What an average of weights is saved with are its own statistics, however long the run was; those
+ * of the last weights have come a tenth of the way with each update. */
+static void averages_get_statistics_of_their_own(void **state)
+{
+    (void)state;
+    double soon = variance_after(2, "ema"), late = variance_after(40, "ema"),
+           last = variance_after(2, "last");
+    assert_true(fabs(soon / late - 1) < 0.05);
+    assert_true(fabs(last / late - 1) > 0.2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_image_is_drawn_again),
         cmocka_unit_test(pictures_are_written),
+        cmocka_unit_test(averages_get_statistics_of_their_own),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
