@@ -15,7 +15,7 @@ static bool grow(sv_text *t, size_t more)
 {
     if (t->failed || more > SIZE_MAX / 2 - t->n) return !(t->failed = true);
     if (t->n + more + 1 <= t->cap) return true;
-    size_t cap = t->cap ? t->cap : 256;
+    size_t cap = t->cap ? t->cap : 1024; /* an event with weights, without growing */
     while (cap < t->n + more + 1) cap *= 2;
     char *s = realloc(t->s, cap);
     if (!s) return !(t->failed = true);
