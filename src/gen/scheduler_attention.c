@@ -45,7 +45,7 @@ static int64_t map_offsets(fv_scheduler *s)
 /* Counts the entries of each layer, in one pass over the rows, and makes of them where the layer's
  * list begins: lists of `padded` entries lie behind one another.  *key: which layers these are.
  * Returns how many. */
-static int64_t place_lists(fv_scheduler *s, uint64_t *key)
+static int64_t list_offsets(fv_scheduler *s, uint64_t *key)
 {
     fv_sched_tap *t = &s->tap;
     int64_t most = 0, layers = 0;
@@ -101,7 +101,7 @@ static bool write_lists(fv_scheduler *s)
     void *next = t->next, *host = t->jobs, *device = t->device_jobs;
     bool ok = fv__grow(&s->env, &next, &t->next_bytes, (size_t)s->stats.layers * sizeof *t->next);
     t->next = next;
-    size_t bytes = ok ? (size_t)(place_lists(s, &key) * t->padded) * sizeof *t->jobs : 0;
+    size_t bytes = ok ? (size_t)(list_offsets(s, &key) * t->padded) * sizeof *t->jobs : 0;
     ok = ok && fv__grow(&s->env, &host, &t->jobs_bytes, bytes);
     if (!ok) fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for attention weights");
     ok = ok && reserve(s, &device, &t->device_jobs_bytes, bytes);
