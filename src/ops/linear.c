@@ -79,12 +79,12 @@ static bool grad_through_act(fv_ctx *c, const fv_kernels *k, const fv_node *node
         x->grad || x->held)
         return false;
     fv_tensor *bias = maker->node.in[2];
-    if (!maker->pre || !fv__act_op(&op, maker->act) || !bias || !bias->wants_grad) return false;
-    bool had = bias->has_grad;
-    fv_sink dbias = fv_grad(c, bias);
+    if (!maker->pre || !fv__act_op(&op, maker->act)) return false;
+    bool sums = bias && bias->wants_grad, had = sums && bias->has_grad; /* not below an adapter */
+    fv_sink dbias = sums ? fv_grad(c, bias) : (fv_sink){0};
     by_x.c = maker->pre;
-    if (!dbias.data || !k->gemm_dact(fv_ctx_stream(c), &by_x, op, maker->pre, dbias)) {
-        bias->has_grad = had;
+    if ((sums && !dbias.data) || !k->gemm_dact(fv_ctx_stream(c), &by_x, op, maker->pre, dbias)) {
+        if (sums) bias->has_grad = had;
         return false;
     }
     x->grad = maker->pre;

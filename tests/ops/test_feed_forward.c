@@ -28,6 +28,7 @@ typedef struct {
     bool read_twice; /* what lies between them is read once more */
     bool norm;
     bool residual; /* x is added to what comes out */
+    bool frozen;   /* the maps are not trained, as below an adapter */
 } size;
 
 enum { W1, B1, W2, B2, GAIN, SHIFT, PARAMS };
@@ -49,6 +50,7 @@ static fv_params *params_of(fv_device *d, fv_dtype t, const size *s, fv_tensor *
     for (int i = 0; i < PARAMS; i++) w[i] = fv_param(p, (fv_init){0}, shapes[i], "%s", names[i]);
     check(fv_params_alloc(p, d, t, true, &e), &e);
     for (int i = 0; i < PARAMS; i++) numbers_set(p, w[i], 10 + (uint32_t)i, 1.0f / 8);
+    if (s->frozen) fv_params_train(p, "", false);
     return p;
 }
 
@@ -74,7 +76,8 @@ static void learn(numbers *to, fv_device *d, fv_dtype t, bool expected, const vo
     numbers_backward(c, y, 3);
     to[Y] = numbers_of(c, y, false);
     to[DX] = numbers_of(c, x, true);
-    for (int i = 0; i < (s->norm ? PARAMS : GAIN); i++) to[i] = numbers_of_grad(p, w[i]);
+    for (int i = 0; !s->frozen && i < (s->norm ? PARAMS : GAIN); i++)
+        to[i] = numbers_of_grad(p, w[i]);
     free(values);
     fv_ctx_free(c);
     fv_params_free(p);
@@ -87,6 +90,7 @@ static void tell(char *text, size_t capacity, const void *size_)
              (long long)s->width, (long long)s->hidden, (int)s->act, s->in_out ? ", (in,out)" : "",
              s->read_twice ? ", read twice" : "", s->norm ? ", normed" : "");
     if (s->residual) strncat(text, ", onto x", capacity - strlen(text) - 1);
+    if (s->frozen) strncat(text, ", frozen", capacity - strlen(text) - 1);
 }
 
 static const numbers_trial trial = {RESULTS, result_name, sizeof(size), 1e-3,
@@ -106,6 +110,8 @@ static void as_models_have_them(void **state)
         {1000, 264, 2312, FV_GELU_TANH, .in_out = false},
         {1024, 256, 2304, FV_GELU, .in_out = false},
         {1000, 264, 2312, FV_RELU, .in_out = true},
+        {1000, 264, 2312, FV_GELU_TANH, .in_out = true, .frozen = true},
+        {1024, 256, 2304, FV_GELU, .in_out = false, .frozen = true},
     };
     (void)state;
     compare(all, sizeof all / sizeof *all);

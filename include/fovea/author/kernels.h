@@ -22,8 +22,8 @@ typedef struct fv_kernels {
 
     void (*gemm)(fv_stream *s, const fv_gemm *g);
     bool gemm_plus; /* gemm takes a plus, with weights as they are */
-    /* c = f'(p) A B, and the sums of its columns; p (m,n,ldc), c may be p.  False: not this
-     * product, and nothing was done; NULL: none.  Then gemm and unary_bwd_sums do it. */
+    /* c = f'(p) A B, and its columns' sums where these have data; p (m,n,ldc), c may be p.  False:
+     * not this product, nothing was done; NULL: none.  Then gemm and unary_bwd_sums do it. */
     bool (*gemm_dact)(fv_stream *s, const fv_gemm *g, fv_unary_op op, const void *p, fv_sink sums);
     /* Lays a weight (n,k) (stored (k,n) if !tb) of dtype st out as dt for gemm's b.  pack_bytes is
      * 0 if it cannot.  st may be dt, one of the quantised: then w is n rows of fv_dtype_row(dt, k)

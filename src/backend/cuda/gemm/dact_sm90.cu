@@ -282,7 +282,7 @@ void launch_dact(fv_stream *s, const fv_gemm *g, const CUtensorMap &a, const CUt
     end.part = alloc_scratch<float>(s, pieces * g->n);
     if (!end.part) return;
     launch_beside_p(s, g, a, w, p, end);
-    fv_cuda_sum_pieces(s, sums, end.part, pieces, g->n);
+    if (sums.data) fv_cuda_sum_pieces(s, sums, end.part, pieces, g->n);
 }
 
 } // namespace
@@ -291,9 +291,9 @@ bool fv_cuda_gemm_dact(fv_stream *s, const fv_gemm *g, fv_unary_op op, const voi
 {
     CUtensorMap a, w, of_p;
     bool tanh_form = op == FV_U_GELU_TANH, ours = tanh_form || (op == FV_U_GELU && !g->tb);
-    if (!device_of(s)->hopper || !ours || sums.dtype != FV_F32 || g->bias || g->act || g->pre ||
-        g->plus || !fits_tiles(g) || !enough_tiles(s, g) || !describe(&a, &w, g) ||
-        !describe_p(&of_p, g, p))
+    if (!device_of(s)->hopper || !ours || (sums.data && sums.dtype != FV_F32) || g->bias ||
+        g->act || g->pre || g->plus || !fits_tiles(g) || !enough_tiles(s, g) ||
+        !describe(&a, &w, g) || !describe_p(&of_p, g, p))
         return false;
     if (g->tb)
         launch_dact<dact_epilogue<false, FV_U_GELU_TANH>>(s, g, a, w, of_p, sums);
