@@ -153,7 +153,8 @@ static void broadcast_operations_and_gradients(void **state)
             uint8_t *mask = memory((size_t)nb);
             for (int64_t j = 0; j < nb; j++) mask[j] = uniform() > 0;
             c.dy = dy, c.a = x, c.b = z, c.mask = mask;
-            double sums = 16 + 4 * sqrt((double)ny); /* rounding of the longest sum */
+            /* rounding of the longest sum, whose terms are up to 8: a / b^2 */
+            double sums = 16 + 16 * sqrt((double)ny);
             for (c.op = 0; c.op < FV_B_COUNT; c.op++) {
                 compare("binary", kinds[t], run_binary, &c, &(out){kinds[t], ny, false, false}, 1,
                         4);

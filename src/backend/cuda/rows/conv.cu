@@ -8,28 +8,73 @@ namespace
 {
 
 /* col (batch,channels,kh,kw,oh,ow), the layout a matrix product with the weights reads.
- * One thread per element of col: writes are contiguous, reads along ow nearly so. */
-template <class T> void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *geom)
+ * A thread has V elements of col along ow, all of one row of x: their index is taken apart once, and
+ * they are written together.  It is bound by instructions otherwise: col has nine numbers for every
+ * one of x. */
+template <class T, int V> void unfold(fv_stream *s, T *col, const T *x, const fv_conv_geom &g)
 {
-    fv_conv_geom g = *geom;
-    int64_t n = g.batch * g.channels * g.kh * g.kw * g.oh * g.ow;
+    int64_t n = g.batch * g.channels * g.kh * g.kw * g.oh * g.ow / V;
     each_index(s, "im2col", n, [=] __device__(auto e) {
         typedef decltype(e) I;
-        I q = e % (I)g.ow, p = e / (I)g.ow % (I)g.oh, k = e / (I)g.ow / (I)g.oh, kc = k % (I)g.kw,
-          kr = k / (I)g.kw % (I)g.kh, plane = k / (I)g.kw / (I)g.kh;
-        int64_t r = p * g.sh - g.ph + kr * g.dh, c = q * g.sw - g.pw + kc * g.dw;
-        bool inside = r >= 0 && r < g.h && c >= 0 && c < g.w;
-        ((T *)col)[e] = inside ? ((const T *)x)[(plane * g.h + r) * g.w + c] : from_float<T>(0);
+        const I ow = (I)(g.ow / V), oh = (I)g.oh, kw = (I)g.kw, kh = (I)g.kh;
+        I q = e % ow * V, p = e / ow % oh, k = e / ow / oh, kc = k % kw, kr = k / kw % kh,
+          plane = k / kw / kh;
+        I r = p * (I)g.sh - (I)g.ph + kr * (I)g.dh, c = q * (I)g.sw - (I)g.pw + kc * (I)g.dw;
+        bool inside = r >= 0 && r < g.h;
+        const T *row = x + (plane * g.h + r) * g.w;
+        pack<T, V> out;
+#pragma unroll
+        for (int j = 0; j < V; j++, c += (I)g.sw)
+            out.v[j] = inside && c >= 0 && c < g.w ? row[c] : from_float<T>(0);
+        *(pack<T, V> *)(col + (int64_t)e * V) = out;
     });
 }
 
-/* x[r,c] = the sum of every column element that im2col takes from it */
+template <class T> void im2col(fv_stream *s, void *col, const void *x, const fv_conv_geom *g)
+{
+    constexpr int V = 16 / sizeof(T);
+    if (g->ow % V == 0 && aligned(col))
+        unfold<T, V>(s, (T *)col, (const T *)x, *g);
+    else
+        unfold<T, 1>(s, (T *)col, (const T *)x, *g);
+}
+
+/* The same for strides of 1, V neighbours of x at a time: what they read of col are neighbours,
+ * too. */
+template <class T, int V> void fold(fv_stream *s, sink<T> x, const T *col, const fv_conv_geom &g)
+{
+    each_index(s, "col2im", g.batch * g.channels * g.h * g.w / V, [=] __device__(auto e) {
+        typedef decltype(e) I;
+        const I w = (I)(g.w / V), h = (I)g.h, kw = (I)g.kw, kh = (I)g.kh, ow = (I)g.ow;
+        I c = e % w * V, r = e / w % h, plane = e / w / h;
+        float sum[V] = {};
+        for (I kr = 0; kr < kh; kr++) {
+            I p = r + (I)(g.ph - kr * g.dh);
+            if (p < 0 || p >= g.oh) continue;
+            for (I kc = 0; kc < kw; kc++) {
+                I q = c + (I)(g.pw - kc * g.dw);
+                const T *row = col + (((int64_t)(plane * kh + kr) * kw + kc) * g.oh + p) * g.ow;
+#pragma unroll
+                for (int j = 0; j < V; j++)
+                    if (q + j >= 0 && q + j < ow) sum[j] += to_float(row[q + j]);
+            }
+        }
+        sink_store(x, (int64_t)e * V, sum);
+    });
+}
+
+/* x[r,c] = the sum of every column element that im2col takes from it, in the order of the taps */
 template <class T> void col2im(fv_stream *s, fv_sink x, const void *col_, const fv_conv_geom *geom)
 {
+    constexpr int V = 16 / sizeof(T);
     fv_conv_geom g = *geom;
     sink<T> to_x = to<T>(x);
     const T *col = (const T *)col_;
     if (!x.data) return;
+    if (g.sh == 1 && g.sw == 1 && g.w % V == 0 && aligned(x.data)) {
+        fold<T, V>(s, to_x, col, g);
+        return;
+    }
     each_index(s, "col2im", g.batch * g.channels * g.h * g.w, [=] __device__(auto e) {
         typedef decltype(e) I;
         I c = e % (I)g.w, r = e / (I)g.w % (I)g.h, plane = e / (I)g.w / (I)g.h;

@@ -4,7 +4,62 @@
 namespace
 {
 
-/* y[w.y] (+)= x[w.a]: in 16-byte vectors where the last axis of both is contiguous
+/* The walk by `by` elements of the last axis, its strides still in elements; false: that axis is not
+ * contiguous in both, or no multiple. */
+bool in_runs(fv_walk *w, const fv_walk *from, int64_t by)
+{
+    int last = from->n - 1;
+    if (last < 0 || from->y[last] != 1 || from->a[last] != 1 || from->shape[last] % by)
+        return false;
+    *w = *from;
+    w->shape[last] /= by;
+    w->y[last] = w->a[last] = by;
+    return true;
+}
+
+bool whole_vectors(const int64_t *stride, int n, int64_t by)
+{
+    for (int i = 0; i < n; i++)
+        if (stride[i] % by) return false;
+    return true;
+}
+
+/* y (+)= x, both in 16-byte vectors; y perhaps f32. */
+template <class T> bool copy_vectors(fv_stream *s, sink<T> y, const T *x, const fv_walk *walk)
+{
+    constexpr int V = vec<T>;
+    fv_walk w;
+    if (!aligned(y.p, x) || !in_runs(&w, walk, V) || !whole_vectors(w.a, w.n, V) ||
+        !whole_vectors(w.y, w.n, V))
+        return false;
+    each(s, "copy", walk_len(w), [=] __device__(int64_t i) {
+        offsets o = locate(w, i);
+        float v[V];
+        load(v, x, o.a);
+        sink_store(y, o.y, v);
+    });
+    return true;
+}
+
+/* Rows that begin anywhere (a relative shift, and its gradient): a warp has a run of N times its
+ * width, so that accesses stay contiguous and an index is taken apart once for N elements. */
+template <int N, class T> bool copy_runs(fv_stream *s, sink<T> y, const T *x, const fv_walk *walk)
+{
+    fv_walk w;
+    if (!in_runs(&w, walk, 32 * N)) return false;
+    each(s, "copy", walk_len(w) * 32, [=] __device__(int64_t i) {
+        offsets o = locate(w, i / 32);
+        int64_t lane = i % 32;
+        float v[N];
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = to_float(x[o.a + lane + 32 * j]);
+#pragma unroll
+        for (int j = 0; j < N; j++) sink_put(y, o.y + lane + 32 * j, v[j]);
+    });
+    return true;
+}
+
+/* y[w.y] (+)= x[w.a]: in 16-byte vectors where the last axis of both is contiguous.
  * Permutations that move the last axis go element by element: writes are contiguous, and L2
  * makes up for the reads. */
 template <class T> void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *walk)
@@ -20,6 +75,10 @@ template <class T> void copy(fv_stream *s, fv_sink y, const void *x, const fv_wa
         return;
     }
     sink<T> to_y = to<T>(y);
+    const T *from = (const T *)x;
+    if (copy_vectors(s, to_y, from, walk) || copy_runs<8>(s, to_y, from, walk) ||
+        copy_runs<2>(s, to_y, from, walk))
+        return;
     w = *walk;
     each(s, "copy", walk_len(w), [=] __device__(int64_t i) {
         offsets o = locate(w, i);
