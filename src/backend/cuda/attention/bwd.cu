@@ -47,15 +47,31 @@ template <class T> struct exact_stats {
     }
 };
 
+/* ds of a strip to the gradient of a bias that has a number for every pair. */
+template <int N, class T>
+__device__ inline void write_pairs(sink<T> to, const head_view<T> &head, const float (&ds)[N][4],
+                                   int row0, int col0)
+{
+    const fv_attn_args &a = head.attn.a;
+    int64_t base = head.b * a.bias_s[0] + head.h * a.bias_s[1];
+    write_rows(to, base + col0, a.bias_s[2], ds, row0, head.rows, (int)a.Tk - col0, 1);
+}
+
+/* Where every pair has a bias of its own, ds is its gradient, and no other pass makes it. */
+bool has_bias_of_pairs(const fv_attn_args *a, const fv_attn_grads *g)
+{
+    return g->dq.data && g->dbias.data && a->bias_s[0] && a->bias_s[1] && a->bias_s[2];
+}
+
 /* Grid (row tiles, H, B): a block owns 64 queries of a head and walks over the keys they see,
  * the last rows first, which see the most where causal.  Registers: dq of the strip stays, s and
  * dp are made and used up tile by tile.
  *
- *    s = q k'     dp = dy v'     ds = w (keep dp - dy.y)     dq += ds k */
+ *    s = q k'     dp = dy v'     ds = w (keep dp - dy.y)     dq += ds k     dbias = ds, if asked */
 template <class T, int W, int K, int KIND>
 __global__ void __launch_bounds__(32 * WARPS)
     grad_queries(const __grid_constant__ attn_params<T> attn, const T *dy, sink<T> dq,
-                 const row_stat *stat)
+                 sink<T> dbias, const row_stat *stat)
 {
     constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
@@ -101,9 +117,17 @@ __global__ void __launch_bounds__(32 * WARPS)
         exp_scores_and_dscores<false, KIND>(s, dp, head, row0, j,
                                             head.all_visible(tile, TILE_ROWS, j, K),
                                             [&](int e, int) { return row[e / 2]; });
+        if (KIND == ANY && dbias.p) write_pairs(dbias, head, dp, row0, j);
         mul_nn<W / 8, K / 8, S>(sum, dp, k, scratch);
         if (N == 1) __syncthreads();
         if (N == 1 && j + K < last) load_tiles(j + K);
+    }
+    if (KIND == ANY && dbias.p && !dbias.add) { /* of keys that no row of the tile sees */
+        int end = first < last ? first + (last - first + K - 1) / K * K : first;
+        float none[K / 8][4];
+        clear(none);
+        for (int j = 0; j < first; j += K) write_pairs(dbias, head, none, row0, j);
+        for (int j = end; j < attn.a.Tk; j += K) write_pairs(dbias, head, none, row0, j);
     }
     int64_t base = attn.q(head.b, head.h, 0) - (const T *)attn.a.q;
     write_rows(dq, base, attn.a.q_row, sum, row0, head.rows, (int)attn.a.Wk, attn.scale * LN2);
@@ -196,9 +220,10 @@ void start_as(fv_stream *s, const attn_params<T> &attn, const fv_attn_grads *g,
     dim3 rows((unsigned)ceil_div(attn.a.Tq, TILE_ROWS), (unsigned)attn.a.H, (unsigned)attn.a.B);
     dim3 columns((unsigned)ceil_div(attn.a.Tk, TILE_ROWS), (unsigned)attn.a.G, (unsigned)attn.a.B);
     size_t bytes = shared_bytes<T, W, K>();
+    sink<T> dbias = to<T>(has_bias_of_pairs(&attn.a, g) ? g->dbias : fv_sink{});
     if (g->dq.data)
         launch(s, "attention_bwd", grad_queries<T, W, K, KIND>, rows, 32 * WARPS, bytes, attn, dy,
-               to<T>(g->dq), stat);
+               to<T>(g->dq), dbias, stat);
     if constexpr (W < 256) {
         if (dk.p || dv.p)
             launch(s, "attention_bwd", grad_keys<T, W, K, 3, KIND>, columns, 32 * WARPS, bytes,
@@ -268,7 +293,8 @@ void fv_cuda_attention_tiled_bwd(fv_stream *s, const fv_attn_args *a, const fv_a
     case 256: start<T, 256>(s, attn, g, stat); break;
     }
     fv_attn_grads rest = *g;
-    if (hopper && attn.vector_y && g->dbias.data && fv_cuda_bias_hopper<T>(s, attn, g, folded))
+    if (has_bias_of_pairs(a, g)) rest.dbias = fv_sink{};
+    if (hopper && attn.vector_y && rest.dbias.data && fv_cuda_bias_hopper<T>(s, attn, g, folded))
         rest.dbias = fv_sink{};
     if (sm90_floats && attn.vector_y && fv_cuda_table_hopper<T>(s, attn, g, folded, part))
         rest.drel = fv_sink{};
