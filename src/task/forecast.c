@@ -6,11 +6,14 @@
 #include "fovea/author/forecast.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "task_pipeline.h"
 
+#define MOST_LEVELS 32
+
 typedef struct forecast_options {
-    char date[128], columns[1024], plot[1024];
+    char date[128], columns[1024], plot[1024], quantiles[256];
     fv_missing missing;
     int64_t from, to, stride, history; /* rows of the file */
     double interval;                   /* share of the errors that the ranges hold, 0: no ranges */
@@ -31,15 +34,20 @@ static const fv_field options[] = {
     FV_INT(forecast_options, stride, 1, 1, 1e9, "rows from one window of a back-test to the next"),
     FV_FLOAT(forecast_options, interval, 0, 0, 0.999,
              "beside the forecast the range that holds this share of the errors of a back-test"),
+    FV_TEXT(forecast_options, quantiles, "",
+            "LEVELS: quantiles of each value by the errors of a back-test, such as 0.1,0.5,0.9"),
     FV_TEXT(forecast_options, plot, "", "FILE: also draw history and forecast: x.svg"),
     FV_INT(forecast_options, history, 0, 0, 1e9,
            "rows of history in the picture; 0: as many as the model reads"),
     {0}};
 
-/* A forecast with its ranges, (horizon,channels) each; low and high are offsets from y, or NULL. */
+/* A forecast with its ranges, (horizon,channels) each; low and high are offsets from y, or NULL, and
+ * so are the quantiles of each level, one behind the other. */
 typedef struct result {
     const fv_series *s;
-    float *y, *low, *high;
+    float *y, *low, *high, *quantiles;
+    double level[MOST_LEVELS];
+    int levels;
     int64_t H, C;
 } result;
 
@@ -53,6 +61,9 @@ static void put_csv(fv_buf *b, const result *r)
     for (int k = 0; k < r->C; k++) fv__buf_fmt(b, ",%s", fv_series_name(r->s, k));
     for (int k = 0; r->low && k < r->C; k++)
         fv__buf_fmt(b, ",%s_low,%s_high", fv_series_name(r->s, k), fv_series_name(r->s, k));
+    for (int k = 0; k < r->C; k++)
+        for (int q = 0; q < r->levels; q++)
+            fv__buf_fmt(b, ",%s_q%g", fv_series_name(r->s, k), r->level[q]);
     for (int64_t h = 0; h < r->H; h++) {
         char date[40];
         const int64_t at = h * r->C;
@@ -62,6 +73,10 @@ static void put_csv(fv_buf *b, const result *r)
         for (int64_t k = 0; r->low && k < r->C; k++)
             fv__buf_fmt(b, ",%.6g,%.6g", (double)(r->y[at + k] + r->low[at + k]),
                         (double)(r->y[at + k] + r->high[at + k]));
+        for (int64_t k = 0; k < r->C; k++)
+            for (int q = 0; q < r->levels; q++)
+                fv__buf_fmt(b, ",%.6g",
+                            (double)(r->y[at + k] + r->quantiles[q * r->H * r->C + at + k]));
     }
     fv__buf_str(b, "\n");
 }
@@ -76,6 +91,20 @@ static void put_numbers(fv_buf *b, const result *r, const char *name, int64_t k,
         fv__json_put_number(b, (double)(r->y[at] + (add ? add[at] : 0)));
     }
     fv__json_end(b, ']');
+}
+
+/* An object with a key for each level, where some are asked for. */
+static void put_quantiles(fv_buf *b, const result *r, int64_t k)
+{
+    if (!r->levels) return;
+    fv__json_key(b, "quantiles");
+    fv__json_begin(b, '{');
+    for (int q = 0; q < r->levels; q++) {
+        char name[32];
+        snprintf(name, sizeof name, "%g", r->level[q]);
+        put_numbers(b, r, name, k, r->quantiles + q * r->H * r->C);
+    }
+    fv__json_end(b, '}');
 }
 
 /* Dates go on behind the series' last one by its own step. */
@@ -99,6 +128,7 @@ static void put_json(fv_buf *b, const result *r)
         put_numbers(b, r, "forecast", k, NULL);
         if (r->low) put_numbers(b, r, "low", k, r->low);
         if (r->low) put_numbers(b, r, "high", k, r->high);
+        put_quantiles(b, r, k);
         fv__json_end(b, '}');
     }
     fv__json_end(b, ']');
@@ -148,25 +178,57 @@ static fv_backtest_opt range(const forecast_options *o)
     return (fv_backtest_opt){.from = o->from, .to = o->to, .stride = o->stride};
 }
 
-/* The next horizon, with its ranges where they are asked for. */
+/* "0.1,0.5,0.9" */
+static fv_status read_levels(result *r, const char *text, fv_err *e)
+{
+    for (const char *at = text; *at;) {
+        char *end;
+        double q = strtod(at, &end);
+        if (end == at || (*end && *end != ',') || !(q > 0 && q < 1))
+            return fv_fail(e, FV_EARG,
+                           "quantiles '%s': expected levels between 0 and 1, commas "
+                           "between",
+                           text);
+        if (r->levels == MOST_LEVELS)
+            return fv_fail(e, FV_EARG, "quantiles '%s': more than %d levels", text, MOST_LEVELS);
+        r->level[r->levels++] = q;
+        at = end + (*end == ',');
+    }
+    return FV_OK;
+}
+
+/* Ranges and quantiles, where they are asked for; they lie behind y. */
+static fv_status spread(fv_pipeline *p, const fv_series *s, result *r, fv_err *e)
+{
+    const forecast_options *o = p->options;
+    int64_t n = r->H * r->C;
+    fv_backtest_opt how = range(o);
+    fv_backtest b;
+    if (o->interval <= 0 && !r->levels) return FV_OK;
+    how.level = o->interval;
+    how.levels = r->level;
+    how.n_levels = r->levels;
+    how.quantiles = r->quantiles = r->y + 3 * n;
+    if (o->interval > 0) {
+        how.low = r->low = r->y + n;
+        how.high = r->high = r->y + 2 * n;
+    }
+    return fv_forecaster_backtest(p->self, s, how, &b, e);
+}
+
+/* The next horizon, with its ranges and quantiles. */
 static fv_status next(fv_pipeline *p, const fv_series *s, fv_err *e)
 {
     const forecast_options *o = p->options;
     fv_forecaster *f = p->self;
     result r = {.s = s, .H = fv_forecaster_horizon(f), .C = fv_forecaster_channels(f)};
-    int64_t n = r.H * r.C;
-    size_t bytes = 3 * (size_t)n * sizeof *r.y;
+    fv_status st = read_levels(&r, o->quantiles, e);
+    if (st) return st;
+    size_t bytes = (size_t)((3 + r.levels) * r.H * r.C) * sizeof *r.y;
     r.y = fv__alloc(&p->env, bytes);
     if (!r.y) return fv_fail(e, FV_ENOMEM, "forecast: out of memory");
-    fv_status st = fv_forecaster_next(f, s, r.y, e);
-    if (!st && o->interval > 0) {
-        fv_backtest_opt how = range(o);
-        fv_backtest b;
-        how.level = o->interval;
-        how.low = r.low = r.y + n;
-        how.high = r.high = r.y + 2 * n;
-        st = fv_forecaster_backtest(f, s, how, &b, e);
-    }
+    st = fv_forecaster_next(f, s, r.y, e);
+    if (!st) st = spread(p, s, &r, e);
     int64_t history = o->history ? o->history : fv_forecaster_context(f);
     if (!st && o->plot[0]) st = fv_forecast_plot(s, r.y, r.H, r.low, r.high, history, o->plot, e);
     if (!st) (p->opt.json ? put_json : put_csv)(&p->out, &r);
@@ -204,6 +266,8 @@ static const fv_task_example examples[] = {
     {"fovea forecast -m runs/etth1/model ETTh1.csv.gz", "the next rows, as CSV"},
     {"fovea forecast -m runs/etth1/model ETTh1.csv.gz --interval 0.8 --plot next.svg",
      "with a range that eight of ten values fall into, and a picture"},
+    {"fovea forecast -m runs/etth1/model ETTh1.csv.gz --quantiles 0.1,0.5,0.9 --from 11520",
+     "three quantiles of every value, by the errors since row 11,520"},
     {"fovea forecast -m runs/etth1/model ETTh1.csv.gz --backtest --from 11520 --to 14400",
      "errors over all windows of the test part"},
     {"fovea forecast -m model sales.csv --date day --columns north,south --missing linear --json",
@@ -218,8 +282,9 @@ const fv_task_kind fv__forecast_task = {
         "columns) and prints the rows that follow the last one, with their dates, in the units of "
         "the file.  Columns must be those that the model was trained on.  Dates must follow each "
         "other; a value that is missing is an error unless --missing says how to fill it.\n\n"
-        "--interval adds ranges: quantiles of the errors that the model made at the same distance "
-        "in a back-test over the rows from --from to --to.  Choose rows that the model was not "
+        "--interval adds ranges, --quantiles single levels: quantiles of the errors that the model "
+        "made at the same distance in a back-test over the rows from --from to --to.  Choose rows "
+        "that the model was not "
         "trained on, or the ranges are too narrow.\n\n"
         "--backtest forecasts every window of those rows and prints the mean square and mean "
         "absolute error of values as the model sees them (mean 0, deviation 1 over the rows it was "

@@ -219,8 +219,12 @@ static void intervals(const testing *t, const fv_backtest_opt *o, float *column)
     for (int64_t j = 0; j < n; j++) {
         for (int64_t i = 0; i < t->windows; i++) column[i] = t->error[i * n + j];
         qsort(column, (size_t)t->windows, sizeof *column, by_value);
-        o->low[j] = quantile(column, t->windows, (1 - o->level) / 2);
-        o->high[j] = quantile(column, t->windows, (1 + o->level) / 2);
+        if (o->level > 0) {
+            o->low[j] = quantile(column, t->windows, (1 - o->level) / 2);
+            o->high[j] = quantile(column, t->windows, (1 + o->level) / 2);
+        }
+        for (int k = 0; k < o->n_levels; k++)
+            o->quantiles[k * n + j] = quantile(column, t->windows, o->levels[k]);
     }
 }
 
@@ -253,7 +257,9 @@ fv_status fv_forecaster_backtest(fv_forecaster *f, const fv_series *s, fv_backte
     *out = (fv_backtest){0};
     if (!st) st = choose(f, n, &opt, &t, e);
     if (st) return st;
-    bool wanted = opt.level > 0 && opt.low && opt.high;
+    if (!opt.low || !opt.high) opt.level = 0;
+    if (!opt.levels || !opt.quantiles) opt.n_levels = 0;
+    bool wanted = opt.level > 0 || opt.n_levels > 0;
     int64_t kept = wanted ? t.windows * f->H * f->C + t.windows : 0,
             floats = n * f->C + TOGETHER * (f->T + f->H) * f->C + kept;
     size_t bytes = (size_t)floats * sizeof(float);

@@ -440,6 +440,24 @@ static void files_are_records(void **state)
     json_decref(j);
     r = succeeded(fovea("forecast -m " MODELS "dlinear -f series.csv --missing previous"));
     assert_memory_equal(r->out, "date,a,b\n21,", 12);
+    r = succeeded(fovea("forecast -m " MODELS
+                        "dlinear series.csv --missing previous --quantiles 0.1,0.5,0.9 --json"));
+    j = json_line(r, 0);
+    json_t *levels = json_object_get(json_array_get(json_object_get(j, "channels"), 1),
+                                     "quantiles");
+    double last = -1e9;
+    for (int i = 0; i < 3; i++) {
+        static const char *const level[] = {"0.1", "0.5", "0.9"};
+        json_t *at = json_array_get(json_object_get(levels, level[i]), 3);
+        assert_true(json_is_real(at) && json_real_value(at) >= last);
+        last = json_real_value(at);
+    }
+    json_decref(j);
+    r = succeeded(
+        fovea("forecast -m " MODELS "dlinear series.csv --missing previous --quantiles 0.25"));
+    assert_memory_equal(r->out, "date,a,b,a_q0.25,b_q0.25\n", 25);
+    refused(fovea("forecast -m " MODELS "dlinear series.csv --missing previous --quantiles 1.5"), 1,
+            "expected levels between 0 and 1");
     refused(fovea("forecast -m " MODELS "dlinear series.csv"), 1, "series.csv");
     refused(fovea("forecast -m " MODELS "dlinear"), 2, "a FILE is needed");
     refused(fovea("forecast -m " MODELS "sasrec series.csv"), 1, "does not forecast");

@@ -33,6 +33,9 @@ typedef struct fv_backtest_opt {
     double level;     /* of the intervals, in (0,1); 0: none are wanted */
     float *low,
         *high; /* (horizon,channels): quantiles of actual - forecast, where level is given */
+    const double *levels; /* n_levels, each in (0,1): more quantiles */
+    int n_levels;
+    float *quantiles; /* (n_levels,horizon,channels), likewise of actual - forecast */
 } fv_backtest_opt;
 
 typedef struct fv_backtest {
