@@ -36,6 +36,9 @@ REQUESTS = [
     ("/v1/answer", {"model": "answers", "question": "who", "context": "Ada wrote it"}),
     ("/v1/fill", {"model": "masks", "input": "the [MASK] is"}),
     ("/v1/translate", {"model": "translation", "input": "a b", "max_tokens": 12}),
+    ("/v1/attention", {"model": "chat", "input": TEXT, "attention": {"layers": [1], "heads": "mean"}, "rows": [2, 5]}),
+    ("/v1/attention", {"model": "chat", "input": "The cat sat on the mat", "attention": {"layers": [2]}, "pool": 4}),
+    ("/v1/heads", {"model": "chat", "input": "The dog"}),
     ("/tokenize", {"model": "chat", "text": TEXT}),
 ]
 HOSTILE = [
