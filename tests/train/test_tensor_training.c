@@ -94,12 +94,16 @@ static void near_in(const char *one, const char *run, const char *file, double b
     fv_st_close(b);
 }
 
+/* A GPU's products of other shapes are other kernels. */
+static double bar(void) { return test_on_cpu() ? 1e-5 : 1e-4; }
+
 /* The result, the best model, and the moments in whole arrays. */
 static void same_run(const char *one, const char *run)
 {
-    near_in(one, run, "model/model.safetensors", 1e-5);
-    near_in(one, run, "best/model.safetensors", 1e-5);
-    near_in(one, run, "checkpoints/step-10/moments.safetensors", 1e-4); /* squares of gradients */
+    near_in(one, run, "model/model.safetensors", bar());
+    near_in(one, run, "best/model.safetensors", bar());
+    /* squares of gradients */
+    near_in(one, run, "checkpoints/step-10/moments.safetensors", 10 * bar());
     char first[1024];
     snprintf(first, sizeof first, "%s", scratch("%s/model/config.json", one));
     assert_true(same_files(first, scratch("%s/model/config.json", run)));
@@ -152,7 +156,7 @@ static void groups_train_and_others_go_on(void **state)
         train(f, two, 4, "2", "2", "3", false);
         train(f, two, 4, "4", "2", "6", true);
         train(f, two, 1, "1", "2", "10", true);
-        near_in(one, two, "model/model.safetensors", 1e-5);
+        near_in(one, two, "model/model.safetensors", bar());
     }
 }
 
