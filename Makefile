@@ -32,9 +32,9 @@ test-asan: build-dev/build.ninja
 
 # Ranks that are processes, by mpirun, under the address sanitizer; what MPI's own libraries leave behind does not count.
 test-mpi-asan: build-dev/build.ninja
-	@cmake --build build-dev -j $(JOBS) --target fovea_program test_mpi_ranks test_cli_ranks test_tensor_parallel test_stages
+	@cmake --build build-dev -j $(JOBS) --target fovea_program test_mpi_ranks test_cli_ranks test_tensor_parallel test_tensor_training test_stages test_serve_ranks
 	@LSAN_OPTIONS=suppressions=$(CURDIR)/tests/faults/mpi_leaks.txt:print_suppressions=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_WAIT_POLICY=passive \
-	  ctest --test-dir build-dev -R "^test_(mpi_ranks|cli_ranks|tensor_parallel|stages)$$" --output-on-failure
+	  ctest --test-dir build-dev -R "^test_(mpi_ranks|cli_ranks|tensor_parallel|tensor_training|stages|serve_ranks)$$" --output-on-failure
 
 test-tsan: build-tsan/build.ninja
 	@cmake --build build-tsan -j $(JOBS) --target thread_tests

@@ -48,6 +48,7 @@ static void ranks_share_the_lines_of_a_task(void **state)
     same_on(2, "score -m $g/stories260K lines.txt");
     same_on(2, "classify -m $e/classify --json lines.txt");
     same_on(3, "tag -m $e/tag -b 7 lines.txt");
+    same_on(3, "translate -m $g/translate -b 2 $g/translate/lines.txt");
     same_on(2, "generate -m $g/stories260K --max-new-tokens 8 --text 'Once upon' --text 'A dog'");
 }
 
