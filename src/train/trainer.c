@@ -302,7 +302,7 @@ static size_t gradient_bytes(const fv_train_job *j, const fv__shares *s)
             all = s->n * (1 + fv__ranks_aside(leaves, 0, mine)),
             sharded = fv__shares_stored(s) + FV__UNDER_WAY * s->per_rank * s->ranks;
     bool gives_back = s->ranks > 1 && mine == 1 && fv__device_is_host(j->device) &&
-                      !j->opt.fast_sums && !j->opt.recompute;
+                      !j->opt.fast_sums && !j->opt.recompute && j->comm == fv__data_ranks(j);
     return (size_t)(gives_back && sharded < all ? sharded : all) * sizeof(float);
 }
 
