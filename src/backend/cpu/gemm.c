@@ -15,7 +15,8 @@
  * With many rows a thread takes whole blocks of them; with few the threads pack A together and
  * divide strips and panels.  From SHARE_FROM threads on they pack both factors together, in one
  * loop, and divide the tiles both ways: blocks of rows would be so few that all wait for the
- * slowest thread, and each would pack panels of its own, or wait once for every block.
+ * slowest thread, and each would pack panels of its own, or wait once for every block.  A packed
+ * weight on the tiles of AMX is divided as before: so fast that more of A than L2 holds costs more.
  *
  * Every element gets its runs in order from one thread, so its bits depend neither on the division
  * of work nor on the other rows. */
@@ -59,7 +60,7 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     int64_t strips = gemm_ceil_div(g->m, kind->mr),
             most = strips_within(A_BYTES / (strip_bytes + 1), A_RUN / (run_bytes + 1));
     p.panels = gemm_ceil_div(g->n, kind->nr);
-    p.shared = threads >= SHARE_FROM && !g->packed && strips >= SHARE_STRIPS;
+    p.shared = threads >= SHARE_FROM && strips >= SHARE_STRIPS && (!g->packed || !kind->enter);
     p.by_rows = threads > 1 && !p.shared && strips > most && strips >= (int64_t)threads * ENOUGH;
     if (p.shared)
         most = strips_within(SHARE_BYTES / (strip_bytes + 1), SIZE_MAX);

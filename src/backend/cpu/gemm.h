@@ -51,6 +51,8 @@ typedef struct gemm_tile {
     size_t b_next;     /* bytes from one panel of b to the next */
     const char *ahead; /* address to prefetch: `ahead_step` bytes for every 4 values of k */
     int64_t ahead_step;
+    const char *also; /* a second one, to L2, which a kind may leave alone */
+    int64_t also_step;
     float *c;
     /* floats from one row to the next, and from the columns of one panel to those of the next */
     int64_t ldc, c_next;

@@ -103,11 +103,13 @@ INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const in
 {
     const int64_t b_step = NR * (bt == FV_F32 ? 4 : 2);
     const float *a = t->a;
-    const char *b = t->b, *ahead = t->ahead;
+    const char *b = t->b, *ahead = t->ahead, *also = t->also;
     for (; n; n--) {
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + 64);
+        __builtin_prefetch(also, 0, 2);
         ahead += t->ahead_step;
+        also += t->also_step;
 #pragma GCC unroll 4
         for (int i = 0; i < STEPS; i++)
             step(s, a + i * A_WIDTH, b + i * b_step, t->b_next, rows, panels, bt);

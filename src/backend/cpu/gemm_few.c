@@ -96,7 +96,7 @@ static void multiply(const few *f, const char *a, int64_t j, int panels, int64_t
                           .panels = panels,
                           .alpha = f->alpha,
                           .add = k > 0};
-        tile.ahead = tile.b;
+        tile.ahead = tile.also = tile.b;
         kind->tile(&tile);
     }
 }

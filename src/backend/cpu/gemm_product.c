@@ -201,6 +201,7 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
                 finish_tile(t, end, row * end->ldc + (int64_t)q * kind->nr, (int64_t)q * kind->nr,
                             gemm_min(left, (int64_t)t->panels * kind->nr));
             t->a = (const char *)t->a + strip_bytes;
+            t->also += gemm_ceil_div(t->kc, 4) * t->also_step;
             t->c += t->rows * t->ldc;
             row += t->rows;
             t->ahead += each;
@@ -226,6 +227,15 @@ static ahead next_run(const gemm_plan *p, const share *w, int64_t panel, int64_t
         return ahead_of(gemm_at(w->b, j * g->ldb + k, g->bt), g->ldb * size, cols, kc * size,
                         tiles);
     return ahead_of(gemm_at(w->b, k * g->ldb + j, g->bt), g->ldb * size, kc, cols * size, tiles);
+}
+
+/* The strips of the run of k that comes next, evenly over the tiles of this one: where threads share
+ * A it comes from another's cache, and each tile of the run's first panel would wait for it. */
+static void next_strips(const gemm_plan *p, gemm_tile *t, const share *w, int64_t k, int count)
+{
+    size_t strip = gemm_a_bytes(p->kind, gemm_min(p->kind->run, p->g->k - k));
+    t->also = w->a + (size_t)w->strips * gemm_a_bytes(p->kind, k) + (size_t)w->s0 * strip;
+    t->also_step = (int64_t)strip / count / gemm_ceil_div(t->kc, 4) + 1;
 }
 
 /* One run of k of a group of panels of B: packed already, or packed now into this thread's
@@ -275,8 +285,10 @@ static void columns(const gemm_plan *p, const share *w, int64_t panel, int count
         gemm_tile tile = {.ldc = e.ld_sum,
                           .c_next = kind->nr,
                           .alpha = p->alpha,
+                          .also = w->a,
                           .add = g->add || k};
         tile.kc = gemm_min(p->kind->run, g->k - k);
+        if (p->shared && k + kind->run < g->k) next_strips(p, &tile, w, k + kind->run, count);
         find_panels(p, &tile, w, panel, k, count);
         ahead next = next_run(p, w, panel, k, count);
         multiply(kind, &tile, &next, w, w->a + (size_t)w->strips * gemm_a_bytes(kind, k), e.sum,
@@ -305,12 +317,12 @@ typedef struct chunks {
 static chunks cut_for_many(const gemm_plan *p, int threads, int64_t strips, int64_t panels)
 {
     chunks best = {0};
-    int64_t least = INT64_MAX;
+    int64_t least = INT64_MAX, late = p->shared ? 6 : 1; /* quarters of a chunk */
     for (int64_t down = 1; down <= strips && down <= 2 * threads; down += p->shared ? 1 : down)
         for (int64_t each = p->group; each; each--) {
             int64_t s = gemm_ceil_div(strips, down), across = gemm_ceil_div(panels, each),
                     chunk = s * each + s + each, rounds = gemm_ceil_div(down * across, threads),
-                    time = 4 * rounds * chunk + (p->shared ? 6 : 1) * chunk;
+                    time = (4 * rounds + late) * chunk;
             if (time >= least) continue;
             least = time;
             best = (chunks){down, each, across, true};
