@@ -21,9 +21,19 @@ INLINE __m256i load_some(const void *p, int64_t i, int64_t n, const fv_dtype t)
     return t == FV_BF16 ? h : (__m256i)_mm512_cvtneps_pbh(_mm512_cvtph_ps(h));
 }
 
+/* Asks for values that are packed soon: a cache line of many rows is used up at a time, which no
+ * hardware prefetcher follows. */
+INLINE void soon(const void *p, int64_t i, int64_t n, const fv_dtype t)
+{
+    const int64_t size = t == FV_F32 ? 4 : 2;
+    for (int64_t at = 0; at < n * size; at += 64)
+        __builtin_prefetch((const char *)p + i * size + at);
+}
+
 /* A unit of k of one row: 32 values, of which n are there. */
 INLINE __m512i load_unit(const void *p, int64_t i, int64_t n, const fv_dtype t)
 {
+    soon(p, i + 2 * GEMM_UNIT, GEMM_UNIT, t);
     if (t == FV_BF16 && n >= GEMM_UNIT) return _mm512_loadu_si512((const uint16_t *)p + i);
     __m256i low = load_some(p, i, n, t),
             high = n > VW ? load_some(p, i + VW, n - VW, t) : _mm256_setzero_si256();
@@ -47,6 +57,8 @@ INLINE void load_pairs(vf x[PAIRS], const gemm_src *s, int first, int64_t k, int
 #pragma GCC unroll 16
     for (int p = 0; p < PAIRS; p++) {
         int64_t at = k + 2 * p;
+        soon(s->p, (at + GEMM_UNIT) * s->ld + first, VW, t);
+        soon(s->p, (at + 1 + GEMM_UNIT) * s->ld + first, VW, t);
         __m256i even = _mm256_setzero_si256(), odd = even;
         if (at < kc && n > 0) even = load_some(s->p, at * s->ld + first, n, t);
         if (at + 1 < kc && n > 0) odd = load_some(s->p, (at + 1) * s->ld + first, n, t);
