@@ -107,13 +107,13 @@ const cli_command explain_command = {
     .name = "explain",
     .summary = "say which tokens a prediction rests on, by several methods",
     .about =
-        "Explains the label that a classifier gives to a text or to an image, or the token that a "
-        "causal language model expects next.  Of an image, TEXT is its path and its patches are "
-        "the tokens, blanked by the mean colour.  What is explained is its log-probability, by six "
-        "methods: attention "
-        "of the last layer, rollout and flow through all layers, gradient x input, integrated "
-        "gradients, and occlusion, which blanks one token after another.  Attention is read from "
-        "the tokens that the prediction reads above the last layer.\n\n"
+        "Explains the label that a classifier gives to a text, an image or a sound, or the token "
+        "that a causal language model expects next.  Of an image TEXT is its path and patches are "
+        "tokens, blanked by the mean colour; of a sound they are frames.  What is explained is its "
+        "log-probability, by six methods: attention of the last layer, rollout and flow through "
+        "all layers, gradient x input, integrated gradients, and occlusion, which blanks one token "
+        "after another.  Attention is read from the tokens that the prediction reads above the "
+        "last layer.\n\n"
         "Beside the scores stands how far the methods agree: Spearman's rank correlation of their "
         "magnitudes, without special tokens.  --curves says which to trust: tokens are blanked in "
         "the order of each method, and a good one lets the prediction fall soon (deletion) and "

@@ -29,7 +29,8 @@ static fv_status find_blank(fv_explainer *x, fv_err *e)
     const char *given = x->opt.blank;
     x->blank = -1; /* of patches */
     if (x->sees)
-        return given ? fv_fail(e, FV_EARG, "blank: an image has no tokens to name") : FV_OK;
+        return given ? fv_fail(e, FV_EARG, "blank: what is seen or heard has no tokens to name")
+                     : FV_OK;
     x->blank = given ? fv_tok_id(x->tok, given) : -1;
     if (given && x->blank < 0)
         return fv_fail(e, FV_EARG, "blank: the tokenizer has no token \"%s\"", given);
@@ -81,16 +82,18 @@ static fv_status open_model(fv_explainer *x, const char *dir, fv_err *e)
     if (!st) st = fv_model_open(&x->model, x->dev, dir, opt, e);
     if (st) return st;
     fv_head_job job = fv_model_job(x->model);
-    bool pixels = fv_family_takes(fv_model_family(x->model), "pixel_values"),
+    bool pixels = fv_family_takes(fv_model_family(x->model), "pixel_values") ||
+                  fv__see_hears(x->model),
          ids = fv_family_takes(fv_model_family(x->model), "input_ids");
     x->next_token = job == FV_HEAD_CAUSAL_LM;
     x->sees = pixels && !ids && job == FV_HEAD_CLASSIFY;
     bool reads = ids && !pixels && (job == FV_HEAD_CLASSIFY || x->next_token);
     if ((!reads && !x->sees) || fv_model_has_cross(x->model))
-        return fv_fail(e, FV_EMISSING,
-                       "%s: %s cannot be explained: a classifier of texts or images or a causal "
-                       "language model is needed",
-                       dir, fv_model_head(x->model));
+        return fv_fail(
+            e, FV_EMISSING,
+            "%s: %s cannot be explained: a classifier (of texts, images, sounds) or a causal "
+            "language model is needed",
+            dir, fv_model_head(x->model));
     const char *problem = fv_json_text(fv_dir_config(x->dir), "problem_type");
     if (problem && !strcmp(problem, "regression"))
         return fv_fail(e, FV_EMISSING, "%s: a regression has no label to explain", dir);

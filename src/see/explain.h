@@ -2,7 +2,7 @@
  *
  *     explain.c         opening, tokens, one text from end to end
  *     explain_score.c   passes of the model: blanks, gradients, attention, heads
- *     explain_image.c   an image instead of a text, patches instead of tokens
+ *     explain_image.c   an image or a sound instead of a text, patches or frames for tokens
  *     flow.c            greatest flows, which fv_see_weights has too (see.h)
  *     explain_set.c     rank correlation, deletion and insertion
  *     explain_write.c   text, JSON and the page */
@@ -28,7 +28,7 @@ struct fv_explainer {
     int32_t blank;
     bool next_token; /* a language model is asked, not a classifier */
     bool apart;      /* labels do not exclude each other: sigmoid */
-    bool sees;       /* a classifier of images: texts are paths */
+    bool sees;       /* a classifier of images or sounds: texts are paths */
     char name[160];  /* of what is explained */
     char text[512];  /* the beginning of what was read, or the path of an image */
     /* ---- of the text at hand ---- */
@@ -69,7 +69,8 @@ fv_see_in fv__explain_seen(const fv_explainer *x);
 fv_status fv__explain_open_image(fv_explainer *x, const char *path, int64_t *n, fv_err *e);
 /* Fills x->ids and special, (n) each. */
 void fv__explain_image_tokens(fv_explainer *x, uint8_t *special);
-fv_tensor *fv__explain_pixels(fv_explainer *x, const int32_t *ids, int64_t rows);
+/* Puts what the model reads for ids (rows,n), of which blanked ones are x->blank. */
+void fv__explain_put_input(fv_explainer *x, const int32_t *ids, int64_t rows, fv_items *in);
 /* For the page: the image, once, and then its patches in the colours of a method. */
 void fv__explain_put_image(const fv_explainer *x, fv_buf *b);
 void fv__explain_put_patches(const fv_explainer *x, fv_buf *b, const float *score, double most);

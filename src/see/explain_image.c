@@ -1,8 +1,10 @@
-/* explain_image.c - an image in the place of a text: its patches are the tokens that are blanked.
+/* explain_image.c - an image or a sound in the place of a text: its patches, or its frames, are the
+ * tokens that are blanked.
  *
  * Ids are the numbers of tokens, and that of a blanked one is -1: so occlusion, curves and
  * baselines, which change ids, know nothing of images.  A blanked patch has the value 0 in every
- * channel, which is the mean of the data wherever a processor subtracts it.  Erasing tokens instead
+ * channel, which is the mean of the data wherever a processor subtracts it; a blanked frame, whose
+ * features have no such zero, is the mean of the sound's frames.  Erasing tokens instead
  * (ViT would take fewer) lost: the model was never trained on holes, and families with windows
  * could not follow.
  *
@@ -12,7 +14,9 @@
 #include <stdio.h>
 
 #include "explain.h"
+#include "fovea/author/audio.h"
 #include "fovea/author/op.h"
+#include "fovea/author/processor.h"
 #include "fovea/author/tensor.h"
 
 /* ---- tokens ---- */
@@ -41,9 +45,10 @@ fv_status fv__explain_open_image(fv_explainer *x, const char *path, int64_t *n, 
     const fv_see_axis *row = &s->map[FV_SEE_ENCODER].row;
     *n = row->n;
     x->axis = (fv_see_axis){.n = row->n, .grid = row->grid};
-    if (!row->grid.high || !row->text)
-        st = fv_fail(e, FV_EMISSING, "%s: tokens of %s are no patches of an image", path,
-                     fv_model_head(x->model));
+    bool frames = x->image->seconds <= 0 || row->grid.wide == x->image->shape.d[0];
+    if (!row->grid.high || !row->text || !frames)
+        st = fv_fail(e, FV_EMISSING, "%s: tokens of %s are neither patches of an image nor frames",
+                     path, fv_model_head(x->model));
     if (!st) x->axis.text = fv__alloc(&x->env, (size_t)row->n * sizeof *x->axis.text);
     bool ok = st || x->axis.text;
     for (int64_t i = 0; !st && ok && i < row->n; i++)
@@ -75,24 +80,48 @@ static void blank_patch(const fv_explainer *x, float *pixels, int64_t at)
             memset(pixels + (c * H + y) * W + x0, 0, (size_t)size * sizeof *pixels);
 }
 
-/* (rows,C,H,W): the image with the patches blanked that ids (rows,n) say. */
-fv_tensor *fv__explain_pixels(fv_explainer *x, const int32_t *ids, int64_t rows)
+/* Frame `at` of (T,features) to the mean of all. */
+static void blank_frame(const fv_see_image *im, float *frames, int64_t at)
+{
+    int64_t T = im->shape.d[0], wide = im->shape.d[1];
+    for (int64_t k = 0; k < wide; k++) {
+        double sum = 0;
+        for (int64_t t = 0; t < T; t++) sum += (double)im->pixels[t * wide + k];
+        frames[at * wide + k] = (float)(sum / (double)T);
+    }
+}
+
+/* pixel_values (rows,C,H,W), or the frames (rows,T,features) of a sound: what is at hand with the
+ * patches blanked that ids (rows,n) say. */
+void fv__explain_put_input(fv_explainer *x, const int32_t *ids, int64_t rows, fv_items *in)
 {
     const fv_see_image *im = x->image;
     const fv_see_grid *g = &x->axis.grid;
-    int64_t n = x->now.n, each = (int64_t)(im->bytes / sizeof(float));
-    size_t bytes = (size_t)rows * im->bytes;
+    int64_t n = x->now.n, each = im->seconds > 0 ? im->shape.d[0] * im->shape.d[1]
+                                                 : (int64_t)(im->bytes / sizeof(float));
+    size_t bytes = (size_t)(rows * each) * sizeof(float);
     float *all = fv__alloc(&x->env, bytes);
-    if (!all) return fv_raise(x->ctx, FV_ENOMEM, "explain: out of memory");
-    for (int64_t r = 0; r < rows; r++) {
-        memcpy(all + r * each, im->pixels, im->bytes);
-        for (int64_t i = 0; i < g->high * g->wide; i++)
-            if (ids[r * n + g->at + i] == x->blank) blank_patch(x, all + r * each, i);
+    bool sound = im->seconds > 0;
+    if (!all) {
+        fv_raise(x->ctx, FV_ENOMEM, "explain: out of memory");
+        return;
     }
-    fv_tensor *y = fv_floats(x->ctx, all,
-                             FV_SHAPE(rows, im->channels, im->shown.height, im->shown.width));
+    for (int64_t r = 0; r < rows; r++) {
+        float *row = all + r * each;
+        memcpy(row, im->pixels, (size_t)each * sizeof *row);
+        for (int64_t i = 0; i < g->high * g->wide; i++) {
+            if (ids[r * n + g->at + i] != x->blank) continue;
+            if (sound)
+                blank_frame(im, row, i);
+            else
+                blank_patch(x, row, i);
+        }
+    }
+    fv_shape shape = sound ? FV_SHAPE(rows, im->shape.d[0], im->shape.d[1])
+                           : FV_SHAPE(rows, im->channels, im->shown.height, im->shown.width);
+    fv_items_put(in, sound ? fv_processor_sound_input(im->processor) : "pixel_values",
+                 fv_floats(x->ctx, all, shape));
     fv__free(&x->env, all, bytes);
-    return y;
 }
 
 /* ---- the page ---- */
@@ -144,12 +173,18 @@ static void put_bmp(const fv_explainer *x, fv_buf *b)
     fv__free(&x->env, file, (size_t)size);
 }
 
+/* A sound is a strip, an image a square. */
+enum { HEIGHT = 200, STRIP = 640 };
+static int width_of(const fv_explainer *x) { return x->image->seconds > 0 ? STRIP : HEIGHT; }
+
 /* The image once for all methods, and over it the patches in the colours of one. */
 void fv__explain_put_image(const fv_explainer *x, fv_buf *b)
 {
-    fv__buf_str(b, "<svg width=0 height=0 style=\"position:absolute\"><defs>"
-                   "<image id=seen width=200 height=200 preserveAspectRatio=none "
-                   "style=\"image-rendering:pixelated\" href=\"data:image/bmp;base64,");
+    fv__buf_fmt(b,
+                "<svg width=0 height=0 style=\"position:absolute\"><defs>"
+                "<image id=seen width=%d height=%d preserveAspectRatio=none "
+                "style=\"image-rendering:pixelated\" href=\"data:image/bmp;base64,",
+                width_of(x), HEIGHT);
     put_bmp(x, b);
     fv__buf_str(b, "\"/></defs></svg>\n");
 }
@@ -165,10 +200,10 @@ static float least_of(const float *x, int64_t n)
 void fv__explain_put_patches(const fv_explainer *x, fv_buf *b, const float *score, double most)
 {
     const fv_see_grid *g = &x->axis.grid;
-    double w = 200 / (double)g->wide, h = 200 / (double)g->high,
+    double w = width_of(x) / (double)g->wide, h = HEIGHT / (double)g->high,
            least = (double)least_of(score + g->at, g->high * g->wide);
     if (least < 0 || least >= most) least = 0; /* of shares what all patches have says nothing */
-    fv__buf_str(b, "<svg width=200 height=200><use href=\"#seen\"/>");
+    fv__buf_fmt(b, "<svg width=%d height=%d><use href=\"#seen\"/>", width_of(x), HEIGHT);
     for (int64_t i = 0; i < g->high * g->wide; i++) {
         double v = (double)score[g->at + i],
                share = most > 0 ? (fabs(v) - least) / (most - least) : 0;

@@ -43,7 +43,7 @@ static fv_tensor *run(fv_explainer *x, const int32_t *ids, int64_t rows)
     int64_t n = x->now.n;
     fv_items in = {0}, out = {0};
     if (x->sees) {
-        fv_items_put(&in, "pixel_values", fv__explain_pixels(x, ids, rows));
+        fv__explain_put_input(x, ids, rows, &in);
         if (!fv_ctx_status(c)) fv_model_forward(c, x->model, &in, &out);
         return fv_items_get(&out, "logits");
     }

@@ -125,7 +125,7 @@ static void json_matrix(fv_buf *b, const char *key, const double (*r)[FV_EXPLAIN
 static void json_tokens(const fv_explainer *x, fv_buf *b)
 {
     const fv_explained *n = &x->now;
-    fv__buf_fmt(b, "{\n  \"%s\": ", x->image ? "image" : "text");
+    fv__buf_fmt(b, "{\n  \"%s\": ", x->image ? "file" : "text");
     fv__see_quote(b, x->text);
     fv__buf_str(b, ",\n  \"label\": ");
     fv__see_quote(b, n->label);
@@ -240,12 +240,13 @@ static double most_of(const float *x, const uint8_t *skip, int64_t n)
 static void html_tokens(const fv_explainer *x, fv_buf *b)
 {
     const fv_explained *n = &x->now;
+    bool square = x->image && x->image->seconds <= 0; /* these stand side by side */
     if (x->image) fv__explain_put_image(x, b);
     for (int m = 0; m < FV_EXPLAIN_METHODS; m++) {
         if (!has(x, m)) continue;
         /* special tokens take much attention and would pale the others */
         double most = most_of(n->score[m], n->special, n->n);
-        fv__buf_fmt(b, "<div class=\"m%s\"><b>%s</b>", x->image ? " p" : "", name_of(m));
+        fv__buf_fmt(b, "<div class=\"m%s\"><b>%s</b>", square ? " p" : "", name_of(m));
         if (x->image) fv__explain_put_patches(x, b, n->score[m], most);
         for (int64_t t = 0; !x->image && t < n->n; t++) {
             double v = (double)n->score[m][t];

@@ -178,8 +178,11 @@ fv_status fv__see_axis_image(const fv_see *s, fv_see_axis *a, int64_t n, fv_err 
     bool ok = a->text != NULL;
     for (int64_t i = 0; ok && i < n; i++) {
         char name[48];
-        if (s->image->seconds > 0 && i < g.wide)
-            snprintf(name, sizeof name, "%.2f s", s->image->seconds * (double)i / (double)g.wide);
+        int64_t at = i - g.at;
+        if (s->image->seconds > 0 && at >= 0 && at < g.wide)
+            snprintf(name, sizeof name, "%.2f s", s->image->seconds * (double)at / (double)g.wide);
+        else if (s->image->seconds > 0 && at < 0)
+            snprintf(name, sizeof name, "class");
         else if (s->image->seconds > 0)
             snprintf(name, sizeof name, "padding");
         else if (s->guide && g.at && !i) /* what it attends to is weighed by the text */

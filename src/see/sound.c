@@ -110,9 +110,11 @@ void fv__see_put_sound(fv_ctx *c, const fv_see_image *im, fv_items *items)
     fv_items_put(items, fv_processor_sound_input(im->processor), fv_floats(c, im->pixels, batch));
 }
 
-/* The last position may be heard in part. */
+/* Behind a class token where a token is a frame (KWT).  The last position may be heard in part. */
 fv_see_grid fv__see_sound_grid(const fv_see_image *im, int64_t n)
 {
+    int64_t frames = im->shape.n == 2 ? im->shape.d[0] : 0;
+    if (n == frames + 1) return (fv_see_grid){1, 1, frames};
     int64_t wide = (int64_t)ceil(im->heard * (double)n - 1e-9);
     return (fv_see_grid){0, 1, wide < n ? wide : n};
 }

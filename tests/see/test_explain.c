@@ -133,7 +133,7 @@ static void test_image(void **state)
     assert_int_equal(fv_explain_report(x, "html", &text, &n, &e), FV_OK);
     assert_non_null(strstr(text, "data:image/bmp;base64,Qk"));
     assert_int_equal(fv_explain_report(x, "json", &text, &n, &e), FV_OK);
-    assert_non_null(strstr(text, "\"image\": "));
+    assert_non_null(strstr(text, "\"file\": "));
     assert_int_equal(fv_explain(x, PHOTO, PHOTO, &none, &e), FV_EARG);
     assert_int_not_equal(fv_explain(x, GOLDEN "none.png", NULL, &none, &e), FV_OK);
     assert_non_null(strstr(e.text, "none.png"));

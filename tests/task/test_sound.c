@@ -382,6 +382,11 @@ static void sounds_are_classified(void **state)
     assert_true(out[0] == 'L' && strchr(out, '\t'));
     out = succeeded(fovea("classify -m %s --json %s", scratch("words"), scratch("c.wav")))->out;
     assert_memory_equal(out, "{\"sound\":", 9);
+    /* explained frame by frame behind the class token, each blanked by the mean of all */
+    out = succeeded(fovea("explain -m %s --json %s", scratch("words"), scratch("c.wav")))->out;
+    assert_non_null(strstr(out, "\"tokens\": [\"class\", \"0.00 s\", "));
+    assert_non_null(strstr(out, "\"special\": [1, 0, 0, "));
+    assert_non_null(strstr(out, "\"occlusion\": ["));
 }
 
 /* Sweeps that rise slowly and quickly, in folders named so. */

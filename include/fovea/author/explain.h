@@ -5,8 +5,9 @@
  *     fv_explain(x, "A film of rare charm.", NULL, &out, &err);
  *     fv_explain_save(x, "charm.html", &err);
  *
- * A prediction is the label of a classifier of texts or images, or the next token of a causal
- * language model.  Of an image the patches are tokens, blanked by zeros.  What is
+ * A prediction is the label of a classifier of texts, images or sounds, or the next token of a
+ * causal language model.  Of an image the patches are tokens, blanked by zeros; of a sound, where a
+ * model has a token for each, the frames, blanked by their mean.  What is
  * explained is its log-probability, by every method alike, so that numbers can be compared.  An
  * explainer belongs to one thread. */
 #ifndef FOVEA_AUTHOR_EXPLAIN_H
@@ -75,8 +76,8 @@ FV_API fv_status fv_explainer_open(fv_explainer **out, fv_device *d, const char 
 FV_API void fv_explainer_close(fv_explainer *x); /* NULL is allowed */
 
 /* Explains one text, or two that are read together (pair may be NULL); *out until the next call.
- * A text that is longer than the model reads is refused.  To a classifier of images `text` is the
- * path of one. */
+ * A text that is longer than the model reads is refused.  To a classifier of images or sounds `text`
+ * is the path of one. */
 FV_API fv_status fv_explain(fv_explainer *x, const char *text, const char *pair,
                             const fv_explained **out, fv_err *e);
 /* All texts so far. */
