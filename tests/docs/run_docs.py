@@ -13,7 +13,7 @@ import tempfile
 NOT_RUN = [  # the first that is found in a line says why it is not run
     (r"\bmake\b|cmake|\bcc\b|pkg-config|PKG_CONFIG|LD_LIBRARY|apt-get|dpkg|ccache|docker|\bnvcc\b|\bgit\b|hf download|python", "builds or installs"),
     (r"cuda|nsys|ncu|compute-sanitizer|CUDA", "needs a GPU"),
-    (r"multi30k|models/trec|\btok/|path/to|runs?/|train\.(en|de|tsv)|test\.(en|de|fr)|small\.tsv|theirs|article|\.ini\b|corpus|data\.|texts\.|questions", "needs data"),
+    (r"multi30k|video/|models/trec|\btok/|path/to|runs?/|train\.(en|de|tsv)|test\.(en|de|fr)|small\.tsv|theirs|article|\.ini\b|corpus|data\.|texts\.|questions", "needs data"),
     (r"bert-base|gpt2|Llama|Qwen|opus-mt|bart-|distil|roberta|t5-|MODEL|SmolLM|all-MiniLM|vit-base|clip-vit|yolos-|segformer-b|kwt1|moonshine|facebook|-m (base|big|model|my)\b|llama|whisper|adapter|lora",
      "needs a published model"),
     (r"bench/plan.py|plan_fit", "needs root, for networks of its own"),
