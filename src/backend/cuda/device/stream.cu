@@ -363,9 +363,9 @@ bool capture(fv_stream *s)
     return st->capturing;
 }
 
-/* A step has two executable graphs, which take turns: while one runs the driver does not prepare its
- * next launch, which leaves the GPU idle between updates, the longer the more kernels it has.  The
- * second is made when the step is replayed a second time. */
+/* A step has two executable graphs, which take turns: while one runs the driver does not prepare
+ * its next launch, which leaves the GPU idle between updates, the longer the more kernels it has.
+ * The second is made when the step is replayed a second time. */
 struct captured_step {
     cudaGraph_t graph; /* NULL: both are made, or the second could not be */
     cudaGraphExec_t run[2];

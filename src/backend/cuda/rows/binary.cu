@@ -46,7 +46,8 @@ struct vector_walk {
     bool a_wide, b_wide;
 };
 
-/* False: rows or strides are no multiples of V, or an operand is neither contiguous nor constant. */
+/* False: rows or strides are no multiples of V, or an operand is neither contiguous nor constant
+ * along the last axis. */
 bool vectorise(vector_walk *v, const fv_walk *w, int64_t by)
 {
     int last = w->n - 1;

@@ -8,9 +8,9 @@ namespace
 {
 
 /* col (batch,channels,kh,kw,oh,ow), the layout a matrix product with the weights reads.
- * A thread has V elements of col along ow, all of one row of x: their index is taken apart once, and
- * they are written together.  It is bound by instructions otherwise: col has nine numbers for every
- * one of x. */
+ * A thread has V elements of col along ow, all of one row of x: their index is taken apart once,
+ * and they are written together.  It is bound by instructions otherwise: col has nine numbers for
+ * every one of x. */
 template <class T, int V> void unfold(fv_stream *s, T *col, const T *x, const fv_conv_geom &g)
 {
     int64_t n = g.batch * g.channels * g.kh * g.kw * g.oh * g.ow / V;

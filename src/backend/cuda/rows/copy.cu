@@ -4,8 +4,8 @@
 namespace
 {
 
-/* The walk by `by` elements of the last axis, its strides still in elements; false: that axis is not
- * contiguous in both, or no multiple. */
+/* The walk by `by` elements of the last axis, its strides still in elements; false: that axis is
+ * not contiguous in both, or no multiple. */
 bool in_runs(fv_walk *w, const fv_walk *from, int64_t by)
 {
     int last = from->n - 1;
