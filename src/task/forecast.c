@@ -41,8 +41,8 @@ static const fv_field options[] = {
            "rows of history in the picture; 0: as many as the model reads"),
     {0}};
 
-/* A forecast with its ranges, (horizon,channels) each; low and high are offsets from y, or NULL, and
- * so are the quantiles of each level, one behind the other. */
+/* A forecast with its ranges, (horizon,channels) each; low and high are offsets from y, or NULL,
+ * and so are the quantiles of each level, one behind the other. */
 typedef struct result {
     const fv_series *s;
     float *y, *low, *high, *quantiles;

@@ -1,5 +1,5 @@
-/* test_click.c - BST and fovea click from outside: that it learns what a history says of a candidate,
- * from random vectors and from vectors of items, and what the command prints. */
+/* test_click.c - BST and fovea click from outside: that it learns what a history says of a
+ * candidate, from random vectors and from vectors of items, and what the command prints. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,8 +47,8 @@ static void clicks(void **state)
     refused(fovea("click -m " MODELS "bst shown.tsv"), 1, "columns of features");
 }
 
-/* 60 items of 6 categories.  A history has one category, and every other candidate is of it: neither
- * candidate nor history tells anything alone.  sentences.txt: items of one category a line. */
+/* 60 items of 6 categories.  A history has one category, and every other candidate is of it:
+ * neither candidate nor history tells anything alone.  sentences.txt: items of one category a line. */
 static void write_categories(void)
 {
     const char *make = "function item(c) { return 6 * int(10 * rand()) + c } "

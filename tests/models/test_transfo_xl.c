@@ -169,8 +169,8 @@ static void a_score_carries_the_memory(void **state)
     fv_st_close(out);
 }
 
-/* Memories far longer than mem_len, which is 6 there: segments carry keys and values, and each token
- * has the log-probability that the reference computes from states. */
+/* Memories far longer than mem_len, which is 6 there: segments carry keys and values, and each
+ * token has the log-probability that the reference computes from states. */
 static void a_memory_may_be_long(void **state)
 {
     enum { N = 2400, STRIDE = 48 };
