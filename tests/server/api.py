@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""api.py FOVEA [CASES] - schemathesis against /openapi.json: requests of every operation, right and wrong, as the document
+"""api.py FOVEA [CASES] [SEED] - schemathesis against /openapi.json: requests of every operation, right and wrong, as the document
 describes them.  No answer may be a server error or one that the document does not name, a request that the document
 forbids must be refused, and the server must end with status 0 (a sanitizer's finding would change it).
 
@@ -22,6 +22,7 @@ CHECKS = ("not_a_server_error,status_code_conformance,content_type_conformance,u
 def main():
     program = sys.argv[1] if len(sys.argv) > 1 else "build/fovea"
     cases = int(sys.argv[2]) if len(sys.argv) > 2 else 10000
+    seed = sys.argv[3] if len(sys.argv) > 3 else "1"
     tool = shutil.which(os.environ.get("SCHEMATHESIS", "schemathesis"))
     if not tool:
         print("skipped: schemathesis is not installed")
@@ -30,7 +31,7 @@ def main():
         with Server(program, scratch, "--quiet", "--context", "256") as server:
             # operations differ in how many cases the coverage phase has, so there is an overshoot
             done = subprocess.run([tool, "run", server.address + "/openapi.json", "-n", str(max(cases // 12, 1)), "--phases",
-                                   "coverage,fuzzing", "--checks", CHECKS, "--suppress-health-check", "all", "--seed", "1",
+                                   "coverage,fuzzing", "--checks", CHECKS, "--suppress-health-check", "all", "--seed", seed,
                                    "--continue-on-failure", "--request-timeout", "60", "--no-color"], cwd=scratch,
                                   capture_output=True, text=True)
         said = done.stdout
