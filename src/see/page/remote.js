@@ -3,10 +3,13 @@
  * Thumbnails come a layer at a time, pooled by the server; of the chosen maps come the rows that the stage shows, in blocks of
  * about a megabyte of f32 (safetensors).  So 2,000 tokens of 12 x 12 heads, more than two gigabytes, cost what is looked at.
  * The server works for one page's request at a time, so no more than two are under way, and of those that wait the latest
- * goes first: it is what is on the screen now.  Rows before thumbnails. */
+ * goes first: it is what is on the screen now.  Rows before thumbnails, which wait while the reader moves or scrolls: on a machine
+ * that serves itself their computing would take the frames' time. */
 const ABREAST = 2, WEIGHTS = 262144; /* requests under way; weights in a block of rows */
 const rowsWanted = [], thumbsWanted = [];
-let asking = 0, failure = "";
+const STILL = 300; /* milliseconds after the last move */
+let asking = 0, failure = "", moved = -STILL, waking = 0;
+for (const name of ["pointermove", "wheel", "scroll", "keydown"]) addEventListener(name, () => { moved = performance.now(); }, { capture: true, passive: true });
 
 async function ask(m, layer, head, more) {
   const attention = { layers: [layer] }, body = { ...data.ask, kind: m.kind, format: "safetensors", attention, ...more };
@@ -20,7 +23,14 @@ async function ask(m, layer, head, more) {
 }
 
 function next() {
+  const rest = moved + STILL - performance.now();
+  if (!rowsWanted.length && thumbsWanted.length && rest > 0) {
+    clearTimeout(waking);
+    waking = setTimeout(next, rest);
+    return;
+  }
   for (; asking < ABREAST && rowsWanted.length + thumbsWanted.length; asking++) {
+    if (!rowsWanted.length && asking) return; /* one at a time */
     const job = rowsWanted.pop() || thumbsWanted.shift();
     job().then(() => { failure = ""; }, e => { failure = e.message; $("hint").textContent = failure; }).finally(() => { asking--; next(); });
   }
