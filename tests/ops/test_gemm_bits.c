@@ -98,83 +98,118 @@ static void test_stored(void **state)
     }
 }
 
-/* What stands around a product in a step of writing changes no bit: norm, product, and the sum or
- * the caches behind it. */
+/* What stands around a product in a step of writing changes no bit: norm, product, and the sum, the
+ * caches (with q and k rotated) or a second product to be multiplied by behind it. */
 typedef struct around {
     fv_norm_kind norm;
-    enum { PLAIN, ONTO, CACHES } then;
+    enum { PLAIN, ONTO, CACHES, ROTATED, GATED } then;
     fv_dtype weight;
     int64_t rows;
     int threads;
 } around;
 
+enum { K = 130, MOST_N = 264, CAP = 3 }; /* enough for several threads */
+
+/* The operands, and the product as kernels of their own give it. */
+typedef struct product_alone {
+    float *x, *w, *w2, *bias, *gain, *shift, *old;
+    float normed[2 * K], sum[2 * MOST_N], up[2 * MOST_N];
+    void *packed, *packed2;
+} product_alone;
+
+static void multiply_alone(fv_stream *s, product_alone *o, const around *t, int64_t n, fv_act act)
+{
+    const fv_kernels *f = gemm_device->k[FV_F32];
+    float stat[4];
+    float **all[] = {&o->x, &o->w, &o->w2, &o->bias, &o->gain, &o->shift, &o->old};
+    const int64_t lens[] = {2 * K, n * K, n * K, n, K, K, 2 * n};
+    for (int i = 0; i < 7; i++) free(gemm_numbers(FV_F32, lens[i], all[i]));
+    o->packed = gemm_memory(f->pack_bytes(n, K, t->weight));
+    o->packed2 = gemm_memory(f->pack_bytes(n, K, t->weight));
+    f->pack(s, o->packed, t->weight, o->w, FV_F32, n, K, K, true);
+    f->pack(s, o->packed2, t->weight, o->w2, FV_F32, n, K, K, true);
+    memcpy(o->normed, o->x, sizeof o->normed);
+    if (t->norm == FV_NORM_LAYER)
+        f->layernorm(s, o->normed, stat, stat + 2, NULL, o->x, NULL, o->gain, o->shift, t->rows, K,
+                     1e-5f);
+    if (t->norm == FV_NORM_RMS)
+        f->rmsnorm(s, o->normed, stat, NULL, o->x, NULL, o->gain, t->rows, K, 1e-5f);
+    fv_gemm g = {.m = t->rows,
+                 .n = n,
+                 .k = K,
+                 .batch = 1,
+                 .a = o->normed,
+                 .b = o->packed,
+                 .c = o->sum,
+                 .lda = K,
+                 .ldc = n,
+                 .bt = t->weight};
+    g.packed = true;
+    g.bias = o->bias;
+    g.act = act;
+    f->gemm(s, &g);
+    g.b = o->packed2;
+    g.c = o->up;
+    g.act = FV_ACT_NONE;
+    f->gemm(s, &g);
+}
+
 static void check_around(const around *t)
 {
-    enum { N = 261, K = 130, EACH = 87, CAP = 3 }; /* enough for several threads */
     const fv_kernels *f = gemm_device->k[FV_F32];
-    float *x, *w, *bias, *gain, *shift, *old, normed[2 * K], stat[4], sum[2 * N],
-        cache[2][2 * CAP * EACH], y[2 * N], want[2 * N];
-    float **all[] = {&x, &w, &bias, &gain, &shift, &old};
-    const int64_t lens[] = {2 * K, N * K, N, K, K, 2 * N};
+    bool rotated = t->then == ROTATED, caches = t->then == CACHES || rotated;
+    int64_t n = rotated ? MOST_N : 261, each = n / 3, y_n = caches ? each : n;
+    fv_act act = t->then == PLAIN || t->then == GATED ? FV_GELU_TANH : FV_ACT_NONE;
+    float cache[2][2 * CAP * MOST_N], y[2 * MOST_N], want[2 * MOST_N], freq[11];
     const int32_t pos[] = {1, 2};
-    for (int i = 0; i < 6; i++) free(gemm_numbers(FV_F32, lens[i], all[i]));
-    void *packed = gemm_memory(f->pack_bytes(N, K, t->weight));
+    product_alone o;
     fv_stream s;
     fv_err e = {0};
     assert_int_equal(fv__stream_open(&s, gemm_device, t->threads, &e), FV_OK);
-    f->pack(&s, packed, t->weight, w, FV_F32, N, K, K, true);
-    memcpy(normed, x, sizeof normed);
-    if (t->norm == FV_NORM_LAYER)
-        f->layernorm(&s, normed, stat, stat + 2, NULL, x, NULL, gain, shift, t->rows, K, 1e-5f);
-    if (t->norm == FV_NORM_RMS)
-        f->rmsnorm(&s, normed, stat, NULL, x, NULL, gain, t->rows, K, 1e-5f);
-    fv_act act = t->then == PLAIN ? FV_GELU_TANH : FV_ACT_NONE;
-    fv_gemm g = {.m = t->rows,
-                 .n = N,
-                 .k = K,
-                 .batch = 1,
-                 .a = normed,
-                 .b = packed,
-                 .c = sum,
-                 .lda = K,
-                 .ldc = N,
-                 .bt = t->weight};
-    g.packed = true;
-    g.bias = bias;
-    g.act = act;
-    f->gemm(&s, &g);
-    int64_t y_n = t->then == CACHES ? EACH : N;
-    memcpy(y, old, sizeof y);
-    memcpy(want, old, sizeof want);
+    multiply_alone(&s, &o, t, n, act);
+    for (int i = 0; i < 11; i++) freq[i] = 1 / (float)(1 + i);
+    for (int64_t i = 0; i < t->rows && rotated; i++)
+        for (int h = 0; h < 2; h++) {
+            float *at = o.sum + i * n + h * each; /* four heads of 22, q or k */
+            f->rope(&s, (fv_sink){.data = at, .dtype = FV_F32}, at, pos + i, freq, 1, 1, 4, 22, 11,
+                    false, false);
+        }
+    memcpy(y, o.old, (size_t)(2 * n) * sizeof *y);
+    memcpy(want, o.old, (size_t)(2 * n) * sizeof *y);
     memset(cache, 0, sizeof cache);
     for (int64_t i = 0; i < t->rows; i++)
-        for (int64_t j = 0; j < y_n; j++)
-            want[i * y_n + j] = t->then == ONTO ? old[i * y_n + j] + sum[i * N + j]
-                                                : sum[i * N + j];
+        for (int64_t j = 0; j < y_n; j++) {
+            float x = o.sum[i * n + j], *to = want + i * y_n + j;
+            *to = t->then == ONTO ? *to + x : t->then == GATED ? x * o.up[i * n + j] : x;
+        }
     fv_fused_linear r = {.rows = t->rows,
-                         .n = N,
+                         .n = n,
                          .k = K,
-                         .x = x,
-                         .w = packed,
+                         .x = o.x,
+                         .w = o.packed,
                          .wt = t->weight,
-                         .bias = bias,
+                         .bias = o.bias,
                          .norm = t->norm};
-    r.gain = gain;
-    r.shift = t->norm == FV_NORM_LAYER ? shift : NULL;
+    r.gain = o.gain;
+    r.shift = t->norm == FV_NORM_LAYER ? o.shift : NULL;
     r.eps = 1e-5f;
     r.act = act;
     r.add = t->then == ONTO;
     r.y = y;
     r.y_n = y_n;
-    if (t->then == CACHES) r.k_cache = cache[0], r.v_cache = cache[1], r.pos = pos, r.cap = CAP;
+    if (t->then == GATED) r.up = o.packed2, r.up_bias = o.bias;
+    if (rotated) r.rope = (fv_fused_rope){freq, pos, 0, 11, 22, false};
+    if (caches) r.k_cache = cache[0], r.v_cache = cache[1], r.pos = pos, r.cap = CAP;
     assert_true(f->fused_linear(&s, &r));
-    assert_memory_equal(y, want, sizeof y);
-    for (int64_t i = 0; i < t->rows && t->then == CACHES; i++)
+    assert_memory_equal(y, want, (size_t)(2 * n) * sizeof *y);
+    for (int64_t i = 0; i < t->rows && caches; i++)
         for (int h = 0; h < 2; h++)
-            assert_memory_equal(cache[h] + (i * CAP + pos[i]) * EACH, sum + i * N + (1 + h) * EACH,
-                                EACH * 4);
-    for (int i = 0; i < 6; i++) free(*all[i]);
-    free(packed);
+            assert_memory_equal(cache[h] + (i * CAP + pos[i]) * each,
+                                o.sum + i * n + (1 + h) * each, (size_t)each * sizeof **cache);
+    float *all[] = {o.x, o.w, o.w2, o.bias, o.gain, o.shift, o.old};
+    for (int i = 0; i < 7; i++) free(all[i]);
+    free(o.packed);
+    free(o.packed2);
     fv__stream_close(&s);
 }
 
@@ -182,11 +217,11 @@ static void test_fused_linear(void **state)
 {
     (void)state;
     const fv_dtype kinds[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
-    for (int i = 0; i < 6 * 3 * 3 * 2; i++)
+    for (int i = 0; i < 6 * 3 * 5 * 2; i++)
         check_around(&(around){.norm = (fv_norm_kind)(i / 6 % 3),
-                               .then = i / 18 % 3,
+                               .then = i / 18 % 5,
                                .weight = kinds[i % 6],
-                               .rows = 1 + i / 54,
+                               .rows = 1 + i / 90,
                                .threads = 1 + i % 3});
 }
 

@@ -78,15 +78,15 @@ static void pack_rows(const few *f, char *to)
 
 /* ---- sums ---- */
 
-/* Those of `panels` panels from j on, `apart` panels from one to the next; in c they are c_next
+/* Those of `panels` panels of b from j on, `apart` panels from one to the next; in c they are c_next
  * apart. */
-static void multiply(const few *f, const char *a, int64_t j, int panels, int64_t apart, float *c,
-                     int64_t c_next, int64_t ldc)
+static void multiply(const few *f, const char *b, const char *a, int64_t j, int panels,
+                     int64_t apart, float *c, int64_t c_next, int64_t ldc)
 {
     const gemm_kind *kind = f->kind;
     for (int64_t k = 0; k < f->k || !k; k += kind->run) {
         gemm_tile tile = {.a = a + gemm_a_bytes(kind, k),
-                          .b = f->b + (size_t)j * f->panel_bytes + gemm_b_bytes(kind, k),
+                          .b = b + (size_t)j * f->panel_bytes + gemm_b_bytes(kind, k),
                           .b_next = (size_t)apart * f->panel_bytes,
                           .c = c,
                           .c_next = c_next,
@@ -151,6 +151,50 @@ static void finish_row(const few *f, const float *sum, int64_t ld, int64_t j)
         }
 }
 
+/* y = act(gate + bias) * (up + up_bias) for the panel at column j: the same steps in the same order
+ * as two products and one of their results. */
+static void finish_gate(const few *f, float *gate, float *up, int64_t ld, int64_t j)
+{
+    const fv_fused_linear *r = f->row;
+    int64_t cols = least(f->kind->nr, f->n - j);
+    gemm_end e = {.sum = gate,
+                  .ld_sum = ld,
+                  .ldc = ld,
+                  .rows = f->rows,
+                  .cols = cols,
+                  .c = gate,
+                  .bias = r->bias ? (const float *)r->bias + j : NULL,
+                  .table = FV_F32,
+                  .ct = FV_F32,
+                  .act = r->act};
+    NAME(gemm_finish)(&e);
+    e.sum = e.c = up;
+    e.bias = r->up_bias ? (const float *)r->up_bias + j : NULL;
+    e.act = FV_ACT_NONE;
+    if (e.bias) NAME(gemm_finish)(&e);
+    for (int64_t i = 0; i < f->rows; i++)
+        for (int64_t c = 0; c < cols; c += VW) {
+            const float *x = gate + i * ld + c, *y = up + i * ld + c;
+            float *to = (float *)r->y + i * r->y_n + j + c;
+            int64_t n = cols - c;
+            if (n >= VW)
+                v_store(to, v_mul(v_load(x), v_load(y)));
+            else
+                v_store_n(to, v_mul(v_load_n(x, n, 0), v_load_n(y, n, 0)), n);
+        }
+}
+
+/* Panels of both weights, and what becomes of them. */
+static void gate_step(const few *f, int64_t j, int panels, int64_t apart, const char *a)
+{
+    float gate[GEMM_EDGE], up[GEMM_EDGE];
+    int nr = f->kind->nr;
+    multiply(f, f->b, a, j, panels, apart, gate, nr, panels * nr);
+    multiply(f, f->row->up, a, j, panels, apart, up, nr, panels * nr);
+    for (int q = 0; q < panels; q++)
+        finish_gate(f, gate + q * nr, up + q * nr, panels * nr, (j + q * apart) * nr);
+}
+
 /* Panels of a step that are left over. */
 static int64_t leftover(const few *f) { return f->wide > 1 ? 2 : 1; }
 
@@ -164,11 +208,15 @@ static void step(const few *f, const share *s, int64_t i, const char *a)
     int64_t apart = regular ? s->part : 1,
             j = regular ? s->j0 + i : s->j0 + f->wide * s->part + (i - s->part) * leftover(f);
     int panels = regular ? f->wide : (int)least(leftover(f), s->j1 - j);
+    if (f->row && f->row->up) {
+        gate_step(f, j, panels, apart, a);
+        return;
+    }
     bool aside = f->row && (f->row->add || f->row->k_cache),
          direct = !aside && f->end.ct == FV_F32 && (j + (panels - 1) * apart + 1) * nr <= f->n;
     float *sum = direct ? (float *)f->end.c + j * nr : buf;
     int64_t next = direct ? apart * nr : nr, ld = direct ? f->end.ldc : panels * nr;
-    multiply(f, a, j, panels, apart, sum, next, ld);
+    multiply(f, f->b, a, j, panels, apart, sum, next, ld);
     if (direct && !f->end.bias && !f->end.act && !f->end.pre) return;
     for (int q = 0; q < panels; q++)
         if (aside)
@@ -271,13 +319,30 @@ bool NAME(gemm_few)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_k
     return true;
 }
 
+/* q and k of each row, where the product has put them: a pair of columns to be rotated may be in
+ * panels of two threads, so this waits for all of them. */
+static void rotate(fv_stream *s, const fv_fused_linear *r)
+{
+    const fv_fused_rope *o = &r->rope;
+    int64_t half = (r->n - r->y_n) / 2;
+    for (int64_t i = 0; i < r->rows; i++) {
+        float *row[] = {(float *)r->y + i * r->y_n,
+                        (float *)r->k_cache + (i * r->cap + r->pos[i]) * half};
+        const int64_t cols[] = {r->y_n, half};
+        for (int j = 0; j < 2; j++)
+            s->dev->k[FV_F32]->rope(s, (fv_sink){.data = row[j], .dtype = FV_F32}, row[j],
+                                    o->pos + i, o->freq + i * o->freq_row, 1, 1, cols[j] / o->head,
+                                    o->head, o->half, o->adjacent, false);
+    }
+}
+
 /* False is not an error: the op then runs norm, product and the rest as kernels of their own. */
 static bool fused_linear(fv_stream *s, const fv_fused_linear *r)
 {
     const gemm_kind *kind = NAME(gemm_packed)(r->wt);
     bool aside = r->add || r->k_cache;
     if (!kind || 2 * r->rows > kind->mr || r->xt != FV_F32 || r->yt != FV_F32 ||
-        (aside && r->act) || r->up || r->rope.freq)
+        (aside && (r->act || r->up)))
         return false;
     few f = {.kind = kind,
              .rows = r->rows,
@@ -294,10 +359,13 @@ static bool fused_linear(fv_stream *s, const fv_fused_linear *r)
                      .table = FV_F32},
              .row = r};
     run(s, &f);
+    if (r->rope.freq) rotate(s, r);
     return true;
 }
 
 void NAME(gemm_few_rows)(fv_kernels *k)
 {
-    if (k->dtype == FV_F32) k->fused_linear = fused_linear;
+    if (k->dtype != FV_F32) return;
+    k->fused_linear = fused_linear;
+    k->fused_linear_gates = true;
 }
