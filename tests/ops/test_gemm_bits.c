@@ -301,8 +301,8 @@ static void test_long_row_alone(void **state)
     }
 }
 
-/* A large second factor is laid out a slice at a time, a large first one a block at a time; one that
- * came laid out is taken whole. */
+/* A large second factor is laid out a slice at a time, a large first one a block at a time; one
+ * that came laid out is taken whole. */
 static void test_slices(void **state)
 {
     (void)state;

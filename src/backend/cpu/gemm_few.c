@@ -36,8 +36,8 @@ typedef struct few {
     char *scratch, *packed; /* of all slots; whether a slot's rows are packed */
 } few;
 
-/* A thread's panels: `wide` parts of `part` panels each from j0 on, then the others up to j1 by twos
- * where a tile is wider than one, so that 16 threads which have three panels each read two streams.
+/* A thread's panels: `wide` parts of `part` panels each from j0 on, then the others up to j1 by
+ * twos where a tile is wider than one, so that 16 threads with three panels each read two streams.
  * The panels of one thread, with wide = 4 and part = 3; one tile reads the column of one step:
  *
  *        step            0   1   2
@@ -78,8 +78,8 @@ static void pack_rows(const few *f, char *to)
 
 /* ---- sums ---- */
 
-/* Those of `panels` panels of b from j on, `apart` panels from one to the next; in c they are c_next
- * apart. */
+/* Those of `panels` panels of b from j on, `apart` panels from one to the next; in c they are
+ * c_next apart. */
 static void multiply(const few *f, const char *b, const char *a, int64_t j, int panels,
                      int64_t apart, float *c, int64_t c_next, int64_t ldc)
 {
