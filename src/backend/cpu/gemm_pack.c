@@ -14,8 +14,8 @@ INLINE vf rounded(vf x, const bool round)
 }
 
 /* A block reads a cache line of each of 16 rows and is done with them: the next but one is asked
- * for meanwhile (without that a core of a Xeon packed 2.7 GB/s, where it reads 11).  Shorter vectors
- * take longer for a line, and the hardware follows their rows. */
+ * for meanwhile (without that a core of a Xeon packed 2.7 GB/s, where it reads 11).  Shorter
+ * vectors take longer for a line, and the hardware follows their rows. */
 #define AHEAD (VW == 16 ? 2 * VW : 0)
 
 INLINE void soon(const void *p, int64_t i, const fv_dtype t)

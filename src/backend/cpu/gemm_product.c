@@ -230,7 +230,7 @@ static ahead next_run(const gemm_plan *p, const share *w, int64_t panel, int64_t
 }
 
 /* The strips of the run of k that comes next, evenly over the tiles of this one: where threads
- * share A it comes from another's cache, and each tile of the run's first panel would wait for it. */
+ * share A it comes from another's cache, and each tile of the run's first panel would wait. */
 static void next_strips(const gemm_plan *p, gemm_tile *t, const share *w, int64_t k, int count)
 {
     size_t strip = gemm_a_bytes(p->kind, gemm_min(p->kind->run, p->g->k - k));
