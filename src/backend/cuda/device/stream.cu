@@ -363,61 +363,35 @@ bool capture(fv_stream *s)
     return st->capturing;
 }
 
-/* A step has two executable graphs, which take turns: while one runs the driver does not prepare
- * its next launch, which leaves the GPU idle between updates, the longer the more kernels it has.
- * The second is made when the step is replayed a second time. */
-struct captured_step {
-    cudaGraph_t graph; /* NULL: both are made, or the second could not be */
-    cudaGraphExec_t run[2];
-    unsigned replays;
-};
-
-/* Ends recording and returns the step; NULL: it cannot be replayed. */
+/* Ends recording and returns the executable graph; NULL: the step cannot be replayed. */
 void *captured(fv_stream *s)
 {
     stream_state *st = stream_state_of(s);
     cudaGraph_t graph = NULL;
-    cudaGraphExec_t first = NULL;
-    captured_step *step = NULL;
+    cudaGraphExec_t captured_graph = NULL;
     if (st->deferred) fv_cuda_launch_deferred(s);
     st->capturing = false;
     cudaError_t rc = cudaStreamEndCapture(st->capture_stream, &graph);
-    if (rc == cudaSuccess && !st->capture_broken) rc = cudaGraphInstantiate(&first, graph, 0);
-    if (rc == cudaSuccess && first) step = new (std::nothrow) captured_step{graph, {first}, 0};
-    if (!step && first) cudaGraphExecDestroy(first);
-    if (!step && graph) cudaGraphDestroy(graph);
+    if (rc == cudaSuccess && !st->capture_broken)
+        rc = cudaGraphInstantiate(&captured_graph, graph, 0);
+    if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();
-    return step;
+    return rc == cudaSuccess && !st->capture_broken ? captured_graph : NULL;
 }
 
-void make_second(captured_step *step)
+void replay(fv_stream *s, void *captured_graph)
 {
-    if (cudaGraphInstantiate(&step->run[1], step->graph, 0) != cudaSuccess) step->run[1] = NULL;
-    cudaGraphDestroy(step->graph);
-    step->graph = NULL;
-    cudaGetLastError();
-}
-
-void replay(fv_stream *s, void *captured_)
-{
-    captured_step *step = (captured_step *)captured_;
     if (s->err.code) return;
     set_device(device_of(s));
-    if (step->replays && step->graph) make_second(step);
-    bool second = step->replays++ % 2 && step->run[1];
-    cudaGraphLaunch(step->run[second], device_of(s)->stream);
+    cudaGraphLaunch((cudaGraphExec_t)captured_graph, device_of(s)->stream);
     fv_cuda_check_launch(s, "a captured graph");
 }
 
-/* Safe while a graph is running: the driver keeps it until it has finished. */
-void free_graph(fv_device *dev, void *captured_)
+/* Safe while the graph is running: the driver keeps it until it has finished. */
+void free_graph(fv_device *dev, void *captured_graph)
 {
-    captured_step *step = (captured_step *)captured_;
     set_device((device *)dev->impl);
-    for (cudaGraphExec_t run : step->run)
-        if (run) cudaGraphExecDestroy(run);
-    if (step->graph) cudaGraphDestroy(step->graph);
-    delete step;
+    cudaGraphExecDestroy((cudaGraphExec_t)captured_graph);
 }
 
 int choices(const fv_device *dev, char (*lines)[160], int most)
