@@ -13,6 +13,8 @@ import tempfile
 import threading
 import time
 
+from timing import logged_rate
+
 RECIPE = """[model]
 {model}
 [data]
@@ -86,8 +88,7 @@ def run(a, folder, name, recipe, sets=(), timed=True):
         lines = [j for j in map(json.loads, f) if j["event"] == "train"]
     if len(lines) < 3:
         sys.exit(f"{out}/train.jsonl: at least three reports were expected, there are {len(lines)}")
-    x, y = lines[1], lines[-1]  # a device that runs ahead reports several updates at one time
-    return (y["step"] - x["step"]) * a.batch * a.len / max(y["time"] - x["time"], 1e-6), memory
+    return logged_rate(lines[1], lines[-1]), memory
 
 
 def few_tokens(a, folder, recipe):

@@ -11,3 +11,10 @@ def times(run, seconds):
         run()
         taken.append(time.perf_counter() - t)
     return taken
+
+
+def logged_rate(first, last):
+    """Tokens (images, labels) a second between two reports of a run's log.  A GPU is ahead and its losses are read several at a
+    time, so "time" is the same for all of them; tokens_per_s is of the run so far, in which each update has its share."""
+    seconds = lambda report: report["step"] / report["tokens_per_s"]
+    return (last["step"] - first["step"]) / (seconds(last) - seconds(first))

@@ -27,6 +27,8 @@ import tarfile
 import tempfile
 import time
 
+from timing import logged_rate
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOVEA = os.environ.get("FOVEA", os.path.join(ROOT, "build", "fovea"))
 WAYS = ("samples", "batches", "resident")
@@ -82,7 +84,7 @@ def fovea(recipe, folder, args, number):
     lines = [json.loads(line) for line in open(os.path.join(run, "train.jsonl"))]
     steps = [e for e in lines if e["event"] == "train"]
     a, b = steps[len(steps) // 2], steps[-1]
-    return (b["step"] - a["step"]) * args.batch / (b["time"] - a["time"]), b.get("wait", 0)
+    return logged_rate(a, b), b.get("wait", 0)
 
 
 # ---- PyTorch ----
