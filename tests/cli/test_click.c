@@ -48,7 +48,7 @@ static void clicks(void **state)
 }
 
 /* 60 items of 6 categories.  A history has one category, and every other candidate is of it:
- * neither candidate nor history tells anything alone.  sentences.txt: items of one category a line. */
+ * neither candidate nor history tells anything alone.  sentences.txt: one category a line. */
 static void write_categories(void)
 {
     const char *make = "function item(c) { return 6 * int(10 * rand()) + c } "
