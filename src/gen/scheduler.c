@@ -189,6 +189,7 @@ fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
     if (!st) st = look(s, d, e);
     if (!st) st = open_rows(s, d, e);
     if (st) {
+        if (e) fv__sched_ranks_failed(s, e);
         fv_scheduler_free(s);
         return st;
     }
@@ -393,7 +394,9 @@ static fv_status fail_all(fv_scheduler *s, fv_err *e)
 fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e)
 {
     fv_status st = FV_OK;
-    bool ok = fv__sched_meet(s);
+    bool ended, ok = fv__sched_meet(s, &ended);
+    *left = -1;
+    if (ended) return FV_OK;
     fv__sched_admit(s);
     ok = ok && fv__sched_read_prompts(s);
     if (ok && s->decoding) ok = fv__sched_decode(s);

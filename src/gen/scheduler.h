@@ -178,13 +178,13 @@ const fv_sched_weights *fv__sched_weights_at(fv_scheduler *s, fv_sched_weights *
                                              const fv_sched_told *t);
 void fv__sched_tap_free(fv_scheduler *s);
 
-/* scheduler_ranks.c: nothing where the model is whole.  Rank 0 meets the others before a step, and
- * sends them the tokens of rows [first, first + n), which they take in place of choosing; false
+/* scheduler_ranks.c: nothing where the model is whole.  Rank 0 meets the others before a step, who
+ * may learn that there is none any more, and sends them the tokens of rows [first, first + n), which they take in place of choosing; false
  * once the context has failed. */
 void fv__sched_ranks_open(fv_scheduler *s);
 void fv__sched_ranks_close(fv_scheduler *s);
 fv_status fv__sched_ranks_check(const fv_scheduler *s, const fv_sched_request *r, fv_err *e);
-bool fv__sched_meet(fv_scheduler *s);
+bool fv__sched_meet(fv_scheduler *s, bool *ended);
 bool fv__sched_send_tokens(fv_scheduler *s, int64_t first, int64_t n);
 bool fv__sched_follow_tokens(fv_scheduler *s, int64_t first, int64_t n);
 void fv__sched_ranks_failed(fv_scheduler *s, const fv_err *why);

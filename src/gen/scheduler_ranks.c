@@ -14,7 +14,6 @@
  * Sending each operation on the KV cache instead would spare the others the queue, and add a
  * message for each of some twenty functions. */
 #include "fovea/author/comm.h"
-#include "fovea/author/gen.h"
 #include "fovea/author/parallel.h"
 #include "gen/scheduler.h"
 
@@ -50,7 +49,7 @@ fv_status fv__sched_ranks_check(const fv_scheduler *s, const fv_sched_request *r
 }
 
 /* The buffer with so many bytes, for what is received. */
-static fv_status make_room(fv_scheduler *s, uint64_t bytes, fv_err *e)
+static fv_status reserve(fv_scheduler *s, uint64_t bytes, fv_err *e)
 {
     static const char zeros[256];
     s->round.len = 0;
@@ -103,10 +102,10 @@ static void give_up(fv_scheduler *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-bool fv__sched_meet(fv_scheduler *s)
+static bool meet(fv_scheduler *s)
 {
     fv_err e = {0};
-    if (!s->ranks || s->follows) return true;
+    if (!s->ranks) return true;
     collect(s);
     fv_status st = send_round(s, false, &e);
     if (!st) return true;
@@ -159,7 +158,7 @@ bool fv__sched_send_tokens(fv_scheduler *s, int64_t first, int64_t n)
 bool fv__sched_follow_tokens(fv_scheduler *s, int64_t first, int64_t n)
 {
     fv_err e = {0};
-    if (make_room(s, (uint64_t)n * sizeof(chosen), &e)) return failed(s, &e);
+    if (reserve(s, (uint64_t)n * sizeof(chosen), &e)) return failed(s, &e);
     if (fv_comm_broadcast(s->ranks, s->round.data, s->round.len, 0, &e)) return failed(s, &e);
     for (int64_t p = 0; p < n; p++) {
         sequence *q = s->row[first + p];
@@ -211,21 +210,17 @@ static fv_status take_round(fv_scheduler *s, fv_err *e)
     return st;
 }
 
-fv_status fv_scheduler_follow(fv_scheduler *s, fv_err *e)
+bool fv__sched_meet(fv_scheduler *s, bool *ended)
 {
-    fv_status st = FV_OK;
-    if (!s->follows)
-        return fv_fail(e, FV_ESTATE, "scheduler: this rank does not share a model of rank 0");
-    while (!st) {
-        round_head h;
-        int64_t left;
-        st = fv_comm_broadcast(s->ranks, &h, sizeof h, 0, e);
-        if (st || h.ends) return st;
-        st = make_room(s, h.bytes, e);
-        if (!st && h.bytes) st = fv_comm_broadcast(s->ranks, s->round.data, h.bytes, 0, e);
-        if (!st) st = take_round(s, e);
-        if (st) fv_comm_abort(s->ranks, e ? e->text : "a round cannot be followed");
-        if (!st) st = fv_scheduler_step(s, &left, e);
-    }
-    return st;
+    round_head h = {0};
+    fv_err e = {0};
+    *ended = false;
+    if (!s->follows) return meet(s);
+    fv_status st = fv_comm_broadcast(s->ranks, &h, sizeof h, 0, &e);
+    *ended = !st && h.ends;
+    if (*ended) return true;
+    if (!st) st = reserve(s, h.bytes, &e);
+    if (!st && h.bytes) st = fv_comm_broadcast(s->ranks, s->round.data, h.bytes, 0, &e);
+    if (!st) st = take_round(s, &e);
+    return !st || failed(s, &e);
 }

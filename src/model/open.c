@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "fovea/author/adapter.h"
+#include "fovea/author/comm.h"
 #include "fovea/author/parallel.h"
 #include "core/collect.h"
 #include "core/core.h"
@@ -314,6 +315,7 @@ static fv_status start(fv_model **out, fv_device *d, fv_err *e)
 
 static fv_status finish(fv_model **out, fv_status st)
 {
+    if (st && *out) fv_comm_abort(fv_model_ranks(*out), "its part of a model cannot be opened");
     if (st) fv_model_free(*out), *out = NULL;
     return st;
 }
@@ -445,18 +447,17 @@ static fv_status save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
     return st ? st : fv_json_save(m->json, path, e);
 }
 
-/* Rank 0 writes, and the others give it their parts; all learn whether it could. */
+/* Rank 0 writes, and the others give it their parts. */
 fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
 {
     fv_err lost;
-    if (m->stages)
-        return fv_fail(e, FV_EMISSING, "%s: a model whose layers ranks share is not saved", dir);
+    if (m->stages) return fv_fail(e, FV_EMISSING, "%s: ranks share its layers: not saved", dir);
     if (!m->ranks) return save(m, dir, dtype, e);
     fv__collector x = {.params = m->params, .size = fv_dtype_size(m->params->dtype)};
     bool writes = !fv_comm_rank(m->ranks);
-    fv_status st = writes ? save(m, dir, dtype, e) : fv__collect_serve(&x, e),
-              done = writes ? fv__collect_end(m->params, &lost) : FV_OK;
-    if (!st && done) st = fv_fail(e, done, "%s", lost.text);
+    fv_status st = writes ? save(m, dir, dtype, e) : fv__collect_serve(&x, e);
+    if (writes && fv__collect_end(m->params, &lost) && !st)
+        st = fv_fail(e, lost.code, "%s", lost.text);
     fv__collect_free(&x);
     return fv_comm_agree(m->ranks, st, e);
 }

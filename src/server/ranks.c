@@ -9,12 +9,11 @@
 
 #include <signal.h>
 
-#include "fovea/author/comm.h"
-#include "fovea/author/gen.h"
+static fv_comm *ranks_of(const sv_opt *o) { return o->ranks ? o->ranks : o->stages; }
 
-bool sv_shared(const sv_opt *o) { return o->ranks || o->stages; }
+bool sv_shared(const sv_opt *o) { return ranks_of(o); }
 
-bool sv_follows(const sv_opt *o) { return fv_comm_rank(o->ranks ? o->ranks : o->stages) > 0; }
+bool sv_follows(const sv_opt *o) { return fv_comm_rank(ranks_of(o)) > 0; }
 
 fv_writer_opt sv_writer_opt(const sv_opt *o)
 {
@@ -42,10 +41,10 @@ fv_status sv_check_ranks(const sv_opt *o, fv_err *e)
     return FV_OK;
 }
 
-fv_status sv_end_ranks(const sv_opt *o, fv_status st, const fv_err *e)
+fv_status sv_open_device(fv_device **out, const sv_opt *o, fv_err *e)
 {
-    if (st) fv_comm_abort(o->ranks ? o->ranks : o->stages, e ? e->text : "the server ends");
-    return st;
+    fv_status st = fv_device_open(out, o->device, (fv_device_opt){.threads = o->threads}, e);
+    return fv_comm_agree(ranks_of(o), st, e);
 }
 
 /* Signals that a launcher sends to all ranks are rank 0's: it lets what runs come to its end. */
@@ -57,12 +56,13 @@ fv_status sv_follow(const sv_opt *o, fv_err *e)
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
-    fv_status st = fv_device_open(&d, o->device, (fv_device_opt){.threads = o->threads}, e);
+    int64_t left = 0;
+    fv_status st = sv_open_device(&d, o, e);
     if (!st) st = fv_writer_open(&w, d, o->models[0].dir, sv_writer_opt(o), e);
     if (!st) st = fv_scheduler_new(&s, d, w.model, o->scheduler, e);
-    if (!st) st = fv_scheduler_follow(s, e);
+    while (!st && left >= 0) st = fv_scheduler_step(s, &left, e);
     fv_scheduler_free(s);
     fv_writer_close(&w);
     fv_device_close(d);
-    return sv_end_ranks(o, st, e);
+    return st;
 }

@@ -10,8 +10,8 @@ bool sv_follows(const sv_opt *o); /* this is not rank 0 */
 fv_status sv_check_ranks(const sv_opt *o, fv_err *e);
 /* Makes the steps of rank 0 until it stops serving. */
 fv_status sv_follow(const sv_opt *o, fv_err *e);
-/* A rank that has failed, st, ends the others; returns st. */
-fv_status sv_end_ranks(const sv_opt *o, fv_status st, const fv_err *e);
+/* On every rank, or on none. */
+fv_status sv_open_device(fv_device **out, const sv_opt *o, fv_err *e);
 /* How every rank opens a model that generates. */
 fv_writer_opt sv_writer_opt(const sv_opt *o);
 /* A model that ranks share answers through its scheduler alone. */

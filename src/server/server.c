@@ -274,12 +274,11 @@ fv_status sv_serve(const sv_opt *opt, fv_err *e)
     sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
-    fv_status st = fv_device_open(&s->device, opt->device, (fv_device_opt){.threads = opt->threads},
-                                  e);
+    fv_status st = sv_open_device(&s->device, opt, e);
     if (!st) st = serve(s, &set, e);
     close_models(s);
     fv_device_close(s->device);
     free(s->keys);
     free(s);
-    return sv_end_ranks(opt, st, e);
+    return st;
 }

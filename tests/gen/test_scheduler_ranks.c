@@ -46,6 +46,13 @@ static bool on_token(void *user, const fv_sched_event *ev)
     return t->n != t->stops_at;
 }
 
+static fv_status follow(fv_scheduler *s, fv_err *e)
+{
+    fv_status st = FV_OK;
+    for (int64_t left = 0; !st && left >= 0;) st = fv_scheduler_step(s, &left, e);
+    return st;
+}
+
 /* Request i, of 3 + 5 i tokens; odd ones are drawn at random.  Prompts 4 and 5 begin alike. */
 static fv_status ask(fv_scheduler *s, outcome *o, int i, uint64_t *id, fv_err *e)
 {
@@ -95,7 +102,7 @@ static fv_status compute(void *outcome_, const shared_job *job, const char *dir,
                           : fv_model_open_stages(&m, d, dir, (fv_model_opt){.serve = true}, c, e);
     if (!st) st = fv_scheduler_new(&s, d, m, how, e);
     o->follows = fv_comm_rank(c) > 0;
-    if (!st) st = o->follows ? fv_scheduler_follow(s, e) : drive(s, o, e);
+    if (!st) st = o->follows ? follow(s, e) : drive(s, o, e);
     fv_scheduler_free(s);
     fv_model_free(m);
     fv_device_close(d);
@@ -136,7 +143,7 @@ static void ranks_serve_what_one_serves(void **state)
     }
 }
 
-/* A whole model has nobody to follow, and of a shared one nobody has all heads. */
+/* Of a model that ranks share nobody has the attention of all heads. */
 static fv_status refuse(void *outcome_, const shared_job *job, const char *dir, fv_comm *c,
                         fv_err *e)
 {
@@ -157,12 +164,11 @@ static fv_status refuse(void *outcome_, const shared_job *job, const char *dir, 
     r.n_layers = r.n_heads = 1;
     fv_err why = {0};
     if (!st && !fv_comm_rank(c)) {
-        fv_status refused = c ? fv_scheduler_submit(s, &id, &r, &why)
-                              : fv_scheduler_follow(s, &why);
-        const char *text = c ? "ranks share the model" : "does not share a model of rank 0";
-        if (!refused || !strstr(why.text, text)) st = fv_fail(e, FV_ESTATE, "%s", why.text);
+        bool refused = fv_scheduler_submit(s, &id, &r, &why);
+        if (refused != (c != NULL) || (c && !strstr(why.text, "ranks share the model")))
+            st = fv_fail(e, FV_ESTATE, "attention: %s", why.text);
     } else if (!st) {
-        st = fv_scheduler_follow(s, e);
+        st = follow(s, e);
     }
     fv_scheduler_free(s);
     fv_model_free(m);

@@ -1,5 +1,5 @@
-/* test_serve_ranks.c - one model that the ranks of a job serve together: the answers of one process,
- * what they cannot do together, and the end.  Skipped without OpenMPI. */
+/* test_serve_ranks.c - one model that the ranks of a job serve together: the answers of one
+ * process, what they cannot do together, and the end.  Skipped without OpenMPI. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -24,8 +24,8 @@ typedef struct fv_comm_part {
 /* n communicators, one for each of n threads of this process; each is closed by its thread. */
 FV_API fv_status fv_comm_threads(fv_comm **out, int n, const fv_env *env, fv_err *e);
 
-/* The ranks of c that give the same colour, in their order, as a communicator of its own; every rank
- * of c calls it.  *out is NULL where it is alone.  To be closed before c, whose failures are its
+/* The ranks of c that give the same colour, in their order, as a communicator of its own; every
+ * rank of c calls it.  *out is NULL where it is alone.  To be closed before c, whose failures are its
  * own; both are used by one thread. */
 FV_API fv_status fv_comm_split(fv_comm **out, fv_comm *c, int colour, fv_err *e);
 

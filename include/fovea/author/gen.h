@@ -91,11 +91,6 @@ FV_API const fv_model *fv_translator_model(const fv_translator *t);
  * looks for them; they belong to c. */
 FV_API const char *const *fv_gen_config_stops(const fv_gen_config *c, int *n);
 
-/* Where ranks share the model (author/parallel.h), each makes a scheduler of it with the same
- * options.  Rank 0's is used as any other; the others call this, and make its steps until it is
- * freed, or until a rank is lost.  Attention weights are not told. */
-FV_API fv_status fv_scheduler_follow(fv_scheduler *s, fv_err *e);
-
 /* Waits until there is something to do, at most so many milliseconds; whether there is. */
 FV_API bool fv_scheduler_wait(fv_scheduler *s, int64_t milliseconds);
 

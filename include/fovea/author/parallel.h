@@ -31,6 +31,11 @@ FV_API fv_status fv_model_new_ranks(fv_model **out, fv_device *d, const char *co
 FV_API fv_status fv_model_open_stages(fv_model **out, fv_device *d, const char *dir,
                                       fv_model_opt opt, fv_comm *c, fv_err *e);
 
+/* A scheduler of such a model: every rank makes one with the same options.  Rank 0's is used as any
+ * other, but tells no attention weights; the others call fv_scheduler_step, which makes a step of
+ * rank 0's with it, until *left is -1: that one was freed.  A rank that cannot open the model or
+ * its scheduler stops the others. */
+
 /* The ranks that share the model, one way or the other; NULL: it is whole. */
 FV_API fv_comm *fv_model_ranks(const fv_model *m);
 
