@@ -308,7 +308,8 @@ static void test_slices(void **state)
     (void)state;
     const int64_t sizes[][2] = {{272, 1450}, {60, 2900}, {2900, 19}};
     for (int i = 0; i < 3; i++) {
-        gemm_case t = {.m = sizes[i][0], .n = sizes[i][1], .k = 3000, .tb = true}, laid_out = t;
+        gemm_case t = {.m = sizes[i][0], .n = sizes[i][1], .k = 3000, .tb = i != 1, .ta = i == 2};
+        gemm_case laid_out = t;
         laid_out.packed = true;
         gemm_problem p = gemm_make(&t);
         float *whole = gemm_run(gemm_device, &laid_out, &p, 2, NULL);

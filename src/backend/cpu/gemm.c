@@ -35,6 +35,9 @@
  * do better with blocks of rows of their own. */
 #define SHARE_FROM (VW == 16 ? 2 : 4)
 #define SHARE_STRIPS 4 /* with fewer, packing B is most of the work and each packs what it needs */
+/* Tiles of one run for each thread: a smaller product is done before its parts have moved from
+ * cache to cache (128x768x768 on 16 threads: 430 GFLOP/s shared, 640 not). */
+#define SHARE_TILES 128
 #define SHARE_BYTES ((size_t)32 << 20)
 /* of packed A that stays in L2 while B streams past */
 #define L2_RESIDENT_BYTES ((size_t)256 << 10)
@@ -60,7 +63,9 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     int64_t strips = gemm_ceil_div(g->m, kind->mr),
             most = strips_within(A_BYTES / (strip_bytes + 1), A_RUN / (run_bytes + 1));
     p.panels = gemm_ceil_div(g->n, kind->nr);
-    p.shared = threads >= SHARE_FROM && strips >= SHARE_STRIPS && (!g->packed || !kind->enter);
+    int64_t tiles = strips * p.panels * gemm_ceil_div(g->k, kind->run);
+    p.shared = threads >= SHARE_FROM && strips >= SHARE_STRIPS && (!g->packed || !kind->enter) &&
+               tiles >= (int64_t)threads * SHARE_TILES;
     p.by_rows = threads > 1 && !p.shared && strips > most && strips >= (int64_t)threads * ENOUGH;
     if (p.shared)
         most = strips_within(SHARE_BYTES / (strip_bytes + 1), SIZE_MAX);
