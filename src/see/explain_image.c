@@ -1,4 +1,4 @@
-/* explain_image.c - an image or a sound in the place of a text: its patches, or its frames, are the
+/* explain_image.c - an image or a sound instead of a text: its patches, or its frames, are the
  * tokens that are blanked.
  *
  * Ids are the numbers of tokens, and that of a blanked one is -1: so occlusion, curves and

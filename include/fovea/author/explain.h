@@ -76,8 +76,8 @@ FV_API fv_status fv_explainer_open(fv_explainer **out, fv_device *d, const char 
 FV_API void fv_explainer_close(fv_explainer *x); /* NULL is allowed */
 
 /* Explains one text, or two that are read together (pair may be NULL); *out until the next call.
- * A text that is longer than the model reads is refused.  To a classifier of images or sounds `text`
- * is the path of one. */
+ * A text that is longer than the model reads is refused.  To a classifier of images or sounds
+ * `text` is the path of one. */
 FV_API fv_status fv_explain(fv_explainer *x, const char *text, const char *pair,
                             const fv_explained **out, fv_err *e);
 /* All texts so far. */
