@@ -25,8 +25,7 @@ enum { SHARED_B = 2, SHARED_T = 9, SHARED_VOCAB = 61, SHARED_MADE = 12, SHARED_M
 /* Writes a model of this config.json with first values. */
 void write_model(const char *dir, const char *config);
 /* The logits (SHARED_B,SHARED_T,SHARED_VOCAB) of fixed ids; where loss is not NULL, that of the
- * same
- * ids as labels too, and its gradients, in the parameters. */
+ * same ids as labels too, and its gradients, in the parameters. */
 fv_status shared_forward(float *logits, float *loss, fv_device *d, fv_model *m, fv_err *e);
 /* What the model generates from the first row of those ids: at most SHARED_MADE tokens. */
 fv_status shared_decode(int32_t *made, int64_t *n_made, fv_device *d, fv_model *m, const char *dir,
