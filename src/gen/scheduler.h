@@ -179,8 +179,8 @@ const fv_sched_weights *fv__sched_weights_at(fv_scheduler *s, fv_sched_weights *
 void fv__sched_tap_free(fv_scheduler *s);
 
 /* scheduler_ranks.c: nothing where the model is whole.  Rank 0 meets the others before a step, who
- * may learn that there is none any more, and sends them the tokens of rows [first, first + n), which they take in place of choosing; false
- * once the context has failed. */
+ * may learn that there is none any more (ended); it sends them the tokens of rows [first,
+ * first + n), which they take in place of choosing.  false once the context has failed. */
 void fv__sched_ranks_open(fv_scheduler *s);
 void fv__sched_ranks_close(fv_scheduler *s);
 fv_status fv__sched_ranks_check(const fv_scheduler *s, const fv_sched_request *r, fv_err *e);

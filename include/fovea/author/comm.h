@@ -25,8 +25,8 @@ typedef struct fv_comm_part {
 FV_API fv_status fv_comm_threads(fv_comm **out, int n, const fv_env *env, fv_err *e);
 
 /* The ranks of c that give the same colour, in their order, as a communicator of its own; every
- * rank of c calls it.  *out is NULL where it is alone.  To be closed before c, whose failures are its
- * own; both are used by one thread. */
+ * rank of c calls it.  *out is NULL where it is alone.  To be closed before c, whose failures are
+ * its own; both are used by one thread. */
 FV_API fv_status fv_comm_split(fv_comm **out, fv_comm *c, int colour, fv_err *e);
 
 /* Sends and receives at once, in any pattern: the k-th part sent to a rank is the k-th it receives
