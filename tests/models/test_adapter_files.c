@@ -1,5 +1,5 @@
-/* test_adapter_files.c - directories of adapters: saved and read again, opened for every family, and
- * refused where something in them is wrong. */
+/* test_adapter_files.c - directories of adapters: saved and read again, opened for every family,
+ * and refused where something in them is wrong. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
