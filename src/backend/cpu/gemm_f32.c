@@ -107,7 +107,7 @@ INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const in
     for (; n; n--) {
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + 64);
-        __builtin_prefetch(also, 0, 2);
+        if (VW == 16) __builtin_prefetch(also, 0, 2); /* on Neoverse V1 it costs 2 % */
         ahead += t->ahead_step;
         also += t->also_step;
 #pragma GCC unroll 4
