@@ -74,7 +74,7 @@ static void look(void *user, const char *pid)
 }
 
 /* Ranks of the job that have a process here. */
-static int here(const looking *l)
+static int ranks_here(const looking *l)
 {
     int n = 0;
     for (int r = 0; r < l->size; r++) n += l->newest[r] > 0;
@@ -90,7 +90,7 @@ bool fv__comm_absent(char *why, size_t size, const fv_env *env, const fv__place 
     if (!l.job || l.size < 1 || l.size > MOST || !(l.newest = fv__alloc(env, bytes))) return false;
     l.stopped = (bool *)(l.newest + l.size);
     bool found = io->list && !io->list(io->self, "/proc", look, &l);
-    int stopped = -1, seen = here(&l);
+    int stopped = -1, seen = ranks_here(&l);
     for (int r = 0; found && r < l.size; r++)
         if (l.stopped[r] && stopped < 0) stopped = r;
     if (stopped >= 0)

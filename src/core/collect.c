@@ -24,8 +24,8 @@ static int64_t index_of(const fv_params *p, const fv_entry *t)
     return i;
 }
 
-/* The part of one rank, into where its runs belong. */
-static void place(const fv__collector *x, const fv_entry *t, int rank, const char *part)
+/* Copies the part of one rank to where its runs are in the whole weight. */
+static void scatter_runs(const fv__collector *x, const fv_entry *t, int rank, const char *part)
 {
     int64_t at, n;
     for (int64_t i = 0; fv__split_run_of(t, rank, i, &at, &n); i++) {
@@ -55,8 +55,8 @@ static fv_status gather(fv__collector *x, int kind, const fv_entry *t, fv_err *e
     return st;
 }
 
-/* Makes `whole` that of t. */
-static fv_status hold(fv__collector *x, int kind, const fv_entry *t, fv_err *e)
+/* Reads the whole of t into x->whole, on rank 0. */
+static fv_status load_whole(fv__collector *x, int kind, const fv_entry *t, fv_err *e)
 {
     fv_tensor whole = {.shape = fv__split_whole(t)};
     size_t bytes = (size_t)fv_len(&t->tensor) * x->size;
@@ -71,7 +71,7 @@ static fv_status hold(fv__collector *x, int kind, const fv_entry *t, fv_err *e)
         st = fv_comm_broadcast(t->ranks, &q, sizeof q, 0, e);
         if (!st) st = gather(x, kind, t, e);
         for (int r = 0; !st && r < fv_comm_size(t->ranks); r++)
-            place(x, t, r, (const char *)x->part + (size_t)r * bytes);
+            scatter_runs(x, t, r, (const char *)x->part + (size_t)r * bytes);
     }
     if (!st) x->held = t, x->held_kind = kind;
     return st;
@@ -82,7 +82,7 @@ fv_status fv__collect(fv__collector *x, int kind, const fv_tensor *t, int64_t at
 {
     const fv_entry *entry = (const fv_entry *)t;
     fv_status st = FV_OK;
-    if (x->held != entry || x->held_kind != kind) st = hold(x, kind, entry, e);
+    if (x->held != entry || x->held_kind != kind) st = load_whole(x, kind, entry, e);
     if (!st) memcpy(out, (const char *)x->whole + (size_t)at * x->size, (size_t)n * x->size);
     return st;
 }

@@ -205,7 +205,8 @@ fv_status fv_scheduler_add_model(fv_scheduler *s, int *number, const fv_model *m
     probe p = {0};
     const fv_family *f = fv_model_family(m);
     if (s->ranks)
-        return fv_fail(e, FV_EMISSING, "scheduler: a model that ranks share is alone in its batch");
+        return fv_fail(e, FV_EMISSING,
+                       "scheduler: a model divided among ranks takes no second one beside it");
     if (s->n_models == FV_SCHED_MODELS)
         return fv_fail(e, FV_EARG, "scheduler: %d models share a batch at most", FV_SCHED_MODELS);
     if (f != fv_model_family(s->model) || f->vocabulary(fv_model_self(m)) != s->V)

@@ -193,7 +193,8 @@ static fv_status take_item(fv_scheduler *s, const round_item *item, const int32_
     r.priority = item->priority;
     r.owner = item->owner;
     fv_status st = fv_scheduler_submit(s, &id, &r, e);
-    if (!st && id != item->id) st = fv_fail(e, FV_ESTATE, "scheduler: ranks count differently");
+    if (!st && id != item->id)
+        st = fv_fail(e, FV_ESTATE, "scheduler: ranks number a request differently");
     return st;
 }
 

@@ -153,8 +153,9 @@ static fv_status stored_as(fv_model *m, fv_device *d, fv_model_opt *opt, fv_dtyp
         fv_dtype_size(*rows))
         return fv_fail(
             e, FV_EMISSING,
-            "%s: config.json: quantization_config of quant_method \"%s\" is not implemented", dir,
-            method ? method : "");
+            "%s: config.json: weights quantised by \"%s\" (quantization_config.quant_method) are "
+            "not read: expected floats, or what fovea quantize writes",
+            dir, method ? method : "");
     if (!opt->serve || !fv__device_is_host(d))
         return fv_fail(e, FV_EMISSING,
                        "%s: its weights are stored as %s: such a model is only run, and on the cpu",
@@ -334,9 +335,8 @@ static fv_status check_ranks(const fv_model *m, const fv_model_opt *opt, fv_dtyp
     else if (f && !f->step)
         why = "its family does not generate";
     else if (m->stages && opt->train)
-        why = "layers of a model that is trained are not";
-    return why ? fv_fail(e, FV_EMISSING, "%s: a model is divided among ranks, and %s", dir, why)
-               : FV_OK;
+        why = "stages of layers are for inference, not for training";
+    return why ? fv_fail(e, FV_EMISSING, "%s: cannot be divided among ranks: %s", dir, why) : FV_OK;
 }
 
 fv_status fv_model_new(fv_model **out, fv_device *d, const char *config, fv_model_opt opt,
@@ -451,7 +451,7 @@ static fv_status save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
 fv_status fv_model_save(fv_model *m, const char *dir, fv_dtype dtype, fv_err *e)
 {
     fv_err lost;
-    if (m->stages) return fv_fail(e, FV_EMISSING, "%s: ranks share its layers: not saved", dir);
+    if (m->stages) return fv_fail(e, FV_EMISSING, "%s: pipeline stages are not saved", dir);
     if (!m->ranks) return save(m, dir, dtype, e);
     fv__collector x = {.params = m->params, .size = fv_dtype_size(m->params->dtype)};
     bool writes = !fv_comm_rank(m->ranks);

@@ -29,7 +29,7 @@ static fv_status find_blank(fv_explainer *x, fv_err *e)
     const char *given = x->opt.blank;
     x->blank = -1; /* of patches */
     if (x->sees)
-        return given ? fv_fail(e, FV_EARG, "blank: what is seen or heard has no tokens to name")
+        return given ? fv_fail(e, FV_EARG, "blank: names a token, and images and sounds have none")
                      : FV_OK;
     x->blank = given ? fv_tok_id(x->tok, given) : -1;
     if (given && x->blank < 0)

@@ -36,7 +36,8 @@ fv_see_in fv__explain_seen(const fv_explainer *x)
 fv_status fv__explain_open_image(fv_explainer *x, const char *path, int64_t *n, fv_err *e)
 {
     fv_see *s = NULL;
-    if (strlen(path) >= sizeof x->text) return fv_fail(e, FV_EARG, "%s: the path is long", path);
+    if (strlen(path) >= sizeof x->text)
+        return fv_fail(e, FV_EARG, "%s: the path is too long", path);
     snprintf(x->text, sizeof x->text, "%s", path);
     fv_see_in in = looked_at(x);
     fv_status st = fv__see_image_open(&x->image, &x->env, x->model, &in, e);

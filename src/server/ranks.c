@@ -26,7 +26,8 @@ fv_writer_opt sv_writer_opt(const sv_opt *o)
 
 fv_status sv_refuse_shared(fv_err *e)
 {
-    return fv_fail(e, FV_EMISSING, "ranks share this model, and what they do together is generate");
+    return fv_fail(e, FV_EMISSING,
+                   "this model is divided among ranks, which generate text and nothing else");
 }
 
 fv_status sv_check_ranks(const sv_opt *o, fv_err *e)
@@ -36,8 +37,8 @@ fv_status sv_check_ranks(const sv_opt *o, fv_err *e)
         return fv_fail(e, FV_EUSAGE, "ranks share the weights or the layers of a model, not both");
     if (o->n_models != 1 || o->n_adapters || o->runs)
         return fv_fail(e, FV_EUSAGE,
-                       "ranks share one model: neither a second one nor adapters nor --runs go "
-                       "with it");
+                       "ranks serve one model: a second model, --adapter and --runs are not "
+                       "possible with it");
     return FV_OK;
 }
 

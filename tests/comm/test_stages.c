@@ -117,7 +117,7 @@ static void what_has_no_stages_is_refused(void **state)
     assert_int_equal(fv_model_open_stages(&m, d, scratch("few"), (fv_model_opt){.train = true},
                                           comm[0], &e),
                      FV_EMISSING);
-    assert_non_null(strstr(e.text, "that is trained"));
+    assert_non_null(strstr(e.text, "not for training"));
     assert_int_equal(fv_model_open_stages(&m, d, scratch("t5"), (fv_model_opt){.serve = true},
                                           comm[0], &e),
                      FV_EMISSING);

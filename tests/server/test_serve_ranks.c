@@ -55,8 +55,9 @@ static void same_answers(const char *by, const char *how)
     assert_string_equal(text, of_one);
     ask(text, sizeof text); /* prompts that are kept by now */
     assert_string_equal(text, of_one);
-    http_refused(400, "what they do together is generate", "/v1/embeddings", "{\"input\":\"a\"}");
-    http_refused(400, "what they do together is generate", "/v1/attention", "{\"input\":\"a\"}");
+    http_refused(400, "which generate text and nothing else", "/v1/embeddings",
+                 "{\"input\":\"a\"}");
+    http_refused(400, "which generate text and nothing else", "/v1/attention", "{\"input\":\"a\"}");
     serve_stop();
     assert_false(serve_runs());
 }
@@ -77,7 +78,7 @@ static void what_ranks_do_not_serve_is_refused(void **state)
     assert_int_not_equal(r->code, 0);
     r = sh(MPIRUN "-np 2 $fovea serve " MODEL "--port 0 --runs . --tensor-parallel");
     assert_int_not_equal(r->code, 0);
-    assert_non_null(strstr(r->err, "ranks share one model"));
+    assert_non_null(strstr(r->err, "ranks serve one model"));
     r = sh(MPIRUN "-np 2 $fovea serve " MODEL
                   "--port 0 --dtype q8 --tensor-parallel"); /* q8 has stages only */
     assert_int_not_equal(r->code, 0);
