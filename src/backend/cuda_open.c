@@ -10,7 +10,7 @@
 #include "backend/backends.h"
 #include "backend/cuda_host.h"
 #include "base/base.h"
-#include "base/place.h"
+#include "base/launcher.h"
 
 #define FILE_NAME "libfovea_cuda.so"
 
@@ -70,9 +70,9 @@ static int count_gpus(void)
 static int number_of(const char *name)
 {
     if (!name[4]) {
-        fv__place place = fv__place_of_env();
-        int n = place.local_size > 1 ? count_gpus() : 1;
-        return n > 1 ? place.local_rank % n : 0;
+        fv__launch launch = fv__launch_of_env();
+        int n = launch.local_size > 1 ? count_gpus() : 1;
+        return n > 1 ? launch.local_rank % n : 0;
     }
     char *end;
     long n = strtol(name + 5, &end, 10);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "place.h"
+#include "launcher.h"
 #include "thread_pool.h"
 
 /* The text of a small file; false if it cannot be read. */
@@ -97,10 +97,10 @@ int fv__cores_share(int n, int rank, int ranks)
  * bound to a socket, or not at all, sees the cores of other ranks too. */
 int fv__cores_of_rank(const fv_env *env)
 {
-    fv__place place = fv__place_of_env();
+    fv__launch launch = fv__launch_of_env();
     int mine = fv__cores(env), online = (int)sysconf(_SC_NPROCESSORS_ONLN);
     long long quota = (cgroup_quota(env) + 50) / 100;
     if (quota < online) online = (int)quota;
-    int share = fv__cores_share(online, place.local_rank, place.local_size);
+    int share = fv__cores_share(online, launch.local_rank, launch.local_size);
     return share < mine ? share : mine;
 }

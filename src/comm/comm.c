@@ -3,7 +3,7 @@
  * it.
  *
  * An engine (mpi.c, tcp.c, threads.c) must be able to exchange parts between ranks; every other
- * collective it may leave out, and gets by exchanges (by_exchange.c).  So an engine that is only
+ * collective it may leave out, and gets by exchanges (collectives.c).  So an engine that is only
  * correct is a few functions, and one that is fast overrides what its library does better.  Time
  * and bytes are counted here, once for all engines: what a trace calls communication is the time
  * that the calling thread spends in these functions, hidden behind computing or not. */
@@ -67,7 +67,7 @@ fv_status fv_comm_open(fv_comm **out, const fv_env *env, fv_comm_opt o, fv_err *
     const char *set = getenv("FOVEA_RANKS"), *name = o.engine      ? o.engine
                                                      : set && *set ? set
                                                                    : "auto";
-    fv__place place = fv__place_of_env();
+    fv__launch launch = fv__launch_of_env();
     *out = NULL;
     if (!strcmp(name, "self")) return FV_OK;
     if (!strcmp(name, "mpi")) return fv__comm_mpi(out, env, &o, e);
@@ -77,8 +77,8 @@ fv_status fv_comm_open(fv_comm **out, const fv_env *env, fv_comm_opt o, fv_err *
         return fv_fail(e, FV_EARG, "ranks: there is no engine \"%.60s\"%s%s%s", name,
                        near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     }
-    if (place.size < 2) return FV_OK;
-    return (place.mpi ? fv__comm_mpi : fv__comm_tcp)(out, env, &o, e);
+    if (launch.size < 2) return FV_OK;
+    return (launch.mpi ? fv__comm_mpi : fv__comm_tcp)(out, env, &o, e);
 }
 
 void fv_comm_close(fv_comm *c)

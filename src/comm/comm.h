@@ -14,7 +14,7 @@
 #include <pthread.h>
 
 #include "base/base.h"
-#include "base/place.h"
+#include "base/launcher.h"
 #include "fovea/author/comm.h"
 
 typedef struct fv__comm_table {
@@ -26,7 +26,7 @@ typedef struct fv__comm_table {
     /* Completes out, whose ranks are these of c (split.c).  NULL: ranks can exchange parts while
      * others do something else. */
     fv_status (*split)(fv_comm *out, fv_comm *c, const int *member, int n, fv_err *e);
-    /* NULL: made of exchange (by_exchange.c) */
+    /* NULL: made of exchange (collectives.c) */
     fv_status (*broadcast)(fv_comm *c, void *data, size_t bytes, int root, fv_err *e);
     fv_status (*barrier)(fv_comm *c, fv_err *e);
     fv_status (*all_gather)(fv_comm *c, const fv_comm_part *part, fv_err *e);

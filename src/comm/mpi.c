@@ -9,8 +9,8 @@
  *
  * MPI is called by two threads, the caller's and that of the heartbeats, one at a time (a lock
  * around each call, MPI_THREAD_SERIALIZED). */
-#include "comm/absent.h"
-#include "comm/in_time.h"
+#include "comm/missing_rank.h"
+#include "comm/timed_call.h"
 #include "comm/mpi_library.h"
 
 #if !HAVE_MPI
@@ -342,7 +342,7 @@ static void close_mpi(fv_comm *c)
     receive_beats(m);
     /* it waits for all ranks for ever, also for one whose machine is cut off when all work is
      * done; then it may still use m */
-    if (fv__in_time(finalize, m, c->timeout, NULL, NULL)) free_mpi(m);
+    if (fv__timed_call(finalize, m, c->timeout, NULL, NULL)) free_mpi(m);
 }
 
 static const fv__comm_table table = {.name = "mpi",
@@ -398,8 +398,8 @@ static bool is_hopeless(void *self)
 {
     mpi *m = self;
     if (fv__comm_now() - m->began < m->c->timeout) return false;
-    fv__place place = fv__place_of_env();
-    return fv__comm_absent(m->absent, sizeof m->absent, &m->c->env, &place);
+    fv__launch launch = fv__launch_of_env();
+    return fv__comm_missing(m->absent, sizeof m->absent, &m->c->env, &launch);
 }
 
 /* MPI_Init waits for all ranks for ever.  Until it is done nobody can be heard, and launchers may
@@ -408,7 +408,7 @@ static fv_status join_in_time(mpi *m, bool *late, fv_err *e)
 {
     fv_err why = {0};
     m->began = fv__comm_now();
-    bool joined = fv__in_time(join, m, 10 * m->c->timeout, is_hopeless, &why);
+    bool joined = fv__timed_call(join, m, 10 * m->c->timeout, is_hopeless, &why);
     *late = !joined && why.code == FV_EDEVICE;
     if (*late)
         return fv_fail(e, FV_EDEVICE,

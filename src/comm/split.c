@@ -5,7 +5,7 @@
  *     data parallel                    {0 2 4} {1 3 5}       colour = rank % 2
  *
  * Exchanges are those of all ranks, with other numbers; collectives are made of them
- * (by_exchange.c).  MPI could split its communicators itself; its collectives would be faster, and
+ * (collectives.c).  MPI could split its communicators itself; its collectives would be faster, and
  * each would need heartbeats of its own or a way to those of all. */
 #include "comm/comm.h"
 

@@ -393,7 +393,7 @@ static const fv__comm_table table = {.name = "tcp",
                                      .stop = stop_all,
                                      .close = close_tcp};
 
-static fv_status start(tcp *t, const fv__place *place, fv_err *e)
+static fv_status start(tcp *t, const fv__launch *launch, fv_err *e)
 {
     fv_comm *c = t->c;
     size_t n = (size_t)c->size;
@@ -403,7 +403,7 @@ static fv_status start(tcp *t, const fv__place *place, fv_err *e)
     t->in = fv__alloc(&c->env, n * sizeof *t->in);
     if (!t->line || !t->fd || !t->poll || !t->in || pipe2(t->wake, O_NONBLOCK | O_CLOEXEC))
         return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
-    fv_status st = fv__tcp_join(t->fd, c, place, e);
+    fv_status st = fv__tcp_join(t->fd, c, launch, e);
     for (int r = 0; r < c->size; r++)
         t->line[r] = (line){.fd = st ? -1 : t->fd[r], .heard = fv__comm_now()};
     int rc = st ? 0 : pthread_create(&t->thread, NULL, loop, t);
@@ -414,9 +414,9 @@ static fv_status start(tcp *t, const fv__place *place, fv_err *e)
 
 fv_status fv__comm_tcp(fv_comm **out, const fv_env *env, const fv_comm_opt *o, fv_err *e)
 {
-    fv__place place = fv__place_of_env();
+    fv__launch launch = fv__launch_of_env();
     *out = NULL;
-    if (place.size < 1)
+    if (launch.size < 1)
         return fv_fail(e, FV_EARG,
                        "ranks: the engine tcp needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
     fv_comm *c = fv__comm_new(env, &table, o->timeout);
@@ -425,15 +425,15 @@ fv_status fv__comm_tcp(fv_comm **out, const fv_env *env, const fv_comm_opt *o, f
         if (c) fv__comm_free(c);
         return fv_fail(e, FV_ENOMEM, "ranks: out of memory");
     }
-    c->rank = place.rank;
-    c->size = place.size;
-    c->local_rank = place.local_rank;
-    c->local_size = place.local_size;
+    c->rank = launch.rank;
+    c->size = launch.size;
+    c->local_rank = launch.local_rank;
+    c->local_size = launch.local_size;
     c->impl = t;
     t->c = c;
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->arrived, NULL);
-    fv_status st = start(t, &place, e);
+    fv_status st = start(t, &launch, e);
     if (!st) {
         *out = c;
         return FV_OK;

@@ -145,7 +145,7 @@ static fv_status find_first(int *fd, const fv_comm *c, const struct addrinfo *at
                    c->rank, getenv("MASTER_ADDR"), port_of());
 }
 
-fv_status fv__tcp_join(int *fd, fv_comm *c, const fv__place *place, fv_err *e)
+fv_status fv__tcp_join(int *fd, fv_comm *c, const fv__launch *launch, fv_err *e)
 {
     const char *host = getenv("MASTER_ADDR");
     struct addrinfo *at = NULL,
@@ -156,7 +156,7 @@ fv_status fv__tcp_join(int *fd, fv_comm *c, const fv__place *place, fv_err *e)
         return fv_fail(e, FV_EARG,
                        "ranks: %s started %d processes, but MASTER_ADDR and MASTER_PORT do not say "
                        "where rank 0 is",
-                       place->by ? place->by : "a launcher", c->size);
+                       launch->by ? launch->by : "a launcher", c->size);
     snprintf(port, sizeof port, "%d", port_of());
     /* rank 0 listens for all: its own name may be that of the loopback alone */
     int rc = getaddrinfo(c->rank ? host : NULL, port, &how, &at);

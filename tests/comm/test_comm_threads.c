@@ -252,16 +252,16 @@ static void launchers_are_known_by_their_variables(void **state)
     fv_err e;
     fv_comm *c;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
-    assert_int_equal(fv__place_of_env().size, 0);
+    assert_int_equal(fv__launch_of_env().size, 0);
     for (size_t i = 0; i < sizeof names / sizeof *names; i += 2) {
         setenv(names[i], "2", 1);
         setenv(names[i + 1], "4", 1);
-        fv__place p = fv__place_of_env();
+        fv__launch p = fv__launch_of_env();
         assert_int_equal(p.rank, 2);
         assert_int_equal(p.size, 4);
         unsetenv(names[i]);
         setenv(names[i + 1], "many", 1);
-        assert_int_equal(fv__place_of_env().size, 0);
+        assert_int_equal(fv__launch_of_env().size, 0);
         unsetenv(names[i + 1]);
     }
     check(fv_comm_open(&c, NULL, (fv_comm_opt){0}, &e), &e);

@@ -28,7 +28,7 @@
 #include "backend/backends.h"
 #include "backend/ref/tables.h"
 #include "base/base.h"
-#include "base/place.h"
+#include "base/launcher.h"
 #include "parallel.h"
 
 /* ---- levels, best first ---- */

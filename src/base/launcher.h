@@ -1,20 +1,20 @@
-/* place.h - which of the processes of a job this one is, as its launcher says.
+/* launcher.h - which of the processes of a job this one is, as its launcher says.
  *
  * Needed from the ground up: a rank takes its share of the cores (cores.c) and its own GPU before
  * anybody has opened a communicator. */
-#ifndef FV_PLACE_H
-#define FV_PLACE_H
+#ifndef FV_LAUNCHER_H
+#define FV_LAUNCHER_H
 
 #include "base.h"
 
-typedef struct fv__place {
+typedef struct fv__launch {
     int rank, size;             /* of the job; size 0: no launcher has started this process */
     int local_rank, local_size; /* on this machine */
     bool mpi;                   /* by a launcher that MPI can join */
     const char *by;             /* "Open MPI", "Slurm", ... */
-} fv__place;
+} fv__launch;
 
-fv__place fv__place_of_env(void);
+fv__launch fv__launch_of_env(void);
 
 /* A number of the environment, 0 to 2^24; -1: not there, or not such a number. */
 int fv__env_int(const char *name);

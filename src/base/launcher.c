@@ -1,5 +1,5 @@
-/* place.c - see place.h. */
-#include "place.h"
+/* launcher.c - see launcher.h. */
+#include "launcher.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static int local_size(const char *name)
 
 /* What launchers set.  The batch script of a Slurm job has SLURM_NTASKS but is no task of a step,
  * so the size of the step counts. */
-fv__place fv__place_of_env(void)
+fv__launch fv__launch_of_env(void)
 {
     static const struct {
         const char *by, *rank, *size, *local_rank, *local_size;
@@ -58,12 +58,12 @@ fv__place fv__place_of_env(void)
         int rank = fv__env_int(known[i].rank), size = fv__env_int(known[i].size);
         int local = fv__env_int(known[i].local_rank), locals = local_size(known[i].local_size);
         if (rank < 0 || size < 1 || rank >= size) continue;
-        return (fv__place){.rank = rank,
-                           .size = size,
-                           .local_rank = local < 0 ? 0 : local,
-                           .local_size = locals < 1 ? 1 : locals,
-                           .mpi = known[i].mpi,
-                           .by = known[i].by};
+        return (fv__launch){.rank = rank,
+                            .size = size,
+                            .local_rank = local < 0 ? 0 : local,
+                            .local_size = locals < 1 ? 1 : locals,
+                            .mpi = known[i].mpi,
+                            .by = known[i].by};
     }
-    return (fv__place){0};
+    return (fv__launch){0};
 }

@@ -1,7 +1,7 @@
-/* in_time.c - see in_time.h.
+/* timed_call.c - see timed_call.h.
  *
  * Who is last of the two, the thread or the one that waits, frees what they share. */
-#include "comm/in_time.h"
+#include "comm/timed_call.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,8 +31,8 @@ static void *run(void *self)
     return NULL;
 }
 
-bool fv__in_time(void (*fn)(void *arg), void *arg, double limit, bool (*give_up)(void *arg),
-                 fv_err *e)
+bool fv__timed_call(void (*fn)(void *arg), void *arg, double limit, bool (*give_up)(void *arg),
+                    fv_err *e)
 {
     const struct timespec nap = {0, 1000000};
     double from = fv__comm_now(), asked = from;

@@ -1,6 +1,6 @@
-/* in_time.h - calls that may never return: MPI's, where a rank does not come. */
-#ifndef FV_IN_TIME_H
-#define FV_IN_TIME_H
+/* timed_call.h - calls that may never return: MPI's, where a rank does not come. */
+#ifndef FV_TIMED_CALL_H
+#define FV_TIMED_CALL_H
 
 #include "base/base.h"
 
@@ -8,7 +8,7 @@
  * limit, in seconds, and may still use arg; *e, an FV_EDEVICE, is for the caller to complete, or
  * (FV_ENOMEM) says that no thread could be started, and fn was not called.  give_up, where it is
  * not NULL, is asked about once a second: true ends the waiting. */
-bool fv__in_time(void (*fn)(void *arg), void *arg, double limit, bool (*give_up)(void *arg),
-                 fv_err *e);
+bool fv__timed_call(void (*fn)(void *arg), void *arg, double limit, bool (*give_up)(void *arg),
+                    fv_err *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* by_exchange.c - collectives made of exchange, for engines that have none of their own: broadcast,
+/* collectives.c - collectives made of exchange, for engines that have none of their own: broadcast,
  * barrier, all-gather, and sums in order of rank. */
 #include "comm/comm.h"
 

@@ -1,4 +1,4 @@
-/* absent.c - see absent.h.
+/* missing_rank.c - see missing_rank.h.
  *
  * Before ranks have joined there are no heartbeats, and MPI_Init says nothing.  Launchers tell each
  * process which rank of which job it is (PMIX_NAMESPACE and PMIX_RANK: mpirun and srun
@@ -7,7 +7,7 @@
  * it started), and is stopped when all of them are, or the newest.  Files or sockets by which ranks
  * announce themselves were the alternative; they would not tell one that is late from one that is
  * stopped, nor be seen from another machine. */
-#include "comm/absent.h"
+#include "comm/missing_rank.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -81,10 +81,10 @@ static int ranks_here(const looking *l)
     return n;
 }
 
-bool fv__comm_absent(char *why, size_t size, const fv_env *env, const fv__place *place)
+bool fv__comm_missing(char *why, size_t size, const fv_env *env, const fv__launch *launch)
 {
     const fv_io *io = fv__io(env);
-    looking l = {.env = env, .job = getenv("PMIX_NAMESPACE"), .size = place->size};
+    looking l = {.env = env, .job = getenv("PMIX_NAMESPACE"), .size = launch->size};
     size_t bytes = (size_t)l.size * (sizeof *l.newest + sizeof *l.stopped);
     snprintf(why, size, "nothing is known of the others");
     if (!l.job || l.size < 1 || l.size > MOST || !(l.newest = fv__alloc(env, bytes))) return false;
@@ -95,9 +95,9 @@ bool fv__comm_absent(char *why, size_t size, const fv_env *env, const fv__place 
         if (l.stopped[r] && stopped < 0) stopped = r;
     if (stopped >= 0)
         snprintf(why, size, "rank %d is stopped (process %d)", stopped, l.newest[stopped]);
-    else if (found && seen < place->local_size)
-        snprintf(why, size, "of the %d ranks of this machine %d run", place->local_size, seen);
-    else if (found && place->local_size < l.size)
+    else if (found && seen < launch->local_size)
+        snprintf(why, size, "of the %d ranks of this machine %d run", launch->local_size, seen);
+    else if (found && launch->local_size < l.size)
         snprintf(why, size, "those of this machine run, so it is one of another");
     else if (found)
         snprintf(why, size, "all of them run, but one has not come to MPI");
