@@ -11,7 +11,15 @@
  * are compared instead (relational distillation, Park et al. 2019), which need none.  Maps of
  * different numbers of heads are compared as their means over heads.
  *
- * The teacher runs in the same context; it has no gradients, so what it computes are constants. */
+ * The teacher runs in the same context; it has no gradients, so what it computes are constants.
+ *
+ * Without a teacher a model may teach itself (R-Drop, Liang et al. 2021): each batch passes twice,
+ * with dropout masks p and q of their own, and both passes are drawn together, with gradients:
+ *
+ *     loss = (CE_p + CE_q) / 2 + consistency / 4 * (KL(p, q) + KL(q, p))
+ *
+ * which is half the paper's loss with alpha = consistency.  (One pass of a batch twice as long
+ * needs one kernel instead of two each, but every row of a batch would have to be copied.) */
 #include "train/distill.h"
 
 #include "base/base.h"
@@ -25,7 +33,7 @@
 
 typedef struct options {
     char teacher[512];
-    float alpha, temperature, hidden, attention;
+    float alpha, temperature, hidden, attention, consistency;
 } options;
 
 static const fv_field fields[] = {
@@ -34,6 +42,8 @@ static const fv_field fields[] = {
     FV_FLOAT(options, temperature, 0.01, 2, 100, "of both sides' scores"),
     FV_FLOAT(options, hidden, 0, 0, 1e6, "weight of the hidden states"),
     FV_FLOAT(options, attention, 0, 0, 1e6, "weight of the attention maps"),
+    FV_FLOAT(options, consistency, 0, 0, 1e3,
+             "no teacher: weight of the divergence of two passes with dropout (R-Drop)"),
     {0},
 };
 
@@ -45,7 +55,8 @@ typedef struct distill {
     const fv_env *env;
     options opt;
     fv_feed inner;
-    fv_model *teacher;
+    fv_model *teacher; /* or NULL: the model itself, with another dropout mask */
+    fv_head_job job;   /* of the teacher, or of the objective */
 } distill;
 
 /* What passes in a pass. */
@@ -70,8 +81,6 @@ static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
     f->size(f->self, i, source, target);
 }
 
-static bool is_causal(const distill *s) { return fv_model_job(s->teacher) == FV_HEAD_CAUSAL_LM; }
-
 /* scored_labels (..): labels of the scores they stand beside, which of a causal model are those of
  * the next token; scored (..): 1 where they count; key_bias (B,T): 0 for tokens, -1e9 for
  * padding. */
@@ -91,7 +100,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     if (!scored) return fv_fail(e, out->err.code, "%s", out->err.text);
     const int32_t *from = fv_batch_get(out, "labels")->data;
     for (int64_t i = 0; i < all; i++) {
-        bool next = is_causal(s);
+        bool next = s->job == FV_HEAD_CAUSAL_LM;
         to[i] = !next ? from[i] : (i + 1) % T ? from[i + 1] : -100;
         scored[i] = to[i] != -100;
     }
@@ -244,6 +253,31 @@ static fv_tensor *soft_loss(const distill *s, fv_ctx *c, fv_tensor *x, fv_tensor
     return fv_scale(c, fv_sum_all(c, rows), -T * T);
 }
 
+/* KL(p, q) + KL(q, p) = sum (p - q) (log p - log q), summed over the rows that count. */
+static fv_tensor *divergence(fv_ctx *c, fv_tensor *x, fv_tensor *y, const fv_items *in)
+{
+    if (!x || !y) return NULL;
+    fv_tensor *p = fv_sub(c, fv_softmax(c, x), fv_softmax(c, y)),
+              *log_p = fv_sub(c, fv_log_softmax(c, x), fv_log_softmax(c, y)),
+              *rows = fv_sum(c, fv_mul(c, p, log_p), x->shape.n - 1);
+    return fv_sum_all(c, fv_mul(c, rows, fv_cast(c, fv_items_get(in, "scored"), x->dtype)));
+}
+
+/* R-Drop: the draws of dropout go on from one pass to the next, so that masks differ. */
+static void forward_twice(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
+                          fv_items *out)
+{
+    const distill *s = self;
+    passing none;
+    fv_items second = {0};
+    fv_tensor *labels = fv_items_get(in, "scored_labels");
+    fv_tensor *x = look(s, c, m, in, out, &none), *y = look(s, c, m, in, &second, &none);
+    fv_tensor *loss = fv_add(c, fv_loss_tokens(c, x, labels, in), fv_loss_tokens(c, y, labels, in));
+    fv_tensor *apart = fv__per_label(c, divergence(c, x, y, in), in);
+    fv_items_put(out, "loss",
+                 fv_add(c, fv_scale(c, loss, 0.5f), fv_scale(c, apart, s->opt.consistency / 4)));
+}
+
 /* The teacher runs second, in the same context and without dropout. */
 static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
                     fv_items *out)
@@ -291,32 +325,44 @@ static void close_feed(void *self)
     fv__free(s->env, s, sizeof *s);
 }
 
-fv_status fv__distill_wrap(fv_feed *f, const fv_train_opt *train, fv_device *d, fv_err *e)
+/* Whether a model for this job gives scores of classes, one row for each label. */
+static bool gives_scores(fv_head_job job)
+{
+    return job == FV_HEAD_CLASSIFY || job == FV_HEAD_TAG || job == FV_HEAD_CAUSAL_LM ||
+           job == FV_HEAD_MASKED_LM || job == FV_HEAD_SEQ2SEQ;
+}
+
+fv_status fv__distill_wrap(fv_feed *f, const fv_train_opt *train, fv_head_job job, fv_device *d,
+                           fv_err *e)
 {
     const fv_env *env = fv_device_env(d);
     options o;
     fv__own_get(&o, &fv__own_distill, train->own);
-    if (!*o.teacher) return FV_OK;
+    bool alone = o.consistency > 0;
+    if (!*o.teacher && !alone) return FV_OK;
+    if (*o.teacher && alone)
+        return fv_fail(e, FV_EARG, "a model has a teacher or consistency with itself, not both");
     if (f->forward)
         return fv_fail(e, FV_EMISSING,
                        "[distill]: this objective has a loss of its own, which has no teacher");
+    if (alone && !gives_scores(job))
+        return fv_fail(e, FV_EMISSING, "consistency: the objective has no scores of classes");
     distill *s = fv__alloc(env, sizeof *s);
     if (!s) return fv_fail(e, FV_ENOMEM, "distill: out of memory");
-    *s = (distill){.env = env, .opt = o, .inner = *f};
+    *s = (distill){.env = env, .opt = o, .inner = *f, .job = job};
     *f = (fv_feed){.self = s,
                    .metric = s->inner.metric,
                    .count = count,
                    .size = size,
                    .make = make,
                    .count_correct = s->inner.count_correct ? count_correct : NULL,
-                   .forward = forward,
+                   .forward = alone ? forward_twice : forward,
                    .close = close_feed};
+    if (alone) return FV_OK;
     fv_model_opt how = {.dtype = fv_train_dtype(train)};
     fv_status st = fv_model_open(&s->teacher, d, o.teacher, how, e);
-    fv_head_job job = st ? FV_HEAD_BASE : fv_model_job(s->teacher);
-    bool scores = job == FV_HEAD_CLASSIFY || job == FV_HEAD_TAG || job == FV_HEAD_CAUSAL_LM ||
-                  job == FV_HEAD_MASKED_LM;
-    if (!st && !scores)
+    if (!st) s->job = fv_model_job(s->teacher);
+    if (!st && (!gives_scores(s->job) || s->job == FV_HEAD_SEQ2SEQ))
         st = fv_fail(e, FV_EMISSING, "%s: %s gives no scores that a student could learn from",
                      o.teacher, fv_model_head(s->teacher));
     return st;

@@ -1,5 +1,6 @@
 /* test_distill.c - learning from a teacher: a student that is the teacher has nothing to learn, a
- * smaller one learns, and what does not fit together is refused. */
+ * smaller one learns, a model that agrees with itself under dropout learns, and what does not fit
+ * together is refused. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,6 +37,16 @@ static int set_up(void **state)
     scratch_text("same.ini", "[model]\nfrom = teacher/model\n" DATA TEACHER);
     scratch_text("small.ini", BERT DATA TEACHER "[tokenizer]\nfrom = teacher/model\n");
     scratch_text("plain.ini", "[model]\nfrom = teacher/model\n" DATA);
+    scratch_text("pairs.tsv",
+                 "the cat\tdie katze\na good dog\tein guter hund\nso bad\tso schlecht\n");
+    scratch_text("pairs.ini", "[model]\nmodel_type = marian\nd_model = 16\nencoder_layers = 1\n"
+                              "decoder_layers = 1\nencoder_attention_heads = 2\n"
+                              "decoder_attention_heads = 2\nencoder_ffn_dim = 24\n"
+                              "decoder_ffn_dim = 24\nmax_position_embeddings = 40\ndropout = 0\n"
+                              "[data]\nobjective = seq2seq\ntrain = pairs.tsv\n"
+                              "[tokenizer]\nkind = bpe\nvocab = 60\nmin_count = 1\n"
+                              "[train]\nupdates = 12\nlr = 1e-2\nbatch_tokens = 64\nwarmup = 0\n"
+                              "smooth = 0.1\nlog_every = 1\nsave_every = 0\n");
     succeeded(sh("$fovea train teacher.ini -o teacher --threads 1"));
     return 0;
 }
@@ -85,6 +96,26 @@ static void a_smaller_student_learns(void **state)
     assert_true(loss < first("small", "loss"));
 }
 
+/* R-Drop.  Without dropout both passes are one, and the loss is the usual one; with it they differ,
+ * which costs something, and the divergence is learnt away. */
+static void a_model_agrees_with_itself(void **state)
+{
+    (void)state;
+    succeeded(sh("$fovea train pairs.ini -o pairs --set train.updates=1 --threads 1"));
+    succeeded(sh("$fovea train pairs.ini -o twice --set train.updates=1 --threads 1 "
+                 "--set distill.consistency=5"));
+    assert_true(fabs(first("twice", "loss") - first("pairs", "loss")) < 1e-5);
+    assert_true(fabs(first("twice", "norm") - first("pairs", "norm")) < 1e-4);
+
+    static const char drop[] = "--set model.dropout=0.3 --threads 1";
+    succeeded(sh("$fovea train pairs.ini -o one %s --set distill.consistency=1e-6", drop));
+    succeeded(sh("$fovea train pairs.ini -o far %s --set distill.consistency=100", drop));
+    assert_true(first("far", "loss") > first("one", "loss") + 0.01);
+    json_t *last = json_line(succeeded(sh("grep '\"loss\"' far/train.jsonl | tail -n 1")), 0);
+    assert_true(json_number_value(json_object_get(last, "loss")) < first("far", "loss"));
+    json_decref(last);
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     (void)state;
@@ -92,6 +123,7 @@ static void what_does_not_fit_is_refused(void **state)
             "other labels");
     refused(sh("$fovea train small.ini -q -o no --set distill.teacher=nowhere"), 1,
             "[distill] teacher: nowhere");
+    refused(sh("$fovea train small.ini -q -o no --set distill.consistency=1"), 1, "not both");
 }
 
 int main(void)
@@ -100,6 +132,7 @@ int main(void)
         cmocka_unit_test(the_teacher_has_nothing_to_learn),
         cmocka_unit_test(without_its_share_it_is_the_usual_loss),
         cmocka_unit_test(a_smaller_student_learns),
+        cmocka_unit_test(a_model_agrees_with_itself),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);

@@ -388,10 +388,10 @@ static fv_status arrange_tasks(fv_recipe *r, const fv_recipe_job *job, fv__input
     return fv__recipe_prefix_error(r, "[continual]", st, e);
 }
 
-/* [distill]: a teacher beside the feeds. */
+/* [distill]: a teacher beside the feeds, or two passes. */
 static fv_status take_teacher(const fv_recipe *r, fv__input *in, fv_device *d, fv_err *e)
 {
-    fv_status st = fv__distill_wrap(&in->train, &r->train, d, e);
+    fv_status st = fv__distill_wrap(&in->train, &r->train, fv__recipe_objective(r)->head, d, e);
     return fv__recipe_prefix_error(r, "[distill] teacher", st, e);
 }
 
