@@ -72,6 +72,8 @@ void sv_gen_free(void *gen)
         fv_constraint_free(c->constraint);
     }
     fv_schema_free(q->schema);
+    sv_free(&q->head);
+    sv_free(&q->chunk);
     free(q->choice);
     free(q->prompts);
     free(q->bias);

@@ -66,6 +66,7 @@ struct sv_gen {
     int left; /* choices that go on; of the engine's thread */
     int64_t cached, new_tokens;
     bool failed;
+    sv_text head, chunk; /* what chunks begin with, and the one that is being written */
 };
 
 /* ask.c: the request's fields.  NULL: refused. */

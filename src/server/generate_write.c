@@ -203,7 +203,7 @@ static void put_attention(sv_text *t, sv_choice *c)
     sv_add(t, c->attention.s ? c->attention.s : "", c->attention.n);
     sv_close(t, ']');
     sv_close(t, '}');
-    sv_free(&c->attention);
+    sv_empty(&c->attention);
 }
 
 /* ---- answers ---- */
@@ -243,33 +243,36 @@ static void put_finish(sv_text *t, const sv_choice *c)
         sv_raw_at(t, "finish_reason", "null");
 }
 
-/* The text from what was sent on up to `to`; nothing where there is nothing to tell. */
+/* The text from what was sent on up to `to`; nothing where there is nothing to tell.  Chunks of a
+ * request begin alike, and memory serves them all: the engine's thread, which every sequence waits
+ * for, makes one for each token. */
 void sv_write_chunk(sv_gen *q, sv_choice *c, size_t to)
 {
-    sv_text t = {0};
+    sv_text *t = &q->chunk;
     size_t n = to > c->shown ? to - c->shown : 0;
     bool first = c->n == 1;
     if (!n && !c->finish && q->logprobs < 0 && !q->n_layers && !first) return;
-    begin(&t, q, q->chat ? "chat.completion.chunk" : "text_completion");
-    sv_key(&t, "choices");
-    sv_open(&t, '[');
-    sv_open(&t, '{');
-    sv_int_at(&t, "index", c->index);
-    sv_key(&t, q->chat ? "delta" : "text");
-    if (q->chat) {
-        sv_open(&t, '{');
-        if (first) sv_string_at(&t, "role", "assistant");
-        sv_key(&t, "content");
+    if (!q->head.n) {
+        begin(&q->head, q, q->chat ? "chat.completion.chunk" : "text_completion");
+        sv_put(&q->head, ",\"choices\":[{\"index\":");
     }
-    sv_string(&t, n ? c->text.s + c->shown : "", n);
-    if (q->chat) sv_close(&t, '}');
-    put_logprobs(&t, c);
-    put_attention(&t, c);
-    put_finish(&t, c);
-    sv_put(&t, "}]}");
+    sv_empty(t);
+    sv_add(t, q->head.s, q->head.n);
+    sv_int(t, c->index);
+    sv_key(t, q->chat ? "delta" : "text");
+    if (q->chat) {
+        sv_open(t, '{');
+        if (first) sv_string_at(t, "role", "assistant");
+        sv_key(t, "content");
+    }
+    sv_string(t, n ? c->text.s + c->shown : "", n);
+    if (q->chat) sv_close(t, '}');
+    put_logprobs(t, c);
+    put_attention(t, c);
+    put_finish(t, c);
+    sv_put(t, "}]}");
     c->shown += n;
-    sv_event(q->r, t.s, t.n);
-    sv_free(&t);
+    sv_event(q->r, t->s, t->n);
 }
 
 /* OpenAI's last event before [DONE] where stream_options asked for it: no choices, only counts. */

@@ -46,6 +46,7 @@ void sv_drop(sv_request *r)
     json_decref(r->json);
     sv_free(&r->body);
     sv_free(&r->out);
+    sv_free(&r->taken);
     sv_free(&r->wire);
     pthread_mutex_destroy(&r->lock);
     free(r);
@@ -188,25 +189,34 @@ static bool check_route(sv_request *r, const char *url)
 /* ---- sending ---- */
 
 /* Takes what is there to be sent, digits of its numbers written outside of the lock; suspends the
- * connection while there is nothing.  0 or how the stream ends. */
+ * connection while there is nothing.  0 or how the stream ends.  Three buffers go round, so that a
+ * stream allocates nothing for its tokens. */
 static ssize_t take_events(sv_request *r)
 {
     ssize_t end = 0;
-    sv_text empty = r->wire;
-    empty.n = r->sent = 0;
+    sv_empty(&r->taken);
+    sv_empty(&r->wire);
+    r->sent = 0;
     pthread_mutex_lock(&r->lock);
-    r->wire = r->out;
-    r->out = empty;
-    if (r->wire.failed) {
+    sv_text none = r->taken;
+    r->taken = r->out;
+    r->out = none;
+    if (r->taken.failed) {
         end = MHD_CONTENT_READER_END_WITH_ERROR;
-    } else if (!r->wire.n && (r->ended || r->gone)) {
+    } else if (!r->taken.n && (r->ended || r->gone)) {
         end = MHD_CONTENT_READER_END_OF_STREAM;
-    } else if (!r->wire.n) {
+    } else if (!r->taken.n) {
         MHD_suspend_connection(r->mhd);
         r->suspended = true;
     }
     pthread_mutex_unlock(&r->lock);
-    sv_unpack(&r->wire);
+    if (!sv_is_packed(&r->taken)) {
+        none = r->wire;
+        r->wire = r->taken;
+        r->taken = none;
+    } else {
+        sv_unpack(&r->wire, &r->taken);
+    }
     return r->wire.failed ? MHD_CONTENT_READER_END_WITH_ERROR : end;
 }
 
@@ -274,10 +284,12 @@ static enum MHD_Result send_answer(sv_request *r)
                                                  drop_reader);
         if (!resp) sv_drop(r);
     } else {
-        if (!r->type) sv_unpack(&r->out); /* what has a type of its own is no JSON */
-        if (r->out.failed) r->status = 500;
-        resp = MHD_create_response_from_buffer(r->out.n, r->out.s, MHD_RESPMEM_MUST_FREE);
-        if (resp) r->out = (sv_text){0};
+        bool packed = !r->type && sv_is_packed(&r->out); /* a type of its own: it is no JSON */
+        sv_text *whole = packed ? &r->wire : &r->out;
+        if (packed) sv_unpack(&r->wire, &r->out);
+        if (whole->failed) r->status = 500;
+        resp = MHD_create_response_from_buffer(whole->n, whole->s, MHD_RESPMEM_MUST_FREE);
+        if (resp) *whole = (sv_text){0};
     }
     if (!resp) return MHD_NO;
     add_headers(r, resp);

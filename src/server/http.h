@@ -57,8 +57,8 @@ struct sv_request {
     unsigned status;
     const char *type; /* of the answer's content */
     sv_text out;      /* packed numbers included */
-    /* of the thread that sends */
-    sv_text wire;
+    /* of the thread that sends: events as they came, and with the digits of their numbers */
+    sv_text taken, wire;
     size_t sent; /* of wire */
 };
 

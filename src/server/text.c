@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "digits.h"
+
 /* Failure is sticky: writers go on, and whoever sends the text looks at `failed` once. */
 static bool grow(sv_text *t, size_t more)
 {
@@ -55,6 +57,14 @@ void sv_free(sv_text *t)
 {
     free(t->s);
     *t = (sv_text){0};
+}
+
+/* One that a large answer has grown is given back: streams live long. */
+void sv_empty(sv_text *t)
+{
+    enum { KEPT = 1 << 15 };
+    if (t->cap > KEPT) sv_free(t);
+    t->n = 0;
 }
 
 /* ---- JSON ---- */
@@ -139,115 +149,16 @@ void sv_key(sv_text *t, const char *key)
     sv_add(t, ":", 1);
 }
 
-/* ---- numbers ----
- *
- * An answer with attention has thousands of them, and printf takes most of a microsecond for each.
- * A weight is m 2^e with a whole m of 24 bits; with k chosen so that the result has nine digits
- *
- *    x 10^k = m 5^k 2^(e+k)
- *
- * is exact in 128 bits for k up to 44, and rounding it half to even gives printf's digits. */
+/* ---- numbers ---- */
 
-enum { DIGITS = 9, MOST_SHIFT = 44 };
-
-/* m 2^e 10^k, rounded; 0: it does not fit.  e + k is negative. */
-static uint64_t scale(uint64_t m, int e, int k)
-{
-    static const uint64_t five[] = {/* 5^0 .. 5^27, the greatest of 64 bits */
-                                    1u,
-                                    5u,
-                                    25u,
-                                    125u,
-                                    625u,
-                                    3125u,
-                                    15625u,
-                                    78125u,
-                                    390625u,
-                                    1953125u,
-                                    9765625u,
-                                    48828125u,
-                                    244140625u,
-                                    1220703125u,
-                                    6103515625u,
-                                    30517578125u,
-                                    152587890625u,
-                                    762939453125u,
-                                    3814697265625u,
-                                    19073486328125u,
-                                    95367431640625u,
-                                    476837158203125u,
-                                    2384185791015625u,
-                                    11920928955078125u,
-                                    59604644775390625u,
-                                    298023223876953125u,
-                                    1490116119384765625u,
-                                    7450580596923828125u};
-    unsigned __int128 x = (unsigned __int128)m * five[k < 27 ? k : 27];
-    if (k > 27) x *= five[k - 27];
-    int down = -(e + k);
-    if (down < 1 || down > 126) return 0;
-    unsigned __int128 whole = x >> down, rest = x - (whole << down),
-                      half = (unsigned __int128)1 << (down - 1);
-    whole += rest > half || (rest == half && (whole & 1));
-    return whole >> 64 ? 0 : (uint64_t)whole;
-}
-
-/* n digits of d, two at a time. */
-static void put_digits(char *to, uint64_t d, int n)
-{
-    static const char pairs[] =
-        "00010203040506070809101112131415161718192021222324252627282930313233"
-        "34353637383940414243444546474849505152535455565758596061626364656667"
-        "6869707172737475767778798081828384858687888990919293949596979899";
-    uint32_t left = (uint32_t)d; /* nine digits are 30 bits */
-    for (; n > 1; n -= 2, left /= 100) memcpy(to + n - 2, pairs + 2 * (left % 100), 2);
-    if (n) *to = (char)('0' + left % 10);
-}
-
-/* Nine digits of a value of at most 24 bits between 1e-4 and 1, where %.9g writes no exponent; or,
- * down to 1e-30, with one.  Returns how many bytes of 48 that are; 0: another value, which printf
- * writes. */
-static int put_fraction(char *buf, double x)
-{
-    static const uint64_t nine = 1000000000;
-    uint64_t bits, d = 0;
-    memcpy(&bits, &x, sizeof bits);
-    if (!(x >= 1e-30 && x < 1) || bits & ((1u << 29) - 1)) return 0;
-    /* x = m 2^e, 2^23 <= m < 2^24 */
-    uint64_t m = (bits >> 29 & ((1u << 23) - 1)) | 1u << 23;
-    int e = (int)(bits >> 52) - 1023 - 23, k;
-    /* log10(x) is near (e + 24) log10(2); the first guess may be one too small */
-    k = DIGITS + (int)((double)-(e + 24) * 0.30103);
-    for (; k <= MOST_SHIFT && d < nine / 10; k++) d = scale(m, e, k);
-    k--;
-    if (d < nine / 10 || d > nine) return 0;
-    if (d == nine) d /= 10, k--;
-    int zeros = k - DIGITS, n = DIGITS, at = 0;
-    while (n > 1 && d % 10 == 0) d /= 10, n--;
-    if (zeros < 4) {
-        memcpy(buf, "0.0000", 6);
-        put_digits(buf + 2 + zeros, d, n);
-        return 2 + zeros + n;
-    }
-    put_digits(buf + 1, d, n);
-    buf[0] = buf[1]; /* the point comes behind the first digit */
-    if (n > 1) buf[1] = '.';
-    at = n > 1 ? n + 1 : 1;
-    return at + snprintf(buf + at, 48 - (size_t)at, "e-%02d", zeros + 1);
-}
-
-/* Nine digits tell all f32 apart; JSON has no infinity. */
+/* Nine digits tell all f32 apart; what is no f32 is printf's. */
 void sv_real(sv_text *t, double x)
 {
-    char buf[48];
-    int n = put_fraction(buf, x);
+    char buf[SV_DIGITS_ROOM];
+    bool f32 = !isfinite(x) || (fabs(x) < 1e30 && x == (double)(float)x);
     separate(t);
-    if (n)
-        sv_add(t, buf, (size_t)n);
-    else if (x == 0 && !signbit(x))
-        sv_add(t, "0", 1);
-    else if (!isfinite(x))
-        sv_put(t, "null");
+    if (f32)
+        sv_add(t, buf, (size_t)sv_put_float(buf, (float)x));
     else
         sv_fmt(t, "%.9g", x);
 }
@@ -270,40 +181,35 @@ void sv_packed_reals(sv_text *t, const float *x, int64_t n)
 /* x0,x1,.. without a look at what stands before each: attention asks for millions a second. */
 static void put_list(sv_text *t, const char *from, uint32_t n)
 {
+    enum { BLOCK = 64, EACH = SV_DIGITS_ROOM + 1 };
     for (uint32_t i = 0; i < n; i++) {
         float x;
+        uint32_t block = n - i < BLOCK ? n - i : BLOCK;
+        if (i % BLOCK == 0 && !grow(t, (size_t)block * EACH)) return;
         memcpy(&x, from + i * sizeof x, sizeof x);
-        if (!grow(t, 50)) return;
         char *to = t->s + t->n;
         int comma = i > 0;
         *to = ',';
-        int digits = put_fraction(to + comma, (double)x);
-        if (digits)
-            t->n += (size_t)(comma + digits);
-        else
-            sv_real(t, (double)x);
+        t->n += (size_t)(comma + sv_put_float(to + comma, x));
     }
-    t->s[t->n] = 0;
 }
 
-void sv_unpack(sv_text *t)
+void sv_unpack(sv_text *to, const sv_text *from)
 {
-    const char *at = t->s, *end = at + t->n, *nul = t->n ? memchr(at, 0, t->n) : NULL;
-    sv_text out = {.failed = t->failed};
-    if (!nul) return;
-    while (nul) {
+    const char *at = from->s, *end = at + from->n;
+    to->failed |= from->failed;
+    for (const char *nul; at < end && (nul = memchr(at, 0, (size_t)(end - at)));) {
         uint32_t n;
-        sv_add(&out, at, (size_t)(nul - at));
+        sv_add(to, at, (size_t)(nul - at));
         memcpy(&n, nul + 1, sizeof n);
         at = nul + 1 + sizeof n;
-        put_list(&out, at, n);
+        put_list(to, at, n);
         at += n * sizeof(float);
-        nul = memchr(at, 0, (size_t)(end - at));
     }
-    sv_add(&out, at, (size_t)(end - at));
-    sv_free(t);
-    *t = out;
+    sv_add(to, at, (size_t)(end - at));
 }
+
+bool sv_is_packed(const sv_text *t) { return t->n && memchr(t->s, 0, t->n); }
 
 void sv_int(sv_text *t, int64_t x)
 {

@@ -19,6 +19,7 @@ void sv_add(sv_text *t, const char *s, size_t n);
 void sv_put(sv_text *t, const char *s);
 void sv_fmt(sv_text *t, const char *fmt, ...) FV_PRINTF(2, 3);
 void sv_free(sv_text *t);
+void sv_empty(sv_text *t); /* its memory serves again */
 
 /* ---- JSON: a comma is added where one is needed ---- */
 
@@ -29,9 +30,10 @@ void sv_string(sv_text *t, const char *s, size_t n); /* malformed UTF-8 becomes 
 void sv_real(sv_text *t, double x);                  /* nine digits; null where it is not finite */
 void sv_int(sv_text *t, int64_t x);
 void sv_raw(sv_text *t, const char *json); /* a value that is JSON already */
-/* [x0,x1,..] of n floats, whose digits sv_unpack writes: see text.c */
+/* [x0,x1,..] of n floats, whose digits sv_unpack writes: see text.c.  It appends to `to`. */
 void sv_packed_reals(sv_text *t, const float *x, int64_t n);
-void sv_unpack(sv_text *t);
+bool sv_is_packed(const sv_text *t); /* there are such lists in it */
+void sv_unpack(sv_text *to, const sv_text *from);
 /* the same with their keys */
 void sv_string_at(sv_text *t, const char *key, const char *s);
 void sv_real_at(sv_text *t, const char *key, double x);

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""soak.py FOVEA [MINUTES] [CLIENTS] - a server under mixed load: of its requests 10 % are hostile, 5 % of the clients go in the
+"""soak.py FOVEA [MINUTES] [CLIENTS] [PAUSE] - a server under mixed load: of its requests 10 % are hostile, 5 % of the clients go in the
 middle of their answer, and models are read again every minute.
 
 Every other answer is compared with the one that the server gave before the load began: the same text for the same
 request, whoever is beside it and however often the model was read again.  Fails at a wrong answer, at a request that was
 dropped though its client stayed, at a status of 500 or more, and where resident memory at the end is more than 1 % above
 what it was when the load had settled (a fifth of the time, at least a minute).  With SANITIZED=1 in the environment memory is
-not judged, since sanitizers keep what was freed; what they find ends the server with another status, and is printed."""
+not judged, since sanitizers keep what was freed; what they find ends the server with another status, and is printed.
+Each client waits PAUSE seconds (0) after a request, so that a soak can run beside other work."""
 import http.client
 import json
 import os
@@ -67,8 +68,8 @@ def answer_of(where, path, body):
 
 
 class Soak:
-    def __init__(self, server, clients):
-        self.server, self.clients = server, clients
+    def __init__(self, server, clients, pause):
+        self.server, self.clients, self.pause = server, clients, pause
         self.where = urlsplit(server.address).netloc
         self.lock = threading.Lock()
         self.count = {"answers": 0, "hostile": 0, "gone": 0, "wrong": 0, "dropped": 0, "errors": 0, "reloads": 0}
@@ -125,6 +126,7 @@ class Soak:
         while not self.ends:
             x = dice.random()
             (self.attack if x < 0.10 else self.leave if x < 0.15 else self.ask)(dice)
+            time.sleep(self.pause)
 
     def resident(self):
         with open(f"/proc/{self.server.process.pid}/status", encoding="ascii") as f:
@@ -157,9 +159,10 @@ def main():
     program = sys.argv[1] if len(sys.argv) > 1 else "build/fovea"
     seconds = 60 * float(sys.argv[2] if len(sys.argv) > 2 else 60)
     clients = int(sys.argv[3]) if len(sys.argv) > 3 else 16
+    pause = float(sys.argv[4]) if len(sys.argv) > 4 else 0
     with tempfile.TemporaryDirectory() as scratch:
         with Server(program, scratch, "--quiet", "--header-timeout", "3", "--kv-budget", "16", "--prefix-budget", "4") as server:
-            soak = Soak(server, clients)
+            soak = Soak(server, clients, pause)
             sizes = soak.run(seconds)
             after = [answer_of(soak.where, *r) for r in REQUESTS]
         drained, log = server.code, server.log.read_text(errors="replace")

@@ -1,0 +1,13 @@
+/* digits.h - decimal digits of floats, as printf's %.9g writes them. */
+#ifndef SV_DIGITS_H
+#define SV_DIGITS_H
+
+enum {
+    SV_DIGITS_ROOM = 24
+}; /* bytes that a number takes at most, some of them overwritten later */
+
+/* Nine digits, which tell all f32 apart; null where x is not finite.  No NUL behind it; `to` has
+ * SV_DIGITS_ROOM bytes.  Returns how many are the number's. */
+int sv_put_float(char *to, float x);
+
+#endif
