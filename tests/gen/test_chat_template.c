@@ -267,6 +267,28 @@ static void hostile_templates_end(void **state)
     }
 }
 
+/* 10^10 units: without memory for the first ones nothing goes through the others. */
+static void a_repetition_without_memory_ends(void **state)
+{
+    (void)state;
+    fv_mem_counter mem;
+    fv_chat_template *t;
+    fv_chat_render how = {0};
+    fv_err e = {0};
+    char *text;
+    fv_mem_counter_init(&mem);
+    mem.limit = 64 << 10;
+    fv_env env = {.mem = &mem.mem};
+    assert_int_equal(fv_chat_template_read(&t, &env, "{{ 'ab' * 16000000 }}", NULL, NULL, &e), 0);
+    assert_int_equal(fv_chat_template_render_json(t, &text, "[]", &how, &e), FV_ENOMEM);
+    fv_chat_template_close(t);
+    assert_int_equal(fv_chat_template_read(&t, &env, "{{ 'ab' * 9999999999 }}", NULL, NULL, &e), 0);
+    assert_int_equal(fv_chat_template_render_json(t, &text, "[]", &how, &e), FV_EARG);
+    assert_non_null(strstr(e.text, "bytes of text"));
+    fv_chat_template_close(t);
+    assert_int_equal(mem.live, 0);
+}
+
 int main(void)
 {
     setenv("TZ", "UTC", 1);
@@ -276,6 +298,7 @@ int main(void)
         cmocka_unit_test(the_language_is_jinja),
         cmocka_unit_test(what_is_not_implemented_is_named),
         cmocka_unit_test(hostile_templates_end),
+        cmocka_unit_test(a_repetition_without_memory_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
