@@ -10,10 +10,10 @@
 #include "media/image/decode.h"
 
 enum {
-    DEFLATE_RATIO = 1032,    /* of the best case */
-    MOST_SIDE = 1 << 20,     /* pixels */
-    MOST_CHUNK = 8 << 20,    /* bytes of a chunk that is no pixels */
-    MOST_CHUNKS_KEPT = 1000, /* of text and the like */
+    DEFLATE_RATIO = 1032, /* of the best case */
+    MOST_SIDE = 1 << 20,  /* pixels */
+    SIGNATURE = 8,        /* bytes before the first chunk */
+    CHUNK_FRAME = 12,     /* bytes of a chunk besides its content */
 };
 
 typedef struct work {
@@ -70,6 +70,28 @@ static int64_t pixels_per_byte(png_structp p, png_infop info)
     return DEFLATE_RATIO * 8 / (bits > 0 ? bits : 1) + 1;
 }
 
+/* Of the chunks that an image can do without only transparency is read by libpng: comments, profiles
+ * and the like are skipped and take no memory.  libpng reserves what the length of such a chunk
+ * says, up to 2 GiB, and a limit to that is a warning only. */
+static void set_limits(png_structp p)
+{
+    png_set_user_limits(p, MOST_SIDE, MOST_SIDE);
+    png_set_keep_unknown_chunks(p, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
+}
+
+/* EXIF's orientation: the file is in memory, so its chunks (length, four letters, bytes, check sum)
+ * can be gone through without libpng.  0: there is none. */
+static int orientation_of(const fv__coded *f)
+{
+    for (size_t at = SIGNATURE, len; at + CHUNK_FRAME <= f->n; at += CHUNK_FRAME + len) {
+        const uint8_t *chunk = f->bytes + at;
+        len = png_get_uint_32(chunk);
+        if (len > f->n - at - CHUNK_FRAME) return 0;
+        if (!memcmp(chunk + 4, "eXIf", 4)) return fv__exif_orientation(chunk + 8, len);
+    }
+    return 0;
+}
+
 /* libpng's limits are set before the header is read; rows are decoded straight into the image. */
 static bool read_pixels(work *w)
 {
@@ -77,9 +99,7 @@ static bool read_pixels(work *w)
     png_structp p = w->png;
     fv__coded *f = w->file;
     png_set_read_fn(p, w, read_bytes);
-    png_set_user_limits(p, MOST_SIDE, MOST_SIDE);
-    png_set_chunk_malloc_max(p, MOST_CHUNK);
-    png_set_chunk_cache_max(p, MOST_CHUNKS_KEPT);
+    set_limits(p);
     png_read_info(p, w->info);
     int channels = set_transforms(p, w->info);
     png_set_interlace_handling(p);
@@ -94,11 +114,7 @@ static bool read_pixels(work *w)
     for (size_t y = 0; y < height; y++) w->rows[y] = f->out->data + y * row;
     png_read_image(p, w->rows);
     png_read_end(p, w->info);
-#ifdef PNG_eXIf_SUPPORTED
-    png_uint_32 n;
-    png_bytep exif;
-    if (png_get_eXIf_1(p, w->info, &n, &exif)) f->orientation = fv__exif_orientation(exif, n);
-#endif
+    f->orientation = orientation_of(f);
     return true;
 }
 
