@@ -1,8 +1,9 @@
 /* fuzz_audio.c - libFuzzer target: any bytes as a sound file; make fuzz-audio.
  *
  * Beyond memory errors: a refusal has a sentence, nothing is leaked, every sample that is returned
- * is finite, and a clip can be resampled.  Only our side is instrumented: libsndfile is the
- * system's. */
+ * is finite, and the beginning of a clip can be resampled (all of it would take most of a run, and
+ * no byte of the file decides what happens there).  Only our side is instrumented: libsndfile is
+ * the system's. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -22,9 +23,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (st && !e.text[0]) abort();
     for (int64_t i = 0; !st && i < clip.n; i++)
         if (!isfinite(clip.data[i])) abort();
+    fv_clip begin = clip;
+    if (begin.n > 4) begin.n = 4;
     /* 1 Hz to 16 kHz makes much of little */
-    if (!st && clip.rate >= 4000 && clip.n < 100000 && fv_clip_resample(&other, &clip, 16000, &e))
-        abort();
+    if (!st && clip.rate >= 4000 && fv_clip_resample(&other, &begin, 16000, &e)) abort();
     fv_clip_free(&clip);
     fv_clip_free(&other);
     if (mem.live) abort();
