@@ -189,8 +189,8 @@ static void weigh_at_once(fv_ctx *c, const conv *v, fv_dtype t, fv_sink *sum, co
             most = PRODUCT_ELEMENTS / len;
     if (most < 1) most = 1;
     if (most > all) most = all;
-    void *parts = fv_scratch(c, st, most * len), *one = fv_scratch(c, st, len);
-    if (!parts || !one || !fv_need(c, ks->reduce && ks->cast, "reduce", st)) return;
+    void *parts = fv_scratch(c, st, most * len);
+    if (!parts || !fv_need(c, ks->colsum, "colsum", st)) return;
     for (int64_t i = 0; i < all; i += most) {
         int64_t images = all - i < most ? all - i : most;
         fv_gemm g = weight_product(v, t, map, columns, from, i);
@@ -198,8 +198,7 @@ static void weigh_at_once(fv_ctx *c, const conv *v, fv_dtype t, fv_sink *sum, co
         products(c, v, g, images, (step){map_len(v), group_maps(v) * k},
                  (step){column_len(v), group_taps(v) * k},
                  (step){len, group_maps(v) * group_taps(v)});
-        ks->reduce(fv_ctx_stream(c), FV_R_SUM, one, NULL, parts, 1, images, len);
-        ks->cast(fv_ctx_stream(c), *sum, one, len);
+        ks->colsum(fv_ctx_stream(c), *sum, parts, images, len);
         sum->add = true;
     }
 }

@@ -4,7 +4,10 @@
  * v while training; sigma is then an ordinary product in which the fresh vectors are constants, so
  * the tape gives the gradient of the paper:
  * dw = (dy - <dy, y> u v') / sigma.  The copies matter: the next call may overwrite u and v before
- * backward runs. */
+ * backward runs.
+ *
+ * Where the backend has a kernel for sigma, all up to it is one launch: on a GPU each of the steps
+ * is shorter than its launch. */
 #include <math.h>
 
 #include "fovea/author/op.h"
@@ -25,6 +28,41 @@ static void store(fv_ctx *c, fv_tensor *to, const fv_tensor *from)
                               (size_t)fv_len(to) * fv_dtype_size(to->dtype));
 }
 
+/* ---- sigma by one kernel ---- */
+
+typedef struct {
+    fv_node node;
+    const void *u, *v; /* copies */
+    int64_t rows, cols;
+} sigma_node;
+
+/* sigma = u' W v, of which u and v are constants */
+static void backward(fv_ctx *c, fv_node *n)
+{
+    const sigma_node *s = (sigma_node *)n;
+    const fv_kernels *k = fv_kernels_of(c, n->y->dtype);
+    k->spectral_sigma_bwd(fv_ctx_stream(c), fv_grad(c, n->in[0]), n->y->grad, s->u, s->v, s->rows,
+                          s->cols);
+}
+
+/* NULL: the backend has no kernel for it, or not for these sizes. */
+static fv_tensor *spectral_sigma(fv_ctx *c, fv_tensor *w, fv_tensor *u, fv_tensor *v, float eps)
+{
+    fv_dtype t = w->dtype;
+    const fv_kernels *k = fv_kernels_of(c, t);
+    int64_t rows = fv_len(u), cols = fv_len(v);
+    if (!k || !k->spectral_sigma || !k->spectral_sigma_bwd) return NULL;
+    fv_tensor *sigma = fv_new(c, t, (fv_shape){0});
+    void *u_copy = fv_scratch(c, t, rows), *v_copy = fv_scratch(c, t, cols);
+    if (!sigma || !u_copy || !v_copy) return NULL;
+    if (!k->spectral_sigma(fv_ctx_stream(c), sigma->data, u_copy, v_copy, u->data, v->data, w->data,
+                           rows, cols, eps, fv_ctx_training(c)))
+        return NULL;
+    sigma_node *s = fv_record(c, sizeof *s, backward, sigma, w);
+    if (s) s->u = u_copy, s->v = v_copy, s->rows = rows, s->cols = cols;
+    return sigma;
+}
+
 fv_tensor *fv_spectral_norm(fv_ctx *c, fv_tensor *w, fv_tensor *u, fv_tensor *v, float eps)
 {
     if (!w || !u || !v || !fv_same_dtype(c, "spectral_norm", w, u) ||
@@ -35,6 +73,8 @@ fv_tensor *fv_spectral_norm(fv_ctx *c, fv_tensor *w, fv_tensor *u, fv_tensor *v,
         return fv_raise(c, FV_ESHAPE, "spectral_norm: w %s, u %s, v %s", fv_desc(w).s, fv_desc(u).s,
                         fv_desc(v).s);
 
+    fv_tensor *one = spectral_sigma(c, w, u, v, eps);
+    if (one) return fv_div(c, w, one);
     fv_tensor *matrix = fv_reshape(c, w, FV_SHAPE(rows, cols));
     fv_tensor *ur = fv_reshape(c, fv_detach(c, u), FV_SHAPE(1, rows)),
               *vr = fv_reshape(c, fv_detach(c, v), FV_SHAPE(1, cols));

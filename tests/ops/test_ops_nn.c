@@ -440,6 +440,13 @@ static const op_case cases[] = {
             {FV_SHAPE(6), .low = 0.3f, .high = 0.5f, .fixed = true}},
      .loose = 4,
      .bad = {FV_SHAPE(4, 3, 2), FV_SHAPE(3)}},
+    /* more rows than a block has warps, vectors of 16 bytes */
+    {.name = "spectral_norm, many",
+     .build = spectral_norm,
+     .in = {{FV_SHAPE(40, 2, 4, 3), .low = 0.1f, .high = 1},
+            {FV_SHAPE(40), .low = 0.1f, .high = 0.3f, .fixed = true},
+            {FV_SHAPE(24), .low = 0.1f, .high = 0.4f, .fixed = true}},
+     .loose = 4},
 
     {.name = "gather",
      .build = gather,

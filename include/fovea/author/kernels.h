@@ -222,6 +222,14 @@ typedef struct fv_kernels {
      * can be replayed with others */
     void (*attention_rows)(fv_stream *s, float *out, const fv_attn_args *a,
                            const fv_weights_job *jobs, int64_t n);
+    /* sigma (1) = u' w v of w (rows,cols); renew: first a round of power iteration, v = unit(w' u)
+     * and u = unit(w v), lengths not below eps.  The copies are of the u and v that sigma was made
+     * with, for the gradient.  false: not with these sizes, and nothing was done */
+    bool (*spectral_sigma)(fv_stream *s, void *sigma, void *u_copy, void *v_copy, void *u, void *v,
+                           const void *w, int64_t rows, int64_t cols, float eps, bool renew);
+    /* dw[r,c] (+)= dsigma u[r] v[c] */
+    void (*spectral_sigma_bwd)(fv_stream *s, fv_sink dw, const void *dsigma, const void *u,
+                               const void *v, int64_t rows, int64_t cols);
 } fv_kernels;
 
 #endif
