@@ -10,7 +10,8 @@
  *   6. a plain kernel: odd strides, an empty sum, FOVEA_CUDA_PRODUCTS=plain.
  *
  * cuBLASLt is column-major: our row-major C = A B is its C' = B' A', so the operands are swapped.
- * f32 is computed in f32; TF32 would round the operands to 10 bits. */
+ * f32 is computed in f32; TF32, which rounds the operands to 10 bits, is for those who ask for it
+ * (FOVEA_CUDA_PRODUCTS=tf32). */
 #include <cublasLt.h>
 
 #include <cstring>

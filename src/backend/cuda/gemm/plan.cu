@@ -131,6 +131,17 @@ cudaDataType type_of(int t)
     return t == FV_BF16 ? CUDA_R_16BF : t == FV_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
+/* FOVEA_CUDA_PRODUCTS: plain, without the library, for compute-sanitizer, which takes minutes to
+ * patch cuBLASLt; tf32, f32 products by tensor cores, which round their operands to 10 bits. */
+bool requested(const char *what)
+{
+    static const char *const products = getenv("FOVEA_CUDA_PRODUCTS");
+    return products && !strcmp(products, what);
+}
+
+/* Products of f32 by tensor cores. */
+bool rounds(const gemm_shape *k) { return k->dtype == FV_F32 && requested("tf32"); }
+
 /* A column-major matrix layout for strided batches. */
 bool layout(const lt_library *lt, cublasLtMatrixLayout_t *l, int t, int64_t rows, int64_t cols,
             int64_t ld, int64_t batch, int64_t stride)
@@ -153,8 +164,8 @@ bool describe(const lt_library *lt, plan *p)
     cublasOperation_t first = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N,
                       second = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)k->epilogue;
-    if (lt->desc_create(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS)
-        return false;
+    cublasComputeType_t compute = rounds(k) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    if (lt->desc_create(&p->desc, compute, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return false;
     lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
     lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
     lt->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
@@ -167,14 +178,18 @@ bool describe(const lt_library *lt, plan *p)
            layout(lt, &p->c, k->ct, k->n, k->m, k->ldc, k->batch, k->stride_c);
 }
 
-/* K ends inside a tile, which a 16-bit algorithm that splits K leaves out. */
-bool tail_at_risk(const gemm_shape *k) { return k->dtype != FV_F32 && k->k % K_TILE; }
+/* K ends inside a tile, which a 16-bit algorithm that splits K leaves out; those of TF32 are not
+ * trusted either. */
+bool tail_at_risk(const gemm_shape *k)
+{
+    return (k->dtype != FV_F32 || rounds(k)) && k->k % K_TILE;
+}
 
 /* The product may be taken in two: nothing is done to C between them, nor is it rounded. */
 bool divisible(const gemm_shape *k)
 {
-    return k->epilogue == CUBLASLT_EPILOGUE_DEFAULT && k->batch == 1 && k->ct == FV_F32 &&
-           k->k > K_TILE;
+    return k->dtype != FV_F32 && k->epilogue == CUBLASLT_EPILOGUE_DEFAULT && k->batch == 1 &&
+           k->ct == FV_F32 && k->k > K_TILE;
 }
 
 bool splits_k(const lt_library *lt, const cublasLtMatmulAlgo_t *algo)
@@ -362,17 +377,6 @@ cublas_state *open_cublas(fv_stream *s)
     return d->cublas = p;
 }
 
-/* FOVEA_CUDA_PRODUCTS=plain, for compute-sanitizer, which takes minutes to patch cuBLASLt. */
-bool library_disabled()
-{
-    static const char *requested = getenv("FOVEA_CUDA_PRODUCTS");
-    return requested && !strcmp(requested, "plain");
-}
-} // namespace
-
-namespace
-{
-
 /* Launches a plan; false: it was refused, now and later, and the caller falls back. */
 bool run_plan(fv_stream *s, cublas_state *mm, plan *p, const gemm_call *g)
 {
@@ -409,7 +413,7 @@ bool run_in_two(fv_stream *s, cublas_state *mm, const gemm_shape *shape, const g
 /* The lock covers bias and pre pointers, which are attributes of the shared descriptor. */
 bool fv_cuda_multiply(fv_stream *s, const gemm_shape *shape, const gemm_call *g)
 {
-    if (library_disabled()) return false;
+    if (requested("plain")) return false;
     cublas_state *mm = open_cublas(s);
     if (!mm) return true;
     std::lock_guard<std::mutex> hold(mm->lock);
