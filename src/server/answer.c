@@ -110,13 +110,15 @@ void sv_stream(sv_request *r)
 void sv_event(sv_request *r, const char *data, size_t n)
 {
     pthread_mutex_lock(&r->lock);
-    if (!r->gone && !r->ended) {
+    bool taken = !r->gone && !r->ended, waits = taken && r->suspended;
+    if (taken) {
         sv_put(&r->out, "data: ");
         sv_add(&r->out, data, n);
         sv_put(&r->out, "\n\n");
-        resume(r);
     }
+    if (waits) r->suspended = false, r->refs++;
     pthread_mutex_unlock(&r->lock);
+    if (waits) sv_resume_later(r);
 }
 
 void sv_end(sv_request *r)

@@ -154,6 +154,12 @@ struct sv_server {
     uint64_t last_connection;
     int epoll, wake;
     _Atomic bool closing;
+    /* resume.c */
+    pthread_t resumer;
+    pthread_mutex_t resume_lock;
+    pthread_cond_t resume;
+    sv_request *resumable, *last_resumable; /* held */
+    bool resumer_sleeps, resumer_ends;
 };
 
 /* The route of a path; NULL: there is none for this method, and *allow lists those that the path

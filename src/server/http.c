@@ -84,7 +84,7 @@ static sv_request *new_request(sv_server *s, struct MHD_Connection *mhd, const c
     const char *given = header(mhd, "X-Request-Id");
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    pthread_mutex_init(&r->lock, NULL);
+    sv_quick_lock(&r->lock);
     r->server = s;
     r->mhd = mhd;
     r->connection = info ? info->socket_context : NULL;

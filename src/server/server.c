@@ -229,14 +229,16 @@ static fv_status serve(sv_server *s, const sigset_t *set, fv_err *e)
     s->socket = sv_listen(&s->opt, where, sizeof where, e);
     if (s->socket < 0) return e ? e->code : FV_EIO;
     if (!sv_watch_open(s)) return fv_fail(e, FV_EIO, "no thread can be started");
-    st = start_http(s, e);
+    bool resumes = sv_resumer_open(s);
+    st = resumes ? start_http(s, e) : fv_fail(e, FV_EIO, "no thread can be started");
     if (!st) {
         sv_log("info", "listening at %s", where);
         wait_for_signals(s, set);
         drain(s, set);
         abandon_all(s);
-        MHD_stop_daemon(s->daemon);
     }
+    if (resumes) sv_resumer_close(s);
+    if (!st) MHD_stop_daemon(s->daemon);
     sv_watch_close(s);
     if (s->opt.socket) unlink(s->opt.socket);
     return st;

@@ -2,8 +2,8 @@
  *
  * It stands on the public headers alone.  Threads: one for HTTP (libmicrohttpd's, over epoll), one
  * engine for each model, which steps its scheduler and runs everything else that the model is
- * asked, and one that watches deadlines and clients that have gone.  The thread that calls
- * sv_serve waits for signals. */
+ * asked, one that wakes connections which have got a token, and one that watches deadlines and
+ * clients that have gone.  The thread that calls sv_serve waits for signals. */
 #ifndef SV_SERVER_H
 #define SV_SERVER_H
 
