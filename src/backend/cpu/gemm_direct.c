@@ -6,8 +6,10 @@
  *    (N,K)   VW columns of C are VW rows of the weight: VW x VW values are transposed in registers,
  *            so that lanes are columns, and multiplied.  SIDE such blocks side by side hide the
  *            latency of their sums.  More of them are more streams than the hardware follows (16
- *            on Neoverse V1: 25 GB/s instead of 28), and prefetches of rows to come cost more than
- *            they bring.
+ *            on Neoverse V1: 25 GB/s instead of 28).  Short rows end before it follows them; but a
+ *            block of them is contiguous and small, so on vectors of four lanes the next block is
+ *            prefetched in the order of memory (34 to 36 GB/s).  In the order of use, or with
+ *            longer rows, prefetching costs more than it brings.
  *    (K,N)   rows of the weight are read in long pieces, DEEP values of k at a time; sums of ACROSS
  *            columns stay in L1.
  *
@@ -21,6 +23,8 @@
 #define COLUMNS (SIDE * VW) /* of C at a time, (N,K) */
 #define DEEP 8              /* values of k at a time, (K,N) */
 #define ACROSS 512          /* columns of C at a time, (K,N) */
+#define PAIR (2 * FV_GEMM_KC)
+#define SHORT_ROW PAIR /* values of a row: prefetched up to here, (N,K) */
 
 typedef struct direct {
     const fv_gemm *g;
@@ -69,7 +73,20 @@ INLINE some_a load_a(const float *a, int64_t n) { return (void)n, a; }
 INLINE vf fma_a(vf x, some_a a, const int i, vf sum) { return v_fma(x, v_set1(a[i]), sum); }
 #endif
 
-/* k .. k + n of a block of columns, n <= VW. */
+/* k .. k + n of block u of columns, n <= VW. */
+INLINE void multiply_block(vf sum[MOST_ROWS][SIDE], const int u, const some_a *a,
+                           const float *const *row, int64_t k, int64_t n, const int rows)
+{
+    vf x[VW];
+    load_block(x, row, k, n);
+#pragma GCC unroll 16
+    for (int i = 0; i < VW; i++) {
+        if (i >= n) break;
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) sum[r][u] = fma_a(x[i], a[r], i, sum[r][u]);
+    }
+}
+
 INLINE void multiply(vf sum[MOST_ROWS][SIDE], const direct *d, const float *const *row, int64_t k,
                      int64_t n, const int rows)
 {
@@ -77,16 +94,37 @@ INLINE void multiply(vf sum[MOST_ROWS][SIDE], const direct *d, const float *cons
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) a[r] = load_a((const float *)d->g->a + r * d->g->lda + k, n);
 #pragma GCC unroll 4
-    for (int u = 0; u < SIDE; u++) {
-        vf x[VW];
-        load_block(x, row + u * VW, k, n);
-#pragma GCC unroll 16
-        for (int i = 0; i < VW; i++) {
-            if (i >= n) break;
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) sum[r][u] = fma_a(x[i], a[r], i, sum[r][u]);
+    for (int u = 0; u < SIDE; u++) multiply_block(sum, u, a, row + u * VW, k, n, rows);
+}
+
+/* Whether blocks of rows are prefetched.  What lies beyond the last block is not there, but
+ * prefetching it does no harm. */
+INLINE bool prefetches(const fv_gemm *g, const int rows)
+{
+    return VW == 4 && rows == 1 && g->k <= SHORT_ROW && g->ldb == g->k;
+}
+
+/* As many values from `ahead` on as a step of COLUMNS x VW values reads. */
+INLINE void prefetch_step(const float *ahead)
+{
+    for (int i = 0; i < COLUMNS * VW; i += 64 / (int)sizeof *ahead) __builtin_prefetch(ahead + i);
+}
+
+/* Rows of two runs: VW columns of both side by side instead of COLUMNS of one.  The block is half
+ * as large, and what comes next is prefetched in time. */
+INLINE void pair_of_runs(const direct *d, int64_t j, const float *const *row)
+{
+    vf sum[MOST_ROWS][SIDE] = {{v_zero(), v_zero()}}; /* SIDE is 2 */
+    const float *ahead = row[0] + VW * PAIR;
+    for (int64_t k = 0; k < FV_GEMM_KC; k += VW, ahead += COLUMNS * VW) {
+        prefetch_step(ahead);
+        for (int u = 0; u < 2; u++) {
+            int64_t at = k + u * FV_GEMM_KC;
+            some_a a = load_a((const float *)d->g->a + at, VW);
+            multiply_block(sum, u, &a, row, at, VW, 1);
         }
     }
+    for (int u = 0; u < 2; u++) store_sum(d, 0, j, VW, sum[0][u], u > 0);
 }
 
 INLINE void some_columns(const direct *d, int64_t j0, const int rows)
@@ -94,12 +132,21 @@ INLINE void some_columns(const direct *d, int64_t j0, const int rows)
     const fv_gemm *g = d->g;
     const float *row[COLUMNS], *b = g->b;
     for (int i = 0; i < COLUMNS; i++) row[i] = b + least(j0 + i, g->n - 1) * g->ldb;
+    bool prefetch = prefetches(g, rows);
+    if (prefetch && g->k == PAIR && j0 + COLUMNS <= g->n) {
+        for (int u = 0; u < SIDE; u++) pair_of_runs(d, j0 + u * VW, row + u * VW);
+        return;
+    }
+    const float *ahead = row[0] + COLUMNS * g->k;
     for (int64_t k0 = 0; k0 < g->k; k0 += FV_GEMM_KC) {
         vf sum[MOST_ROWS][SIDE];
         int64_t k = k0, end = least(k0 + FV_GEMM_KC, g->k);
         for (int r = 0; r < rows; r++)
             for (int u = 0; u < SIDE; u++) sum[r][u] = v_zero();
-        for (; k + VW <= end; k += VW) multiply(sum, d, row, k, VW, rows);
+        for (; k + VW <= end; k += VW) {
+            if (prefetch) prefetch_step(ahead + k * COLUMNS);
+            multiply(sum, d, row, k, VW, rows);
+        }
         if (k < end) multiply(sum, d, row, k, end - k, rows);
         for (int r = 0; r < rows; r++)
             for (int u = 0; u < SIDE; u++)
