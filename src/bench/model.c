@@ -17,7 +17,7 @@
 #include "fovea/author/train.h"
 
 typedef struct model_values {
-    char config[1024];
+    char config[1024], model[1024];
     int64_t batch, len; /* sequences or images, tokens of each */
     int dtype, weights; /* indices into bench_dtypes and bench_weights */
     bool recompute, compare, padded;
@@ -33,6 +33,7 @@ typedef struct model_values {
 
 static const fv_field forward_options[] = {
     MODEL_OPTIONS,
+    FV_TEXT(model_values, model, "", "DIR: or a model's directory, with its weights"),
     FV_CHOICE(model_values, weights, 0, bench_weights, BENCH_WEIGHTS_HELP),
     FV_BOOL(model_values, padded, false,
             "sequences of all lengths from half of --len on, with a mask"),
@@ -211,19 +212,26 @@ static void close_subject(bench *b, subject *s)
     bench_close(b);
 }
 
-/* A rate that hardly moves parameters makes every repetition the same work. */
-static fv_status prepare(bench *b, subject *s, const model_values *v, bool train, float rate)
+static fv_status open_model(bench *b, subject *s, const model_values *v, bool train)
 {
-    char *config = bench_read_file(v->config, 1 << 20, NULL, &s->e);
     fv_dtype dtype = bench_dtype(v->dtype);
-    if (!config) return FV_EIO;
     fv_model_opt opt = {.dtype = dtype,
                         .train = train,
                         .serve = !train && dtype != FV_F64,
                         .weights = dtype};
     if (v->weights) bench_choose_weights(v->weights, &opt);
+    if (v->model[0]) return fv_model_open(&s->model, b->device, v->model, opt, &s->e);
+    char *config = bench_read_file(v->config, 1 << 20, NULL, &s->e);
+    if (!config) return FV_EIO;
     fv_status st = fv_model_new(&s->model, b->device, config, opt, 1, &s->e);
     free(config);
+    return st;
+}
+
+/* A rate that hardly moves parameters makes every repetition the same work. */
+static fv_status prepare(bench *b, subject *s, const model_values *v, bool train, float rate)
+{
+    fv_status st = open_model(b, s, v, train);
     if (st) return st;
     if (!train) {
         if (v->padded && !takes(s->model, "attention_mask"))
@@ -292,15 +300,17 @@ static fv_status compare(const bench_opt *o, const model_values *v, fv_err *e)
     return st;
 }
 
-/* From a configuration, without weights: a model of random parameters is as fast as a trained one.
- */
+/* A model of random parameters is as fast as a trained one; drawing a hundred million of them takes
+ * seconds, so what measures again and again saves a model and gives its directory. */
 static fv_status run(const bench_kind *k, const bench_opt *o, const void *values, fv_err *e)
 {
     const model_values *v = values;
     bool train = k->options == train_options;
     bench b;
     subject s = {.b = &b, .data = {.env = &b.env}};
-    if (!v->config[0]) return fv_fail(e, FV_EUSAGE, "--config FILE is missing");
+    if (train && !v->config[0]) return fv_fail(e, FV_EUSAGE, "--config FILE is missing");
+    if (!v->config[0] == !v->model[0])
+        return fv_fail(e, FV_EUSAGE, "one of --config and --model is needed");
     fv_status st = bench_open(&b, o, bench_dtype(v->dtype), &s.e);
     if (!st) st = prepare(&b, &s, v, train, 1e-6f);
     if (!st) {
@@ -326,8 +336,8 @@ static fv_status run(const bench_kind *k, const bench_opt *o, const void *values
 const bench_kind bench_model[] = {
     {.name = "forward",
      .summary = "a model of any family on random ids",
-     .about = "Makes the model that a config.json describes, with random weights, and runs it as "
-              "a server would.",
+     .about = "Makes the model that a config.json describes, with random weights, or opens a "
+              "model's directory, and runs it as a server would.",
      .examples = forward_examples,
      .options = forward_options,
      .size = sizeof(model_values),
