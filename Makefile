@@ -140,8 +140,8 @@ test-ranks: build/build.ninja
 # Coverage-guided fuzzing with libFuzzer of one parser: make fuzz-json RUNS=10000000; also array, audio, config, image,
 # multipart, recipe, regex, safetensors, template, tok.  What was found new stays in build-fuzz/corpus.
 RUNS ?= 1000000
-seeds_image = tests/golden/images
-seeds_audio = tests/golden/audio
+seeds_image = tests/fuzz/corpus/image tests/golden/images
+seeds_audio = tests/fuzz/corpus/audio tests/golden/audio
 # libsndfile leaks where Ogg headers are broken; our own memory is counted by the target
 flags_audio = -detect_leaks=0
 fuzz-%: build-fuzz/build.ninja
