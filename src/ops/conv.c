@@ -10,7 +10,10 @@
  * be larger than the image by the area of the kernel.  One dimension is two with a height of 1.
  *
  * A GPU gets more images at a time, and weigh multiplies all of them at once and sums the products
- * then: one after the other, each keeps a small part of it busy. */
+ * then: one after the other, each keeps a small part of it busy.
+ *
+ * Depthwise convolutions of stride 1 have kernels of their own: as products they would be one row
+ * for each channel. */
 #include "core/core.h"
 #include "fovea/author/op.h"
 #include "ops/stat.h"
@@ -28,7 +31,7 @@ typedef struct {
     fv_conv_geom g; /* batch, channels, h, w of the image; oh, ow of the map */
     int64_t maps;   /* channels of the map */
     int64_t groups;
-    bool transposed;
+    bool transposed, depthwise;
     /* scratch for `chunk` unfolded images; NULL where the image is its own unfolding */
     void *columns;
     int64_t chunk;
@@ -229,14 +232,30 @@ static fv_walk bias_walk(const fv_tensor *y)
                      .b = {0, 1, 0}};
 }
 
+/* dx is a depthwise convolution of dy with the taps in reverse, padded by what the kernel reaches
+ * beyond its own padding. */
+static void depthwise_bwd(fv_ctx *c, const conv *v, fv_tensor *x, fv_tensor *w, const void *dy)
+{
+    const fv_kernels *k = fv_kernels_of(c, x->dtype);
+    fv_conv_geom g = v->g;
+    g.h = v->g.oh, g.w = v->g.ow, g.oh = v->g.h, g.ow = v->g.w;
+    g.ph = (g.kh - 1) * g.dh - g.ph, g.pw = (g.kw - 1) * g.dw - g.pw;
+    k->depthwise(fv_ctx_stream(c), fv_grad(c, x), dy, w->data, &g, true);
+    k->depthwise_dw(fv_ctx_stream(c), fv_grad(c, w), dy, x->data, &v->g);
+}
+
 static void backward(fv_ctx *c, fv_node *n)
 {
     const conv *v = &((conv_node *)n)->v;
     fv_tensor *x = n->in[0], *w = n->in[1], *bias = n->in[2];
     const void *dy = n->y->grad;
-    (v->transposed ? shrink : spread)(c, v, x->dtype, fv_grad(c, x), w->data, dy);
-    weigh(c, v, x->dtype, fv_grad(c, w), v->transposed ? x->data : dy,
-          v->transposed ? dy : x->data);
+    if (v->depthwise) {
+        depthwise_bwd(c, v, x, w, dy);
+    } else {
+        (v->transposed ? shrink : spread)(c, v, x->dtype, fv_grad(c, x), w->data, dy);
+        weigh(c, v, x->dtype, fv_grad(c, w), v->transposed ? x->data : dy,
+              v->transposed ? dy : x->data);
+    }
 
     fv_sink dbias = fv_grad(c, bias);
     const fv_kernels *k = fv_kernels_of(c, x->dtype);
@@ -315,6 +334,12 @@ static bool own_unfolding(const fv_conv_geom *g)
            g->h == g->oh && g->w == g->ow;
 }
 
+static bool is_depthwise(const conv *v)
+{
+    return v->groups == v->g.channels && v->groups == v->maps && !v->transposed && v->g.sh == 1 &&
+           v->g.sw == 1;
+}
+
 /* A chunk of 16 MiB of f32, or 256 MiB on a GPU, bounds the scratch whatever the batch is. */
 static bool take_columns(fv_ctx *c, conv *v, fv_dtype t)
 {
@@ -346,8 +371,13 @@ static fv_tensor *convolve(fv_ctx *c, const char *op, fv_tensor *x, fv_tensor *w
 
     fv_shape one = FV_SHAPE(v.g.batch, out, ow), two = FV_SHAPE(v.g.batch, out, oh, ow);
     fv_tensor *y = fv_new(c, t, dims == 1 ? one : two);
-    if (!y || !take_columns(c, &v, t)) return NULL;
-    (transposed ? spread : shrink)(c, &v, t, (fv_sink){y->data, t, false}, w->data, x->data);
+    fv_sink to_y = {y ? y->data : NULL, t, false};
+    v.depthwise = is_depthwise(&v) && k->depthwise && k->depthwise_dw;
+    if (!y || (!v.depthwise && !take_columns(c, &v, t))) return NULL;
+    if (v.depthwise)
+        k->depthwise(fv_ctx_stream(c), to_y, x->data, w->data, &v.g, false);
+    else
+        (transposed ? spread : shrink)(c, &v, t, to_y, w->data, x->data);
     if (bias) {
         fv_walk walk = bias_walk(y);
         k->binary(fv_ctx_stream(c), FV_B_ADD, y->data, y->data, bias->data, &walk);

@@ -324,6 +324,57 @@ static void run_col2im(const fv_kernels *k, fv_stream *s, const void *in, const 
     k->col2im(s, y[0], c->x, &c->g);
 }
 
+typedef struct {
+    const void *x, *w, *dy;
+    fv_conv_geom g;
+    bool flip;
+} depthwise_case;
+
+static void run_depthwise(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
+{
+    const depthwise_case *c = in;
+    k->depthwise(s, y[0], c->x, c->w, &c->g, c->flip);
+}
+
+static void run_depthwise_dw(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
+{
+    const depthwise_case *c = in;
+    k->depthwise_dw(s, y[0], c->dy, c->x, &c->g);
+}
+
+/* batch, channels, h, w, kh, kw, ph, pw, dh, dw: rows of a vector's multiple and others, a piece of
+ * the gradient and several, one dimension, a dilated kernel, padding beyond the kernel. */
+static void channels_are_convolved_apart(void **state)
+{
+    (void)state;
+    static const int sizes[][10] = {{2, 3, 9, 11, 3, 3, 1, 1, 1, 1},
+                                    {5, 4, 8, 16, 3, 3, 1, 1, 1, 1},
+                                    {3, 2, 24, 32, 3, 3, 1, 1, 1, 1},
+                                    {2, 3, 7, 6, 3, 2, 2, 4, 2, 3},
+                                    {2, 5, 1, 64, 1, 31, 0, 15, 1, 1},
+                                    {2, 2, 5, 8, 2, 3, 3, 1, 1, 1}};
+    for (int t = 0; t < KINDS; t++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            const int *n = sizes[i];
+            fv_conv_geom g = {
+                .batch = n[0], .channels = n[1], .h = n[2], .w = n[3], .kh = n[4], .kw = n[5]};
+            g.sh = g.sw = 1, g.ph = n[6], g.pw = n[7], g.dh = n[8], g.dw = n[9];
+            g.oh = g.h + 2 * g.ph - g.dh * (g.kh - 1);
+            g.ow = g.w + 2 * g.pw - g.dw * (g.kw - 1);
+            int64_t planes = g.batch * g.channels, taps = g.channels * g.kh * g.kw,
+                    size = planes * g.oh * g.ow;
+            depthwise_case c = {numbers(kinds[t], planes * g.h * g.w, -1, 1),
+                                numbers(kinds[t], taps, -1, 1), numbers(kinds[t], size, -1, 1), g,
+                                false};
+            compare_sinks("depthwise", kinds[t], run_depthwise, &c, size, 8);
+            c.flip = true;
+            compare_sinks("depthwise, flipped", kinds[t], run_depthwise, &c, size, 8);
+            /* hundreds of terms in another order: f32 sinks are what tells */
+            compare_sinks("depthwise_dw", kinds[t], run_depthwise_dw, &c, taps, 128);
+            free((void *)c.x), free((void *)c.w), free((void *)c.dy);
+        }
+}
+
 static void images_are_unfolded_and_folded(void **state)
 {
     (void)state;
@@ -483,6 +534,7 @@ int main(void)
         cmocka_unit_test(a_row_does_not_depend_on_its_batch),
         cmocka_unit_test(dropout_keeps_the_same_elements_everywhere),
         cmocka_unit_test(images_are_unfolded_and_folded),
+        cmocka_unit_test(channels_are_convolved_apart),
         cmocka_unit_test(rotary_positions),
         cmocka_unit_test(optimiser_steps),
     };

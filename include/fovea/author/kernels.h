@@ -142,6 +142,12 @@ typedef struct fv_kernels {
 
     void (*im2col)(fv_stream *s, void *col, const void *x, const fv_conv_geom *g);
     void (*col2im)(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom *g);
+    /* channels apart, strides of 1: y[b,c,p,q] = sum of w[c,i,j] x[b,c,p-ph+i*dh,q-pw+j*dw], w read
+     * backwards if flip, which is the gradient of x; depthwise_dw is that of w (channels,kh,kw) */
+    void (*depthwise)(fv_stream *s, fv_sink y, const void *x, const void *w, const fv_conv_geom *g,
+                      bool flip);
+    void (*depthwise_dw)(fv_stream *s, fv_sink dw, const void *dy, const void *x,
+                         const fv_conv_geom *g);
     /* (planes,h,w) -> (planes,oh,ow), bilinear, corners not aligned */
     void (*bilinear)(fv_stream *s, void *y, const void *x, int64_t planes, int64_t h, int64_t w,
                      int64_t oh, int64_t ow);

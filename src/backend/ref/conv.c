@@ -1,4 +1,5 @@
-/* conv.c - images unfolded into the columns of a matrix product and back, and bilinear resizing. */
+/* conv.c - images unfolded into the columns of a matrix product and back, depthwise convolutions,
+ * and bilinear resizing. */
 #include "backend/ref/ref.h"
 
 /* Calls visit order: image, channel, kernel row, kernel column, output row, output column; so
@@ -41,6 +42,42 @@ static void col2im(fv_stream *s, fv_sink x, const void *col, const fv_conv_geom 
                     for (int64_t q = 0, i; q < g->ow; q++, at++)
                         if (inside(g, kr, kc, p, q, &i)) sum[i] += ld(col, at);
         for (int64_t i = 0; i < g->h * g->w; i++) sink_store(x, plane * g->h * g->w + i, sum[i]);
+    }
+}
+
+/* y[p,q] = sum of w[i,j] x[p - ph + i dh, q - pw + j dw], each channel by its own taps */
+static void depthwise(fv_stream *s, fv_sink y, const void *x, const void *w, const fv_conv_geom *g,
+                      bool flip)
+{
+    (void)s;
+    int64_t taps = g->kh * g->kw, at = 0;
+    for (int64_t plane = 0; y.data && plane < g->batch * g->channels; plane++)
+        for (int64_t p = 0; p < g->oh; p++)
+            for (int64_t q = 0, i; q < g->ow; q++, at++) {
+                acc sum = 0;
+                for (int64_t t = 0; t < taps; t++)
+                    if (inside(g, t / g->kw, t % g->kw, p, q, &i))
+                        sum += ld(w, plane % g->channels * taps + (flip ? taps - 1 - t : t)) *
+                               ld(x, plane * g->h * g->w + i);
+                sink_store(y, at, sum);
+            }
+}
+
+/* dw[c,i,j] = sum over b,p,q of dy[b,c,p,q] x[b,c,p - ph + i dh, q - pw + j dw] */
+static void depthwise_dw(fv_stream *s, fv_sink dw, const void *dy, const void *x,
+                         const fv_conv_geom *g)
+{
+    (void)s;
+    int64_t taps = g->kh * g->kw, size = g->oh * g->ow;
+    for (int64_t n = 0; dw.data && n < g->channels * taps; n++) {
+        acc sum = 0;
+        for (int64_t b = 0; b < g->batch; b++) {
+            int64_t plane = b * g->channels + n / taps;
+            for (int64_t o = 0, i; o < size; o++)
+                if (inside(g, n % taps / g->kw, n % g->kw, o / g->ow, o % g->ow, &i))
+                    sum += ld(dy, plane * size + o) * ld(x, plane * g->h * g->w + i);
+        }
+        sink_store(dw, n, sum);
     }
 }
 
@@ -104,6 +141,8 @@ void REF(conv)(fv_kernels *k)
 {
     k->im2col = im2col;
     k->col2im = col2im;
+    k->depthwise = depthwise;
+    k->depthwise_dw = depthwise_dw;
     k->bilinear = bilinear;
     k->bilinear_bwd = bilinear_bwd;
 }
