@@ -25,7 +25,16 @@
  * that words are met in many company.  With `drop` tokens of a text are replaced by the unknown
  * one: a name that one image alone has would else be all that its text is known by, and what it
  * shares with others (animal, flag) would teach nothing about those that were never seen.  With
- * words as tokens, a new name then is what has been dropped before. */
+ * words as tokens, a new name then is what has been dropped before.
+ *
+ * With text_overlap a part of each answer goes to the images whose texts have words in common
+ * (part/shared_words.c),
+ *
+ *     loss = (1 - o) family's loss + o (SE(T) + SE(T')) / 2,   SE(T) = -share . log softmax(T),
+ *
+ * T being the logits of texts against images.  One right answer in a batch pushes a rabbit away
+ * from the text of a hare as far as from that of a lorry; words that many emoji have (animal, pet)
+ * are what an emoji that was never seen is found by. */
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -38,12 +47,15 @@
 #include "fovea/author/objective.h"
 #include "fovea/author/op.h"
 #include "fovea/author/ops.h"
+#include "fovea/author/tok.h"
+#include "objective/part/shared_words.h"
+#include "ops/stat.h"
 
 typedef struct options {
     fv__new_steps steps;
     fv__augment augment;
     int64_t cache;
-    float image_weight, drop;
+    float image_weight, drop, text_overlap;
     char images[512], where[200], valid_where[200], more_field[64];
 } options;
 
@@ -54,7 +66,9 @@ typedef struct paired {
     fv__pixels pixels;
     const fv_env *env;
     fv_feed_opt task;
-    float image_weight, drop;
+    float image_weight, drop, text_overlap;
+    fv__shared_words
+        overlap;      /* of the texts and key words of image i, where text_overlap is wanted */
     fv__ragged text;  /* of image i from row i * variants on */
     int variants;     /* 1: the text alone */
     int64_t max_len;  /* tokens of a text: longer ones are cut, with the end token at their end */
@@ -147,11 +161,32 @@ static fv_status open_words(fv_images **out, const paired *p, const options *o,
     return st;
 }
 
+/* The words of image i, caption and all key words, for what it shares with others. */
+static fv_status add_bag(paired *p, fv_encoding *enc, const char *s, int64_t i, fv_err *e)
+{
+    fv_buf b = {.env = p->env};
+    fv__buf_str(&b, s);
+    if (p->words) {
+        fv__buf_str(&b, " ");
+        fv__buf_str(&b, fv_images_text(p->words, i));
+        for (size_t k = 0; k < b.len; k++)
+            if (b.data[k] == '|') b.data[k] = ' ';
+    }
+    fv_status st = b.failed ? fv_fail(e, FV_ENOMEM, "out of memory for the texts")
+                            : fv_tok_encode(enc, b.data, b.len, (fv_tok_opts){0}, e);
+    int32_t unknown = fv_tok_unknown(p->task.tok);
+    if (!st && !fv__shared_words_add(&p->overlap, enc->ids, enc->n, unknown))
+        st = fv_fail(e, FV_ENOMEM, "out of memory for the texts");
+    fv__buf_free(&b);
+    return st;
+}
+
 static fv_status add_texts(void *user, fv_encoding *enc, const char *s, int64_t i, fv_err *e)
 {
     paired *p = user;
     fv_status st = add_text(p, enc, s, e);
     p->tokens += enc->n;
+    if (!st && p->text_overlap > 0) st = add_bag(p, enc, s, i, e);
     return st || !p->words ? st : add_variants(p, enc, i, e);
 }
 
@@ -212,7 +247,7 @@ static fv_status put_views(const paired *p, fv_batch *out, const int32_t *image,
 }
 
 /* pixel_values (n,C,H,W), input_ids and attention_mask (n,T); where images are held against each
- * other also what put_views adds. */
+ * other also what put_views adds, and text_overlap (n,n) where texts are. */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
 {
@@ -231,6 +266,10 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     if (!st) fv__ragged_put(&p->text, out, text, n, p->task.pad);
     if (!st && !out->err.code) fv__batch_drop(&out->part[ids], &p->task, p->drop, rows, how);
     if (!st && p->image_weight > 0 && how.epoch >= 0) st = put_views(p, out, second, n, how, e);
+    if (!st && p->text_overlap > 0 && how.epoch >= 0) {
+        float *share = fv_batch_put(out, "text_overlap", FV_F32, FV_SHAPE(n, n));
+        if (share) fv__shared_words_put(&p->overlap, share, image, n);
+    }
     fv__free(p->env, image, bytes);
     if (st) return st;
     if (out->err.code) return fv_fail(e, out->err.code, "%s", out->err.text);
@@ -247,32 +286,66 @@ static fv_tensor *contrast(fv_ctx *c, fv_tensor *logits, const fv_items *in)
     return fv_loss_tokens(c, logits, fv_items_get(in, "view_of"), &rows);
 }
 
-/* The family's loss, and the one between images; an evaluation has the first alone. */
+/* The image part of the loss, of `other`, the second images; a: vectors of the first. */
+static fv_tensor *image_loss(fv_ctx *c, const fv_model *m, fv_tensor *a, fv_tensor *other,
+                             const fv_items *in)
+{
+    fv_items second = {.n_rows = in->n_rows, .per_row = in->per_row}, seen = {0};
+    fv_items_put(&second, "pixel_values", other);
+    fv_model_forward(c, m, &second, &seen);
+    fv_tensor *b = fv_items_get(&seen, "image_embeds");
+    if (!a || !b)
+        return fv_raise(c, FV_EMISSING, "image_weight: the family gives no vectors of images");
+    fv_tensor *logits = fv_matmul(c, a, b, (fv_mm){.tb = true, .alpha = 1 / 0.07f});
+    return fv_add(c, contrast(c, logits, in), contrast(c, fv_transpose(c, logits), in));
+}
+
+/* The sum over rows of -share . log softmax(logits), divided by the rows of the whole batch. */
+static fv_tensor *shared_entropy(fv_ctx *c, fv_tensor *logits, fv_tensor *share, const fv_items *in)
+{
+    float rows = (float)(in->n_rows > 0 ? in->n_rows : (double)fv_dim(logits, 0));
+    fv_tensor *sum = fv_sum_all(c, fv_mul(c, fv_log_softmax(c, fv__widen(c, logits)), share));
+    if (!in->per_row) return fv_scale(c, sum, -1 / rows);
+    return fv_scale(c, fv_sum_all(c, fv_mul(c, sum, in->per_row)), -1);
+}
+
+/* The text part: logits of texts against images both ways. */
+static fv_tensor *overlap_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *share, const fv_items *in)
+{
+    if (!logits)
+        return fv_raise(c, FV_EMISSING, "text_overlap: the family gives no logits of texts");
+    return fv_add(c, shared_entropy(c, logits, share, in),
+                  shared_entropy(c, fv_transpose(c, logits), share, in));
+}
+
+/* The family's loss, and those between images and between texts; an evaluation has the first
+ * alone. */
 static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
                     fv_items *out)
 {
     const paired *p = self;
-    fv_items first = *in, second = {.n_rows = in->n_rows, .per_row = in->per_row}, seen = {0};
-    fv_tensor *other = fv_items_get(in, "other_pixel_values");
+    fv_items first = *in;
+    fv_tensor *other = fv_items_get(in, "other_pixel_values"),
+              *share = fv_items_get(in, "text_overlap");
     first.n = 0;
     for (int i = 0; i < in->n; i++)
-        if (in->at[i].value != other && strcmp(in->at[i].name, "view_of") != 0)
+        if (in->at[i].value != other && in->at[i].value != share &&
+            strcmp(in->at[i].name, "view_of") != 0)
             fv_items_put(&first, in->at[i].name, in->at[i].value);
     fv_model_forward(c, m, &first, out);
-    if (!other) return;
-    fv_items_put(&second, "pixel_values", other);
-    fv_model_forward(c, m, &second, &seen);
-    fv_tensor *a = fv_items_get(out, "image_embeds"), *b = fv_items_get(&seen, "image_embeds");
-    fv_tensor *loss = fv_items_get(out, "loss");
-    if (!a || !b || !loss) {
-        fv_raise(c, FV_EMISSING, "image_weight: the family gives no vectors of images");
-        return;
+    fv_tensor *loss = fv_items_get(out, "loss"), *all = loss;
+    if (!loss || (!other && !share)) return;
+    if (share) {
+        fv_tensor *both = overlap_loss(c, fv_items_get(out, "logits_per_text"), share, in);
+        all = fv_add(c, fv_scale(c, all, 1 - p->text_overlap),
+                     fv_scale(c, both, 0.5f * p->text_overlap));
     }
-    fv_tensor *logits = fv_matmul(c, a, b, (fv_mm){.tb = true, .alpha = 1 / 0.07f}),
-              *both = fv_add(c, contrast(c, logits, in), contrast(c, fv_transpose(c, logits), in));
+    if (other) {
+        fv_tensor *both = image_loss(c, m, fv_items_get(out, "image_embeds"), other, in);
+        all = fv_add(c, all, fv_scale(c, both, 0.5f * p->image_weight));
+    }
     for (int i = 0; i < out->n; i++)
-        if (out->at[i].value == loss)
-            out->at[i].value = fv_add(c, loss, fv_scale(c, both, 0.5f * p->image_weight));
+        if (out->at[i].value == loss) out->at[i].value = all;
 }
 
 /* Whether the greatest of row i of logits_per_text stands at i. */
@@ -302,6 +375,7 @@ static void close_feed(void *self)
     const fv_env *env = p->env;
     fv__pixels_close(&p->pixels);
     fv__ragged_free(&p->text);
+    fv__shared_words_free(&p->overlap);
     fv__free(p->env, p->order, p->order_bytes);
     fv__free(env, p, sizeof *p);
 }
@@ -327,6 +401,8 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     *p = (paired){.env = t->env,
                   .task = *t,
                   .text = {.env = t->env},
+                  .overlap = {.env = t->env},
+                  .text_overlap = t->evaluation ? 0 : o->text_overlap,
                   .image_weight = o->image_weight,
                   .drop = o->drop,
                   .variants = more ? VARIANTS : 1,
@@ -338,9 +414,11 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     report->tokens[0] += p->tokens;
     fv_images_close(p->words);
     p->words = NULL;
+    if (!st && p->text_overlap > 0 && !fv__shared_words_weigh(&p->overlap, fv_tok_size(t->tok)))
+        st = fv_fail(e, FV_ENOMEM, "%s: out of memory", from->file);
     if (!st) st = group(p, e);
     st = fv__feed_give(out, &feed, p, st);
-    if (!st && o->image_weight > 0) out->forward = forward;
+    if (!st && (o->image_weight > 0 || o->text_overlap > 0)) out->forward = forward;
     return st;
 }
 
@@ -363,6 +441,9 @@ static const fv_field keys[] = {
     FV_FLOAT(options, image_weight, 0, 0, 100,
              "weight of a loss that brings two images of a text near one another, or two views of "
              "its only one; 0: none"),
+    FV_FLOAT(options, text_overlap, 0, 0, 1,
+             "part of each answer that goes to images whose texts have words in common, by those "
+             "words; 0: none"),
     FV_TEXT(options, valid_where, "", "those that are evaluated on; empty: as where"),
     {0},
 };

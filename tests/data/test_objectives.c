@@ -14,6 +14,7 @@
 #include "helper/device.h"
 #include "helper/files.h"
 #include "helper/tok.h"
+#include "objective/part/shared_words.h"
 
 static fv_tok *tok;
 
@@ -231,6 +232,28 @@ static void a_key_means_the_same_kind_everywhere(void **state)
                         fail_msg("%s: another kind in %s than in %s", x->name, a->name, b->name);
 }
 
+/* Words: 1 stands in three texts, 3 in two, 0 is the unknown one. */
+static void texts_share_by_their_rarer_words(void **state)
+{
+    (void)state;
+    int32_t rabbit[] = {7, 3, 1, 3}, hare[] = {3, 8, 1}, lorry[] = {9, 1}, unknown[] = {0};
+    const int32_t rows[] = {0, 1, 2, 3};
+    float share[4][4];
+    fv__shared_words o = {0};
+    assert_true(fv__shared_words_add(&o, rabbit, 4, 0) && fv__shared_words_add(&o, hare, 3, 0));
+    assert_true(fv__shared_words_add(&o, lorry, 2, 0) && fv__shared_words_add(&o, unknown, 1, 0));
+    assert_true(fv__shared_words_weigh(&o, 10));
+    fv__shared_words_put(&o, share[0], rows, 4);
+    assert_true(share[0][0] > share[0][1] && share[0][1] > share[0][2] && share[0][2] > 0);
+    assert_true(share[0][3] == 0 && share[3][3] == 1);
+    for (int i = 0; i < 4; i++) {
+        float sum = 0;
+        for (int k = 0; k < 4; k++) sum += share[i][k];
+        assert_float_equal(sum, 1, 1e-6);
+    }
+    fv__shared_words_free(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +263,7 @@ int main(void)
         cmocka_unit_test(a_metric_without_memory_is_an_error),
         cmocka_unit_test(a_batch_has_any_number_of_arrays_of_any_dtype),
         cmocka_unit_test(labels_have_no_limit),
+        cmocka_unit_test(texts_share_by_their_rarer_words),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
