@@ -22,7 +22,7 @@ const fv_field fv_shots_fields[] = {
     FV_INT(fv_shots_opt, seeds, 1, 5, 10000, "draws for each number"),
     FV_INT(fv_shots_opt, seed, 0, 1, 9e15, "the first of them"),
     FV_INT(fv_shots_opt, most, 0, 0, 1e12, "records that are judged; 0: all"),
-    FV_BOOL(fv_shots_opt, calibrate, true, "classify: also calibrated by texts without content"),
+    FV_BOOL(fv_shots_opt, calibrate, true, "figures also calibrated by texts without content"),
     {0},
 };
 
@@ -251,6 +251,7 @@ static void close_all(fv__shots *s)
     fv__buf_free(&s->solved);
     fv__buf_free(&s->words);
     if (s->order) fv__free(&s->r->env, s->order, s->order_bytes);
+    fv__free(&s->r->env, s->prior, s->prior_bytes);
     fv__arena_free(&s->memory);
 }
 

@@ -5,7 +5,7 @@
 #include "fovea/author/shots.h"
 #include "task/task_pipeline.h"
 
-enum { FV__SHOT_FIGURES = 2, FV__SHOT_COUNTS = 32 };
+enum { FV__SHOT_FIGURES = 4, FV__SHOT_COUNTS = 32 };
 
 typedef struct fv__shots fv__shots;
 
@@ -35,6 +35,9 @@ struct fv__shots {
     const char **label; /* (labels) as the data name them */
     const char **word;  /* (labels) as the prompt does */
     int labels;
+    float *prior; /* (vocabulary) answer, translate: mean probabilities of the first token behind
+                     texts without content */
+    size_t prior_bytes;
     fv_arena memory;
 };
 
@@ -43,5 +46,20 @@ void fv__shots_prompt(const fv__shots *s, fv_buf *b, const char *text);
 /* Texts and references of a file: a table of two fields, or SQuAD's questions. */
 fv_status fv__shots_table(fv__shots *s, const char *file, fv_eval_texts *text, fv_eval_texts *gold,
                           fv_err *e);
+
+fv_status fv__shots_open_pipeline(fv__shots *s, const char *task, int n_settings, fv_err *e);
+
+/* Texts without content, by which figures are calibrated; NULL behind the last. */
+extern const char *const fv__shots_empty[];
+
+/* ---- texts that are written (eval_shots_write.c) ---- */
+
+fv_status fv__shots_open_writer(fv__shots *s, fv_err *e);
+/* What the model writes behind the prompt of each record: as it is, and with its first token
+ * calibrated where opt.calibrate says so.  Both are freed by the caller. */
+fv_status fv__shots_write(fv__shots *s, fv_eval_texts *plain, fv_eval_texts *calibrated, fv_err *e);
+/* Logits (V) of a first token, divided by their probabilities behind texts without content, none of
+ * which is 0. */
+void fv__shots_calibrate(float *logits, const float *prior, int64_t V);
 
 #endif

@@ -59,7 +59,7 @@ static fv_status find_labels(fv__shots *s, fv_err *e)
     return s->words.failed ? fv_fail(e, FV_ENOMEM, "out of memory") : FV_OK;
 }
 
-static fv_status open_pipeline(fv__shots *s, const char *task, int n, fv_err *e)
+fv_status fv__shots_open_pipeline(fv__shots *s, const char *task, int n, fv_err *e)
 {
     const fv_eval_opt *o = s->r->opt;
     return fv_pipeline_open(&s->pipe, s->r->dev,
@@ -113,7 +113,7 @@ static fv_status open_classify(fv__shots *s, fv_err *e)
     if (!st) st = find_labels(s, e);
     s->setting[0] = (fv_setting){"labels", s->words.data};
     s->setting[1] = (fv_setting){"prompt", "{}"}; /* it is made here, examples and all */
-    return st ? st : open_pipeline(s, "classify", 2, e);
+    return st ? st : fv__shots_open_pipeline(s, "classify", 2, e);
 }
 
 /* Scores of the labels' words behind a text. */
@@ -136,14 +136,15 @@ static int greatest(const float *x, const float *by, int n)
     return best;
 }
 
+const char *const fv__shots_empty[] = {"N/A", "[MASK]", "", NULL};
+
 /* The mean scores of texts without content. */
 static fv_status prefer(fv__shots *s, float *out, float *scores, fv_err *e)
 {
-    static const char *const empty[] = {"N/A", "[MASK]", ""};
     fv_status st = FV_OK;
     for (int i = 0; i < s->labels; i++) out[i] = 1e-9f; /* nothing is divided by 0 */
-    for (size_t k = 0; !st && k < sizeof empty / sizeof *empty; k++) {
-        st = score(s, empty[k], scores, e);
+    for (int k = 0; !st && fv__shots_empty[k]; k++) {
+        st = score(s, fv__shots_empty[k], scores, e);
         for (int i = 0; !st && i < s->labels; i++) out[i] += scores[i] / 3;
     }
     return st;
@@ -177,87 +178,49 @@ const fv__shot_task fv__shots_classify = {.name = "classify",
 
 /* ---- texts that are written on ---- */
 
-static fv_status open_writing(fv__shots *s, fv_err *e)
-{
-    static char most[] = "64";
-    s->setting[0] = (fv_setting){"stop", "\n"};
-    s->setting[1] = (fv_setting){"max_new_tokens", most};
-    int n = 2;
-    for (int i = 0; i < s->r->opt->n_settings && n < 8; i++)
-        s->setting[n++] = s->r->opt->settings[i];
-    return open_pipeline(s, "generate", n, e);
-}
-
-typedef struct taking {
-    fv__shots *s;
-    fv_eval_texts *out;
-    fv_err e;
-} taking;
-
-/* "text" of a result, without the blanks around it. */
-static bool take_text(void *user, const fv_task_result *x)
-{
-    taking *t = user;
-    fv_json *j = NULL;
-    if (x->error) {
-        fv_fail(&t->e, x->error->code, "%s", x->error->text);
-        return false;
-    }
-    fv_buf copy = {.env = &t->s->r->env};
-    fv__buf_add(&copy, x->text, x->n);
-    fv_status st = copy.failed ? FV_ENOMEM
-                               : fv_json_parse(&j, &t->s->r->env, copy.data, "result", &t->e);
-    const char *text = st ? "" : fv_json_text(j, "text");
-    text += strspn(text, " \n");
-    size_t n = strcspn(text, "\n");
-    while (n && text[n - 1] == ' ') n--;
-    if (!st) fv__eval_texts_add(t->out, text, n, &t->e);
-    fv_json_close(j);
-    fv__buf_free(&copy);
-    return !t->e.code;
-}
-
-/* What the model writes behind the prompt of each record. */
-static fv_status write_on(fv__shots *s, fv_eval_texts *out, fv_err *e)
-{
-    fv_status st = fv__eval_texts_new(out, &s->r->env, s->text.n, e);
-    taking t = {.s = s, .out = out};
-    for (int64_t i = 0; !st && i < s->text.n; i++) {
-        fv_buf b = {.env = &s->r->env};
-        fv__shots_prompt(s, &b, s->text.at[i]);
-        fv_text one = {.s = b.data ? b.data : "", .n = b.len};
-        st = b.failed ? fv_fail(e, FV_ENOMEM, "out of memory")
-                      : fv_pipeline_run(s->pipe, &one, 1, i + 1, take_text, &t, e);
-        if (!st && t.e.code) st = fv_fail(e, t.e.code, "%s", t.e.text);
-        fv__buf_free(&b);
-    }
-    return st;
-}
-
 static fv_status open_translate(fv__shots *s, fv_err *e)
 {
     fv_status st = open_tables(s, e);
-    return st ? st : open_writing(s, e);
+    return st ? st : fv__shots_open_writer(s, e);
+}
+
+/* BLEU and chrF of what was written. */
+static fv_status compare(const fv__shots *s, const fv_eval_texts *made, double *figure, fv_err *e)
+{
+    fv_bleu bleu = {0};
+    fv_chrf chrf = {0};
+    const char *const *given = (const char *const *)made->at, *const *wanted =
+                                                                  (const char *const *)s->gold.at;
+    fv_status st = fv_bleu_score(&bleu, &s->r->env, given, wanted, made->n, (fv_bleu_opt){0}, e);
+    if (!st) st = fv_chrf_score(&chrf, &s->r->env, given, wanted, made->n, e);
+    figure[0] = bleu.score, figure[1] = chrf.score;
+    return st;
+}
+
+/* Two figures of the texts as they are written, the same two of the calibrated ones behind them. */
+static fv_status judge_written(fv__shots *s, double figure[FV__SHOT_FIGURES],
+                               fv_status measure(const fv__shots *s, const fv_eval_texts *made,
+                                                 double *figure, fv_err *e),
+                               fv_err *e)
+{
+    fv_eval_texts plain = {0}, calibrated = {0};
+    fv_status st = fv__shots_write(s, &plain, &calibrated, e);
+    if (!st) st = measure(s, &plain, figure, e);
+    if (!st) st = measure(s, s->opt.calibrate ? &calibrated : &plain, figure + 2, e);
+    fv__eval_texts_free(&plain);
+    fv__eval_texts_free(&calibrated);
+    return st;
 }
 
 static fv_status judge_translate(fv__shots *s, double figure[FV__SHOT_FIGURES], fv_err *e)
 {
-    fv_eval_texts made = {0};
-    fv_bleu bleu = {0};
-    fv_chrf chrf = {0};
-    fv_status st = write_on(s, &made, e);
-    const char *const *given = (const char *const *)made.at, *const *wanted =
-                                                                 (const char *const *)s->gold.at;
-    if (!st) st = fv_bleu_score(&bleu, &s->r->env, given, wanted, made.n, (fv_bleu_opt){0}, e);
-    if (!st) st = fv_chrf_score(&chrf, &s->r->env, given, wanted, made.n, e);
-    figure[0] = bleu.score, figure[1] = chrf.score;
-    fv__eval_texts_free(&made);
-    return st;
+    return judge_written(s, figure, compare, e);
 }
 
 const fv__shot_task fv__shots_translate = {.name = "translate",
                                            .prompt = "Source: {}\\nTranslation:",
-                                           .figure = {"BLEU", "chrF"},
+                                           .figure = {"BLEU", "chrF", "calibrated BLEU",
+                                                      "calibrated chrF"},
                                            .open = open_translate,
                                            .judge = judge_translate};
 
@@ -293,17 +256,17 @@ static fv_status open_answer(fv__shots *s, fv_err *e)
     fv_status st = read_questions(s, s->r->opt->file, &s->text, &s->gold, e);
     if (!st && *s->opt.examples)
         st = read_questions(s, s->opt.examples, &s->solved_text, &s->solved_gold, e);
-    return st ? st : open_writing(s, e);
+    return st ? st : fv__shots_open_writer(s, e);
 }
 
 enum { MOST_ANSWERS = 64 };
 
-static fv_status judge_answer(fv__shots *s, double figure[FV__SHOT_FIGURES], fv_err *e)
+/* Exact matches and F1 over the best of each question's answers. */
+static fv_status mark(const fv__shots *s, const fv_eval_texts *made, double *figure, fv_err *e)
 {
-    fv_eval_texts made = {0};
-    fv_status st = write_on(s, &made, e);
+    fv_status st = FV_OK;
     figure[0] = figure[1] = 0;
-    for (int64_t i = 0; !st && i < made.n; i++) {
+    for (int64_t i = 0; !st && i < made->n; i++) {
         const char *answer[MOST_ANSWERS];
         char *copy = fv__strdup(&s->r->env, s->gold.at[i]), *at = copy, *next;
         double exact = 0, f1 = 0;
@@ -313,18 +276,23 @@ static fv_status judge_answer(fv__shots *s, double figure[FV__SHOT_FIGURES], fv_
             if (next) *next = 0, next += strlen(FV_NEXT_TEXT);
             answer[n++] = at;
         }
-        st = copy ? fv_answer_score(&exact, &f1, &s->r->env, made.at[i], answer, n, e)
+        st = copy ? fv_answer_score(&exact, &f1, &s->r->env, made->at[i], answer, n, e)
                   : fv_fail(e, FV_ENOMEM, "out of memory");
-        figure[0] += exact / (double)made.n;
-        figure[1] += f1 / (double)made.n;
+        figure[0] += exact / (double)made->n;
+        figure[1] += f1 / (double)made->n;
         if (copy) fv__free(&s->r->env, copy, s->gold.len[i] + 1);
     }
-    fv__eval_texts_free(&made);
     return st;
+}
+
+static fv_status judge_answer(fv__shots *s, double figure[FV__SHOT_FIGURES], fv_err *e)
+{
+    return judge_written(s, figure, mark, e);
 }
 
 const fv__shot_task fv__shots_answer = {.name = "answer",
                                         .prompt = "{}\\nAnswer:",
-                                        .figure = {"exact", "F1"},
+                                        .figure = {"exact", "F1", "calibrated exact",
+                                                   "calibrated F1"},
                                         .open = open_answer,
                                         .judge = judge_answer};

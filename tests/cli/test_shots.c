@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "helper/program.h"
+#include "task/eval_shots.h"
 
 static const char records[] =
     "text\tlabel\nThe cat sat on a mat.\t0\nIt was a good day.\t1\n"
@@ -85,6 +86,54 @@ static void other_tasks(void **state)
                  FOVEA_TESTS "/golden/stories260K", FOVEA_TESTS, FOVEA_TESTS));
 }
 
+/* p / prior decides, among the hundred likeliest tokens alone. */
+static void first_tokens_are_divided(void **state)
+{
+    enum { V = 150 };
+    float logits[V], prior[V];
+    (void)state;
+    for (int i = 0; i < V; i++) {
+        logits[i] = -(float)i;
+        prior[i] = 1e-9f;
+    }
+    prior[0] = 0.9f;
+    prior[1] = 0.01f;
+    prior[2] = 0.05f;
+    for (int i = 3; i < 100; i++) prior[i] = 0.04f;
+    logits[3] = -INFINITY; /* a rule that came before has banned it */
+    fv__shots_calibrate(logits, prior, V);
+    assert_true(fabsf(logits[0] + logf(0.9f)) < 1e-6f);
+    assert_true(fabsf(logits[1] + 1 + logf(0.01f)) < 1e-6f);
+    for (int i = 0; i < V; i++) {
+        assert_true(i == 1 || logits[i] < logits[1]);
+        /* 100 is among them in the place of 3 */
+        if (i == 3 || i > 100) assert_true(isinf(logits[i]));
+    }
+}
+
+/* Figures of written texts come twice; without calibration both are those of the plain texts. */
+static void written_texts_are_calibrated(void **state)
+{
+    (void)state;
+    scratch_text("plain.ini", "[shots]\nprompt = {}\\nAfter that\ncalibrate = false\n");
+    scratch_text("pairs.tsv", "text\tlabel\nLily likes the big red ball .\tShe likes to play .\n"
+                              "Tom saw a bird .\tThe bird can fly .\n");
+    scratch_text("both.ini", "[shots]\nprompt = {}\\nAfter that\n");
+    json_t *run[2];
+    for (int i = 0; i < 2; i++)
+        run[i] = json_line(
+            succeeded(
+                sh("$fovea eval -m %s --recipe %s.ini --task translate --header --json --seeds 1 "
+                   "--threads 1 --max-new-tokens 8 pairs.tsv",
+                   FOVEA_TESTS "/golden/stories260K", i ? "both" : "plain")),
+            0);
+    assert_true(mean(run[0], 0, "chrF") == mean(run[1], 0, "chrF"));
+    assert_true(mean(run[0], 0, "chrF") == mean(run[0], 0, "calibrated chrF"));
+    assert_true(mean(run[1], 0, "chrF") != mean(run[1], 0, "calibrated chrF"));
+    json_decref(run[0]);
+    json_decref(run[1]);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -105,6 +154,8 @@ int main(void)
         cmocka_unit_test(zero_shots_are_those_of_classify),
         cmocka_unit_test(draws_are_functions_of_the_seed),
         cmocka_unit_test(other_tasks),
+        cmocka_unit_test(first_tokens_are_divided),
+        cmocka_unit_test(written_texts_are_calibrated),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_close);

@@ -14,7 +14,7 @@ typedef struct fv_shots_opt {
     char shots[256];     /* numbers of examples, "0 1 4" */
     int64_t seeds, seed; /* draws for each number, and the first of them */
     int64_t most;        /* records that are judged; 0: all */
-    bool calibrate;      /* classify: also contextual calibration (Zhao et al. 2021) */
+    bool calibrate;      /* all figures also after contextual calibration (Zhao et al. 2021) */
 } fv_shots_opt;
 
 /* Their ranges, defaults and help. */
