@@ -46,10 +46,14 @@ typedef struct fv_see_in {
     const int32_t *target;
     int64_t n_target;
     int32_t start; /* what the decoder begins with */
-    /* the file of an image or of a sound, for models that take one: instead of a source, or beside
-     * it where the model also reads texts.  It is fitted and normalised by the processor in `dir`,
-     * the model's directory. */
+    /* the file of an image, of a sound or of a time series, for models that take one: instead of a
+     * source, or beside it where the model also reads texts.  It is fitted and normalised by the
+     * processor in `dir`, the model's directory. */
     const char *image, *dir;
+    int channel; /* of a series, counted from 1; 0: the last */
+    /* names of items with blanks between, oldest first, for models of items, whose directory is
+     * `dir`: instead of a source */
+    const char *history;
     /* with an image and a text, of a model that says how well they agree (CLIP), opened not to
      * serve: weights over the image count as far as they bring it near the text */
     bool guided;

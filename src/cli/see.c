@@ -21,7 +21,7 @@ typedef struct values {
         *title, *drawn;
     int kind, view, format;
     const char *device;
-    int64_t layer, head, beams, threads;
+    int64_t layer, head, beams, threads, channel;
     bool rollout, flow, ablate, json, words;
     cli_list adapters;
     bool verbose;
@@ -44,8 +44,10 @@ static const cli_option options[] = {
     CLI_FILE(values, file, 'f', "file", "FILE",
              "the text is that of a file; one line may hold two, with a tab between"),
     CLI_FILE(values, image, 0, "image", "FILE",
-             "the image that a model looks at, or the sound that it hears; an argument that ends "
-             "in .png, .jpg, .wav, .flac, .ogg or .mp3 is one, too"),
+             "the image that a model looks at, the sound that it hears or the table of a time "
+             "series; an argument that ends in .png, .jpg, .wav, .flac, .ogg, .mp3, .csv or "
+             ".csv.gz is one, too"),
+    CLI_INT(values, channel, 0, "channel", "N", 0, 65536, "of a series, from 1; 0: the last"),
     CLI_TEXT(values, patch, 0, "patch", "Y,X",
              "of an image: what the patch in row Y and column X of patches looks at"),
     CLI_TEXT(values, drawn, 0, "drawn", "SEED,N,CLASS",
@@ -105,6 +107,9 @@ static const cli_example examples[] = {
      "transcribe, and show which moments of the sound each word came from"},
     {"fovea see -m yolos-tiny street.jpg -o objects.png",
      "what each object that was found looks at"},
+    {"fovea see -m runs/etth1/model ETTh1.csv.gz -o series.html",
+     "which hours the patches of a time series attend to"},
+    {"fovea see -m runs/beauty/model --text '12 830 41' -o items.svg", "a history of items"},
     {"echo 'The cat sat.' | fovea see -m gpt2 --layer 5 --head 1 --format svg -o - > cat.svg",
      "from and to a pipe"},
     {0},
@@ -320,27 +325,12 @@ static fv_status choose(work *w, fv_see_opt *o, char *note, size_t capacity)
     return FV_OK;
 }
 
-/* The library writes files whole or not at all, so standard output gets a copy of one. */
-static fv_status save_to_stdout(work *w, fv_see_opt o)
-{
-    const char *tmp = getenv("TMPDIR");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/fovea-see-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    int fd = mkstemp(path);
-    if (fd < 0) return fv_fail(&w->e, FV_EIO, "%s: cannot make a temporary file", path);
-    close(fd);
-    fv_status st = fv_see_save(w->see, NULL, path, o, &w->e);
-    if (!st) st = cli_copy_out(path, &w->e);
-    unlink(path);
-    return st;
-}
-
 enum { LARGE_PAGE = 32000000 };
 
 static fv_status write_output(work *w, fv_see_opt o)
 {
     struct stat s;
-    if (!strcmp(w->v->output, "-")) return save_to_stdout(w, o);
+    if (!strcmp(w->v->output, "-")) return see_save_stdout(w->see, o, &w->e);
     fv_status st = fv_see_save(w->see, NULL, w->v->output, o, &w->e);
     if (!st && !stat(w->v->output, &s) && s.st_size > LARGE_PAGE &&
         !strcmp(format_of(w->v), "html"))
@@ -395,7 +385,8 @@ static fv_status all(work *w)
     if (fv_model_job(w->model) == FV_HEAD_SPEECH)
         return fv_fail(&w->e, FV_EARG, "%s speaks: see speak --alignment FILE", v->model);
     bool pair = fv_model_has_cross(w->model), image = w->image_path || v->drawn;
-    if (w->first || !image || pair) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
+    bool items = fv_model_job(w->model) == FV_HEAD_NEXT_ITEM;
+    if (!items && (w->first || !image || pair)) st = fv_tok_open(&w->tok, NULL, v->model, &w->e);
     if (st) return st;
     if (pair && (v->text || v->pair))
         return fv_fail(&w->e, FV_EARG, "%s reads a source and a target: give --source", v->model);
@@ -403,7 +394,7 @@ static fv_status all(work *w)
         return fv_fail(&w->e, FV_EARG, "%s reads one text: give --text", v->model);
     if (pair)
         st = take_pair(w);
-    else if (w->first) /* an image can do without */
+    else if (w->first && !items) /* an image can do without */
         st = take_one(w);
     fv_see_in in = {.tok = w->tok,
                     .source = w->source,
@@ -413,6 +404,8 @@ static fv_status all(work *w)
                     .n_target = w->n_target,
                     .image = w->image_path,
                     .dir = v->model,
+                    .channel = (int)v->channel,
+                    .history = items ? w->first : NULL,
                     .guided = guided && !pair,
                     .start = w->gen.start};
     if (!st && v->drawn) st = see_take_drawn(v->drawn, &in, &w->e);

@@ -23,5 +23,7 @@ fv_status see_take_drawn(const char *text, fv_see_in *in, fv_err *e);
 /* What `fovea caption` or `fovea transcribe` writes of it; the caller frees it by free(). */
 fv_status see_caption(char **out, fv_device *d, const char *model, const char *image, int64_t beams,
                       fv_err *e);
+/* Writes to standard output, by way of a temporary file. */
+fv_status see_save_stdout(fv_see *s, fv_see_opt o, fv_err *e);
 
 #endif

@@ -1,7 +1,7 @@
 /* see_parts.c - parts of fovea see: the image that is looked at and what a model writes about it,
- * and what each head is worth to a text.
+ * output to a pipe, and what each head is worth to a text.
  *
- * For the latter the model runs once as it is and once for each head, whose output is replaced by
+ * For the last the model runs once as it is and once for each head, whose output is replaced by
  * zeros: the exact question, at the price of as many forward passes as there are heads.  Gradients
  * of the loss with respect to a gate on each head would need one pass, and answer for small changes
  * only. */
@@ -10,22 +10,24 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli.h"
 #include "fovea/pipeline.h"
 #include "see.h"
 
-/* Images, and from number 3 on sounds; -1: neither. */
+/* Images, from number 3 on sounds, from 7 on time series; -1: none of them. */
 static int ending_of(const char *path)
 {
-    static const char *const all[] = {".png", ".jpg", ".jpeg", ".wav", ".flac", ".ogg", ".mp3"};
+    static const char *const all[] = {".png", ".jpg", ".jpeg", ".wav", ".flac",
+                                      ".ogg", ".mp3", ".csv",  ".gz"};
     const char *dot = path ? strrchr(path, '.') : NULL;
-    int i = dot ? 6 : -1;
+    int i = dot ? 8 : -1;
     while (i >= 0 && strcasecmp(dot, all[i]) != 0) i--;
     return i;
 }
 
-bool see_is_sound(const char *path) { return ending_of(path) >= 3; }
+bool see_is_sound(const char *path) { return ending_of(path) >= 3 && ending_of(path) < 7; }
 
 /* A folder is no text either: opening it as an image says what is wrong. */
 const char *see_take_image(const char *option, int *n, char ***operand)
@@ -90,6 +92,21 @@ fv_status see_caption(char **out, fv_device *d, const char *model, const char *i
     if (!st) st = e->code;
     if (!st && !t.text) st = fv_fail(e, FV_ENOMEM, "out of memory");
     *out = t.text;
+    return st;
+}
+
+/* The library writes files whole or not at all, so standard output gets a copy of one. */
+fv_status see_save_stdout(fv_see *s, fv_see_opt o, fv_err *e)
+{
+    const char *tmp = getenv("TMPDIR");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/fovea-see-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    int fd = mkstemp(path);
+    if (fd < 0) return fv_fail(e, FV_EIO, "%s: cannot make a temporary file", path);
+    close(fd);
+    fv_status st = fv_see_save(s, NULL, path, o, e);
+    if (!st) st = cli_copy_out(path, e);
+    unlink(path);
     return st;
 }
 

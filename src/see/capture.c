@@ -194,12 +194,30 @@ static fv_status guide(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err
     return fv__see_guide_run(&s->guide, fv_ctx_device(s->ctx), m, in, s->image, e);
 }
 
+/* A history: one pass on its items, which the maps are labelled with. */
+static fv_status capture_history(fv_see *s, const fv_model *m, fv_see_in in, fv_err *e)
+{
+    fv_items out = {0};
+    fv_see_history h;
+    fv_status st = fv__see_history_open(&h, s->env, m, &in, e);
+    in.source = h.ids;
+    in.n_source = h.names.n;
+    if (!st) st = fv__see_pass(s->ctx, m, &in, NULL, &out, e);
+    if (!st && s->err.code) st = fv_fail(e, s->err.code, "%s", s->err.text);
+    if (!st && !(put_labels(s, FV_SEE_ENCODER, &h.names, &h.names) &&
+                 put_labels(s, FV_SEE_DECODER, &h.names, &h.names)))
+        st = fv_fail(e, FV_ENOMEM, "attention capture: out of memory");
+    fv__see_history_free(&h);
+    return st;
+}
+
 /* The tap cannot return an error: what failed inside it is kept in s->err and reported here. */
 static fv_status capture(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err *e)
 {
     fv_items out = {0};
     fv_status st = fv__see_image_open(&s->image, s->env, m, in, e);
     if (!st && in->guided) st = guide(s, m, in, e);
+    if (!st && s->image && s->image->date) s->batch = s->image->channel;
     if (!st) st = fv__see_pass(s->ctx, m, in, s->image, &out, e);
     if (!st && s->err.code) st = fv_fail(e, s->err.code, "%s", s->err.text);
     if (st) return st;
@@ -225,7 +243,7 @@ fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in
     }
     fv_see *s = *out;
     s->own = true;
-    st = capture(s, m, &in, e);
+    st = in.history ? capture_history(s, m, in, e) : capture(s, m, &in, e);
     if (!st && !s->map[FV_SEE_ENCODER].layers && !s->map[FV_SEE_DECODER].layers)
         st = fv_fail(e, FV_EMISSING, "no attention ran in this model");
     if (!st) return FV_OK;

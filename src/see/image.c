@@ -17,9 +17,10 @@
 
 /* ---- opening ---- */
 
-/* A key of the configuration, or of the part of it that is about images; a list has the first. */
-static int64_t setting(const fv_json *j, const char *key)
+/* Of a list the first number. */
+int64_t fv__see_setting(const fv_dir *dir, const char *key)
 {
+    const fv_json *j = fv_dir_config(dir);
     static const char *const parts[] = {"", "vision_config.", "encoder."};
     double x;
     for (int i = 0; i < 6; i++) {
@@ -58,8 +59,8 @@ static fv_status read_file(fv_see_image *im, const char *path, fv_err *e)
     if (!st) st = fv_processor_image_fit(im->processor, &im->shown, &raw, e);
     if (!st) st = take_pixels(im, im->processor, e);
     fv_image_free(&raw);
-    im->patch = setting(fv_dir_config(im->dir), "patch_size");
-    im->objects = setting(fv_dir_config(im->dir), "num_detection_tokens");
+    im->patch = fv__see_setting(im->dir, "patch_size");
+    im->objects = fv__see_setting(im->dir, "num_detection_tokens");
     return st;
 }
 
@@ -73,14 +74,15 @@ fv_status fv__see_image_open(fv_see_image **out, const fv_env *env, const fv_mod
     fv_see_image *im = *out = fv__alloc(env, sizeof *im);
     if (!im) return fv_fail(e, FV_ENOMEM, "%s: out of memory", what);
     *im = (fv_see_image){.env = env};
-    bool sound = in->image && fv__see_hears(m);
+    bool sound = in->image && fv__see_hears(m), series = in->image && fv__see_reads_series(m);
     fv_status st = fv_dir_open(&im->dir, env, in->dir, e);
     if (!st && sound) st = fv__see_sound_open(im, in->image, e);
-    if (!st && !sound)
+    if (!st && series) st = fv__see_series_open(im, in->image, in->channel, e);
+    if (!st && !sound && !series)
         st = fv_processor_open(&im->processor, env, "image", fv_dir_path(im->dir), e);
-    if (!st && in->image && !sound) st = read_file(im, in->image, e);
+    if (!st && in->image && !sound && !series) st = read_file(im, in->image, e);
     if (!st && in->drawn) {
-        im->latents = setting(fv_dir_config(im->dir), "latent_size");
+        im->latents = fv__see_setting(im->dir, "latent_size");
         if (!im->latents) im->latents = 128; /* the family's own default */
     }
     if (!st) return FV_OK;
@@ -96,13 +98,14 @@ void fv__see_image_free(fv_see_image *im)
     fv_dir_close(im->dir);
     fv_image_free(&im->shown);
     fv__free(im->env, im->pixels, im->bytes);
+    fv__free(im->env, im->date, (size_t)im->dates * sizeof *im->date);
     fv__free(im->env, im, sizeof *im);
 }
 
 void fv__see_put_image(fv_ctx *c, const fv_see_image *im, const fv_see_in *in, fv_items *items)
 {
     if (im->seconds > 0) {
-        fv__see_put_sound(c, im, items);
+        (im->date ? fv__see_put_series : fv__see_put_sound)(c, im, items);
         return;
     }
     if (!im->latents) {
@@ -162,6 +165,7 @@ static void name_token(char out[48], const fv_see_grid *g, int64_t i)
 /* Where the patches stand among n tokens; none where the numbers do not fit together. */
 static fv_see_grid find_grid(const fv_see_image *im, int64_t n)
 {
+    if (im->date) return (fv_see_grid){n - im->dates, 1, im->dates}; /* behind a class token */
     if (im->seconds > 0) return fv__see_sound_grid(im, n);
     if (im->patch < 1) return (fv_see_grid){0};
     int64_t high = im->shown.height / im->patch, wide = im->shown.width / im->patch;
@@ -179,7 +183,9 @@ fv_status fv__see_axis_image(const fv_see *s, fv_see_axis *a, int64_t n, fv_err 
     for (int64_t i = 0; ok && i < n; i++) {
         char name[48];
         int64_t at = i - g.at;
-        if (s->image->seconds > 0 && at >= 0 && at < g.wide)
+        if (s->image->date && at >= 0 && at < g.wide)
+            snprintf(name, sizeof name, "%s", s->image->date[at]);
+        else if (s->image->seconds > 0 && at >= 0 && at < g.wide)
             snprintf(name, sizeof name, "%.2f s", s->image->seconds * (double)at / (double)g.wide);
         else if (s->image->seconds > 0 && at < 0)
             snprintf(name, sizeof name, "class");

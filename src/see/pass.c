@@ -22,7 +22,8 @@ static fv_status check_length(const fv_model *m, int64_t n, const char *what, fv
 /* Refused here rather than by the model, which would name its inputs and not what is missing. */
 static fv_status check_input(const fv_model *m, const fv_see_in *in, bool pair, fv_err *e)
 {
-    if (in->image && !fv_family_takes(fv_model_family(m), "pixel_values") && !fv__see_hears(m))
+    if (in->image && !fv_family_takes(fv_model_family(m), "pixel_values") && !fv__see_hears(m) &&
+        !fv__see_reads_series(m))
         return fv_fail(e, FV_EARG, "%s takes neither an image nor a sound", fv_model_head(m));
     if (in->drawn && fv_model_job(m) != FV_HEAD_GAN)
         return fv_fail(e, FV_EARG, "%s draws no images", fv_model_head(m));
@@ -71,7 +72,8 @@ fv_status fv__see_pass(fv_ctx *c, const fv_model *m, const fv_see_in *in, const 
     if (im) fv__see_put_image(c, im, in, &items);
     if (in->n_source) {
         fv_items_put(&items, "input_ids", fv_ints(c, in->source, FV_SHAPE(1, in->n_source)));
-        fv_items_put(&items, "attention_mask", fv_bytes(c, f.mask, FV_SHAPE(1, in->n_source)));
+        if (!in->history || fv_family_takes(fv_model_family(m), "attention_mask"))
+            fv_items_put(&items, "attention_mask", fv_bytes(c, f.mask, FV_SHAPE(1, in->n_source)));
     }
     if (in->types && in->n_source && fv_family_takes(fv_model_family(m), "token_type_ids"))
         fv_items_put(&items, "token_type_ids", fv_ints(c, in->types, FV_SHAPE(1, in->n_source)));

@@ -49,7 +49,8 @@ typedef struct fv_see_box {
     float edge[4];
 } fv_see_box;
 
-/* An image as a model sees it, or a sound as it is shown: its spectrogram (sound.c). */
+/* An image as a model sees it, or a sound or series as it is shown: its spectrogram (sound.c), its
+ * line (series.c). */
 typedef struct fv_see_image {
     const fv_env *env;
     fv_dir *dir;    /* of the model */
@@ -62,8 +63,11 @@ typedef struct fv_see_image {
     int64_t patch;   /* pixels of a patch's side; 0: its configuration does not say */
     int64_t objects; /* tokens behind the patches that stand for objects */
     fv_shape shape;
-    double seconds; /* of a sound; 0: it is an image */
+    double seconds; /* of a sound, moments of a series; 0: it is an image */
     double heard;   /* the share of the encoder's positions that are sound, the rest is padding */
+    /* of a series: when each of its patches begins, and the channel that is shown; NULL: none */
+    char (*date)[40];
+    int64_t dates, channel;
     char name[256]; /* of the file */
 } fv_see_image;
 
@@ -106,6 +110,23 @@ bool fv__see_hears(const fv_model *m);
 fv_status fv__see_sound_open(fv_see_image *im, const char *path, fv_err *e);
 void fv__see_put_sound(fv_ctx *c, const fv_see_image *im, fv_items *items);
 fv_see_grid fv__see_sound_grid(const fv_see_image *im, int64_t n);
+/* Whether m reads time series; opening one, a channel of it counted from 1 (0: the last), and its
+ * input. */
+bool fv__see_reads_series(const fv_model *m);
+fv_status fv__see_series_open(fv_see_image *im, const char *path, int channel, fv_err *e);
+void fv__see_put_series(fv_ctx *c, const fv_see_image *im, fv_items *items);
+/* The items of a history, by number and by name; freed whether or not it could be opened. */
+typedef struct fv_see_history {
+    const fv_env *env;
+    int32_t *ids;
+    size_t bytes;
+    fv_see_axis names;
+} fv_see_history;
+fv_status fv__see_history_open(fv_see_history *h, const fv_env *env, const fv_model *m,
+                               const fv_see_in *in, fv_err *e);
+void fv__see_history_free(fv_see_history *h);
+/* A number of config.json, or of the part of it that is about images; 0: it has none. */
+int64_t fv__see_setting(const fv_dir *dir, const char *key);
 /* The image that was drawn, and how large a patch of n tokens is on it. */
 fv_status fv__see_take_drawn(fv_see *s, const fv_items *out, int64_t n, fv_err *e);
 /* Labels of n tokens of which the image's patches are some; on failure what there is stays in

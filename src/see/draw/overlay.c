@@ -14,7 +14,7 @@
 
 #include "canvas.h"
 
-enum { LABEL = 110 /* beside the strips of a sound */ };
+enum { LABEL = 110 /* beside the strips of a sound */, DATES = 5 /* below those of a series */ };
 enum { MARGIN = 28, GAP = 14, WIDEST = 1180, FINE = 8 /* pixels of a patch, so that edges stay */ };
 #define VEIL 0.86
 #define TINT 0.7
@@ -29,6 +29,11 @@ int64_t fv__image_rows(const fv_see *s, fv_see_kind k, int64_t *at, int64_t most
     bool token = g->high && g->at; /* one stands for all of the image */
     int64_t n = !g->high ? m->rows : objects ? s->boxes : token ? 1 : 5;
     n = n < most ? n : most;
+    if (s->image->date && g->high) { /* the last patch is what a forecast goes on from */
+        n = g->wide < 5 ? g->wide : 5;
+        for (int64_t i = 0; at && i < n; i++) at[i] = g->at + (g->wide - 1) * (n - i) / n;
+        return n;
+    }
     for (int64_t i = 0; at && i < n; i++) {
         at[i] = i; /* what is written */
         if (objects) at[i] = s->box[i].row;
@@ -189,21 +194,31 @@ static double draw_rows(pictures *o, double x, double y, double *right)
 }
 
 /* A sound: spectrograms one below the other, the word that each belongs to at its left, and the
- * seconds below. */
+ * seconds below; of a series its line, and dates. */
 static double draw_strips(pictures *o, double x, double y, double *right)
 {
     const fv_figure *p = o->p;
     double all = p->s->image->seconds, step = all > 40 ? 10 : all > 12 ? 2 : all > 2 ? 1 : 0.2;
     fv_style word = {.size = 12.5, .color = FV_INK, .anchor = 1, .most = LABEL - 10},
              second = {.size = 11, .color = FV_MUTED, .anchor = 0.5};
+    const fv_see_image *im = p->s->image;
     char text[24];
     for (int64_t i = 0; i < p->rows; i++, y += o->h + 4) {
-        fv__canvas_text(o->c, x + LABEL - 8, y + o->h / 2, fv__figure_row(p, i, text), word);
+        const char *name = im->date ? fv_see_row(p->s, p->kind, p->row_at[i])
+                                    : fv__figure_row(p, i, text);
+        if (im->date) word.size = 11;
+        fv__canvas_text(o->c, x + LABEL - 8, y + o->h / 2, name ? name : "", word);
         picture(o, p->w + i * p->cols, p->row_at[i], x + LABEL, y);
     }
-    for (double t = 0; t <= all; t += step) {
+    for (double t = 0; t <= all && !im->date; t += step) {
         snprintf(text, sizeof text, step < 1 ? "%.1f s" : "%.0f s", t);
         fv__canvas_text(o->c, x + LABEL + o->w * t / all, y + 9, text, second);
+    }
+    for (int i = 0; i < DATES && im->date; i++) {
+        int64_t at = i * im->dates / DATES;
+        second.anchor = 0; /* a date begins where its patch does */
+        fv__canvas_text(o->c, x + LABEL + o->w * (double)at / (double)im->dates, y + 9,
+                        im->date[at], second);
     }
     *right = fmax(*right, x + LABEL + o->w + 10);
     return y + 18 + GAP;
