@@ -48,6 +48,8 @@ static void mistakes_are_named_with_their_place(void **state)
     refused("[train]\nlr = 1\nlr = 2\n", "r.ini:3: the key stands twice");
     refused("[train]\nlr 1\n", "r.ini:2: neither a [section] nor key = value");
     refused("[train]\nlr = \xff\n", "r.ini:2: not UTF-8");
+    /* it would be written as "train = ; x", which is an empty value and a comment */
+    refused("[data]\ntrain =; x\n", "r.ini:2: [data] train: a recipe cannot hold \"; x\"");
     refused("[model]\nmodel_type = marina\n[data]\ntrain=x\n",
             "r.ini:2: [model] model_type: there is no family marina; did you mean marian?");
     refused("[model]\nmodel_type = marian\nd_modl = 3\n[data]\ntrain=x\n",

@@ -128,6 +128,16 @@ static fv_status set_in(fv_recipe *r, const fv__section *s, const char *key, con
     return st ? fv_fail(e, st, "%s: [%s] %s", location, s->name, why.text) : FV_OK;
 }
 
+/* Whether a line of a recipe can hold the value: a semicolon at its begin or behind white space
+ * begins a comment. */
+static bool writable(const char *value)
+{
+    for (const char *c = value; *c; c++)
+        if (*c == '\n' || *c == '\r' || (*c == ';' && (c == value || strchr(" \t\v\f", c[-1]))))
+            return false;
+    return true;
+}
+
 static fv_status set(fv_recipe *r, const char *name, const char *key, const char *value,
                      const char *location, fv_err *e)
 {
@@ -137,6 +147,12 @@ static fv_status set(fv_recipe *r, const char *name, const char *key, const char
     fv_status st;
     while (s->name && strcmp(s->name, name)) s++;
     if (!*name) return fv_fail(e, FV_EARG, "%s: %.60s stands before any section", location, key);
+    if (!writable(value))
+        return fv_fail(
+            e, FV_EARG,
+            "%s: [%.60s] %.60s: a recipe cannot hold \"%.80s\": a semicolon at the begin "
+            "or behind a blank starts a comment, a line break ends the value",
+            location, name, key, value);
     if (!strcmp(name, "model"))
         st = set_late(r->env, &r->model, "model", key, value, location, e);
     else if (s->name)
