@@ -218,6 +218,7 @@ static void what_is_not_implemented_is_named(void **state)
         {"a\n{{ x.y.z }}", "line 2"},
         {"{{ 1 + 'a' }}", "int + string"},
         {"{% break %}", "outside of a loop"},
+        {"{% set n = namespace(x, 0) %}", "name=value"},
         {" \n", "empty"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

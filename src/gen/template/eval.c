@@ -375,7 +375,11 @@ static jinja_value call(jinja_run *r, const jinja_node *n)
     if (f.kind == JINJA_FUNCTION && fv__text_is(f.text, "namespace")) { /* any number of entries */
         jinja_value out = fv__jinja_new_dict(r->pool, JINJA_NAMESPACE);
         for (const jinja_node *i = n->items; i && !r->pool->st; i = i->next)
-            fv__jinja_put(r->pool, out.dict, fv__jinja_string(i->name), fv__jinja_eval(r, i->a));
+            if (i->name.n)
+                fv__jinja_put(r->pool, out.dict, fv__jinja_string(i->name),
+                              fv__jinja_eval(r, i->a));
+            else
+                fv__jinja_fail(r->pool, FV_EARG, "namespace() takes name=value only");
         return out;
     }
     jinja_args a = fv__jinja_eval_args(r, n->items);

@@ -85,7 +85,11 @@ void fv__jinja_fail(jinja_pool *p, fv_status st, const char *fmt, ...)
 
 /* ---- making values ---- */
 
-bool fv__text_same(jinja_text a, jinja_text b) { return a.n == b.n && !memcmp(a.s, b.s, a.n); }
+/* Of an empty text s may be NULL, which memcmp must not get. */
+bool fv__text_same(jinja_text a, jinja_text b)
+{
+    return a.n == b.n && (!a.n || !memcmp(a.s, b.s, a.n));
+}
 bool fv__text_is(jinja_text t, const char *word)
 {
     return t.n == strlen(word) && !memcmp(t.s, word, t.n);
