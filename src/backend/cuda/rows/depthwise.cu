@@ -97,7 +97,7 @@ struct images {
     }
 };
 
-/* part[piece,c,t] = sum over the piece of dy x under tap t.  Block (c, piece): nine taps at once. */
+/* part[piece,c,t] = sum over the piece of dy x under tap t.  Block (c, piece): 9 taps at once. */
 template <class T, int V>
 __global__ void __launch_bounds__(THREADS)
     three_by_three_dw(float *part, const T *dy, const T *x, fv_conv_geom g, int64_t per)
