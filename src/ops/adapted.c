@@ -9,11 +9,18 @@
 #include "core/core.h"
 #include "ops/product.h"
 
+/* PEFT's defaults, r = lora_alpha = 8, make the scale 1: two launches for each layer on a GPU that
+ * would change nothing. */
+static fv_tensor *scaled(fv_ctx *c, const fv_adapter *a, fv_tensor *u)
+{
+    return a->scale == 1 ? u : fv_scale(c, u, a->scale);
+}
+
 /* scale dropout(x) A', (..,r) */
 static fv_tensor *rank_r(fv_ctx *c, const fv_adapter *a, fv_tensor *x)
 {
     fv_tensor *u = fv__linear_plain(c, fv_dropout(c, x, a->dropout), a->a, NULL, false);
-    return fv_scale(c, u, a->scale);
+    return scaled(c, a, u);
 }
 
 /* scale (dropout(x) A') B' */
@@ -92,5 +99,5 @@ fv_tensor *fv__table_rows(fv_ctx *c, fv_tensor *table, fv_tensor *ids, int32_t s
     fv_tensor *y = rows_of(c, table, ids, skip, first, count);
     if (!a) return y;
     fv_tensor *u = rows_of(c, fv_transpose(c, a->a), ids, skip, first, count);
-    return fv__linear_add(c, y, fv_scale(c, u, a->scale), a->b, NULL, false);
+    return fv__linear_add(c, y, scaled(c, a, u), a->b, NULL, false);
 }
