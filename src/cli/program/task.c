@@ -99,16 +99,14 @@ static void clear_progress(printing *p)
     p->shown = 0;
 }
 
-/* "fovea tag: news.txt: line 3" */
-static void name_line(const printing *p, int64_t line)
+/* "fovea tag: news.txt: line 3", or "fovea classify: cat.jpg: " unless the text says it itself. */
+static void name_line(const printing *p, int64_t line, const char *text)
 {
+    const char *file = p->names ? p->names[line - 1] : p->file;
+    bool numbered = p->numbered && !p->names, said = file && !strncmp(text, file, strlen(file));
     fprintf(stderr, "%s: ", p->c->name);
-    if (p->names) {
-        fprintf(stderr, "%s", p->names[line - 1]);
-        return;
-    }
-    if (p->file && p->numbered) fprintf(stderr, "%s: ", p->file);
-    if (p->numbered) fprintf(stderr, "line %lld", (long long)line);
+    if (file && !said && (p->names || numbered)) fprintf(stderr, "%s: ", file);
+    if (numbered) fprintf(stderr, "line %lld", (long long)line);
 }
 
 /* Results as they come. Errors and notes go to standard error and name their record; after
@@ -118,15 +116,16 @@ static bool print_result(void *user, const fv_task_result *r)
 {
     printing *p = user;
     if (r->note || r->error) clear_progress(p);
+    bool numbered = p->numbered && !p->names;
     if (r->note) {
-        name_line(p, r->record);
-        const char *subject = p->numbered ? " " : "the text ";
+        name_line(p, r->record, r->note);
+        const char *subject = numbered ? " " : "the text ";
         if (p->path) fprintf(stderr, "%s: ", p->path);
-        fprintf(stderr, "%s%s\n", p->path ? "" : subject, r->note);
+        fprintf(stderr, "%s%s\n", p->path || p->names ? "" : subject, r->note);
     }
     if (r->error && p->failed++ < MOST_ERRORS) {
-        name_line(p, r->record);
-        fprintf(stderr, "%s%s\n", p->numbered ? ": " : "", r->error->text);
+        name_line(p, r->record, r->error->text);
+        fprintf(stderr, "%s%s\n", numbered ? ": " : "", r->error->text);
     }
     const char *label = p->names && p->label && r->n ? p->names[r->record - 1] : NULL;
     if (label) printf("%s\t", label);
