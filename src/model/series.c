@@ -6,6 +6,8 @@
  * PatchTST. */
 #include "model/series.h"
 
+#include <stdlib.h>
+
 #define STD_LEAST 1e-5f   /* added to the variance */
 #define MEAN_LEAST 1e-10f /* of a mean magnitude */
 #define MANY 1e30f
@@ -107,4 +109,11 @@ void fv__put_forecast(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *y
     fv_tensor *loss = fv_mse(c, y, future);
     if (in->n_labels > 0) loss = fv__per_label(c, fv_scale(c, loss, (float)fv_len(y)), in);
     fv_items_put(out, "loss", loss);
+}
+
+int64_t fv__series_setting(const fv_model *m, const char *key)
+{
+    char text[32] = "0";
+    fv_fields_get(fv_model_config(m), fv_model_family(m)->config, key, text, sizeof text);
+    return strtoll(text, NULL, 10);
 }

@@ -35,4 +35,7 @@ bool fv__is_window(fv_ctx *c, const char *family, const fv_tensor *past, const f
  * mean of the squared differences. */
 void fv__put_forecast(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *y);
 
+/* A whole number of the model's configuration, by its key. */
+int64_t fv__series_setting(const fv_model *m, const char *key);
+
 #endif

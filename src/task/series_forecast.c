@@ -26,13 +26,6 @@ struct fv_forecaster {
 
 /* ---- opening ---- */
 
-static int64_t setting(const fv_model *m, const char *key)
-{
-    char text[32] = "0";
-    fv_fields_get(fv_model_config(m), fv_model_family(m)->config, key, text, sizeof text);
-    return strtoll(text, NULL, 10);
-}
-
 /* A processor without columns (a model from elsewhere) takes what it is given. */
 static fv_status check(const fv_forecaster *f, const char *dir, fv_err *e)
 {
@@ -59,9 +52,9 @@ fv_status fv_forecaster_open(fv_forecaster **out, fv_device *d, const char *dir,
     fv_status st = fv_model_open(&f->model, d, dir, opt, e);
     if (!st) st = fv_processor_open(&f->processor, env, NULL, dir, e);
     if (!st) {
-        f->T = setting(f->model, "context_length");
-        f->H = setting(f->model, "prediction_length");
-        f->C = setting(f->model, "num_input_channels");
+        f->T = fv__series_setting(f->model, "context_length");
+        f->H = fv__series_setting(f->model, "prediction_length");
+        f->C = fv__series_setting(f->model, "num_input_channels");
         st = check(f, dir, e);
     }
     if (!st) st = fv_ctx_new(&f->c, d, (fv_ctx_opt){.dtype = fv_model_dtype(f->model)}, e);

@@ -419,19 +419,23 @@ static fv_tensor *targets(fv_ctx *c, const patchtst *m, fv_tensor *x)
     return fv_lin_fwd(c, m->head, fv_reshape(c, pooled(c, k, x), FV_SHAPE(fv_dim(x, 0), -1)));
 }
 
-/* loss = the mean over hidden patches of the mean square of their differences */
+/* loss = the mean over hidden patches of the mean square of their differences; where the labels of
+ * a step are counted, the share of this batch in it */
 static void masked_patches(fv_ctx *c, const patchtst *m, fv_tensor *x, fv_tensor *patches,
-                           fv_tensor *hidden, fv_items *out)
+                           const fv_items *in, fv_items *out)
 {
+    fv_tensor *hidden = fv_items_get(in, "bool_masked_pos");
     fv_tensor *y = fv_lin_fwd(c, m->head, fv_dropout(c, x, m->cfg.head_dropout));
     if (m->cfg.use_cls_token) y = fv_slice(c, y, 2, 1, m->patches + 1);
     fv_items_put(out, "prediction_output", y);
     if (!hidden || !y) return;
     fv_tensor *w = fv__mask_floats(c, hidden, hidden->shape);
     fv_tensor *off = fv_mean(c, fv_square(c, fv_sub(c, y, patches)), 3);
+    fv_tensor *sum = fv_sum_all(c, fv_mul(c, off, w));
+    bool counted = in->n_labels > 0 || in->per_label;
     fv_items_put(out, "loss",
-                 fv_div(c, fv_sum_all(c, fv_mul(c, off, w)),
-                        fv_affine(c, fv_sum_all(c, w), 1, 1e-10f)));
+                 counted ? fv__per_label(c, sum, in)
+                         : fv_div(c, sum, fv_affine(c, fv_sum_all(c, w), 1, 1e-10f)));
 }
 
 /* value where hidden (B,C,N) is 1 */
@@ -477,7 +481,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         y = fv__by_channel(c, m->head, k->share_projection, pooled(c, k, x));
         fv__put_forecast(c, in, out, fv__series_restore(c, &s, fv_transpose(c, y)));
     } else if (m->job == FV_HEAD_MASKED_SERIES) {
-        masked_patches(c, m, x, patches, hidden, out);
+        masked_patches(c, m, x, patches, in, out);
     } else if (m->job == FV_HEAD_REGRESS) {
         y = targets(c, m, x);
         if (m->ranged)
