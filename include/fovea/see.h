@@ -62,6 +62,10 @@ typedef struct fv_see_in {
     bool drawn;
     uint64_t seed, number;
     int32_t label;
+    /* labels, layers and heads alone, for a page that asks for its maps (fv_see_opt.ask): a pass
+     * over the first two tokens, whatever the text's length.  Weights cannot be asked for.  For
+     * models of one text, else FV_EMISSING. */
+    bool outline;
 } fv_see_in;
 
 /* One forward pass of m.  The model must outlive the fv_see. */

@@ -229,6 +229,32 @@ static fv_status capture(fv_see *s, const fv_model *m, const fv_see_in *in, fv_e
                                     : fv_fail(e, FV_ENOMEM, "attention capture: out of memory");
 }
 
+/* Two tokens show layers, heads and who looks back; a kind that then has two rows and two columns
+ * has as many as there are tokens. */
+static fv_status outline(fv_see *s, const fv_model *m, const fv_see_in *in, fv_err *e)
+{
+    enum { FEW = 2 };
+    fv_see_in few = *in;
+    fv_items out = {0};
+    int64_t most = fv_model_context(m);
+    if (in->image || in->drawn || in->history || in->n_source < FEW || fv_model_has_cross(m) ||
+        (most && in->n_source > most))
+        return fv_fail(e, FV_EMISSING, "only a text of one model has an outline");
+    few.n_source = FEW;
+    fv_status st = fv__see_pass(s->ctx, m, &few, NULL, &out, e);
+    if (!st && s->err.code) st = fv_fail(e, s->err.code, "%s", s->err.text);
+    for (int k = 0; k < FV_SEE_KINDS && !st; k++) {
+        fv_see_map *map = &s->map[k];
+        if (!map->layers) continue;
+        if (map->rows != FEW || map->cols != FEW)
+            return fv_fail(e, FV_EMISSING, "this model's maps have other sizes than its text");
+        map->rows = map->cols = in->n_source;
+    }
+    s->outline = true;
+    if (st || label_texts(s, in, false)) return st;
+    return fv_fail(e, FV_ENOMEM, "attention capture: out of memory");
+}
+
 /* The context is ours: it records, and lives as long as the capture. */
 fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in, fv_err *e)
 {
@@ -243,7 +269,10 @@ fv_status fv_see_run(fv_see **out, fv_device *d, const fv_model *m, fv_see_in in
     }
     fv_see *s = *out;
     s->own = true;
-    st = in.history ? capture_history(s, m, in, e) : capture(s, m, &in, e);
+    if (in.outline)
+        st = outline(s, m, &in, e);
+    else
+        st = in.history ? capture_history(s, m, in, e) : capture(s, m, &in, e);
     if (!st && !s->map[FV_SEE_ENCODER].layers && !s->map[FV_SEE_DECODER].layers)
         st = fv_fail(e, FV_EMISSING, "no attention ran in this model");
     if (!st) return FV_OK;

@@ -40,6 +40,7 @@ fv_status fv_see_head_type(fv_see *s, fv_see_pick p, const int32_t *ids, fv_see_
 {
     *out = (fv_see_head){0};
     fv_status st = fv__see_check(s, p, e);
+    if (!st) st = fv__see_check_pass(s, e);
     if (st) return st;
     if (p.layer == FV_SEE_ALL || p.head == FV_SEE_ALL || p.rollout)
         return fv_fail(e, FV_EARG, "the type of a head is asked for one layer and one head");

@@ -76,7 +76,8 @@ typedef struct fv_see_guide fv_see_guide; /* guided.c */
 struct fv_see {
     const fv_env *env;
     fv_ctx *ctx;
-    bool own; /* the context is ours */
+    bool own;     /* the context is ours */
+    bool outline; /* labels without weights */
     int64_t batch;
     fv_err err; /* of the tap, which cannot return one */
     fv_see_map map[FV_SEE_KINDS];
@@ -184,6 +185,8 @@ fv_status fv__see_flow(fv_see *s, fv_see_kind k, int64_t layer, int64_t from, in
 
 /* Refuses a layer, head or kind that is not there, in a sentence. */
 fv_status fv__see_check(const fv_see *s, fv_see_pick p, fv_err *e);
+/* Refuses an outline, which has labels alone. */
+fv_status fv__see_check_pass(const fv_see *s, fv_err *e);
 /* "Cross-attention, layer 1, head 2" */
 void fv__see_title(char *out, size_t n, const fv_see *s, fv_see_pick p);
 

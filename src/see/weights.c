@@ -68,6 +68,12 @@ fv_status fv__see_check(const fv_see *s, fv_see_pick p, fv_err *e)
     return FV_OK;
 }
 
+fv_status fv__see_check_pass(const fv_see *s, fv_err *e)
+{
+    if (!s->outline) return FV_OK;
+    return fv_fail(e, FV_ESTATE, "this capture is an outline: it has labels, and no weights");
+}
+
 /* ---- one layer ---- */
 
 /* The error of the context becomes the error of the call. */
@@ -126,6 +132,7 @@ static fv_status mean_rows(fv_see *s, fv_see_pick p, int64_t from, int64_t to, f
 fv_status fv_see_weights(fv_see *s, fv_see_pick p, int64_t from, int64_t to, float *out, fv_err *e)
 {
     fv_status st = fv__see_check(s, p, e);
+    if (!st) st = fv__see_check_pass(s, e);
     if (st) return st;
     const fv_see_map *m = &s->map[p.kind];
     if (from < 0 || to < from || to > m->rows)

@@ -285,15 +285,19 @@ static void answer_page(job *k, bool whole)
 }
 
 /* In the engine's thread: the pass, then the format that was asked for. The page needs no layers
- * and rows, because it holds all of them. */
+ * and rows, because it holds all of them.  A view holds none: it is answered first, and the pass
+ * runs while the browser builds what it has got. */
 static void see(sv_engine *g, sv_request *r)
 {
     job k = {.r = r};
     const char *format = "json";
     bool ok = sv_get_text(r, "format", &format, NULL) &&
-              sv_get_text(r, "through", &k.through, NULL) && sv_see_run(&k.k, g, r);
-    if (ok && (!strcmp(format, "html") || !strcmp(format, "view"))) {
-        answer_page(&k, !strcmp(format, "html"));
+              sv_get_text(r, "through", &k.through, NULL);
+    bool view = !strcmp(format, "view");
+    ok = ok && (view ? sv_see_outline(&k.k, g, r) : sv_see_run(&k.k, g, r));
+    if (ok && (view || !strcmp(format, "html"))) {
+        answer_page(&k, !view);
+        if (view) sv_see_complete(&k.k);
     } else if (ok && read_ask(&k)) {
         if (!strcmp(format, "safetensors"))
             answer_safetensors(&k);

@@ -143,25 +143,49 @@ fv_see_in sv_see_in(const sv_see *k)
     return in;
 }
 
-/* Reads, runs one pass and chooses the kind of attention; whatever came of it, sv_see_free releases
- * it. */
-bool sv_see_run(sv_see *k, sv_engine *g, sv_request *r)
+/* The capture that is kept, or a pass; an outline where that is enough and the model has one. */
+static bool look(sv_see *k, bool outline)
 {
+    sv_engine *g = k->g;
     fv_err e;
-    if (!(g->media ? read_media(k, g, r) : sv_see_read(k, g, r))) return false;
-    const fv_model *m = sv_engine_model(r, &e);
-    k->adapted = r->adapted;
+    const fv_model *m = sv_engine_model(k->r, &e);
+    k->adapted = k->r->adapted;
     if (!g->media && sv_seen_take(g, k)) return choose_kind(k, k->n_target > 0);
-    if (!m || fv_see_run(&k->see, g->device, m, sv_see_in(k), &e)) {
-        sv_refuse_error(r, &e);
+    fv_see_in in = sv_see_in(k);
+    in.outline = k->outline = m && outline && !g->media;
+    if (in.outline && fv_see_run(&k->see, g->device, m, in, NULL)) in.outline = k->outline = false;
+    if (!m || (!k->see && fv_see_run(&k->see, g->device, m, in, &e))) {
+        sv_refuse_error(k->r, &e);
         return false;
     }
     return choose_kind(k, k->n_target > 0);
 }
 
+/* Reads, runs one pass and chooses the kind of attention; whatever came of it, sv_see_free releases
+ * it. */
+bool sv_see_run(sv_see *k, sv_engine *g, sv_request *r)
+{
+    return (g->media ? read_media(k, g, r) : sv_see_read(k, g, r)) && look(k, false);
+}
+
+bool sv_see_outline(sv_see *k, sv_engine *g, sv_request *r)
+{
+    return (g->media ? read_media(k, g, r) : sv_see_read(k, g, r)) && look(k, true);
+}
+
+/* Whether it fails tells the request that needs it: that one is the next of the page. */
+void sv_see_complete(sv_see *k)
+{
+    if (!k->outline) return;
+    fv_see_free(k->see);
+    k->see = NULL;
+    k->outline = false;
+    fv_see_run(&k->see, k->g->device, sv_asked_model(k->r), sv_see_in(k), NULL);
+}
+
 void sv_see_free(sv_see *k)
 {
-    if (k->see && !k->g->media && sv_seen_keep(k->g, k)) {
+    if (k->see && !k->outline && !k->g->media && sv_seen_keep(k->g, k)) {
         *k = (sv_see){0};
         return;
     }

@@ -334,6 +334,32 @@ static void tokens_stand_where_they_belong(void **state)
     fv_model_free(m);
 }
 
+/* Shape and labels of a text without a pass over it. */
+static void an_outline_has_no_weights(void **state)
+{
+    (void)state;
+    fv_model *m;
+    fv_see *s;
+    fv_err e;
+    float w[8];
+    fv_see_in in = {.source = source, .n_source = 5, .outline = true};
+    check(fv_model_open(&m, device, FOVEA_TESTS "/golden/stories260K", (fv_model_opt){0}, &e), &e);
+    check(fv_see_run(&s, device, m, in, &e), &e);
+    fv_see_shape shape = fv_see_shape_of(s, FV_SEE_DECODER);
+    assert_int_equal(shape.layers, 5);
+    assert_int_equal(shape.heads, 8);
+    assert_int_equal(shape.rows, 5);
+    assert_int_equal(shape.cols, 5);
+    assert_string_equal(fv_see_row(s, FV_SEE_DECODER, 3), "17");
+    assert_int_equal(fv_see_weights(s, (fv_see_pick){.kind = FV_SEE_DECODER}, 0, 1, w, &e),
+                     FV_ESTATE);
+    fv_see_free(s);
+    fv_model_free(m);
+    fv_see_free(look(&m));
+    assert_int_equal(fv_see_run(&s, device, m, in, &e), FV_EMISSING); /* it reads a pair */
+    fv_model_free(m);
+}
+
 static void what_is_not_there_is_named(void **state)
 {
     (void)state;
@@ -561,6 +587,7 @@ int main(void)
         cmocka_unit_test(flows_are_those_of_their_paths),
         cmocka_unit_test(families_are_seen_by_their_roles),
         cmocka_unit_test(tokens_stand_where_they_belong),
+        cmocka_unit_test(an_outline_has_no_weights),
         cmocka_unit_test(what_is_not_there_is_named),
         cmocka_unit_test(json_and_csv_hold_the_same_weights),
         cmocka_unit_test(the_head_that_aligns_is_found),

@@ -105,6 +105,20 @@ static void kept_passes_give_the_same(void **state)
     json_decref(first);
 }
 
+/* A view is answered before the pass is run, and is the same once it is kept. */
+static void a_view_needs_no_pass(void **state)
+{
+    (void)state;
+    static const char body[] = "{\"input\":\"The bird is far away\",\"format\":\"view\"}";
+    const answer *a = http(path, body);
+    assert_int_equal(a->status, 200);
+    char *first = strdup(a->body);
+    a = http(path, body);
+    assert_int_equal(a->status, 200);
+    assert_string_equal(a->body, first);
+    free(first);
+}
+
 static void a_page_without_maps(void **state)
 {
     (void)state;
@@ -136,7 +150,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_have_a_mean),         cmocka_unit_test(maps_are_pooled),
         cmocka_unit_test(kept_passes_give_the_same), cmocka_unit_test(a_page_without_maps),
-        cmocka_unit_test(wrong_pieces_are_refused),
+        cmocka_unit_test(a_view_needs_no_pass),      cmocka_unit_test(wrong_pieces_are_refused),
     };
     return cmocka_run_group_tests(tests, start, serve_close);
 }
