@@ -53,8 +53,9 @@ const SVG = 'http://www.w3.org/2000/svg';
 const draw = (name, attributes, ...children) => put(document.createElementNS(SVG, name), attributes, children);
 
 /* A drawing of w x h that shrinks with the page; what it shows is said in words too. */
+/* On a phone it shrinks as far as its words can be read, and is scrolled from there on. */
 const picture = (w, h, label, ...children) =>
-  draw('svg', {viewBox: `0 0 ${w} ${h}`, width: w, height: h, role: 'img', 'aria-label': label, xmlns: SVG, 'font-family': 'system-ui, sans-serif'},
+  draw('svg', {viewBox: `0 0 ${w} ${h}`, width: w, height: h, style: `min-width:${Math.round(0.75 * w)}px`, role: 'img', 'aria-label': label, xmlns: SVG, 'font-family': 'system-ui, sans-serif'},
        draw('title', {}, label), ...children);
 
 const digits = x => x === null || x === undefined ? '-' : Number(x).toPrecision(4);

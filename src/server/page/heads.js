@@ -1,7 +1,7 @@
 /* heads.js - what heads do (entropy, previous, first, induction), heads switched off, and the neurons of one. */
 
 const MEASURES = {
-  entropy: 'Entropy of the weights, in nats: light heads look at one token, dark ones at many',
+  entropy: 'Entropy of the weights, in nats: pale heads look at one token, strong colours at many',
   previous: 'Weight of the token before',
   first: 'Weight of the first token',
   self: 'Weight of the token itself',
