@@ -111,6 +111,18 @@ static void online_softmax(float *s, int64_t n, float *m, float *l, float *keep)
     v_store(keep, rescale);
 }
 
+/* k and v of one key of the next tile: they are a head's part of long rows, which no hardware
+ * prefetcher follows, and packing them would wait for each. */
+static void prefetch_key(job *x)
+{
+    const fv_attn_args *a = x->t->a;
+    int64_t size = (int64_t)fv_dtype_size(x->t->dtype), j = x->ahead++;
+    const char *k = (const char *)a->k + attn_k_offset(a, x->b, x->g, j) * size,
+               *v = (const char *)a->v + attn_v_offset(a, x->b, x->g, j) * size;
+    for (int64_t i = 0; i < a->Wk * size; i += 64) __builtin_prefetch(k + i, 0, 2);
+    for (int64_t i = 0; i < a->Wv * size; i += 64) __builtin_prefetch(v + i, 0, 2);
+}
+
 /* Updates panel p with the keys [j0, j0+n) of the tile.
  * l adds the weights before dropout: dropout acts on the normalised weights, and 1/l is a factor
  * that can wait until `finish`.  The range [n, round_up(n, 4)) is filled with -inf, so its
@@ -123,7 +135,10 @@ static void process_tile(job *x, int p, int64_t j0, int64_t n)
     int n_rows = (int)attn_min(x->n - p, LANES);
     const float *q = (const float *)x->q + p * a->Wk, *k = x->k, *v = x->v;
     float keep[LANES];
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_set)(x->s + j * LANES, k + j * a->Wk, q, a->Wk);
+    for (int64_t j = 0; j < n; j += STEP) {
+        if (x->ahead < x->ahead_end) prefetch_key(x);
+        NAME(attn_set)(x->s + j * LANES, k + j * a->Wk, q, a->Wk);
+    }
     NAME(attn_mask_and_bias)(x->s, t, row, n_rows, j0, n, x->scratch);
     for (int64_t i = n * LANES; i < attn_round_up(n, 4) * LANES; i++) x->s[i] = -INFINITY;
     for (int i = 0; i < LANES; i += VW)
@@ -189,9 +204,13 @@ static void run(job *x, const attn_arithmetic *how)
     }
     for (int64_t j0 = first / keys * keys; j0 < last; j0 += keys) {
         how->pack_keys(x, j0, attn_min(keys, last - j0));
-        for (int p = 0; p < x->n; p += LANES)
+        int64_t next = attn_max(0, attn_min(keys, last - j0 - keys));
+        x->ahead = j0 + keys;
+        for (int p = 0; p < x->n; p += LANES) {
+            x->ahead_end = j0 + keys + attn_min(next, next * (p + LANES) / x->n);
             if (lo[p / LANES] < j0 + keys && hi[p / LANES] > j0)
                 how->tile(x, p, j0, attn_min(keys, hi[p / LANES] - j0));
+        }
     }
     finish(x);
 }

@@ -25,6 +25,7 @@ typedef struct job {
     void *p;      /* bf16: the weights as the next product takes them */
     float *scratch;
     float after; /* factor of the output: what its weights have not been multiplied by */
+    int64_t ahead, ahead_end; /* keys of the next tile that this panel prefetches */
 } job;
 
 typedef struct attn_arithmetic {
