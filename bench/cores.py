@@ -24,7 +24,6 @@ from timing import times
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOVEA = os.environ.get("FOVEA", os.path.join(ROOT, "build", "fovea"))
 CONFIGS = os.path.join(ROOT, "bench", "configs")
-BERT = os.path.join(CONFIGS, "bert-base.json")
 
 
 def fovea(args, *what):
@@ -38,20 +37,54 @@ def fovea(args, *what):
     return lines
 
 
-def saved_gpt2(folder, name):
-    """A directory with random weights for a GPT-2 configuration: drawing them anew would take longer than decoding."""
+def gpt2_shapes(c):
+    d = c["n_embd"]
+    yield from (("wte.weight", (c["vocab_size"], d)), ("wpe.weight", (c["n_positions"], d)))
+    for i in range(c["n_layer"]):
+        for part, rows, cols in (("attn.c_attn", d, 3 * d), ("attn.c_proj", d, d), ("mlp.c_fc", d, 4 * d), ("mlp.c_proj", 4 * d, d)):
+            yield from ((f"h.{i}.{part}.weight", (rows, cols)), (f"h.{i}.{part}.bias", (cols,)))
+        for part in ("ln_1", "ln_2"):
+            yield from ((f"h.{i}.{part}.weight", (d,)), (f"h.{i}.{part}.bias", (d,)))
+    yield from (("ln_f.weight", (d,)), ("ln_f.bias", (d,)))
+
+
+def bert_shapes(c):
+    d, f = c["hidden_size"], c["intermediate_size"]
+    for part, rows in (("word", c["vocab_size"]), ("position", c["max_position_embeddings"]), ("token_type", c["type_vocab_size"])):
+        yield f"embeddings.{part}_embeddings.weight", (rows, d)
+    norms = ["embeddings.LayerNorm"]
+    for i in range(c["num_hidden_layers"]):
+        at = f"encoder.layer.{i}."
+        linears = [("attention.self." + x, d, d) for x in ("query", "key", "value")] + [("attention.output.dense", d, d)]
+        for part, rows, cols in linears + [("intermediate.dense", f, d), ("output.dense", d, f)]:
+            yield from ((f"{at}{part}.weight", (rows, cols)), (f"{at}{part}.bias", (rows,)))
+        norms += [at + "attention.output.LayerNorm", at + "output.LayerNorm"]
+    for norm in norms:
+        yield from ((norm + ".weight", (d,)), (norm + ".bias", (d,)))
+    yield from (("pooler.dense.weight", (d, d)), ("pooler.dense.bias", (d,)))
+
+
+def llama_shapes(c):
+    """Token table and output are one tensor, as in bench/configs."""
+    d, f = c["hidden_size"], c["intermediate_size"]
+    kv = d // c["num_attention_heads"] * c["num_key_value_heads"]
+    yield from (("model.embed_tokens.weight", (c["vocab_size"], d)), ("model.norm.weight", (d,)))
+    linears = (("self_attn.q_proj", d, d), ("self_attn.k_proj", kv, d), ("self_attn.v_proj", kv, d), ("self_attn.o_proj", d, d),
+               ("mlp.gate_proj", f, d), ("mlp.up_proj", f, d), ("mlp.down_proj", d, f))
+    for i in range(c["num_hidden_layers"]):
+        for part, rows, cols in linears:
+            yield f"model.layers.{i}.{part}.weight", (rows, cols)
+        for part in ("input_layernorm", "post_attention_layernorm"):
+            yield f"model.layers.{i}.{part}.weight", (d,)
+
+
+def saved_model(folder, name):
+    """A directory with random weights for a configuration: drawing them anew would take longer than what is measured."""
     with open(os.path.join(CONFIGS, name + ".json"), encoding="utf-8") as f:
         config = json.load(f)
-    d, shapes = config["n_embd"], {}
-    shapes["wte.weight"], shapes["wpe.weight"] = (config["vocab_size"], d), (config["n_positions"], d)
-    for i in range(config["n_layer"]):
-        for part, rows, cols in (("attn.c_attn", d, 3 * d), ("attn.c_proj", d, d), ("mlp.c_fc", d, 4 * d), ("mlp.c_proj", 4 * d, d)):
-            shapes[f"h.{i}.{part}.weight"], shapes[f"h.{i}.{part}.bias"] = (rows, cols), (cols,)
-        for part in ("ln_1", "ln_2"):
-            shapes[f"h.{i}.{part}.weight"] = shapes[f"h.{i}.{part}.bias"] = (d,)
-    shapes["ln_f.weight"] = shapes["ln_f.bias"] = (d,)
+    shapes = {"gpt2": gpt2_shapes, "bert": bert_shapes, "llama": llama_shapes}[config["model_type"]]
     header, at = {}, 0
-    for key, shape in shapes.items():
+    for key, shape in shapes(config):
         size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
         header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
         at += size
@@ -199,13 +232,16 @@ def one_rows(args, peers):
 
 
 def bert_rows(args, peers):
+    folder = tempfile.mkdtemp()
+    model = saved_model(folder, "bert-base")
     for dtype in args.dtypes:
         for batch in args.batch:
             for t in args.threads:
-                a, b = rounds_of(args, lambda: seconds_of(fovea(args, "forward", "--config", BERT, "--batch", batch, "--len", 128,
+                a, b = rounds_of(args, lambda: seconds_of(fovea(args, "forward", *model, "--batch", batch, "--len", 128,
                                                                 "--dtype", dtype, "-t", t)),
                                  lambda: peers[t](args.seconds, "bert", dtype, batch, 128))
                 yield f"BERT-base {dtype} B {batch}, sentences/s", t, f"{batch / a:.1f}", f"{batch / b:.1f}", b / a
+    shutil.rmtree(folder)
 
 
 def attention_rows(args, peers):
@@ -233,7 +269,7 @@ def train_rows(args, peers):
 def decode_rows(args, _):
     for name in args.models:
         folder = tempfile.mkdtemp()
-        model = saved_gpt2(folder, name) if name.startswith("gpt2") else ["--config", os.path.join(CONFIGS, name + ".json")]
+        model = saved_model(folder, name)
         for weights in args.weights:
             last = None
             for t in args.threads:

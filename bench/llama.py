@@ -123,7 +123,7 @@ def main():
         config = os.path.join(cores.CONFIGS, name + ".json")
         for weights in o.weights:
             with tempfile.TemporaryDirectory() as folder:
-                model = cores.saved_gpt2(folder, name) if name.startswith("gpt2") else ["--config", config]
+                model = cores.saved_model(folder, name)
                 gguf = os.path.join(folder, "model.gguf")
                 write_gguf(gguf, config, weights)
                 for t in o.threads:
