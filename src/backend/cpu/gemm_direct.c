@@ -115,13 +115,13 @@ INLINE void prefetch_step(const float *ahead)
 INLINE void pair_of_runs(const direct *d, int64_t j, const float *const *row)
 {
     vf sum[MOST_ROWS][SIDE] = {{v_zero(), v_zero()}}; /* SIDE is 2 */
-    const float *ahead = row[0] + VW * PAIR;
+    const float *ahead = row[0] + VW * PAIR, *a = d->g->a;
     for (int64_t k = 0; k < FV_GEMM_KC; k += VW, ahead += COLUMNS * VW) {
         prefetch_step(ahead);
         for (int u = 0; u < 2; u++) {
             int64_t at = k + u * FV_GEMM_KC;
-            some_a a = load_a((const float *)d->g->a + at, VW);
-            multiply_block(sum, u, &a, row, at, VW, 1);
+            some_a some = load_a(a + at, VW);
+            multiply_block(sum, u, &some, row, at, VW, 1);
         }
     }
     for (int u = 0; u < 2; u++) store_sum(d, 0, j, VW, sum[0][u], u > 0);
