@@ -198,6 +198,27 @@ static void a_resumed_run_names_what_differs(void **state)
     assert_null(strstr(r->out, "loss 0.0000"));
 }
 
+/* A word for another of the same length, two ids of the vocabulary exchanged: no size changes. */
+static void a_resumed_run_reads_the_same_files(void **state)
+{
+    (void)state;
+    succeeded(sh("cp classify.ini same.ini && cp $(sed -n 's/^train = //p' same.ini) same.tsv && "
+                 "$fovea train same.ini -o runs/same -q --threads 1 --set data.train=same.tsv"));
+    succeeded(sh("cp same.tsv was.tsv && sed -i 's/cat/rat/' same.tsv && ! cmp -s same.tsv "
+                 "was.tsv"));
+    refused(sh("$fovea train same.ini -o runs/same -q --resume --set train.updates=6 --set "
+               "data.train=same.tsv"),
+            1, "same.tsv: has changed since the run began");
+    succeeded(sh("cp was.tsv same.tsv && cp runs/same/tokenizer.json was.json && sed -i "
+                 "'s/\"lowercase\": *[a-z]*/\"lowercase\": false/;s/$/ /' "
+                 "runs/same/tokenizer.json"));
+    refused(sh("$fovea train same.ini -o runs/same -q --resume --set train.updates=6 --set "
+               "data.train=same.tsv"),
+            1, "tokenizer.json: has changed since the run began");
+    succeeded(sh("cp was.json runs/same/tokenizer.json && $fovea train same.ini -o runs/same -q "
+                 "--resume --set train.updates=6 --set data.train=same.tsv"));
+}
+
 /* Held-out records are counted once, in training or in evaluation. */
 static void held_out_records_are_not_trained_on(void **state)
 {
@@ -236,6 +257,7 @@ int main(void)
         cmocka_unit_test(a_run_stops_in_time),
         cmocka_unit_test(a_run_fits_its_updates_to_the_time),
         cmocka_unit_test(a_resumed_run_names_what_differs),
+        cmocka_unit_test(a_resumed_run_reads_the_same_files),
         cmocka_unit_test(held_out_records_are_not_trained_on),
         cmocka_unit_test(keys_and_objectives_are_listed),
     };

@@ -87,6 +87,13 @@ fv_status fv__input_open(fv__input *out, const fv_recipe *r, const fv_env *env,
                          fv_err *e);
 void fv__input_close(fv__input *in);
 
+/* ---- inputs.c: a resumed run reads what it began with ---- */
+
+/* Hashes of the tokenizer and the data, written into the run's directory when it begins, and
+ * compared when it is resumed: FV_ESTATE names the file that differs. */
+fv_status fv__inputs_write(const fv_recipe *r, const fv_env *env, const char *run, fv_err *e);
+fv_status fv__inputs_compare(const fv_recipe *r, const fv_env *env, const char *run, fv_err *e);
+
 /* ---- model.c ---- */
 
 /* The family of [model], whose keys are checked against it, and the name of its head. */

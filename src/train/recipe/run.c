@@ -239,6 +239,8 @@ static fv_status train_in_dir(fv_recipe *r, const fv_recipe_job *job, bool fresh
     if (st) return fv_comm_agree(job->comm, st, e);
     if (writes && in->made) st = fv_processor_save(in->processor, job->dir, e);
     if (!st && writes && fresh) st = write_recipe(r, in->env, job->dir, e);
+    if (!st && writes)
+        st = (fresh ? fv__inputs_write : fv__inputs_compare)(r, in->env, job->dir, e);
     st = fv_comm_agree(job->comm, st, e);
     if (!st) st = train(r, job, model, copies, in, out, e);
     if (!st) st = report_tasks(r, &(saving){job, model, in}, e);
