@@ -8,11 +8,9 @@
  * Channels never see each other: they are part of the batch.  The norm is a batch norm over all
  * tokens of the batch, as in the paper, or a layer norm.  Patches may overlap; the values at the
  * beginning that fill none do not count.
- *
- * Classification and regression take `labels`, as all heads here do, where transformers has
- * target_values.  Pre-training takes the hidden patches as bool_masked_pos (B,C,N), where
- * transformers draws them inside the model: what a batch hides is a matter of the data.
- * Refused: attention across channels, distributions in place of values (loss "nll"). */
+ * Classification and regression take `labels`, as all heads do, where transformers has
+ * target_values; pre-training takes the hidden patches as bool_masked_pos (B,C,N), which
+ * transformers draws itself.  Refused: attention across channels, distributions (loss "nll"). */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -419,8 +417,7 @@ static fv_tensor *targets(fv_ctx *c, const patchtst *m, fv_tensor *x)
     return fv_lin_fwd(c, m->head, fv_reshape(c, pooled(c, k, x), FV_SHAPE(fv_dim(x, 0), -1)));
 }
 
-/* loss = the mean over hidden patches of the mean square of their differences; where the labels of
- * a step are counted, the share of this batch in it */
+/* loss = the mean over hidden patches, of the step where they are counted, of their mean square */
 static void masked_patches(fv_ctx *c, const patchtst *m, fv_tensor *x, fv_tensor *patches,
                            const fv_items *in, fv_items *out)
 {
@@ -431,11 +428,10 @@ static void masked_patches(fv_ctx *c, const patchtst *m, fv_tensor *x, fv_tensor
     if (!hidden || !y) return;
     fv_tensor *w = fv__mask_floats(c, hidden, hidden->shape);
     fv_tensor *off = fv_mean(c, fv_square(c, fv_sub(c, y, patches)), 3);
-    fv_tensor *sum = fv_sum_all(c, fv_mul(c, off, w));
+    fv_tensor *sum = fv_sum_all(c, fv_mul(c, off, w)), *n = fv_sum_all(c, w);
     bool counted = in->n_labels > 0 || in->per_label;
     fv_items_put(out, "loss",
-                 counted ? fv__per_label(c, sum, in)
-                         : fv_div(c, sum, fv_affine(c, fv_sum_all(c, w), 1, 1e-10f)));
+                 counted ? fv__per_label(c, sum, in) : fv_div(c, sum, fv_affine(c, n, 1, 1e-10f)));
 }
 
 /* value where hidden (B,C,N) is 1 */
@@ -465,9 +461,9 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 {
     const patchtst *m = self;
     const config *k = &m->cfg;
-    fv_tensor *past = fv_items_get(in, "past_values"),
+    fv_tensor *past = fv_items_get(in, "past_values"), *y,
               *observed = fv_items_get(in, "past_observed_mask"),
-              *hidden = fv_items_get(in, "bool_masked_pos"), *y;
+              *hidden = fv_items_get(in, "bool_masked_pos");
     if (!fv__is_window(c, "patchtst", past, observed, k->context_length, k->num_input_channels))
         return;
     fv__scaled s = fv__series_scale(c, scaling_of(k), past, observed);
