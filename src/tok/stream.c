@@ -3,11 +3,14 @@
  * A decoder's output for some ids need not start with its output for fewer: half a character, a
  * space that only a following token shows.  So each push decodes a window of recent ids and gives
  * what is new in it, once that does not end in U+FFFD.  The window starts at ids whose text was
- * given before: what decoders do to a first token happens there. */
+ * given before: what decoders do to a first token happens there.  Ids of blanks alone do not start
+ * one, since SentencePiece leaves out all blanks before the first word. */
 #include "tok.h"
 
-/* ids held back at most: longer than any character, so what is still broken then stays broken */
+/* ids held back at most: longer than any character, so what is still broken then stays broken; and
+ * those of a window at most, however long a run of blanks is */
 #define HOLD 16
+#define WINDOW 512
 
 struct fv_tok_stream {
     const fv_tok *t;
@@ -41,6 +44,13 @@ static bool ends_broken(const char *s, size_t n)
     return n >= 3 && !memcmp(s + n - 3, "\xEF\xBF\xBD", 3);
 }
 
+static bool blank(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (s[i] != ' ') return false;
+    return true;
+}
+
 /* Makes the answer, and the ids just answered for the next window's start. */
 static fv_status give(fv_tok_stream *s, const char *text, size_t n, fv_err *e)
 {
@@ -50,7 +60,7 @@ static fv_status give(fv_tok_stream *s, const char *text, size_t n, fv_err *e)
     if (!s->text) return fv_fail(e, FV_ENOMEM, "out of memory while decoding");
     memcpy(s->text, text, n);
     s->text_len = n;
-    if (n) {
+    if (!blank(text, n) || s->n > WINDOW) {
         memmove(s->ids, s->ids + s->known, (s->n - s->known) * sizeof *s->ids);
         s->n -= s->known;
     }

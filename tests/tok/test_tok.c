@@ -190,6 +190,42 @@ static void hostile_texts_are_linear(void **state)
 
 /* ---- streams ---- */
 
+/* What a stream gives of ids, which it has to give as they are decoded together. */
+static void stream_joins(const fv_tok *t, const int32_t *ids, int64_t many)
+{
+    fv_tok_stream *s;
+    fv_err e;
+    char joined[512] = "", *whole;
+    const char *piece;
+    size_t n, len;
+    assert_int_equal(fv_tok_stream_new(&s, t, true, &e), FV_OK);
+    for (int64_t k = 0; k <= many; k++) {
+        fv_status st = k < many ? fv_tok_stream_push(s, ids[k], &piece, &n, &e)
+                                : fv_tok_stream_finish(s, &piece, &n, &e);
+        assert_int_equal(st, FV_OK);
+        json_t *valid = json_stringn(piece, n); /* only UTF-8 becomes a string */
+        assert_non_null(valid);
+        json_decref(valid);
+        strcat(joined, piece);
+    }
+    assert_int_equal(fv_tok_decode(t, &whole, &len, ids, many, true, &e), FV_OK);
+    assert_string_equal(joined, whole);
+    fv_tok_free_text(t, whole, len);
+    fv_tok_stream_free(s);
+}
+
+/* SentencePiece leaves out all blanks before the first word: a line that is indented is none. */
+static void streams_keep_blanks(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {410, 126, 13, 410, 410, 410, 436, 412, 410, 410, 13, 410, 410};
+    fv_tok *t;
+    fv_err e;
+    if (fv_tok_open(&t, NULL, FOVEA_TESTS "/golden/stories260K", &e)) fail_msg("%s", e.text);
+    for (int64_t n = 1; n <= (int64_t)(sizeof ids / sizeof *ids); n++) stream_joins(t, ids, n);
+    fv_tok_close(t);
+}
+
 static void streams_give_whole_characters(void **state)
 {
     (void)state;
@@ -199,25 +235,7 @@ static void streams_give_whole_characters(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         fv_tok *t = tok_open_component(names[i]);
         fv_encoding *enc = tok_encode(t, text, strlen(text), (fv_tok_opts){.specials = true});
-        fv_tok_stream *s;
-        fv_err e;
-        char joined[512] = "", *whole;
-        const char *piece;
-        size_t n, len;
-        assert_int_equal(fv_tok_stream_new(&s, t, true, &e), FV_OK);
-        for (int64_t k = 0; k <= enc->n; k++) {
-            fv_status st = k < enc->n ? fv_tok_stream_push(s, enc->ids[k], &piece, &n, &e)
-                                      : fv_tok_stream_finish(s, &piece, &n, &e);
-            assert_int_equal(st, FV_OK);
-            json_t *valid = json_stringn(piece, n); /* only UTF-8 becomes a string */
-            assert_non_null(valid);
-            json_decref(valid);
-            strcat(joined, piece);
-        }
-        assert_int_equal(fv_tok_decode(t, &whole, &len, enc->ids, enc->n, true, &e), FV_OK);
-        assert_string_equal(joined, whole);
-        fv_tok_free_text(t, whole, len);
-        fv_tok_stream_free(s);
+        stream_joins(t, enc->ids, enc->n);
         fv_encoding_free(enc);
         fv_tok_close(t);
     }
@@ -325,6 +343,7 @@ int main(void)
         cmocka_unit_test(length_is_kept),
         cmocka_unit_test(hostile_texts_are_linear),
         cmocka_unit_test(streams_give_whole_characters),
+        cmocka_unit_test(streams_keep_blanks),
         cmocka_unit_test(training_is_deterministic_and_reads_back),
         cmocka_unit_test(threads_share_a_tokenizer),
     };
