@@ -1,7 +1,7 @@
 /* fuzz_template.c - libFuzzer target: any bytes as a chat template; make fuzz-template.
  *
- * It is run on a conversation with tools.  Memory has a limit far below the library's own, so that a
- * template that writes without end is stopped within a millisecond, by the same error path. */
+ * It is run on a conversation with tools.  Memory has a limit far below the library's own, so that
+ * a template that writes without end is stopped within a millisecond, by the same error path. */
 #include <stdlib.h>
 #include <string.h>
 

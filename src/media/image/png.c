@@ -70,9 +70,9 @@ static int64_t pixels_per_byte(png_structp p, png_infop info)
     return DEFLATE_RATIO * 8 / (bits > 0 ? bits : 1) + 1;
 }
 
-/* Of the chunks that an image can do without libpng reads transparency alone: comments, profiles and
- * the like are skipped and take no memory.  It reserves what the length of such a chunk says, up to
- * 2 GiB, and a limit to that is a warning only. */
+/* Of the chunks that an image can do without libpng reads transparency alone: comments, profiles
+ * and the like are skipped and take no memory.  It reserves what the length of such a chunk says,
+ * up to 2 GiB, and a limit to that is a warning only. */
 static void set_limits(png_structp p)
 {
     png_set_user_limits(p, MOST_SIDE, MOST_SIDE);
