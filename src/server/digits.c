@@ -166,7 +166,7 @@ static int put_whole(char *to, decimal x)
 static int put_other(char *to, float x)
 {
     if (!isfinite(x)) return (int)strlen(strcpy(to, "null"));
-    return snprintf(to, SV_DIGITS_ROOM, "%.9g", (double)x);
+    return snprintf(to, SV_DIGITS_BYTES, "%.9g", (double)x);
 }
 
 int sv_put_float(char *to, float x)

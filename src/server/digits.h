@@ -3,11 +3,11 @@
 #define SV_DIGITS_H
 
 enum {
-    SV_DIGITS_ROOM = 24
+    SV_DIGITS_BYTES = 24
 }; /* bytes that a number takes at most, some of them overwritten later */
 
 /* Nine digits, which tell all f32 apart; null where x is not finite.  No NUL behind it; `to` has
- * SV_DIGITS_ROOM bytes.  Returns how many are the number's. */
+ * SV_DIGITS_BYTES bytes.  Returns how many are the number's. */
 int sv_put_float(char *to, float x);
 
 #endif

@@ -154,7 +154,7 @@ void sv_key(sv_text *t, const char *key)
 /* Nine digits tell all f32 apart; what is no f32 is printf's. */
 void sv_real(sv_text *t, double x)
 {
-    char buf[SV_DIGITS_ROOM];
+    char buf[SV_DIGITS_BYTES];
     bool f32 = !isfinite(x) || (fabs(x) < 1e30 && x == (double)(float)x);
     separate(t);
     if (f32)
@@ -181,7 +181,7 @@ void sv_packed_reals(sv_text *t, const float *x, int64_t n)
 /* x0,x1,.. without a look at what stands before each: attention asks for millions a second. */
 static void put_list(sv_text *t, const char *from, uint32_t n)
 {
-    enum { BLOCK = 64, EACH = SV_DIGITS_ROOM + 1 };
+    enum { BLOCK = 64, EACH = SV_DIGITS_BYTES + 1 };
     for (uint32_t i = 0; i < n; i++) {
         float x;
         uint32_t block = n - i < BLOCK ? n - i : BLOCK;
