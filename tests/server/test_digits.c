@@ -14,9 +14,9 @@
 
 static void same(float x)
 {
-    char got[SV_DIGITS_ROOM + 1], want[64];
+    char got[SV_DIGITS_BYTES + 1], want[64];
     int n = sv_put_float(got, x);
-    assert_in_range(n, 1, SV_DIGITS_ROOM - 1);
+    assert_in_range(n, 1, SV_DIGITS_BYTES - 1);
     got[n] = 0;
     snprintf(want, sizeof want, "%.9g", (double)x);
     if (strcmp(got, want)) fail_msg("%a: %s instead of %s", (double)x, got, want);
@@ -57,7 +57,7 @@ static void edges_are_printfs(void **state)
 static void no_number_is_null(void **state)
 {
     static const float none[] = {NAN, INFINITY, -INFINITY};
-    char got[SV_DIGITS_ROOM];
+    char got[SV_DIGITS_BYTES];
     (void)state;
     for (int i = 0; i < 3; i++) {
         assert_int_equal(sv_put_float(got, none[i]), 4);
