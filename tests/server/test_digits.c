@@ -1,5 +1,5 @@
-/* test_digits.c - digits of floats as printf writes them: numbers of every exponent, those at powers
- * of two and of ten, and what JSON has no number for. */
+/* test_digits.c - digits of floats as printf writes them: of every exponent, at powers of two and
+ * of ten, and what JSON has no number for. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
