@@ -141,6 +141,21 @@ static void lines_are_answered_as_they_come(void **state)
     prints("cat n", "1\n");
 }
 
+/* Weights are used where they are mapped: a file that shrinks under them ends in a sentence. */
+static void a_model_truncated_in_use_is_told(void **state)
+{
+    (void)state;
+    refused_silently(
+        sh("cp -r $model m && mkfifo lines && ($fovea score -m m < lines > first 2> said; echo $? "
+           "> "
+           "code) & while ! [ -p lines ]; do sleep 0.05; done; exec 3> lines && echo The dog >&3 "
+           "&& "
+           "for i in $(seq 200); do [ -s first ] && break; sleep 0.05; done; "
+           "truncate -s 0 m/model.safetensors; echo Once upon a time >&3; exec 3>&-; wait; "
+           "cat said >&2; exit $(cat code)"),
+        1, "a file in use was truncated");
+}
+
 static void texts_end_at_a_stop_string(void **state)
 {
     (void)state;
@@ -208,6 +223,7 @@ int main(void)
         cmocka_unit_test(drawing_follows_the_seed),
         cmocka_unit_test(texts_have_the_probability_transformers_gives),
         cmocka_unit_test(lines_are_answered_as_they_come),
+        cmocka_unit_test(a_model_truncated_in_use_is_told),
         cmocka_unit_test(texts_end_at_a_stop_string),
         cmocka_unit_test(a_temperature_of_0_is_greedy),
         cmocka_unit_test(several_texts_can_be_told_apart),
