@@ -49,9 +49,9 @@ typedef struct fv_rel_past {
  * (B,L,H W), and the positions. */
 fv_tensor *fv__rel_mha_past(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *positions,
                             fv_rel_past *past, fv_mha_arg arg);
-/* Sines and cosines of n distances, (n,width) f32, kept by the context: n-1, .., 0 if falling, else
- * 0, .., n-1; those beyond clamp count as it, if that is positive. */
-fv_tensor *fv__distances(fv_ctx *c, int64_t n, int64_t width, int64_t clamp, bool falling);
+/* Sines and cosines of the distances n-1, .., 0: (n,width) f32, kept by the context.  Those beyond
+ * clamp count as it, if that is positive. */
+fv_tensor *fv__distances(fv_ctx *c, int64_t n, int64_t width, int64_t clamp);
 
 /* A linear map that ranks may share (core/params.h): kind is an fv__split_kind, and the divided
  * axis is `pieces` runs of these lengths. */

@@ -32,7 +32,6 @@ void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, int64_t width, int64_t n_head,
 
 typedef struct waves {
     int32_t n, width, clamp;
-    bool falling; /* distances n-1, .., 0, else 0, .., n-1 */
 } waves;
 
 /* Row by row: sines of a distance, then cosines. */
@@ -42,21 +41,20 @@ static void fill_waves(void *out, const void *user, int64_t from, int64_t n)
     int64_t half = w->width / 2;
     for (int64_t i = 0; i < n; i++) {
         int64_t row = (from + i) / w->width, col = (from + i) % w->width;
-        int64_t distance = w->falling ? w->n - 1 - row : row;
+        int64_t distance = w->n - 1 - row;
         if (w->clamp > 0 && distance > w->clamp) distance = w->clamp;
         double angle = (double)distance / pow(10000, (double)(2 * (col % half)) / (double)w->width);
         ((float *)out)[i] = (float)(col < half ? sin(angle) : cos(angle));
     }
 }
 
-fv_tensor *fv__distances(fv_ctx *c, int64_t n, int64_t width, int64_t clamp, bool falling)
+fv_tensor *fv__distances(fv_ctx *c, int64_t n, int64_t width, int64_t clamp)
 {
     waves w;
     memset(&w, 0, sizeof w); /* its bytes are compared */
     w.n = (int32_t)n;
     w.width = (int32_t)width;
     w.clamp = (int32_t)clamp;
-    w.falling = falling;
     return fv__table(c, FV_F32, FV_SHAPE(n, width), fill_waves, &w, sizeof w);
 }
 

@@ -14,10 +14,10 @@
  * (layers,M+T,H W) too; with these instead of mems the next one projects its own tokens alone.
  *
  * A session keeps keys and values instead, which do not depend on where a token stands.  Its rows
- * may be of different lengths, so no common shift turns "by distance" into "by key".  But r is
- * linear in sines and cosines of i - j, and these are sums of products of those of i and of j:
+ * may be of different lengths, so no common shift turns "by distance" into "by key": the scores of
+ * each token are moved by its own position (by_key).  r is not projected for them, the query is:
  *
- *     (q_i + v).r_(i-j) = b_i . [sin j, cos j],  b_i: (q_i + v) Wr turned by i
+ *     (q_i + v).r_d = b_i . [sin d, cos d],  b_i = (q_i + v) Wr
  *
  * Embeddings and softmax are adaptive (model/adaptive.h): with clusters "logits" are
  * log-probabilities.
@@ -216,11 +216,10 @@ static fv_tensor *drop(fv_ctx *c, const config *k, fv_tensor *x)
     return fv_mul(c, x, fv_dropout(c, ones, k->dropout));
 }
 
-/* (n,D), kept by the context */
-static fv_tensor *sinusoids(fv_ctx *c, const config *k, int64_t n, bool falling)
+/* Of distances n-1, .., 0: (n,D), kept by the context. */
+static fv_tensor *sinusoids(fv_ctx *c, const config *k, int64_t n)
 {
-    fv_tensor *y = fv__distances(c, n, k->d_model, falling ? k->clamp_len : -1, falling);
-    return fv_cast(c, y, c->dtype);
+    return fv_cast(c, fv__distances(c, n, k->d_model, k->clamp_len), c->dtype);
 }
 
 /* ---- forward ---- */
@@ -368,7 +367,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     if (!mems && (keys || keep > T)) keep = keys ? 0 : T;
     fv_tensor *next = m->job == FV_HEAD_BASE ? NULL : next_labels(c, in, T);
     fv_tensor *x = embed(c, m, ids);
-    fv_tensor *positions = fv_dropout(c, sinusoids(c, k, M + T, true), k->dropout);
+    fv_tensor *positions = fv_dropout(c, sinusoids(c, k, M + T), k->dropout);
     for (int i = 0; i < k->n_layer; i++) {
         fv_tensor *memory = layer_of(c, mems, i);
         past[i] = (fv_rel_past){layer_of(c, keys, i), layer_of(c, values, i), layer_of(c, far, i)};
@@ -388,56 +387,25 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 /* ---- generation ---- */
 
-/* The scores by distance of q (H,B*T,W), all heads, for keys 0..n-1: (B,H,T,n).  rows: sinusoids of
- * the tokens' own positions (B,T,D). */
-static fv_tensor *by_key(fv_ctx *c, const config *k, const block *b, fv_tensor *q, fv_tensor *rows,
-                         int64_t n)
-{
-    int64_t H = k->n_head, W = k->d_head, D = k->d_model, half = D / 2, B = fv_dim(rows, 0),
-            T = fv_dim(rows, 1);
-    fv_tensor *a[2], *s[2],
-        *w = fv_reshape(c, fv_cast(c, b->attn.r.w, c->dtype), FV_SHAPE(H, W, D));
-    fv_tensor *all = fv_matmul(c, q, w, (fv_mm){.alpha = (float)(1 / sqrt((double)W))});
-    fv_split(c, a, all, 2, -1);
-    rows = fv_reshape(c, rows, FV_SHAPE(B * T, D));
-    s[0] = fv_slice(c, rows, -1, 0, half);
-    s[1] = fv_slice(c, rows, -1, half, D);
-    if (!fv_len(all) || !s[1]) return NULL;
-    /* sin(i-j) = sin i cos j - cos i sin j,  cos(i-j) = cos i cos j + sin i sin j */
-    fv_tensor *of_sin = fv_sub(c, fv_mul(c, a[1], s[0]), fv_mul(c, a[0], s[1])),
-              *of_cos = fv_add(c, fv_mul(c, a[0], s[0]), fv_mul(c, a[1], s[1]));
-    fv_tensor *turned = fv_concat(c, (fv_tensor *[]){of_sin, of_cos}, 2, -1);
-    fv_tensor *y = fv_matmul(c, turned, sinusoids(c, k, n, false), (fv_mm){.tb = true});
-    return fv_permute(c, fv_reshape(c, y, FV_SHAPE(H, B, T, n)), (int[]){1, 0, 2, 3});
-}
-
-/* element i is i */
-static void fill_counts(void *out, const void *user, int64_t from, int64_t n)
-{
-    (void)user;
-    for (int64_t i = 0; i < n; i++) ((float *)out)[i] = (float)(from + i);
-}
-
-/* Scores (B,H,T,n) with keys further back than clamp_len as if they stood there:
+/* Scores by distance of q (H,B*T,W) for keys 0..n-1, (B,H,T,n).  at: where the B*T tokens stand.
  *
- *     near score_ij + (1 - near) (q_i + v).r_clamp,   near = 1 where i - j <= clamp_len, else 0 */
-static fv_tensor *clamped(fv_ctx *c, const config *k, const block *b, fv_session *s, fv_tensor *q,
-                          fv_tensor *score)
+ * Only the d = min(window, n) distances that a token can see are computed, so that a token costs the
+ * same however long its sequence is.  A row of them, from the farthest to its own, is written where
+ * its token stands into a row of zeros that has d-1 more in front, which keys before the first
+ * would have; other keys are hidden by the window. */
+static fv_tensor *by_key(fv_ctx *c, const config *k, const block *b, fv_tensor *q, fv_tensor *at,
+                         int64_t n, int64_t window)
 {
-    int64_t H = k->n_head, W = k->d_head, B = fv_dim(score, 0), T = fv_dim(score, 2),
-            n = fv_dim(score, 3), L = k->clamp_len;
-    if (!score || L <= 0 || n <= L + 1) return score;
-    fv_tensor *r = fv_lin_fwd(c, &b->attn.r, fv_slice(c, sinusoids(c, k, n, false), 0, L, L + 1));
-    fv_tensor *far = fv_matmul(c, q, fv_reshape(c, r, FV_SHAPE(H, 1, W)),
-                               (fv_mm){.tb = true, .alpha = (float)(1 / sqrt((double)W))});
-    far = fv_permute(c, fv_reshape(c, far, FV_SHAPE(H, B, T, 1)), (int[]){1, 0, 2, 3});
-    fv_tensor *keys = fv__table(c, FV_F32, FV_SHAPE(n, 1), fill_counts, &n, sizeof n),
-              *at = fv_gather(c, keys, fv_session_positions(c, s), -1);
-    fv_tensor *back = fv_sub(c, fv_reshape(c, at, FV_SHAPE(B, 1, T, 1)),
-                             fv_reshape(c, keys, FV_SHAPE(1, 1, 1, n)));
-    /* whole numbers: L + 1 - back is at least 1 for those that are near, else at most 0 */
-    fv_tensor *near = fv_clamp(c, fv_affine(c, back, -1, (float)(L + 1)), 0, 1);
-    return fv_add(c, far, fv_mul(c, fv_cast(c, near, c->dtype), fv_sub(c, score, far)));
+    int64_t H = k->n_head, W = k->d_head, D = k->d_model, B = fv_dim(at, 0), T = fv_dim(at, 1),
+            d = window && window < n ? window : n;
+    fv_tensor *w = fv_reshape(c, fv_cast(c, b->attn.r.w, c->dtype), FV_SHAPE(H, W, D));
+    fv_tensor *all = fv_matmul(c, q, w, (fv_mm){.alpha = (float)(1 / sqrt((double)W))});
+    fv_tensor *s = fv_matmul(c, all, sinusoids(c, k, d), (fv_mm){.tb = true});
+    s = fv_permute(c, fv_reshape(c, s, FV_SHAPE(H, B * T, d)), (int[]){1, 2, 0});
+    s = fv_cache_write(c, fv_zeros(c, FV_SHAPE(B * T, n + d - 1, H)), s,
+                       fv_reshape(c, at, FV_SHAPE(B * T)));
+    s = fv_reshape(c, fv_slice(c, s, 1, d - 1, n + d - 1), FV_SHAPE(B, T, n, H));
+    return fv_permute(c, s, (int[]){0, 3, 1, 2});
 }
 
 /* Attention of the tokens of a step to all of their sequence, as far back as the memory reaches. */
@@ -453,8 +421,6 @@ static fv_tensor *attend_cached(fv_ctx *c, const config *k, const block *b, fv_s
     fv_tensor *keys = fv_cache_write(c, kv.k, qkv[1], kv.pos),
               *values = fv_cache_write(c, kv.v, qkv[2], kv.pos);
     if (!q || !keys || !values) return NULL;
-    int64_t n = fv_dim(keys, 1);
-    fv_tensor *rows = fv_gather(c, sinusoids(c, k, n, false), fv_session_positions(c, s), -1);
     fv_tensor *qv = fv_permute(c, fv_add(c, q, b->attn.v), (int[]){2, 0, 1, 3});
     fv_attn how = {.n_head = H,
                    .causal = true,
@@ -462,7 +428,7 @@ static fv_tensor *attend_cached(fv_ctx *c, const config *k, const block *b, fv_s
                    .lens = kv.lens,
                    .name = l->name};
     qv = fv_reshape(c, qv, FV_SHAPE(H, B * T, W));
-    how.bias = clamped(c, k, b, s, qv, by_key(c, k, b, qv, rows, n));
+    how.bias = by_key(c, k, b, qv, fv_session_positions(c, s), fv_dim(keys, 1), how.window);
     if (!how.bias) return NULL;
     fv_tensor *qu = fv_reshape(c, fv_add(c, q, b->attn.u), FV_SHAPE(B, T, H * W));
     return fv_lin_fwd(c, &l->out, fv_attention(c, qu, keys, values, how));
