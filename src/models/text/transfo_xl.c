@@ -389,10 +389,10 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 
 /* Scores by distance of q (H,B*T,W) for keys 0..n-1, (B,H,T,n).  at: where the B*T tokens stand.
  *
- * Only the d = min(window, n) distances that a token can see are computed, so that a token costs the
- * same however long its sequence is.  A row of them, from the farthest to its own, is written where
- * its token stands into a row of zeros that has d-1 more in front, which keys before the first
- * would have; other keys are hidden by the window. */
+ * Only the d = min(window, n) distances that a token can see are computed, so that a token costs
+ * the same however long its sequence is.  A row of them, from the farthest to its own, is written
+ * where its token stands into a row of zeros that has d-1 more in front, which keys before the
+ * first would have; other keys are hidden by the window. */
 static fv_tensor *by_key(fv_ctx *c, const config *k, const block *b, fv_tensor *q, fv_tensor *at,
                          int64_t n, int64_t window)
 {
