@@ -1,6 +1,6 @@
 /* forecast.c - the objective of forecasts: the values that follow a window of a time series.
  *
- * Every window of `context` moments and the `horizon` moments behind it is an example
+ * Every window of `context` time steps and the `horizon` time steps behind it is an example
  * (part/windows.c).  The loss over a part is over ALL its windows, as a batch that is not full
  * counts too.  The metric is the mean absolute error.
  *
@@ -98,7 +98,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
 
 static const fv_field keys[] = {
     FV__WINDOWS_FIELDS,
-    FV_INT(fv__windows_opt, horizon, 1, 96, 1 << 16, "moments that are forecast"),
+    FV_INT(fv__windows_opt, horizon, 1, 96, 1 << 16, "time steps that are forecast"),
     FV_CHOICE_KEY("error", fv__windows_opt, loss, MSE, losses,
                   "mean square or mean absolute error"),
     {0},

@@ -60,7 +60,7 @@ static fv_status prepare(void *self, const fv_model *m, fv_device *d, fv_err *e)
     w->patches = length > 0 && stride > 0 ? (w->opt.context - length) / stride + 1 : 0;
     if (w->patches < 2)
         return fv_fail(e, FV_EARG,
-                       "objective masked_series: a window of %lld moments has %lld patches of "
+                       "objective masked_series: a window of %lld time steps has %lld patches of "
                        "this model, and two are needed, one to be hidden",
                        (long long)w->opt.context, (long long)w->patches);
     return FV_OK;

@@ -19,7 +19,7 @@ bool fv__see_reads_series(const fv_model *m)
     return fv_family_takes(fv_model_family(m), "past_values");
 }
 
-/* The line through n values, `step` floats apart: between two moments it is straight.  Each column
+/* The line through n values, `step` floats apart: straight between two of them.  Each column
  * of pixels is filled from where the line enters to where it leaves. */
 static fv_status draw(fv_see_image *im, const float *x, int64_t n, int64_t step, fv_err *e)
 {
@@ -79,7 +79,7 @@ static fv_status check(const fv_see_image *im, const fv_series *s, patches p, in
             return fv_fail(e, FV_EARG, "column %d of %s is %s, but the model's is %s", i + 1,
                            im->name, fv_series_name(s, i), fv_processor_column(im->processor, i));
     if (fv_series_count(s) < p.context)
-        return fv_fail(e, FV_EARG, "%s has %lld moments, but the model reads %lld", im->name,
+        return fv_fail(e, FV_EARG, "%s has %lld time steps, but the model reads %lld", im->name,
                        (long long)fv_series_count(s), (long long)p.context);
     if (channel < 0 || channel > p.channels)
         return fv_fail(e, FV_EARG, "channel %d: the series has %lld, counted from 1", channel,

@@ -15,7 +15,7 @@
 
 enum { TOGETHER = 64 }; /* windows of a batch */
 
-/* T moments go in, H come out, of C channels each. */
+/* T time steps go in, H come out, of C channels each. */
 struct fv_forecaster {
     fv_env env;
     fv_model *model;
@@ -40,7 +40,7 @@ static fv_status check(const fv_forecaster *f, const char *dir, fv_err *e)
     return FV_OK;
 }
 
-/* T, H and C are the model's: it reads T moments of C channels and gives H more. */
+/* T, H and C are the model's: it reads T time steps of C channels and gives H more. */
 fv_status fv_forecaster_open(fv_forecaster **out, fv_device *d, const char *dir, fv_model_opt opt,
                              fv_err *e)
 {
@@ -124,13 +124,13 @@ static fv_status check_series(const fv_forecaster *f, const fv_series *s, fv_err
     return FV_OK;
 }
 
-/* The last T moments of the series; more history than the model reads has no effect. */
+/* The last T time steps of the series; more history than the model reads has no effect. */
 fv_status fv_forecaster_next(fv_forecaster *f, const fv_series *s, float *future, fv_err *e)
 {
     fv_status st = check_series(f, s, e);
     int64_t n = fv_series_count(s);
     if (!st && n < f->T)
-        st = fv_fail(e, FV_EARG, "the series has %lld moments, but the model reads %lld",
+        st = fv_fail(e, FV_EARG, "the series has %lld time steps, but the model reads %lld",
                      (long long)n, (long long)f->T);
     return st ? st : fv_forecaster_run(f, fv_series_values(s) + (n - f->T) * f->C, 1, future, e);
 }
@@ -139,7 +139,7 @@ fv_status fv_forecaster_next(fv_forecaster *f, const fv_series *s, float *future
 
 typedef struct testing {
     fv_forecaster *f;
-    float *x;                     /* (moments,C): the whole series as the model sees it */
+    float *x;                     /* (steps,C): the whole series as the model sees it */
     const float *u;               /* the same in the units of the file */
     float *past, *future, *error; /* of a batch (k,..); error (windows,H,C) in units, or NULL */
     int64_t first, stride, windows;
@@ -227,11 +227,11 @@ static fv_status choose(const fv_forecaster *f, int64_t n, const fv_backtest_opt
 {
     int64_t from = o->from > f->T ? o->from : f->T, to = o->to > 0 ? o->to : n;
     if (to > n)
-        return fv_fail(e, FV_EARG, "to %lld: the series has %lld moments", (long long)to,
+        return fv_fail(e, FV_EARG, "to %lld: the series has %lld time steps", (long long)to,
                        (long long)n);
     if (to - from < f->H)
         return fv_fail(e, FV_EARG,
-                       "moments %lld to %lld hold no horizon of %lld behind a context of %lld",
+                       "time steps %lld to %lld hold no horizon of %lld behind a context of %lld",
                        (long long)from, (long long)to, (long long)f->H, (long long)f->T);
     t->first = from;
     t->stride = o->stride > 0 ? o->stride : 1;

@@ -69,7 +69,7 @@ static void a_series_is_seen(void **state)
     refused(sh("cut -d, -f1,2 series.csv > one.csv; $fovea see -m series/model one.csv -o s.json"),
             1, "has 1 columns, but the model 2");
     refused(sh("head -n 9 series.csv > few.csv; $fovea see -m series/model few.csv -o s.json"), 1,
-            "has 8 moments, but the model reads 24");
+            "has 8 time steps, but the model reads 24");
 }
 
 /* A model that looks back has the history, one that looks both ways a mask behind it. */

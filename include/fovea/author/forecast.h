@@ -28,8 +28,8 @@ FV_API fv_status fv_forecaster_run(fv_forecaster *f, const float *past, int64_t 
 FV_API fv_status fv_forecaster_next(fv_forecaster *f, const fv_series *s, float *future, fv_err *e);
 
 typedef struct fv_backtest_opt {
-    int64_t from, to; /* moments that are forecast; 0, 0: all that have a context before them */
-    int64_t stride;   /* moments from one window to the next; 0: 1 */
+    int64_t from, to; /* time steps that are forecast; 0, 0: all that have a context before them */
+    int64_t stride;   /* time steps from one window to the next; 0: 1 */
     double level;     /* of the intervals, in (0,1); 0: none are wanted */
     float *low,
         *high; /* (horizon,channels): quantiles of actual - forecast, where level is given */
@@ -49,7 +49,7 @@ typedef struct fv_backtest {
 FV_API fv_status fv_forecaster_backtest(fv_forecaster *f, const fv_series *s, fv_backtest_opt opt,
                                         fv_backtest *out, fv_err *e);
 
-/* Writes a picture (SVG): of each channel the last `history` moments, the forecast
+/* Writes a picture (SVG): of each channel the last `history` time steps, the forecast
  * (horizon,channels) and, where low and high are not NULL, the interval forecast+low ..
  * forecast+high. */
 FV_API fv_status fv_forecast_plot(const fv_series *s, const float *future, int64_t horizon,

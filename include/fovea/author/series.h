@@ -30,10 +30,10 @@ typedef struct fv_series_opt {
 FV_API fv_status fv_series_open(fv_series **out, const fv_env *env, const fv_series_opt *opt,
                                 fv_err *e);
 FV_API void fv_series_close(fv_series *s);          /* NULL is allowed */
-FV_API int64_t fv_series_count(const fv_series *s); /* moments */
+FV_API int64_t fv_series_count(const fv_series *s); /* time steps */
 FV_API int fv_series_channels(const fv_series *s);
 FV_API const char *fv_series_name(const fv_series *s, int channel);
-/* (moments,channels), row by row. */
+/* (steps,channels), row by row. */
 FV_API const float *fv_series_values(const fv_series *s);
 /* Values that were missing and have been filled. */
 FV_API int64_t fv_series_filled(const fv_series *s);

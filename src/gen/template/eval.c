@@ -389,7 +389,8 @@ static jinja_value call(jinja_run *r, const jinja_node *n)
     if (f.kind == JINJA_FUNCTION) return fv__jinja_function(r, f.text, &a);
     if (f.kind == JINJA_METHOD) return fv__jinja_method(r, f.method->self, f.method->name, &a);
     jinja_text name = n->a->name;
-    fv__jinja_fail(r->pool, FV_EMISSING, "the function \"%.*s\" is not implemented", (int)name.n,
+    fv__jinja_fail(r->pool, FV_EMISSING,
+                   "\"%.*s\" is called, but is no function, macro or method here", (int)name.n,
                    name.n ? name.s : "");
     return undefined;
 }

@@ -86,7 +86,7 @@ static void fill_average(void *out, const void *user, int64_t from, int64_t n)
     for (int64_t at = from; at < from + n; at++) {
         int64_t i = at / a->T, j = at % a->T, first = i - half, end = i + half, count = 0;
         if (j >= first && j <= end) count = 1;
-        /* moments before the first and behind the last repeat these */
+        /* time steps before the first and behind the last repeat these */
         if (j == 0 && first < 0) count -= first;
         if (j == last && end > last) count += end - last;
         ((float *)out)[at - from] = (float)((double)count / (double)a->width);

@@ -140,9 +140,7 @@ static fv_status check(const void *config_, fv_err *e)
     if (k->context_length <= k->patch_length)
         return fv_fail(e, FV_EFORMAT, "context_length %d is not above patch_length %d",
                        k->context_length, k->patch_length);
-    if (k->loss)
-        return fv_fail(e, FV_EMISSING,
-                       "loss \"nll\": distributions in place of values are not implemented");
+    if (k->loss) return fv_fail(e, FV_EMISSING, "loss \"nll\" is not supported, expected \"mse\"");
     return FV_OK;
 }
 

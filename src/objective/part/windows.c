@@ -3,11 +3,11 @@
  * One file is cut into three parts by time: training, validation, test.  Each channel gets mean 0
  * and deviation 1 by the numbers of the training part.  Windows of a later part may begin in the
  * one before it, so that the first forecast of a part is for its first moment (as in the papers on
- * ETT).  Training windows are `stride` moments apart, those of an evaluation always one.
+ * ETT).  Training windows are `stride` time steps apart, those of an evaluation always one.
  *
  * Units: a moment is one row of the file, a channel one column.
  *
- * The series is kept in memory once, (moments,channels), and a batch copies windows out of it.
+ * The series is kept in memory once, (steps,channels), and a batch copies windows out of it.
  * Storing the windows themselves would take context + horizon times as much. */
 #include "objective/part/windows.h"
 
@@ -35,7 +35,7 @@ static fv_status part_of(const fv__windows_opt *o, const char *file, int64_t n, 
     if (o->split.n > 3) return fv_fail(e, FV_EARG, "parts: at most three numbers are expected");
     for (int i = 0; o->split.at[0] && i < 3; i++) size[i] = i < o->split.n ? o->split.at[i] : 0;
     if (size[0] + size[1] + size[2] > n)
-        return fv_fail(e, FV_EARG, "parts: %lld + %lld + %lld moments, but %s has %lld",
+        return fv_fail(e, FV_EARG, "parts: %lld + %lld + %lld time steps, but %s has %lld",
                        (long long)size[0], (long long)size[1], (long long)size[2], file,
                        (long long)n);
     *from = part > 0 ? size[0] : 0;
@@ -45,21 +45,20 @@ static fv_status part_of(const fv__windows_opt *o, const char *file, int64_t n, 
 }
 
 /* The windows of a part; one of training may not begin before it. */
-static fv_status find_windows(fv__windows *w, const char *file, int64_t moments, int part,
-                              fv_err *e)
+static fv_status find_windows(fv__windows *w, const char *file, int64_t steps, int part, fv_err *e)
 {
     const fv__windows_opt *o = &w->opt;
     int64_t from, to;
-    fv_status st = part_of(o, file, moments, part, &from, &to, e);
+    fv_status st = part_of(o, file, steps, part, &from, &to, e);
     if (st) return st;
-    /* context of the part before: else its first `context` moments would never be forecast */
+    /* context of the part before: else its first `context` time steps would never be forecast */
     if (part && from >= o->context) from -= o->context;
     w->first = from;
     w->stride = part ? 1 : o->stride;
     w->n = (to - from - o->context - o->horizon) / w->stride + 1;
     if (to - from < o->context + o->horizon)
         return fv_fail(e, FV_EARG,
-                       "%s: %lld moments hold no window of context %lld and horizon %lld", file,
+                       "%s: %lld time steps hold no window of context %lld and horizon %lld", file,
                        (long long)(to - from), (long long)o->context, (long long)o->horizon);
     return FV_OK;
 }

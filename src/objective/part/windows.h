@@ -9,9 +9,9 @@
 enum { FV__PART_VALID, FV__PART_TEST };
 
 typedef struct fv__windows_opt {
-    /* all three in moments */
+    /* all three in time steps */
     int64_t context, horizon, stride;
-    /* moments of training, validation, test; at[0] 0: 7/10, 1/10, 2/10 */
+    /* time steps of training, validation, test; at[0] 0: 7/10, 1/10, 2/10 */
     fv_int_list split;
     char date[64], columns[1024];
     int missing, evaluate;
@@ -21,11 +21,11 @@ typedef struct fv__windows_opt {
 
 /* Keys of all objectives of series, in a list of fields. */
 #define FV__WINDOWS_FIELDS                                                                         \
-    FV_INT(fv__windows_opt, context, 2, 336, 1 << 20, "moments that the model reads"),             \
+    FV_INT(fv__windows_opt, context, 2, 336, 1 << 20, "time steps that the model reads"),          \
         FV_INT(fv__windows_opt, stride, 1, 1, 1 << 20,                                             \
-               "moments from one window of training to the next"),                                 \
+               "time steps from one window of training to the next"),                              \
         FV_INTS_KEY("parts", fv__windows_opt, split, 0, "0", 1 << 30,                              \
-                    "moments of training, validation and test; 0: seven, one and two tenths"),     \
+                    "time steps of training, validation and test; 0: seven, one and two tenths"),  \
         FV_CHOICE(fv__windows_opt, evaluate, FV__PART_VALID, fv__part_words,                       \
                   "which part is evaluated on", FV_ON_RESUME),                                     \
         FV_TEXT(fv__windows_opt, date, "", "column with the date; empty: the first"),              \
@@ -39,7 +39,7 @@ extern const char *const fv__part_words[];
 typedef struct fv__windows {
     const fv_env *env;
     fv__windows_opt opt;
-    float *x; /* (moments,channels), normalised */
+    float *x; /* (steps,channels), normalised */
     size_t bytes;
     int64_t first, n, stride, channels; /* the first window, how many, and how far apart */
     int64_t patches;                    /* of a window, once the model is known */

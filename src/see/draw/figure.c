@@ -81,10 +81,9 @@ static const char *default_note(const fv_figure *p, const fv_see_opt *opt)
 {
     if (opt->note) return opt->note;
     if (p->view == FV_VIEW_IMAGE && p->s->image->seconds > 0)
-        return "Tinted are the moments that are attended to: each strip has its greatest weight as "
-               "its scale.";
+        return "Tinted where the model attends; the greatest weight of each strip is its scale.";
     if (p->view == FV_VIEW_IMAGE)
-        return "Veiled is what is not looked at: each picture has its greatest weight as its "
+        return "Dimmed where the model does not attend; the greatest weight of each picture is its "
                "scale.";
     bool maps = p->view == FV_VIEW_HEAT || p->view == FV_VIEW_GRID;
     if (p->kind == FV_SEE_CROSS)

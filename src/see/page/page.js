@@ -236,8 +236,8 @@ function caption() {
   return `${what}, layer ${state.layer}, ${head}`;
 }
 function hint() {
-  if (state.view === "image" && data.image.seconds) return "Tinted is what the chosen word looks at; click a moment or a word. Its greatest weight is the scale.";
-  if (state.view === "image") return "Veiled is what the chosen token does not look at; click a patch or a name. Its greatest weight is the scale.";
+  if (state.view === "image" && data.image.seconds) return "Tinted where the chosen word attends; click a position or a word. Its greatest weight is the scale.";
+  if (state.view === "image") return "Dimmed where the chosen token does not attend; click a patch or a name. Its greatest weight is the scale.";
   const [from, to] = HINTS[state.kind], heat = state.view === "heat", more = [];
   if (heat && Array.isArray(state.heads) && state.heads.length > 1 || heat && state.heads === "all") more.push("The mean of the chosen heads.");
   if (heat && byRoot(panel.cols.length)) more.push("Shades go by the square root.");

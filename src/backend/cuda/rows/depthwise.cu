@@ -40,17 +40,18 @@ void three(fv_stream *s, sink<T> y, const T *x, const T *w, const fv_conv_geom &
         const I ow = (I)(g.ow / V), oh = (I)g.oh;
         I q = e % ow * V, p = e / ow % oh, plane = e / ow / oh;
         const T *taps = w + plane % (I)g.channels * (I)g.kh * 3;
-        float sum[V] = {}, near[V + 2];
+        float sum[V] = {}, neighbours[V + 2];
         for (I i = 0; i < (I)g.kh; i++) {
             I r = p - (I)g.ph + i * (I)g.dh;
             if (r < 0 || r >= (I)g.h) continue;
-            window<V>(near, x + ((int64_t)plane * g.h + r) * g.w, (int)q, (int)g.w);
+            window<V>(neighbours, x + ((int64_t)plane * g.h + r) * g.w, (int)q, (int)g.w);
             const T *row = taps + (flip ? (I)g.kh - 1 - i : i) * 3;
             float left = to_float(row[flip ? 2 : 0]), mid = to_float(row[1]),
                   right = to_float(row[flip ? 0 : 2]);
 #pragma unroll
             for (int j = 0; j < V; j++)
-                sum[j] += left * near[j] + mid * near[j + 1] + right * near[j + 2];
+                sum[j] += left * neighbours[j] + mid * neighbours[j + 1] +
+                          right * neighbours[j + 2];
         }
         sink_store(y, (int64_t)e * V, sum);
     });
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(THREADS)
 {
     images in(blockIdx.y, per, g.batch);
     const int across = (int)(g.w / V), size = (int)g.h * across;
-    float sum[TAPS] = {}, d[V], near[V + 2];
+    float sum[TAPS] = {}, d[V], neighbours[V + 2];
     for (int64_t i = threadIdx.x; i < (in.to - in.from) * size; i += blockDim.x) {
         int at = (int)(i % size), p = at / across, q = at % across * V;
         int64_t plane = (in.from + i / size) * g.channels + blockIdx.x;
@@ -113,11 +114,11 @@ __global__ void __launch_bounds__(THREADS)
         for (int k = 0; k < 3; k++) {
             int r = p + k - 1;
             if (r < 0 || r >= (int)g.h) continue;
-            window<V>(near, x + (plane * g.h + r) * g.w, q, (int)g.w);
+            window<V>(neighbours, x + (plane * g.h + r) * g.w, q, (int)g.w);
 #pragma unroll
             for (int t = 0; t < 3; t++)
 #pragma unroll
-                for (int j = 0; j < V; j++) sum[k * 3 + t] += d[j] * near[j + t];
+                for (int j = 0; j < V; j++) sum[k * 3 + t] += d[j] * neighbours[j + t];
         }
     }
 #pragma unroll
