@@ -113,11 +113,18 @@ typedef enum fv_tok_kind {
     FV_TOK_WORD /* whole words and punctuation marks; all others are one unknown token */
 } fv_tok_kind;
 
+/* How byte-level BPE cuts a text into words before it looks for pairs. */
+typedef enum fv_tok_split {
+    FV_TOK_SPLIT_GPT2 = 0,
+    FV_TOK_SPLIT_QWEN2 /* NFC first, digits one by one: what transformers takes for any qwen2 */
+} fv_tok_split;
+
 typedef struct fv_tok_train_opts {
     fv_tok_kind kind;
-    int32_t vocab;     /* tokens wanted, specials included; 0: 8000 */
-    int64_t min_count; /* a pair (BPE, WordPiece), piece or word must be seen so often; 0: 2 */
-    int32_t alphabet;  /* keep only so many different characters, the most frequent; 0: all */
+    fv_tok_split split; /* of FV_TOK_BYTE_BPE */
+    int32_t vocab;      /* tokens wanted, specials included; 0: 8000 */
+    int64_t min_count;  /* a pair (BPE, WordPiece), piece or word must be seen so often; 0: 2 */
+    int32_t alphabet;   /* keep only so many different characters, the most frequent; 0: all */
     /* ends with NULL; they get the first ids.  NULL: what the kind needs for unknown text */
     const char *const *specials;
     /* specials that encoding puts around a text; NULL: none, for WordPiece [CLS] and [SEP] */

@@ -10,7 +10,7 @@
 #include "cli.h"
 
 typedef struct train_values {
-    int kind;
+    int kind, split;
     int64_t vocab, min_count, alphabet;
     const char *special, *output;
     bool lowercase, nfkc;
@@ -18,10 +18,14 @@ typedef struct train_values {
 
 static const char *const kinds[] = {"byte-bpe", "bpe", "wordpiece", "unigram", "word", NULL};
 
+static const char *const splits[] = {"gpt2", "qwen2", NULL};
+
 static const train_values defaults = {.vocab = 8000, .min_count = 2};
 
 static const cli_option options[] = {
     CLI_CHOICE(train_values, kind, 0, "kind", kinds, "the model to train"),
+    CLI_CHOICE(train_values, split, 0, "split", splits,
+               "whose rules byte-bpe normalises and splits by; a qwen2 model needs its own"),
     CLI_INT(train_values, vocab, 0, "vocab", "N", 1, 10000000,
             "tokens in the vocabulary, special ones included"),
     CLI_INT(train_values, min_count, 0, "min-count", "N", 1, 1e15,
@@ -76,6 +80,7 @@ static int run(const cli *c, const void *values, int n, char **operand)
     if (list) split_list(list, specials);
     bool terminal = isatty(STDERR_FILENO);
     fv_tok_train_opts o = {.kind = (fv_tok_kind)v->kind,
+                           .split = (fv_tok_split)v->split,
                            .vocab = (int32_t)v->vocab,
                            .min_count = v->min_count,
                            .alphabet = (int32_t)v->alphabet,

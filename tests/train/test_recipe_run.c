@@ -89,6 +89,24 @@ static void the_model_type_is_the_recipes_word(void **state)
     assert_int_not_equal(sh("grep -q q_proj.bias mistral/model/model.safetensors")->code, 0);
 }
 
+/* transformers takes only vocabulary and merges from a qwen2's tokenizer.json and has Qwen2's rules
+ * for the rest: the tokenizer has these rules too (digits one by one), or is not trained at all. */
+static void a_qwen2_has_the_tokenizer_transformers_opens(void **state)
+{
+    (void)state;
+    succeeded(sh("$fovea train causal.ini -o own -q --threads 1 --set model.model_type=qwen2"));
+    const result *r = succeeded(sh("$fovea tokenize -m own/model --text 'the 123' --json"));
+    assert_non_null(strstr(r->out, "\"1\",\"2\",\"3\""));
+    static const char *const others[] = {"kind=bpe", "lowercase=true", "nfkc=true"};
+    for (int i = 0; i < 3; i++) {
+        r = sh("$fovea train causal.ini -o no -q --set model.model_type=qwen2 --set tokenizer.%s",
+               others[i]);
+        assert_int_not_equal(r->code, 0);
+        assert_non_null(strstr(r->err, "a qwen2 needs kind = byte_bpe"));
+    }
+    assert_int_not_equal(sh("test -e no")->code, 0);
+}
+
 /* What the source says of its special tokens, templates and generation is used and written back. */
 static void a_source_directory_keeps_its_settings(void **state)
 {
@@ -252,6 +270,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_model_type_is_the_recipes_word),
+        cmocka_unit_test(a_qwen2_has_the_tokenizer_transformers_opens),
         cmocka_unit_test(a_source_directory_keeps_its_settings),
         cmocka_unit_test(mistakes_leave_nothing_behind),
         cmocka_unit_test(a_run_stops_in_time),

@@ -12,7 +12,7 @@ import tempfile
 import transformers
 
 transformers.logging.set_verbosity_error()
-TEXT = "the cat sat, on the mat"
+TEXT = "the cat sat, on the mat: 123 cafe\u0301s aren't  BAD\n"
 SIZES = "hidden_size = 16\nnum_hidden_layers = 1\nnum_attention_heads = 2\nintermediate_size = 24\nmax_position_embeddings = 64\n"
 PAIRS = ("d_model = 16\nencoder_layers = 1\ndecoder_layers = 1\nencoder_attention_heads = 2\ndecoder_attention_heads = 2\n"
          "encoder_ffn_dim = 24\ndecoder_ffn_dim = 24\nmax_position_embeddings = 64\n")
@@ -22,7 +22,9 @@ LINES = "[data]\nobjective = {}\ntrain = lines.txt\nvalid = lines.txt\ncontext =
 WORDS = "[tokenizer]\nkind = {}\nvocab = {}\nmin_count = 1\n"
 RECIPES = {
     "llama": "[model]\nmodel_type = llama\n" + SIZES + LINES.format("causal") + WORDS.format("byte_bpe", 280) + TRAIN,
-    "qwen2": "[model]\nmodel_type = qwen2\n" + SIZES + LINES.format("causal") + WORDS.format("bpe", 60) + TRAIN,
+    "qwen2": "[model]\nmodel_type = qwen2\n" + SIZES + LINES.format("causal") + WORDS.format("byte_bpe", 280) + TRAIN,
+    "mistral": "[model]\nmodel_type = mistral\n" + SIZES + LINES.format("causal") + WORDS.format("bpe", 60) + TRAIN,
+    "qwen3": "[model]\nmodel_type = qwen3\n" + SIZES + LINES.format("causal") + WORDS.format("bpe", 60) + TRAIN,
     "gpt2": "[model]\nmodel_type = gpt2\nn_embd = 16\nn_layer = 1\nn_head = 2\nn_positions = 64\n" + LINES.format("causal") + WORDS.format("byte_bpe", 280) + TRAIN,
     "bert": "[model]\nmodel_type = bert\n" + SIZES + LINES.format("masked") + WORDS.format("wordpiece", 60) + TRAIN,
     "classify": "[model]\nmodel_type = bert\n" + SIZES + "[data]\nobjective = classify\ntrain = labels.tsv\nvalid = labels.tsv\n" + WORDS.format("wordpiece", 60) + TRAIN,

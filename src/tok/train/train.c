@@ -83,22 +83,23 @@ static fv_status count_words(fv__trainer *r, fv_tok_source texts)
 /* ---- the tokenizer around the model ---- */
 
 #define META "\\u2581"
-#define BYTES(trim)                                                                                \
+#define BYTES(trim, regex)                                                                         \
     "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":" trim                    \
-    ",\"use_regex\":true}"
+    ",\"use_regex\":" regex "}"
+/* As transformers' class Qwen2Tokenizer has it. */
+#define QWEN2_SPLIT                                                                                \
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"                   \
+    "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|"   \
+    "\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\",\"invert\":false}"
 #define METASPACE                                                                                  \
     "{\"type\":\"Metaspace\",\"replacement\":\"" META                                              \
     "\",\"prepend_scheme\":\"always\",\"split\":true}"
 
-/* The stages around the model, as the JSON they will be saved as. */
-static fv_status set_stages(fv__trainer *r)
+static void put_normaliser(fv_buf *b, const fv_tok_train_opts *o)
 {
-    const fv_tok_train_opts *o = r->o;
-    fv_buf b = {.env = r->t->env};
     const char *lower = o->lowercase ? "true" : "false";
-    fv__buf_str(&b, "{");
     if (o->kind == FV_TOK_WORDPIECE)
-        fv__buf_fmt(&b,
+        fv__buf_fmt(b,
                     "\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_"
                     "chinese_chars\":true,\"strip_"
                     "accents\":null,"
@@ -107,13 +108,27 @@ static fv_status set_stages(fv__trainer *r)
                     "\"prefix\":\"##\","
                     "\"cleanup\":true}",
                     lower);
+    else if (o->split == FV_TOK_SPLIT_QWEN2)
+        fv__buf_str(b, "\"normalizer\":{\"type\":\"NFC\"}");
     else
-        fv__buf_fmt(&b, "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s%s%s]}",
+        fv__buf_fmt(b, "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s%s%s]}",
                     o->nfkc ? "{\"type\":\"NFKC\"}" : "", o->nfkc && o->lowercase ? "," : "",
                     o->lowercase ? "{\"type\":\"Lowercase\"}" : "");
-    if (o->kind == FV_TOK_BYTE_BPE)
-        fv__buf_str(&b, ",\"pre_tokenizer\":" BYTES("true") ",\"decoder\":" BYTES(
-                            "true") ",\"post_processor\":" BYTES("false"));
+}
+
+/* The stages around the model, as the JSON they will be saved as. */
+static fv_status set_stages(fv__trainer *r)
+{
+    const fv_tok_train_opts *o = r->o;
+    fv_buf b = {.env = r->t->env};
+    fv__buf_str(&b, "{");
+    put_normaliser(&b, o);
+    if (o->split == FV_TOK_SPLIT_QWEN2)
+        fv__buf_str(&b, ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" QWEN2_SPLIT
+                        "," BYTES("true", "false") "]},\"decoder\":" BYTES("true", "true"));
+    else if (o->kind == FV_TOK_BYTE_BPE)
+        fv__buf_str(&b, ",\"pre_tokenizer\":" BYTES("true", "true") ",\"decoder\":" BYTES(
+                            "true", "true") ",\"post_processor\":" BYTES("false", "true"));
     if (o->kind == FV_TOK_BPE || o->kind == FV_TOK_UNIGRAM)
         fv__buf_str(&b, ",\"pre_tokenizer\":" METASPACE ",\"decoder\":" METASPACE);
     if (o->kind == FV_TOK_WORD)
@@ -211,6 +226,10 @@ fv_status fv_tok_train(fv_tok **out, const fv_env *env, fv_tok_source texts,
     if ((unsigned)o->kind > FV_TOK_WORD || o->vocab < 0 || o->min_count < 0 || o->alphabet < 0 ||
         !texts.next)
         return fv_fail(e, FV_EARG, "fv_tok_train: an option is out of range");
+    bool bytes = o->kind == FV_TOK_BYTE_BPE && !o->lowercase && !o->nfkc;
+    if (o->split == FV_TOK_SPLIT_QWEN2 && !bytes)
+        return fv_fail(e, FV_EARG,
+                       "Qwen2's split is for byte-level BPE without lowercase and nfkc");
     fv_tok *t = fv__tok_new(env, e);
     if (!t) return FV_ENOMEM;
     fv__trainer r = {.t = t,

@@ -82,12 +82,21 @@ static bool next_text(void *self, const char **text, size_t *len)
     return true;
 }
 
+/* transformers opens each qwen2 with its class Qwen2Tokenizer, whatever tokenizer_config.json
+ * names: that takes vocabulary and merges from tokenizer.json and has its own rules for the rest. */
+static bool is_qwen2(const fv_recipe *r)
+{
+    const char *type = fv__late_get(&r->model, "model_type");
+    return type && !strcmp(type, "qwen2");
+}
+
 /* Special tokens are the objective's. */
 static fv_tok_train_opts tokenizer_options(const fv_recipe *r)
 {
     const fv_tokenizer_opt *o = &r->tokenizer;
     const fv_objective *objective = fv__recipe_objective(r);
     fv_tok_train_opts how = {.kind = (fv_tok_kind)o->kind,
+                             .split = is_qwen2(r) ? FV_TOK_SPLIT_QWEN2 : FV_TOK_SPLIT_GPT2,
                              .vocab = (int32_t)o->vocab,
                              .min_count = o->min_count,
                              .lowercase = o->lowercase,
@@ -107,6 +116,11 @@ static fv_status train_tokenizer(fv_processor **out, const fv__input *in, const 
     const fv_env *env = in->env;
     char path[FV_PATH], beside[FV_PATH];
     fv_tok_train_opts how = tokenizer_options(r);
+    if (is_qwen2(r) && (how.kind != FV_TOK_BYTE_BPE || how.lowercase || how.nfkc))
+        return fv_fail(e, FV_EARG,
+                       "%s: [tokenizer]: a qwen2 needs kind = byte_bpe without lowercase and nfkc: "
+                       "transformers reads its vocabulary as such whatever tokenizer.json says",
+                       r->path);
     texts t = {.all = {.env = env}};
     fv_tok *tok = NULL;
     fv_records from = records(r, false, path, beside);
