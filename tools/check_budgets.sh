@@ -45,6 +45,6 @@ awk -v share="$share" -v min=$min_comments 'BEGIN { exit share < min }' || {
 if [ "${1:-}" = --report ]; then
     echo "  comments: $share % of the lines of src/"
     grep ' src/' "$files.functions" | awk '{ n[NR] = $1 } END { printf "  functions of src/: %d, median %d, 95th percentile %d, longest %d\n", NR, n[int(NR / 2)], n[int(NR * .95)], n[NR] }'
-    for room in src/*/ src/backend/cuda/; do echo "  $room $(grep "^$room" "$files" | xargs cat | wc -l) lines"; done
+    for folder in src/*/ src/backend/cuda/; do echo "  $folder $(grep "^$folder" "$files" | xargs cat | wc -l) lines"; done
 fi
 exit $failed

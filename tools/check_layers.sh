@@ -1,6 +1,6 @@
 #!/bin/sh
 # check_layers.sh [BUILD] - who calls whom, from the linker's symbols: a header that everybody may include hides an upward
-# call.  Rooms obey tools/layers.txt; inside cli, tok and store no files call each other in a circle; the program's objects
+# call.  Folders obey tools/layers.txt; inside cli, tok and store no files call each other in a circle; the program's objects
 # call public functions only.  The lists that CMake makes of a folder (families, kernels, objectives, tasks) name what is above
 # them: that is what a list is for.
 cd "$(dirname "$0")/.." || exit 1
@@ -20,23 +20,23 @@ while read -r object; do
     [ -e "${source%.o}" ] && echo "$object"
 done < "$work/objects" > "$work/live"
 
-# "D room file symbol" for every definition, "U room file symbol" for every reference.
+# "D folder file symbol" for every definition, "U folder file symbol" for every reference.
 xargs nm -A < "$work/live" 2> /dev/null | awk '
     { split($1, name, ":"); file = name[1]; symbol = $NF; kind = $(NF - 1) }
     symbol !~ /^(fv_|cli_|[a-z])/ { next }
-    { sub(/.*\.dir\/src\//, "", file); room = file; sub(/\/.*/, "", room) }
+    { sub(/.*\.dir\/src\//, "", file); folder = file; sub(/\/.*/, "", folder) }
     symbol ~ /^fv__(family|objective|task|ref|cpu)_/ { next }
-    kind == "U" { print "U", room, file, symbol }
-    kind ~ /^[TDBRVW]$/ { print "D", room, file, symbol }' | sort -u > "$work/symbols"
+    kind == "U" { print "U", folder, file, symbol }
+    kind ~ /^[TDBRVW]$/ { print "D", folder, file, symbol }' | sort -u > "$work/symbols"
 
-# "from-room to-room from-file to-file symbol" for every call that leaves its file.
+# "from-folder to-folder from-file to-file symbol" for every call that leaves its file.
 awk '
-    $1 == "D" { room[$4] = $2; file[$4] = $3 }
+    $1 == "D" { folder[$4] = $2; file[$4] = $3 }
     $1 == "U" { wants[++n] = $0 }
     END {
         for (i = 1; i <= n; i++) {
             split(wants[i], u, " ")
-            if (u[4] in room && file[u[4]] != u[3]) print u[2], room[u[4]], u[3], file[u[4]], u[4]
+            if (u[4] in folder && file[u[4]] != u[3]) print u[2], folder[u[4]], u[3], file[u[4]], u[4]
         }
     }' "$work/symbols" | sort -u > "$work/calls"
 
@@ -51,10 +51,10 @@ awk -F'[:|]' '
     }' tools/layers.txt "$work/calls" > "$work/wrong"
 [ -s "$work/wrong" ] && { cat "$work/wrong"; failed=1; }
 
-for room in cli tok store; do
-    awk -v room=$room '$1 == room && $2 == room { print $3, $4 }' "$work/calls" | sort -u > "$work/pairs"
+for folder in cli tok store; do
+    awk -v folder=$folder '$1 == folder && $2 == folder { print $3, $4 }' "$work/calls" | sort -u > "$work/pairs"
     tsort "$work/pairs" > /dev/null 2> "$work/loops" || {
-        echo "  files of src/$room call each other in a circle:" "$(sed -n 's/^tsort: //p' "$work/loops" | grep -v 'contains a loop' | sort -u | tr '\n' ' ')"
+        echo "  files of src/$folder call each other in a circle:" "$(sed -n 's/^tsort: //p' "$work/loops" | grep -v 'contains a loop' | sort -u | tr '\n' ' ')"
         failed=1
     }
 done

@@ -83,7 +83,7 @@ static bool next_text(void *self, const char **text, size_t *len)
 }
 
 /* transformers opens each qwen2 with its class Qwen2Tokenizer, whatever tokenizer_config.json
- * names: that takes vocabulary and merges from tokenizer.json and has its own rules for the rest. */
+ * names: that takes vocabulary and merges from tokenizer.json, and all else from its own rules. */
 static bool is_qwen2(const fv_recipe *r)
 {
     const char *type = fv__late_get(&r->model, "model_type");
