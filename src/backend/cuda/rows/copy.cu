@@ -1,4 +1,4 @@
-/* copy.cu - strided copies, fills, dtype conversion and lists of copies. */
+/* copy.cu - strided copies, transposition, fills, dtype conversion and lists of copies. */
 #include "backend/cuda/device/cuda.h"
 
 namespace
@@ -59,9 +59,79 @@ template <int N, class T> bool copy_runs(fv_stream *s, sink<T> y, const T *x, co
     return true;
 }
 
-/* y[w.y] (+)= x[w.a]: in 16-byte vectors where the last axis of both is contiguous.
- * Permutations that move the last axis go element by element: writes are contiguous, and L2
- * makes up for the reads. */
+/* ---- transposition ---- */
+
+enum { TILE = 64, PER_THREAD = TILE * TILE / THREADS }; /* a tile's side; its elements per thread */
+
+/* Matrices (rows,cols) that become (cols,rows): x has cols side by side, y has rows.  `rest` walks
+ * from matrix to matrix. */
+struct transposition {
+    int64_t rows, cols, x_row, y_col; /* x_row, y_col: from a row of x to the next, and so on */
+    int64_t tiles_down, tiles_across;
+    fv_walk rest;
+};
+
+/* False: one axis is contiguous in both or none in one, or matrices are too thin for tiles. */
+bool as_transposition(transposition *t, const fv_walk *w)
+{
+    int of_x = -1, of_y = -1;
+    for (int i = 0; i < w->n; i++) {
+        if (w->a[i] == 1 && w->shape[i] > 1) of_x = i;
+        if (w->y[i] == 1 && w->shape[i] > 1) of_y = i;
+    }
+    if (of_x < 0 || of_y < 0 || of_x == of_y) return false;
+    *t = {};
+    t->rows = w->shape[of_y], t->x_row = w->a[of_y];
+    t->cols = w->shape[of_x], t->y_col = w->y[of_x];
+    if (t->rows < TILE / 4 || t->cols < TILE / 4) return false;
+    t->tiles_down = ceil_div(t->rows, TILE), t->tiles_across = ceil_div(t->cols, TILE);
+    for (int i = 0; i < w->n; i++) {
+        if (i == of_x || i == of_y) continue;
+        int n = t->rest.n++;
+        t->rest.shape[n] = w->shape[i], t->rest.a[n] = w->a[i], t->rest.y[n] = w->y[i];
+    }
+    return walk_len(t->rest) * t->tiles_down * t->tiles_across <= 0x7fffffff; /* gridDim.x */
+}
+
+/* A block has a tile, by way of shared memory: reads and writes are both contiguous.  Its rows are
+ * an odd number of 4-byte words apart, so that a column meets every bank once. */
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    transpose_tiles(sink<T> y, const T *x, const __grid_constant__ transposition t)
+{
+    __shared__ T tile[TILE][TILE + 4 / sizeof(T)];
+    unsigned across = (unsigned)t.tiles_across, down = (unsigned)t.tiles_down,
+             matrix = blockIdx.x / across / down;
+    offsets o = locate(t.rest, matrix);
+    int64_t row = (int64_t)(blockIdx.x / across % down) * TILE,
+            col = (int64_t)(blockIdx.x % across) * TILE;
+    int lane = threadIdx.x % TILE, first = threadIdx.x / TILE;
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i++) {
+        int r = first + i * (THREADS / TILE);
+        if (row + r < t.rows && col + lane < t.cols)
+            tile[r][lane] = x[o.a + (row + r) * t.x_row + col + lane];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i++) {
+        int c = first + i * (THREADS / TILE);
+        if (row + lane < t.rows && col + c < t.cols)
+            sink_put(y, o.y + (col + c) * t.y_col + row + lane, to_float(tile[lane][c]));
+    }
+}
+
+template <class T> bool transpose(fv_stream *s, sink<T> y, const T *x, const fv_walk *walk)
+{
+    transposition t;
+    if (!as_transposition(&t, walk)) return false;
+    int64_t blocks = walk_len(t.rest) * t.tiles_down * t.tiles_across;
+    launch(s, "transpose", transpose_tiles<T>, dim3((unsigned)blocks), THREADS, 0, y, x, t);
+    return true;
+}
+
+/* y[w.y] (+)= x[w.a]: in 16-byte vectors where the last axis of both is contiguous, by tiles where
+ * different ones are, else element by element. */
 template <class T> void copy(fv_stream *s, fv_sink y, const void *x, const fv_walk *walk)
 {
     fv_walk w = *walk;
@@ -77,7 +147,7 @@ template <class T> void copy(fv_stream *s, fv_sink y, const void *x, const fv_wa
     sink<T> to_y = to<T>(y);
     const T *from = (const T *)x;
     if (copy_vectors(s, to_y, from, walk) || copy_runs<8>(s, to_y, from, walk) ||
-        copy_runs<2>(s, to_y, from, walk))
+        copy_runs<2>(s, to_y, from, walk) || transpose(s, to_y, from, walk))
         return;
     w = *walk;
     each(s, "copy", walk_len(w), [=] __device__(int64_t i) {
