@@ -129,6 +129,16 @@ template <class T> struct one_side {
         if (op == FV_B_ADD) return d; /* a bias: nothing else is read */
         return binary_grad(op, of_a, to_float(a[o.a + t.a]), to_float(b[o.b + t.b])) * d;
     }
+    /* V terms side by side in dy; summed then walks by vectors. */
+    template <int V> __device__ float terms(offsets o, int64_t i) const
+    {
+        if constexpr (V == 1) return term(o, i);
+        float d[V], sum = 0;
+        load(d, dy, o.y + locate(summed, i).y);
+#pragma unroll
+        for (int j = 0; j < V; j++) sum += d[j];
+        return sum;
+    }
     __device__ void operator()(int64_t i) const
     {
         offsets o = locate(kept, i);
@@ -139,15 +149,15 @@ template <class T> struct one_side {
 };
 
 /* Block (operand element, piece of its sum), for long sums; part (pieces,elements) NULL: one piece,
- * and the result goes to g. */
-template <class T>
+ * and the result goes to g.  piece and n_summed count vectors of V terms. */
+template <int V, class T>
 __global__ void one_side_block(const __grid_constant__ one_side<T> f, float *part, int64_t piece)
 {
     offsets o = locate(f.kept, blockIdx.x);
     int64_t from = blockIdx.y * piece, to = min(from + piece, f.n_summed);
     float sum = 0;
 #pragma unroll 4
-    for (int64_t j = from + threadIdx.x; j < to; j += blockDim.x) sum += f.term(o, j);
+    for (int64_t j = from + threadIdx.x; j < to; j += blockDim.x) sum += f.template terms<V>(o, j);
     sum = block_allreduce(sum, sum_op());
     if (threadIdx.x) return;
     if (part)
@@ -171,16 +181,36 @@ template <class T> __global__ void add_pieces(sink<T> g, const float *part, int6
 #define MAX_ELEMENTS 65536 /* operand elements that get blocks */
 #define MAX_PIECES 65535   /* gridDim.y limit */
 
-/* An operand's elements are contiguous, so the i-th of the kept walk is element i of g. */
-template <class T> void long_sums(fv_stream *s, const one_side<T> &f, int64_t elements)
+/* The bias of a map: its gradient sums dy alone, whole vectors of it.  True: the walk of what is
+ * summed goes by vectors now. */
+template <class T> bool sum_vectors(one_side<T> *f)
 {
-    int64_t piece = SUM_PIECE;
+    constexpr int V = vec<T>;
+    int last = f->summed.n - 1;
+    if (f->op != FV_B_ADD || last < 0 || f->summed.y[last] != 1 || f->summed.shape[last] % V)
+        return false;
+    for (int i = 0; i < last; i++)
+        if (f->summed.y[i] % V) return false;
+    for (int i = 0; i < f->kept.n; i++)
+        if (f->kept.y[i] % V) return false;
+    if (!aligned(f->dy)) return false;
+    f->summed.shape[last] /= V;
+    f->summed.y[last] = V;
+    f->n_summed /= V;
+    return true;
+}
+
+/* An operand's elements are contiguous, so the i-th of the kept walk is element i of g. */
+template <class T> void long_sums(fv_stream *s, one_side<T> f, int64_t elements)
+{
+    bool wide = sum_vectors(&f);
+    int64_t piece = wide ? SUM_PIECE / vec<T> : SUM_PIECE;
     if (piece * MAX_PIECES < f.n_summed) piece = ceil_div(f.n_summed, MAX_PIECES);
     int64_t pieces = ceil_div(f.n_summed, piece);
     float *part = pieces > 1 ? alloc_scratch<float>(s, pieces * elements) : NULL;
     if (pieces > 1 && !part) return;
-    launch(s, "binary_bwd", one_side_block<T>, dim3((unsigned)elements, (unsigned)pieces), THREADS,
-           0, f, part, piece);
+    launch(s, "binary_bwd", wide ? one_side_block<vec<T>, T> : one_side_block<1, T>,
+           dim3((unsigned)elements, (unsigned)pieces), THREADS, 0, f, part, piece);
     if (part)
         launch(s, "binary_bwd", add_pieces<T>, dim3((unsigned)elements), row_threads(pieces), 0,
                f.g, part, pieces);
