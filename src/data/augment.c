@@ -172,6 +172,61 @@ fv_status fv__augment_image(const fv__augment *a, fv_image *im, fv_image *other,
     return FV_OK;
 }
 
+/* ---- pairs changed alike ---- */
+
+/* All numbers are drawn whatever happens, so that one change does not move the others. */
+fv__joint fv__joint_of(double share, int width, int height, fv__dice *d)
+{
+    static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                     {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    bool cut = fv__dice_unit(d) < share, colours = fv__dice_unit(d) < share,
+         turn = fv__dice_unit(d) < share;
+    fv__joint j = {.width = width / 4 + fv__dice_below(d, width / 2 + 1),
+                   .height = height / 4 + fv__dice_below(d, height / 2 + 1)};
+    j.x = fv__dice_below(d, width - j.width + 1);
+    j.y = fv__dice_below(d, height - j.height + 1);
+    const int *order = orders[colours ? fv__dice_below(d, 6) : 0];
+    memcpy(j.order, order, sizeof j.order);
+    int quarters = fv__dice_below(d, 4);
+    bool mirror = fv__dice_word(d) & 1;
+    if (!cut) j.width = 0;
+    if (turn) j.turns = width == height ? quarters : quarters / 2 * 2;
+    j.mirror = turn && mirror;
+    return j;
+}
+
+static void paste(fv_image *im, const fv_image *part, const fv__joint *j)
+{
+    size_t ch = (size_t)im->channels, row = (size_t)im->width * ch;
+    for (int y = j->y; y < j->y + j->height; y++) {
+        size_t at = (size_t)y * row + (size_t)j->x * ch;
+        memcpy(im->data + at, part->data + at, (size_t)j->width * ch);
+    }
+}
+
+static void reorder(fv_image *im, const int order[3])
+{
+    size_t n = (size_t)im->width * (size_t)im->height;
+    for (size_t i = 0; im->channels == 3 && i < n; i++) {
+        uint8_t *p = im->data + 3 * i, was[3] = {p[0], p[1], p[2]};
+        for (int c = 0; c < 3; c++) p[c] = was[order[c]];
+    }
+}
+
+fv_status fv__joint_apply(const fv__joint *j, fv_image *im, fv_image *other, const fv_image *part,
+                          fv_err *e)
+{
+    /* where the pixel to the right, and the one below, come from */
+    static const double to[4][4] = {{1, 0, 0, 1}, {0, -1, 1, 0}, {-1, 0, 0, -1}, {0, 1, -1, 0}};
+    static const uint8_t none[3] = {0};
+    const double *t = to[j->turns];
+    if (part && j->width) paste(im, part, j);
+    reorder(im, j->order);
+    if (j->mirror) fv_image_mirror(im);
+    if (!j->turns) return FV_OK;
+    return affine(im, other, (const double[6]){t[0], t[1], 0, t[2], t[3], 0}, none, e);
+}
+
 /* ---- mixing ---- */
 
 /* Box and Muller's; u is in (0,1], so the logarithm is finite. */

@@ -47,6 +47,20 @@ fv_status fv__augment_image(const fv__augment *a, fv_image *im, fv_image *other,
 void fv__augment_mix(const fv__augment *a, float *x, float *share, const int32_t *rows, int64_t n,
                      int64_t channels, int64_t height, int64_t width, fv_data_rng rng);
 
+/* Makes of a pair of images (one thing in two styles) a pair of another thing: what is drawn once
+ * happens to both alike.  Each change comes with the chance `share`: a rectangle comes from another
+ * pair, channels change places, the image is turned by quarters and mirrored. */
+typedef struct fv__joint {
+    int x, y, width, height; /* the rectangle; width 0: none */
+    int order[3];            /* the channel that each becomes */
+    int turns;               /* quarters, counter-clockwise */
+    bool mirror;
+} fv__joint;
+fv__joint fv__joint_of(double share, int width, int height, fv__dice *d);
+/* im of the size above; part: the image of the other pair, of the same size, or NULL. */
+fv_status fv__joint_apply(const fv__joint *j, fv_image *im, fv_image *other, const fv_image *part,
+                          fv_err *e);
+
 /* ---- augment_ops.c: one operation each, on all of an image ---- */
 
 /* Pixel (x,y) becomes what was at (m0 x + m1 y + m2, m3 x + m4 y + m5), both measured from the

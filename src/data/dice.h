@@ -6,7 +6,14 @@
 #include "fovea/author/feed.h"
 
 /* Streams of Philox; plan.c has 0 and 1. */
-enum { FV__DICE_AUGMENT = 7, FV__DICE_MIX = 8, FV__DICE_SPEECH = 9, FV__DICE_NOISE = 10 };
+enum {
+    FV__DICE_AUGMENT = 7,
+    FV__DICE_MIX = 8,
+    FV__DICE_SPEECH = 9,
+    FV__DICE_NOISE = 10,
+    FV__DICE_JOINT = 15,
+    FV__DICE_VIEW = 16
+};
 
 typedef struct fv__dice {
     fv_data_rng rng;

@@ -20,7 +20,7 @@ const char *const fv__resample_words[] = {"nearest", "lanczos", "bilinear", "bic
 
 /* The memory of one thread. */
 typedef struct scratch {
-    fv_image raw, fit, other;
+    fv_image raw, fit, other, part;
 } scratch;
 
 static void scratch_free(scratch *s)
@@ -28,6 +28,7 @@ static void scratch_free(scratch *s)
     fv_image_free(&s->raw);
     fv_image_free(&s->fit);
     fv_image_free(&s->other);
+    fv_image_free(&s->part);
 }
 
 static size_t image_bytes(const fv__pixels *p)
@@ -152,6 +153,46 @@ fv_status fv__pixels_put_view(const fv__pixels *p, fv_batch *out, const char *na
     float *x;
     how.seed = ~how.seed; /* a key of Philox that no run has beside its own */
     return put(p, out, name, rows, n, how, &x, e);
+}
+
+/* Image k of a pair, into s->fit. */
+static fv_status get_of_pair(const fv__pixels *p, const fv__pair *pair, int k, double share,
+                             fv_data_rng how, scratch *s, fv_err *e)
+{
+    fv__dice d = fv__dice_of(how, FV__DICE_JOINT, pair->example);
+    fv__joint j = fv__joint_of(share, p->width, p->height, &d);
+    fv_status st = FV_OK;
+    if (j.width) {
+        st = get(p, pair->part[k], s, e);
+        fv_image part = s->part;
+        s->part = s->fit;
+        s->fit = part;
+    }
+    if (!st) st = get(p, pair->image[k], s, e);
+    return st ? st : fv__joint_apply(&j, &s->fit, &s->other, j.width ? &s->part : NULL, e);
+}
+
+fv_status fv__pixels_put_pairs(const fv__pixels *p, fv_batch *out, const char *name,
+                               const fv__pair *pairs, int64_t n, float share, fv_data_rng how,
+                               fv_err *e)
+{
+    int64_t size = (int64_t)image_bytes(p);
+    fv_shape shape = FV_SHAPE(2 * n, p->channels, p->height, p->width);
+    float *x = fv_batch_put(out, name, FV_F32, shape);
+    scratch s = {0};
+    fv_status st = x ? FV_OK : fv_fail(e, out->err.code, "%s", out->err.text);
+    how.seed = ~how.seed; /* as in fv__pixels_put_view */
+    for (int64_t i = 0; !st && i < 2 * n; i++) {
+        const fv__pair *pair = &pairs[i % n];
+        int k = i >= n;
+        /* a pair may be one image twice */
+        fv__dice d = fv__dice_of(how, k ? FV__DICE_AUGMENT : FV__DICE_VIEW, pair->image[k]);
+        st = get_of_pair(p, pair, k, (double)share, how, &s, e);
+        if (!st) st = fv__augment_image(&p->augment, &s.fit, &s.other, p->fill, &d, e);
+        if (!st) fv_processor_image_floats(p->processor, &s.fit, x + i * size, 0, 0);
+    }
+    scratch_free(&s);
+    return st;
 }
 
 fv_status fv__pixels_put(const fv__pixels *p, fv_batch *out, const int32_t *rows, int64_t n,

@@ -30,6 +30,16 @@ fv_status fv__pixels_put(const fv__pixels *p, fv_batch *out, const int32_t *rows
 /* The same images, changed by other dice, as another part of the batch; they are not mixed. */
 fv_status fv__pixels_put_view(const fv__pixels *p, fv_batch *out, const char *name,
                               const int32_t *rows, int64_t n, fv_data_rng how, fv_err *e);
+/* Both images of each pair, (2n,C,H,W): first all first ones.  With the chance `share` both are
+ * changed alike, also by a part of another pair (fv__joint), before each is changed by dice of its
+ * own; example: whose dice the former are. */
+typedef struct fv__pair {
+    int32_t image[2], part[2];
+    int32_t example;
+} fv__pair;
+fv_status fv__pixels_put_pairs(const fv__pixels *p, fv_batch *out, const char *name,
+                               const fv__pair *pairs, int64_t n, float share, fv_data_rng how,
+                               fv_err *e);
 /* Whether batches have label_share, which the loss then reads. */
 static inline bool fv__pixels_mixed(const fv__pixels *p, fv_data_rng how)
 {

@@ -20,6 +20,12 @@
  * a and b being the unit vectors of the first and of the second images (SimCLR's idea, Chen et al.
  * 2020; drawing styles then are one more thing that an image is known in spite of).
  *
+ * With joint_augment these two are a pair of their own beside the image of the text: both are changed
+ * alike, by colours that change places, quarter turns and a part of another pair, to what no text
+ * names.  Few pairs are soon known by heart; these are new in every epoch, and what a style does to
+ * all of them is what is left to learn.  Transformed images as classes of their own are the idea of
+ * Lee et al. 2020 (arXiv:1910.05872).
+ *
  * Few captions are soon known by heart.  Where the table has key words as well (more_field), a text
  * in training is every other time a random half of these instead, alone or behind the caption, so
  * that words are met in many company.  With `drop` tokens of a text are replaced by the unknown
@@ -55,18 +61,18 @@ typedef struct options {
     fv__new_steps steps;
     fv__augment augment;
     int64_t cache;
-    float image_weight, drop, text_overlap;
+    float image_weight, joint_augment, drop, text_overlap;
     char images[512], where[200], valid_where[200], more_field[64];
 } options;
 
 /* texts of an image; streams of Philox */
-enum { VARIANTS = 16, DICE_WORDS = 22, DICE_TEXT = 23, DICE_IMAGE = 24 };
+enum { VARIANTS = 16, DICE_WORDS = 22, DICE_TEXT = 23, DICE_IMAGE = 24, DICE_PART = 25 };
 
 typedef struct paired {
     fv__pixels pixels;
     const fv_env *env;
     fv_feed_opt task;
-    float image_weight, drop, text_overlap;
+    float image_weight, joint_augment, drop, text_overlap;
     fv__shared_words
         overlap;      /* of the texts and key words of image i, where text_overlap is wanted */
     fv__ragged text;  /* of image i from row i * variants on */
@@ -236,11 +242,45 @@ static int32_t image_of(const paired *p, int32_t example, fv_data_rng how, int32
 
 /* ---- batches ---- */
 
-/* other_pixel_values (n,C,H,W), and view_of (n): the row of pixel_values that each belongs to. */
-static fv_status put_views(const paired *p, fv_batch *out, const int32_t *image, int64_t n,
+/* Two images of an example, and two of another one in the same order, from which a part may
+ * come. */
+static fv__pair pair_of(const paired *p, int32_t example, fv_data_rng how)
+{
+    fv__dice d = fv__dice_of(how, DICE_PART, example);
+    fv__pair pair = {.example = example};
+    int32_t another = fv__dice_below(&d, (int)p->groups), from = p->start[example],
+            n = p->start[example + 1] - from, other_n = p->start[another + 1] - p->start[another];
+    pair.image[0] = image_of(p, example, how, &pair.image[1]);
+    for (int k = 0; k < 2; k++) {
+        int32_t at = 0; /* styles stand in the same order everywhere */
+        while (at + 1 < n && p->order[from + at] != pair.image[k]) at++;
+        pair.part[k] = p->order[p->start[another] + at % other_n];
+    }
+    return pair;
+}
+
+static fv_status put_pairs(const paired *p, fv_batch *out, const int32_t *rows, int64_t n,
                            fv_data_rng how, fv_err *e)
 {
-    fv_status st = fv__pixels_put_view(&p->pixels, out, "other_pixel_values", image, n, how, e);
+    size_t bytes = (size_t)n * sizeof(fv__pair);
+    fv__pair *pairs = fv__alloc(p->env, bytes);
+    if (!pairs) return fv_fail(e, FV_ENOMEM, "out of memory for a batch");
+    for (int64_t i = 0; i < n; i++) pairs[i] = pair_of(p, rows[i], how);
+    fv_status st = fv__pixels_put_pairs(&p->pixels, out, "other_pixel_values", pairs, n,
+                                        p->joint_augment, how, e);
+    fv__free(p->env, pairs, bytes);
+    return st;
+}
+
+/* other_pixel_values, and view_of (n): the row of the first images that each second one belongs to.
+ * (n,C,H,W), the first being pixel_values; with joint_augment (2n,C,H,W), both. */
+static fv_status put_views(const paired *p, fv_batch *out, const int32_t *rows,
+                           const int32_t *second, int64_t n, fv_data_rng how, fv_err *e)
+{
+    fv_status st =
+        p->joint_augment > 0
+            ? put_pairs(p, out, rows, n, how, e)
+            : fv__pixels_put_view(&p->pixels, out, "other_pixel_values", second, n, how, e);
     int32_t *of = st ? NULL : fv_batch_put(out, "view_of", FV_I32, FV_SHAPE(n));
     for (int32_t i = 0; of && i < n; i++) of[i] = i;
     return st;
@@ -265,7 +305,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     int ids = out->n;
     if (!st) fv__ragged_put(&p->text, out, text, n, p->task.pad);
     if (!st && !out->err.code) fv__batch_drop(&out->part[ids], &p->task, p->drop, rows, how);
-    if (!st && p->image_weight > 0 && how.epoch >= 0) st = put_views(p, out, second, n, how, e);
+    if (!st && p->image_weight > 0 && how.epoch >= 0) st = put_views(p, out, rows, second, n, how, e);
     if (!st && p->text_overlap > 0 && how.epoch >= 0) {
         float *share = fv_batch_put(out, "text_overlap", FV_F32, FV_SHAPE(n, n));
         if (share) fv__shared_words_put(&p->overlap, share, image, n);
@@ -286,7 +326,8 @@ static fv_tensor *contrast(fv_ctx *c, fv_tensor *logits, const fv_items *in)
     return fv_loss_tokens(c, logits, fv_items_get(in, "view_of"), &rows);
 }
 
-/* The image part of the loss, of `other`, the second images; a: vectors of the first. */
+/* The image part of the loss.  other: the second images, where a has the vectors of the first; or
+ * both, n rows each. */
 static fv_tensor *image_loss(fv_ctx *c, const fv_model *m, fv_tensor *a, fv_tensor *other,
                              const fv_items *in)
 {
@@ -296,6 +337,11 @@ static fv_tensor *image_loss(fv_ctx *c, const fv_model *m, fv_tensor *a, fv_tens
     fv_tensor *b = fv_items_get(&seen, "image_embeds");
     if (!a || !b)
         return fv_raise(c, FV_EMISSING, "image_weight: the family gives no vectors of images");
+    int64_t n = fv_dim(a, 0);
+    if (fv_dim(b, 0) > n) {
+        a = fv_slice(c, b, 0, 0, n);
+        b = fv_slice(c, b, 0, n, 2 * n);
+    }
     fv_tensor *logits = fv_matmul(c, a, b, (fv_mm){.tb = true, .alpha = 1 / 0.07f});
     return fv_add(c, contrast(c, logits, in), contrast(c, fv_transpose(c, logits), in));
 }
@@ -404,6 +450,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                   .overlap = {.env = t->env},
                   .text_overlap = t->evaluation ? 0 : o->text_overlap,
                   .image_weight = o->image_weight,
+                  .joint_augment = o->joint_augment,
                   .drop = o->drop,
                   .variants = more ? VARIANTS : 1,
                   .max_len = from->max_len ? from->max_len : 512};
@@ -441,6 +488,9 @@ static const fv_field keys[] = {
     FV_FLOAT(options, image_weight, 0, 0, 100,
              "weight of a loss that brings two images of a text near one another, or two views of "
              "its only one; 0: none"),
+    FV_FLOAT(options, joint_augment, 0, 0, 1,
+             "chance by which both images of image_weight are changed alike to what no text names: "
+             "colours, quarter turns, a part of others; 0: they are as those of texts are"),
     FV_FLOAT(options, text_overlap, 0, 0, 1,
              "part of each answer that goes to images whose texts have words in common, by those "
              "words; 0: none"),
