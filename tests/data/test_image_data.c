@@ -325,6 +325,57 @@ static void a_zoom_shows_a_part(void **state)
     fv_image_free(&other);
 }
 
+/* Pixel (x,y) of an image that is turned `turns` quarters, counter-clockwise. */
+static const uint8_t *turned_back(const fv_image *im, int turns, int x, int y)
+{
+    for (int i = 0; i < turns; i++) {
+        int was = x;
+        x = SIDE - 1 - y;
+        y = was;
+    }
+    return im->data + 3 * (y * SIDE + x);
+}
+
+/* Whatever was drawn, every pixel of the result is one of the image or of the other's part. */
+static void pairs_are_changed_alike(void **state)
+{
+    (void)state;
+    fv_image base = {0}, part = {0}, other = {0};
+    fv_err e;
+    int cut = 0, colours = 0, turned = 0, as_it_was = 0;
+    check(fv_image_new(&base, NULL, SIDE, SIDE, 3, &e), &e);
+    check(fv_image_new(&part, NULL, SIDE, SIDE, 3, &e), &e);
+    for (int i = 0; i < SIDE * SIDE * 3; i++) base.data[i] = (uint8_t)(i * 7);
+    memset(part.data, 255, SIDE * SIDE * 3);
+    for (int i = 0; i < 400; i++) {
+        fv__dice d = fv__dice_of((fv_data_rng){9, 2}, FV__DICE_JOINT, i);
+        fv__joint j = fv__joint_of(0.5, SIDE, SIDE, &d);
+        fv_image x = copy_of(&base);
+        check(fv__joint_apply(&j, &x, &other, &part, &e), &e);
+        assert_true(j.x >= 0 && j.y >= 0 && j.x + j.width <= SIDE && j.y + j.height <= SIDE);
+        for (int at = 0; at < SIDE * SIDE; at++) {
+            int px = at % SIDE, py = at / SIDE;
+            const uint8_t *got = turned_back(&x, (4 - j.turns) % 4, px, py);
+            int from = j.mirror ? SIDE - 1 - px : px;
+            bool pasted = j.width && from >= j.x && from < j.x + j.width && py >= j.y &&
+                          py < j.y + j.height;
+            for (int c = 0; c < 3; c++)
+                assert_int_equal(got[c], pasted ? 255
+                                                : base.data[3 * (py * SIDE + from) + j.order[c]]);
+        }
+        cut += j.width > 0, colours += j.order[0] != 0 || j.order[1] != 1, turned += j.turns > 0;
+        as_it_was += !memcmp(x.data, base.data, SIDE * SIDE * 3);
+        fv_image_free(&x);
+    }
+    assert_true(cut > 150 && cut < 250 && colours > 120 && turned > 110 && as_it_was > 20);
+    fv__dice d = fv__dice_of((fv_data_rng){9, 2}, FV__DICE_JOINT, 0);
+    fv__joint none = fv__joint_of(0, SIDE, SIDE, &d);
+    assert_true(!none.width && !none.turns && !none.mirror && none.order[1] == 1);
+    fv_image_free(&base);
+    fv_image_free(&part);
+    fv_image_free(&other);
+}
+
 static void operations_do_what_pil_does(void **state)
 {
     (void)state;
@@ -483,6 +534,7 @@ int main(void)
         cmocka_unit_test(a_table_names_images),
         cmocka_unit_test(changes_come_from_the_seed),
         cmocka_unit_test(a_zoom_shows_a_part),
+        cmocka_unit_test(pairs_are_changed_alike),
         cmocka_unit_test(operations_do_what_pil_does),
         cmocka_unit_test(mixing_keeps_what_it_says),
         cmocka_unit_test(batches_do_not_depend_on_workers),

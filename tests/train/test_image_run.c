@@ -111,6 +111,9 @@ static void images_and_texts_meet(void **state)
                     scratch(".")));
     succeeded(fovea("train %s -o %s --set data.dir=%s --set data.image_weight=0.5",
                     scratch("clip.ini"), scratch("views"), scratch(".")));
+    succeeded(fovea("train %s -o %s --set data.dir=%s --set data.image_weight=0.5 "
+                    "--set data.joint_augment=0.5",
+                    scratch("clip.ini"), scratch("joint"), scratch(".")));
     succeeded(fovea("train %s -o %s --set data.dir=%s --set data.text_overlap=0.5",
                     scratch("clip.ini"), scratch("shared"), scratch(".")));
     const char *out = succeeded(fovea("eval -m %s/model --json --source-field image "
