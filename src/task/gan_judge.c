@@ -126,6 +126,11 @@ static fv_status judge(judging *j, const char *dir, const char *real, fv_device 
     if (!st && real) st = fv_task_open(&j->sees, d, dir, FV_JOB_EMBED, (fv_model_opt){0}, e);
     if (st) return st;
     j->features = real ? fv_task_width(j->sees) : 0;
+    if (real && j->features < 1)
+        return fv_fail(e, FV_EARG,
+                       "%s: no class token, whose features would be compared with those of real "
+                       "images; it counts what it recognises without these",
+                       dir);
     size_t bytes = (size_t)j->n * sizeof(int32_t);
     j->label = fv__alloc(j->env, bytes);
     j->said = fv__alloc(j->env, bytes);

@@ -127,6 +127,16 @@ static void pictures_are_written(void **state)
     assert_non_null(strstr(out, "{\"images\":16,\"recognised\":"));
     assert_null(strstr(out, "frechet"));
     refused(fovea("sample -m %s --real x", model), 2, "--judge");
+    scratch_text("s.ini", "[model]\nmodel_type = segformer\nnum_encoder_blocks = 1\ndepths = 1\n"
+                          "architecture = SegformerForImageClassification\nhidden_sizes = 8\n"
+                          "sr_ratios = 1\npatch_sizes = 3\nstrides = 4\nmlp_ratios = 1\n"
+                          "num_attention_heads = 1\n[data]\nobjective = image_classify\n"
+                          "train = data\n[train]\nupdates = 1\nbatch_rows = 8\neval_every = 0\n");
+    succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("s.ini"), scratch("map"),
+                    scratch(".")));
+    refused(fovea("sample -m %s --n 4 --judge %s --real %s", model, scratch("map/model"),
+                  scratch("data")),
+            1, "no class token");
     succeeded(fovea("see -m %s --drawn 1,3,1 -o drawn.html", model));
     assert_true(scratch_has("drawn.html"));
     succeeded(fovea("see -m %s --drawn 1,3,1 -o drawn.json", model));
