@@ -49,7 +49,7 @@ void fv__augment_mix(const fv__augment *a, float *x, float *share, const int32_t
 
 /* Makes of a pair of images (one thing in two styles) a pair of another thing: what is drawn once
  * happens to both alike.  Each change comes with the chance `share`: a rectangle comes from another
- * pair, channels change places, the image is turned by quarters and mirrored. */
+ * pair, channels are permuted, the image is turned by quarters and mirrored. */
 typedef struct fv__joint {
     int x, y, width, height; /* the rectangle; width 0: none */
     int order[3];            /* the channel that each becomes */

@@ -20,8 +20,8 @@
  * a and b being the unit vectors of the first and of the second images (SimCLR's idea, Chen et al.
  * 2020; drawing styles then are one more thing that an image is known in spite of).
  *
- * With joint_augment these two are a pair of their own beside the image of the text: both are changed
- * alike, by colours that change places, quarter turns and a part of another pair, to what no text
+ * With joint_augment these two are a pair of their own beside the image of the text: both are
+ * changed alike, by permuted channels, quarter turns and a part of another pair, to what no text
  * names.  Few pairs are soon known by heart; these are new in every epoch, and what a style does to
  * all of them is what is left to learn.  Transformed images as classes of their own are the idea of
  * Lee et al. 2020 (arXiv:1910.05872).
@@ -54,8 +54,8 @@
 #include "fovea/author/op.h"
 #include "fovea/author/ops.h"
 #include "fovea/author/tok.h"
+#include "objective/part/contrast.h"
 #include "objective/part/shared_words.h"
-#include "ops/stat.h"
 
 typedef struct options {
     fv__new_steps steps;
@@ -277,10 +277,9 @@ static fv_status put_pairs(const paired *p, fv_batch *out, const int32_t *rows, 
 static fv_status put_views(const paired *p, fv_batch *out, const int32_t *rows,
                            const int32_t *second, int64_t n, fv_data_rng how, fv_err *e)
 {
-    fv_status st =
-        p->joint_augment > 0
-            ? put_pairs(p, out, rows, n, how, e)
-            : fv__pixels_put_view(&p->pixels, out, "other_pixel_values", second, n, how, e);
+    fv_status st = p->joint_augment > 0 ? put_pairs(p, out, rows, n, how, e)
+                                        : fv__pixels_put_view(&p->pixels, out, "other_pixel_values",
+                                                              second, n, how, e);
     int32_t *of = st ? NULL : fv_batch_put(out, "view_of", FV_I32, FV_SHAPE(n));
     for (int32_t i = 0; of && i < n; i++) of[i] = i;
     return st;
@@ -305,7 +304,8 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     int ids = out->n;
     if (!st) fv__ragged_put(&p->text, out, text, n, p->task.pad);
     if (!st && !out->err.code) fv__batch_drop(&out->part[ids], &p->task, p->drop, rows, how);
-    if (!st && p->image_weight > 0 && how.epoch >= 0) st = put_views(p, out, rows, second, n, how, e);
+    if (!st && p->image_weight > 0 && how.epoch >= 0)
+        st = put_views(p, out, rows, second, n, how, e);
     if (!st && p->text_overlap > 0 && how.epoch >= 0) {
         float *share = fv_batch_put(out, "text_overlap", FV_F32, FV_SHAPE(n, n));
         if (share) fv__shared_words_put(&p->overlap, share, image, n);
@@ -315,53 +315,6 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     if (out->err.code) return fv_fail(e, out->err.code, "%s", out->err.text);
     out->labels = (double)n;
     return FV_OK;
-}
-
-/* Cross entropy over rows of logits (n,n) whose right answer is the diagonal, without smoothing: a
- * view is nothing but its image. */
-static fv_tensor *contrast(fv_ctx *c, fv_tensor *logits, const fv_items *in)
-{
-    fv_items rows = {.n_labels = in->n_rows > 0 ? in->n_rows : (double)fv_dim(logits, 0),
-                     .per_label = in->per_row};
-    return fv_loss_tokens(c, logits, fv_items_get(in, "view_of"), &rows);
-}
-
-/* The image part of the loss.  other: the second images, where a has the vectors of the first; or
- * both, n rows each. */
-static fv_tensor *image_loss(fv_ctx *c, const fv_model *m, fv_tensor *a, fv_tensor *other,
-                             const fv_items *in)
-{
-    fv_items second = {.n_rows = in->n_rows, .per_row = in->per_row}, seen = {0};
-    fv_items_put(&second, "pixel_values", other);
-    fv_model_forward(c, m, &second, &seen);
-    fv_tensor *b = fv_items_get(&seen, "image_embeds");
-    if (!a || !b)
-        return fv_raise(c, FV_EMISSING, "image_weight: the family gives no vectors of images");
-    int64_t n = fv_dim(a, 0);
-    if (fv_dim(b, 0) > n) {
-        a = fv_slice(c, b, 0, 0, n);
-        b = fv_slice(c, b, 0, n, 2 * n);
-    }
-    fv_tensor *logits = fv_matmul(c, a, b, (fv_mm){.tb = true, .alpha = 1 / 0.07f});
-    return fv_add(c, contrast(c, logits, in), contrast(c, fv_transpose(c, logits), in));
-}
-
-/* The sum over rows of -share . log softmax(logits), divided by the rows of the whole batch. */
-static fv_tensor *shared_entropy(fv_ctx *c, fv_tensor *logits, fv_tensor *share, const fv_items *in)
-{
-    float rows = (float)(in->n_rows > 0 ? in->n_rows : (double)fv_dim(logits, 0));
-    fv_tensor *sum = fv_sum_all(c, fv_mul(c, fv_log_softmax(c, fv__widen(c, logits)), share));
-    if (!in->per_row) return fv_scale(c, sum, -1 / rows);
-    return fv_scale(c, fv_sum_all(c, fv_mul(c, sum, in->per_row)), -1);
-}
-
-/* The text part: logits of texts against images both ways. */
-static fv_tensor *overlap_loss(fv_ctx *c, fv_tensor *logits, fv_tensor *share, const fv_items *in)
-{
-    if (!logits)
-        return fv_raise(c, FV_EMISSING, "text_overlap: the family gives no logits of texts");
-    return fv_add(c, shared_entropy(c, logits, share, in),
-                  shared_entropy(c, fv_transpose(c, logits), share, in));
 }
 
 /* The family's loss, and those between images and between texts; an evaluation has the first
@@ -382,12 +335,12 @@ static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_ite
     fv_tensor *loss = fv_items_get(out, "loss"), *all = loss;
     if (!loss || (!other && !share)) return;
     if (share) {
-        fv_tensor *both = overlap_loss(c, fv_items_get(out, "logits_per_text"), share, in);
+        fv_tensor *both = fv__overlap_loss(c, fv_items_get(out, "logits_per_text"), share, in);
         all = fv_add(c, fv_scale(c, all, 1 - p->text_overlap),
                      fv_scale(c, both, 0.5f * p->text_overlap));
     }
     if (other) {
-        fv_tensor *both = image_loss(c, m, fv_items_get(out, "image_embeds"), other, in);
+        fv_tensor *both = fv__view_loss(c, m, fv_items_get(out, "image_embeds"), other, in);
         all = fv_add(c, all, fv_scale(c, both, 0.5f * p->image_weight));
     }
     for (int i = 0; i < out->n; i++)

@@ -360,8 +360,8 @@ static void pairs_are_changed_alike(void **state)
             bool pasted = j.width && from >= j.x && from < j.x + j.width && py >= j.y &&
                           py < j.y + j.height;
             for (int c = 0; c < 3; c++)
-                assert_int_equal(got[c], pasted ? 255
-                                                : base.data[3 * (py * SIDE + from) + j.order[c]]);
+                assert_int_equal(got[c],
+                                 pasted ? 255 : base.data[3 * (py * SIDE + from) + j.order[c]]);
         }
         cut += j.width > 0, colours += j.order[0] != 0 || j.order[1] != 1, turned += j.turns > 0;
         as_it_was += !memcmp(x.data, base.data, SIDE * SIDE * 3);

@@ -132,8 +132,8 @@ static void pictures_are_written(void **state)
                           "sr_ratios = 1\npatch_sizes = 3\nstrides = 4\nmlp_ratios = 1\n"
                           "num_attention_heads = 1\n[data]\nobjective = image_classify\n"
                           "train = data\n[train]\nupdates = 1\nbatch_rows = 8\neval_every = 0\n");
-    succeeded(fovea("train %s -o %s --set data.dir=%s", scratch("s.ini"), scratch("map"),
-                    scratch(".")));
+    succeeded(
+        fovea("train %s -o %s --set data.dir=%s", scratch("s.ini"), scratch("map"), scratch(".")));
     refused(fovea("sample -m %s --n 4 --judge %s --real %s", model, scratch("map/model"),
                   scratch("data")),
             1, "no class token");

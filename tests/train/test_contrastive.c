@@ -34,9 +34,9 @@ static bool next_text(void *self, const char **text, size_t *len)
 /* Every text has two images, in the same order of styles. */
 static void put_images(void)
 {
-    static uint8_t idx[20 + 2 * TEXTS * SIDE * SIDE * 3] = {0, 0, 8, 4, 0, 0, 0, 2 * TEXTS,
-                                                            0, 0, 0, SIDE, 0, 0, 0, SIDE,
-                                                            0, 0, 0, 3};
+    static uint8_t idx[20 + 2 * TEXTS * SIDE * SIDE * 3] = {0,         0,    8, 4, 0,    0, 0,
+                                                            2 * TEXTS, 0,    0, 0, SIDE, 0, 0,
+                                                            0,         SIDE, 0, 0, 0,    3};
     char table[1000] = "index\ttext\n";
     for (size_t i = 20; i < sizeof idx; i++) idx[i] = (uint8_t)(i * i * 31 % 251);
     for (int i = 0; i < 2 * TEXTS; i++) {
@@ -68,8 +68,17 @@ static int tear_down(void **state)
 static fv_feed open_feed(const char *image_weight, const char *joint, const char *overlap)
 {
     static _Alignas(16) unsigned char own[4096];
-    const char *const keys[] = {"image_weight",  image_weight, "joint_augment", joint, "text_overlap",
-                                overlap, "images", "t-images-idx4-ubyte", "brightness", "0.3", NULL};
+    const char *const keys[] = {"image_weight",
+                                image_weight,
+                                "joint_augment",
+                                joint,
+                                "text_overlap",
+                                overlap,
+                                "images",
+                                "t-images-idx4-ubyte",
+                                "brightness",
+                                "0.3",
+                                NULL};
     const fv_objective *o = fv_objective_find("contrastive");
     fv_records from = {.file = scratch("t.tsv"), .field = {"index", "text"}};
     fv_data_report r = {0};
@@ -101,16 +110,17 @@ static fv_model *new_model(uint64_t seed)
     char config[900];
     fv_model *m;
     fv_err e;
-    snprintf(config, sizeof config,
-             "{\"model_type\": \"clip\", \"projection_dim\": %d, \"vision_config\": {\"image_size\": "
-             "%d, \"patch_size\": 4, \"hidden_size\": 16, \"intermediate_size\": 24, "
-             "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"initializer_range\": 0.3}, "
-             "\"text_config\": {\"vocab_size\": %d, \"hidden_size\": 16, \"intermediate_size\": 24, "
-             "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"max_position_embeddings\": 16, "
-             "\"eos_token_id\": %d, \"bos_token_id\": %d, \"pad_token_id\": %d, "
-             "\"initializer_range\": 0.3}}",
-             WIDTH, SIDE, fv_tok_size(tok), fv_tok_id(tok, "<|endoftext|>"),
-             fv_tok_id(tok, "<|startoftext|>"), fv_tok_id(tok, "<|endoftext|>"));
+    snprintf(
+        config, sizeof config,
+        "{\"model_type\": \"clip\", \"projection_dim\": %d, \"vision_config\": {\"image_size\": "
+        "%d, \"patch_size\": 4, \"hidden_size\": 16, \"intermediate_size\": 24, "
+        "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"initializer_range\": 0.3}, "
+        "\"text_config\": {\"vocab_size\": %d, \"hidden_size\": 16, \"intermediate_size\": 24, "
+        "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"max_position_embeddings\": 16, "
+        "\"eos_token_id\": %d, \"bos_token_id\": %d, \"pad_token_id\": %d, "
+        "\"initializer_range\": 0.3}}",
+        WIDTH, SIDE, fv_tok_size(tok), fv_tok_id(tok, "<|endoftext|>"),
+        fv_tok_id(tok, "<|startoftext|>"), fv_tok_id(tok, "<|endoftext|>"));
     check(fv_model_new(&m, device, config, (fv_model_opt){.train = true, .dtype = FV_F64}, seed,
                        &e),
           &e);
