@@ -14,18 +14,10 @@
  * Bytes of a file decide how much text comes out (a Replace may turn one byte into many), so a
  * budget is kept: `most` bounds the text, w->steps the work. Whoever decodes token by token
  * wants stream.c, which holds back bytes of a character that is not complete. */
-#include "work.h"
+#include "decode.h"
 #include "fovea/author/tok.h"
 
-/* Strings one after the other; string i ends at ends[i].
- * Owned by run_steps; get returns a view that is valid until the next string is added. */
-typedef struct list {
-    fv_buf text;
-    size_t *ends;
-    size_t n, cap;
-    bool failed;
-    size_t most; /* bytes that replacing may make of it */
-} list;
+typedef struct fv__strings list; /* get returns a view, valid until the next string is added */
 
 static void list_end(list *l)
 {
@@ -48,6 +40,14 @@ static fv__str list_get(const list *l, size_t i)
 {
     size_t from = i ? l->ends[i - 1] : 0;
     return (fv__str){l->text.data ? l->text.data + from : "", l->ends[i] - from};
+}
+
+/* Its memory serves again. */
+static void list_empty(list *l, const fv_env *env)
+{
+    l->text.env = env;
+    l->text.len = l->n = 0;
+    l->failed = l->text.failed = false;
 }
 
 static void list_free(list *l)
@@ -121,12 +121,12 @@ static void put_utf8(fv_buf *out, const char *s, size_t n)
  * is.
  * Bytes of all tokens are joined before UTF-8 is looked at: a character may be cut between
  * tokens. */
-static void byte_level(list *out, const list *in)
+static void byte_level(fv_buf *bytes, list *out, const list *in)
 {
-    fv_buf bytes = {.env = out->text.env};
+    bytes->len = 0;
     for (size_t i = 0; i < in->n; i++) {
         fv__str s = list_get(in, i);
-        size_t from = bytes.len;
+        size_t from = bytes->len;
         uint32_t cp;
         /* A token that has a character outside GPT-2's 256 is an added token in plain text: its
          * bytes are taken as they are, from the start of the token. */
@@ -135,17 +135,16 @@ static void byte_level(list *out, const list *in)
             int b = fv__char_to_byte(cp);
             char c = (char)b;
             if (b < 0) {
-                bytes.len = from;
-                fv__buf_add(&bytes, s.s, s.n);
+                bytes->len = from;
+                fv__buf_add(bytes, s.s, s.n);
                 break;
             }
-            fv__buf_add(&bytes, &c, 1);
+            fv__buf_add(bytes, &c, 1);
         }
     }
-    put_utf8(&out->text, bytes.data, bytes.len);
-    if (bytes.failed) out->failed = true;
+    put_utf8(&out->text, bytes->data, bytes->len);
+    if (bytes->failed) out->failed = true;
     list_end(out);
-    fv__buf_free(&bytes);
 }
 
 /* "<0x0A>" stands for a byte that no token has. */
@@ -165,27 +164,26 @@ static int byte_token(fv__str s)
 }
 
 /* Runs of byte tokens become one string if they are UTF-8, else one replacement for each. */
-static void byte_fallback(list *out, const list *in)
+static void byte_fallback(fv_buf *run, list *out, const list *in)
 {
-    fv_buf run = {.env = out->text.env};
+    run->len = 0;
     /* One turn more than there are tokens: the empty string at the end closes the last run. */
     for (size_t i = 0; i <= in->n; i++) {
         fv__str s = i < in->n ? list_get(in, i) : (fv__str){"", 0};
         int b = byte_token(s);
         char c = (char)b;
         if (b >= 0) {
-            fv__buf_add(&run, &c, 1);
+            fv__buf_add(run, &c, 1);
             continue;
         }
-        if (run.len && fv__utf8_check(run.data, run.len) == run.len)
-            list_add(out, run.data, run.len);
+        if (run->len && fv__utf8_check(run->data, run->len) == run->len)
+            list_add(out, run->data, run->len);
         else
-            for (size_t k = 0; k < run.len; k++) list_add(out, "\xEF\xBF\xBD", 3);
-        run.len = 0;
+            for (size_t k = 0; k < run->len; k++) list_add(out, "\xEF\xBF\xBD", 3);
+        run->len = 0;
         if (i < in->n) list_add(out, s.s, s.n);
     }
-    if (run.failed) out->failed = true;
-    fv__buf_free(&run);
+    if (run->failed) out->failed = true;
 }
 
 static void wordpiece(const fv__dec *d, list *out, fv__str s, bool first)
@@ -271,10 +269,10 @@ static void ctc(const fv__dec *d, list *out, const list *in, size_t i)
 }
 
 /* Three steps see the whole list, the others one string at a time and its position in the list. */
-static bool run_step(const fv__dec *d, fv__work *w, list *out, const list *in)
+static bool run_step(const fv__dec *d, fv__decoding *x, list *out, const list *in)
 {
-    if (d->kind == FV__DEC_BYTE_LEVEL) return byte_level(out, in), true;
-    if (d->kind == FV__DEC_BYTE_FALLBACK) return byte_fallback(out, in), true;
+    if (d->kind == FV__DEC_BYTE_LEVEL) return byte_level(&x->run, out, in), true;
+    if (d->kind == FV__DEC_BYTE_FALLBACK) return byte_fallback(&x->run, out, in), true;
     if (d->kind == FV__DEC_FUSE) return list_add(out, in->text.data, in->text.len), true;
     for (size_t i = 0; i < in->n; i++) {
         fv__str s = list_get(in, i);
@@ -296,7 +294,7 @@ static bool run_step(const fv__dec *d, fv__work *w, list *out, const list *in)
             break;
         case FV__DEC_STRIP: strip(d, out, s); break;
         case FV__DEC_REPLACE:
-            if (!replace(d, w, out, s)) return false;
+            if (!replace(d, &x->w, out, s)) return false;
             break;
         case FV__DEC_CTC: ctc(d, out, in, i); break;
         default: break;
@@ -311,21 +309,23 @@ static bool run_step(const fv__dec *d, fv__work *w, list *out, const list *in)
 
 /* Bytes gather until something else comes; the space that stands before the first piece is taken
  * away. */
-static void join_pieces(const fv_tok *t, fv_buf *out, const fv__str *pieces, size_t n)
+static void join_pieces(const fv_tok *t, fv__decoding *x, size_t n)
 {
     const fv__model *m = &t->model;
-    fv_buf run = {.env = out->env};
+    const fv__str *pieces = x->pieces;
+    fv_buf *out = &x->text, *run = &x->run;
+    run->len = 0;
     bool at_start = true, space_seen = false;
     for (size_t i = 0; i <= n; i++) {
         int32_t id = i < n ? fv__vocab_id(&m->vocab, pieces[i].s, pieces[i].n) : -1;
         int type = id >= 0 ? t->spm->types[id] : 0;
         if (type == FV__SPM_BYTE) {
             char c = (char)byte_token(pieces[i]);
-            fv__buf_add(&run, &c, 1);
+            fv__buf_add(run, &c, 1);
             continue;
         }
-        put_utf8(out, run.data, run.len);
-        run.len = 0;
+        put_utf8(out, run->data, run->len);
+        run->len = 0;
         if (i == n || type == FV__SPM_CONTROL) continue;
         /* Only at the start of the text is a space dropped: control pieces before it write
          * nothing and do not end the start. */
@@ -346,8 +346,7 @@ static void join_pieces(const fv_tok *t, fv_buf *out, const fv__str *pieces, siz
         }
         put_replaced(out, s, (fv__str){META, 3}, (fv__str){" ", 1});
     }
-    if (run.failed) out->failed = true;
-    fv__buf_free(&run);
+    if (run->failed) out->failed = true;
 }
 
 /* As Python's strip(). */
@@ -391,67 +390,96 @@ static fv_status collect_pieces(const fv_tok *t, fv__str *out, size_t *n_out, co
     return FV_OK;
 }
 
-/* Two lists in turn, each freed when the next one is made: memory is twice the text, however
+/* Two lists in turn, each emptied when the next one is made: memory is twice the text, however
  * many steps a file asks for. */
-static fv_status run_steps(const fv_tok *t, fv__work *w, fv_buf *out, const fv__str *tokens,
-                           size_t n, fv_err *e)
+static fv_status run_steps(const fv_tok *t, fv__decoding *x, size_t n, fv_err *e)
 {
-    list cur = {.text = {.env = t->env}}, next;
+    list *cur = &x->list[0], *next = &x->list[1];
+    fv__work *w = &x->w;
     bool ok = true;
+    list_empty(cur, t->env);
     for (size_t i = 0; i < n; i++) {
         /* no decoder: tokens with spaces between */
-        if (!t->has_dec && i) fv__buf_str(&cur.text, " ");
-        list_add(&cur, tokens[i].s, tokens[i].n);
+        if (!t->has_dec && i) fv__buf_str(&cur->text, " ");
+        list_add(cur, x->pieces[i].s, x->pieces[i].n);
     }
-    fv__work_limits(w, cur.text.len);
-    for (int i = 0; i < t->n_dec && ok && !cur.failed && !cur.text.failed; i++) {
-        next = (list){.text = {.env = t->env}, .most = w->most_text};
+    fv__work_limits(w, cur->text.len);
+    for (int i = 0; i < t->n_dec && ok && !cur->failed && !cur->text.failed; i++) {
+        list_empty(next, t->env);
+        next->most = w->most_text;
         /* Charged before the step runs, by the size of its input; a Sequence of a thousand steps
          * ends here. */
-        w->steps += cur.text.len * FV__STEPS_PASS;
-        ok = fv__within_limits(w) && (!cur.n || run_step(t->dec + i, w, &next, &cur));
-        list_free(&cur);
-        cur = next;
+        w->steps += cur->text.len * FV__STEPS_PASS;
+        ok = fv__within_limits(w) && (!cur->n || run_step(t->dec + i, x, next, cur));
+        list *made = next;
+        next = cur;
+        cur = made;
     }
-    fv__buf_add(out, cur.text.data, cur.text.len);
-    if (cur.failed || cur.text.failed) out->failed = true;
-    list_free(&cur);
+    fv__buf_add(&x->text, cur->text.data, cur->text.len);
+    if (cur->failed || cur->text.failed) x->text.failed = true;
     return ok ? FV_OK : fv_fail(e, w->err.code, "%s", w->err.text);
+}
+
+/* What an earlier call has left is forgotten, its failures too. */
+static bool begin(const fv_tok *t, fv__decoding *x, int64_t n)
+{
+    void *pieces = x->pieces;
+    bool ok = fv__grow(t->env, &pieces, &x->cap_pieces, ((size_t)n + 1) * sizeof *x->pieces);
+    x->pieces = pieces;
+    x->w.t = t;
+    x->w.env = x->text.env = x->run.env = t->env;
+    x->text.len = 0;
+    x->text.failed = x->run.failed = false;
+    fv__buf_add(&x->text, "", 0); /* so that an empty text is one */
+    return ok;
+}
+
+fv_status fv__decode_ids(const fv_tok *t, fv__decoding *x, const int32_t *ids, int64_t n,
+                         bool skip_specials, fv_err *e)
+{
+    size_t count = 0;
+    if (!begin(t, x, n)) return fv_fail(e, FV_ENOMEM, "out of memory while decoding");
+    fv_status st = collect_pieces(t, x->pieces, &count, ids, n, skip_specials, e);
+    if (st == FV_OK && t->spm)
+        /* Marian writes the target language: its pieces have a normaliser and types of their
+         * own. */
+        join_pieces(t->target ? t->target : t, x, count);
+    else if (st == FV_OK)
+        st = run_steps(t, x, count, e);
+    /* Marian's Python class strips the decoded text; SentencePiece itself does not. */
+    if (st == FV_OK && t->pieces) trim(&x->text);
+    if (st == FV_OK && x->text.failed) st = fv_fail(e, FV_ENOMEM, "out of memory while decoding");
+    return st;
+}
+
+void fv__decoding_free(const fv_tok *t, fv__decoding *x)
+{
+    fv__pattern_release(&x->w);
+    list_free(&x->list[0]);
+    list_free(&x->list[1]);
+    fv__buf_free(&x->run);
+    fv__buf_free(&x->text);
+    fv__free(t->env, x->pieces, x->cap_pieces);
 }
 
 /* *out is the caller's, to be given back with fv_tok_free_text; NULL on failure. */
 fv_status fv_tok_decode(const fv_tok *t, char **out, size_t *out_len, const int32_t *ids, int64_t n,
                         bool skip_specials, fv_err *e)
 {
+    fv__decoding x = {0};
     *out = NULL;
     *out_len = 0;
     if (n < 0 || (n && !ids)) return fv_fail(e, FV_EARG, "fv_tok_decode: no ids");
-    size_t bytes = ((size_t)n + 1) * sizeof(fv__str), count = 0;
-    fv__str *tokens = fv__alloc(t->env, bytes);
-    fv_buf text = {.env = t->env};
-    fv__work w = {.t = t, .env = t->env};
-    if (!tokens) return fv_fail(e, FV_ENOMEM, "out of memory while decoding");
-    fv_status st = collect_pieces(t, tokens, &count, ids, n, skip_specials, e);
-    fv__buf_add(&text, "", 0); /* so that an empty text is one */
-    if (st == FV_OK && t->spm)
-        /* Marian writes the target language: its pieces have a normaliser and types of their
-         * own. */
-        join_pieces(t->target ? t->target : t, &text, tokens, count);
-    else if (st == FV_OK)
-        st = run_steps(t, &w, &text, tokens, count, e);
-    /* Marian's Python class strips the decoded text; SentencePiece itself does not. */
-    if (st == FV_OK && t->pieces) trim(&text);
-    fv__pattern_release(&w);
-    fv__free(t->env, tokens, bytes);
+    fv_status st = fv__decode_ids(t, &x, ids, n, skip_specials, e);
     /* Callers give back a length, not a capacity: hand over a copy that fits. */
-    char *copy = st == FV_OK && !text.failed ? fv__alloc(t->env, text.len + 1) : NULL;
+    char *copy = st == FV_OK ? fv__alloc(t->env, x.text.len + 1) : NULL;
     if (st == FV_OK && !copy) st = fv_fail(e, FV_ENOMEM, "out of memory while decoding");
     if (copy) {
-        memcpy(copy, text.data, text.len);
+        memcpy(copy, x.text.data, x.text.len);
         *out = copy;
-        *out_len = text.len;
+        *out_len = x.text.len;
     }
-    fv__buf_free(&text);
+    fv__decoding_free(t, &x);
     return st;
 }
 

@@ -5,7 +5,7 @@
  * what is new in it, once that does not end in U+FFFD.  The window starts at ids whose text was
  * given before: what decoders do to a first token happens there.  Ids of blanks alone do not start
  * one, since SentencePiece leaves out all blanks before the first word. */
-#include "tok.h"
+#include "decode.h"
 
 /* ids held back at most: longer than any character, so what is still broken then stays broken; and
  * those of a window at most, however long a run of blanks is */
@@ -17,8 +17,10 @@ struct fv_tok_stream {
     bool skip;
     int32_t *ids; /* those before `known` have been given out */
     size_t n, cap, known;
-    char *text; /* the last answer */
-    size_t text_len;
+    fv_buf text;         /* the last answer */
+    fv__decoding before; /* of those before `known`, unless it is to be decoded again */
+    bool decoded;
+    fv__decoding now; /* of all */
 };
 
 fv_status fv_tok_stream_new(fv_tok_stream **out, const fv_tok *t, bool skip_specials, fv_err *e)
@@ -28,13 +30,16 @@ fv_status fv_tok_stream_new(fv_tok_stream **out, const fv_tok *t, bool skip_spec
     if (!s) return fv_fail(e, FV_ENOMEM, "out of memory for a stream");
     s->t = t;
     s->skip = skip_specials;
+    s->text.env = t->env;
     return FV_OK;
 }
 
 void fv_tok_stream_free(fv_tok_stream *s)
 {
     if (!s) return;
-    fv_tok_free_text(s->t, s->text, s->text_len);
+    fv__decoding_free(s->t, &s->before);
+    fv__decoding_free(s->t, &s->now);
+    fv__buf_free(&s->text);
     fv__free(s->t->env, s->ids, s->cap);
     fv__free(s->t->env, s, sizeof *s);
 }
@@ -51,43 +56,48 @@ static bool blank(const char *s, size_t n)
     return true;
 }
 
-/* Makes the answer, and the ids just answered for the next window's start. */
+/* Makes the answer, and the ids just answered for the next window's start.  A window that stays
+ * begins with what was decoded just now. */
 static fv_status give(fv_tok_stream *s, const char *text, size_t n, fv_err *e)
 {
-    fv_tok_free_text(s->t, s->text, s->text_len);
-    s->text_len = 0;
-    s->text = fv__alloc(s->t->env, n + 1);
-    if (!s->text) return fv_fail(e, FV_ENOMEM, "out of memory while decoding");
-    memcpy(s->text, text, n);
-    s->text_len = n;
-    if (!blank(text, n) || s->n > WINDOW) {
+    s->text.len = 0;
+    fv__buf_add(&s->text, text, n);
+    if (s->text.failed) {
+        s->text.failed = false;
+        return fv_fail(e, FV_ENOMEM, "out of memory while decoding");
+    }
+    s->decoded = blank(text, n) && s->n <= WINDOW;
+    if (!s->decoded) {
         memmove(s->ids, s->ids + s->known, (s->n - s->known) * sizeof *s->ids);
         s->n -= s->known;
+    } else {
+        fv__decoding now = s->now;
+        s->now = s->before;
+        s->before = now;
     }
     s->known = s->n;
     return FV_OK;
 }
 
 /* Gives what the ids after `known` add, unless it may still change.
- * Two decodes of a short window a token, O(1) in the length of the answer. */
+ * One or two decodes of a short window a token, O(1) in the length of the answer. */
 static fv_status advance(fv_tok_stream *s, bool last, const char **text, size_t *len, fv_err *e)
 {
-    char *before = NULL, *now = NULL;
-    size_t n_before = 0, n_now = 0;
+    fv_status st = FV_OK;
     *text = "";
     *len = 0;
-    fv_status st = fv_tok_decode(s->t, &before, &n_before, s->ids, (int64_t)s->known, s->skip, e);
-    if (st == FV_OK) st = fv_tok_decode(s->t, &now, &n_now, s->ids, (int64_t)s->n, s->skip, e);
+    if (!s->decoded) st = fv__decode_ids(s->t, &s->before, s->ids, (int64_t)s->known, s->skip, e);
+    s->decoded = st == FV_OK;
+    if (st == FV_OK) st = fv__decode_ids(s->t, &s->now, s->ids, (int64_t)s->n, s->skip, e);
+    const char *before = s->before.text.data, *now = s->now.text.data;
+    size_t n_before = s->before.text.len, n_now = s->now.text.len;
     if (st == FV_OK && (last || !ends_broken(now, n_now) || s->n - s->known > HOLD)) {
         size_t same = 0; /* all of `before`, except where a decoder changes what it gave */
         while (same < n_before && same < n_now && before[same] == now[same]) same++;
         while (same && same < n_now && (now[same] & 0xC0) == 0x80) same--;
         st = give(s, now + same, n_now - same, e);
-        *text = s->text ? s->text : "";
-        *len = s->text_len;
+        if (st == FV_OK) *text = s->text.data, *len = s->text.len;
     }
-    fv_tok_free_text(s->t, before, n_before);
-    fv_tok_free_text(s->t, now, n_now);
     return st;
 }
 
@@ -108,6 +118,6 @@ fv_status fv_tok_stream_push(fv_tok_stream *s, int32_t id, const char **text, si
 fv_status fv_tok_stream_finish(fv_tok_stream *s, const char **text, size_t *len, fv_err *e)
 {
     fv_status st = advance(s, true, text, len, e);
-    if (st == FV_OK) s->n = s->known = 0;
+    if (st == FV_OK) s->n = s->known = 0, s->decoded = false;
     return st;
 }
