@@ -106,9 +106,13 @@ void sv_stream(sv_request *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* One event of a stream.  After the client has gone there is nobody to read it. */
+/* One event of a stream.  After the client has gone there is nobody to read it.  A connection is
+ * resumed outside of the lock, which the HTTP thread may want next; it stays suspended until then,
+ * and with it the request stays.  Whoever stops the HTTP threads waits until `resuming` is 0. */
 void sv_event(sv_request *r, const char *data, size_t n)
 {
+    sv_server *s = r->server;
+    struct MHD_Connection *mhd = r->mhd;
     pthread_mutex_lock(&r->lock);
     bool taken = !r->gone && !r->ended, waits = taken && r->suspended;
     if (taken) {
@@ -116,9 +120,11 @@ void sv_event(sv_request *r, const char *data, size_t n)
         sv_add(&r->out, data, n);
         sv_put(&r->out, "\n\n");
     }
-    if (waits) r->suspended = false, r->refs++;
+    if (waits) r->suspended = false, s->resuming++;
     pthread_mutex_unlock(&r->lock);
-    if (waits) sv_resume_later(r);
+    if (!waits) return;
+    MHD_resume_connection(mhd);
+    s->resuming--;
 }
 
 void sv_end(sv_request *r)

@@ -74,6 +74,7 @@ void sv_gen_free(void *gen)
     fv_schema_free(q->schema);
     sv_free(&q->head);
     sv_free(&q->chunk);
+    sv_free(&q->attention_head);
     free(q->choice);
     free(q->prompts);
     free(q->bias);

@@ -30,6 +30,18 @@ typedef struct sv_work {
     sv_request *r;
 } sv_work;
 
+/* outputs.c: records of what the scheduler told, one behind the other. */
+typedef struct sv_outputs {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t more, room;
+    char *queue; /* n bytes are used */
+    size_t n, cap;
+    char *taken; /* of the thread */
+    size_t taken_cap;
+    bool open, sleeps, waited_for, ends;
+} sv_outputs;
+
 /* The model with an adapter folded into its weights; its sequences share the model's batch. */
 typedef struct sv_adapted {
     const char *name; /* the options' */
@@ -49,6 +61,7 @@ struct sv_engine {
     fv_chat_template *template; /* NULL: there is none */
     char no_template[512];      /* and this is why */
     fv_scheduler *scheduler;
+    sv_outputs outputs;  /* what becomes of its tokens */
     sv_adapted *adapted; /* n_adapted of them, in the order of the options */
     int n_adapted;
     fv_tok *tok;                      /* the writer's, where there is one */
@@ -103,6 +116,10 @@ const fv_token_bytes *sv_engine_bytes(sv_engine *g, fv_err *e); /* NULL: e says 
 /* The engine's task for a job, opened at its first use; NULL: refused.  On the engine's thread. */
 fv_task *sv_engine_task(sv_engine *g, sv_request *r, fv_job job);
 
+/* outputs.c */
+fv_status sv_outputs_open(sv_outputs *o, fv_err *e);
+void sv_outputs_close(sv_outputs *o);
+
 /* seen.c: lets captures go that nobody has asked for lately, and whether some are left; all. */
 bool sv_seen_expire(sv_engine *g);
 void sv_seen_free(sv_engine *g);
@@ -154,12 +171,7 @@ struct sv_server {
     uint64_t last_connection;
     int epoll, wake;
     _Atomic bool closing;
-    /* resume.c */
-    pthread_t resumer;
-    pthread_mutex_t resume_lock;
-    pthread_cond_t resume;
-    sv_request *resumable, *last_resumable; /* held */
-    bool resumer_sleeps, resumer_ends;
+    _Atomic int resuming; /* connections, at this moment */
 };
 
 /* The route of a path; NULL: there is none for this method, and *allow lists those that the path

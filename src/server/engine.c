@@ -61,6 +61,7 @@ static fv_status open_generation(sv_engine *g, fv_err *e)
         snprintf(g->no_template, sizeof g->no_template, "%s", why.text);
     g->generates = true;
     st = fv_scheduler_new(&g->scheduler, g->device, g->writer.model, o->scheduler, e);
+    if (!st) st = sv_outputs_open(&g->outputs, e);
     return st ? st : open_adapters(g, e);
 }
 
@@ -134,6 +135,7 @@ static void give_back(void)
 
 static void close_engine(sv_engine *g)
 {
+    sv_outputs_close(&g->outputs);
     sv_seen_free(g);
     fv_scheduler_free(g->scheduler);
     for (int i = 0; i < g->n_adapted; i++) fv_model_free(g->adapted[i].model);
@@ -213,6 +215,7 @@ static void *run(void *self)
     sv_engine *g = self;
     fv_err e;
     int64_t left = 0;
+    sv_name_thread("fovea-engine");
     for (;;) {
         pthread_mutex_lock(&g->lock);
         while (!g->first && !g->starts && !left && !g->pending && !g->stopping) wait_for_work(g);

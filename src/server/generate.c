@@ -1,8 +1,9 @@
 /* generate.c - sequences of a request in the scheduler: tokens become text, text stops at stop
  * strings, and what is certain is sent.
  *
- * on_token runs on the engine's thread; everything of a choice belongs to it once the choice is
- * submitted.  Text that may be the beginning of a stop string is held back until it is not. */
+ * on_token runs on the engine's thread and passes on what it is told; everything of a choice belongs
+ * to the thread of outputs.c once the choice is submitted.  Text that may be the beginning of a stop
+ * string is held back until it is not. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,13 +132,19 @@ static void fail_answer(sv_gen *q, const fv_err *e)
             fv_scheduler_cancel(q->g->scheduler, q->choice[i].id, NULL);
 }
 
+static void fail_choice(sv_choice *c)
+{
+    fv_err none = {.code = FV_ENOMEM, .text = "out of memory"};
+    end_choice(c, "error");
+    fail_answer(c->gen, &none);
+}
+
 /* A token's way: times, scores, attention, text, then why it is the last. A stop string may end
  * inside a token, and the tokenizer may hold bytes back that complete a character: the end asks for
- * them. false: the sequence is over. */
-static bool take_token(sv_choice *c, const fv_sched_event *ev)
+ * them. */
+static void take_token(sv_choice *c, const fv_sched_event *ev)
 {
     sv_gen *q = c->gen;
-    fv_err none = {.code = FV_ENOMEM, .text = "out of memory"};
     const char *piece, *why = NULL;
     size_t n;
     note_times(c);
@@ -152,35 +159,49 @@ static bool take_token(sv_choice *c, const fv_sched_event *ev)
     if (why && !stopped && !fv_tok_stream_finish(c->stream, &piece, &n, NULL))
         if (add_piece(c, piece, n)) why = "stop";
     if (!kept || c->text.failed || c->attention.failed) {
-        end_choice(c, "error");
-        fail_answer(q, &none);
-        return false;
+        fail_choice(c);
+        return;
     }
     if (why) end_choice(c, why);
     if (q->stream) sv_write_chunk(q, c, c->text.n - (why ? 0 : held_back(c)));
     if (why) end_answer(q);
-    return !why;
 }
 
-/* Called by the scheduler's thread for every event of a sequence; false ends it. An event without a
- * token carries the attention of prompt rows, or says why there will be no more. */
-static bool on_token(void *user, const fv_sched_event *ev)
+/* An event without a token carries the attention of prompt rows, or says why there will be no
+ * more. */
+static void take_event(sv_choice *c, const fv_sched_event *ev)
 {
-    sv_choice *c = user;
-    sv_gen *q = c->gen;
-    sv_request *r = q->r;
-    bool more = true, over = ev->finish != FV_FINISH_NOT;
-    if (c->finish) return false;
     if (ev->token >= 0) {
-        more = take_token(c, ev);
+        take_token(c, ev);
     } else if (ev->finish == FV_FINISH_NOT) {
         sv_write_weights(&c->attention, ev->attention);
     } else {
         end_choice(c, "cancelled");
-        if (ev->finish == FV_FINISH_FAILED) fail_answer(q, ev->error);
+        if (ev->finish == FV_FINISH_FAILED) fail_answer(c->gen, ev->error);
     }
-    if (over || !more) sv_drop(r); /* the sequence's share; q may be gone now */
-    return more;
+}
+
+/* What comes behind the end of the text is dropped. */
+void sv_take_told(sv_choice *c, const fv_sched_event *ev, sv_told told, bool short_of_memory)
+{
+    sv_request *r = c->gen->r;
+    if (told == SV_TOLD_BEGIN)
+        sv_stream(r);
+    else if (!c->finish && short_of_memory)
+        fail_choice(c);
+    else if (!c->finish)
+        take_event(c, ev);
+    if (c->finish) c->stopped = true;
+    if (told == SV_TOLD_LAST) sv_drop(r); /* the sequence's share; c may be gone now */
+}
+
+/* Called by the scheduler's thread for every event of a sequence; false ends it. */
+static bool on_token(void *user, const fv_sched_event *ev)
+{
+    sv_choice *c = user;
+    bool last = ev->finish != FV_FINISH_NOT || c->stopped;
+    sv_tell(c, ev, last ? SV_TOLD_LAST : SV_TOLD_MORE); /* c may be gone now */
+    return !last;
 }
 
 /* ---- starting ---- */
@@ -258,7 +279,7 @@ static void start(sv_engine *g, sv_request *r)
         return;
     }
     sv_on_gone(r, cancel);
-    if (q->stream) sv_stream(r);
+    if (q->stream) sv_tell(&q->choice[0], NULL, SV_TOLD_BEGIN);
 }
 
 /* Everything that may fail by itself is opened here, in the thread of the connection; the

@@ -17,7 +17,7 @@ typedef struct sv_scored {
 
 typedef struct sv_gen sv_gen;
 
-/* One sequence.  After it was submitted it belongs to the engine's thread. */
+/* One sequence.  After it was submitted it belongs to the thread of outputs.c. */
 typedef struct sv_choice {
     sv_gen *gen;
     int index;
@@ -35,6 +35,7 @@ typedef struct sv_choice {
     const char *finish; /* NULL: it goes on */
     double last_time;
     fv_constraint *constraint; /* where it stands in a schema, or NULL */
+    _Atomic bool stopped;      /* it has come to its end, which the scheduler may not know yet */
 } sv_choice;
 
 struct sv_gen {
@@ -63,10 +64,11 @@ struct sv_gen {
     int64_t prompt_at[SV_MOST_CHOICES + 1];
     sv_choice *choice;
     int n_choices;
-    int left; /* choices that go on; of the engine's thread */
+    int left; /* choices that go on */
     int64_t cached, new_tokens;
     bool failed;
-    sv_text head, chunk; /* what chunks begin with, and the one that is being written */
+    sv_text head, chunk;    /* what chunks begin with, and the one that is being written */
+    sv_text attention_head; /* "attention":{..,"rows":[ */
 };
 
 /* ask.c: the request's fields.  NULL: refused. */
@@ -92,6 +94,12 @@ fv_status sv_constrain(sv_gen *q, sv_choice *c, fv_err *e);
 
 /* generate.c: submits every choice; the request is answered by and by. */
 void sv_gen_start(sv_gen *q);
+
+/* outputs.c: what the scheduler tells, and which of a choice's calls it is; the first is without an
+ * event.  On the engine's thread; sv_take_told of generate.c gets it on the thread of outputs.c. */
+typedef enum sv_told { SV_TOLD_BEGIN, SV_TOLD_MORE, SV_TOLD_LAST } sv_told;
+void sv_tell(sv_choice *c, const fv_sched_event *ev, sv_told told);
+void sv_take_told(sv_choice *c, const fv_sched_event *ev, sv_told told, bool short_of_memory);
 
 /* generate_write.c */
 void sv_write_chunk(sv_gen *q, sv_choice *c, size_t to);

@@ -189,17 +189,22 @@ void sv_write_weights(sv_text *t, const fv_sched_weights *w)
     }
 }
 
-/* Rows were written as they came (sv_write_weights). */
+/* Rows were written as they came (sv_write_weights); what stands before them is the same in every
+ * chunk. */
 static void put_attention(sv_text *t, sv_choice *c)
 {
-    const sv_gen *q = c->gen;
+    sv_gen *q = c->gen;
+    sv_text *head = &q->attention_head;
     if (!q->n_layers) return;
-    sv_key(t, "attention");
-    sv_open(t, '{');
-    write_list(t, "layers", q->layers, q->n_layers);
-    write_list(t, "heads", q->heads, q->n_heads);
-    sv_key(t, "rows");
-    sv_open(t, '[');
+    if (!head->n) {
+        sv_put(head, ",\"attention\":{");
+        write_list(head, "layers", q->layers, q->n_layers);
+        write_list(head, "heads", q->heads, q->n_heads);
+        sv_key(head, "rows");
+        sv_open(head, '[');
+        t->failed |= head->failed;
+    }
+    sv_add(t, head->s, head->n);
     sv_add(t, c->attention.s ? c->attention.s : "", c->attention.n);
     sv_close(t, ']');
     sv_close(t, '}');

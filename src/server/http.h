@@ -55,9 +55,8 @@ struct sv_request {
     void (*cancel)(sv_request *r); /* ends what is running, or NULL */
     bool dispatched, suspended, ready, gone, streaming, ended, queued;
     unsigned status;
-    const char *type;           /* of the answer's content */
-    sv_text out;                /* packed numbers included */
-    sv_request *next_resumable; /* behind the server's resume_lock */
+    const char *type; /* of the answer's content */
+    sv_text out;      /* packed numbers included */
     /* of the thread that sends: events as they came, and with the digits of their numbers */
     sv_text taken, wire;
     size_t sent; /* of wire */
@@ -131,14 +130,11 @@ void sv_watch(sv_server *s, sv_connection *c, int64_t ms, sv_request *waits);
 bool sv_watch_open(sv_server *s);
 void sv_watch_close(sv_server *s);
 
-/* ---- resume.c ---- */
+/* ---- threads.c ---- */
 
 /* A lock that is held for moments only. */
 void sv_quick_lock(pthread_mutex_t *m);
-/* Resumes the connection, which is suspended, by a thread of its own, and drops the request. */
-void sv_resume_later(sv_request *r);
-bool sv_resumer_open(sv_server *s);
-void sv_resumer_close(sv_server *s);
+void sv_name_thread(const char *name); /* the one that calls; at most 15 bytes */
 
 double sv_now(void);
 

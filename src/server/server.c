@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <malloc.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -229,16 +230,15 @@ static fv_status serve(sv_server *s, const sigset_t *set, fv_err *e)
     s->socket = sv_listen(&s->opt, where, sizeof where, e);
     if (s->socket < 0) return e ? e->code : FV_EIO;
     if (!sv_watch_open(s)) return fv_fail(e, FV_EIO, "no thread can be started");
-    bool resumes = sv_resumer_open(s);
-    st = resumes ? start_http(s, e) : fv_fail(e, FV_EIO, "no thread can be started");
+    st = start_http(s, e);
     if (!st) {
         sv_log("info", "listening at %s", where);
         wait_for_signals(s, set);
         drain(s, set);
         abandon_all(s);
+        while (s->resuming) sched_yield(); /* nothing new is resumed: everybody has gone */
+        MHD_stop_daemon(s->daemon);
     }
-    if (resumes) sv_resumer_close(s);
-    if (!st) MHD_stop_daemon(s->daemon);
     sv_watch_close(s);
     if (s->opt.socket) unlink(s->opt.socket);
     return st;

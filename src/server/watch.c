@@ -98,6 +98,7 @@ static void *watch(void *self)
     sv_server *s = self;
     struct epoll_event ev[64];
     double next = 0;
+    sv_name_thread("fovea-watch");
     while (!s->closing) {
         int n = epoll_wait(s->epoll, ev, 64, EVERY_MS);
         for (int i = 0; i < n; i++)
