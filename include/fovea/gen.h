@@ -218,6 +218,17 @@ FV_API fv_status fv_scheduler_cancel(fv_scheduler *s, uint64_t id, fv_err *e);
  * all that run with FV_FINISH_FAILED and is returned; the scheduler can go on with others. */
 FV_API fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e);
 
+/* Where the time of the stepping thread has gone, in nanoseconds; each is without the others.  Where
+ * a GPU works beside the host, prompts and decode are preparing and launching, and a host that
+ * hardly waits is what the device waits for. */
+typedef struct fv_sched_times {
+    int64_t queue;   /* rows given, moved and taken back */
+    int64_t prompts; /* reading prompts */
+    int64_t decode;
+    int64_t tell; /* callbacks, where they run while the device makes the next step */
+    int64_t wait; /* for what the device computes */
+} fv_sched_times;
+
 typedef struct fv_sched_stats {
     int64_t rows, capacity;    /* as made: sequences side by side, tokens of each */
     int64_t layers, heads;     /* of the model's attention */
@@ -228,6 +239,7 @@ typedef struct fv_sched_stats {
     int64_t cache_shared;      /* of these, in memory that prefix_bytes counts, once for all */
     int64_t cache_bytes;       /* of the keys and values of the others */
     int64_t prefix_bytes;      /* kept for prompts to come */
+    fv_sched_times times;      /* since it was made */
 } fv_sched_stats;
 FV_API fv_sched_stats fv_scheduler_stats(fv_scheduler *s);
 

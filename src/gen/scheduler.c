@@ -250,6 +250,29 @@ void fv_scheduler_free(fv_scheduler *s)
 
 int64_t fv_scheduler_processed(const fv_scheduler *s) { return fv_session_processed(s->session); }
 
+/* ---- where the time goes ---- */
+
+int64_t fv__sched_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void fv__sched_lap(fv_scheduler *s, int64_t *time)
+{
+    int64_t now = fv__sched_now();
+    *time += now - s->since;
+    s->since = now;
+}
+
+void fv__sched_inner(fv_scheduler *s, int64_t *time, int64_t from)
+{
+    int64_t spent = fv__sched_now() - from;
+    *time += spent;
+    s->since += spent;
+}
+
 /* ---- the life of a sequence, on the stepping thread ---- */
 
 void fv__sched_forget(fv_scheduler *s, sequence *q)
@@ -398,14 +421,20 @@ fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e)
     bool ended, ok = fv__sched_meet(s, &ended);
     *left = -1;
     if (ended) return FV_OK;
+    s->since = fv__sched_now();
     fv__sched_admit(s);
+    fv__sched_lap(s, &s->times.queue);
     ok = ok && fv__sched_read_prompts(s);
+    fv__sched_lap(s, &s->times.prompts);
     if (ok && s->decoding) ok = fv__sched_decode(s);
+    fv__sched_lap(s, &s->times.decode);
     if (ok) retire(s);
     if (!ok || fv__failed(s->ctx)) st = fail_all(s, e);
     if (!s->decoding && !s->reading) fv__sched_tell(s); /* no further step would do it */
+    fv__sched_lap(s, &s->times.queue);
     pthread_mutex_lock(&s->lock);
     *left = s->n_live;
+    s->stats.times = s->times;
     pthread_mutex_unlock(&s->lock);
     return st;
 }

@@ -115,6 +115,8 @@ struct fv_scheduler {
     struct fv_comm *ranks; /* that share the model; NULL: it is whole */
     bool follows;          /* this is not rank 0 of them */
     fv_buf round;
+    fv_sched_times times; /* of the stepping thread; stats have them as of the last step */
+    int64_t since;        /* what is not counted in them yet */
     /* behind the lock */
     pthread_mutex_t lock;
     pthread_cond_t work;
@@ -125,6 +127,12 @@ struct fv_scheduler {
     uint64_t last_id;
     fv_sched_stats stats;
 };
+
+/* scheduler.c: adds the time since the last call to one of s->times; where it is inside of another,
+ * that since `from`, which is the other's no more. */
+int64_t fv__sched_now(void);
+void fv__sched_lap(fv_scheduler *s, int64_t *time);
+void fv__sched_inner(fv_scheduler *s, int64_t *time, int64_t from);
 
 /* scheduler_queue.c: the next sequence for a free row, taken off the queue, or NULL.  With `most`
  * only one that can be read beside others: of at most so many tokens and of this model, and without
@@ -148,6 +156,7 @@ bool fv__sched_read_prompts(fv_scheduler *s);
  * fv_after_fn), and read. */
 bool fv__sched_decode(fv_scheduler *s);
 bool fv__sched_choice_open(fv_scheduler *s);
+size_t fv__sched_roomy(size_t bytes);
 /* Device memory for so many bytes of weights behind what is chosen, or NULL. */
 float *fv__sched_choice_weights(fv_scheduler *s, size_t bytes);
 void fv__sched_choice_free(fv_scheduler *s);

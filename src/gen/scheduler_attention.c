@@ -78,13 +78,14 @@ static void list_row(fv_sched_tap *t, const sequence *q, int64_t b)
                 .at = (int32_t)(t->start[b] + (l * q->ask.n_heads + h) * t->width[b])};
 }
 
-/* Device memory of at least so many bytes; captured steps have its address. */
+/* Device memory of at least so many bytes.  Captured steps have its address and are captured again
+ * where it changes: so there is some to spare. */
 static bool reserve(fv_scheduler *s, void **p, size_t *have, size_t bytes)
 {
     const fv_backend *backend = s->session->dev->backend;
     if (bytes <= *have) return true;
     if (*p) backend->release(s->session->dev, *p, *have);
-    bytes += bytes / 2;
+    bytes = fv__sched_roomy(bytes);
     *p = backend->alloc(s->session->dev, bytes);
     *have = *p ? bytes : 0;
     s->session->version++;
@@ -216,15 +217,26 @@ bool fv__sched_collect(fv_scheduler *s)
     }
     t->host = (float *)((char *)t->read + chosen);
     t->tokens = listed ? t->read : NULL;
+    int64_t from = fv__sched_now();
     s->session->dev->backend->download(&s->ctx->stream, t->read, (char *)t->device - chosen,
                                        chosen + bytes);
+    fv__sched_inner(s, &s->times.wait, from);
     return !fv__failed(s->ctx);
 }
 
 /* ---- what an event brings ---- */
 
+static const fv_sched_weights *describe(fv_sched_weights *out, const sequence *q, const float *w,
+                                        int64_t n, int64_t cols)
+{
+    *out = (fv_sched_weights){
+        .w = w, .n_layers = q->ask.n_layers, .n_heads = q->ask.n_heads, .rows = n, .cols = cols};
+    return out;
+}
+
 /* n rows of each map, `every` floats from one map to the next and `width` from row to row.  Caches
- * are longer than what is in them: what stands behind the last key is left out. */
+ * are longer than what is in them: what stands behind the last key is left out.  Lists have no more
+ * than is wanted, and are told of where they are. */
 static const fv_sched_weights *pack(fv_scheduler *s, fv_sched_weights *out, const sequence *q,
                                     const float *w, int64_t every, int64_t width, int64_t n,
                                     int64_t cols)
@@ -232,6 +244,7 @@ static const fv_sched_weights *pack(fv_scheduler *s, fv_sched_weights *out, cons
     fv_sched_tap *t = &s->tap;
     int64_t maps = (int64_t)q->ask.n_layers * q->ask.n_heads;
     void *packed = t->packed;
+    if (width == cols && every == n * cols) return describe(out, q, w, n, cols);
     if (!fv__grow(&s->env, &packed, &t->packed_bytes,
                   (size_t)(maps * n * cols) * sizeof *t->packed)) {
         fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for attention weights");
@@ -241,12 +254,7 @@ static const fv_sched_weights *pack(fv_scheduler *s, fv_sched_weights *out, cons
     for (int64_t m = 0; m < maps; m++)
         for (int64_t i = 0; i < n; i++, to += cols)
             memcpy(to, w + m * every + i * width, (size_t)cols * sizeof *to);
-    *out = (fv_sched_weights){.w = t->packed,
-                              .n_layers = q->ask.n_layers,
-                              .n_heads = q->ask.n_heads,
-                              .rows = n,
-                              .cols = cols};
-    return out;
+    return describe(out, q, t->packed, n, cols);
 }
 
 const fv_sched_weights *fv__sched_weights(fv_scheduler *s, fv_sched_weights *out, int64_t b,

@@ -40,13 +40,20 @@ bool fv__sched_choice_open(fv_scheduler *s)
     return h->host && alloc_block(s, 0);
 }
 
-/* Captured steps have the block's address. */
+/* What asks for memory that captured steps have the address of gets more than it needs: where it
+ * grows all of them are captured again. */
+size_t fv__sched_roomy(size_t bytes)
+{
+    size_t least = (size_t)1 << 18;
+    return bytes < least ? 2 * least : 2 * bytes;
+}
+
 float *fv__sched_choice_weights(fv_scheduler *s, size_t bytes)
 {
     fv_sched_choice *h = &s->choice;
     if (bytes > h->weights) {
         s->session->version++;
-        if (!alloc_block(s, bytes + bytes / 2)) {
+        if (!alloc_block(s, fv__sched_roomy(bytes))) {
             fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for %zu bytes of weights", bytes);
             return NULL;
         }
@@ -181,6 +188,7 @@ bool fv__sched_take_tokens(fv_scheduler *s, int64_t first, int64_t n)
     const fv_sched_choice *h = &s->choice;
     fv_sched_weights w;
     int32_t *token = s->from; /* of no use before rows move */
+    int64_t from = fv__sched_now();
     if (s->follows) return fv__sched_follow_tokens(s, first, n);
     if (h->any && s->tap.tokens)
         memcpy(token, s->tap.tokens + first, (size_t)n * sizeof *token);
@@ -193,6 +201,7 @@ bool fv__sched_take_tokens(fv_scheduler *s, int64_t first, int64_t n)
         if (end > p && !read_logits(s, first, p, end)) return false;
         if (end == p) end++;
     }
+    fv__sched_inner(s, &s->times.wait, from);
     for (int64_t p = 0; p < n; p++) {
         sequence *q = s->row[first + p];
         if (q->done) continue; /* its callback has ended it while this step was under way */

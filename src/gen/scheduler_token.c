@@ -95,6 +95,8 @@ void fv__sched_accept(fv_scheduler *s, sequence *q, int32_t token, int64_t b)
 void fv__sched_tell(fv_scheduler *s)
 {
     fv_sched_weights w;
+    int64_t from = fv__sched_now();
+    if (!s->n_told) return;
     for (int64_t i = 0; i < s->n_told; i++) {
         fv_sched_told *t = &s->told[i];
         sequence *q = t->q;
@@ -105,4 +107,5 @@ void fv__sched_tell(fv_scheduler *s)
         if (q->left) fv__sched_forget(s, q);
     }
     s->n_told = 0;
+    fv__sched_inner(s, &s->times.tell, from);
 }

@@ -7,7 +7,7 @@
 #include "fovea/author/session.h"
 
 #define MAX_SLOTS 512
-#define FV_STEP_GRAPHS 32 /* captured decode steps that are kept */
+#define FV_STEP_GRAPHS 64 /* captured decode steps that are kept */
 
 /* One tensor of the session and its memory. */
 typedef struct slot {

@@ -183,6 +183,32 @@ static const figure figures[] = {
      offsetof(fv_sched_stats, prefix_bytes)},
 };
 
+/* Where an engine's thread spends its time: what is not in it, it waited for requests. */
+static void write_times(sv_text *t, sv_server *s)
+{
+    static const struct {
+        const char *part;
+        size_t at;
+    } parts[] = {{"queue", offsetof(fv_sched_times, queue)},
+                 {"prompts", offsetof(fv_sched_times, prompts)},
+                 {"decode", offsetof(fv_sched_times, decode)},
+                 {"tell", offsetof(fv_sched_times, tell)},
+                 {"wait", offsetof(fv_sched_times, wait)}};
+    head(t, "engine_seconds_total", "counter",
+         "Time of the engine's thread: rows, prompts, decoding, callbacks beside a GPU, and "
+         "waiting for it.");
+    for (int i = 0; i < s->opt.n_models; i++) {
+        if (!s->engine[i]->scheduler) continue;
+        fv_sched_times now = fv_scheduler_stats(s->engine[i]->scheduler).times;
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+            int64_t x;
+            memcpy(&x, (const char *)&now + parts[k].at, sizeof x);
+            sv_fmt(t, "fovea_engine_seconds_total{model=\"%s\",part=\"%s\"} %.6f\n",
+                   s->engine[i]->name, parts[k].part, 1e-9 * (double)x);
+        }
+    }
+}
+
 /* By figure and not by model: Prometheus wants the lines of one name together. */
 static void write_models(sv_text *t, sv_server *s)
 {
@@ -230,6 +256,7 @@ void sv_metrics(sv_request *r)
     histogram(&t, "http_request_seconds", "", &s->times);
     pthread_mutex_lock(&s->lock);
     write_models(&t, s);
+    write_times(&t, s);
     pthread_mutex_unlock(&s->lock);
     sv_answer(r, 200, "text/plain; version=0.0.4; charset=utf-8", &t);
 }
