@@ -315,10 +315,18 @@ static void group_rows(fv_scheduler *s)
     }
 }
 
+static bool any_done(const fv_scheduler *s)
+{
+    for (int64_t p = 0; p < s->decoding + s->reading; p++)
+        if (s->row[p]->done) return true;
+    return false;
+}
+
 /* Rows of sequences that are done leave the batch. */
 static void retire(fv_scheduler *s)
 {
     int64_t before = s->decoding + s->reading, was = s->decoding, rows;
+    if (s->n_models == 1 && !any_done(s)) return;
     for (int64_t i = 0; i < before; i++) s->from[i] = (int32_t)i;
     for (int64_t p = 0; p < s->decoding;) {
         if (!s->row[p]->done) {
@@ -365,7 +373,8 @@ void fv__sched_seat(fv_scheduler *s, sequence *q)
 /* Cancelled sequences end, wherever they are; the next one that waits gets a free row. */
 void fv__sched_admit(fv_scheduler *s)
 {
-    for (int64_t p = 0; p < s->decoding + s->reading; p++) {
+    bool cancelled = fv__sched_any_cancelled(s);
+    for (int64_t p = 0; cancelled && p < s->decoding + s->reading; p++) {
         if (!fv__sched_cancelled(s, s->row[p])) continue;
         fv__sched_tell(s); /* what it wrote comes before its end */
         if (!s->row[p]->done) fv__sched_end(s, s->row[p], FV_FINISH_CANCELLED, NULL);

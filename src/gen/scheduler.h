@@ -139,6 +139,7 @@ void fv__sched_inner(fv_scheduler *s, int64_t *time, int64_t from);
  * the attention of its whole prompt. */
 sequence *fv__sched_next(fv_scheduler *s, int64_t most, int model);
 bool fv__sched_cancelled(fv_scheduler *s, const sequence *q);
+bool fv__sched_any_cancelled(fv_scheduler *s); /* of those that have a row */
 
 /* scheduler.c: takes a sequence out of the live ones and frees it; it holds no row any more. */
 void fv__sched_forget(fv_scheduler *s, sequence *q);

@@ -211,6 +211,16 @@ bool fv__sched_cancelled(fv_scheduler *s, const sequence *q)
     return yes;
 }
 
+/* One lock for all: at most steps nobody is. */
+bool fv__sched_any_cancelled(fv_scheduler *s)
+{
+    bool any = false;
+    pthread_mutex_lock(&s->lock);
+    for (int64_t p = 0; p < s->decoding + s->reading && !any; p++) any = s->row[p]->cancelled;
+    pthread_mutex_unlock(&s->lock);
+    return any;
+}
+
 static int64_t rows_of(const fv_scheduler *s, uint64_t owner)
 {
     int64_t n = 0;

@@ -51,7 +51,7 @@ void fv_session_truncate(fv_session *s, int64_t row, int64_t n)
     if (n < 0 || (n += s->virtual) >= s->len[row]) return;
     s->len[row] = (int32_t)n;
     fv__session_share_cut(s, row, n);
-    for (int64_t i = 0; s->shared && i < s->all; i++) {
+    for (int64_t i = 0; s->parted && i < s->all; i++) {
         int32_t *a = &s->shared[row * s->all + i], *b = &s->shared[i * s->all + row];
         *a = *b = *a < (int32_t)n ? *a : (int32_t)n;
     }
@@ -197,19 +197,30 @@ static bool prepare(fv_ctx *c, fv_session *s)
     return false;
 }
 
-/* Common prefixes and lengths after the rows have moved. */
+/* Common prefixes after the rows have moved. */
+static void follow_prefixes(fv_session *s, const int32_t *from, int64_t n)
+{
+    int32_t *now = s->scratch;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) now[i * s->all + j] = in_common(s, from[i], from[j]);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(s->shared + i * s->all, now + i * s->all, (size_t)n * sizeof *now);
+}
+
+/* And lengths.  Where no row has ever become two, as in a scheduler, there are no prefixes in
+ * common, and rows^2 numbers less to be moved at every step in which a sequence leaves. */
 static void follow(fv_session *s, const int32_t *from, int64_t n)
 {
-    int32_t *now = s->scratch, *len = now + s->all * s->all, *expected = len + s->all;
+    int32_t *seen = s->scratch, *len = seen + s->all * s->all, *expected = len + s->all;
+    if (!s->parted) memset(seen, 0, (size_t)s->all * sizeof *seen);
+    for (int64_t i = 0; i < n && !s->parted; i++) s->parted = seen[from[i]]++;
+    if (s->parted) follow_prefixes(s, from, n);
     for (int64_t i = 0; i < n; i++) {
         len[i] = s->len[from[i]];
         expected[i] = s->expected[from[i]];
-        for (int64_t j = 0; j < n; j++) now[i * s->all + j] = in_common(s, from[i], from[j]);
     }
     memcpy(s->len, len, (size_t)n * sizeof *len);
     memcpy(s->expected, expected, (size_t)n * sizeof *expected);
-    for (int64_t i = 0; i < n; i++)
-        memcpy(s->shared + i * s->all, now + i * s->all, (size_t)n * sizeof *now);
 }
 
 void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
@@ -242,7 +253,7 @@ void fv__session_resize(fv_session *s, int64_t rows)
     for (int64_t i = rows < s->rows ? rows : s->rows; i < s->all; i++) {
         s->len[i] = s->expected[i] = 0;
         fv__session_unshare(s, i, 0);
-        for (int64_t j = 0; s->shared && j < s->all; j++)
+        for (int64_t j = 0; s->parted && j < s->all; j++)
             s->shared[i * s->all + j] = s->shared[j * s->all + i] = 0;
     }
     s->rows = rows < s->all ? rows : s->all;

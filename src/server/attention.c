@@ -139,7 +139,8 @@ static void put_numbers(sv_text *t, const char *key, const int32_t *x, int n)
     sv_close(t, ']');
 }
 
-/* (layers,heads,rows,cols), nested; nine digits, which give an f32 back exactly. */
+/* (layers,heads,rows,cols), nested; nine digits, which give an f32 back exactly, and which the
+ * thread that sends the answer writes: sequences wait for this one. */
 static fv_status put_weights(sv_text *t, job *k, fv_err *e)
 {
     sv_key(t, "weights");
@@ -150,11 +151,7 @@ static fv_status put_weights(sv_text *t, job *k, fv_err *e)
             const float *w = weights(k, l, h, e);
             if (!w) return e->code;
             sv_open(t, '[');
-            for (int64_t i = 0; i < k->tall; i++) {
-                sv_open(t, '[');
-                for (int64_t j = 0; j < k->wide; j++) sv_real(t, (double)w[i * k->wide + j]);
-                sv_close(t, ']');
-            }
+            for (int64_t i = 0; i < k->tall; i++) sv_packed_reals(t, w + i * k->wide, k->wide);
             sv_close(t, ']');
         }
         sv_close(t, ']');

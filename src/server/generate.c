@@ -215,21 +215,45 @@ static void cancel(sv_request *r)
     sv_wake(q->g);
 }
 
-/* The stream of a choice has read its prompt, whose end may decide about a blank. */
+/* Pushes the prompt from a token on, and adds its text where it is echoed.  *word: whether there was
+ * more than blanks. */
+static fv_status push_prompt(sv_choice *c, int64_t from, bool *word, fv_err *e)
+{
+    fv_status st = FV_OK;
+    const char *piece;
+    size_t n;
+    *word = false;
+    for (int64_t i = from; i < c->n_prompt && !st; i++) {
+        st = fv_tok_stream_push(c->stream, c->prompt[i], &piece, &n, e);
+        if (!st) *word |= strspn(piece, " ") < n;
+        if (!st && c->gen->echo) sv_add(&c->text, piece, n);
+    }
+    return st;
+}
+
+/* The stream of a choice has read its prompt, whose end may decide about a blank.  A stream looks
+ * back no further than to the last word, so of a long prompt its end will do. */
+static fv_status read_prompt(sv_choice *c, fv_err *e)
+{
+    enum { END = 64 };
+    const char *piece;
+    size_t n;
+    bool word, whole = c->gen->echo || c->n_prompt <= END;
+    fv_status st = push_prompt(c, whole ? 0 : c->n_prompt - END, &word, e);
+    if (st || whole || word) return st;
+    st = fv_tok_stream_finish(c->stream, &piece, &n, e);
+    return st ? st : push_prompt(c, 0, &word, e);
+}
+
 static fv_status open_choice(sv_gen *q, int i, fv_err *e)
 {
     sv_choice *c = &q->choice[i];
     int64_t k = i / q->each;
-    const char *piece;
-    size_t n;
     *c = (sv_choice){.gen = q, .index = i, .prompt = q->prompts + q->prompt_at[k]};
     c->n_prompt = q->prompt_at[k + 1] - q->prompt_at[k];
     c->last = c->prompt[c->n_prompt - 1];
     fv_status st = fv_tok_stream_new(&c->stream, q->g->tok, !q->special, e);
-    for (int64_t j = 0; j < c->n_prompt && !st; j++) {
-        st = fv_tok_stream_push(c->stream, c->prompt[j], &piece, &n, e);
-        if (!st && q->echo) sv_add(&c->text, piece, n);
-    }
+    if (!st) st = read_prompt(c, e);
     if (!st && q->schema) st = sv_constrain(q, c, e);
     return st;
 }
