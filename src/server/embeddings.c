@@ -41,13 +41,10 @@ static void write_vectors(sv_request *r, const sv_engine *g, const float *x, int
         sv_string_at(&t, "object", "embedding");
         sv_int_at(&t, "index", i);
         sv_key(&t, "embedding");
-        if (base64) {
+        if (base64)
             put_base64(&t, x + i * D, D);
-        } else {
-            sv_open(&t, '[');
-            for (int64_t j = 0; j < D; j++) sv_real(&t, (double)x[i * D + j]);
-            sv_close(&t, ']');
-        }
+        else
+            sv_packed_reals(&t, x + i * D, D);
         sv_close(&t, '}');
     }
     sv_close(&t, ']');

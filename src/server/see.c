@@ -380,13 +380,6 @@ void sv_ablate(sv_request *r)
 
 /* ---- /v1/neurons ---- */
 
-static void put_row(sv_text *t, const float *x, int64_t n)
-{
-    sv_open(t, '[');
-    for (int64_t i = 0; i < n; i++) sv_real(t, (double)x[i]);
-    sv_close(t, ']');
-}
-
 /* q of the row, k of every column, and the weights that came of them. */
 static fv_status put_neurons(sv_text *t, sv_see *k, fv_see_pick p, int64_t row, fv_err *e)
 {
@@ -404,13 +397,13 @@ static fv_status put_neurons(sv_text *t, sv_see *k, fv_see_pick p, int64_t row, 
         sv_see_put_tokens(t, k, "column_tokens", false);
         sv_real_at(t, "scale", (double)scale);
         sv_key(t, "query");
-        put_row(t, q + row * W, W);
+        sv_packed_reals(t, q + row * W, W);
         sv_key(t, "keys");
         sv_open(t, '[');
-        for (int64_t j = 0; j < cols; j++) put_row(t, keys + j * W, W);
+        for (int64_t j = 0; j < cols; j++) sv_packed_reals(t, keys + j * W, W);
         sv_close(t, ']');
         sv_key(t, "weights");
-        put_row(t, weights, cols);
+        sv_packed_reals(t, weights, cols);
     }
     free(q);
     return st;

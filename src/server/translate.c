@@ -36,12 +36,8 @@ static void put_attention(job *k, const fv_translation *x)
     put_tokens(t, "target_tokens", k->tok, x->best->ids, x->best->n);
     sv_key(t, "attention");
     sv_open(t, '[');
-    for (int64_t i = 0; x->attention && i < x->best->n; i++) {
-        sv_open(t, '[');
-        for (int64_t j = 0; j < x->n_source; j++)
-            sv_real(t, (double)x->attention[i * x->n_source + j]);
-        sv_close(t, ']');
-    }
+    for (int64_t i = 0; x->attention && i < x->best->n; i++)
+        sv_packed_reals(t, x->attention + i * x->n_source, x->n_source);
     sv_close(t, ']');
 }
 
