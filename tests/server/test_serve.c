@@ -90,7 +90,35 @@ static void stop_strings_cut(void **state)
                                         "\"temperature\":0,\"stop\":[\"xyz\",\"girl na\"]}");
     assert_string_equal(text_at(j, "choices.0.text"), ", there was a little ");
     assert_string_equal(text_at(j, "choices.0.finish_reason"), "stop");
+    /* tokens that came before the sequence had ended are not counted */
+    assert_int_equal((int)number_at(j, "usage.completion_tokens"), 9);
     json_decref(j);
+    for (int i = 0; i < 300 && metric("fovea_requests_running{model=\"plain\"} ") > 0; i++) nap(10);
+    assert_int_equal((int)metric("fovea_requests_running{model=\"plain\"} "), 0);
+    assert_true(metric("fovea_engine_seconds_total{model=\"plain\",part=\"decode\"} ") > 0);
+}
+
+/* A stream reads only the end of a long prompt, all of it where that is blanks, and what follows
+ * is the same: echo makes it read the whole. */
+static void long_prompts_are_continued(void **state)
+{
+    (void)state;
+    for (int blanks = 0; blanks < 2; blanks++) {
+        char prompt[800] = "Once upon a time", body[1000];
+        for (int i = 0; i < 90; i++) strcat(prompt, blanks ? " " : " big");
+        json_t *j[2];
+        for (int echo = 0; echo < 2; echo++) {
+            snprintf(body, sizeof body,
+                     "{\"prompt\":\"%s\",\"max_tokens\":12,\"temperature\":0,\"echo\":%s}", prompt,
+                     echo ? "true" : "false");
+            j[echo] = post("/v1/completions", body);
+        }
+        const char *added = text_at(j[0], "choices.0.text"), *all = text_at(j[1], "choices.0.text");
+        assert_true(strlen(added) > 0 && strlen(all) > strlen(added));
+        assert_string_equal(all + strlen(all) - strlen(added), added);
+        json_decref(j[0]);
+        json_decref(j[1]);
+    }
 }
 
 static void sampling_follows_the_seed(void **state)
@@ -548,6 +576,7 @@ int main(void)
         cmocka_unit_test(models_are_listed),
         cmocka_unit_test(prompts_are_continued),
         cmocka_unit_test(stop_strings_cut),
+        cmocka_unit_test(long_prompts_are_continued),
         cmocka_unit_test(sampling_follows_the_seed),
         cmocka_unit_test(biases_and_penalties_count),
         cmocka_unit_test(probabilities_are_told),

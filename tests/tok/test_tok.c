@@ -241,6 +241,41 @@ static void streams_give_whole_characters(void **state)
     }
 }
 
+/* A server pushes a hundred thousand tokens a second. */
+static void streams_allocate_nothing(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"BPE bytes", "BPE byte fallback, whole text",
+                                        "Unigram byte fallback"};
+    const char *text = "Hello w\xc3\xb6rld \xe6\xbc\xa2\xe5\xad\x97 \xf0\x9f\x91\x8d apples don't";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        fv_mem_counter mem;
+        fv_mem_counter_init(&mem);
+        fv_env env = {.mem = &mem.mem};
+        size_t bytes;
+        fv_tok *t;
+        fv_err e;
+        char *file = tok_component(names[i], &bytes);
+        if (fv_tok_read(&t, &env, file, bytes, names[i], &e)) fail_msg("%s", e.text);
+        free(file);
+        fv_encoding *enc = tok_encode(t, text, strlen(text), (fv_tok_opts){0});
+        fv_tok_stream *s;
+        const char *piece;
+        size_t n, before = 0;
+        assert_int_equal(fv_tok_stream_new(&s, t, true, &e), FV_OK);
+        for (int k = 0; k < 20; k++) {
+            if (k == 2) before = mem.count;
+            for (int64_t j = 0; j < enc->n; j++)
+                assert_int_equal(fv_tok_stream_push(s, enc->ids[j], &piece, &n, &e), FV_OK);
+        }
+        assert_int_equal(mem.count, before);
+        fv_tok_stream_free(s);
+        fv_encoding_free(enc);
+        fv_tok_close(t);
+        assert_int_equal(mem.live, 0);
+    }
+}
+
 /* ---- training ---- */
 
 static void training_is_deterministic_and_reads_back(void **state)
@@ -343,6 +378,7 @@ int main(void)
         cmocka_unit_test(length_is_kept),
         cmocka_unit_test(hostile_texts_are_linear),
         cmocka_unit_test(streams_give_whole_characters),
+        cmocka_unit_test(streams_allocate_nothing),
         cmocka_unit_test(streams_keep_blanks),
         cmocka_unit_test(training_is_deterministic_and_reads_back),
         cmocka_unit_test(threads_share_a_tokenizer),
