@@ -24,6 +24,7 @@ void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, int64_t width, int64_t n_head,
     va_end(ap);
     fv_mha_init(p, &l->att, width, n_head, opt, "%s", at.s);
     int64_t H = l->att.n_head, W = l->att.head;
+    l->dropout = 0;
     fv_lin_init(p, &l->r, width, H * W, (fv_lin_opt){.no_bias = true, .std = opt.in.std},
                 "%s.r_net", at.s);
     l->u = fv_param(p, fv__weight(opt.in.std), FV_SHAPE(H, W), "%s.r_w_bias", at.s);
@@ -74,18 +75,21 @@ static fv_tensor *by_distance(fv_ctx *c, fv_tensor *q, fv_tensor *r, float scale
 
 /* q of x (B,T,D), the end of memory (B,L,D), and k and v of all of memory.  Where one weight makes
  * all three, memory goes through it as a whole: the queries of earlier states are not used. */
-static void project(fv_ctx *c, const fv_mha *m, fv_tensor *x, fv_tensor *memory, fv_tensor *qkv[3])
+static void project(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *memory,
+                    fv_tensor *qkv[3])
 {
+    const fv_mha *m = &l->att;
     qkv[0] = qkv[1] = qkv[2] = NULL;
     if (m->qkv.w) {
         int64_t T = fv_dim(x, 1), L = fv_dim(memory, 1);
-        fv_split(c, qkv, fv_lin_fwd(c, &m->qkv, memory), 3, -1);
+        fv_split(c, qkv, fv__variational_dropout(c, fv_lin_fwd(c, &m->qkv, memory), l->dropout), 3,
+                 -1);
         if (L > T) qkv[0] = fv_slice(c, qkv[0], 1, L - T, L);
         return;
     }
-    qkv[0] = fv_lin_fwd(c, &m->q, x);
-    qkv[1] = fv_lin_fwd(c, &m->k, memory);
-    qkv[2] = fv_lin_fwd(c, &m->v, memory);
+    qkv[0] = fv__variational_dropout(c, fv_lin_fwd(c, &m->q, x), l->dropout);
+    qkv[1] = fv__variational_dropout(c, fv_lin_fwd(c, &m->k, memory), l->dropout);
+    qkv[2] = fv__variational_dropout(c, fv_lin_fwd(c, &m->v, memory), l->dropout);
 }
 
 /* What keys and values go on from: the past's in front of those of x (B,T,D), or without one those
@@ -94,10 +98,11 @@ static fv_tensor *queries(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tenso
                           fv_tensor *positions, fv_rel_past *past)
 {
     fv_tensor *qkv[3], *k = past->k, *v = past->v;
-    project(c, &l->att, x, k ? x : memory, qkv);
+    project(c, l, x, k ? x : memory, qkv);
     past->k = k ? fv_concat(c, (fv_tensor *[]){k, qkv[1]}, 2, 1) : qkv[1];
     past->v = v ? fv_concat(c, (fv_tensor *[]){v, qkv[2]}, 2, 1) : qkv[2];
-    if (!past->r) past->r = fv_lin_fwd(c, &l->r, positions);
+    if (!past->r)
+        past->r = fv__variational_dropout(c, fv_lin_fwd(c, &l->r, positions), l->dropout);
     return qkv[0];
 }
 

@@ -7,8 +7,10 @@
  * the feed is ordered.  The memory is part of a checkpoint: a resumed run goes on with the same
  * bits.  (Computing it again from the segments before would use parameters that have changed.)
  *
- * Segments of an epoch are shifted by a random number of tokens.  An evaluation begins at the
- * first token, reads all of them, and has a memory of its own. */
+ * Segments of an epoch are shifted by a random number of tokens.  With memory_min each row of a
+ * batch sees as much of its memory as is drawn for it: a model that has always had all of it relies
+ * on that, and text it knows by heart is found there best of all.  An evaluation begins at the first
+ * token, reads all of them with all of the memory, which is its own. */
 #include "core/core.h"
 #include "data/feed_parts.h"
 #include "data/token_stream.h"
@@ -18,6 +20,7 @@
 typedef struct options {
     /* tokens of a segment; rows of a batch; hidden states kept per layer, in tokens */
     int64_t context, streams, memory;
+    int64_t memory_min; /* of them at least so many are seen; -1: all */
 } options;
 
 typedef struct segments {
@@ -70,6 +73,16 @@ static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
     *target = 0;
 }
 
+/* How many of the `known` states before segment i its row r sees. */
+static int64_t visible(const options *o, int64_t known, int64_t i, int64_t r, fv_data_rng how)
+{
+    uint32_t w[4];
+    if (how.epoch < 0 || o->memory_min < 0) return known;
+    fv_philox(w, how.seed, 3, (uint64_t)how.epoch, (uint64_t)(i * o->streams + r));
+    int64_t n = o->memory_min + (int64_t)(w[0] % (uint64_t)(o->memory - o->memory_min + 1));
+    return n < known ? n : known;
+}
+
 /* input_ids (S,T); labels (S,T+1), the last behind the segment; attention_mask (S,M+T). */
 static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int64_t n,
                       fv_data_rng how, fv_err *e)
@@ -86,7 +99,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     for (int64_t r = 0; r < S; r++) {
         int64_t first = p.from + r * p.len, end = first + p.len;
         /* keys of the memory that do not exist yet (first segments of an epoch) are masked out */
-        fv__memory_mask(mask + r * (M + T), M, T, at);
+        fv__memory_mask(mask + r * (M + T), M, T, visible(o, at, rows[0], r, how));
         if (end > s->text->n - 1) end = s->text->n - 1;
         for (int64_t t = 0; t <= T; t++) {
             int64_t i = first + at + t;
@@ -214,8 +227,11 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     *out = (fv_feed){0};
     fv_status st = fv__token_stream_open(&text, t, from, o->context, false, report, e);
     if (st) return st;
+    if (o->memory_min > o->memory)
+        st = fv_fail(e, FV_EARG, "memory_min %lld is more than memory, %lld",
+                     (long long)o->memory_min, (long long)o->memory);
     int64_t least = t->evaluation ? o->streams : o->streams * o->context;
-    if (text->n <= least)
+    if (!st && text->n <= least)
         st = fv_fail(e, FV_EFORMAT, "%s: %lld tokens, and %lld streams need more than %lld",
                      from->file, (long long)text->n, (long long)o->streams, (long long)least);
     segments *s = st ? NULL : fv__alloc(t->env, sizeof *s);
@@ -245,6 +261,8 @@ static const fv_field keys[] = {
     FV_INT(options, context, 1, 64, 1 << 16, "tokens of a segment"),
     FV_INT(options, streams, 1, 16, 1 << 16, "parts of the text that are read side by side"),
     FV_INT(options, memory, 1, 64, 1 << 16, "states of earlier segments that are attended to"),
+    FV_INT(options, memory_min, -1, -1, 1 << 16,
+           "a random number of them, at least this, is seen; -1: always all"),
     {0},
 };
 

@@ -158,6 +158,7 @@ typedef struct fv_rel_mha {
     fv_mha att;
     fv_lin r;
     fv_tensor *u, *v; /* (H,W) */
+    float dropout;    /* of queries, keys, values and distances: a mask for a whole sequence */
 } fv_rel_mha;
 
 FV_API void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, int64_t width, int64_t n_head,

@@ -38,7 +38,8 @@ typedef struct config {
     int vocab_size, d_model, d_embed, n_head, d_head, d_inner, n_layer;
     int mem_len, clamp_len, div_val;
     fv_int_list cutoffs;
-    float dropout, dropatt, dropout_embedding, init_std, proj_init_std, layer_norm_epsilon;
+    float dropout, dropatt, dropout_embedding, dropout_input, dropout_output, dropout_qkv;
+    float init_std, proj_init_std, layer_norm_epsilon;
     bool pre_lnorm, same_length, proj_share_all_but_first, untie_r, tie_word_embeddings;
     bool variational_dropout;
 } config;
@@ -61,7 +62,11 @@ static const fv_field fields[] = {
     FV_BOOL(config, proj_share_all_but_first, true,
             "clusters but the first share projections between input and output"),
     FV_BOOL(config, tie_word_embeddings, true, "tables of tokens are the output weights too"),
-    FV_FLOAT(config, dropout, 0, 0.1, 0.99, "dropout on embeddings and on what a part adds"),
+    FV_FLOAT(config, dropout, 0, 0.1, 0.99, "dropout on what a part adds, and within it"),
+    FV_FLOAT(config, dropout_input, -1, -1, 0.99, "that of embeddings and positions; -1: the same"),
+    FV_FLOAT(config, dropout_output, -1, -1, 0.99, "that of the last states; -1: the same"),
+    FV_FLOAT(config, dropout_qkv, 0, 0, 0.99,
+             "dropout of queries, keys and values, one mask for all tokens"),
     FV_FLOAT(config, dropatt, 0, 0, 0.99, "dropout on the attention weights"),
     FV_FLOAT(config, dropout_embedding, 0, 0, 0.99, "share of words hidden in all of a batch"),
     FV_BOOL(config, variational_dropout, false, "dropout masks are the same for all tokens"),
@@ -147,6 +152,7 @@ static void block_init(fv_params *p, block *b, const config *k, fv_tensor *const
                 "%s.dec_attn", at);
     b->attn.att.window = k->same_length ? k->mem_len : 0;
     b->attn.att.dropout = k->dropatt;
+    b->attn.dropout = k->dropout_qkv;
     fv_lin_init(p, &b->attn.r, D, H * W, bare, "%s.dec_attn.r_net", at);
     b->attn.u = uv[0];
     b->attn.v = uv[1];
@@ -169,6 +175,8 @@ static void declare(void *self, const fv_setup *s)
     transfo_xl *m = self;
     fv_params *p = s->params;
     m->cfg = *(const config *)s->config;
+    if (m->cfg.dropout_input < 0) m->cfg.dropout_input = m->cfg.dropout;
+    if (m->cfg.dropout_output < 0) m->cfg.dropout_output = m->cfg.dropout;
     m->job = s->head->job;
     const config *k = &m->cfg;
     const char *below = m->job == FV_HEAD_BASE ? "" : "transformer.";
@@ -207,13 +215,9 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
     if (m->job != FV_HEAD_BASE) fv__adaptive_pack(p, &m->words, dtype);
 }
 
-/* variational: one mask of a sequence for all its tokens */
-static fv_tensor *drop(fv_ctx *c, const config *k, fv_tensor *x)
+static fv_tensor *drop(fv_ctx *c, const config *k, fv_tensor *x, float p)
 {
-    if (!x || !k->variational_dropout || !fv_ctx_training(c) || k->dropout == 0)
-        return fv_dropout(c, x, k->dropout);
-    fv_tensor *ones = fv_full(c, FV_SHAPE(fv_dim(x, 0), 1, fv_cols(x)), 1);
-    return fv_mul(c, x, fv_dropout(c, ones, k->dropout));
+    return k->variational_dropout ? fv__variational_dropout(c, x, p) : fv_dropout(c, x, p);
 }
 
 /* Of distances n-1, .., 0: (n,D), kept by the context. */
@@ -244,15 +248,15 @@ static fv_tensor *embed(fv_ctx *c, const transfo_xl *m, fv_tensor *ids)
     fv_tensor *x = fv__adaptive_embed(c, &m->words, ids);
     x = fv_scale(c, x, (float)sqrt((double)k->d_model));
     if (k->dropout_embedding > 0 && fv_ctx_training(c)) x = fv_mul(c, x, kept_words(c, k, ids));
-    return drop(c, k, x);
+    return drop(c, k, x, k->dropout_input);
 }
 
 /* x += mlp(x), its norm before or behind. */
 static fv_tensor *feed_forward(fv_ctx *c, const config *k, const block *b, fv_tensor *x)
 {
     fv_tensor *h = k->pre_lnorm ? fv_norm_fwd(c, &b->mlp_norm, x) : x;
-    h = drop(c, k, fv_lin_act(c, &b->up, h, FV_RELU));
-    h = drop(c, k, fv_lin_fwd(c, &b->down, h));
+    h = drop(c, k, fv_lin_act(c, &b->up, h, FV_RELU), k->dropout);
+    h = drop(c, k, fv_lin_fwd(c, &b->down, h), k->dropout);
     return k->pre_lnorm ? fv_add(c, x, h) : fv_norm_add(c, &b->mlp_norm, NULL, x, h);
 }
 
@@ -267,7 +271,8 @@ static fv_tensor *block_fwd(fv_ctx *c, const config *k, const block *b, fv_tenso
         q = fv_slice(c, z, 1, fv_dim(z, 1) - fv_dim(x, 1), fv_dim(z, 1));
     }
     fv_mha_arg arg = {.memory = z, .causal = true, .key_mask = mask};
-    fv_tensor *y = drop(c, k, fv__rel_mha_past(c, &b->attn, q, positions, past, arg));
+    fv_tensor *y = fv__rel_mha_past(c, &b->attn, q, positions, past, arg);
+    y = drop(c, k, y, k->dropout);
     x = k->pre_lnorm ? fv_add(c, x, y) : fv_norm_add(c, &b->attn_norm, NULL, x, y);
     return feed_forward(c, k, b, x);
 }
@@ -367,7 +372,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     if (!mems && (keys || keep > T)) keep = keys ? 0 : T;
     fv_tensor *next = m->job == FV_HEAD_BASE ? NULL : next_labels(c, in, T);
     fv_tensor *x = embed(c, m, ids);
-    fv_tensor *positions = fv_dropout(c, sinusoids(c, k, M + T), k->dropout);
+    fv_tensor *positions = drop(c, k, sinusoids(c, k, M + T), k->dropout_input);
     for (int i = 0; i < k->n_layer; i++) {
         fv_tensor *memory = layer_of(c, mems, i);
         past[i] = (fv_rel_past){layer_of(c, keys, i), layer_of(c, values, i), layer_of(c, far, i)};
@@ -375,7 +380,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
         if (keep) kept[i] = remember(c, memory, x, keep);
         x = block_fwd(c, k, &m->blocks[i], x, memory, &past[i], positions, mask);
     }
-    x = drop(c, k, x);
+    x = drop(c, k, x, k->dropout_output);
     fv_tap(c, "hidden", "hidden_states", x);
     if (m->job == FV_HEAD_BASE)
         fv_items_put(out, "last_hidden_state", x);
