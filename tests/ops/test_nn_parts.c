@@ -14,6 +14,7 @@
 #include "fovea/author/nn.h"
 #include "helper/golden.h"
 #include "helper/layer.h"
+#include "nn/part.h"
 #include "ops/embed.h"
 
 /* ---- positions ---- */
@@ -378,6 +379,35 @@ static void what_enters_an_encoder_is_the_same_recorded_or_not(void **state)
     }
 }
 
+/* One mask of a sequence for all its tokens, whichever values they have; none outside training. */
+static void variational_dropout_hides_the_same_of_all_tokens(void **state)
+{
+    enum { SEQS = 3, LEN = 4, WIDE = 64, ALL = SEQS * LEN * WIDE };
+    float y[ALL];
+    fv_ctx *c;
+    int hidden = 0, apart = 0;
+    (void)state;
+    assert_int_equal(fv_ctx_new(&c, device, (fv_ctx_opt){.train = true, .seed = 5}, NULL), FV_OK);
+    fv_tensor *x = fv_full(c, FV_SHAPE(SEQS, LEN, WIDE), 3);
+    assert_int_equal(fv_read(c, fv__variational_dropout(c, x, 0.25f), y, ALL), FV_OK);
+    for (int i = 0; i < ALL; i++) {
+        int seq = i / WIDE / LEN, first = seq * LEN * WIDE + i % WIDE;
+        assert_true(y[i] == 0 || y[i] == 4);
+        assert_true(y[i] == y[first]);
+        hidden += y[i] == 0;
+        apart += y[i] != y[i % WIDE]; /* another sequence has another mask */
+    }
+    assert_in_range(hidden, ALL / 8, ALL / 2);
+    assert_true(apart > 0);
+    assert_null(fv__variational_dropout(c, fv_full(c, FV_SHAPE(WIDE), 1), 0.5f));
+    assert_int_equal(fv_ctx_status(c), FV_ESHAPE);
+    fv_ctx_free(c);
+    assert_int_equal(fv_ctx_new(&c, device, (fv_ctx_opt){0}, NULL), FV_OK);
+    x = fv_full(c, FV_SHAPE(SEQS, LEN, WIDE), 3);
+    assert_ptr_equal(fv__variational_dropout(c, x, 0.25f), x);
+    fv_ctx_free(c);
+}
+
 int main(void)
 {
     static bool whether[] = {false, true};
@@ -392,6 +422,7 @@ int main(void)
         cmocka_unit_test(patches_are_products_of_their_pixels),
         cmocka_unit_test(tied_embeddings_share_one_table),
         cmocka_unit_test(what_enters_an_encoder_is_the_same_recorded_or_not),
+        cmocka_unit_test(variational_dropout_hides_the_same_of_all_tokens),
         cmocka_unit_test(refusals_name_the_layer),
     };
     return cmocka_run_group_tests_name("parts of layers", tests, open_device, close_device);

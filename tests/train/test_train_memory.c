@@ -1,5 +1,6 @@
 /* test_train_memory.c - training with a memory from segment to segment: a run that was stopped and
- * resumed ends with the same bits, and models without a memory are refused. */
+ * resumed ends with the same bits, a part of the memory may be drawn, and models without one are
+ * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,9 +16,10 @@
 static const char recipe[] =
     "[model]\nmodel_type = transfo-xl\nn_layer = 2\nn_head = 2\nd_model = 16\nd_embed = 16\n"
     "d_head = 8\nd_inner = 24\nmem_len = 8\ncutoffs = 100 200\ndiv_val = 2\ndropout = 0.2\n"
-    "dropout_embedding = 0.1\nvariational_dropout = true\n"
+    "dropout_embedding = 0.1\ndropout_input = 0.4\ndropout_output = 0.3\ndropout_qkv = 0.1\n"
+    "variational_dropout = true\n"
     "[data]\nobjective = segments\ntrain = text.txt\nvalid = text.txt\ncontext = 6\nstreams = 3\n"
-    "memory = 8\n"
+    "memory = 8\nmemory_min = 2\n"
     "[tokenizer]\nkind = byte_bpe\nvocab = 270\nmin_count = 1\n"
     "[train]\nupdates = 12\nlr = 0.01\nwarmup = 1\nschedule = constant\nsave_every = 4\n"
     "eval_every = 3\n";
@@ -45,6 +47,16 @@ static void a_resumed_run_has_the_same_bits(void **state)
     succeeded(sh("cmp whole/model/model.safetensors parts/model/model.safetensors"));
 }
 
+/* With all of the memory drawn always, nothing is drawn; with less another model comes out. */
+static void a_random_memory_is_another_training(void **state)
+{
+    (void)state;
+    succeeded(sh("$fovea train segments.ini -o all -q --set data.memory_min=8"));
+    succeeded(sh("$fovea train segments.ini -o always -q --set data.memory_min=-1"));
+    succeeded(sh("cmp all/model/model.safetensors always/model/model.safetensors"));
+    assert_int_equal(sh("cmp -s all/model/model.safetensors whole/model/model.safetensors")->code, 1);
+}
+
 /* The memory counts: scores of a text differ with how far back it reaches. */
 static void a_longer_memory_changes_the_score(void **state)
 {
@@ -62,6 +74,8 @@ static void mistakes_are_named(void **state)
             "carries no memory with mem_len 0");
     refused(sh("$fovea train segments.ini -o bad -q --set data.streams=500"), 1,
             "500 streams need more than");
+    refused(sh("$fovea train segments.ini -o bad -q --set data.memory_min=9"), 1,
+            "memory_min 9 is more than memory, 8");
     refused(sh("$fovea train segments.ini -o bad -q --set 'model.cutoffs=200 100'"), 1,
             "expected numbers that rise");
 }
@@ -70,6 +84,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resumed_run_has_the_same_bits),
+        cmocka_unit_test(a_random_memory_is_another_training),
         cmocka_unit_test(a_longer_memory_changes_the_score),
         cmocka_unit_test(mistakes_are_named),
     };
