@@ -270,11 +270,27 @@ FV_API void fv_constraint_logits(void *constraint, float *logits, int64_t V, con
 
 /* ---- how likely a text is ---- */
 
-/* out[i] = log p(ids[i] | ids[0..i)), for i from 1 to n-1; out[0] = 0.  A text longer than the
- * model's context is read in windows of `window` tokens (0: all the context; for models without a
- * limit, 2048) that move on by `stride` (0: half of that): a token sees at least window - stride
- * before it.  For models without an encoder. */
+/* A continuous cache (Grave et al. 2017): the last `size` states of the model, each with the token
+ * that followed it.  out[i] is the log-probability of token i with it, out[0] = 0:
+ *
+ *     log((1 - weight) p_model + weight * sum of softmax(theta h.h_i) where the token followed h_i) */
+typedef struct fv_score_cache {
+    int64_t size;         /* 0: no cache, and the rest is not read */
+    double theta, weight; /* 0: 0.3 and 0.1 */
+    double *out;          /* the caller's, n of them */
+} fv_score_cache;
+
+typedef struct fv_score_opt {
+    /* A text longer than the model's context is read in windows of so many tokens (0: all the
+     * context; for models without a limit, 2048) that move on by `stride` (0: half of that): a
+     * token sees at least window - stride before it. */
+    int64_t window, stride;
+    fv_score_cache cache;
+} fv_score_opt;
+
+/* out[i] = log p(ids[i] | ids[0..i)), for i from 1 to n-1; out[0] = 0.  For models without an
+ * encoder. */
 FV_API fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids,
-                          int64_t n, int64_t window, int64_t stride, fv_err *e);
+                          int64_t n, fv_score_opt opt, fv_err *e);
 
 #endif

@@ -167,6 +167,8 @@ typedef struct fv_eval_opt {
     const char *split;          /* of annotated images; NULL: all */
     bool header, latin1;
     int64_t window, stride, longest; /* of long texts */
+    int64_t cache;                   /* perplexity: as fv_score_cache has them */
+    double cache_theta, cache_weight;
     bool or_none;
     const char *source, *reference, *hypothesis; /* texts that stand side by side */
     const char *prefix, *predictions;

@@ -53,6 +53,13 @@ static const cli_option options[] = {
     CLI_INT(eval_values, o.stride, 0, "stride", "N", 0, 1 << 20,
             "tokens that windows of a context share, or that one of running text moves on by; 0: "
             "likewise"),
+    CLI_INT(eval_values, o.cache, 0, "cache", "N", 0, 1 << 20,
+            "perplexity: also that with a continuous cache of the last N states, in which words "
+            "come again (Grave et al. 2017); 0: none"),
+    CLI_REAL(eval_values, o.cache_theta, 0, "cache-theta", "X", 0, 1e6,
+             "what products of states are multiplied by in it; 0: 0.3"),
+    CLI_REAL(eval_values, o.cache_weight, 0, "cache-weight", "X", 0, 0.999,
+             "its share of a probability; 0: 0.1"),
     CLI_INT(eval_values, o.longest, 0, "longest", "N", 0, 1000,
             "tokens of an answer, at most; 0: 15"),
     CLI_FLAG(eval_values, o.or_none, 0, "or-none", "a context may hold no answer (SQuAD 2)"),

@@ -7,6 +7,7 @@
 #include "fovea/gen.h"
 #include "fovea/author/family.h"
 #include "fovea/author/gen.h"
+#include "gen/score_cache.h"
 #include "model/memory.h"
 
 /* A batch of sequences on the host: input ids, and the labels to be scored (-100: not this
@@ -76,7 +77,7 @@ static fv_status check(const fv_model *m, const int32_t *ids, int64_t n, fv_err 
  * where it is, on the device, while the next one reads it, and the projected positions of the first
  * serve all but a shorter last one. */
 typedef struct segments {
-    fv_ctx *first, *turn[2];
+    fv_ctx *first, *turn[2], *last;
     fv_items carried; /* of the segment before */
     fv_tensor *far;   /* mem_positions of segments of `stride` tokens */
     int64_t M, stride, n;
@@ -114,6 +115,7 @@ static fv_status run_segment(segments *s, const fv_model *m, batch *b, const flo
     if (fv_read(c, loss, b->loss, b->T))
         return fv_fail(e, fv_ctx_err(c)->code, "%s", fv_ctx_err(c)->text);
     if (!s->n) s->far = fv_items_get(&out, "mem_positions");
+    s->last = c;
     s->carried = out;
     s->n++;
     return FV_OK;
@@ -123,7 +125,7 @@ static fv_status run_segment(segments *s, const fv_model *m, batch *b, const flo
  * mem_len, and segments of at most 128. */
 static fv_status score_segments(double *out, fv_device *d, const fv_model *m, const int32_t *ids,
                                 int64_t n, int64_t window, int64_t stride, fv__memory memory,
-                                fv_err *e)
+                                fv__score_cache *cache, fv_err *e)
 {
     const fv_env *env = fv_device_env(d);
     if (window < 2) window = memory.len + (stride > 0 ? stride : 128);
@@ -139,6 +141,7 @@ static fv_status score_segments(double *out, fv_device *d, const fv_model *m, co
     if (!st && !none) st = fv_fail(e, FV_ENOMEM, "score: out of memory for %zu bytes", bytes);
     for (int i = 0; !st && i < 3; i++)
         st = fv_ctx_new(contexts[i], d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
+    for (int i = 0; !st && i < 3; i++) fv__score_cache_watch(cache, *contexts[i]);
     if (!st) memset(none, 0, bytes);
     for (int64_t from = 0; !st && from + 1 < n; from += stride) {
         b.T = n - 1 - from < stride ? n - 1 - from : stride;
@@ -147,6 +150,7 @@ static fv_status score_segments(double *out, fv_device *d, const fv_model *m, co
         fv__memory_mask(b.mask, s.M, b.T, from);
         st = run_segment(&s, m, &b, none, shape, e);
         for (int64_t i = 0; !st && i < b.T; i++) out[from + 1 + i] = -(double)b.loss[i];
+        if (!st) st = fv__score_cache_add(cache, s.last, 0, b.T, b.labels, b.loss, from + 1, e);
     }
     for (int i = 0; i < 3; i++) fv_ctx_free(*contexts[i]);
     fv__free(env, none, bytes);
@@ -157,7 +161,8 @@ static fv_status score_segments(double *out, fv_device *d, const fv_model *m, co
 /* Window k reads from k stride on.  The first gives all its tokens, the others those that no window
  * before them had: T is known up to `known`. */
 static fv_status score_window(double *out, fv_ctx *c, const fv_model *m, batch *b,
-                              const int32_t *ids, int64_t from, int64_t T, int64_t known, fv_err *e)
+                              const int32_t *ids, int64_t from, int64_t T, int64_t known,
+                              fv__score_cache *cache, fv_err *e)
 {
     b->T = T;
     memcpy(b->ids, ids + from, (size_t)T * sizeof *ids);
@@ -167,61 +172,83 @@ static fv_status score_window(double *out, fv_ctx *c, const fv_model *m, batch *
     fv_ctx_reset(c, 0);
     fv_status st = run(c, m, b, (fv_items){0}, "input_ids", "attention_mask", e);
     for (int64_t i = known; !st && i < from + T; i++) out[i] = -(double)b->loss[i - 1 - from];
-    return st;
+    int64_t first = known - 1 - from;
+    return st ? st
+              : fv__score_cache_add(cache, c, first, from + T - known, b->labels + first,
+                                    b->loss + first, known, e);
 }
 
 /* Windows lo to hi - 1 of those that n tokens need. */
 static fv_status score_windows(double *out, fv_device *d, const fv_model *m, const int32_t *ids,
                                int64_t n, int64_t window, int64_t stride, int64_t lo, int64_t hi,
-                               fv_err *e)
+                               fv__score_cache *cache, fv_err *e)
 {
     batch b = {0};
     fv_ctx *c = NULL;
     fv_status st = make_batch(&b, fv_device_env(d), 1, n < window ? n : window, e);
     if (!st) st = fv_ctx_new(&c, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
+    if (!st) fv__score_cache_watch(cache, c);
     for (int64_t k = lo; !st && k < hi; k++) {
         int64_t from = k * stride, T = n - from < window ? n - from : window;
-        st = score_window(out, c, m, &b, ids, from, T, k ? from - stride + window : 1, e);
+        st = score_window(out, c, m, &b, ids, from, T, k ? from - stride + window : 1, cache,
+                          e);
     }
     fv_ctx_free(c);
     free_batch(&b);
     return st;
 }
 
-fv_status fv_score_part(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n,
-                        int64_t window, int64_t stride, int part, int parts, int64_t *begin,
-                        int64_t *end, fv_err *e)
+/* fv_score_part with a cache that is open. */
+static fv_status score_part(double *out, fv_device *d, const fv_model *m, const int32_t *ids,
+                            int64_t n, const fv_score_opt *o, int part, int parts, int64_t *begin,
+                            int64_t *end, fv__score_cache *cache, fv_err *e)
 {
-    int64_t context = fv_model_context(m), asked = window, moved = stride;
-    *begin = part ? n : 0;
-    *end = n;
-    if (fv_model_family(m)->begin)
-        return fv_fail(e, FV_EARG, "score: %s needs a source beside the text", fv_model_head(m));
+    int64_t context = fv_model_context(m), window = o->window, stride = o->stride;
     if (!context) context = window > 0 ? window : 2048;
     if (window < 1 || window > context) window = context;
     if (stride < 1 || stride > window) stride = window > 1 ? window / 2 : 1;
-    fv_status st = check(m, ids, n, e);
-    if (!st && n > 0) out[0] = 0;
-    if (!st && fv__memory_taken(m)) {
+    if (fv__memory_taken(m)) {
         fv__memory memory;
-        st = fv__memory_of(&memory, d, m, e);
+        fv_status st = fv__memory_of(&memory, d, m, e);
         if (!st && memory.layers && !part)
-            st = score_segments(out, d, m, ids, n, asked, moved, memory, e);
+            st = score_segments(out, d, m, ids, n, o->window, o->stride, memory, cache, e);
         if (st || memory.layers) return st;
     }
-    if (st || n < 2) return st;
+    if (n < 2) return FV_OK;
     int64_t windows = n > window ? 1 + (n - window + stride - 1) / stride : 1,
             lo = windows * part / parts, hi = windows * (part + 1) / parts;
     *begin = lo ? (lo - 1) * stride + window : 0;
     if (hi < windows) *end = hi ? (hi - 1) * stride + window : 0;
-    return lo < hi ? score_windows(out, d, m, ids, n, window, stride, lo, hi, e) : FV_OK;
+    return lo < hi ? score_windows(out, d, m, ids, n, window, stride, lo, hi, cache, e) : FV_OK;
+}
+
+fv_status fv_score_part(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n,
+                        fv_score_opt opt, int part, int parts, int64_t *begin, int64_t *end,
+                        fv_err *e)
+{
+    fv__score_cache cache;
+    *begin = part ? n : 0;
+    *end = n;
+    if (fv_model_family(m)->begin)
+        return fv_fail(e, FV_EARG, "score: %s needs a source beside the text", fv_model_head(m));
+    fv_status st = check(m, ids, n, e);
+    if (st) return st;
+    if (n > 0) out[0] = 0;
+    if (n > 0 && opt.cache.size > 0) opt.cache.out[0] = 0;
+    if (opt.cache.size > 0 && part) return FV_OK;
+    st = fv__score_cache_open(&cache, d, opt.cache, e);
+    if (!st)
+        st = score_part(out, d, m, ids, n, &opt, part, opt.cache.size > 0 ? 1 : parts, begin, end,
+                        &cache, e);
+    fv__score_cache_close(&cache);
+    return st;
 }
 
 fv_status fv_score(double *out, fv_device *d, const fv_model *m, const int32_t *ids, int64_t n,
-                   int64_t window, int64_t stride, fv_err *e)
+                   fv_score_opt opt, fv_err *e)
 {
     int64_t from, to;
-    return fv_score_part(out, d, m, ids, n, window, stride, 0, 1, &from, &to, e);
+    return fv_score_part(out, d, m, ids, n, opt, 0, 1, &from, &to, e);
 }
 
 /* The prompt and then a continuation in each row; a label is at the position before its token. */

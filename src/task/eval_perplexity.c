@@ -9,7 +9,7 @@
 #include "task_pipeline.h"
 
 typedef struct total {
-    double log_p;
+    double log_p, cached; /* cached: with a continuous cache beside the model, where there is one */
     int64_t tokens, words, characters, bytes;
 } total;
 
@@ -33,9 +33,15 @@ static fv_status score_file(fv_eval_run *r, fv_writer *w, total *t, fv_err *e)
     fv_status st = fv_textfile_open(&text, &r->env, r->opt->file, e);
     if (st) return st;
     all.s = fv_textfile_all(text, &all.n);
-    st = all.n ? fv__writer_score_ranks(w, &all, r->opt->window, r->opt->stride, r->opt->comm,
-                                        &t->log_p, &t->tokens, e)
-               : fv_fail(e, FV_EARG, "%s: no text in it", r->opt->file);
+    const fv_eval_opt *o = r->opt;
+    fv_score_opt how = {.window = o->window,
+                        .stride = o->stride,
+                        .cache = {o->cache, o->cache_theta, o->cache_weight, NULL}};
+    double log_p[2] = {0, 0};
+    st = all.n ? fv__writer_score_ranks(w, &all, how, o->comm, log_p, &t->tokens, e)
+               : fv_fail(e, FV_EARG, "%s: no text in it", o->file);
+    t->log_p = log_p[0];
+    t->cached = log_p[1];
     if (!st) add_text(t, all.s, all.n);
     fv_textfile_close(text);
     return st;
@@ -129,7 +135,10 @@ static fv_status score_written(fv_eval_run *r, total *t, fv_err *e)
     fv_writer w;
     fv_status st = fv__eval_writer(r, &w, e);
     if (st) return st;
-    st = w.encoder ? score_targets(r, &w, t, e) : score_file(r, &w, t, e);
+    if (w.encoder && r->opt->cache > 0)
+        st = fv_fail(e, FV_EUSAGE, "--cache: a target is too short to have one");
+    else
+        st = w.encoder ? score_targets(r, &w, t, e) : score_file(r, &w, t, e);
     fv_writer_close(&w);
     return st;
 }
@@ -149,6 +158,9 @@ static fv_status report(fv_eval_run *r, const total *t, bool masked, fv_err *e)
                     masked ? "pseudo-perplexity  " : "perplexity         ", by_token,
                     (long long)t->tokens);
         fv__buf_fmt(b, "                   %.4f  a word, of %lld\n", by_word, (long long)t->words);
+        if (r->opt->cache > 0)
+            fv__buf_fmt(b, "with a cache       %.4f  a token, beside the last %lld states\n",
+                        exp(-t->cached / (double)t->tokens), (long long)r->opt->cache);
         fv__buf_fmt(b, "bits               %.4f  a character, of %lld\n", by_character,
                     (long long)t->characters);
         fv__buf_fmt(b, "                   %.4f  a byte, of %lld\n", by_byte, (long long)t->bytes);
@@ -158,6 +170,8 @@ static fv_status report(fv_eval_run *r, const total *t, bool masked, fv_err *e)
     fv__json_text_at(b, "task", "perplexity", 10);
     fv__buf_str(b, masked ? ",\"masked\":true" : ",\"masked\":false");
     fv__json_number_at(b, "perplexity", by_token);
+    if (r->opt->cache > 0)
+        fv__json_number_at(b, "cached_perplexity", exp(-t->cached / (double)t->tokens));
     fv__json_number_at(b, "word_perplexity", by_word);
     fv__json_number_at(b, "bits_per_character", by_character);
     fv__json_number_at(b, "bits_per_byte", by_byte);
@@ -176,6 +190,8 @@ static fv_status run(fv_eval_run *r, fv_err *e)
     if (!r->opt->file) return fv_fail(e, FV_EUSAGE, "a file of text is needed");
     if (!r->opt->model) return fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");
     bool masked = fv__head_job(r->opt->model, NULL, 0) == FV_HEAD_MASKED_LM;
+    if (masked && r->opt->cache > 0)
+        return fv_fail(e, FV_EUSAGE, "--cache: this model reads lines, not running text");
     fv_status st = masked ? score_masked(r, &t, e) : score_written(r, &t, e);
     return st ? st : report(r, &t, masked, e);
 }

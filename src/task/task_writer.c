@@ -347,25 +347,30 @@ fv_status fv__write_all(fv_pipeline *p, const fv_writer_job *job, const fv_text 
 
 /* ---- log-probabilities ---- */
 
-/* Log-probabilities of ids 1 to n - 1, of which ranks compute some windows each. */
+/* Log-probabilities of ids 1 to n - 1, of which ranks compute some windows each; those with a cache
+ * too. */
 static fv_status score_shared(double *p, fv_writer *w, const int32_t *ids, int64_t n,
-                              int64_t window, int64_t stride, fv_comm *c, fv_err *e)
+                              fv_score_opt how, fv_comm *c, fv_err *e)
 {
     int size = fv_comm_size(c), rank = fv_comm_rank(c);
     const fv_env *env = fv_device_env(w->device);
     size_t bytes = (size_t)size * (2 * sizeof(int64_t) + sizeof(fv_comm_part));
     int64_t(*range)[2] = fv__alloc(env, bytes);
     fv_comm_part *part = (fv_comm_part *)(void *)(range + size);
-    fv_status st = range ? fv_score_part(p, w->device, w->model, ids, n, window, stride, rank, size,
+    fv_status st = range ? fv_score_part(p, w->device, w->model, ids, n, how, rank, size,
                                          &range[rank][0], &range[rank][1], e)
                          : fv_fail(e, FV_ENOMEM, "out of memory");
     st = fv_comm_agree(c, st, e);
     for (int r = 0; !st && r < size; r++) part[r] = (fv_comm_part){r, range[r], sizeof *range};
     if (!st) st = fv_comm_all_gather(c, part, e);
-    for (int r = 0; !st && r < size; r++)
-        part[r] = (fv_comm_part){r, p + range[r][0],
-                                 (size_t)(range[r][1] - range[r][0]) * sizeof *p};
-    if (!st) st = fv_comm_all_gather(c, part, e);
+    double *parts[] = {p, how.cache.out};
+    for (int i = 0; !st && i < 2; i++) {
+        if (!parts[i]) continue;
+        for (int r = 0; r < size; r++)
+            part[r] = (fv_comm_part){r, parts[i] + range[r][0],
+                                     (size_t)(range[r][1] - range[r][0]) * sizeof *p};
+        st = fv_comm_all_gather(c, part, e);
+    }
     fv__free(env, range, bytes);
     return st;
 }
@@ -373,15 +378,19 @@ static fv_status score_shared(double *p, fv_writer *w, const int32_t *ids, int64
 fv_status fv__writer_score(fv_writer *w, const fv_text *text, int64_t window, int64_t stride,
                            double *log_p, int64_t *tokens, fv_err *e)
 {
-    return fv__writer_score_ranks(w, text, window, stride, NULL, log_p, tokens, e);
+    double both[2];
+    fv_score_opt how = {.window = window, .stride = stride};
+    fv_status st = fv__writer_score_ranks(w, text, how, NULL, both, tokens, e);
+    *log_p = both[0];
+    return st;
 }
 
-fv_status fv__writer_score_ranks(fv_writer *w, const fv_text *text, int64_t window, int64_t stride,
-                                 fv_comm *c, double *log_p, int64_t *tokens, fv_err *e)
+fv_status fv__writer_score_ranks(fv_writer *w, const fv_text *text, fv_score_opt how, fv_comm *c,
+                                 double log_p[2], int64_t *tokens, fv_err *e)
 {
     const fv_env *env = fv_device_env(w->device);
     fv_buf x = {.env = env};
-    *log_p = 0;
+    log_p[0] = log_p[1] = 0;
     *tokens = 0;
     fv_status st = fv_tok_encode(w->enc, text->s, text->n, (fv_tok_opts){.specials = true}, e);
     if (st) return st;
@@ -390,13 +399,17 @@ fv_status fv__writer_score_ranks(fv_writer *w, const fv_text *text, int64_t wind
     if (!begun) st = fv__ids_add(&x, &w->begin, 1, e);
     if (!st) st = fv__ids_add(&x, w->enc->ids, w->enc->n, e);
     int64_t n = fv__n_ids(&x);
-    size_t bytes = (size_t)(n + 1) * sizeof(double);
+    size_t bytes = (size_t)(n + 1) * 2 * sizeof(double);
     double *p = fv__alloc(env, bytes);
+    how.cache.out = how.cache.size > 0 && p ? p + n + 1 : NULL;
     if (!st && !p) st = fv_fail(e, FV_ENOMEM, "out of memory");
-    if (!st && n > 1) st = score_shared(p, w, fv__ids(&x), n, window, stride, c, e);
+    if (!st && n > 1) st = score_shared(p, w, fv__ids(&x), n, how, c, e);
     /* The first token is given, not scored. */
     if (!st) *tokens = n > 1 ? n - 1 : 0;
-    for (int64_t i = 1; i < n && !st; i++) *log_p += p[i];
+    for (int64_t i = 1; i < n && !st; i++) {
+        log_p[0] += p[i];
+        if (how.cache.out) log_p[1] += how.cache.out[i];
+    }
     fv__free(env, p, bytes);
     fv__buf_free(&x);
     return st;

@@ -222,6 +222,32 @@ static void perplexities_are_those_of_transformers(void **state)
     refused(sh(": > empty.txt; $fovea eval -m $g/stories260K empty.txt"), 1, "empty.txt: no text");
 }
 
+/* The model's own figure stays; a cache of next to no weight changes nothing. */
+static void a_cache_has_a_figure_of_its_own(void **state)
+{
+    (void)state;
+    json_t *plain = object("$fovea eval -m $g/stories260K --json $g/stories260K/greedy.txt"),
+           *light = object("$fovea eval -m $g/stories260K --json --window 64 --cache 50 "
+                           "--cache-weight 1e-9 $g/stories260K/greedy.txt"),
+           *heavy = object("$fovea eval -m $g/stories260K --json --cache 50 --cache-theta 0.01 "
+                           "--cache-weight 0.5 $g/stories260K/greedy.txt");
+    assert_null(json_object_get(plain, "cached_perplexity"));
+    same_number(heavy, plain, "perplexity");
+    json_object_set(plain, "cached_perplexity", json_object_get(light, "perplexity"));
+    same_number(light, plain, "cached_perplexity");
+    assert_true(json_number_value(json_object_get(heavy, "cached_perplexity")) !=
+                json_number_value(json_object_get(heavy, "perplexity")));
+    json_decref(plain);
+    json_decref(light);
+    json_decref(heavy);
+    assert_non_null(strstr(
+        succeeded(sh("$fovea eval -m $g/stories260K --cache 50 $g/stories260K/greedy.txt"))->out,
+        " a token, beside the last 50 states\n"));
+    refused(sh("$fovea eval -m $g/tasks/fill-bert --cache 5 $e/lines.txt"), 2, "running text");
+    refused(sh("$fovea eval -m $e/summarize-t5 --task perplexity --cache 5 p.tsv"), 2,
+            "too short to have one");
+}
+
 /* ---- summaries ---- */
 
 static void summaries_are_those_of_transformers(void **state)
@@ -323,6 +349,7 @@ int main(void)
         cmocka_unit_test(entities_are_those_of_conlleval),
         cmocka_unit_test(answers_are_judged_as_squad_does),
         cmocka_unit_test(perplexities_are_those_of_transformers),
+        cmocka_unit_test(a_cache_has_a_figure_of_its_own),
         cmocka_unit_test(summaries_are_those_of_transformers),
         cmocka_unit_test(several_references),
         cmocka_unit_test(summarize_has_its_options),

@@ -158,7 +158,7 @@ static void a_score_carries_the_memory(void **state)
     ok(fv_st_read(in, &t, all, FV_I32, SEGMENTS * B * T, &e), &e);
     for (int i = 0; i < N; i++) text[i] = all[i / T * B * T + T + i % T]; /* row 1 */
     fv_model *m = open_model(CASE);
-    ok(fv_score(got, device, m, text, N, M + T, T, &e), &e);
+    ok(fv_score(got, device, m, text, N, (fv_score_opt){M + T, T, {0}}, &e), &e);
     for (int i = 1; i < N; i++) {
         expected(out, "logits", (i - 1) / T, want, B * T * V);
         double p = (double)want[(T + (i - 1) % T) * V + text[i]];
@@ -189,12 +189,47 @@ static void a_memory_may_be_long(void **state)
     fv_model *m = open_model(LONG);
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
         expected(out, "logp", lengths[k], want, N);
-        ok(fv_score(got, device, m, text, N, lengths[k] + STRIDE, STRIDE, &e), &e);
+        ok(fv_score(got, device, m, text, N,
+                    (fv_score_opt){lengths[k] + STRIDE, STRIDE, {0}}, &e), &e);
         for (int i = 1; i < N; i++)
             if (!(fabs(got[i] - (double)want[i]) <= 2e-5))
                 fail_msg("memory %d, token %d: %g, expected %g", lengths[k], i, got[i],
                          (double)want[i]);
     }
+    fv_model_free(m);
+    fv_st_close(in);
+    fv_st_close(out);
+}
+
+/* A continuous cache beside the model: the reference goes token by token, here by segments that are
+ * not as long as the cache. */
+static void a_cache_mixes_in_what_followed_before(void **state)
+{
+    enum { N = 2400, STRIDE = 48 };
+    static int32_t text[N];
+    static float want[N];
+    static double plain[N], alone[N], got[N];
+    fv_score_opt how = {256 + STRIDE, STRIDE, {.size = 100, .theta = 2, .weight = 0.2, .out = got}};
+    fv_st *in, *out;
+    fv_st_info t;
+    fv_err e;
+    (void)state;
+    ok(fv_st_open(&in, NULL, LONG "/in.safetensors", &e), &e);
+    ok(fv_st_open(&out, NULL, LONG "/out.safetensors", &e), &e);
+    ok(fv_st_find(in, "input_ids", &t, &e), &e);
+    ok(fv_st_read(in, &t, text, FV_I32, N, &e), &e);
+    fv_model *m = open_model(LONG);
+    expected(out, "cached", 256, want, N);
+    ok(fv_score(plain, device, m, text, N, how, &e), &e);
+    for (int i = 0; i < N; i++)
+        if (!(fabs(got[i] - (double)want[i]) <= 2e-5))
+            fail_msg("token %d: %g, expected %g", i, got[i], (double)want[i]);
+    /* what the model alone gives stays as it is */
+    how.cache.size = 0;
+    ok(fv_score(alone, device, m, text, N, how, &e), &e);
+    assert_memory_equal(plain, alone, sizeof plain);
+    how.cache = (fv_score_cache){.size = 5, .weight = 1, .out = got};
+    assert_int_equal(fv_score(plain, device, m, text, N, how, &e), FV_EARG);
     fv_model_free(m);
     fv_st_close(in);
     fv_st_close(out);
@@ -242,6 +277,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_session_gives_what_a_pass_gives),
     cmocka_unit_test(a_score_carries_the_memory),
     cmocka_unit_test(a_memory_may_be_long),
+    cmocka_unit_test(a_cache_mixes_in_what_followed_before),
     cmocka_unit_test(hidden_words_leave_gradients_finite),
 };
 

@@ -3,8 +3,8 @@
 
 A case is what families.py says, with "mems" (layers,B,M,D) in and out; transfo-xl-segments has ids (5,B,T) of five segments
 in a row, and the logits and memories of each, the memory growing from nothing; transfo-xl-memory has a text of 2,400 ids and
-the log-probability of each, read in segments of 48 with memories of 1, 256, 1,000 and 2,000 tokens and distances beyond 300 clamped:
-tests/models/test_transfo_xl.c runs both.
+the log-probability of each, read in segments of 48 with memories of 1, 256, 1,000 and 2,000 tokens and distances beyond 300 clamped,
+and of one memory those with a continuous cache beside the model (Grave et al. 2017): tests/models/test_transfo_xl.c runs both.
 Run: python3 tools/golden/transfo_xl.py tests/golden   (made with torch 2.15.0)"""
 import json
 import math
@@ -191,19 +191,33 @@ for i, segment in enumerate(ids):
 write(folder, "in.safetensors", dict(input_ids=ids))
 write(folder, "out.safetensors", out)
 
+def cached(states, ids, logp, size=100, theta=2.0, weight=0.2):
+    """p = (1 - weight) p_model + weight * softmax(theta h_t.h_i) where ids[t+1] followed h_i: token by token, from the formula"""
+    out = [0.0, float(logp[1])]
+    for t in range(1, len(ids) - 1):
+        first = max(0, t - size)
+        w = (theta * states[first:t] @ states[t]).softmax(0)
+        p = w[ids[first + 1:t + 1] == ids[t + 1]].sum()
+        out.append(math.log((1 - weight) * math.exp(logp[t + 1]) + weight * p))
+    return torch.tensor(out, dtype=torch.double)
+
+
 model = Reference(clamp_len=300, n_layer=2)
 folder = os.path.join(sys.argv[1], "transfo-xl-memory")
 model.save(folder)
 ids, out = torch.randint(0, 35, (2400,), generator=torch.Generator().manual_seed(4)), {}
 with torch.no_grad():
     for memory in (1, 256, 1000, 2000):
-        mems, found = None, [torch.zeros(1)]
+        mems, found, states = None, [torch.zeros(1)], []
         for begin in range(0, len(ids) - 1, 48):
             segment, following = ids[begin:begin + 48], ids[begin + 1:begin + 49]
             result = model(segment[None], mems, keep=memory)
             mems = result["mems"]
+            states.append(result["hidden_states.2"][0])
             logp = log_softmax(result["logits"][0, :len(following)], -1)
             found.append(logp.gather(-1, following[:, None])[:, 0])
         out[f"logp.{memory}"] = torch.cat(found)
+        if memory == 256:
+            out["cached.256"] = cached(torch.cat(states), ids, out["logp.256"])
 write(folder, "in.safetensors", dict(input_ids=ids))
 write(folder, "out.safetensors", out)

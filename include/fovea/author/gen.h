@@ -16,10 +16,10 @@ FV_API fv_status fv_score_continuations(double *out, fv_device *d, const fv_mode
 
 /* The part-th of `parts` of fv_score's work: a range of its windows, whose tokens are *from to
  * *to - 1; the rest of out is not touched.  All ranges together are the whole text.  A model with a
- * memory reads from the beginning, so part 0 has all of it. */
+ * memory, or beside a cache, reads from the beginning, so part 0 has all of it. */
 FV_API fv_status fv_score_part(double *out, fv_device *d, const fv_model *m, const int32_t *ids,
-                               int64_t n, int64_t window, int64_t stride, int part, int parts,
-                               int64_t *from, int64_t *to, fv_err *e);
+                               int64_t n, fv_score_opt opt, int part, int parts, int64_t *from,
+                               int64_t *to, fv_err *e);
 
 /* fv_generate for n sources that are no token ids (sound, images): `fill` puts the inputs of the
  * family's encoder, made in c, whose first axis is n.  The same hypotheses as for ids. */
