@@ -3,7 +3,7 @@ import torch
 from transformers import (PatchTSTConfig, PatchTSTForClassification, PatchTSTForPrediction, PatchTSTForPretraining,
                           PatchTSTForRegression, PatchTSTModel)
 
-from families import build, case, pixels
+from families import build, case, pixels, tokens
 
 SMALL = dict(num_input_channels=2, context_length=22, prediction_length=5, patch_length=4, patch_stride=3, d_model=12,
              num_hidden_layers=2, num_attention_heads=3, ffn_dim=16)
@@ -56,3 +56,16 @@ hidden = torch.arange(3 * 2 * 7).reshape(3, 2, 7) % 3 == 1
 masked = make(PatchTSTForPretraining, mask_value=1, use_cls_token=True)
 masked.model.masking.forward = lambda x: (x.masked_fill(hidden[..., None], 1), hidden)
 case("patchtst-masked", masked, past_values=past, bool_masked_pos=hidden)
+spread = dict(loss="nll", pooling_type=None)
+case("patchtst-forecast-student", make(PatchTSTForPrediction, **spread), past_values=past, future_values=future)
+case("patchtst-forecast-normal", make(PatchTSTForPrediction, distribution_output="normal", **spread), past_values=past,
+     past_observed_mask=observed, future_values=future, instead=dict(past_observed_mask=observed.float()))
+counts = tokens(12, 3, 22, 2, low=0).float()
+later = tokens(12, 3, 5, 2, seed=2, low=0).float()
+case("patchtst-forecast-counts", make(PatchTSTForPrediction, distribution_output="negative_binomial", scaling="mean", **spread),
+     past_values=counts, future_values=later)
+case("patchtst-regress-student", make(PatchTSTForRegression, num_targets=2, loss="nll"), past_values=past, labels=numbers,
+     instead=dict(target_values=numbers))
+# of one target transformers drops the axis of the distributions, but not that of target_values, and would pair all with all
+case("patchtst-regress-normal", make(PatchTSTForRegression, loss="nll", distribution_output="normal"), past_values=past,
+     labels=numbers[:, :1], instead=dict(target_values=numbers[:, 0]))

@@ -10,7 +10,10 @@
  * beginning that fill none do not count.
  * Classification and regression take `labels`, as all heads do, where transformers has
  * target_values; pre-training takes the hidden patches as bool_masked_pos (B,C,N), which
- * transformers draws itself.  Refused: attention across channels, distributions (loss "nll"). */
+ * transformers draws itself.  With loss "nll" a forecast or a regression is a distribution of each
+ * value (model/distribution.h): its parameters are "prediction_outputs.0" and so on, and
+ * "prediction_outputs" is its mean, in the units of the input.  Refused: attention across
+ * channels. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -18,6 +21,7 @@
 
 #include "base/base.h"
 #include "core/params.h"
+#include "model/distribution.h"
 #include "model/series.h"
 #include "nn/part.h"
 
@@ -37,12 +41,14 @@ static const char *const scalings[] = {"std", "mean", "true", "none", "false", N
 static const char *const norms[] = {"batchnorm", "layernorm", NULL};
 enum { POS_SINCOS, POS_RANDOM };
 static const char *const positions[] = {"sincos", "random", NULL};
+enum { LOSS_MSE, LOSS_NLL };
 static const char *const losses[] = {"mse", "nll", NULL};
 
 typedef struct config {
     int num_input_channels, context_length, prediction_length, patch_length, patch_stride;
     int num_hidden_layers, d_model, num_attention_heads, ffn_dim, num_targets;
     int norm_type, activation_function, positional_encoding_type, scaling, pooling_type, loss;
+    int distribution_output;
     float norm_eps, attention_dropout, positional_dropout, path_dropout, ff_dropout, head_dropout;
     float init_std, mask_value;
     bool share_embedding, share_projection, bias, pre_norm, use_cls_token;
@@ -72,7 +78,10 @@ static const fv_field fields[] = {
     FV_CHOICE(config, scaling, 0, scalings, "of a window by its own values"),
     FV_CHOICE(config, pooling_type, POOL_MEAN, poolings,
               "of the patches, before a head; empty: a forecast reads all of them"),
-    FV_CHOICE(config, loss, 0, losses, "of forecasts"),
+    FV_CHOICE(config, loss, LOSS_MSE, losses,
+              "of forecasts and regressions: mean square, or a distribution's log-likelihood"),
+    FV_CHOICE(config, distribution_output, FV__STUDENT_T, fv__distribution_words,
+              "of each value, with the loss nll"),
     FV_FLOAT(config, attention_dropout, 0, 0, 0.99, "on the attention weights"),
     FV_FLOAT(config, positional_dropout, 0, 0, 0.99, "on what enters the first layer"),
     FV_FLOAT(config, path_dropout, 0, 0, 0.99, "on what each part of a layer adds"),
@@ -92,7 +101,6 @@ static const fv_key_rule rules[] = {
     {"num_forecast_mask_patches", NULL},
     {"channel_consistent_masking", NULL},
     {"unmasked_channel_indices", NULL},
-    {"distribution_output", NULL},
     {"num_parallel_samples", NULL},
     {"output_range", NULL}, /* read by declare */
     {NULL, NULL},
@@ -128,7 +136,9 @@ typedef struct patchtst {
     fv_lin *embed;   /* one, or one for each channel */
     fv_tensor *positions, *class_token;
     block *blocks;
-    fv_lin *head; /* likewise */
+    /* likewise; of a distribution one for each of its parameters */
+    fv_lin *head[FV__DISTRIBUTION_MOST];
+    int parts; /* how many */
 } patchtst;
 
 static fv_status check(const void *config_, fv_err *e)
@@ -140,7 +150,9 @@ static fv_status check(const void *config_, fv_err *e)
     if (k->context_length <= k->patch_length)
         return fv_fail(e, FV_EFORMAT, "context_length %d is not above patch_length %d",
                        k->context_length, k->patch_length);
-    if (k->loss) return fv_fail(e, FV_EMISSING, "loss \"nll\" is not supported, expected \"mse\"");
+    if (k->loss == LOSS_NLL && !k->share_projection)
+        return fv_fail(e, FV_EMISSING,
+                       "loss \"nll\" with share_projection false is not supported");
     return FV_OK;
 }
 
@@ -198,20 +210,37 @@ static fv_lin *lins(fv_params *p, const patchtst *m, bool shared, int64_t in, in
     return fv__channel_lins(p, n, in, out, m->cfg.init_std, path);
 }
 
+/* The projection of a forecast or a regression, or those of a distribution's parameters. */
+static void projection_init(fv_params *p, patchtst *m, int64_t in, int64_t out)
+{
+    const config *k = &m->cfg;
+    bool shared = k->share_projection || m->job == FV_HEAD_REGRESS;
+    if (k->loss == LOSS_MSE) {
+        m->head[0] = lins(p, m, shared, in, out, shared ? "head.projection" : "head.projections");
+        return;
+    }
+    m->parts = fv__distribution_count(k->distribution_output);
+    for (int i = 0; i < m->parts; i++) {
+        char path[40];
+        snprintf(path, sizeof path, "head.projection.proj.%d", i);
+        m->head[i] = lins(p, m, true, in, out, path);
+    }
+}
+
 static void head_init(fv_params *p, patchtst *m)
 {
     const config *k = &m->cfg;
     int64_t D = k->d_model, all = D * k->num_input_channels,
             wide = k->pooling_type == POOL_NONE && !k->use_cls_token ? D * m->patches : D;
+    m->parts = 1;
     if (m->job == FV_HEAD_FORECAST)
-        m->head = lins(p, m, k->share_projection, wide, k->prediction_length,
-                       k->share_projection ? "head.projection" : "head.projections");
+        projection_init(p, m, wide, k->prediction_length);
     else if (m->job == FV_HEAD_MASKED_SERIES)
-        m->head = lins(p, m, true, D, k->patch_length, "head.linear");
+        m->head[0] = lins(p, m, true, D, k->patch_length, "head.linear");
     else if (m->job == FV_HEAD_REGRESS)
-        m->head = lins(p, m, true, all, k->num_targets, "head.projection");
+        projection_init(p, m, all, k->num_targets);
     else if (m->job == FV_HEAD_CLASSIFY)
-        m->head = lins(p, m, true, all, k->num_targets, "head.linear");
+        m->head[0] = lins(p, m, true, all, k->num_targets, "head.linear");
 }
 
 /* transformers' bare model hides patches by drawing where do_mask_input is true, in inference too;
@@ -406,13 +435,54 @@ static fv_tensor *pooled(fv_ctx *c, const config *k, fv_tensor *x)
     return fv_dropout(c, fv_reshape(c, x, FV_SHAPE(B, C, -1)), k->head_dropout);
 }
 
-/* (B,C,N,D) -> (B,targets): all channels side by side. */
-static fv_tensor *targets(fv_ctx *c, const patchtst *m, fv_tensor *x)
+/* (B,C,N,D) -> (B,C*D): all channels side by side. */
+static fv_tensor *side_by_side(fv_ctx *c, const patchtst *m, fv_tensor *x)
 {
     const config *k = &m->cfg;
     if (k->pooling_type == POOL_NONE && !k->use_cls_token)
         return fv_raise(c, FV_EARG, "patchtst: pooling_type must be mean or max for this head");
-    return fv_lin_fwd(c, m->head, fv_reshape(c, pooled(c, k, x), FV_SHAPE(fv_dim(x, 0), -1)));
+    return fv_reshape(c, pooled(c, k, x), FV_SHAPE(fv_dim(x, 0), -1));
+}
+
+/* (B,C,N,D) -> forecasts (B,H,C), or the distribution of each. */
+static void forecast(fv_ctx *c, const patchtst *m, const fv__scaled *s, fv_tensor *x,
+                     const fv_items *in, fv_items *out)
+{
+    static const char *const names[] = {"prediction_outputs", "prediction_outputs.0",
+                                        "prediction_outputs.1", "prediction_outputs.2"};
+    const config *k = &m->cfg;
+    fv_tensor *y[FV__DISTRIBUTION_MOST];
+    fv_items_put(out, "loc", s->loc);
+    fv_items_put(out, "scale", s->scale);
+    x = pooled(c, k, x);
+    for (int i = 0; i < m->parts; i++)
+        y[i] = fv_transpose(c, fv__by_channel(c, m->head[i], k->share_projection, x));
+    if (k->loss == LOSS_MSE)
+        fv__put_forecast(c, in, out, fv__series_restore(c, s, y[0]));
+    else
+        fv__put_distribution(c, in, out, fv__distribution_of(c, k->distribution_output, y, s),
+                             names, fv_items_get(in, "future_values"));
+}
+
+/* (B,C,N,D) -> numbers (B,targets), or the distribution of each. */
+static void regress(fv_ctx *c, const patchtst *m, fv_tensor *x, const fv_items *in, fv_items *out)
+{
+    static const char *const names[] = {"regression_outputs", "regression_outputs.0",
+                                        "regression_outputs.1", "regression_outputs.2"};
+    const config *k = &m->cfg;
+    fv_tensor *y[FV__DISTRIBUTION_MOST], *labels = fv_items_get(in, "labels");
+    x = side_by_side(c, m, x);
+    for (int i = 0; i < m->parts; i++) y[i] = fv_lin_fwd(c, m->head[i], x);
+    if (k->loss == LOSS_NLL) {
+        fv__put_distribution(c, in, out, fv__distribution_of(c, k->distribution_output, y, NULL),
+                             names, labels);
+        return;
+    }
+    if (m->ranged)
+        y[0] = fv_affine(c, fv_sigmoid(c, y[0]), (float)(m->range[1] - m->range[0]),
+                         (float)m->range[0]);
+    fv_items_put(out, names[0], y[0]);
+    fv_items_put(out, "loss", fv_loss_classes(c, y[0], labels, FV_PROBLEM_REGRESSION, in));
 }
 
 /* loss = the mean over hidden patches, of the step where they are counted, of their mean square */
@@ -420,7 +490,7 @@ static void masked_patches(fv_ctx *c, const patchtst *m, fv_tensor *x, fv_tensor
                            const fv_items *in, fv_items *out)
 {
     fv_tensor *hidden = fv_items_get(in, "bool_masked_pos");
-    fv_tensor *y = fv_lin_fwd(c, m->head, fv_dropout(c, x, m->cfg.head_dropout));
+    fv_tensor *y = fv_lin_fwd(c, m->head[0], fv_dropout(c, x, m->cfg.head_dropout));
     if (m->cfg.use_cls_token) y = fv_slice(c, y, 2, 1, m->patches + 1);
     fv_items_put(out, "prediction_output", y);
     if (!hidden || !y) return;
@@ -459,7 +529,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
 {
     const patchtst *m = self;
     const config *k = &m->cfg;
-    fv_tensor *past = fv_items_get(in, "past_values"), *y,
+    fv_tensor *past = fv_items_get(in, "past_values"),
               *observed = fv_items_get(in, "past_observed_mask"),
               *hidden = fv_items_get(in, "bool_masked_pos");
     if (!fv__is_window(c, "patchtst", past, observed, k->context_length, k->num_input_channels))
@@ -470,22 +540,13 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     if (m->job == FV_HEAD_BASE) {
         put_base(out, &s, x, patches);
     } else if (m->job == FV_HEAD_FORECAST) {
-        fv_items_put(out, "loc", s.loc);
-        fv_items_put(out, "scale", s.scale);
-        y = fv__by_channel(c, m->head, k->share_projection, pooled(c, k, x));
-        fv__put_forecast(c, in, out, fv__series_restore(c, &s, fv_transpose(c, y)));
+        forecast(c, m, &s, x, in, out);
     } else if (m->job == FV_HEAD_MASKED_SERIES) {
         masked_patches(c, m, x, patches, in, out);
     } else if (m->job == FV_HEAD_REGRESS) {
-        y = targets(c, m, x);
-        if (m->ranged)
-            y = fv_affine(c, fv_sigmoid(c, y), (float)(m->range[1] - m->range[0]),
-                          (float)m->range[0]);
-        fv_items_put(out, "regression_outputs", y);
-        fv_items_put(out, "loss",
-                     fv_loss_classes(c, y, fv_items_get(in, "labels"), FV_PROBLEM_REGRESSION, in));
+        regress(c, m, x, in, out);
     } else {
-        y = targets(c, m, x);
+        fv_tensor *y = fv_lin_fwd(c, m->head[0], side_by_side(c, m, x));
         fv_items_put(out, "prediction_logits", y);
         fv__put_classes(c, in, out, y, FV_PROBLEM_SINGLE);
     }
