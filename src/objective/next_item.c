@@ -12,8 +12,12 @@
  * one alone, which is what is asked in the end.  Where it is evaluated the mask stands behind the
  * history. Its id is the number of items.
  *
- * Items that are drawn are none that the user has had.  The metric is NDCG@10 with full ranking:
- * the rank of the right item among all that the user has not had before. */
+ * Items that are drawn are none of the user's training part; what is held out must not be known, and
+ * so may be drawn.  With replace > 0 so many items of a training history are others, drawn evenly
+ * (stochastic shared embeddings, Wu et al. 2019): no pair of items is relied on alone.
+ *
+ * The metric is NDCG@10 with full ranking: the rank of the right item among all that the user has
+ * not had before; with rank_among, among so many that are drawn, as the first papers have it. */
 #include <math.h>
 
 #include "base/base.h"
@@ -28,14 +32,17 @@ static const char *const losses[] = {"softmax", "sampled", "bce", NULL};
 enum { VALID, TEST };
 static const char *const parts[] = {"valid", "test", NULL};
 /* DICE_ITEMS: a Philox stream of its own beside those of data/dice.h */
-enum { DICE_ITEMS = 11, DICE_MASK = 12, TRIES = 100, BEST = 10 };
+enum { DICE_ITEMS = 11, DICE_MASK = 12, DICE_REPLACED = 15, DICE_RANKED = 16 };
+enum { TRIES = 100, BEST = 10 };
 #define LAST_ALONE 0.1 /* of rows with masks: only the last item is hidden */
 
 typedef struct options {
     int layout, loss, evaluate;
     /* longest: items that the model reads, its max_position_embeddings */
     int64_t longest, negatives;
-    float mask; /* 0: each position predicts the item behind it */
+    int64_t rank_among; /* 0: all */
+    float mask;         /* 0: each position predicts the item behind it */
+    float replace;      /* share of what is read in training */
 } options;
 
 typedef struct histories {
@@ -59,6 +66,12 @@ static const int32_t *history(const histories *h, int64_t row, int64_t *n)
     return all;
 }
 
+/* Whether the model scores the right item and some that are drawn, in place of all. */
+static bool scores_drawn(const histories *h)
+{
+    return h->evaluation ? h->opt.rank_among > 0 : h->opt.loss != SOFTMAX;
+}
+
 /* ---- batches ---- */
 
 /* Linear: a history has tens of items, and a set would have to be built for each row. */
@@ -80,21 +93,28 @@ static int32_t draw(const histories *h, fv__dice *d, const int32_t *had, int64_t
     return item;
 }
 
-/* candidates (n,T,1+K): the right item, then others; counted (n,T): 1 where there is one. */
+/* How many items are drawn beside a right one. */
+static int64_t drawn(const histories *h)
+{
+    return h->evaluation ? h->opt.rank_among : h->opt.negatives;
+}
+
+/* candidates (n,T,1+K): the right item, then others; counted (n,T): 1 where there is one.  T is 1
+ * where it is evaluated. */
 static fv_status put_candidates(const histories *h, fv_batch *out, const int32_t *rows, int64_t n,
                                 int64_t T, fv_data_rng how, fv_err *e)
 {
-    const int32_t *label = fv__batch_ints(out, "labels");
-    /* the batch may move its buffers when a part is added, so labels are looked up again below */
-    int64_t K = h->opt.negatives + 1;
+    int64_t K = drawn(h) + 1;
     int32_t *to = fv_batch_put(out, "candidates", FV_I32, FV_SHAPE(n, T, K));
     float *counted = fv_batch_put(out, "counted", FV_F32, FV_SHAPE(n, T));
     if (!counted) return fv_fail(e, out->err.code, "%s", out->err.text);
-    label = fv__batch_ints(out, "labels");
+    /* looked up here: the batch may move its buffers when a part is added */
+    const int32_t *label = fv__batch_ints(out, "labels");
+    to = (int32_t *)(uintptr_t)fv__batch_ints(out, "candidates");
     for (int64_t i = 0; i < n; i++) {
         int64_t had;
-        const int32_t *items = fv_events_items(h->events, h->user[rows[i]], &had);
-        fv__dice d = fv__dice_of(how, DICE_ITEMS, rows[i]);
+        const int32_t *items = history(h, rows[i], &had);
+        fv__dice d = fv__dice_of(how, h->evaluation ? DICE_RANKED : DICE_ITEMS, rows[i]);
         for (int64_t t = 0; t < T; t++) {
             bool right = label[i * T + t] >= 0;
             int32_t *at = to + (i * T + t) * K;
@@ -104,6 +124,15 @@ static fv_status put_candidates(const histories *h, fv_batch *out, const int32_t
         }
     }
     return FV_OK;
+}
+
+/* Other items in place of some; labels stay what they are. */
+static void replace(const histories *h, int32_t *ids, int64_t n, fv__dice *d)
+{
+    for (int64_t t = 0; t < n; t++) {
+        bool other = fv__dice_unit(d) < (double)h->opt.replace;
+        if (other) ids[t] = fv__dice_below(d, (int)h->items);
+    }
 }
 
 /* The newest `read` items of a training history, some of them hidden. */
@@ -177,6 +206,8 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
         /* the newest items are kept: what is cut off is the beginning of the history */
         int64_t read = len - 1 < T ? len - 1 : T, from = len - 1 - read;
         for (int64_t t = 0; t < T; t++) ids[i * T + t] = t < read ? x[from + t] : 0;
+        fv__dice d = fv__dice_of(how, DICE_REPLACED, rows[i]);
+        if (!last && h->opt.replace > 0) replace(h, ids + i * T, read, &d);
         for (int64_t t = 0; !last && t < T; t++)
             label[i * T + t] = t < read ? x[from + t + 1] : -100;
         /* the logits of one position are wanted: an index into the (n*T) rows of hidden states */
@@ -184,8 +215,7 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
         out->tokens += (double)read;
         out->labels += last ? 1 : (double)read;
     }
-    bool sampled = h->opt.loss != SOFTMAX && !h->evaluation;
-    return sampled ? put_candidates(h, out, rows, n, T, how, e) : FV_OK;
+    return scores_drawn(h) ? put_candidates(h, out, rows, n, last ? 1 : T, how, e) : FV_OK;
 }
 
 /* ---- losses with drawn items ---- */
@@ -209,17 +239,39 @@ static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_ite
     fv_items plain = {0};
     fv_items_put(&plain, "input_ids", fv_items_get(in, "input_ids"));
     fv_items_put(&plain, "candidates", fv_items_get(in, "candidates"));
+    fv_items_put(&plain, "last_positions", fv_items_get(in, "last_positions"));
     fv_model_forward(c, m, &plain, out);
     /* (n,T,1+K): the model scores candidates only, not all V items, which is the point of
      * sampling */
-    fv_tensor *loss = sampled_loss(c, fv_items_get(out, "logits"), h->opt.loss);
+    int kind = h->evaluation ? SAMPLED : h->opt.loss;
+    fv_tensor *loss = sampled_loss(c, fv_items_get(out, "logits"), kind);
     loss = fv_mul(c, loss, fv_items_get(in, "counted"));
     fv_items_put(out, "loss", fv__per_label(c, fv_sum_all(c, loss), in));
 }
 
 /* ---- ranking ---- */
 
-/* Adds 1 / log2(1 + rank) where the rank, counted from 1, is at most 10. */
+/* The rank of the right item, from 1, among all that the user has not had.  Ties count for it: an
+ * equal score does not raise its rank. */
+static int64_t full_rank(float *score, int64_t V, int32_t right, const int32_t *had, int64_t n)
+{
+    int64_t rank = 1;
+    /* the target stays, if it is repeated */
+    for (int64_t t = 0; t < n; t++)
+        if (had[t] != right && had[t] < V) score[had[t]] = -INFINITY;
+    for (int64_t j = 0; j < V; j++) rank += score[j] > score[right];
+    return rank;
+}
+
+/* ...and among candidates, of which it is the first. */
+static int64_t drawn_rank(const float *score, int64_t n)
+{
+    int64_t rank = 1;
+    for (int64_t i = 1; i < n; i++) rank += score[i] > score[0];
+    return rank;
+}
+
+/* Adds 1 / log2(1 + rank) where the rank is at most 10. */
 static fv_status count_ndcg(const void *self, fv_ctx *c, const fv_batch *b, const fv_items *out,
                             double *hits, double *of)
 {
@@ -227,20 +279,15 @@ static fv_status count_ndcg(const void *self, fv_ctx *c, const fv_batch *b, cons
     const fv_tensor *logits = fv_items_get(out, "logits");
     const int32_t *label = fv__batch_ints(b, "labels"), *ids = fv__batch_ints(b, "input_ids"),
                   *last = fv__batch_ints(b, "last_positions");
-    int64_t n = fv_dim(logits, 0), V = fv_dim(logits, 1), T = b->part[0].shape.d[1];
+    int64_t n = fv_dim(logits, 0), V = fv_cols(logits), T = b->part[0].shape.d[1];
     size_t bytes = (size_t)(n * V) * sizeof(float);
     float *host = fv__alloc(h->env, bytes);
     if (!host) return FV_ENOMEM;
     fv_status st = fv_read(c, logits, host, n * V);
     for (int64_t i = 0; !st && i < n; i++) {
-        float *score = host + i * V, right = score[label[i]];
-        int64_t rank = 1;
-        /* items that the user has had cannot be recommended again; the target stays, if it is
-         * repeated */
-        for (int64_t t = i * T; t <= last[i]; t++)
-            if (ids[t] != label[i] && ids[t] < V) score[ids[t]] = -INFINITY;
-        /* ties count for the right item: an equal score does not raise its rank */
-        for (int64_t j = 0; j < V; j++) rank += score[j] > right;
+        int64_t read = last[i] + 1 - i * T,
+                rank = scores_drawn(h) ? drawn_rank(host + i * V, V)
+                                       : full_rank(host + i * V, V, label[i], ids + i * T, read);
         *hits += rank <= BEST ? 1 / log2(1 + (double)rank) : 0;
     }
     *of += (double)n;
@@ -311,6 +358,8 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
     fv_status st = FV_OK;
     if (h->opt.mask > 0 && h->opt.loss != SOFTMAX)
         st = fv_fail(e, FV_EARG, "mask: hidden items are scored among all; item_loss = softmax");
+    if (h->opt.mask > 0 && h->opt.rank_among)
+        st = fv_fail(e, FV_EARG, "mask: hidden items are ranked among all; rank_among = 0");
     if (!st) st = fv_events_open(&h->events, t->env, &how, e);
     if (!st) st = choose(h, from->file, report, e);
     h->items = t->labels->n;
@@ -323,7 +372,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                          .size = size,
                          .make = make,
                          .count_correct = h->evaluation ? count_ndcg : NULL,
-                         .forward = h->opt.loss && !h->evaluation ? forward : NULL,
+                         .forward = scores_drawn(h) ? forward : NULL,
                          .close = close_feed};
     return st;
 }
@@ -341,6 +390,10 @@ static const fv_field keys[] = {
     FV_CHOICE_KEY("item_loss", options, loss, SOFTMAX, losses,
                   "over all items, or with drawn ones"),
     FV_INT(options, negatives, 1, 1, 4096, "items that are drawn beside each right one"),
+    FV_FLOAT(options, replace, 0, 0, 0.9,
+             "share of the items that are read in training which others stand for"),
+    FV_INT(options, rank_among, 0, 0, 1 << 20,
+           "the metric ranks among so many drawn items; 0: among all", FV_ON_RESUME),
     FV_FLOAT(options, mask, 0, 0, 0.9,
              "share of items that are hidden and to be found (bert4rec); 0: the next item is"),
     FV_CHOICE(options, evaluate, VALID, parts, "which item of a user is to be found", FV_ON_RESUME),

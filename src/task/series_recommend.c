@@ -196,11 +196,19 @@ static void put_rank(fv_ranking *k, int64_t rank)
     k->users++;
 }
 
+/* 1 for a score before the right item's, 1/2 for an equal one: the mean rank of those that tie.
+ * Baselines give most items no score at all, and would be right by chance if ties counted for
+ * them. */
+static double before(float score, float right)
+{
+    return score > right ? 1 : score == right ? 0.5 : 0;
+}
+
 static void add_rank(fv_ranking *k, const float *score, int64_t n, int32_t right)
 {
-    int64_t rank = 1;
-    for (int64_t i = 0; i < n; i++) rank += score[i] > score[right];
-    put_rank(k, rank);
+    double rank = 1;
+    for (int64_t i = 0; i < n; i++) rank += i != right ? before(score[i], score[right]) : 0;
+    put_rank(k, (int64_t)rank);
 }
 
 static void finish(fv_ranking *k)
@@ -303,7 +311,7 @@ static bool had(const question *q, int32_t item)
 }
 
 /* Scores of all items: its rank among those that may be recommended, or among drawn ones, which are
- * the same for every model.  Equal scores do not count before the right item. */
+ * the same for every model. */
 static void ask(fv_ranking *k, float *score, int64_t items, const question *q, fv_ranking_opt opt)
 {
     int32_t right = q->all[q->n - 1];
@@ -313,13 +321,13 @@ static void ask(fv_ranking *k, float *score, int64_t items, const question *q, f
         add_rank(k, score, items, right);
         return;
     }
-    int64_t rank = 1;
+    double rank = 1;
     for (int64_t i = 0; i < opt.sampled; i++) {
         int32_t item = fv__dice_below(&d, (int)items);
         for (int t = 0; t < TRIES && had(q, item); t++) item = fv__dice_below(&d, (int)items);
-        rank += score[item] > score[right];
+        rank += before(score[item], score[right]);
     }
-    put_rank(k, rank);
+    put_rank(k, (int64_t)rank);
 }
 
 fv_status fv_recommender_evaluate(fv_recommender *r, const fv_events *v, fv_ranking_opt opt,
@@ -333,7 +341,8 @@ fv_status fv_recommender_evaluate(fv_recommender *r, const fv_events *v, fv_rank
         question q = {.user = u};
         q.all = fv_events_items(v, u, &q.n_all);
         q.n = q.n_all - opt.valid;
-        if (q.n < 2) continue;
+        /* the papers' protocol leaves out users without a training part */
+        if (q.n < 2 || (opt.sampled && q.n_all < 3)) continue;
         st = score(r, q.all, q.n - 1, NULL, e);
         if (st) break;
         ask(&out[FV_RANKED_MODEL], r->score, items, &q, opt);

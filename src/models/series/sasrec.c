@@ -9,7 +9,7 @@
  *
  * Scores are for all items at every position ("logits" (B,T,V)); with last_positions (B), the flat
  * index b*T + t of one position of each row, for that one only ((B,V)); with candidates (B,T,K) for
- * those ((B,T,K)), which losses with sampled negatives are made of.  labels, (B,T) or (B), give the
+ * those ((B,T,K)), which losses with sampled negatives are made of, T being 1 with last_positions.  labels, (B,T) or (B), give the
  * full cross-entropy.
  *
  * The block is the pre-norm one of model/part.h. Parameters have names of our own: there is no
@@ -143,6 +143,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     fv_tensor *x = encode(c, m, fv_items_get(in, "input_ids"));
     if (!x) return;
     if (last) x = fv_gather(c, fv_reshape(c, x, FV_SHAPE(-1, fv_dim(x, 2))), last, -1);
+    if (candidates && last) x = fv_reshape(c, x, FV_SHAPE(fv_dim(x, 0), 1, fv_dim(x, 1)));
     if (candidates)
         fv_items_put(out, "logits", score(c, m, x, candidates));
     else
