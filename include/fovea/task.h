@@ -21,9 +21,10 @@ typedef enum fv_job {
     FV_JOB_FILL,
     FV_JOB_TAG,
     FV_JOB_ANSWER,
-    FV_JOB_DETECT,  /* boxes in images */
-    FV_JOB_SEGMENT, /* labels of pixels */
-    FV_JOB_CONTRAST /* images and texts in one space: CLIP, SigLIP */
+    FV_JOB_DETECT,   /* boxes in images */
+    FV_JOB_SEGMENT,  /* labels of pixels */
+    FV_JOB_CONTRAST, /* images and texts in one space: CLIP, SigLIP */
+    FV_JOB_REGRESS   /* numbers of time series */
 } fv_job;
 
 /* Opens dir for a job, to serve (opt.serve is understood).  A model without the head that the job
@@ -112,6 +113,11 @@ FV_API bool fv_task_many(const fv_task *t);
 /* (n,labels) */
 FV_API fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores,
                                   fv_err *e);
+/* The numbers that a regression finds for each of n series (texts of numbers, fv_series_parse), (n,
+ * fv_task_targets(t)). */
+FV_API fv_status fv_task_regress(fv_task *t, const fv_text *texts, int64_t n, float *out,
+                                 fv_err *e);
+FV_API int64_t fv_task_targets(const fv_task *t);
 
 /* ---- masked words ---- */
 

@@ -44,7 +44,7 @@ static fv_status score_row(void *user, int64_t i, const fv_seq *s, const float *
     return FV_OK;
 }
 
-/* One head, three kinds of input: what the model takes decides what a record is. */
+/* One head, four kinds of input: what the model takes decides what a record is. */
 static fv_status score_all(fv_task *t, const fv_text *texts, int64_t n, scoring c, fv_err *e)
 {
     fv_seq *seqs;
@@ -52,6 +52,7 @@ static fv_status score_all(fv_task *t, const fv_text *texts, int64_t n, scoring 
     fv__task_begin(t);
     if (fv__task_sees(t)) return fv__task_run_images(t, texts, n, &w, e);
     if (fv__task_hears(t)) return fv__task_run_sound(t, texts, n, &w, e);
+    if (fv__task_reads_series(t)) return fv__task_run_series(t, texts, n, &w, e);
     fv_status st = fv__task_encode_all(t, &seqs, texts, n, e);
     return st ? st : fv__task_run(t, seqs, n, &w, e);
 }
@@ -258,6 +259,7 @@ static const char *name_of(const fv_pipeline *p, int label)
 static const char *kind_of(const fv_task *t)
 {
     if (t && fv__task_hears(t)) return "sound";
+    if (t && fv__task_reads_series(t)) return "series";
     return t && fv__task_sees(t) ? "image" : "text";
 }
 
@@ -345,18 +347,20 @@ static const fv_task_example examples[] = {
     {"fovea classify -m clip-vit-base-patch32 --labels 'a cat,a dog' photos/",
      "images by labels nobody trained it on"},
     {"fovea classify -m kwt1 yes.wav no.wav", "the word that is said in each clip"},
+    {"fovea classify -m runs/fsdd-series/model series.txt", "a time series on each line"},
     {"fovea classify -m gpt2 --labels positive,negative --examples solved.tsv reviews.txt",
      "by likelihood, after a few examples"},
     {0}};
 
 const fv_task_kind fv__classify_task = {
     .name = "classify",
-    .summary = "label texts, images or sounds",
+    .summary = "label texts, images, sounds or time series",
     .about =
         "Reads lines and prints the label of each with its probability.  To a model of images "
         "a line is the path of a PNG or JPEG file, to a model of sound that of a WAV, FLAC, OGG "
         "or MP3 file; files and folders of them may also be named "
-        "on the command line.  A line with a tab in "
+        "on the command line; to a model of time series it is the numbers of one, with commas or "
+        "blanks between them and \":\" between channels.  A line with a tab in "
         "it is a pair of texts.  Labels are config.json's id2label.  Probabilities exclude "
         "each other (softmax) unless problem_type says that several labels may hold at once; "
         "a regression's value is printed as it is.  A text longer than the model sees is "

@@ -40,7 +40,7 @@ struct fv_task {
     fv_device *dev;
     fv_model *model;
     fv_tok *tok;                 /* NULL: the model reads no text */
-    fv_processor *processor;     /* of a model that sees images; NULL: it does not */
+    fv_processor *processor;     /* of images, sound or series; NULL: the model reads text alone */
     int seen_width, seen_height; /* of the last image, as its file has it */
     fv_encoding *enc;
     fv_dir *dir;
@@ -107,7 +107,11 @@ fv_status fv__task_run_sound(fv_task *t, const fv_text *paths, int64_t n, const 
                              fv_err *e);
 /* The clip at a path; "-": standard input, a sound file or else raw samples at `rate`. */
 fv_status fv__clip_at(fv_clip *out, const fv_env *env, const fv_text *path, int rate, fv_err *e);
-/* t->processor, where the model takes pixel_values or sound. */
+/* A model of time series: a text is the numbers of one (task_series.c). */
+bool fv__task_reads_series(const fv_task *t);
+fv_status fv__task_run_series(fv_task *t, const fv_text *texts, int64_t n, const fv_wanted *w,
+                              fv_err *e);
+/* t->processor, where the model takes pixel_values, sound or series. */
 fv_status fv__task_open_processor(fv_task *t, fv_err *e);
 fv_status fv__task_run_images(fv_task *t, const fv_text *paths, int64_t n, const fv_wanted *w,
                               fv_err *e);

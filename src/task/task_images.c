@@ -20,6 +20,8 @@ fv_status fv__task_open_processor(fv_task *t, fv_err *e)
 {
     if (fv__family_hears(fv_model_family(t->model)))
         return fv_processor_open(&t->processor, &t->env, "audio", fv_dir_path(t->dir), e);
+    if (fv__task_reads_series(t))
+        return fv_processor_open(&t->processor, &t->env, "table", fv_dir_path(t->dir), e);
     if (!fv_family_takes(fv_model_family(t->model), "pixel_values")) return FV_OK;
     return fv_processor_open(&t->processor, &t->env, "image", fv_dir_path(t->dir), e);
 }

@@ -25,7 +25,8 @@ static const struct {
                    [FV_JOB_ANSWER] = {FV_HEAD_ANSWER, "ForQuestionAnswering"},
                    [FV_JOB_DETECT] = {FV_HEAD_DETECT, "ForObjectDetection"},
                    [FV_JOB_SEGMENT] = {FV_HEAD_SEGMENT, "ForSemanticSegmentation"},
-                   [FV_JOB_CONTRAST] = {FV_HEAD_CONTRASTIVE, "of images and texts (CLIPModel)"}};
+                   [FV_JOB_CONTRAST] = {FV_HEAD_CONTRASTIVE, "of images and texts (CLIPModel)"},
+                   [FV_JOB_REGRESS] = {FV_HEAD_REGRESS, "PatchTSTForRegression"}};
 
 void fv_task_close(fv_task *t)
 {
@@ -140,6 +141,7 @@ static fv_status read_labels(fv_task *t, fv_err *e)
 {
     char key[32];
     int64_t n = fv__task_setting(t, "num_labels");
+    if (!n) n = fv__task_setting(t, "num_targets"); /* as PatchTST calls it */
     t->label = fv__arena_alloc(&t->names, (size_t)n * sizeof *t->label);
     if (!t->label) return fv_fail(e, FV_ENOMEM, "out of memory for %lld labels", (long long)n);
     for (t->labels = 0; t->labels < n; t->labels++) {

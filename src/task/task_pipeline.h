@@ -284,6 +284,7 @@ struct fv_task_eval {
 
 extern const fv_task_eval fv__eval_caption;    /* exact matches, BLEU and chrF */
 extern const fv_task_eval fv__eval_classify;   /* accuracy and F1 of labels */
+extern const fv_task_eval fv__eval_regress;    /* errors of numbers */
 extern const fv_task_eval fv__eval_tag;        /* entities as conlleval counts them */
 extern const fv_task_eval fv__eval_answer;     /* exact matches and F1, as SQuAD has them */
 extern const fv_task_eval fv__eval_perplexity; /* how likely a text is */

@@ -41,4 +41,17 @@ FV_API int64_t fv_series_filled(const fv_series *s);
  * bytes. */
 FV_API void fv_series_date(const fv_series *s, int64_t i, char *out, size_t n);
 
+/* ---- one series in a text ---- */
+
+/* Numbers with commas or blanks between them, channels with ":" between (as in .ts files of the
+ * UEA archive); "?", NaN, NA or nothing between two commas is a value that is missing.  How many
+ * time steps and channels there are; channels of different lengths are an error. */
+FV_API fv_status fv_series_measure(const char *text, size_t n, int64_t *steps, int64_t *channels,
+                                   fv_err *e);
+/* x and observed (steps,channels): a shorter series stands at the end.  What is missing, and what
+ * is before it, is not observed, and holds the mean of its channel.  A longer one, and one of
+ * another number of channels, is an error. */
+FV_API fv_status fv_series_parse(float *x, uint8_t *observed, int64_t steps, int64_t channels,
+                                 const char *text, size_t n, fv_err *e);
+
 #endif

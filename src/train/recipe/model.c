@@ -312,7 +312,8 @@ static fv_status set_from_data(const fv_recipe *r, const fv__input *in, fv_json 
 }
 
 /* The names of the labels, both ways, as transformers keeps them. */
-static fv_status set_labels(const fv__input *in, fv_json *j, fv_err *e)
+static fv_status set_labels(const fv_recipe *r, const fv__input *in, fv_json *j,
+                            const fv_family *f, fv_err *e)
 {
     fv__jtree t = {.pool = {.env = in->env}};
     fv__jnode *to_name = fv__jnode_new(&t, FV__J_OBJECT), *to_id = fv__jnode_new(&t, FV__J_OBJECT);
@@ -330,6 +331,10 @@ static fv_status set_labels(const fv__input *in, fv_json *j, fv_err *e)
     fv_status st = !ok || a.failed || b.failed ? fv_fail(e, FV_ENOMEM, "labels: out of memory")
                                                : fv_json_set(j, "id2label", a.data, e);
     if (!st) st = fv_json_set(j, "label2id", b.data, e);
+    /* PatchTST counts them apart from their names */
+    char number[16];
+    snprintf(number, sizeof number, "%d", in->labels.n);
+    if (!st && has_key(r, f, "num_targets")) st = fv_json_set(j, "num_targets", number, e);
     fv__buf_free(&a);
     fv__buf_free(&b);
     fv__jtree_free(&t);
@@ -360,7 +365,7 @@ static fv_status make_config(fv_buf *text, const fv_recipe *r, const fv__input *
     if (!st && !source) st = set_key_heads(r, j, f, e);
     if (!st && !source) st = set_image(r, in, j, f, e);
     if (!st && !source) st = set_from_data(r, in, j, f, e);
-    if (!st && in->labels.n) st = set_labels(in, j, e);
+    if (!st && in->labels.n) st = set_labels(r, in, j, f, e);
     if (!st) fv__jnode_print(text, j->tree.root, 0);
     if (!st && text->failed) st = fv_fail(e, FV_ENOMEM, "config: out of memory");
     fv_json_close(j);
