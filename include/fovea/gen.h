@@ -218,9 +218,9 @@ FV_API fv_status fv_scheduler_cancel(fv_scheduler *s, uint64_t id, fv_err *e);
  * all that run with FV_FINISH_FAILED and is returned; the scheduler can go on with others. */
 FV_API fv_status fv_scheduler_step(fv_scheduler *s, int64_t *left, fv_err *e);
 
-/* Where the time of the stepping thread has gone, in nanoseconds; each is without the others.  Where
- * a GPU works beside the host, prompts and decode are preparing and launching, and a host that
- * hardly waits is what the device waits for. */
+/* Where the time of the stepping thread has gone, in nanoseconds; each is without the others.
+ * Where a GPU works beside the host, prompts and decode are preparing and launching, and a host
+ * that hardly waits is what the device waits for. */
 typedef struct fv_sched_times {
     int64_t queue;   /* rows given, moved and taken back */
     int64_t prompts; /* reading prompts */

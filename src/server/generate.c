@@ -1,9 +1,9 @@
 /* generate.c - sequences of a request in the scheduler: tokens become text, text stops at stop
  * strings, and what is certain is sent.
  *
- * on_token runs on the engine's thread and passes on what it is told; everything of a choice belongs
- * to the thread of outputs.c once the choice is submitted.  Text that may be the beginning of a stop
- * string is held back until it is not. */
+ * on_token runs on the engine's thread and passes on what it is told; everything of a choice
+ * belongs to the thread of outputs.c once the choice is submitted.  Text that may be the beginning
+ * of a stop string is held back until it is not. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -215,8 +215,8 @@ static void cancel(sv_request *r)
     sv_wake(q->g);
 }
 
-/* Pushes the prompt from a token on, and adds its text where it is echoed.  *word: whether there was
- * more than blanks. */
+/* Pushes the prompt from a token on, and adds its text where it is echoed.  *word: whether there
+ * was more than blanks. */
 static fv_status push_prompt(sv_choice *c, int64_t from, bool *word, fv_err *e)
 {
     fv_status st = FV_OK;

@@ -8,7 +8,7 @@
  *    outputs      | text, JSON, resume | text, JSON, resume | ..
  *    HTTP           | digits, send | digits, send | ..
  *
- * The queue is two buffers that change places: records lie behind one another, each with the
+ * The queue is two buffers in turn: records lie behind one another, each with the
  * weights and scores that came with it, so a token costs two short copies and no allocation.  The
  * engine wakes the thread where it sleeps, which is once a step, and waits for it only where it
  * is MOST_BYTES behind.
@@ -48,7 +48,7 @@ static size_t error_bytes(const fv_sched_event *ev) { return ev->error ? sizeof 
 /* ---- the engine's side ---- */
 
 /* With the lock held: room for that many bytes more, once there is. */
-static bool make_room(sv_outputs *o, size_t bytes)
+static bool reserve(sv_outputs *o, size_t bytes)
 {
     while (o->n && o->n + bytes > MOST_BYTES) {
         o->waited_for = true;
@@ -92,7 +92,7 @@ void sv_tell(sv_choice *c, const fv_sched_event *ev, sv_told told)
     size_t alone = aligned(sizeof(record)), bytes = alone;
     if (ev) bytes += aligned(top_bytes(ev)) + aligned(weight_bytes(ev)) + aligned(error_bytes(ev));
     pthread_mutex_lock(&o->lock);
-    if (!make_room(o, bytes)) {
+    if (!reserve(o, bytes)) {
         bytes = alone;
         while (o->n && o->n + bytes > o->cap) {
             o->waited_for = true;

@@ -1,5 +1,5 @@
-/* decode.h - what decoding writes to, used again by the next call: a stream, which decodes for every
- * token, allocates nothing once its buffers have grown. */
+/* decode.h - what decoding writes to, used again by the next call: a stream, which decodes for
+ * every token, allocates nothing once its buffers have grown. */
 #ifndef FV_TOK_DECODE_H
 #define FV_TOK_DECODE_H
 
