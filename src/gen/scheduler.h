@@ -39,18 +39,21 @@ typedef struct fv_sched_told {
     int64_t weights, every, cols;
 } fv_sched_told;
 
-/* Where the device chooses tokens: settings of each row, then what it chose, in one block.  Weights
- * that a list asks for are written behind it, so that both are read at once. */
+/* Where the device chooses tokens: settings of each row, then what it chose, in one block.  Lists
+ * of weights that are wanted end where the settings begin, so that both are written at once; the
+ * weights follow what was chosen, so that both are read at once. */
 typedef struct fv_sched_choice {
-    fv_sample_row *row; /* device memory, `rows` of them; NULL: the host chooses */
-    int32_t *token;     /* device, behind these; then scores */
-    void *host;         /* the same block in host memory */
-    size_t bytes;
-    size_t weights; /* device, bytes for weights behind these */
-    float *logits;  /* device, (rows,V) f32: of a step in which the host chooses for some rows */
-    bool any;       /* the device chooses for some row of the step under way */
-    bool draws;     /* and draws at random for some */
-    bool keeps;     /* and the host for some */
+    fv_sample_row *row;  /* device memory, `rows` of them; NULL: the host chooses */
+    int32_t *token;      /* device, behind these; then scores */
+    fv_sample_row *host; /* the same settings in host memory, with lists before them */
+    size_t bytes;        /* of settings, tokens and scores */
+    size_t lists;        /* bytes for lists before these, device and host */
+    size_t weights;      /* device, bytes for weights behind these */
+    size_t listed;       /* of the lists, bytes that the step under way has */
+    float *logits; /* device, (rows,V) f32: of a step in which the host chooses for some rows */
+    bool any;      /* the device chooses for some row of the step under way */
+    bool draws;    /* and draws at random for some */
+    bool keeps;    /* and the host for some */
 } fv_sched_choice;
 
 /* Where the tap writes the weights of the step under way. */
@@ -72,8 +75,7 @@ typedef struct fv_sched_tap {
     float *packed; /* of one event: without what stands behind the last key */
     size_t packed_bytes;
     /* where the device takes a list: jobs of the layers that somebody wants, `padded` each */
-    fv_weights_job *jobs, *device_jobs;
-    size_t jobs_bytes, device_jobs_bytes;
+    fv_weights_job *jobs, *device_jobs; /* of the choice's block */
     int64_t padded;
     int64_t *next; /* layers: where the next job of each goes */
     size_t next_bytes;
@@ -158,8 +160,9 @@ bool fv__sched_read_prompts(fv_scheduler *s);
 bool fv__sched_decode(fv_scheduler *s);
 bool fv__sched_choice_open(fv_scheduler *s);
 size_t fv__sched_roomy(size_t bytes);
-/* Device memory for so many bytes of weights behind what is chosen, or NULL. */
-float *fv__sched_choice_weights(fv_scheduler *s, size_t bytes);
+/* Memory for so many bytes of lists before the settings, which fv__sched_choice_prepare uploads,
+ * and of weights behind what is chosen: tap.jobs, tap.device_jobs, tap.device. */
+bool fv__sched_choice_reserve(fv_scheduler *s, size_t lists, size_t weights);
 void fv__sched_choice_free(fv_scheduler *s);
 bool fv__sched_choice_prepare(fv_scheduler *s, int64_t first, int64_t n);
 void fv__sched_choose(fv_ctx *c, void *scheduler, fv_tensor *logits);

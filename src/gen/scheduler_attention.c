@@ -95,23 +95,19 @@ static bool reserve(fv_scheduler *s, void **p, size_t *have, size_t bytes)
     return false;
 }
 
-static bool write_lists(fv_scheduler *s)
+/* The lists, and memory for so many bytes of weights. */
+static bool write_lists(fv_scheduler *s, size_t weights)
 {
     fv_sched_tap *t = &s->tap;
     uint64_t key = 0;
-    void *next = t->next, *host = t->jobs, *device = t->device_jobs;
+    void *next = t->next;
     bool ok = fv__grow(&s->env, &next, &t->next_bytes, (size_t)s->stats.layers * sizeof *t->next);
     t->next = next;
-    size_t bytes = ok ? (size_t)(list_offsets(s, &key) * t->padded) * sizeof *t->jobs : 0;
-    ok = ok && fv__grow(&s->env, &host, &t->jobs_bytes, bytes);
     if (!ok) fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for attention weights");
-    ok = ok && reserve(s, &device, &t->device_jobs_bytes, bytes);
-    t->jobs = host;
-    t->device_jobs = device;
-    if (!ok) return false;
+    size_t bytes = ok ? (size_t)(list_offsets(s, &key) * t->padded) * sizeof *t->jobs : 0;
+    if (!ok || !fv__sched_choice_reserve(s, bytes, weights)) return false;
     memset(t->jobs, 0, bytes); /* entries of no keys, for which nothing is done */
     for (int64_t b = 0; b < t->rows; b++) list_row(t, s->row[t->first + b], b);
-    s->session->dev->backend->upload(&s->ctx->stream, t->device_jobs, t->jobs, bytes);
     s->session->watched = (key + (uint64_t)t->padded) | 1;
     return !fv__failed(s->ctx);
 }
@@ -188,11 +184,12 @@ bool fv__sched_watch(fv_scheduler *s, int64_t first, int64_t rows, int64_t T)
     t->rows = rows;
     t->queries = T;
     t->tokens = NULL;
+    s->choice.listed = 0;
     size_t bytes = (size_t)map_offsets(s) * sizeof(float);
     s->session->watched = 0;
     fv_ctx_set_tap(s->ctx, bytes ? see : NULL, s);
     if (!bytes) return true;
-    if (lists(s)) return (t->device = fv__sched_choice_weights(s, bytes)) && write_lists(s);
+    if (lists(s)) return write_lists(s, bytes);
     if (!reserve(s, &t->maps, &t->maps_bytes, bytes)) return false;
     t->device = t->maps;
     uint64_t now = wanted(s);
@@ -295,8 +292,6 @@ void fv__sched_tap_free(fv_scheduler *s)
     fv_sched_tap *t = &s->tap;
     const fv_backend *b = s->session->dev->backend;
     if (t->maps) b->release(s->session->dev, t->maps, t->maps_bytes);
-    if (t->device_jobs) b->release(s->session->dev, t->device_jobs, t->device_jobs_bytes);
-    fv__free(&s->env, t->jobs, t->jobs_bytes);
     fv__free(&s->env, t->next, t->next_bytes);
     fv__free(&s->env, t->read, t->read_bytes);
     fv__free(&s->env, t->packed, t->packed_bytes);

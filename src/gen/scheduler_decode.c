@@ -18,16 +18,32 @@ static size_t settings_bytes(const fv_scheduler *s)
     return (size_t)s->opt.rows * sizeof(fv_sample_row);
 }
 
-/* One block: settings, tokens, scores, weights. */
-static bool alloc_block(fv_scheduler *s, size_t weights)
+static void free_block(fv_scheduler *s)
 {
     fv_sched_choice *h = &s->choice;
     const fv_backend *b = s->ctx->dev->backend;
-    if (h->row) b->release(s->ctx->dev, h->row, h->bytes + h->weights);
-    h->row = b->alloc(s->ctx->dev, h->bytes + weights);
-    h->token = h->row ? (int32_t *)((char *)h->row + settings_bytes(s)) : NULL;
-    h->weights = h->row ? weights : 0;
-    return h->row;
+    size_t all = h->lists + h->bytes + h->weights;
+    if (h->row) b->release(s->ctx->dev, (char *)h->row - h->lists, all);
+    if (h->host) fv__free(&s->env, (char *)h->host - h->lists, h->lists + settings_bytes(s));
+    h->row = h->host = NULL;
+    h->token = NULL;
+}
+
+/* One block: lists, settings, tokens, scores, weights. */
+static bool alloc_block(fv_scheduler *s, size_t lists, size_t weights)
+{
+    fv_sched_choice *h = &s->choice;
+    free_block(s);
+    char *device = s->ctx->dev->backend->alloc(s->ctx->dev, lists + h->bytes + weights),
+         *host = fv__alloc(&s->env, lists + settings_bytes(s));
+    h->lists = lists;
+    h->weights = weights;
+    h->row = device ? (fv_sample_row *)(device + lists) : NULL;
+    h->host = host ? (fv_sample_row *)(host + lists) : NULL;
+    h->token = device ? (int32_t *)((char *)h->row + settings_bytes(s)) : NULL;
+    if (device && host) return true;
+    free_block(s);
+    return false;
 }
 
 bool fv__sched_choice_open(fv_scheduler *s)
@@ -36,8 +52,7 @@ bool fv__sched_choice_open(fv_scheduler *s)
     const fv_kernels *k = s->ctx->dev->k[s->ctx->dtype];
     if (!s->beside || !k || !k->sample) return true;
     h->bytes = settings_bytes(s) + (size_t)s->opt.rows * (sizeof(int32_t) + sizeof(float));
-    h->host = fv__alloc(&s->env, h->bytes);
-    return h->host && alloc_block(s, 0);
+    return alloc_block(s, 0, 0);
 }
 
 /* What asks for memory that captured steps have the address of gets more than it needs: where it
@@ -48,26 +63,33 @@ size_t fv__sched_roomy(size_t bytes)
     return bytes < least ? 2 * least : 2 * bytes;
 }
 
-float *fv__sched_choice_weights(fv_scheduler *s, size_t bytes)
+bool fv__sched_choice_reserve(fv_scheduler *s, size_t lists, size_t weights)
 {
     fv_sched_choice *h = &s->choice;
-    if (bytes > h->weights) {
+    fv_sched_tap *t = &s->tap;
+    if (lists > h->lists || weights > h->weights) {
+        size_t more_lists = lists > h->lists ? fv__sched_roomy(lists) : h->lists,
+               more_weights = weights > h->weights ? fv__sched_roomy(weights) : h->weights;
         s->session->version++;
-        if (!alloc_block(s, fv__sched_roomy(bytes))) {
-            fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for %zu bytes of weights", bytes);
-            return NULL;
+        if (!alloc_block(s, more_lists, more_weights)) {
+            fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for %zu bytes of weights",
+                     weights);
+            return false;
         }
     }
-    return (float *)((char *)h->row + h->bytes);
+    h->listed = lists;
+    t->jobs = (fv_weights_job *)((char *)h->host - lists);
+    t->device_jobs = (fv_weights_job *)((char *)h->row - lists);
+    t->device = (float *)((char *)h->row + h->bytes);
+    return true;
 }
 
 void fv__sched_choice_free(fv_scheduler *s)
 {
     fv_sched_choice *h = &s->choice;
     const fv_backend *b = s->ctx->dev->backend;
-    if (h->row) b->release(s->ctx->dev, h->row, h->bytes + h->weights);
+    free_block(s);
     if (h->logits) b->release(s->ctx->dev, h->logits, (size_t)(s->opt.rows * s->V) * sizeof(float));
-    fv__free(&s->env, h->host, h->bytes);
     *h = (fv_sched_choice){0};
 }
 
@@ -107,9 +129,24 @@ static bool device_chooses(fv_sample_row *to, const sequence *q)
     return true;
 }
 
-static fv_sample_row *settings(const fv_scheduler *s, int64_t row)
+static fv_sample_row *settings(const fv_scheduler *s, int64_t row) { return s->choice.host + row; }
+
+/* Settings of a step's rows, and the lists that end where those of the first row begin: in one
+ * piece, since a short copy takes the time of a long one. */
+static void upload_block(fv_scheduler *s, int64_t first, int64_t rows)
 {
-    return (fv_sample_row *)s->choice.host + row;
+    const fv_sched_choice *h = &s->choice;
+    const fv_backend *b = s->ctx->dev->backend;
+    const char *host = (const char *)h->host;
+    char *device = (char *)h->row;
+    size_t listed = h->listed, from = (size_t)first * sizeof *h->row,
+           end = from + (size_t)rows * sizeof *h->row;
+    if (listed && (from || !rows))
+        b->upload(&s->ctx->stream, device - listed, host - listed, listed);
+    else if (listed)
+        b->upload(&s->ctx->stream, device - listed, host - listed, listed + end);
+    if (rows && (from || !listed))
+        b->upload(&s->ctx->stream, device + from, host + from, end - from);
 }
 
 /* Rows of the step may be more than n: they choose as well, and nobody asks what. */
@@ -129,9 +166,7 @@ bool fv__sched_choice_prepare(fv_scheduler *s, int64_t first, int64_t n)
         h->keeps |= !chooses;
     }
     h->keeps |= s->beside && !h->row;
-    if (h->any)
-        b->upload(&s->ctx->stream, h->row + first, settings(s, first),
-                  (size_t)rows * sizeof *h->row);
+    upload_block(s, first, h->any ? rows : 0);
     if (h->keeps && !h->logits) {
         h->logits = b->alloc(s->ctx->dev, (size_t)(s->opt.rows * s->V) * sizeof(float));
         if (!h->logits) fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for logits");
