@@ -273,7 +273,7 @@ FV_API void fv_constraint_logits(void *constraint, float *logits, int64_t V, con
 /* A continuous cache (Grave et al. 2017): the last `size` states of the model, each with the token
  * that followed it.  out[i] is the log-probability of token i with it, out[0] = 0:
  *
- *     log((1 - weight) p_model + weight * sum of softmax(theta h.h_i) where the token followed h_i) */
+ *     log((1 - weight) p_model + weight * sum of softmax(theta h.h_i) where the token followed) */
 typedef struct fv_score_cache {
     int64_t size;         /* 0: no cache, and the rest is not read */
     double theta, weight; /* 0: 0.3 and 0.1 */

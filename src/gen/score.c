@@ -190,8 +190,7 @@ static fv_status score_windows(double *out, fv_device *d, const fv_model *m, con
     if (!st) fv__score_cache_watch(cache, c);
     for (int64_t k = lo; !st && k < hi; k++) {
         int64_t from = k * stride, T = n - from < window ? n - from : window;
-        st = score_window(out, c, m, &b, ids, from, T, k ? from - stride + window : 1, cache,
-                          e);
+        st = score_window(out, c, m, &b, ids, from, T, k ? from - stride + window : 1, cache, e);
     }
     fv_ctx_free(c);
     free_batch(&b);

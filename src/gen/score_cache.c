@@ -3,9 +3,9 @@
  *     w_i = softmax over i < t of theta h_t.h_i,   p_cache(x) = sum of w_i where x followed h_i
  *     p = (1 - weight) p_model + weight p_cache
  *
- * h are the model's last states.  Only the probability of the token that came is asked for, so p_cache
- * is the sum of a row of weights where that token followed.  States stay in host memory and go to the
- * device with each segment, which is little beside what the model does.
+ * h are the model's last states.  Only the probability of the token that came is asked for, so
+ * p_cache is the sum of a row of weights where that token followed.  States stay in host memory and
+ * go to the device with each segment, which is little beside what the model does.
  *
  * Paper: Grave et al. 2017 (arXiv:1612.04426). */
 #include "gen/score_cache.h"

@@ -18,9 +18,9 @@ typedef struct fv__score_cache {
 fv_status fv__score_cache_open(fv__score_cache *s, fv_device *d, fv_score_cache opt, fv_err *e);
 /* Shows the states of what c computes to the cache. */
 void fv__score_cache_watch(fv__score_cache *s, fv_ctx *c);
-/* Of the pass just made in c: rows from, .., from + n - 1 of its states, which predict `label`, with
- * loss = -log p by the model.  s->opt.out + at gets log p with the cache, which then holds the rows
- * too. */
+/* Of the pass just made in c: rows from, .., from + n - 1 of its states, which predict `label`,
+ * with loss = -log p by the model.  s->opt.out + at gets log p with the cache, which then holds the
+ * rows too. */
 fv_status fv__score_cache_add(fv__score_cache *s, fv_ctx *c, int64_t from, int64_t n,
                               const int32_t *label, const float *loss, int64_t at, fv_err *e);
 void fv__score_cache_close(fv__score_cache *s);

@@ -39,8 +39,8 @@ fv_tensor *fv__mlp_hidden(fv_ctx *c, const fv_mlp *l, fv_tensor *x); /* likewise
 /* onto + l(x), in one product where the device can. */
 fv_tensor *fv__lin_add(fv_ctx *c, const fv_lin *l, fv_tensor *residual, fv_tensor *x);
 
-/* Variational dropout (Gal and Ghahramani 2016): one mask for all tokens of a sequence.  x (..,T,D),
- * with the same mask (..,1,D) for every t. */
+/* Variational dropout (Gal and Ghahramani 2016): x (..,T,D) with one mask (..,1,D) for all T tokens
+ * of a sequence. */
 fv_tensor *fv__variational_dropout(fv_ctx *c, fv_tensor *x, float p);
 
 /* What segments of Transformer-XL carry instead of states: keys and values (B,M,H W) of earlier

@@ -101,8 +101,7 @@ static fv_tensor *queries(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tenso
     project(c, l, x, k ? x : memory, qkv);
     past->k = k ? fv_concat(c, (fv_tensor *[]){k, qkv[1]}, 2, 1) : qkv[1];
     past->v = v ? fv_concat(c, (fv_tensor *[]){v, qkv[2]}, 2, 1) : qkv[2];
-    if (!past->r)
-        past->r = fv__variational_dropout(c, fv_lin_fwd(c, &l->r, positions), l->dropout);
+    if (!past->r) past->r = fv__variational_dropout(c, fv_lin_fwd(c, &l->r, positions), l->dropout);
     return qkv[0];
 }
 

@@ -1,4 +1,4 @@
-/* variational_dropout.c - dropout with one mask for all tokens of a sequence: y[t] = x[t] m / (1 - p).
+/* variational_dropout.c - one mask for all tokens of a sequence: y[t] = x[t] mask / (1 - p).
  *
  * A token's neighbours do not show what its own mask hides, so rates may be high.  Paper: Gal and
  * Ghahramani 2016 (arXiv:1512.05287). */

@@ -9,8 +9,8 @@
  *
  * Segments of an epoch are shifted by a random number of tokens.  With memory_min each row of a
  * batch sees as much of its memory as is drawn for it: a model that has always had all of it relies
- * on that, and text it knows by heart is found there best of all.  An evaluation begins at the first
- * token, reads all of them with all of the memory, which is its own. */
+ * on that, and finds there what it knows by heart.  An evaluation begins at the first token, reads
+ * all of them, and has a memory of its own, all of which it sees. */
 #include "core/core.h"
 #include "data/feed_parts.h"
 #include "data/token_stream.h"

@@ -140,8 +140,8 @@ const char *fv__stop_string(const fv_pipeline *p, int i, bool *kept);
 /* Log-probability of a text behind the token that texts begin with, and how many tokens count. */
 fv_status fv__writer_score(fv_writer *w, const fv_text *text, int64_t window, int64_t stride,
                            double *log_p, int64_t *tokens, fv_err *e);
-/* The same by all ranks of c, which share its windows; each gets the sum.  log_p[1]: that with how's
- * cache, whose out is not read. */
+/* The same by all ranks of c, which share its windows; each gets the sum.  log_p[1]: that with the
+ * cache of `how`, whose out is not read. */
 fv_status fv__writer_score_ranks(fv_writer *w, const fv_text *text, fv_score_opt how, fv_comm *c,
                                  double log_p[2], int64_t *tokens, fv_err *e);
 /* The same of text->pair, for a model with an encoder, which reads the text. */

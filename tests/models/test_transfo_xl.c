@@ -189,8 +189,8 @@ static void a_memory_may_be_long(void **state)
     fv_model *m = open_model(LONG);
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
         expected(out, "logp", lengths[k], want, N);
-        ok(fv_score(got, device, m, text, N,
-                    (fv_score_opt){lengths[k] + STRIDE, STRIDE, {0}}, &e), &e);
+        ok(fv_score(got, device, m, text, N, (fv_score_opt){lengths[k] + STRIDE, STRIDE, {0}}, &e),
+           &e);
         for (int i = 1; i < N; i++)
             if (!(fabs(got[i] - (double)want[i]) <= 2e-5))
                 fail_msg("memory %d, token %d: %g, expected %g", lengths[k], i, got[i],

@@ -54,7 +54,8 @@ static void a_random_memory_is_another_training(void **state)
     succeeded(sh("$fovea train segments.ini -o all -q --set data.memory_min=8"));
     succeeded(sh("$fovea train segments.ini -o always -q --set data.memory_min=-1"));
     succeeded(sh("cmp all/model/model.safetensors always/model/model.safetensors"));
-    assert_int_equal(sh("cmp -s all/model/model.safetensors whole/model/model.safetensors")->code, 1);
+    assert_int_equal(sh("cmp -s all/model/model.safetensors whole/model/model.safetensors")->code,
+                     1);
 }
 
 /* The memory counts: scores of a text differ with how far back it reaches. */
