@@ -29,6 +29,7 @@
 #include "fovea/author/train.h"
 #include "model/part.h"
 #include "ops/attention.h"
+#include "ops/stat.h"
 #include "train/options.h"
 
 typedef struct options {
@@ -253,9 +254,13 @@ static fv_tensor *soft_loss(const distill *s, fv_ctx *c, fv_tensor *x, fv_tensor
     return fv_scale(c, fv_sum_all(c, rows), -T * T);
 }
 
-/* KL(p, q) + KL(q, p) = sum (p - q) (log p - log q), summed over the rows that count. */
+/* KL(p, q) + KL(q, p) = sum (p - q) (log p - log q), summed over the rows that count.  In f32: both
+ * differences are small beside what they are differences of. */
 static fv_tensor *divergence(fv_ctx *c, fv_tensor *x, fv_tensor *y, const fv_items *in)
 {
+    if (!x || !y) return NULL;
+    x = fv__widen(c, x);
+    y = fv__widen(c, y);
     if (!x || !y) return NULL;
     fv_tensor *p = fv_sub(c, fv_softmax(c, x), fv_softmax(c, y)),
               *log_p = fv_sub(c, fv_log_softmax(c, x), fv_log_softmax(c, y)),
