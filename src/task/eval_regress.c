@@ -42,7 +42,8 @@ static fv_status take(void *user, int64_t i, const void *result, size_t bytes, f
 {
     work *w = user;
     const float *y = result;
-    const char *at = fv_table_text(w->rows, i, 1, NULL);
+    size_t len;
+    const char *at = fv_table_text(w->rows, i, 1, &len);
     (void)bytes;
     for (int64_t k = 0; k < w->targets; k++) {
         char *end;

@@ -61,6 +61,8 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
     return st;
 }
 
+static const fv_field options[] = {{0}}; /* none of its own */
+
 static const fv_task_example examples[] = {
     {"fovea regress -m runs/etth1-regress/model series.txt", "a number for each line"},
     {"fovea eval -m runs/etth1-regress/model test.tsv", "errors on series whose numbers are known"},
@@ -75,6 +77,7 @@ const fv_task_kind fv__regress_task = {
         "that is shorter than the model reads stands at the end of its window; \"?\" or NaN is a "
         "value that is missing.  A model that gives a distribution prints its mean.",
     .examples = examples,
+    .options = options,
     .aligned = true,
     .batch = 256,
     .open = open_task,

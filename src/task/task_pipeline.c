@@ -86,7 +86,7 @@ static fv_status open_all(fv_pipeline *p, fv_err *e)
     fv_err local;
     if (!e) e = &local;
     p->options = fv__alloc(&p->env, k->size);
-    if (!p->options) return fv_fail(e, FV_ENOMEM, "out of memory");
+    if (!p->options && k->size) return fv_fail(e, FV_ENOMEM, "out of memory");
     fv_status st = read_settings(p, e);
     if (!st && !p->opt.model && !k->no_model)
         st = fv_fail(e, FV_EUSAGE, "a model is needed: -m DIR");

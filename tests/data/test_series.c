@@ -249,7 +249,9 @@ static void a_new_model_has_its_positions(void **state)
     for (int i = 0; i < 20; i++) squares += (double)x[i] * (double)x[i];
     assert_true(fabs(sum) < 1e-5 && fabs(sqrt(squares / 19) - 0.1) < 1e-6);
     fv_model_free(m);
-    assert_int_equal(fv_model_new(&m, device, "{\"model_type\": \"patchtst\", \"loss\": \"nll\"}",
+    assert_int_equal(fv_model_new(&m, device,
+                                  "{\"model_type\": \"patchtst\", \"loss\": \"nll\", "
+                                  "\"share_projection\": false}",
                                   (fv_model_opt){0}, 1, &e),
                      FV_EMISSING);
 }
