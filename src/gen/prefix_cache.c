@@ -31,12 +31,29 @@ static int32_t *bucket_of(fv_prefix_cache *p, uint64_t parent, const int32_t *id
     return &p->bucket[hash_of(parent, ids) % (uint64_t)p->room];
 }
 
+/* Makes it the one that was used last. */
+static void touch(fv_prefix_cache *p, fv_prefix_block *b)
+{
+    int32_t i = (int32_t)(b - p->block);
+    if (b->used && p->newest != i) { /* and so has one behind it */
+        *(b->older < 0 ? &p->oldest : &p->block[b->older].newer) = b->newer;
+        p->block[b->newer].older = b->older;
+    }
+    if (!b->used || p->newest != i) {
+        *(p->newest < 0 ? &p->oldest : &p->block[p->newest].newer) = i;
+        b->older = p->newest;
+        b->newer = -1;
+        p->newest = i;
+    }
+    b->used = ++p->clock;
+}
+
 static fv_prefix_block *find(fv_prefix_cache *p, uint64_t parent, const int32_t *ids)
 {
     for (int32_t i = *bucket_of(p, parent, ids); i >= 0; i = p->block[i].next) {
         fv_prefix_block *b = &p->block[i];
         if (b->parent == parent && !memcmp(b->ids, ids, sizeof b->ids)) {
-            b->used = ++p->clock;
+            touch(p, b);
             return b;
         }
     }
@@ -62,6 +79,7 @@ static bool prepare(fv_prefix_cache *p, fv_session *s)
     p->off = !p->block;
     if (p->off) return false;
     p->bucket = (int32_t *)(p->block + p->room);
+    p->oldest = p->newest = -1;
     for (int64_t i = 0; i < p->room; i++) {
         p->bucket[i] = -1;
         p->block[i].next = i + 1 < p->room ? (int32_t)i + 1 : -1;
@@ -74,17 +92,14 @@ static bool prepare(fv_prefix_cache *p, fv_session *s)
  * in a sequence can no longer be found and is, in its turn, the least recently used. */
 static int32_t evict(fv_prefix_cache *p, const fv_session *s)
 {
-    int64_t oldest = -1;
-    for (int64_t i = 0; i < p->n; i++) {
-        bool older = oldest < 0 || p->block[i].used < p->block[oldest].used;
-        if (older && !fv__session_block_used(s, i)) oldest = i;
-    }
+    int32_t oldest = p->oldest;
+    while (oldest >= 0 && fv__session_block_used(s, oldest)) oldest = p->block[oldest].newer;
     if (oldest < 0 || p->block[oldest].used > p->begun) return -1;
     fv_prefix_block *b = &p->block[oldest];
     int32_t *at = bucket_of(p, b->parent, b->ids);
     while (*at != oldest) at = &p->block[*at].next;
     *at = b->next;
-    return (int32_t)oldest;
+    return oldest;
 }
 
 /* A block with memory for its keys and values, in no bucket; NULL: there is no memory. */
@@ -127,31 +142,54 @@ static void show_later(fv_session *s, run *r, int64_t at, int64_t block)
     *r = (run){.row = r->row, .at = at, .block = block, .n = 1, .same = r->same};
 }
 
+/* Blocks that follow one another in a row, copied by one launch: each would cost the stepping
+ * thread some microseconds, while the device waits. */
+enum { MOST_COPIES = 64 };
+typedef struct copies {
+    int64_t row, from; /* of the first of them */
+    void *data[MOST_COPIES];
+    int64_t n;
+} copies;
+
+static bool paste(copies *k, fv_ctx *c, fv_session *s)
+{
+    bool ok = !k->n || fv__session_paste(c, s, k->row, FV_PREFIX_BLOCK, k->data, k->n);
+    k->n = 0;
+    return ok;
+}
+
+static void copy(copies *k, fv_ctx *c, fv_session *s)
+{
+    if (k->n) fv__session_copy(c, s, k->row, k->from, FV_PREFIX_BLOCK, k->data, k->n);
+    k->n = 0;
+}
+
 int64_t fv__prefix_load(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int model, int64_t row,
                         const int32_t *ids, int64_t most)
 {
     uint64_t parent = root_of(model);
     int64_t n = 0;
     run r = {.row = row};
+    copies k = {.row = row};
     if (!prepare(p, s)) return 0;
     for (fv_prefix_block *b; n + FV_PREFIX_BLOCK <= most; n += FV_PREFIX_BLOCK) {
         b = find(p, parent, ids + n);
-        if (!b) break;
+        if (!b || (k.n == MOST_COPIES && !paste(&k, c, s))) break;
         if (p->shares)
             show_later(s, &r, n / FV_PREFIX_BLOCK, b - p->block);
-        else if (!fv__session_paste(c, s, row, FV_PREFIX_BLOCK, b->data))
-            break;
+        else
+            k.data[k.n++] = b->data;
         parent = b->serial;
     }
     show(s, &r);
     if (p->shares) s->len[row] = (int32_t)n;
-    return n;
+    return paste(&k, c, s) ? n : 0;
 }
 
 /* A new block behind `parent`, with the tokens of a row from `from` on; NULL: there is no memory,
  * or no block that could give way. */
-static fv_prefix_block *keep(fv_prefix_cache *p, fv_ctx *c, fv_session *s, uint64_t parent,
-                             int64_t row, const int32_t *ids, int64_t from)
+static fv_prefix_block *keep(fv_prefix_cache *p, copies *k, fv_session *s, uint64_t parent,
+                             const int32_t *ids, int64_t from)
 {
     fv_prefix_block *b = fresh(p, s);
     if (!b) return NULL;
@@ -159,13 +197,15 @@ static fv_prefix_block *keep(fv_prefix_cache *p, fv_ctx *c, fv_session *s, uint6
     memcpy(b->ids, ids + from, sizeof b->ids);
     b->serial = ++p->serial;
     b->parent = parent;
-    b->used = ++p->clock;
+    touch(p, b);
     b->next = *bucket;
     *bucket = (int32_t)(b - p->block);
-    if (p->shares)
-        fv__session_block_keep(s, row, from / FV_PREFIX_BLOCK, b - p->block);
-    else
-        fv__session_copy(c, s, row, from, FV_PREFIX_BLOCK, b->data);
+    if (p->shares) {
+        fv__session_block_keep(s, k->row, from / FV_PREFIX_BLOCK, b - p->block);
+        return b;
+    }
+    if (!k->n) k->from = from;
+    k->data[k->n++] = b->data;
     return b;
 }
 
@@ -174,18 +214,21 @@ void fv__prefix_store(fv_prefix_cache *p, fv_ctx *c, fv_session *s, int model, i
 {
     uint64_t parent = root_of(model);
     run r = {.row = row, .same = true};
+    copies k = {.row = row};
     if (!prepare(p, s)) return;
     int64_t shared = fv__session_shared(s, row);
     p->begun = p->clock;
     for (int64_t i = 0; i + FV_PREFIX_BLOCK <= n; i += FV_PREFIX_BLOCK) {
         fv_prefix_block *b = find(p, parent, ids + i);
-        if (!b) b = keep(p, c, s, parent, row, ids, i);
+        if (k.n == MOST_COPIES) copy(&k, c, s);
+        if (!b) b = keep(p, &k, s, parent, ids, i);
         if (!b) break;
         if (p->shares && goes_on && i >= shared)
             show_later(s, &r, i / FV_PREFIX_BLOCK, b - p->block);
         parent = b->serial;
     }
     show(s, &r);
+    copy(&k, c, s);
 }
 
 int64_t fv__prefix_bytes(const fv_prefix_cache *p) { return p->n * (int64_t)p->each; }

@@ -8,11 +8,12 @@
 
 typedef struct fv_prefix_block {
     int32_t ids[FV_PREFIX_BLOCK];
-    uint64_t serial; /* names the block; never used twice */
-    uint64_t parent; /* the block before it in its sequence; of the first see root_of */
-    int64_t used;    /* the clock when it was last found */
-    void *data;      /* its keys and values, in device memory, where rows do not share them */
-    int32_t next;    /* in its bucket, or among the free ones; -1: none */
+    uint64_t serial;      /* names the block; never used twice */
+    uint64_t parent;      /* the block before it in its sequence; of the first see root_of */
+    int64_t used;         /* the clock when it was last found */
+    void *data;           /* its keys and values, in device memory, where rows do not share them */
+    int32_t next;         /* in its bucket, or among the free ones; -1: none */
+    int32_t older, newer; /* in the order of their last use, once it was used; -1: none */
 } fv_prefix_block;
 
 typedef struct fv_prefix_cache {
@@ -26,6 +27,7 @@ typedef struct fv_prefix_cache {
     int64_t clock;
     int64_t begun; /* the clock when storing began: what it has used since does not give way */
     int32_t free;
+    int32_t oldest, newest; /* of those that hold something */
     bool shares; /* blocks are the session's (model/session_share.c), under the same numbers */
     bool off;    /* no memory, or the model's keys depend on more than the tokens before them */
 } fv_prefix_cache;

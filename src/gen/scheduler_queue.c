@@ -245,15 +245,16 @@ static bool fits(const fv_scheduler *s, const sequence *q)
 sequence *fv__sched_next(fv_scheduler *s, int64_t most, int model)
 {
     sequence *best = NULL, *before_best = NULL, *before = NULL;
-    int64_t fewest = 0;
+    int64_t fewest = 0, rows = -1;
+    uint64_t owner = 0; /* whose rows these are */
     pthread_mutex_lock(&s->lock);
     for (sequence *q = s->first; q; before = q, q = q->next_waiting) {
         if (q->held) continue; /* other ranks do not know it yet */
         if (best && !q->cancelled && q->ask.priority < best->ask.priority) continue;
         bool greater = !best || q->cancelled || q->ask.priority > best->ask.priority;
-        /* Counted anew for each candidate: rows are few, and a counter for each owner would have
-         * to be kept right on every path. */
-        int64_t rows = rows_of(s, q->ask.owner);
+        /* Counted anew, but for neighbours of one owner: rows are few, and a counter for each
+         * owner would have to be kept right on every path. */
+        if (rows < 0 || q->ask.owner != owner) rows = rows_of(s, owner = q->ask.owner);
         if (!greater && rows >= fewest) continue;
         best = q;
         before_best = before;

@@ -178,12 +178,14 @@ void fv__session_share_cut(fv_session *s, int64_t row, int64_t n);
 void fv__session_share_free(fv_session *s);
 
 /* session_prefix.c: a session's caches in their order; bytes of a token in all caches, known once a
- * step has run; and a run of tokens of a row, copied out into device memory and back behind the
- * tokens of another row.  False once the context has failed. */
+ * step has run; and runs of n tokens of a row, one behind the other, copied out into device memory
+ * and back behind the tokens of another row.  False once the context has failed. */
 slot *fv__session_cache(const fv_session *s, int i);
 size_t fv__session_token_bytes(const fv_session *s);
-void fv__session_copy(fv_ctx *c, fv_session *s, int64_t row, int64_t from, int64_t n, void *to);
-bool fv__session_paste(fv_ctx *c, fv_session *s, int64_t row, int64_t n, void *from);
+void fv__session_copy(fv_ctx *c, fv_session *s, int64_t row, int64_t from, int64_t n,
+                      void *const *to, int64_t runs);
+bool fv__session_paste(fv_ctx *c, fv_session *s, int64_t row, int64_t n, void *const *from,
+                       int64_t runs);
 
 /* ---- gen/sample_device.c: runs of steps in which the device chooses ---- */
 

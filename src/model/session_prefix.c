@@ -17,43 +17,56 @@ size_t fv__session_token_bytes(const fv_session *s)
     return bytes;
 }
 
-/* Goes over the caches; to: into `out`, else from it.  One launch where the device copies lists. */
-static void exchange(fv_ctx *c, const fv_session *s, int64_t row, int64_t from, int64_t n,
-                     char *out, bool to)
+static void copy_list(fv_ctx *c, const fv_session *s, const fv_copy *list, int64_t n, bool packs)
 {
     const fv_kernels *k = s->dev->k[FV_F32];
-    fv_copy list[2 * MAX_SLOTS];
-    int64_t n_list = 0;
-    bool packs = k && k->copy_many;
+    if (packs && k && k->copy_many) {
+        if (n) k->copy_many(&c->stream, list, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        s->dev->backend->move(&c->stream, list[i].to, list[i].from, list[i].bytes);
+}
+
+/* Goes over the caches: `runs` times n tokens of a row; to: into out[0], out[1], .., else from
+ * them.  One launch where the device copies lists and the list holds all. */
+static void exchange(fv_ctx *c, const fv_session *s, int64_t row, int64_t from, int64_t n,
+                     void *const *out, int64_t runs, bool to)
+{
+    fv_copy list[1024];
+    int64_t n_list = 0, most = sizeof list / sizeof *list;
+    size_t before = 0; /* bytes of a run in the caches before this one */
+    bool packs = true;
     for (int i = 0; i < 2 * MAX_SLOTS; i++) {
         const slot *at = fv__session_cache(s, i);
         if (!at->t.data) continue;
         size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]), bytes = token * (size_t)n;
         char *in = (char *)at->t.data + (size_t)(row * s->allocated + from) * token;
-        list[n_list++] = (fv_copy){to ? out : in, to ? in : out, bytes};
         packs = packs && token % 16 == 0;
-        out += bytes;
+        for (int64_t k = 0; k < runs; k++, in += bytes) {
+            char *other = (char *)out[k] + before;
+            if (n_list == most) copy_list(c, s, list, n_list, packs), n_list = 0;
+            list[n_list++] = (fv_copy){to ? other : in, to ? in : other, bytes};
+        }
+        before += bytes;
     }
-    if (packs) {
-        k->copy_many(&c->stream, list, n_list);
-        return;
-    }
-    for (int64_t i = 0; i < n_list; i++)
-        s->dev->backend->move(&c->stream, list[i].to, list[i].from, list[i].bytes);
+    copy_list(c, s, list, n_list, packs);
 }
 
-void fv__session_copy(fv_ctx *c, fv_session *s, int64_t row, int64_t from, int64_t n, void *to)
+void fv__session_copy(fv_ctx *c, fv_session *s, int64_t row, int64_t from, int64_t n,
+                      void *const *to, int64_t runs)
 {
-    exchange(c, s, row, from + s->virtual, n, to, true);
+    exchange(c, s, row, from + s->virtual, n, to, runs, true);
 }
 
-bool fv__session_paste(fv_ctx *c, fv_session *s, int64_t row, int64_t n, void *from)
+bool fv__session_paste(fv_ctx *c, fv_session *s, int64_t row, int64_t n, void *const *from,
+                       int64_t runs)
 {
-    if (!fv__session_narrow(c, s, row, 1, n)) return false; /* caches grow */
+    if (!fv__session_narrow(c, s, row, 1, runs * n)) return false; /* caches grow */
     bool ok = fv__session_begin_rows(c, s);
     fv__session_restore(s);
     if (!ok) return false;
-    exchange(c, s, row, s->len[row], n, from, false);
-    s->len[row] += (int32_t)n;
+    exchange(c, s, row, s->len[row], n, from, runs, false);
+    s->len[row] += (int32_t)(runs * n);
     return true;
 }

@@ -17,7 +17,10 @@ async function ask(m, layer, head, more) {
   else attention.heads = head === MEAN ? "mean" : head === "all" ? "all" : [head];
   const key = sessionStorage.getItem("fovea-key"), headers = key ? { Authorization: `Bearer ${key}` } : {}; /* of the page around */
   const r = await fetch("/v1/attention", { method: "POST", body: JSON.stringify(body), headers });
-  if (!r.ok) throw new Error((await r.json()).error.message);
+  if (!r.ok) {
+    const said = await r.json().catch(() => null); /* a proxy in front answers in its own words */
+    throw new Error(said && said.error ? said.error.message : `status ${r.status} ${r.statusText}`);
+  }
   const bytes = await r.arrayBuffer(), n = Number(new DataView(bytes).getBigUint64(0, true));
   return new Float32Array(bytes, 8 + n);
 }

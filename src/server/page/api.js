@@ -10,7 +10,8 @@ async function ask(path, body, signal) {
   const r = await fetch(path, body ? {method: 'POST', body: JSON.stringify(body), headers, signal} : {headers});
   if (r.ok) return r;
   if (r.status === 401) $('key').hidden = false;
-  throw new Error((await r.json()).error.message);
+  const said = await r.json().catch(() => null); /* a proxy in front answers in its own words */
+  throw new Error(said && said.error ? said.error.message : `status ${r.status} ${r.statusText}`);
 }
 const call = async (path, body) => (await ask(path, body)).json();
 
