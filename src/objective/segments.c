@@ -148,15 +148,15 @@ static fv_status prepare(void *self, const fv_model *m, fv_device *d, fv_err *e)
 
 /* The old memory has been copied by the layers when the new one takes its place: all of it is on
  * one stream. */
-static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
-                    fv_items *out)
+static void pass(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out,
+                 bool last)
 {
     const segments *s = self;
     fv_items with = *in;
     fv_items_put(&with, "mems", s->mems);
     fv_model_forward(c, m, &with, out);
     const fv_tensor *next = fv_items_get(out, "mems");
-    if (!next || fv__failed(c)) return;
+    if (!last || !next || fv__failed(c)) return;
     if (!fv_shape_same(next->shape, s->mems->shape) || next->dtype != s->mems->dtype) {
         fv_raise(c, FV_ESHAPE, "objective segments: mems %s became %s", fv_desc(s->mems).s,
                  fv_desc(next).s);
@@ -249,7 +249,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                      .count = count,
                      .size = size,
                      .make = make,
-                     .forward = forward,
+                     .pass = pass,
                      .prepare = prepare,
                      .save_state = save_state,
                      .load_state = load_state,

@@ -94,19 +94,23 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     if (st) return st;
     if (!labels || labels->dtype != FV_I32)
         return fv_fail(e, FV_EMISSING, "[distill]: the objective has no labels of classes");
+    const fv_batch_part *ids = fv_batch_get(out, "input_ids");
     fv_shape shape = labels->shape;
-    int64_t all = fv_shape_len(shape), T = shape.n > 1 ? shape.d[1] : 1;
+    int64_t T = shape.n > 1 ? shape.d[1] : 1; /* of labels, which may go one beyond the tokens */
+    if (s->job == FV_HEAD_CAUSAL_LM && ids && ids->shape.n == 2) shape = ids->shape;
+    int64_t all = fv_shape_len(shape), wide = shape.n > 1 ? shape.d[1] : 1;
     int32_t *to = fv_batch_put(out, "scored_labels", FV_I32, shape);
     float *scored = fv_batch_put(out, "scored", FV_F32, shape);
     if (!scored) return fv_fail(e, out->err.code, "%s", out->err.text);
     const int32_t *from = fv_batch_get(out, "labels")->data;
     for (int64_t i = 0; i < all; i++) {
-        bool next = s->job == FV_HEAD_CAUSAL_LM;
-        to[i] = !next ? from[i] : (i + 1) % T ? from[i + 1] : -100;
+        int64_t next = i % wide + 1, row = i / wide;
+        to[i] = from[i];
+        if (s->job == FV_HEAD_CAUSAL_LM) to[i] = next < T ? from[row * T + next] : -100;
         scored[i] = to[i] != -100;
     }
     const fv_batch_part *mask = fv_batch_get(out, "attention_mask");
-    if (!mask || mask->dtype != FV_U8 || mask->shape.n != 2) return FV_OK;
+    if (s->opt.attention == 0 || !mask || mask->dtype != FV_U8 || mask->shape.n != 2) return FV_OK;
     shape = mask->shape;
     float *bias = fv_batch_put(out, "key_bias", FV_F32, shape);
     if (!bias) return fv_fail(e, out->err.code, "%s", out->err.text);
@@ -159,9 +163,9 @@ static void tap(void *user, fv_ctx *c, const char *site, const char *name, const
     }
 }
 
-/* The scores of one of the two, and what passed. */
+/* The scores of one of the two, and what passed.  last: as fv_feed's pass has it. */
 static fv_tensor *look(const distill *s, fv_ctx *c, const fv_model *m, const fv_items *in,
-                       fv_items *out, passing *p)
+                       fv_items *out, passing *p, bool last)
 {
     static const char *const apart[] = {"labels", "scored_labels", "scored", "key_bias", NULL};
     fv_items plain = *in;
@@ -179,7 +183,10 @@ static fv_tensor *look(const distill *s, fv_ctx *c, const fv_model *m, const fv_
         p->key_bias = fv_reshape(c, fv_cast(c, bias, c->dtype),
                                  FV_SHAPE(fv_dim(bias, 0), 1, 1, fv_dim(bias, 1)));
     if (p->want_hidden || p->want_map) fv_ctx_set_tap(c, tap, p);
-    fv_model_forward(c, m, &plain, out);
+    if (s->inner.pass)
+        s->inner.pass(s->inner.self, c, m, &plain, out, last);
+    else
+        fv_model_forward(c, m, &plain, out);
     fv_ctx_set_tap(c, fn, user);
     return fv_items_get(out, "logits");
 }
@@ -276,7 +283,8 @@ static void forward_twice(const void *self, fv_ctx *c, const fv_model *m, const 
     passing none;
     fv_items second = {0};
     fv_tensor *labels = fv_items_get(in, "scored_labels");
-    fv_tensor *x = look(s, c, m, in, out, &none), *y = look(s, c, m, in, &second, &none);
+    fv_tensor *x = look(s, c, m, in, out, &none, false),
+              *y = look(s, c, m, in, &second, &none, true);
     fv_tensor *loss = fv_add(c, fv_loss_tokens(c, x, labels, in), fv_loss_tokens(c, y, labels, in));
     fv_tensor *apart = fv__per_label(c, divergence(c, x, y, in), in);
     fv_items_put(out, "loss",
@@ -291,7 +299,7 @@ static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_ite
     const options *o = &s->opt;
     passing *own = fv__step_memory(c, sizeof *own), *other = fv__step_memory(c, sizeof *other);
     if (!own || !other) return;
-    fv_tensor *x = look(s, c, m, in, out, own);
+    fv_tensor *x = look(s, c, m, in, out, own, true);
     fv_tensor *loss = fv_loss_tokens(c, x, fv_items_get(in, "scored_labels"), in);
     bool record = c->record, train = c->train;
     if (!record) { /* evaluated as any other */
@@ -302,7 +310,7 @@ static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_ite
     c->train = false;
     /* a pass that is not recorded uses memory of its layers again, and what passed would be lost */
     c->record = o->hidden > 0 || o->attention > 0;
-    fv_tensor *t = look(s, c, s->teacher, in, &from_teacher, other);
+    fv_tensor *t = look(s, c, s->teacher, in, &from_teacher, other, true);
     c->record = record;
     c->train = train;
     fv_tensor *soft = fv__per_label(c, soft_loss(s, c, x, t, in), in);
@@ -318,6 +326,26 @@ static void forward(const void *self, fv_ctx *c, const fv_model *m, const fv_ite
         loss = fv_add(c, loss, fv_scale(c, d, o->attention));
     }
     fv_items_put(out, "loss", loss);
+}
+
+/* ---- what the objective carries ---- */
+
+static fv_status prepare(void *self, const fv_model *m, fv_device *d, fv_err *e)
+{
+    const fv_feed *f = &((const distill *)self)->inner;
+    return f->prepare(f->self, m, d, e);
+}
+
+static fv_status save_state(const void *self, const fv_env *env, const char *path, fv_err *e)
+{
+    const fv_feed *f = &((const distill *)self)->inner;
+    return f->save_state(f->self, env, path, e);
+}
+
+static fv_status load_state(void *self, const fv_env *env, const char *path, fv_err *e)
+{
+    const fv_feed *f = &((const distill *)self)->inner;
+    return f->load_state(f->self, env, path, e);
 }
 
 /* ---- opening and closing ---- */
@@ -350,6 +378,8 @@ fv_status fv__distill_wrap(fv_feed *f, const fv_train_opt *train, fv_head_job jo
     if (f->forward)
         return fv_fail(e, FV_EMISSING,
                        "[distill]: this objective has a loss of its own, which has no teacher");
+    if (f->pass && !alone)
+        return fv_fail(e, FV_EMISSING, "[distill]: a teacher has no memory of the batches before");
     if (alone && !gives_scores(job))
         return fv_fail(e, FV_EMISSING, "consistency: the objective has no scores of classes");
     distill *s = fv__alloc(env, sizeof *s);
@@ -357,11 +387,15 @@ fv_status fv__distill_wrap(fv_feed *f, const fv_train_opt *train, fv_head_job jo
     *s = (distill){.env = env, .opt = o, .inner = *f, .job = job};
     *f = (fv_feed){.self = s,
                    .metric = s->inner.metric,
+                   .ordered = s->inner.ordered,
                    .count = count,
                    .size = size,
                    .make = make,
                    .count_correct = s->inner.count_correct ? count_correct : NULL,
                    .forward = alone ? forward_twice : forward,
+                   .prepare = s->inner.prepare ? prepare : NULL,
+                   .save_state = s->inner.save_state ? save_state : NULL,
+                   .load_state = s->inner.load_state ? load_state : NULL,
                    .close = close_feed};
     if (alone) return FV_OK;
     fv_model_opt how = {.dtype = fv_train_dtype(train)};

@@ -116,6 +116,8 @@ void fv__train_forward(const fv_feed *f, fv_ctx *c, const fv_model *m, const fv_
 {
     if (f && f->forward)
         f->forward(f->self, c, m, in, out);
+    else if (f && f->pass)
+        f->pass(f->self, c, m, in, out, true);
     else
         fv_model_forward(c, m, in, out);
 }

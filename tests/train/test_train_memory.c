@@ -1,6 +1,7 @@
 /* test_train_memory.c - training with a memory from segment to segment: a run that was stopped and
  * resumed ends with the same bits, a part of the memory may be drawn, and models without one are
  * refused. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,6 +59,34 @@ static void a_random_memory_is_another_training(void **state)
                      1);
 }
 
+/* R-Drop: both passes over a batch see the memory of the one before, and one of them carries on.
+ * Without dropout they are one pass, and twelve updates come to the loss they come to anyhow. */
+static void two_passes_share_a_memory(void **state)
+{
+    static const char none[] = "-q --threads 1 --set model.dropout=0 --set model.dropout_input=0 "
+                               "--set model.dropout_output=0 --set model.dropout_qkv=0 "
+                               "--set model.dropout_embedding=0";
+    (void)state;
+    succeeded(sh("$fovea train segments.ini -o once %s", none));
+    succeeded(sh("$fovea train segments.ini -o twice %s --set distill.consistency=5", none));
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        const char *run = i ? "twice" : "once";
+        json_t *j = json_line(succeeded(sh("grep valid_loss %s/train.jsonl | tail -n 1", run)), 0);
+        loss[i] = json_number_value(json_object_get(j, "valid_loss"));
+        json_decref(j);
+    }
+    assert_true(loss[0] > 1 && fabs(loss[0] - loss[1]) < 1e-3);
+
+    succeeded(sh("$fovea train segments.ini -o drop -q --set distill.consistency=5"));
+    succeeded(sh("$fovea train segments.ini -o cut -q --set distill.consistency=5 "
+                 "--set train.updates=4"));
+    succeeded(sh("$fovea train segments.ini -o cut -q --set distill.consistency=5 --resume"));
+    succeeded(sh("cmp drop/model/model.safetensors cut/model/model.safetensors"));
+    refused(sh("$fovea train segments.ini -o bad -q --set distill.teacher=whole/model"), 1,
+            "no memory of the batches before");
+}
+
 /* The memory counts: scores of a text differ with how far back it reaches. */
 static void a_longer_memory_changes_the_score(void **state)
 {
@@ -86,6 +115,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resumed_run_has_the_same_bits),
         cmocka_unit_test(a_random_memory_is_another_training),
+        cmocka_unit_test(two_passes_share_a_memory),
         cmocka_unit_test(a_longer_memory_changes_the_score),
         cmocka_unit_test(mistakes_are_named),
     };

@@ -70,6 +70,10 @@ struct fv_feed {
      * forward, which computes its loss from labels. */
     void (*forward)(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
                     fv_items *out);
+    /* The family's forward with what the objective carries from batch to batch, a memory.  `last` of
+     * the passes over one batch is the one that carries on.  NULL: nothing is carried. */
+    void (*pass)(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out,
+                 bool last);
     /* Called once before training, when the model has its first values: what the objective wants to
      * know of these.  NULL: nothing. */
     fv_status (*prepare)(void *self, const fv_model *m, fv_device *d, fv_err *e);
@@ -78,7 +82,7 @@ struct fv_feed {
     /* Changes the gradient of p after the backward pass, before the optimiser.  It may be captured
      * and replayed: what it keeps is in device memory of its own.  NULL: it stays as it is. */
     void (*adjust)(void *self, fv_ctx *c, fv_params *p);
-    /* What forward carries from batch to batch, as a file of a checkpoint (x.safetensors).  NULL:
+    /* What pass carries from batch to batch, as a file of a checkpoint (x.safetensors).  NULL:
      * nothing. */
     fv_status (*save_state)(const void *self, const fv_env *env, const char *path, fv_err *e);
     fv_status (*load_state)(void *self, const fv_env *env, const char *path, fv_err *e);
