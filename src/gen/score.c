@@ -92,6 +92,7 @@ static void put_memory(segments *s, fv_ctx *c, const batch *b, const float *none
     static const uint8_t yes = 1;
     fv_items_put(in, "input_ids", fv_ints(c, b->ids, FV_SHAPE(1, b->T)));
     fv_items_put(in, "attention_mask", fv_bytes(c, b->mask, FV_SHAPE(1, s->M + b->T)));
+    if (!s->M) return;
     fv_items_put(in, "use_cache", fv_bytes(c, &yes, FV_SHAPE(1)));
     if (!s->n) fv_items_put(in, "mems", fv_floats(c, none, shape));
     for (int i = 0; s->n && i < 2; i++)
@@ -121,8 +122,8 @@ static fv_status run_segment(segments *s, const fv_model *m, batch *b, const flo
     return FV_OK;
 }
 
-/* Segments of `stride` tokens with a memory of window - stride.  Not given: the model's own
- * mem_len, and segments of at most 128. */
+/* Segments of `stride` tokens with a memory of window - stride, which may be 0.  Not given: the
+ * model's own mem_len, and segments of at most 128. */
 static fv_status score_segments(double *out, fv_device *d, const fv_model *m, const int32_t *ids,
                                 int64_t n, int64_t window, int64_t stride, fv__memory memory,
                                 fv__score_cache *cache, fv_err *e)
@@ -130,19 +131,20 @@ static fv_status score_segments(double *out, fv_device *d, const fv_model *m, co
     const fv_env *env = fv_device_env(d);
     if (window < 2) window = memory.len + (stride > 0 ? stride : 128);
     if (stride < 1) stride = window > 256 ? 128 : window / 2;
-    if (stride >= window) stride = window - 1; /* a memory has at least one state */
+    if (stride > window) stride = window;
     segments s = {.M = window - stride, .stride = stride};
     fv_shape shape = FV_SHAPE(memory.layers, 1, s.M, memory.width);
     size_t bytes = (size_t)fv_shape_len(shape) * sizeof(float);
     fv_ctx **contexts[] = {&s.first, &s.turn[0], &s.turn[1]};
     batch b;
     fv_status st = make_batch(&b, env, 1, window, e);
-    float *none = fv__alloc(env, bytes);
-    if (!st && !none) st = fv_fail(e, FV_ENOMEM, "score: out of memory for %zu bytes", bytes);
+    float *none = s.M ? fv__alloc(env, bytes) : NULL;
+    if (!st && s.M && !none)
+        st = fv_fail(e, FV_ENOMEM, "score: out of memory for %zu bytes", bytes);
     for (int i = 0; !st && i < 3; i++)
         st = fv_ctx_new(contexts[i], d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
     for (int i = 0; !st && i < 3; i++) fv__score_cache_watch(cache, *contexts[i]);
-    if (!st) memset(none, 0, bytes);
+    if (!st && none) memset(none, 0, bytes);
     for (int64_t from = 0; !st && from + 1 < n; from += stride) {
         b.T = n - 1 - from < stride ? n - 1 - from : stride;
         memcpy(b.ids, ids + from, (size_t)b.T * sizeof *ids);

@@ -201,6 +201,33 @@ static void a_memory_may_be_long(void **state)
     fv_st_close(out);
 }
 
+/* A window that moves on by all of itself leaves no memory: each segment is a text of its own. */
+static void without_a_memory_segments_stand_alone(void **state)
+{
+    enum { N = 100, STRIDE = 24 };
+    static int32_t text[2400];
+    static double got[N], alone[STRIDE + 1];
+    fv_st *in;
+    fv_st_info t;
+    fv_err e;
+    (void)state;
+    ok(fv_st_open(&in, NULL, LONG "/in.safetensors", &e), &e);
+    ok(fv_st_find(in, "input_ids", &t, &e), &e);
+    ok(fv_st_read(in, &t, text, FV_I32, 2400, &e), &e);
+    fv_model *m = open_model(LONG);
+    ok(fv_score(got, device, m, text, N, (fv_score_opt){STRIDE, STRIDE, {0}}, &e), &e);
+    for (int from = 0; from + 1 < N; from += STRIDE) {
+        int n = N - from < STRIDE + 1 ? N - from : STRIDE + 1;
+        ok(fv_score(alone, device, m, text + from, n, (fv_score_opt){2 * STRIDE, STRIDE, {0}}, &e),
+           &e);
+        for (int i = 1; i < n; i++)
+            if (!(fabs(got[from + i] - alone[i]) <= 1e-6))
+                fail_msg("token %d: %g, expected %g", from + i, got[from + i], alone[i]);
+    }
+    fv_model_free(m);
+    fv_st_close(in);
+}
+
 /* A continuous cache beside the model: the reference goes token by token, here by segments that are
  * not as long as the cache. */
 static void a_cache_mixes_in_what_followed_before(void **state)
@@ -277,6 +304,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_session_gives_what_a_pass_gives),
     cmocka_unit_test(a_score_carries_the_memory),
     cmocka_unit_test(a_memory_may_be_long),
+    cmocka_unit_test(without_a_memory_segments_stand_alone),
     cmocka_unit_test(a_cache_mixes_in_what_followed_before),
     cmocka_unit_test(hidden_words_leave_gradients_finite),
 };
