@@ -70,8 +70,8 @@ struct fv_feed {
      * forward, which computes its loss from labels. */
     void (*forward)(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
                     fv_items *out);
-    /* The family's forward with what the objective carries from batch to batch, a memory.  `last` of
-     * the passes over one batch is the one that carries on.  NULL: nothing is carried. */
+    /* The family's forward with what the objective carries from batch to batch, a memory.  Of the
+     * passes over one batch the `last` is the one that carries on.  NULL: nothing is carried. */
     void (*pass)(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out,
                  bool last);
     /* Called once before training, when the model has its first values: what the objective wants to
