@@ -113,11 +113,6 @@ FV_API bool fv_task_many(const fv_task *t);
 /* (n,labels) */
 FV_API fv_status fv_task_classify(fv_task *t, const fv_text *texts, int64_t n, float *scores,
                                   fv_err *e);
-/* The numbers that a regression finds for each of n series (texts of numbers, fv_series_parse), (n,
- * fv_task_targets(t)). */
-FV_API fv_status fv_task_regress(fv_task *t, const fv_text *texts, int64_t n, float *out,
-                                 fv_err *e);
-FV_API int64_t fv_task_targets(const fv_task *t);
 
 /* ---- masked words ---- */
 

@@ -26,8 +26,8 @@ static fv_tensor *squareplus(fv_ctx *c, fv_tensor *x)
     return fv_scale(c, fv_add(c, x, fv_sqrt(c, fv_affine(c, fv_square(c, x), 1, 4))), 0.5f);
 }
 
-/* log Gamma(x), x > 0: Stirling's series at x + 7, less log(x (x+1) .. (x+6)).  The product is taken
- * in two halves, so that x up to 1e9 does not overflow. */
+/* log Gamma(x), x > 0: Stirling's series at x + 7, less log(x (x+1) .. (x+6)).  The product is
+ * taken in two halves, so that x up to 1e9 does not overflow. */
 static fv_tensor *log_gamma(fv_ctx *c, fv_tensor *x)
 {
     fv_tensor *z = fv_affine(c, x, 1, 7), *low = x, *high = fv_affine(c, x, 1, 4);
@@ -65,8 +65,7 @@ fv__distribution fv__distribution_of(fv_ctx *c, int kind, fv_tensor *const *y, c
 
 fv_tensor *fv__distribution_mean(fv_ctx *c, const fv__distribution *d)
 {
-    if (d->kind == FV__NEGATIVE_BINOMIAL)
-        return fv_mul(c, d->p[0], fv_exp(c, d->p[1]));
+    if (d->kind == FV__NEGATIVE_BINOMIAL) return fv_mul(c, d->p[0], fv_exp(c, d->p[1]));
     fv_tensor *y = d->p[d->kind == FV__STUDENT_T];
     return d->scale ? fv_add(c, fv_mul(c, y, d->scale), d->loc) : y;
 }
@@ -117,8 +116,7 @@ void fv__put_distribution(fv_ctx *c, const fv_items *in, fv_items *out, fv__dist
         fv_items_put(out, names[i + 1], d.p[i]);
     if (!values || !mean) return;
     if (fv_len(values) != fv_len(mean) || values->dtype == FV_I32) {
-        fv_raise(c, FV_ESHAPE, "values %s, expected floats %s", fv_desc(values).s,
-                 fv_desc(mean).s);
+        fv_raise(c, FV_ESHAPE, "values %s, expected floats %s", fv_desc(values).s, fv_desc(mean).s);
         return;
     }
     fv_tensor *y = fv__distribution_nll(c, &d, wide(c, fv_reshape(c, values, mean->shape)));

@@ -6,7 +6,11 @@
  * PatchTST. */
 #include "model/series.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "nn/part.h"
 
 #define STD_LEAST 1e-5f   /* added to the variance */
 #define MEAN_LEAST 1e-10f /* of a mean magnitude */
@@ -63,6 +67,48 @@ fv_tensor *fv__series_restore(fv_ctx *c, const fv__scaled *s, fv_tensor *y)
     return fv_add(c, fv_mul(c, y, s->scale), s->loc);
 }
 
+typedef struct grid {
+    int64_t start, length, stride;
+} grid;
+
+/* Which moment stands at each position of each patch. */
+static void fill_moments(void *out, const void *user, int64_t from, int64_t n)
+{
+    const grid *g = user;
+    for (int64_t i = from; i < from + n; i++)
+        ((int32_t *)out)[i - from] = (int32_t)(g->start + i / g->length * g->stride +
+                                               i % g->length);
+}
+
+fv_tensor *fv__series_patches(fv_ctx *c, fv_tensor *x, int64_t length, int64_t stride)
+{
+    int64_t B = fv_dim(x, 0), T = fv_dim(x, 1), C = fv_dim(x, 2), P = length,
+            N = (T - P) / stride + 1;
+    static const int time_first[] = {1, 0, 2}, channel_first[] = {1, 2, 0};
+    grid g = {T - P - (N - 1) * stride, P, stride};
+    fv_tensor *at = fv__table(c, FV_I32, FV_SHAPE(N * P), fill_moments, &g, sizeof g);
+    fv_tensor *rows = fv_reshape(c, fv_permute(c, x, time_first), FV_SHAPE(T, B * C));
+    fv_tensor *y = fv_reshape(c, fv_gather(c, rows, at, -1), FV_SHAPE(N * P, B, C));
+    return fv_reshape(c, fv_permute(c, y, channel_first), FV_SHAPE(B, C, N, P));
+}
+
+void fv__series_sinusoids(float *x, int64_t rows, int64_t D)
+{
+    double sum = 0, squares = 0, n = (double)(rows * D);
+    for (int64_t i = 0; i < rows * D; i++) {
+        int64_t j = i % D;
+        double angle = (double)(i / D) * exp(-(double)(j - j % 2) * log(10000) / (double)D);
+        x[i] = (float)(j % 2 ? cos(angle) : sin(angle));
+        sum += (double)x[i];
+    }
+    for (int64_t i = 0; i < rows * D; i++) {
+        double d = (double)x[i] - sum / n;
+        squares += d * d;
+    }
+    double by = n > 1 && squares > 0 ? 0.1 / sqrt(squares / (n - 1)) : 1;
+    for (int64_t i = 0; i < rows * D; i++) x[i] = (float)(((double)x[i] - sum / n) * by);
+}
+
 fv_lin *fv__channel_lins(fv_params *p, int n, int64_t in, int64_t out, float std, const char *path)
 {
     fv_lin_opt how = {.std = std};
@@ -109,6 +155,15 @@ void fv__put_forecast(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *y
     fv_tensor *loss = fv_mse(c, y, future);
     if (in->n_labels > 0) loss = fv__per_label(c, fv_scale(c, loss, (float)fv_len(y)), in);
     fv_items_put(out, "loss", loss);
+}
+
+bool fv__series_null(const fv_json *j, const char *key)
+{
+    const char *k;
+    if (!j || fv_json_has(j, key)) return false;
+    for (int i = 0; (k = fv_json_key(j, "", i)); i++)
+        if (!strcmp(k, key)) return true;
+    return false;
 }
 
 int64_t fv__series_setting(const fv_model *m, const char *key)

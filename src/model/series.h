@@ -19,6 +19,12 @@ fv__scaled fv__series_scale(fv_ctx *c, fv__scaling how, fv_tensor *past, fv_tens
 /* y scale + loc: (B,H,C) -> (B,H,C) */
 fv_tensor *fv__series_restore(fv_ctx *c, const fv__scaled *s, fv_tensor *y);
 
+/* (B,T,C) -> (B,C,N,length): patches that begin `stride` time steps apart, the last one ending with
+ * the window; values at the beginning that fill none do not count. */
+fv_tensor *fv__series_patches(fv_ctx *c, fv_tensor *x, int64_t length, int64_t stride);
+/* x (rows,D): sinusoids with mean 0 and deviation 1/10 over the whole table. */
+void fv__series_sinusoids(float *x, int64_t rows, int64_t D);
+
 /* A mask (U8) seen as s, as floats: 1 where it is 1. */
 fv_tensor *fv__mask_floats(fv_ctx *c, fv_tensor *mask, fv_shape s);
 
@@ -35,6 +41,8 @@ bool fv__is_window(fv_ctx *c, const char *family, const fv_tensor *past, const f
  * mean of the squared differences. */
 void fv__put_forecast(fv_ctx *c, const fv_items *in, fv_items *out, fv_tensor *y);
 
+/* Whether config.json gives null for a key, which means "none" and not the default. */
+bool fv__series_null(const fv_json *j, const char *key);
 /* A whole number of the model's configuration, by its key. */
 int64_t fv__series_setting(const fv_model *m, const char *key);
 

@@ -12,9 +12,9 @@
  * one alone, which is what is asked in the end.  Where it is evaluated the mask stands behind the
  * history. Its id is the number of items.
  *
- * Items that are drawn are none of the user's training part; what is held out must not be known, and
- * so may be drawn.  With replace > 0 so many items of a training history are others, drawn evenly
- * (stochastic shared embeddings, Wu et al. 2019): no pair of items is relied on alone.
+ * Items that are drawn are none of the user's training part; what is held out must not be known,
+ * and so may be drawn.  With replace > 0 that share of the items of a training history are others,
+ * drawn evenly (stochastic shared embeddings, Wu et al. 2019): no pair of items is relied on alone.
  *
  * The metric is NDCG@10 with full ranking: the rank of the right item among all that the user has
  * not had before; with rank_among, among so many that are drawn, as the first papers have it. */

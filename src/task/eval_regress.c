@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "fovea/author/task.h"
 #include "task_pipeline.h"
 
 typedef struct work {

@@ -2,6 +2,7 @@
  *
  * A record is the numbers of a series on a line.  The model gives numbers as its training data had
  * them; of one that gives a distribution (loss nll) they are its mean. */
+#include "fovea/author/task.h"
 #include "task_pipeline.h"
 
 int64_t fv_task_targets(const fv_task *t) { return fv__task_setting(t, "num_targets"); }
@@ -63,10 +64,11 @@ static fv_status run(fv_pipeline *p, const fv_text *in, int64_t n, fv_err *e)
 
 static const fv_field options[] = {{0}}; /* none of its own */
 
-static const fv_task_example examples[] = {
-    {"fovea regress -m runs/etth1-regress/model series.txt", "a number for each line"},
-    {"fovea eval -m runs/etth1-regress/model test.tsv", "errors on series whose numbers are known"},
-    {0}};
+static const fv_task_example examples[] = {{"fovea regress -m runs/etth1-regress/model series.txt",
+                                            "a number for each line"},
+                                           {"fovea eval -m runs/etth1-regress/model test.tsv",
+                                            "errors on series whose numbers are known"},
+                                           {0}};
 
 const fv_task_kind fv__regress_task = {
     .name = "regress",

@@ -19,7 +19,8 @@
 
 static const char model[] = "[model]\nmodel_type = patchtst\npatch_length = 4\npatch_stride = 4\n"
                             "d_model = 16\nnum_hidden_layers = 1\nnum_attention_heads = 2\n"
-                            "ffn_dim = 16\nnorm_type = layernorm\nscaling = none\npooling_type = max\n";
+                            "ffn_dim = 16\nnorm_type = layernorm\nscaling = none\n"
+                            "pooling_type = max\n";
 static const char train[] = "[train]\nupdates = 120\nbatch_rows = 16\nlr = 1e-2\nwarmup = 0\n"
                             "save_every = 40\neval_every = 60\n";
 
@@ -39,13 +40,13 @@ static int set_up(void **state)
     if (scratch_open(state)) return -1;
     write_recipe("classify.ini", "series_classify");
     write_recipe("regress.ini", "series_regress");
-    succeeded(
-        sh("awk 'BEGIN { srand(1); for (i = 0; i < 240; i++) { f = i %% 2 ? 1.4 : 0.5; p = rand() * 6; "
-           "h = 0.2 + 2 * rand(); n = i %% 3 ? 24 : 20; a = b = \"\"; for (t = 0; t < n; t++) { "
-           "a = a (t ? \" \" : \"\") sprintf(\"%%.3f\", h * sin(f * t + p)); "
-           "b = b (t ? \",\" : \"\") sprintf(\"%%.3f\", h * cos(f * t + p)) } "
-           "print a \":\" b \"\\t\" (i %% 2 ? \"fast\" : \"slow\") > \"kinds.tsv\"; "
-           "print a \":\" b \"\\t\" h > \"waves.tsv\" } }'"));
+    succeeded(sh("awk 'BEGIN { srand(1); for (i = 0; i < 240; i++) { f = i %% 2 ? 1.4 : 0.5; "
+                 "p = rand() * 6; h = 0.2 + 2 * rand(); n = i %% 3 ? 24 : 20; a = b = \"\"; for (t "
+                 "= 0; t < n; t++) { "
+                 "a = a (t ? \" \" : \"\") sprintf(\"%%.3f\", h * sin(f * t + p)); "
+                 "b = b (t ? \",\" : \"\") sprintf(\"%%.3f\", h * cos(f * t + p)) } "
+                 "print a \":\" b \"\\t\" (i %% 2 ? \"fast\" : \"slow\") > \"kinds.tsv\"; "
+                 "print a \":\" b \"\\t\" h > \"waves.tsv\" } }'"));
     succeeded(sh("tail -n 40 kinds.tsv > asked.tsv; cut -f 1 asked.tsv > lines.txt; "
                  "tail -n 40 waves.tsv > heights.tsv"));
     return 0;
@@ -77,8 +78,8 @@ static void labels_are_learnt(void **state)
 static void numbers_are_learnt(void **state)
 {
     (void)state;
-    static const char *const ways[] = {"", "--set model.loss=nll",
-                                       "--set model.loss=nll --set model.distribution_output=normal"};
+    static const char *const ways[] = {
+        "", "--set model.loss=nll", "--set model.loss=nll --set model.distribution_output=normal"};
     for (int i = 0; i < 3; i++) {
         succeeded(sh("$fovea train regress.ini -q -o waves%d --threads 1 %s", i, ways[i]));
         const result *r = succeeded(sh("$fovea eval -m waves%d/model --json heights.tsv", i));
@@ -89,8 +90,8 @@ static void numbers_are_learnt(void **state)
     assert_true(strtod(r->out, NULL) > 0);
     r = succeeded(sh("head -n 1 lines.txt | $fovea regress -m waves1/model --json"));
     assert_non_null(strstr(r->out, "{\"values\":["));
-    succeeded(sh("$fovea train regress.ini -q -o cut1 --set train.updates=70 --threads 2 %s",
-                 ways[1]));
+    succeeded(
+        sh("$fovea train regress.ini -q -o cut1 --set train.updates=70 --threads 2 %s", ways[1]));
     succeeded(sh("$fovea train regress.ini -q -o cut1 --resume --threads 1 %s", ways[1]));
     succeeded(sh("cmp waves1/model/model.safetensors cut1/model/model.safetensors"));
 }

@@ -10,14 +10,11 @@
  * beginning that fill none do not count.
  * Classification and regression take `labels`, as all heads do, where transformers has
  * target_values; pre-training takes the hidden patches as bool_masked_pos (B,C,N), which
- * transformers draws itself.  With loss "nll" a forecast or a regression is a distribution of each
- * value (model/distribution.h): its parameters are "prediction_outputs.0" and so on, and
- * "prediction_outputs" is its mean, in the units of the input.  Refused: attention across
- * channels. */
-#include <math.h>
+ * transformers draws itself.  With loss "nll" forecasts and regressions are distributions
+ * (model/distribution.h): parameters are "prediction_outputs.0" and so on, "prediction_outputs" is
+ * the mean.  Refused: attention across channels. */
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/base.h"
 #include "core/params.h"
@@ -46,9 +43,8 @@ static const char *const losses[] = {"mse", "nll", NULL};
 
 typedef struct config {
     int num_input_channels, context_length, prediction_length, patch_length, patch_stride;
-    int num_hidden_layers, d_model, num_attention_heads, ffn_dim, num_targets;
+    int num_hidden_layers, d_model, num_attention_heads, ffn_dim, num_targets, distribution_output;
     int norm_type, activation_function, positional_encoding_type, scaling, pooling_type, loss;
-    int distribution_output;
     float norm_eps, attention_dropout, positional_dropout, path_dropout, ff_dropout, head_dropout;
     float init_std, mask_value;
     bool share_embedding, share_projection, bias, pre_norm, use_cls_token;
@@ -151,8 +147,7 @@ static fv_status check(const void *config_, fv_err *e)
         return fv_fail(e, FV_EFORMAT, "context_length %d is not above patch_length %d",
                        k->context_length, k->patch_length);
     if (k->loss == LOSS_NLL && !k->share_projection)
-        return fv_fail(e, FV_EMISSING,
-                       "loss \"nll\" with share_projection false is not supported");
+        return fv_fail(e, FV_EMISSING, "loss \"nll\" needs share_projection");
     return FV_OK;
 }
 
@@ -164,16 +159,6 @@ static int scaling_of(const config *k)
 }
 
 /* ---- parameters ---- */
-
-/* Whether the file gives null, which means "none" and not the default. */
-static bool is_null(const fv_json *j, const char *key)
-{
-    const char *k;
-    if (!j || fv_json_has(j, key)) return false;
-    for (int i = 0; (k = fv_json_key(j, "", i)); i++)
-        if (!strcmp(k, key)) return true;
-    return false;
-}
 
 static void norm_init(fv_params *p, norm *l, const config *k, const char *at, const char *name)
 {
@@ -266,8 +251,8 @@ static void declare(void *self, const fv_setup *s)
     m->fresh = !s->file;
     m->patches = (k->context_length - k->patch_length) / k->patch_stride + 1;
     if (m->job == FV_HEAD_BASE) refuse_random_masks(s);
-    if (is_null(s->json, "pooling_type")) k->pooling_type = POOL_NONE;
-    if (is_null(s->json, "scaling")) k->scaling = 3;
+    if (fv__series_null(s->json, "pooling_type")) k->pooling_type = POOL_NONE;
+    if (fv__series_null(s->json, "scaling")) k->scaling = 3;
     m->ranged = s->json && fv_json_number(s->json, "output_range.0", &m->range[0]) &&
                 fv_json_number(s->json, "output_range.1", &m->range[1]);
     const char *at = m->job == FV_HEAD_BASE ? "" : "model.";
@@ -291,24 +276,6 @@ static void declare(void *self, const fv_setup *s)
     head_init(p, m);
 }
 
-/* Sinusoids with mean 0 and deviation 1/10 over the whole table. */
-static void sinusoids(float *x, int64_t rows, int64_t D)
-{
-    double sum = 0, squares = 0, n = (double)(rows * D);
-    for (int64_t i = 0; i < rows * D; i++) {
-        int64_t j = i % D;
-        double angle = (double)(i / D) * exp(-(double)(j - j % 2) * log(10000) / (double)D);
-        x[i] = (float)(j % 2 ? cos(angle) : sin(angle));
-        sum += (double)x[i];
-    }
-    for (int64_t i = 0; i < rows * D; i++) {
-        double d = (double)x[i] - sum / n;
-        squares += d * d;
-    }
-    double by = n > 1 && squares > 0 ? 0.1 / sqrt(squares / (n - 1)) : 1;
-    for (int64_t i = 0; i < rows * D; i++) x[i] = (float)(((double)x[i] - sum / n) * by);
-}
-
 static fv_status ready(void *self, fv_params *p, fv_err *e)
 {
     patchtst *m = self;
@@ -317,7 +284,7 @@ static fv_status ready(void *self, fv_params *p, fv_err *e)
     size_t bytes = (size_t)n * sizeof(float);
     float *host = fv__alloc(NULL, bytes);
     if (!host) return fv_fail(e, FV_ENOMEM, "patchtst: out of memory for its positions");
-    sinusoids(host, fv_dim(m->positions, 0), fv_dim(m->positions, 1));
+    fv__series_sinusoids(host, fv_dim(m->positions, 0), fv_dim(m->positions, 1));
     fv_status st = fv_params_set(p, m->positions, host, n, e);
     fv__free(NULL, host, bytes);
     return st;
@@ -341,33 +308,6 @@ static void pack(void *self, fv_params *p, fv_dtype dtype)
 }
 
 /* ---- patches ---- */
-
-typedef struct grid {
-    int64_t start, length, stride;
-} grid;
-
-/* Which moment stands at each position of each patch. */
-static void fill_moments(void *out, const void *user, int64_t from, int64_t n)
-{
-    const grid *g = user;
-    for (int64_t i = from; i < from + n; i++)
-        ((int32_t *)out)[i - from] = (int32_t)(g->start + i / g->length * g->stride +
-                                               i % g->length);
-}
-
-/* (B,T,C) -> (B,C,N,P): the last patch ends with the window. */
-static fv_tensor *patchify(fv_ctx *c, const patchtst *m, fv_tensor *x)
-{
-    const config *k = &m->cfg;
-    int64_t B = fv_dim(x, 0), T = k->context_length, C = k->num_input_channels, N = m->patches,
-            P = k->patch_length;
-    static const int time_first[] = {1, 0, 2}, channel_first[] = {1, 2, 0};
-    grid g = {T - P - (N - 1) * k->patch_stride, P, k->patch_stride};
-    fv_tensor *at = fv__table(c, FV_I32, FV_SHAPE(N * P), fill_moments, &g, sizeof g);
-    fv_tensor *rows = fv_reshape(c, fv_permute(c, x, time_first), FV_SHAPE(T, B * C));
-    fv_tensor *y = fv_reshape(c, fv_gather(c, rows, at, -1), FV_SHAPE(N * P, B, C));
-    return fv_reshape(c, fv_permute(c, y, channel_first), FV_SHAPE(B, C, N, P));
-}
 
 /* (B,C,N,P) -> (B,C,N,D), with the class token in front where there is one. */
 static fv_tensor *embed(fv_ctx *c, const patchtst *m, fv_tensor *x)
@@ -444,12 +384,15 @@ static fv_tensor *side_by_side(fv_ctx *c, const patchtst *m, fv_tensor *x)
     return fv_reshape(c, pooled(c, k, x), FV_SHAPE(fv_dim(x, 0), -1));
 }
 
+static const char *const forecasts[] = {"prediction_outputs", "prediction_outputs.0",
+                                        "prediction_outputs.1", "prediction_outputs.2"};
+static const char *const numbers[] = {"regression_outputs", "regression_outputs.0",
+                                      "regression_outputs.1", "regression_outputs.2"};
+
 /* (B,C,N,D) -> forecasts (B,H,C), or the distribution of each. */
 static void forecast(fv_ctx *c, const patchtst *m, const fv__scaled *s, fv_tensor *x,
                      const fv_items *in, fv_items *out)
 {
-    static const char *const names[] = {"prediction_outputs", "prediction_outputs.0",
-                                        "prediction_outputs.1", "prediction_outputs.2"};
     const config *k = &m->cfg;
     fv_tensor *y[FV__DISTRIBUTION_MOST];
     fv_items_put(out, "loc", s->loc);
@@ -461,27 +404,25 @@ static void forecast(fv_ctx *c, const patchtst *m, const fv__scaled *s, fv_tenso
         fv__put_forecast(c, in, out, fv__series_restore(c, s, y[0]));
     else
         fv__put_distribution(c, in, out, fv__distribution_of(c, k->distribution_output, y, s),
-                             names, fv_items_get(in, "future_values"));
+                             forecasts, fv_items_get(in, "future_values"));
 }
 
 /* (B,C,N,D) -> numbers (B,targets), or the distribution of each. */
 static void regress(fv_ctx *c, const patchtst *m, fv_tensor *x, const fv_items *in, fv_items *out)
 {
-    static const char *const names[] = {"regression_outputs", "regression_outputs.0",
-                                        "regression_outputs.1", "regression_outputs.2"};
     const config *k = &m->cfg;
     fv_tensor *y[FV__DISTRIBUTION_MOST], *labels = fv_items_get(in, "labels");
     x = side_by_side(c, m, x);
     for (int i = 0; i < m->parts; i++) y[i] = fv_lin_fwd(c, m->head[i], x);
     if (k->loss == LOSS_NLL) {
         fv__put_distribution(c, in, out, fv__distribution_of(c, k->distribution_output, y, NULL),
-                             names, labels);
+                             numbers, labels);
         return;
     }
     if (m->ranged)
         y[0] = fv_affine(c, fv_sigmoid(c, y[0]), (float)(m->range[1] - m->range[0]),
                          (float)m->range[0]);
-    fv_items_put(out, names[0], y[0]);
+    fv_items_put(out, numbers[0], y[0]);
     fv_items_put(out, "loss", fv_loss_classes(c, y[0], labels, FV_PROBLEM_REGRESSION, in));
 }
 
@@ -535,7 +476,7 @@ static void forward(fv_ctx *c, const void *self, const fv_items *in, fv_items *o
     if (!fv__is_window(c, "patchtst", past, observed, k->context_length, k->num_input_channels))
         return;
     fv__scaled s = fv__series_scale(c, scaling_of(k), past, observed);
-    fv_tensor *patches = patchify(c, m, s.x),
+    fv_tensor *patches = fv__series_patches(c, s.x, k->patch_length, k->patch_stride),
               *x = encode(c, m, embed(c, m, hide(c, m, patches, hidden)));
     if (m->job == FV_HEAD_BASE) {
         put_base(out, &s, x, patches);

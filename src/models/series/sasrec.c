@@ -9,8 +9,8 @@
  *
  * Scores are for all items at every position ("logits" (B,T,V)); with last_positions (B), the flat
  * index b*T + t of one position of each row, for that one only ((B,V)); with candidates (B,T,K) for
- * those ((B,T,K)), which losses with sampled negatives are made of, T being 1 with last_positions.  labels, (B,T) or (B), give the
- * full cross-entropy.
+ * those ((B,T,K)), which losses with sampled negatives are made of, T being 1 with last_positions.
+ * labels, (B,T) or (B), give the full cross-entropy.
  *
  * The block is the pre-norm one of model/part.h. Parameters have names of our own: there is no
  * published checkpoint format for this model. */

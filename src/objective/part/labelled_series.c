@@ -47,7 +47,8 @@ static bool grow_all(fv__labelled_series *s)
 static fv_status read_targets(float *to, int64_t n, fv__span text, fv_err *e)
 {
     char copy[1024], *at = copy;
-    if (text.n >= sizeof copy) return fv_fail(e, FV_EFORMAT, "too long for %lld numbers", (long long)n);
+    if (text.n >= sizeof copy)
+        return fv_fail(e, FV_EFORMAT, "too long for %lld numbers", (long long)n);
     memcpy(copy, text.s, text.n);
     copy[text.n] = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -72,8 +73,7 @@ static fv_status add(fv__reading *rd, const fv__record *rec)
                                    rec->text[0].n, &why);
     if (!st && s->opt.targets)
         st = read_targets(s->target + s->n * s->opt.targets, s->opt.targets, rec->text[1], &why);
-    if (st)
-        return fv_fail(rd->e, st, "%s:%lld: %s", rec->file[0], (long long)rec->line, why.text);
+    if (st) return fv_fail(rd->e, st, "%s:%lld: %s", rec->file[0], (long long)rec->line, why.text);
     if (!s->opt.targets)
         st = fv__label(s->labels, s->label + s->n, rec->file[1], rec->line, rec->text[1].s,
                        rec->text[1].n, rd->e);
@@ -184,8 +184,7 @@ static fv_status fit_one(fv__reading *rd, const fv__record *rec)
     if (!st)
         st = fv_series_parse(to, f->observed, steps, f->channels, rec->text[0].s, rec->text[0].n,
                              &why);
-    if (st)
-        return fv_fail(rd->e, st, "%s:%lld: %s", rec->file[0], (long long)rec->line, why.text);
+    if (st) return fv_fail(rd->e, st, "%s:%lld: %s", rec->file[0], (long long)rec->line, why.text);
     for (size_t i = 0; i < each; i++)
         if (!f->observed[i]) to[i] = NAN;
     f->rows += steps;

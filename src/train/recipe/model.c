@@ -312,8 +312,8 @@ static fv_status set_from_data(const fv_recipe *r, const fv__input *in, fv_json 
 }
 
 /* The names of the labels, both ways, as transformers keeps them. */
-static fv_status set_labels(const fv_recipe *r, const fv__input *in, fv_json *j,
-                            const fv_family *f, fv_err *e)
+static fv_status set_labels(const fv_recipe *r, const fv__input *in, fv_json *j, const fv_family *f,
+                            fv_err *e)
 {
     fv__jtree t = {.pool = {.env = in->env}};
     fv__jnode *to_name = fv__jnode_new(&t, FV__J_OBJECT), *to_id = fv__jnode_new(&t, FV__J_OBJECT);
