@@ -77,6 +77,29 @@ static fv_status count_errors(const void *self, fv_ctx *c, const fv_batch *b, co
 
 /* ---- the feed ---- */
 
+/* Whether a key of the model's configuration has this value. */
+static bool has_value(const fv_model *m, const char *key, const char *value)
+{
+    char text[40] = "";
+    fv_fields_get(fv_model_config(m), fv_model_family(m)->config, key, text, sizeof text);
+    return !strcmp(text, value);
+}
+
+/* What a model with a distribution cannot be trained to here. */
+static fv_status prepare(void *self, const fv_model *m, fv_device *d, fv_err *e)
+{
+    const fv__windows *w = self;
+    (void)d;
+    if (!has_value(m, "loss", "nll")) return FV_OK;
+    if (w->opt.loss == MAE)
+        return fv_fail(e, FV_EARG, "error = mae: with loss = nll the likelihood is the loss");
+    if (has_value(m, "distribution_output", "negative_binomial"))
+        return fv_fail(e, FV_EARG,
+                       "distribution_output = negative_binomial is of counts, and the objective "
+                       "forecast gives channels mean 0 and deviation 1");
+    return FV_OK;
+}
+
 static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records *from,
                            fv_data_report *report, fv_err *e)
 {
@@ -91,6 +114,7 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                      .size = fv__size_alike,
                      .make = make,
                      .count_correct = count_errors,
+                     .prepare = prepare,
                      .forward = w->opt.loss == MAE ? forward_mae : NULL,
                      .close = fv__windows_close};
     return FV_OK;

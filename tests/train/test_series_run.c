@@ -96,6 +96,33 @@ static void numbers_are_learnt(void **state)
     succeeded(sh("cmp waves1/model/model.safetensors cut1/model/model.safetensors"));
 }
 
+/* A forecast by a likelihood is the mean of its distribution; a back-test reads it. */
+static void forecasts_may_be_distributions(void **state)
+{
+    (void)state;
+    char text[1024];
+    snprintf(text, sizeof text,
+             "%sloss = nll\n[data]\nobjective = forecast\ntrain = wave.csv\nvalid = wave.csv\n"
+             "context = 24\nhorizon = 4\n%s",
+             model, train);
+    scratch_text("forecast.ini", text);
+    succeeded(sh("awk 'BEGIN { print \"date,a,b\"; for (i = 0; i < 240; i++) "
+                 "printf \"%%d,%%.3f,%%.3f\\n\", i, sin(i / 2), cos(i / 3) }' > wave.csv"));
+    succeeded(sh("$fovea train forecast.ini -q -o wave --threads 1"));
+    const result *r = succeeded(
+        sh("$fovea forecast -m wave/model wave.csv --backtest --from 190 --json"));
+    json_t *j = json_line(r, 0);
+    double mse = json_number_value(json_object_get(j, "mse")),
+           repeated = json_number_value(json_object_get(j, "repeat_mse"));
+    json_decref(j);
+    if (!(mse < 0.5 * repeated))
+        fail_msg("%g, and %g where the last value is repeated", mse, repeated);
+    refused(sh("$fovea train forecast.ini -q -o no --set data.error=mae"), 1, "error = mae");
+    refused(sh("$fovea train forecast.ini -q -o no "
+               "--set model.distribution_output=negative_binomial"),
+            1, "is of counts");
+}
+
 /* A series for the other task, a broken one, and one that is too long. */
 static void what_is_wrong_is_said(void **state)
 {
@@ -137,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(labels_are_learnt),
         cmocka_unit_test(numbers_are_learnt),
+        cmocka_unit_test(forecasts_may_be_distributions),
         cmocka_unit_test(what_is_wrong_is_said),
         cmocka_unit_test(texts_become_series),
     };
