@@ -95,10 +95,13 @@ typedef struct fed {
     fv_batch b;
 } fed;
 
-static void open_feed(fed *x, const char *loss, const char *mask, bool evaluation)
+/* ...with one more key. */
+static void open_with(fed *x, const char *loss, const char *mask, bool evaluation, const char *key,
+                      const char *value)
 {
-    const char *const keys[] = {"layout",    "sequences", "longest", "3",  "item_loss", loss,
-                                "negatives", "2",         "mask",    mask, NULL};
+    const char *const keys[] = {"layout", "sequences", "longest", "3",    "item_loss",
+                                loss,     "negatives", "2",       "mask", mask,
+                                key,      value,       NULL};
     const fv_objective *o = fv_objective_find("next_item");
     fv_err e;
     fv_data_report r = {0};
@@ -108,6 +111,11 @@ static void open_feed(fed *x, const char *loss, const char *mask, bool evaluatio
         check(fv_fields_set(x->own, o->keys, keys[i], keys[i + 1], &e), &e);
     fv_feed_opt t = {.options = x->own, .labels = &x->l, .evaluation = evaluation};
     check(o->open(&x->f, &t, &from, &r, &e), &e);
+}
+
+static void open_feed(fed *x, const char *loss, const char *mask, bool evaluation)
+{
+    open_with(x, loss, mask, evaluation, NULL, NULL);
 }
 
 static void make_first(fed *x, fv_data_rng how)
@@ -145,7 +153,47 @@ static void the_last_items_are_left_out(void **state)
     assert_memory_equal(fv_batch_get(&x.b, "labels")->data, labels, sizeof labels);
     const int32_t *candidate = fv_batch_get(&x.b, "candidates")->data;
     for (int t = 0; t < 3; t++) assert_int_equal(candidate[3 * t], labels[t]);
+    /* e and f are not known while training, and so are drawn as any other */
+    for (int i = 0; i < 9; i++) assert_true(i % 3 == 0 || candidate[i] > 3);
     assert_true(x.b.labels == 3);
+    check_evaluated(&x, "0", (int32_t[]){1, 2, 3});
+}
+
+static void close_fed(fed *x)
+{
+    fv_batch_free(&x->b);
+    fv_feed_close(&x->f);
+    fv_labels_free(&x->l);
+}
+
+/* The right item comes first, then some that the user has not had: of six items only f. */
+static void ranking_may_be_among_drawn_items(void **state)
+{
+    (void)state;
+    fed x = {0};
+    const int32_t want[] = {4, 5, 5};
+    open_with(&x, "softmax", "0", true, "rank_among", "2");
+    make_first(&x, (fv_data_rng){.epoch = -1});
+    const fv_batch_part *p = fv_batch_get(&x.b, "candidates");
+    assert_true(fv_shape_same(p->shape, FV_SHAPE(1, 1, 3)));
+    assert_memory_equal(p->data, want, sizeof want);
+    close_fed(&x);
+}
+
+/* What is read changes, what is to be found does not; and what is evaluated is read as it is. */
+static void other_items_stand_for_some(void **state)
+{
+    (void)state;
+    fed x = {0};
+    const int32_t ids[] = {0, 1, 2}, labels[] = {1, 2, 3};
+    int changed = 0;
+    open_with(&x, "softmax", "0", false, "replace", "0.5");
+    for (int epoch = 0; epoch < 50; epoch++) {
+        make_first(&x, (fv_data_rng){.seed = 3, .epoch = epoch});
+        changed += memcmp(fv_batch_get(&x.b, "input_ids")->data, ids, sizeof ids) != 0;
+        assert_memory_equal(fv_batch_get(&x.b, "labels")->data, labels, sizeof labels);
+    }
+    assert_in_range(changed, 20, 50);
     check_evaluated(&x, "0", (int32_t[]){1, 2, 3});
 }
 
@@ -325,6 +373,8 @@ int main(void)
         cmocka_unit_test(events_are_sorted),
         cmocka_unit_test(what_are_no_events_is_refused),
         cmocka_unit_test(the_last_items_are_left_out),
+        cmocka_unit_test(ranking_may_be_among_drawn_items),
+        cmocka_unit_test(other_items_stand_for_some),
         cmocka_unit_test(recommendations_leave_out_the_history),
         cmocka_unit_test(masked_items_are_to_be_found),
         cmocka_unit_test(ranking_counts_ranks),

@@ -46,6 +46,8 @@ def case(name, ids, labels=None, last=None, candidates=None):
     table = p["item_embeddings.weight"]
     if last is not None:
         x = x.flatten(0, 1)[last]
+        if candidates is not None:
+            x = x[:, None]
     logits = torch.einsum("btd,btkd->btk", x, table[candidates]) if candidates is not None else x @ table.T
     found = dict(logits=logits)
     if labels is not None:
@@ -61,3 +63,4 @@ labels[1, 4:] = -100
 case("sasrec", ids, labels)
 case("sasrec-last", ids, torch.tensor([3, 0, 9]), last=torch.tensor([5, 9, 14]))
 case("sasrec-candidates", ids, candidates=tokens(ITEMS, 3, 6, 4, seed=3, low=0))
+case("sasrec-last-candidates", ids, last=torch.tensor([5, 9, 14]), candidates=tokens(ITEMS, 3, 1, 4, seed=3, low=0))
