@@ -5,7 +5,7 @@
  * whatever reads texts (lines, tables with labels) also reads series. */
 #include "fovea/author/family.h"
 #include "fovea/author/series.h"
-#include "task.h"
+#include "task_pipeline.h"
 
 enum { TOGETHER = 64 }; /* series of one batch */
 
@@ -30,8 +30,8 @@ static fv_status run_batch(fv_task *t, const fv_text *texts, int64_t first, int6
     if (!x || !observed) return FV_ENOMEM;
     for (int64_t i = 0; i < n; i++) {
         size_t at = (size_t)i * each;
-        fv_status st = fv_series_parse(x + at, observed + at, T, C, texts[first + i].s,
-                                       texts[first + i].n, e);
+        fv_text one = fv__joined(&texts[first + i]); /* tabs stand between numbers, too */
+        fv_status st = fv_series_parse(x + at, observed + at, T, C, one.s, one.n, e);
         if (st) return st;
         fv_processor_normalise(t->processor, x + at, T);
     }

@@ -70,6 +70,7 @@ static void labels_are_learnt(void **state)
     assert_true(!strncmp(r->out, "slow ", 5) || !strncmp(r->out, "fast ", 5));
     r = succeeded(sh("head -n 1 lines.txt | $fovea classify -m kinds/model --json"));
     assert_non_null(strstr(r->out, "{\"series\":"));
+    succeeded(sh("printf '1\\t2\\t3:4 5 6\\n' | $fovea classify -m kinds/model"));
     succeeded(sh("$fovea train classify.ini -q -o cut --set train.updates=70 --threads 2"));
     succeeded(sh("$fovea train classify.ini -q -o cut --resume --threads 1"));
     succeeded(sh("cmp kinds/model/model.safetensors cut/model/model.safetensors"));
