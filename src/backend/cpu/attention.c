@@ -23,6 +23,9 @@
  * thread count. */
 #include "attention_job.h"
 #include "parallel.h"
+#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+#include "attention_neon.h"
+#endif
 
 /* ---- f32 ---- */
 
@@ -82,8 +85,41 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
     NAME(attn_pack_steps)(x->v, KEYS * STEP, rows, (int)n, a->Wv);
 }
 
-/* Scores to weights for one vector of rows; n is a multiple of 4.  The sums over keys mod 4 keep
- * the adder busy.
+/* s[j] = 2^(s[j] - top) for one vector of rows, and their sums over keys mod 4, which keep the adder
+ * busy; n is a multiple of 4. */
+#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+static __attribute__((noinline)) void weigh(float *s, int64_t n, vf top, vf sum[4])
+{
+    vf l[4] = {sum[0], sum[1], sum[2], sum[3]};
+    neon_exp2 now;
+    neon_exp2_start(&now, s, top);
+    for (int64_t j = 0; j < n; j += 4, s += 4 * LANES) {
+        vf e[4];
+        neon_exp2_next(e, &now, j + 4 < n ? s + 4 * LANES : s);
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+            l[k] = neon_add(l[k], e[k]);
+            v_store(s + k * LANES, e[k]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) sum[k] = l[k];
+}
+#else
+INLINED void weigh(float *s, int64_t n, vf top, vf sum[4])
+{
+    for (int64_t j = 0; j < n; j += 4)
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+            float *p = s + (j + k) * LANES;
+            vf e = attn_exp2(v_sub(v_load(p), top));
+            sum[k] = v_add(sum[k], e);
+            v_store(p, e);
+        }
+}
+#endif
+
+/* Scores to weights for one vector of rows; n is a multiple of 4.
  * Two passes over scores in L1: one pass would have to rescale l at every key. */
 static void online_softmax(float *s, int64_t n, float *m, float *l, float *keep)
 {
@@ -98,14 +134,7 @@ static void online_softmax(float *s, int64_t n, float *m, float *l, float *keep)
     top = v_max(v_max(top, t1), v_max(t2, t3));
     vf rescale = attn_exp2(v_sub(v_load(m), top)),
        sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
-    for (int64_t j = 0; j < n; j += 4)
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; k++) {
-            float *p = s + (j + k) * LANES;
-            vf e = attn_exp2(v_sub(v_load(p), top));
-            sum[k] = v_add(sum[k], e);
-            v_store(p, e);
-        }
+    weigh(s, n, top, sum);
     v_store(m, top);
     v_store(l, v_fma(v_load(l), rescale, v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]))));
     v_store(keep, rescale);
@@ -220,8 +249,9 @@ static void run(job *x, const attn_arithmetic *how)
  * many times the keys of the first, and dynamic scheduling needs small jobs to level that out. */
 static int64_t job_rows(const attn *t, int threads)
 {
-    int64_t heads = t->a->B * t->a->G, parts = attn_max((t->rows + JOB_ROWS - 1) / JOB_ROWS,
-                                                        (4 * threads + heads - 1) / heads);
+    int64_t fit = JOB_BYTES / (int64_t)sizeof(float) / (t->wk + t->wv) / LANES * LANES,
+            most = attn_min(JOB_ROWS, attn_max(JOB_LEAST, fit)), heads = t->a->B * t->a->G,
+            parts = attn_max((t->rows + most - 1) / most, (4 * threads + heads - 1) / heads);
     return attn_round_up(attn_max((t->rows + parts - 1) / parts, attn_min(96, t->rows)), LANES);
 }
 

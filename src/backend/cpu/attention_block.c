@@ -9,6 +9,9 @@
  * arithmetic to loads is what makes LANES = 3 vectors pay; with one vector the load ports would
  * be the limit. */
 #include "attention.h"
+#if VW == 4 && STEP == 8
+#include "gemm_neon.h"
+#endif
 
 /* One column of A, ready to be broadcast: NEON multiplies by a lane of a register, elsewhere a
  * broadcast is a load. */
@@ -32,6 +35,13 @@ typedef struct {
  * that attention_rows.c repeats for a single row, which is why both give the same bits. */
 INLINED void multiply(float *c, sums x, const float *a, const float *b, int64_t depth)
 {
+#if defined(NEON_A)
+    int64_t fours = depth / NEON_STEPS;
+    if (fours) neon_paced(x.s[0], a, b, fours, NULL, 0, false, STEP);
+    a += fours * NEON_STEPS * STEP;
+    b += fours * NEON_STEPS * LANES;
+    depth %= NEON_STEPS;
+#endif
 #pragma GCC unroll 4
     for (int64_t k = 0; k < depth; k++, a += STEP, b += LANES) {
         column y = load_column(a);

@@ -4,10 +4,31 @@
 #define FV_ATTENTION_BWD_H
 
 #include "attention.h"
+#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+#include "attention_neon.h"
+#endif
 
 /* Scores and dp to weights and ds, for one vector of rows and n keys, a multiple of 4.  Four at a
  * time, all loaded before any is stored, so that the compiler can interleave four independent
  * chains: a single one would be bound by latency. */
+#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+static __attribute__((noinline)) void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
+{
+    neon_exp2 now;
+    if (n > 0) neon_exp2_start(&now, s, top);
+    for (int64_t j = 0; j < n; j += 4, s += 4 * LANES, ds += 4 * LANES) {
+        vf w[4];
+        neon_exp2_next(w, &now, j + 4 < n ? s + 4 * LANES : s);
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+            vf d = neon_sub(neon_load_here(ds + k * LANES), dyy);
+            w[k] = neon_mul(w[k], inv);
+            v_store(s + k * LANES, w[k]);
+            v_store(ds + k * LANES, neon_mul(w[k], d));
+        }
+    }
+}
+#else
 INLINED void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
 {
     for (int64_t j = 0; j < n; j += 4, s += 4 * LANES, ds += 4 * LANES) {
@@ -24,6 +45,7 @@ INLINED void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dy
         }
     }
 }
+#endif
 
 INLINED void multiply(float *x, const float *by, int64_t n)
 {

@@ -9,7 +9,15 @@
 
 #include "attention.h"
 
-#define JOB_ROWS 384 /* most rows of a job: enough to make packing keys cheap */
+/* Most rows of a job: enough to make packing keys cheap.  Where cores are alike (Neoverse V1), as
+ * many as L2 has room for; elsewhere fewer, so that threads that are faster take more jobs. */
+#if VW == 4
+#define JOB_ROWS 1056
+#else
+#define JOB_ROWS 384
+#endif
+#define JOB_LEAST 384                  /* rows, however wide they are */
+#define JOB_BYTES ((int64_t)528 << 10) /* of q and o */
 
 typedef struct job {
     const attn *t;

@@ -11,10 +11,11 @@
 #include "gemm.h"
 
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
+#include "gemm_neon.h"
 #define BY_LANE 1 /* multiplies by a lane of a register */
 #define MR 8
-#define NV 3
-#define A_WIDTH 8
+#define NV NEON_NV
+#define A_WIDTH NEON_A
 #elif defined(CPU_AVX512) || defined(CPU_AVX512_BF16)
 #define MR 14
 #define NV 2
@@ -33,14 +34,12 @@
  *    avx512    14 x 32      28 of 32    2 of B, 1 broadcast
  *    avx2       6 x 16      12 of 16    2 of B, 1 broadcast */
 #define NR (NV * VW)
-#define STEPS 4 /* of k in one turn of the loop: 7 % over one */
+#define STEPS 4 /* of k in one turn of the loop, NEON_STEPS on NEON: 7 % over one */
 
 /* The values of A for one k, ready to be broadcast.  NEON multiplies by a lane of a register, so
  * the rows are loaded as vectors; elsewhere a broadcast is a load of its own and costs nothing. */
 #if defined(BY_LANE)
-typedef struct {
-    vf v[A_WIDTH / VW];
-} column;
+typedef neon_column column;
 INLINE column load_a(const float *a, const int rows)
 {
     column c;
@@ -48,26 +47,7 @@ INLINE column load_a(const float *a, const int rows)
     c.v[1] = rows > VW ? v_load(a + VW) : c.v[0];
     return c;
 }
-/* As volatile assembly because then they stay in the order written: the same accumulators in the
- * same order at every step, four to a cycle.  Left to gcc 12 the order differs from step to step,
- * which costs Neoverse a fifth. */
-INLINE vf fma_row(vf b, column a, const int row, vf sum)
-{
-    switch (row % VW) { /* a constant once the loops are unrolled */
-    case 0:
-        __asm__ volatile("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
-        break;
-    case 1:
-        __asm__ volatile("fmla %0.4s, %1.4s, %2.s[1]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
-        break;
-    case 2:
-        __asm__ volatile("fmla %0.4s, %1.4s, %2.s[2]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
-        break;
-    default:
-        __asm__ volatile("fmla %0.4s, %1.4s, %2.s[3]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
-    }
-    return sum;
-}
+INLINE vf fma_row(vf b, column a, const int row, vf sum) { return neon_fma_row(b, a, row, sum); }
 #else
 typedef const float *column;
 INLINE column load_a(const float *a, const int rows)
@@ -118,59 +98,6 @@ INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const in
     }
 }
 
-#if defined(BY_LANE)
-/* Four steps of k, where the operands of each are loaded during the one before, one behind each row
- * of multiply-adds: so the pipes get four in every cycle (82 of 83 GFLOP/s on Neoverse V1 from the
- * first cache).  Left to gcc the loads of a step stand together, in pairs, and the multiply-adds
- * wait for them (78).  w and col come in loaded; last: nothing comes after. */
-INLINE vf load_here(const float *p)
-{
-    vf x;
-    __asm__ volatile("ldr %q0, %1" : "=w"(x) : "m"(*(const float(*)[VW])p));
-    return x;
-}
-INLINE void paced(vf *s, vf *w, column *col, const float *a, const float *b, const char *ahead,
-                  const int rows, const bool last)
-{
-#pragma GCC unroll 4
-    for (int k = 1; k <= STEPS; k++) {
-        const bool load = !last || k < STEPS;
-        vf next[NV];
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-#pragma GCC unroll 4
-            for (int j = 0; j < NV; j++) s[i * NV + j] = fma_row(w[j], *col, i, s[i * NV + j]);
-            if (load && i < NV) next[i] = load_here(b + k * NR + i * VW);
-            if (load && i == VW - 1) col->v[0] = load_here(a + k * A_WIDTH);
-            if (k == 1 && (i == VW || i == VW + 1)) __builtin_prefetch(ahead + (i - VW) * 64);
-        }
-        if (!load) return;
-        col->v[1] = load_here(a + k * A_WIDTH + VW);
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; j++) w[j] = next[j];
-    }
-}
-
-/* n > 0 times four steps, of a tile that has rows enough for all those loads. */
-#define ROWS_TO_PACE 6
-INLINE void paced_steps(vf *s, const gemm_tile *t, int64_t n, const int rows)
-{
-    const float *a = t->a, *b = t->b;
-    const char *ahead = t->ahead;
-    vf w[NV];
-    column col = {{load_here(a), load_here(a + VW)}};
-#pragma GCC unroll 4
-    for (int j = 0; j < NV; j++) w[j] = load_here(b + j * VW);
-    while (--n) {
-        paced(s, w, &col, a, b, ahead, rows, false);
-        a += STEPS * A_WIDTH;
-        b += STEPS * NR;
-        ahead += t->ahead_step;
-    }
-    paced(s, w, &col, a, b, ahead, rows, true);
-}
-#endif
-
 /* c = alpha * s + (add ? c : 0)
  * alpha multiplies the sum of a run, not the operands: the products keep full precision, and
  * alpha = 1 is exact.  The first run of k overwrites C, later ones add to it, in order. */
@@ -200,8 +127,8 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) __builtin_prefetch(t->c + i * t->ldc, 1);
 #if defined(BY_LANE)
-    if (bt == FV_F32 && panels == 1 && rows >= ROWS_TO_PACE && n)
-        paced_steps(s, t, n, rows);
+    if (bt == FV_F32 && panels == 1 && rows >= NEON_PACED && n)
+        neon_paced(s, t->a, t->b, n, t->ahead, t->ahead_step, true, rows);
     else
 #endif
         steps(s, t, n, rows, panels, bt);
