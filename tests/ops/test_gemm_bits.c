@@ -264,6 +264,34 @@ static void test_row_alone(void **state)
         }
 }
 
+/* The runs of a few rows may be computed by several threads: no bit tells. */
+static void test_few_rows_on_threads(void **state)
+{
+    (void)state;
+    const fv_dtype packs[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
+    const int64_t sizes[][2] = {{75, 530}, {400, 2100}};
+    for (int q = 0; q < 6 * 2 * 3; q++) {
+        gemm_case t = {.m = 1 + q % 3,
+                       .n = sizes[q / 3 % 2][0],
+                       .k = sizes[q / 3 % 2][1],
+                       .tb = true,
+                       .packed = true,
+                       .pack_as = packs[q / 6],
+                       .alpha = q % 2 ? 0.3f : 0,
+                       .bias = true,
+                       .act = FV_GELU};
+        gemm_problem p = gemm_make(&t);
+        float *one = gemm_run(gemm_device, &t, &p, 1, NULL);
+        for (int threads = 2; threads < 20; threads += 5) {
+            float *several = gemm_run(gemm_device, &t, &p, threads, NULL);
+            assert_memory_equal(several, one, (size_t)p.c_len * 4);
+            free(several);
+        }
+        free(one);
+        gemm_drop(&p);
+    }
+}
+
 /* A long inner axis is taken in pieces where there are many rows, and whole where there are few: no
  * bit may tell. */
 static void test_long_row_alone(void **state)
@@ -396,7 +424,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batch_into_one),   cmocka_unit_test(test_stored),
         cmocka_unit_test(test_fused_linear),     cmocka_unit_test(test_row_alone),
-        cmocka_unit_test(test_long_row_alone),   cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_long_row_alone),   cmocka_unit_test(test_few_rows_on_threads),
+        cmocka_unit_test(test_slices),
         cmocka_unit_test(test_documented_order), cmocka_unit_test(test_levels_agree),
     };
     return cmocka_run_group_tests(tests, gemm_setup, gemm_teardown);

@@ -68,6 +68,7 @@ typedef struct gemm_tile {
 typedef struct gemm_kind {
     int mr, nr;
     int run; /* values of k added up in registers: FV_GEMM_KC where the order is documented */
+    bool continues; /* a run goes on from the sums of the run before, and is not added behind */
     size_t a_unit, b_unit; /* bytes that GEMM_UNIT values of k take in a panel */
     /* bytes before each run; a kind with heads multiplies packed weights only */
     size_t a_head, b_head;

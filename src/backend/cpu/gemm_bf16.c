@@ -330,6 +330,7 @@ const gemm_kind *NAME(gemm_bf16)(void)
      .pack_a = pack_a,
      .pack_b = pack_b,
 #if defined(CPU_AMX)
+     .continues = true,
      .enter = enter,
      .leave = leave,
 #endif

@@ -12,6 +12,8 @@
  * sum after it, the KV cache that part of it is written to) are done by the thread that holds
  * the values: as a kernel of its own each would take as long as starting the threads does, and a
  * token has fifty products. */
+#include <stdatomic.h>
+
 #include "gemm.h"
 #include "norm.h"
 #include "parallel.h"
@@ -19,6 +21,11 @@
 #define FIRST 512 /* bytes of each stream that are prefetched first */
 /* of B for each thread: what one core reads while a loop is handed to one more thread and back */
 #define WORTH_A_THREAD ((size_t)32 << 10)
+/* Steps a thread, below which runs of k are steps of their own, and tiles are less wide: a thread
+ * that has two panels where others have one, or a slower core, keeps all others waiting.  0: never
+ * (2 and 4, and 1 and 2, are what a machine of 16 cores may like). */
+#define SPLIT_BELOW 0
+#define NARROW_BELOW 0
 
 typedef struct few {
     const gemm_kind *kind;
@@ -34,6 +41,9 @@ typedef struct few {
     struct share *share;
     int shares;
     char *scratch, *packed; /* of all slots; whether a slot's rows are packed */
+    int64_t runs;           /* of k that are steps of their own; 1: none are */
+    float *sums;            /* theirs: [step][weight][run][rows][wide panels] */
+    atomic_int *left;       /* of each step: runs that are to be computed */
 } few;
 
 /* A thread's panels: `wide` parts of `part` panels each from j0 on, then the others up to j1 by
@@ -78,27 +88,70 @@ static void pack_rows(const few *f, char *to)
 
 /* ---- sums ---- */
 
-/* Those of `panels` panels of b from j on, `apart` panels from one to the next; in c they are
- * c_next apart. */
-static void multiply(const few *f, const char *b, const char *a, int64_t j, int panels,
-                     int64_t apart, float *c, int64_t c_next, int64_t ldc)
+/* The panels of one step, and the packed rows; run: the one that is computed, -1 for all of them,
+ * and sums: where a step keeps those of its runs. */
+typedef struct place {
+    const char *a;
+    int64_t j, apart; /* the first panel, and how many from one to the next */
+    int panels;
+    int64_t run;
+    float *sums;
+} place;
+
+/* One run, of panels of b; in c they are c_next apart. */
+static void multiply_run(const few *f, const place *x, const char *b, int64_t k, float alpha,
+                         float *c, int64_t c_next, int64_t ldc, bool add)
 {
     const gemm_kind *kind = f->kind;
-    for (int64_t k = 0; k < f->k || !k; k += kind->run) {
-        gemm_tile tile = {.a = a + gemm_a_bytes(kind, k),
-                          .b = b + (size_t)j * f->panel_bytes + gemm_b_bytes(kind, k),
-                          .b_next = (size_t)apart * f->panel_bytes,
-                          .c = c,
-                          .c_next = c_next,
-                          .ldc = ldc,
-                          .kc = least(kind->run, f->k - k),
-                          .rows = (int)f->rows,
-                          .panels = panels,
-                          .alpha = f->alpha,
-                          .add = k > 0};
-        tile.ahead = tile.also = tile.b;
-        kind->tile(&tile);
+    gemm_tile tile = {.a = x->a + gemm_a_bytes(kind, k),
+                      .b = b + (size_t)x->j * f->panel_bytes + gemm_b_bytes(kind, k),
+                      .b_next = (size_t)x->apart * f->panel_bytes,
+                      .c = c,
+                      .c_next = c_next,
+                      .ldc = ldc,
+                      .kc = least(kind->run, f->k - k),
+                      .rows = (int)f->rows,
+                      .panels = x->panels,
+                      .alpha = alpha,
+                      .add = add};
+    tile.ahead = tile.also = tile.b;
+    kind->tile(&tile);
+}
+
+/* Floats that a run's sums take. */
+static int64_t run_floats(const few *f) { return f->rows * f->wide * f->kind->nr; }
+
+static float *run_sums(const few *f, const place *x, int weight, int64_t run)
+{
+    return x->sums + (weight * f->runs + run) * run_floats(f);
+}
+
+/* c = alpha s_0, c = alpha s_r + c: what tiles that add to C do with the sums of their runs. */
+static void add_runs(const few *f, const place *x, int weight, float *c, int64_t c_next,
+                     int64_t ldc)
+{
+    const vf alpha = v_set1(f->alpha);
+    int64_t nr = f->kind->nr, wide = x->panels * nr;
+    for (int64_t i = 0; i < f->rows; i++)
+        for (int64_t v = 0; v < wide; v += VW) {
+            vf sum = v_zero();
+            for (int64_t r = 0; r < f->runs; r++)
+                sum = v_fma(alpha, v_load(run_sums(f, x, weight, r) + i * wide + v), sum);
+            v_store(c + i * ldc + v / nr * c_next + v % nr, sum);
+        }
+}
+
+/* Sums of the panels of weight 0 or 1; where runs were computed by themselves, from theirs. */
+static void multiply(const few *f, const place *x, int weight, float *c, int64_t c_next,
+                     int64_t ldc)
+{
+    const char *b = weight ? f->row->up : f->b;
+    if (f->runs > 1) {
+        add_runs(f, x, weight, c, c_next, ldc);
+        return;
     }
+    for (int64_t k = 0; k < f->k || !k; k += f->kind->run)
+        multiply_run(f, x, b, k, f->alpha, c, c_next, ldc, k > 0);
 }
 
 /* Bias, activation and rounding for a panel, whose sums are ld apart from row to row. */
@@ -185,44 +238,65 @@ static void finish_gate(const few *f, float *gate, float *up, int64_t ld, int64_
 }
 
 /* Panels of both weights, and what becomes of them. */
-static void gate_step(const few *f, int64_t j, int panels, int64_t apart, const char *a)
+static void gate_step(const few *f, const place *x)
 {
     float gate[GEMM_EDGE], up[GEMM_EDGE];
-    int nr = f->kind->nr;
-    multiply(f, f->b, a, j, panels, apart, gate, nr, panels * nr);
-    multiply(f, f->row->up, a, j, panels, apart, up, nr, panels * nr);
-    for (int q = 0; q < panels; q++)
-        finish_gate(f, gate + q * nr, up + q * nr, panels * nr, (j + q * apart) * nr);
+    int nr = f->kind->nr, wide = x->panels * nr;
+    multiply(f, x, 0, gate, nr, wide);
+    multiply(f, x, 1, up, nr, wide);
+    for (int q = 0; q < x->panels; q++)
+        finish_gate(f, gate + q * nr, up + q * nr, wide, (x->j + q * x->apart) * nr);
 }
 
 /* Panels of a step that are left over. */
 static int64_t leftover(const few *f) { return f->wide > 1 ? 2 : 1; }
 
-/* Sums are stored directly to C if it is f32, nothing is added and the panels are complete.
- * i < part: a column of the picture above, `wide` panels; beyond: those that are left over. */
-static void step(const few *f, const share *s, int64_t i, const char *a)
+/* Where step i of a share is: i < part: a column of the picture above, `wide` panels; beyond: those
+ * that are left over. */
+static place place_of(const few *f, const share *s, int64_t i, const char *a)
+{
+    bool regular = i < s->part;
+    place x = {.a = a, .j = s->j0 + i, .apart = s->part, .panels = f->wide};
+    if (!regular) {
+        x.j = s->j0 + f->wide * s->part + (i - s->part) * leftover(f);
+        x.apart = 1;
+        x.panels = (int)least(leftover(f), s->j1 - x.j);
+    }
+    return x;
+}
+
+/* Sums are stored directly to C if it is f32, nothing is added and the panels are complete. */
+static void step(const few *f, const place *x)
 {
     float buf[GEMM_EDGE];
-    bool regular = i < s->part;
     int nr = f->kind->nr;
-    int64_t apart = regular ? s->part : 1,
-            j = regular ? s->j0 + i : s->j0 + f->wide * s->part + (i - s->part) * leftover(f);
-    int panels = regular ? f->wide : (int)least(leftover(f), s->j1 - j);
     if (f->row && f->row->up) {
-        gate_step(f, j, panels, apart, a);
+        gate_step(f, x);
         return;
     }
     bool aside = f->row && (f->row->add || f->row->k_cache),
-         direct = !aside && f->end.ct == FV_F32 && (j + (panels - 1) * apart + 1) * nr <= f->n;
-    float *sum = direct ? (float *)f->end.c + j * nr : buf;
-    int64_t next = direct ? apart * nr : nr, ld = direct ? f->end.ldc : panels * nr;
-    multiply(f, f->b, a, j, panels, apart, sum, next, ld);
+         direct = !aside && f->end.ct == FV_F32 &&
+                  (x->j + (x->panels - 1) * x->apart + 1) * nr <= f->n;
+    float *sum = direct ? (float *)f->end.c + x->j * nr : buf;
+    int64_t next = direct ? x->apart * nr : nr, ld = direct ? f->end.ldc : x->panels * nr;
+    multiply(f, x, 0, sum, next, ld);
     if (direct && !f->end.bias && !f->end.act && !f->end.pre) return;
-    for (int q = 0; q < panels; q++)
+    for (int q = 0; q < x->panels; q++)
         if (aside)
-            finish_row(f, sum + q * next, ld, (j + q * apart) * nr);
+            finish_row(f, sum + q * next, ld, (x->j + q * x->apart) * nr);
         else
-            finish(f, sum + q * next, ld, (j + q * apart) * nr);
+            finish(f, sum + q * next, ld, (x->j + q * x->apart) * nr);
+}
+
+/* One run of a step.  Whoever computes the last of a step's runs adds them up. */
+static void step_run(const few *f, place *x, int64_t number, int64_t run)
+{
+    int weights = f->row && f->row->up ? 2 : 1, wide = x->panels * f->kind->nr;
+    x->sums = f->sums + number * weights * f->runs * run_floats(f);
+    for (int w = 0; w < weights; w++)
+        multiply_run(f, x, w ? f->row->up : f->b, run * f->kind->run, 1, run_sums(f, x, w, run),
+                     f->kind->nr, wide, false);
+    if (atomic_fetch_sub_explicit(&f->left[number], 1, memory_order_acq_rel) == 1) step(f, x);
 }
 
 static int64_t steps_of(const few *f, const share *s)
@@ -237,7 +311,7 @@ static void work(void *arg, int64_t from, int64_t to, int slot)
     const few *f = arg;
     char *scratch = f->scratch + f->each * (size_t)slot;
     int t = 0;
-    while (t + 1 < f->shares && f->share[t + 1].first <= from) t++;
+    while (t + 1 < f->shares && f->share[t + 1].first <= from / f->runs) t++;
     if (!f->packed[slot]) {
         const share *own = &f->share[t];
         for (int q = 0; q < f->wide; q++)
@@ -249,8 +323,13 @@ static void work(void *arg, int64_t from, int64_t to, int slot)
     bool enters = f->kind->enter && f->rows > f->kind->plain_rows;
     if (enters) f->kind->enter();
     for (int64_t i = from; i < to; i++) {
-        while (t + 1 < f->shares && f->share[t + 1].first <= i) t++;
-        step(f, &f->share[t], i - f->share[t].first, scratch);
+        int64_t number = i / f->runs;
+        while (t + 1 < f->shares && f->share[t + 1].first <= number) t++;
+        place x = place_of(f, &f->share[t], number - f->share[t].first, scratch);
+        if (f->runs > 1)
+            step_run(f, &x, number, i % f->runs);
+        else
+            step(f, &x);
     }
     if (enters) f->kind->leave();
 }
@@ -271,27 +350,58 @@ static int64_t make_shares(const few *f)
     return steps;
 }
 
+/* Panels side by side, fewer where threads would have few steps. */
+static int wide_for(const few *f, int threads)
+{
+    int wide = gemm_walk(f->kind->mr, (int)f->rows);
+    while (threads > 1 && wide > 1 && f->panels < (int64_t)threads * wide * NARROW_BELOW) wide /= 2;
+    return wide;
+}
+
+/* Runs that are steps of their own. */
+static int64_t runs_for(const few *f, int64_t steps)
+{
+    int64_t runs = (int64_t)gemm_runs(f->kind, f->k);
+    bool few_steps = f->shares > 1 && steps < (int64_t)f->shares * SPLIT_BELOW;
+    return few_steps && runs > 1 && !f->kind->continues ? runs : 1;
+}
+
+static int threads_for(const fv_stream *s, const few *f)
+{
+    double products = (double)(f->rows + 8) * (double)f->n * (double)f->k;
+    int64_t worth = 1 + (int64_t)((size_t)f->panels * f->panel_bytes / WORTH_A_THREAD);
+    return products < GEMM_SMALL ? 1 : (int)least(worth, least(s->threads, f->panels));
+}
+
+/* Scratch: [ rows of each slot ][ sums of runs ][ shares ][ runs left ][ packed? ] */
 static void run(fv_stream *s, few *f)
 {
     const gemm_kind *kind = f->kind;
     f->panels = (f->n + kind->nr - 1) / kind->nr;
-    f->wide = gemm_walk(kind->mr, (int)f->rows);
     f->panel_bytes = gemm_b_bytes(kind, f->k);
     f->a_bytes = (gemm_a_bytes(kind, f->k) + 63) / 64 * 64;
     f->each = f->a_bytes + (f->row && f->row->norm
                                 ? ((size_t)(f->rows * f->k) * sizeof(float) + 63) / 64 * 64
                                 : 0);
-    double products = (double)(f->rows + 8) * (double)f->n * (double)f->k;
-    int64_t worth = 1 + (int64_t)((size_t)f->panels * f->panel_bytes / WORTH_A_THREAD),
-            most = least(worth, least(s->threads, f->panels));
-    size_t threads = products < GEMM_SMALL ? 1 : (size_t)most;
-    f->shares = (int)threads;
-    f->scratch = fv_stream_scratch(s, (f->each + sizeof(share) + 1) * threads);
+    f->shares = threads_for(s, f);
+    f->wide = wide_for(f, f->shares);
+    size_t threads = (size_t)f->shares;
+    int64_t most = f->panels; /* steps */
+    size_t sums = (size_t)(2 * most * (int64_t)gemm_runs(kind, f->k) * run_floats(f)) *
+                  sizeof(float);
+    if (most >= (int64_t)f->shares * 4 * SPLIT_BELOW * f->wide) sums = 0;
+    f->scratch = fv_stream_scratch(s, (f->each + sizeof(share) + 1) * threads + sums +
+                                          (size_t)most * sizeof(atomic_int));
     if (!f->scratch) return;
-    f->share = (share *)(void *)(f->scratch + f->each * threads);
-    f->packed = (char *)(f->share + threads);
+    f->sums = (float *)(void *)(f->scratch + f->each * threads);
+    f->share = (share *)(void *)((char *)f->sums + sums);
+    f->left = (atomic_int *)(void *)(f->share + threads);
+    f->packed = (char *)(f->left + most);
     memset(f->packed, 0, threads);
-    fv__cpu_parallel(s, (int)threads, make_shares(f), 1, work, f);
+    int64_t steps = make_shares(f);
+    f->runs = sums ? runs_for(f, steps) : 1;
+    for (int64_t i = 0; f->runs > 1 && i < steps; i++) atomic_init(&f->left[i], (int)f->runs);
+    fv__cpu_parallel(s, (int)threads, steps * f->runs, 1, work, f);
 }
 
 /* ---- the two calls ---- */
