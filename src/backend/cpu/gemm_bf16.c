@@ -331,6 +331,7 @@ const gemm_kind *NAME(gemm_bf16)(void)
      .pack_b = pack_b,
 #if defined(CPU_AMX)
      .continues = true,
+     .plain_rows = BF16_PLAIN_ROWS,
      .enter = enter,
      .leave = leave,
 #endif
