@@ -241,7 +241,7 @@ static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind 
 {
     if (g->m < 1 || g->n < 1 || g->batch < 1) return;
     if (NAME(gemm_few)(s, g, table, kind) || NAME(gemm_stored)(s, g, table, kind) ||
-        NAME(gemm_direct)(s, g, table))
+        NAME(gemm_direct)(s, g, table) || NAME(gemm_swapped)(s, g, table))
         return;
     if (is_long(g, kind)) {
         run_long(s, g, table, kind);

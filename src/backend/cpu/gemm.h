@@ -167,6 +167,9 @@ bool NAME(gemm_stored)(fv_stream *s, const fv_gemm *g, fv_dtype table, const gem
 /* The same where all is f32. */
 bool NAME(gemm_direct)(fv_stream *s, const fv_gemm *g, fv_dtype table);
 
+/* And where rows are some hundreds, the weight (N,K). */
+bool NAME(gemm_swapped)(fv_stream *s, const fv_gemm *g, fv_dtype table);
+
 /* One run of k of panels j0..j1 of B, `next` bytes apart. */
 void NAME(gemm_pack_run)(const gemm_kind *kind, char *out, size_t next, const gemm_b *b, int64_t j0,
                          int64_t j1, int64_t k, int64_t kc);
