@@ -93,7 +93,7 @@ typedef struct worker {
 
 /* Where a worker says which job it is inside of, its number from 1 on; 0: none. */
 typedef struct line {
-    _Alignas(64) atomic_int inside;
+    _Alignas(64) atomic_uint inside;
 } line;
 
 struct fv__thread_pool {
@@ -235,7 +235,7 @@ static void take_part(job *j, int slot, int64_t *late)
     if (t.chunks && !atomic_load_explicit(&j->worker_ns, memory_order_relaxed))
         atomic_store_explicit(&j->worker_ns, t.longest_ns, memory_order_relaxed);
     int64_t by = lateness(j);
-    if (by > *late) *late = by;
+    *late = by > *late ? by : *late;
 }
 
 /* The worker writes its line and then reads the gate, the caller closes the gate and then reads the
@@ -244,12 +244,12 @@ static void take_part(job *j, int slot, int64_t *late)
 static bool help_by_line(fv__thread_pool *p, job *j, int number, int64_t *late)
 {
     if (number >= LINES) return false;
-    line *mine = &p->lines[number];
-    atomic_store(&mine->inside, (int)(j - p->jobs) + 1);
+    atomic_uint *inside = &p->lines[number].inside;
+    atomic_store(inside, (unsigned)(j - p->jobs) + 1);
     uint32_t gate = atomic_load(&j->gate);
     bool in = (gate & OPEN) && (gate & BY_LINES) && (uint32_t)number < j->helpers;
     if (in) take_part(j, number + 1, late);
-    atomic_store(&mine->inside, 0);
+    atomic_store(inside, 0);
     if (atomic_load(&j->gate) & ASLEEP) {
         atomic_fetch_add(&j->gate, CAME); /* so that a caller about to sleep does not */
         futex_wake(&j->gate, 1);
@@ -361,46 +361,27 @@ static void post(fv__thread_pool *p, job *j)
     if (asleep > 0 && need > 0) futex_wake(&p->posted, need < asleep ? need : asleep);
 }
 
-/* A worker that is inside of a job by its line; NULL: none is.  All lines are read: a worker that is
- * not there yet for the pool may be on its way. */
-static line *somebody(fv__thread_pool *p, const job *j)
+/* What changes when a worker that is inside of a job leaves it, and its value; NULL: none is.  All
+ * lines are read: a worker that is not there yet for the pool may be on its way. */
+static atomic_uint *somebody(fv__thread_pool *p, job *j, unsigned *seen)
 {
-    for (int i = 0; i < LINES; i++)
-        if (atomic_load(&p->lines[i].inside) == (int)(j - p->jobs) + 1) return &p->lines[i];
+    *seen = atomic_load(&j->gate);
+    if (*seen & INSIDE_MASK) return &j->gate;
+    *seen = (unsigned)(j - p->jobs) + 1;
+    for (int i = 0; j->by_lines && i < LINES; i++)
+        if (atomic_load(&p->lines[i].inside) == *seen) return &p->lines[i].inside;
     return NULL;
-}
-
-/* True as soon as it has left. */
-static bool spin_until_left(const line *x, const int inside, int64_t ns)
-{
-    for (int64_t end = now_ns() + ns; now_ns() < end;)
-        for (int i = 0; i < 32; i++) {
-            if (atomic_load_explicit(&x->inside, memory_order_acquire) != inside) return true;
-            pause_core();
-        }
-    return false;
-}
-
-static void wait_for_lines(fv__thread_pool *p, job *j)
-{
-    const line *x;
-    while ((x = somebody(p, j))) {
-        if (spin_until_left(x, (int)(j - p->jobs) + 1, WAIT_NS)) continue;
-        unsigned gate = atomic_fetch_or(&j->gate, ASLEEP) | ASLEEP;
-        if (somebody(p, j)) futex_wait(&j->gate, gate, NULL);
-        atomic_fetch_and(&j->gate, ~ASLEEP);
-    }
 }
 
 /* Until the last worker has left.  It sleeps soon, because the worker it waits for may need this
  * very core. */
-static void wait_for_workers(job *j)
+static void wait_for_workers(fv__thread_pool *p, job *j)
 {
-    unsigned gate;
-    while ((gate = atomic_load_explicit(&j->gate, memory_order_acquire)) & INSIDE_MASK) {
-        if (spin_until_changed(&j->gate, gate, WAIT_NS)) continue;
-        gate = atomic_fetch_or(&j->gate, ASLEEP) | ASLEEP;
-        if (gate & INSIDE_MASK) futex_wait(&j->gate, gate, NULL);
+    unsigned seen;
+    for (atomic_uint *at; (at = somebody(p, j, &seen));) {
+        if (spin_until_changed(at, seen, WAIT_NS)) continue;
+        unsigned gate = atomic_fetch_or(&j->gate, ASLEEP) | ASLEEP;
+        if (somebody(p, j, &seen)) futex_wait(&j->gate, gate, NULL);
         atomic_fetch_and(&j->gate, ~ASLEEP);
     }
 }
@@ -441,8 +422,7 @@ void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain,
     atomic_store_explicit(&j->closed_ns, start + t.all_ns, memory_order_relaxed);
     atomic_store_explicit(&j->chunk_ns, t.all_ns / (t.chunks ? t.chunks : 1), memory_order_relaxed);
     atomic_fetch_and(&j->gate, ~OPEN);
-    if (j->by_lines) wait_for_lines(p, j);
-    wait_for_workers(j);
+    wait_for_workers(p, j);
     int64_t ago;
     if (lost_core(j, &t) && costs_more(p, t.longest_ns, &ago))
         atomic_store_explicit(&p->unwanted, 1, memory_order_relaxed);

@@ -422,11 +422,11 @@ static void test_levels_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batch_into_one),   cmocka_unit_test(test_stored),
-        cmocka_unit_test(test_fused_linear),     cmocka_unit_test(test_row_alone),
-        cmocka_unit_test(test_long_row_alone),   cmocka_unit_test(test_few_rows_on_threads),
-        cmocka_unit_test(test_slices),
-        cmocka_unit_test(test_documented_order), cmocka_unit_test(test_levels_agree),
+        cmocka_unit_test(test_batch_into_one), cmocka_unit_test(test_stored),
+        cmocka_unit_test(test_fused_linear),   cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_long_row_alone), cmocka_unit_test(test_few_rows_on_threads),
+        cmocka_unit_test(test_slices),         cmocka_unit_test(test_documented_order),
+        cmocka_unit_test(test_levels_agree),
     };
     return cmocka_run_group_tests(tests, gemm_setup, gemm_teardown);
 }

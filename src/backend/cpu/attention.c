@@ -85,8 +85,8 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
     NAME(attn_pack_steps)(x->v, KEYS * STEP, rows, (int)n, a->Wv);
 }
 
-/* s[j] = 2^(s[j] - top) for one vector of rows, and their sums over keys mod 4, which keep the adder
- * busy; n is a multiple of 4. */
+/* s[j] = 2^(s[j] - top) for one vector of rows, and their sums over keys mod 4, which keep the
+ * adder busy; n is a multiple of 4. */
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
 static __attribute__((noinline)) void weigh(float *s, int64_t n, vf top, vf sum[4])
 {

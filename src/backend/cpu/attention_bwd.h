@@ -12,7 +12,8 @@
  * time, all loaded before any is stored, so that the compiler can interleave four independent
  * chains: a single one would be bound by latency. */
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
-static __attribute__((noinline)) void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
+static __attribute__((noinline)) void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv,
+                                                    vf dyy)
 {
     neon_exp2 now;
     if (n > 0) neon_exp2_start(&now, s, top);

@@ -1,9 +1,10 @@
 /* attention_neon.h - powers of 2 of scores on NEON, four vectors at a time, in the order written.
  *
- * attn_exp2 is a chain of nine dependent instructions.  gcc puts those of one vector close together,
- * where they wait for each other longer than the queues of Neoverse V1 can look past them: 7.0
- * cycles a vector of online_softmax.  Here the range reduction of the next four vectors stands
- * between the steps of the polynomial of these four: 5.8.  Operations and bits are attn_exp2's. */
+ * attn_exp2 is a chain of nine dependent instructions.  gcc puts those of one vector close
+ * together, where they wait for each other longer than the queues of Neoverse V1 can look past
+ * them: 7.0 cycles a vector of online_softmax.  Here the range reduction of the next four vectors
+ * stands between the steps of the polynomial of these four: 5.7.  Operations and bits are
+ * attn_exp2's. */
 #ifndef FV_ATTENTION_NEON_H
 #define FV_ATTENTION_NEON_H
 
@@ -55,13 +56,14 @@ INLINED vf neon_add_bits(vf p, vf z)
 
 /* Addends of the polynomial come from memory, straight into the register that is added to: there
  * are not enough of them to keep copies. */
-static const float neon_exp2_addends[3][VW] = {
-    {0x1.3cea88p-7f, 0x1.3cea88p-7f, 0x1.3cea88p-7f, 0x1.3cea88p-7f},
-    {0x1.ebf9bcp-3f, 0x1.ebf9bcp-3f, 0x1.ebf9bcp-3f, 0x1.ebf9bcp-3f},
-    {1.0f, 1.0f, 1.0f, 1.0f}};
+static const float neon_exp2_addends[3][VW] = {{0x1.3cea88p-7f, 0x1.3cea88p-7f, 0x1.3cea88p-7f,
+                                                0x1.3cea88p-7f},
+                                               {0x1.ebf9bcp-3f, 0x1.ebf9bcp-3f, 0x1.ebf9bcp-3f,
+                                                0x1.ebf9bcp-3f},
+                                               {1.0f, 1.0f, 1.0f, 1.0f}};
 
-/* factor * x + addend; the factor is a lane.  Load and multiply-add are one piece of assembly, or gcc
- * loads into one register and moves it to another. */
+/* factor * x + addend; the factor is a lane.  Load and multiply-add are one piece of assembly, or
+ * gcc loads into one register and moves it to another. */
 INLINED vf neon_linear(const float *addend, vf x, neon_column factors, const int lane)
 {
     vf y;
@@ -111,16 +113,13 @@ INLINED void neon_exp2_next(vf y[4], neon_exp2 *e, const float *next)
 {
     vf p[4], q[4], x2[4], t[4], n[4];
 #pragma GCC unroll 4
-    for (int k = 0; k < 4; k++)
-        q[k] = neon_linear(neon_exp2_addends[0], e->x[k], e->factors, 0);
+    for (int k = 0; k < 4; k++) q[k] = neon_linear(neon_exp2_addends[0], e->x[k], e->factors, 0);
 #pragma GCC unroll 4
     for (int k = 0; k < 4; k++) x2[k] = neon_mul(e->x[k], e->x[k]);
 #pragma GCC unroll 4
-    for (int k = 0; k < 4; k++)
-        p[k] = neon_linear(neon_exp2_addends[1], e->x[k], e->factors, 1);
+    for (int k = 0; k < 4; k++) p[k] = neon_linear(neon_exp2_addends[1], e->x[k], e->factors, 1);
 #pragma GCC unroll 4
-    for (int k = 0; k < 4; k++)
-        y[k] = neon_linear(neon_exp2_addends[2], e->x[k], e->factors, 2);
+    for (int k = 0; k < 4; k++) y[k] = neon_linear(neon_exp2_addends[2], e->x[k], e->factors, 2);
 #pragma GCC unroll 4
     for (int k = 0; k < 4; k++) t[k] = neon_sub(neon_load_here(next + k * LANES), e->top);
 #pragma GCC unroll 4

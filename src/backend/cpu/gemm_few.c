@@ -90,16 +90,16 @@ static void pack_rows(const few *f, char *to)
 
 /* The panels of one step, and the packed rows; run: the one that is computed, -1 for all of them,
  * and sums: where a step keeps those of its runs. */
-typedef struct place {
+typedef struct piece {
     const char *a;
     int64_t j, apart; /* the first panel, and how many from one to the next */
     int panels;
     int64_t run;
     float *sums;
-} place;
+} piece;
 
 /* One run, of panels of b; in c they are c_next apart. */
-static void multiply_run(const few *f, const place *x, const char *b, int64_t k, float alpha,
+static void multiply_run(const few *f, const piece *x, const char *b, int64_t k, float alpha,
                          float *c, int64_t c_next, int64_t ldc, bool add)
 {
     const gemm_kind *kind = f->kind;
@@ -121,13 +121,13 @@ static void multiply_run(const few *f, const place *x, const char *b, int64_t k,
 /* Floats that a run's sums take. */
 static int64_t run_floats(const few *f) { return f->rows * f->wide * f->kind->nr; }
 
-static float *run_sums(const few *f, const place *x, int weight, int64_t run)
+static float *run_sums(const few *f, const piece *x, int weight, int64_t run)
 {
     return x->sums + (weight * f->runs + run) * run_floats(f);
 }
 
 /* c = alpha s_0, c = alpha s_r + c: what tiles that add to C do with the sums of their runs. */
-static void add_runs(const few *f, const place *x, int weight, float *c, int64_t c_next,
+static void add_runs(const few *f, const piece *x, int weight, float *c, int64_t c_next,
                      int64_t ldc)
 {
     const vf alpha = v_set1(f->alpha);
@@ -142,7 +142,7 @@ static void add_runs(const few *f, const place *x, int weight, float *c, int64_t
 }
 
 /* Sums of the panels of weight 0 or 1; where runs were computed by themselves, from theirs. */
-static void multiply(const few *f, const place *x, int weight, float *c, int64_t c_next,
+static void multiply(const few *f, const piece *x, int weight, float *c, int64_t c_next,
                      int64_t ldc)
 {
     const char *b = weight ? f->row->up : f->b;
@@ -238,7 +238,7 @@ static void finish_gate(const few *f, float *gate, float *up, int64_t ld, int64_
 }
 
 /* Panels of both weights, and what becomes of them. */
-static void gate_step(const few *f, const place *x)
+static void gate_step(const few *f, const piece *x)
 {
     float gate[GEMM_EDGE], up[GEMM_EDGE];
     int nr = f->kind->nr, wide = x->panels * nr;
@@ -253,10 +253,10 @@ static int64_t leftover(const few *f) { return f->wide > 1 ? 2 : 1; }
 
 /* Where step i of a share is: i < part: a column of the picture above, `wide` panels; beyond: those
  * that are left over. */
-static place place_of(const few *f, const share *s, int64_t i, const char *a)
+static piece piece_of(const few *f, const share *s, int64_t i, const char *a)
 {
     bool regular = i < s->part;
-    place x = {.a = a, .j = s->j0 + i, .apart = s->part, .panels = f->wide};
+    piece x = {.a = a, .j = s->j0 + i, .apart = s->part, .panels = f->wide};
     if (!regular) {
         x.j = s->j0 + f->wide * s->part + (i - s->part) * leftover(f);
         x.apart = 1;
@@ -266,7 +266,7 @@ static place place_of(const few *f, const share *s, int64_t i, const char *a)
 }
 
 /* Sums are stored directly to C if it is f32, nothing is added and the panels are complete. */
-static void step(const few *f, const place *x)
+static void step(const few *f, const piece *x)
 {
     float buf[GEMM_EDGE];
     int nr = f->kind->nr;
@@ -289,7 +289,7 @@ static void step(const few *f, const place *x)
 }
 
 /* One run of a step.  Whoever computes the last of a step's runs adds them up. */
-static void step_run(const few *f, place *x, int64_t number, int64_t run)
+static void step_run(const few *f, piece *x, int64_t number, int64_t run)
 {
     int weights = f->row && f->row->up ? 2 : 1, wide = x->panels * f->kind->nr;
     x->sums = f->sums + number * weights * f->runs * run_floats(f);
@@ -325,7 +325,7 @@ static void work(void *arg, int64_t from, int64_t to, int slot)
     for (int64_t i = from; i < to; i++) {
         int64_t number = i / f->runs;
         while (t + 1 < f->shares && f->share[t + 1].first <= number) t++;
-        place x = place_of(f, &f->share[t], number - f->share[t].first, scratch);
+        piece x = piece_of(f, &f->share[t], number - f->share[t].first, scratch);
         if (f->runs > 1)
             step_run(f, &x, number, i % f->runs);
         else

@@ -9,10 +9,10 @@
 #include "simd.h"
 
 #define NEON_INLINE static inline __attribute__((always_inline))
-#define NEON_A 8      /* values of A for one k */
-#define NEON_NV 3     /* vectors of B for one k */
-#define NEON_STEPS 4  /* of k in one turn of the loop: 7 % over one */
-#define NEON_PACED 6  /* rows from which on a step has room for all loads of the next */
+#define NEON_A 8     /* values of A for one k */
+#define NEON_NV 3    /* vectors of B for one k */
+#define NEON_STEPS 4 /* of k in one turn of the loop: 7 % over one */
+#define NEON_PACED 6 /* rows from which on a step has room for all loads of the next */
 
 /* The values of A for one k: multiply-adds take a lane of a register. */
 typedef struct {
