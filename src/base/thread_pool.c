@@ -39,8 +39,6 @@
 
 #define JOBS 8              /* loops at once, of several contexts; more run on their caller alone */
 #define RANGES 64           /* of one loop */
-#define LINES 64            /* workers that can come by lines of their own */
-#define LINES_FROM INT_MAX  /* workers from which on they do */
 #define CHUNKS 8            /* of one range, where the caller does not say */
 #define SPIN_NS 100000      /* a worker, for the next loop */
 #define WAIT_NS 50000       /* a caller, for the workers inside, before it sleeps */
@@ -55,9 +53,8 @@
 
 #define OPEN (1u << 31)
 #define ASLEEP (1u << 30)
-#define BY_LINES (1u << 29) /* workers come by lines of their own */
-#define CAME (1u << 15)     /* one of them; 14 bits */
-#define CAME_MASK (BY_LINES - CAME)
+#define CAME (1u << 15) /* one of them; 15 bits */
+#define CAME_MASK (OPEN / 2 - CAME)
 #define INSIDE_MASK (CAME - 1)
 
 typedef struct range {
@@ -77,7 +74,6 @@ typedef struct job {
     void *arg;
     int64_t grain;
     uint32_t helpers; /* workers that may come */
-    bool by_lines;    /* they come by lines of their own, not by counting at the gate */
     int ranges;
     atomic_bool taken;      /* by a caller */
     atomic_llong closed_ns; /* when the gate was closed */
@@ -88,13 +84,7 @@ typedef struct job {
 typedef struct worker {
     pthread_t thread;
     fv__thread_pool *pool;
-    int number;
 } worker;
-
-/* Where a worker says which job it is inside of, its number from 1 on; 0: none. */
-typedef struct line {
-    _Alignas(64) atomic_uint inside;
-} line;
 
 struct fv__thread_pool {
     fv_env env;
@@ -111,7 +101,6 @@ struct fv__thread_pool {
     atomic_llong late_ns, penalty_ns; /* when somebody was late last, and what it cost */
     atomic_uint closing;
     job jobs[JOBS];
-    line lines[LINES];
 };
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -228,48 +217,24 @@ static bool lost_core(job *j, const times *t)
     return usual && t->longest_ns > LATE_NS && t->longest_ns > 4 * usual;
 }
 
-/* Inside of a job, as its slot. */
-static void take_part(job *j, int slot, int64_t *late)
-{
-    times t = take_chunks(j, slot, now_ns());
-    if (t.chunks && !atomic_load_explicit(&j->worker_ns, memory_order_relaxed))
-        atomic_store_explicit(&j->worker_ns, t.longest_ns, memory_order_relaxed);
-    int64_t by = lateness(j);
-    *late = by > *late ? by : *late;
-}
-
-/* The worker writes its line and then reads the gate, the caller closes the gate and then reads the
- * lines: one of them sees what the other wrote.  Nobody else writes the line, so 15 workers do not
- * wait for each other as they do at a counter. */
-static bool help_by_line(fv__thread_pool *p, job *j, int number, int64_t *late)
-{
-    if (number >= LINES) return false;
-    atomic_uint *inside = &p->lines[number].inside;
-    atomic_store(inside, (unsigned)(j - p->jobs) + 1);
-    uint32_t gate = atomic_load(&j->gate);
-    bool in = (gate & OPEN) && (gate & BY_LINES) && (uint32_t)number < j->helpers;
-    if (in) take_part(j, number + 1, late);
-    atomic_store(inside, 0);
-    if (atomic_load(&j->gate) & ASLEEP) {
-        atomic_fetch_add(&j->gate, CAME); /* so that a caller about to sleep does not */
-        futex_wake(&j->gate, 1);
-    }
-    return in;
-}
-
 /* True if there was a job to help with.  The slot of a worker is its number among those that came,
  * so it is below the job's number of threads.  A job to which as many have come as there are
  * workers is not counted at any more, or a long one's counter would overflow. */
-static bool help(fv__thread_pool *p, job *j, int number, int64_t *late)
+static bool help(fv__thread_pool *p, job *j, int64_t *late)
 {
     uint32_t gate = atomic_load_explicit(&j->gate, memory_order_acquire);
     if (!(gate & OPEN) || atomic_load_explicit(&j->drained, memory_order_relaxed)) return false;
-    if (gate & BY_LINES) return help_by_line(p, j, number, late);
     if ((gate & CAME_MASK) / CAME >= (uint32_t)atomic_load(&p->n)) return false;
     gate = atomic_fetch_add_explicit(&j->gate, CAME + 1, memory_order_acquire);
-    uint32_t came = (gate & CAME_MASK) / CAME;
-    bool in = (gate & OPEN) && !(gate & BY_LINES) && came < j->helpers;
-    if (in) take_part(j, (int)came + 1, late);
+    uint32_t number = (gate & CAME_MASK) / CAME;
+    bool in = (gate & OPEN) && number < j->helpers;
+    if (in) {
+        times t = take_chunks(j, (int)number + 1, now_ns());
+        if (t.chunks && !atomic_load_explicit(&j->worker_ns, memory_order_relaxed))
+            atomic_store_explicit(&j->worker_ns, t.longest_ns, memory_order_relaxed);
+        int64_t by = lateness(j);
+        if (by > *late) *late = by;
+    }
     gate = atomic_fetch_sub_explicit(&j->gate, 1, memory_order_release) - 1;
     if ((gate & ASLEEP) && !(gate & INSIDE_MASK)) futex_wake(&j->gate, 1);
     return in;
@@ -321,7 +286,7 @@ static void *work(void *arg)
         bool any = false;
         int64_t late = 0, ago = 0;
         unsigned seen = atomic_load(&p->posted);
-        for (int i = 0; i < JOBS; i++) any |= help(p, &p->jobs[i], w->number, &late);
+        for (int i = 0; i < JOBS; i++) any |= help(p, &p->jobs[i], &late);
         if (((late && costs_more(p, late, &ago)) || is_unwanted(p)) && may_stay_away(p)) {
             stay_away(p, ago);
             continue;
@@ -351,8 +316,8 @@ static job *free_job(fv__thread_pool *p)
 
 static void post(fv__thread_pool *p, job *j)
 {
-    atomic_fetch_and_explicit(&j->gate, ~(CAME_MASK | BY_LINES), memory_order_relaxed);
-    atomic_fetch_or_explicit(&j->gate, j->by_lines ? OPEN | BY_LINES : OPEN, memory_order_release);
+    atomic_fetch_and_explicit(&j->gate, ~CAME_MASK, memory_order_relaxed);
+    atomic_fetch_or_explicit(&j->gate, OPEN, memory_order_release);
     atomic_fetch_add(&p->posted, 1);
     int asleep = atomic_load(&p->asleep),
         awake = atomic_load_explicit(&p->n, memory_order_relaxed) - asleep -
@@ -361,36 +326,17 @@ static void post(fv__thread_pool *p, job *j)
     if (asleep > 0 && need > 0) futex_wake(&p->posted, need < asleep ? need : asleep);
 }
 
-/* What changes when a worker that is inside of a job leaves it, and its value; NULL: none is.  All
- * lines are read: a worker that is not there yet for the pool may be on its way. */
-static atomic_uint *somebody(fv__thread_pool *p, job *j, unsigned *seen)
-{
-    *seen = atomic_load(&j->gate);
-    if (*seen & INSIDE_MASK) return &j->gate;
-    *seen = (unsigned)(j - p->jobs) + 1;
-    for (int i = 0; j->by_lines && i < LINES; i++)
-        if (atomic_load(&p->lines[i].inside) == *seen) return &p->lines[i].inside;
-    return NULL;
-}
-
 /* Until the last worker has left.  It sleeps soon, because the worker it waits for may need this
  * very core. */
-static void wait_for_workers(fv__thread_pool *p, job *j)
+static void wait_for_workers(job *j)
 {
-    unsigned seen;
-    for (atomic_uint *at; (at = somebody(p, j, &seen));) {
-        if (spin_until_changed(at, seen, WAIT_NS)) continue;
-        unsigned gate = atomic_fetch_or(&j->gate, ASLEEP) | ASLEEP;
-        if (somebody(p, j, &seen)) futex_wait(&j->gate, gate, NULL);
+    unsigned gate;
+    while ((gate = atomic_load_explicit(&j->gate, memory_order_acquire)) & INSIDE_MASK) {
+        if (spin_until_changed(&j->gate, gate, WAIT_NS)) continue;
+        gate = atomic_fetch_or(&j->gate, ASLEEP) | ASLEEP;
+        if (gate & INSIDE_MASK) futex_wait(&j->gate, gate, NULL);
         atomic_fetch_and(&j->gate, ~ASLEEP);
     }
-}
-
-/* Lines have room for all workers, and each may come: then the number of a worker is its slot. */
-static bool come_by_lines(fv__thread_pool *p, const job *j)
-{
-    int n = atomic_load_explicit(&p->n, memory_order_relaxed);
-    return n >= LINES_FROM && n <= LINES && j->helpers >= (uint32_t)n;
 }
 
 void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain, fv__range_fn fn,
@@ -409,7 +355,6 @@ void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain,
     j->grain = grain < 1 ? 1 : grain;
     j->ranges = (int)ranges;
     j->helpers = (uint32_t)smaller(smaller(threads, p->cores), (n + j->grain - 1) / j->grain) - 1;
-    j->by_lines = come_by_lines(p, j);
     for (int64_t r = 0; r < ranges; r++) {
         atomic_store_explicit(&j->range[r].next, n * r / ranges, memory_order_relaxed);
         j->range[r].end = n * (r + 1) / ranges;
@@ -421,8 +366,8 @@ void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain,
     times t = take_chunks(j, 0, start);
     atomic_store_explicit(&j->closed_ns, start + t.all_ns, memory_order_relaxed);
     atomic_store_explicit(&j->chunk_ns, t.all_ns / (t.chunks ? t.chunks : 1), memory_order_relaxed);
-    atomic_fetch_and(&j->gate, ~OPEN);
-    wait_for_workers(p, j);
+    atomic_fetch_and_explicit(&j->gate, ~OPEN, memory_order_acq_rel);
+    wait_for_workers(j);
     int64_t ago;
     if (lost_core(j, &t) && costs_more(p, t.longest_ns, &ago))
         atomic_store_explicit(&p->unwanted, 1, memory_order_relaxed);
@@ -437,7 +382,7 @@ static int start_worker(fv__thread_pool *p)
     worker *w = fv__alloc(&p->env, sizeof *w);
     if (!w) return ENOMEM;
     sigset_t all, old;
-    *w = (worker){.pool = p, .number = atomic_load(&p->n)};
+    *w = (worker){.pool = p};
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = pthread_create(&w->thread, NULL, work, w);

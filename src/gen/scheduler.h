@@ -159,7 +159,7 @@ bool fv__sched_read_prompts(fv_scheduler *s);
  * fv_after_fn), and read. */
 bool fv__sched_decode(fv_scheduler *s);
 bool fv__sched_choice_open(fv_scheduler *s);
-size_t fv__sched_roomy(size_t bytes);
+size_t fv__sched_capacity(size_t bytes);
 /* Memory for so many bytes of lists before the settings, which fv__sched_choice_prepare uploads,
  * and of weights behind what is chosen: tap.jobs, tap.device_jobs, tap.device. */
 bool fv__sched_choice_reserve(fv_scheduler *s, size_t lists, size_t weights);

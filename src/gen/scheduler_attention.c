@@ -85,7 +85,7 @@ static bool reserve(fv_scheduler *s, void **p, size_t *have, size_t bytes)
     const fv_backend *backend = s->session->dev->backend;
     if (bytes <= *have) return true;
     if (*p) backend->release(s->session->dev, *p, *have);
-    bytes = fv__sched_roomy(bytes);
+    bytes = fv__sched_capacity(bytes);
     *p = backend->alloc(s->session->dev, bytes);
     *have = *p ? bytes : 0;
     s->session->version++;

@@ -57,7 +57,7 @@ bool fv__sched_choice_open(fv_scheduler *s)
 
 /* What asks for memory that captured steps have the address of gets more than it needs: where it
  * grows all of them are captured again. */
-size_t fv__sched_roomy(size_t bytes)
+size_t fv__sched_capacity(size_t bytes)
 {
     size_t least = (size_t)1 << 18;
     return bytes < least ? 2 * least : 2 * bytes;
@@ -68,8 +68,8 @@ bool fv__sched_choice_reserve(fv_scheduler *s, size_t lists, size_t weights)
     fv_sched_choice *h = &s->choice;
     fv_sched_tap *t = &s->tap;
     if (lists > h->lists || weights > h->weights) {
-        size_t more_lists = lists > h->lists ? fv__sched_roomy(lists) : h->lists,
-               more_weights = weights > h->weights ? fv__sched_roomy(weights) : h->weights;
+        size_t more_lists = lists > h->lists ? fv__sched_capacity(lists) : h->lists,
+               more_weights = weights > h->weights ? fv__sched_capacity(weights) : h->weights;
         s->session->version++;
         if (!alloc_block(s, more_lists, more_weights)) {
             fv_raise(s->ctx, FV_ENOMEM, "scheduler: out of memory for %zu bytes of weights",

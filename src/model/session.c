@@ -90,7 +90,7 @@ void fv_session_reset(fv_session *s)
     for (int64_t i = 0; i < s->all; i++) fv__session_unshare(s, i, 0);
     memset(s->len, 0, 2 * (size_t)s->all * sizeof *s->len); /* and what was expected */
     if (s->shared) memset(s->shared, 0, fv__session_prefix_bytes(s));
-    s->parted = false;
+    s->forked = false;
 }
 
 int64_t fv_session_count(const fv_session *s) { return s->rows; }

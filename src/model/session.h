@@ -74,7 +74,7 @@ struct fv_session {
     size_t host_bytes;
     /* (all,all): length of the common prefix of two rows; NULL before the first select */
     int32_t *shared;
-    bool parted;          /* a row has become two: before that there are no common prefixes */
+    bool forked;          /* a row has become two: before that there are no common prefixes */
     int32_t *scratch;     /* (all,all) for the next of these, then lists of rows */
     fv_cache_move *moves; /* 2 * all entries */
     slot *k, *v, *kept;

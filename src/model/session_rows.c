@@ -1,7 +1,7 @@
 /* session_rows.c - moving rows of a session: beams that continue or end, sequences that leave.
  *
  * Only what differs is copied.  Rows that descend from one ancestor hold the same keys and values
- * up to where they parted, because equal tokens give equal bits whatever the batch; the length of
+ * up to where they forked, because equal tokens give equal bits whatever the batch; the length of
  * that common prefix is tracked for every two rows, without looking at tokens.  Paged attention
  * (a block table per row) would save the rest of the copying; with beams that part a few tokens
  * back there is little left to save, and every backend's attention kernel would have to follow
@@ -51,7 +51,7 @@ void fv_session_truncate(fv_session *s, int64_t row, int64_t n)
     if (n < 0 || (n += s->virtual) >= s->len[row]) return;
     s->len[row] = (int32_t)n;
     fv__session_share_cut(s, row, n);
-    for (int64_t i = 0; s->parted && i < s->all; i++) {
+    for (int64_t i = 0; s->forked && i < s->all; i++) {
         int32_t *a = &s->shared[row * s->all + i], *b = &s->shared[i * s->all + row];
         *a = *b = *a < (int32_t)n ? *a : (int32_t)n;
     }
@@ -212,9 +212,9 @@ static void follow_prefixes(fv_session *s, const int32_t *from, int64_t n)
 static void follow(fv_session *s, const int32_t *from, int64_t n)
 {
     int32_t *seen = s->scratch, *len = seen + s->all * s->all, *expected = len + s->all;
-    if (!s->parted) memset(seen, 0, (size_t)s->all * sizeof *seen);
-    for (int64_t i = 0; i < n && !s->parted; i++) s->parted = seen[from[i]]++;
-    if (s->parted) follow_prefixes(s, from, n);
+    if (!s->forked) memset(seen, 0, (size_t)s->all * sizeof *seen);
+    for (int64_t i = 0; i < n && !s->forked; i++) s->forked = seen[from[i]]++;
+    if (s->forked) follow_prefixes(s, from, n);
     for (int64_t i = 0; i < n; i++) {
         len[i] = s->len[from[i]];
         expected[i] = s->expected[from[i]];
@@ -253,7 +253,7 @@ void fv__session_resize(fv_session *s, int64_t rows)
     for (int64_t i = rows < s->rows ? rows : s->rows; i < s->all; i++) {
         s->len[i] = s->expected[i] = 0;
         fv__session_unshare(s, i, 0);
-        for (int64_t j = 0; s->parted && j < s->all; j++)
+        for (int64_t j = 0; s->forked && j < s->all; j++)
             s->shared[i * s->all + j] = s->shared[j * s->all + i] = 0;
     }
     s->rows = rows < s->all ? rows : s->all;

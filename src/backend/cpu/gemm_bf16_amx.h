@@ -110,8 +110,8 @@ INLINE void band(float *c, float *c2, int64_t ld, const gemm_tile *t, const char
  * tdpbf16ps is documented to compute it, with the same bits: over the 16 pairs of k of a tile, one
  * chain of multiply-adds for the first values of the pairs and one for the second, both from zero;
  * then their sum is added to C.  A product of two bf16 is exact in f32.  Subnormal numbers are
- * zeros, as they are in tiles.  0: tiles. */
-#define BF16_PLAIN_ROWS 0
+ * zeros, as they are in tiles. */
+#define BF16_PLAIN_ROWS 1
 
 /* sum[v] += a (one row, 32 values of k) times vector v of the panels, two vectors a panel. */
 INLINE void plain_unit(vf *sum, const uint16_t *a, const char *b, size_t b_next, const int panels)

@@ -21,11 +21,9 @@
 #define FIRST 512 /* bytes of each stream that are prefetched first */
 /* of B for each thread: what one core reads while a loop is handed to one more thread and back */
 #define WORTH_A_THREAD ((size_t)32 << 10)
-/* Steps a thread, below which runs of k are steps of their own, and tiles are less wide: a thread
- * that has two panels where others have one, or a slower core, keeps all others waiting.  0: never
- * (2 and 4, and 1 and 2, are what a machine of 16 cores may like). */
-#define SPLIT_BELOW 0
-#define NARROW_BELOW 0
+/* Steps a thread, below which runs of k are steps of their own: a thread that has two panels where
+ * others have one, or a slower core, keeps all others waiting. */
+#define SPLIT_BELOW 2
 
 typedef struct few {
     const gemm_kind *kind;
@@ -350,14 +348,6 @@ static int64_t make_shares(const few *f)
     return steps;
 }
 
-/* Panels side by side, fewer where threads would have few steps. */
-static int wide_for(const few *f, int threads)
-{
-    int wide = gemm_walk(f->kind->mr, (int)f->rows);
-    while (threads > 1 && wide > 1 && f->panels < (int64_t)threads * wide * NARROW_BELOW) wide /= 2;
-    return wide;
-}
-
 /* Runs that are steps of their own. */
 static int64_t runs_for(const few *f, int64_t steps)
 {
@@ -384,7 +374,7 @@ static void run(fv_stream *s, few *f)
                                 ? ((size_t)(f->rows * f->k) * sizeof(float) + 63) / 64 * 64
                                 : 0);
     f->shares = threads_for(s, f);
-    f->wide = wide_for(f, f->shares);
+    f->wide = gemm_walk(kind->mr, (int)f->rows);
     size_t threads = (size_t)f->shares;
     int64_t most = f->panels; /* steps */
     size_t sums = (size_t)(2 * most * (int64_t)gemm_runs(kind, f->k) * run_floats(f)) *

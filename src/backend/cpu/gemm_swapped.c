@@ -13,15 +13,15 @@
 #include "gemm_transpose.h"
 #include "parallel.h"
 
-#if VW >= 8
+#if VW == 16
 
-#define ROWS (VW == 16 ? 14 : 6) /* of C', a strip; twice as many sums */
-#define COLS (2 * VW)            /* of C', a panel of packed A */
+#define ROWS 14       /* of C', a strip; twice as many sums */
+#define COLS (2 * VW) /* of C', a panel of packed A */
 #define RUN FV_GEMM_KC
 #define STEPS 4 /* of k in one turn of the loop */
-/* Rows of A: fewer are bound by reading the weight, more make packing it cheap.  0: never. */
+/* Rows of A: fewer are bound by reading the weight, more make packing it cheap. */
 #define LEAST_ROWS 17
-#define MOST_ROWS 0
+#define MOST_ROWS 256
 #define SIDE 2   /* panels of a job, at most GEMM_WALK */
 #define AHEAD 64 /* values of k that are prefetched of each row of the weight */
 
