@@ -169,6 +169,19 @@ static void a_score_carries_the_memory(void **state)
     fv_st_close(out);
 }
 
+/* The text of the long case, and what is expected of it. */
+static void read_long(fv_st **out, int32_t *text, int64_t n)
+{
+    fv_st *in;
+    fv_st_info t;
+    fv_err e;
+    ok(fv_st_open(&in, NULL, LONG "/in.safetensors", &e), &e);
+    ok(fv_st_find(in, "input_ids", &t, &e), &e);
+    ok(fv_st_read(in, &t, text, FV_I32, n, &e), &e);
+    fv_st_close(in);
+    ok(fv_st_open(out, NULL, LONG "/out.safetensors", &e), &e);
+}
+
 /* Memories far longer than mem_len, which is 6 there: segments carry keys and values, and each
  * token has the log-probability that the reference computes from states. */
 static void a_memory_may_be_long(void **state)
@@ -178,14 +191,10 @@ static void a_memory_may_be_long(void **state)
     static int32_t text[N];
     static float want[N];
     static double got[N];
-    fv_st *in, *out;
-    fv_st_info t;
+    fv_st *out;
     fv_err e;
     (void)state;
-    ok(fv_st_open(&in, NULL, LONG "/in.safetensors", &e), &e);
-    ok(fv_st_open(&out, NULL, LONG "/out.safetensors", &e), &e);
-    ok(fv_st_find(in, "input_ids", &t, &e), &e);
-    ok(fv_st_read(in, &t, text, FV_I32, N, &e), &e);
+    read_long(&out, text, N);
     fv_model *m = open_model(LONG);
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
         expected(out, "logp", lengths[k], want, N);
@@ -197,7 +206,6 @@ static void a_memory_may_be_long(void **state)
                          (double)want[i]);
     }
     fv_model_free(m);
-    fv_st_close(in);
     fv_st_close(out);
 }
 
@@ -237,14 +245,10 @@ static void a_cache_mixes_in_what_followed_before(void **state)
     static float want[N];
     static double plain[N], alone[N], got[N];
     fv_score_opt how = {256 + STRIDE, STRIDE, {.size = 100, .theta = 2, .weight = 0.2, .out = got}};
-    fv_st *in, *out;
-    fv_st_info t;
+    fv_st *out;
     fv_err e;
     (void)state;
-    ok(fv_st_open(&in, NULL, LONG "/in.safetensors", &e), &e);
-    ok(fv_st_open(&out, NULL, LONG "/out.safetensors", &e), &e);
-    ok(fv_st_find(in, "input_ids", &t, &e), &e);
-    ok(fv_st_read(in, &t, text, FV_I32, N, &e), &e);
+    read_long(&out, text, N);
     fv_model *m = open_model(LONG);
     expected(out, "cached", 256, want, N);
     ok(fv_score(plain, device, m, text, N, how, &e), &e);
@@ -258,7 +262,6 @@ static void a_cache_mixes_in_what_followed_before(void **state)
     how.cache = (fv_score_cache){.size = 5, .weight = 1, .out = got};
     assert_int_equal(fv_score(plain, device, m, text, N, how, &e), FV_EARG);
     fv_model_free(m);
-    fv_st_close(in);
     fv_st_close(out);
 }
 

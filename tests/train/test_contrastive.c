@@ -14,6 +14,7 @@
 #include "fovea/author/author.h"
 #include "fovea/fovea.h"
 #include "helper/device.h"
+#include "helper/differences.h"
 #include "helper/files.h"
 
 enum { TEXTS = 4, SIDE = 8, WIDTH = 12 };
@@ -217,37 +218,12 @@ static void image_loss_is_its_formula(void **state)
     }
 }
 
-/* The slope along one number of each parameter. */
 static void gradients_are_differences(void **state)
 {
     (void)state;
     fv_feed f = open_feed("1.5", "0.5", "0.4");
     fv_model *m = new_model(7);
-    fv_params *p = fv_model_params(m);
-    fv_err e;
-    for (int i = 0; i < fv_params_count(p); i++) {
-        fv_tensor *t = fv_params_at(p, i);
-        int64_t n = fv_len(t), at = (37 * i + 5) % n;
-        float *x = malloc((size_t)n * sizeof *x), *g = malloc((size_t)n * sizeof *g);
-        assert_true(x && g);
-        loss_of(&f, m, true);
-        check(fv_params_get_grad(p, t, g, n, &e), &e);
-        check(fv_params_get(p, t, x, n, &e), &e);
-        float was = x[at], step = 1.0f / 4096;
-        double side[2], width = (double)(was + step) - (double)(was - step);
-        for (int s = 0; s < 2; s++) {
-            x[at] = s ? was - step : was + step;
-            check(fv_params_set(p, t, x, n, &e), &e);
-            side[s] = loss_of(&f, m, false);
-        }
-        x[at] = was;
-        check(fv_params_set(p, t, x, n, &e), &e);
-        double slope = (side[0] - side[1]) / width;
-        if (!(fabs(slope - (double)g[at]) <= 1e-4 + 1e-3 * fabs(slope)))
-            fail_msg("%s[%lld]: %g, by differences %g", t->name, (long long)at, (double)g[at],
-                     slope);
-        free(x), free(g);
-    }
+    gradients_match_differences(&f, m, loss_of, 1.0f / 4096, 1e-4);
     close_all(&f, m);
 }
 
