@@ -234,12 +234,15 @@ typedef struct fv_sched_stats {
     int64_t layers, heads;     /* of the model's attention */
     int64_t waiting, running;  /* sequences now */
     int64_t prompt, generated; /* tokens read and written since it was made */
-    int64_t shared;            /* tokens of prompts that a kept prefix saved */
-    int64_t cache_tokens;      /* in the KV cache now */
-    int64_t cache_shared;      /* of these, in memory that prefix_bytes counts, once for all */
-    int64_t cache_bytes;       /* of the keys and values of the others */
-    int64_t prefix_bytes;      /* kept for prompts to come */
-    fv_sched_times times;      /* since it was made */
+    /* passes through the model for these: of prompts, alone or side by side, and of rows that
+     * decode */
+    int64_t prompt_steps, decode_steps;
+    int64_t shared;       /* tokens of prompts that a kept prefix saved */
+    int64_t cache_tokens; /* in the KV cache now */
+    int64_t cache_shared; /* of these, in memory that prefix_bytes counts, once for all */
+    int64_t cache_bytes;  /* of the keys and values of the others */
+    int64_t prefix_bytes; /* kept for prompts to come */
+    fv_sched_times times; /* since it was made */
 } fv_sched_stats;
 FV_API fv_sched_stats fv_scheduler_stats(fv_scheduler *s);
 

@@ -403,6 +403,10 @@ void fv__sched_count(fv_scheduler *s, int64_t prompt, int64_t shared)
     }
     pthread_mutex_lock(&s->lock);
     s->stats.prompt += prompt;
+    if (prompt)
+        s->stats.prompt_steps++;
+    else
+        s->stats.decode_steps++;
     s->stats.shared += shared;
     s->stats.cache_tokens = cached;
     s->stats.cache_shared = together;

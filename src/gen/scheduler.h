@@ -63,6 +63,7 @@ typedef struct fv_sched_tap {
     int64_t queries;     /* tokens of a row of the step */
     const int32_t *n;    /* of a padded step, those of each row that are none of the padding */
     bool prompt;         /* the step reads prompts */
+    bool listed;         /* the device has a list of what is wanted */
     int64_t *start;      /* rows + 1: where the maps of each row begin, and end */
     int64_t *width;      /* rows: floats of a query's row in its maps */
     float *device;       /* all maps of the step, one behind the other */

@@ -9,8 +9,10 @@
  *    memory:   [ row 0: layer, head, query, key | row 2: .. | .. ]     rows that want nothing: none
  *
  * A GPU captures a step and replays it.  There who wants what is a list in its memory, written
- * before each decode step: a layer that anybody wants has one launch of `padded` blocks, one for
- * each entry, and the captured step stays good while the layers and that number do. */
+ * before each step: a layer that anybody wants has one launch of `padded` blocks, one for each
+ * entry, and the captured step stays good while the layers and that number do.  Prompts that are
+ * read side by side are listed alike, each with its last row; where all rows of a prompt are
+ * wanted it is read alone, and its maps are written one by one. */
 #include "gen/scheduler.h"
 #include "ops/attention.h"
 
@@ -20,10 +22,20 @@ static int64_t queries_of(const fv_scheduler *s, const sequence *q)
     return s->tap.prompt && q->ask.prompt_rows ? s->tap.queries : 1;
 }
 
-static bool lists(const fv_scheduler *s)
+/* Of a step whose rows begin with virtual tokens the keys are not known beforehand. */
+static bool listable(const fv_scheduler *s)
 {
-    return !s->tap.prompt && s->choice.row && fv__attn_lists_rows(s->session->dev, s->ctx->dtype);
+    const fv_sched_tap *t = &s->tap;
+    if (!s->choice.row || !fv__attn_lists_rows(s->session->dev, s->ctx->dtype)) return false;
+    for (int64_t b = 0; t->prompt && b < t->rows; b++) {
+        const sequence *q = s->row[t->first + b];
+        if (q->ask.n_layers && q->ask.prompt_rows) return false;
+    }
+    return !t->prompt || !s->session->virtual;
 }
+
+/* Tokens of a row of the step. */
+static int64_t tokens_of(const fv_sched_tap *t, int64_t b) { return t->prompt ? t->n[b] : 1; }
 
 /* Where each row's maps lie; floats in all. */
 static int64_t map_offsets(fv_scheduler *s)
@@ -34,7 +46,8 @@ static int64_t map_offsets(fv_scheduler *s)
         const sequence *q = s->row[t->first + b];
         t->start[b] = at;
         /* a list says how many keys a row has; a map has as many as the cache */
-        t->width[b] = lists(s) ? s->session->len[t->first + b] + 1 : s->session->allocated;
+        t->width[b] = t->listed ? s->session->len[t->first + b] + tokens_of(t, b)
+                                : s->session->allocated;
         at += (int64_t)q->ask.n_layers * q->ask.n_heads * queries_of(s, q) * t->width[b];
     }
     return t->start[t->rows] = at;
@@ -74,6 +87,7 @@ static void list_row(fv_sched_tap *t, const sequence *q, int64_t b)
             t->jobs[t->next[q->ask.layers[l]]++] = (fv_weights_job){
                 .b = (int32_t)b,
                 .head = q->ask.heads[h],
+                .query = (int32_t)(tokens_of(t, b) - 1),
                 .n = (int32_t)t->width[b],
                 .at = (int32_t)(t->start[b] + (l * q->ask.n_heads + h) * t->width[b])};
 }
@@ -127,6 +141,7 @@ static void see_listed(fv_scheduler *s, fv_ctx *c, int64_t layer, const fv_attn_
     const fv_sched_tap *t = &s->tap;
     int64_t before = 0;
     bool wanted = false;
+    if (t->prompt && fv_attn_view_shape(view).d[3] != s->session->allocated) return;
     for (int64_t l = 0; l <= layer; l++) {
         wanted = false;
         for (int64_t b = 0; b < t->rows && !wanted; b++)
@@ -145,7 +160,7 @@ static void see(void *user, fv_ctx *c, const char *site, const char *name, const
     (void)name;
     if (strcmp(site, "attention") || fv_attn_view_role(what) == FV_ATTN_CROSS) return;
     int64_t layer = t->layer++;
-    if (lists(s)) {
+    if (t->listed) {
         see_listed(s, c, layer, what);
         return;
     }
@@ -184,12 +199,13 @@ bool fv__sched_watch(fv_scheduler *s, int64_t first, int64_t rows, int64_t T)
     t->rows = rows;
     t->queries = T;
     t->tokens = NULL;
+    t->listed = listable(s);
     s->choice.listed = 0;
     size_t bytes = (size_t)map_offsets(s) * sizeof(float);
     s->session->watched = 0;
     fv_ctx_set_tap(s->ctx, bytes ? see : NULL, s);
     if (!bytes) return true;
-    if (lists(s)) return write_lists(s, bytes);
+    if (t->listed) return write_lists(s, bytes);
     if (!reserve(s, &t->maps, &t->maps_bytes, bytes)) return false;
     t->device = t->maps;
     uint64_t now = wanted(s);
@@ -203,9 +219,8 @@ bool fv__sched_watch(fv_scheduler *s, int64_t first, int64_t rows, int64_t T)
 bool fv__sched_collect(fv_scheduler *s)
 {
     fv_sched_tap *t = &s->tap;
-    bool listed = lists(s);
     size_t bytes = (size_t)t->start[t->rows] * sizeof(float),
-           chosen = listed ? (size_t)s->opt.rows * (sizeof(int32_t) + sizeof(float)) : 0;
+           chosen = t->listed ? (size_t)s->opt.rows * (sizeof(int32_t) + sizeof(float)) : 0;
     fv_ctx_set_tap(s->ctx, NULL, NULL);
     if (!bytes || fv__failed(s->ctx)) return !fv__failed(s->ctx);
     if (!fv__grow(&s->env, &t->read, &t->read_bytes, chosen + bytes)) {
@@ -213,7 +228,7 @@ bool fv__sched_collect(fv_scheduler *s)
         return false;
     }
     t->host = (float *)((char *)t->read + chosen);
-    t->tokens = listed ? t->read : NULL;
+    t->tokens = t->listed ? t->read : NULL;
     int64_t from = fv__sched_now();
     s->session->dev->backend->download(&s->ctx->stream, t->read, (char *)t->device - chosen,
                                        chosen + bytes);

@@ -131,22 +131,17 @@ static bool device_chooses(fv_sample_row *to, const sequence *q)
 
 static fv_sample_row *settings(const fv_scheduler *s, int64_t row) { return s->choice.host + row; }
 
-/* Settings of a step's rows, and the lists that end where those of the first row begin: in one
- * piece, since a short copy takes the time of a long one. */
+/* Settings of a step's rows, and the lists that end where those of row 0 begin: in one piece, be it
+ * with settings between them that nobody reads, since a short copy takes the time of a long one. */
 static void upload_block(fv_scheduler *s, int64_t first, int64_t rows)
 {
     const fv_sched_choice *h = &s->choice;
     const fv_backend *b = s->ctx->dev->backend;
-    const char *host = (const char *)h->host;
-    char *device = (char *)h->row;
-    size_t listed = h->listed, from = (size_t)first * sizeof *h->row,
-           end = from + (size_t)rows * sizeof *h->row;
-    if (listed && (from || !rows))
-        b->upload(&s->ctx->stream, device - listed, host - listed, listed);
-    else if (listed)
-        b->upload(&s->ctx->stream, device - listed, host - listed, listed + end);
-    if (rows && (from || !listed))
-        b->upload(&s->ctx->stream, device + from, host + from, end - from);
+    size_t from = h->listed ? 0 : (size_t)first * sizeof *h->row,
+           end = rows ? (size_t)(first + rows) * sizeof *h->row : from;
+    if (h->listed + end > from)
+        b->upload(&s->ctx->stream, (char *)h->row + from - h->listed,
+                  (const char *)h->host + from - h->listed, h->listed + end - from);
 }
 
 /* Rows of the step may be more than n: they choose as well, and nobody asks what. */

@@ -75,18 +75,18 @@ static int64_t prefill(fv_scheduler *s, int64_t most)
         all += n[b];
         q->cached += n[b];
     }
-    if (!y) return 0;
+    if (!y || fv__failed(s->ctx)) return 0;
     fv__sched_tell(s);
-    if (!fv__sched_collect(s)) return 0;
-    fv__sched_count(s, all, shared);
     sequence *only = s->row[first];
     bool whole = !unread(only);
+    for (int64_t b = 0; whole && b < rows; b++) /* before the wait, while the device works */
+        fv__sched_keep_prefix(s, s->row[first + b], first + b, s->row[first + b]->prompt);
+    if (!fv__sched_collect(s)) return 0;
+    fv__sched_count(s, all, shared);
     if (!whole) s->session->dev->backend->sync(&s->ctx->stream);
     if (fv__failed(s->ctx)) return 0;
     if (rows == 1) tell_prompt_rows(s, only, T);
     if (!whole) return T;
-    for (int64_t b = 0; b < rows; b++)
-        fv__sched_keep_prefix(s, s->row[first + b], first + b, s->row[first + b]->prompt);
     if (!fv__sched_take_tokens(s, first, rows)) return 0;
     s->decoding += rows;
     s->reading = 0;

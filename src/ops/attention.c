@@ -334,7 +334,7 @@ void fv__attn_view_write_rows(fv_ctx *c, const fv_attn_view *v, float *out,
                               const fv_weights_job *jobs, int64_t n)
 {
     const fv_kernels *k = fv_kernels_of(c, v->dtype);
-    if (k && fv_need(c, k->attention_rows, "attention_rows", v->dtype) && v->args.Tq == 1)
+    if (k && fv_need(c, k->attention_rows, "attention_rows", v->dtype))
         k->attention_rows(fv_ctx_stream(c), out, &v->args, jobs, n);
 }
 

@@ -10,8 +10,9 @@
 void fv__attn_view_write(fv_ctx *c, const fv_attn_view *v, float *out, int64_t b, int64_t head,
                          int64_t from, int64_t to);
 
-/* The same for many rows of a step of one query each, listed in device memory (fv_weights_job): one
- * launch, which a captured step repeats for whoever is listed then.  Whether the device has it. */
+/* The same for one query each of many sequences and heads, listed in device memory
+ * (fv_weights_job): one launch, which a captured step repeats for whoever is listed then.  Whether
+ * the device has it. */
 bool fv__attn_lists_rows(const fv_device *d, fv_dtype t);
 void fv__attn_view_write_rows(fv_ctx *c, const fv_attn_view *v, float *out,
                               const fv_weights_job *jobs, int64_t n);

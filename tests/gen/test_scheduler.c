@@ -67,6 +67,8 @@ static void run_once(fv_device *d, const fv_model *m, fv_scheduler_opt opt, uint
     fv_sched_stats stats = fv_scheduler_stats(s);
     assert_true(opt.prefix_bytes ? stats.shared > 0 : !stats.shared);
     assert_true(stats.prefix_bytes <= opt.prefix_bytes);
+    assert_in_range(stats.prompt_steps, 1, stats.prompt);
+    assert_in_range(stats.decode_steps, 1, stats.generated);
     fv_scheduler_free(s);
     request_all_ended(all, REQUESTS);
     for (int i = 0; i < REQUESTS; i++) compare_alone(d, m, &all[i]);

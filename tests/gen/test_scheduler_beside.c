@@ -25,7 +25,7 @@ enum { REQUESTS = 40 };
 
 static fv_backend backend;
 static fv_kernels kernels;
-static int64_t chosen, listed, copied; /* what these kernels have done */
+static int64_t chosen, listed, of_prompts, copied; /* what these kernels have done */
 
 /* As backend/cuda/decode/sample.cu, where rows have settings of their own. */
 static bool sample(fv_stream *s, const fv_sample *a)
@@ -64,10 +64,11 @@ static void attention_rows(fv_stream *s, float *out, const fv_attn_args *a,
     assert_non_null(row);
     for (int64_t i = 0; i < n; i++) {
         if (!jobs[i].n) continue;
-        kernels.attention_weights(s, (fv_sink){row, FV_F32, false}, a, jobs[i].b, jobs[i].head, 0,
-                                  1);
+        kernels.attention_weights(s, (fv_sink){row, FV_F32, false}, a, jobs[i].b, jobs[i].head,
+                                  jobs[i].query, jobs[i].query + 1);
         memcpy(out + jobs[i].at, row, (size_t)jobs[i].n * sizeof *row);
         listed++;
+        of_prompts += a->Tq > 1;
     }
     free(row);
 }
@@ -138,7 +139,7 @@ static void it_changes_no_bit(void **state)
     (void)state;
     static const int64_t rows[] = {1, 5, 24}, parts[] = {512, 100, 17},
                          prefixes[] = {0, 1 << 20, 1 << 24};
-    chosen = listed = copied = 0;
+    chosen = listed = of_prompts = copied = 0;
     for (int f = 0; f < 2; f++) {
         fv_model *m;
         fv_err e;
@@ -152,7 +153,7 @@ static void it_changes_no_bit(void **state)
                      (uint32_t)(10 * f + i));
         fv_model_free(m);
     }
-    assert_true(chosen > 1000 && listed > 100 && copied > 100);
+    assert_true(chosen > 1000 && listed > 100 && of_prompts > 50 && copied > 100);
 }
 
 /* A failure ends what runs, once each, and what was written before is told first. */

@@ -16,6 +16,7 @@
 #include "helper/optable.h"
 #include "fovea/author/ops.h"
 #include "fovea/author/tensor.h"
+#include "ops/attention.h"
 
 static fv_device *dev;
 
@@ -281,6 +282,53 @@ static void maps_have_the_dtype_that_is_asked_for(void **state)
     fv_ctx_free(c);
 }
 
+/* Rows of a list, one query of each sequence, have the bits that they have as maps of their own. */
+static void list_rows(fv_dtype t, int32_t Tq)
+{
+    enum { BATCH = 4, HEADS = 3, KEYS = 200, WIDTH = 64, ALL = BATCH * HEADS };
+    static float x[BATCH * KEYS * HEADS * WIDTH], want[KEYS], got[ALL * KEYS];
+    const int32_t lens[BATCH] = {Tq, 70, 131, KEYS};
+    fv_weights_job jobs[ALL + 2] = {{0}};
+    const fv_attn_view *view = NULL;
+    fv_ctx *c = NULL;
+    int32_t at = 0;
+    assert_int_equal(fv_ctx_new(&c, dev, (fv_ctx_opt){.dtype = t, .record = true}, NULL), FV_OK);
+    for (int i = 0; i < BATCH * KEYS * HEADS * WIDTH; i++) x[i] = (float)(i * 37 % 101) / 50 - 1;
+    fv_ctx_set_tap(c, keep_view, &view);
+    fv_tensor *k = fv_floats(c, x, FV_SHAPE(BATCH, KEYS, HEADS * WIDTH));
+    fv_attention(c, fv_floats(c, x + 7, FV_SHAPE(BATCH, Tq, HEADS * WIDTH)), k, k,
+                 (fv_attn){.n_head = HEADS,
+                           .causal = true,
+                           .lens = fv_ints(c, lens, FV_SHAPE(BATCH))});
+    for (int32_t i = 0; i < ALL; at += jobs[i++].n) /* the last two want nothing */
+        jobs[i] = (fv_weights_job){.b = i % BATCH,
+                                   .head = i / BATCH,
+                                   .query = i * 29 % Tq,
+                                   .n = lens[i % BATCH],
+                                   .at = at};
+    const void *ints = jobs;
+    fv_tensor *list = fv_ints(c, ints, FV_SHAPE(ALL + 2, sizeof *jobs / sizeof(int32_t))),
+              *out = fv_new(c, FV_F32, FV_SHAPE(at));
+    fv__attn_view_write_rows(c, view, out->data, list->data, ALL + 2);
+    assert_int_equal(fv_read(c, out, got, at), FV_OK);
+    for (const fv_weights_job *j = jobs; j < jobs + ALL; j++) {
+        check(fv_attn_view_weights(c, view, j->b, j->head, j->query, j->query + 1, want),
+              fv_ctx_err(c));
+        assert_memory_equal(got + j->at, want, (size_t)j->n * sizeof *want);
+    }
+    fv_ctx_free(c);
+}
+
+static void listed_rows_have_the_bits_of_maps(void **state)
+{
+    static const fv_dtype types[] = {FV_F32, FV_BF16, FV_F16};
+    static const int32_t queries[] = {1, 2, 17, 64, 70};
+    (void)state;
+    for (int t = 0; t < 3; t++)
+        for (int q = 0; q < 5 && fv__attn_lists_rows(dev, types[t]); q++)
+            list_rows(types[t], queries[q]);
+}
+
 /* ---- refusals ---- */
 
 static void refused(fv_status code, const char *word, fv_attn how, fv_dtype mask_type)
@@ -542,6 +590,7 @@ int main(void)
         cmocka_unit_test(a_view_lives_until_its_inputs_go),
         cmocka_unit_test(views_refuse_what_is_not_there),
         cmocka_unit_test(maps_have_the_dtype_that_is_asked_for),
+        cmocka_unit_test(listed_rows_have_the_bits_of_maps),
         cmocka_unit_test(bad_options_are_refused_by_name),
         cmocka_unit_test(decoding_equals_the_whole),
         cmocka_unit_test(without_keys_there_is_no_gradient),

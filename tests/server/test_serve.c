@@ -96,6 +96,8 @@ static void stop_strings_cut(void **state)
     for (int i = 0; i < 300 && metric("fovea_requests_running{model=\"plain\"} ") > 0; i++) nap(10);
     assert_int_equal((int)metric("fovea_requests_running{model=\"plain\"} "), 0);
     assert_true(metric("fovea_engine_seconds_total{model=\"plain\",part=\"decode\"} ") > 0);
+    assert_true(metric("fovea_prompt_steps_total{model=\"plain\"} ") > 0);
+    assert_true(metric("fovea_decode_steps_total{model=\"plain\"} ") > 0);
 }
 
 /* A stream reads only the end of a long prompt, all of it where that is blanks, and what follows

@@ -61,10 +61,10 @@ typedef struct fv_copy {
     size_t bytes;
 } fv_copy;
 
-/* The weights of the only query of sequence b and a head, to its first n keys, at out[at ..];
- * n 0: none. */
+/* The weights of one query of sequence b and a head, to its first n keys, at out[at ..]; n 0:
+ * none. */
 typedef struct fv_weights_job {
-    int32_t b, head;
+    int32_t b, head, query;
     int32_t n;
     int32_t at;
 } fv_weights_job;

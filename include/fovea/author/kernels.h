@@ -224,8 +224,8 @@ typedef struct fv_kernels {
                          int64_t in);
     /* in any order; list in host memory */
     void (*copy_many)(fv_stream *s, const fv_copy *list, int64_t n);
-    /* attention_weights of many rows where Tq is 1; jobs in device memory, so that a captured step
-     * can be replayed with others */
+    /* attention_weights of many rows, with the same bits; jobs in device memory, so that a captured
+     * step can be replayed with others */
     void (*attention_rows)(fv_stream *s, float *out, const fv_attn_args *a,
                            const fv_weights_job *jobs, int64_t n);
     /* sigma (1) = u' w v of w (rows,cols); renew: first a round of power iteration, v = unit(w' u)

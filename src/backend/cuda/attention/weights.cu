@@ -19,23 +19,34 @@ bool fv_cuda_weights_hopper(fv_stream *s, fv_sink w, const attn_params<T> *attn,
 namespace
 {
 
-/* Rows [i0, i1) of one head: a block has TILE_ROWS rows and some tiles of keys, double-buffered
- * by cp.async.
+/* Rows [i0, i1) of a head, written from w[at] on, their first `keys` keys each. */
+struct head_rows {
+    int b, h, i0, i1, keys, at;
+};
+
+/* Rows of one head, or of a list one of each: a block has TILE_ROWS rows and `tiles` tiles of keys,
+ * double-buffered by cp.async; blocks of a row of tiles follow one another, `across` of them.
  * Each block loads its q once; rows and tiles of keys are independent of one another, so there
  * is no sum over tiles and no order to keep. */
 template <class T, int W>
 __global__ void __launch_bounds__(32 * WARPS)
-    weights_tile(sink<T> w, const __grid_constant__ attn_params<T> attn, int b, int h, int i0,
-                 int i1, int tiles)
+    weights_tile(sink<T> w, const __grid_constant__ attn_params<T> attn, head_rows of,
+                 const fv_weights_job *jobs, int tiles, int across)
 {
     constexpr int S = stride_of<T, W>;
     extern __shared__ __align__(16) unsigned char memory[];
     T *q = (T *)memory, *k = q + TILE_ROWS * S;
+    int col0 = (int)blockIdx.x % across * KEYS * tiles;
+    if (jobs) {
+        const fv_weights_job job = jobs[(int)blockIdx.x / across];
+        if (col0 >= job.n) return;
+        of = {job.b, job.head, job.query, job.query + 1, job.n, job.at};
+    }
+    const int b = of.b, h = of.h, i1 = of.i1, keys = of.keys;
     head_view<T> head(attn, b, h);
-    int keys = (int)attn.a.Tk, tile = i0 + (int)blockIdx.y * TILE_ROWS, warp = threadIdx.x / 32,
-        row0 = tile + warp * 16;
-    int col0 = (int)blockIdx.x * KEYS * tiles,
-        last = col0 + KEYS * tiles < keys ? col0 + KEYS * tiles : keys;
+    int tile = of.i0 + (int)blockIdx.y * TILE_ROWS, warp = threadIdx.x / 32,
+        row0 = tile + warp * 16, last = col0 + KEYS * tiles < keys ? col0 + KEYS * tiles : keys;
+    bool pairs = keys % 2 == 0 && of.at % 2 == 0;
     auto load_tiles = [&](int j) {
         load_tile_async<KEYS, W>(k + j / KEYS % 2 * KEYS * S, attn.k(b, attn.kv_head(h), j),
                                  attn.a.k_row, keys - j, (int)attn.a.Wk, attn.vector_k);
@@ -61,13 +72,13 @@ __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int i = tile_row(row0, r * 2);
-            int64_t to = (int64_t)(i - i0) * keys;
+            int64_t to = of.at + (int64_t)(i - of.i0) * keys;
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) {
                 int j = tile_col(j0, n, 0);
                 /* another forward kernel (wgmma, cuDNN) may round a product otherwise */
                 const float v[2] = {fminf(s[n][r * 2], 1), fminf(s[n][r * 2 + 1], 1)};
-                if (i < i1 && keys % 2 == 0 && j < keys)
+                if (i < i1 && pairs && j < keys)
                     sink_store(w, to + j, v);
                 else
                     for (int e = 0; e < 2; e++)
@@ -77,17 +88,31 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
+/* jobs: n of them, in place of `of`. */
 template <class T, int W>
-void launch_tiles(fv_stream *s, sink<T> w, const attn_params<T> &attn, int64_t b, int64_t h,
-                  int64_t i0, int64_t i1)
+void launch_tiles_of(fv_stream *s, sink<T> w, const attn_params<T> &attn, const head_rows &of,
+                     const fv_weights_job *jobs, int64_t n)
 {
-    int64_t a_fragments = ceil_div(i1 - i0, TILE_ROWS),
-            all = a_fragments * ceil_div(attn.a.Tk, KEYS), tiles = all / MANY_BLOCKS;
+    int64_t a_fragments = jobs ? 1 : ceil_div(of.i1 - of.i0, TILE_ROWS),
+            all = n * a_fragments * ceil_div(attn.a.Tk, KEYS), tiles = all / MANY_BLOCKS;
     tiles = tiles < 1 ? 1 : tiles > MAX_TILES ? MAX_TILES : tiles;
-    dim3 grid((unsigned)ceil_div(attn.a.Tk, KEYS * tiles), (unsigned)a_fragments);
+    int64_t across = ceil_div(attn.a.Tk, KEYS * tiles);
+    dim3 grid((unsigned)(n * across), (unsigned)a_fragments);
     size_t bytes = (size_t)(TILE_ROWS + 2 * KEYS) * stride_of<T, W> * sizeof(T);
-    launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, attn, b, h, i0,
-           i1, tiles);
+    launch(s, "attention_weights", weights_tile<T, W>, grid, 32 * WARPS, bytes, w, attn, of, jobs,
+           (int)tiles, (int)across);
+}
+
+template <class T>
+void launch_tiles(fv_stream *s, sink<T> w, const attn_params<T> &attn, const head_rows &of,
+                  const fv_weights_job *jobs, int64_t n)
+{
+    switch (tile_width(s, &attn.a)) {
+    case 32: launch_tiles_of<T, 32>(s, w, attn, of, jobs, n); break;
+    case 64: launch_tiles_of<T, 64>(s, w, attn, of, jobs, n); break;
+    case 128: launch_tiles_of<T, 128>(s, w, attn, of, jobs, n); break;
+    case 256: launch_tiles_of<T, 256>(s, w, attn, of, jobs, n); break;
+    }
 }
 
 /* The only row of a head, as in decoding: a softmax of its own.  The decode kernels sum a
@@ -164,6 +189,10 @@ void attention_rows(fv_stream *s, float *out, const fv_attn_args *a, const fv_we
 {
     attn_params<T> attn = make_params<T>(s, a);
     attn.a.dropout = 0;
+    if (a->Tq > 1) { /* prompts */
+        launch_tiles<T>(s, to<T>(fv_sink{out, FV_F32, false}), attn, {}, jobs, n);
+        return;
+    }
     if constexpr (kind<T>::dtype == FV_BF16)
         if (fv_cuda_defer(s, weights_rows{attn, out, jobs, n})) return;
     launch(s, "attention_rows", weights_of_jobs<T>, dim3((unsigned)n), THREADS, 0, out, attn, jobs);
@@ -185,12 +214,7 @@ void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b
         if (device_of(s)->hopper && attn.vector_q && attn.vector_k && a->Wk > 32 && a->Wk <= 128 &&
             i1 - i0 >= TILE_ROWS && fv_cuda_weights_hopper<T>(s, w, &attn, b, h, i0, i1))
             return;
-    switch (tile_width(s, a)) {
-    case 32: launch_tiles<T, 32>(s, to<T>(w), attn, b, h, i0, i1); break;
-    case 64: launch_tiles<T, 64>(s, to<T>(w), attn, b, h, i0, i1); break;
-    case 128: launch_tiles<T, 128>(s, to<T>(w), attn, b, h, i0, i1); break;
-    case 256: launch_tiles<T, 256>(s, to<T>(w), attn, b, h, i0, i1); break;
-    }
+    launch_tiles<T>(s, to<T>(w), attn, {(int)b, (int)h, (int)i0, (int)i1, (int)a->Tk, 0}, NULL, 1);
 }
 
 /* cache (B, cap, D): row pos[b] + t of sequence b becomes x[b, t] */
