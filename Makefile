@@ -2,7 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
-.PHONY: all cuda setup setup-check demo test test-asan test-mpi-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-page-speed test-api test-api-asan test-clients test-soak test-soak-asan test-soak-tsan test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan fuzz-sounds-asan check tidy format install clean
+.PHONY: all cuda setup setup-check demo test test-asan test-mpi-asan test-tsan test-cuda test-cuda-memory check-cuda test-browser test-page-speed test-api test-api-asan test-clients test-streams test-soak test-soak-asan test-soak-tsan test-crash test-faults test-ranks fuzz fuzz-images fuzz-images-asan fuzz-sounds-asan check tidy format install clean
 
 all: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
@@ -82,6 +82,11 @@ test-clients: build/build.ninja
 	@cmake --build build -j $(JOBS) --target fovea_program
 	@$(PYTHON) tools/check_openai.py build/fovea
 	@$(PYTHON) tests/server/metrics.py build/fovea
+
+# Streams that wait beside clients and the memory of each, rows of clients that are killed, SIGTERM under load: a minute.
+test-streams: build/build.ninja
+	@cmake --build build -j $(JOBS) --target fovea_program
+	@python3 tests/server/streams.py --fovea build/fovea
 
 # A server under load for MINUTES: hostile requests, clients that go, models read again every minute.  Answers are compared
 # with those of an idle server, and its memory is watched.
