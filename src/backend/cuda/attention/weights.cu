@@ -129,6 +129,7 @@ __device__ void weights_of_row(W w, const attn_params<T> &attn, int b, int h, in
         float dot = 0;
         if (attn.vector_q && attn.vector_k) { /* the same sum, 16 bytes at a time */
             constexpr int V = 16 / sizeof(T);
+#pragma unroll 8 /* loads in flight together: a step of few rows waits for their latency */
             for (int c = 0; c < attn.a.Wk; c += V) {
                 float x[V], y[V];
                 load(x, q, c);
