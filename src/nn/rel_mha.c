@@ -9,6 +9,7 @@
  * instead of states (fv_rel_past): then a segment costs what its own tokens cost, and the products
  * of attention, however long the memory is.  The projected distances are the same for all segments
  * of one length, and are carried too. */
+#include "core/adapter.h"
 #include "nn/part.h"
 #include "ops/rel_shift.h"
 
@@ -24,7 +25,7 @@ void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, int64_t width, int64_t n_head,
     va_end(ap);
     fv_mha_init(p, &l->att, width, n_head, opt, "%s", at.s);
     int64_t H = l->att.n_head, W = l->att.head;
-    l->dropout = 0;
+    l->dropout = l->dropconnect = 0;
     fv_lin_init(p, &l->r, width, H * W, (fv_lin_opt){.no_bias = true, .std = opt.in.std},
                 "%s.r_net", at.s);
     l->u = fv_param(p, fv__weight(opt.in.std), FV_SHAPE(H, W), "%s.r_w_bias", at.s);
@@ -73,6 +74,16 @@ static fv_tensor *by_distance(fv_ctx *c, fv_tensor *q, fv_tensor *r, float scale
     return fv__rel_bias(c, fv_reshape(c, s, FV_SHAPE(H, B, T, L + T)));
 }
 
+/* x through a projection of which some weights are dropped (Wan et al. 2013).  An adapter hangs on
+ * the parameter itself, so weights that have one stay whole. */
+static fv_tensor *projected(fv_ctx *c, const fv_rel_mha *l, const fv_lin *by, fv_tensor *x)
+{
+    fv_lin some = *by;
+    if (l->dropconnect > 0 && fv_ctx_training(c) && !fv__param_adapter(by->w))
+        some.w = fv_dropout(c, by->w, l->dropconnect);
+    return fv__variational_dropout(c, fv_lin_fwd(c, &some, x), l->dropout);
+}
+
 /* q of x (B,T,D), the end of memory (B,L,D), and k and v of all of memory.  Where one weight makes
  * all three, memory goes through it as a whole: the queries of earlier states are not used. */
 static void project(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *memory,
@@ -82,14 +93,13 @@ static void project(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tensor *mem
     qkv[0] = qkv[1] = qkv[2] = NULL;
     if (m->qkv.w) {
         int64_t T = fv_dim(x, 1), L = fv_dim(memory, 1);
-        fv_split(c, qkv, fv__variational_dropout(c, fv_lin_fwd(c, &m->qkv, memory), l->dropout), 3,
-                 -1);
+        fv_split(c, qkv, projected(c, l, &m->qkv, memory), 3, -1);
         if (L > T) qkv[0] = fv_slice(c, qkv[0], 1, L - T, L);
         return;
     }
-    qkv[0] = fv__variational_dropout(c, fv_lin_fwd(c, &m->q, x), l->dropout);
-    qkv[1] = fv__variational_dropout(c, fv_lin_fwd(c, &m->k, memory), l->dropout);
-    qkv[2] = fv__variational_dropout(c, fv_lin_fwd(c, &m->v, memory), l->dropout);
+    qkv[0] = projected(c, l, &m->q, x);
+    qkv[1] = projected(c, l, &m->k, memory);
+    qkv[2] = projected(c, l, &m->v, memory);
 }
 
 /* What keys and values go on from: the past's in front of those of x (B,T,D), or without one those
@@ -101,7 +111,7 @@ static fv_tensor *queries(fv_ctx *c, const fv_rel_mha *l, fv_tensor *x, fv_tenso
     project(c, l, x, k ? x : memory, qkv);
     past->k = k ? fv_concat(c, (fv_tensor *[]){k, qkv[1]}, 2, 1) : qkv[1];
     past->v = v ? fv_concat(c, (fv_tensor *[]){v, qkv[2]}, 2, 1) : qkv[2];
-    if (!past->r) past->r = fv__variational_dropout(c, fv_lin_fwd(c, &l->r, positions), l->dropout);
+    if (!past->r) past->r = projected(c, l, &l->r, positions);
     return qkv[0];
 }
 

@@ -144,10 +144,10 @@ static fv_tensor *biased(fv_ctx *c, fv_tensor *const *in)
 }
 
 /* Transformer-XL's attention over two earlier states and x. */
-static fv_tensor *relative_dropout(fv_ctx *c, fv_tensor *const *in, float dropout)
+static fv_tensor *relative_dropout(fv_ctx *c, fv_tensor *const *in, float dropout, float weights)
 {
     bag b = {c, in[1], 0};
-    fv_rel_mha l = {.att = mha(&b, HEADS, 3, 0), .dropout = dropout};
+    fv_rel_mha l = {.att = mha(&b, HEADS, 3, 0), .dropout = dropout, .dropconnect = weights};
     l.r = lin(&b, D, HEADS * 3);
     l.u = take(&b, FV_SHAPE(HEADS, 3));
     l.v = take(&b, FV_SHAPE(HEADS, 3));
@@ -156,10 +156,17 @@ static fv_tensor *relative_dropout(fv_ctx *c, fv_tensor *const *in, float dropou
     return fv_rel_mha_fwd(c, &l, in[0], in[3], (fv_mha_arg){.memory = all, .causal = true});
 }
 
-static fv_tensor *relative(fv_ctx *c, fv_tensor *const *in) { return relative_dropout(c, in, 0); }
+static fv_tensor *relative(fv_ctx *c, fv_tensor *const *in)
+{
+    return relative_dropout(c, in, 0, 0);
+}
 static fv_tensor *relative_dropped(fv_ctx *c, fv_tensor *const *in)
 {
-    return relative_dropout(c, in, 0.3f);
+    return relative_dropout(c, in, 0.3f, 0);
+}
+static fv_tensor *relative_connect(fv_ctx *c, fv_tensor *const *in)
+{
+    return relative_dropout(c, in, 0, 0.3f);
 }
 
 #define SMALL .low = -0.5f, .high = 0.5f
@@ -215,6 +222,14 @@ static const op_case cases[] = {
      .loose = 8},
     {.name = "relative attention, queries, keys and values with dropout",
      .build = relative_dropped,
+     .in = {{FV_SHAPE(2, 4, D)},
+            {FV_SHAPE(MHA(2, 3) + LIN(D, 6) + 12), SMALL},
+            {FV_SHAPE(2, 2, D)},
+            {FV_SHAPE(6, D)}},
+     .loose = 8,
+     .flags = OP_TRAIN},
+    {.name = "relative attention, weights with dropout",
+     .build = relative_connect,
      .in = {{FV_SHAPE(2, 4, D)},
             {FV_SHAPE(MHA(2, 3) + LIN(D, 6) + 12), SMALL},
             {FV_SHAPE(2, 2, D)},

@@ -18,6 +18,7 @@ static const char recipe[] =
     "[model]\nmodel_type = transfo-xl\nn_layer = 2\nn_head = 2\nd_model = 16\nd_embed = 16\n"
     "d_head = 8\nd_inner = 24\nmem_len = 8\ncutoffs = 100 200\ndiv_val = 2\ndropout = 0.2\n"
     "dropout_embedding = 0.1\ndropout_input = 0.4\ndropout_output = 0.3\ndropout_qkv = 0.1\n"
+    "dropconnect = 0.2\n"
     "variational_dropout = true\n"
     "[data]\nobjective = segments\ntrain = text.txt\nvalid = text.txt\ncontext = 6\nstreams = 3\n"
     "memory = 8\nmemory_min = 2\n"
@@ -65,6 +66,7 @@ static void two_passes_share_a_memory(void **state)
 {
     static const char none[] = "-q --threads 1 --set model.dropout=0 --set model.dropout_input=0 "
                                "--set model.dropout_output=0 --set model.dropout_qkv=0 "
+                               "--set model.dropconnect=0 "
                                "--set model.dropout_embedding=0";
     (void)state;
     succeeded(sh("$fovea train segments.ini -o once %s", none));

@@ -157,8 +157,9 @@ FV_API void fv_mha_pack(fv_params *p, fv_mha *l, fv_dtype dtype, bool joined);
 typedef struct fv_rel_mha {
     fv_mha att;
     fv_lin r;
-    fv_tensor *u, *v; /* (H,W) */
-    float dropout;    /* of queries, keys, values and distances: a mask for a whole sequence */
+    fv_tensor *u, *v;  /* (H,W) */
+    float dropout;     /* of queries, keys, values and distances: a mask for a whole sequence */
+    float dropconnect; /* of the weights that project them: a mask for a whole batch */
 } fv_rel_mha;
 
 FV_API void fv_rel_mha_init(fv_params *p, fv_rel_mha *l, int64_t width, int64_t n_head,

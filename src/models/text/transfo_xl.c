@@ -38,7 +38,8 @@ typedef struct config {
     int vocab_size, d_model, d_embed, n_head, d_head, d_inner, n_layer;
     int mem_len, clamp_len, div_val;
     fv_int_list cutoffs;
-    float dropout, dropatt, dropout_embedding, dropout_input, dropout_output, dropout_qkv;
+    float dropout, dropatt, dropout_embedding, dropout_input, dropout_output, dropout_qkv,
+        dropconnect;
     float init_std, proj_init_std, layer_norm_epsilon;
     bool pre_lnorm, same_length, proj_share_all_but_first, untie_r, tie_word_embeddings;
     bool variational_dropout;
@@ -67,6 +68,8 @@ static const fv_field fields[] = {
     FV_FLOAT(config, dropout_output, -1, -1, 0.99, "that of the last states; -1: the same"),
     FV_FLOAT(config, dropout_qkv, 0, 0, 0.99,
              "dropout of queries, keys and values, one mask for all tokens"),
+    FV_FLOAT(config, dropconnect, 0, 0, 0.99,
+             "dropout of the weights that make queries, keys and values"),
     FV_FLOAT(config, dropatt, 0, 0, 0.99, "dropout on the attention weights"),
     FV_FLOAT(config, dropout_embedding, 0, 0, 0.99, "share of words hidden in all of a batch"),
     FV_BOOL(config, variational_dropout, false, "dropout masks are the same for all tokens"),
@@ -153,6 +156,7 @@ static void block_init(fv_params *p, block *b, const config *k, fv_tensor *const
     b->attn.att.window = k->same_length ? k->mem_len : 0;
     b->attn.att.dropout = k->dropatt;
     b->attn.dropout = k->dropout_qkv;
+    b->attn.dropconnect = k->dropconnect;
     fv_lin_init(p, &b->attn.r, D, H * W, bare, "%s.dec_attn.r_net", at);
     b->attn.u = uv[0];
     b->attn.v = uv[1];
