@@ -71,7 +71,8 @@ static const fv_field fields[] = {
     FV_FLOAT(config, dropconnect, 0, 0, 0.99,
              "dropout of the weights that make queries, keys and values"),
     FV_FLOAT(config, dropatt, 0, 0, 0.99, "dropout on the attention weights"),
-    FV_FLOAT(config, dropout_embedding, 0, 0, 0.99, "share of words hidden in all of a batch"),
+    FV_FLOAT(config, dropout_embedding, 0, 0, 0.99,
+             "share of words hidden in all of a batch, behind words of other sequences"),
     FV_BOOL(config, variational_dropout, false, "dropout masks are the same for all tokens"),
     FV_FLOAT(config, init_std, 0, 0.02, 10, "standard deviation of first values"),
     FV_FLOAT(config, proj_init_std, 0, 0.01, 10, "that of projections of clusters"),
@@ -232,17 +233,28 @@ static fv_tensor *sinusoids(fv_ctx *c, const config *k, int64_t n)
 
 /* ---- forward ---- */
 
-/* (B,T,1): 0 for hidden words, each wherever it stands in the batch.  The first token of a segment
- * is never hidden: with an empty memory it would stay 0 in every layer, and each norm multiplies
- * its gradient by 1 / sqrt(eps), which overflows. */
+/* (B,T,1): 0 for hidden words, each wherever it stands in the batch, 1 for the others. */
 static fv_tensor *kept_words(fv_ctx *c, const config *k, fv_tensor *ids)
 {
-    int64_t B = fv_dim(ids, 0), T = fv_dim(ids, 1);
-    fv_tensor *words = fv_dropout(c, fv_full(c, FV_SHAPE(k->vocab_size, 1), 1),
-                                  k->dropout_embedding);
-    fv_tensor *kept = fv_gather(c, words, ids, -1), *first = fv_full(c, FV_SHAPE(B, 1, 1), 1);
-    if (T < 2) return first;
-    return fv_concat(c, (fv_tensor *[]){first, fv_slice(c, kept, 1, 1, T)}, 2, 1);
+    fv_shape all = FV_SHAPE(k->vocab_size, 1);
+    fv_tensor *words = fv_dropout(c, fv_full(c, all, -1), k->dropout_embedding);
+    words = fv_scale(c, fv_maximum(c, words, fv_full(c, all, -1)), -1); /* without 1 / (1 - p) */
+    return fv_gather(c, words, ids, -1);
+}
+
+/* Hidden words are replaced by those of the next sequence, (B,T,D).  Zeros in their places would be
+ * keys and values of zero in the first layer: attention learns to rest there, where it adds nothing,
+ * and finds no such place when no word is hidden.  PTB was lost that way: the loss fell while an
+ * evaluation came to know no more than how often words occur. */
+static fv_tensor *hide_words(fv_ctx *c, const config *k, fv_tensor *x, fv_tensor *ids)
+{
+    int64_t B = fv_dim(ids, 0);
+    if (B < 2) return x; /* there are no others */
+    fv_tensor *kept = kept_words(c, k, ids);
+    fv_tensor *others =
+        fv_concat(c, (fv_tensor *[]){fv_slice(c, x, 0, 1, B), fv_slice(c, x, 0, 0, 1)}, 2, 0);
+    fv_tensor *hidden = fv_sub(c, fv_full(c, FV_SHAPE(1), 1), kept);
+    return fv_add(c, fv_mul(c, x, kept), fv_mul(c, others, hidden));
 }
 
 /* E[ids] sqrt(D) */
@@ -251,7 +263,7 @@ static fv_tensor *embed(fv_ctx *c, const transfo_xl *m, fv_tensor *ids)
     const config *k = &m->cfg;
     fv_tensor *x = fv__adaptive_embed(c, &m->words, ids);
     x = fv_scale(c, x, (float)sqrt((double)k->d_model));
-    if (k->dropout_embedding > 0 && fv_ctx_training(c)) x = fv_mul(c, x, kept_words(c, k, ids));
+    if (k->dropout_embedding > 0 && fv_ctx_training(c)) x = hide_words(c, k, x, ids);
     return drop(c, k, x, k->dropout_input);
 }
 
