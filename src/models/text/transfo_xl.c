@@ -242,10 +242,10 @@ static fv_tensor *kept_words(fv_ctx *c, const config *k, fv_tensor *ids)
     return fv_gather(c, words, ids, -1);
 }
 
-/* Hidden words are replaced by those of the next sequence, (B,T,D).  Zeros in their places would be
- * keys and values of zero in the first layer: attention learns to rest there, where it adds nothing,
- * and finds no such place when no word is hidden.  PTB was lost that way: the loss fell while an
- * evaluation came to know no more than how often words occur. */
+/* Hidden words are replaced by those of the next sequence, (B,T,D).  Zeros instead would be keys
+ * and values of zero in the first layer: attention learns to rest on them, where it adds nothing,
+ * and finds nothing to rest on when no word is hidden.  PTB was lost that way: the loss fell while
+ * an evaluation came to know no more than how often words occur. */
 static fv_tensor *hide_words(fv_ctx *c, const config *k, fv_tensor *x, fv_tensor *ids)
 {
     int64_t B = fv_dim(ids, 0);
