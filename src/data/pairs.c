@@ -307,12 +307,21 @@ static int64_t longest(const fv_pairs *p, int which, const int32_t *rows, int64_
     return most;
 }
 
+/* With dropout lengths differ from epoch to epoch: multiples of four let shapes come again, which
+ * a device that keeps plans and captured steps by shape needs. */
+static int64_t rounded(const fv_pairs *p, int64_t len)
+{
+    int64_t up = (len + 3) / 4 * 4;
+    return up <= p->most ? up : len;
+}
+
 /* Teacher forcing: the decoder reads start, y0 .. yN-1 and predicts y0 .. yN; padding is -100 in
  * labels, which no loss counts, and masked in the source. */
 static fv_status fill(const pairs_feed *f, fv_batch *out, const fv_pairs *p, const int32_t *rows,
                       int64_t n, fv_err *e)
 {
     int64_t s = longest(p, 0, rows, n), t = longest(p, 1, rows, n);
+    if (p != f->p) s = rounded(f->p, s), t = rounded(f->p, t);
     int32_t *source = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(n, s));
     uint8_t *mask = fv_batch_put(out, "attention_mask", FV_U8, FV_SHAPE(n, s));
     int32_t *input = fv_batch_put(out, "decoder_input_ids", FV_I32, FV_SHAPE(n, t));

@@ -402,6 +402,10 @@ static void merges_are_dropped_anew_in_each_epoch(void **state)
         }
     }
     assert_in_range(changed, 15, 30);
+    fv_batch made = {0}; /* lengths come again: multiples of four */
+    check(f.make(f.self, &made, rows, 3, (fv_data_rng){7, 0}, &e), &e);
+    for (int k = 0; k < made.n; k++) assert_int_equal(made.part[k].shape.d[1] % 4, 0);
+    fv_batch_free(&made);
     fv_feed_close(&plain);
     fv_feed_close(&f);
 }
