@@ -17,7 +17,13 @@
 #include "parallel.h"
 
 #define BLOCK 384   /* keys of a sweep */
-#define TILE 96     /* keys of a tile: it is computed against one group of rows at a time */
+/* keys of a tile: it is computed against one group of rows at a time, and scores and dp of one of
+ * its panels stay in L1 */
+#if VW == 4
+#define TILE 192
+#else
+#define TILE 96
+#endif
 #define DQ_ROWS 192 /* rows of a job that computes dq only */
 
 typedef struct backward {
