@@ -5,7 +5,7 @@
 
 Needs build/fovea (make) and PyTorch.  PyTorch's BERT is written out below with its own operators (eager, inference_mode), so
 transformers is not needed.  A figure is the median over rounds of a program's own median.  --busy: another process keeps one
-core busy meanwhile.  --most ends the script after so many seconds, between rows.
+core busy meanwhile.  --dtypes int8: BERT-base with int8 weights, without a peer.  --most ends the script after so many seconds, between rows.
 """
 import argparse
 import array
@@ -215,7 +215,7 @@ def seconds_of(lines):
 
 def gemm_rows(args, peers):
     for dtype in args.dtypes:
-        for m, n, k in ((2048, 2048, 2048), (512, 3072, 768), (512, 768, 3072), (128, 768, 768)):
+        for m, n, k in ((2048, 2048, 2048), (512, 3072, 768), (512, 768, 3072), (256, 3072, 768), (128, 768, 768)):
             for t in args.threads:
                 a, b = rounds_of(args, lambda: seconds_of(fovea(args, "gemm", "--m", m, "--n", n, "--k", k, "--dtype", dtype, "-t", t)),
                                  lambda: peers[t](args.seconds, "gemm", dtype, m, n, k))
@@ -237,9 +237,9 @@ def bert_rows(args, peers):
     for dtype in args.dtypes:
         for batch in args.batch:
             for t in args.threads:
-                a, b = rounds_of(args, lambda: seconds_of(fovea(args, "forward", *model, "--batch", batch, "--len", 128,
-                                                                "--dtype", dtype, "-t", t)),
-                                 lambda: peers[t](args.seconds, "bert", dtype, batch, 128))
+                how = ["--weights", "int8"] if dtype == "int8" else ["--dtype", dtype]
+                a, b = rounds_of(args, lambda: seconds_of(fovea(args, "forward", *model, "--batch", batch, "--len", 128, *how, "-t", t)),
+                                 lambda: peers[t](args.seconds, "bert", dtype, batch, 128) if dtype != "int8" else float("nan"))
                 yield f"BERT-base {dtype} B {batch}, sentences/s", t, f"{batch / a:.1f}", f"{batch / b:.1f}", b / a
     shutil.rmtree(folder)
 
