@@ -51,13 +51,14 @@ static void test_stored(void **state)
 {
     (void)state;
     const fv_dtype kinds[] = {FV_F32, FV_BF16, FV_F16};
-    const int64_t shapes[][2] = {{40, 776}, {3112, 64}, {75, 400}, {17, 1032}, {8, 8}, {24, 33}};
+    const int64_t shapes[][2] = {{40, 776}, {3112, 64}, {75, 400},
+                                 {17, 1032}, {8, 8}, {24, 33}, {43, 2 * FV_GEMM_KC}};
     fv_stream s;
     fv_err e = {0};
-    for (int q = 0; q < 3 * 6 * 2; q++) {
+    for (int q = 0; q < 3 * 7 * 2; q++) {
         fv_dtype dt = kinds[q % 3];
-        bool tb = q / 18;
-        int64_t n = shapes[q / 3 % 6][0], k = shapes[q / 3 % 6][1];
+        bool tb = q / 21;
+        int64_t n = shapes[q / 3 % 7][0], k = shapes[q / 3 % 7][1];
         float *wide, *a;
         void *w = gemm_numbers(dt, n * k, &wide);
         free(gemm_numbers(FV_F32, 9 * k, &a));
