@@ -51,8 +51,8 @@ static void test_stored(void **state)
 {
     (void)state;
     const fv_dtype kinds[] = {FV_F32, FV_BF16, FV_F16};
-    const int64_t shapes[][2] = {{40, 776}, {3112, 64}, {75, 400},
-                                 {17, 1032}, {8, 8}, {24, 33}, {43, 2 * FV_GEMM_KC}};
+    const int64_t shapes[][2] = {{40, 776}, {3112, 64}, {75, 400},           {17, 1032},
+                                 {8, 8},    {24, 33},   {43, 2 * FV_GEMM_KC}};
     fv_stream s;
     fv_err e = {0};
     for (int q = 0; q < 3 * 7 * 2; q++) {

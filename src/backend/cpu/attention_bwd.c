@@ -16,14 +16,10 @@
 #include "attention_bwd.h"
 #include "parallel.h"
 
-#define BLOCK 384   /* keys of a sweep */
-/* keys of a tile: it is computed against one group of rows at a time, and scores and dp of one of
- * its panels stay in L1 */
-#if VW == 4
-#define TILE 192
-#else
-#define TILE 96
-#endif
+#define BLOCK 384 /* keys of a sweep */
+/* Keys of a tile, which is computed against one group of rows at a time: scores and dp of a panel
+ * stay in L1. */
+#define TILE (VW == 4 ? 192 : 96)
 #define DQ_ROWS 192 /* rows of a job that computes dq only */
 
 typedef struct backward {
