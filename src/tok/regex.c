@@ -1,8 +1,11 @@
 /* regex.c - patterns of tokenizer files, run by PCRE2 with limits on time and memory.
  *
  * tokenizer.json has patterns of Oniguruma; oniguruma.c translates them to PCRE2 and refuses what
- * has no equal.  A pattern comes from a file, so a match is bounded three ways: PCRE2's own limit
- * on backtracking, blocks of starting positions, and the thread's CPU time per text. */
+ * has no equal.  A pattern comes from a file, so a match is bounded: PCRE2's own limits on
+ * backtracking and on its stack, and the thread's CPU time per text.  PCRE2 counts backtracking
+ * only: a*a*+b and (?:a(?!.*b))* are quadratic in one call without much of it.  So every item of
+ * a pattern calls back (PCRE2_AUTO_CALLOUT), where the time is looked at.  Matching parts of the
+ * text at a time bounds nothing: one starting position can take hours. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdio.h>
@@ -13,10 +16,11 @@
 
 #define MAX_PATTERN 16384
 #define STEP_LIMIT 4000000
-/* Starts of a match that the first call tries; each call that finds none and was quick doubles them
- * for the next. */
-#define STARTS 256
-#define QUICK 0.02
+#define STACK_KIB 8192 /* of JIT-compiled code */
+#define HEAP_KIB 65536 /* of the interpreter, where there is no JIT */
+/* Between two callbacks a match reads at most the text; the clock is read when this many bytes may
+ * have been, some milliseconds, and costs a hundredth of matching. */
+#define BYTES_A_CHECK (1 << 25)
 /* Seconds that all matches in a text may take: real patterns need 0.05 for a megabyte. */
 #define SECONDS 0.3
 #define SECONDS_A_BYTE 0.8e-6
@@ -53,7 +57,7 @@ static void *compile(fv_buf *text, const fv_env *env, char *why, size_t size, bo
         pcre2_set_max_pattern_length(context, MAX_PATTERN);
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
         uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
-                           PCRE2_USE_OFFSET_LIMIT;
+                           PCRE2_AUTO_CALLOUT;
         code = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->len, options,
                              &number, &at, context);
         /* without it matching is slower, not different */
@@ -115,6 +119,31 @@ void fv__pattern_free(fv__pattern *p)
 
 /* ---- matching ---- */
 
+static double seconds(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The thread's own time decides, so that a busy machine refuses no more than an idle one; the
+ * clock, which is cheap, says when to ask for it. */
+static bool late(const fv__work *w)
+{
+    double most = SECONDS + SECONDS_A_BYTE * (double)w->bytes;
+    if (seconds(CLOCK_MONOTONIC) - w->match_start < most) return false;
+    return seconds(CLOCK_THREAD_CPUTIME_ID) - w->match_cpu > most;
+}
+
+/* Called before each item of a pattern; a negative result ends the match with it. */
+static int on_item(pcre2_callout_block *item, void *work)
+{
+    fv__work *w = work;
+    if (w->match_calls--) return 0;
+    w->match_calls = 8 + BYTES_A_CHECK / (item->subject_length + 1);
+    return late(w) ? PCRE2_ERROR_MATCHLIMIT : 0;
+}
+
 /* Match data, context and JIT stack belong to the work of one call at a time; the compiled
  * pattern is shared by all threads. */
 static bool prepare(fv__work *w)
@@ -124,11 +153,13 @@ static bool prepare(fv__work *w)
                                                                  (void *)(uintptr_t)w->env);
     if (!memory) return false;
     w->match_context = pcre2_match_context_create(memory);
-    w->jit_stack = pcre2_jit_stack_create(32 * 1024, 8 * 1024 * 1024, memory);
+    w->jit_stack = pcre2_jit_stack_create(32 * 1024, STACK_KIB * 1024, memory);
     pcre2_match_data *match = pcre2_match_data_create(1, memory);
     pcre2_general_context_free(memory);
     if (w->match_context) {
         pcre2_set_match_limit(w->match_context, STEP_LIMIT);
+        pcre2_set_heap_limit(w->match_context, HEAP_KIB);
+        pcre2_set_callout(w->match_context, on_item, w);
         if (w->jit_stack) pcre2_jit_stack_assign(w->match_context, NULL, w->jit_stack);
     }
     w->match = match;
@@ -142,50 +173,6 @@ void fv__pattern_release(fv__work *w)
     pcre2_jit_stack_free(w->jit_stack);
 }
 
-static double seconds(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* PCRE2's limit counts backtracking only; a pattern that looks ahead to the end of the text from
- * every position is quadratic without any.  The thread's own time decides, so that a busy machine
- * refuses no more than an idle one; the clock, which is cheap, says when to ask for it. */
-static bool late(fv__work *w, double now)
-{
-    double most = SECONDS + SECONDS_A_BYTE * (double)w->bytes;
-    if (now - w->match_start < most) return false;
-    return seconds(CLOCK_THREAD_CPUTIME_ID) - w->match_cpu > most;
-}
-
-/* The match that begins first at or behind `at`, a block of possible starts at a time.
- * The offset limit makes PCRE2 return after `starts` positions without a match, so that time can
- * be looked at in between; the result is that of one unlimited call. */
-static int find_from(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at)
-{
-    double before = 0;
-    if (!w->matches++) {
-        w->match_start = before = seconds(CLOCK_MONOTONIC);
-        w->match_cpu = seconds(CLOCK_THREAD_CPUTIME_ID);
-    }
-    for (size_t starts = STARTS;;) {
-        pcre2_set_offset_limit(w->match_context, at + starts);
-        int rc = pcre2_match(p->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK, w->match,
-                             w->match_context);
-        bool none = rc == PCRE2_ERROR_NOMATCH && n - at > starts;
-        if (none || w->matches % 4 == 0) {
-            double now = seconds(CLOCK_MONOTONIC);
-            if (late(w, now)) return PCRE2_ERROR_MATCHLIMIT;
-            at += none ? starts + 1 : 0;
-            if (now - before < QUICK || before == 0) starts *= 2;
-            before = now;
-        }
-        if (!none) return rc;
-        while (at < n && (s[at] & 0xC0) == 0x80) at++;
-    }
-}
-
 int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at,
                      size_t *from, size_t *to)
 {
@@ -197,7 +184,13 @@ int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n,
         return 1;
     }
     if (!prepare(w)) return fv__no_memory(w) - 1;
-    int rc = find_from(p, w, s, n, at);
+    if (!w->timed) {
+        w->timed = true;
+        w->match_start = seconds(CLOCK_MONOTONIC);
+        w->match_cpu = seconds(CLOCK_THREAD_CPUTIME_ID);
+    }
+    int rc = pcre2_match(p->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK, w->match,
+                         w->match_context);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc == PCRE2_ERROR_NOMEMORY) return fv__no_memory(w) - 1;
     if (rc < 0) {

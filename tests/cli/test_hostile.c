@@ -296,21 +296,35 @@ static void long_tokens(void **state)
     ends("SentencePiece, a symbol of 1003 bytes", "steps", "tokenize -m symbols.model a.txt");
 }
 
+static void split_by(const char *regex, const char *file)
+{
+    char member[400], what[80], arguments[80];
+    snprintf(member, sizeof member,
+             "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"%s\"}, "
+             "\"behavior\": \"Isolated\", \"invert\": false},",
+             regex);
+    snprintf(what, sizeof what, "regex %s", regex);
+    snprintf(arguments, sizeof arguments, "tokenize -m regex.json %s", file);
+    tokenizer("regex.json", member, words);
+    ends(what, "gave up on this text", arguments);
+}
+
 static void patterns(void **state)
 {
     (void)state;
     static const char *const bad[] = {"(a+)+b", "a*a*a*a*b", "(a?){500}a{500}b", "(?=.*b)a",
-                                      "(?<=a)b|(?=a*b)a"};
-    char member[400], what[80];
-    for (int i = 0; i < 5; i++) {
-        snprintf(member, sizeof member,
-                 "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"%s\"}, "
-                 "\"behavior\": \"Isolated\", \"invert\": false},",
-                 bad[i]);
-        snprintf(what, sizeof what, "regex %s", bad[i]);
-        tokenizer("regex.json", member, words);
-        ends(what, "gave up on this text", "tokenize -m regex.json a.txt");
-    }
+                                      "(?<=a)b|(?=a*b)a",
+                                      /* quadratic from one starting position, by scans that
+                                       * PCRE2's limit on backtracking does not count */
+                                      "(?:a(?!.*b))*", "(?:a(?=.*a))*", "(?:a(?=a*))*",
+                                      "(?:(?=a*b)|a)*", "a*a*+b", "(?:(?=a{8000}b)|a)*"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) split_by(bad[i], "a.txt");
+    /* costly only in the second half, so that what the first half took tells nothing */
+    FILE *f = create("halves.txt");
+    times(f, MEGA / 2, "x");
+    times(f, MEGA / 2, "a");
+    fclose(f);
+    split_by("a(?=.*b)", "halves.txt");
     steps("split.json", "pre_tokenizer", "pretokenizers",
           "{\"type\": \"Split\", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"Isolated\", "
           "\"invert\": false}",
