@@ -11,7 +11,8 @@
  *     \b \B \h \H       spelled out; PCRE2's words are others, and its \h is a blank
  *     [[:alpha:]]       spelled out by Unicode's properties
  *     [a[bc]&&[^b]]     (?:(?=(?:[a]|[bc]))(?=(?:[^b]))(?s:.)): PCRE2 has no operators in classes
- *     (?i) and letters that fold to two (ss is also U+00DF)   refused
+ *     (?i) and letters that fold to two (ss is also U+00DF)   refused, as are letters of one
+ *                       case (\p{Lu}) and operators of classes there
  *
  * Everything else that would mean something else is refused too: a tokenizer that cuts text in
  * other positions is worse than one that does not open. */
@@ -94,6 +95,21 @@ static void literal(translation *t, uint32_t c)
 
 /* ---- escapes ---- */
 
+/* Under (?i) Oniguruma folds all members of a class and no property outside of it; PCRE2 takes Lu
+ * for all letters that have a case. */
+static void refuse_cased(translation *t, const char *name, size_t n)
+{
+    static const char *const cased[] = {"lu", "ll", "lt", "uppercase", "lowercase", "titlecase"};
+    char letters[16] = "";
+    size_t k = 0;
+    if (!t->fold) return;
+    for (size_t i = 0; i < n && k + 1 < sizeof letters; i++)
+        if ((name[i] | 32) >= 'a' && (name[i] | 32) <= 'z') letters[k++] = (char)(name[i] | 32);
+    for (size_t i = 0; k > 1 && i < sizeof cased / sizeof *cased; i++)
+        if (!strncmp(letters, cased[i], k < 5 ? k : 5))
+            t->refused = "letters of one case, under (?i),";
+}
+
 /* \p{Name}, \p{^Name} and \P{Name}; i is at the p. */
 static void property(translation *t)
 {
@@ -106,6 +122,7 @@ static void property(translation *t)
     }
     size_t n = (size_t)(end - name);
     bool script = n > 2 && n < 40 && t->is_script(name, n);
+    refuse_cased(t, name, n);
     /* A script is spelled sc: since PCRE2 10.40 and later read a bare script name as scx:,
      * script extensions. */
     fv__buf_fmt(t->out, "\\%c{%s%.*s}", negated != caret ? 'P' : 'p', script ? "sc:" : "", (int)n,
@@ -113,20 +130,39 @@ static void property(translation *t)
     t->i = (size_t)(end - t->s) + 1;
 }
 
+static bool is_hex(char c)
+{
+    return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'f');
+}
+
 static void code_point(translation *t)
 {
-    if (t->n - t->i < 5) {
-        t->refused = "\\u without four digits";
-        return;
-    }
+    for (size_t k = 1; k < 5; k++)
+        if (!is_hex(ahead(t, k))) t->refused = "\\u without four digits";
+    if (t->refused) return;
     fv__buf_fmt(t->out, "\\x{%.4s}", t->s + t->i + 1);
     t->i += 5;
+}
+
+/* \xHH and \x{H...}; i is at the x.  Two digits from 80 on are a byte in Oniguruma. */
+static void hex(translation *t)
+{
+    bool braces = ahead(t, 1) == '{';
+    size_t k = 1 + braces, most = braces ? 8 : 2, from = k;
+    while (is_hex(ahead(t, k)) && k - from < most) k++;
+    bool closed = !braces || ahead(t, k) == '}';
+    if (k == from || !closed || (!braces && k - from == 2 && ahead(t, 1) > '7')) {
+        t->refused = "this form of \\x";
+        return;
+    }
+    fv__buf_fmt(t->out, "\\x{%.*s}", (int)(k - from), t->s + t->i + from);
+    t->i += k + braces;
 }
 
 /* i is behind the backslash. */
 static void escape(translation *t)
 {
-    static const char same[] = "xnrtfAzZ"; /* of the letters and digits */
+    static const char same[] = "nrtfAzZ"; /* of the letters and digits */
     char k = ahead(t, 0);
     bool in = t->in_class, word = (k >= '0' && k <= '9') || ((k | 32) >= 'a' && (k | 32) <= 'z');
     begin_atom(t);
@@ -136,8 +172,8 @@ static void escape(translation *t)
         property(t);
         return;
     }
-    if (k == 'u') {
-        code_point(t);
+    if (k == 'u' || k == 'x') {
+        (k == 'u' ? code_point : hex)(t);
         return;
     }
     t->i++;
@@ -281,6 +317,7 @@ static void posix_class(translation *t)
         if ((size_t)(end - name) != n || memcmp(name, sets[i].name, n)) continue;
         const char *set = negated ? sets[i].is_not : sets[i].is;
         t->refused = set ? NULL : "a class without a name's members";
+        refuse_cased(t, name, n);
         if (set) fv__buf_str(t->out, set);
         t->i = (size_t)(end - t->s) + 2;
         return;
@@ -319,7 +356,8 @@ static void class_item(translation *t)
         escape(t);
     } else {
         if (len) literal(t, cp);
-        if (ahead(t, 0) == ']' || ahead(t, 0) == '[') fv__buf_str(t->out, "\\");
+        /* ^ may come first in what is printed */
+        if (ahead(t, 0) && strchr("[]^", ahead(t, 0))) fv__buf_str(t->out, "\\");
         fv__buf_add(t->out, t->s + t->i, len ? (size_t)len : 1);
         t->i += len ? (size_t)len : 1;
     }
@@ -333,7 +371,7 @@ static void class_union(translation *t, int depth);
  * taken. */
 static void class_expression(translation *t, int depth)
 {
-    bool negated = ahead(t, 1) == '^';
+    bool negated = ahead(t, 1) == '^', meets = false;
     if (depth == DEEPEST / 4) t->refused = "nesting of more than 16 classes";
     fv__buf_str(t->out, negated ? "(?:(?!" : "(?:");
     t->i += 1 + negated;
@@ -343,7 +381,11 @@ static void class_expression(translation *t, int depth)
         fv__buf_str(t->out, "))");
         if (ahead(t, 0) != '&') break;
         t->i += 2;
+        meets = true;
     }
+    /* Oniguruma folds the result, so that [^a] together with A has a, too */
+    if (t->fold && (meets || (depth && negated)))
+        t->refused = "&& or a negated class in a class, under (?i),";
     if (!t->refused && ahead(t, 0) != ']') t->refused = "a class without an end";
     t->i++;
     fv__buf_str(t->out, negated ? ")(?s:.))" : "(?s:.))");
@@ -375,7 +417,7 @@ static void in_class(translation *t, char k)
 {
     if (k == '[') t->refused = "a class in a class"; /* has_operators saw none */
     if (k == ']' && !t->class_start) t->in_class = false;
-    t->class_start = t->class_start && k == '^';
+    t->class_start = t->class_start && k == '^' && t->s[t->i - 1] == '['; /* only one negates */
 }
 
 static void outside(translation *t, char k)
@@ -387,7 +429,7 @@ static void outside(translation *t, char k)
         open_group(t);
     } else if (k == ')') {
         close_group(t);
-    } else if (strchr("*+?|^$", k)) {
+    } else if (k && strchr("*+?|^$", k)) {
         t->before = 0;
     } else {
         uint32_t before = t->before;

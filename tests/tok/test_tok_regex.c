@@ -14,10 +14,8 @@
 #include "helper/files.h"
 
 /* A tokenizer that gives one unknown token for each piece of the text. */
-static fv_tok *open_split(const char *regex)
+static fv_status try_split(fv_tok **t, const char *regex, fv_err *e)
 {
-    fv_tok *t;
-    fv_err e;
     json_t *root = json_pack("{s:s, s:{s:s, s:{s:s}, s:s, s:b}, s:{s:s, s:{s:i}, s:s}}", "version",
                              "1.0", "pre_tokenizer", "type", "Split", "pattern", "Regex", regex,
                              "behavior", "Isolated", "invert", 0, "model", "type", "WordLevel",
@@ -25,7 +23,14 @@ static fv_tok *open_split(const char *regex)
     assert_non_null(root);
     json_dump_file(root, scratch("tokenizer.json"), 0);
     json_decref(root);
-    if (fv_tok_open(&t, NULL, scratch("tokenizer.json"), &e)) fail_msg("%s: %s", regex, e.text);
+    return fv_tok_open(t, NULL, scratch("tokenizer.json"), e);
+}
+
+static fv_tok *open_split(const char *regex)
+{
+    fv_tok *t;
+    fv_err e;
+    if (try_split(&t, regex, &e)) fail_msg("%s: %s", regex, e.text);
     return t;
 }
 
@@ -70,8 +75,33 @@ static void regexes_cut_as_oniguruma_does(void **state)
     json_decref(all);
 }
 
+/* What PCRE2 would take for something else. */
+static void other_meanings_are_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"(?i)\\p{Lu}",
+                                      "(?i)[\\p{^Uppercase_Letter}]",
+                                      "(?i)[[:lower:]x]",
+                                      "(?i:[a-z&&[^b]])",
+                                      "(?i)[A[^a]]",
+                                      "\\xE9",
+                                      "\\x",
+                                      "\\x{}",
+                                      "\\x{41",
+                                      "\\u41} x"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        fv_tok *t;
+        fv_err e = {0};
+        assert_int_equal(try_split(&t, bad[i], &e), FV_EFORMAT);
+        if (!strstr(e.text, "is not implemented")) fail_msg("%s: %s", bad[i], e.text);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(regexes_cut_as_oniguruma_does)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(regexes_cut_as_oniguruma_does),
+        cmocka_unit_test(other_meanings_are_refused),
+    };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -13,8 +13,9 @@ TEXTS = ["The year 2024, it's 3.5 µm — naïve café №42!", "don't can_not a
 PATTERNS = [r"\b", r"\B", r"\bn", r"\b\w+\b", r"\h+", r"\H+", r"[\h_]+", r"[[:alpha:]]+", r"[[:digit:]]", r"[[:upper:]]", r"[[:lower:]]+", r"[[:space:]]+",
             r"[[:punct:]]", r"[[:alnum:]]+", r"[[:cntrl:]]", r"[[:graph:]]+", r"[[:print:]]+", r"[[:word:]]+", r"[[:xdigit:]]+", r"[[:blank:]]+",
             r"[[:ascii:]]+", r"[[:^alpha:]]+", r"[[:^ascii:]]+", r"[^[:alpha:]]+", r"[^[:space:][:punct:]]+", r"[a-z&&[^aeiou]]+", r"[a-z&&[a-m]&&[^c]]",
-            r"[^a-z&&[aeiou]]+", r"[\w&&[^\d_]]+", r"[a[bc]x-z]+", r"[^a[bc]]+", r"[[:alpha:]&&[^\p{Lu}]]+", r"[\p{L}&&\p{Latin}]+", r"(?i:[a-z&&[^b]])+",
-            r"[^\s&&[^\n]]{2}", r"(?<=[a-z&&[^t]])\W"]
+            r"[^a-z&&[aeiou]]+", r"[\w&&[^\d_]]+", r"[a[bc]x-z]+", r"[^a[bc]]+", r"[[:alpha:]&&[^\p{Lu}]]+", r"[\p{L}&&\p{Latin}]+", r"(?i:[a-z[x&]])+",
+            r"[^\s&&[^\n]]{2}", r"(?<=[a-z&&[^t]])\W", r"[^^]\w", r"[^^]{2}+b", r"[^^&&[a-f]]", r"[a-f&&^b]", r"[a[^^]&&[b-y]]+", r"\x61{2}?n",
+            r"a\x{6e}{1,2}+", r"\u0065{2}?a", r"[\x61\x{62}]"]
 
 
 def main():
