@@ -325,6 +325,11 @@ static void patterns(void **state)
     times(f, MEGA / 2, "a");
     fclose(f);
     split_by("a(?=.*b)", "halves.txt");
+    /* of the fourth degree in half a kilobyte */
+    f = create("short.txt");
+    times(f, 450, "a");
+    fclose(f);
+    split_by("(?:a(?!(?:a(?!.*b)(?!.*c)(?!.*d)(?!.*e)(?!.*f))*[cf]))*[de]", "short.txt");
     steps("split.json", "pre_tokenizer", "pretokenizers",
           "{\"type\": \"Split\", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"Isolated\", "
           "\"invert\": false}",
