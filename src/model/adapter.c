@@ -159,18 +159,19 @@ static bool in_layers(const char *list, const char *module)
     return false;
 }
 
-/* The whole name by a pattern; a match that would take too long is none. */
-static bool matches(const pcre2_code *code, pcre2_match_data *found, const char *name)
-{
-    return pcre2_match(code, (PCRE2_SPTR)name, strlen(name), 0, PCRE2_ANCHORED | PCRE2_ENDANCHORED,
-                       found, NULL) > 0;
-}
-
 /* A compiled target_modules that is a regular expression; code NULL: a list of names is used. */
 typedef struct pattern {
     pcre2_code *code;
     pcre2_match_data *found;
+    pcre2_match_context *limits;
 } pattern;
+
+/* The whole name by a pattern; a match that would take too long is none. */
+static bool matches(const pattern *p, const char *name)
+{
+    return pcre2_match(p->code, (PCRE2_SPTR)name, strlen(name), 0,
+                       PCRE2_ANCHORED | PCRE2_ENDANCHORED, p->found, p->limits) > 0;
+}
 
 static fv_status compile(pattern *p, const char *text, fv_err *e)
 {
@@ -183,11 +184,17 @@ static fv_status compile(pattern *p, const char *text, fv_err *e)
         return fv_fail(e, FV_EARG, "adapter: target pattern \"%.200s\" fails at byte %zu", text,
                        (size_t)at);
     p->found = pcre2_match_data_create_from_pattern(p->code, NULL);
-    return p->found ? FV_OK : fv_fail(e, FV_ENOMEM, "adapter: out of memory");
+    p->limits = pcre2_match_context_create(NULL);
+    if (!p->found || !p->limits) return fv_fail(e, FV_ENOMEM, "adapter: out of memory");
+    /* the file's pattern meets every name of the model: PCRE2's own limit is a second for each */
+    pcre2_set_match_limit(p->limits, 20000);
+    pcre2_set_heap_limit(p->limits, 8192);
+    return FV_OK;
 }
 
 static void release(pattern *p)
 {
+    pcre2_match_context_free(p->limits);
     pcre2_match_data_free(p->found);
     pcre2_code_free(p->code);
 }
@@ -196,8 +203,7 @@ static void release(pattern *p)
  * chosen. */
 static bool is_target(const fv_adapter_opt *opt, const pattern *regex, const char *module)
 {
-    bool named = regex->code ? matches(regex->code, regex->found, module)
-                             : in_list(opt->target_modules, module);
+    bool named = regex->code ? matches(regex, module) : in_list(opt->target_modules, module);
     return named && !in_list(opt->exclude_modules, module) &&
            in_layers(opt->layers_to_transform, module);
 }

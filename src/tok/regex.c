@@ -5,7 +5,11 @@
  * backtracking and on its stack, and the thread's CPU time per text.  PCRE2 counts backtracking
  * only: a*a*+b and (?:a(?!.*b))* are quadratic in one call without much of it.  So every item of
  * a pattern calls back (PCRE2_AUTO_CALLOUT), where the time is looked at.  Matching parts of the
- * text at a time bounds nothing: one starting position can take hours. */
+ * text at a time bounds nothing: one starting position can take hours.
+ *
+ * Callbacks make real patterns half as fast, so a pattern is compiled twice: most matches begin
+ * where the last one ended and need few steps, and are found without them.  Where a group is
+ * repeated this is not done: compiled code does not count its iterations. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdio.h>
@@ -21,6 +25,8 @@
 /* Between two callbacks a match reads at most the text; the clock is read when this many bytes may
  * have been, some milliseconds, and costs a hundredth of matching. */
 #define BYTES_A_CHECK (1 << 25)
+/* Steps of a match without callbacks, from one start: at most this many times the text is read. */
+#define QUICK_STEPS 64
 /* Seconds that all matches in a text may take: real patterns need 0.05 for a megabyte. */
 #define SECONDS 0.3
 #define SECONDS_A_BYTE 0.8e-6
@@ -45,7 +51,8 @@ static void lib_free(void *block, void *env)
 
 /* ---- compiling ---- */
 
-static void *compile(fv_buf *text, const fv_env *env, char *why, size_t size, bool *no_memory)
+static void *compile(const fv_buf *text, uint32_t more, const fv_env *env, char *why, size_t size,
+                     bool *no_memory)
 {
     int number = PCRE2_ERROR_NOMEMORY;
     PCRE2_SIZE at = 0;
@@ -57,7 +64,7 @@ static void *compile(fv_buf *text, const fv_env *env, char *why, size_t size, bo
         pcre2_set_max_pattern_length(context, MAX_PATTERN);
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
         uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
-                           PCRE2_AUTO_CALLOUT;
+                           PCRE2_USE_OFFSET_LIMIT | more;
         code = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->len, options,
                              &number, &at, context);
         /* without it matching is slower, not different */
@@ -72,6 +79,19 @@ static void *compile(fv_buf *text, const fv_env *env, char *why, size_t size, bo
     pcre2_get_error_message(number, (PCRE2_UCHAR *)message, sizeof message);
     snprintf(why, size, "regex: %s at %zu of its translation", message, (size_t)at);
     return NULL;
+}
+
+/* Whether a group may be repeated: a parenthesis in a class is taken for one, too. */
+static bool repeats_groups(const fv_buf *text)
+{
+    for (size_t i = 0; i + 1 < text->len; i++) {
+        char next = text->data[i + 1];
+        if (text->data[i] == '\\')
+            i++;
+        else if (text->data[i] == ')' && (next == '*' || next == '+' || next == '{'))
+            return true;
+    }
+    return false;
 }
 
 /* Asked of PCRE2 itself, whose Unicode tables differ between versions. */
@@ -106,15 +126,19 @@ bool fv__pattern_compile(fv__pattern *p, const fv_env *env, char *why, size_t wh
     else if (text.failed)
         *no_memory = true;
     else
-        p->code = compile(&text, env, why, why_size, no_memory);
+        p->code = compile(&text, PCRE2_AUTO_CALLOUT, env, why, why_size, no_memory);
+    bool quick = p->code && !repeats_groups(&text);
+    if (quick) p->quick = compile(&text, 0, env, why, why_size, no_memory);
     fv__buf_free(&text);
+    if (quick && !p->quick) fv__pattern_free(p);
     return p->code != NULL;
 }
 
 void fv__pattern_free(fv__pattern *p)
 {
     pcre2_code_free(p->code);
-    p->code = NULL;
+    pcre2_code_free(p->quick);
+    p->code = p->quick = NULL;
 }
 
 /* ---- matching ---- */
@@ -157,7 +181,6 @@ static bool prepare(fv__work *w)
     pcre2_match_data *match = pcre2_match_data_create(1, memory);
     pcre2_general_context_free(memory);
     if (w->match_context) {
-        pcre2_set_match_limit(w->match_context, STEP_LIMIT);
         pcre2_set_heap_limit(w->match_context, HEAP_KIB);
         pcre2_set_callout(w->match_context, on_item, w);
         if (w->jit_stack) pcre2_jit_stack_assign(w->match_context, NULL, w->jit_stack);
@@ -173,6 +196,29 @@ void fv__pattern_release(fv__work *w)
     pcre2_jit_stack_free(w->jit_stack);
 }
 
+static int match(const pcre2_code *code, fv__work *w, const char *s, size_t n, size_t at,
+                 size_t last_start, uint32_t steps)
+{
+    pcre2_set_offset_limit(w->match_context, last_start);
+    pcre2_set_match_limit(w->match_context, steps);
+    return pcre2_match(code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK, w->match, w->match_context);
+}
+
+/* The match that begins first at or behind `at`. */
+static int find_from(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at)
+{
+    if (!w->matches++) {
+        w->match_start = seconds(CLOCK_MONOTONIC);
+        w->match_cpu = seconds(CLOCK_THREAD_CPUTIME_ID);
+    }
+    if (w->matches % 4 == 0 && late(w)) return PCRE2_ERROR_MATCHLIMIT;
+    if (p->quick) {
+        int rc = match(p->quick, w, s, n, at, at, QUICK_STEPS);
+        if (rc >= 0) return rc;
+    }
+    return match(p->code, w, s, n, at, PCRE2_UNSET, STEP_LIMIT);
+}
+
 int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n, size_t at,
                      size_t *from, size_t *to)
 {
@@ -184,13 +230,7 @@ int fv__pattern_find(const fv__pattern *p, fv__work *w, const char *s, size_t n,
         return 1;
     }
     if (!prepare(w)) return fv__no_memory(w) - 1;
-    if (!w->timed) {
-        w->timed = true;
-        w->match_start = seconds(CLOCK_MONOTONIC);
-        w->match_cpu = seconds(CLOCK_THREAD_CPUTIME_ID);
-    }
-    int rc = pcre2_match(p->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK, w->match,
-                         w->match_context);
+    int rc = find_from(p, w, s, n, at);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc == PCRE2_ERROR_NOMEMORY) return fv__no_memory(w) - 1;
     if (rc < 0) {

@@ -22,7 +22,8 @@ typedef struct fv__work fv__work; /* what one call writes to; see work.h */
 typedef struct fv__pattern {
     fv__str text; /* as in the file */
     bool regex;
-    void *code; /* pcre2_code, for a regex */
+    void *code;  /* pcre2_code, for a regex: its items call back, where the time is watched */
+    void *quick; /* the same without callbacks, or NULL */
 } fv__pattern;
 
 /* Compiles p->text when it is a regex; `why` gets a sentence on failure. */

@@ -20,8 +20,7 @@ void fv__work_limits(fv__work *w, size_t n)
     w->bytes = n;
     w->most_text = n * MOST_GROWTH + (1 << 20);
     w->most_steps = (uint64_t)n * MOST_STEPS + FREE_STEPS;
-    w->steps = w->match_calls = 0;
-    w->timed = false;
+    w->steps = w->matches = w->match_calls = 0;
 }
 
 /* A tokenizer file is input from outside: without a budget a crafted one makes a short text take

@@ -45,8 +45,8 @@ struct fv__work {
      * refused: see fv__work_limits. */
     size_t most_text;              /* bytes that normalising may make of the text */
     uint64_t steps, most_steps;    /* so far, and at most */
-    bool timed;                    /* there was a match, and the next two say when */
-    double match_start, match_cpu; /* on the clock, and of this thread's time */
+    uint64_t matches;              /* searches by PCRE2 */
+    double match_start, match_cpu; /* when the first was: on the clock, and of this thread's time */
     size_t match_calls;            /* callbacks of PCRE2 before the clock is read again */
     size_t bytes;                  /* of the text that is encoded or decoded */
     fv_err err;                    /* why a stage failed */
