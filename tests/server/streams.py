@@ -48,8 +48,15 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+)", text).group(1))
 
     def end(self):
+        """The exit status; where it is not 0, what the server has said, a sanitizer's finding for instance."""
         self.process.terminate()
-        return self.process.wait()
+        return self.wait()
+
+    def wait(self):
+        code = self.process.wait()
+        if code:
+            print(self.log.read_text(errors="replace")[-8000:], flush=True)
+        return code
 
 
 def request(**more):
@@ -168,7 +175,7 @@ def drain(o):
         began = time.monotonic()
         server.process.terminate()
         answers = read_all(streams)
-        code = server.process.wait()
+        code = server.wait()
         took = time.monotonic() - began
     whole = [text_of(a) for a in answers]
     print(f"SIGTERM beside 64 streams: {sum(w is not None for w in whole)} came whole, {len(set(whole) - {None})} different; exit {code} "
