@@ -58,6 +58,16 @@ static void write_error(sv_text *t, const char *message, const char *kind, const
     sv_close(t, '}');
 }
 
+/* Where another thread begins the stream behind this question the refusal finds an answer that is
+ * ready: that happens only to a client that has gone, whose stream ends by itself. */
+static bool is_streaming(sv_request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool streaming = r->streaming;
+    pthread_mutex_unlock(&r->lock);
+    return streaming;
+}
+
 void sv_refuse(sv_request *r, unsigned status, const char *kind, const char *param, const char *fmt,
                ...)
 {
@@ -68,7 +78,7 @@ void sv_refuse(sv_request *r, unsigned status, const char *kind, const char *par
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
     write_error(&t, message, kind, param, status);
-    if (r->streaming) { /* too late for a status: an event says so, and the stream ends */
+    if (is_streaming(r)) { /* too late for a status: an event says so, and the stream ends */
         sv_event(r, t.s, t.n);
         sv_free(&t);
         sv_end(r);

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """streams.py - many open streams, clients that are killed, and SIGTERM under load.
 
-    tests/server/streams.py [--fovea build/fovea] [--streams 2000] [--clients 50] [--seconds 10] [--kills 20]
+    tests/server/streams.py [--fovea build/fovea] [--streams 2000] [--clients 50] [--seconds 10] [--kills 20] [--part 1 ..]
 
 1. So many streams wait for a row of the batch, since clients of a greater priority always have all of them.  Printed: the
    server's memory of a stream, and whether each of them was answered, with the right text, once these clients were gone.
 2. A process of 64 clients is killed (SIGKILL) in the middle of its streams, again and again.  Printed: how long the server
    took to free all of their rows, and how many steps its batch made meanwhile.
-3. SIGTERM comes while 64 clients read streams.  Printed: how many answers came whole, the exit status, and the seconds."""
+3. SIGTERM comes while 64 clients read streams.  Printed: how many answers came whole, the exit status, and the seconds.
+4. Clients go in the first milliseconds of their stream, while it is being begun: for the thread sanitizer above all."""
 import argparse
 import http.client
 import json
 import multiprocessing
 import pathlib
+import random
 import re
 import selectors
 import signal
@@ -183,6 +185,31 @@ def drain(o):
     return not code and None not in whole and len(set(whole)) == 1 and took < 30
 
 
+def go_early(o):
+    with tempfile.TemporaryDirectory() as scratch:
+        server, until, gone = Server(o.fovea, scratch, "--batch", "8"), time.monotonic() + o.seconds, []
+
+        def work(seed):
+            dice = random.Random(seed)
+            while time.monotonic() < until:
+                s = open_stream(server.port, max_tokens=3)
+                time.sleep(dice.random() * dice.choice([0.002, 0.01, 0.05]))
+                s.close()
+                gone.append(seed)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(12)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        while server.metrics()["requests_running"]:
+            time.sleep(0.01)
+        right = text_of(read_to_end(open_stream(server.port, max_tokens=3))) is not None
+        code = server.end()
+    print(f"{len(gone)} clients went early, a last one was {'answered' if right else 'NOT answered'}; exit {code}", flush=True)
+    return right and not code
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--fovea", default="build/fovea")
@@ -190,8 +217,9 @@ def main():
     p.add_argument("--clients", type=int, default=50)
     p.add_argument("--seconds", type=float, default=10)
     p.add_argument("--kills", type=int, default=20)
+    p.add_argument("--part", type=int, nargs="+", default=[1, 2, 3, 4])
     o = p.parse_args()
-    good = [part(o) for part in (wait_streams, kill_clients, drain)]
+    good = [(wait_streams, kill_clients, drain, go_early)[i - 1](o) for i in o.part]
     return 0 if all(good) else 1
 
 
