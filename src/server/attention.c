@@ -90,7 +90,7 @@ static bool read_ask(job *k)
         !sv_read_attention(k->r, &k->ask, shape.layers, shape.heads))
         return false;
     if (k->through || k->mean) k->ask.n_heads = 1; /* of all */
-    return read_rows(k) && check_size(k);
+    return read_rows(k);
 }
 
 /* The greatest weights of `part` rows from `at` on into the cells that they belong to. */
@@ -282,8 +282,8 @@ static void answer_page(job *k, bool whole)
 }
 
 /* In the engine's thread: the pass, then the format that was asked for. The page needs no layers
- * and rows, because it holds all of them.  A view holds none: it is answered first, and the pass
- * runs while the browser builds what it has got. */
+ * and rows, because it holds all of them, but wrong ones are refused there as well.  A view holds
+ * none: it is answered first, and the pass runs while the browser builds what it has got. */
 static void see(sv_engine *g, sv_request *r)
 {
     job k = {.r = r};
@@ -291,11 +291,11 @@ static void see(sv_engine *g, sv_request *r)
     bool ok = sv_get_text(r, "format", &format, NULL) &&
               sv_get_text(r, "through", &k.through, NULL);
     bool view = !strcmp(format, "view");
-    ok = ok && (view ? sv_see_outline(&k.k, g, r) : sv_see_run(&k.k, g, r));
+    ok = ok && (view ? sv_see_outline(&k.k, g, r) : sv_see_run(&k.k, g, r)) && read_ask(&k);
     if (ok && (view || !strcmp(format, "html"))) {
         answer_page(&k, !view);
         if (view) sv_see_complete(&k.k);
-    } else if (ok && read_ask(&k)) {
+    } else if (ok && check_size(&k)) {
         if (!strcmp(format, "safetensors"))
             answer_safetensors(&k);
         else

@@ -143,6 +143,10 @@ static void wrong_pieces_are_refused(void **state)
                  "{\"input\":\"a\",\"attention\":{\"heads\":\"median\"}}");
     http_refused(400, "html or view", path, "{\"input\":\"a\",\"format\":\"png\"}");
     http_refused(400, "rows: [from, to)", path, "{\"input\":\"a\",\"rows\":[0,9],\"pool\":2}");
+    http_refused(400, "rows: [from, to)", path,
+                 "{\"input\":\"a\",\"rows\":\"x\",\"format\":\"view\"}");
+    http_refused(400, "pool: a whole", path,
+                 "{\"input\":\"a\",\"pool\":\"x\",\"format\":\"html\"}");
 }
 
 int main(void)
