@@ -210,6 +210,9 @@ static void test_bad_files(void **state)
                  "../q_proj");
     refuse_files("{\"peft_type\": \"LORA\", \"r\": 8, \"target_modules\": \"(.+)+(.+)+(.+)+!\"}",
                  p.base, "no linear map");
+    /* without a last character that PCRE2 looks for first */
+    refuse_files("{\"peft_type\": \"LORA\", \"target_modules\": \"(.+)+(.+)+(.+)+[!?]\"}", p.base,
+                 "no linear map");
     refuse_files("[]", p.base, "adapter_config.json");
     refuse_files(LORA("\"r\": 8, \"r\": 8"), p.base, "adapter_config.json");
     refuse_files(LORA("\"base_model_name_or_path\": \".\""), NULL, "config.json");
