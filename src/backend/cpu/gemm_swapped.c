@@ -19,10 +19,13 @@
 #define COLS (2 * VW) /* of C', a panel of packed A */
 #define RUN FV_GEMM_KC
 #define STEPS 4 /* of k in one turn of the loop */
-/* Rows of A: fewer are bound by reading the weight, more make packing it cheap. */
+/* Rows of A: fewer are bound by reading the weight, more make packing it cheap; with many threads,
+ * which would wait for each other after packing, and a weight of two runs, twice as many. */
 #define LEAST_ROWS 17
 #define MOST_ROWS 256
+#define MANY_THREADS 8
 #define SIDE 2   /* panels of a job, at most GEMM_WALK */
+#define JOBS 16  /* a thread; where there would be fewer, a job has one panel */
 #define AHEAD 64 /* values of k that are prefetched of each row of the weight */
 
 typedef struct swapped {
@@ -163,15 +166,21 @@ static void some_strips(void *arg, int64_t from, int64_t to, int slot)
     }
 }
 
+static int64_t most_rows(const fv_stream *s, const fv_gemm *g)
+{
+    return s->threads >= MANY_THREADS && g->k <= 2 * RUN ? 2 * MOST_ROWS : MOST_ROWS;
+}
+
 bool NAME(gemm_swapped)(fv_stream *s, const fv_gemm *g, fv_dtype table)
 {
     bool plain = !g->packed && !g->ta && !g->add && !g->pre && !g->plus && g->batch == 1 && g->tb;
     if (!plain || table != FV_F32 || g->bt != FV_F32 || g->ct != FV_F32) return false;
-    if (g->m < LEAST_ROWS || g->m > MOST_ROWS || g->n < ROWS || g->k < 1) return false;
+    if (g->m < LEAST_ROWS || g->m > most_rows(s, g) || g->n < ROWS || g->k < 1) return false;
     swapped w = {.g = g, .alpha = g->alpha == 0 ? 1 : g->alpha};
     w.panels = (g->m + COLS - 1) / COLS;
     w.strips = (g->n + ROWS - 1) / ROWS;
     w.parts = (w.panels + SIDE - 1) / SIDE;
+    if (s->threads > 1 && w.strips * w.parts < JOBS * s->threads) w.parts = w.panels;
     int64_t runs = (g->k + RUN - 1) / RUN;
     w.a = fv_stream_scratch(s, (size_t)(w.panels * COLS * g->k) * sizeof *w.a + 64);
     if (!w.a) return true;
