@@ -8,16 +8,13 @@
  *            latency of their sums.  More of them are more streams than the hardware follows (16
  *            on Neoverse V1: 25 GB/s instead of 28).  Short rows end before it follows them; but a
  *            block of them is contiguous and small, so on vectors of four lanes the next block is
- *            prefetched in the order of memory (36 GB/s).  In the order of use, or with
+ *            prefetched in the order of memory (34 to 36 GB/s).  In the order of use, or with
  *            longer rows, prefetching costs more than it brings.
  *    (K,N)   rows of the weight are read in long pieces, DEEP values of k at a time; sums of ACROSS
  *            columns stay in L1.
  *
  * Each element is summed as the tiles of gemm_f32.c do it: k in order, runs of FV_GEMM_KC, so the
  * bits are those of a packed weight. */
-#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
-#include "gemm_direct_neon.h"
-#endif
 #include "gemm_transpose.h"
 #include "parallel.h"
 
@@ -119,9 +116,6 @@ INLINE void pair_of_runs(const direct *d, int64_t j, const float *const *row)
 {
     vf sum[MOST_ROWS][SIDE] = {{v_zero(), v_zero()}}; /* SIDE is 2 */
     const float *ahead = row[0] + VW * PAIR, *a = d->g->a;
-#if defined(CPU_NEON) || defined(CPU_NEON_BF16)
-    neon_two_runs(sum[0], a, row[0], FV_GEMM_KC, ahead);
-#else
     for (int64_t k = 0; k < FV_GEMM_KC; k += VW, ahead += COLUMNS * VW) {
         prefetch_step(ahead);
         for (int u = 0; u < 2; u++) {
@@ -130,7 +124,6 @@ INLINE void pair_of_runs(const direct *d, int64_t j, const float *const *row)
             multiply_block(sum, u, &some, row, at, VW, 1);
         }
     }
-#endif
     for (int u = 0; u < 2; u++) store_sum(d, 0, j, VW, sum[0][u], u > 0);
 }
 
