@@ -3,16 +3,34 @@
  * The first line is the regex.  It is refused or compiled, and what it finds lies in the text, in
  * order. */
 #include <stdlib.h>
+#include <time.h>
 
 #include "tok/work.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static double seconds(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* As if all but some milliseconds of a text's 0.3 s were gone, so that runs are not spent on
+ * patterns that take long. */
+static void shorten(fv__work *w)
+{
+    w->matches = 1;
+    w->match_start = seconds(CLOCK_MONOTONIC) - 0.297;
+    w->match_cpu = seconds(CLOCK_THREAD_CPUTIME_ID) - 0.297;
+}
 
 static void find_all(const fv__pattern *p, const fv_env *env, const char *s, size_t n)
 {
     fv__work w = {.env = env};
     size_t at = 0, from = 0, to = 0;
     fv__work_limits(&w, n);
+    shorten(&w);
     while (at <= n && fv__pattern_find(p, &w, s, n, at, &from, &to) > 0) {
         if (from < at || to < from || to > n) abort();
         at = to > from ? to : to + 1;
