@@ -61,10 +61,6 @@ typedef struct fv_tok_opts {
      * file's */
     int64_t max_len;
     bool as_target; /* Marian only: use the target language's pieces */
-    /* BPE only: a merge that could be made is passed over so often (BPE-dropout), drawn from seed;
-     * 0: never */
-    float dropout;
-    uint64_t seed;
 } fv_tok_opts;
 
 /* Results of the last call, valid until the next one.  token_types is 0 for the first text and 1

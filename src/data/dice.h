@@ -11,7 +11,6 @@ enum {
     FV__DICE_MIX = 8,
     FV__DICE_SPEECH = 9,
     FV__DICE_NOISE = 10,
-    FV__DICE_MERGES = 11,
     FV__DICE_JOINT = 15,
     FV__DICE_VIEW = 16
 };

@@ -5,19 +5,12 @@
 #include "data/records.h"
 #include "fovea/author/objective.h"
 
-typedef struct options {
-    float bpe_dropout;
-} options;
-
 /* The end token, or -1 where the tokenizer puts it behind every text itself. */
 static fv_status missing_end(const fv_feed_opt *t, int32_t *eos, fv_err *e)
 {
-    const options *o = t->options;
     fv_encoding *enc;
     fv_status st = fv_encoding_new(&enc, t->tok, e);
-    /* with dropout, so that a tokenizer that cannot is refused before anything is read */
-    fv_tok_opts how = {.specials = true, .dropout = o->bpe_dropout};
-    if (!st) st = fv_tok_encode(enc, "a", 1, how, e);
+    if (!st) st = fv_tok_encode(enc, "a", 1, (fv_tok_opts){.specials = true}, e);
     *eos = !st && enc->n && enc->ids[enc->n - 1] == t->eos ? -1 : t->eos;
     fv_encoding_free(enc);
     return st;
@@ -27,22 +20,13 @@ static fv_status open_feed(fv_feed *out, const fv_feed_opt *t, const fv_records 
                            fv_data_report *report, fv_err *e)
 {
     fv_pairs *p = NULL;
-    const options *o = t->options;
-    fv_pairs_opt how = {.from = *from,
-                        .keep_texts = t->evaluation,
-                        .dropout = t->evaluation ? 0 : o->bpe_dropout};
+    fv_pairs_opt how = {.from = *from, .keep_texts = t->evaluation};
     *out = (fv_feed){0};
     fv_status st = missing_end(t, &how.eos, e);
     if (!st) st = fv_pairs_open(&p, t->env, t->tok, how, report, e);
     if (!st && (st = fv_feed_pairs(out, p, t->pad, t->start, true, e))) fv_pairs_close(p);
     return st;
 }
-
-static const fv_field keys[] = {
-    FV_FLOAT(options, bpe_dropout, 0, 0, 0.99,
-             "share of BPE merges passed over at random in training"),
-    {0},
-};
 
 static const char *const loss_inputs[] = {"decoder_input_ids", "labels", NULL};
 static const char *const specials[] = {"<pad>", "</s>", "<unk>", NULL};
@@ -51,8 +35,6 @@ static const char *const specials_bytes[] = {"<pad>", "</s>", NULL}; /* no byte 
 const fv_objective fv__objective_seq2seq = {
     .name = "seq2seq",
     .help = "a target for each source text, as in translation",
-    .keys = keys,
-    .options_size = sizeof(options),
     .processor = "tokenizer",
     .specials = specials,
     .specials_bytes = specials_bytes,

@@ -12,11 +12,7 @@
  *
  * Sennrich et al., 2016.  Rank is the line of the pair in merges.txt; a merge keeps the byte
  * length, so offsets need no second pass.  Greedy by rank, not by length: the longest match would
- * give other ids.
- *
- * BPE-dropout (Provilkov et al. 2020, arXiv:1910.13267) passes each merge over with a probability:
- * the next best takes its turn, and whatever was passed over comes back after the next merge.  A
- * word ends where all that is left was passed over. */
+ * give other ids. */
 #include "work.h"
 
 #define SHORT 40 /* symbols; up to here the scan wins */
@@ -104,18 +100,8 @@ static void look(const fv__model *m, const fv__symbol *s, link *l, heap *h, int3
     if (g) heap_push(h, (uint64_t)g->rank << 32 | (uint32_t)i);
 }
 
-/* Whether dropout passes the merge over: splitmix64 (Steele et al. 2014), one word a merge. */
-static bool passed_over(fv__work *w)
-{
-    if (!w->drop_below) return false;
-    uint64_t x = w->random += 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return (uint32_t)(x >> 32) < w->drop_below;
-}
-
-/* Each merge takes one entry and adds two, so there are at most n - 1 + 2 * (n - 1) of them: those
- * in the heap, and at the end of its array those that were passed over. */
+/* Each merge takes one entry and adds two, so the heap holds at most n - 1 + 2 * (n - 1) of
+ * them. */
 static bool merge_long(const fv__model *m, fv__work *w, fv__symbol *s, size_t *count)
 {
     size_t n = *count;
@@ -124,7 +110,6 @@ static bool merge_long(const fv__model *m, fv__work *w, fv__symbol *s, size_t *c
         return false;
     link *l = w->links;
     heap h = {.v = w->heap};
-    uint64_t *const end = h.v + 3 * n, *passed = end;
     for (size_t i = 0; i < n; i++)
         l[i] = (link){(int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_MERGE, -1};
     for (size_t i = 0; i < n; i++) look(m, s, l, &h, (int32_t)i);
@@ -132,15 +117,10 @@ static bool merge_long(const fv__model *m, fv__work *w, fv__symbol *s, size_t *c
         uint64_t top = heap_pop(&h);
         int32_t i = (int32_t)(uint32_t)top, j = l[i].next;
         if (l[i].rank != (int32_t)(top >> 32)) continue; /* its pair is gone */
-        if (passed_over(w)) {
-            *--passed = top;
-            continue;
-        }
         s[i] = (fv__symbol){l[i].id, s[i].len + s[j].len};
         l[i].next = l[j].next;
         if (l[j].next >= 0) l[l[j].next].prev = i;
         l[j].rank = NO_MERGE;
-        while (passed < end) heap_push(&h, *passed++);
         look(m, s, l, &h, l[i].prev);
         look(m, s, l, &h, i);
     }
@@ -164,7 +144,7 @@ static bool merge_all(const fv__model *m, fv__work *w, fv__symbol *s, size_t *co
             to++;
         }
         size_t len = to - from;
-        if (len > SHORT || w->drop_below) {
+        if (len > SHORT) {
             if (!merge_long(m, w, s + from, &len)) return false;
         } else {
             len = merge_short(m, s + from, len);
@@ -287,11 +267,11 @@ static bool encode(const fv__model *m, fv__work *w, uint32_t a, uint32_t b)
     size_t n = b - a;
     fv__cached *slot = NULL;
     uint32_t hash = 0;
-    if (m->ignore_merges && !w->drop_below) {
+    if (m->ignore_merges) {
         int32_t id = whole(m, s, n);
         if (id >= 0) return fv__emit(w, id, a, b);
     }
-    if (w->cache && n <= FV__CACHE_WORD && !w->drop_below) {
+    if (w->cache && n <= FV__CACHE_WORD) {
         hash = fv__hash(m->vocab.seed, s, n);
         slot = w->cache + hash % FV__CACHE_SLOTS;
         if (slot->hash == hash && slot->len == n && !memcmp(slot->word, s, n))

@@ -272,28 +272,12 @@ static bool encode_one(fv__work *w, const fv_tok_opts *o, int which, const char 
     return true;
 }
 
-static bool set_dropout(fv__work *w, const fv_tok_opts *o)
-{
-    double below = (double)o->dropout * 4294967296.0;
-    if (!(o->dropout >= 0 && o->dropout < 1))
-        fv_fail(&w->err, FV_EARG, "dropout %g is not in 0 <= p < 1", (double)o->dropout);
-    else if (o->dropout > 0 && w->t->model.kind != FV__MODEL_BPE)
-        fv_fail(&w->err, FV_EARG, "dropout of merges needs a BPE tokenizer, and this is none");
-    else {
-        w->drop_below = (uint32_t)below;
-        w->random = o->seed;
-        return true;
-    }
-    return false;
-}
-
 fv_status fv_tok_encode(fv_encoding *enc, const char *text, size_t len, fv_tok_opts o, fv_err *e)
 {
     fv__work *w = (fv__work *)enc;
     if (!enc || (!text && len) || o.offsets > FV_OFFSETS_CHARS)
         return fv_fail(e, FV_EARG, "fv_tok_encode: no encoding, no text, or an unknown unit");
     enc->n = 0;
-    if (!set_dropout(w, &o)) return fv_fail(e, w->err.code, "%s", w->err.text);
     w->want = o.offsets != FV_OFFSETS_NONE;
     w->track = w->want;
     /* Metaspace "first" has to know whether a piece starts the original text. */

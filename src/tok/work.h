@@ -66,8 +66,6 @@ struct fv__work {
     bool last_unknown; /* the last token emitted was the unknown one */
     uint32_t word;     /* pieces of this text that are done */
 
-    uint32_t drop_below; /* BPE-dropout: words of random below this pass a merge over; 0: none */
-    uint64_t random;     /* its state */
     fv__symbol *symbols;
     size_t cap_symbols;
     void *heap, *links;

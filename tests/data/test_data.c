@@ -263,8 +263,7 @@ static void policies_refuse_where_asked_to(void **state)
 
 enum { N = 200 };
 
-/* Sentences of 1 to 12 words; dropout: of merges. */
-static fv_feed numbers_with(float dropout)
+static fv_feed numbers(void)
 {
     static char text[N][64];
     static const char *side[N];
@@ -276,15 +275,10 @@ static fv_feed numbers_with(float dropout)
         for (int k = 0; k <= i * 7 % 12; k++) strcat(text[i], "cat ");
         side[i] = text[i];
     }
-    check(fv_pairs_make(&p, NULL, tok, side, side, N,
-                        (fv_pairs_opt){.from.max_len = 20, .eos = -1, .dropout = dropout}, NULL,
-                        &e),
-          &e);
+    check(fv_pairs_make(&p, NULL, tok, side, side, N, (fv_pairs_opt){.eos = -1}, NULL, &e), &e);
     check(fv_feed_pairs(&f, p, 0, 0, true, &e), &e);
     return f;
 }
-
-static fv_feed numbers(void) { return numbers_with(0); }
 
 static void a_plan_holds_every_example_once(void **state)
 {
@@ -347,66 +341,6 @@ static void a_thread_changes_no_batch(void **state)
         o.ahead = ahead;
         assert_true(digest(&f, o, 150) == alone);
     }
-    fv_feed_close(&f);
-}
-
-/* The labels of one example, without padding: what its target was encoded as. */
-static int64_t labels_of(const fv_feed *f, int32_t *out, const int32_t *rows, int64_t n, int64_t at,
-                         fv_data_rng how)
-{
-    fv_batch b = {0};
-    fv_err e;
-    check(f->make(f->self, &b, rows, n, how, &e), &e);
-    const fv_batch_part *labels = fv_batch_get(&b, "labels");
-    int64_t t = labels->shape.d[1], len = 0;
-    const int32_t *id = (const int32_t *)labels->data + at * t;
-    while (len < t && id[len] >= 0) out[len] = id[len], len++;
-    fv_batch_free(&b);
-    return len;
-}
-
-/* Every epoch cuts words in other ways, always the same for seed, epoch and example; an evaluation
- * does not, and no sentence becomes longer than max_len. */
-static void merges_are_dropped_anew_in_each_epoch(void **state)
-{
-    (void)state;
-    fv_feed f = numbers_with(0.3f), plain = numbers();
-    fv_loader_opt o = {.plan = {.tokens = 100, .rng = {5, 0}}};
-    uint64_t alone = digest(&f, o, 150);
-    assert_true(alone != digest(&plain, o, 150));
-    o.ahead = 4;
-    o.workers = 3;
-    assert_true(digest(&f, o, 150) == alone);
-
-    const int32_t rows[] = {3, 8, 1};
-    int32_t a[64], b[64];
-    int changed = 0;
-    char *back;
-    size_t size;
-    fv_err e;
-    for (int64_t epoch = -1; epoch < 10; epoch++) {
-        fv_data_rng how = {7, epoch};
-        for (int64_t i = 0; i < 3; i++) {
-            int64_t n = labels_of(&f, a, rows, 3, i, how),
-                    m = labels_of(&f, b, rows + i, 1, 0, how);
-            assert_int_equal(n, m); /* whatever it shares a batch with */
-            assert_memory_equal(a, b, (size_t)n * sizeof *a);
-            m = labels_of(&plain, b, rows, 3, i, how);
-            bool same = n == m && !memcmp(a, b, (size_t)n * sizeof *a);
-            assert_true(n <= 20 && (epoch >= 0 || same));
-            changed += !same;
-            check(fv_tok_decode(tok, &back, &size, a, n, true, &e), &e);
-            for (int64_t k = 0; k <= rows[i] * 7 % 12; k++)
-                assert_memory_equal(back + 4 * k, "cat ", k < rows[i] * 7 % 12 ? 4 : 3);
-            fv_tok_free_text(tok, back, size);
-        }
-    }
-    assert_in_range(changed, 15, 30);
-    fv_batch made = {0}; /* lengths come again: multiples of four */
-    check(f.make(f.self, &made, rows, 3, (fv_data_rng){7, 0}, &e), &e);
-    for (int k = 0; k < made.n; k++) assert_int_equal(made.part[k].shape.d[1] % 4, 0);
-    fv_batch_free(&made);
-    fv_feed_close(&plain);
     fv_feed_close(&f);
 }
 
@@ -483,7 +417,6 @@ int main(void)
         cmocka_unit_test(policies_refuse_where_asked_to),
         cmocka_unit_test(a_plan_holds_every_example_once),
         cmocka_unit_test(a_thread_changes_no_batch),
-        cmocka_unit_test(merges_are_dropped_anew_in_each_epoch),
         cmocka_unit_test(a_feeder_begins_in_the_middle),
         cmocka_unit_test(a_failing_feed_fails_the_feeder_and_keeps_failing),
     };

@@ -332,68 +332,6 @@ static void training_is_deterministic_and_reads_back(void **state)
     assert_int_equal(fv_tok_train(&t, NULL, (fv_tok_source){next_line, &none}, NULL, &e), FV_EARG);
 }
 
-/* ---- dropout of merges ---- */
-
-static fv_tok *trained(fv_tok_kind kind, int vocab)
-{
-    lines l = {corpus, 5, 0};
-    fv_err e;
-    fv_tok *t;
-    fv_tok_train_opts o = {.kind = kind, .vocab = vocab};
-    if (fv_tok_train(&t, NULL, (fv_tok_source){next_line, &l}, &o, &e)) fail_msg("%s", e.text);
-    return t;
-}
-
-/* Whatever was passed over, the text is the same; so are the ids of a seed. */
-static void dropout_cuts_the_same_text(void **state)
-{
-    (void)state;
-    enum { SEEDS = 4000 };
-    static char many[4001];
-    memset(many, 'w', sizeof many - 1); /* one run, longer than what is scanned */
-    const char *const texts[] = {"lower widest", "low", many};
-    fv_tok *t = trained(FV_TOK_BYTE_BPE, 280);
-    fv_err e;
-    for (int k = 0; k < 3; k++) {
-        size_t len = strlen(texts[k]);
-        for (uint64_t seed = 0; seed < (k < 2 ? 50 : 2); seed++) {
-            fv_tok_opts o = {.dropout = 0.4f, .seed = seed};
-            fv_encoding *a = tok_encode(t, texts[k], len, o), *b = tok_encode(t, texts[k], len, o);
-            char *back;
-            size_t n;
-            tok_assert_ids(a, b->ids, b->n);
-            assert_int_equal(fv_tok_decode(t, &back, &n, a->ids, a->n, false, &e), FV_OK);
-            assert_string_equal(back, texts[k]);
-            fv_tok_free_text(t, back, n);
-            fv_encoding_free(a);
-            fv_encoding_free(b);
-        }
-    }
-    /* "low" is two merges: whole with probability 0.6 * 0.6, three letters with 0.4 if one pair can
-     * be merged at first */
-    int whole = 0, letters = 0;
-    fv_encoding *enc = tok_encode(t, "low", 3, (fv_tok_opts){0});
-    assert_int_equal(enc->n, 1);
-    for (uint64_t seed = 0; seed < SEEDS; seed++) {
-        fv_tok_opts o = {.dropout = 0.4f, .seed = seed * 0x9E3779B9u};
-        assert_int_equal(fv_tok_encode(enc, "low", 3, o, &e), FV_OK);
-        whole += enc->n == 1;
-        letters += enc->n == 3;
-    }
-    assert_in_range(whole, SEEDS * 0.33, SEEDS * 0.39);
-    assert_in_range(letters, SEEDS * 0.37, SEEDS * 0.43);
-    assert_int_equal(fv_tok_encode(enc, "low", 3, (fv_tok_opts){.dropout = 1}, &e), FV_EARG);
-    fv_encoding_free(enc);
-    fv_tok_close(t);
-
-    t = trained(FV_TOK_UNIGRAM, 45);
-    enc = tok_encode(t, "low", 3, (fv_tok_opts){0});
-    assert_int_equal(fv_tok_encode(enc, "low", 3, (fv_tok_opts){.dropout = 0.1f}, &e), FV_EARG);
-    assert_non_null(strstr(e.text, "BPE"));
-    fv_encoding_free(enc);
-    fv_tok_close(t);
-}
-
 /* ---- threads ---- */
 
 static void *encode_much(void *arg)
@@ -443,7 +381,6 @@ int main(void)
         cmocka_unit_test(streams_allocate_nothing),
         cmocka_unit_test(streams_keep_blanks),
         cmocka_unit_test(training_is_deterministic_and_reads_back),
-        cmocka_unit_test(dropout_cuts_the_same_text),
         cmocka_unit_test(threads_share_a_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

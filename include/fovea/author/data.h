@@ -68,9 +68,6 @@ typedef struct fv_pairs_opt {
     fv_records from;
     int32_t eos;     /* put after every side; -1: what the tokenizer adds is all */
     bool keep_texts; /* so that fv_pairs_text works */
-    /* BPE-dropout: the feed encodes every sentence anew in each epoch of training, and a merge is
-     * passed over so often.  tok must outlive the pairs.  0: each is encoded once. */
-    float dropout;
 } fv_pairs_opt;
 
 FV_API fv_status fv_pairs_open(fv_pairs **out, const fv_env *env, const fv_tok *tok,
