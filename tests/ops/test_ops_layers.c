@@ -171,6 +171,12 @@ static fv_tensor *relative_connect(fv_ctx *c, fv_tensor *const *in)
 
 #define SMALL .low = -0.5f, .high = 0.5f
 
+#define RELATIVE                                                                                   \
+    {                                                                                              \
+        {FV_SHAPE(2, 4, D)}, {FV_SHAPE(MHA(2, 3) + LIN(D, 6) + 12), SMALL}, {FV_SHAPE(2, 2, D)},   \
+            {FV_SHAPE(6, D)},                                                                      \
+    }
+
 static const op_case cases[] = {
     {.name = "encoder layer, norm behind",
      .build = encoder_post,
@@ -213,27 +219,15 @@ static const op_case cases[] = {
      .build = biased,
      .in = {{FV_SHAPE(2, 5, D)}, {FV_SHAPE(MHA(2, 3)), SMALL}, {FV_SHAPE(8, HEADS)}},
      .loose = 8},
-    {.name = "Transformer-XL's attention",
-     .build = relative,
-     .in = {{FV_SHAPE(2, 4, D)},
-            {FV_SHAPE(MHA(2, 3) + LIN(D, 6) + 12), SMALL},
-            {FV_SHAPE(2, 2, D)},
-            {FV_SHAPE(6, D)}},
-     .loose = 8},
+    {.name = "Transformer-XL's attention", .build = relative, .in = RELATIVE, .loose = 8},
     {.name = "relative attention, queries, keys and values with dropout",
      .build = relative_dropped,
-     .in = {{FV_SHAPE(2, 4, D)},
-            {FV_SHAPE(MHA(2, 3) + LIN(D, 6) + 12), SMALL},
-            {FV_SHAPE(2, 2, D)},
-            {FV_SHAPE(6, D)}},
+     .in = RELATIVE,
      .loose = 8,
      .flags = OP_TRAIN},
     {.name = "relative attention, weights with dropout",
      .build = relative_connect,
-     .in = {{FV_SHAPE(2, 4, D)},
-            {FV_SHAPE(MHA(2, 3) + LIN(D, 6) + 12), SMALL},
-            {FV_SHAPE(2, 2, D)},
-            {FV_SHAPE(6, D)}},
+     .in = RELATIVE,
      .loose = 8,
      .flags = OP_TRAIN},
 };
