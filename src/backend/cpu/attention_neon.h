@@ -11,35 +11,9 @@
 #include "attention.h"
 #include "gemm_neon.h"
 
-INLINED vf neon_add(vf a, vf b)
-{
-    vf y;
-    __asm__ volatile("fadd %0.4s, %1.4s, %2.4s" : "=w"(y) : "w"(a), "w"(b));
-    return y;
-}
-INLINED vf neon_sub(vf a, vf b)
-{
-    vf y;
-    __asm__ volatile("fsub %0.4s, %1.4s, %2.4s" : "=w"(y) : "w"(a), "w"(b));
-    return y;
-}
-INLINED vf neon_mul(vf a, vf b)
-{
-    vf y;
-    __asm__ volatile("fmul %0.4s, %1.4s, %2.4s" : "=w"(y) : "w"(a), "w"(b));
-    return y;
-}
-INLINED vf neon_max(vf a, vf b)
-{
-    vf y;
-    __asm__ volatile("fmax %0.4s, %1.4s, %2.4s" : "=w"(y) : "w"(a), "w"(b));
-    return y;
-}
-INLINED vf neon_fma(vf a, vf b, vf c) /* a*b + c */
-{
-    __asm__ volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
-    return c;
-}
+NEON_BINARY(neon_add, "fadd")
+NEON_BINARY(neon_sub, "fsub")
+NEON_BINARY(neon_max, "fmax")
 /* The integer in the low bits of z, moved to the exponent, and added to that of p. */
 INLINED vf neon_exponent(vf z)
 {
@@ -47,12 +21,7 @@ INLINED vf neon_exponent(vf z)
     __asm__ volatile("shl %0.4s, %1.4s, 23" : "=w"(y) : "w"(z));
     return y;
 }
-INLINED vf neon_add_bits(vf p, vf z)
-{
-    vf y;
-    __asm__ volatile("add %0.4s, %1.4s, %2.4s" : "=w"(y) : "w"(p), "w"(z));
-    return y;
-}
+NEON_BINARY(neon_add_bits, "add")
 
 /* Addends of the polynomial come from memory, straight into the register that is added to: there
  * are not enough of them to keep copies. */

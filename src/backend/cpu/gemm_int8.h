@@ -29,6 +29,7 @@
  * halves are split by one shift or one AND, with no permutation. */
 #if defined(CPU_NEON_BF16)
 
+#include "gemm_neon.h"
 #include "gemm_smmla.h"
 
 /* smmla: 2 rows by 2 columns over 8 values of k.  Scales of A are held twice, as the blocks of C
@@ -83,17 +84,6 @@ INLINE vf to_float(int32x4_t s)
     __asm__ volatile("scvtf %0.4s, %1.4s" : "=w"(f) : "w"(s));
     return f;
 }
-INLINE vf times(vf a, vf b)
-{
-    vf t;
-    __asm__ volatile("fmul %0.4s, %1.4s, %2.4s" : "=w"(t) : "w"(a), "w"(b));
-    return t;
-}
-INLINE vf add_times(vf s, vf a, vf b)
-{
-    __asm__ volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(s) : "w"(a), "w"(b));
-    return s;
-}
 
 /* Values t*8.. of k of a pair of columns. */
 INLINE int8x16_t load_columns(const uint8_t *b, const int t, const bool q4)
@@ -137,7 +127,7 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 #pragma GCC unroll 4
             for (int i = 0; i < pairs; i++) {
                 vf *at = s + i * panels * (NR / 2) + j0 + j;
-                *at = add_times(*at, f[i * wide + j], times(v_load(head->scale[i]), sb));
+                *at = neon_fma(f[i * wide + j], neon_mul(v_load(head->scale[i]), sb), *at);
             }
         }
     }

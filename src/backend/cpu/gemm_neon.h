@@ -2,7 +2,8 @@
  *
  *     s (rows, 3 vectors) += A' B,   A (k, 8), B (k, 12), all contiguous and in f32
  *
- * It is the loop of f32 products (gemm_f32.c) and of attention's (attention_block.c). */
+ * It is the loop of f32 products (gemm_f32.c) and of attention's (attention_block.c).  gemm_int8.h
+ * and attention_neon.h use its single instructions. */
 #ifndef FV_GEMM_NEON_H
 #define FV_GEMM_NEON_H
 
@@ -38,6 +39,21 @@ NEON_INLINE vf neon_fma_row(vf b, neon_column a, const int row, vf sum)
         __asm__ volatile("fmla %0.4s, %1.4s, %2.s[3]" : "+w"(sum) : "w"(b), "w"(a.v[row / VW]));
     }
     return sum;
+}
+
+/* A function of one instruction of two operands. */
+#define NEON_BINARY(name, instruction)                                                             \
+    NEON_INLINE vf name(vf a, vf b)                                                                \
+    {                                                                                              \
+        vf y;                                                                                      \
+        __asm__ volatile(instruction " %0.4s, %1.4s, %2.4s" : "=w"(y) : "w"(a), "w"(b));           \
+        return y;                                                                                  \
+    }
+NEON_BINARY(neon_mul, "fmul")
+NEON_INLINE vf neon_fma(vf a, vf b, vf c) /* a*b + c */
+{
+    __asm__ volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
+    return c;
 }
 
 NEON_INLINE vf neon_load_here(const float *p)
