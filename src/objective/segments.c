@@ -7,10 +7,11 @@
  * the feed is ordered.  The memory is part of a checkpoint: a resumed run goes on with the same
  * bits.  (Computing it again from the segments before would use parameters that have changed.)
  *
- * Segments of an epoch are shifted by a random number of tokens.  With memory_min each row of a
- * batch sees as much of its memory as is drawn for it: a model that has always had all of it relies
- * on that, and finds there what it knows by heart.  An evaluation begins at the first token, reads
- * all of them, and has a memory of its own, all of which it sees. */
+ * Each epoch rotates every stream by a random number of tokens (partial shuffle, Press 2019):
+ * segments begin elsewhere, and other segments share a batch.  With memory_min each row of a batch
+ * sees as much of its memory as is drawn for it: a model that has always had all of it relies on
+ * that, and finds there what it knows by heart.  An evaluation begins at the first token, reads all
+ * of them, and has a memory of its own, all of which it sees. */
 #include "core/core.h"
 #include "data/feed_parts.h"
 #include "data/token_stream.h"
@@ -33,36 +34,31 @@ typedef struct segments {
 
 /* ---- batches ---- */
 
-typedef struct part {
-    int64_t from, len; /* the first token of stream 0, and how many a stream has */
-} part;
-
-/* Each stream has one token more, which its last one predicts. */
-static part part_of(const segments *s, fv_data_rng how)
+/* Tokens of a stream, without the one more that its last token predicts.  An evaluation covers all
+ * tokens: its last stream may be shorter than the others. */
+static int64_t stream_len(const segments *s, int64_t epoch)
 {
-    const options *o = &s->opt;
-    int64_t n = s->text->n - 1, shift = 0;
-    /* an evaluation covers all tokens: its last stream may be shorter than the others */
-    if (how.epoch < 0) return (part){0, (n + o->streams - 1) / o->streams};
-    int64_t most = n - o->streams * o->context; /* never so far that no segment is left */
-    if (most > 0) {
-        uint32_t w[4];
-        /* draws by (seed, epoch), so that every rank and a resumed run shift alike */
-        fv_philox(w, how.seed, 2, (uint64_t)how.epoch, 0);
-        shift = (int64_t)(w[0] % (uint64_t)(most < o->context ? most + 1 : o->context));
-    }
-    return (part){shift, (n - shift) / o->streams};
+    int64_t n = s->text->n - 1, S = s->opt.streams;
+    return epoch < 0 ? (n + S - 1) / S : n / S;
 }
 
-/* In training the segments that are complete whatever the shift, in an evaluation all. */
+/* In training the segments that are complete, in an evaluation all. */
 static int64_t count(const void *self, int64_t epoch)
 {
     const segments *s = self;
-    const options *o = &s->opt;
-    int64_t n = s->text->n - 1, all = (n + o->streams - 1) / o->streams,
-            sure = (n - (o->context - 1)) / o->streams / o->context;
-    if (epoch < 0) return (all + o->context - 1) / o->context;
-    return sure > 0 ? sure : 1;
+    int64_t len = stream_len(s, epoch), T = s->opt.context;
+    if (epoch < 0) return (len + T - 1) / T;
+    return len >= T ? len / T : 1;
+}
+
+/* By how many tokens stream r is rotated; drawn by (seed, epoch, r), so that every rank and a
+ * resumed run rotate alike. */
+static int64_t rotation(const options *o, int64_t len, int64_t r, fv_data_rng how)
+{
+    uint32_t w[4];
+    if (how.epoch < 0 || len < o->context) return 0;
+    fv_philox(w, how.seed, 2, (uint64_t)how.epoch, (uint64_t)r);
+    return (int64_t)(w[0] % (uint64_t)len);
 }
 
 static void size(const void *self, int64_t i, int64_t *source, int64_t *target)
@@ -90,24 +86,25 @@ static fv_status make(const void *self, fv_batch *out, const int32_t *rows, int6
     const segments *s = self;
     const options *o = &s->opt;
     int64_t S = o->streams, T = o->context, M = o->memory, at = rows[0] * T;
-    part p = part_of(s, how);
+    int64_t len = stream_len(s, how.epoch);
     if (n != 1) return fv_fail(e, FV_ESTATE, "segments: %lld in a batch", (long long)n);
     int32_t *ids = fv_batch_put(out, "input_ids", FV_I32, FV_SHAPE(S, T)),
             *label = fv_batch_put(out, "labels", FV_I32, FV_SHAPE(S, T + 1));
     uint8_t *mask = fv_batch_put(out, "attention_mask", FV_U8, FV_SHAPE(S, M + T));
     if (!mask) return fv_fail(e, out->err.code, "%s", out->err.text);
     for (int64_t r = 0; r < S; r++) {
-        int64_t first = p.from + r * p.len, end = first + p.len;
+        int64_t first = r * len, rest = s->text->n - 1 - first, here = len < rest ? len : rest;
+        int64_t from = at + rotation(o, len, r, how);
         /* keys of the memory that do not exist yet (first segments of an epoch) are masked out */
         fv__memory_mask(mask + r * (M + T), M, T, visible(o, at, rows[0], r, how));
-        if (end > s->text->n - 1) end = s->text->n - 1;
-        for (int64_t t = 0; t <= T; t++) {
-            int64_t i = first + at + t;
-            if (t < T) ids[r * T + t] = i < end ? s->text->ids[i] : s->text->task.pad;
-            /* label t belongs to input t-1: the model shifts, and label 0 is never counted */
-            bool counts = t > 0 && i - 1 < end;
-            label[r * (T + 1) + t] = counts ? s->text->ids[i] : -100;
-            out->labels += counts;
+        /* label t belongs to input t-1: the model shifts, and label 0 is never counted */
+        label[r * (T + 1)] = -100;
+        for (int64_t t = 0; t < T; t++) {
+            bool there = at + t < here;
+            int64_t i = first + (from + t) % len;
+            ids[r * T + t] = there ? s->text->ids[i] : s->text->task.pad;
+            label[r * (T + 1) + t + 1] = there ? s->text->ids[i + 1] : -100;
+            out->labels += there;
         }
     }
     return FV_OK;

@@ -158,6 +158,56 @@ static void causal_predicts_every_token_but_the_first(void **state)
     fv_feed_close(&f);
 }
 
+/* Row r of the batches of an epoch is stream r from some token on, then from its beginning up to
+ * there; a label is the token that follows in the text.  Returns where the row begins. */
+static int64_t begins_at(const fv_feed *f, int64_t r, int64_t len, fv_data_rng how)
+{
+    int32_t text[400], ids[400], label[400];
+    int64_t n = f->count(f->self, how.epoch), S, T, columns;
+    const int32_t *stream = text + r * len;
+    assert_true(whole(text) >= 2 * len);
+    for (int32_t i = 0; i < n; i++) {
+        make(f, i, 1, how);
+        const int32_t *of = part("labels", &S, &columns);
+        memcpy(label + i * 4, of + r * columns + 1, 4 * sizeof *label);
+        of = part("input_ids", &S, &T);
+        memcpy(ids + i * T, of + r * T, 4 * sizeof *ids);
+        assert_int_equal(T, 4);
+    }
+    for (int64_t from = 0; from < len; from++) {
+        bool same = true;
+        for (int64_t i = 0; i < n * 4 && i < len; i++)
+            same = same && ids[i] == stream[(from + i) % len] &&
+                   label[i] == stream[(from + i) % len + 1];
+        if (same) return from;
+    }
+    fail_msg("row %lld is no stream", (long long)r);
+    return -1;
+}
+
+static void segments_rotate_every_stream(void **state)
+{
+    (void)state;
+    fv_data_report r;
+    int32_t text[400];
+    int64_t len = (whole(text) - 1) / 2, moved = 0, apart = 0;
+    fv_feed_opt t = task("segments");
+    t.options = options("segments", "context", "4", "streams", "2", "memory", "4", NULL);
+    fv_feed f = open_feed("segments", t, (fv_records){.file = scratch_text("t.txt", words)}, &r);
+    assert_int_equal(f.count(f.self, 0), len / 4);
+    for (int64_t epoch = 0, last = 0; epoch < 6; epoch++) {
+        fv_data_rng how = {1, epoch};
+        int64_t first = begins_at(&f, 0, len, how), second = begins_at(&f, 1, len, how);
+        assert_int_equal(begins_at(&f, 0, len, how), first);
+        moved += epoch > 0 && first != last;
+        apart += first != second;
+        last = first;
+    }
+    assert_true(moved > 2 && apart > 2);
+    assert_int_equal(begins_at(&f, 0, whole(text) / 2, (fv_data_rng){.epoch = -1}), 0);
+    fv_feed_close(&f);
+}
+
 static void a_part_of_the_text_can_be_held_out(void **state)
 {
     (void)state;
@@ -483,6 +533,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(causal_predicts_every_token_but_the_first),
+        cmocka_unit_test(segments_rotate_every_stream),
         cmocka_unit_test(a_part_of_the_text_can_be_held_out),
         cmocka_unit_test(masked_hides_some_and_remembers_them),
         cmocka_unit_test(sentences_follow_or_not),
