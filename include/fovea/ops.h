@@ -41,7 +41,7 @@ FV_API fv_tensor *fv_reshape(fv_ctx *c, fv_tensor *x, fv_shape s);
 FV_API fv_tensor *fv_transpose(fv_ctx *c, fv_tensor *x); /* last two axes */
 /* axis < 0 counts from the end */
 FV_API fv_tensor *fv_slice(fv_ctx *c, fv_tensor *x, int axis, int64_t from, int64_t to);
-/* n tensors one behind the other along axis; their other axes are equal */
+/* n tensors, floats or integers, one behind the other along axis; their other axes are equal */
 FV_API fv_tensor *fv_concat(fv_ctx *c, fv_tensor *const *x, int n, int axis);
 
 /* ---- along an axis ---- */

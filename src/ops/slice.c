@@ -66,15 +66,17 @@ static void slice_backward(fv_ctx *c, fv_node *n)
 }
 
 /* Integers have no kernels: they are moved block by block. */
-static void move_run(fv_ctx *c, fv_tensor *y, const fv_tensor *x, fv_axes a, int64_t at,
-                     int64_t len)
+static bool is_moved(const fv_tensor *x) { return x->dtype == FV_I32 || x->dtype == FV_U8; }
+
+static void move_run(fv_ctx *c, fv_tensor *y, run ry, const fv_tensor *x, run rx, int64_t len,
+                     fv_axes a)
 {
     fv_stream *s = fv_ctx_stream(c);
     fv_dtype t = x->dtype;
     size_t bytes = (size_t)(len * a.inner) * fv_dtype_size(t);
-    for (int64_t o = 0; o < a.outer; o++)
-        s->dev->backend->move(s, skip(y->data, o * len * a.inner, t),
-                              skip(x->data, (o * a.n + at) * a.inner, t), bytes);
+    for (int64_t o = 0; o < a.outer && bytes; o++)
+        s->dev->backend->move(s, skip(y->data, (o * ry.n + ry.at) * a.inner, t),
+                              skip(x->data, (o * rx.n + rx.at) * a.inner, t), bytes);
 }
 
 fv_tensor *fv_slice(fv_ctx *c, fv_tensor *x, int axis, int64_t from, int64_t to)
@@ -83,13 +85,13 @@ fv_tensor *fv_slice(fv_ctx *c, fv_tensor *x, int axis, int64_t from, int64_t to)
     if (x->packed || from < 0 || to < from || to > x->shape.d[axis])
         return fv_raise(c, FV_ESHAPE, "slice: %lld to %lld along axis %d of %s", (long long)from,
                         (long long)to, axis, fv_desc(x).s);
-    bool moved = x->dtype == FV_I32 || x->dtype == FV_U8;
+    bool moved = is_moved(x);
     const fv_kernels *k = moved ? NULL : copying(c, x->dtype);
     fv_tensor *y = k || moved ? resized(c, x, axis, to - from) : NULL;
     if (!y) return NULL;
     fv_axes a = fv__axes(x->shape, axis);
     if (moved)
-        move_run(c, y, x, a, from, to - from);
+        move_run(c, y, (run){to - from, 0}, x, (run){a.n, from}, to - from, a);
     else
         copy_run(c, k, fv__out(y), (run){to - from, 0}, x->data, (run){a.n, from}, to - from, a);
 
@@ -171,7 +173,8 @@ static int64_t joined(fv_ctx *c, fv_tensor *const *x, int n, int axis)
 {
     int64_t sum = 0;
     for (int i = 0; i < n; i++) {
-        if (!fv_same_dtype(c, "concat", x[0], x[i])) return -1;
+        bool integers = is_moved(x[0]) && x[i]->dtype == x[0]->dtype;
+        if (!integers && !fv_same_dtype(c, "concat", x[0], x[i])) return -1;
         fv_shape like = x[i]->shape;
         if (like.n == x[0]->shape.n) {
             like.d[axis] = x[0]->shape.d[axis];
@@ -195,12 +198,17 @@ fv_tensor *fv_concat(fv_ctx *c, fv_tensor *const *x, int n, int axis)
         if (!x[i]) return NULL;
     if ((axis = fv__axis(c, "concat", x[0], axis)) < 0) return NULL;
     int64_t len = joined(c, x, n, axis), at = 0;
-    const fv_kernels *k = len < 0 ? NULL : copying(c, x[0]->dtype);
-    fv_tensor *y = k ? resized(c, x[0], axis, len) : NULL;
+    if (len < 0) return NULL;
+    bool moved = is_moved(x[0]);
+    const fv_kernels *k = moved ? NULL : copying(c, x[0]->dtype);
+    fv_tensor *y = k || moved ? resized(c, x[0], axis, len) : NULL;
     if (!y) return NULL;
     for (int i = 0; i < n; i++) {
         fv_axes a = fv__axes(x[i]->shape, axis);
-        copy_run(c, k, fv__out(y), (run){len, at}, x[i]->data, (run){a.n, 0}, a.n, a);
+        if (moved)
+            move_run(c, y, (run){len, at}, x[i], (run){a.n, 0}, a.n, a);
+        else
+            copy_run(c, k, fv__out(y), (run){len, at}, x[i]->data, (run){a.n, 0}, a.n, a);
         at += a.n;
     }
     concat *s = fv_record_n(c, "concat", sizeof *s, concat_backward, y, n,

@@ -177,6 +177,39 @@ static void cross_entropy_and_its_gradient(void **state)
             }
 }
 
+static void run_symmetric_kl(const fv_kernels *k, fv_stream *s, const void *in, const fv_sink *y)
+{
+    const row_case *c = in;
+    k->symmetric_kl(s, y[0].data, y[1].data, c->x, c->rows, c->cols);
+}
+
+static void run_symmetric_kl_bwd(const fv_kernels *k, fv_stream *s, const void *in,
+                                 const fv_sink *y)
+{
+    const row_case *c = in;
+    k->symmetric_kl_bwd(s, y[0], c->dloss, c->rstd, c->x, c->rows, c->cols);
+}
+
+static void symmetric_kl_and_its_gradient(void **state)
+{
+    (void)state;
+    for (int t = 0; t < KINDS; t++)
+        for (int i = 0; i < ROW_SHAPES; i++) {
+            row_case c = {.rows = row_shapes[i][0], .cols = row_shapes[i][1]};
+            int64_t n = 2 * c.rows * c.cols;
+            void *x = numbers(kinds[t], n, -3, 3);
+            float *dloss = numbers(FV_F32, c.rows, -1, 1), *y = memory((size_t)c.rows * 4),
+                  *kept = memory((size_t)c.rows * 16);
+            if (c.rows > 2) dloss[1] = 0;
+            reference[kinds[t]].symmetric_kl(NULL, y, kept, x, c.rows, c.cols);
+            c.x = x, c.dloss = dloss, c.rstd = kept;
+            out o[2] = {{FV_F32, c.rows, false, false}, {FV_F32, 4 * c.rows, false, false}};
+            compare("symmetric_kl", kinds[t], run_symmetric_kl, &c, o, 2, 64);
+            compare_sinks("symmetric_kl_bwd", kinds[t], run_symmetric_kl_bwd, &c, n, 64);
+            free(x), free(dloss), free(y), free(kept);
+        }
+}
+
 /* Logits of -inf, as masks make them, count as nothing, also where they fill whole pieces of the
  * row. */
 static void masked_logits_count_as_nothing(void **state)
@@ -529,6 +562,7 @@ int main(void)
         cmocka_unit_test(the_largest_is_the_first_and_nan_is_not_lost),
         cmocka_unit_test(softmax_and_its_gradient),
         cmocka_unit_test(cross_entropy_and_its_gradient),
+        cmocka_unit_test(symmetric_kl_and_its_gradient),
         cmocka_unit_test(masked_logits_count_as_nothing),
         cmocka_unit_test(norms_and_their_gradients),
         cmocka_unit_test(a_row_does_not_depend_on_its_batch),

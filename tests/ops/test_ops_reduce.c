@@ -1,4 +1,4 @@
-/* test_ops_reduce.c - ops along an axis: sum, mean, max, argmax, topk, cumsum, softmax. */
+/* test_ops_reduce.c - ops along an axis: sum, mean, max, argmax, topk, cumsum, softmax, KL. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,6 +29,7 @@ static fv_tensor *cumsum_middle(fv_ctx *c, fv_tensor *const *x) { return fv_cums
 static fv_tensor *cumsum_last(fv_ctx *c, fv_tensor *const *x) { return fv_cumsum(c, x[0], -1); }
 static fv_tensor *softmax(fv_ctx *c, fv_tensor *const *x) { return fv_softmax(c, x[0]); }
 static fv_tensor *log_softmax(fv_ctx *c, fv_tensor *const *x) { return fv_log_softmax(c, x[0]); }
+static fv_tensor *symmetric_kl(fv_ctx *c, fv_tensor *const *x) { return fv_symmetric_kl(c, x[0]); }
 
 /* ---- what they should give ---- */
 
@@ -132,6 +133,23 @@ static void want_softmax(const op_case *k, double *y, const double *const *in)
     }
 }
 
+/* sum (p - q) (log p - log q) */
+static void want_symmetric_kl(const op_case *k, double *y, const double *const *in)
+{
+    fv_shape s = k->in[0].shape;
+    int64_t cols = s.d[s.n - 1], rows = fv_shape_len(s) / cols / 2;
+    for (int64_t r = 0; r < rows; r++) {
+        const double *a = in[0] + r * cols, *b = in[0] + (rows + r) * cols;
+        double lse[2] = {0};
+        for (int64_t j = 0; j < cols; j++) lse[0] += exp(a[j]), lse[1] += exp(b[j]);
+        y[r] = 0;
+        for (int64_t j = 0; j < cols; j++) {
+            double log_p = a[j] - log(lse[0]), log_q = b[j] - log(lse[1]);
+            y[r] += (exp(log_p) - exp(log_q)) * (log_p - log_q);
+        }
+    }
+}
+
 #define WIDE .low = -6, .high = 6
 
 /* clang-format off */
@@ -177,6 +195,10 @@ static const op_case cases[] = {
      .want = want_softmax, .flags = OP_BY_ROW},
     {.name = "log_softmax, many", .build = log_softmax, .in = {{FV_SHAPE(130, 259), WIDE}},
      .want = want_softmax, .flags = OP_BY_ROW},
+    {.name = "symmetric_kl", .build = symmetric_kl, .in = {{FV_SHAPE(2, 3, 2, 11), WIDE}},
+     .want = want_symmetric_kl, .bad = {FV_SHAPE(3, 3, 2, 11)}},
+    {.name = "symmetric_kl, many", .build = symmetric_kl, .in = {{FV_SHAPE(2, 70, 264)}},
+     .want = want_symmetric_kl, .bad = {FV_SHAPE(70, 264)}},
 };
 /* clang-format on */
 

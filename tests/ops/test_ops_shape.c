@@ -232,14 +232,22 @@ static const op_case cases[] = {
 
 static const int32_t counting[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
 
-static void integers_are_sliced_and_reshaped(void **state)
+static void integers_are_sliced_joined_and_reshaped(void **state)
 {
     (void)state;
-    int32_t got[4];
+    int32_t got[4], joined[8];
     fv_tensor *x = fv_reshape(ctx, fv_ints(ctx, counting, FV_SHAPE(12)), FV_SHAPE(3, -1));
     fv_tensor *y = fv_slice(ctx, fv_head(ctx, x, 2), 1, 1, 3);
     assert_int_equal(fv_read_i32(ctx, y, got, 4), FV_OK);
     assert_memory_equal(got, ((int32_t[]){1, 2, 5, 6}), sizeof got);
+    for (int axis = 0; axis < 2; axis++) {
+        static const int32_t want[2][8] = {{1, 2, 5, 6, 1, 2, 5, 6}, {1, 2, 1, 2, 5, 6, 5, 6}};
+        fv_tensor *both = fv_concat(ctx, (fv_tensor *[]){y, y}, 2, axis);
+        assert_int_equal(fv_read_i32(ctx, both, joined, 8), FV_OK);
+        assert_memory_equal(joined, want[axis], sizeof joined);
+    }
+    assert_null(fv_concat(ctx, (fv_tensor *[]){y, fv_zeros(ctx, FV_SHAPE(2, 2))}, 2, 0));
+    assert_int_equal(fv_ctx_status(ctx), FV_EDTYPE);
 }
 
 static void integers_are_refused_elsewhere(void **state)
@@ -308,7 +316,7 @@ static void empty_tensors_pass_through(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(integers_are_sliced_and_reshaped, reset_ctx),
+        cmocka_unit_test_setup(integers_are_sliced_joined_and_reshaped, reset_ctx),
         cmocka_unit_test_setup(integers_are_refused_elsewhere, reset_ctx),
         cmocka_unit_test_setup(reshape_and_head_share_memory, reset_ctx),
         cmocka_unit_test_setup(an_axis_that_does_not_exist_is_named, reset_ctx),

@@ -126,6 +126,12 @@ typedef struct fv_kernels {
                                 int32_t ignore);
     void (*scale_rows)(fv_stream *s, fv_sink y, const void *x, const fv_stat *scale, int64_t rows,
                        int64_t cols);
+    /* x (2,rows,vocab): logits of p[r] and, rows further on, of q[r].  y[r] = KL(p||q) + KL(q||p);
+     * kept (4,rows) gets what the gradient reads: the log-sum-exp of both, KL(p||q), KL(q||p) */
+    void (*symmetric_kl)(fv_stream *s, fv_stat *y, fv_stat *kept, const void *x, int64_t rows,
+                         int64_t vocab);
+    void (*symmetric_kl_bwd)(fv_stream *s, fv_sink dx, const fv_stat *dy, const fv_stat *kept,
+                             const void *x, int64_t rows, int64_t vocab);
 
     /* ---- ids, (rows,cols) ----
      * shift: y[r,t] = x[r,t+by], or edge where that is outside of the row; then `to` for every

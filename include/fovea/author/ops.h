@@ -64,6 +64,9 @@ FV_API fv_tensor *fv_topk(fv_ctx *c, fv_tensor *x, int64_t k, fv_tensor **index)
 FV_API fv_tensor *fv_cumsum(fv_ctx *c, fv_tensor *x, int axis);
 
 FV_API fv_tensor *fv_log_softmax(fv_ctx *c, fv_tensor *x); /* last axis */
+/* x (2,..,V), logits of p = softmax(x[0]) and q = softmax(x[1]) -> (..): KL(p||q) + KL(q||p) of
+ * each row, with a gradient to both.  Probabilities are never stored. */
+FV_API fv_tensor *fv_symmetric_kl(fv_ctx *c, fv_tensor *x);
 
 /* ---- normalisation; gain and bias of one row, or NULL ---- */
 

@@ -1,10 +1,11 @@
-/* entropy.cu - cross-entropy of logits against labels, with label smoothing.
+/* entropy.cu - cross-entropy of logits against labels, with label smoothing, and the divergence of
+ * two rows of logits.
  *
- * Two forms.  The plain one saves the log-sum-exp of each row and computes the gradient later.  The
- * fused one, for the last op of a language model, writes loss and gradient in one pass, the
- * gradient over the logits: of the 1.6 GB of logits of GPT-2 at 16 x 1,024 tokens no second copy
- * exists.  Its rows are padded to whole vectors, so a vocabulary of 50,257 runs as fast as 50,304.
- */
+ * Cross-entropy has two forms.  The plain one saves the log-sum-exp of each row and computes the
+ * gradient later.  The fused one, for the last op of a language model, writes loss and gradient in
+ * one pass, the gradient over the logits: of the 1.6 GB of logits of GPT-2 at 16 x 1,024 tokens no
+ * second copy exists.  Its rows are padded to whole vectors, so a vocabulary of 50,257 runs as fast
+ * as 50,304. */
 #include "backend/cuda/device/cuda.h"
 
 namespace
@@ -108,6 +109,92 @@ void cross_entropy_bwd(fv_stream *s, fv_sink dx, const fv_stat *dloss, const fv_
         launch(s, "cross_entropy_bwd", entropy_bwd_row<T, V>, dim3((unsigned)rows),
                row_threads(vocab / V), 0, to<T>(dx), (const float *)dloss, (const float *)lse,
                (const T *)x, labels, vocab, smooth, ignore);
+    });
+}
+
+/* ---- the divergence of two rows ---- */
+
+/* The log-sum-exp of a row, to all threads. */
+template <class T, int V> __device__ float row_lse(const T *row, int64_t vocab)
+{
+    row_stats p = scan_row<T, V>(row, vocab);
+    float top = block_allreduce(p.top, max_op());
+    float total = p.top == -INFINITY ? 0.0f : p.total * expf(p.top - top);
+    return top + logf(block_allreduce(total, sum_op()));
+}
+
+/* KL(p||q) = sum p (log p - log q), and the other way round: a block for a pair of rows, which the
+ * second loop reads from L2 */
+template <class T, int V>
+__global__ void symmetric_kl_row(float *y, float *kept, const T *x, int64_t rows, int64_t vocab)
+{
+    int64_t r = blockIdx.x;
+    const T *of_p = x + r * vocab, *of_q = x + (rows + r) * vocab;
+    float lse_p = row_lse<T, V>(of_p, vocab), lse_q = row_lse<T, V>(of_q, vocab), pq = 0, qp = 0;
+    float p[V], q[V];
+    for (int64_t i = threadIdx.x * V; i < vocab; i += blockDim.x * V) {
+        load(p, of_p, i);
+        load(q, of_q, i);
+        for (int j = 0; j < V; j++) {
+            float log_p = p[j] - lse_p, log_q = q[j] - lse_q;
+            pq += expf(log_p) * (log_p - log_q);
+            qp += expf(log_q) * (log_q - log_p);
+        }
+    }
+    pq = block_allreduce(pq, sum_op());
+    qp = block_allreduce(qp, sum_op());
+    if (threadIdx.x) return;
+    kept[r] = lse_p;
+    kept[rows + r] = lse_q;
+    kept[2 * rows + r] = pq;
+    kept[3 * rows + r] = qp;
+    y[r] = pq + qp;
+}
+
+template <class T>
+void symmetric_kl(fv_stream *s, fv_stat *y, fv_stat *kept, const void *x, int64_t rows,
+                  int64_t vocab)
+{
+    with_width<T>(vocab % vec<T> == 0 && aligned(x), [&](auto w) {
+        constexpr int V = decltype(w)::value;
+        launch(s, "symmetric_kl", symmetric_kl_row<T, V>, dim3((unsigned)rows),
+               row_threads(vocab / V), 0, (float *)y, (float *)kept, (const T *)x, rows, vocab);
+    });
+}
+
+/* d KL(p||q) / dx = p (log p - log q - KL(p||q)) and d KL(q||p) / dx = p - q, x the logits of p;
+ * those of q likewise.  0 where dy is, whatever the row holds. */
+template <class T, int V>
+__global__ void symmetric_kl_bwd_row(sink<T> dx, const float *dy, const float *kept, const T *x,
+                                     int64_t rows, int64_t vocab)
+{
+    int64_t r = blockIdx.x;
+    float d = dy[r], lse_p = kept[r], lse_q = kept[rows + r], pq = kept[2 * rows + r],
+          qp = kept[3 * rows + r], of_p[V], of_q[V];
+    for (int64_t i = threadIdx.x * V; i < vocab; i += blockDim.x * V) {
+        load(of_p, x, r * vocab + i);
+        load(of_q, x, (rows + r) * vocab + i);
+        for (int j = 0; j < V; j++) {
+            float log_p = of_p[j] - lse_p, log_q = of_q[j] - lse_q;
+            float p = expf(log_p), q = expf(log_q), apart = log_p - log_q;
+            of_p[j] = d == 0 ? 0 : d * (p * (apart - pq) + (p - q));
+            of_q[j] = d == 0 ? 0 : d * (q * (-apart - qp) + (q - p));
+        }
+        sink_store(dx, r * vocab + i, of_p);
+        sink_store(dx, (rows + r) * vocab + i, of_q);
+    }
+}
+
+template <class T>
+void symmetric_kl_bwd(fv_stream *s, fv_sink dx, const fv_stat *dy, const fv_stat *kept,
+                      const void *x, int64_t rows, int64_t vocab)
+{
+    if (!dx.data) return;
+    with_width<T>(vocab % vec<T> == 0 && aligned(x, dx.data), [&](auto w) {
+        constexpr int V = decltype(w)::value;
+        launch(s, "symmetric_kl_bwd", symmetric_kl_bwd_row<T, V>, dim3((unsigned)rows),
+               row_threads(vocab / V), 0, to<T>(dx), (const float *)dy, (const float *)kept,
+               (const T *)x, rows, vocab);
     });
 }
 
@@ -317,5 +404,7 @@ template <class T> void fv_cuda_entropy(fv_kernels *k)
     k->scale_rows = scale_rows<T>;
     k->cross_entropy = cross_entropy<T>;
     k->cross_entropy_bwd = cross_entropy_bwd<T>;
+    k->symmetric_kl = symmetric_kl<T>;
+    k->symmetric_kl_bwd = symmetric_kl_bwd<T>;
 }
 FOR_ALL_DTYPES(fv_cuda_entropy)
