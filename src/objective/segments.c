@@ -143,17 +143,26 @@ static fv_status prepare(void *self, const fv_model *m, fv_device *d, fv_err *e)
     return st;
 }
 
+/* The memory of every stream for `copies` of a batch. */
+static fv_tensor *repeated(fv_ctx *c, fv_tensor *mems, int64_t copies)
+{
+    fv_tensor *all = mems;
+    for (int64_t i = 1; i < copies; i++) all = fv_concat(c, (fv_tensor *[]){all, mems}, 2, 1);
+    return all;
+}
+
 /* The old memory has been copied by the layers when the new one takes its place: all of it is on
  * one stream. */
-static void pass(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out,
-                 bool last)
+static void pass(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out)
 {
     const segments *s = self;
     fv_items with = *in;
-    fv_items_put(&with, "mems", s->mems);
+    int64_t S = s->opt.streams, rows = fv_dim(fv_items_get(in, "input_ids"), 0);
+    fv_items_put(&with, "mems", repeated(c, s->mems, rows / S));
     fv_model_forward(c, m, &with, out);
-    const fv_tensor *next = fv_items_get(out, "mems");
-    if (!last || !next || fv__failed(c)) return;
+    fv_tensor *next = fv_items_get(out, "mems");
+    if (next && rows > S) next = fv_slice(c, next, 1, rows - S, rows);
+    if (!next || fv__failed(c)) return;
     if (!fv_shape_same(next->shape, s->mems->shape) || next->dtype != s->mems->dtype) {
         fv_raise(c, FV_ESHAPE, "objective segments: mems %s became %s", fv_desc(s->mems).s,
                  fv_desc(next).s);

@@ -117,7 +117,7 @@ void fv__train_forward(const fv_feed *f, fv_ctx *c, const fv_model *m, const fv_
     if (f && f->forward)
         f->forward(f->self, c, m, in, out);
     else if (f && f->pass)
-        f->pass(f->self, c, m, in, out, true);
+        f->pass(f->self, c, m, in, out);
     else
         fv_model_forward(c, m, in, out);
 }

@@ -96,8 +96,9 @@ static void a_smaller_student_learns(void **state)
     assert_true(loss < first("small", "loss"));
 }
 
-/* R-Drop.  Without dropout both passes are one, and the loss is the usual one; with it they differ,
- * which costs something, and the divergence is learnt away. */
+/* R-Drop.  Without dropout both halves of the batch are one, and the loss is the usual one; with it
+ * they differ, which costs something, in proportion to the weight, and the divergence is learnt
+ * away.  A weight of 0 leaves every bit as it is. */
 static void a_model_agrees_with_itself(void **state)
 {
     (void)state;
@@ -110,7 +111,13 @@ static void a_model_agrees_with_itself(void **state)
     static const char drop[] = "--set model.dropout=0.3 --threads 1";
     succeeded(sh("$fovea train pairs.ini -o one %s --set distill.consistency=1e-6", drop));
     succeeded(sh("$fovea train pairs.ini -o far %s --set distill.consistency=100", drop));
-    assert_true(first("far", "loss") > first("one", "loss") + 0.01);
+    succeeded(sh("$fovea train pairs.ini -o half %s --set distill.consistency=50", drop));
+    double apart = first("far", "loss") - first("one", "loss");
+    assert_true(apart > 0.01);
+    assert_true(fabs(first("half", "loss") - first("one", "loss") - apart / 2) < 1e-4 * apart);
+    succeeded(sh("$fovea train pairs.ini -o off %s", drop));
+    succeeded(sh("$fovea train pairs.ini -o zero %s --set distill.consistency=0", drop));
+    succeeded(sh("cmp off/model/model.safetensors zero/model/model.safetensors"));
     json_t *last = json_line(succeeded(sh("grep '\"loss\"' far/train.jsonl | tail -n 1")), 0);
     assert_true(json_number_value(json_object_get(last, "loss")) < first("far", "loss"));
     json_decref(last);

@@ -70,10 +70,10 @@ struct fv_feed {
      * forward, which computes its loss from labels. */
     void (*forward)(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in,
                     fv_items *out);
-    /* The family's forward with what the objective carries from batch to batch, a memory.  Of the
-     * passes over one batch the `last` is the one that carries on.  NULL: nothing is carried. */
-    void (*pass)(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out,
-                 bool last);
+    /* The family's forward with what the objective carries from batch to batch, a memory.  A batch
+     * may come with its rows several times over, one copy of all behind the other: each copy sees
+     * the same memory, and the last one's is carried on.  NULL: nothing is carried. */
+    void (*pass)(const void *self, fv_ctx *c, const fv_model *m, const fv_items *in, fv_items *out);
     /* Called once before training, when the model has its first values: what the objective wants to
      * know of these.  NULL: nothing. */
     fv_status (*prepare)(void *self, const fv_model *m, fv_device *d, fv_err *e);
