@@ -120,6 +120,15 @@ bool fv__grad_alias(fv_ctx *c, fv_tensor *x, fv_tensor *a, fv_node *n);
 
 fv_dtype fv__grad_dtype(const fv_tensor *t);
 size_t fv__tensor_bytes(fv_dtype t, int64_t n);
+/* Of keys or values (B,T,D): elements from one position, and from one sequence, to the next. */
+static inline int64_t fv__row_step(const fv_tensor *t)
+{
+    return t->row_step ? t->row_step : fv_cols(t);
+}
+static inline int64_t fv__batch_step(const fv_tensor *t)
+{
+    return t->batch_step ? t->batch_step : fv_dim(t, 1) * fv__row_step(t);
+}
 
 /* Its memory is the host's: files can be used where they are mapped. */
 bool fv__device_is_host(const fv_device *d);

@@ -202,8 +202,9 @@ fv_tensor *fv_attention(fv_ctx *c, fv_tensor *q, fv_tensor *k, fv_tensor *v, fv_
     a->B = fv_dim(q, 0), a->Tq = fv_dim(q, 1), a->Tk = fv_dim(k, 1);
     a->Wk = fv_cols(q) / a->H, a->Wv = fv_cols(v) / a->G;
     a->q = q->data, a->k = k->data, a->v = v->data;
-    a->q_row = fv_cols(q), a->k_row = fv_cols(k), a->v_row = fv_cols(v);
-    a->q_batch = a->Tq * a->q_row, a->k_batch = a->Tk * a->k_row, a->v_batch = a->Tk * a->v_row;
+    a->q_row = fv_cols(q), a->k_row = fv__row_step(k), a->v_row = fv__row_step(v);
+    a->q_batch = a->Tq * a->q_row;
+    a->k_batch = fv__batch_step(k), a->v_batch = fv__batch_step(v);
     view.role = role_of(&o);
     view.in[Q] = q, view.in[K] = k, view.in[V] = v;
     return run(c, &view, &o);

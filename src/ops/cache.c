@@ -1,4 +1,5 @@
 /* cache.c - new keys or values written into a cache that outlives the step. */
+#include "core/core.h"
 #include "fovea/author/op.h"
 #include "fovea/author/ops.h"
 
@@ -16,7 +17,9 @@ fv_tensor *fv_cache_write(fv_ctx *c, fv_tensor *cache, fv_tensor *x, fv_tensor *
     fv_tensor *y = fv_alias(c, cache, cache->shape);
     fv_record(c, sizeof(fv_node), NULL, y, cache, x);
     if (!y || fv_ctx_err(c)->code) return NULL;
+    y->row_step = cache->row_step;
+    y->batch_step = cache->batch_step;
     k->cache_write(fv_ctx_stream(c), cache->data, x->data, pos->data, fv_dim(x, 0), fv_dim(x, 1),
-                   fv_dim(cache, 1), fv_cols(x));
+                   fv_dim(cache, 1), fv_cols(x), fv__row_step(cache), fv__batch_step(cache));
     return y;
 }

@@ -64,8 +64,9 @@ static bool fit(const fv_tensor *x, const fv_fused_linear_arg *a, fv_dtype t, in
              y_n % a->head == 0 && fv_cols(a->k) % a->head == 0 &&
              (a->rope_freq->shape.n == 1 || fv_dim(a->rope_freq, 0) == fv_rows(x));
     return ok && (!a->k || (a->v && a->pos && y_n > 0 && fv_shape_same(a->k->shape, a->v->shape) &&
-                            a->k->dtype == t && fv_dim(a->k, 0) == fv_rows(x) &&
-                            fv_len(a->pos) == fv_rows(x)));
+                            a->k->row_step == a->v->row_step &&
+                            a->k->batch_step == a->v->batch_step && a->k->dtype == t &&
+                            fv_dim(a->k, 0) == fv_rows(x) && fv_len(a->pos) == fv_rows(x)));
 }
 
 fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a)
@@ -105,6 +106,8 @@ fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a)
         r.v_cache = a.v->data;
         r.pos = a.pos->data;
         r.cap = fv_dim(a.k, 1);
+        r.cache_row = fv__row_step(a.k);
+        r.cache_batch = fv__batch_step(a.k);
     }
     if (a.rope_freq) {
         int32_t half = (int32_t)fv_cols(a.rope_freq);

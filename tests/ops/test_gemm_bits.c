@@ -160,6 +160,7 @@ static void check_around(const around *t)
     const fv_kernels *f = gemm_device->k[FV_F32];
     bool rotated = t->then == ROTATED, caches = t->then == CACHES || rotated;
     int64_t n = rotated ? MOST_N : 261, each = n / 3, y_n = caches ? each : n;
+    int64_t row = each + 5, batch = CAP * row + 7; /* positions and sequences lie apart */
     fv_act act = t->then == PLAIN || t->then == GATED ? FV_GELU_TANH : FV_ACT_NONE;
     float cache[2][2 * CAP * MOST_N], y[2 * MOST_N], want[2 * MOST_N], freq[11];
     const int32_t pos[] = {1, 2};
@@ -200,13 +201,16 @@ static void check_around(const around *t)
     r.y_n = y_n;
     if (t->then == GATED) r.up = o.packed2, r.up_bias = o.bias;
     if (rotated) r.rope = (fv_fused_rope){freq, pos, 0, 11, 22, false};
-    if (caches) r.k_cache = cache[0], r.v_cache = cache[1], r.pos = pos, r.cap = CAP;
+    if (caches) {
+        r.k_cache = cache[0], r.v_cache = cache[1], r.pos = pos, r.cap = CAP;
+        r.cache_row = row, r.cache_batch = batch;
+    }
     assert_true(f->fused_linear(&s, &r));
     assert_memory_equal(y, want, (size_t)(2 * n) * sizeof *y);
     for (int64_t i = 0; i < t->rows && caches; i++)
         for (int h = 0; h < 2; h++)
-            assert_memory_equal(cache[h] + (i * CAP + pos[i]) * each,
-                                o.sum + i * n + (1 + h) * each, (size_t)each * sizeof **cache);
+            assert_memory_equal(cache[h] + i * batch + pos[i] * row, o.sum + i * n + (1 + h) * each,
+                                (size_t)each * sizeof **cache);
     float *all[] = {o.x, o.w, o.w2, o.bias, o.gain, o.shift, o.old};
     for (int i = 0; i < 7; i++) free(all[i]);
     free(o.packed);

@@ -211,7 +211,8 @@ typedef struct fv_fused_rope {
 
 /* y = act(norm(x) w' + bias), or added to y; with up, times norm(x) up' + up_bias, n % 4 == 0.
  * x (rows,k), w and up (n,k) packed.  With caches only the first y_n columns go to y, the rest in
- * two halves to row pos[r] of sequence r of each, (rows,cap,(n-y_n)/2); y and k may be rotated. */
+ * two halves to row pos[r] of sequence r of each, (rows,cap,(n-y_n)/2) with positions cache_row
+ * elements apart and sequences cache_batch; y and k may be rotated. */
 typedef enum fv_norm_kind { FV_NORM_NONE, FV_NORM_LAYER, FV_NORM_RMS } fv_norm_kind;
 typedef struct fv_fused_linear {
     int64_t rows, n, k, y_n, cap;
@@ -223,6 +224,7 @@ typedef struct fv_fused_linear {
     fv_act act;
     bool add;
     void *y, *k_cache, *v_cache;
+    int64_t cache_row, cache_batch;
     const int32_t *pos;
     fv_fused_rope rope;
 } fv_fused_linear;

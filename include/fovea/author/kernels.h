@@ -195,9 +195,10 @@ typedef struct fv_kernels {
      * rounded once */
     void (*attention_weights)(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b, int64_t h,
                               int64_t i0, int64_t i1);
-    /* cache (B,cap,D): row pos[b]+t of sequence b becomes x[b,t] */
+    /* cache (B,cap,D), positions `row` elements apart and sequences `batch`: row pos[b]+t of
+     * sequence b becomes x[b,t] */
     void (*cache_write)(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B,
-                        int64_t T, int64_t cap, int64_t D);
+                        int64_t T, int64_t cap, int64_t D, int64_t row, int64_t batch);
 
     /* w is the f32 master; copy (table dtype, or NULL) receives the rounded result, and ema (or
      * NULL) follows it */

@@ -18,6 +18,10 @@ struct fv_tensor {
     bool released; /* memory was given back during fv_backward */
     struct fv_tensor *base; /* whose memory this shares (fv_reshape, fv_head, ...), or NULL */
     const char *name;       /* parameters only */
+    /* Elements from one position to the next and from one sequence to the next, of a KV cache that
+     * lies between others (fv_session_kv); 0: contiguous, as every other tensor is.  cache_write,
+     * attention and the fused linear layer take such a cache, nothing else does. */
+    int64_t row_step, batch_step;
 };
 
 typedef struct fv_desc {

@@ -173,7 +173,8 @@ static void finish(const few *f, float *sum, int64_t ld, int64_t j)
 static float *target(const few *f, int64_t i, int64_t j, int64_t *first, int64_t *end)
 {
     const fv_fused_linear *r = f->row;
-    int64_t half = (f->n - r->y_n) / 2, in_cache = r->k_cache ? (i * r->cap + r->pos[i]) * half : 0;
+    int64_t half = (f->n - r->y_n) / 2,
+            in_cache = r->k_cache ? i * r->cache_batch + r->pos[i] * r->cache_row : 0;
     *first = j < r->y_n ? 0 : j < r->y_n + half ? r->y_n : r->y_n + half;
     *end = j < r->y_n ? r->y_n : *first + half;
     return j < r->y_n ? (float *)r->y + i * r->y_n
@@ -427,7 +428,7 @@ static void rotate(fv_stream *s, const fv_fused_linear *r)
     int64_t half = (r->n - r->y_n) / 2;
     for (int64_t i = 0; i < r->rows; i++) {
         float *row[] = {(float *)r->y + i * r->y_n,
-                        (float *)r->k_cache + (i * r->cap + r->pos[i]) * half};
+                        (float *)r->k_cache + i * r->cache_batch + r->pos[i] * r->cache_row};
         const int64_t cols[] = {r->y_n, half};
         for (int j = 0; j < 2; j++)
             s->dev->k[FV_F32]->rope(s, (fv_sink){.data = row[j], .dtype = FV_F32}, row[j],

@@ -279,7 +279,7 @@ static void attention_bwd(fv_stream *s, args *a, const fv_attn_grads *g)
 
 /* cache (B,cap,D) <- x (B,T,D) at row pos[b] of each sequence; a row past cap fails the stream. */
 static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B,
-                        int64_t T, int64_t cap, int64_t D)
+                        int64_t T, int64_t cap, int64_t D, int64_t row, int64_t batch)
 {
     for (int64_t b = 0; b < B; b++) {
         if (pos[b] < 0 || pos[b] + T > cap) {
@@ -287,8 +287,9 @@ static void cache_write(fv_stream *s, void *cache, const void *x, const int32_t 
                            (long long)T, pos[b], (long long)cap);
             return;
         }
-        memcpy((real *)cache + (b * cap + pos[b]) * D, (const real *)x + b * T * D,
-               (size_t)(T * D) * sizeof(real));
+        real *to = (real *)cache + b * batch + pos[b] * row;
+        const real *from = (const real *)x + b * T * D;
+        for (int64_t t = 0; t < T; t++) memcpy(to + t * row, from + t * D, (size_t)D * sizeof *to);
     }
 }
 

@@ -218,12 +218,13 @@ void attention_weights(fv_stream *s, fv_sink w, const fv_attn_args *a, int64_t b
     launch_tiles<T>(s, to<T>(w), attn, {(int)b, (int)h, (int)i0, (int)i1, (int)a->Tk, 0}, NULL, 1);
 }
 
-/* cache (B, cap, D): row pos[b] + t of sequence b becomes x[b, t] */
+/* cache (B, cap, D), with positions `row` elements apart and sequences `batch`: row pos[b] + t of
+ * sequence b becomes x[b, t] */
 template <class T> struct to_cache {
     T *cache;
     const T *x;
     const int32_t *pos;
-    int64_t T_, cap, D;
+    int64_t T_, cap, D, row, batch;
     fault *bad;
     template <int V> __device__ void operator()(width<V>, int64_t i) const
     {
@@ -232,17 +233,19 @@ template <class T> struct to_cache {
             if (!rest) report_fault(bad, b, from, cap, T_);
             return;
         }
-        *(pack<T, V> *)(cache + (b * cap + from) * D + rest) = *(const pack<T, V> *)(x + i);
+        int64_t to = b * batch + (from + rest / D) * row + rest % D;
+        *(pack<T, V> *)(cache + to) = *(const pack<T, V> *)(x + i);
     }
 };
 
 template <class T>
 void cache_write(fv_stream *s, void *cache, const void *x, const int32_t *pos, int64_t B,
-                 int64_t T_, int64_t cap, int64_t D)
+                 int64_t T_, int64_t cap, int64_t D, int64_t row, int64_t batch)
 {
-    bool vectorised = D % (16 / (int64_t)sizeof(T)) == 0 && aligned(cache, x);
+    constexpr int64_t V = 16 / sizeof(T);
+    bool vectorised = D % V == 0 && row % V == 0 && batch % V == 0 && aligned(cache, x);
     each_vec<16 / sizeof(T)>(s, "cache_write", B * T_ * D, vectorised,
-                             to_cache<T>{(T *)cache, (const T *)x, pos, T_, cap, D,
+                             to_cache<T>{(T *)cache, (const T *)x, pos, T_, cap, D, row, batch,
                                          faults_of(s) + FAULT_CACHE});
 }
 

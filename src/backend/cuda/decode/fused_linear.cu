@@ -476,7 +476,8 @@ bool fused_linear(fv_stream *s, const fv_fused_linear *a)
     f.columns = (int)(a->up ? 2 * a->n : a->n);
     f.quads = !a->up && !a->rope.freq && a->n % 4 == 0 &&
               aligned(a->y, a->bias, a->k_cache, a->v_cache) &&
-              (!a->k_cache || (a->y_n % 4 == 0 && (a->n - a->y_n) % 8 == 0));
+              (!a->k_cache || (a->y_n % 4 == 0 && (a->n - a->y_n) % 8 == 0 &&
+                               a->cache_row % 4 == 0 && a->cache_batch % 4 == 0));
     f.ticket = device_of(s)->tickets;
     f.bad = faults_of(s) + FAULT_CACHE;
     if (fv_cuda_defer(s, f)) return true;

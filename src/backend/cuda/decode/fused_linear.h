@@ -191,7 +191,8 @@ __device__ inline target result_target(const row_job &f, int64_t r, int64_t n, i
     if (!a.k_cache || n < a.y_n) return {a.y, r * (a.k_cache ? a.y_n : a.n) + n};
     int64_t w = (a.n - a.y_n) / 2, c = n - a.y_n;
     if (at >= 0 && at < a.cap)
-        return {c < w ? a.k_cache : a.v_cache, (r * a.cap + at) * w + (c < w ? c : c - w)};
+        return {c < w ? a.k_cache : a.v_cache,
+                r * a.cache_batch + at * a.cache_row + (c < w ? c : c - w)};
     report_fault(f.bad, r, at, a.cap, 1);
     return {NULL, 0};
 }

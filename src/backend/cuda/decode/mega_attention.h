@@ -219,24 +219,31 @@ __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, cons
 }
 
 /* Prefetches the group's keys and values into L2, each block its share, while the MMA warps are in
- * the GEMMs before: DRAM is idle there, and attention would wait for it.  Rows of a sequence are
- * contiguous, so a few bulk prefetches of PIECE bytes do; the first keys in the window of each
+ * the GEMMs before: DRAM is idle there, and attention would wait for it.  Where the positions of a
+ * sequence are contiguous a few bulk prefetches of PIECE bytes do; in a paged cache each position
+ * is one, its key and its value, which lie side by side.  The first keys in the window of each
  * sequence, as many as L2 holds.  The newest are not written yet, which does not matter to a hint.
  * Prefetching line by line was as fast, with more instructions. */
 template <class T> __device__ inline void prefetch_kv(const decode_job<T> &j, const block_group &t)
 {
     const attn_params<T> &attn = j.attn;
-    bool rows_alike = attn.a.k_row == attn.a.v_row && attn.a.k_row * sizeof(T) % 16 == 0;
-    if (threadIdx.x % 32 || !rows_alike) return;
-    int key_bytes = (int)attn.a.k_row * (int)sizeof(T),
+    int64_t width = attn.a.G * attn.a.Wk;
+    bool rows_alike = attn.a.k_row == attn.a.v_row && attn.a.Wk == attn.a.Wv &&
+                      width * sizeof(T) % 16 == 0,
+         contiguous = attn.a.k_row == width,
+         paired = (const T *)attn.a.v == (const T *)attn.a.k + width;
+    if (threadIdx.x % 32 || !rows_alike || !(contiguous || paired)) return;
+    int key_bytes = (int)width * (int)sizeof(T),
         most = PREFETCH_BYTES / ((int)attn.a.B * 2 * key_bytes);
     for (int b = t.row; b < t.row + t.rows; b++) {
         int n = (int)attn.a.Tk;
         if (attn.a.lens && attn.a.lens[b] < n) n = attn.a.lens[b];
         int first = attn.a.window > 0 ? max(n - (int)attn.a.window, 0) : 0,
-            bytes = min(n - first - 1, most) * key_bytes,
+            keys = min(n - first - 1, most), bytes = keys * key_bytes,
             pieces = (bytes + PREFETCH_PIECE - 1) / PREFETCH_PIECE;
-        for (int i = t.block; i < 2 * pieces; i += t.blocks) {
+        for (int i = t.block; !contiguous && i < keys; i += t.blocks)
+            bulk_prefetch(attn.k(b, 0, first + i), 2 * key_bytes);
+        for (int i = t.block; contiguous && i < 2 * pieces; i += t.blocks) {
             int from = i % pieces * PREFETCH_PIECE;
             const T *p = i < pieces ? attn.k(b, 0, first) : attn.v(b, 0, first);
             bulk_prefetch(p + from / (int)sizeof(T), min(PREFETCH_PIECE, bytes - from));

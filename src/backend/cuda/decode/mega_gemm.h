@@ -155,6 +155,7 @@ struct mk_epilogue {
     const float *bias, *up_bias;
     const int32_t *pos;
     int n, y_n, cap, act;
+    int64_t cache_row, cache_batch;
     bool add, narrow, to_global; /* narrow: y and caches are bf16 */
     flagged_reader residual;
     flagged_word *flagged_out;
@@ -163,7 +164,8 @@ struct mk_epilogue {
         : y(f.a.y), k(f.a.k_cache), v(f.a.v_cache),
           bias(f.bias_in_slot ? NULL : (const float *)f.a.bias),
           up_bias((const float *)f.a.up_bias), pos(f.a.pos), n((int)f.a.n),
-          y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act), add(f.a.add),
+          y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act),
+          cache_row(f.a.cache_row), cache_batch(f.a.cache_batch), add(f.a.add),
           narrow(f.a.yt == FV_BF16), to_global(to.to_global), residual(f.y_in.reader(first_epoch)),
           flagged_out(to.area), epoch(first_epoch + (unsigned)op)
     {
@@ -220,7 +222,7 @@ struct result_pair {
     __device__ void store_cache(const mk_epilogue &g, int row, int n, float2 v, fault *bad) const
     {
         int half = (g.n - g.y_n) / 2, c = n - g.y_n;
-        int64_t i = (row * (int64_t)g.cap + at) * half + (c < half ? c : c - half);
+        int64_t i = row * g.cache_batch + at * g.cache_row + (c < half ? c : c - half);
         void *to = c < half ? g.k : g.v;
         if (at < 0 || at >= g.cap)
             report_fault(bad, row, at, g.cap, 1);

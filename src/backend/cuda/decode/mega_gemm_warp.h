@@ -84,7 +84,7 @@ __device__ inline void activate_tiles(tile_acc<1> &c, fv_act act, bool gated)
 /* Stores a tile; it belongs as a whole to y, the key cache or the value cache. */
 template <int GROUPS>
 __device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
-                                   const tile_acc<GROUPS> &c, const int (&cache_row)[GROUPS][2],
+                                   const tile_acc<GROUPS> &c, const int64_t (&cache_at)[GROUPS][2],
                                    const mk_smem *d, int j, const tile_columns &which)
 {
     const fv_fused_linear &a = f.a;
@@ -93,7 +93,7 @@ __device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
     bool cached = which.base >= y_n, narrow = a.yt == FV_BF16,
          second = cached && which.base - y_n >= half;
     char *to = (char *)(!cached ? a.y : second ? a.v_cache : a.k_cache);
-    int stride = cached ? half : y_n, first = !cached ? 0 : second ? y_n + half : y_n;
+    int first = !cached ? 0 : second ? y_n + half : y_n;
 #pragma unroll
     for (int i = 0; i < 2 * GROUPS; i++) {
         int row = i * 8 + lane / 4, n;
@@ -102,16 +102,17 @@ __device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
             v = finish_pair(FV_ACT_NONE, which, v,
                             turns_of(d)[row % ROWS_BLOCK * a.rope.half + which.turn + lane % 4]);
         bool mine = neighbours(v, n, which);
-        int64_t at = (cached ? cache_row[i / 2][i % 2] : t.row + row) * (int64_t)stride + n - first;
-        if (!mine || row >= t.rows || n >= all || (cached && cache_row[i / 2][i % 2] < 0)) continue;
-        store_pair(to, at, narrow, stride % 2 == 0, n + 1 < all, v);
+        int64_t at = (cached ? cache_at[i / 2][i % 2] : (t.row + row) * (int64_t)y_n) + n - first;
+        if (!mine || row >= t.rows || n >= all || (cached && cache_at[i / 2][i % 2] < 0)) continue;
+        store_pair(to, at, narrow, cached || y_n % 2 == 0, n + 1 < all, v);
     }
 }
 
-/* Cache rows for this step's keys and values; -1 (and a fault record): position out of range. */
+/* Where in the caches this step's keys and values go; -1 (and a fault record): position out of
+ * range. */
 template <int GROUPS>
-__device__ inline void find_cache_rows(int (&cache_row)[GROUPS][2], const decode_gemm &f,
-                                       const block_group &t)
+__device__ inline void find_in_cache(int64_t (&cache_at)[GROUPS][2], const decode_gemm &f,
+                                     const block_group &t)
 {
     int cap = (int)f.a.cap;
 #pragma unroll
@@ -120,7 +121,7 @@ __device__ inline void find_cache_rows(int (&cache_row)[GROUPS][2], const decode
             at = f.a.k_cache ? f.a.pos[row] : 0;
         bool is = at >= 0 && at < cap;
         if (f.a.k_cache && !is) report_fault(f.bad, row, at, cap, 1);
-        cache_row[i / 2][i % 2] = is ? row * cap + at : -1;
+        cache_at[i / 2][i % 2] = is ? row * f.a.cache_batch + at * f.a.cache_row : -1;
     }
 }
 
@@ -154,9 +155,10 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
 {
     const decode_gemm &f = o.gemm;
     int lane = threadIdx.x % 32, first = t.tile(f),
-        tiles = (f.tiles - first + t.blocks - 1) / t.blocks, cache_row[GROUPS][2];
+        tiles = (f.tiles - first + t.blocks - 1) / t.blocks;
+    int64_t cache_at[GROUPS][2];
     if (first >= f.tiles) return;
-    find_cache_rows<GROUPS>(cache_row, f, t);
+    find_in_cache<GROUPS>(cache_at, f, t);
     wait();
     load_x<true>(f, x, t, r, slots, epoch, d->partial);
     decode_sync();
@@ -188,7 +190,7 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
             if (f.a.act || (PAIRED && f.a.up)) activate_tiles(c, f.a.act, PAIRED && f.a.up);
 #pragma unroll
         for (int j = 0; j < TILES_PER_WARP; j++)
-            if (j < n) store_tiles<GROUPS>(f, t, c, cache_row, d, j, which[j]);
+            if (j < n) store_tiles<GROUPS>(f, t, c, cache_at, d, j, which[j]);
         mine.skip(MMA_WARPS * TILES_PER_WARP);
     }
     r.skip(tiles);

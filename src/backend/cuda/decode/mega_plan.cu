@@ -32,8 +32,17 @@ namespace
 
 struct region {
     const char *from, *end;
-    int64_t row; /* bytes from one sequence to the next */
-    bool overlaps(const region &r) const { return from < r.end && r.from < end; }
+    int64_t row;         /* bytes from one sequence to the next */
+    int64_t step, width; /* of a cache: from one position to the next, and of one; else 0 */
+    bool overlaps(const region &r) const { return from < r.end && r.from < end && !in_turn(r); }
+    /* Two caches of a paged session: of every position the bytes of one lie beside the other's. */
+    bool in_turn(const region &r) const
+    {
+        int64_t by = r.from - from;
+        bool apart = by >= 0 ? by >= width && by + r.width <= step
+                             : -by >= r.width && width - by <= step;
+        return step && step == r.step && row == r.row && apart;
+    }
     bool is(const region &r) const { return from == r.from && end == r.end && from != end; }
     /* A byte may be row i's here and row j's there. */
     bool crosses_rows(const region &r) const
@@ -44,7 +53,14 @@ struct region {
 
 region range_of(const void *p, int64_t rows, int64_t row_bytes)
 {
-    return {(const char *)p, (const char *)p + (p ? rows * row_bytes : 0), row_bytes};
+    return {(const char *)p, (const char *)p + (p ? rows * row_bytes : 0), row_bytes, 0, 0};
+}
+
+/* Keys or values of `rows` sequences of T positions; sizes in bytes. */
+region cache_range(const void *p, int64_t rows, int64_t row, int64_t T, int64_t step, int64_t width)
+{
+    const char *from = (const char *)p;
+    return {from, from + (p ? (rows - 1) * row + (T - 1) * step + width : 0), row, step, width};
 }
 
 typedef std::bitset<MAX_OPS> op_set;
@@ -194,8 +210,10 @@ void gemm_access(op_access *n, const decode_gemm &f)
     const fv_fused_linear &a = f.a;
     int64_t y_n = a.k_cache ? a.y_n : a.n, half = (a.n - y_n) / 2, size = a.yt == FV_BF16 ? 2 : 4;
     n->y = range_of(a.y, a.rows, y_n * size);
-    n->other_writes[0] = range_of(a.k_cache, a.rows, a.cap * half * size);
-    n->other_writes[1] = range_of(a.v_cache, a.rows, a.cap * half * size);
+    void *const cache[] = {a.k_cache, a.v_cache};
+    for (int i = 0; i < 2; i++)
+        n->other_writes[i] = cache_range(cache[i], a.rows, a.cache_batch * size, a.cap,
+                                         a.cache_row * size, half * size);
     n->read[0] = range_of(a.x, a.rows, a.k * (a.xt == FV_BF16 ? 2 : 4));
     n->row_words = a.n % 2 == 0 && a.rows * a.n <= FLAGGED_WORDS ? a.n : 0;
 }
@@ -214,18 +232,13 @@ template <class T> void attention_access(op_access *n, const decode_attention<T>
 {
     const fv_attn_args &a = f.attn.a;
     int64_t size = (int64_t)sizeof(T);
-    auto last_row_of = [](region r, int64_t bytes) { /* strided rows: without the last gap */
-                                                     r.end += bytes - r.row;
-                                                     return r;
-    };
     n->y = range_of(a.y, a.B, a.H * a.Wv * size);
     n->other_writes[0] = range_of(a.lse, a.B, a.H * (int64_t)sizeof(float2));
     n->other_writes[1] = range_of(f.sums, a.B, a.H * f.parts * (a.Wv + 2) * 4);
-    n->read[0] = last_row_of(range_of(a.q, a.B, a.q_batch * size), a.H * a.Wk * size);
-    n->read[1] = last_row_of(range_of(a.k, a.B, a.k_batch * size),
-                             ((a.Tk - 1) * a.k_row + a.G * a.Wk) * size);
-    n->read[2] = last_row_of(range_of(a.v, a.B, a.v_batch * size),
-                             ((a.Tk - 1) * a.v_row + a.G * a.Wv) * size);
+    n->read[0] = range_of(a.q, a.B, a.q_batch * size);
+    n->read[0].end += a.H * a.Wk * size - n->read[0].row; /* without the last gap */
+    n->read[1] = cache_range(a.k, a.B, a.k_batch * size, a.Tk, a.k_row * size, a.G * a.Wk * size);
+    n->read[2] = cache_range(a.v, a.B, a.v_batch * size, a.Tk, a.v_row * size, a.G * a.Wv * size);
     n->row_words = a.H * a.Wv % 2 == 0 && a.B * a.H * a.Wv <= FLAGGED_WORDS ? a.H * a.Wv : 0;
 }
 
@@ -240,8 +253,8 @@ const fv_fused_linear *cache_writer(const megakernel *g, const decode_attention<
     int64_t half = (w.n - w.y_n) / 2;
     bool same = w.yt == kind<T>::dtype && w.k_cache == a.k && w.v_cache == a.v && w.k_cache &&
                 w.rows == a.B && w.y_n == a.H * a.Wk && half == a.G * a.Wk && a.Wk == a.Wv &&
-                a.k_row == half && a.v_row == half && a.k_batch == w.cap * half &&
-                a.v_batch == w.cap * half;
+                a.k_row == w.cache_row && a.v_row == w.cache_row && a.k_batch == w.cache_batch &&
+                a.v_batch == w.cache_batch;
     return same ? &w : NULL;
 }
 
@@ -469,7 +482,8 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
 {
     int64_t tiles = ceil_div(j.columns, TILE);
     bool paired = is_paired(j.a);
-    bool even = !j.a.k_cache || (j.a.y_n % 2 == 0 && (j.a.n - j.a.y_n) % 4 == 0);
+    bool even = !j.a.k_cache || (j.a.y_n % 2 == 0 && (j.a.n - j.a.y_n) % 4 == 0 &&
+                                 j.a.cache_row % 2 == 0 && j.a.cache_batch % 2 == 0);
     if (!device_of(s)->hopper || j.a.wt != FV_BF16 || j.a.rows > MAX_ROWS || j.k % STEP || !even)
         return false;
     if (tiles > INT32_MAX / TILE || j.a.cap > INT32_MAX ||
@@ -488,8 +502,7 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     int64_t groups = ceil_div(j.a.rows, ROWS_BLOCK), blocks = device_of(s)->sm_count / groups;
     /* with a tile per warp, a tile must lie as a whole in y or in one cache */
     bool simple = !j.a.add &&
-                  (!j.a.k_cache || (j.a.y_n % TILE == 0 && (j.a.n - j.a.y_n) % (2 * TILE) == 0 &&
-                                    j.a.rows * j.a.cap <= INT32_MAX));
+                  (!j.a.k_cache || (j.a.y_n % TILE == 0 && (j.a.n - j.a.y_n) % (2 * TILE) == 0));
     f.tile_per_warp = simple && j.a.rows > FLAGGED_MAX_ROWS && j.k <= MAX_CHUNK &&
                       tiles > GROUP * blocks;
     /* a vocabulary: two groups together read the weights once */
