@@ -35,8 +35,16 @@ typedef struct fv_backend {
     void (*close)(fv_device *d);
 
     /* ---- NULL where there is no such thing ---- */
-    /* Gives whole pages within these bytes back to the system.  The addresses stay valid, what was
-     * there is lost, and a page is taken again, alone, when it is next written. */
+    /* Memory that follows its use, by the page.  reserve gives addresses of whole pages, released
+     * like others; NULL: there are none.  A page has memory of its own once commit has named a byte
+     * of it, and on the host once one was written; until then kernels may touch it, and what they
+     * find there are numbers.  commit: false where no memory is left; pages that had none are
+     * zeroed.  discard gives the memory of whole pages within these bytes back, and what was there
+     * is lost; of memory that alloc gave, only the host's.  Neither while a kernel runs that
+     * touches those pages. */
+    size_t (*page_size)(fv_device *d); /* bytes; 0: this device has no such memory */
+    void *(*reserve)(fv_device *d, size_t bytes);
+    bool (*commit)(fv_device *d, void *p, size_t bytes);
     void (*discard)(fv_device *d, void *p, size_t bytes);
     void (*memory)(fv_device *d, size_t *left, size_t *all); /* bytes */
     /* What the stream is given from capture to captured is kept instead of run.  captured gives it,

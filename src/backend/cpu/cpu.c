@@ -29,6 +29,7 @@
 #include "backend/ref/tables.h"
 #include "base/base.h"
 #include "base/launcher.h"
+#include "base/pages.h"
 #include "parallel.h"
 
 /* ---- levels, best first ---- */
@@ -158,12 +159,32 @@ static void *mem_alloc(fv_device *d, size_t bytes)
 static void mem_discard(fv_device *d, void *p, size_t bytes)
 {
     (void)d;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t page = fv__page_size();
     uintptr_t from = ((uintptr_t)p + page - 1) / page * page,
               to = ((uintptr_t)p + bytes) / page * page;
     if (to <= from) return;
     madvise((void *)from, to - from, MADV_NOHUGEPAGE);
     madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
+static size_t page_size(fv_device *d)
+{
+    (void)d;
+    return fv__page_size();
+}
+
+static void *mem_reserve(fv_device *d, size_t bytes)
+{
+    void *p = mem_alloc(d, bytes);
+    if (p) mem_discard(d, p, bytes);
+    return p;
+}
+
+/* The system takes a page when it is first written. */
+static bool mem_commit(fv_device *d, void *p, size_t bytes)
+{
+    (void)d, (void)p, (void)bytes;
+    return true;
 }
 
 static void mem_release(fv_device *d, void *p, size_t bytes) { fv__free(&d->env, p, bytes); }
@@ -219,6 +240,9 @@ static const fv_backend backend = {
     .alloc = mem_alloc,
     .release = mem_release,
     .stream_open = stream_open,
+    .page_size = page_size,
+    .reserve = mem_reserve,
+    .commit = mem_commit,
     .discard = mem_discard,
     .upload = copy,
     .download = copy,

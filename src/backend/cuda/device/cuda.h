@@ -57,6 +57,7 @@ enum { KEPT_BYTES = 4 << 20 };                       /* queries: decode/mega_att
 struct megakernel;   /* decode/mega_plan.cu: op descriptors deferred to one launch */
 struct cublas_state; /* gemm/plan.cu: cuBLASLt, its plan cache and workspace */
 struct dnn_state;    /* device/cudnn.h: cuDNN and its plans */
+struct reservation;  /* device/pages.cu: addresses and the pages mapped there */
 
 struct device {
     fv_cuda_host host;
@@ -81,6 +82,8 @@ struct device {
     cudaEvent_t half_copied[2];
     std::mutex landing_mutex; /* guards the pinned buffer that small downloads go through */
     char *landing;            /* LANDING bytes; NULL until first used */
+    std::mutex pages_mutex;   /* guards the list below */
+    reservation *reserved;    /* device/pages.cu */
     cublas_state *cublas;
     dnn_state *cudnn; /* NULL: not opened, or not available */
     bool cudnn_tried;

@@ -15,6 +15,7 @@
 #include <new>
 
 #include "cuda.h"
+#include "pages.h"
 #include "stream.h"
 
 #define HALF_STAGE ((size_t)8 << 20) /* bytes */
@@ -139,7 +140,7 @@ void mem_release(fv_device *dev, void *p, size_t bytes)
     (void)bytes;
     device *d = (device *)dev->impl;
     set_device(d);
-    cudaFreeAsync(p, d->stream);
+    if (!fv_cuda_unreserve(d, p)) cudaFreeAsync(p, d->stream);
 }
 
 /* A row of fault records per stream, found by claiming a bit of in_use: the first row whose bit was
@@ -315,6 +316,7 @@ void device_close(fv_device *dev)
     if (!d) return;
     set_device(d);
     if (d->stream) cudaStreamSynchronize(d->stream);
+    fv_cuda_unreserve_all(d);
     fv_cuda_cudnn_free(d->cudnn);
     fv_cuda_cublas_free(d->cublas);
     if (d->faults) cudaFreeHost(d->faults);
@@ -401,15 +403,52 @@ int choices(const fv_device *dev, char (*lines)[160], int most)
 }
 
 const fv_backend backend = {
-    "cuda",   mem_alloc, mem_release, stream_open, stream_close, upload,
-    download, move,      zero,        sync,        device_close, NULL,
-    memory,   capture,   captured,    replay,      free_graph,   choices,
+    "cuda",
+    mem_alloc,
+    mem_release,
+    stream_open,
+    stream_close,
+    upload,
+    download,
+    move,
+    zero,
+    sync,
+    device_close,
+    fv_cuda_page_size,
+    fv_cuda_reserve,
+    fv_cuda_commit,
+    fv_cuda_discard,
+    memory,
+    capture,
+    captured,
+    replay,
+    free_graph,
+    choices,
 };
 
 /* For CUDA_LAUNCH_BLOCKING=1: without capture, as kernels inside a graph cannot be waited for. */
 const fv_backend blocking = {
-    "cuda", mem_alloc,    mem_release, stream_open, stream_close, upload, download, move, zero,
-    sync,   device_close, NULL,        memory,      NULL,         NULL,   NULL,     NULL, choices,
+    "cuda",
+    mem_alloc,
+    mem_release,
+    stream_open,
+    stream_close,
+    upload,
+    download,
+    move,
+    zero,
+    sync,
+    device_close,
+    fv_cuda_page_size,
+    fv_cuda_reserve,
+    fv_cuda_commit,
+    fv_cuda_discard,
+    memory,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    choices,
 };
 } // namespace
 

@@ -209,14 +209,18 @@ template <class T> void cast(fv_stream *s, fv_sink y, const void *x, int64_t n)
     }
 }
 
-/* ---- many copies in one launch: a block each ---- */
+/* ---- many copies in one launch: blocks of PIECE bytes of the longest each ---- */
+
+#define PIECE 16384
+#define MAX_PIECES 256
 
 __global__ void __launch_bounds__(THREADS) copy_ranges(const fv_copy *list)
 {
     const fv_copy c = list[blockIdx.x];
     uint4 *to = (uint4 *)c.to;
     const uint4 *from = (const uint4 *)c.from;
-    for (size_t i = threadIdx.x; i < c.bytes / 16; i += THREADS) to[i] = from[i];
+    for (size_t i = blockIdx.y * THREADS + threadIdx.x; i < c.bytes / 16; i += gridDim.y * THREADS)
+        to[i] = from[i];
 }
 
 void copy_many(fv_stream *s, const fv_copy *list, int64_t n)
@@ -224,7 +228,11 @@ void copy_many(fv_stream *s, const fv_copy *list, int64_t n)
     fv_copy *there = n > 0 ? alloc_scratch<fv_copy>(s, n) : NULL;
     if (!there) return;
     s->dev->backend->upload(s, there, list, (size_t)n * sizeof *list);
-    launch(s, "copy_many", copy_ranges, dim3((unsigned)n), THREADS, 0, there);
+    size_t longest = 1;
+    for (int64_t i = 0; i < n; i++) longest = list[i].bytes > longest ? list[i].bytes : longest;
+    unsigned pieces = (unsigned)(longest < PIECE * MAX_PIECES ? (longest + PIECE - 1) / PIECE
+                                                              : MAX_PIECES);
+    launch(s, "copy_many", copy_ranges, dim3((unsigned)n, pieces), THREADS, 0, there);
 }
 } // namespace
 
