@@ -117,36 +117,34 @@ static fv_status measure(fv_scheduler *s, fv_session **one, probe *p, const fv_m
     return st;
 }
 
-/* What the budget allows: tokens where memory follows them, else fewer rows. */
-static fv_status look(fv_scheduler *s, fv_device *d, fv_err *e)
+/* What the budget allows: bytes of sequences where memory follows their tokens, else fewer rows.
+ * Either way there must be as much as the longest sequence takes, and where rows move by copying
+ * twice that. */
+static fv_status look(fv_scheduler *s, fv_err *e)
 {
-    fv_session *one = NULL;
     probe p = {0};
-    fv_status st = measure(s, &one, &p, s->model, e);
-    if (st) {
-        fv_session_free(one);
-        return st;
-    }
-    s->token_bytes = (int64_t)fv__session_token_bytes(one);
-    s->spans = one->spans;
-    int64_t each = s->token_bytes * s->opt.capacity;
-    fv_session_free(one);
+    fv_status st = measure(s, &s->like, &p, s->model, e);
+    if (st) return st;
+    s->token_bytes = (int64_t)fv__session_token_bytes(s->like);
+    s->spans = s->like->spans;
     s->stats.layers = p.layers;
     s->stats.heads = p.heads;
-    if (st || !s->opt.cache_bytes) return st;
-    if (d->backend->discard && each && each <= s->opt.cache_bytes) {
-        s->budget = s->opt.cache_bytes / s->token_bytes;
-        return FV_OK;
-    }
-    int64_t rows = each ? s->opt.cache_bytes / each - 1 : s->opt.rows; /* one is for moving rows */
-    if (rows < 1)
+    if (!s->opt.cache_bytes || !s->token_bytes) return FV_OK;
+    bool follows = fv__session_can_page(s->like, s->opt.capacity);
+    int64_t row = follows ? fv__session_row_bytes(s->like, s->opt.capacity)
+                          : s->token_bytes * s->opt.capacity,
+            least = follows && !fv__session_packs(s->like) ? row : 2 * row;
+    if (least > s->opt.cache_bytes)
         return fv_fail(
             e, FV_EARG,
             "scheduler: a KV cache of %lld bytes holds no sequence of %lld tokens, which "
             "needs %lld",
-            (long long)s->opt.cache_bytes, (long long)s->opt.capacity,
-            (long long)(d->backend->discard ? each : 2 * each));
-    if (s->opt.rows > rows) s->opt.rows = rows;
+            (long long)s->opt.cache_bytes, (long long)s->opt.capacity, (long long)least);
+    int64_t rows = s->opt.cache_bytes / row - 1; /* one is for moving rows */
+    if (follows)
+        s->budget = s->opt.cache_bytes;
+    else if (s->opt.rows > rows)
+        s->opt.rows = rows;
     return FV_OK;
 }
 
@@ -159,7 +157,9 @@ static fv_status open_rows(fv_scheduler *s, fv_device *d, fv_err *e)
     if (!s->block || !s->locks) return fv_fail(e, FV_ENOMEM, "scheduler: out of memory");
     set_layout(s, s->block);
     fv_status st = fv_session_new(&s->session, s->model, d, s->opt.rows, s->opt.capacity, e);
-    if (!st && s->budget) fv__session_page(s->session);
+    if (!st && s->budget && !fv__session_page(s->session, s->like, (size_t)s->budget))
+        st = fv_fail(e, FV_ENOMEM, "scheduler: no addresses for %lld rows of %lld tokens",
+                     (long long)s->opt.rows, (long long)s->opt.capacity);
     if (!st && !fv__sched_choice_open(s)) st = fv_fail(e, FV_ENOMEM, "scheduler: out of memory");
     return st;
 }
@@ -186,8 +186,10 @@ fv_status fv_scheduler_new(fv_scheduler **out, fv_device *d, const fv_model *m,
     s->prefixes = (fv_prefix_cache){.env = s->env, .budget = opt.prefix_bytes};
     s->V = f->vocabulary(fv_model_self(m));
     st = fv_ctx_new(&s->ctx, d, (fv_ctx_opt){.dtype = fv_model_dtype(m)}, e);
-    if (!st) st = look(s, d, e);
+    if (!st) st = look(s, e);
     if (!st) st = open_rows(s, d, e);
+    fv_session_free(s->like);
+    s->like = NULL;
     if (st) {
         if (e) fv__sched_ranks_failed(s, e);
         fv_scheduler_free(s);
@@ -411,6 +413,7 @@ void fv__sched_count(fv_scheduler *s, int64_t prompt, int64_t shared)
     s->stats.cache_tokens = cached;
     s->stats.cache_shared = together;
     s->stats.cache_bytes = (cached - together) * s->token_bytes;
+    s->stats.cache_pages = fv__session_held_bytes(s->session);
     s->stats.prefix_bytes = fv__prefix_bytes(&s->prefixes);
     pthread_mutex_unlock(&s->lock);
 }

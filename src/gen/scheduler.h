@@ -89,7 +89,8 @@ struct fv_scheduler {
     const fv_model *models[FV_SCHED_MODELS];
     int n_models;
     int64_t token_bytes; /* of a token's keys and values in all layers */
-    int64_t budget;      /* tokens that rows may come to together; 0: no limit */
+    int64_t budget;      /* bytes that rows may come to together; 0: no limit */
+    fv_session *like;    /* what the model was measured with; NULL once rows are open */
     fv_scheduler_opt opt;
     int64_t V;
     fv_ctx *ctx;

@@ -228,15 +228,26 @@ static int64_t rows_of(const fv_scheduler *s, uint64_t owner)
     return n;
 }
 
+static int64_t bytes_of(const fv_scheduler *s, int64_t tokens)
+{
+    return s->session->pages.data ? fv__session_row_bytes(s->session, tokens)
+                                  : tokens * s->token_bytes;
+}
+
 /* Whether all that the running sequences and this one may come to fits into the budget.  Nobody
  * is taken in who might have to be put out again: that would compute his tokens twice.  Tokens that
- * a row shares belong to the budget of prefixes. */
+ * a row shares belong to the budget of prefixes.  Where a row moves by copying, the greatest may be
+ * there twice. */
 static bool fits(const fv_scheduler *s, const sequence *q)
 {
-    int64_t tokens = q->end;
-    for (int64_t p = 0; p < s->decoding + s->reading; p++)
-        tokens += s->row[p]->end - fv__session_shared(s->session, p);
-    return !s->budget || q->cancelled || tokens <= s->budget;
+    int64_t each = bytes_of(s, q->end), all = each, greatest = each;
+    for (int64_t p = 0; s->budget && p < s->decoding + s->reading; p++) {
+        each = bytes_of(s, s->row[p]->end - fv__session_shared(s->session, p));
+        all += each;
+        greatest = each > greatest ? each : greatest;
+    }
+    if (s->session->pages.data) all += greatest;
+    return !s->budget || q->cancelled || all <= s->budget;
 }
 
 /* Greater priority first, then the owner with fewer rows, then the order of arrival.  Cancelled

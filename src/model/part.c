@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "core/core.h"
 #include "core/params.h"
+#include "model/session.h"
 #include "nn/part.h"
 
 /* ---- sizes ---- */
@@ -211,7 +212,7 @@ fv_kv fv__own_cache(fv_ctx *c, fv_session *s, int i, const fv_mha *l)
 
 fv_kv fv__self_cache(fv_ctx *c, fv_session *s, int i, const fv_mha *l, const fv_mha_arg *arg)
 {
-    return fv_session_kv(c, s, i, l->n_kv_head * l->head, fv__mha_cache_dtype(c, l, arg));
+    return fv__session_kv(c, s, i, l->n_kv_head * l->head, fv__mha_cache_dtype(c, l, arg));
 }
 
 /* Numbers of states: the mask of the source, then keys and values of each layer. */

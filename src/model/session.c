@@ -3,7 +3,7 @@
  * A cache (rows, allocated, width) per layer, one for keys and one for values, is allocated when
  * the layer first asks for it, grows by doubling with its longest row, and is reused after a
  * reset.  On a GPU it has its full size from the start, since a captured step holds addresses, and
- * so it has where a scheduler pages it (session_pages.c).
+ * so it has, as addresses, where a scheduler pages it (session_pages.c).
  *
  * Two kinds of step: fv_session_step takes any number of tokens a row (prefill), with inputs in
  * the context; fv__session_replay (session_replay.c) takes one token a row (decode), with inputs in
@@ -75,6 +75,7 @@ void fv_session_free(fv_session *s)
     free_slots(s, s->v);
     free_slots(s, s->kept);
     if (s->block) s->dev->backend->release(s->dev, s->block, s->block_bytes);
+    fv__session_pages_free(s);
     drop_slot(s, &s->step_inputs.all);
     drop_slot(s, &s->sampler_block);
     fv__session_rows_free(s);
@@ -87,7 +88,10 @@ void fv_session_reset(fv_session *s)
 {
     s->rows = s->all;
     s->first = 0;
-    for (int64_t i = 0; i < s->all; i++) fv__session_unshare(s, i, 0);
+    for (int64_t i = 0; i < s->all; i++) {
+        fv__session_unshare(s, i, 0);
+        fv__session_needs(s, i, 0);
+    }
     memset(s->len, 0, 2 * (size_t)s->all * sizeof *s->len); /* and what was expected */
     if (s->shared) memset(s->shared, 0, fv__session_prefix_bytes(s));
     s->forked = false;
@@ -112,7 +116,8 @@ bool fv__session_reserve(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shap
     size_t bytes = fv__tensor_bytes(t, fv_shape_len(shape) / shape.d[0] * (shape.d[0] + spare));
     if (bytes > at->bytes) {
         drop_slot(s, at);
-        *at = (slot){.t.data = b->alloc(s->dev, bytes)};
+        bool follows = s->paged && spare; /* a cache: the others have no spare row */
+        *at = (slot){.t.data = follows ? b->reserve(s->dev, bytes) : b->alloc(s->dev, bytes)};
         if (!at->t.data) {
             fv_raise(c, FV_ENOMEM, "session: out of memory for %zu bytes%s", bytes,
                      fv__memory_left(s->dev).s);
@@ -142,9 +147,13 @@ static bool reserve_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_
         at->t.shape.d[0] = s->rows;
         return true;
     }
+    if (s->pages.data) { /* laid out as the session was that it is like */
+        fv_raise(c, FV_ESTATE, "session: a cache of %s (.., %lld), which has no place in a token",
+                 fv_dtype_name(t), (long long)width);
+        return false;
+    }
     bool ok = fv__session_reserve(c, s, at, t, FV_SHAPE(s->all, s->allocated, width), 1);
     at->t.shape.d[0] = s->rows;
-    if (ok && s->paged) fv__session_page_out(s, at);
     if (ok && !fv__device_is_host(s->dev)) s->dev->backend->zero(&c->stream, at->t.data, at->bytes);
     return ok;
 }
@@ -153,12 +162,20 @@ static bool reserve_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_
 static fv_tensor *view_rows(const fv_session *s, slot *at)
 {
     at->view = at->t;
-    at->view.data = (char *)at->t.data +
-                    fv__tensor_bytes(at->t.dtype, s->first * s->allocated * at->t.shape.d[2]);
+    at->view.data = fv__session_row_at(s, at, s->first);
     return &at->view;
 }
 
 fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t)
+{
+    s->plain = true;
+    if (s->pages.data)
+        fv_raise(c, FV_ESTATE, "session: caches of %s lie apart, and it takes them for tensors",
+                 fv_model_family(s->model)->type);
+    return fv__session_kv(c, s, layer, width, t);
+}
+
+fv_kv fv__session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t)
 {
     if (fv__failed(c) || !numbered(c, layer) || !s->pos) return (fv_kv){0};
     if (!reserve_cache(c, s, &s->k[layer], width, t) ||
@@ -364,6 +381,15 @@ bool fv_session_advance(fv_ctx *c, fv_session *s, const fv_items *in, fv_items *
     return !fv__failed(c);
 }
 
+/* Memory for what a step writes: n[i] tokens more in row i of it, or T in all of them. */
+static bool hold_rows(fv_ctx *c, fv_session *s, const int32_t *n, int64_t T)
+{
+    bool ok = !fv__failed(c);
+    for (int64_t i = 0; i < s->rows && ok; i++)
+        ok = fv__session_hold(c, s, s->first + i, s->len[s->first + i] + (n ? n[i] : T));
+    return ok;
+}
+
 bool fv__session_begin_rows(fv_ctx *c, fv_session *s)
 {
     int64_t empty = 0;
@@ -374,7 +400,7 @@ bool fv__session_begin_rows(fv_ctx *c, fv_session *s)
                  "session: %lld of %lld rows of a step are empty; with virtual "
                  "tokens they begin together",
                  (long long)empty, (long long)s->rows);
-    else
+    else if (hold_rows(c, s, NULL, s->virtual))
         step(c, s, fv__prompt_step(c, fv__model_virtual(s->model), s->rows));
     c->prompt = NULL;
     return !fv__failed(c);
@@ -383,12 +409,14 @@ bool fv__session_begin_rows(fv_ctx *c, fv_session *s)
 fv_tensor *fv_session_step(fv_ctx *c, fv_session *s, fv_tensor *ids)
 {
     if (!ids || fv__failed(c) || !fv__session_begin_rows(c, s)) return NULL;
-    return step(c, s, ids);
+    return hold_rows(c, s, NULL, fv_dim(ids, 1)) ? step(c, s, ids) : NULL;
 }
 
 fv_tensor *fv__session_step_all(fv_ctx *c, fv_session *s, fv_tensor *ids)
 {
-    if (!ids || fv__failed(c) || !fv__session_begin_rows(c, s)) return NULL;
+    if (!ids || fv__failed(c) || !fv__session_begin_rows(c, s) ||
+        !hold_rows(c, s, NULL, fv_dim(ids, 1)))
+        return NULL;
     c->all_positions = true;
     fv_tensor *y = step(c, s, ids);
     c->all_positions = false;
@@ -411,7 +439,7 @@ fv_tensor *fv__session_step_padded(fv_ctx *c, fv_session *s, const int32_t *ids,
     for (int64_t i = 0; ends && i < s->rows; i++) ends[i] = (int32_t)(i * T) + n[i] - 1;
     fv_tensor *at = ends ? fv_ints(c, ends, FV_SHAPE(s->rows, 1)) : NULL;
     fv_tensor *x = fv_ints(c, ids, FV_SHAPE(s->rows, T));
-    if (!at || !x) return NULL;
+    if (!at || !x || !hold_rows(c, s, n, 0)) return NULL; /* padding is not kept */
     c->ends = at;
     fv_tensor *y = step(c, s, x);
     c->ends = NULL;

@@ -54,6 +54,18 @@ typedef struct fv_shared_blocks {
     size_t bytes;     /* of the block of memory that users begins */
 } fv_shared_blocks;
 
+/* Rows whose pages are given and taken one by one (session_pages.c). */
+typedef struct fv_row_pages {
+    char *data; /* of row 0; NULL: each cache is a tensor of its own */
+    size_t bytes;
+    size_t token, row; /* bytes from one to the next, with the keys and values of all layers */
+    size_t each;       /* of a page */
+    int64_t n, limit;  /* pages that all rows have, and may have */
+    int32_t *of;       /* all + 1: pages of a row, from its first token on */
+    int32_t *need;     /* all + 1: of these, those that may not be taken from it */
+    slot whole;        /* all of it as one cache of bytes, for copies */
+} fv_row_pages;
+
 struct fv_session {
     fv_env env;
     fv_device *dev;
@@ -65,8 +77,10 @@ struct fv_session {
     int64_t virtual;        /* virtual tokens in front of every row */
     int64_t cap, allocated; /* tokens of a row: the limit, and what is allocated */
     bool paged;             /* a token's memory is taken when it is first written */
+    fv_row_pages pages;
     fv_shared_blocks blocks;
     bool spans;                        /* the family asks how long a prompt is in all */
+    bool plain;                        /* and takes caches for contiguous tensors */
     int32_t *len;                      /* tokens of each row before the step under way */
     int32_t *expected;                 /* of its whole prompt, where that was announced; else 0 */
     fv_tensor *pos, *lens, *positions; /* on the device, for the step under way */
@@ -144,12 +158,32 @@ void fv__session_resize(fv_session *s, int64_t rows);
 
 /* Steps from now on are of this model: the same with other weights. */
 void fv__session_use(fv_session *s, const fv_model *m);
-/* session_pages.c.  Before the first step: caches have room for all tokens of a row from the start,
- * but memory only for those that are there.  False: the device has no such memory.  And, for a row
- * that is not in use, its memory given back; for a cache that was just allocated. */
-bool fv__session_page(fv_session *s);
+/* fv_session_kv for layers that give their caches to cache_write, attention and the fused linear
+ * layer alone: positions and rows may lie apart. */
+fv_kv fv__session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype t);
+
+/* session_pages.c.  Whether memory can follow the tokens of sessions like this one, which has made
+ * a step, and gains something by it with rows of so many; bytes that so many tokens of a row take
+ * then; and whether a row that moves takes them twice. */
+bool fv__session_can_page(const fv_session *like, int64_t tokens);
+int64_t fv__session_row_bytes(const fv_session *like, int64_t tokens);
+bool fv__session_packs(const fv_session *like);
+/* Before the first step: caches have room for all tokens of a row from the start, but memory only
+ * for those that are there, `budget` bytes of it at most.  like: a session of the same model that
+ * has made a step.  False: there is no such memory. */
+bool fv__session_page(fv_session *s, const fv_session *like, size_t budget);
+/* Memory for the first `tokens` of a row; it may be taken from rows that have more than they need.
+ * False once the context has failed. */
+bool fv__session_hold(fv_ctx *c, fv_session *s, int64_t row, int64_t tokens);
+/* Whether rows [0, n), which are to become from[0], from[1], .., can all get their memory before
+ * any of the others gives his back; if so, they have it. */
+bool fv__session_hold_moves(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n);
+/* So many tokens are what the row needs from now on; and for a row that is not in use, its memory
+ * given back, or to whoever needs it. */
+void fv__session_needs(fv_session *s, int64_t row, int64_t tokens);
 void fv__session_trim(fv_session *s, int64_t row);
-void fv__session_page_out(fv_session *s, slot *at);
+int64_t fv__session_held_bytes(const fv_session *s); /* pages that rows have; 0: not known */
+void fv__session_pages_free(fv_session *s);
 /* The virtual tokens of the rows of a step, where these have nothing yet.  False once the context
  * has failed. */
 bool fv__session_begin_rows(fv_ctx *c, fv_session *s);
@@ -180,8 +214,11 @@ void fv__session_share_free(fv_session *s);
 /* session_prefix.c: a session's caches in their order; bytes of a token in all caches, known once a
  * step has run; and runs of n tokens of a row, one behind the other, copied out into device memory
  * and back behind the tokens of another row.  False once the context has failed. */
-slot *fv__session_cache(const fv_session *s, int i);
+const slot *fv__session_cache(const fv_session *s, int i);
 size_t fv__session_token_bytes(const fv_session *s);
+/* Where a row's tokens begin in a cache, and bytes from one to the next. */
+char *fv__session_row_at(const fv_session *s, const slot *cache, int64_t row);
+size_t fv__session_step_bytes(const slot *cache);
 void fv__session_copy(fv_ctx *c, fv_session *s, int64_t row, int64_t from, int64_t n,
                       void *const *to, int64_t runs);
 bool fv__session_paste(fv_ctx *c, fv_session *s, int64_t row, int64_t n, void *const *from,

@@ -5,14 +5,32 @@
 #include "base/base.h"
 #include "model/session.h"
 
-slot *fv__session_cache(const fv_session *s, int i) { return i % 2 ? &s->v[i / 2] : &s->k[i / 2]; }
+/* Packed rows are one cache: of a token all keys and values lie side by side. */
+const slot *fv__session_cache(const fv_session *s, int i)
+{
+    static const slot none;
+    if (s->pages.data) return i ? &none : &s->pages.whole;
+    return i % 2 ? &s->v[i / 2] : &s->k[i / 2];
+}
+
+size_t fv__session_step_bytes(const slot *cache)
+{
+    return fv__tensor_bytes(cache->t.dtype, cache->t.shape.d[2]);
+}
+
+char *fv__session_row_at(const fv_session *s, const slot *cache, int64_t row)
+{
+    size_t bytes = s->pages.data ? s->pages.row
+                                 : fv__session_step_bytes(cache) * (size_t)s->allocated;
+    return (char *)cache->t.data + (size_t)row * bytes;
+}
 
 size_t fv__session_token_bytes(const fv_session *s)
 {
     size_t bytes = 0;
     for (int i = 0; i < 2 * MAX_SLOTS; i++) {
         const slot *at = fv__session_cache(s, i);
-        if (at->t.data) bytes += fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]);
+        if (at->t.data) bytes += fv__session_step_bytes(at);
     }
     return bytes;
 }
@@ -40,8 +58,8 @@ static void exchange(fv_ctx *c, const fv_session *s, int64_t row, int64_t from, 
     for (int i = 0; i < 2 * MAX_SLOTS; i++) {
         const slot *at = fv__session_cache(s, i);
         if (!at->t.data) continue;
-        size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]), bytes = token * (size_t)n;
-        char *in = (char *)at->t.data + (size_t)(row * s->allocated + from) * token;
+        size_t token = fv__session_step_bytes(at), bytes = token * (size_t)n;
+        char *in = fv__session_row_at(s, at, row) + (size_t)from * token;
         packs = packs && token % 16 == 0;
         for (int64_t k = 0; k < runs; k++, in += bytes) {
             char *other = (char *)out[k] + before;
@@ -65,7 +83,7 @@ bool fv__session_paste(fv_ctx *c, fv_session *s, int64_t row, int64_t n, void *c
     if (!fv__session_narrow(c, s, row, 1, runs * n)) return false; /* caches grow */
     bool ok = fv__session_begin_rows(c, s);
     fv__session_restore(s);
-    if (!ok) return false;
+    if (!ok || !fv__session_hold(c, s, row, s->len[row] + runs * n)) return false;
     exchange(c, s, row, s->len[row], n, from, runs, false);
     s->len[row] += (int32_t)(runs * n);
     return true;

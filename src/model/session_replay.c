@@ -95,6 +95,8 @@ bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t k
         (ids && (!fv__session_begin_rows(c, s) || !fv__session_fits(c, s, 1, &most))))
         return false;
     fv__session_grow(c, s, most);
+    for (int64_t i = s->first; ids && i < s->first + s->rows; i++) /* empty ones pad the batch */
+        if (s->len[i] && !fv__session_hold(c, s, i, s->len[i] + 1)) return false;
     if (ids && !arrange(c, s, ids)) return false;
     replay_args a = {s, after, user};
     fv_step_graph *g = graph_of(s, kind);

@@ -116,22 +116,34 @@ static void apply(fv_ctx *c, fv_session *s, const fv_cache_move *m)
     for (int i = 0; m->end > m->first && i < 2 * MAX_SLOTS; i++) {
         const slot *at = fv__session_cache(s, i);
         if (!at->t.data) continue;
-        size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]),
-               row = token * (size_t)s->allocated, skip = (size_t)m->first * token;
-        char *data = at->t.data;
-        s->dev->backend->move(&c->stream, data + (size_t)m->to * row + skip,
-                              data + (size_t)m->from * row + skip,
+        size_t token = fv__session_step_bytes(at), skip = (size_t)m->first * token;
+        s->dev->backend->move(&c->stream, fv__session_row_at(s, at, m->to) + skip,
+                              fv__session_row_at(s, at, m->from) + skip,
                               (size_t)(m->end - m->first) * token);
     }
 }
 
+/* Whether a row is read by moves [at, n), or stays what it is. */
+static bool still_read(const fv_session *s, const int32_t *from, int64_t rows, int32_t row,
+                       int64_t at, int64_t n)
+{
+    bool read = row < rows && from[row] == row;
+    for (; at < n && !read; at++) read = s->moves[at].from == row;
+    return read;
+}
+
+/* A row that was overwritten, or read for the last time, needs no more than it has then. */
 static void move_in_order(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
 {
     int64_t n_moves = order_moves(s->moves, from, n, (int32_t)s->all, s->scratch);
     bound_moves(s, s->moves, n_moves, from);
     for (int64_t i = 0; i < n_moves; i++) {
-        fv__session_share_alike(s, s->moves[i].to, s->moves[i].from);
-        apply(c, s, &s->moves[i]);
+        const fv_cache_move *m = &s->moves[i];
+        fv__session_share_alike(s, m->to, m->from);
+        fv__session_needs(s, m->to, m->end);
+        if (!fv__session_hold(c, s, m->to, m->end)) break;
+        apply(c, s, m);
+        if (!still_read(s, from, n, m->from, i + 1, n_moves)) fv__session_needs(s, m->from, 0);
     }
     fv__session_unshare(s, s->all, 0);
 }
@@ -145,12 +157,15 @@ static bool move_at_once(fv_ctx *c, fv_session *s, const int32_t *from, int64_t 
     int64_t n_caches = 0, n_moves = 0;
     if (!k || !k->move_rows) return false;
     for (int i = 0; i < 2 * MAX_SLOTS; i++) {
-        const slot *at = i < MAX_SLOTS ? &s->k[i] : &s->v[i - MAX_SLOTS];
+        const slot *at = fv__session_cache(s, i);
         if (!at->t.data) continue;
-        size_t token = fv__tensor_bytes(at->t.dtype, at->t.shape.d[2]);
+        size_t token = fv__session_step_bytes(at);
         if (token % 16) return false;
-        cache[n_caches++] = (fv_cache_rows){at->t.data, token, token * (size_t)s->allocated};
+        cache[n_caches++] =
+            (fv_cache_rows){at->t.data, token,
+                            (size_t)(fv__session_row_at(s, at, 1) - fv__session_row_at(s, at, 0))};
     }
+    if (!fv__session_hold_moves(c, s, from, n)) return fv__failed(c);
     for (int32_t i = 0; i < n; i++) {
         fv_cache_move m = {.to = i,
                            .from = from[i],
@@ -221,6 +236,18 @@ static void follow(fv_session *s, const int32_t *from, int64_t n)
     }
     memcpy(s->len, len, (size_t)n * sizeof *len);
     memcpy(s->expected, expected, (size_t)n * sizeof *expected);
+    for (int64_t i = 0; i <= s->all; i++) fv__session_needs(s, i, i < n ? len[i] : 0);
+}
+
+/* Rows that nobody becomes need their memory no more. */
+static void drop_unread(fv_session *s, const int32_t *from, int64_t n)
+{
+    int32_t *readers = s->scratch;
+    if (!s->pages.data) return;
+    memset(readers, 0, (size_t)s->all * sizeof *readers);
+    for (int64_t i = 0; i < n; i++) readers[from[i]]++;
+    for (int64_t i = 0; i < s->all; i++)
+        if (!readers[i]) fv__session_needs(s, i, 0);
 }
 
 void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
@@ -238,6 +265,7 @@ void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
         same = same && from[i] == i;
     }
     if (same || !prepare(c, s)) return;
+    drop_unread(s, from, n);
     if (!move_at_once(c, s, from, n)) move_in_order(c, s, from, n);
     for (int i = 0; i < MAX_SLOTS; i++) select_kept(c, s, &s->kept[i], from, n);
     follow(s, from, n);
@@ -252,6 +280,7 @@ void fv__session_resize(fv_session *s, int64_t rows)
     if (rows == s->rows) return;
     for (int64_t i = rows < s->rows ? rows : s->rows; i < s->all; i++) {
         s->len[i] = s->expected[i] = 0;
+        fv__session_needs(s, i, 0);
         fv__session_unshare(s, i, 0);
         for (int64_t j = 0; s->forked && j < s->all; j++)
             s->shared[i * s->all + j] = s->shared[j * s->all + i] = 0;

@@ -14,8 +14,9 @@
  *
  * That asks for blocks that are whole pages in every cache, and for addresses that begin one; where
  * they do not, or with virtual tokens in front of rows, or memory by an allocator of the caller's
- * own, prefixes are copied as before (session_prefix.c).  On a GPU they are too: the driver maps 2
- * MiB at a time, which are a thousand tokens of a layer and no prefix.
+ * own, prefixes are copied as before (session_prefix.c).  On a GPU they are too: its pages of 2 MiB
+ * begin and end within a token (session_pages.c), so that a prefix would share those alone that
+ * hold none of the tokens behind it; GPT-2's have 57 tokens.
  *
  * In memory the blocks of one cache follow one another, so that a run of blocks is one map a
  * cache. */

@@ -183,6 +183,8 @@ static const figure figures[] = {
      offsetof(fv_sched_stats, cache_shared)},
     {"kv_cache_bytes", "gauge", "Keys and values of the others.",
      offsetof(fv_sched_stats, cache_bytes)},
+    {"kv_cache_page_bytes", "gauge", "Pages of a GPU that hold them, with those kept for more.",
+     offsetof(fv_sched_stats, cache_pages)},
     {"prefix_cache_bytes", "gauge", "Keys and values kept for prompts to come.",
      offsetof(fv_sched_stats, prefix_bytes)},
 };

@@ -2,103 +2,22 @@
  * tokens, events wait for its next step, rows are padded and prompts are read side by side.  Here
  * the CPU plays that device, with kernels that do what CUDA's do: every sequence gets, bit for bit,
  * what it gets alone on the CPU as it is. */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "fovea/author/op.h"
 #include "fovea/fovea.h"
 #include "gen/scheduler.h"
+#include "helper/beside.h"
 #include "helper/device.h"
 #include "helper/dice.h"
 #include "helper/requests.h"
 
 enum { REQUESTS = 40 };
-
-/* ---- a device that works beside the host ---- */
-
-static fv_backend backend;
-static fv_kernels kernels;
-static int64_t chosen, listed, of_prompts, copied; /* what these kernels have done */
-
-/* As backend/cuda/decode/sample.cu, where rows have settings of their own. */
-static bool sample(fv_stream *s, const fv_sample *a)
-{
-    (void)s;
-    float *x = malloc((size_t)a->V * sizeof *x);
-    fv_candidate *c = malloc((size_t)a->V * sizeof *c);
-    assert_true(x && c && a->row);
-    for (int64_t i = 0; i < a->rows; i++) {
-        const fv_sample_row *r = &a->row[i];
-        fv_gen_opt o;
-        uint32_t w[4];
-        fv_fields_default(&o, fv_gen_fields);
-        o.temperature = r->temperature, o.top_p = r->top_p, o.min_p = r->min_p;
-        o.top_k = r->top_k;
-        memcpy(x, (const float *)a->logits + i * a->V, (size_t)a->V * sizeof *x);
-        for (int k = 0; k < r->n_banned; k++) x[r->banned[k]] = -INFINITY;
-        fv_philox(w, r->seed, (uint64_t)r->number, (uint64_t)r->made, 0);
-        fv__top_k(c, 1, x, a->V);
-        a->tokens[i] = c->token;
-        if (a->do_sample && r->do_sample)
-            a->tokens[i] = fv__sample_token(x, a->V, &o, ((double)w[0] + 0.5) * 0x1p-32, c);
-        a->scores[i] = 0;
-        chosen++;
-    }
-    free(x);
-    free(c);
-    return true;
-}
-
-/* As backend/cuda/attention/weights.cu: a row of as many keys as the job says. */
-static void attention_rows(fv_stream *s, float *out, const fv_attn_args *a,
-                           const fv_weights_job *jobs, int64_t n)
-{
-    float *row = malloc((size_t)a->Tk * sizeof *row);
-    assert_non_null(row);
-    for (int64_t i = 0; i < n; i++) {
-        if (!jobs[i].n) continue;
-        kernels.attention_weights(s, (fv_sink){row, FV_F32, false}, a, jobs[i].b, jobs[i].head,
-                                  jobs[i].query, jobs[i].query + 1);
-        memcpy(out + jobs[i].at, row, (size_t)jobs[i].n * sizeof *row);
-        listed++;
-        of_prompts += a->Tq > 1;
-    }
-    free(row);
-}
-
-static void copy_many(fv_stream *s, const fv_copy *list, int64_t n)
-{
-    (void)s;
-    for (int64_t i = 0; i < n; i++) memcpy(list[i].to, list[i].from, list[i].bytes);
-    copied += n;
-}
-
-static bool capture(fv_stream *s)
-{
-    (void)s;
-    return false; /* nothing is: every step runs */
-}
-
-static fv_device dress(const fv_device *d)
-{
-    fv_device beside = *d;
-    backend = *d->backend;
-    backend.capture = capture;
-    kernels = *d->k[FV_F32];
-    kernels.sample = sample;
-    kernels.attention_rows = attention_rows;
-    kernels.copy_many = copy_many;
-    beside.backend = &backend;
-    beside.k[FV_F32] = &kernels;
-    return beside;
-}
 
 /* ---- requests ---- */
 
@@ -120,7 +39,7 @@ static void make_request(request *r, int i)
 static void run_once(fv_device *plain, const fv_model *m, fv_scheduler_opt opt, uint32_t seed)
 {
     static request all[REQUESTS], alone;
-    fv_device beside = dress(plain);
+    fv_device beside = beside_dress(plain);
     fv_scheduler *s;
     fv_err e;
     dice_seed(seed);
@@ -139,7 +58,7 @@ static void it_changes_no_bit(void **state)
     (void)state;
     static const int64_t rows[] = {1, 5, 24}, parts[] = {512, 100, 17},
                          prefixes[] = {0, 1 << 20, 1 << 24};
-    chosen = listed = of_prompts = copied = 0;
+    beside_done = (beside_counts){0};
     for (int f = 0; f < 2; f++) {
         fv_model *m;
         fv_err e;
@@ -153,7 +72,8 @@ static void it_changes_no_bit(void **state)
                      (uint32_t)(10 * f + i));
         fv_model_free(m);
     }
-    assert_true(chosen > 1000 && listed > 100 && of_prompts > 50 && copied > 100);
+    assert_true(beside_done.chosen > 1000 && beside_done.listed > 100);
+    assert_true(beside_done.of_prompts > 50 && beside_done.copied > 100);
 }
 
 /* A failure ends what runs, once each, and what was written before is told first. */
@@ -161,7 +81,7 @@ static void failure_is_told_last(void **state)
 {
     (void)state;
     static request all[6];
-    fv_device beside = dress(device);
+    fv_device beside = beside_dress(device);
     fv_model *m;
     fv_scheduler *s;
     fv_err e;

@@ -138,7 +138,7 @@ static void a_row_that_writes_gets_a_copy(void **state)
     check(fv_model_new(&m, device, CONFIG, (fv_model_opt){.serve = true}, 7, &e), &e);
     check(fv_session_new(&s, m, device, ROWS, 1024, &e), &e);
     check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
-    assert_true(fv__session_page(s));
+    assert_true(fv__session_page(s, NULL, 0));
     read_tokens(c, s, 0, 48);
     assert_true(fv__session_share(s, 16, 4));
     for (int b = 0; b < 2; b++) {
