@@ -3,23 +3,24 @@
  * OpenMP's loops end in a barrier of all threads.  If one of them has no core just then (another
  * process runs there, or the cgroup's quota is used up), all others wait for a time slice, 3 ms, at
  * the end of a loop that takes 50 us: with as many threads as cores a decode step became up to 17
- * times slower than with half of them.  Here a loop ends when its iterations are done:
+ * times slower than with half of them.  Here a loop ends when its chunks are done:
  *
- *    caller   fills a job, opens its gate, wakes sleepers; takes chunks until none is left; closes
- *             the gate; waits for the workers that are inside
- *    worker   passes an open gate, takes chunks until none is left, leaves
+ *    caller   describes a loop and gives it a number, wakes sleepers; takes chunks until none is
+ *             left; waits until those that workers have taken are done
+ *    worker   reads the description, takes chunks until none is left, says how many it has done
  *
- * A worker that never ran did not pass the gate and costs nothing.  One that is interrupted while
- * it holds a chunk does cost: it finds out that it was late, by far more than a chunk takes.  Where
- * waiting for late workers takes more of the time than one worker less would, it stays away for a
- * while, the longer the more often that happens in the pool.  So beside another process's thread
- * the pool soon uses the cores that are left, and tries again now and then; and beside a thread
- * that needs a core now and then for a moment (one that sends what was computed) it keeps them.
- * Where it was the caller that lost its core, some worker stays away: one thread less is what the
- * machine has room for.
+ * A worker that never ran took no chunk and costs nothing.  One that is interrupted while it holds
+ * a chunk does cost: it finds out that it was late, by far more than a chunk takes.  Where waiting
+ * for late workers takes more of the time than one worker less would, it stays away for a while,
+ * the longer the more often that happens in the pool.  So beside another process's thread the pool
+ * soon uses the cores that are left, and tries again now and then; and beside a thread that needs a
+ * core now and then for a moment (one that sends what was computed) it keeps them.  Where it was
+ * the caller that lost its core, some worker stays away: one thread less is what the machine has
+ * room for.
  *
  * Chunks are handed out from ranges, one a thread, so that threads keep to the rows they had in the
- * loop before (their cache holds them); one whose range is empty takes from the others'.
+ * loop before (their cache holds them); one whose range is empty takes from the others'.  How, and
+ * what it costs, is in thread_loop.h.
  *
  * Workers spin for SPIN_NS after a loop, as the next one mostly comes within microseconds, then
  * sleep on a futex.  There are never more workers than cores beside the caller's, whatever
@@ -31,59 +32,28 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "thread_loop.h"
+
 #define JOBS 8              /* loops at once, of several contexts; more run on their caller alone */
-#define RANGES 64           /* of one loop */
 #define CHUNKS 8            /* of one range, where the caller does not say */
 #define SPIN_NS 100000      /* a worker, for the next loop */
-#define WAIT_NS 50000       /* a caller, for the workers inside, before it sleeps */
+#define WAIT_NS 50000       /* a caller, for the chunks of others, before it sleeps */
 #define LATE_NS 200000      /* after the end of a loop: this worker had no core */
-#define READ_NS 8000        /* of chunks between two readings of the clock, */
-#define READ_MOST 16        /* and their number */
 #define PENALTY_NS 16000000 /* the first time it stays away; four times as long each time */
 #define PENALTY_MOST 256000000
 #define ABSENT_MOST 8 /* at most one in so many workers stays away, or one */
 
-/* ---- the gate of a job: open? is its caller asleep? workers that came, workers inside ---- */
-
-#define OPEN (1u << 31)
-#define ASLEEP (1u << 30)
-#define CAME (1u << 15) /* one of them; 15 bits */
-#define CAME_MASK (OPEN / 2 - CAME)
-#define INSIDE_MASK (CAME - 1)
-
-typedef struct range {
-    _Alignas(64) atomic_llong next;
-    int64_t end;
-} range;
-
-/* Cache lines by who writes them: with one line for all of it every worker waits for it five times
- * a loop, in turn with all others, which is microseconds on 16 cores. */
-typedef struct job {
-    _Alignas(64) atomic_uint gate; /* every worker, as it comes and as it leaves */
-    /* Whoever is first.  drained: no chunk is left, nobody need come any more; worker_ns: the
-     * longest chunk of some worker, 0: none came. */
-    _Alignas(64) atomic_bool drained;
-    atomic_llong worker_ns;
-    _Alignas(64) fv__range_fn fn; /* the caller alone */
-    void *arg;
-    int64_t grain;
-    uint32_t helpers; /* workers that may come */
-    int ranges;
-    atomic_bool taken;      /* by a caller */
-    atomic_llong closed_ns; /* when the gate was closed */
-    atomic_llong chunk_ns;  /* what a chunk took the caller */
-    range range[RANGES];
-} job;
-
 typedef struct worker {
     pthread_t thread;
     fv__thread_pool *pool;
+    int index;
+    fv__loop_number seen[JOBS]; /* the loops it has looked at last */
+    int64_t clock;              /* when it was read last */
 } worker;
 
 struct fv__thread_pool {
@@ -93,26 +63,20 @@ struct fv__thread_pool {
     pthread_mutex_t mutex; /* for growing */
     worker **worker;
     int room;
+    fv__lane *lanes;                  /* of all jobs */
     atomic_int n;                     /* workers */
-    _Alignas(64) atomic_uint posted;  /* jobs so far: what idle workers watch */
+    _Alignas(64) atomic_uint posted;  /* what idle workers watch beside the first fv__job */
     _Alignas(64) atomic_int asleep;   /* workers that a futex wakes */
     atomic_int absent;                /* workers that stay away */
     atomic_int unwanted;              /* workers that should: the caller had no core */
     atomic_llong late_ns, penalty_ns; /* when somebody was late last, and what it cost */
     atomic_uint closing;
-    job jobs[JOBS];
+    fv__job jobs[JOBS];
 };
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* ---- time and futexes ---- */
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
+/* ---- pauses and futexes ---- */
 
 static inline void pause_core(void)
 {
@@ -121,6 +85,14 @@ static inline void pause_core(void)
 #elif defined(__aarch64__)
     __asm__ volatile("isb" ::: "memory"); /* yield is no pause on most cores */
 #endif
+}
+
+void fv__thread_pause(int i)
+{
+    if (i % 1024 == 1023)
+        sched_yield();
+    else
+        pause_core();
 }
 
 static void futex_wait(atomic_uint *at, unsigned seen, const struct timespec *most)
@@ -133,69 +105,16 @@ static void futex_wake(atomic_uint *at, int n)
     syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-/* True as soon as *at differs from `seen`; false when the time is over. */
-static bool spin_until_changed(atomic_uint *at, unsigned seen, int64_t ns)
-{
-    for (int64_t end = now_ns() + ns; now_ns() < end;)
-        for (int i = 0; i < 32; i++) {
-            if (atomic_load_explicit(at, memory_order_acquire) != seen) return true;
-            pause_core();
-        }
-    return false;
-}
-
-/* ---- chunks ---- */
-
-typedef struct times {
-    int64_t chunks, all_ns;
-    int64_t longest_ns; /* of a chunk, or of several that take no longer than READ_NS */
-    int64_t at, unread; /* when the clock was read, and chunks since */
-} times;
-
-/* Reads the clock, and returns how many chunks may follow before it is read again: no more than
- * twice as many as just now, since the next may take longer.  Reading it takes 30 ns, a chunk of a
- * small product 600: after each of them it would be 2 % of a token. */
-static int64_t read_clock(times *t)
-{
-    int64_t end = now_ns(), took = end - t->at, more = READ_NS * t->unread / (took + 1);
-    more = smaller(more, smaller(2 * t->unread, READ_MOST));
-    if (took > t->longest_ns) t->longest_ns = took;
-    t->at = end;
-    t->unread = 0;
-    return more > 1 ? more : 1;
-}
-
-/* Takes chunks until there are none. */
-static times take_chunks(job *j, int slot, int64_t start)
-{
-    times t = {.at = start};
-    int64_t until = 1;
-    for (int r = 0; r < j->ranges; r++) {
-        if (r == 1 && atomic_load_explicit(&j->drained, memory_order_relaxed)) break;
-        range *x = &j->range[(slot + r) % j->ranges];
-        while (atomic_load_explicit(&x->next, memory_order_relaxed) < x->end) {
-            int64_t from = atomic_fetch_add_explicit(&x->next, j->grain, memory_order_relaxed);
-            if (from >= x->end) break;
-            int64_t to = from + j->grain < x->end ? from + j->grain : x->end;
-            j->fn(j->arg, from, to, slot);
-            t.chunks++;
-            if (++t.unread >= until) until = read_clock(&t);
-        }
-    }
-    if (!atomic_load_explicit(&j->drained, memory_order_relaxed))
-        atomic_store_explicit(&j->drained, true, memory_order_relaxed);
-    if (t.unread) read_clock(&t);
-    t.all_ns = t.at - start;
-    return t;
-}
-
 /* ---- workers ---- */
 
-/* After a job: by how much this worker held it up, as one that lost its core does; 0: not. */
-static int64_t lateness(job *j)
+/* After its chunks: by how much this worker holds the loop up, as one that lost its core does; 0:
+ * not. */
+static int64_t lateness(fv__job *j, const fv__loop *l, const fv__chunk_times *t)
 {
-    if (atomic_load_explicit(&j->gate, memory_order_acquire) & OPEN) return 0;
-    int64_t late = now_ns() - atomic_load_explicit(&j->closed_ns, memory_order_relaxed);
+    if (t->longest_ns <= LATE_NS ||
+        atomic_load_explicit(&j->closed, memory_order_acquire) != l->number)
+        return 0;
+    int64_t late = t->at - atomic_load_explicit(&j->closed_ns, memory_order_relaxed);
     int64_t usual = 3 * atomic_load_explicit(&j->chunk_ns, memory_order_relaxed);
     return late > LATE_NS && late > usual ? late : 0;
 }
@@ -204,40 +123,42 @@ static int64_t lateness(job *j)
  * would have.  Several that are late together count once. */
 static bool costs_more(fv__thread_pool *p, int64_t late, int64_t *ago)
 {
-    int64_t now = now_ns();
+    int64_t now = fv__now_ns();
     *ago = now - atomic_exchange(&p->late_ns, now);
     if (*ago < late / 2) return false;
     return late * (atomic_load_explicit(&p->n, memory_order_relaxed) + 1) > *ago;
 }
 
-/* The same of a caller: one of its chunks took far longer than a worker's. */
-static bool lost_core(job *j, const times *t)
+/* Says that chunks are done, and wakes the caller if it waits for that. */
+static void report(fv__job *j, const fv__loop *l, int slot, const fv__chunk_times *t)
 {
-    int64_t usual = atomic_load_explicit(&j->worker_ns, memory_order_relaxed);
-    return usual && t->longest_ns > LATE_NS && t->longest_ns > 4 * usual;
+    fv__lane *own = &j->lane[slot];
+    atomic_store_explicit(&own->longest_ns, t->longest_ns, memory_order_relaxed);
+    atomic_store(&own->done, fv__counter(l->number, (uint64_t)t->chunks));
+    if (!atomic_load(&j->asleep)) return;
+    atomic_store(&j->asleep, 0);
+    futex_wake(&j->asleep, 1);
 }
 
-/* True if there was a job to help with.  The slot of a worker is its number among those that came,
- * so it is below the job's number of threads.  A job to which as many have come as there are
- * workers is not counted at any more, or a long one's counter would overflow. */
-static bool help(fv__thread_pool *p, job *j, int64_t *late)
+/* True if there was something to help with.  A slot is below the loop's number of threads. */
+static bool help(worker *w, int which, int64_t *late)
 {
-    uint32_t gate = atomic_load_explicit(&j->gate, memory_order_acquire);
-    if (!(gate & OPEN) || atomic_load_explicit(&j->drained, memory_order_relaxed)) return false;
-    if ((gate & CAME_MASK) / CAME >= (uint32_t)atomic_load(&p->n)) return false;
-    gate = atomic_fetch_add_explicit(&j->gate, CAME + 1, memory_order_acquire);
-    uint32_t number = (gate & CAME_MASK) / CAME;
-    bool in = (gate & OPEN) && number < j->helpers;
-    if (in) {
-        times t = take_chunks(j, (int)number + 1, now_ns());
-        if (t.chunks && !atomic_load_explicit(&j->worker_ns, memory_order_relaxed))
-            atomic_store_explicit(&j->worker_ns, t.longest_ns, memory_order_relaxed);
-        int64_t by = lateness(j);
-        if (by > *late) *late = by;
-    }
-    gate = atomic_fetch_sub_explicit(&j->gate, 1, memory_order_release) - 1;
-    if ((gate & ASLEEP) && !(gate & INSIDE_MASK)) futex_wake(&j->gate, 1);
-    return in;
+    fv__job *j = &w->pool->jobs[which];
+    fv__loop l;
+    if (atomic_load_explicit(&j->number, memory_order_relaxed) == w->seen[which] ||
+        !fv__loop_read(&l, j))
+        return false;
+    w->seen[which] = l.number;
+    int64_t number = l.by_index ? w->index : fv__loop_count(&j->came, l.number, l.helpers);
+    if (number < 0 || number >= l.helpers) return false;
+    int slot = (int)number + 1;
+    fv__chunk_times t = fv__loop_take(j, &l, slot, w->clock);
+    if (!t.chunks) return false;
+    int64_t by = lateness(j, &l, &t);
+    if (by > *late) *late = by;
+    report(j, &l, slot, &t);
+    w->clock = t.at;
+    return true;
 }
 
 /* Longer than the last time if that was just now, shorter if it is long ago. */
@@ -276,7 +197,28 @@ static bool is_unwanted(fv__thread_pool *p)
     return n > 0 && atomic_compare_exchange_strong(&p->unwanted, &n, n - 1);
 }
 
-/* It spins for so long after it last helped: loops that others fill do not keep it awake. */
+/* A loop of the first job, the one of a pool with one caller, or a post. */
+static bool is_news(worker *w, unsigned posted)
+{
+    fv__thread_pool *p = w->pool;
+    return atomic_load_explicit(&p->jobs[0].number, memory_order_acquire) != w->seen[0] ||
+           atomic_load_explicit(&p->posted, memory_order_acquire) != posted;
+}
+
+/* True as soon as there is something new; false when the time is over.  The clock is left at most
+ * 32 pauses behind: chunks that follow are timed from there. */
+static bool spin_until_news(worker *w, unsigned posted, int64_t until)
+{
+    for (; (w->clock = fv__now_ns()) < until;)
+        for (int i = 0; i < 32; i++) {
+            if (is_news(w, posted)) return true;
+            pause_core();
+        }
+    return false;
+}
+
+/* It spins for so long after it last helped: loops that others fill do not keep it awake.  A loop
+ * that is posted as it falls asleep goes on without it. */
 static void *work(void *arg)
 {
     worker *w = arg;
@@ -285,25 +227,26 @@ static void *work(void *arg)
     while (!atomic_load_explicit(&p->closing, memory_order_acquire)) {
         bool any = false;
         int64_t late = 0, ago = 0;
-        unsigned seen = atomic_load(&p->posted);
-        for (int i = 0; i < JOBS; i++) any |= help(p, &p->jobs[i], &late);
+        unsigned posted = atomic_load(&p->posted);
+        for (int i = 0; i < JOBS; i++) any |= help(w, i, &late);
         if (((late && costs_more(p, late, &ago)) || is_unwanted(p)) && may_stay_away(p)) {
             stay_away(p, ago);
+            w->clock = fv__now_ns();
             continue;
         }
-        int64_t now = now_ns();
-        if (any) awake_until = now + SPIN_NS;
-        if (any || spin_until_changed(&p->posted, seen, awake_until - now)) continue;
+        if (any) awake_until = w->clock + SPIN_NS;
+        if (any || spin_until_news(w, posted, awake_until)) continue;
         atomic_fetch_add(&p->asleep, 1);
-        if (!atomic_load(&p->closing)) futex_wait(&p->posted, seen, NULL);
+        if (!atomic_load(&p->closing) && !is_news(w, posted)) futex_wait(&p->posted, posted, NULL);
         atomic_fetch_sub(&p->asleep, 1);
+        w->clock = fv__now_ns();
     }
     return NULL;
 }
 
 /* ---- the caller ---- */
 
-static job *free_job(fv__thread_pool *p)
+static fv__job *free_job(fv__thread_pool *p)
 {
     for (int i = 0; i < JOBS; i++) {
         bool no = false;
@@ -314,62 +257,80 @@ static job *free_job(fv__thread_pool *p)
     return NULL;
 }
 
-static void post(fv__thread_pool *p, job *j)
+/* Slots are by index where that keeps a worker at its range and nobody is missing among the first
+ * workers: none sleeps or stays away, nor is at another caller's loop. */
+static void post(fv__thread_pool *p, fv__job *j, fv__loop *l)
 {
-    atomic_fetch_and_explicit(&j->gate, ~CAME_MASK, memory_order_relaxed);
-    atomic_fetch_or_explicit(&j->gate, OPEN, memory_order_release);
-    atomic_fetch_add(&p->posted, 1);
-    int asleep = atomic_load(&p->asleep),
-        awake = atomic_load_explicit(&p->n, memory_order_relaxed) - asleep -
-                atomic_load_explicit(&p->absent, memory_order_relaxed),
-        need = (int)j->helpers - awake;
-    if (asleep > 0 && need > 0) futex_wake(&p->posted, need < asleep ? need : asleep);
+    int n = atomic_load_explicit(&p->n, memory_order_relaxed),
+        asleep = atomic_load_explicit(&p->asleep, memory_order_relaxed),
+        awake = n - asleep - atomic_load_explicit(&p->absent, memory_order_relaxed);
+    bool first = j == &p->jobs[0],
+         alone = first && !atomic_load_explicit(&p->jobs[1].taken, memory_order_relaxed);
+    l->by_index = l->helpers >= n || (alone && awake == n);
+    l->steal = l->chunks > l->ranges || awake < l->helpers || !alone;
+    fv__loop_describe(j, l);
+    bool wake = asleep > 0 && l->helpers > awake;
+    if (wake || !first) atomic_fetch_add(&p->posted, 1);
+    if (wake) futex_wake(&p->posted, (int)smaller(l->helpers - awake, asleep));
 }
 
-/* Until the last worker has left.  It sleeps soon, because the worker it waits for may need this
+/* Until workers have done so many.  It sleeps soon, because the worker it waits for may need this
  * very core. */
-static void wait_for_workers(job *j)
+static void wait_for_workers(fv__job *j, const fv__loop *l, int64_t chunks)
 {
-    unsigned gate;
-    while ((gate = atomic_load_explicit(&j->gate, memory_order_acquire)) & INSIDE_MASK) {
-        if (spin_until_changed(&j->gate, gate, WAIT_NS)) continue;
-        gate = atomic_fetch_or(&j->gate, ASLEEP) | ASLEEP;
-        if (gate & INSIDE_MASK) futex_wait(&j->gate, gate, NULL);
-        atomic_fetch_and(&j->gate, ~ASLEEP);
+    for (int64_t until = 0, now; fv__loop_done(j, l) < chunks;) {
+        for (int i = 0; i < 32; i++) {
+            pause_core();
+            if (fv__loop_done(j, l) == chunks) return;
+        }
+        now = fv__now_ns();
+        if (!until) until = now + WAIT_NS;
+        if (now < until) continue;
+        atomic_store(&j->asleep, 1);
+        if (fv__loop_done(j, l) < chunks) futex_wait(&j->asleep, 1, NULL);
+        atomic_store(&j->asleep, 0);
     }
+}
+
+/* Whether the caller lost its core: one of its chunks took far longer than a worker's. */
+static bool lost_core(fv__job *j, const fv__loop *l, const fv__chunk_times *t)
+{
+    int64_t usual = 0;
+    if (t->longest_ns <= LATE_NS) return false;
+    for (int i = 1; i <= l->helpers && !usual; i++)
+        if (atomic_load_explicit(&j->lane[i].done, memory_order_relaxed) >> 32 == l->number)
+            usual = atomic_load_explicit(&j->lane[i].longest_ns, memory_order_relaxed);
+    return usual && t->longest_ns > 4 * usual;
 }
 
 void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain, fv__range_fn fn,
                       void *arg)
 {
     if (n < 1) return;
-    job *j = threads > 1 && n > 1 && p && p->cores > 1 ? free_job(p) : NULL;
+    fv__job *j = threads > 1 && n > 1 && p && p->cores > 1 ? free_job(p) : NULL;
     if (!j) {
         fn(arg, 0, n, 0);
         return;
     }
-    int64_t ranges = smaller(smaller(threads, p->cores), smaller(RANGES, n));
+    int64_t ranges = smaller(smaller(threads, p->cores), n);
     if (!grain) grain = n / (ranges * CHUNKS);
-    j->fn = fn;
-    j->arg = arg;
-    j->grain = grain < 1 ? 1 : grain;
-    j->ranges = (int)ranges;
-    j->helpers = (uint32_t)smaller(smaller(threads, p->cores), (n + j->grain - 1) / j->grain) - 1;
-    for (int64_t r = 0; r < ranges; r++) {
-        atomic_store_explicit(&j->range[r].next, n * r / ranges, memory_order_relaxed);
-        j->range[r].end = n * (r + 1) / ranges;
+    if (grain <= n >> 31) grain = (n >> 31) + 1; /* a counter has 32 bits */
+    fv__loop l = {
+        .number = fv__loop_next(j, p->cores), .n = n, .grain = grain, .fn = fn, .arg = arg};
+    l.chunks = (n - 1) / grain + 1;
+    l.ranges = (int)smaller(ranges, l.chunks);
+    l.helpers = l.ranges - 1;
+    int64_t start = fv__now_ns();
+    post(p, j, &l);
+    fv__chunk_times t = fv__loop_take(j, &l, 0, start);
+    if (t.chunks < l.chunks) {
+        atomic_store_explicit(&j->closed_ns, t.at, memory_order_relaxed);
+        atomic_store_explicit(&j->chunk_ns, t.all_ns / t.chunks, memory_order_relaxed);
+        atomic_store_explicit(&j->closed, l.number, memory_order_release);
+        wait_for_workers(j, &l, l.chunks - t.chunks);
     }
-    atomic_store_explicit(&j->worker_ns, 0, memory_order_relaxed);
-    atomic_store_explicit(&j->drained, false, memory_order_relaxed);
-    int64_t start = now_ns();
-    post(p, j);
-    times t = take_chunks(j, 0, start);
-    atomic_store_explicit(&j->closed_ns, start + t.all_ns, memory_order_relaxed);
-    atomic_store_explicit(&j->chunk_ns, t.all_ns / (t.chunks ? t.chunks : 1), memory_order_relaxed);
-    atomic_fetch_and_explicit(&j->gate, ~OPEN, memory_order_acq_rel);
-    wait_for_workers(j);
     int64_t ago;
-    if (lost_core(j, &t) && costs_more(p, t.longest_ns, &ago))
+    if (lost_core(j, &l, &t) && costs_more(p, t.longest_ns, &ago))
         atomic_store_explicit(&p->unwanted, 1, memory_order_relaxed);
     atomic_store_explicit(&j->taken, false, memory_order_release);
 }
@@ -382,7 +343,8 @@ static int start_worker(fv__thread_pool *p)
     worker *w = fv__alloc(&p->env, sizeof *w);
     if (!w) return ENOMEM;
     sigset_t all, old;
-    *w = (worker){.pool = p};
+    *w = (worker){.pool = p, .index = atomic_load(&p->n), .clock = fv__now_ns()};
+    for (int i = 0; i < JOBS; i++) w->seen[i] = FIRST_LOOP;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = pthread_create(&w->thread, NULL, work, w);
@@ -409,6 +371,11 @@ int fv__thread_pool_grow(fv__thread_pool *p, int threads)
     return rc;
 }
 
+static size_t lanes_bytes(const fv__thread_pool *p)
+{
+    return (size_t)p->cores * JOBS * sizeof *p->lanes;
+}
+
 int fv__thread_pool_new(fv__thread_pool **out, const fv_env *env, int threads, int cores)
 {
     fv__thread_pool *p = fv__alloc(env, sizeof *p);
@@ -417,7 +384,12 @@ int fv__thread_pool_new(fv__thread_pool **out, const fv_env *env, int threads, i
     p->pid = getpid();
     p->cores = cores;
     pthread_mutex_init(&p->mutex, NULL);
-    int rc = fv__thread_pool_grow(p, threads);
+    p->lanes = fv__alloc(env, lanes_bytes(p));
+    for (int i = 0; i < JOBS; i++) {
+        p->jobs[i].lane = p->lanes + (ptrdiff_t)i * cores;
+        atomic_init(&p->jobs[i].number, FIRST_LOOP);
+    }
+    int rc = p->lanes ? fv__thread_pool_grow(p, threads) : ENOMEM;
     if (rc) {
         fv__thread_pool_free(p);
         p = NULL;
@@ -440,6 +412,7 @@ void fv__thread_pool_free(fv__thread_pool *p)
         fv__free(&env, p->worker[i], sizeof *p->worker[i]);
     }
     fv__free(&env, p->worker, (size_t)p->room * sizeof *p->worker);
+    fv__free(&env, p->lanes, lanes_bytes(p));
     pthread_mutex_destroy(&p->mutex);
     fv__free(&env, p, sizeof *p);
 }

@@ -28,6 +28,10 @@ void fv__thread_pool_free(fv__thread_pool *p);
 void fv__parallel_for(fv__thread_pool *p, int threads, int64_t n, int64_t grain, fv__range_fn fn,
                       void *arg);
 
+/* One turn, the i-th, of a loop that waits for another thread of the same parallel loop: a pause,
+ * and after some of them the core for whoever wants it. */
+void fv__thread_pause(int i);
+
 /* Cores that this process may use: its affinity, bounded by the CPU quota of its cgroups. */
 int fv__cores(const fv_env *env);
 
