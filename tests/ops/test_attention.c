@@ -192,11 +192,9 @@ static void same_for_any_number_of_threads(sizes n, int options, uint64_t seed, 
 
 static void same_bits_for_any_number_of_threads(void **state)
 {
-    static const sizes n[] = {{1, 400, 400, 1, 1, 16, 16},
-                              {1, 130, 500, 4, 2, 8, 16},
-                              {3, 200, 200, 2, 2, 16, 16},
-                              {1, 1100, 40, 1, 1, 16, 16},
-                              {2, 1, 700, 3, 3, 64, 64}};
+    static const sizes n[] = {{1, 400, 400, 1, 1, 16, 16}, {1, 130, 500, 4, 2, 8, 16},
+                              {3, 200, 200, 2, 2, 16, 16}, {1, 1100, 40, 1, 1, 16, 16},
+                              {3, 90, 800, 3, 3, 8, 8},    {2, 1, 700, 3, 3, 64, 64}};
     static const int options[] = {0,
                                   CAUSAL,
                                   BIAS,

@@ -1,317 +1,16 @@
-/* attention_bwd.c - the gradient of attention, tile by tile; weights are recomputed from lse.
+/* attention_bwd.c - the gradient of attention: how it is divided among threads.
  *
- * Forward is p = 2^(s - m) / l with the row's maximum m and sum l, which it kept as lse; y = (keep
- * p) v.  With D_i = dy_i . y_i, for rows i and keys j:
- *     dp = keep (dy v'),  ds = p (dp - D),  dq = scale ds k,  dk = scale ds' q,  dv = (keep p)' dy
- * Scores and dp are made as (key, row), which is what dq wants; dk and dv want (row, key), so p and
- * ds are transposed: 2 % of the work, where computing them twice would add 40 %.
- *
- * A sweep processes one block of keys against a range of rows: dk and dv of the block stay in
- * cache, dq is accumulated for all rows of the range.  Every sum is one chain in the order of rows
- * or keys, so the division of work does not change the bits: with enough KV heads each thread
- * processes whole ones; else all threads share the key blocks of a head for dk and dv, and then its
- * rows for dq.  Sums that several heads share (a bias without batch axis) are never split among
- * threads. */
-
-#include "attention_bwd.h"
+ * A sweep (attention_bwd_sweep.c) adds one block of keys to the gradients of a range of rows.
+ * Every sum is one chain in the order of rows or keys, so the division of work does not change the
+ * bits.  A thread takes a KV head; the last ones are taken by blocks of keys, since threads are not
+ * equally fast, and the thread of a block follows that of the block before from group of rows to
+ * group of rows, because dq is their sum in that order.  With very few heads all threads share the
+ * key blocks of a head for dk and dv, and then its rows for dq.  Sums that several heads share (a
+ * bias without batch axis) are never split among threads. */
+#include "attention_bwd_sweep.h"
 #include "parallel.h"
 
-#define BLOCK 384 /* keys of a sweep */
-/* Keys of a tile, which is computed against one group of rows at a time: scores and dp of a panel
- * stay in L1. */
-#define TILE (VW == 4 ? 192 : 96)
-#define DQ_ROWS 192 /* rows of a job that computes dq only */
-
-typedef struct backward {
-    attn t;
-    const fv_attn_grads *g;
-    float *dbias; /* in f32, with the strides of bias; NULL if there is no such gradient */
-    float *drel;  /* (B,H,rel_len) in f32, one share for each sequence */
-} backward;
-
-/* The working set of one thread. */
-typedef struct bwd_block {
-    const backward *w;
-    int64_t b, g, r0, r1; /* rows of key head g in sequence b */
-    bool want_q, want_k;
-    float *dq; /* panels (wk, LANES) of all rows */
-    float *top, *inv,
-        *dyy; /* of each row: its maximum m and 1/l, +inf and 0 for one without keys; dy . y */
-    float *k_t, *v_t,
-        *k; /* the block: strips of keys (Wk, STEP), (Wv, STEP), strips of columns (BLOCK, STEP) */
-    float *dk, *dv;      /* panels of keys (wk, LANES), (wv, LANES) */
-    attn_row row[GROUP]; /* the current group of rows */
-    int n;
-    float *q_t, *dy_t; /* panels of rows (Wk, LANES), (Wv, LANES) */
-    float *q, *dy;     /* strips of columns (GROUP, STEP) */
-    float *s, *ds;     /* a panel of rows: (key, row) */
-    float *p_t, *ds_t; /* panels of keys (GROUP, LANES): (row, key) */
-    float *scratch;
-} bwd_block;
-
-static int64_t bwd_block_floats(const attn *t, int64_t rows, bool want_q)
-{
-    int64_t w = t->wk + t->wv;
-    return attn_round_up(rows, GROUP) * (want_q ? t->wk + 3 : 3) + BLOCK * (2 * w + t->wk) +
-           2 * GROUP * w + 2 * TILE * (LANES + GROUP) +
-           attn_max(2 * KEYS * LANES, BLOCK * attn_max(t->wk, t->wv));
-}
-
-static void bwd_block_layout(bwd_block *x, const backward *w, float *work)
-{
-    const attn *t = &w->t;
-    int64_t rows = attn_round_up(x->r1 - x->r0, GROUP);
-    x->w = w;
-    x->top = work;
-    x->inv = x->top + rows;
-    x->dyy = x->inv + rows;
-    x->dq = x->dyy + rows;
-    x->k_t = x->dq + (x->want_q ? rows * t->wk : 0);
-    x->v_t = x->k_t + BLOCK * t->wk;
-    x->k = x->v_t + BLOCK * t->wv;
-    x->dk = x->k + BLOCK * t->wk;
-    x->dv = x->dk + BLOCK * t->wk;
-    x->q_t = x->dv + BLOCK * t->wv;
-    x->dy_t = x->q_t + GROUP * t->wk;
-    x->q = x->dy_t + GROUP * t->wv;
-    x->dy = x->q + GROUP * t->wk;
-    x->s = x->dy + GROUP * t->wv;
-    x->ds = x->s + TILE * LANES;
-    x->p_t = x->ds + TILE * LANES;
-    x->ds_t = x->p_t + TILE * GROUP;
-    x->scratch = x->ds_t + TILE * GROUP;
-}
-
-/* ---- loading and storing the rows and keys of a sweep ---- */
-
-static void rows_start(bwd_block *x)
-{
-    const attn *t = &x->w->t;
-    const fv_attn_args *a = t->a;
-    int64_t n = x->r1 - x->r0;
-    for (int64_t r = 0; r < attn_round_up(n, GROUP); r++) {
-        x->top[r] = INFINITY;
-        x->inv[r] = x->dyy[r] = 0;
-        if (r >= n) continue;
-        attn_row row = NAME(attn_row)(t, x->b, x->g, x->r0 + r);
-        const float *lse = attn_lse(a, &row);
-        if (lse[1] == 0) continue;
-        const float *y = NAME(attn_load)(a->y, t->dtype, attn_y_offset(a, &row), a->Wv, x->scratch);
-        const float *dy = NAME(attn_load)(x->w->g->dy, t->dtype, attn_y_offset(a, &row), a->Wv,
-                                          x->scratch + t->wv);
-        vf sum = v_zero();
-        for (int64_t c = 0; c < a->Wv; c += VW)
-            sum = a->Wv - c < VW
-                      ? v_fma(v_load_n(y + c, a->Wv - c, 0), v_load_n(dy + c, a->Wv - c, 0), sum)
-                      : v_fma(v_load(y + c), v_load(dy + c), sum);
-        x->top[r] = lse[0];
-        x->inv[r] = 1 / lse[1];
-        x->dyy[r] = v_hsum(sum);
-    }
-    if (x->want_q) memset(x->dq, 0, (size_t)(attn_round_up(n, GROUP) * t->wk) * sizeof *x->dq);
-}
-
-static void rows_finish(bwd_block *x)
-{
-    const attn *t = &x->w->t;
-    for (int64_t r = 0; r < x->r1 - x->r0; r += LANES) {
-        NAME(attn_transpose)(x->scratch, t->wk, x->dq + r * t->wk, LANES, t->wk, LANES);
-        for (int64_t l = 0; l < LANES && x->r0 + r + l < x->r1; l++) {
-            attn_row row = NAME(attn_row)(t, x->b, x->g, x->r0 + r + l);
-            NAME(attn_store)
-            (x->w->g->dq, attn_q_offset(t->a, &row), x->scratch + l * t->wk, t->a->Wk, t->scale);
-        }
-    }
-}
-
-static void keys_start(bwd_block *x, int64_t k0, int64_t n)
-{
-    const attn *t = &x->w->t;
-    const fv_attn_args *a = t->a;
-    const float *rows[BLOCK] = {0};
-    for (int64_t j = 0; j < n; j++)
-        rows[j] = NAME(attn_load)(a->k, t->dtype, attn_k_offset(a, x->b, x->g, k0 + j), a->Wk,
-                                  x->scratch + j * t->wk);
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
-    (x->k_t + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
-    if (x->want_q) NAME(attn_pack_steps)(x->k, BLOCK * STEP, rows, (int)n, a->Wk);
-    for (int64_t j = 0; j < n; j++)
-        rows[j] = NAME(attn_load)(a->v, t->dtype, attn_v_offset(a, x->b, x->g, k0 + j), a->Wv,
-                                  x->scratch + j * t->wv);
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
-    (x->v_t + j * a->Wv, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wv, 1);
-    if (!x->want_k) return;
-    memset(x->dk, 0, (size_t)(attn_round_up(n, LANES) * t->wk) * sizeof *x->dk);
-    memset(x->dv, 0, (size_t)(attn_round_up(n, LANES) * t->wv) * sizeof *x->dv);
-}
-
-static void keys_finish(bwd_block *x, int64_t k0, int64_t n)
-{
-    const attn *t = &x->w->t;
-    const fv_attn_args *a = t->a;
-    const fv_attn_grads *g = x->w->g;
-    for (int64_t j = 0; j < n; j += LANES) {
-        NAME(attn_transpose)(x->scratch, t->wk, x->dk + j * t->wk, LANES, t->wk, LANES);
-        for (int64_t l = 0; g->dk.data && l < LANES && j + l < n; l++) NAME(attn_store)
-        (g->dk, attn_k_offset(a, x->b, x->g, k0 + j + l), x->scratch + l * t->wk, a->Wk, t->scale);
-        NAME(attn_transpose)(x->scratch, t->wv, x->dv + j * t->wv, LANES, t->wv, LANES);
-        for (int64_t l = 0; g->dv.data && l < LANES && j + l < n; l++) NAME(attn_store)
-        (g->dv, attn_v_offset(a, x->b, x->g, k0 + j + l), x->scratch + l * t->wv, a->Wv, 1);
-    }
-}
-
-/* ---- a group of rows and a tile of keys ---- */
-
-static void group_start(bwd_block *x, int64_t r)
-{
-    const attn *t = &x->w->t;
-    const fv_attn_args *a = t->a;
-    const float *rows[GROUP];
-    x->n = (int)attn_min(GROUP, x->r1 - x->r0 - r);
-    for (int l = 0; l < x->n; l++) x->row[l] = NAME(attn_row)(t, x->b, x->g, x->r0 + r + l);
-
-    for (int l = 0; l < x->n; l++)
-        rows[l] = NAME(attn_load)(a->q, t->dtype, attn_q_offset(a, &x->row[l]), a->Wk,
-                                  x->scratch + l * t->wk);
-    for (int p = 0; p < x->n; p += LANES) NAME(attn_pack_lanes)
-    (x->q_t + p * a->Wk, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wk, t->scale2);
-    if (x->want_k) NAME(attn_pack_steps)(x->q, GROUP * STEP, rows, x->n, a->Wk);
-
-    for (int l = 0; l < x->n; l++)
-        rows[l] = NAME(attn_load)(x->w->g->dy, t->dtype, attn_y_offset(a, &x->row[l]), a->Wv,
-                                  x->scratch + l * t->wv);
-    for (int p = 0; p < x->n; p += LANES) NAME(attn_pack_lanes)
-    (x->dy_t + p * a->Wv, LANES, rows + p, (int)attn_min(x->n - p, LANES), a->Wv, 1);
-    if (x->want_k) NAME(attn_pack_steps)(x->dy, GROUP * STEP, rows, x->n, a->Wv);
-}
-
-/* Weights (with dropout) and ds of panel p for n keys, j0 being the first, at `at` in the block.
- * The dropout mask is generated again from its counters (Philox), not stored: it multiplies dp
- * before ds is formed, and p after it, since dv sees p with dropout but ds needs p without. */
-static void dscore_tile(bwd_block *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n)
-{
-    const attn *t = &x->w->t;
-    const fv_attn_args *a = t->a;
-    int n_rows = (int)attn_min(x->n - p, LANES);
-    float *s = x->s, *ds = x->ds;
-    for (int64_t j = 0; j < n; j += STEP)
-        NAME(attn_set)(s + j * LANES, x->k_t + (at + j) * a->Wk, x->q_t + p * a->Wk, a->Wk);
-    for (int64_t j = 0; j < n; j += STEP)
-        NAME(attn_set)(ds + j * LANES, x->v_t + (at + j) * a->Wv, x->dy_t + p * a->Wv, a->Wv);
-    NAME(attn_mask_and_bias)(s, t, x->row + p, n_rows, j0, n, x->scratch);
-    if (a->dropout > 0) {
-        NAME(attn_dropout)(x->scratch, t, x->row + p, n_rows, j0, n);
-        multiply(ds, x->scratch, n * LANES);
-    }
-    for (int v = 0; v < LANES; v += VW)
-        dscore_vector(s + v, ds + v, attn_round_up(n, 4), v_load(x->top + r + p + v),
-                      v_load(x->inv + r + p + v), v_load(x->dyy + r + p + v));
-    if (a->dropout > 0) multiply(s, x->scratch, n * LANES);
-}
-
-/* Panel p of the group against n keys of the block from `at` on; transposed results are zero-filled
- * up to
- * `wide` keys. */
-static void panel(bwd_block *x, int64_t r, int p, int64_t j0, int64_t at, int64_t n, int64_t wide)
-{
-    const attn *t = &x->w->t;
-    const fv_attn_args *a = t->a;
-    if (n > 0) dscore_tile(x, r, p, j0, at, n);
-    memset(x->s + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->s);
-    memset(x->ds + n * LANES, 0, (size_t)((wide - n) * LANES) * sizeof *x->ds);
-    if (x->want_q)
-        for (int64_t c = 0; n > 0 && c < a->Wk; c += STEP) NAME(attn_add)
-    (x->dq + (r + p) * t->wk + c * LANES, x->k + c * BLOCK + at * STEP, x->ds, n);
-    for (int64_t j = 0; x->want_k && j < wide; j += LANES) {
-        NAME(attn_transpose)
-        (x->p_t + j * GROUP + p * LANES, LANES, x->s + j * LANES, LANES, LANES, LANES);
-        NAME(attn_transpose)
-        (x->ds_t + j * GROUP + p * LANES, LANES, x->ds + j * LANES, LANES, LANES, LANES);
-    }
-}
-
-/* Adds ds of the tile to the gradients of bias and rel. */
-static void accumulate_dbias(bwd_block *x, int64_t j0, int64_t n)
-{
-    const backward *w = x->w;
-    const fv_attn_args *a = w->t.a;
-    for (int l = 0; l < x->n; l++) {
-        const attn_row *r = &x->row[l];
-        for (int64_t j = 0; w->dbias && j < n; j++)
-            w->dbias[r->b * a->bias_s[0] + r->h * a->bias_s[1] + r->i * a->bias_s[2] + j0 + j] +=
-                x->ds_t[j / LANES * LANES * GROUP + l * LANES + j % LANES];
-        for (int64_t j = 0; w->drel && j < n; j++) {
-            int64_t d = attn_max(0, attn_min(a->rel_len - 1, a->rel_zero + j0 + j - r->pos));
-            w->drel[(r->b * a->H + r->h) * a->rel_len + d] +=
-                x->ds_t[j / LANES * LANES * GROUP + l * LANES + j % LANES];
-        }
-    }
-}
-
-static void tile(bwd_block *x, int64_t r, int64_t j0, int64_t at, int64_t n)
-{
-    const attn *t = &x->w->t;
-    int64_t wide = attn_round_up(n, LANES);
-    for (int p = 0; p < x->n; p += LANES) {
-        int64_t lo = INT64_MAX, hi = 0;
-        for (int l = p; l < x->n && l < p + LANES; l++) {
-            if (x->row[l].hi > 0) lo = attn_min(lo, x->row[l].lo);
-            hi = attn_max(hi, x->row[l].hi);
-        }
-        panel(x, r, p, j0, at, lo < j0 + n ? attn_max(0, attn_min(n, hi - j0)) : 0, wide);
-    }
-    if (!x->want_k) return;
-    for (int64_t j = 0; j < wide; j += LANES) {
-        for (int64_t c = 0; c < t->a->Wk; c += STEP) NAME(attn_add)
-        (x->dk + (at + j) * t->wk + c * LANES, x->q + c * GROUP, x->ds_t + j * GROUP, x->n);
-        for (int64_t c = 0; c < t->a->Wv; c += STEP) NAME(attn_add)
-        (x->dv + (at + j) * t->wv + c * LANES, x->dy + c * GROUP, x->p_t + j * GROUP, x->n);
-    }
-    if (x->w->dbias || x->w->drel) accumulate_dbias(x, j0, n);
-}
-
-/* Keys [k0, k0+n) against all rows of x.
- *    for each GROUP of rows that sees any of these keys:  pack q, dy
- *        for each TILE of keys:  s, dp -> p, ds;  dq += ds k;  dk += ds' q;  dv += p' dy */
-static void pass(bwd_block *x, int64_t k0, int64_t n)
-{
-    keys_start(x, k0, n);
-    for (int64_t r = 0; r < x->r1 - x->r0; r += GROUP) {
-        int64_t lo = INT64_MAX, hi = 0;
-        for (int64_t l = r; l < r + GROUP && x->r0 + l < x->r1; l++) {
-            attn_row row = NAME(attn_row)(&x->w->t, x->b, x->g, x->r0 + l);
-            if (row.hi > 0) lo = attn_min(lo, row.lo);
-            hi = attn_max(hi, row.hi);
-        }
-        if (lo >= k0 + n || hi <= k0) continue;
-        group_start(x, r);
-        for (int64_t at = 0; at < n && k0 + at < hi; at += TILE)
-            if (lo < k0 + at + TILE)
-                tile(x, r, k0 + at, at, attn_min(attn_min(TILE, n - at), hi - k0 - at));
-    }
-    if (x->want_k) keys_finish(x, k0, n);
-}
-
-static void zero_rows(fv_sink x, int64_t at, int64_t stride, int64_t n, int64_t width,
-                      float *scratch)
-{
-    if (!x.data || x.add) return;
-    memset(scratch, 0, (size_t)width * sizeof *scratch);
-    for (int64_t j = 0; j < n; j++) NAME(attn_store)(x, at + j * stride, scratch, width, 1);
-}
-
-/* The block at k0, and zero gradients for keys beyond the length of the sequence. */
-static void block(bwd_block *x, int64_t k0)
-{
-    const fv_attn_args *a = x->w->t.a;
-    const fv_attn_grads *g = x->w->g;
-    int64_t end = attn_min(k0 + BLOCK, a->Tk),
-            len = attn_max(k0, attn_min(end, a->lens ? a->lens[x->b] : a->Tk));
-    if (len > k0) pass(x, k0, len - k0);
-    if (!x->want_k) return;
-    zero_rows(g->dk, attn_k_offset(a, x->b, x->g, len), a->k_row, end - len, a->Wk, x->scratch);
-    zero_rows(g->dv, attn_v_offset(a, x->b, x->g, len), a->v_row, end - len, a->Wv, x->scratch);
-}
+#define SHARED 2 /* heads for each thread that are taken by blocks of keys */
 
 /* ---- division of work among threads ---- */
 
@@ -337,23 +36,8 @@ static void unit(const backward *w, units all, int64_t u, int64_t k0, int64_t k1
 {
     int64_t b0 = u / all.g * all.per_b, g0 = u % all.g * all.per_g;
     for (int64_t b = b0; b < b0 + all.per_b; b++)
-        for (int64_t g = g0; g < g0 + all.per_g; g++) {
-            bwd_block x = {.b = b, .g = g, .r1 = w->t.rows, .want_q = want_q, .want_k = true};
-            bwd_block_layout(&x, w, work);
-            rows_start(&x);
-            for (int64_t k = k0; k < k1; k += BLOCK) block(&x, k);
-            if (want_q) rows_finish(&x);
-        }
-}
-
-static void rows_only(const backward *w, int64_t b, int64_t g, int64_t r0, float *work)
-{
-    bwd_block x = {
-        .b = b, .g = g, .r0 = r0, .r1 = attn_min(r0 + DQ_ROWS, w->t.rows), .want_q = true};
-    bwd_block_layout(&x, w, work);
-    rows_start(&x);
-    for (int64_t k = 0; k < w->t.a->Tk; k += BLOCK) block(&x, k);
-    rows_finish(&x);
+        for (int64_t g = g0; g < g0 + all.per_g; g++)
+            NAME(attn_sweep_head)(w, b, g, k0, k1, want_q, work);
 }
 
 /* ---- gradients of bias and rel ---- */
@@ -408,12 +92,14 @@ typedef struct plan {
         split;
     units all;
     int64_t n_units, parts; /* parts: jobs of one key head for dq alone */
+    int64_t blocks;         /* of keys */
+    int64_t shared;         /* the last so many units are taken by blocks */
     int64_t each;           /* floats of work for a thread */
     int threads;
 } plan;
 
 /* split pays where its 7 products on all threads take less time than 5 on as many as there are
- * units. */
+ * jobs. */
 static plan plan_of(const backward *w, const fv_stream *s)
 {
     const fv_attn_args *a = w->t.a;
@@ -422,19 +108,25 @@ static plan plan_of(const backward *w, const fv_stream *s)
               .want_k = g->dk.data || g->dv.data || g->dbias.data || g->drel.data,
               .all = units_of(w)};
     p.n_units = p.all.b * p.all.g;
-    p.parts = (w->t.rows + DQ_ROWS - 1) / DQ_ROWS;
+    p.parts = (w->t.rows + ATTN_DQ_ROWS - 1) / ATTN_DQ_ROWS;
     p.threads = NAME(attn_threads)(s, a->B * a->H * a->Tq * a->Tk * (a->Wk + a->Wv));
-    int64_t rounds = (p.n_units + p.threads - 1) / p.threads;
-    p.split = p.want_k && (p.want_q ? 7 : 5) * p.n_units < 5 * p.threads * rounds;
+    p.blocks = (a->Tk + ATTN_BLOCK - 1) / ATTN_BLOCK;
+    bool share = p.want_q && p.want_k && p.threads > 1 && p.blocks > 1 && !w->dbias &&
+                 !g->drel.data;
+    int64_t takes = share ? p.n_units * p.blocks : p.n_units,
+            rounds = (takes + p.threads - 1) / p.threads;
+    p.split = p.want_k && (p.want_q ? 7 : 5) * takes < 5 * p.threads * rounds;
     if (g->drel.data) p.split = false; /* its sums run along diagonals, across all key blocks */
+    if (share && !p.split) p.shared = attn_min(p.n_units, SHARED * p.threads);
 
     int64_t rows = w->t.rows, jobs = p.split || !p.want_k ? a->B * a->G * p.parts : 1;
     if (p.want_k)
-        jobs = attn_max(jobs, p.split ? p.n_units * ((a->Tk + BLOCK - 1) / BLOCK) : p.n_units);
+        jobs = attn_max(jobs,
+                        p.split ? p.n_units * p.blocks : p.n_units + p.shared * (p.blocks - 1));
     p.threads = (int)attn_max(1, attn_min(p.threads, jobs));
-    p.each = bwd_block_floats(&w->t, rows, p.want_q && !p.split);
-    p.each = attn_round_up(attn_max(p.each, bwd_block_floats(&w->t, attn_min(rows, DQ_ROWS), true)),
-                           16);
+    p.each = NAME(attn_sweep_floats)(&w->t, rows, p.want_q && !p.split);
+    p.each = attn_round_up(
+        attn_max(p.each, NAME(attn_sweep_floats)(&w->t, attn_min(rows, ATTN_DQ_ROWS), true)), 16);
     return p;
 }
 
@@ -442,7 +134,11 @@ typedef struct {
     const backward *w;
     const plan *p;
     float *work;
-    int64_t span, cut; /* keys of a job of dk and dv, and jobs of a unit */
+    int64_t span, cut;   /* keys of a job of dk and dv, and jobs of a unit */
+    float *rows;         /* of shared units, rows_each apart */
+    atomic_llong *ready; /* theirs: [unit][block] */
+    int64_t rows_each;
+    atomic_llong next; /* job */
 } run_args;
 
 static void units_part(void *arg, int64_t from, int64_t to, int slot)
@@ -456,20 +152,54 @@ static void units_part(void *arg, int64_t from, int64_t to, int slot)
     }
 }
 
+/* Whole units first; then those that are shared, the first block of each before the second of any.
+ * Jobs are taken in this order, whichever iteration of the loop takes one: a block whose
+ * predecessor nobody has taken would wait for it. */
+static void shared_part(void *arg, int64_t from, int64_t to, int slot)
+{
+    run_args *l = arg;
+    const plan *p = l->p;
+    float *work = l->work + p->each * slot;
+    for (int64_t i = from; i < to; i++) {
+        int64_t whole = p->n_units - p->shared, job = atomic_fetch_add(&l->next, 1);
+        if (job < whole) {
+            unit(l->w, p->all, job, 0, l->w->t.a->Tk, true, work);
+            continue;
+        }
+        int64_t u = (job - whole) % p->shared, number = (job - whole) / p->shared;
+        NAME(attn_sweep_block)
+        (l->w, (whole + u) / p->all.g, (whole + u) % p->all.g, number, l->rows + u * l->rows_each,
+         l->ready + u * p->blocks, work);
+    }
+}
+
+static void run_shared(fv_stream *s, run_args *l)
+{
+    const plan *p = l->p;
+    l->ready = (atomic_llong *)(void *)(l->work + p->each * p->threads);
+    l->rows = (float *)(void *)(l->ready + attn_round_up(p->shared * p->blocks, 8));
+    l->rows_each = NAME(attn_sweep_rows)(&l->w->t, l->w->t.rows, true);
+    for (int64_t i = 0; i < p->shared * p->blocks; i++) atomic_init(&l->ready[i], 0);
+    fv__cpu_parallel(s, p->threads, p->n_units + p->shared * (p->blocks - 1), 1, shared_part, l);
+}
+
 static void rows_part(void *arg, int64_t from, int64_t to, int slot)
 {
     const run_args *l = arg;
     int64_t parts = l->p->parts, G = l->w->t.a->G;
-    for (int64_t i = from; i < to; i++)
-        rows_only(l->w, i / parts / G, i / parts % G, i % parts * DQ_ROWS,
-                  l->work + l->p->each * slot);
+    for (int64_t i = from; i < to; i++) NAME(attn_sweep_dq)
+    (l->w, i / parts / G, i / parts % G, i % parts * ATTN_DQ_ROWS, l->work + l->p->each * slot);
 }
 
 static void run(fv_stream *s, const backward *w, const plan *p, float *work)
 {
     const fv_attn_args *a = w->t.a;
-    run_args l = {.w = w, .p = p, .work = work, .span = p->split ? BLOCK : attn_max(1, a->Tk)};
+    run_args l = {.w = w, .p = p, .work = work, .span = p->split ? ATTN_BLOCK : attn_max(1, a->Tk)};
     l.cut = (attn_max(1, a->Tk) + l.span - 1) / l.span;
+    if (p->shared) {
+        run_shared(s, &l);
+        return;
+    }
     if (p->want_k) fv__cpu_parallel(s, p->threads, p->n_units * l.cut, 1, units_part, &l);
     if (p->want_q && (p->split || !p->want_k))
         fv__cpu_parallel(s, p->threads, a->B * a->G * p->parts, 1, rows_part, &l);
@@ -486,6 +216,9 @@ void NAME(attn_bwd)(fv_stream *s, const fv_attn_args *a, const fv_attn_grads *g,
                                 (a->Tq - 1) * a->bias_s[2] + a->Tk
                           : 0;
     int64_t n_rel = g->drel.data ? a->B * a->H * a->rel_len : 0, n = p.each * p.threads;
+    if (p.shared)
+        n += 2 * attn_round_up(p.shared * p.blocks, 8) +
+             p.shared * NAME(attn_sweep_rows)(&w.t, w.t.rows, true);
     float *work = fv_stream_scratch(s, (size_t)(n + n_bias + n_rel) * sizeof *work);
     if (!work) return;
     if (wide) w.dbias = work + n;
