@@ -121,10 +121,9 @@ typedef struct fv_scheduler_opt {
     int64_t capacity; /* tokens of a sequence with its prompt; 0: the model's context, or 2048 */
     int64_t prefill;  /* prompt tokens that one step reads at most; 0: 512 */
     int64_t waiting;  /* requests that may wait for a row; 0: 1024 */
-    /* bytes of the KV cache at most; 0: no limit.  A sequence takes memory for the tokens it has,
-     * in pages, and waits until all it may come to fits.  Where a GPU cannot map pages, or a row
-     * has less than four of them, a row takes its capacity, and there are fewer rows than asked
-     * for */
+    /* bytes of the KV cache at most; 0: no limit.  Memory follows the tokens, in pages, and a
+     * sequence waits until all it may come to fits.  Where a GPU cannot map pages, or a row has
+     * less than four, a row takes its capacity, and there are fewer rows than asked for */
     int64_t cache_bytes;
     /* bytes of keys and values kept of sequences that were read, for prompts that begin alike;
      * 0: none.  On the host, with cache_bytes, rows that begin alike share them and have no copy
