@@ -239,17 +239,6 @@ static void follow(fv_session *s, const int32_t *from, int64_t n)
     for (int64_t i = 0; i <= s->all; i++) fv__session_needs(s, i, i < n ? len[i] : 0);
 }
 
-/* Rows that nobody becomes need their memory no more. */
-static void drop_unread(fv_session *s, const int32_t *from, int64_t n)
-{
-    int32_t *readers = s->scratch;
-    if (!s->pages.data) return;
-    memset(readers, 0, (size_t)s->all * sizeof *readers);
-    for (int64_t i = 0; i < n; i++) readers[from[i]]++;
-    for (int64_t i = 0; i < s->all; i++)
-        if (!readers[i]) fv__session_needs(s, i, 0);
-}
-
 void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
 {
     bool same = n == s->rows;
@@ -265,7 +254,6 @@ void fv_session_select(fv_ctx *c, fv_session *s, const int32_t *from, int64_t n)
         same = same && from[i] == i;
     }
     if (same || !prepare(c, s)) return;
-    drop_unread(s, from, n);
     if (!move_at_once(c, s, from, n)) move_in_order(c, s, from, n);
     for (int i = 0; i < MAX_SLOTS; i++) select_kept(c, s, &s->kept[i], from, n);
     follow(s, from, n);
