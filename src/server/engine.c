@@ -47,6 +47,15 @@ static fv_status open_adapters(sv_engine *g, fv_err *e)
     return st;
 }
 
+/* A budget that is not of pages makes rows fewer, which nobody would look for. */
+static void say_rows(const sv_engine *g)
+{
+    int64_t asked = g->server->opt.scheduler.rows, rows = fv_scheduler_stats(g->scheduler).rows;
+    if (rows < asked)
+        sv_log("info", "%s: the KV cache is not paged here: %lld rows within its budget, not %lld",
+               g->name, (long long)rows, (long long)asked);
+}
+
 static fv_status open_generation(sv_engine *g, fv_err *e)
 {
     const sv_opt *o = &g->server->opt;
@@ -61,6 +70,7 @@ static fv_status open_generation(sv_engine *g, fv_err *e)
         snprintf(g->no_template, sizeof g->no_template, "%s", why.text);
     g->generates = true;
     st = fv_scheduler_new(&g->scheduler, g->device, g->writer.model, o->scheduler, e);
+    if (!st) say_rows(g);
     if (!st) st = sv_outputs_open(&g->outputs, e);
     return st ? st : open_adapters(g, e);
 }
