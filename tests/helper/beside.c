@@ -125,32 +125,29 @@ fv_device beside_dress(const fv_device *d)
 beside_memory beside_pages;
 static fv_backend paging;
 static const fv_backend *below;
-static char *data; /* the only reservation, on the CPU */
-static size_t bytes_of_data;
+static char *data; /* the only reservation */
+static size_t n_pages;
 static bool *has; /* its pages that have memory */
 
-static size_t page_size(fv_device *d)
-{
-    (void)d;
-    return BESIDE_PAGE;
-}
+static size_t page_size(fv_device *d) { return test_on_cpu() ? BESIDE_PAGE : below->page_size(d); }
 
 /* Numbers that would be seen if they counted. */
 static void make_noise(size_t page)
 {
     float *at = (float *)(data + page * BESIDE_PAGE);
-    for (size_t i = 0; i < BESIDE_PAGE / sizeof *at; i++) at[i] = i % 2 ? 30.f : -20.f;
+    for (size_t i = 0; test_on_cpu() && i < BESIDE_PAGE / sizeof *at; i++)
+        at[i] = i % 2 ? 30.f : -20.f;
 }
 
 static void *reserve(fv_device *d, size_t bytes)
 {
     assert_null(data);
-    assert_int_equal(bytes % BESIDE_PAGE, 0);
-    bytes_of_data = bytes;
-    data = below->alloc(d, bytes);
-    has = calloc(bytes / BESIDE_PAGE, sizeof *has);
+    assert_int_equal(bytes % page_size(d), 0);
+    n_pages = bytes / page_size(d);
+    data = test_on_cpu() ? below->alloc(d, bytes) : below->reserve(d, bytes);
+    has = calloc(n_pages, sizeof *has);
     assert_true(data && has);
-    for (size_t i = 0; i < bytes / BESIDE_PAGE; i++) make_noise(i);
+    for (size_t i = 0; i < n_pages; i++) make_noise(i);
     return data;
 }
 
@@ -163,46 +160,43 @@ static void release(fv_device *d, void *p, size_t bytes)
     beside_pages.now = 0;
 }
 
-/* On a GPU only counted, and refused where none are left. */
+/* The first of whole pages at p, and in *n how many they are. */
+static size_t pages_at(fv_device *d, const void *p, size_t bytes, size_t *n)
+{
+    size_t each = page_size(d), from = (size_t)((const char *)p - data);
+    assert_true(data && from % each == 0 && bytes % each == 0);
+    *n = bytes / each;
+    assert_true(from / each + *n <= n_pages);
+    return from / each;
+}
+
+/* Refused where fewer are left.  The session knows what a row has, and asks for no page twice. */
 static bool commit(fv_device *d, void *p, size_t bytes)
 {
-    int64_t n = (int64_t)(bytes / below->page_size(d));
-    if (test_on_cpu()) {
-        size_t from = (size_t)((char *)p - data);
-        n = (int64_t)(bytes / BESIDE_PAGE);
-        assert_true(data && from % BESIDE_PAGE == 0 && bytes % BESIDE_PAGE == 0);
-        assert_true(from + bytes <= bytes_of_data);
-        for (size_t i = from / BESIDE_PAGE; i < (from + bytes) / BESIDE_PAGE; i++)
-            assert_false(has[i]); /* the session knows what a row has */
-    }
+    size_t n, from = pages_at(d, p, bytes, &n);
+    for (size_t i = from; i < from + n; i++) assert_false(has[i]);
     beside_pages.commits++;
-    if (n > beside_pages.left) return false;
-    beside_pages.left -= n;
-    beside_pages.now += n;
+    if ((int64_t)n > beside_pages.left || (!test_on_cpu() && !below->commit(d, p, bytes)))
+        return false;
+    if (test_on_cpu()) memset(p, 0, bytes);
+    memset(has + from, true, n);
+    beside_pages.left -= (int64_t)n;
+    beside_pages.now += (int64_t)n;
     if (beside_pages.now > beside_pages.most) beside_pages.most = beside_pages.now;
-    if (!test_on_cpu()) return below->commit(d, p, bytes);
-    memset(p, 0, bytes);
-    memset(has + (size_t)((char *)p - data) / BESIDE_PAGE, true, (size_t)n);
     return true;
 }
 
 static void discard(fv_device *d, void *p, size_t bytes)
 {
-    int64_t n = (int64_t)(bytes / below->page_size(d));
+    size_t n, from = pages_at(d, p, bytes, &n);
     beside_pages.discards++;
-    if (!test_on_cpu()) {
-        below->discard(d, p, bytes);
-    } else {
-        size_t from = (size_t)((char *)p - data) / BESIDE_PAGE;
-        n = 0;
-        for (size_t i = from; i < from + bytes / BESIDE_PAGE; i++) {
-            n += has[i];
-            has[i] = false;
-            make_noise(i);
-        }
+    if (!test_on_cpu()) below->discard(d, p, bytes);
+    for (size_t i = from; i < from + n; i++) {
+        beside_pages.now -= has[i];
+        beside_pages.left += has[i];
+        has[i] = false;
+        make_noise(i);
     }
-    beside_pages.now -= n;
-    beside_pages.left += n;
 }
 
 fv_device beside_page(const fv_device *d)
@@ -210,11 +204,9 @@ fv_device beside_page(const fv_device *d)
     fv_device with = *d;
     below = d->backend;
     paging = *d->backend;
-    if (test_on_cpu()) {
-        paging.page_size = page_size;
-        paging.reserve = reserve;
-        paging.release = release;
-    }
+    paging.page_size = page_size;
+    paging.reserve = reserve;
+    paging.release = release;
     paging.commit = commit;
     paging.discard = discard;
     with.backend = &paging;
