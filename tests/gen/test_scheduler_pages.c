@@ -19,18 +19,24 @@
 
 /* A token of 4 and 2 KiB on the CPU, where 32 and 64 fill a page; of 32 KiB on a GPU, where 64
  * do. */
-#define GPT2(embd, layers, heads)                                                                  \
-    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":256,\"initializer_range\":0.1,"   \
+#define GPT2(positions, embd, layers, heads)                                                       \
+    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":" positions                       \
+    ",\"initializer_range\":0.1,"                                                                  \
     "\"n_embd\":" embd ",\"n_layer\":" layers ",\"n_head\":" heads "}"
-#define LLAMA(hidden, layers, heads, kv)                                                           \
+#define LLAMA(positions, hidden, layers, heads, kv)                                                \
     "{\"model_type\":\"llama\",\"hidden_size\":" hidden ",\"intermediate_size\":160,"              \
     "\"num_hidden_layers\":" layers ",\"num_attention_heads\":" heads                              \
-    ",\"num_key_value_heads\":" kv ",\"vocab_size\":211,\"max_position_embeddings\":256,"          \
+    ",\"num_key_value_heads\":" kv ",\"vocab_size\":211,\"max_position_embeddings\":" positions    \
+    ","                                                                                            \
     "\"initializer_range\":0.1}"
-static const char *const on_cpu[] = {GPT2("128", "4", "4"), LLAMA("128", "4", "4", "2")};
-static const char *const on_gpu[] = {GPT2("512", "8", "8"), LLAMA("512", "16", "8", "4")};
+static const char *const on_cpu[] = {GPT2("256", "128", "4", "4"),
+                                     LLAMA("256", "128", "4", "4", "2")};
+static const char *const on_gpu[] = {GPT2("512", "512", "8", "8"),
+                                     LLAMA("512", "512", "16", "8", "4")};
 
-enum { REQUESTS = 24, MANY = 70, CONTEXT = 256 };
+enum { REQUESTS = 24, MANY = 70 };
+
+static int64_t context(void) { return test_on_cpu() ? 256 : 512; }
 
 static fv_model *new_model(int family, fv_dtype weights)
 {
@@ -52,7 +58,7 @@ static size_t page(void)
 static int64_t row_bytes(int family, fv_dtype weights)
 {
     int64_t token = test_on_cpu() ? (family ? 2048 : 4096) : weights == FV_BF16 ? 16384 : 32768;
-    return CONTEXT * token;
+    return context() * token;
 }
 
 /* ---- requests ---- */
@@ -170,7 +176,7 @@ static void pages_follow_tokens(void **state)
     fv_device with = beside_page(device);
     fv_scheduler *s;
     fv_err e;
-    int64_t left = 1, row = row_bytes(0, FV_F32), token = row / CONTEXT, commits = 0;
+    int64_t left = 1, row = row_bytes(0, FV_F32), token = row / context(), commits = 0;
     check(fv_scheduler_new(&s, &with, m, (fv_scheduler_opt){.cache_bytes = 20 * row}, &e), &e);
     assert_int_equal(beside_pages.now, 0);
     dice_seed(1);
