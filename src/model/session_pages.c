@@ -66,8 +66,8 @@ bool fv__session_packs(const fv_session *like) { return page_size(like) > SMALL_
 
 int64_t fv__session_row_bytes(const fv_session *like, int64_t tokens)
 {
-    if (!fv__session_packs(like)) return tokens * (int64_t)fv__session_token_bytes(like);
-    fv_row_pages p = like->pages;
+    fv_row_pages p = like->pages; /* asked often: no call of the device where rows are packed */
+    if (!p.data && !fv__session_packs(like)) return tokens * (int64_t)fv__session_token_bytes(like);
     if (!p.data) p = (fv_row_pages){.token = packed_token(like), .each = page_size(like)};
     return (int64_t)((size_t)pages_of(&p, tokens + like->virtual) * p.each);
 }

@@ -166,8 +166,8 @@ static void plain_request(request *r, int64_t n, int64_t more)
     r->opt.n_ends = 0;
 }
 
-/* One sequence has what its tokens fill, at every step; what it leaves serves the next, and the
- * device is not asked again. */
+/* One sequence has what its tokens fill, at every step; what it leaves serves the next, and no step
+ * asks the device again. */
 static void pages_follow_tokens(void **state)
 {
     (void)state;
@@ -179,6 +179,7 @@ static void pages_follow_tokens(void **state)
     int64_t left = 1, row = row_bytes(0, FV_F32), token = row / context(), commits = 0;
     check(fv_scheduler_new(&s, &with, m, (fv_scheduler_opt){.cache_bytes = 20 * row}, &e), &e);
     assert_int_equal(beside_pages.now, 0);
+    int64_t asked = beside_pages.asked;
     dice_seed(1);
     plain_request(&first, 70, 39);
     request_submit(s, &first);
@@ -197,6 +198,7 @@ static void pages_follow_tokens(void **state)
     for (left = 1; left;) check(fv_scheduler_step(s, &left, &e), &e);
     assert_int_equal(next.got, 39);
     assert_int_equal(beside_pages.commits, commits);
+    assert_int_equal(beside_pages.asked, asked);
     fv_scheduler_free(s);
     fv_model_free(m);
 }

@@ -163,7 +163,8 @@ static void release(fv_device *d, void *p, size_t bytes)
 /* The first of whole pages at p, and in *n how many they are. */
 static size_t pages_at(fv_device *d, const void *p, size_t bytes, size_t *n)
 {
-    size_t each = page_size(d), from = (size_t)((const char *)p - data);
+    size_t each = test_on_cpu() ? BESIDE_PAGE : below->page_size(d);
+    size_t from = (size_t)((const char *)p - data);
     assert_true(data && from % each == 0 && bytes % each == 0);
     *n = bytes / each;
     assert_true(from / each + *n <= n_pages);

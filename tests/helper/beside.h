@@ -20,7 +20,7 @@ fv_device beside_dress(const fv_device *d);
 enum { BESIDE_PAGE = 128 << 10 };
 typedef struct beside_memory {
     int64_t now, most, left; /* pages that have memory, and most at a time; left: those there are */
-    int64_t commits, discards;
+    int64_t commits, discards, asked; /* asked: for the size of a page */
 } beside_memory;
 extern beside_memory beside_pages;
 fv_device beside_page(const fv_device *d);
