@@ -129,7 +129,11 @@ static char *data; /* the only reservation */
 static size_t n_pages;
 static bool *has; /* its pages that have memory */
 
-static size_t page_size(fv_device *d) { return test_on_cpu() ? BESIDE_PAGE : below->page_size(d); }
+static size_t page_size(fv_device *d)
+{
+    beside_pages.asked++;
+    return test_on_cpu() ? BESIDE_PAGE : below->page_size(d);
+}
 
 /* Numbers that would be seen if they counted. */
 static void make_noise(size_t page)
