@@ -181,6 +181,24 @@ static void test_many_rows(void **state)
                                .bias = flags == 2});
 }
 
+/* Many threads take longer runs of k in bf16, or each packs what it needs of a shallow product. */
+static void test_many_threads(void **state)
+{
+    static const int64_t sizes[][3] = {{70, 130, 1700}, {300, 500, 600}, {530, 70, 800}};
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int flags = 0; flags < 4; flags++)
+            check(&(gemm_case){.m = sizes[i][0],
+                               .n = sizes[i][1],
+                               .k = sizes[i][2],
+                               .tb = flags != 3,
+                               .table = FV_BF16,
+                               .ct = flags & 1 ? FV_F32 : FV_BF16,
+                               .add = flags == 1,
+                               .bias = flags == 2,
+                               .alpha = flags == 3 ? 0.7f : 0});
+}
+
 static void test_packed(void **state)
 {
     (void)state;
@@ -305,10 +323,15 @@ static void test_quantised_extremes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),      cmocka_unit_test(test_many_rows),
-        cmocka_unit_test(test_packed),     cmocka_unit_test(test_every_small_m),
-        cmocka_unit_test(test_activation), cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_empty_sum),  cmocka_unit_test(test_quantised_extremes),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_many_threads),
+        cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_every_small_m),
+        cmocka_unit_test(test_activation),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_empty_sum),
+        cmocka_unit_test(test_quantised_extremes),
     };
     return cmocka_run_group_tests(tests, gemm_setup, gemm_teardown);
 }

@@ -152,6 +152,8 @@ const gemm_kind *NAME(gemm_f32)(fv_dtype bt);
 
 /* The kind for products of bf16, or NULL where there are no instructions for it. */
 const gemm_kind *NAME(gemm_bf16)(void);
+/* The same with longer runs, which change no bit where alpha is 1; NULL: none. */
+const gemm_kind *NAME(gemm_bf16_long)(void);
 
 /* The kind for B held as FV_Q8, FV_Q4 or FV_I8. */
 const gemm_kind *NAME(gemm_int8)(fv_dtype bt);

@@ -6,7 +6,8 @@
  *    (N,K)   VW columns of C are VW rows of the weight: VW x VW values are transposed in registers,
  *            so that lanes are columns, and multiplied.  SIDE such blocks side by side hide the
  *            latency of their sums.  More of them are more streams than the hardware follows (16
- *            on Neoverse V1: 25 GB/s instead of 28).  Short rows end before it follows them; but a
+ *            on Neoverse V1: 25 GB/s instead of 28; on AVX-512, where a block has 16, two of them
+ *            are 5 to 12 % slower than one).  Short rows end before it follows them; but a
  *            block of them is contiguous and small, so on vectors of four lanes the next block is
  *            prefetched in the order of memory (34 to 36 GB/s).  In the order of use, or with
  *            longer rows, prefetching costs more than it brings.
@@ -19,7 +20,7 @@
 #include "parallel.h"
 
 #define MOST_ROWS 4
-#define SIDE 2
+#define SIDE (VW == 16 ? 1 : 2)
 #define COLUMNS (SIDE * VW) /* of C at a time, (N,K) */
 #define DEEP 8              /* values of k at a time, (K,N) */
 #define ACROSS 512          /* columns of C at a time, (K,N) */
@@ -110,6 +111,7 @@ INLINE void prefetch_step(const float *ahead)
     for (int i = 0; i < COLUMNS * VW; i += 64 / (int)sizeof *ahead) __builtin_prefetch(ahead + i);
 }
 
+#if VW == 4
 /* Rows of two runs: VW columns of both side by side instead of COLUMNS of one.  The block is half
  * as large, and what comes next is prefetched in time. */
 INLINE void pair_of_runs(const direct *d, int64_t j, const float *const *row)
@@ -126,6 +128,7 @@ INLINE void pair_of_runs(const direct *d, int64_t j, const float *const *row)
     }
     for (int u = 0; u < 2; u++) store_sum(d, 0, j, VW, sum[0][u], u > 0);
 }
+#endif
 
 INLINE void some_columns(const direct *d, int64_t j0, const int rows)
 {
@@ -133,10 +136,12 @@ INLINE void some_columns(const direct *d, int64_t j0, const int rows)
     const float *row[COLUMNS], *b = g->b;
     for (int i = 0; i < COLUMNS; i++) row[i] = b + least(j0 + i, g->n - 1) * g->ldb;
     bool prefetch = prefetches(g, rows);
+#if VW == 4
     if (prefetch && g->k == PAIR && j0 + COLUMNS <= g->n) {
         for (int u = 0; u < SIDE; u++) pair_of_runs(d, j0 + u * VW, row + u * VW);
         return;
     }
+#endif
     const float *ahead = row[0] + COLUMNS * g->k;
     for (int64_t k0 = 0; k0 < g->k; k0 += FV_GEMM_KC) {
         vf sum[MOST_ROWS][SIDE];
