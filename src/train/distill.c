@@ -21,10 +21,10 @@
  * which is half the paper's loss with alpha = consistency: a learning rate means what it means
  * without, and an optimiser that divides by the gradient's size makes no difference of the half.
  *
- * The batch is doubled, its rows one behind the other, and passes once.  Two passes took twice as
- * many kernels: small models on a GPU are bound by their number (a Transformer-XL of 14 layers on
- * 32 and 64 rows of 128 tokens takes 7.7 and 9.7 ms an update).  What is dropped for a whole batch
- * is the same in both halves: weights (dropconnect), kinds of words (dropout_embedding). */
+ * The batch is doubled, its rows one behind the other, and passes once: two passes are twice as
+ * many kernels of half the size, which a small model on a GPU waits for.  What is dropped for a
+ * whole batch is the same in both halves: weights (dropconnect), kinds of words
+ * (dropout_embedding). */
 #include "train/distill.h"
 
 #include "base/base.h"
