@@ -55,15 +55,7 @@ static bool take(void *user, const fv_sched_event *ev)
 static fv_status open_model(batch *d, fv_err *e)
 {
     const batch_values *v = d->v;
-    fv_model_opt how = {.serve = true};
-    bench_choose_weights(v->dtype, &how);
-    if (!v->config[0] == !v->model[0])
-        return fv_fail(e, FV_EUSAGE, "one of --config and --model is needed");
-    char *text = v->config[0] ? bench_read_file(v->config, 1 << 20, NULL, e) : NULL;
-    if (v->config[0] && !text) return FV_EIO;
-    fv_status st = text ? fv_model_new(&d->model, d->b.device, text, how, 1, e)
-                        : fv_model_open(&d->model, d->b.device, v->model, how, e);
-    free(text);
+    fv_status st = bench_open_model(&d->model, &d->b, v->config, v->model, v->dtype, e);
     if (st) return st;
     d->prompt = malloc((size_t)v->len * sizeof *d->prompt);
     return d->prompt ? FV_OK : fv_fail(e, FV_ENOMEM, "out of memory");

@@ -117,5 +117,8 @@ double bench_now(void);                                /* seconds */
 double bench_quantile(double *x, int64_t n, double q); /* sorts x; 0 where there is nothing */
 /* A file of at most `most` bytes with a NUL behind it, to be freed; NULL with e filled. */
 char *bench_read_file(const char *path, size_t most, size_t *n, fv_err *e);
+/* A model that serves: random weights by a config.json, or a directory; one of them is "". */
+fv_status bench_open_model(fv_model **out, const bench *b, const char *config, const char *dir,
+                           int weights, fv_err *e);
 
 #endif

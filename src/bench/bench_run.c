@@ -137,6 +137,21 @@ char *bench_read_file(const char *path, size_t most, size_t *n, fv_err *e)
     return NULL;
 }
 
+fv_status bench_open_model(fv_model **out, const bench *b, const char *config, const char *dir,
+                           int weights, fv_err *e)
+{
+    fv_model_opt how = {.serve = true};
+    bench_choose_weights(weights, &how);
+    if (!config[0] == !dir[0])
+        return fv_fail(e, FV_EUSAGE, "one of --config and --model is needed");
+    if (dir[0]) return fv_model_open(out, b->device, dir, how, e);
+    char *text = bench_read_file(config, 1 << 20, NULL, e);
+    if (!text) return FV_EIO;
+    fv_status st = fv_model_new(out, b->device, text, how, 1, e);
+    free(text);
+    return st;
+}
+
 /* ---- timing ---- */
 
 typedef struct timing {

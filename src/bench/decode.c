@@ -62,15 +62,7 @@ static float *make_sound(const decode_values *v)
 static fv_status open_model(decode *d, fv_err *e)
 {
     const decode_values *v = d->v;
-    fv_model_opt how = {.serve = true};
-    bench_choose_weights(v->dtype, &how);
-    if (!v->config[0] == !v->model[0])
-        return fv_fail(e, FV_EUSAGE, "one of --config and --model is needed");
-    char *text = v->config[0] ? bench_read_file(v->config, 1 << 20, NULL, e) : NULL;
-    if (v->config[0] && !text) return FV_EIO;
-    fv_status st = text ? fv_model_new(&d->model, d->b.device, text, how, 1, e)
-                        : fv_model_open(&d->model, d->b.device, v->model, how, e);
-    free(text);
+    fv_status st = bench_open_model(&d->model, &d->b, v->config, v->model, v->dtype, e);
     if (st) return st;
     const fv_family *f = fv_model_family(d->model);
     d->vocab = f->step ? f->vocabulary(fv_model_self(d->model)) : 0;

@@ -158,8 +158,10 @@ static fv_status open_rows(fv_scheduler *s, fv_device *d, fv_err *e)
     set_layout(s, s->block);
     fv_status st = fv_session_new(&s->session, s->model, d, s->opt.rows, s->opt.capacity, e);
     if (!st && s->budget && !fv__session_page(s->session, s->like, (size_t)s->budget))
-        st = fv_fail(e, FV_ENOMEM, "scheduler: no addresses for %lld rows of %lld tokens",
-                     (long long)s->opt.rows, (long long)s->opt.capacity);
+        st = fv_fail(
+            e, FV_ENOMEM,
+            "scheduler: cannot reserve addresses for a KV cache of %lld rows of %lld tokens",
+            (long long)s->opt.rows, (long long)s->opt.capacity);
     if (!st && !fv__sched_choice_open(s)) st = fv_fail(e, FV_ENOMEM, "scheduler: out of memory");
     return st;
 }

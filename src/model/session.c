@@ -148,7 +148,8 @@ static bool reserve_cache(fv_ctx *c, fv_session *s, slot *at, int64_t width, fv_
         return true;
     }
     if (s->pages.data) { /* laid out as the session was that it is like */
-        fv_raise(c, FV_ESTATE, "session: a cache of %s (.., %lld), which has no place in a token",
+        fv_raise(c, FV_ESTATE,
+                 "session: a KV cache of %s, %lld wide, that the layout of the pages lacks",
                  fv_dtype_name(t), (long long)width);
         return false;
     }
@@ -170,7 +171,8 @@ fv_kv fv_session_kv(fv_ctx *c, fv_session *s, int layer, int64_t width, fv_dtype
 {
     s->plain = true;
     if (s->pages.data)
-        fv_raise(c, FV_ESTATE, "session: caches of %s lie apart, and it takes them for tensors",
+        fv_raise(c, FV_ESTATE,
+                 "session: %s reads its KV cache as a contiguous tensor, and it is paged",
                  fv_model_family(s->model)->type);
     return fv__session_kv(c, s, layer, width, t);
 }

@@ -4,7 +4,7 @@
  * there.  So a batch takes what its sequences have, not its rows times the longest, and whatever
  * mix of lengths comes there is nothing to fragment: any free page fits anywhere.
  *
- * What lost: a table of blocks for each row, which attention follows (vLLM).  Every kernel of every
+ * Rejected: a table of blocks for each row, which attention follows (vLLM).  Every kernel of every
  * backend would read keys through it, a gather before each step costs as much as attention itself,
  * and the contiguous layout is what makes the kernels' reading fast.  The MMU does the same
  * translation for nothing, and on the host shows one page in two rows as well: a prefix that
@@ -14,8 +14,8 @@
  * is first touched.  Rows need not begin at a page: of a row that is given back, the pages that
  * hold no neighbour's token go.
  *
- * A GPU's pages have 2 MiB, more than a row of one cache may have in all, and are given by name.
- * There the bytes of a row are ordered by position, then by layer:
+ * A GPU's pages have 2 MiB, more than a row of one cache may have in all, and are committed before
+ * use.  There the bytes of a row are ordered by position, then by layer:
  *
  *     row   [ token 0: K V of layer 0, K V of layer 1, .. | token 1: .. | .. ]     rows begin at a
  *     pages [          0          |          1          |   ..                      page
@@ -33,7 +33,7 @@
 #include "model/session.h"
 
 #define ROUND 16             /* tokens: rows of whole blocks of so many can share them */
-#define SMALL_PAGE 65536     /* bytes: larger pages are given by name, to packed rows */
+#define SMALL_PAGE 65536     /* bytes: larger pages are committed, to packed rows */
 #define FEWEST_PAGES 4       /* of a row: below, one page would be most of it */
 #define ALIGNMENT (size_t)32 /* bytes, of each cache within a token */
 
@@ -188,7 +188,8 @@ bool fv__session_hold(fv_ctx *c, fv_session *s, int64_t row, int64_t tokens)
     take_back(s, p->n); /* what nobody needs serves, where the device has nothing left */
     if (give(s, row, more)) return !fv__failed(c);
     fv_raise(c, FV_ENOMEM,
-             "session: out of memory for %lld pages of %zu bytes beside %lld of at most %lld%s",
+             "session: out of memory for %lld more pages of %zu bytes; %lld of at most %lld are in "
+             "use%s",
              (long long)more, p->each, (long long)p->n, (long long)p->limit,
              fv__memory_left(s->dev).s);
     return false;

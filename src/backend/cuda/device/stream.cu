@@ -427,29 +427,14 @@ const fv_backend backend = {
 };
 
 /* For CUDA_LAUNCH_BLOCKING=1: without capture, as kernels inside a graph cannot be waited for. */
-const fv_backend blocking = {
-    "cuda",
-    mem_alloc,
-    mem_release,
-    stream_open,
-    stream_close,
-    upload,
-    download,
-    move,
-    zero,
-    sync,
-    device_close,
-    fv_cuda_page_size,
-    fv_cuda_reserve,
-    fv_cuda_commit,
-    fv_cuda_discard,
-    memory,
-    NULL,
-    NULL,
-    NULL,
-    NULL,
-    choices,
-};
+const fv_backend blocking = [] {
+    fv_backend b = backend;
+    b.capture = NULL;
+    b.captured = NULL;
+    b.replay = NULL;
+    b.free_graph = NULL;
+    return b;
+}();
 } // namespace
 
 void fv_cuda_device_close(fv_device *dev) { device_close(dev); }
