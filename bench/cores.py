@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Products, BERT-base and decoding over numbers of threads, beside PyTorch, in turns: the rows of docs/benchmarks.md for x86.
 
-    bench/cores.py [--rows gemm bert decode one attention train] [--threads 1 2 8 16] [--rounds 3] [--seconds 0.3] [--busy] [--most 100]
+    bench/cores.py [--rows gemm bert decode one attention train] [--threads 1 2 8 16] [--rounds 3] [--seconds 0.3] [--busy] [--pin] [--most 100]
 
 Needs build/fovea (make) and PyTorch.  PyTorch's BERT is written out below with its own operators (eager, inference_mode), so
 transformers is not needed.  A figure is the median over rounds of a program's own median.  --busy: another process keeps one
-core busy meanwhile.  --dtypes int8: BERT-base with int8 weights, without a peer.  --most ends the script after so many seconds, between rows.
+core busy meanwhile.  --pin: both programs are bound to the same CPUs, no two of one core where there are so many cores (one_per_core.py).
+--dtypes int8: BERT-base with int8 weights, without a peer.  --most ends the script after so many seconds, between rows.
 """
 import argparse
 import array
@@ -19,17 +20,18 @@ import sys
 import tempfile
 import time
 
+import one_per_core
 from timing import times
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FOVEA = os.environ.get("FOVEA", os.path.join(ROOT, "build", "fovea"))
+ROOT, FOVEA = one_per_core.ROOT, one_per_core.FOVEA
 CONFIGS = os.path.join(ROOT, "bench", "configs")
 
 
 def fovea(args, *what):
     """The JSON line of one benchmark; None where it fails."""
+    pin = one_per_core.bound(args.pin, what[what.index("-t") + 1])
     command = [FOVEA, "bench", *map(str, what), "--seconds", str(args.seconds), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=pin)
     lines = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
     if done.returncode or not lines:
         print(f"{' '.join(command)}: {done.stderr.strip()}", file=sys.stderr)
@@ -104,9 +106,9 @@ def saved_model(folder, name):
 class Peer:
     """PyTorch in a process of its own for each number of threads: it keeps its threads once it has them."""
 
-    def __init__(self, threads):
+    def __init__(self, pin, threads):
         self.p = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--peer", str(threads)], stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE, text=True)
+                                  stdout=subprocess.PIPE, text=True, preexec_fn=one_per_core.bound(pin, threads))
 
     def __call__(self, seconds, *what):
         print(json.dumps([seconds, *what]), file=self.p.stdin, flush=True)
@@ -297,14 +299,16 @@ def main():
     p.add_argument("--seconds", type=float, default=0.3)
     p.add_argument("--most", type=float, default=1e9)
     p.add_argument("--busy", action="store_true")
+    one_per_core.add_option(p)
     p.add_argument("--peer", type=int, help="be PyTorch, what this script starts")
     args = p.parse_args()
     if args.peer:
         return be_peer(args.peer)
+    args.pin = one_per_core.of_option(args.pin)
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if args.busy else None
     start, rows = time.perf_counter(), {"gemm": gemm_rows, "one": one_rows, "bert": bert_rows, "attention": attention_rows,
                                         "decode": decode_rows, "train": train_rows}
-    peers = {t: Peer(t) for t in args.threads} if set(args.rows) - {"decode"} else {}
+    peers = {t: Peer(args.pin, t) for t in args.threads} if set(args.rows) - {"decode"} else {}
     print("| what | threads | fovea | PyTorch | ratio (decode: to the row before) |\n| --- | --- | --- | --- | --- |")
     for name in args.rows:
         for what, t, ours, theirs, ratio in rows[name](args, peers):

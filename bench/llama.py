@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Decoding and reading prompts beside llama.cpp, in turns: the same shapes, random weights, batch 1.
 
-    bench/llama.py --llama-bench PATH [--models gpt2-124m llama-110m] [--weights q8 q4 bf16 f32] [--threads 2] [--rounds 5] [--len 256] [--new 48]
+    bench/llama.py --llama-bench PATH [--models gpt2-124m llama-110m] [--weights q8 q4 bf16 f32] [--threads 2] [--rounds 5] [--len 256] [--new 48] [--pin]
 
 Needs build/fovea (make), numpy, and llama-bench built from llama.cpp.  A figure is the median over rounds.  Weights of llama.cpp are
 Q8_0 and Q4_0, the token table among them; its files have no vocabulary, since llama-bench draws ids.
@@ -18,6 +18,7 @@ import tempfile
 import numpy as np
 
 import cores
+import one_per_core
 
 TYPES = {"f32": (0, 1, 4), "bf16": (30, 1, 2), "q4": (2, 32, 18), "q8": (8, 32, 34)}  # GGUF's number, values and bytes of a block
 
@@ -97,7 +98,8 @@ def write_gguf(path, config, kind):
 def llama(o, gguf, threads):
     """Tokens a second of decoding and of the prompt."""
     command = [o.llama_bench, "-m", gguf, "-t", threads, "-p", o.len, "-n", o.new, "-r", 1, "-o", "json"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True,
+                          preexec_fn=one_per_core.bound(o.pin, threads))
     rates = {"prompt" if x["n_gen"] == 0 else "decode": x["avg_ts"] for x in json.loads(done.stdout)}
     return rates["decode"], rates["prompt"]
 
@@ -117,7 +119,9 @@ def main():
     p.add_argument("--seconds", type=float, default=0.2)
     p.add_argument("--len", type=int, default=256)
     p.add_argument("--new", type=int, default=48)
+    one_per_core.add_option(p)
     o = p.parse_args()
+    o.pin = one_per_core.of_option(o.pin)
     print("| model | weights | threads | decode | llama.cpp | ratio | prompt | llama.cpp | ratio |\n" + "| --- " * 9 + "|")
     for name in o.models:
         config = os.path.join(cores.CONFIGS, name + ".json")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """BERT-base with int8 weights beside ONNX Runtime, in turns: the same sizes, random weights, 128 tokens.
 
-    bench/onnx_int8.py [--threads 16 2] [--batch 1 8 32] [--rounds 5] [--seconds 0.1]
+    bench/onnx_int8.py [--threads 16 2] [--batch 1 8 32] [--rounds 5] [--seconds 0.1] [--pin]
 
 Needs build/fovea (make), numpy and onnxruntime.  The graph is the one that ONNX Runtime's tools make of BERT by fusing and by dynamic
 quantisation: QAttention, DynamicQuantizeMatMul, SkipLayerNormalization, Gelu; it is written here field by field, so that neither
@@ -19,6 +19,7 @@ import tempfile
 import numpy as np
 
 import cores
+import one_per_core
 from timing import times
 
 LAYERS, D, F, HEADS, VOCAB, LENGTH = 12, 768, 3072, 12, 30522, 128
@@ -126,9 +127,10 @@ def be_peer(path, threads, batch, seconds):
 class Peer:
     """ONNX Runtime in a process of its own, its session open."""
 
-    def __init__(self, *what):
-        self.p = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--peer", *map(str, what)], stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE, text=True)
+    def __init__(self, pin, path, threads, batch, seconds):
+        command = [sys.executable, os.path.abspath(__file__), "--peer", path, threads, batch, seconds]
+        self.p = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                  preexec_fn=one_per_core.bound(pin, threads))
 
     def __call__(self):
         print("go", file=self.p.stdin, flush=True)
@@ -146,9 +148,11 @@ def main():
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--seconds", type=float, default=0.1)
     p.add_argument("--peer", nargs=4, help="be ONNX Runtime, what this script starts")
+    one_per_core.add_option(p)
     o = p.parse_args()
     if o.peer:
         return be_peer(o.peer[0], int(o.peer[1]), int(o.peer[2]), float(o.peer[3]))
+    o.pin = one_per_core.of_option(o.pin)
     folder = tempfile.mkdtemp()
     model = cores.saved_model(folder, "bert-base")
     print("| BERT-base int8, sentences/s | threads | fovea | ONNX Runtime | ratio |\n| --- | --- | --- | --- | --- |")
@@ -156,7 +160,7 @@ def main():
         path = os.path.join(folder, f"{batch}.onnx")
         write_bert(path, batch)
         for t in o.threads:
-            peer = Peer(path, t, batch, o.seconds)
+            peer = Peer(o.pin, path, t, batch, o.seconds)
             peer()
             a, b = cores.rounds_of(o, lambda: cores.seconds_of(cores.fovea(o, "forward", *model, "--batch", batch, "--len", LENGTH,
                                                                            "--weights", "int8", "-t", t)), peer)

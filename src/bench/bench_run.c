@@ -1,8 +1,8 @@
 /* bench_run.c - what the benchmarks share: their list, inputs, timing, rows.
  *
  * A time is the median of many repetitions, and its spread the distance between the quartiles:
- * minima flatter, means suffer from whatever else the machine does.  Two repetitions warm caches,
- * captured steps and clock rates up.  Repetitions that are shorter than a look at the clock are
+ * minima flatter, means suffer from whatever else the machine does.  Two repetitions or more warm
+ * caches, captured steps and clock rates up.  Repetitions that are shorter than a look at the clock are
  * timed several at once. */
 #include "bench.h"
 
@@ -14,6 +14,8 @@
 #include "fovea/author/op.h"
 
 enum { WARM_UP = 2, MIN_RUNS = 5, MAX_RUNS = 10000 };
+/* seconds: a core runs the tiles of AMX at a third of their speed for the first 30 ms */
+#define WARM_UP_SECONDS 0.05
 #define PATIENCE 20 /* times the seconds asked for: then even one run is enough */
 /* seconds: shorter repetitions are timed several at once, as the clock and a device's answer take
  * time */
@@ -203,7 +205,8 @@ static int repeat(bench *b, double seconds[MAX_RUNS], bench_fn *fn, void *what)
         total += s * times;
         if (n == -1 && s * least < A_LOOK) times = (int)(A_LOOK / (s > 1e-6 ? s : 1e-6)) + 1;
         if (n < 0) {
-            if (total > wanted) n = -1; /* slow enough: warmed up */
+            if (total < WARM_UP_SECONDS && n == -1) n--;
+            if (total >= WARM_UP_SECONDS && total > wanted) n = -1; /* slow enough: warmed up */
             if (n == -1) total = 0;
             continue;
         }
