@@ -2,8 +2,8 @@
  *
  * A time is the median of many repetitions, and its spread the distance between the quartiles:
  * minima flatter, means suffer from whatever else the machine does.  Two repetitions or more warm
- * caches, captured steps and clock rates up.  Repetitions that are shorter than a look at the clock are
- * timed several at once. */
+ * caches, captured steps and clock rates up.  Repetitions that are shorter than a look at the clock
+ * are timed several at once. */
 #include "bench.h"
 
 #include <stdio.h>

@@ -39,8 +39,9 @@
  * cache to cache (128x768x768 on 16 threads: 430 GFLOP/s shared, 640 not). */
 #define SHARE_TILES 128
 #define SHARE_BYTES ((size_t)32 << 20)
-/* Rows and k of a product on tiles for which many threads do better if each packs the panels it
- * needs (512x3072x768 in bf16 on 16 threads: 1.22 times as fast). */
+/* Rows and k of a product on tiles for which threads do better if each packs the panels it needs
+ * (in bf16 512x3072x768 on 16 threads is 1.22 times as fast, 256x3072x768 on 6 1.12 times,
+ * 128x768x768 on 2 1.19 times). */
 #define SHALLOW_ROWS 512
 #define SHALLOW_K 768
 /* Threads that take longer runs in bf16 (of 16 the product of 2048^3 is 1.19 times as fast, of 8
@@ -74,8 +75,7 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     p.panels = gemm_ceil_div(g->n, kind->nr);
     int64_t tiles = strips * p.panels * gemm_ceil_div(g->k, kind->run);
     p.shared = threads >= SHARE_FROM && strips >= SHARE_STRIPS && (!g->packed || !kind->enter) &&
-               tiles >= (int64_t)threads * SHARE_TILES &&
-               !(kind->continues && threads >= MANY_THREADS && is_shallow(g));
+               tiles >= (int64_t)threads * SHARE_TILES && !(kind->continues && is_shallow(g));
     p.by_rows = threads > 1 && !p.shared && strips > most && strips >= (int64_t)threads * ENOUGH;
     if (p.shared)
         most = strips_within(SHARE_BYTES / (strip_bytes + 1), SIZE_MAX);
