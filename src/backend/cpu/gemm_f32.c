@@ -77,15 +77,6 @@ INLINE void step(vf *s, const float *a, const char *b, size_t b_next, const int 
     }
 }
 
-/* One row is bound by reading B: `bytes` of each panel from b on are prefetched (12 threads of a Xeon
- * read 135 GB/s without it and 140 with it, 1 to 4 KiB ahead). */
-#define ROW_AHEAD 2048
-INLINE void prefetch_row(const char *b, size_t b_next, int64_t bytes, const int panels)
-{
-    for (int p = 0; p < panels; p++)
-        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(b + (size_t)p * b_next + i);
-}
-
 /* n times four steps. */
 INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const int panels,
                   const fv_dtype bt)
@@ -99,7 +90,6 @@ INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const in
         if (VW == 16) __builtin_prefetch(also, 0, 2); /* on Neoverse V1 it costs 2 % */
         ahead += t->ahead_step;
         also += t->also_step;
-        if (VW == 16 && rows == 1) prefetch_row(b + ROW_AHEAD, t->b_next, STEPS * b_step, panels);
 #pragma GCC unroll 4
         for (int i = 0; i < STEPS; i++)
             step(s, a + i * A_WIDTH, b + i * b_step, t->b_next, rows, panels, bt);
@@ -127,7 +117,7 @@ INLINE void store_tile(const vf *s, const gemm_tile *t, const int rows, const in
 
 /* A tile of a size known to the compiler.
  * C is prefetched before the loop over k: by the time the sums are complete its lines have
- * arrived.  On AVX-512 a row of the tile is two lines. */
+ * arrived. */
 INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const fv_dtype bt)
 {
     const int64_t b_step = NR * (bt == FV_F32 ? 4 : 2), n = t->kc / STEPS;
@@ -135,10 +125,7 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
 #pragma GCC unroll 64
     for (int i = 0; i < rows * panels * NV; i++) s[i] = v_zero();
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) {
-        __builtin_prefetch(t->c + i * t->ldc, 1);
-        if (VW == 16) __builtin_prefetch(t->c + i * t->ldc + NR - 1, 1);
-    }
+    for (int i = 0; i < rows; i++) __builtin_prefetch(t->c + i * t->ldc, 1);
 #if defined(BY_LANE)
     if (bt == FV_F32 && panels == 1 && rows >= NEON_PACED && n)
         neon_paced(s, t->a, t->b, n, t->ahead, t->ahead_step, true, rows);
