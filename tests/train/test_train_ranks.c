@@ -15,12 +15,12 @@
 #include "helper/device.h"
 #include "helper/files.h"
 
-enum { MOST = 8 };
+enum { MOST = 8, UPDATES = 10 };
 
 typedef struct how {
     void (*change)(fv_train_opt *);
-    const char *dir; /* NULL: nothing is written */
-    int64_t stop_after;
+    const char *dir;             /* NULL: nothing is written */
+    int64_t stop_after, updates; /* 0: never; UPDATES */
     fv_dtype dtype;
 } how;
 
@@ -49,7 +49,7 @@ static void *train_rank(void *self)
     r->st = fv_device_open(&d, test_device(), (fv_device_opt){.threads = 1}, &r->e);
     if (r->st) return NULL;
     fv_model *m = corpus_model(d, 0.2, r->how->dtype);
-    fv_train_job j = corpus_job(d, m, 10);
+    fv_train_job j = corpus_job(d, m, r->how->updates ? r->how->updates : UPDATES);
     j.opt.shards = 8;
     j.opt.batch_tokens = 200;
     j.opt.eval_every = 4;
@@ -121,15 +121,19 @@ static void no_bit_depends_on_the_number_of_ranks(void **state)
     static const int ranks[] = {2, 3, 4, 8};
 #if defined(__SANITIZE_THREAD__) /* minutes each */
     const size_t n_cases = 2, most_ranks = 2;
+    const int64_t updates = 4;
 #else
     const size_t n_cases = sizeof cases / sizeof *cases, most_ranks = 4;
+    const int64_t updates = UPDATES;
 #endif
     for (size_t i = 0; i < n_cases; i++) {
         fv_train_state one, many;
         int64_t n, m;
-        float *alone = trained(1, &cases[i], &one, &n);
+        how h = cases[i];
+        h.updates = updates;
+        float *alone = trained(1, &h, &one, &n);
         for (size_t k = 0; k < (i ? 2 : most_ranks); k++) {
-            float *w = trained(ranks[i ? (i + k) % most_ranks : k], &cases[i], &many, &m);
+            float *w = trained(ranks[i ? (i + k) % most_ranks : k], &h, &many, &m);
             assert_int_equal(n, m);
             assert_memory_equal(w, alone, (size_t)n * sizeof *w);
             assert_true(one.loss == many.loss && one.norm == many.norm);
@@ -160,7 +164,7 @@ static void a_run_goes_on_with_another_number_of_ranks(void **state)
         if (stops[i])
             assert_in_range(s.step, stops[i] + (ranks[i] > 1), stops[i] + 1);
         else
-            assert_int_equal(s.step, 10);
+            assert_int_equal(s.step, UPDATES);
         if (i == 3) assert_memory_equal(w, want, (size_t)n * sizeof *w);
         free(w);
     }
