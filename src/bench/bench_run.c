@@ -194,26 +194,36 @@ static double once(bench *b, bench_fn *fn, void *what, uint64_t step, int times)
     return fv_ctx_status(b->step) ? -1 : (bench_now() - start) / times;
 }
 
+/* Repeats until caches, captured steps and clock rates are warm; a repetition that is longer than
+ * all that was asked for is enough.  How many to time at once, `least` or more; -1 where one
+ * failed. */
+static int warm_up(bench *b, bench_fn *fn, void *what, int least)
+{
+    double total = 0;
+    int times = least;
+    for (int n = 0; n < WARM_UP || total < WARM_UP_SECONDS; n++) {
+        double s = once(b, fn, what, (uint64_t)n, times);
+        if (s < 0) return -1;
+        total += s * times;
+        if (n && s * least < A_LOOK) times = (int)(A_LOOK / (s > 1e-6 ? s : 1e-6)) + 1;
+        if (total >= WARM_UP_SECONDS && total > b->opt->seconds) break;
+    }
+    return times;
+}
+
 /* Fills seconds with the times of single repetitions; their number, or -1 where one failed. */
 static int repeat(bench *b, double seconds[MAX_RUNS], bench_fn *fn, void *what)
 {
     double total = 0, wanted = b->opt->seconds;
-    int n = -WARM_UP, least = b->together > 1 ? b->together : 1, times = least;
-    for (; n < MAX_RUNS; n++) {
-        double s = once(b, fn, what, (uint64_t)(n + WARM_UP), times);
-        if (s < 0) return -1;
-        total += s * times;
-        if (n == -1 && s * least < A_LOOK) times = (int)(A_LOOK / (s > 1e-6 ? s : 1e-6)) + 1;
-        if (n < 0) {
-            if (total < WARM_UP_SECONDS && n == -1) n--;
-            if (total >= WARM_UP_SECONDS && total > wanted) n = -1; /* slow enough: warmed up */
-            if (n == -1) total = 0;
-            continue;
-        }
-        seconds[n] = s;
+    int times = warm_up(b, fn, what, b->together > 1 ? b->together : 1);
+    if (times < 0) return -1;
+    for (int n = 0; n < MAX_RUNS; n++) {
+        seconds[n] = once(b, fn, what, (uint64_t)(n + WARM_UP), times);
+        if (seconds[n] < 0) return -1;
+        total += seconds[n] * times;
         if ((n + 1 >= MIN_RUNS && total >= wanted) || total > PATIENCE * wanted) return n + 1;
     }
-    return n;
+    return MAX_RUNS;
 }
 
 /* The median and the distance between the quartiles: one slow repetition (a page fault, another
