@@ -23,13 +23,14 @@ import time
 import one_per_core
 from timing import times
 
-ROOT, FOVEA = one_per_core.ROOT, one_per_core.FOVEA
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOVEA = os.environ.get("FOVEA", os.path.join(ROOT, "build", "fovea"))
 CONFIGS = os.path.join(ROOT, "bench", "configs")
 
 
 def fovea(args, *what):
     """The JSON line of one benchmark; None where it fails."""
-    pin = one_per_core.bound(args.pin, what[what.index("-t") + 1])
+    pin = one_per_core.bind(args.pin, what[what.index("-t") + 1])
     command = [FOVEA, "bench", *map(str, what), "--seconds", str(args.seconds), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=pin)
     lines = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
@@ -108,7 +109,7 @@ class Peer:
 
     def __init__(self, pin, threads):
         self.p = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--peer", str(threads)], stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE, text=True, preexec_fn=one_per_core.bound(pin, threads))
+                                  stdout=subprocess.PIPE, text=True, preexec_fn=one_per_core.bind(pin, threads))
 
     def __call__(self, seconds, *what):
         print(json.dumps([seconds, *what]), file=self.p.stdin, flush=True)
@@ -304,7 +305,7 @@ def main():
     args = p.parse_args()
     if args.peer:
         return be_peer(args.peer)
-    args.pin = one_per_core.of_option(args.pin)
+    args.pin = one_per_core.cores_of_option(args.pin)
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if args.busy else None
     start, rows = time.perf_counter(), {"gemm": gemm_rows, "one": one_rows, "bert": bert_rows, "attention": attention_rows,
                                         "decode": decode_rows, "train": train_rows}

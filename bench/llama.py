@@ -99,7 +99,7 @@ def llama(o, gguf, threads):
     """Tokens a second of decoding and of the prompt."""
     command = [o.llama_bench, "-m", gguf, "-t", threads, "-p", o.len, "-n", o.new, "-r", 1, "-o", "json"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True,
-                          preexec_fn=one_per_core.bound(o.pin, threads))
+                          preexec_fn=one_per_core.bind(o.pin, threads))
     rates = {"prompt" if x["n_gen"] == 0 else "decode": x["avg_ts"] for x in json.loads(done.stdout)}
     return rates["decode"], rates["prompt"]
 
@@ -121,7 +121,7 @@ def main():
     p.add_argument("--new", type=int, default=48)
     one_per_core.add_option(p)
     o = p.parse_args()
-    o.pin = one_per_core.of_option(o.pin)
+    o.pin = one_per_core.cores_of_option(o.pin)
     print("| model | weights | threads | decode | llama.cpp | ratio | prompt | llama.cpp | ratio |\n" + "| --- " * 9 + "|")
     for name in o.models:
         config = os.path.join(cores.CONFIGS, name + ".json")

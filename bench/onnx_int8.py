@@ -130,7 +130,7 @@ class Peer:
     def __init__(self, pin, path, threads, batch, seconds):
         command = [sys.executable, os.path.abspath(__file__), "--peer", path, threads, batch, seconds]
         self.p = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                  preexec_fn=one_per_core.bound(pin, threads))
+                                  preexec_fn=one_per_core.bind(pin, threads))
 
     def __call__(self):
         print("go", file=self.p.stdin, flush=True)
@@ -152,7 +152,7 @@ def main():
     o = p.parse_args()
     if o.peer:
         return be_peer(o.peer[0], int(o.peer[1]), int(o.peer[2]), float(o.peer[3]))
-    o.pin = one_per_core.of_option(o.pin)
+    o.pin = one_per_core.cores_of_option(o.pin)
     folder = tempfile.mkdtemp()
     model = cores.saved_model(folder, "bert-base")
     print("| BERT-base int8, sentences/s | threads | fovea | ONNX Runtime | ratio |\n| --- | --- | --- | --- | --- |")
