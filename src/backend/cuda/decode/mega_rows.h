@@ -366,16 +366,18 @@ __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group 
         load_rounded_rows<MANY>(f, to, t, in);
         return;
     }
-    if (!has_gain(f)) {
-        normalise_all<MANY>(f, to, t, in, (const float *)f.a.gain, (const float *)f.a.shift,
-                            partial);
-        return;
+    /* the producer has loaded gain and shift into the next slot, if they fit; one call for both
+     * cases, since the norm is a third of the kernel's code */
+    bool in_slot = has_gain(f);
+    const float *gain = (const float *)f.a.gain, *shift = (const float *)f.a.shift;
+    if (in_slot) {
+        const float *slot = (const float *)(slots + ring.i * SLOT_BYTES);
+        mbarrier_wait(ring.full(), ring.laps & 1);
+        if (shift) shift = slot + (gain ? k : 0);
+        if (gain) gain = slot;
     }
-    /* the producer has loaded gain and shift into the next slot */
-    const float *gain = (const float *)(slots + ring.i * SLOT_BYTES);
-    mbarrier_wait(ring.full(), ring.laps & 1);
-    normalise_all<MANY>(f, to, t, in, f.a.gain ? gain : NULL,
-                        f.a.shift ? gain + (f.a.gain ? k : 0) : NULL, partial);
+    normalise_all<MANY>(f, to, t, in, gain, shift, partial);
+    if (!in_slot) return;
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty());
     ring.next();
