@@ -267,10 +267,17 @@ static void with_bias(void **state)
     compare(all, sizeof all / sizeof *all, Y, DREL);
 }
 
+/* A CPU has no blocks to fill. */
+static void fewer_sequences(shape *all, size_t n)
+{
+    for (size_t i = 0; test_on_cpu() && i < n; i++)
+        if (all[i].B > 2) all[i].B = 2;
+}
+
 /* A head that is one tile: more of them than a block has room for, whole and not. */
 static void short_heads(void **state)
 {
-    static const shape all[] = {
+    shape all[] = {
         {48, 128, 128, 12, 12, 64, 64, 0},
         {60, 100, 120, 10, 5, 64, 64, KEY_MASK},
         {8, 33, 77, 12, 12, 48, 40, LENS},
@@ -281,6 +288,7 @@ static void short_heads(void **state)
         {7, 80, 70, 3, 3, 64, 32, DROP | LENS},
     };
     (void)state;
+    fewer_sequences(all, sizeof all / sizeof *all);
     compare(all, sizeof all / sizeof *all, Y, WEIGHTS);
 }
 
@@ -288,7 +296,7 @@ static void short_heads(void **state)
  * leave. */
 static void many_heads(void **state)
 {
-    static const shape all[] = {
+    shape all[] = {
         {20, 260, 260, 16, 16, 64, 64, CAUSAL},
         {24, 130, 260, 16, 8, 128, 128, 0},
         {12, 500, 260, 16, 8, 64, 64, 0},
@@ -297,6 +305,7 @@ static void many_heads(void **state)
         {18, 200, 200, 16, 8, 64, 64, DROP | CAUSAL},
     };
     (void)state;
+    fewer_sequences(all, sizeof all / sizeof *all);
     compare(all, sizeof all / sizeof *all, DQ, DV);
 }
 
