@@ -20,9 +20,10 @@ setup-check:
 demo: setup all
 	@build/fovea demo
 
+# One test more at a time than there are cores: many wait for a disk or for each other's ranks.
 test: setup build/build.ninja
 	@cmake --build build -j $(JOBS)
-	@ctest --preset release -j $(JOBS)
+	@ctest --preset release -j $$(($(JOBS) + 1))
 
 # The unit tests again under the address and undefined-behaviour sanitizers, and the threaded ones under the thread sanitizer.
 test-asan test-tsan: setup
