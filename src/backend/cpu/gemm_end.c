@@ -43,10 +43,11 @@ INLINE void side_by_side(const gemm_end *e, const float *sum, int64_t at, int64_
     for (int u = 0; u < SIDE; u++) v_store_as(e->c, at + j + u * VW, ct, x[u]);
 }
 
+#define NOINLINE static __attribute__((noinline))
+
 /* The columns behind the last whole vector of a row: too few to be worth a copy for each activation
  * and dtype. */
-static __attribute__((noinline)) void last_columns(const gemm_end *e, const float *sum, int64_t at,
-                                                   int64_t j)
+NOINLINE void last_columns(const gemm_end *e, const float *sum, int64_t at, int64_t j)
 {
     int64_t n = e->cols - j;
     vf x = v_load_n(sum + j, n, 0.0f);
@@ -92,15 +93,14 @@ INLINE void with_types(const gemm_end *e, const fv_act act)
 }
 
 /* A function for each activation: gcc takes twice as long for all of them in one. */
-#define APART static __attribute__((noinline)) void
-APART act_none(const gemm_end *e) { with_types(e, FV_ACT_NONE); }
-APART act_relu(const gemm_end *e) { with_types(e, FV_RELU); }
-APART act_gelu(const gemm_end *e) { with_types(e, FV_GELU); }
-APART act_gelu_tanh(const gemm_end *e) { with_types(e, FV_GELU_TANH); }
-APART act_silu(const gemm_end *e) { with_types(e, FV_SILU); }
-APART act_tanh(const gemm_end *e) { with_types(e, FV_TANH); }
-APART act_sigmoid(const gemm_end *e) { with_types(e, FV_SIGMOID); }
-APART act_quick_gelu(const gemm_end *e) { with_types(e, FV_QUICK_GELU); }
+NOINLINE void act_none(const gemm_end *e) { with_types(e, FV_ACT_NONE); }
+NOINLINE void act_relu(const gemm_end *e) { with_types(e, FV_RELU); }
+NOINLINE void act_gelu(const gemm_end *e) { with_types(e, FV_GELU); }
+NOINLINE void act_gelu_tanh(const gemm_end *e) { with_types(e, FV_GELU_TANH); }
+NOINLINE void act_silu(const gemm_end *e) { with_types(e, FV_SILU); }
+NOINLINE void act_tanh(const gemm_end *e) { with_types(e, FV_TANH); }
+NOINLINE void act_sigmoid(const gemm_end *e) { with_types(e, FV_SIGMOID); }
+NOINLINE void act_quick_gelu(const gemm_end *e) { with_types(e, FV_QUICK_GELU); }
 
 void NAME(gemm_finish)(const gemm_end *e)
 {
