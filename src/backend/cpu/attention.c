@@ -88,7 +88,7 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
 /* s[j] = 2^(s[j] - top) for one vector of rows, and their sums over keys mod 4, which keep the
  * adder busy; n is a multiple of 4. */
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
-static __attribute__((noinline)) void weigh(float *s, int64_t n, vf top, vf sum[4])
+NOINLINE void weigh(float *s, int64_t n, vf top, vf sum[4])
 {
     vf l[4] = {sum[0], sum[1], sum[2], sum[3]};
     neon_exp2 now;
@@ -106,7 +106,7 @@ static __attribute__((noinline)) void weigh(float *s, int64_t n, vf top, vf sum[
     for (int k = 0; k < 4; k++) sum[k] = l[k];
 }
 #else
-INLINED void weigh(float *s, int64_t n, vf top, vf sum[4])
+ALWAYS_INLINE void weigh(float *s, int64_t n, vf top, vf sum[4])
 {
     for (int64_t j = 0; j < n; j += 4)
 #pragma GCC unroll 4

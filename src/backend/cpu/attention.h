@@ -52,7 +52,6 @@
 #define GROUP 96
 
 #define LOG2E 1.44269504f
-#define INLINED static inline __attribute__((always_inline))
 
 /* The prepared arguments of one call.  The rows of KV head g are those of all query heads it
  * serves, head after head. */
@@ -200,7 +199,7 @@ static inline f4 attn_load4(const float *p)
     return x;
 }
 
-INLINED f4 attn_fma4(f4 a, f4 b, f4 c)
+ALWAYS_INLINE f4 attn_fma4(f4 a, f4 b, f4 c)
 {
 #if VW == 4
     return (f4)v_fma((vf)a, (vf)b, (vf)c);
@@ -210,7 +209,7 @@ INLINED f4 attn_fma4(f4 a, f4 b, f4 c)
 }
 
 /* y[i] = lane i of a, b, c, d: two rounds of interleaving, eight shuffles. */
-INLINED void attn_transpose4(f4 y[4], f4 a, f4 b, f4 c, f4 d)
+ALWAYS_INLINE void attn_transpose4(f4 y[4], f4 a, f4 b, f4 c, f4 d)
 {
     const i4 low = {0, 4, 1, 5}, high = {2, 6, 3, 7};
     f4 ac0 = v_shuffle(a, c, low), ac1 = v_shuffle(a, c, high);

@@ -127,8 +127,8 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
 
 /* Tiles 0 to groups - 1 += a b over `units` of 32, then stored in c; step: bytes from one unit of a
  * to the next. */
-INLINE void add_products(float *c, const char *a, int64_t step, const char *b, int64_t units,
-                         const int groups)
+ALWAYS_INLINE void add_products(float *c, const char *a, int64_t step, const char *b, int64_t units,
+                                const int groups)
 {
     for (int64_t u = 0; u < units; u++, a += step, b += PAIRS_BYTES) {
         _tile_loadd(3, a, 64);
@@ -149,7 +149,8 @@ INLINE void add_products(float *c, const char *a, int64_t step, const char *b, i
 }
 
 /* s (16 keys, 16 * groups rows) = k q'. */
-INLINE void score_block(float *s, const char *k, const char *q, int64_t units, const int groups)
+ALWAYS_INLINE void score_block(float *s, const char *k, const char *q, int64_t units,
+                               const int groups)
 {
     _tile_zero(0);
     _tile_zero(1);
@@ -158,7 +159,8 @@ INLINE void score_block(float *s, const char *k, const char *q, int64_t units, c
 }
 
 /* o (16 of w, 16 * groups rows) += v' p'. */
-INLINE void output_block(float *o, const char *v, const char *p, int64_t units, const int groups)
+ALWAYS_INLINE void output_block(float *o, const char *v, const char *p, int64_t units,
+                                const int groups)
 {
     _tile_loadd(0, o, PANEL_ROW);
     if (groups > 1) _tile_loadd(1, o + TILE, PANEL_ROW);
@@ -166,7 +168,7 @@ INLINE void output_block(float *o, const char *v, const char *p, int64_t units, 
     add_products(o, v, TILE_BYTES, p, units, groups);
 }
 
-INLINE void all_scores(job *x, int p, int64_t n, const int groups)
+ALWAYS_INLINE void all_scores(job *x, int p, int64_t n, const int groups)
 {
     const attn *t = x->t;
     const char *q = (const char *)x->q + p / LANES * q_bytes(t);
@@ -174,7 +176,7 @@ INLINE void all_scores(job *x, int p, int64_t n, const int groups)
         score_block(x->s + j * LANES, (const char *)x->k + j * 64, q, units_of(t->a->Wk), groups);
 }
 
-INLINE void all_outputs(job *x, int p, int64_t n, const int groups)
+ALWAYS_INLINE void all_outputs(job *x, int p, int64_t n, const int groups)
 {
     for (int64_t c = 0; c < x->t->a->Wv; c += TILE)
         output_block(x->o + p * x->wo + c * LANES,
@@ -185,7 +187,7 @@ INLINE void all_outputs(job *x, int p, int64_t n, const int groups)
 /* ---- softmax ---- */
 
 /* Lane r of the result is the pair (even[r], odd[r]), rounded to nearest even. */
-INLINE vf pair(vf even, vf odd)
+ALWAYS_INLINE vf pair(vf even, vf odd)
 {
     const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25,
                                                 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2,
@@ -196,8 +198,8 @@ INLINE vf pair(vf even, vf odd)
 /* One vector of rows: weights 2^(by s - m') of n keys, a multiple of 4, as pairs of keys; the sums
  * over keys are those of attention.c.  drop: the dropout factors, of which only 0 counts, or
  * NULL. */
-INLINE void online_softmax(float *p, const float *s, int64_t n, float *m, float *l, float *keep,
-                           float factor, const float *drop)
+ALWAYS_INLINE void online_softmax(float *p, const float *s, int64_t n, float *m, float *l,
+                                  float *keep, float factor, const float *drop)
 {
     const vf by = v_set1(factor);
     vf top[4], sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
@@ -253,7 +255,7 @@ static void rescale(job *x, int p, const float *keep, int groups)
     }
 }
 
-INLINE void tile_of(job *x, int p, int64_t j0, int64_t n, const int groups)
+ALWAYS_INLINE void tile_of(job *x, int p, int64_t j0, int64_t n, const int groups)
 {
     const attn *t = x->t;
     const int n_rows = (int)attn_min(x->n - p, LANES);

@@ -19,12 +19,12 @@
 typedef struct {
     vf v[STEP / VW];
 } column;
-INLINED column load_column(const float *a) { return (column){{v_load(a), v_load(a + VW)}}; }
-INLINED vf broadcast(column c, const int m) { return v_set1(c.v[m / VW][m % VW]); }
+ALWAYS_INLINE column load_column(const float *a) { return (column){{v_load(a), v_load(a + VW)}}; }
+ALWAYS_INLINE vf broadcast(column c, const int m) { return v_set1(c.v[m / VW][m % VW]); }
 #else
 typedef const float *column;
-INLINED column load_column(const float *a) { return a; }
-INLINED vf broadcast(column c, const int m) { return v_set1(c[m]); }
+ALWAYS_INLINE column load_column(const float *a) { return a; }
+ALWAYS_INLINE vf broadcast(column c, const int m) { return v_set1(c[m]); }
 #endif
 
 typedef struct {
@@ -33,7 +33,7 @@ typedef struct {
 
 /* Each of the STEP * 3 accumulators is one chain over k, first to last: the order of additions
  * that attention_rows.c repeats for a single row, which is why both give the same bits. */
-INLINED void multiply(float *c, sums x, const float *a, const float *b, int64_t depth)
+ALWAYS_INLINE void multiply(float *c, sums x, const float *a, const float *b, int64_t depth)
 {
 #if defined(NEON_A)
     int64_t fours = depth / NEON_STEPS;

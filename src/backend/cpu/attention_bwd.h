@@ -12,8 +12,7 @@
  * time, all loaded before any is stored, so that the compiler can interleave four independent
  * chains: a single one would be bound by latency. */
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
-static __attribute__((noinline)) void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv,
-                                                    vf dyy)
+NOINLINE void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
 {
     neon_exp2 now;
     if (n > 0) neon_exp2_start(&now, s, top);
@@ -30,7 +29,7 @@ static __attribute__((noinline)) void dscore_vector(float *s, float *ds, int64_t
     }
 }
 #else
-INLINED void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
+ALWAYS_INLINE void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dyy)
 {
     for (int64_t j = 0; j < n; j += 4, s += 4 * LANES, ds += 4 * LANES) {
         vf w[4], d[4];
@@ -48,7 +47,7 @@ INLINED void dscore_vector(float *s, float *ds, int64_t n, vf top, vf inv, vf dy
 }
 #endif
 
-INLINED void multiply(float *x, const float *by, int64_t n)
+ALWAYS_INLINE void multiply(float *x, const float *by, int64_t n)
 {
     for (int64_t i = 0; i < n; i += VW) v_store(x + i, v_mul(v_load(x + i), v_load(by + i)));
 }

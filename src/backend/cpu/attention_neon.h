@@ -15,7 +15,7 @@ NEON_BINARY(neon_add, "fadd")
 NEON_BINARY(neon_sub, "fsub")
 NEON_BINARY(neon_max, "fmax")
 /* The integer in the low bits of z, moved to the exponent, and added to that of p. */
-INLINED vf neon_exponent(vf z)
+ALWAYS_INLINE vf neon_exponent(vf z)
 {
     vf y;
     __asm__ volatile("shl %0.4s, %1.4s, 23" : "=w"(y) : "w"(z));
@@ -33,7 +33,7 @@ static const float neon_exp2_addends[3][VW] = {{0x1.3cea88p-7f, 0x1.3cea88p-7f, 
 
 /* factor * x + addend; the factor is a lane.  Load and multiply-add are one piece of assembly, or
  * gcc loads into one register and moves it to another. */
-INLINED vf neon_linear(const float *addend, vf x, neon_column factors, const int lane)
+ALWAYS_INLINE vf neon_linear(const float *addend, vf x, neon_column factors, const int lane)
 {
     vf y;
     switch (lane) {
@@ -63,7 +63,7 @@ typedef struct neon_exp2 {
 } neon_exp2;
 
 /* Four vectors of scores, a row of LANES apart. */
-INLINED void neon_exp2_start(neon_exp2 *e, const float *s, vf top)
+ALWAYS_INLINE void neon_exp2_start(neon_exp2 *e, const float *s, vf top)
 {
     e->top = top;
     e->low = v_set1(-127.0f);
@@ -78,7 +78,7 @@ INLINED void neon_exp2_start(neon_exp2 *e, const float *s, vf top)
 }
 
 /* y: of the vectors that were reduced; and those at `next` are reduced. */
-INLINED void neon_exp2_next(vf y[4], neon_exp2 *e, const float *next)
+ALWAYS_INLINE void neon_exp2_next(vf y[4], neon_exp2 *e, const float *next)
 {
     vf p[4], q[4], x2[4], t[4], n[4];
 #pragma GCC unroll 4

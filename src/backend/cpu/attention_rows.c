@@ -92,7 +92,8 @@ static float online_softmax(float *s, int64_t n, float *m, float *l)
 
 #define COLUMNS 64 /* of o, kept in registers while rows of v are read */
 
-INLINED void accumulate_pv_columns(float *o, const float *p, const float *v, int64_t ld, int64_t n)
+ALWAYS_INLINE void accumulate_pv_columns(float *o, const float *p, const float *v, int64_t ld,
+                                         int64_t n)
 {
     vf y[COLUMNS / VW];
 #pragma GCC unroll 16

@@ -52,7 +52,7 @@ static inline vf clamp(vf x, vf p, vf q) { return v_min(q, v_max(p, x)); }
 
 /* Not inlined into `forward`: beside the loops of all the other functions gcc 12 copies registers
  * in this one, whose sixteen constants and two vectors fill them, and it takes 9 % longer. */
-__attribute__((noinline)) static void forward_gelu(float *y, const float *x, int64_t n)
+NOINLINE void forward_gelu(float *y, const float *x, int64_t n)
 {
     map1(y, x, n, v_zero(), v_zero(), gelu);
 }

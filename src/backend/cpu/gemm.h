@@ -106,17 +106,14 @@ static inline int gemm_walk(int mr, int rows)
     return rows * 4 <= mr ? 4 : rows * 2 <= mr ? 2 : 1;
 }
 
-/* Functions of sizes that are constants at every call, and loops over them that must unroll. */
-#define INLINE static inline __attribute__((always_inline))
-
 /* VW values from element i of f32, bf16 or f16 memory. */
-INLINE vf v_load_as(const void *p, int64_t i, fv_dtype t)
+ALWAYS_INLINE vf v_load_as(const void *p, int64_t i, fv_dtype t)
 {
     if (t == FV_BF16) return v_load_bf16((const uint16_t *)p + i);
     if (t == FV_F16) return v_load_f16((const uint16_t *)p + i);
     return v_load((const float *)p + i);
 }
-INLINE void v_store_as(void *p, int64_t i, fv_dtype t, vf a)
+ALWAYS_INLINE void v_store_as(void *p, int64_t i, fv_dtype t, vf a)
 {
     if (t == FV_BF16)
         v_store_bf16((uint16_t *)p + i, a);
@@ -126,14 +123,14 @@ INLINE void v_store_as(void *p, int64_t i, fv_dtype t, vf a)
         v_store((float *)p + i, a);
 }
 /* The first n < VW of them; the others read as 0 and are not written. */
-INLINE vf v_load_as_n(const void *p, int64_t i, int64_t n, fv_dtype t)
+ALWAYS_INLINE vf v_load_as_n(const void *p, int64_t i, int64_t n, fv_dtype t)
 {
     uint16_t h[VW] = {0};
     if (t == FV_F32) return v_load_n((const float *)p + i, n, 0.0f);
     for (int j = 0; j < n && j < VW; j++) h[j] = ((const uint16_t *)p)[i + j];
     return t == FV_BF16 ? v_load_bf16(h) : v_load_f16(h);
 }
-INLINE void v_store_as_n(void *p, int64_t i, int64_t n, fv_dtype t, vf a)
+ALWAYS_INLINE void v_store_as_n(void *p, int64_t i, int64_t n, fv_dtype t, vf a)
 {
     uint16_t h[VW] = {0};
     if (t == FV_F32) {

@@ -10,7 +10,7 @@
 
 #define TILE 16 /* rows, and columns of 32 bits, of one */
 
-INLINE void published(void) { __asm__ volatile("" ::: "memory"); }
+ALWAYS_INLINE void published(void) { __asm__ volatile("" ::: "memory"); }
 
 typedef struct amx_config {
     uint8_t palette, start_row, reserved[14];
@@ -31,7 +31,7 @@ static void enter(void)
 static void leave(void) { _tile_release(); }
 
 /* The next panel, a part of it in each step of k. */
-INLINE const char *prefetch_part(const char *ahead, int64_t bytes)
+ALWAYS_INLINE const char *prefetch_part(const char *ahead, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i);
     return ahead + bytes;

@@ -29,14 +29,14 @@
  *
  *    a = { row i: k0 k1 k2 k3 | row i+1: k0 .. k3 }      s = { i,j  i,j+1  i+1,j  i+1,j+1 }
  *    b = { col j: k0 k1 k2 k3 | col j+1: k0 .. k3 } */
-INLINE float32x4_t mma(float32x4_t s, bfloat16x8_t a, bfloat16x8_t b)
+ALWAYS_INLINE float32x4_t mma(float32x4_t s, bfloat16x8_t a, bfloat16x8_t b)
 {
     __asm__ volatile("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(s) : "w"(a), "w"(b));
     return s;
 }
 
-INLINE void step(float32x4_t *s, const bfloat16_t *a, const char *b, size_t b_next, const int pairs,
-                 const int panels)
+ALWAYS_INLINE void step(float32x4_t *s, const bfloat16_t *a, const char *b, size_t b_next,
+                        const int pairs, const int panels)
 {
     bfloat16x8_t x[MR / 2];
 #pragma GCC unroll 4
@@ -54,7 +54,7 @@ INLINE void step(float32x4_t *s, const bfloat16_t *a, const char *b, size_t b_ne
         }
 }
 
-INLINE void multiply(const gemm_tile *t, const int pairs, const int panels)
+ALWAYS_INLINE void multiply(const gemm_tile *t, const int pairs, const int panels)
 {
     const bfloat16_t *a = t->a;
     const char *b = t->b;
@@ -96,11 +96,11 @@ static void tile(const gemm_tile *t)
 /* ---- panels ---- */
 
 /* to nearest even */
-INLINE void store(uint16_t *p, vf x) { vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32(x)); }
+ALWAYS_INLINE void store(uint16_t *p, vf x) { vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32(x)); }
 
 /* bf16 operands are only copied, several rows or columns at a time, so that stores are
  * sequential. */
-INLINE void move_rows(uint16_t *out, const int width, const gemm_src *s, int64_t kc)
+ALWAYS_INLINE void move_rows(uint16_t *out, const int width, const gemm_src *s, int64_t kc)
 {
     const uint16_t *row[NR];
     for (int i = 0; i < width; i++)
@@ -122,7 +122,7 @@ INLINE void move_rows(uint16_t *out, const int width, const gemm_src *s, int64_t
 }
 
 /* Four values of k of eight columns, side by side for each column. */
-INLINE void transpose_eight(uint16_t *out, const uint16_t *from, int64_t ld)
+ALWAYS_INLINE void transpose_eight(uint16_t *out, const uint16_t *from, int64_t ld)
 {
     uint16x8_t x[G];
 #pragma GCC unroll 4
@@ -137,7 +137,7 @@ INLINE void transpose_eight(uint16_t *out, const uint16_t *from, int64_t ld)
     vst1q_u16(out + 6 * G, vreinterpretq_u16_u32(vzip2q_u32(low, high)));
 }
 
-INLINE void transpose_some(uint16_t *out, const gemm_src *s, int64_t k, int64_t kc, int i)
+ALWAYS_INLINE void transpose_some(uint16_t *out, const gemm_src *s, int64_t k, int64_t kc, int i)
 {
     uint16x4_t x[G];
     for (int j = 0; j < G; j++) {
@@ -156,7 +156,7 @@ INLINE void transpose_some(uint16_t *out, const gemm_src *s, int64_t k, int64_t 
     }
 }
 
-INLINE void move_columns(uint16_t *out, const int width, const gemm_src *s, int64_t kc)
+ALWAYS_INLINE void move_columns(uint16_t *out, const int width, const gemm_src *s, int64_t kc)
 {
     for (int64_t k = 0; k < kc; k += G, out += width * G) {
         int i = 0;
@@ -166,7 +166,8 @@ INLINE void move_columns(uint16_t *out, const int width, const gemm_src *s, int6
     }
 }
 
-INLINE void along_k(uint16_t *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t)
+ALWAYS_INLINE void along_k(uint16_t *out, const int width, const gemm_src *s, int64_t kc,
+                           const fv_dtype t)
 {
     for (int i = 0; i < width; i++) {
         int64_t at = (i < s->n ? i : s->n - 1) * s->ld, end = at + kc;
@@ -176,7 +177,8 @@ INLINE void along_k(uint16_t *out, const int width, const gemm_src *s, int64_t k
     }
 }
 
-INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t)
+ALWAYS_INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc,
+                          const fv_dtype t)
 {
     for (int64_t k = 0; k < kc; k += G)
         for (int i = 0; i < width; i += VW) {
@@ -199,7 +201,7 @@ INLINE void across(uint16_t *out, const int width, const gemm_src *s, int64_t kc
  *
  * k beyond kc is filled with zeros, which add nothing; rows beyond n repeat the last, and their
  * sums are not stored. */
-INLINE void pack(void *out, const int width, const gemm_src *s, int64_t kc)
+ALWAYS_INLINE void pack(void *out, const int width, const gemm_src *s, int64_t kc)
 {
     if (s->along_k && s->dtype == FV_BF16)
         move_rows(out, width, s, kc);
@@ -227,15 +229,15 @@ static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack(out, NR, b, 
 
 /* ---- the tile: as in gemm_f32.c, two values of k at a time ---- */
 
-INLINE __m512bh pair(const void *a) /* two values of one row, for all lanes */
+ALWAYS_INLINE __m512bh pair(const void *a) /* two values of one row, for all lanes */
 {
     int32_t bits;
     memcpy(&bits, a, sizeof bits);
     return (__m512bh)_mm512_set1_epi32(bits);
 }
 
-INLINE void step(vf *s, const uint16_t *a, const char *b, size_t b_next, const int rows,
-                 const int panels)
+ALWAYS_INLINE void step(vf *s, const uint16_t *a, const char *b, size_t b_next, const int rows,
+                        const int panels)
 {
 #pragma GCC unroll 4
     for (int p = 0; p < panels; p++) {
@@ -251,7 +253,7 @@ INLINE void step(vf *s, const uint16_t *a, const char *b, size_t b_next, const i
     }
 }
 
-INLINE void multiply(const gemm_tile *t, const int rows, const int panels)
+ALWAYS_INLINE void multiply(const gemm_tile *t, const int rows, const int panels)
 {
     const uint16_t *a = t->a;
     const char *b = t->b;

@@ -30,7 +30,7 @@
 /* ---- products ---- */
 
 /* c (32 x 32, ld floats a row) = a b, or c + a b. */
-INLINE void square(float *c, int64_t ld, const gemm_tile *t, const bool add)
+ALWAYS_INLINE void square(float *c, int64_t ld, const gemm_tile *t, const bool add)
 {
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     const int64_t row = ld * (int64_t)sizeof *c;
@@ -65,8 +65,8 @@ INLINE void square(float *c, int64_t ld, const gemm_tile *t, const bool add)
 /* Up to 16 rows against a panel and the one t->b_next bytes behind it, if two: c (16 x 32) and
  * c2. */
 #define FEW_AHEAD (8 * B_BYTES_OF_UNIT) /* bytes of a stream that are prefetched */
-INLINE void band(float *c, float *c2, int64_t ld, const gemm_tile *t, const char *b, const bool two,
-                 const bool add)
+ALWAYS_INLINE void band(float *c, float *c2, int64_t ld, const gemm_tile *t, const char *b,
+                        const bool two, const bool add)
 {
     const char *a = t->a, *b2 = b + t->b_next;
     const int64_t row = ld * (int64_t)sizeof *c;
@@ -115,7 +115,8 @@ INLINE void band(float *c, float *c2, int64_t ld, const gemm_tile *t, const char
 #define PLAIN_AHEAD 2048 /* bytes that are prefetched: with 16 KB 8 threads are 8 % slower */
 
 /* sum[v] += a (one row, 32 values of k) times vector v of the panels, two vectors a panel. */
-INLINE void plain_unit(vf *sum, const uint16_t *a, const char *b, size_t b_next, const int panels)
+ALWAYS_INLINE void plain_unit(vf *sum, const uint16_t *a, const char *b, size_t b_next,
+                              const int panels)
 {
     const __m512i high = _mm512_set1_epi32((int)0xffff0000u);
     vf first[2 * GEMM_WALK], second[2 * GEMM_WALK];
@@ -139,7 +140,7 @@ INLINE void plain_unit(vf *sum, const uint16_t *a, const char *b, size_t b_next,
     for (int v = 0; v < 2 * panels; v++) sum[v] = v_add(sum[v], v_add(first[v], second[v]));
 }
 
-INLINE void plain_row(const gemm_tile *t, const int panels)
+ALWAYS_INLINE void plain_row(const gemm_tile *t, const int panels)
 {
     const uint16_t *a = t->a;
     const char *b = t->b;
@@ -176,14 +177,15 @@ static void plain(const gemm_tile *t)
 /* ---- sums that are not a whole tile of C, or not simply added to it ---- */
 
 /* n rows of 32 columns. */
-INLINE void copy_rows(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t n)
+ALWAYS_INLINE void copy_rows(float *to, int64_t ld_to, const float *from, int64_t ld_from,
+                             int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         for (int j = 0; j < NR; j += VW)
             v_store(to + i * ld_to + j, v_load(from + i * ld_from + j));
 }
 
-INLINE void add_rows(float *c, int64_t ldc, const float *sum, int64_t n, const gemm_tile *t)
+ALWAYS_INLINE void add_rows(float *c, int64_t ldc, const float *sum, int64_t n, const gemm_tile *t)
 {
     vf alpha = v_set1(t->alpha);
     for (int64_t i = 0; i < n; i++)
@@ -194,12 +196,12 @@ INLINE void add_rows(float *c, int64_t ldc, const float *sum, int64_t n, const g
 }
 
 /* Before and behind a product that is made in `sum` (32 columns). */
-INLINE void fetch_sum(float *sum, const float *c, const gemm_tile *t)
+ALWAYS_INLINE void fetch_sum(float *sum, const float *c, const gemm_tile *t)
 {
     if (t->add && t->alpha == 1) copy_rows(sum, NR, c, t->ldc, t->rows);
     published();
 }
-INLINE void store_sum(float *c, const float *sum, const gemm_tile *t)
+ALWAYS_INLINE void store_sum(float *c, const float *sum, const gemm_tile *t)
 {
     if (t->alpha == 1)
         copy_rows(c, t->ldc, sum, NR, t->rows);
@@ -256,8 +258,8 @@ static void tile(const gemm_tile *t)
 /* ---- panels ---- */
 
 /* 16 rows of 32 values of k, from row `first` on: as they lie, or the transpose of pairs. */
-INLINE void load_rows(vf x[VW], const gemm_src *s, int first, int64_t k, int64_t kc,
-                      const fv_dtype t)
+ALWAYS_INLINE void load_rows(vf x[VW], const gemm_src *s, int first, int64_t k, int64_t kc,
+                             const fv_dtype t)
 {
     if (!s->along_k) {
         load_pairs(x, s, first, k, kc, t);
@@ -272,7 +274,7 @@ INLINE void load_rows(vf x[VW], const gemm_src *s, int first, int64_t k, int64_t
 }
 
 /* The second 16 rows only where there are any: a tile of few rows does not read them. */
-INLINE void pack_rows_as(char *out, const gemm_src *s, int64_t kc, const fv_dtype t)
+ALWAYS_INLINE void pack_rows_as(char *out, const gemm_src *s, int64_t kc, const fv_dtype t)
 {
     for (int64_t k = 0; k < kc; k += GEMM_UNIT, out += A_BYTES_OF_UNIT)
         for (int i = 0; i < A_WIDTH && (!i || i < s->n); i += VW) {

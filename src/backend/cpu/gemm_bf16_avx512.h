@@ -12,7 +12,7 @@
 #define PAIRS (GEMM_UNIT / 2) /* of one unit of k: as many as there are lanes */
 
 /* 16 or fewer values as bf16, rounded to nearest even; the others are 0. */
-INLINE __m256i load_some(const void *p, int64_t i, int64_t n, const fv_dtype t)
+ALWAYS_INLINE __m256i load_some(const void *p, int64_t i, int64_t n, const fv_dtype t)
 {
     const __mmask16 mask = first_lanes(n);
     if (t == FV_F32)
@@ -23,7 +23,7 @@ INLINE __m256i load_some(const void *p, int64_t i, int64_t n, const fv_dtype t)
 
 /* Asks for values that are packed soon: a cache line of many rows is used up at a time, which no
  * hardware prefetcher follows. */
-INLINE void soon(const void *p, int64_t i, int64_t n, const fv_dtype t)
+ALWAYS_INLINE void soon(const void *p, int64_t i, int64_t n, const fv_dtype t)
 {
     const int64_t size = t == FV_F32 ? 4 : 2;
     for (int64_t at = 0; at < n * size; at += 64)
@@ -31,7 +31,7 @@ INLINE void soon(const void *p, int64_t i, int64_t n, const fv_dtype t)
 }
 
 /* A unit of k of one row: 32 values, of which n are there. */
-INLINE __m512i load_unit(const void *p, int64_t i, int64_t n, const fv_dtype t)
+ALWAYS_INLINE __m512i load_unit(const void *p, int64_t i, int64_t n, const fv_dtype t)
 {
     soon(p, i + 2 * GEMM_UNIT, GEMM_UNIT, t);
     if (t == FV_BF16 && n >= GEMM_UNIT) return _mm512_loadu_si512((const uint16_t *)p + i);
@@ -41,8 +41,8 @@ INLINE __m512i load_unit(const void *p, int64_t i, int64_t n, const fv_dtype t)
 }
 
 /* Pairs of k of 16 rows from `first` on: lane j of x[p] is pair p of row first + j. */
-INLINE void load_pairs(vf x[PAIRS], const gemm_src *s, int first, int64_t k, int64_t kc,
-                       const fv_dtype t)
+ALWAYS_INLINE void load_pairs(vf x[PAIRS], const gemm_src *s, int first, int64_t k, int64_t kc,
+                              const fv_dtype t)
 {
     if (s->along_k) {
 #pragma GCC unroll 16
@@ -67,8 +67,8 @@ INLINE void load_pairs(vf x[PAIRS], const gemm_src *s, int first, int64_t k, int
     }
 }
 
-INLINE void pack_pairs_as(void *out, const int width, const gemm_src *s, int64_t kc,
-                          const fv_dtype t)
+ALWAYS_INLINE void pack_pairs_as(void *out, const int width, const gemm_src *s, int64_t kc,
+                                 const fv_dtype t)
 {
     for (int64_t k = 0; k < kc; k += GEMM_UNIT)
         for (int i = 0; i < width; i += VW) {
@@ -79,7 +79,7 @@ INLINE void pack_pairs_as(void *out, const int width, const gemm_src *s, int64_t
         }
 }
 
-INLINE void pack_pairs(void *out, const int width, const gemm_src *s, int64_t kc)
+ALWAYS_INLINE void pack_pairs(void *out, const int width, const gemm_src *s, int64_t kc)
 {
     if (s->dtype == FV_BF16)
         pack_pairs_as(out, width, s, kc, FV_BF16);

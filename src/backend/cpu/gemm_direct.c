@@ -35,7 +35,7 @@ typedef struct direct {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* c = alpha * sum + c, or without c; n of VW columns. */
-INLINE void store_sum(const direct *d, int64_t i, int64_t j, int64_t n, vf sum, bool add)
+ALWAYS_INLINE void store_sum(const direct *d, int64_t i, int64_t j, int64_t n, vf sum, bool add)
 {
     float *c = (float *)d->g->c + i * d->g->ldc + j;
     if (n >= VW)
@@ -47,7 +47,7 @@ INLINE void store_sum(const direct *d, int64_t i, int64_t j, int64_t n, vf sum, 
 /* ---- (N,K) ---- */
 
 /* VW values of k of VW columns, transposed; a column beyond n repeats the last. */
-INLINE void load_block(vf x[VW], const float *const *row, int64_t k, int64_t n)
+ALWAYS_INLINE void load_block(vf x[VW], const float *const *row, int64_t k, int64_t n)
 {
 #pragma GCC unroll 16
     for (int j = 0; j < VW; j++) x[j] = n >= VW ? v_load(row[j] + k) : v_load_n(row[j] + k, n, 0);
@@ -58,8 +58,11 @@ INLINE void load_block(vf x[VW], const float *const *row, int64_t k, int64_t n)
  * elsewhere a broadcast is a load and costs nothing. */
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
 typedef vf some_a;
-INLINE some_a load_a(const float *a, int64_t n) { return n >= VW ? v_load(a) : v_load_n(a, n, 0); }
-INLINE vf fma_a(vf x, some_a a, const int i, vf sum)
+ALWAYS_INLINE some_a load_a(const float *a, int64_t n)
+{
+    return n >= VW ? v_load(a) : v_load_n(a, n, 0);
+}
+ALWAYS_INLINE vf fma_a(vf x, some_a a, const int i, vf sum)
 {
     switch (i) { /* a lane that the compiler knows */
     case 0: return vfmaq_laneq_f32(sum, x, a, 0);
@@ -70,13 +73,13 @@ INLINE vf fma_a(vf x, some_a a, const int i, vf sum)
 }
 #else
 typedef const float *some_a;
-INLINE some_a load_a(const float *a, int64_t n) { return (void)n, a; }
-INLINE vf fma_a(vf x, some_a a, const int i, vf sum) { return v_fma(x, v_set1(a[i]), sum); }
+ALWAYS_INLINE some_a load_a(const float *a, int64_t n) { return (void)n, a; }
+ALWAYS_INLINE vf fma_a(vf x, some_a a, const int i, vf sum) { return v_fma(x, v_set1(a[i]), sum); }
 #endif
 
 /* k .. k + n of block u of columns, n <= VW. */
-INLINE void multiply_block(vf sum[MOST_ROWS][SIDE], const int u, const some_a *a,
-                           const float *const *row, int64_t k, int64_t n, const int rows)
+ALWAYS_INLINE void multiply_block(vf sum[MOST_ROWS][SIDE], const int u, const some_a *a,
+                                  const float *const *row, int64_t k, int64_t n, const int rows)
 {
     vf x[VW];
     load_block(x, row, k, n);
@@ -88,8 +91,8 @@ INLINE void multiply_block(vf sum[MOST_ROWS][SIDE], const int u, const some_a *a
     }
 }
 
-INLINE void multiply(vf sum[MOST_ROWS][SIDE], const direct *d, const float *const *row, int64_t k,
-                     int64_t n, const int rows)
+ALWAYS_INLINE void multiply(vf sum[MOST_ROWS][SIDE], const direct *d, const float *const *row,
+                            int64_t k, int64_t n, const int rows)
 {
     some_a a[MOST_ROWS];
 #pragma GCC unroll 4
@@ -100,13 +103,13 @@ INLINE void multiply(vf sum[MOST_ROWS][SIDE], const direct *d, const float *cons
 
 /* Whether blocks of rows are prefetched.  What lies beyond the last block is not there, but
  * prefetching it does no harm. */
-INLINE bool prefetches(const fv_gemm *g, const int rows)
+ALWAYS_INLINE bool prefetches(const fv_gemm *g, const int rows)
 {
     return VW == 4 && rows == 1 && g->k <= SHORT_ROW && g->ldb == g->k;
 }
 
 /* As many values from `ahead` on as a step of COLUMNS x VW values reads. */
-INLINE void prefetch_step(const float *ahead)
+ALWAYS_INLINE void prefetch_step(const float *ahead)
 {
     for (int i = 0; i < COLUMNS * VW; i += 64 / (int)sizeof *ahead) __builtin_prefetch(ahead + i);
 }
@@ -114,7 +117,7 @@ INLINE void prefetch_step(const float *ahead)
 #if VW == 4
 /* Rows of two runs: VW columns of both side by side instead of COLUMNS of one.  The block is half
  * as large, and what comes next is prefetched in time. */
-INLINE void pair_of_runs(const direct *d, int64_t j, const float *const *row)
+ALWAYS_INLINE void pair_of_runs(const direct *d, int64_t j, const float *const *row)
 {
     vf sum[MOST_ROWS][SIDE] = {{v_zero(), v_zero()}}; /* SIDE is 2 */
     const float *ahead = row[0] + VW * PAIR, *a = d->g->a;
@@ -130,7 +133,7 @@ INLINE void pair_of_runs(const direct *d, int64_t j, const float *const *row)
 }
 #endif
 
-INLINE void some_columns(const direct *d, int64_t j0, const int rows)
+ALWAYS_INLINE void some_columns(const direct *d, int64_t j0, const int rows)
 {
     const fv_gemm *g = d->g;
     const float *row[COLUMNS], *b = g->b;
@@ -163,8 +166,8 @@ INLINE void some_columns(const direct *d, int64_t j0, const int rows)
 /* ---- (K,N) ---- */
 
 /* DEEP or fewer values of k of all columns, added to the sums in L1. */
-INLINE void add_deep(float *sum, const direct *d, int64_t j0, int64_t cols, int64_t k, int64_t n,
-                     const int rows)
+ALWAYS_INLINE void add_deep(float *sum, const direct *d, int64_t j0, int64_t cols, int64_t k,
+                            int64_t n, const int rows)
 {
     const fv_gemm *g = d->g;
     const float *a = (const float *)g->a + k, *b = (const float *)g->b + k * g->ldb + j0;
@@ -185,7 +188,7 @@ INLINE void add_deep(float *sum, const direct *d, int64_t j0, int64_t cols, int6
     }
 }
 
-INLINE void across_columns(const direct *d, int64_t j0, const int rows)
+ALWAYS_INLINE void across_columns(const direct *d, int64_t j0, const int rows)
 {
     const fv_gemm *g = d->g;
     float sum[MOST_ROWS * ACROSS];
@@ -203,7 +206,7 @@ INLINE void across_columns(const direct *d, int64_t j0, const int rows)
 
 /* ---- the call ---- */
 
-INLINE void blocks(const direct *d, int64_t lo, int64_t hi, const int rows)
+ALWAYS_INLINE void blocks(const direct *d, int64_t lo, int64_t hi, const int rows)
 {
     for (int64_t i = lo; i < hi; i++)
         if (d->g->tb)

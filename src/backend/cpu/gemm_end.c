@@ -6,7 +6,7 @@
 #include "gemm.h"
 #include "vmath.h"
 
-INLINE vf activate(vf x, const fv_act act)
+ALWAYS_INLINE vf activate(vf x, const fv_act act)
 {
     switch (act) {
     case FV_RELU: return v_max(v_zero(), x);
@@ -27,8 +27,8 @@ INLINE vf activate(vf x, const fv_act act)
  * meanwhile. */
 #define SIDE 4
 
-INLINE void side_by_side(const gemm_end *e, const float *sum, int64_t at, int64_t j,
-                         const fv_act act, const fv_dtype table, const fv_dtype ct)
+ALWAYS_INLINE void side_by_side(const gemm_end *e, const float *sum, int64_t at, int64_t j,
+                                const fv_act act, const fv_dtype table, const fv_dtype ct)
 {
     vf x[SIDE];
 #pragma GCC unroll 4
@@ -43,8 +43,6 @@ INLINE void side_by_side(const gemm_end *e, const float *sum, int64_t at, int64_
     for (int u = 0; u < SIDE; u++) v_store_as(e->c, at + j + u * VW, ct, x[u]);
 }
 
-#define NOINLINE static __attribute__((noinline))
-
 /* The columns behind the last whole vector of a row: too few to be worth a copy for each activation
  * and dtype. */
 NOINLINE void last_columns(const gemm_end *e, const float *sum, int64_t at, int64_t j)
@@ -56,7 +54,8 @@ NOINLINE void last_columns(const gemm_end *e, const float *sum, int64_t at, int6
     v_store_as_n(e->c, at + j, n, e->ct, activate(x, e->act));
 }
 
-INLINE void rows_of(const gemm_end *end, const fv_act act, const fv_dtype table, const fv_dtype ct)
+ALWAYS_INLINE void rows_of(const gemm_end *end, const fv_act act, const fv_dtype table,
+                           const fv_dtype ct)
 {
     const gemm_end e = *end; /* a copy, which no store can change */
     for (int64_t i = 0; i < e.rows; i++) {
@@ -78,7 +77,7 @@ INLINE void rows_of(const gemm_end *end, const fv_act act, const fv_dtype table,
 
 /* Constants all the way down: 8 activations times 5 pairs of dtypes are 40 loops without a
  * branch. C may be f32 in a 16-bit table, never the other way round. */
-INLINE void with_types(const gemm_end *e, const fv_act act)
+ALWAYS_INLINE void with_types(const gemm_end *e, const fv_act act)
 {
     if (e->table == FV_F32)
         rows_of(e, act, FV_F32, FV_F32);

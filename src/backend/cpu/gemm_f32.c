@@ -40,28 +40,34 @@
  * the rows are loaded as vectors; elsewhere a broadcast is a load of its own and costs nothing. */
 #if defined(BY_LANE)
 typedef neon_column column;
-INLINE column load_a(const float *a, const int rows)
+ALWAYS_INLINE column load_a(const float *a, const int rows)
 {
     column c;
     c.v[0] = v_load(a);
     c.v[1] = rows > VW ? v_load(a + VW) : c.v[0];
     return c;
 }
-INLINE vf fma_row(vf b, column a, const int row, vf sum) { return neon_fma_row(b, a, row, sum); }
+ALWAYS_INLINE vf fma_row(vf b, column a, const int row, vf sum)
+{
+    return neon_fma_row(b, a, row, sum);
+}
 #else
 typedef const float *column;
-INLINE column load_a(const float *a, const int rows)
+ALWAYS_INLINE column load_a(const float *a, const int rows)
 {
     (void)rows;
     return a;
 }
-INLINE vf fma_row(vf b, column a, const int row, vf sum) { return v_fma(v_set1(a[row]), b, sum); }
+ALWAYS_INLINE vf fma_row(vf b, column a, const int row, vf sum)
+{
+    return v_fma(v_set1(a[row]), b, sum);
+}
 #endif
 
 /* s += (column of A) (row of B) for one k.  s[] is only ever indexed by constants and so lives in
  * registers. */
-INLINE void step(vf *s, const float *a, const char *b, size_t b_next, const int rows,
-                 const int panels, const fv_dtype bt)
+ALWAYS_INLINE void step(vf *s, const float *a, const char *b, size_t b_next, const int rows,
+                        const int panels, const fv_dtype bt)
 {
     column col = load_a(a, rows);
 #pragma GCC unroll 4
@@ -78,8 +84,8 @@ INLINE void step(vf *s, const float *a, const char *b, size_t b_next, const int 
 }
 
 /* n times four steps. */
-INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const int panels,
-                  const fv_dtype bt)
+ALWAYS_INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const int panels,
+                         const fv_dtype bt)
 {
     const int64_t b_step = NR * (bt == FV_F32 ? 4 : 2);
     const float *a = t->a;
@@ -101,8 +107,8 @@ INLINE void steps(vf *s, const gemm_tile *t, int64_t n, const int rows, const in
 /* c = alpha * s + (add ? c : 0)
  * alpha multiplies the sum of a run, not the operands: the products keep full precision, and
  * alpha = 1 is exact.  The first run of k overwrites C, later ones add to it, in order. */
-INLINE void store_tile(const vf *s, const gemm_tile *t, const int rows, const int panels,
-                       const bool add)
+ALWAYS_INLINE void store_tile(const vf *s, const gemm_tile *t, const int rows, const int panels,
+                              const bool add)
 {
     vf scale = v_set1(t->alpha);
     const int vectors = panels * NV;
@@ -118,7 +124,7 @@ INLINE void store_tile(const vf *s, const gemm_tile *t, const int rows, const in
 /* A tile of a size known to the compiler.
  * C is prefetched before the loop over k: by the time the sums are complete its lines have
  * arrived. */
-INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const fv_dtype bt)
+ALWAYS_INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const fv_dtype bt)
 {
     const int64_t b_step = NR * (bt == FV_F32 ? 4 : 2), n = t->kc / STEPS;
     vf s[MR * NV];
@@ -147,7 +153,7 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
 static void tile(const gemm_tile *t, const fv_dtype bt) { multiply(t, t->rows, t->panels, bt); }
 #else
 #include "gemm_tile_sizes.h"
-INLINE void tile(const gemm_tile *t, const fv_dtype bt) { multiply_sized(t, bt); }
+ALWAYS_INLINE void tile(const gemm_tile *t, const fv_dtype bt) { multiply_sized(t, bt); }
 #endif
 
 static void tile_f32(const gemm_tile *t) { tile(t, FV_F32); }

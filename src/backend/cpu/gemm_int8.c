@@ -31,7 +31,7 @@
 
 /* ---- the tile ---- */
 
-INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const fv_dtype bt)
+ALWAYS_INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const fv_dtype bt)
 {
     vf s[SUMS];
 #pragma GCC unroll 16
@@ -45,7 +45,7 @@ INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const
 
 #include "gemm_tile_sizes.h"
 
-INLINE void tile(const gemm_tile *t, const fv_dtype bt)
+ALWAYS_INLINE void tile(const gemm_tile *t, const fv_dtype bt)
 {
 #if defined(CPU_NEON_BF16)
     if (bt == FV_Q8 && t->rows > 6 && t->kc > 0) {
@@ -78,7 +78,7 @@ static void tile_i8(const gemm_tile *t) { tile(t, FV_I8); }
 
 /* ---- quantising ---- */
 
-INLINE float largest(const float *x)
+ALWAYS_INLINE float largest(const float *x)
 {
     vf m = v_zero();
     for (int j = 0; j < BLOCK; j += VW) m = v_max(m, v_abs(v_load(x + j)));
@@ -87,7 +87,7 @@ INLINE float largest(const float *x)
 
 /* x times by, rounded to bytes
  * The product is within +-127 by construction, so nothing saturates and no clamp is needed. */
-INLINE void to_bytes(int8_t *restrict q, const float *restrict x, float by)
+ALWAYS_INLINE void to_bytes(int8_t *restrict q, const float *restrict x, float by)
 {
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
     /* Rounded by what is added: the last byte is the integer then.  A conversion would take four
@@ -113,7 +113,7 @@ INLINE void to_bytes(int8_t *restrict q, const float *restrict x, float by)
 }
 
 /* Returns the scale. */
-INLINE float quantise(int8_t *restrict q, const float *restrict x)
+ALWAYS_INLINE float quantise(int8_t *restrict q, const float *restrict x)
 {
     float most = largest(x);
     if (most < TINY) {
@@ -126,7 +126,7 @@ INLINE float quantise(int8_t *restrict q, const float *restrict x)
 
 /* The scale has the sign of the largest value, so that it becomes exactly -8, the end of the
  * range of four bits that has no positive counterpart: 16 levels are used instead of 15. */
-INLINE float quantise4(int8_t *restrict q, const float *restrict x)
+ALWAYS_INLINE float quantise4(int8_t *restrict q, const float *restrict x)
 {
     float most = largest(x), signed_most = most;
     if (most < TINY) {
@@ -142,7 +142,7 @@ INLINE float quantise4(int8_t *restrict q, const float *restrict x)
 
 /* Values k..k+31 of row or column i of a strip, 0 beyond the end: in place if they are contiguous
  * f32, else in buf. */
-INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64_t kc)
+ALWAYS_INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64_t kc)
 {
     int64_t n = kc - k < BLOCK ? kc - k : BLOCK;
     if (i >= s->n) n = 0;
@@ -164,7 +164,7 @@ INLINE const float *fetch(float *buf, const gemm_src *s, int i, int64_t k, int64
 /* A block of row i of a strip of A; returns the sum of its values, where somebody asks for it.
  * Only vpdpbusd, which wants B unsigned, asks: a (b + 128) summed is the product plus 128 *
  * sum(a). */
-INLINE int store_a(a_value *to, const int8_t *q, int i)
+ALWAYS_INLINE int store_a(a_value *to, const int8_t *q, int i)
 {
     int sum = 0;
     for (int j = 0; j < BLOCK && B_BIAS; j++) sum += q[j];
@@ -198,7 +198,7 @@ static void pack_a(void *out, const gemm_src *a, int64_t kc)
 
 /* Block k of column i of a weight that came quantised; returns its scale.  Bytes of FV_Q4 hold two
  * values. */
-INLINE float stored_block(int8_t *q, const gemm_src *b, int i, int64_t k)
+ALWAYS_INLINE float stored_block(int8_t *q, const gemm_src *b, int i, int64_t k)
 {
     const bool q4 = b->dtype == FV_Q4;
     const char *p = (const char *)b->p + (size_t)(i * b->ld) + fv_dtype_row(b->dtype, k);
@@ -214,7 +214,7 @@ INLINE float stored_block(int8_t *q, const gemm_src *b, int i, int64_t k)
     return scale;
 }
 
-INLINE void pack_b(void *out, const gemm_src *b, int64_t kc, const bool q4)
+ALWAYS_INLINE void pack_b(void *out, const gemm_src *b, int64_t kc, const bool q4)
 {
     float buf[BLOCK];
     int8_t q[BLOCK];
@@ -241,7 +241,7 @@ static void pack_q4(void *out, const gemm_src *b, int64_t kc) { pack_b(out, b, k
 /* ---- panels with one scale for each row ---- */
 
 /* The largest magnitude of row or column i over a run. */
-INLINE float largest_of_run(const gemm_src *s, int i, int64_t kc)
+ALWAYS_INLINE float largest_of_run(const gemm_src *s, int i, int64_t kc)
 {
     float buf[BLOCK];
     vf most = v_zero();
@@ -256,10 +256,10 @@ INLINE float largest_of_run(const gemm_src *s, int i, int64_t kc)
 /* ---- the same for AMX: rows of 64 values, and fours of columns ---- */
 
 /* Whole tiles of k: what is beyond kc is 0. */
-INLINE int64_t tiles_end(int64_t kc) { return (kc + I8_STEP - 1) / I8_STEP * I8_STEP; }
+ALWAYS_INLINE int64_t tiles_end(int64_t kc) { return (kc + I8_STEP - 1) / I8_STEP * I8_STEP; }
 
 /* Bytes k..k+31 of row or column i, from values or as they were stored. */
-INLINE void run_bytes(int8_t *q, const gemm_src *s, int i, int64_t k, int64_t kc, float most)
+ALWAYS_INLINE void run_bytes(int8_t *q, const gemm_src *s, int i, int64_t k, int64_t kc, float most)
 {
     float buf[BLOCK];
     if (i >= s->n || k >= kc)
@@ -273,7 +273,7 @@ INLINE void run_bytes(int8_t *q, const gemm_src *s, int i, int64_t k, int64_t kc
 }
 
 /* The scale of row or column i over a run; *most: its largest magnitude, where that is computed. */
-INLINE float run_scale(const gemm_src *s, int i, int64_t kc, float *most)
+ALWAYS_INLINE float run_scale(const gemm_src *s, int i, int64_t kc, float *most)
 {
     float scale = 0;
     *most = 0;

@@ -46,7 +46,7 @@ typedef struct a_head {
 } a_head;
 #define SUMS (MR / 2 * NR / 2)
 
-INLINE void set_head(a_head *h, int i, float scale, int sum)
+ALWAYS_INLINE void set_head(a_head *h, int i, float scale, int sum)
 {
     (void)sum;
     h->scale[i / 2][i % 2 * 2] = h->scale[i / 2][i % 2 * 2 + 1] = scale;
@@ -55,30 +55,30 @@ INLINE void set_head(a_head *h, int i, float scale, int sum)
 /* All of it stays in the order written: gcc 12 moves products far from the loads they need and runs
  * out of registers.  The first of a chain clears its sum itself, because a copy of a register of
  * zeros takes a turn of a multiplier. */
-INLINE int8x16_t load16(const void *p)
+ALWAYS_INLINE int8x16_t load16(const void *p)
 {
     int8x16_t x;
     __asm__ volatile("ldr %q0, %1" : "=w"(x) : "m"(*(const int8x16_t *)p));
     return x;
 }
-INLINE vf load_twice(const float *p) /* p[0] p[1] p[0] p[1] */
+ALWAYS_INLINE vf load_twice(const float *p) /* p[0] p[1] p[0] p[1] */
 {
     vf x;
     __asm__ volatile("ld1r {%0.2d}, %1" : "=w"(x) : "Q"(*(const double *)p));
     return x;
 }
-INLINE int32x4_t mma(int32x4_t s, int8x16_t a, int8x16_t b)
+ALWAYS_INLINE int32x4_t mma(int32x4_t s, int8x16_t a, int8x16_t b)
 {
     __asm__ volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(s) : "w"(a), "w"(b));
     return s;
 }
-INLINE int32x4_t mma_first(int8x16_t a, int8x16_t b)
+ALWAYS_INLINE int32x4_t mma_first(int8x16_t a, int8x16_t b)
 {
     int32x4_t s;
     __asm__ volatile("movi %0.4s, #0\n\tsmmla %0.4s, %1.16b, %2.16b" : "=&w"(s) : "w"(a), "w"(b));
     return s;
 }
-INLINE vf to_float(int32x4_t s)
+ALWAYS_INLINE vf to_float(int32x4_t s)
 {
     vf f;
     __asm__ volatile("scvtf %0.4s, %1.4s" : "=w"(f) : "w"(s));
@@ -86,7 +86,7 @@ INLINE vf to_float(int32x4_t s)
 }
 
 /* Values t*8.. of k of a pair of columns. */
-INLINE int8x16_t load_columns(const uint8_t *b, const int t, const bool q4)
+ALWAYS_INLINE int8x16_t load_columns(const uint8_t *b, const int t, const bool q4)
 {
     int8x16_t x = load16(b + (q4 ? t % 2 : t) * NR * G);
     if (!q4) return x;
@@ -95,8 +95,8 @@ INLINE int8x16_t load_columns(const uint8_t *b, const int t, const bool q4)
 
 /* s[pair of rows][panel][pair of columns] += one block.  Up to eight chains of products side by
  * side hide how long each takes; more would leave no registers for s. */
-INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels,
-                  const bool q4)
+ALWAYS_INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels,
+                         const bool q4)
 {
     const a_head *head = a;
     const int8_t *qa = (const int8_t *)(head + 1);
@@ -139,7 +139,8 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
  *    w    = { col j: k0..k7 | col j+1: k0..k7 }     x = { k0..k7 | k0..k7 } of the row
  *    sdot = { j: k0-3, j: k4-7 | j+1: k0-3, j+1: k4-7 }     vpaddq adds the halves of four columns
  */
-INLINE void one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int panels, const bool q4)
+ALWAYS_INLINE void one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int panels,
+                           const bool q4)
 {
     const char *a = t->a, *b = t->b;
     const int8x16_t upper = vdupq_n_s8((int8_t)0xf0);
@@ -186,8 +187,8 @@ INLINE void one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int pa
     }
 }
 
-INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, const int panels,
-                const bool q4)
+ALWAYS_INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows,
+                       const int panels, const bool q4)
 {
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     int64_t blocks = (int64_t)gemm_units(t->kc), step = t->ahead_step * (BLOCK / 4);
@@ -204,7 +205,7 @@ INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, 
     }
 }
 
-INLINE void store_tile(const gemm_tile *t, const vf *s, const int rows, const int panels)
+ALWAYS_INLINE void store_tile(const gemm_tile *t, const vf *s, const int rows, const int panels)
 {
 #pragma GCC unroll 4
     for (int i = 0; i < (rows + 1) / 2; i++)
@@ -240,7 +241,7 @@ typedef struct a_head {
 typedef struct {
     __m512i w[8];
 } columns;
-INLINE columns load_columns(const uint8_t *b, const bool q4)
+ALWAYS_INLINE columns load_columns(const uint8_t *b, const bool q4)
 {
     columns c;
     const __m512i upper = _mm512_set1_epi8((char)0xf0);
@@ -254,7 +255,7 @@ INLINE columns load_columns(const uint8_t *b, const bool q4)
     }
     return c;
 }
-INLINE vf dot(const a_head *head, const a_value *a, const int i, columns c)
+ALWAYS_INLINE vf dot(const a_head *head, const a_value *a, const int i, columns c)
 {
     __m512i sum = _mm512_set1_epi32(head->start[i]);
 #pragma GCC unroll 8
@@ -280,13 +281,13 @@ typedef struct a_head {
     float scale[MR];
     int32_t start[MR];
 } a_head;
-INLINE wide load_group(const void *p) { return _mm256_loadu_si256(p); }
-INLINE wide madd(wide s, wide a, wide b) { return _mm256_dpbusd_avx_epi32(s, b, a); }
-INLINE wide broadcast(int32_t four) { return _mm256_set1_epi32(four); }
-INLINE wide first_sum(const a_head *h, int i) { return _mm256_set1_epi32(h->start[i]); }
-INLINE vf to_float(wide s) { return _mm256_cvtepi32_ps(s); }
-INLINE wide high_half(wide x) { return _mm256_and_si256(x, _mm256_set1_epi8((char)0xf0)); }
-INLINE wide low_half(wide x) { return high_half(_mm256_slli_epi16(x, 4)); }
+ALWAYS_INLINE wide load_group(const void *p) { return _mm256_loadu_si256(p); }
+ALWAYS_INLINE wide madd(wide s, wide a, wide b) { return _mm256_dpbusd_avx_epi32(s, b, a); }
+ALWAYS_INLINE wide broadcast(int32_t four) { return _mm256_set1_epi32(four); }
+ALWAYS_INLINE wide first_sum(const a_head *h, int i) { return _mm256_set1_epi32(h->start[i]); }
+ALWAYS_INLINE vf to_float(wide s) { return _mm256_cvtepi32_ps(s); }
+ALWAYS_INLINE wide high_half(wide x) { return _mm256_and_si256(x, _mm256_set1_epi8((char)0xf0)); }
+ALWAYS_INLINE wide low_half(wide x) { return high_half(_mm256_slli_epi16(x, 4)); }
 
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
 
@@ -298,27 +299,33 @@ typedef int16_t a_value;
 #if defined(CPU_AVX2)
 #define MR 6
 typedef __m256i wide;
-INLINE wide load_group(const void *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(p)); }
-INLINE wide madd(wide s, wide a, wide b) { return _mm256_add_epi32(s, _mm256_madd_epi16(a, b)); }
-INLINE wide broadcast(int32_t two) { return _mm256_set1_epi32(two); }
-INLINE vf to_float(wide s) { return _mm256_cvtepi32_ps(s); }
+ALWAYS_INLINE wide load_group(const void *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(p)); }
+ALWAYS_INLINE wide madd(wide s, wide a, wide b)
+{
+    return _mm256_add_epi32(s, _mm256_madd_epi16(a, b));
+}
+ALWAYS_INLINE wide broadcast(int32_t two) { return _mm256_set1_epi32(two); }
+ALWAYS_INLINE vf to_float(wide s) { return _mm256_cvtepi32_ps(s); }
 /* 16 times the halves: shifted to the top of 16 bits, and back with the sign */
-INLINE wide low_half(wide x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 12), 8); }
-INLINE wide high_half(wide x) { return _mm256_slli_epi16(_mm256_srai_epi16(x, 4), 4); }
+ALWAYS_INLINE wide low_half(wide x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 12), 8); }
+ALWAYS_INLINE wide high_half(wide x) { return _mm256_slli_epi16(_mm256_srai_epi16(x, 4), 4); }
 #else
 #define MR 12
 typedef __m512i wide;
-INLINE wide load_group(const void *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(p)); }
-INLINE wide madd(wide s, wide a, wide b) { return _mm512_add_epi32(s, _mm512_madd_epi16(a, b)); }
-INLINE wide broadcast(int32_t two) { return _mm512_set1_epi32(two); }
-INLINE vf to_float(wide s) { return _mm512_cvtepi32_ps(s); }
-INLINE wide low_half(wide x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 12), 8); }
-INLINE wide high_half(wide x) { return _mm512_slli_epi16(_mm512_srai_epi16(x, 4), 4); }
+ALWAYS_INLINE wide load_group(const void *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(p)); }
+ALWAYS_INLINE wide madd(wide s, wide a, wide b)
+{
+    return _mm512_add_epi32(s, _mm512_madd_epi16(a, b));
+}
+ALWAYS_INLINE wide broadcast(int32_t two) { return _mm512_set1_epi32(two); }
+ALWAYS_INLINE vf to_float(wide s) { return _mm512_cvtepi32_ps(s); }
+ALWAYS_INLINE wide low_half(wide x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 12), 8); }
+ALWAYS_INLINE wide high_half(wide x) { return _mm512_slli_epi16(_mm512_srai_epi16(x, 4), 4); }
 #endif
 typedef struct a_head {
     float scale[MR];
 } a_head;
-INLINE wide first_sum(const a_head *h, int i)
+ALWAYS_INLINE wide first_sum(const a_head *h, int i)
 {
     (void)h, (void)i;
     return broadcast(0);
@@ -337,7 +344,7 @@ typedef struct a_head {
 
 #endif
 
-INLINE void set_head(a_head *h, int i, float scale, int sum)
+ALWAYS_INLINE void set_head(a_head *h, int i, float scale, int sum)
 {
     h->scale[i] = scale;
 #if B_BIAS
@@ -348,8 +355,8 @@ INLINE void set_head(a_head *h, int i, float scale, int sum)
 }
 
 /* s[row][panel] */
-INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels,
-                  const bool q4)
+ALWAYS_INLINE void block(vf *s, const void *a, const void *b, const int rows, const int panels,
+                         const bool q4)
 {
     const a_head *head = a;
     const a_value *qa = (const a_value *)(head + 1);
@@ -396,8 +403,8 @@ INLINE void block(vf *s, const void *a, const void *b, const int rows, const int
 #endif
 }
 
-INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, const int panels,
-                const bool q4)
+ALWAYS_INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows,
+                       const int panels, const bool q4)
 {
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     int64_t blocks = (int64_t)gemm_units(t->kc), step = t->ahead_step * (BLOCK / 4);
@@ -411,7 +418,7 @@ INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int rows, 
     }
 }
 
-INLINE void store_tile(const gemm_tile *t, const vf *s, const int rows, const int panels)
+ALWAYS_INLINE void store_tile(const gemm_tile *t, const vf *s, const int rows, const int panels)
 {
     vf alpha = v_set1(t->alpha);
 #pragma GCC unroll 12

@@ -28,7 +28,7 @@
 typedef int32_t i8_sums[I8_SIDE * I8_SIDE];
 
 /* All 32 rows, or the first 16, against one panel. */
-INLINE void integer_sums(int32_t *sum, const gemm_tile *t, const char *b, const bool tall)
+ALWAYS_INLINE void integer_sums(int32_t *sum, const gemm_tile *t, const char *b, const bool tall)
 {
     const char *a = (const char *)t->a + I8_SCALES, *ahead = t->ahead;
     const int row = I8_SIDE * 4;
@@ -58,7 +58,8 @@ INLINE void integer_sums(int32_t *sum, const gemm_tile *t, const char *b, const 
 }
 
 /* c = alpha * (sum * (scale_a * scale_b)) + (add ? c : 0) */
-INLINE void scale_sums(const gemm_tile *t, float *c, const int32_t *sum, const float *b_scale)
+ALWAYS_INLINE void scale_sums(const gemm_tile *t, float *c, const int32_t *sum,
+                              const float *b_scale)
 {
     const float *a_scale = t->a;
     vf alpha = v_set1(t->alpha);
@@ -113,7 +114,7 @@ typedef struct amx_block {
 } amx_block;
 
 /* A block of B as 8 rows of 64 bytes. */
-INLINE const void *wide_block(amx_block *x, const char *b, const bool q4)
+ALWAYS_INLINE const void *wide_block(amx_block *x, const char *b, const bool q4)
 {
     const uint8_t *q = (const uint8_t *)b + TILE * sizeof(float);
     if (!q4) return q;
@@ -124,7 +125,7 @@ INLINE const void *wide_block(amx_block *x, const char *b, const bool q4)
     return x->wide;
 }
 
-INLINE void first_sums(amx_block *x, const char *a, const char *b, const bool q4)
+ALWAYS_INLINE void first_sums(amx_block *x, const char *a, const char *b, const bool q4)
 {
     const void *w = wide_block(x, b, q4);
     _tile_zero(0);
@@ -134,7 +135,7 @@ INLINE void first_sums(amx_block *x, const char *a, const char *b, const bool q4
     _tile_stored(0, x->sum, 64);
 }
 
-INLINE void second_sums(amx_block *x, const char *a, const char *b, const bool q4)
+ALWAYS_INLINE void second_sums(amx_block *x, const char *a, const char *b, const bool q4)
 {
     const void *w = wide_block(x, b, q4);
     _tile_zero(1);
@@ -144,7 +145,7 @@ INLINE void second_sums(amx_block *x, const char *a, const char *b, const bool q
     _tile_stored(1, x->sum, 64);
 }
 
-INLINE void scale_block(vf s[TILE], const amx_block *x, const char *a, const char *b)
+ALWAYS_INLINE void scale_block(vf s[TILE], const amx_block *x, const char *a, const char *b)
 {
     const a_head *head = (const a_head *)a;
     vf sb = v_load((const float *)b);
@@ -156,7 +157,7 @@ INLINE void scale_block(vf s[TILE], const amx_block *x, const char *a, const cha
     }
 }
 
-INLINE void amx_panel_blocks(const gemm_tile *t, const char *b, float *c, const bool q4)
+ALWAYS_INLINE void amx_panel_blocks(const gemm_tile *t, const char *b, float *c, const bool q4)
 {
     const size_t a_unit = sizeof(a_head) + BLOCK * A_WIDTH,
                  b_unit = NR * sizeof(float) + (q4 ? 16 : 32) * NR;
@@ -186,7 +187,7 @@ INLINE void amx_panel_blocks(const gemm_tile *t, const char *b, float *c, const 
         }
 }
 
-INLINE void amx_tile_blocks(const gemm_tile *t, const bool q4)
+ALWAYS_INLINE void amx_tile_blocks(const gemm_tile *t, const bool q4)
 {
     for (int p = 0; p < t->panels; p++)
         amx_panel_blocks(t, (const char *)t->b + (size_t)p * t->b_next, t->c + p * t->c_next, q4);

@@ -13,7 +13,7 @@
 
 #if defined(CPU_NEON_BF16)
 
-INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const int panels)
+ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const int panels)
 {
     const a_head *head = t->a;
     const int8_t *a = (const int8_t *)(head + 1), *b = (const int8_t *)((const float *)t->b + NR);
@@ -63,47 +63,47 @@ INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const int pan
 /* One vector of integer sums, what it starts from, and one step of G values of k. */
 #if defined(CPU_AVX512_BF16)
 typedef __m512i sums;
-INLINE sums start(const a_head *h, int i) { return _mm512_set1_epi32(h->start[i]); }
-INLINE sums columns_of(const uint8_t *b) { return _mm512_loadu_si512(b); }
-INLINE sums add(sums s, const a_value *a, sums w)
+ALWAYS_INLINE sums start(const a_head *h, int i) { return _mm512_set1_epi32(h->start[i]); }
+ALWAYS_INLINE sums columns_of(const uint8_t *b) { return _mm512_loadu_si512(b); }
+ALWAYS_INLINE sums add(sums s, const a_value *a, sums w)
 {
     int32_t four;
     memcpy(&four, a, sizeof four);
     return _mm512_dpbusd_epi32(s, w, _mm512_set1_epi32(four));
 }
-INLINE vf floats(sums s) { return _mm512_cvtepi32_ps(s); }
+ALWAYS_INLINE vf floats(sums s) { return _mm512_cvtepi32_ps(s); }
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
 typedef wide sums;
-INLINE sums start(const a_head *h, int i) { return first_sum(h, i); }
-INLINE sums columns_of(const uint8_t *b) { return load_group(b); }
-INLINE sums add(sums s, const a_value *a, sums w)
+ALWAYS_INLINE sums start(const a_head *h, int i) { return first_sum(h, i); }
+ALWAYS_INLINE sums columns_of(const uint8_t *b) { return load_group(b); }
+ALWAYS_INLINE sums add(sums s, const a_value *a, sums w)
 {
     int32_t group;
     memcpy(&group, a, sizeof group);
     return madd(s, broadcast(group), w);
 }
-INLINE vf floats(sums s) { return to_float(s); }
+ALWAYS_INLINE vf floats(sums s) { return to_float(s); }
 #else
 typedef struct {
     int32_t v[NR];
 } sums;
-INLINE sums start(const a_head *h, int i)
+ALWAYS_INLINE sums start(const a_head *h, int i)
 {
     (void)h, (void)i;
     return (sums){{0}};
 }
-INLINE sums columns_of(const uint8_t *b)
+ALWAYS_INLINE sums columns_of(const uint8_t *b)
 {
     sums w;
     for (int j = 0; j < NR; j++) w.v[j] = (int8_t)b[j];
     return w;
 }
-INLINE sums add(sums s, const a_value *a, sums w)
+ALWAYS_INLINE sums add(sums s, const a_value *a, sums w)
 {
     for (int j = 0; j < NR; j++) s.v[j] += *a * w.v[j];
     return s;
 }
-INLINE vf floats(sums s)
+ALWAYS_INLINE vf floats(sums s)
 {
     float f[NR];
     for (int j = 0; j < NR; j++) f[j] = (float)s.v[j];
@@ -111,7 +111,7 @@ INLINE vf floats(sums s)
 }
 #endif
 
-INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const int panels)
+ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const int panels)
 {
     const a_head *head = t->a;
     const a_value *a = (const a_value *)(head + 1);

@@ -9,7 +9,6 @@
 
 #include "simd.h"
 
-#define NEON_INLINE static inline __attribute__((always_inline))
 #define NEON_A 8     /* values of A for one k */
 #define NEON_NV 3    /* vectors of B for one k */
 #define NEON_STEPS 4 /* of k in one turn of the loop: 7 % over one */
@@ -23,7 +22,7 @@ typedef struct {
 /* As volatile assembly because then they stay in the order written: the same accumulators in the
  * same order at every step, four to a cycle.  Left to gcc 12 the order differs from step to step,
  * which costs Neoverse a fifth. */
-NEON_INLINE vf neon_fma_row(vf b, neon_column a, const int row, vf sum)
+ALWAYS_INLINE vf neon_fma_row(vf b, neon_column a, const int row, vf sum)
 {
     switch (row % VW) { /* a constant once the loops are unrolled */
     case 0:
@@ -43,20 +42,20 @@ NEON_INLINE vf neon_fma_row(vf b, neon_column a, const int row, vf sum)
 
 /* A function of one instruction of two operands. */
 #define NEON_BINARY(name, instruction)                                                             \
-    NEON_INLINE vf name(vf a, vf b)                                                                \
+    ALWAYS_INLINE vf name(vf a, vf b)                                                              \
     {                                                                                              \
         vf y;                                                                                      \
         __asm__ volatile(instruction " %0.4s, %1.4s, %2.4s" : "=w"(y) : "w"(a), "w"(b));           \
         return y;                                                                                  \
     }
 NEON_BINARY(neon_mul, "fmul")
-NEON_INLINE vf neon_fma(vf a, vf b, vf c) /* a*b + c */
+ALWAYS_INLINE vf neon_fma(vf a, vf b, vf c) /* a*b + c */
 {
     __asm__ volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
     return c;
 }
 
-NEON_INLINE vf neon_load_here(const float *p)
+ALWAYS_INLINE vf neon_load_here(const float *p)
 {
     vf x;
     __asm__ volatile("ldr %q0, %1" : "=w"(x) : "m"(*(const float(*)[VW])p));
@@ -68,9 +67,9 @@ NEON_INLINE vf neon_load_here(const float *p)
  * first cache).  Left to gcc the loads of a step stand together, in pairs, and the multiply-adds
  * wait for them (78).  w and col come in loaded; last: nothing comes after.  Two lines at `ahead`
  * are prefetched where `prefetch` says so. */
-NEON_INLINE void neon_four_steps(vf *s, vf *w, neon_column *col, const float *a, const float *b,
-                                 const char *ahead, const bool prefetch, const int rows,
-                                 const bool last)
+ALWAYS_INLINE void neon_four_steps(vf *s, vf *w, neon_column *col, const float *a, const float *b,
+                                   const char *ahead, const bool prefetch, const int rows,
+                                   const bool last)
 {
 #pragma GCC unroll 4
     for (int k = 1; k <= NEON_STEPS; k++) {
@@ -94,8 +93,8 @@ NEON_INLINE void neon_four_steps(vf *s, vf *w, neon_column *col, const float *a,
 }
 
 /* n > 0 times four steps; rows >= NEON_PACED. */
-NEON_INLINE void neon_paced(vf *s, const float *a, const float *b, int64_t n, const char *ahead,
-                            int64_t ahead_step, const bool prefetch, const int rows)
+ALWAYS_INLINE void neon_paced(vf *s, const float *a, const float *b, int64_t n, const char *ahead,
+                              int64_t ahead_step, const bool prefetch, const int rows)
 {
     vf w[NEON_NV];
     neon_column col = {{neon_load_here(a), neon_load_here(a + VW)}};

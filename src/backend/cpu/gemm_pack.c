@@ -5,7 +5,7 @@
  * sums are not stored, and reading valid memory needs no branch. */
 #include "gemm_transpose.h"
 
-INLINE vf rounded(vf x, const bool round)
+ALWAYS_INLINE vf rounded(vf x, const bool round)
 {
     uint16_t h[VW];
     if (!round) return x;
@@ -18,14 +18,14 @@ INLINE vf rounded(vf x, const bool round)
  * vectors take longer for a line, and the hardware follows their rows. */
 #define AHEAD (VW == 16 ? 2 * VW : 0)
 
-INLINE void soon(const void *p, int64_t i, const fv_dtype t)
+ALWAYS_INLINE void soon(const void *p, int64_t i, const fv_dtype t)
 {
     if (AHEAD) __builtin_prefetch((const char *)p + i * (t == FV_F32 ? 4 : 2));
 }
 
 /* n < VW values of k are left, or all of a block. */
-INLINE void transpose_block(float *out, const int width, const void *p, const int64_t *row,
-                            int64_t k, int64_t n, const fv_dtype t, const bool round)
+ALWAYS_INLINE void transpose_block(float *out, const int width, const void *p, const int64_t *row,
+                                   int64_t k, int64_t n, const fv_dtype t, const bool round)
 {
     vf x[VW];
 #pragma GCC unroll 16
@@ -42,8 +42,8 @@ INLINE void transpose_block(float *out, const int width, const void *p, const in
 }
 
 /* One row alone, as in decoding, needs no transposition: each value is broadcast. */
-INLINE void one_row(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t,
-                    const bool round)
+ALWAYS_INLINE void one_row(float *out, const int width, const gemm_src *s, int64_t kc,
+                           const fv_dtype t, const bool round)
 {
     for (int64_t k = 0; k < kc; k += VW) {
         int64_t n = kc - k < VW ? kc - k : VW;
@@ -54,8 +54,8 @@ INLINE void one_row(float *out, const int width, const gemm_src *s, int64_t kc, 
     }
 }
 
-INLINE void along_k(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t,
-                    const bool round)
+ALWAYS_INLINE void along_k(float *out, const int width, const gemm_src *s, int64_t kc,
+                           const fv_dtype t, const bool round)
 {
     if (s->n == 1) {
         one_row(out, width, s, kc, t, round);
@@ -69,8 +69,8 @@ INLINE void along_k(float *out, const int width, const gemm_src *s, int64_t kc, 
     }
 }
 
-INLINE void across(float *out, const int width, const gemm_src *s, int64_t kc, const fv_dtype t,
-                   const bool round)
+ALWAYS_INLINE void across(float *out, const int width, const gemm_src *s, int64_t kc,
+                          const fv_dtype t, const bool round)
 {
     if (s->n >= width) {
         for (int64_t k = 0; k < kc; k++)
@@ -93,7 +93,7 @@ INLINE void across(float *out, const int width, const gemm_src *s, int64_t kc, c
 
 /* Each branch has a constant dtype and a constant `round`, so that the inner loops are free of
  * tests; bf16 is never rounded again. */
-INLINE void either(float *out, const int width, const gemm_src *s, int64_t kc, bool round)
+ALWAYS_INLINE void either(float *out, const int width, const gemm_src *s, int64_t kc, bool round)
 {
     if (s->dtype == FV_BF16 && s->along_k)
         along_k(out, width, s, kc, FV_BF16, false);

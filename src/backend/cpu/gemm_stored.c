@@ -36,7 +36,7 @@ typedef struct mine {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-INLINE float32x4_t mma(float32x4_t s, bfloat16x8_t a, uint16x8_t b)
+ALWAYS_INLINE float32x4_t mma(float32x4_t s, bfloat16x8_t a, uint16x8_t b)
 {
     return vbfmmlaq_f32(s, a, vreinterpretq_bf16_u16(b));
 }
@@ -53,8 +53,8 @@ static void pack_rows(const stored *f, char *to)
 
 /* n columns of C from j on, from their 2 x 2 blocks; s: from one pair of rows to the next
  * `apart`. */
-INLINE void store_tile(const stored *f, const float32x4_t *s, int64_t apart, int64_t j, int64_t n,
-                       const int pairs, bool add)
+ALWAYS_INLINE void store_tile(const stored *f, const float32x4_t *s, int64_t apart, int64_t j,
+                              int64_t n, const int pairs, bool add)
 {
     const fv_gemm *g = f->g;
     float out[SIDE];
@@ -78,7 +78,7 @@ INLINE void store_tile(const stored *f, const float32x4_t *s, int64_t apart, int
 /* ---- (N,K) ---- */
 
 /* Eight rows of the weight are eight streams; a row beyond N repeats the last and is not stored. */
-INLINE void down_rows(const stored *f, const mine *m, const int pairs)
+ALWAYS_INLINE void down_rows(const stored *f, const mine *m, const int pairs)
 {
     const fv_gemm *g = f->g;
     for (int64_t j = m->j0; j < m->j1; j += SIDE) {
@@ -116,7 +116,7 @@ INLINE void down_rows(const stored *f, const mine *m, const int pairs)
 /* ---- (K,N) ---- */
 
 /* Four values of k of eight columns, from rows ld apart, side by side for two columns each. */
-INLINE void transpose_eight(uint16x8_t y[4], const uint16_t *from, int64_t ld)
+ALWAYS_INLINE void transpose_eight(uint16x8_t y[4], const uint16_t *from, int64_t ld)
 {
     uint16x8_t x[G];
 #pragma GCC unroll 4
@@ -135,8 +135,8 @@ INLINE void transpose_eight(uint16x8_t y[4], const uint16_t *from, int64_t ld)
  *    weight (K,N):  k+0  [ j .. j+7 ]  -> transposed 4 x 8 in registers -> mma with rows of A
  *                   ..                    sums of all `n` columns wait in L1 for the next eight k
  *                   k+7  [ j .. j+7 ] */
-INLINE void across_row(const stored *f, const mine *m, int64_t k, int64_t j, int64_t n,
-                       const int pairs)
+ALWAYS_INLINE void across_row(const stored *f, const mine *m, int64_t k, int64_t j, int64_t n,
+                              const int pairs)
 {
     const fv_gemm *g = f->g;
     const bfloat16_t *a = m->a + k / G * A_STEP;
@@ -160,7 +160,7 @@ INLINE void across_row(const stored *f, const mine *m, int64_t k, int64_t j, int
     }
 }
 
-INLINE void across_rows(const stored *f, const mine *m, const int pairs)
+ALWAYS_INLINE void across_rows(const stored *f, const mine *m, const int pairs)
 {
     const fv_gemm *g = f->g;
     for (int64_t j = m->j0; j < m->j1; j += ACROSS) {

@@ -63,7 +63,7 @@ typedef struct rows {
     int64_t ld;
 } rows;
 
-INLINE void step(vf s[ROWS][2], const rows *b, const float *a, const int64_t k)
+ALWAYS_INLINE void step(vf s[ROWS][2], const rows *b, const float *a, const int64_t k)
 {
     vf a0 = v_load(a), a1 = v_load(a + VW);
 #pragma GCC unroll 16
@@ -76,8 +76,8 @@ INLINE void step(vf s[ROWS][2], const rows *b, const float *a, const int64_t k)
 
 /* c (ROWS, COLS) = alpha * (b a) + (add ? c : 0) over kc values of k; first: the strip comes from
  * memory. */
-INLINE void tile(float *c, rows b, const float *a, int64_t kc, float alpha, bool add,
-                 const bool first)
+ALWAYS_INLINE void tile(float *c, rows b, const float *a, int64_t kc, float alpha, bool add,
+                        const bool first)
 {
     vf s[ROWS][2];
 #pragma GCC unroll 16

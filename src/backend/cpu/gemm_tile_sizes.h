@@ -5,7 +5,7 @@
  * that all of its loops are unrolled and no sum is in memory.  The pairs are those that gemm_walk
  * gives: as many rows as fit MR sums with 1, 2 or 4 panels.  A size that is missing here would
  * leave its tile unwritten. */
-INLINE void multiply_sized(const gemm_tile *t, const fv_dtype bt)
+ALWAYS_INLINE void multiply_sized(const gemm_tile *t, const fv_dtype bt)
 {
     switch (t->rows * 8 + t->panels) {
     case 1 * 8 + 1: multiply(t, 1, 1, bt); break;

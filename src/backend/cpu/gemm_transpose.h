@@ -6,7 +6,7 @@
 #include "gemm.h"
 
 /* Exchanges neighbouring pairs of 2^s x 2^s blocks, s = 0, 1, .. : the transpose. */
-INLINE void transpose(vf x[VW])
+ALWAYS_INLINE void transpose(vf x[VW])
 {
     vf y[VW];
 #if VW == 4
@@ -57,8 +57,8 @@ INLINE void transpose(vf x[VW])
 #if defined(CPU_NEON_BF16)
 /* Rows 2i and 2i+1 of C from the 2 x 2 blocks of panels of nr columns.  What the tile says is
  * copied first: a store might change it. */
-INLINE void store_row_pair(const gemm_tile *tile, const float32x4_t *s, const int i,
-                           const int panels, const int nr)
+ALWAYS_INLINE void store_row_pair(const gemm_tile *tile, const float32x4_t *s, const int i,
+                                  const int panels, const int nr)
 {
     const gemm_tile t = *tile;
     const bool two = 2 * i + 1 < t.rows;

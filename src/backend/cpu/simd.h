@@ -27,6 +27,11 @@
 #define JOIN(a, b, c) JOIN_(a, b, c)
 #define NAME(file) JOIN(fv__cpu_, file, CPU_LEVEL) /* fv__cpu_gemm_avx2 */
 
+/* Functions of sizes that are constants at every call, and loops over them that must unroll. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+/* Functions whose code must stand once, or whose registers must not be the caller's. */
+#define NOINLINE static __attribute__((noinline))
+
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
 #include <arm_neon.h>
 #define VW 4

@@ -13,7 +13,6 @@
 #define PIECE 1024           /* elements: 4 KiB of f32 */
 #define LINE 16              /* elements: a cache line of f32, and no less than a vector */
 #define WORTH_A_THREAD 16384 /* elements */
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
