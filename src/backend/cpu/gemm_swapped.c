@@ -21,12 +21,15 @@
 #define STEPS 4 /* of k in one turn of the loop */
 /* Rows of A: fewer are bound by reading the weight, more make packing it cheap; with several
  * threads, which would wait for each other after packing, and a weight of two runs, twice as
- * many (512x3072x768 is 1.13 times as fast on 2 threads, 1.04 on 6). */
+ * many (512x3072x768 is 1.13 times as fast on 2 threads, 1.04 on 6).  Many threads do so with any
+ * weight (512x768x3072 is 1.10 times as fast on 16, but 0.92 on 8 and 0.87 on 4). */
 #define LEAST_ROWS 17
 #define MOST_ROWS 256
+#define MANY_THREADS 12
 #define SIDE 4   /* panels of a job */
 #define JOBS 16  /* a thread; where there would be fewer, a job has one panel */
 #define AHEAD 64 /* values of k that are prefetched of each row of the weight */
+#define NEAR 8   /* and of a panel, from L2 to L1 */
 
 typedef struct swapped {
     const fv_gemm *g;
@@ -88,7 +91,11 @@ ALWAYS_INLINE void tile(float *c, rows b, const float *a, int64_t kc, float alph
             for (int i = 0; i < ROWS; i++)
                 __builtin_prefetch(b.p[i / 3] + i % 3 * b.ld + k + AHEAD);
 #pragma GCC unroll 4
-        for (int q = 0; q < STEPS; q++) step(s, &b, a + q * COLS, k + q);
+        for (int q = 0; q < STEPS; q++) {
+            __builtin_prefetch(a + (q + NEAR) * COLS);
+            __builtin_prefetch(a + (q + NEAR) * COLS + VW);
+            step(s, &b, a + q * COLS, k + q);
+        }
     }
     for (; k < kc; k++, a += COLS) step(s, &b, a, k);
     vf by = v_set1(alpha);
@@ -169,7 +176,8 @@ static void some_strips(void *arg, int64_t from, int64_t to, int slot)
 
 static int64_t most_rows(const fv_stream *s, const fv_gemm *g)
 {
-    return s->threads > 1 && g->k <= 2 * RUN ? 2 * MOST_ROWS : MOST_ROWS;
+    bool more = s->threads >= MANY_THREADS || (s->threads > 1 && g->k <= 2 * RUN);
+    return more ? 2 * MOST_ROWS : MOST_ROWS;
 }
 
 bool NAME(gemm_swapped)(fv_stream *s, const fv_gemm *g, fv_dtype table)
