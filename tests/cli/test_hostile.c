@@ -46,7 +46,7 @@ static void become_program(char *line)
     for (char *s = strtok(line, " "); s && n < 31; s = strtok(NULL, " ")) argv[n++] = s;
     if (chdir(scratch("."))) _exit(126);
     if (!freopen("/dev/null", "w", stdout) || !freopen("err", "w", stderr)) _exit(126);
-    setrlimit(RLIMIT_CPU, &(struct rlimit){SANITIZED ? 120 : 10, SANITIZED ? 120 : 10});
+    setrlimit(RLIMIT_CPU, &(struct rlimit){SANITIZED ? 900 : 10, SANITIZED ? 900 : 10});
     execv(FOVEA_PROGRAM, argv);
     _exit(127);
 }
