@@ -201,7 +201,7 @@ static fv_status open_source(source *s, const fv_env *env, fv_model_opt *opt, fv
             st = fv_fail(e, FV_EARG, "more than %d adapters", FV__MAX_ADAPTERS);
         if (st) return st;
         s->use[0] = (fv_adapter_use){.dir = fv_dir_path(s->files)};
-        memcpy(s->use + 1, opt->adapters.at, (size_t)opt->adapters.n * sizeof *s->use);
+        for (int i = 0; i < opt->adapters.n; i++) s->use[i + 1] = opt->adapters.at[i];
         opt->adapters = (fv_adapter_list){.at = s->use, .n = opt->adapters.n + 1};
     }
     return st ? st : fv_dir_weights(s->base ? s->base : s->files, &s->weights, e);
