@@ -21,15 +21,16 @@
 #define STEPS 4 /* of k in one turn of the loop */
 /* Rows of A: fewer are bound by reading the weight, more make packing it cheap; with several
  * threads, which would wait for each other after packing, and a weight of two runs, twice as
- * many (512x3072x768 is 1.13 times as fast on 2 threads, 1.04 on 6).  Many threads do so with any
- * weight (512x768x3072 is 1.10 times as fast on 16, but 0.92 on 8 and 0.87 on 4). */
+ * many (512x3072x768 is 1.13 times as fast on 2 threads, 1.04 on 6).  With a longer weight that
+ * pays on 16 threads (512x768x3072 is 1.10 times as fast), not on 4 (0.87); on 8 machines differ
+ * (0.91 to 1.26). */
 #define LEAST_ROWS 17
 #define MOST_ROWS 256
-#define MANY_THREADS 12
-#define SIDE 4   /* panels of a job */
-#define JOBS 16  /* a thread; where there would be fewer, a job has one panel */
-#define AHEAD 64 /* values of k that are prefetched of each row of the weight */
-#define NEAR 8   /* and of a panel, from L2 to L1 */
+#define LONG_WEIGHT_FROM 12 /* threads */
+#define SIDE 4              /* panels of a job */
+#define JOBS 16             /* a thread; where there would be fewer, a job has one panel */
+#define AHEAD 64            /* values of k that are prefetched of each row of the weight */
+#define NEAR 8              /* of a panel, which is in L2 */
 
 typedef struct swapped {
     const fv_gemm *g;
@@ -176,7 +177,7 @@ static void some_strips(void *arg, int64_t from, int64_t to, int slot)
 
 static int64_t most_rows(const fv_stream *s, const fv_gemm *g)
 {
-    bool more = s->threads >= MANY_THREADS || (s->threads > 1 && g->k <= 2 * RUN);
+    bool more = s->threads >= LONG_WEIGHT_FROM || (s->threads > 1 && g->k <= 2 * RUN);
     return more ? 2 * MOST_ROWS : MOST_ROWS;
 }
 

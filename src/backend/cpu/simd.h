@@ -27,9 +27,9 @@
 #define JOIN(a, b, c) JOIN_(a, b, c)
 #define NAME(file) JOIN(fv__cpu_, file, CPU_LEVEL) /* fv__cpu_gemm_avx2 */
 
-/* Functions of sizes that are constants at every call, and loops over them that must unroll. */
+/* Functions that are given sizes as constants, so that their loops unroll. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
-/* Functions whose code must stand once, or whose registers must not be the caller's. */
+/* Functions that must not be inlined: they would spill the caller's registers or repeat code. */
 #define NOINLINE static __attribute__((noinline))
 
 #if defined(CPU_NEON) || defined(CPU_NEON_BF16)
