@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -334,6 +336,57 @@ static void test_long_row_alone(void **state)
     }
 }
 
+/* Memory whose last byte is the last of a page, with no memory behind it. */
+typedef struct last_page {
+    char *pages;
+    size_t bytes;
+    void *p;
+} last_page;
+
+static last_page at_end_of_memory(const void *from, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), all = (bytes + page - 1) / page * page;
+    last_page m = {.bytes = all + page};
+    m.pages = mmap(NULL, m.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(m.pages != MAP_FAILED);
+    assert_int_equal(mprotect(m.pages + all, page, PROT_NONE), 0);
+    m.p = memcpy(m.pages + all - bytes, from, bytes);
+    return m;
+}
+
+/* Several threads read the rows of a bf16 A where they lie: the same bits as one that packs them, for
+ * any number of rows, and nothing behind the last is read. */
+static void test_rows_in_place(void **state)
+{
+    const int64_t rows[] = {2, 15, 33, 48, 49, 95, 100, 129, 320}, ks[] = {64, 288, 800, 2048};
+    (void)state;
+    for (int i = 0; i < 9 * 4 * 4; i++) {
+        gemm_case t = {.m = rows[i % 9],
+                       .n = 130,
+                       .k = ks[i / 9 % 4],
+                       .tb = true,
+                       .table = FV_BF16,
+                       .ct = i / 36 % 2 ? FV_F32 : FV_BF16,
+                       .add = i % 2,
+                       .alpha = i % 5 ? 0 : 0.3f,
+                       .packed = i / 72,
+                       .pack_as = FV_BF16};
+        gemm_problem p = gemm_make(&t);
+        size_t row = (size_t)t.k * 2, bytes = (size_t)p.c_len * fv_dtype_size(t.ct);
+        last_page a = at_end_of_memory(p.g.a, (size_t)t.m * row);
+        p.g.a = a.p;
+        void *one = gemm_run(gemm_device, &t, &p, 1, NULL);
+        for (int threads = 2; threads <= 12; threads += 5) {
+            void *several = gemm_run(gemm_device, &t, &p, threads, NULL);
+            assert_memory_equal(several, one, bytes);
+            free(several);
+        }
+        free(one);
+        munmap(a.pages, a.bytes);
+        gemm_drop(&p);
+    }
+}
+
 /* A large second factor is laid out a slice at a time, a large first one a block at a time; one
  * that came laid out is taken whole. */
 static void test_slices(void **state)
@@ -427,11 +480,11 @@ static void test_levels_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batch_into_one), cmocka_unit_test(test_stored),
-        cmocka_unit_test(test_fused_linear),   cmocka_unit_test(test_row_alone),
-        cmocka_unit_test(test_long_row_alone), cmocka_unit_test(test_few_rows_on_threads),
-        cmocka_unit_test(test_slices),         cmocka_unit_test(test_documented_order),
-        cmocka_unit_test(test_levels_agree),
+        cmocka_unit_test(test_batch_into_one),   cmocka_unit_test(test_stored),
+        cmocka_unit_test(test_fused_linear),     cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_long_row_alone),   cmocka_unit_test(test_few_rows_on_threads),
+        cmocka_unit_test(test_rows_in_place),    cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_documented_order), cmocka_unit_test(test_levels_agree),
     };
     return cmocka_run_group_tests(tests, gemm_setup, gemm_teardown);
 }

@@ -319,7 +319,9 @@ static void pack_b(void *out, const gemm_src *b, int64_t kc) { pack_pairs(out, N
 #if defined(CPU_AMX)
 #define BF16_RUN 256
 #define BF16_LONG_RUN 768
-#define OF_TILES , .continues = true, .plain_rows = BF16_PLAIN_ROWS, .enter = enter, .leave = leave
+#define OF_TILES                                                                                   \
+    , .continues = true, .in_place = true, .plain_rows = BF16_PLAIN_ROWS, .enter = enter,          \
+      .leave = leave
 #else
 #define BF16_RUN FV_GEMM_KC
 #define OF_TILES

@@ -44,6 +44,7 @@ typedef struct gemm_plan {
     size_t a_bytes, b_bytes, sum_bytes; /* of scratch: one team's, one thread's, one thread's */
     int64_t slice;      /* panels of B that are packed before anything else; 0: none are */
     size_t slice_bytes; /* of scratch for them */
+    bool in_place;      /* A is read where it lies */
     bool by_rows;       /* a thread packs a block of rows for itself, then multiplies it */
     bool shared;        /* all threads pack A and the slice of B together, then divide both */
 } gemm_plan;

@@ -16,7 +16,7 @@ typedef struct share {
     int64_t s0, s1, i0, i1;
     const void *b; /* as it came, or packed from panel `first` on */
     int64_t first;
-    const char *a; /* packed */
+    const char *a; /* packed, or the first row of the block where it lies */
     char *own;     /* of this thread: a group of B */
     float *sum;
     gemm_end end; /* at row i0, column 0 */
@@ -183,7 +183,7 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
         const char *coming = q + t->panels < count
                                  ? (const char *)t->b + (size_t)t->panels * t->b_next
                                  : b + panel_bytes;
-        t->a = a + (size_t)w->s0 * strip_bytes;
+        t->a = a + (t->a_row ? (size_t)(w->i0 * t->a_row) : (size_t)w->s0 * strip_bytes);
         t->c = sum + (int64_t)q * kind->nr;
         t->ahead = mine > 1 ? coming : t->b;
         /* strip s ends at row gemm_part(rows, s + 1, strips); this saves a division */
@@ -200,7 +200,7 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
             if (end)
                 finish_tile(t, end, row * end->ldc + (int64_t)q * kind->nr, (int64_t)q * kind->nr,
                             gemm_min(left, (int64_t)t->panels * kind->nr));
-            t->a = (const char *)t->a + strip_bytes;
+            t->a = (const char *)t->a + (t->a_row ? (size_t)(t->rows * t->a_row) : strip_bytes);
             t->also += gemm_ceil_div(t->kc, 4) * t->also_step;
             t->c += t->rows * t->ldc;
             row += t->rows;
@@ -236,6 +236,15 @@ static void next_strips(const gemm_plan *p, gemm_tile *t, const share *w, int64_
     size_t strip = gemm_a_bytes(p->kind, gemm_min(p->kind->run, p->g->k - k));
     t->also = w->a + (size_t)w->strips * gemm_a_bytes(p->kind, k) + (size_t)w->s0 * strip;
     t->also_step = (int64_t)strip / count / gemm_ceil_div(t->kc, 4) + 1;
+}
+
+/* One run of k of a block's strips of A. */
+static const char *find_strips(const gemm_plan *p, gemm_tile *t, const share *w, int64_t k)
+{
+    int64_t size = (int64_t)fv_dtype_size(p->table);
+    if (!p->in_place) return w->a + (size_t)w->strips * gemm_a_bytes(p->kind, k);
+    t->a_row = p->g->lda * size;
+    return w->a + k * size;
 }
 
 /* One run of k of a group of panels of B: packed already, or packed now into this thread's
@@ -288,11 +297,13 @@ static void columns(const gemm_plan *p, const share *w, int64_t panel, int count
                           .also = w->a,
                           .add = g->add || k};
         tile.kc = gemm_min(p->kind->run, g->k - k);
-        if (p->shared && k + kind->run < g->k) next_strips(p, &tile, w, k + kind->run, count);
+        if (p->shared && !p->in_place && k + kind->run < g->k)
+            next_strips(p, &tile, w, k + kind->run, count);
         find_panels(p, &tile, w, panel, k, count);
+        const char *strips = find_strips(p, &tile, w, k);
         ahead next = next_run(p, w, panel, k, count);
-        multiply(kind, &tile, &next, w, w->a + (size_t)w->strips * gemm_a_bytes(kind, k), e.sum,
-                 count, e.cols, finish && at_once && k + kind->run >= g->k ? &e : NULL);
+        multiply(kind, &tile, &next, w, strips, e.sum, count, e.cols,
+                 finish && at_once && k + kind->run >= g->k ? &e : NULL);
         k += p->kind->run;
     } while (k < g->k);
     if (finish && !at_once) NAME(gemm_finish)(&e);
@@ -411,6 +422,16 @@ static void parts_of_block(void *arg, int64_t from, int64_t to, int slot)
     }
 }
 
+/* The block's rows, packed by so many threads into `to` unless they are read where they lie. */
+static const char *block_rows(const block_args *l, int threads, char *to, int64_t row,
+                              const share *w)
+{
+    const gemm_plan *p = l->p;
+    if (p->in_place) return gemm_at(l->a, row * p->g->lda, p->table);
+    pack_rows(l->t->s, threads, (pack_args){p, to, l->a, row, w->rows, w->strips, 1});
+    return to;
+}
+
 /* Whole blocks, each packed and multiplied by one thread. */
 static void whole_blocks(void *arg, int64_t from, int64_t to, int slot)
 {
@@ -422,8 +443,7 @@ static void whole_blocks(void *arg, int64_t from, int64_t to, int slot)
         int64_t row = l->from + i * p->block;
         w.rows = gemm_min(p->block, l->to - row);
         w.strips = w.s1 = gemm_ceil_div(w.rows, p->kind->mr);
-        w.a = a;
-        pack_rows(l->t->s, 1, (pack_args){p, a, l->a, row, w.rows, w.strips, 1});
+        w.a = block_rows(l, 1, a, row, &w);
         part(l, w, row, w.first, w.first + l->panels);
     }
 }
@@ -443,15 +463,14 @@ static void rows_of(block_args l, slice_args *slice)
         share *w = &l.w;
         w->rows = gemm_min(p->block, l.to - l.from);
         w->strips = gemm_ceil_div(w->rows, p->kind->mr);
-        w->a = t->a;
-        pack_args a = {p, t->a, l.a, l.from, w->rows, w->strips, 1};
-        if (slice) {
-            int64_t pieces = pack_pieces(&a, t->threads);
-            slice->a = a;
+        if (slice && !p->in_place) {
+            slice->a = (pack_args){p, t->a, l.a, l.from, w->rows, w->strips, 1};
+            int64_t pieces = pack_pieces(&slice->a, t->threads);
             fv__cpu_parallel(t->s, t->threads, slice->pieces + pieces, 1, pack_slice, slice);
             slice = NULL;
+            w->a = t->a;
         } else {
-            pack_rows(t->s, t->threads, a);
+            w->a = block_rows(&l, t->threads, t->a, l.from, w);
         }
         l.cut = cut(p, t->threads, w->strips, l.panels);
         fv__cpu_parallel(t->s, t->threads, l.cut.down * l.cut.across, 1, parts_of_block, &l);
@@ -475,8 +494,10 @@ void NAME(gemm_product)(const gemm_plan *p, const gemm_team *t, int64_t e)
         const void *b = gemm_at(g->b, e * g->stride_b + (g->tb ? j * g->ldb : j), g->bt);
         slice_args all = {p->kind, t->slice, {b, g->bt, g->ldb, g->tb, n, g->k}, 0, {0}};
         all.pieces = NAME(gemm_pack_pieces)(p->kind, &all.b);
-        if (!p->shared) fv__cpu_parallel(t->s, t->threads, all.pieces, 0, pack_slice, &all);
+        bool together = p->shared && !p->in_place; /* B and the first block of A, in one loop */
+        if (!together)
+            fv__cpu_parallel(t->s, t->threads, all.pieces, p->shared ? 1 : 0, pack_slice, &all);
         l.w.b = t->slice;
-        rows_of(l, p->shared ? &all : NULL);
+        rows_of(l, together ? &all : NULL);
     }
 }
