@@ -354,25 +354,27 @@ static last_page at_end_of_memory(const void *from, size_t bytes)
     return m;
 }
 
-/* Several threads read the rows of a bf16 A where they lie: the same bits as one that packs them, for
+/* Several threads read the rows of A where they lie: the same bits as one that packs them, for
  * any number of rows, and nothing behind the last is read. */
 static void test_rows_in_place(void **state)
 {
     const int64_t rows[] = {2, 15, 33, 48, 49, 95, 100, 129, 320}, ks[] = {64, 288, 800, 2048};
     (void)state;
-    for (int i = 0; i < 9 * 4 * 4; i++) {
+    for (int i = 0; i < 9 * 4 * 6; i++) {
+        fv_dtype table = i / 36 % 3 ? FV_BF16 : FV_F32;
         gemm_case t = {.m = rows[i % 9],
                        .n = 130,
                        .k = ks[i / 9 % 4],
                        .tb = true,
-                       .table = FV_BF16,
-                       .ct = i / 36 % 2 ? FV_F32 : FV_BF16,
+                       .table = table,
+                       .ct = i / 36 % 3 == 1 ? FV_BF16 : FV_F32,
                        .add = i % 2,
                        .alpha = i % 5 ? 0 : 0.3f,
-                       .packed = i / 72,
-                       .pack_as = FV_BF16};
+                       .packed = i / 108,
+                       .pack_as = table};
         gemm_problem p = gemm_make(&t);
-        size_t row = (size_t)t.k * 2, bytes = (size_t)p.c_len * fv_dtype_size(t.ct);
+        size_t row = (size_t)t.k * fv_dtype_size(table),
+               bytes = (size_t)p.c_len * fv_dtype_size(t.ct);
         last_page a = at_end_of_memory(p.g.a, (size_t)t.m * row);
         p.g.a = a.p;
         void *one = gemm_run(gemm_device, &t, &p, 1, NULL);
