@@ -72,7 +72,7 @@ static cost run(const char *arguments)
     return c;
 }
 
-/* The command ends by itself: with success where part is NULL, else with a sentence that has part. */
+/* The command ends: with success where part is NULL, else with a sentence that has part. */
 static void ends(const char *what, const char *part, const char *arguments)
 {
     cost c = run(arguments);

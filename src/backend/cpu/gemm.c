@@ -18,6 +18,9 @@
  * slowest thread, and each would pack panels of its own, or wait once for every block.  A packed
  * weight on the tiles of AMX is divided as before: so fast that more of A than L2 holds costs more.
  *
+ * Rows of a bf16 A are what a tile of AMX reads: several threads leave them where they lie, since
+ * packed ones would come from the cache of the thread that packed them (is_in_place).
+ *
  * Every element gets its runs in order from one thread, so its bits depend neither on the division
  * of work nor on the other rows. */
 #include "gemm_plan.h"
@@ -47,10 +50,10 @@
 /* Threads that take longer runs in bf16 (of 16 the product of 2048^3 is 1.19 times as fast, of 8
  * 0.93 times). */
 #define LONG_FROM 12
-/* Threads that read rows of A in bf16 where they lie, however many rows there are, and the most rows
- * of fewer threads.  What one packs the others fetch from its cache: on 16 threads 128x768x768 is
- * 2.3 times as fast, 512x768x3072 1.7 times, on two 1.5 and 1.1 times, but 1024x3072x768 0.94 times.
- * Rows that are a multiple of a page apart fall into one set of L1. */
+/* Threads that read rows of A in bf16 where they lie, however many rows there are, and the most
+ * rows of fewer threads.  What one packs the others fetch from its cache: on 16 threads 128x768x768
+ * is 2.3 times as fast, 512x768x3072 1.7 times; on two 1.5 and 1.1 times, but 1024x3072x768 0.94
+ * times.  Rows that are a multiple of a page apart fall into one set of L1. */
 #define IN_PLACE_FROM 8
 #define IN_PLACE_ROWS 512
 #define PAGE 4096

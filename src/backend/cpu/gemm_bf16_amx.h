@@ -29,7 +29,8 @@
 
 /* ---- products ---- */
 
-/* A as its tiles are loaded: bytes from one row to the next, and from 32 values of k to the next. */
+/* A as tiles are loaded from it: bytes from one row to the next, and from 32 values of k to the
+ * next 32. */
 ALWAYS_INLINE int64_t a_row(const gemm_tile *t) { return t->a_row ? t->a_row : 64; }
 ALWAYS_INLINE int64_t a_step(const gemm_tile *t) { return t->a_row ? 64 : A_BYTES_OF_UNIT; }
 

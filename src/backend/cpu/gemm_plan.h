@@ -31,7 +31,8 @@
  *
  *    [ packed A ][ slices of packed B ][ slot 0: group of B, sums ][ slot 1: .. ]
  *
- * A and the slices are there once where threads share them, else once a slot. */
+ * A and the slices are there once where threads share them, else once a slot; A not at all where it
+ * is read in place. */
 typedef struct gemm_plan {
     const fv_gemm *g;
     const gemm_kind *kind;

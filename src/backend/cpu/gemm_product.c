@@ -241,10 +241,9 @@ static void next_strips(const gemm_plan *p, gemm_tile *t, const share *w, int64_
 /* One run of k of a block's strips of A. */
 static const char *find_strips(const gemm_plan *p, gemm_tile *t, const share *w, int64_t k)
 {
-    int64_t size = (int64_t)fv_dtype_size(p->table);
     if (!p->in_place) return w->a + (size_t)w->strips * gemm_a_bytes(p->kind, k);
-    t->a_row = p->g->lda * size;
-    return w->a + k * size;
+    t->a_row = p->g->lda * (int64_t)fv_dtype_size(p->table);
+    return gemm_at(w->a, k, p->table);
 }
 
 /* One run of k of a group of panels of B: packed already, or packed now into this thread's
@@ -438,18 +437,17 @@ static void whole_blocks(void *arg, int64_t from, int64_t to, int slot)
     const block_args *l = arg;
     const gemm_plan *p = l->p;
     share w = with_memory(l, slot);
-    char *a = l->t->a + (size_t)slot * p->a_bytes;
     for (int64_t i = from; i < to; i++) {
         int64_t row = l->from + i * p->block;
         w.rows = gemm_min(p->block, l->to - row);
         w.strips = w.s1 = gemm_ceil_div(w.rows, p->kind->mr);
-        w.a = block_rows(l, 1, a, row, &w);
+        w.a = block_rows(l, 1, l->t->a + (size_t)slot * p->a_bytes, row, &w);
         part(l, w, row, w.first, w.first + l->panels);
     }
 }
 
-/* All rows of product e, times the panels in l.  slice: what is still to be packed of B, with the
- * first block of rows; or NULL. */
+/* All rows of product e, times the panels in l.  slice: what is still to be packed of B, together
+ * with the first block of rows; or NULL. */
 static void rows_of(block_args l, slice_args *slice)
 {
     const gemm_plan *p = l.p;
@@ -463,14 +461,12 @@ static void rows_of(block_args l, slice_args *slice)
         share *w = &l.w;
         w->rows = gemm_min(p->block, l.to - l.from);
         w->strips = gemm_ceil_div(w->rows, p->kind->mr);
-        if (slice && !p->in_place) {
+        w->a = slice ? t->a : block_rows(&l, t->threads, t->a, l.from, w);
+        if (slice) {
             slice->a = (pack_args){p, t->a, l.a, l.from, w->rows, w->strips, 1};
             int64_t pieces = pack_pieces(&slice->a, t->threads);
             fv__cpu_parallel(t->s, t->threads, slice->pieces + pieces, 1, pack_slice, slice);
             slice = NULL;
-            w->a = t->a;
-        } else {
-            w->a = block_rows(&l, t->threads, t->a, l.from, w);
         }
         l.cut = cut(p, t->threads, w->strips, l.panels);
         fv__cpu_parallel(t->s, t->threads, l.cut.down * l.cut.across, 1, parts_of_block, &l);
