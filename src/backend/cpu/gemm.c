@@ -18,8 +18,9 @@
  * slowest thread, and each would pack panels of its own, or wait once for every block.  A packed
  * weight on the tiles of AMX is divided as before: so fast that more of A than L2 holds costs more.
  *
- * Rows of a bf16 A are what a tile of AMX reads: several threads leave them where they lie, since
- * packed ones would come from the cache of the thread that packed them (is_in_place).
+ * An AMX tile can load bf16 rows of A from where they are.  With several threads it does
+ * (reads_a_in_place): packed rows are in the cache of the thread that packed them, and every other
+ * thread would wait for the transfer.
  *
  * Every element gets its runs in order from one thread, so its bits depend neither on the division
  * of work nor on the other rows. */
@@ -50,13 +51,12 @@
 /* Threads that take longer runs in bf16 (of 16 the product of 2048^3 is 1.19 times as fast, of 8
  * 0.93 times). */
 #define LONG_FROM 12
-/* Threads that read rows of A in bf16 where they lie, however many rows there are, and the most
- * rows of fewer threads.  What one packs the others fetch from its cache: on 16 threads 128x768x768
- * is 2.3 times as fast, 512x768x3072 1.7 times; on two 1.5 and 1.1 times, but 1024x3072x768 0.94
- * times.  Rows that are a multiple of a page apart fall into one set of L1. */
-#define IN_PLACE_FROM 8
+/* AMX tiles read A in place with this many threads, and with two or more if A has at most so many
+ * rows.  Times as fast as packing A: 128x768x768 2.3 on 16 threads and 1.5 on 2, 512x768x3072 1.7
+ * and 1.1, but 1024x3072x768 0.94 on 2. */
+#define IN_PLACE_THREADS 8
 #define IN_PLACE_ROWS 512
-#define PAGE 4096
+#define L1_WAY 4096 /* bytes: rows a multiple of it apart share one set of L1, so they are packed */
 /* of packed A that stays in L2 while B streams past */
 #define L2_RESIDENT_BYTES ((size_t)256 << 10)
 
@@ -70,11 +70,12 @@ static int64_t strips_within(size_t by_all, size_t by_run)
 
 static bool is_shallow(const fv_gemm *g) { return g->m <= SHALLOW_ROWS && g->k <= SHALLOW_K; }
 
-static bool is_in_place(const fv_gemm *g, fv_dtype table, const gemm_kind *kind, int threads)
+static bool reads_a_in_place(const fv_gemm *g, fv_dtype table, const gemm_kind *kind, int threads)
 {
-    bool pays = threads >= IN_PLACE_FROM || (threads > 1 && g->m <= IN_PLACE_ROWS);
-    return pays && kind->in_place && table == FV_BF16 && !g->ta && g->k % GEMM_UNIT == 0 &&
-           g->lda * (int64_t)fv_dtype_size(table) % PAGE != 0;
+    bool can = kind->in_place && table == FV_BF16 && !g->ta && g->k % GEMM_UNIT == 0,
+         aliases = g->lda * (int64_t)fv_dtype_size(table) % L1_WAY == 0;
+    return can && !aliases &&
+           (threads >= IN_PLACE_THREADS || (threads > 1 && g->m <= IN_PLACE_ROWS));
 }
 
 /* threads: those that share every product; 1 if each product of a batch has one thread.
@@ -93,7 +94,7 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     int64_t tiles = strips * p.panels * gemm_ceil_div(g->k, kind->run);
     p.shared = threads >= SHARE_FROM && strips >= SHARE_STRIPS && (!g->packed || !kind->enter) &&
                tiles >= (int64_t)threads * SHARE_TILES && !(kind->continues && is_shallow(g));
-    p.in_place = is_in_place(g, table, kind, threads);
+    p.in_place = reads_a_in_place(g, table, kind, threads);
     p.by_rows = threads > 1 && !p.shared && strips > most && strips >= (int64_t)threads * ENOUGH;
     if (p.shared)
         most = strips_within(SHARE_BYTES / (strip_bytes + 1), SIZE_MAX);

@@ -48,7 +48,7 @@ typedef struct gemm_b {
 /* One tile: c (rows, panels*nr) = alpha * (a b) + (add ? c : 0) over a run of kc values of k. */
 typedef struct gemm_tile {
     const void *a, *b;
-    int64_t a_row;     /* bytes from one row of a to the next where it is not packed; else 0 */
+    int64_t a_stride;  /* bytes between rows of a where a is not packed; 0: it is */
     size_t b_next;     /* bytes from one panel of b to the next */
     const char *ahead; /* address to prefetch: `ahead_step` bytes for every 4 values of k */
     int64_t ahead_step;
@@ -70,7 +70,7 @@ typedef struct gemm_kind {
     int mr, nr;
     int run; /* values of k added up in registers: FV_GEMM_KC where the order is documented */
     bool continues; /* a run goes on from the sums of the run before, and is not added behind */
-    bool in_place;  /* its tiles can read rows of A that are not packed, in units of k */
+    bool in_place;  /* tiles can read rows of A that are not packed, k a multiple of GEMM_UNIT */
     size_t a_unit, b_unit; /* bytes that GEMM_UNIT values of k take in a panel */
     /* bytes before each run; a kind with heads multiplies packed weights only */
     size_t a_head, b_head;

@@ -5,7 +5,7 @@
  * Four such products, 2 x 2, share two tiles of A and two of B: four loads for four products of 16
  * cycles each, so that a panel of B in L1 and strips of A in L2 keep up.
  *
- *    strip of A   [k/32][32 rows][32 values]         tmm4, tmm5; or 32 rows where they lie
+ *    strip of A   [k/32][32 rows][32 values]         tmm4, tmm5; or A itself, unpacked
  *    panel of B   [k/2][32 columns][2]               tmm6, tmm7
  *    C            32 x 32 sums                       tmm0 tmm1 / tmm2 tmm3
  *
@@ -29,16 +29,15 @@
 
 /* ---- products ---- */
 
-/* A as tiles are loaded from it: bytes from one row to the next, and from 32 values of k to the
- * next 32. */
-ALWAYS_INLINE int64_t a_row(const gemm_tile *t) { return t->a_row ? t->a_row : 64; }
-ALWAYS_INLINE int64_t a_step(const gemm_tile *t) { return t->a_row ? 64 : A_BYTES_OF_UNIT; }
+/* Bytes between the rows of a tile of A, and from one tile to the next along k. */
+ALWAYS_INLINE int64_t row_stride(const gemm_tile *t) { return t->a_stride ? t->a_stride : 64; }
+ALWAYS_INLINE int64_t unit_stride(const gemm_tile *t) { return t->a_stride ? 64 : A_BYTES_OF_UNIT; }
 
 /* c (32 x 32, ld floats a row) = a b, or c + a b. */
 ALWAYS_INLINE void square(float *c, int64_t ld, const gemm_tile *t, const bool add)
 {
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
-    const int64_t row = ld * (int64_t)sizeof *c, next_row = a_row(t), next = a_step(t);
+    const int64_t row = ld * (int64_t)sizeof *c, a_row = row_stride(t), a_next = unit_stride(t);
     if (add) {
         _tile_loadd(0, c, row);
         _tile_loadd(1, c + TILE, row);
@@ -50,13 +49,13 @@ ALWAYS_INLINE void square(float *c, int64_t ld, const gemm_tile *t, const bool a
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t k = t->kc; k > 0; k -= GEMM_UNIT, a += next, b += B_BYTES_OF_UNIT) {
-        _tile_loadd(4, a, next_row);
+    for (int64_t k = t->kc; k > 0; k -= GEMM_UNIT, a += a_next, b += B_BYTES_OF_UNIT) {
+        _tile_loadd(4, a, a_row);
         _tile_loadd(6, b, NR * 4);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b + 64, NR * 4);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + TILE * next_row, next_row);
+        _tile_loadd(5, a + TILE * a_row, a_row);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
         ahead = prefetch_part(ahead, 8 * t->ahead_step);
@@ -74,7 +73,7 @@ ALWAYS_INLINE void band(float *c, float *c2, int64_t ld, const gemm_tile *t, con
                         const bool two, const bool add)
 {
     const char *a = t->a, *b2 = b + t->b_next;
-    const int64_t row = ld * (int64_t)sizeof *c, next_row = a_row(t), next = a_step(t);
+    const int64_t row = ld * (int64_t)sizeof *c, a_row = row_stride(t), a_next = unit_stride(t);
     if (add) {
         _tile_loadd(0, c, row);
         _tile_loadd(1, c + TILE, row);
@@ -86,9 +85,9 @@ ALWAYS_INLINE void band(float *c, float *c2, int64_t ld, const gemm_tile *t, con
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t k = t->kc; k > 0; k -= GEMM_UNIT, a += next) {
+    for (int64_t k = t->kc; k > 0; k -= GEMM_UNIT, a += a_next) {
         for (int i = 0; i < B_BYTES_OF_UNIT; i += 64) __builtin_prefetch(b + FEW_AHEAD + i);
-        _tile_loadd(4, a, next_row);
+        _tile_loadd(4, a, a_row);
         _tile_loadd(6, b, NR * 4);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b + 64, NR * 4);
@@ -158,7 +157,7 @@ ALWAYS_INLINE void plain_row(const gemm_tile *t, const int panels)
         sum[v] = go_on ? v_load(t->c + v / 2 * t->c_next + v % 2 * VW) : v_zero();
     for (int64_t k = t->kc; k > 0; k -= GEMM_UNIT) {
         plain_unit(sum, a, b, t->b_next, panels);
-        a += a_step(t) / (int64_t)sizeof *a;
+        a += unit_stride(t) / (int64_t)sizeof *a;
         b += B_BYTES_OF_UNIT;
     }
     _mm_setcsr(modes);
@@ -217,10 +216,11 @@ ALWAYS_INLINE void store_sum(float *c, const float *sum, const gemm_tile *t)
 static void tall(const gemm_tile *t)
 {
     _Alignas(64) float sum[MR * NR];
-    const bool whole = t->rows == MR || t->a_row; /* tiles have no more rows than C */
-    if (whole && t->alpha == 1 && t->add) {
+    /* the tile registers have exactly the rows of this tile: they can load and store C itself */
+    const bool exact = t->rows == MR || t->a_stride;
+    if (exact && t->alpha == 1 && t->add) {
         square(t->c, t->ldc, t, true);
-    } else if (whole && t->alpha == 1) {
+    } else if (exact && t->alpha == 1) {
         square(t->c, t->ldc, t, false);
     } else {
         fetch_sum(sum, t->c, t);
@@ -251,32 +251,36 @@ static void flat(const gemm_tile *t)
     }
 }
 
-/* Fewer rows of the tiles that hold the upper 16 rows of A and C, and of those with the lower. */
-static void configure(int upper, int lower)
+/* Limits the tile registers of A and C: `upper` rows in those of rows 0 to 15, `lower` in those of
+ * rows 16 to 31.  Those of B keep 16. */
+static void set_tile_rows(int upper, int lower)
 {
     const uint8_t u = (uint8_t)upper, l = (uint8_t)lower;
     const amx_config config = {.palette = 1,
                                .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
                                .rows = {u, u, l, l, u, l, TILE, TILE}};
-    __asm__ volatile("" ::"r"(&config) : "memory"); /* all of it is read */
+    /* the intrinsic names only the first bytes as its input: keep the other stores */
+    __asm__ volatile("" ::"r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
 
-/* Behind the last row of an A that is not packed there may be no memory. */
+/* A packed strip is padded to 32 rows.  Unpacked rows are not: reading more of them than there are
+ * could leave the matrix, so the tile registers are limited to the rows that are there. */
 static void tile(const gemm_tile *t)
 {
-    const bool fewer = t->a_row && t->rows < MR && t->rows > BF16_PLAIN_ROWS;
-    if (fewer && t->rows > TILE)
-        configure(TILE, t->rows - TILE);
-    else if (fewer)
-        configure(t->rows, t->rows);
-    if (t->rows <= BF16_PLAIN_ROWS)
+    if (t->rows <= BF16_PLAIN_ROWS) {
         plain(t);
-    else if (t->rows > TILE)
+        return;
+    }
+    const bool limit = t->a_stride && t->rows < MR;
+    if (t->rows > TILE) {
+        if (limit) set_tile_rows(TILE, t->rows - TILE);
         tall(t);
-    else
+    } else {
+        if (limit) set_tile_rows(t->rows, t->rows);
         flat(t);
-    if (fewer) enter();
+    }
+    if (limit) enter();
 }
 
 /* ---- panels ---- */

@@ -31,8 +31,8 @@
  *
  *    [ packed A ][ slices of packed B ][ slot 0: group of B, sums ][ slot 1: .. ]
  *
- * A and the slices are there once where threads share them, else once a slot; A not at all where it
- * is read in place. */
+ * A and the slices are there once where threads share them, else once a slot.  There is no
+ * packed A where tiles read A in place. */
 typedef struct gemm_plan {
     const fv_gemm *g;
     const gemm_kind *kind;
@@ -45,9 +45,9 @@ typedef struct gemm_plan {
     size_t a_bytes, b_bytes, sum_bytes; /* of scratch: one team's, one thread's, one thread's */
     int64_t slice;      /* panels of B that are packed before anything else; 0: none are */
     size_t slice_bytes; /* of scratch for them */
-    bool in_place;      /* A is read where it lies */
+    bool in_place;      /* tiles read A itself: it is not packed */
     bool by_rows;       /* a thread packs a block of rows for itself, then multiplies it */
-    bool shared;        /* all threads pack A and the slice of B together, then divide both */
+    bool shared; /* all threads pack the slice of B, and A if it is packed, then divide both */
 } gemm_plan;
 
 /* The threads that compute a product together, and their memory; by_rows: A of slot i is a_bytes *

@@ -16,7 +16,7 @@ typedef struct share {
     int64_t s0, s1, i0, i1;
     const void *b; /* as it came, or packed from panel `first` on */
     int64_t first;
-    const char *a; /* packed, or the first row of the block where it lies */
+    const char *a; /* the block of A: packed, or its first row in place */
     char *own;     /* of this thread: a group of B */
     float *sum;
     gemm_end end; /* at row i0, column 0 */
@@ -183,7 +183,7 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
         const char *coming = q + t->panels < count
                                  ? (const char *)t->b + (size_t)t->panels * t->b_next
                                  : b + panel_bytes;
-        t->a = a + (t->a_row ? (size_t)(w->i0 * t->a_row) : (size_t)w->s0 * strip_bytes);
+        t->a = a + (t->a_stride ? (size_t)(w->i0 * t->a_stride) : (size_t)w->s0 * strip_bytes);
         t->c = sum + (int64_t)q * kind->nr;
         t->ahead = mine > 1 ? coming : t->b;
         /* strip s ends at row gemm_part(rows, s + 1, strips); this saves a division */
@@ -200,7 +200,8 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
             if (end)
                 finish_tile(t, end, row * end->ldc + (int64_t)q * kind->nr, (int64_t)q * kind->nr,
                             gemm_min(left, (int64_t)t->panels * kind->nr));
-            t->a = (const char *)t->a + (t->a_row ? (size_t)(t->rows * t->a_row) : strip_bytes);
+            t->a = (const char *)t->a +
+                   (t->a_stride ? (size_t)(t->rows * t->a_stride) : strip_bytes);
             t->also += gemm_ceil_div(t->kc, 4) * t->also_step;
             t->c += t->rows * t->ldc;
             row += t->rows;
@@ -238,11 +239,11 @@ static void next_strips(const gemm_plan *p, gemm_tile *t, const share *w, int64_
     t->also_step = (int64_t)strip / count / gemm_ceil_div(t->kc, 4) + 1;
 }
 
-/* One run of k of a block's strips of A. */
+/* Where this run of k of the block's A starts, packed or in place. */
 static const char *find_strips(const gemm_plan *p, gemm_tile *t, const share *w, int64_t k)
 {
     if (!p->in_place) return w->a + (size_t)w->strips * gemm_a_bytes(p->kind, k);
-    t->a_row = p->g->lda * (int64_t)fv_dtype_size(p->table);
+    t->a_stride = p->g->lda * (int64_t)fv_dtype_size(p->table);
     return gemm_at(w->a, k, p->table);
 }
 
@@ -421,8 +422,8 @@ static void parts_of_block(void *arg, int64_t from, int64_t to, int slot)
     }
 }
 
-/* The block's rows, packed by so many threads into `to` unless they are read where they lie. */
-static const char *block_rows(const block_args *l, int threads, char *to, int64_t row,
+/* share.a of the block at `row`: A itself, or its copy, which so many threads pack into `to`. */
+static const char *block_of_a(const block_args *l, int threads, char *to, int64_t row,
                               const share *w)
 {
     const gemm_plan *p = l->p;
@@ -441,7 +442,7 @@ static void whole_blocks(void *arg, int64_t from, int64_t to, int slot)
         int64_t row = l->from + i * p->block;
         w.rows = gemm_min(p->block, l->to - row);
         w.strips = w.s1 = gemm_ceil_div(w.rows, p->kind->mr);
-        w.a = block_rows(l, 1, l->t->a + (size_t)slot * p->a_bytes, row, &w);
+        w.a = block_of_a(l, 1, l->t->a + (size_t)slot * p->a_bytes, row, &w);
         part(l, w, row, w.first, w.first + l->panels);
     }
 }
@@ -461,7 +462,7 @@ static void rows_of(block_args l, slice_args *slice)
         share *w = &l.w;
         w->rows = gemm_min(p->block, l.to - l.from);
         w->strips = gemm_ceil_div(w->rows, p->kind->mr);
-        w->a = slice ? t->a : block_rows(&l, t->threads, t->a, l.from, w);
+        w->a = slice ? t->a : block_of_a(&l, t->threads, t->a, l.from, w);
         if (slice) {
             slice->a = (pack_args){p, t->a, l.a, l.from, w->rows, w->strips, 1};
             int64_t pieces = pack_pieces(&slice->a, t->threads);
