@@ -94,8 +94,7 @@ __device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int
                                         const P &io)
 {
     const attn_params<T> &attn = head.attn;
-    int lane = threadIdx.x % L,
-        g = head.h / ((int)attn.a.H / (int)attn.a.G); /* no 64-bit division */
+    int lane = threadIdx.x % L, g = attn.kv_head(head.h);
     constexpr int FIRST = P::pieces ? 16 / sizeof(T) : V, APART = P::pieces ? 16 * L : 16;
     const T *first_k = attn.k(head.b, g, 0) + lane * FIRST,
             *first_v = attn.v(head.b, g, 0) + lane * FIRST;

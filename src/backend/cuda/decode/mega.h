@@ -117,6 +117,9 @@ struct mk_counters {
 static_assert(sizeof(mk_counters) <= MEGAKERNEL_TICKETS * sizeof(unsigned),
               "stored behind the device's tickets");
 
+/* What an instance of the kernel is for: one sequence, up to FLAGGED_MAX_ROWS, or more. */
+enum row_count { ONE_ROW, FEW_ROWS, MANY_ROWS };
+
 /* mk_ops::needs, and what an instance of the kernel has code for. */
 enum {
     NEEDS_PAIRS = 1,      /* gated or rotated layers */

@@ -41,8 +41,7 @@ template <class T> struct flagged_io {
     {
         /* pairs of words to load; elements per word */
         constexpr int LOOKS = V * (int)sizeof(T) / 8, EACH = 4 / (int)sizeof(T);
-        int mine = head.h / ((int)head.attn.a.H / (int)head.attn.a.G) * (int)head.attn.a.Wk + i,
-            all;
+        int mine = head.attn.kv_head(head.h) * (int)head.attn.a.Wk + i, all;
         const flagged_word *where[3] = {in.area + (row + head.h * (int)head.attn.a.Wk + i) / EACH,
                                         in.area + (row + k_at + mine) / EACH,
                                         in.area + (row + v_at + mine) / EACH};
@@ -112,7 +111,7 @@ template <class T, int L> struct early_io {
     __device__ early_io(const head_view<T> &head, block_wait *wait_)
         : wait(wait_), now(head.end_key(0) - 1)
     {
-        int g = head.h / ((int)head.attn.a.H / (int)head.attn.a.G);
+        int g = head.attn.kv_head(head.h);
         new_k = head.attn.k(head.b, g, now);
         new_v = head.attn.v(head.b, g, now);
     }
@@ -181,9 +180,11 @@ __device__ inline void attend_by_blocks(const mk_op &o, const decode_attention<T
 {
     int heads = (int)j.attn.a.H;
     for (int u = t.block; u < j.parts * heads * t.rows; u += t.blocks) {
-        int b = t.row + u / j.parts / heads;
+        int part = 0, h = u, b = t.row;
+        if (j.parts > 1 || t.rows > 1) /* divisions before a query that may be there already */
+            part = u % j.parts, h = u / j.parts % heads, b += u / j.parts / heads;
         decode_sync(); /* the records may still be read by the previous head or op */
-        decode_attend<T, W *(int)sizeof(T) / 16>(j, u % j.parts, u / j.parts % heads, b, record,
+        decode_attend<T, W *(int)sizeof(T) / 16>(j, part, h, b, record,
                                                  flagged_io<T>(j, o.out, (T *)(record + NEW_KV_AT),
                                                                b, epoch, op));
     }

@@ -16,6 +16,7 @@
  * Warps of a block: MMA_WARPS compute, PRODUCERS load weights, OP_READER_WARP copies
  * descriptors to smem and prefetches keys and values. */
 #include "mega_gemm_warp.h"
+#include "mega_one_row.h"
 #include "mega_attention.h"
 
 namespace
@@ -93,7 +94,7 @@ template <int NEEDS> __device__ void produce_weights(const mk_ops &p, mk_smem *d
             if (has_gain(o.gemm)) produce_gain(o.gemm, d, r, producer);
             produce_gemm<NEEDS>(o.gemm, d, r, t.tile(o.gemm), t.blocks, producer);
         }
-        mbarrier_arrive(smem_addr(&d->op_empty[i % OP_STAGES]));
+        warp_arrive(&d->op_empty[i % OP_STAGES]);
     }
 }
 
@@ -157,7 +158,7 @@ __device__ inline void reset_counters(const mk_ops &p, unsigned epoch)
 
 /* Barriers: a slot is full after one arrival and its bytes, empty after one arrival per MMA warp; a
  * descriptor is full after 32 arrivals (the reader warp), empty after one per MMA and producer
- * thread. */
+ * warp. */
 __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
 {
     for (int i = 0; i < p.slots; i++) {
@@ -167,7 +168,7 @@ __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
     }
     for (int i = 0; i < OP_STAGES; i++) {
         mbarrier_init(&d->op_full[i], 32);
-        mbarrier_init(&d->op_empty[i], 32 * (MMA_WARPS + PRODUCERS));
+        mbarrier_init(&d->op_empty[i], MMA_WARPS + PRODUCERS);
     }
     mbarrier_init_fence();
     fence_async_proxy();
@@ -186,14 +187,15 @@ __device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_s
 
 /* ---- the kernel ---- */
 
-/* MANY: more than FLAGGED_MAX_ROWS rows.  NEEDS: mk_ops::needs.
+/* ROWS: how many sequences (mega.h).  NEEDS: mk_ops::needs.
  * An instance for GPT-2, one for Llama and one for all else, so that each is given registers for
  * its own path only, and its code stays small: with Llama's paths in the one kernel GPT-2 was 5 to
  * 9 % slower, though it took none of them. */
-template <bool MANY, int NEEDS>
+template <row_count ROWS, int NEEDS>
 __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     decode_megakernel(const __grid_constant__ mk_ops p)
 {
+    constexpr bool MANY = ROWS == MANY_ROWS;
     extern __shared__ __align__(128) unsigned char memory[];
     mk_smem *d = (mk_smem *)memory;
     bf16 *x = (bf16 *)((unsigned char *)(d + 1) + p.turn_bytes());
@@ -213,10 +215,11 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     setmaxnreg_inc<MMA_REGISTERS>();
     if (MANY && (NEEDS & NEEDS_PAIRS)) compute_turns(p, block_group(p, 1), d);
     barrier_rounds rounds = {};
+    const block_group few(p, 1);
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
         mbarrier_wait(smem_addr(&d->op_full[i % OP_STAGES]), i / OP_STAGES & 1);
-        block_group t(p, MANY ? o.groups : 1);
+        block_group t = MANY ? block_group(p, o.groups) : few;
         block_wait wait = {NULL, 0, true};
         if (MANY && i && t.rows > 0) wait = arrive(p, o, t, rounds);
         if (MANY && o.kind == GEMM && !o.gemm.tile_per_warp) wait();
@@ -231,10 +234,12 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
             gemm_own_tiles<2, false>(o, t, r, d, x, slots, epoch, wait);
         else if (MANY && o.gemm.tile_per_warp)
             gemm_own_tiles<1, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, wait);
+        else if (ROWS == ONE_ROW)
+            gemm_one_row<(NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i);
         else
             gemm_shared_k<MANY, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i);
         if (MANY) wait(); /* also where a block has no part in the op */
-        mbarrier_arrive(smem_addr(&d->op_empty[i % OP_STAGES]));
+        warp_arrive(&d->op_empty[i % OP_STAGES]);
     }
     decode_sync(); /* every thread has read the epoch */
     reset_counters(p, epoch);
@@ -242,11 +247,11 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
 
 /* ---- host ---- */
 
-template <bool MANY> auto instance_for(const mk_ops &p)
+template <row_count ROWS> auto instance_for(const mk_ops &p)
 {
-    auto kernel = decode_megakernel<MANY, NEEDS_ALL>;
-    if (p.needs == NEEDS_PAIRS) kernel = decode_megakernel<MANY, NEEDS_PAIRS>;
-    if (p.needs == 0) kernel = decode_megakernel<MANY, 0>;
+    auto kernel = decode_megakernel<ROWS, NEEDS_ALL>;
+    if (p.needs == NEEDS_PAIRS) kernel = decode_megakernel<ROWS, NEEDS_PAIRS>;
+    if (p.needs == 0) kernel = decode_megakernel<ROWS, 0>;
     return kernel;
 }
 
@@ -281,7 +286,9 @@ void fv_cuda_megakernel_launch(fv_stream *s, const mk_ops &p)
     config.attrs = &cooperative;
     config.numAttrs = 1;
     cudaSetDevice(d->number);
-    auto kernel = p.rows > FLAGGED_MAX_ROWS ? instance_for<true>(p) : instance_for<false>(p);
+    auto kernel = p.rows > FLAGGED_MAX_ROWS ? instance_for<MANY_ROWS>(p)
+                  : p.rows > 1              ? instance_for<FEW_ROWS>(p)
+                                            : instance_for<ONE_ROW>(p);
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaLaunchKernelEx(&config, kernel, p);
     fv_cuda_check_launch(s, "fused_linear");

@@ -1,0 +1,344 @@
+/* mega_one_row.h - a fused linear layer of a single sequence, as an op of the megakernel.
+ *
+ * One sequence is bound by latency: five ops a layer, each of which begins when the last value of
+ * the one before has arrived, and instructions that wait for one another.  So what does not depend
+ * on x comes before it, the weights of up to GROUP slots in registers among it.
+ *
+ * mma.m16n8k16 with A = 16 columns of y, of two slots, and B = x in all eight columns.  The order
+ * of K within an mma is free, so a lane takes 8 neighbours of W and of x with one load each.
+ *
+ *     several tiles:   A = | tile 0 |   B = | x | x | x | x | x | x | x | x |
+ *                          | tile 1 |
+ *     one tile (tall): A = | chunk 0 |  B = | 4 x chunk 0 of x | 4 x chunk 1 of x |
+ *                          | chunk 1 |
+ *
+ * The warps split K in steps of STEP values, ROUND apart.  A warp receives those values of x that
+ * it multiplies, and no others: between x and its products there is no barrier but that of the
+ * norm's sums. */
+#ifndef FV_CUDA_DECODE_MEGA_ONE_ROW_H
+#define FV_CUDA_DECODE_MEGA_ONE_ROW_H
+
+#include "mega_gemm.h"
+
+#define ROW_STEPS (MAX_CHUNK / ROUND) /* of a chunk, for a warp */
+
+static_assert(MAX_CHUNK % ROUND == 0, "every chunk but the last has whole rounds");
+
+/* ---- x ---- */
+
+/* N pairs of f32 from value `first` on, 2 ROUND apart; those at k or beyond are 0. */
+template <int N>
+__device__ inline void receive_pairs(float2 (&v)[N], const float *x, const flagged_reader &in,
+                                     int first, int k)
+{
+    flagged_word a[N], b[N];
+    bool all = !in.area;
+    const flagged_word *words = in.area + first;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        v[i] = make_float2(0, 0);
+        if (all && first + i * 2 * ROUND < k) v[i] = *(const float2 *)(x + first + i * 2 * ROUND);
+    }
+    while (!__all_sync(~0u, all)) { /* by whole warps: lanes that part take longer to meet again */
+        all = true;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (first + i * 2 * ROUND < k) load_flagged2(a[i], b[i], words + i * 2 * ROUND);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (first + i * 2 * ROUND < k) {
+                all = all && (unsigned)(a[i] >> 32) == in.epoch &&
+                      (unsigned)(b[i] >> 32) == in.epoch;
+                v[i] = make_float2(__uint_as_float((unsigned)a[i]),
+                                   __uint_as_float((unsigned)b[i]));
+            }
+    }
+}
+
+/* The sum over all threads; all: smem that no thread reads any more. */
+__device__ inline float row_sum(float s, float (&all)[MMA_WARPS])
+{
+    s = warp_allreduce(s, sum_op());
+    if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = s;
+    decode_sync();
+    float4 a = *(const float4 *)all, b = *(const float4 *)(all + 4);
+    return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
+}
+
+/* A warp's share of a row of f32, normalised where the layer asks for it, as bf16.  What is beyond
+ * 4 ROUND values is read again for every pass, from L2. */
+__device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reader &in,
+                                       const float *x, const float *gain, const float *shift,
+                                       bf16 *to, float (*partial)[MMA_WARPS])
+{
+    constexpr int N = 2, EACH = 2 * N * ROUND;
+    int lane = threadIdx.x % 32, k = f.k,
+        first = lane / 16 * ROUND + (int)threadIdx.x / 32 * STEP + lane % 16 * 2;
+    float2 v[N], g[N], s[N];
+    float mean = 0, scale = 1, sum = 0, each = __fdividef(1, (float)k);
+    auto scales = [&](int from) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int at = from + i * 2 * ROUND;
+            g[i] = gain && at < k ? *(const float2 *)(gain + at) : make_float2(1, 1);
+            s[i] = shift && at < k ? *(const float2 *)(shift + at) : make_float2(0, 0);
+        }
+    };
+    auto squares = [&](int from) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (from + i * 2 * ROUND < k)
+                sum += (v[i].x - mean) * (v[i].x - mean) + (v[i].y - mean) * (v[i].y - mean);
+    };
+    bool layer = f.a.norm == FV_NORM_LAYER, norm = f.a.norm;
+    scales(first);
+    receive_pairs(v, x, in, first, k);
+    if (layer) {
+        sum = (v[0].x + v[0].y) + (v[1].x + v[1].y);
+        for (int from = EACH; from < k; from += EACH) {
+            float2 more[N];
+            receive_pairs(more, x, in, from + first, k);
+            sum += (more[0].x + more[0].y) + (more[1].x + more[1].y);
+        }
+        mean = row_sum(sum, partial[0]) * each, sum = 0;
+    }
+    if (norm) {
+        squares(first);
+        for (int from = EACH; from < k; from += EACH) {
+            receive_pairs(v, x, in, from + first, k);
+            squares(from + first);
+        }
+        scale = rsqrtf(row_sum(sum, partial[1]) * each + f.a.eps);
+        if (EACH < k) receive_pairs(v, x, in, first, k);
+    }
+    for (int from = 0;;) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int at = from + first + i * 2 * ROUND;
+            if (at < k)
+                store_bf16x2(to + at, make_float2((v[i].x - mean) * scale * g[i].x + s[i].x,
+                                                  (v[i].y - mean) * scale * g[i].y + s[i].y));
+        }
+        if ((from += EACH) >= k) break;
+        receive_pairs(v, x, in, from + first, k);
+        scales(from + first);
+    }
+}
+
+/* The same of a row of bf16: four neighbours of each of four rounds a load, N loads in flight. */
+__device__ inline void receive_bf16_row(const flagged_reader &in, const bf16 *x, int k, bf16 *to)
+{
+    constexpr int N = 3, EACH = 4 * ROUND;
+    int lane = threadIdx.x % 32,
+        first = lane / 8 * ROUND + (int)threadIdx.x / 32 * STEP + lane % 8 * 4;
+    for (int block = 0; block < k; block += N * EACH) {
+        int from = block + first;
+        flagged_word a[N], b[N];
+        const flagged_word *words = in.area + from / 2;
+        bool all = !in.area;
+        while (!__all_sync(~0u, all)) {
+            all = true;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (from + i * EACH < k) load_flagged2(a[i], b[i], words + i * EACH / 2);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (from + i * EACH < k)
+                    all = all && (unsigned)(a[i] >> 32) == in.epoch &&
+                          (unsigned)(b[i] >> 32) == in.epoch;
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (from + i * EACH < k)
+                *(uint2 *)(to + from + i * EACH) =
+                    in.area ? make_uint2((unsigned)a[i], (unsigned)b[i])
+                            : *(const uint2 *)(x + from + i * EACH);
+    }
+}
+
+/* ---- weights ---- */
+
+/* Which steps of the slots of a batch a warp has: step i of slot u where i * ROUND < left(u). */
+struct slot_steps {
+    int left_first; /* values of K from the warp's first of the batch on */
+    int slots;
+    bool tall;
+    __device__ int left(int u) const
+    {
+        return tall ? left_first - u * MAX_CHUNK : u < slots ? left_first : 0;
+    }
+};
+
+/* A lane's weights of up to GROUP slots, and the slots' addresses in smem. */
+struct row_weights {
+    uint4 w[GROUP][ROW_STEPS];
+    unsigned slot[GROUP];
+
+    /* Waits for the next slots of the ring, one lane for each, and reads them. */
+    __device__ void take(const slot_ring &r, const slot_steps &s)
+    {
+        int lane = threadIdx.x % 32, mine = r.i + lane, over = mine >= r.slots ? r.slots : 0;
+        unsigned full = r.first_full + (unsigned)(8 * (mine - over)),
+                 parity = (unsigned)(r.laps + (over != 0)) & 1;
+        if (!__all_sync(~0u, lane >= s.slots || mbarrier_test(full, parity))) {
+            if (lane < s.slots) mbarrier_wait(full, parity);
+            __syncwarp();
+        }
+        unsigned at = (unsigned)(lane / 4 * ROW_BYTES) + threadIdx.x / 32 * (2 * STEP) +
+                      (unsigned)(lane % 4 * 16);
+#pragma unroll
+        for (int u = 0; u < GROUP; u++) {
+            slot[u] = r.first_slot + (unsigned)((r.i + u - (r.i + u >= r.slots ? r.slots : 0)) *
+                                                SLOT_BYTES);
+#pragma unroll
+            for (int i = 0; i < ROW_STEPS; i++) {
+                w[u][i] = make_uint4(0, 0, 0, 0);
+                if (i * ROUND < s.left(u))
+                    w[u][i] = ld_shared16(slot[u] + at + (unsigned)(i * 2 * ROUND));
+            }
+        }
+    }
+    /* The bias of this lane's pair of columns of the tile in slot u. */
+    __device__ float2 bias(int u) const
+    {
+        unsigned at = (u < 2 ? u ? slot[1] : slot[0] : u == 2 ? slot[2] : slot[3]) + BIAS_AT +
+                      threadIdx.x % 4 * 8;
+        float2 b;
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                     : "=f"(b.x), "=f"(b.y)
+                     : "r"(at)
+                     : "memory");
+        return b;
+    }
+};
+
+/* Behind the last read of the next n slots. */
+__device__ inline void release_slots(slot_ring &r, int n)
+{
+    int lane = threadIdx.x % 32, mine = r.i + lane;
+    __syncwarp();
+    if (lane < n)
+        mbarrier_arrive(r.first_full + MAX_SLOTS * 8 +
+                        (unsigned)(8 * (mine - (mine >= r.slots ? r.slots : 0))));
+    r.i += n;
+    if (r.i >= r.slots) r.i -= r.slots, r.laps++;
+}
+
+/* c[p] += slots 2 p and 2 p + 1; x: smem address of the batch's first value of this lane. */
+__device__ inline void multiply_slots(float (&c)[GROUP / 2][2][4], const row_weights &w,
+                                      const slot_steps &s, unsigned x)
+{
+    int half = threadIdx.x % 32 / 16;
+    uint4 b[ROW_STEPS];
+#pragma unroll
+    for (int p = 0; p < GROUP / 2; p++) {
+        if (2 * p >= s.slots) break;
+        int chunk = s.tall ? 2 * p + half : 0;
+#pragma unroll
+        for (int i = 0; (p == 0 || s.tall) && i < ROW_STEPS; i++) {
+            b[i] = make_uint4(0, 0, 0, 0);
+            if (i * ROUND < s.left_first - chunk * MAX_CHUNK)
+                b[i] = ld_shared16(x + (unsigned)(2 * (chunk * MAX_CHUNK + i * ROUND)));
+        }
+#pragma unroll
+        for (int i = 0; i < ROW_STEPS; i++) {
+            const uint4 &u = w.w[2 * p][i], &v = w.w[2 * p + 1][i];
+            mma(c[p][0], u.x, v.x, u.y, v.y, b[i].x, b[i].y);
+            mma(c[p][1], u.z, v.z, u.w, v.w, b[i].z, b[i].w);
+        }
+    }
+}
+
+/* ---- the op ---- */
+
+/* Sums of the warps, (GROUP slots, MMA_WARPS, TILE), from columns 0 and 4 of the mma. */
+__device__ inline void share_sums(float *to, const float (&c)[GROUP / 2][2][4])
+{
+    int lane = threadIdx.x % 32, odd = lane % 4 / 2;
+    to += (odd * MMA_WARPS + (int)threadIdx.x / 32) * TILE + lane / 4;
+#pragma unroll
+    for (int p = 0; p < GROUP / 2; p++) {
+        float v = odd ? c[p][0][2] + c[p][1][2] : c[p][0][0] + c[p][1][0];
+        if (lane % 2 == 0) to[2 * p * MMA_WARPS * TILE] = v;
+    }
+}
+
+/* The sum of this lane's pair of columns over n slots from `first` and all warps, in every lane. */
+__device__ inline float2 sum_pair(const float *from, int first, int n)
+{
+    int lane = threadIdx.x % 32;
+    from += (first * MMA_WARPS + lane / 4) * TILE + lane % 4 * 2;
+    float2 v = *(const float2 *)from;
+#pragma unroll
+    for (int u = 1; u < GROUP; u++)
+        if (u < n) {
+            float2 e = *(const float2 *)(from + u * MMA_WARPS * TILE);
+            v.x += e.x, v.y += e.y;
+        }
+#pragma unroll
+    for (int by = 4; by < 32; by *= 2) {
+        v.x += __shfl_xor_sync(~0u, v.x, by);
+        v.y += __shfl_xor_sync(~0u, v.y, by);
+    }
+    return v;
+}
+
+/* Warp j finishes tile j of a group of up to GROUP tiles.  Parameters as of gemm_shared_k. */
+template <bool PAIRED>
+__device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_ring &r, mk_smem *d,
+                                    bf16 *x, const unsigned char *slots, unsigned epoch, int op)
+{
+    const decode_gemm &f = o.gemm;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = t.blocks, tiles = f.tiles,
+        first = t.tile(f), k = f.k;
+    if (first >= tiles) return;
+    flagged_reader in = f.in.reader(epoch);
+    const float *gain = (const float *)f.a.gain, *shift = (const float *)f.a.shift;
+    slot_ring scales = r;
+    bool in_slot = has_gain(f);
+    if (in_slot) {
+        const float *slot = (const float *)(slots + r.i * SLOT_BYTES);
+        mbarrier_wait(r.full(), r.laps & 1);
+        if (shift) shift = slot + (gain ? k : 0);
+        if (gain) gain = slot;
+        r.next();
+    }
+    for (int t0 = first, turn = op; t0 < tiles; t0 += GROUP * blocks, turn++) {
+        int left = tiles - t0, now = 1 + (left > blocks) + (left > 2 * blocks) + (left > 3 * blocks),
+            chunks = 1;
+        tile_columns which(f.a, t0 + warp * blocks, PAIRED);
+        bool mine = warp < now && lane < 4 && which.column(lane % 4) < (int)f.a.n;
+        result_pair b = {};
+        if (mine) b.prefetch(mk_epilogue(f, o.out, epoch, op), f.a.rope, which, t.row);
+        float c[GROUP / 2][2][4] = {};
+        for (int from = 0; from < k; from += now == 1 ? GROUP * MAX_CHUNK : MAX_CHUNK) {
+            slot_steps s = {k - from - warp * STEP, now, now == 1};
+            if (s.tall)
+                s.slots = 1 + (k - from > MAX_CHUNK) + (k - from > 2 * MAX_CHUNK) +
+                          (k - from > 3 * MAX_CHUNK);
+            row_weights w;
+            w.take(r, s);
+            if (from == 0 && f.bias_in_slot && warp < now) b.bias = w.bias(warp);
+            release_slots(r, s.slots);
+            if (t0 == first && from == 0) {
+                if (f.a.xt == FV_BF16)
+                    receive_bf16_row(in, (const bf16 *)f.a.x, k, x);
+                else
+                    receive_f32_row(f, in, (const float *)f.a.x, gain, shift, x, d->partial);
+                if (in_slot) release_slots(scales, 1);
+                __syncwarp();
+            }
+            multiply_slots(c, w, s,
+                           smem_addr(x) + (unsigned)(2 * (from + warp * STEP) + lane % 4 * 16));
+            if (s.tall && from == 0) chunks = s.slots;
+        }
+        float *sums = d->sums[turn & 1][0];
+        share_sums(sums, c);
+        decode_sync();
+        if (warp >= now) continue;
+        mk_epilogue g(f, o.out, epoch, op); /* again: registers were short while weights waited */
+        b.store_result(g, which, t.row, sum_pair(sums, warp, chunks), mine, f.bad);
+    }
+}
+
+#endif
