@@ -67,7 +67,7 @@ __device__ inline float row_sum(float s, float (&all)[MMA_WARPS])
 
 /* A warp's share of a row of f32, normalised where the layer asks for it, as bf16.  What is beyond
  * 4 ROUND values is read again for every pass, from L2. */
-__device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reader &in,
+__device__ __noinline__ void receive_long_row(const decode_gemm &f, flagged_reader in,
                                        const float *x, const float *gain, const float *shift,
                                        bf16 *to, float (*partial)[MMA_WARPS])
 {
@@ -125,34 +125,150 @@ __device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reade
     }
 }
 
-/* The same of a row of bf16: four neighbours of each of four rounds a load, N loads in flight. */
+/* Mean of a row and the sum of squared differences from it, merged two by two, so that neither
+ * needs a pass of its own over the block. */
+struct row_moments {
+    float mean, squares;
+    /* With as many values, `each` of them. */
+    __device__ void merge(float other_mean, float other_squares, float each)
+    {
+        float d = other_mean - mean;
+        mean = 0.5f * (mean + other_mean);
+        squares = fmaf(d * d, 0.5f * each, squares + other_squares);
+    }
+    /* The halves of a warp have n values a lane, of which `share` are the upper half's. */
+    __device__ void merge_halves(float n, float share)
+    {
+        float m = __shfl_xor_sync(~0u, mean, 16), q = __shfl_xor_sync(~0u, squares, 16),
+              first = threadIdx.x & 16 ? m : mean, d = (threadIdx.x & 16 ? mean : m) - first;
+        mean = fmaf(d, share, first);
+        squares = fmaf(d * d, n * share * (1 - share), squares + q);
+    }
+    __device__ void merge_all(float each, float share, float (*shared)[MMA_WARPS])
+    {
+        merge_halves(each, share);
+#pragma unroll
+        for (int by = 1; by < 16; by *= 2, each *= 2) {
+            float m = __shfl_xor_sync(~0u, mean, by), q = __shfl_xor_sync(~0u, squares, by);
+            merge(m, q, each);
+        }
+        if (threadIdx.x % 32 == 0)
+            shared[0][threadIdx.x / 32] = mean, shared[1][threadIdx.x / 32] = squares;
+        decode_sync();
+        float m[MMA_WARPS], q[MMA_WARPS];
+#pragma unroll
+        for (int w = 0; w < MMA_WARPS; w += 4) {
+            *(float4 *)(m + w) = *(const float4 *)(shared[0] + w);
+            *(float4 *)(q + w) = *(const float4 *)(shared[1] + w);
+        }
+#pragma unroll
+        for (int by = 1; by < MMA_WARPS; by *= 2, each *= 2)
+#pragma unroll
+            for (int w = 0; w < MMA_WARPS; w += 2 * by) {
+                row_moments r = {m[w], q[w]};
+                r.merge(m[w + by], q[w + by], each);
+                m[w] = r.mean, q[w] = r.squares;
+            }
+        mean = m[0], squares = q[0];
+    }
+};
+
+/* The same of a row of up to 4 whole rounds: of two rounds each, the lower half of a warp has the
+ * first, a pair for each lane.  A lane without a pair reads one that is there. */
+__device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reader &in,
+                                       const float *x, const float *gain, const float *shift,
+                                       bf16 *to, float (*partial)[MMA_WARPS])
+{
+    constexpr int N = 2;
+    int k = f.k, norm = f.a.norm, half = (int)threadIdx.x / 16 % 2 * ROUND,
+        pair = (int)threadIdx.x / 32 * STEP + (int)threadIdx.x % 16 * 2;
+    float eps = f.a.eps, n = (float)(k / ROUND * 2), low = k > 2 * ROUND ? 4 : 2, high = n - low,
+          own = half ? high : low, inv = own > 0 ? __fdividef(1, own) : 0,
+          share = __fdividef(high, n), inv_k = __fdividef(1, (float)k), mean = 0, scale = 1;
+    float2 v[N], g[N], s[N];
+    int at[N];
+    bool in_row[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        in_row[i] = half + i * 2 * ROUND < k;
+        at[i] = in_row[i] ? half + i * 2 * ROUND + pair : pair;
+        g[i] = gain ? *(const float2 *)(gain + at[i]) : make_float2(1, 1);
+        s[i] = shift ? *(const float2 *)(shift + at[i]) : make_float2(0, 0);
+    }
+    asm volatile("" : "+f"(inv), "+f"(inv_k), "+f"(eps), "+f"(share)); /* now, not behind x */
+    if (in.area) {
+        flagged_word a[N], b[N];
+        bool all;
+        do { /* by whole warps: lanes that part take longer to meet again */
+            all = true;
+#pragma unroll
+            for (int i = 0; i < N; i++) load_flagged2(a[i], b[i], in.area + at[i]);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                all &= (unsigned)(a[i] >> 32) == in.epoch & (unsigned)(b[i] >> 32) == in.epoch;
+        } while (!__all_sync(~0u, all));
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v[i] = make_float2(__uint_as_float((unsigned)a[i]), __uint_as_float((unsigned)b[i]));
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = *(const float2 *)(x + at[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (!in_row[i]) v[i] = make_float2(0, 0);
+    if (norm == FV_NORM_LAYER) {
+        row_moments r = {((v[0].x + v[0].y) + (v[1].x + v[1].y)) * inv, 0};
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float d = v[i].x - r.mean, e = v[i].y - r.mean;
+            r.squares += in_row[i] ? d * d + e * e : 0;
+        }
+        r.merge_all(n, share, partial);
+        mean = r.mean;
+        scale = rsqrtf(r.squares * inv_k + eps);
+    } else if (norm) {
+        float sum = (v[0].x * v[0].x + v[0].y * v[0].y) + (v[1].x * v[1].x + v[1].y * v[1].y);
+        scale = rsqrtf(row_sum(sum, partial[0]) * inv_k + eps);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (in_row[i])
+            store_bf16x2(to + at[i], make_float2((v[i].x - mean) * scale * g[i].x + s[i].x,
+                                                 (v[i].y - mean) * scale * g[i].y + s[i].y));
+}
+
+/* The same of a row of bf16: four neighbours of each of four rounds a load, N loads in flight.  A
+ * lane without values reads some that are there, and stores them where they belong. */
 __device__ inline void receive_bf16_row(const flagged_reader &in, const bf16 *x, int k, bf16 *to)
 {
     constexpr int N = 3, EACH = 4 * ROUND;
-    int lane = threadIdx.x % 32,
-        first = lane / 8 * ROUND + (int)threadIdx.x / 32 * STEP + lane % 8 * 4;
-    for (int block = 0; block < k; block += N * EACH) {
-        int from = block + first;
+    int lane = threadIdx.x % 32, first = (int)threadIdx.x / 32 * STEP + lane % 8 * 4;
+    if (first - lane % 8 * 4 >= k) return; /* less than a round, and nothing of it for this warp */
+    for (int from = 0; from < k; from += N * EACH) {
         flagged_word a[N], b[N];
-        const flagged_word *words = in.area + from / 2;
-        bool all = !in.area;
-        while (!__all_sync(~0u, all)) {
+        int at[N];
+        bool all;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            at[i] = from + i * EACH + lane / 8 * ROUND + first;
+            if (at[i] >= k) at[i] = first;
+        }
+        do {
             all = true;
 #pragma unroll
             for (int i = 0; i < N; i++)
-                if (from + i * EACH < k) load_flagged2(a[i], b[i], words + i * EACH / 2);
+                if (from + i * EACH < k && in.area) load_flagged2(a[i], b[i], in.area + at[i] / 2);
 #pragma unroll
             for (int i = 0; i < N; i++)
-                if (from + i * EACH < k)
-                    all = all && (unsigned)(a[i] >> 32) == in.epoch &&
-                          (unsigned)(b[i] >> 32) == in.epoch;
-        }
+                all &= from + i * EACH >= k | !in.area |
+                       ((unsigned)(a[i] >> 32) == in.epoch & (unsigned)(b[i] >> 32) == in.epoch);
+        } while (!__all_sync(~0u, all));
 #pragma unroll
         for (int i = 0; i < N; i++)
             if (from + i * EACH < k)
-                *(uint2 *)(to + from + i * EACH) =
-                    in.area ? make_uint2((unsigned)a[i], (unsigned)b[i])
-                            : *(const uint2 *)(x + from + i * EACH);
+                *(uint2 *)(to + at[i]) = in.area ? make_uint2((unsigned)a[i], (unsigned)b[i])
+                                                 : *(const uint2 *)(x + at[i]);
     }
 }
 
@@ -225,28 +341,30 @@ __device__ inline void release_slots(slot_ring &r, int n)
 }
 
 /* c[p] += slots 2 p and 2 p + 1; x: smem address of the batch's first value of this lane. */
-__device__ inline void multiply_slots(float (&c)[GROUP / 2][2][4], const row_weights &w,
+template <int PAIRS>
+__device__ inline void multiply_pairs(float (&c)[GROUP / 2][2][4], const row_weights &w,
                                       const slot_steps &s, unsigned x)
 {
-    int half = threadIdx.x % 32 / 16;
-    uint4 b[ROW_STEPS];
+    uint4 b[PAIRS][ROW_STEPS];
+    int half = s.tall ? (int)threadIdx.x % 32 / 16 * MAX_CHUNK : 0;
 #pragma unroll
-    for (int p = 0; p < GROUP / 2; p++) {
-        if (2 * p >= s.slots) break;
-        int chunk = s.tall ? 2 * p + half : 0;
-#pragma unroll
-        for (int i = 0; (p == 0 || s.tall) && i < ROW_STEPS; i++) {
-            b[i] = make_uint4(0, 0, 0, 0);
-            if (i * ROUND < s.left_first - chunk * MAX_CHUNK)
-                b[i] = ld_shared16(x + (unsigned)(2 * (chunk * MAX_CHUNK + i * ROUND)));
-        }
+    for (int p = 0; p < PAIRS; p++) {
+        int from = s.tall ? 2 * p * MAX_CHUNK + half : 0;
 #pragma unroll
         for (int i = 0; i < ROW_STEPS; i++) {
-            const uint4 &u = w.w[2 * p][i], &v = w.w[2 * p + 1][i];
-            mma(c[p][0], u.x, v.x, u.y, v.y, b[i].x, b[i].y);
-            mma(c[p][1], u.z, v.z, u.w, v.w, b[i].z, b[i].w);
+            b[p][i] = make_uint4(0, 0, 0, 0);
+            if (from + i * ROUND < s.left_first)
+                b[p][i] = ld_shared16(x + (unsigned)(2 * (from + i * ROUND)));
         }
     }
+#pragma unroll
+    for (int i = 0; i < ROW_STEPS; i++)
+#pragma unroll
+        for (int p = 0; p < PAIRS; p++) {
+            const uint4 &u = w.w[2 * p][i], &v = w.w[2 * p + 1][i], &e = b[p][i];
+            mma(c[p][0], u.x, v.x, u.y, v.y, e.x, e.y);
+            mma(c[p][1], u.z, v.z, u.w, v.w, e.z, e.w);
+        }
 }
 
 /* ---- the op ---- */
@@ -321,15 +439,21 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
             if (from == 0 && f.bias_in_slot && warp < now) b.bias = w.bias(warp);
             release_slots(r, s.slots);
             if (t0 == first && from == 0) {
+                const float *from_memory = (const float *)f.a.x;
                 if (f.a.xt == FV_BF16)
                     receive_bf16_row(in, (const bf16 *)f.a.x, k, x);
+                else if (k % ROUND == 0 && k <= 4 * ROUND)
+                    receive_f32_row(f, in, from_memory, gain, shift, x, d->partial);
                 else
-                    receive_f32_row(f, in, (const float *)f.a.x, gain, shift, x, d->partial);
+                    receive_long_row(f, in, from_memory, gain, shift, x, d->partial);
                 if (in_slot) release_slots(scales, 1);
                 __syncwarp();
             }
-            multiply_slots(c, w, s,
-                           smem_addr(x) + (unsigned)(2 * (from + warp * STEP) + lane % 4 * 16));
+            unsigned at = smem_addr(x) + (unsigned)(2 * (from + warp * STEP) + lane % 4 * 16);
+            if (s.slots > 2)
+                multiply_pairs<2>(c, w, s, at);
+            else
+                multiply_pairs<1>(c, w, s, at);
             if (s.tall && from == 0) chunks = s.slots;
         }
         float *sums = d->sums[turn & 1][0];

@@ -222,10 +222,9 @@ template <class T> __device__ int sample_token(const row<T> &r, int made)
 template <class T>
 __global__ void __launch_bounds__(THREADS) sample_parts(const __grid_constant__ sample_job c)
 {
-    int64_t unit = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     pdl_launch_dependents();
     pdl_wait();
-    if (unit < c.a.rows * c.parts) sample_part<T>(c, unit / c.parts, (int)(unit % c.parts));
+    sample_part<T>(c, blockIdx.x / (unsigned)c.parts, (int)(blockIdx.x % (unsigned)c.parts));
 }
 
 /* Block i samples for row i. */
@@ -258,7 +257,7 @@ template <class T> bool sample(fv_stream *s, const fv_sample *a)
     if (!(c.part_result = alloc_scratch<part_result>(s, a->rows * c.parts))) return true;
     bool early = a->rows <= PDL_MAX_ROWS;
     launch_pdl(s, "sample", early, sample_parts<T>,
-               dim3((unsigned)ceil_div(a->rows * c.parts, THREADS / 32)), THREADS, 0, c);
+               dim3((unsigned)(a->rows * c.parts)), THREADS, 0, c);
     if (a->do_sample)
         launch_pdl(s, "sample", early, sample_rows<T>, dim3((unsigned)a->rows), THREADS_ROW, 0, c);
     return true;

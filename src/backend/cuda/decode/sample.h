@@ -1,14 +1,14 @@
 /* sample.h - greedy choice: the most probable allowed token of each row and its log-probability.
  *
- * One warp per part of a row finds the best allowed token, the max of all logits and the sum of
- * exp(logit - max).  The last warp of a row to finish merges the parts in order.  Parts depend on
+ * One block per part of a row finds the best allowed token, the max of all logits and the sum of
+ * exp(logit - max).  The last block of a row to finish merges the parts in order.  Parts depend on
  * the vocabulary alone, so a score has the same bits on every GPU. */
 #ifndef FV_CUDA_DECODE_SAMPLE_H
 #define FV_CUDA_DECODE_SAMPLE_H
 
 #include "backend/cuda/device/cuda.h"
 
-#define SAMPLE_COLUMNS 1024 /* per part */
+#define SAMPLE_COLUMNS 2048 /* per part */
 
 struct greatest { /* of any type; NaN does not propagate */
     template <class N> __device__ N operator()(N a, N b) const { return a > b ? a : b; }
@@ -29,6 +29,11 @@ __device__ inline unsigned long long rated(float score, int token)
 __device__ inline int token_of(unsigned long long rated)
 {
     return (int)(0xffffffffu - (unsigned)rated);
+}
+__device__ inline float score_of(unsigned long long rated)
+{
+    unsigned b = (unsigned)(rated >> 32);
+    return __uint_as_float(b & 0x80000000u ? b & 0x7fffffffu : ~b);
 }
 
 /* ---- rules ---- */
@@ -80,7 +85,15 @@ __device__ inline void commit_token(const fv_sample &a, int64_t i, const progres
     a.scores[at] = score;
     a.made[i] = is.made + 1;
     if (is.over) return;
-    for (int64_t p = 0; p < a.n_positions; p++) a.position[p * a.rows + i]++;
+    constexpr int SOME = 4; /* loaded together: one trip to L2 */
+    int old[SOME];
+#pragma unroll
+    for (int p = 0; p < SOME; p++)
+        if (p < a.n_positions) old[p] = a.position[p * a.rows + i];
+#pragma unroll
+    for (int p = 0; p < SOME; p++)
+        if (p < a.n_positions) a.position[p * a.rows + i] = old[p] + 1;
+    for (int64_t p = SOME; p < a.n_positions; p++) a.position[p * a.rows + i]++;
     a.ended[i] = is.made >= is.max_new || (a.token_flags && a.token_flags[token] & FV_TOKEN_EOS);
 }
 
@@ -99,31 +112,44 @@ struct sample_job {
     int parts;
 };
 
-/* One warp, one part: 32 logits per lane in registers, so they are read once for both passes. */
+/* Merges what the lanes have, to all of them. */
+__device__ inline part_result merge_lanes(part_result f)
+{
+    float most = warp_allreduce(f.most, greatest());
+    f.sum = warp_allreduce(f.most == -INFINITY ? 0 : f.sum * expf(f.most - most), sum_op());
+    f.most = most;
+    f.best = warp_allreduce(f.best, greatest());
+    return f;
+}
+
+/* One block, one part, a few logits for each thread in registers; the result in the first warp. */
 template <class T>
 __device__ inline part_result scan_part(const fv_sample &a, int64_t i, int part, bool may_end)
 {
-    constexpr int EACH = SAMPLE_COLUMNS / 32;
+    constexpr int EACH = SAMPLE_COLUMNS / THREADS, WARPS = THREADS / 32;
+    __shared__ part_result of_warp[WARPS];
     const T *logits = (const T *)a.logits + i * a.V;
-    int V = (int)a.V, first = part * SAMPLE_COLUMNS + (int)threadIdx.x % 32;
+    int V = (int)a.V, first = part * SAMPLE_COLUMNS + (int)threadIdx.x, lane = threadIdx.x % 32;
     float x[EACH];
     part_result f = {0, -INFINITY, 0};
+    bool rules = a.token_flags || a.row;
+#pragma unroll
     for (int e = 0; e < EACH; e++)
-        x[e] = first + e * 32 < V ? to_float(logits[first + e * 32]) : -INFINITY;
+        x[e] = first + e * THREADS < V ? to_float(logits[first + e * THREADS]) : -INFINITY;
+#pragma unroll
     for (int e = 0; e < EACH; e++) {
-        int v = first + e * 32;
+        int v = first + e * THREADS;
         if (v >= V) break;
-        bool rules = a.token_flags || a.row;
         unsigned long long c = rated(rules ? mask_banned(a, i, may_end, v, x[e]) : x[e], v);
         f.most = fmaxf(f.most, x[e]);
         f.best = c > f.best ? c : f.best;
     }
-    f.most = warp_allreduce(f.most, greatest());
-    f.best = warp_allreduce(f.best, greatest());
-    if (f.most == -INFINITY) return f;
-    for (int e = 0; e < EACH; e++) f.sum += expf(x[e] - f.most);
-    f.sum = warp_allreduce(f.sum, sum_op());
-    return f;
+#pragma unroll
+    for (int e = 0; e < EACH && f.most != -INFINITY; e++) f.sum += expf(x[e] - f.most);
+    f = merge_lanes(f);
+    if (lane == 0) of_warp[threadIdx.x / 32] = f;
+    __syncthreads();
+    return merge_lanes(lane < WARPS ? of_warp[lane] : part_result{0, -INFINITY, 0});
 }
 
 /* Merges all parts of a row, to all lanes. */
@@ -138,11 +164,20 @@ __device__ inline part_result merge_parts(const sample_job &c, int64_t i)
         f.most = most;
         f.best = o.best > f.best ? o.best : f.best;
     }
-    float most = warp_allreduce(f.most, greatest());
-    f.sum = warp_allreduce(f.most == -INFINITY ? 0 : f.sum * expf(f.most - most), sum_op());
-    f.most = most;
-    f.best = warp_allreduce(f.best, greatest());
-    return f;
+    return merge_lanes(f);
+}
+
+/* Whether all other parts of the row are stored; what they stored may then be read. */
+__device__ inline bool is_last_part(const sample_job &c, int64_t i)
+{
+    unsigned before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(c.ticket + i)
+                 : "memory");
+    if (before != (unsigned)c.parts - 1) return false;
+    c.ticket[i] = 0;
+    return true;
 }
 
 /* One part of row i; the last one to finish commits the greedy token, unless sampling follows. */
@@ -151,21 +186,19 @@ template <class T> __device__ inline void sample_part(const sample_job &c, int64
     const fv_sample &a = c.a;
     progress is(a, i);
     part_result f = scan_part<T>(a, i, part, is.may_end());
+    if (threadIdx.x >= 32) return;
     int last = 0;
-    if (threadIdx.x % 32 == 0) {
+    if (threadIdx.x == 0) {
         c.part_result[i * c.parts + part] = f;
-        __threadfence();
-        last = !a.do_sample && atomicAdd(&c.ticket[i], 1u) == (unsigned)c.parts - 1;
-        if (last) c.ticket[i] = 0;
-        __threadfence();
+        last = !a.do_sample && is_last_part(c, i);
     }
     if (!__shfl_sync(~0u, last, 0)) return;
     f = merge_parts(c, i);
-    if (threadIdx.x % 32) return;
+    if (threadIdx.x) return;
     int token = token_of(f.best);
-    float score = is.given(a, &token)
-                      ? 0
-                      : to_float(((const T *)a.logits)[i * a.V + token]) - (f.most + logf(f.sum));
+    float score = score_of(f.best);
+    if (score == -INFINITY) score = to_float(((const T *)a.logits)[i * a.V + token]); /* banned */
+    score = is.given(a, &token) ? 0 : score - (f.most + logf(f.sum));
     commit_token(a, i, is, token, score);
 }
 

@@ -176,4 +176,23 @@ __device__ inline float activate(fv_act act, float x)
     }
 }
 
+/* Of two values at once: one branch, their latencies side by side.  A jump through the switch's
+ * table takes 250 cycles, so the activation of GPT-2 comes before it. */
+__device__ inline float2 activate(fv_act act, float2 v)
+{
+    auto both = [&](fv_unary_op op) {
+        return make_float2(unary_value(op, v.x, 0, 0), unary_value(op, v.y, 0, 0));
+    };
+    if (act == FV_GELU_TANH) return both(FV_U_GELU_TANH);
+    switch (act) {
+    case FV_RELU: return both(FV_U_RELU);
+    case FV_GELU: return both(FV_U_GELU);
+    case FV_SILU: return both(FV_U_SILU);
+    case FV_TANH: return both(FV_U_TANH);
+    case FV_SIGMOID: return both(FV_U_SIGMOID);
+    case FV_QUICK_GELU: return both(FV_U_QUICK_GELU);
+    default: return v;
+    }
+}
+
 #endif
