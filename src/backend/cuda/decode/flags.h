@@ -31,13 +31,6 @@ __device__ inline void store_flagged2(flagged_word *to, float a, float b, unsign
                  : "memory");
 }
 
-__device__ inline flagged_word load_flagged1(const flagged_word *from)
-{
-    flagged_word w;
-    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(w) : "l"(from) : "memory");
-    return w;
-}
-
 __device__ inline void load_flagged2(flagged_word &a, flagged_word &b, const flagged_word *from)
 {
     asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"

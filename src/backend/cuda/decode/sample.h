@@ -134,14 +134,19 @@ __device__ inline part_result scan_part(const fv_sample &a, int64_t i, int part,
     part_result f = {0, -INFINITY, 0};
     bool rules = a.token_flags || a.row;
 #pragma unroll
-    for (int e = 0; e < EACH; e++)
-        x[e] = first + e * THREADS < V ? to_float(logits[first + e * THREADS]) : -INFINITY;
-#pragma unroll
     for (int e = 0; e < EACH; e++) {
-        int v = first + e * THREADS;
-        if (v >= V) break;
-        unsigned long long c = rated(rules ? mask_banned(a, i, may_end, v, x[e]) : x[e], v);
+        x[e] = first + e * THREADS < V ? to_float(logits[first + e * THREADS]) : -INFINITY;
         f.most = fmaxf(f.most, x[e]);
+    }
+#pragma unroll
+    for (int e = 0; e < EACH && !rules; e++) {
+        int v = first + e * THREADS;
+        unsigned long long c = v < V ? rated(x[e], v) : 0;
+        f.best = c > f.best ? c : f.best;
+    }
+#pragma unroll 1 /* EACH copies of the rules are 25 KB, which a kernel this short would wait for */
+    for (int v = first; v < V && v < first + SAMPLE_COLUMNS && rules; v += THREADS) {
+        unsigned long long c = rated(mask_banned(a, i, may_end, v, to_float(logits[v])), v);
         f.best = c > f.best ? c : f.best;
     }
 #pragma unroll
