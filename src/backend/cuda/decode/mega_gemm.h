@@ -255,7 +255,7 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
         result_pair b = {};
         if (now) b.prefetch(g, f.a.rope, which, t.row + row);
         if (t0 == first && !(MANY && f.stream_x)) {
-            load_x<MANY>(f, x, t, r, slots, epoch, d->partial);
+            load_x<MANY>(f, x, t, r, slots, epoch);
             decode_sync();
         }
         float c[GROUP][4] = {};

@@ -160,7 +160,7 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
     if (first >= f.tiles) return;
     find_in_cache<GROUPS>(cache_at, f, t);
     wait();
-    load_x<true>(f, x, t, r, slots, epoch, d->partial);
+    load_x<true>(f, x, t, r, slots, epoch);
     decode_sync();
     slot_ring mine = r;
     mine.skip((int)threadIdx.x / 32 * TILES_PER_WARP);

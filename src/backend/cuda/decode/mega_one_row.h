@@ -68,8 +68,8 @@ __device__ inline float row_sum(float s, float (&all)[MMA_WARPS])
 /* A warp's share of a row of f32, normalised where the layer asks for it, as bf16.  What is beyond
  * 4 ROUND values is read again for every pass, from L2. */
 __device__ __noinline__ void receive_long_row(const decode_gemm &f, flagged_reader in,
-                                       const float *x, const float *gain, const float *shift,
-                                       bf16 *to, float (*partial)[MMA_WARPS])
+                                              const float *x, const float *gain, const float *shift,
+                                              bf16 *to, float (*partial)[MMA_WARPS])
 {
     constexpr int N = 2, EACH = 2 * N * ROUND;
     int lane = threadIdx.x % 32, k = f.k,
@@ -136,7 +136,7 @@ struct row_moments {
         mean = 0.5f * (mean + other_mean);
         squares = fmaf(d * d, 0.5f * each, squares + other_squares);
     }
-    /* The halves of a warp have n values a lane, of which `share` are the upper half's. */
+    /* A lane of each half of the warp; together they have n values, `share` of them the upper. */
     __device__ void merge_halves(float n, float share)
     {
         float m = __shfl_xor_sync(~0u, mean, 16), q = __shfl_xor_sync(~0u, squares, 16),
@@ -304,8 +304,8 @@ struct row_weights {
                       (unsigned)(lane % 4 * 16);
 #pragma unroll
         for (int u = 0; u < GROUP; u++) {
-            slot[u] = r.first_slot + (unsigned)((r.i + u - (r.i + u >= r.slots ? r.slots : 0)) *
-                                                SLOT_BYTES);
+            slot[u] = r.first_slot +
+                      (unsigned)((r.i + u - (r.i + u >= r.slots ? r.slots : 0)) * SLOT_BYTES);
 #pragma unroll
             for (int i = 0; i < ROW_STEPS; i++) {
                 w[u][i] = make_uint4(0, 0, 0, 0);
@@ -317,8 +317,10 @@ struct row_weights {
     /* The bias of this lane's pair of columns of the tile in slot u. */
     __device__ float2 bias(int u) const
     {
-        unsigned at = (u < 2 ? u ? slot[1] : slot[0] : u == 2 ? slot[2] : slot[3]) + BIAS_AT +
-                      threadIdx.x % 4 * 8;
+        unsigned at = (u < 2    ? u ? slot[1] : slot[0]
+                          : u == 2 ? slot[2]
+                                : slot[3]) +
+                      BIAS_AT + threadIdx.x % 4 * 8;
         float2 b;
         asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                      : "=f"(b.x), "=f"(b.y)
@@ -422,8 +424,8 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
         r.next();
     }
     for (int t0 = first, turn = op; t0 < tiles; t0 += GROUP * blocks, turn++) {
-        int left = tiles - t0, now = 1 + (left > blocks) + (left > 2 * blocks) + (left > 3 * blocks),
-            chunks = 1;
+        int left = tiles - t0,
+            now = 1 + (left > blocks) + (left > 2 * blocks) + (left > 3 * blocks), chunks = 1;
         tile_columns which(f.a, t0 + warp * blocks, PAIRED);
         bool mine = warp < now && lane < 4 && which.column(lane % 4) < (int)f.a.n;
         result_pair b = {};

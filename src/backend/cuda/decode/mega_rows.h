@@ -44,12 +44,12 @@ struct x_row {
           words(in.area ? in.area + row * (int64_t)f.k : NULL), epoch(in.epoch)
     {
     }
-    /* Pairs first, first + BY, ..: N of them; past the end of the row (only if not WHOLE) its last
+    /* Pairs first, first + 32, ..: N of them; past the end of the row (only if not WHOLE) its last
      * pair again.  FLAGGED: the row may be in flagged words. */
-    template <int N, bool WHOLE, bool FLAGGED, int BY = 32>
+    template <int N, bool WHOLE, bool FLAGGED>
     __device__ void get(float2 (&v)[N], int first, int pairs) const
     {
-        auto at = [&](int u) { return WHOLE ? first + u * BY : min(first + u * BY, pairs - 1); };
+        auto at = [&](int u) { return WHOLE ? first + u * 32 : min(first + u * 32, pairs - 1); };
         if (FLAGGED && words) {
             flagged_word a[N], b[N];
             wait_pairs(a, b, epoch, [&](int u) { return words + 2 * at(u); });
@@ -195,53 +195,14 @@ __device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, x_row 
     });
 }
 
-/* The same for a single row, which all warps share: up to 1,024 elements, two pairs a thread.  One
- * warp by itself took 2,000 cycles more. */
-__device__ inline void normalise_one_row(const fv_fused_linear &a, bf16 *to, const x_row &x,
-                                         const float *gain, const float *shift,
-                                         float (*partial)[MMA_WARPS])
-{
-    constexpr int N = 2;
-    int pairs = (int)a.k / 2, first = threadIdx.x;
-    float2 v[N];
-    float mean = 0, each = __fdividef(1, (float)a.k);
-    x.get<N, false, true, DECODE_THREADS>(v, first, pairs);
-    auto mean_of = [&](float(&all)[MMA_WARPS], auto f) {
-        float s = 0, sum = 0;
-#pragma unroll
-        for (int u = 0; u < N; u++)
-            if (first + u * DECODE_THREADS < pairs) s += f(v[u].x) + f(v[u].y);
-        s = warp_allreduce(s, sum_op());
-        if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = s;
-        decode_sync();
-#pragma unroll
-        for (int w = 0; w < MMA_WARPS; w++) sum += all[w];
-        return sum * each;
-    };
-    if (a.norm == FV_NORM_LAYER) mean = mean_of(partial[0], [](float e) { return e; });
-    float scale = rsqrtf(mean_of(partial[1], [&](float e) { return (e - mean) * (e - mean); }) +
-                         a.eps);
-#pragma unroll
-    for (int u = 0; u < N; u++) {
-        int i = first + u * DECODE_THREADS;
-        if (i < pairs)
-            store_bf16x2(to + 2 * pair_at<false>(i),
-                         scale_shift(v[u], mean, scale, gain, shift, i));
-    }
-}
-
 /* All rows of the block group; warp w has rows w, w + 8, .. */
 template <bool MANY>
 __device__ inline void normalise_all(const decode_gemm &f, bf16 *to, const block_group &t,
                                      const flagged_reader &in, const float *gain,
-                                     const float *shift, float (*partial)[MMA_WARPS])
+                                     const float *shift)
 {
     constexpr int R = MANY ? 2 : 1, N = 12;
     int k = f.k, r = (int)threadIdx.x / 32, stride = x_stride(k);
-    if (!MANY && t.rows == 1 && k <= 4 * DECODE_THREADS) {
-        normalise_one_row(f.a, to, x_row(f, in, t.row), gain, shift, partial);
-        return;
-    }
     if (k > N * 64) {
         for (; r < t.rows; r += MMA_WARPS)
             normalise_long<MANY>(f.a, to + r * stride, x_row(f, in, t.row + r), gain, shift);
@@ -345,8 +306,7 @@ __device__ inline void load_rounded_rows(const decode_gemm &f, bf16 *to, const b
 /* The block group's rows of x in smem. */
 template <bool MANY>
 __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group &t, slot_ring &ring,
-                              const unsigned char *slots, unsigned epoch,
-                              float (*partial)[MMA_WARPS])
+                              const unsigned char *slots, unsigned epoch)
 {
     int k = f.k;
     flagged_reader in = f.in.reader(epoch);
@@ -376,7 +336,7 @@ __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group 
         if (shift) shift = slot + (gain ? k : 0);
         if (gain) gain = slot;
     }
-    normalise_all<MANY>(f, to, t, in, gain, shift, partial);
+    normalise_all<MANY>(f, to, t, in, gain, shift);
     if (!in_slot) return;
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty());
