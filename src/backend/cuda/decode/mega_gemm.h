@@ -179,14 +179,15 @@ struct result_pair {
     float2 turn;      /* cos and sin */
     flagged_word pending[2];
     int at; /* position in the KV cache */
-    __device__ void prefetch(const mk_epilogue &g, const fv_fused_rope &rope, const tile_columns &c,
+    /* turns: of the row */
+    __device__ void prefetch(const mk_epilogue &g, const float2 *turns, const tile_columns &c,
                              int row)
     {
         int pair = threadIdx.x % 4, n = c.column(pair);
         int64_t i = row * (int64_t)g.y_n + n;
         bool both = n + 1 < g.n;
         bias = pair_bias(g.bias, g.up_bias, c, pair, both);
-        turn = pair_turn(rope, c, pair, row);
+        if (c.turn >= 0) turn = turns[c.turn + pair];
         if (g.residual.area)
             g.residual.load_flagged(pending, i);
         else if (g.add)
@@ -253,7 +254,7 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
         tile_columns which(f.a, t0 + tile * blocks, PAIRED);
         bool now = row < t.rows && which.column(column / 2) < g.n;
         result_pair b = {};
-        if (now) b.prefetch(g, f.a.rope, which, t.row + row);
+        if (now) b.prefetch(g, turns_of(d) + row * f.a.rope.half, which, t.row + row);
         if (t0 == first && !(MANY && f.stream_x)) {
             load_x<MANY>(f, x, t, r, slots, epoch);
             decode_sync();

@@ -296,10 +296,9 @@ struct row_weights {
         int lane = threadIdx.x % 32, mine = r.i + lane, over = mine >= r.slots ? r.slots : 0;
         unsigned full = r.first_full + (unsigned)(8 * (mine - over)),
                  parity = (unsigned)(r.laps + (over != 0)) & 1;
-        if (!__all_sync(~0u, lane >= s.slots || mbarrier_test(full, parity))) {
+        if (!__all_sync(~0u, lane >= s.slots || mbarrier_test(full, parity)))
             if (lane < s.slots) mbarrier_wait(full, parity);
-            __syncwarp();
-        }
+        __syncwarp(); /* what one lane has seen complete, all may read */
         unsigned at = (unsigned)(lane / 4 * ROW_BYTES) + threadIdx.x / 32 * (2 * STEP) +
                       (unsigned)(lane % 4 * 16);
 #pragma unroll
@@ -429,7 +428,7 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
         tile_columns which(f.a, t0 + warp * blocks, PAIRED);
         bool mine = warp < now && lane < 4 && which.column(lane % 4) < (int)f.a.n;
         result_pair b = {};
-        if (mine) b.prefetch(mk_epilogue(f, o.out, epoch, op), f.a.rope, which, t.row);
+        if (mine) b.prefetch(mk_epilogue(f, o.out, epoch, op), turns_of(d), which, t.row);
         float c[GROUP / 2][2][4] = {};
         for (int from = 0; from < k; from += now == 1 ? GROUP * MAX_CHUNK : MAX_CHUNK) {
             slot_steps s = {k - from - warp * STEP, now, now == 1};

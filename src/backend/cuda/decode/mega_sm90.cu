@@ -174,7 +174,7 @@ __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
     fence_async_proxy();
 }
 
-/* Fills the table of rotations; read after the barriers that follow the load of x. */
+/* Fills the table of rotations, once for all layers. */
 __device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_smem *d)
 {
     const fv_fused_rope &o = p.rope;
@@ -183,6 +183,7 @@ __device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_s
         int64_t at = (int64_t)(t.row + row) * o.freq_row + pair;
         turns_of(d)[i] = rotation(o.pos[t.row + row], o.freq[at]);
     }
+    decode_sync();
 }
 
 /* ---- the kernel ---- */
@@ -213,7 +214,7 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         return;
     }
     setmaxnreg_inc<MMA_REGISTERS>();
-    if (MANY && (NEEDS & NEEDS_PAIRS)) compute_turns(p, block_group(p, 1), d);
+    if (NEEDS & NEEDS_PAIRS) compute_turns(p, block_group(p, 1), d);
     barrier_rounds rounds = {};
     const block_group few(p, 1);
     for (int i = 0; i < p.n; i++) {

@@ -256,8 +256,8 @@ template <class T> bool sample(fv_stream *s, const fv_sample *a)
     sample_job c = {*a, NULL, device_of(s)->tickets, (int)ceil_div(a->V, SAMPLE_COLUMNS)};
     if (!(c.part_result = alloc_scratch<part_result>(s, a->rows * c.parts))) return true;
     bool early = a->rows <= PDL_MAX_ROWS;
-    launch_pdl(s, "sample", early, sample_parts<T>,
-               dim3((unsigned)(a->rows * c.parts)), THREADS, 0, c);
+    launch_pdl(s, "sample", early, sample_parts<T>, dim3((unsigned)(a->rows * c.parts)), THREADS, 0,
+               c);
     if (a->do_sample)
         launch_pdl(s, "sample", early, sample_rows<T>, dim3((unsigned)a->rows), THREADS_ROW, 0, c);
     return true;

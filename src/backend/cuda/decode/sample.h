@@ -198,6 +198,7 @@ template <class T> __device__ inline void sample_part(const sample_job &c, int64
         last = !a.do_sample && is_last_part(c, i);
     }
     if (!__shfl_sync(~0u, last, 0)) return;
+    __syncwarp(); /* the first lane has seen the other parts: all may read them */
     f = merge_parts(c, i);
     if (threadIdx.x) return;
     int token = token_of(f.best);

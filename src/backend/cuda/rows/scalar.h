@@ -19,7 +19,7 @@
 __device__ inline float sigmoid(float x)
 {
     float e = expf(-fabsf(x));
-    return x >= 0 ? 1 / (1 + e) : e / (1 + e);
+    return (x >= 0 ? 1 : e) / (1 + e); /* one division, not two */
 }
 
 __device__ inline float normal_cdf(float x) { return 0.5f * (1 + erff(x * SQRT1_2F)); }
