@@ -88,7 +88,8 @@ template <class T> struct attn_params {
     {
         return ((float2 *)a.lse)[row_index(b, h, i)];
     }
-    __device__ int kv_head(int h) const /* a division takes 100 cycles, one of 64 bits more */
+    /* The common case first: a 32-bit division takes some 100 cycles. */
+    __device__ int kv_head(int h) const
     {
         int heads = (int)a.H, groups = (int)a.G;
         return heads == groups ? h : h / (heads / groups);

@@ -181,7 +181,7 @@ __device__ inline void attend_by_blocks(const mk_op &o, const decode_attention<T
     int heads = (int)j.attn.a.H;
     for (int u = t.block; u < j.parts * heads * t.rows; u += t.blocks) {
         int part = 0, h = u, b = t.row;
-        if (j.parts > 1 || t.rows > 1) /* divisions before a query that may be there already */
+        if (j.parts > 1 || t.rows > 1) /* not for one row: divisions would delay its query */
             part = u % j.parts, h = u / j.parts % heads, b += u / j.parts / heads;
         decode_sync(); /* the records may still be read by the previous head or op */
         decode_attend<T, W *(int)sizeof(T) / 16>(j, part, h, b, record,

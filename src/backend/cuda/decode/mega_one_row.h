@@ -1,20 +1,23 @@
-/* mega_one_row.h - a fused linear layer of a single sequence, as an op of the megakernel.
+/* mega_one_row.h - y = act(x W' + bias) (+ y) for one sequence, as an op of the megakernel.
  *
- * One sequence is bound by latency: five ops a layer, each of which begins when the last value of
- * the one before has arrived, and instructions that wait for one another.  So what does not depend
- * on x comes before it, the weights of up to GROUP slots in registers among it.
+ * One sequence is bound by latency: each of the five ops of a layer starts when the last value of
+ * the op before has arrived, and runs a chain of dependent instructions from there to its result.
+ * So everything that does not depend on x is done before x is waited for: the epilogue's operands
+ * are loaded, and the weights of up to GROUP slots are copied from smem to registers.
  *
- * mma.m16n8k16 with A = 16 columns of y, of two slots, and B = x in all eight columns.  The order
- * of K within an mma is free, so a lane takes 8 neighbours of W and of x with one load each.
+ * mma.m16n8k16: A is 16 rows of W (the columns of y of two slots), B is x, in all 8 columns.  The
+ * order of K within an mma is free, so a lane takes 8 consecutive elements of W and of x with one
+ * 16-byte load each.  Where the block has one tile of a long row, the two slots are chunks of it,
+ * and x differs between the halves of B:
  *
- *     several tiles:   A = | tile 0 |   B = | x | x | x | x | x | x | x | x |
- *                          | tile 1 |
- *     one tile (tall): A = | chunk 0 |  B = | 4 x chunk 0 of x | 4 x chunk 1 of x |
- *                          | chunk 1 |
+ *     several tiles:  A = | tile 0 |   B = | x, 8 times |
+ *                         | tile 1 |
+ *     one tile:       A = | chunk 0 |  B = | chunk 0 of x, 4 times | chunk 1 of x, 4 times |
+ *                         | chunk 1 |
  *
- * The warps split K in steps of STEP values, ROUND apart.  A warp receives those values of x that
- * it multiplies, and no others: between x and its products there is no barrier but that of the
- * norm's sums. */
+ * The warps split K: warp w has STEP elements from w * STEP on, and those every ROUND elements
+ * further.  Each warp polls for just these, so the only barrier between the arrival of x and the
+ * mma is that of the norm. */
 #ifndef FV_CUDA_DECODE_MEGA_ONE_ROW_H
 #define FV_CUDA_DECODE_MEGA_ONE_ROW_H
 
@@ -26,7 +29,7 @@ static_assert(MAX_CHUNK % ROUND == 0, "every chunk but the last has whole rounds
 
 /* ---- x ---- */
 
-/* N pairs of f32 from value `first` on, 2 ROUND apart; those at k or beyond are 0. */
+/* N pairs of f32: elements `first` and the next, then 2 ROUND further; 0 from k on. */
 template <int N>
 __device__ inline void receive_pairs(float2 (&v)[N], const float *x, const flagged_reader &in,
                                      int first, int k)
@@ -39,7 +42,7 @@ __device__ inline void receive_pairs(float2 (&v)[N], const float *x, const flagg
         v[i] = make_float2(0, 0);
         if (all && first + i * 2 * ROUND < k) v[i] = *(const float2 *)(x + first + i * 2 * ROUND);
     }
-    while (!__all_sync(~0u, all)) { /* by whole warps: lanes that part take longer to meet again */
+    while (!__all_sync(~0u, all)) { /* lanes that leave one by one would stay diverged */
         all = true;
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -55,7 +58,7 @@ __device__ inline void receive_pairs(float2 (&v)[N], const float *x, const flagg
     }
 }
 
-/* The sum over all threads; all: smem that no thread reads any more. */
+/* The sum over the MMA threads, through smem that no thread is still reading. */
 __device__ inline float row_sum(float s, float (&all)[MMA_WARPS])
 {
     s = warp_allreduce(s, sum_op());
@@ -65,8 +68,9 @@ __device__ inline float row_sum(float s, float (&all)[MMA_WARPS])
     return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
 }
 
-/* A warp's share of a row of f32, normalised where the layer asks for it, as bf16.  What is beyond
- * 4 ROUND values is read again for every pass, from L2. */
+/* Receives the warp's elements of an f32 row of any length and stores them to smem as bf16,
+ * normalised if the layer has a norm.  Elements beyond the first 4 ROUND do not stay in registers:
+ * each pass reads them again from L2.  Not inlined, which would put its code amid the short row's. */
 __device__ __noinline__ void receive_long_row(const decode_gemm &f, flagged_reader in,
                                               const float *x, const float *gain, const float *shift,
                                               bf16 *to, float (*partial)[MMA_WARPS])
@@ -76,7 +80,7 @@ __device__ __noinline__ void receive_long_row(const decode_gemm &f, flagged_read
         first = lane / 16 * ROUND + (int)threadIdx.x / 32 * STEP + lane % 16 * 2;
     float2 v[N], g[N], s[N];
     float mean = 0, scale = 1, sum = 0, each = __fdividef(1, (float)k);
-    auto scales = [&](int from) {
+    auto load_scales = [&](int from) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             int at = from + i * 2 * ROUND;
@@ -91,7 +95,7 @@ __device__ __noinline__ void receive_long_row(const decode_gemm &f, flagged_read
                 sum += (v[i].x - mean) * (v[i].x - mean) + (v[i].y - mean) * (v[i].y - mean);
     };
     bool layer = f.a.norm == FV_NORM_LAYER, norm = f.a.norm;
-    scales(first);
+    load_scales(first);
     receive_pairs(v, x, in, first, k);
     if (layer) {
         sum = (v[0].x + v[0].y) + (v[1].x + v[1].y);
@@ -121,39 +125,40 @@ __device__ __noinline__ void receive_long_row(const decode_gemm &f, flagged_read
         }
         if ((from += EACH) >= k) break;
         receive_pairs(v, x, in, from + first, k);
-        scales(from + first);
+        load_scales(from + first);
     }
 }
 
-/* Mean of a row and the sum of squared differences from it, merged two by two, so that neither
- * needs a pass of its own over the block. */
-struct row_moments {
-    float mean, squares;
-    /* With as many values, `each` of them. */
-    __device__ void merge(float other_mean, float other_squares, float each)
+/* Welford's statistics: the mean and the sum of squared differences from it.  Merging them in pairs
+ * takes one reduction over the block, where first the mean and then the squares would take two. */
+struct welford {
+    float mean, m2;
+    /* Both have n values. */
+    __device__ void merge(float other_mean, float other_m2, float n)
     {
         float d = other_mean - mean;
         mean = 0.5f * (mean + other_mean);
-        squares = fmaf(d * d, 0.5f * each, squares + other_squares);
+        m2 = fmaf(d * d, 0.5f * n, m2 + other_m2);
     }
-    /* A lane of each half of the warp; together they have n values, `share` of them the upper. */
+    /* Lanes l and l + 16: of their n values, a fraction `share` is the upper lane's. */
     __device__ void merge_halves(float n, float share)
     {
-        float m = __shfl_xor_sync(~0u, mean, 16), q = __shfl_xor_sync(~0u, squares, 16),
+        float m = __shfl_xor_sync(~0u, mean, 16), q = __shfl_xor_sync(~0u, m2, 16),
               first = threadIdx.x & 16 ? m : mean, d = (threadIdx.x & 16 ? mean : m) - first;
         mean = fmaf(d, share, first);
-        squares = fmaf(d * d, n * share * (1 - share), squares + q);
+        m2 = fmaf(d * d, n * share * (1 - share), m2 + q);
     }
-    __device__ void merge_all(float each, float share, float (*shared)[MMA_WARPS])
+    /* Over the block; n and share as above. */
+    __device__ void merge_all(float n, float share, float (*shared)[MMA_WARPS])
     {
-        merge_halves(each, share);
+        merge_halves(n, share);
 #pragma unroll
-        for (int by = 1; by < 16; by *= 2, each *= 2) {
-            float m = __shfl_xor_sync(~0u, mean, by), q = __shfl_xor_sync(~0u, squares, by);
-            merge(m, q, each);
+        for (int by = 1; by < 16; by *= 2, n *= 2) {
+            float m = __shfl_xor_sync(~0u, mean, by), q = __shfl_xor_sync(~0u, m2, by);
+            merge(m, q, n);
         }
         if (threadIdx.x % 32 == 0)
-            shared[0][threadIdx.x / 32] = mean, shared[1][threadIdx.x / 32] = squares;
+            shared[0][threadIdx.x / 32] = mean, shared[1][threadIdx.x / 32] = m2;
         decode_sync();
         float m[MMA_WARPS], q[MMA_WARPS];
 #pragma unroll
@@ -162,19 +167,20 @@ struct row_moments {
             *(float4 *)(q + w) = *(const float4 *)(shared[1] + w);
         }
 #pragma unroll
-        for (int by = 1; by < MMA_WARPS; by *= 2, each *= 2)
+        for (int by = 1; by < MMA_WARPS; by *= 2, n *= 2)
 #pragma unroll
             for (int w = 0; w < MMA_WARPS; w += 2 * by) {
-                row_moments r = {m[w], q[w]};
-                r.merge(m[w + by], q[w + by], each);
-                m[w] = r.mean, q[w] = r.squares;
+                welford r = {m[w], q[w]};
+                r.merge(m[w + by], q[w + by], n);
+                m[w] = r.mean, q[w] = r.m2;
             }
-        mean = m[0], squares = q[0];
+        mean = m[0], m2 = q[0];
     }
 };
 
-/* The same of a row of up to 4 whole rounds: of two rounds each, the lower half of a warp has the
- * first, a pair for each lane.  A lane without a pair reads one that is there. */
+/* The same for k = ROUND, 2 ROUND, 3 ROUND or 4 ROUND: at most two pairs of elements a lane, which
+ * stay in registers.  Of rounds 2 i and 2 i + 1 the lower half of a warp has the first, the upper
+ * the second.  A lane that has no pair polls the lower half's first one, so that no lane branches. */
 __device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reader &in,
                                        const float *x, const float *gain, const float *shift,
                                        bf16 *to, float (*partial)[MMA_WARPS])
@@ -195,11 +201,13 @@ __device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reade
         g[i] = gain ? *(const float2 *)(gain + at[i]) : make_float2(1, 1);
         s[i] = shift ? *(const float2 *)(shift + at[i]) : make_float2(0, 0);
     }
-    asm volatile("" : "+f"(inv), "+f"(inv_k), "+f"(eps), "+f"(share)); /* now, not behind x */
+    asm volatile(""
+                 : "+f"(inv), "+f"(inv_k), "+f"(eps),
+                   "+f"(share)); /* computed before x is waited for */
     if (in.area) {
         flagged_word a[N], b[N];
         bool all;
-        do { /* by whole warps: lanes that part take longer to meet again */
+        do { /* as a warp: lanes that leave one by one would stay diverged */
             all = true;
 #pragma unroll
             for (int i = 0; i < N; i++) load_flagged2(a[i], b[i], in.area + at[i]);
@@ -218,15 +226,15 @@ __device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reade
     for (int i = 0; i < N; i++)
         if (!in_row[i]) v[i] = make_float2(0, 0);
     if (norm == FV_NORM_LAYER) {
-        row_moments r = {((v[0].x + v[0].y) + (v[1].x + v[1].y)) * inv, 0};
+        welford r = {((v[0].x + v[0].y) + (v[1].x + v[1].y)) * inv, 0};
 #pragma unroll
         for (int i = 0; i < N; i++) {
             float d = v[i].x - r.mean, e = v[i].y - r.mean;
-            r.squares += in_row[i] ? d * d + e * e : 0;
+            r.m2 += in_row[i] ? d * d + e * e : 0;
         }
         r.merge_all(n, share, partial);
         mean = r.mean;
-        scale = rsqrtf(r.squares * inv_k + eps);
+        scale = rsqrtf(r.m2 * inv_k + eps);
     } else if (norm) {
         float sum = (v[0].x * v[0].x + v[0].y * v[0].y) + (v[1].x * v[1].x + v[1].y * v[1].y);
         scale = rsqrtf(row_sum(sum, partial[0]) * inv_k + eps);
@@ -238,13 +246,13 @@ __device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reade
                                                  (v[i].y - mean) * scale * g[i].y + s[i].y));
 }
 
-/* The same of a row of bf16: four neighbours of each of four rounds a load, N loads in flight.  A
- * lane without values reads some that are there, and stores them where they belong. */
+/* Receives the warp's elements of a bf16 row: a load has four consecutive elements a lane, of four
+ * rounds, and N loads are in flight.  A lane that has none repeats elements of the first round. */
 __device__ inline void receive_bf16_row(const flagged_reader &in, const bf16 *x, int k, bf16 *to)
 {
     constexpr int N = 3, EACH = 4 * ROUND;
     int lane = threadIdx.x % 32, first = (int)threadIdx.x / 32 * STEP + lane % 8 * 4;
-    if (first - lane % 8 * 4 >= k) return; /* less than a round, and nothing of it for this warp */
+    if (first - lane % 8 * 4 >= k) return; /* k < ROUND: the warp has no elements */
     for (int from = 0; from < k; from += N * EACH) {
         flagged_word a[N], b[N];
         int at[N];
@@ -274,14 +282,15 @@ __device__ inline void receive_bf16_row(const flagged_reader &in, const bf16 *x,
 
 /* ---- weights ---- */
 
-/* Which steps of the slots of a batch a warp has: step i of slot u where i * ROUND < left(u). */
-struct slot_steps {
-    int left_first; /* values of K from the warp's first of the batch on */
+/* Up to GROUP slots that are multiplied together: tiles of one chunk, or chunks of one tile. */
+struct slot_batch {
+    int k_left; /* from the warp's first element of the batch to the end of the row */
     int slots;
-    bool tall;
-    __device__ int left(int u) const
+    bool one_tile;
+    /* The warp has step i of slot u if i * ROUND is less than this. */
+    __device__ int k_left_of(int u) const
     {
-        return tall ? left_first - u * MAX_CHUNK : u < slots ? left_first : 0;
+        return one_tile ? k_left - u * MAX_CHUNK : u < slots ? k_left : 0;
     }
 };
 
@@ -290,15 +299,15 @@ struct row_weights {
     uint4 w[GROUP][ROW_STEPS];
     unsigned slot[GROUP];
 
-    /* Waits for the next slots of the ring, one lane for each, and reads them. */
-    __device__ void take(const slot_ring &r, const slot_steps &s)
+    /* Waits for the next slots of the ring, lane u for slot u, and loads from them. */
+    __device__ void load(const slot_ring &r, const slot_batch &s)
     {
         int lane = threadIdx.x % 32, mine = r.i + lane, over = mine >= r.slots ? r.slots : 0;
         unsigned full = r.first_full + (unsigned)(8 * (mine - over)),
                  parity = (unsigned)(r.laps + (over != 0)) & 1;
         if (!__all_sync(~0u, lane >= s.slots || mbarrier_test(full, parity)))
             if (lane < s.slots) mbarrier_wait(full, parity);
-        __syncwarp(); /* what one lane has seen complete, all may read */
+        __syncwarp(); /* orders the other lanes' reads behind the test */
         unsigned at = (unsigned)(lane / 4 * ROW_BYTES) + threadIdx.x / 32 * (2 * STEP) +
                       (unsigned)(lane % 4 * 16);
 #pragma unroll
@@ -308,7 +317,7 @@ struct row_weights {
 #pragma unroll
             for (int i = 0; i < ROW_STEPS; i++) {
                 w[u][i] = make_uint4(0, 0, 0, 0);
-                if (i * ROUND < s.left(u))
+                if (i * ROUND < s.k_left_of(u))
                     w[u][i] = ld_shared16(slot[u] + at + (unsigned)(i * 2 * ROUND));
             }
         }
@@ -329,7 +338,7 @@ struct row_weights {
     }
 };
 
-/* Behind the last read of the next n slots. */
+/* Frees the next n slots of the ring; the warp has read them. */
 __device__ inline void release_slots(slot_ring &r, int n)
 {
     int lane = threadIdx.x % 32, mine = r.i + lane;
@@ -341,20 +350,21 @@ __device__ inline void release_slots(slot_ring &r, int n)
     if (r.i >= r.slots) r.i -= r.slots, r.laps++;
 }
 
-/* c[p] += slots 2 p and 2 p + 1; x: smem address of the batch's first value of this lane. */
+/* c[p] += W x for slots 2 p and 2 p + 1; x: smem address of the lane's first element of the batch.
+ * Of its two accumulators each mma of a step adds to its own: two short chains, not a long one. */
 template <int PAIRS>
 __device__ inline void multiply_pairs(float (&c)[GROUP / 2][2][4], const row_weights &w,
-                                      const slot_steps &s, unsigned x)
+                                      const slot_batch &s, unsigned x)
 {
     uint4 b[PAIRS][ROW_STEPS];
-    int half = s.tall ? (int)threadIdx.x % 32 / 16 * MAX_CHUNK : 0;
+    int half = s.one_tile ? (int)threadIdx.x % 32 / 16 * MAX_CHUNK : 0;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
-        int from = s.tall ? 2 * p * MAX_CHUNK + half : 0;
+        int from = s.one_tile ? 2 * p * MAX_CHUNK + half : 0;
 #pragma unroll
         for (int i = 0; i < ROW_STEPS; i++) {
             b[p][i] = make_uint4(0, 0, 0, 0);
-            if (from + i * ROUND < s.left_first)
+            if (from + i * ROUND < s.k_left)
                 b[p][i] = ld_shared16(x + (unsigned)(2 * (from + i * ROUND)));
         }
     }
@@ -370,8 +380,9 @@ __device__ inline void multiply_pairs(float (&c)[GROUP / 2][2][4], const row_wei
 
 /* ---- the op ---- */
 
-/* Sums of the warps, (GROUP slots, MMA_WARPS, TILE), from columns 0 and 4 of the mma. */
-__device__ inline void share_sums(float *to, const float (&c)[GROUP / 2][2][4])
+/* Stores the warp's partial sums, (GROUP slots, MMA_WARPS, TILE).  All columns of C that belong to
+ * a slot's x are equal: taken are column 0 for the lower slot of a pair, 4 for the upper. */
+__device__ inline void store_sums(float *to, const float (&c)[GROUP / 2][2][4])
 {
     int lane = threadIdx.x % 32, odd = lane % 4 / 2;
     to += (odd * MMA_WARPS + (int)threadIdx.x / 32) * TILE + lane / 4;
@@ -382,8 +393,8 @@ __device__ inline void share_sums(float *to, const float (&c)[GROUP / 2][2][4])
     }
 }
 
-/* The sum of this lane's pair of columns over n slots from `first` and all warps, in every lane. */
-__device__ inline float2 sum_pair(const float *from, int first, int n)
+/* The sum of columns lane % 4 * 2 and the next, over all warps and n slots from `first` on. */
+__device__ inline float2 reduce_pair(const float *from, int first, int n)
 {
     int lane = threadIdx.x % 32;
     from += (first * MMA_WARPS + lane / 4) * TILE + lane % 4 * 2;
@@ -402,7 +413,8 @@ __device__ inline float2 sum_pair(const float *from, int first, int n)
     return v;
 }
 
-/* Warp j finishes tile j of a group of up to GROUP tiles.  Parameters as of gemm_shared_k. */
+/* Per group of up to GROUP tiles, of which warp j stores the results of tile j.  Parameters are
+ * those of gemm_shared_k. */
 template <bool PAIRED>
 __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_ring &r, mk_smem *d,
                                     bf16 *x, const unsigned char *slots, unsigned epoch, int op)
@@ -431,12 +443,12 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
         if (mine) b.prefetch(mk_epilogue(f, o.out, epoch, op), turns_of(d), which, t.row);
         float c[GROUP / 2][2][4] = {};
         for (int from = 0; from < k; from += now == 1 ? GROUP * MAX_CHUNK : MAX_CHUNK) {
-            slot_steps s = {k - from - warp * STEP, now, now == 1};
-            if (s.tall)
+            slot_batch s = {k - from - warp * STEP, now, now == 1};
+            if (s.one_tile)
                 s.slots = 1 + (k - from > MAX_CHUNK) + (k - from > 2 * MAX_CHUNK) +
                           (k - from > 3 * MAX_CHUNK);
             row_weights w;
-            w.take(r, s);
+            w.load(r, s);
             if (from == 0 && f.bias_in_slot && warp < now) b.bias = w.bias(warp);
             release_slots(r, s.slots);
             if (t0 == first && from == 0) {
@@ -455,14 +467,14 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
                 multiply_pairs<2>(c, w, s, at);
             else
                 multiply_pairs<1>(c, w, s, at);
-            if (s.tall && from == 0) chunks = s.slots;
+            if (s.one_tile && from == 0) chunks = s.slots;
         }
         float *sums = d->sums[turn & 1][0];
-        share_sums(sums, c);
+        store_sums(sums, c);
         decode_sync();
         if (warp >= now) continue;
-        mk_epilogue g(f, o.out, epoch, op); /* again: registers were short while weights waited */
-        b.store_result(g, which, t.row, sum_pair(sums, warp, chunks), mine, f.bad);
+        mk_epilogue g(f, o.out, epoch, op); /* once more: kept since prefetch, it would spill */
+        b.store_result(g, which, t.row, reduce_pair(sums, warp, chunks), mine, f.bad);
     }
 }
 

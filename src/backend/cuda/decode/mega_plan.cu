@@ -466,7 +466,7 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     f.tiles = (int)tiles;
     f.bias_in_slot = j.a.bias && !paired && j.a.n % TILE == 0 && aligned(j.a.bias);
     f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, MAX_CHUNK)), STEP) * STEP;
-    if (j.a.rows == 1) f.chunk = j.k < MAX_CHUNK ? j.k : MAX_CHUNK;
+    if (j.a.rows == 1) f.chunk = j.k < MAX_CHUNK ? j.k : MAX_CHUNK; /* mega_one_row.h's rounds */
     f.stream_x = j.a.rows > FLAGGED_MAX_ROWS && j.a.xt == FV_BF16 && j.k > f.chunk;
     int64_t groups = ceil_div(j.a.rows, ROWS_BLOCK), blocks = device_of(s)->sm_count / groups;
     /* with a tile per warp, a tile must lie as a whole in y or in one cache */
