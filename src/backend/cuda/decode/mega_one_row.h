@@ -26,6 +26,9 @@
 #define ROW_STEPS (MAX_CHUNK / ROUND) /* of a chunk, for a warp */
 
 static_assert(MAX_CHUNK % ROUND == 0, "every chunk but the last has whole rounds");
+static_assert(GROUP * MMA_WARPS * TILE <= 2 * TILE_SUMS, "a buffer of sums is two rows of smem");
+static_assert(decode_floats + 2 * DECODE_MAX_WIDTH + 4 <= (GROUP - 1) * MMA_WARPS * TILE_SUMS,
+              "sums do not overlap the smem of attention, which other warps may still be reading");
 
 /* ---- x ---- */
 
@@ -414,10 +417,12 @@ __device__ inline float2 reduce_pair(const float *from, int first, int n)
 }
 
 /* Per group of up to GROUP tiles, of which warp j stores the results of tile j.  Parameters are
- * those of gemm_shared_k. */
+ * those of gemm_shared_k, and which of two buffers of sums is next: they alternate over all ops, as
+ * a warp may store its next sums while another still reads the last. */
 template <bool PAIRED>
 __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_ring &r, mk_smem *d,
-                                    bf16 *x, const unsigned char *slots, unsigned epoch, int op)
+                                    bf16 *x, const unsigned char *slots, unsigned epoch, int op,
+                                    int &buffer)
 {
     const decode_gemm &f = o.gemm;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = t.blocks, tiles = f.tiles,
@@ -434,7 +439,7 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
         if (gain) gain = slot;
         r.next();
     }
-    for (int t0 = first, turn = op; t0 < tiles; t0 += GROUP * blocks, turn++) {
+    for (int t0 = first; t0 < tiles; t0 += GROUP * blocks, buffer ^= 1) {
         int left = tiles - t0,
             now = 1 + (left > blocks) + (left > 2 * blocks) + (left > 3 * blocks), chunks = 1;
         tile_columns which(f.a, t0 + warp * blocks, PAIRED);
@@ -469,7 +474,7 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
                 multiply_pairs<1>(c, w, s, at);
             if (s.one_tile && from == 0) chunks = s.slots;
         }
-        float *sums = d->sums[turn & 1][0];
+        float *sums = d->sums[GROUP - 1][2 * buffer];
         store_sums(sums, c);
         decode_sync();
         if (warp >= now) continue;

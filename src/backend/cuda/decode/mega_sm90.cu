@@ -216,11 +216,12 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     setmaxnreg_inc<MMA_REGISTERS>();
     if (NEEDS & NEEDS_PAIRS) compute_turns(p, block_group(p, 1), d);
     barrier_rounds rounds = {};
-    const block_group few(p, 1);
+    const block_group single(p, 1);
+    int buffer = 0; /* of partial sums, for one row */
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
         mbarrier_wait(smem_addr(&d->op_full[i % OP_STAGES]), i / OP_STAGES & 1);
-        block_group t = MANY ? block_group(p, o.groups) : few;
+        block_group t = MANY ? block_group(p, o.groups) : single;
         block_wait wait = {NULL, 0, true};
         if (MANY && i && t.rows > 0) wait = arrive(p, o, t, rounds);
         if (MANY && o.kind == GEMM && !o.gemm.tile_per_warp) wait();
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         else if (MANY && o.gemm.tile_per_warp)
             gemm_own_tiles<1, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, wait);
         else if (ROWS == ONE_ROW)
-            gemm_one_row<(NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i);
+            gemm_one_row<(NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i, buffer);
         else
             gemm_shared_k<MANY, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i);
         if (MANY) wait(); /* also where a block has no part in the op */
