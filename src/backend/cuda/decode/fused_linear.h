@@ -78,7 +78,7 @@ __device__ inline float2 pair_turn(const fv_fused_rope &o, const tile_columns &c
 __device__ inline float2 finish_pair(fv_act act, const tile_columns &c, float2 v, float2 turn)
 {
     if (!c.apart) {
-        v.x = v.y = (act == FV_SILU ? unary_value(FV_U_SILU, v.x, 0, 0) : activate(act, v.x)) * v.y;
+        v.x = v.y = activate(act, v.x) * v.y;
     } else if (c.turn >= 0) {
         v = make_float2(v.x * turn.x - v.y * turn.y, v.x * turn.y + v.y * turn.x);
     } else if (act != FV_ACT_NONE) {
