@@ -54,6 +54,24 @@ __device__ inline void wait_pairs(flagged_word (&a)[N], flagged_word (&b)[N], un
     } while (!all);
 }
 
+/* The same for a whole warp, until all lanes have their pairs, pair u of those lanes where has(u):
+ * lanes that leave the loop one by one stay diverged, and every shuffle behind it is slow. */
+template <int N, class H, class F>
+__device__ inline void wait_pairs_warp(flagged_word (&a)[N], flagged_word (&b)[N], unsigned epoch,
+                                       H has, F at)
+{
+    bool all;
+    do {
+        all = true;
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            if (has(u)) load_flagged2(a[u], b[u], at(u));
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            all &= !has(u) | ((unsigned)(a[u] >> 32) == epoch & (unsigned)(b[u] >> 32) == epoch);
+    } while (!__all_sync(~0u, all));
+}
+
 /* An area of words and the tag they must carry; area NULL: the input is in global memory. */
 struct flagged_reader {
     const flagged_word *area;

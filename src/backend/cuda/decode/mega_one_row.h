@@ -32,33 +32,26 @@ static_assert(decode_floats + 2 * DECODE_MAX_WIDTH + 4 <= (GROUP - 1) * MMA_WARP
 
 /* ---- x ---- */
 
+__device__ inline float2 pair_value(flagged_word a, flagged_word b)
+{
+    return make_float2(__uint_as_float((unsigned)a), __uint_as_float((unsigned)b));
+}
+
 /* N pairs of f32: elements `first` and the next, then 2 ROUND further; 0 from k on. */
 template <int N>
 __device__ inline void receive_pairs(float2 (&v)[N], const float *x, const flagged_reader &in,
                                      int first, int k)
 {
     flagged_word a[N], b[N];
-    bool all = !in.area;
-    const flagged_word *words = in.area + first;
+    auto in_row = [&](int i) { return first + i * 2 * ROUND < k; };
+    if (in.area)
+        wait_pairs_warp(a, b, in.epoch, in_row,
+                        [&](int i) { return in.area + first + i * 2 * ROUND; });
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        v[i] = make_float2(0, 0);
-        if (all && first + i * 2 * ROUND < k) v[i] = *(const float2 *)(x + first + i * 2 * ROUND);
-    }
-    while (!__all_sync(~0u, all)) { /* lanes that leave one by one would stay diverged */
-        all = true;
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            if (first + i * 2 * ROUND < k) load_flagged2(a[i], b[i], words + i * 2 * ROUND);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            if (first + i * 2 * ROUND < k) {
-                all = all && (unsigned)(a[i] >> 32) == in.epoch &&
-                      (unsigned)(b[i] >> 32) == in.epoch;
-                v[i] = make_float2(__uint_as_float((unsigned)a[i]),
-                                   __uint_as_float((unsigned)b[i]));
-            }
-    }
+    for (int i = 0; i < N; i++)
+        v[i] = !in_row(i) ? make_float2(0, 0)
+               : in.area  ? pair_value(a[i], b[i])
+                          : *(const float2 *)(x + first + i * 2 * ROUND);
 }
 
 /* The sum over the MMA threads, through smem that no thread is still reading. */
@@ -209,18 +202,10 @@ __device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reade
                    "+f"(share)); /* computed before x is waited for */
     if (in.area) {
         flagged_word a[N], b[N];
-        bool all;
-        do { /* as a warp: lanes that leave one by one would stay diverged */
-            all = true;
+        wait_pairs_warp(
+            a, b, in.epoch, [](int) { return true; }, [&](int i) { return in.area + at[i]; });
 #pragma unroll
-            for (int i = 0; i < N; i++) load_flagged2(a[i], b[i], in.area + at[i]);
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                all &= (unsigned)(a[i] >> 32) == in.epoch & (unsigned)(b[i] >> 32) == in.epoch;
-        } while (!__all_sync(~0u, all));
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            v[i] = make_float2(__uint_as_float((unsigned)a[i]), __uint_as_float((unsigned)b[i]));
+        for (int i = 0; i < N; i++) v[i] = pair_value(a[i], b[i]);
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = *(const float2 *)(x + at[i]);
@@ -259,25 +244,17 @@ __device__ inline void receive_bf16_row(const flagged_reader &in, const bf16 *x,
     for (int from = 0; from < k; from += N * EACH) {
         flagged_word a[N], b[N];
         int at[N];
-        bool all;
 #pragma unroll
         for (int i = 0; i < N; i++) {
             at[i] = from + i * EACH + lane / 8 * ROUND + first;
             if (at[i] >= k) at[i] = first;
         }
-        do {
-            all = true;
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                if (from + i * EACH < k && in.area) load_flagged2(a[i], b[i], in.area + at[i] / 2);
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                all &= from + i * EACH >= k | !in.area |
-                       ((unsigned)(a[i] >> 32) == in.epoch & (unsigned)(b[i] >> 32) == in.epoch);
-        } while (!__all_sync(~0u, all));
+        auto in_row = [&](int i) { return from + i * EACH < k; };
+        if (in.area)
+            wait_pairs_warp(a, b, in.epoch, in_row, [&](int i) { return in.area + at[i] / 2; });
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (from + i * EACH < k)
+            if (in_row(i))
                 *(uint2 *)(to + at[i]) = in.area ? make_uint2((unsigned)a[i], (unsigned)b[i])
                                                  : *(const uint2 *)(x + at[i]);
     }
