@@ -66,7 +66,8 @@ __device__ inline float row_sum(float s, float (&all)[MMA_WARPS])
 
 /* Receives the warp's elements of an f32 row of any length and stores them to smem as bf16,
  * normalised if the layer has a norm.  Elements beyond the first 4 ROUND do not stay in registers:
- * each pass reads them again from L2.  Not inlined, which would put its code amid the short row's. */
+ * each pass reads them again from L2.  Not inlined: its code would lie in the middle of the short
+ * row's. */
 __device__ __noinline__ void receive_long_row(const decode_gemm &f, flagged_reader in,
                                               const float *x, const float *gain, const float *shift,
                                               bf16 *to, float (*partial)[MMA_WARPS])
@@ -176,7 +177,7 @@ struct welford {
 
 /* The same for k = ROUND, 2 ROUND, 3 ROUND or 4 ROUND: at most two pairs of elements a lane, which
  * stay in registers.  Of rounds 2 i and 2 i + 1 the lower half of a warp has the first, the upper
- * the second.  A lane that has no pair polls the lower half's first one, so that no lane branches. */
+ * the second.  A lane that has no pair polls the lower half's first, so that no lane branches. */
 __device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reader &in,
                                        const float *x, const float *gain, const float *shift,
                                        bf16 *to, float (*partial)[MMA_WARPS])
