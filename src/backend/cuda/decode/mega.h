@@ -98,6 +98,7 @@ struct mk_op {
     op_kind kind;
     int groups;        /* 2: two block groups work together, on the rows of both */
     bool grid_barrier; /* before it, all groups wait for one another */
+    int round;         /* which barrier of its kind is before it, from 1 on; 0: none */
     mk_output out;
     union {
         decode_gemm gemm;
@@ -129,15 +130,13 @@ enum {
 };
 
 struct mk_ops {
-    int n, slots, x_bytes; /* x_bytes: smem for rows of x */
+    int n, slots;
+    int turn_bytes, x_bytes; /* of smem: the table of rotations, rows of x */
+    int x_at, slots_at;      /* where in smem x and the slots begin */
     int rows, group_blocks;
     bool uses_flags;    /* ops exchange flagged words; else a group barrier separates them */
     int needs;          /* of what GPT-2 does not have, as bits: which instance of the kernel */
     fv_fused_rope rope; /* of all rotated layers; freq NULL: none is */
-    __host__ __device__ int turn_bytes() const
-    {
-        return rope.freq ? ROWS_BLOCK * rope.half * (int)sizeof(float2) : 0;
-    }
     mk_counters *counters;
     mk_op op[(MEGAKERNEL_BYTES - 64) / sizeof(mk_op)];
 };

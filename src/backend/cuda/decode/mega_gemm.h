@@ -160,14 +160,16 @@ struct mk_epilogue {
     flagged_reader residual;
     flagged_word *flagged_out;
     unsigned epoch;
-    __device__ mk_epilogue(const decode_gemm &f, const mk_output &to, unsigned first_epoch, int op)
+    /* tag: of the words written; without words, neither in.area nor to.area is set */
+    __device__ mk_epilogue(const decode_gemm &f, const mk_output &to, const flagged_reader &in,
+                           unsigned tag)
         : y(f.a.y), k(f.a.k_cache), v(f.a.v_cache),
           bias(f.bias_in_slot ? NULL : (const float *)f.a.bias),
           up_bias((const float *)f.a.up_bias), pos(f.a.pos), n((int)f.a.n),
           y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act),
           cache_row(f.a.cache_row), cache_batch(f.a.cache_batch), add(f.a.add),
-          narrow(f.a.yt == FV_BF16), to_global(to.to_global), residual(f.y_in.reader(first_epoch)),
-          flagged_out(to.area), epoch(first_epoch + (unsigned)op)
+          narrow(f.a.yt == FV_BF16), to_global(to.to_global), residual(in),
+          flagged_out(to.area), epoch(tag)
     {
     }
 };
@@ -248,7 +250,9 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
         first = t.tile(f);
     int tile = threadIdx.x / 64, row = threadIdx.x / 4 % ROWS_BLOCK, column = threadIdx.x % 4 * 2;
     if (first >= tiles) return;
-    mk_epilogue g(f, o.out, epoch, op);
+    /* many rows: through global memory only, and no code for words */
+    const mk_epilogue g = MANY ? mk_epilogue(f, {NULL, true}, {NULL, 0}, 0)
+                               : mk_epilogue(f, o.out, f.y_in.reader(epoch), epoch + op);
     x_chunks chunks(f, t, x);
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks) {
         tile_columns which(f.a, t0 + tile * blocks, PAIRED);

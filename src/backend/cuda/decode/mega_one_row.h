@@ -423,7 +423,8 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
         tile_columns which(f.a, t0 + warp * blocks, PAIRED);
         bool mine = warp < now && lane < 4 && which.column(lane % 4) < (int)f.a.n;
         result_pair b = {};
-        if (mine) b.prefetch(mk_epilogue(f, o.out, epoch, op), turns_of(d), which, t.row);
+        auto epilogue = [&] { return mk_epilogue(f, o.out, f.y_in.reader(epoch), epoch + op); };
+        if (mine) b.prefetch(epilogue(), turns_of(d), which, t.row);
         float c[GROUP / 2][2][4] = {};
         for (int from = 0; from < k; from += now == 1 ? GROUP * MAX_CHUNK : MAX_CHUNK) {
             slot_batch s = {k - from - warp * STEP, now, now == 1};
@@ -456,8 +457,8 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
         store_sums(sums, c);
         decode_sync();
         if (warp >= now) continue;
-        mk_epilogue g(f, o.out, epoch, op); /* once more: kept since prefetch, it would spill */
-        b.store_result(g, which, t.row, reduce_pair(sums, warp, chunks), mine, f.bad);
+        /* once more: kept since prefetch, it would spill */
+        b.store_result(epilogue(), which, t.row, reduce_pair(sums, warp, chunks), mine, f.bad);
     }
 }
 

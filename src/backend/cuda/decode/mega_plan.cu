@@ -55,6 +55,7 @@ struct megakernel {
     int next_block; /* first block of the next GEMM: balances the tiles of successive ones */
     op_access access[MAX_OPS];
     int owner[FLAGGED_AREAS];      /* the last op that writes to an area, or -1 */
+    int rounds[3];                 /* barriers so far: of a group, of two, of all */
     int met;                       /* the last op before which all groups met; 0: the first */
     weights_rows after[MAX_AFTER]; /* launched behind the ops */
     int n_after;
@@ -292,7 +293,7 @@ bool connect(fv_stream *s, megakernel *g, mk_op *o)
     return true;
 }
 
-/* Many rows: whether all groups must meet before the op. */
+/* Many rows: the barrier before the op, and whether all groups must meet there. */
 void separate(megakernel *g, mk_op *o)
 {
     op_access n = access_of(*o);
@@ -300,6 +301,7 @@ void separate(megakernel *g, mk_op *o)
     for (int i = g->met; i < g->p.n && !o->grid_barrier; i++)
         o->grid_barrier = crosses_groups(n, g->access[i]);
     if (o->grid_barrier) g->met = g->p.n;
+    o->round = g->p.n ? ++g->rounds[o->grid_barrier ? 2 : o->groups - 1] : 0;
     g->access[g->p.n] = n;
 }
 
@@ -307,13 +309,14 @@ void separate(megakernel *g, mk_op *o)
 void reset(fv_stream *s, megakernel *g, int64_t rows)
 {
     device *d = device_of(s);
-    g->p.n = g->p.x_bytes = g->next_block = g->met = 0;
+    g->p.n = g->p.x_bytes = g->p.turn_bytes = g->next_block = g->met = 0;
     g->p.needs = 0;
     g->p.rope = {};
     g->p.rows = (int)rows;
     g->p.group_blocks = d->sm_count / (int)ceil_div(rows, ROWS_BLOCK);
     g->p.uses_flags = rows <= FLAGGED_MAX_ROWS;
     g->p.counters = (mk_counters *)(d->tickets + TICKETS);
+    for (int &n : g->rounds) n = 0;
     for (int &o : g->owner) o = -1;
 }
 
@@ -344,11 +347,15 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
     mk_ops *p = &g->p;
     bool rotated = o->kind == GEMM && o->gemm.a.rope.freq;
     fv_fused_rope rope = p->rope;
+    int turn_bytes = p->turn_bytes;
     if (rotated && !same_rope(*p, o->gemm.a.rope)) return false;
-    int x_bytes = p->x_bytes, slots = p->slots, last = p->n ? p->op[p->n - 1].groups : 1;
+    int x_bytes = p->x_bytes, last = p->n ? p->op[p->n - 1].groups : 1;
     /* groups once paired stay paired: they no longer pass the barriers of a single group */
     if (o->groups < last) return false;
-    if (rotated) p->rope = o->gemm.a.rope;
+    if (rotated) {
+        p->rope = o->gemm.a.rope;
+        p->turn_bytes = ROWS_BLOCK * p->rope.half * (int)sizeof(float2);
+    }
     if (o->kind == GEMM) {
         const decode_gemm &f = o->gemm;
         int most = o->groups * ROWS_BLOCK, rows = (int)(f.a.rows < most ? f.a.rows : most);
@@ -357,7 +364,8 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
     }
     if (!fv_cuda_megakernel_fit(p, device_of(s)->max_smem) ||
         (p->uses_flags && !connect(s, g, o))) {
-        p->x_bytes = x_bytes, p->slots = slots, p->rope = rope;
+        p->x_bytes = x_bytes, p->turn_bytes = turn_bytes, p->rope = rope;
+        fv_cuda_megakernel_fit(p, device_of(s)->max_smem);
         return false;
     }
     if (!p->uses_flags) separate(g, o);

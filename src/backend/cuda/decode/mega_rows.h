@@ -177,7 +177,7 @@ __device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, x_row 
     float2 v[4];
     auto each_of = [&](auto f) {
         for (int i0 = lane; i0 < pairs; i0 += 4 * 32) {
-            x.get<4, false, true>(v, i0, pairs);
+            x.get<4, false, !MANY>(v, i0, pairs);
 #pragma unroll
             for (int u = 0; u < 4; u++)
                 if (i0 + u * 32 < pairs) f(v[u], i0 + u * 32);
@@ -309,7 +309,7 @@ __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group 
                               const unsigned char *slots, unsigned epoch)
 {
     int k = f.k;
-    flagged_reader in = f.in.reader(epoch);
+    flagged_reader in = MANY ? flagged_reader{NULL, 0} : f.in.reader(epoch);
     /* bf16: the activation of an op before (half), never normalised */
     if (f.a.xt == FV_BF16) {
         if (!MANY && in.area) {

@@ -89,7 +89,7 @@ template <int NEEDS> __device__ void produce_weights(const mk_ops &p, mk_smem *d
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
         mbarrier_wait(smem_addr(&d->op_full[i % OP_STAGES]), i / OP_STAGES & 1);
-        block_group t(p, o.groups);
+        const block_group t = d->group[o.groups - 1];
         if (o.kind == GEMM && t.tile(o.gemm) < o.gemm.tiles) {
             if (has_gain(o.gemm)) produce_gain(o.gemm, d, r, producer);
             produce_gemm<NEEDS>(o.gemm, d, r, t.tile(o.gemm), t.blocks, producer);
@@ -126,34 +126,26 @@ template <int NEEDS> __device__ void read_ops(const mk_ops &p, const block_group
 
 /* ---- barriers between blocks ---- */
 
-/* How many barriers of each kind this block has passed; counters only grow during a launch. */
-struct barrier_rounds {
-    int group, pair, all;
-};
-
 /* Arrives at the next barrier of all blocks of the group, of the pair of groups, or of all groups.
- * What does not depend on other blocks is done before the wait. */
-__device__ inline block_wait arrive(const mk_ops &p, const mk_op &o, const block_group &t,
-                                    barrier_rounds &n)
+ * Counters only grow during a launch.  What does not depend on other blocks is done before the
+ * wait. */
+__device__ inline block_wait arrive(const mk_ops &p, const mk_op &o, const block_group &t)
 {
-    int blocks = t.blocks, groups = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
-    unsigned *arrived, round;
-    if (o.grid_barrier)
-        arrived = &p.counters->all_arrived, round = ++n.all, blocks = groups * p.group_blocks;
-    else if (o.groups == 2)
-        arrived = &p.counters->pair_arrived[t.index], round = ++n.pair;
-    else
-        arrived = &p.counters->arrived[t.index], round = ++n.group;
+    int groups = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK,
+        blocks = o.grid_barrier ? groups * p.group_blocks : t.blocks;
+    unsigned *arrived = o.grid_barrier   ? &p.counters->all_arrived
+                        : o.groups == 2 ? &p.counters->pair_arrived[t.index]
+                                        : &p.counters->arrived[t.index];
     decode_sync();
     if (threadIdx.x == 0) increment_release_gpu(arrived);
-    return {arrived, blocks * round, false};
+    return {arrived, (unsigned)(blocks * o.round), false};
 }
 
 /* The last block to exit resets the counters for the next launch and advances the epoch. */
-__device__ inline void reset_counters(const mk_ops &p, unsigned epoch)
+__device__ inline void reset_counters(const mk_ops &p)
 {
     if (threadIdx.x || atomicAdd(&p.counters->exited, 1u) != gridDim.x - 1) return;
-    *p.counters = mk_counters{{}, {}, 0, 0, epoch - 1 + (unsigned)p.n};
+    *p.counters = mk_counters{{}, {}, 0, 0, p.counters->epoch + (unsigned)p.n};
 }
 
 /* Barriers: a slot is full after one arrival and its bytes, empty after one arrival per MMA warp; a
@@ -170,6 +162,7 @@ __device__ inline void init_smem(const mk_ops &p, mk_smem *d)
         mbarrier_init(&d->op_full[i], 32);
         mbarrier_init(&d->op_empty[i], MMA_WARPS + PRODUCERS);
     }
+    for (int i = 0; i < 2; i++) d->group[i] = block_group(p, i + 1);
     mbarrier_init_fence();
     fence_async_proxy();
 }
@@ -199,10 +192,11 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     constexpr bool MANY = ROWS == MANY_ROWS;
     extern __shared__ __align__(128) unsigned char memory[];
     mk_smem *d = (mk_smem *)memory;
-    bf16 *x = (bf16 *)((unsigned char *)(d + 1) + p.turn_bytes());
-    const unsigned char *slots = (const unsigned char *)x + p.x_bytes;
+    bf16 *x = (bf16 *)(memory + p.x_at);
+    const unsigned char *slots = memory + p.slots_at;
     slot_ring r(d, slots, p.slots);
-    unsigned epoch = p.counters->epoch + 1; /* tag of the first op; 0 is the tag of unused words */
+    /* tag of the first op; 0 is the tag of unused words */
+    const unsigned epoch = MANY ? 0 : p.counters->epoch + 1;
     if (threadIdx.x == 0) init_smem(p, d);
     __syncthreads();
     if (threadIdx.x / 32 >= MMA_WARPS) {
@@ -215,15 +209,14 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     }
     setmaxnreg_inc<MMA_REGISTERS>();
     if (NEEDS & NEEDS_PAIRS) compute_turns(p, block_group(p, 1), d);
-    barrier_rounds rounds = {};
     const block_group single(p, 1);
     int buffer = 0; /* of partial sums, for one row */
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
         mbarrier_wait(smem_addr(&d->op_full[i % OP_STAGES]), i / OP_STAGES & 1);
-        block_group t = MANY ? block_group(p, o.groups) : single;
+        block_group t = MANY ? d->group[o.groups - 1] : single;
         block_wait wait = {NULL, 0, true};
-        if (MANY && i && t.rows > 0) wait = arrive(p, o, t, rounds);
+        if (MANY && o.round && t.rows > 0) wait = arrive(p, o, t);
         if (MANY && o.kind == GEMM && !o.gemm.tile_per_warp) wait();
         if ((NEEDS & NEEDS_F32_CACHE) && o.kind == ATTENTION)
             attend<MANY, 64>(o, o.attention, t, d->sums[0][0], epoch, i, wait);
@@ -244,7 +237,7 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         warp_arrive(&d->op_empty[i % OP_STAGES]);
     }
     decode_sync(); /* every thread has read the epoch */
-    reset_counters(p, epoch);
+    reset_counters(p);
 }
 
 /* ---- host ---- */
@@ -257,16 +250,14 @@ template <row_count ROWS> auto instance_for(const mk_ops &p)
     return kernel;
 }
 
-size_t smem_bytes(const mk_ops &p)
-{
-    return sizeof(mk_smem) + (size_t)(p.turn_bytes() + p.x_bytes) + (size_t)p.slots * SLOT_BYTES;
-}
+size_t smem_bytes(const mk_ops &p) { return (size_t)(p.slots_at + p.slots * SLOT_BYTES); }
 } // namespace
 
 bool fv_cuda_megakernel_fit(mk_ops *p, size_t most)
 {
-    p->slots = 0;
-    size_t rest = smem_bytes(*p);
+    p->x_at = (int)sizeof(mk_smem) + p->turn_bytes;
+    p->slots_at = p->x_at + p->x_bytes;
+    size_t rest = (size_t)p->slots_at;
     p->slots = rest < most ? (int)((most - rest) / SLOT_BYTES) : 0;
     if (p->slots > MAX_SLOTS) p->slots = MAX_SLOTS;
     return p->slots >= GROUP;

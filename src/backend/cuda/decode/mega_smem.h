@@ -6,6 +6,29 @@
 #include "backend/cuda/device/sm90_pipeline.h"
 #include "mega.h"
 
+/* The block group (or pair of groups) of this block, and its rows. */
+struct block_group {
+    int index, block, blocks, row, rows; /* block: of `blocks`; row: first of `rows` sequences */
+    block_group() = default;
+    __device__ block_group(const mk_ops &p, int groups)
+    {
+        int all = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
+        index = (int)blockIdx.x / p.group_blocks / groups;
+        block = (int)blockIdx.x - index * groups * p.group_blocks;
+        blocks = min(groups, all - index * groups) * p.group_blocks;
+        row = index * groups * ROWS_BLOCK;
+        /* SMs are not a multiple of the groups: the remainder has no rows */
+        rows = block < blocks ? min(p.rows - row, groups * ROWS_BLOCK) : 0;
+    }
+    /* This block's first tile; the next ones are `blocks` apart. */
+    __device__ int tile(const decode_gemm &f) const
+    {
+        int t = block - f.first_block;
+        if (rows <= 0) return f.tiles;
+        return t < 0 ? t + blocks : t;
+    }
+};
+
 /* Start of the dynamic smem; a table of rotations (turn_bytes), rows of x (x_bytes) and the slots
  * follow. */
 struct __align__(128) mk_smem
@@ -14,6 +37,7 @@ struct __align__(128) mk_smem
     uint64_t op_full[OP_STAGES], op_empty[OP_STAGES];
     mk_op op[OP_STAGES];
     unsigned issued[MAX_SLOTS]; /* how often the slot was filled or is being filled */
+    block_group group[2]; /* of one group and of two: computing them takes divisions */
     __align__(16) float partial[2][MMA_WARPS]; /* sums over a row that all warps share */
     __align__(16) float sums[GROUP][MMA_WARPS][TILE_SUMS];
 };
@@ -53,28 +77,6 @@ struct slot_ring {
     }
     /* A slot always has the same producer: the parity of its barriers is never a lap old. */
     __device__ bool is_of(int producer) const { return i % PRODUCERS == producer; }
-};
-
-/* The block group (or pair of groups) of this block, and its rows. */
-struct block_group {
-    int index, block, blocks, row, rows; /* block: of `blocks`; row: first of `rows` sequences */
-    __device__ block_group(const mk_ops &p, int groups)
-    {
-        int all = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
-        index = (int)blockIdx.x / p.group_blocks / groups;
-        block = (int)blockIdx.x - index * groups * p.group_blocks;
-        blocks = min(groups, all - index * groups) * p.group_blocks;
-        row = index * groups * ROWS_BLOCK;
-        /* SMs are not a multiple of the groups: the remainder has no rows */
-        rows = block < blocks ? min(p.rows - row, groups * ROWS_BLOCK) : 0;
-    }
-    /* This block's first tile; the next ones are `blocks` apart. */
-    __device__ int tile(const decode_gemm &f) const
-    {
-        int t = block - f.first_block;
-        if (rows <= 0) return f.tiles;
-        return t < 0 ? t + blocks : t;
-    }
 };
 
 /* A barrier of blocks that this block has arrived at: () waits for the others, once per thread. */
