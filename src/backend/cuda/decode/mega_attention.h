@@ -6,7 +6,7 @@
 #ifndef FV_CUDA_DECODE_MEGA_ATTENTION_H
 #define FV_CUDA_DECODE_MEGA_ATTENTION_H
 
-#include "mega_smem.h"
+#include "mega_attention_warp.h"
 
 #define PREFETCH_PIECE 4096
 #define PREFETCH_BYTES (24 << 20)               /* of keys and values of one layer: half of L2 */
@@ -134,9 +134,9 @@ template <class T, int L> struct early_io {
     }
 };
 
-/* One head of one sequence by one warp.  The more elements V a thread has of a key, the fewer
- * shuffles it takes, which pays where many warps are busy; for a block with a head of its own 16
- * bytes were faster. */
+/* One head of one sequence by one warp, where attend_by_mma does not fit.  The more elements V a
+ * thread has of a key, the fewer shuffles it takes, which pays where many warps are busy; for a
+ * block with a head of its own 16 bytes were faster. */
 template <class T, int L, int V>
 __device__ inline void attend_by_warp(const attn_params<T> &attn, int h, int b, block_wait *wait)
 {
@@ -170,7 +170,10 @@ __device__ inline void attend_by_warps(const decode_attention<T> &j, block_group
     int heads = (int)j.attn.a.H;
     for (int u = t.block + (int)threadIdx.x / 32 * t.blocks; u < heads * t.rows;
          u += t.blocks * MMA_WARPS)
-        attend_by_warp<T, W / 16, 16>(j.attn, u % heads, t.row + u / heads, &wait);
+        if constexpr (sizeof(T) == 2 && W == MMA_HEAD)
+            attend_by_mma(j.attn, u % heads, t.row + u / heads, &wait);
+        else
+            attend_by_warp<T, W / 16, 16>(j.attn, u % heads, t.row + u / heads, &wait);
 }
 
 /* One block per head, or per part of its keys. */

@@ -18,19 +18,18 @@
 template <int GROUPS> using tile_acc = float[GROUPS][TILES_PER_WARP][4];
 
 /* c += x W' over all of K for the warp's tiles w; rows lane / 4 and lane / 4 + 8 of each
- * ROWS_BLOCK. Missing rows read an existing one; their results are not stored.  Even and odd K
- * steps have separate accumulators: two independent chains of mma. */
+ * ROWS_BLOCK (interleaved, x_rows).  Missing rows have whatever is in smem; their results are not
+ * stored.  Even and odd K steps have separate accumulators: two independent chains of mma. */
 template <int GROUPS>
-__device__ inline void mma_own_tiles(tile_acc<GROUPS> &c, unsigned x, int stride, int rows,
+__device__ inline void mma_own_tiles(tile_acc<GROUPS> &c, unsigned x, int stride,
                                      const unsigned (&w)[TILES_PER_WARP], int steps)
 {
     tile_acc<GROUPS> odd = {};
     int lane = threadIdx.x % 32;
-    unsigned at[GROUPS][2];
+    unsigned at[GROUPS];
 #pragma unroll
-    for (int i = 0; i < 2 * GROUPS; i++)
-        at[i / 2][i % 2] = x +
-                           (unsigned)(2 * min(i * 8 + lane / 4, rows - 1) * stride + lane % 4 * 16);
+    for (int h = 0; h < GROUPS; h++)
+        at[h] = x + (unsigned)(2 * (h * ROWS_BLOCK / 2 + lane / 4) * stride + lane % 4 * 32);
 #pragma unroll 4
     for (int s = 0; s < steps; s++) {
         uint4 v[TILES_PER_WARP];
@@ -38,12 +37,12 @@ __device__ inline void mma_own_tiles(tile_acc<GROUPS> &c, unsigned x, int stride
         for (int j = 0; j < TILES_PER_WARP; j++) v[j] = ld_shared16(w[j] + s * (2 * STEP));
 #pragma unroll
         for (int h = 0; h < GROUPS; h++) {
-            uint4 a = ld_shared16(at[h][0] + s * (2 * STEP)),
-                  b = ld_shared16(at[h][1] + s * (2 * STEP));
+            uint4 a = ld_shared16(at[h] + s * (4 * STEP)),
+                  b = ld_shared16(at[h] + s * (4 * STEP) + 16);
 #pragma unroll
             for (int j = 0; j < TILES_PER_WARP; j++) {
-                mma(c[h][j], a.x, b.x, a.y, b.y, v[j].x, v[j].y);
-                mma(odd[h][j], a.z, b.z, a.w, b.w, v[j].z, v[j].w);
+                mma(c[h][j], a.x, a.y, a.z, a.w, v[j].x, v[j].y);
+                mma(odd[h][j], b.x, b.y, b.z, b.w, v[j].z, v[j].w);
             }
         }
     }
@@ -183,7 +182,7 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
 #pragma unroll
             for (int i = 0; i < 4 * GROUPS; i++) c[i / 4][j][i % 4] = i % 2 ? b.y : b.x;
         }
-        mma_own_tiles<GROUPS>(c, smem_addr(x), x_stride(f.k), t.rows, w, f.k / STEP);
+        mma_own_tiles<GROUPS>(c, smem_addr(x), interleaved_stride(f.k), w, f.k / STEP);
         __syncwarp();
         if (lane < n) mbarrier_arrive_count(lane ? empty[1] : empty[0], MMA_WARPS);
         if constexpr (GROUPS == 1)
