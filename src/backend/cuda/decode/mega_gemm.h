@@ -168,8 +168,8 @@ struct mk_epilogue {
           up_bias((const float *)f.a.up_bias), pos(f.a.pos), n((int)f.a.n),
           y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act),
           cache_row(f.a.cache_row), cache_batch(f.a.cache_batch), add(f.a.add),
-          narrow(f.a.yt == FV_BF16), to_global(to.to_global), residual(in),
-          flagged_out(to.area), epoch(tag)
+          narrow(f.a.yt == FV_BF16), to_global(to.to_global), residual(in), flagged_out(to.area),
+          epoch(tag)
     {
     }
 };

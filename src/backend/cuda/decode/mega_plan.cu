@@ -360,6 +360,8 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
         const decode_gemm &f = o->gemm;
         int most = o->groups * ROWS_BLOCK, rows = (int)(f.a.rows < most ? f.a.rows : most);
         int x = rows * (f.stream_x ? STAGES * (f.chunk + 32) : f.k + 32) * 2;
+        if (f.tile_per_warp) /* interleaved, whether all rows are there or not */
+            x = (int)ceil_div(rows, ROWS_BLOCK) * ROWS_BLOCK * (f.k + 4) * 2;
         if (x > p->x_bytes) p->x_bytes = (x + 127) / 128 * 128;
     }
     if (!fv_cuda_megakernel_fit(p, device_of(s)->max_smem) ||
@@ -478,7 +480,7 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     f.stream_x = j.a.rows > FLAGGED_MAX_ROWS && j.a.xt == FV_BF16 && j.k > f.chunk;
     int64_t groups = ceil_div(j.a.rows, ROWS_BLOCK), blocks = device_of(s)->sm_count / groups;
     /* with a tile per warp, a tile must lie as a whole in y or in one cache */
-    bool simple = !j.a.add &&
+    bool simple = !j.a.add && j.a.xt != FV_BF16 &&
                   (!j.a.k_cache || (j.a.y_n % TILE == 0 && (j.a.n - j.a.y_n) % (2 * TILE) == 0));
     f.tile_per_warp = simple && j.a.rows > FLAGGED_MAX_ROWS && j.k <= MAX_CHUNK &&
                       tiles > GROUP * blocks;

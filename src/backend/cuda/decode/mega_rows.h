@@ -17,6 +17,25 @@
 
 /* Elements from row to row: 64 bytes of padding against bank conflicts. */
 __device__ inline int x_stride(int k) { return k + 32; }
+/* Elements from two interleaved rows to the next two: 16 bytes of padding. */
+__device__ inline int interleaved_stride(int k) { return 2 * k + 8; }
+
+/* Rows of x in smem: pair i of a row is 2 * by * i elements behind its first.
+ * gemm_own_tiles has rows r and r + 8 interleaved, pair by pair: the A fragment of an mma is then
+ * one load of 16 bytes.  Of a load for each row four registers had to be moved for every mma. */
+struct x_rows {
+    bf16 *x;
+    int stride, by; /* stride: elements from row to row, or from two to the next two */
+    __device__ x_rows(bf16 *x_, int k, bool interleaved)
+        : x(x_), stride(interleaved ? interleaved_stride(k) : x_stride(k)), by(interleaved ? 2 : 1)
+    {
+    }
+    __device__ bf16 *row(int r) const
+    {
+        int of_two = r / ROWS_BLOCK * (ROWS_BLOCK / 2) + r % (ROWS_BLOCK / 2);
+        return by == 1 ? x + r * stride : x + of_two * stride + r % ROWS_BLOCK / 8 * 2;
+    }
+};
 
 /* Where pair i of a row is stored.  With at most 8 rows the upper half of the 16-row A fragment
  * would be idle; instead it holds the next 16 of K (see multiply).  Swapping pairs 1 and 2 of every
@@ -24,6 +43,12 @@ __device__ inline int x_stride(int k) { return k + 32; }
 template <bool MANY> __device__ inline int pair_at(int i)
 {
     return MANY ? i : (i & ~3) | (i & 1) << 1 | (i & 2) >> 1;
+}
+
+__device__ inline unsigned bf16x2_bits(float x, float y)
+{
+    __nv_bfloat162 both = __floats2bfloat162_rn(x, y);
+    return *(const unsigned *)&both;
 }
 
 __device__ inline void store_bf16x2(bf16 *to, float2 v)
@@ -78,7 +103,7 @@ __device__ inline float2 scale_shift(float2 p, float mean, float scale, const fl
  * R = 2 interleaves two rows: the reductions of one hide the latency of the other's. */
 template <int R, int N, bool WHOLE>
 __device__ inline void normalise_in_registers(const fv_fused_linear &a, bf16 *const (&to)[2],
-                                              const x_row (&x)[2], const float *gain,
+                                              int by, const x_row (&x)[2], const float *gain,
                                               const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
@@ -110,14 +135,14 @@ __device__ inline void normalise_in_registers(const fv_fused_linear &a, bf16 *co
         if (WHOLE || lane + u * 32 < pairs)
 #pragma unroll
             for (int r = 0; r < R; r++)
-                store_bf16x2(to[r] + 2 * (pair_at<R == 2>(lane) + u * 32),
+                store_bf16x2(to[r] + 2 * by * (pair_at<R == 2>(lane) + u * 32),
                              scale_shift(v[r][u], mean[r], scale[r], gain, shift, lane + u * 32));
 }
 
 /* The same for two rows of exactly N * 128 elements in global memory, in 16-byte loads: the common
  * width 768 at more than 8 rows. */
 template <int N>
-__device__ inline void normalise_two_rows(const fv_fused_linear &a, bf16 *const (&to)[2],
+__device__ inline void normalise_two_rows(const fv_fused_linear &a, bf16 *const (&to)[2], int by,
                                           const x_row (&x)[2], const float *gain,
                                           const float *shift)
 {
@@ -155,21 +180,25 @@ __device__ inline void normalise_two_rows(const fv_fused_linear &a, bf16 *const 
     for (int u = 0; u < N; u++) {
         float4 g = gain ? ((const float4 *)gain)[lane + u * 32] : make_float4(1, 1, 1, 1);
         float4 s = shift ? ((const float4 *)shift)[lane + u * 32] : make_float4(0, 0, 0, 0);
+        unsigned w[2][2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float4 p = v[r][u];
-            __nv_bfloat162 both[2] = {__floats2bfloat162_rn(p.x * sum[r] * g.x + s.x,
-                                                            p.y * sum[r] * g.y + s.y),
-                                      __floats2bfloat162_rn(p.z * sum[r] * g.z + s.z,
-                                                            p.w * sum[r] * g.w + s.w)};
-            *(uint2 *)(to[r] + 4 * (lane + u * 32)) = *(const uint2 *)both;
+            w[r][0] = bf16x2_bits(p.x * sum[r] * g.x + s.x, p.y * sum[r] * g.y + s.y);
+            w[r][1] = bf16x2_bits(p.z * sum[r] * g.z + s.z, p.w * sum[r] * g.w + s.w);
+        }
+        if (by == 2) {
+            ((uint4 *)to[0])[lane + u * 32] = make_uint4(w[0][0], w[1][0], w[0][1], w[1][1]);
+        } else {
+            ((uint2 *)to[0])[lane + u * 32] = make_uint2(w[0][0], w[0][1]);
+            ((uint2 *)to[1])[lane + u * 32] = make_uint2(w[1][0], w[1][1]);
         }
     }
 }
 
 /* The same for a row of any length, read once per pass. */
 template <bool MANY>
-__device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, x_row x,
+__device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, int by, x_row x,
                                       const float *gain, const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
@@ -191,34 +220,34 @@ __device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, x_row 
         [&](float2 p, int) { sum += (p.x - mean) * (p.x - mean) + (p.y - mean) * (p.y - mean); });
     float scale = rsqrtf(warp_allreduce(sum, sum_op()) * each + a.eps);
     each_of([&](float2 p, int i) {
-        store_bf16x2(to + 2 * pair_at<MANY>(i), scale_shift(p, mean, scale, gain, shift, i));
+        store_bf16x2(to + 2 * by * pair_at<MANY>(i), scale_shift(p, mean, scale, gain, shift, i));
     });
 }
 
 /* All rows of the block group; warp w has rows w, w + 8, .. */
 template <bool MANY>
-__device__ inline void normalise_all(const decode_gemm &f, bf16 *to, const block_group &t,
+__device__ inline void normalise_all(const decode_gemm &f, const x_rows &to, const block_group &t,
                                      const flagged_reader &in, const float *gain,
                                      const float *shift)
 {
     constexpr int R = MANY ? 2 : 1, N = 12;
-    int k = f.k, r = (int)threadIdx.x / 32, stride = x_stride(k);
+    int k = f.k, r = (int)threadIdx.x / 32;
     if (k > N * 64) {
         for (; r < t.rows; r += MMA_WARPS)
-            normalise_long<MANY>(f.a, to + r * stride, x_row(f, in, t.row + r), gain, shift);
+            normalise_long<MANY>(f.a, to.row(r), to.by, x_row(f, in, t.row + r), gain, shift);
         return;
     }
     for (; r < t.rows; r += R * MMA_WARPS) {
         /* without a second row: the first one again */
         int second = r + MMA_WARPS < t.rows ? r + MMA_WARPS : r;
-        bf16 *const where[2] = {to + r * stride, to + second * stride};
+        bf16 *const where[2] = {to.row(r), to.row(second)};
         const x_row x[2] = {x_row(f, in, t.row + r), x_row(f, in, t.row + second)};
         if (MANY && k == N * 64)
-            normalise_two_rows<N / 2>(f.a, where, x, gain, shift);
+            normalise_two_rows<N / 2>(f.a, where, to.by, x, gain, shift);
         else if (k == N * 64)
-            normalise_in_registers<R, N, true>(f.a, where, x, gain, shift);
+            normalise_in_registers<R, N, true>(f.a, where, to.by, x, gain, shift);
         else
-            normalise_in_registers<R, N, false>(f.a, where, x, gain, shift);
+            normalise_in_registers<R, N, false>(f.a, where, to.by, x, gain, shift);
     }
 }
 
@@ -273,14 +302,14 @@ __device__ inline void copy_rows(const decode_gemm &f, unsigned to, int stride,
 
 /* f32 rows, rounded to bf16. */
 template <bool MANY>
-__device__ inline void load_rounded_rows(const decode_gemm &f, bf16 *to, const block_group &t,
-                                         const flagged_reader &in)
+__device__ inline void load_rounded_rows(const decode_gemm &f, const x_rows &rows,
+                                         const block_group &t, const flagged_reader &in)
 {
     constexpr int AHEAD = MANY ? 6 : 3;
     int k = f.k;
     row_split s(t.rows);
     if (s.row >= t.rows) return;
-    to += s.row * x_stride(k);
+    bf16 *to = rows.row(s.row);
     if (!MANY && in.area) {
         in.pairs<AHEAD>((t.row + s.row) * k, s.first, k / 2, s.threads,
                         [&](int, int i, unsigned a, unsigned b) {
@@ -297,8 +326,8 @@ __device__ inline void load_rounded_rows(const decode_gemm &f, bf16 *to, const b
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
             int i = min(i0 + u * s.threads, k / 4 - 1);
-            store_bf16x2(to + 2 * pair_at<MANY>(2 * i), make_float2(v[u].x, v[u].y));
-            store_bf16x2(to + 2 * pair_at<MANY>(2 * i + 1), make_float2(v[u].z, v[u].w));
+            store_bf16x2(to + 2 * rows.by * pair_at<MANY>(2 * i), make_float2(v[u].x, v[u].y));
+            store_bf16x2(to + 2 * rows.by * pair_at<MANY>(2 * i + 1), make_float2(v[u].z, v[u].w));
         }
     }
 }
@@ -309,6 +338,7 @@ __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group 
                               const unsigned char *slots, unsigned epoch)
 {
     int k = f.k;
+    const x_rows rows(to, k, MANY && f.tile_per_warp);
     flagged_reader in = MANY ? flagged_reader{NULL, 0} : f.in.reader(epoch);
     /* bf16: the activation of an op before (half), never normalised */
     if (f.a.xt == FV_BF16) {
@@ -323,7 +353,7 @@ __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group 
         return;
     }
     if (!f.a.norm) {
-        load_rounded_rows<MANY>(f, to, t, in);
+        load_rounded_rows<MANY>(f, rows, t, in);
         return;
     }
     /* the producer has loaded gain and shift into the next slot, if they fit; one call for both
@@ -336,7 +366,7 @@ __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group 
         if (shift) shift = slot + (gain ? k : 0);
         if (gain) gain = slot;
     }
-    normalise_all<MANY>(f, to, t, in, gain, shift);
+    normalise_all<MANY>(f, rows, t, in, gain, shift);
     if (!in_slot) return;
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty());

@@ -133,7 +133,7 @@ __device__ inline block_wait arrive(const mk_ops &p, const mk_op &o, const block
 {
     int groups = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK,
         blocks = o.grid_barrier ? groups * p.group_blocks : t.blocks;
-    unsigned *arrived = o.grid_barrier   ? &p.counters->all_arrived
+    unsigned *arrived = o.grid_barrier  ? &p.counters->all_arrived
                         : o.groups == 2 ? &p.counters->pair_arrived[t.index]
                                         : &p.counters->arrived[t.index];
     decode_sync();

@@ -37,7 +37,7 @@ struct __align__(128) mk_smem
     uint64_t op_full[OP_STAGES], op_empty[OP_STAGES];
     mk_op op[OP_STAGES];
     unsigned issued[MAX_SLOTS]; /* how often the slot was filled or is being filled */
-    block_group group[2]; /* of one group and of two: computing them takes divisions */
+    block_group group[2];       /* of one group and of two: computing them takes divisions */
     __align__(16) float partial[2][MMA_WARPS]; /* sums over a row that all warps share */
     __align__(16) float sums[GROUP][MMA_WARPS][TILE_SUMS];
 };
