@@ -226,7 +226,7 @@ static void tokens_are_those_of_the_cpu(void **state)
 {
     (void)state;
     static run r;
-    /* many sequences, in eight, five, four and two groups of blocks that only meet where memory is
+    /* many sequences, in seven, five, four and two groups of blocks that only meet where memory is
      * reused, with keys for one and for several steps of a warp; so many keys that blocks share
      * them, for one group and for few sequences; one */
     static const int64_t sizes[][2] = {{MOST_ROWS, 7}, {70, 45},  {64, 7}, {20, 9},

@@ -12,37 +12,38 @@
  * w of a piece is an 8x8 matrix (key, element) over the warp; transposed (movmatrix) it is the B
  * fragment, whose results are again word w of a piece.
  *
- * Multiplying and shuffling element by element took four times as many instructions. */
+ * That is some 190 instructions for 16 keys.  Multiplied and shuffled element by element they took
+ * 250, and a merge of eight partial results at the end. */
 #ifndef FV_CUDA_DECODE_MEGA_ATTENTION_WARP_H
 #define FV_CUDA_DECODE_MEGA_ATTENTION_WARP_H
 
 #include "mega_smem.h"
 
 #define MMA_HEAD 64
-#define PIECES (MMA_HEAD / 32) /* of a key, for each of 4 lanes */
-#define KEY_TILES 2            /* multiplied together; four would spill registers */
+#define KEY_PIECES (MMA_HEAD / 32) /* of a key, for each of 4 lanes */
+#define KEY_TILES 2                /* multiplied together; four would spill registers */
 
 /* Keys or values: KEY_TILES tiles of 8. */
 struct warp_keys {
-    uint4 r[KEY_TILES][PIECES];
+    uint4 r[KEY_TILES][KEY_PIECES];
 
     /* Key `key` into this lane's part of tile t; `first`: the lane's piece of key 0. */
     __device__ void load_key(int t, const bf16 *first, int64_t row, int key)
     {
 #pragma unroll
-        for (int p = 0; p < PIECES; p++)
+        for (int p = 0; p < KEY_PIECES; p++)
             asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                          : "=r"(r[t][p].x), "=r"(r[t][p].y), "=r"(r[t][p].z), "=r"(r[t][p].w)
                          : "l"(first + key * row + 32 * p)
                          : "memory");
     }
-    /* Keys j, j + 8, ..; behind `last` that one again: its weight is 0 there. */
+    /* Keys j, j + 8, ..; past `last`, key `last` again, whose weight there is 0. */
     __device__ void load(const bf16 *first, int64_t row, int j, int last)
     {
 #pragma unroll
         for (int t = 0; t < KEY_TILES; t++) load_key(t, first, row, min(j + 8 * t, last));
     }
-    /* Key `now`, where it or one behind it was to be loaded. */
+    /* The newest key, for the lanes that would have loaded it or one past it. */
     __device__ void load_newest(const bf16 *first, int64_t row, int j, int now)
     {
 #pragma unroll
@@ -58,7 +59,7 @@ __device__ inline unsigned transpose_8x8(unsigned v)
     return to;
 }
 
-/* Two weights as bf16, and the rest that rounding leaves. */
+/* Two weights rounded to bf16, and the rounding errors, also as bf16. */
 __device__ inline void split_weights(unsigned &high, unsigned &low, float2 p)
 {
     __nv_bfloat162 rounded = __float22bfloat162_rn(p);
@@ -69,7 +70,7 @@ __device__ inline void split_weights(unsigned &high, unsigned &low, float2 p)
 }
 
 /* y += P V and sum += P for P = 2^(s - base), of which a lane has two weights of each tile. */
-__device__ inline void add_values(float (&y)[PIECES][4][4], float &sum,
+__device__ inline void add_values(float (&y)[KEY_PIECES][4][4], float &sum,
                                   const float (&s)[KEY_TILES][4], float base, const warp_keys &v)
 {
 #pragma unroll
@@ -82,7 +83,7 @@ __device__ inline void add_values(float (&y)[PIECES][4][4], float &sum,
             split_weights(high[u], low[u], w);
         }
 #pragma unroll
-        for (int p = 0; p < PIECES; p++)
+        for (int p = 0; p < KEY_PIECES; p++)
 #pragma unroll
             for (int w = 0; w < 4; w++)
                 mma(y[p][w], high[0], low[0], high[1], low[1], transpose_8x8((&v.r[t][p].x)[w]),
@@ -102,14 +103,14 @@ __device__ inline void attend_by_mma(const attn_params<bf16> &attn, int h, int b
                *query = attn.q(b, h, 0) + lane % 4 * 8;
     const uint8_t *mask = attn.a.key_mask ? attn.a.key_mask + b * attn.a.Tk : NULL;
     int64_t k_row = attn.a.k_row, v_row = attn.a.v_row;
-    float scale = attn.scale, row_max = -INFINITY, sum = 0, y[PIECES][4][4] = {};
-    uint4 q[PIECES];
+    float scale = attn.scale, row_max = -INFINITY, sum = 0, y[KEY_PIECES][4][4] = {};
+    uint4 q[KEY_PIECES];
     warp_keys k, v;
     k.load(first_k, k_row, j, max(now - 1, from));
     v.load(first_v, v_row, j, max(now - 1, from));
     (*wait)();
 #pragma unroll
-    for (int p = 0; p < PIECES; p++) {
+    for (int p = 0; p < KEY_PIECES; p++) {
         uint4 r = *(const uint4 *)(query + 32 * p);
         q[p] = make_uint4(r.x, r.z, r.y, r.w);
     }
@@ -120,7 +121,7 @@ __device__ inline void attend_by_mma(const attn_params<bf16> &attn, int h, int b
     for (int j0 = from; j0 < to; j0 += KEYS, j += KEYS) {
         float s[TILES][4] = {}, lower[TILES][4] = {}, tile_max = -INFINITY;
 #pragma unroll
-        for (int p = 0; p < PIECES; p++)
+        for (int p = 0; p < KEY_PIECES; p++)
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
                 const uint4 &a = q[p], &e = k.r[t][p];
@@ -143,7 +144,7 @@ __device__ inline void attend_by_mma(const attn_params<bf16> &attn, int h, int b
             row_max = tile_max;
             sum *= correction;
 #pragma unroll
-            for (int i = 0; i < PIECES * 4 * 4; i++) (&y[0][0][0])[i] *= correction;
+            for (int i = 0; i < KEY_PIECES * 4 * 4; i++) (&y[0][0][0])[i] *= correction;
         }
         add_values(y, sum, s, row_max == -INFINITY ? 0 : row_max, v);
         v.load(first_v, v_row, j + KEYS, now);
@@ -152,7 +153,7 @@ __device__ inline void attend_by_mma(const attn_params<bf16> &attn, int h, int b
     sum += __shfl_xor_sync(~0u, sum, 2);
     float inverse = sum != 0 ? __fdividef(1, sum) : 0; /* NaN stays NaN */
 #pragma unroll
-    for (int p = 0; p < PIECES; p++)
+    for (int p = 0; p < KEY_PIECES; p++)
         if (lane / 4 == p) { /* all rows of the result are equal */
             float out[8];
 #pragma unroll

@@ -346,12 +346,12 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
 {
     mk_ops *p = &g->p;
     bool rotated = o->kind == GEMM && o->gemm.a.rope.freq;
-    fv_fused_rope rope = p->rope;
-    int turn_bytes = p->turn_bytes;
+    int last = p->n ? p->op[p->n - 1].groups : 1;
     if (rotated && !same_rope(*p, o->gemm.a.rope)) return false;
-    int x_bytes = p->x_bytes, last = p->n ? p->op[p->n - 1].groups : 1;
     /* groups once paired stay paired: they no longer pass the barriers of a single group */
     if (o->groups < last) return false;
+    const fv_fused_rope rope = p->rope;
+    const int turn_bytes = p->turn_bytes, x_bytes = p->x_bytes;
     if (rotated) {
         p->rope = o->gemm.a.rope;
         p->turn_bytes = ROWS_BLOCK * p->rope.half * (int)sizeof(float2);

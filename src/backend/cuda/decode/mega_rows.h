@@ -20,20 +20,22 @@ __device__ inline int x_stride(int k) { return k + 32; }
 /* Elements from two interleaved rows to the next two: 16 bytes of padding. */
 __device__ inline int interleaved_stride(int k) { return 2 * k + 8; }
 
-/* Rows of x in smem: pair i of a row is 2 * by * i elements behind its first.
- * gemm_own_tiles has rows r and r + 8 interleaved, pair by pair: the A fragment of an mma is then
- * one load of 16 bytes.  Of a load for each row four registers had to be moved for every mma. */
+/* Rows of x in smem, as pairs of elements.  gemm_own_tiles has rows r and r + 8 interleaved, pair
+ * by pair, so that the A fragment of an mma is one load of 16 bytes.  From one load per row four
+ * registers would have to be moved for every mma. */
 struct x_rows {
     bf16 *x;
-    int stride, by; /* stride: elements from row to row, or from two to the next two */
+    int stride; /* elements from row to row, or from two interleaved rows to the next two */
+    int step;   /* pairs from one pair of a row to the next: 2 if interleaved, else 1 */
     __device__ x_rows(bf16 *x_, int k, bool interleaved)
-        : x(x_), stride(interleaved ? interleaved_stride(k) : x_stride(k)), by(interleaved ? 2 : 1)
+        : x(x_), stride(interleaved ? interleaved_stride(k) : x_stride(k)),
+          step(interleaved ? 2 : 1)
     {
     }
     __device__ bf16 *row(int r) const
     {
         int of_two = r / ROWS_BLOCK * (ROWS_BLOCK / 2) + r % (ROWS_BLOCK / 2);
-        return by == 1 ? x + r * stride : x + of_two * stride + r % ROWS_BLOCK / 8 * 2;
+        return step == 1 ? x + r * stride : x + of_two * stride + r % ROWS_BLOCK / 8 * 2;
     }
 };
 
@@ -103,7 +105,7 @@ __device__ inline float2 scale_shift(float2 p, float mean, float scale, const fl
  * R = 2 interleaves two rows: the reductions of one hide the latency of the other's. */
 template <int R, int N, bool WHOLE>
 __device__ inline void normalise_in_registers(const fv_fused_linear &a, bf16 *const (&to)[2],
-                                              int by, const x_row (&x)[2], const float *gain,
+                                              int step, const x_row (&x)[2], const float *gain,
                                               const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
@@ -135,14 +137,14 @@ __device__ inline void normalise_in_registers(const fv_fused_linear &a, bf16 *co
         if (WHOLE || lane + u * 32 < pairs)
 #pragma unroll
             for (int r = 0; r < R; r++)
-                store_bf16x2(to[r] + 2 * by * (pair_at<R == 2>(lane) + u * 32),
+                store_bf16x2(to[r] + 2 * step * (pair_at<R == 2>(lane) + u * 32),
                              scale_shift(v[r][u], mean[r], scale[r], gain, shift, lane + u * 32));
 }
 
 /* The same for two rows of exactly N * 128 elements in global memory, in 16-byte loads: the common
  * width 768 at more than 8 rows. */
 template <int N>
-__device__ inline void normalise_two_rows(const fv_fused_linear &a, bf16 *const (&to)[2], int by,
+__device__ inline void normalise_two_rows(const fv_fused_linear &a, bf16 *const (&to)[2], int step,
                                           const x_row (&x)[2], const float *gain,
                                           const float *shift)
 {
@@ -187,7 +189,7 @@ __device__ inline void normalise_two_rows(const fv_fused_linear &a, bf16 *const 
             w[r][0] = bf16x2_bits(p.x * sum[r] * g.x + s.x, p.y * sum[r] * g.y + s.y);
             w[r][1] = bf16x2_bits(p.z * sum[r] * g.z + s.z, p.w * sum[r] * g.w + s.w);
         }
-        if (by == 2) {
+        if (step == 2) {
             ((uint4 *)to[0])[lane + u * 32] = make_uint4(w[0][0], w[1][0], w[0][1], w[1][1]);
         } else {
             ((uint2 *)to[0])[lane + u * 32] = make_uint2(w[0][0], w[0][1]);
@@ -198,7 +200,7 @@ __device__ inline void normalise_two_rows(const fv_fused_linear &a, bf16 *const 
 
 /* The same for a row of any length, read once per pass. */
 template <bool MANY>
-__device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, int by, x_row x,
+__device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, int step, x_row x,
                                       const float *gain, const float *shift)
 {
     int lane = threadIdx.x % 32, pairs = (int)a.k / 2;
@@ -220,7 +222,7 @@ __device__ inline void normalise_long(const fv_fused_linear &a, bf16 *to, int by
         [&](float2 p, int) { sum += (p.x - mean) * (p.x - mean) + (p.y - mean) * (p.y - mean); });
     float scale = rsqrtf(warp_allreduce(sum, sum_op()) * each + a.eps);
     each_of([&](float2 p, int i) {
-        store_bf16x2(to + 2 * by * pair_at<MANY>(i), scale_shift(p, mean, scale, gain, shift, i));
+        store_bf16x2(to + 2 * step * pair_at<MANY>(i), scale_shift(p, mean, scale, gain, shift, i));
     });
 }
 
@@ -234,7 +236,7 @@ __device__ inline void normalise_all(const decode_gemm &f, const x_rows &to, con
     int k = f.k, r = (int)threadIdx.x / 32;
     if (k > N * 64) {
         for (; r < t.rows; r += MMA_WARPS)
-            normalise_long<MANY>(f.a, to.row(r), to.by, x_row(f, in, t.row + r), gain, shift);
+            normalise_long<MANY>(f.a, to.row(r), to.step, x_row(f, in, t.row + r), gain, shift);
         return;
     }
     for (; r < t.rows; r += R * MMA_WARPS) {
@@ -243,11 +245,11 @@ __device__ inline void normalise_all(const decode_gemm &f, const x_rows &to, con
         bf16 *const where[2] = {to.row(r), to.row(second)};
         const x_row x[2] = {x_row(f, in, t.row + r), x_row(f, in, t.row + second)};
         if (MANY && k == N * 64)
-            normalise_two_rows<N / 2>(f.a, where, to.by, x, gain, shift);
+            normalise_two_rows<N / 2>(f.a, where, to.step, x, gain, shift);
         else if (k == N * 64)
-            normalise_in_registers<R, N, true>(f.a, where, to.by, x, gain, shift);
+            normalise_in_registers<R, N, true>(f.a, where, to.step, x, gain, shift);
         else
-            normalise_in_registers<R, N, false>(f.a, where, to.by, x, gain, shift);
+            normalise_in_registers<R, N, false>(f.a, where, to.step, x, gain, shift);
     }
 }
 
@@ -326,8 +328,9 @@ __device__ inline void load_rounded_rows(const decode_gemm &f, const x_rows &row
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
             int i = min(i0 + u * s.threads, k / 4 - 1);
-            store_bf16x2(to + 2 * rows.by * pair_at<MANY>(2 * i), make_float2(v[u].x, v[u].y));
-            store_bf16x2(to + 2 * rows.by * pair_at<MANY>(2 * i + 1), make_float2(v[u].z, v[u].w));
+            store_bf16x2(to + 2 * rows.step * pair_at<MANY>(2 * i), make_float2(v[u].x, v[u].y));
+            store_bf16x2(to + 2 * rows.step * pair_at<MANY>(2 * i + 1),
+                         make_float2(v[u].z, v[u].w));
         }
     }
 }
