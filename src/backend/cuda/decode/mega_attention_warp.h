@@ -1,50 +1,48 @@
 /* mega_attention_warp.h - attention of one query by one warp, on tensor cores: many sequences,
  * heads MMA_HEAD wide, bf16 caches.
  *
- *     S = q K'   m16n8k16, upper 8 rows of A: words 0 and 1 of every piece of the query; lower 8:
- *                words 2 and 3.  A lane gets the scores of two keys of each tile of 8, as the A
- *                fragment of the second product wants them
- *     y = P V    upper 8 rows of A: P rounded to bf16; lower 8: what rounding took away.  Their
- *                results are added at the end, so that P counts with 16 bits
+ *     S = K q'    m16n8k16, A: words 0 and 2 of the pieces of 8 keys as the upper 8 rows, words 1 and
+ *                 3 as the lower; B: the query, words 0 and 2 in even columns, 1 and 3 in odd ones
+ *     y' = V' p   A: two words of the pieces of 16 values; B: p rounded to bf16 in even columns, in
+ *                 odd ones what rounding took away.  Their results are added at the end, so that p
+ *                 counts with 16 bits
  *
  * Lane l loads of key l / 4 of a tile the pieces (16 bytes) l % 4 and l % 4 + 4.  For S that is the
- * B fragment as it is: the order of the elements is free as long as q has the same.  For P V, word
- * w of a piece is an 8x8 matrix (key, element) over the warp; transposed (movmatrix) it is the B
- * fragment, whose results are again word w of a piece.
- *
- * That is some 190 instructions for 16 keys.  Multiplied and shuffled element by element they took
- * 250, and a merge of eight partial results at the end. */
+ * A fragment as it is: the order of the elements is free as long as q has the same.  For y', word
+ * w of a piece is an 8x8 matrix (key, element) over the warp; transposed (movmatrix) it is a part of
+ * the A fragment.  The B fragment is such a matrix, too: a lane has the weight of key l / 4, as a
+ * word of two bf16. */
 #ifndef FV_CUDA_DECODE_MEGA_ATTENTION_WARP_H
 #define FV_CUDA_DECODE_MEGA_ATTENTION_WARP_H
 
-#include "mega_smem.h"
+#include "mega_rows.h"
 
 #define MMA_HEAD 64
 #define KEY_PIECES (MMA_HEAD / 32) /* of a key, for each of 4 lanes */
-#define KEY_TILES 2                /* multiplied together; four would spill registers */
+#define KEY_TILES 2                /* multiplied together; with four it is 1 % slower */
 
 /* Keys or values: KEY_TILES tiles of 8. */
 struct warp_keys {
     uint4 r[KEY_TILES][KEY_PIECES];
 
     /* Key `key` into this lane's part of tile t; `first`: the lane's piece of key 0. */
-    __device__ void load_key(int t, const bf16 *first, int64_t row, int key)
+    __device__ void load_key(int t, const bf16 *first, unsigned row, int key)
     {
 #pragma unroll
         for (int p = 0; p < KEY_PIECES; p++)
             asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                          : "=r"(r[t][p].x), "=r"(r[t][p].y), "=r"(r[t][p].z), "=r"(r[t][p].w)
-                         : "l"(first + key * row + 32 * p)
+                         : "l"((const char *)first + (uint64_t)(unsigned)key * row + 64 * p)
                          : "memory");
     }
     /* Keys j, j + 8, ..; past `last`, key `last` again, whose weight there is 0. */
-    __device__ void load(const bf16 *first, int64_t row, int j, int last)
+    __device__ void load(const bf16 *first, unsigned row, int j, int last)
     {
 #pragma unroll
         for (int t = 0; t < KEY_TILES; t++) load_key(t, first, row, min(j + 8 * t, last));
     }
     /* The newest key, for the lanes that would have loaded it or one past it. */
-    __device__ void load_newest(const bf16 *first, int64_t row, int j, int now)
+    __device__ void load_newest(const bf16 *first, unsigned row, int j, int now)
     {
 #pragma unroll
         for (int t = 0; t < KEY_TILES; t++)
@@ -59,36 +57,60 @@ __device__ inline unsigned transpose_8x8(unsigned v)
     return to;
 }
 
-/* Two weights rounded to bf16, and the rounding errors, also as bf16. */
-__device__ inline void split_weights(unsigned &high, unsigned &low, float2 p)
+/* A weight rounded to bf16, and above it the rounding error, also as bf16. */
+__device__ inline unsigned split_weight(float p)
 {
-    __nv_bfloat162 rounded = __float22bfloat162_rn(p);
-    float2 back = __bfloat1622float2(rounded);
-    __nv_bfloat162 rest = __floats2bfloat162_rn(p.x - back.x, p.y - back.y);
-    high = *(const unsigned *)&rounded;
-    low = *(const unsigned *)&rest;
+    bf16 rounded = __float2bfloat16_rn(p);
+    __nv_bfloat162 both = __halves2bfloat162(rounded,
+                                             __float2bfloat16_rn(p - __bfloat162float(rounded)));
+    return *(const unsigned *)&both;
 }
 
-/* y += P V and sum += P for P = 2^(s - base), of which a lane has two weights of each tile. */
-__device__ inline void add_values(float (&y)[KEY_PIECES][4][4], float &sum,
-                                  const float (&s)[KEY_TILES][4], float base, const warp_keys &v)
+/* y += P V and sum += P for P = 2^(s - base), of which a lane has that of key l / 4 of each tile. */
+__device__ inline void add_values(float (&y)[KEY_PIECES][2][4], float &sum,
+                                  const float (&s)[KEY_TILES], float base, const warp_keys &v)
 {
+    unsigned p[KEY_TILES];
 #pragma unroll
-    for (int t = 0; t < KEY_TILES; t += 2) {
-        unsigned high[2], low[2];
-#pragma unroll
-        for (int u = 0; u < 2; u++) {
-            float2 w = make_float2(exp2_fast(s[t + u][0] - base), exp2_fast(s[t + u][1] - base));
-            sum += w.x + w.y;
-            split_weights(high[u], low[u], w);
-        }
-#pragma unroll
-        for (int p = 0; p < KEY_PIECES; p++)
-#pragma unroll
-            for (int w = 0; w < 4; w++)
-                mma(y[p][w], high[0], low[0], high[1], low[1], transpose_8x8((&v.r[t][p].x)[w]),
-                    transpose_8x8((&v.r[t + 1][p].x)[w]));
+    for (int t = 0; t < KEY_TILES; t++) {
+        float e = exp2_fast(s[t] - base);
+        sum += e;
+        p[t] = transpose_8x8(split_weight(e));
     }
+#pragma unroll
+    for (int t = 0; t < KEY_TILES; t += 2)
+#pragma unroll
+        for (int i = 0; i < 2 * KEY_PIECES; i++) {
+            const unsigned *low = &v.r[t][i / 2].x + i % 2 * 2,
+                           *high = &v.r[t + 1][i / 2].x + i % 2 * 2;
+            mma(y[i / 2][i % 2], transpose_8x8(low[0]), transpose_8x8(low[1]),
+                transpose_8x8(high[0]), transpose_8x8(high[1]), p[t], p[t + 1]);
+        }
+}
+
+/* Two neighbouring elements of y for each lane, beginning with pair_of_lane.  Row l / 4 = 2 i + e of
+ * a result is element e of a word of piece i or i + 4, and all columns are alike. */
+__device__ inline float2 gather_pair(const float (&y)[KEY_PIECES][2][4])
+{
+    int lane = threadIdx.x % 32, word = lane % 4;
+    bool odd = lane / 4 % 2;
+    float all[KEY_PIECES];
+#pragma unroll
+    for (int p = 0; p < KEY_PIECES; p++) {
+        float w[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) w[i] = y[p][i / 2][i % 2 * 2] + y[p][i / 2][i % 2 * 2 + 1];
+        float first = word % 2 ? w[1] : w[0], second = word % 2 ? w[3] : w[2];
+        all[p] = word / 2 ? second : first;
+    }
+    float own = odd ? all[1] : all[0], other = __shfl_xor_sync(~0u, odd ? all[0] : all[1], 4);
+    return odd ? make_float2(other, own) : make_float2(own, other);
+}
+
+__device__ inline int pair_of_lane()
+{
+    int lane = threadIdx.x % 32, row = lane / 4;
+    return row % 2 * 32 + row / 2 * 8 + lane % 4 * 2;
 }
 
 /* Head h of sequence b.  All keys but the newest were there before this launch: the first of them
@@ -102,9 +124,9 @@ __device__ inline void attend_by_mma(const attn_params<bf16> &attn, int h, int b
     const bf16 *first_k = attn.k(b, g, 0) + lane % 4 * 8, *first_v = attn.v(b, g, 0) + lane % 4 * 8,
                *query = attn.q(b, h, 0) + lane % 4 * 8;
     const uint8_t *mask = attn.a.key_mask ? attn.a.key_mask + b * attn.a.Tk : NULL;
-    int64_t k_row = attn.a.k_row, v_row = attn.a.v_row;
-    float scale = attn.scale, row_max = -INFINITY, sum = 0, y[KEY_PIECES][4][4] = {};
-    uint4 q[KEY_PIECES];
+    unsigned k_row = (unsigned)attn.a.k_row * 2, v_row = (unsigned)attn.a.v_row * 2; /* bytes */
+    float scale = attn.scale, row_max = -INFINITY, sum = 0, y[KEY_PIECES][2][4] = {};
+    unsigned q[KEY_PIECES][2];
     warp_keys k, v;
     k.load(first_k, k_row, j, max(now - 1, from));
     v.load(first_v, v_row, j, max(now - 1, from));
@@ -112,55 +134,49 @@ __device__ inline void attend_by_mma(const attn_params<bf16> &attn, int h, int b
 #pragma unroll
     for (int p = 0; p < KEY_PIECES; p++) {
         uint4 r = *(const uint4 *)(query + 32 * p);
-        q[p] = make_uint4(r.x, r.z, r.y, r.w);
+        q[p][0] = lane / 4 % 2 ? r.y : r.x;
+        q[p][1] = lane / 4 % 2 ? r.w : r.z;
     }
     if (now < from + KEYS) {
         k.load_newest(first_k, k_row, j, now);
         v.load_newest(first_v, v_row, j, now);
     }
     for (int j0 = from; j0 < to; j0 += KEYS, j += KEYS) {
-        float s[TILES][4] = {}, lower[TILES][4] = {}, tile_max = -INFINITY;
+        float products[TILES][4] = {}, s[TILES], tile_max = -INFINITY;
 #pragma unroll
         for (int p = 0; p < KEY_PIECES; p++)
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
-                const uint4 &a = q[p], &e = k.r[t][p];
-                mma(s[t], a.x, a.y, a.z, a.w, e.x, e.y);
-                mma(lower[t], a.x, a.y, a.z, a.w, e.z, e.w);
+                const uint4 &e = k.r[t][p];
+                mma(products[t], e.x, e.y, e.z, e.w, q[p][0], q[p][1]);
             }
         k.load(first_k, k_row, j + KEYS, now);
 #pragma unroll
-        for (int i = 0; i < 2 * TILES; i++) {
-            int key = j0 + i / 2 * 8 + lane % 4 * 2 + i % 2;
-            float &e = s[i / 2][i % 2];
-            e = key < to ? scale * (e + lower[i / 2][2 + i % 2]) : -INFINITY;
-            if (mask && key < to && !mask[key]) e = -INFINITY;
-            tile_max = fmaxf(tile_max, e);
+        for (int t = 0; t < TILES; t++) {
+            int key = j + 8 * t;
+            s[t] = key < to ? scale * (products[t][0] + products[t][3]) : -INFINITY;
+            if (mask && key < to && !mask[key]) s[t] = -INFINITY;
+            tile_max = fmaxf(tile_max, s[t]);
         }
-        tile_max = fmaxf(tile_max, __shfl_xor_sync(~0u, tile_max, 1));
-        tile_max = fmaxf(tile_max, __shfl_xor_sync(~0u, tile_max, 2));
+#pragma unroll
+        for (int by = 4; by < 32; by *= 2)
+            tile_max = fmaxf(tile_max, __shfl_xor_sync(~0u, tile_max, by));
         if (tile_max > row_max) {
             float correction = exp2_fast(row_max - tile_max);
             row_max = tile_max;
             sum *= correction;
 #pragma unroll
-            for (int i = 0; i < KEY_PIECES * 4 * 4; i++) (&y[0][0][0])[i] *= correction;
+            for (int i = 0; i < KEY_PIECES * 2 * 4; i++) (&y[0][0][0])[i] *= correction;
         }
         add_values(y, sum, s, row_max == -INFINITY ? 0 : row_max, v);
         v.load(first_v, v_row, j + KEYS, now);
     }
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
+#pragma unroll
+    for (int by = 4; by < 32; by *= 2) sum += __shfl_xor_sync(~0u, sum, by);
     float inverse = sum != 0 ? __fdividef(1, sum) : 0; /* NaN stays NaN */
-#pragma unroll
-    for (int p = 0; p < KEY_PIECES; p++)
-        if (lane / 4 == p) { /* all rows of the result are equal */
-            float out[8];
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                out[e] = (y[p][e / 2][e % 2] + y[p][e / 2][2 + e % 2]) * inverse;
-            store((bf16 *)attn.a.y, attn.y_offset(b, h, 0) + 32 * p + lane % 4 * 8, out);
-        }
+    float2 out = gather_pair(y);
+    out.x *= inverse, out.y *= inverse;
+    store_bf16x2((bf16 *)attn.a.y + attn.y_offset(b, h, 0) + pair_of_lane(), out);
     if (lane == 0) attn.lse(b, h, 0) = make_float2(row_max, sum);
 }
 
