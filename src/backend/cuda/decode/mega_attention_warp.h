@@ -1,17 +1,18 @@
 /* mega_attention_warp.h - attention of one query by one warp, on tensor cores: many sequences,
  * heads MMA_HEAD wide, bf16 caches.
  *
- *     S = K q'    m16n8k16, A: words 0 and 2 of the pieces of 8 keys as the upper 8 rows, words 1 and
- *                 3 as the lower; B: the query, words 0 and 2 in even columns, 1 and 3 in odd ones
+ *     S = K q'    m16n8k16, A: words 0 and 2 of the pieces of 8 keys as the upper 8 rows, words 1
+ *                 and 3 as the lower; B: the query, words 0 and 2 in even columns, 1 and 3 in odd
+ *                 ones
  *     y' = V' p   A: two words of the pieces of 16 values; B: p rounded to bf16 in even columns, in
  *                 odd ones what rounding took away.  Their results are added at the end, so that p
  *                 counts with 16 bits
  *
  * Lane l loads of key l / 4 of a tile the pieces (16 bytes) l % 4 and l % 4 + 4.  For S that is the
  * A fragment as it is: the order of the elements is free as long as q has the same.  For y', word
- * w of a piece is an 8x8 matrix (key, element) over the warp; transposed (movmatrix) it is a part of
- * the A fragment.  The B fragment is such a matrix, too: a lane has the weight of key l / 4, as a
- * word of two bf16. */
+ * w of a piece is an 8x8 matrix (key, element) over the warp; transposed (movmatrix) it is a part
+ * of the A fragment.  The B fragment is such a matrix, too: a lane has the weight of key l / 4, as
+ * a word of two bf16. */
 #ifndef FV_CUDA_DECODE_MEGA_ATTENTION_WARP_H
 #define FV_CUDA_DECODE_MEGA_ATTENTION_WARP_H
 
@@ -66,7 +67,7 @@ __device__ inline unsigned split_weight(float p)
     return *(const unsigned *)&both;
 }
 
-/* y += P V and sum += P for P = 2^(s - base), of which a lane has that of key l / 4 of each tile. */
+/* y += P V and sum += P for P = 2^(s - base); a lane has that of key l / 4 of each tile. */
 __device__ inline void add_values(float (&y)[KEY_PIECES][2][4], float &sum,
                                   const float (&s)[KEY_TILES], float base, const warp_keys &v)
 {
@@ -88,8 +89,8 @@ __device__ inline void add_values(float (&y)[KEY_PIECES][2][4], float &sum,
         }
 }
 
-/* Two neighbouring elements of y for each lane, beginning with pair_of_lane.  Row l / 4 = 2 i + e of
- * a result is element e of a word of piece i or i + 4, and all columns are alike. */
+/* Two neighbouring elements of y for each lane, beginning with pair_of_lane.  Row l / 4 = 2 i + e
+ * of a result is element e of a word of piece i or i + 4, and all columns are alike. */
 __device__ inline float2 gather_pair(const float (&y)[KEY_PIECES][2][4])
 {
     int lane = threadIdx.x % 32, word = lane % 4;

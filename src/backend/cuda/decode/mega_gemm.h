@@ -9,71 +9,29 @@
 #ifndef FV_CUDA_DECODE_MEGA_GEMM_H
 #define FV_CUDA_DECODE_MEGA_GEMM_H
 
-#include "mega_rows.h"
+#include "mega_gemm_many.h"
 
 /* ---- K loop ---- */
 
-/* x in smem during the K loop.  Long rows of many sequences (the down projection) would leave no
- * smem for weights, so those pass through a pipeline of STAGES chunks.
- *    rows of x * (chunk + 32) * 2 bytes a stage;  STAGES in flight by cp.async, one being read */
-struct x_chunks {
-    unsigned x;       /* smem address */
-    int stride, size; /* size: bytes per stage */
-    bool streams;
-    int issued, stage; /* chunks requested so far; stage of the next one to read */
-    __device__ x_chunks(const decode_gemm &f, const block_group &t, const bf16 *x_)
-        : x(smem_addr(x_)), stride(x_stride(f.stream_x ? f.chunk : f.k)), size(2 * t.rows * stride),
-          streams(f.stream_x), issued(0), stage(0)
-    {
-    }
-    __device__ void prefetch(const decode_gemm &f, const block_group &t, int to)
-    {
-        int from = issued++ * f.chunk;
-        /* past the last chunk: an empty group, so that wait_group counts right */
-        copy_rows(f, x + (unsigned)(to * size), stride, t, from, min(f.k - from, f.chunk));
-    }
-    __device__ void begin(const decode_gemm &f, const block_group &t)
-    {
-        issued = stage = 0;
-        for (int i = 0; i < STAGES; i++) prefetch(f, t, i);
-    }
-    /* Waits for the next chunk; visible to all MMA threads. */
-    __device__ unsigned next() const
-    {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
-        decode_sync();
-        return x + (unsigned)(stage * size);
-    }
-    /* The chunk has been read: refill its stage. */
-    __device__ void release(const decode_gemm &f, const block_group &t)
-    {
-        if (issued * f.chunk < f.k) decode_sync();
-        prefetch(f, t, stage);
-        if (++stage == STAGES) stage = 0;
-    }
-};
-
-/* c += this warp's part of K for up to GROUP tiles: rows lane / 4 and (MANY) lane / 4 + 8, columns
+/* c += this warp's part of K for up to GROUP tiles, of at most 8 rows: row lane / 4, columns
  * lane % 4 * 2 and the next.  Missing rows read an existing one; their results are not stored.
- * With at most 8 rows, the upper half of A holds the K of the second mma: the first mma's lower and
- * the second's upper half of the result are valid, and one A load serves both.
+ * The upper half of A holds the K of the second mma: the first mma's lower and the second's upper
+ * half of the result are valid, and one A load serves both.
  * bias: of the two outputs that this thread stores. */
-template <bool MANY>
-__device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, slot_ring &r,
-                                const decode_gemm &f, const block_group &t, x_chunks &x, int tiles)
+__device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_ring &r,
+                                    const decode_gemm &f, const block_group &t, unsigned x,
+                                    int tiles)
 {
     /* K steps of a chunk for a warp; bytes between them */
     constexpr int STEPS = MAX_CHUNK / ROUND, BY = 2 * ROUND;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = f.k, chunk = f.chunk;
     unsigned within = (unsigned)(2 * STEP * warp + lane % 4 * 16),
-             in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within;
-    unsigned low = (unsigned)(2 * min(lane / 4, t.rows - 1) * x.stride) + within,
-             high = (unsigned)(2 * min(lane / 4 + 8, t.rows - 1) * x.stride) + within;
+             in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within,
+             row = (unsigned)(2 * min(lane / 4, t.rows - 1) * x_stride(k)) + within;
     float odd[GROUP][4] = {};
-    if (MANY && x.streams) x.begin(f, t);
     for (int from = 0, i = 0; from < k; from += chunk, i++) {
         unsigned w[GROUP], first = r.empty();
-        int wrapped = r.slots - r.i,
+        int wrapped = r.slots() - r.i,
             steps = (min(k - from, chunk) / STEP - warp + MMA_WARPS - 1) / MMA_WARPS;
         /* the slots are full as a rule: ask for all at once */
         slot_ring at = r;
@@ -98,36 +56,29 @@ __device__ inline void multiply(float (&c)[GROUP][4], float2 &bias, slot_ring &r
                          : "r"(mine)
                          : "memory");
         }
-        unsigned xs = MANY && x.streams ? x.next() : x.x + (unsigned)(2 * from);
+        unsigned xs = x + (unsigned)(2 * from);
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             if (s < steps) {
-                uint4 a = ld_shared16(xs + low + s * BY), b = a;
-                if (MANY) b = ld_shared16(xs + high + s * BY);
+                uint4 a = ld_shared16(xs + row + s * BY);
 #pragma unroll
                 for (int j = 0; j < GROUP; j++)
                     if (j < tiles) {
                         uint4 v = ld_shared16(w[j] + in_slot + s * BY);
-                        if (MANY) {
-                            mma(c[j], a.x, b.x, a.y, b.y, v.x, v.y);
-                            mma(odd[j], a.z, b.z, a.w, b.w, v.z, v.w);
-                        } else {
-                            mma(c[j], a.x, a.y, a.z, a.w, v.x, v.y);
-                            mma(odd[j], a.x, a.y, a.z, a.w, v.z, v.w);
-                        }
+                        mma(c[j], a.x, a.y, a.z, a.w, v.x, v.y);
+                        mma(odd[j], a.x, a.y, a.z, a.w, v.z, v.w);
                     }
             }
         }
         /* lane j releases the slot of tile j; the ring may have wrapped in between */
         __syncwarp();
         if (lane < tiles)
-            mbarrier_arrive(first + (unsigned)(8 * (lane < wrapped ? lane : lane - r.slots)));
-        if (MANY && x.streams) x.release(f, t);
+            mbarrier_arrive(first + (unsigned)(8 * (lane < wrapped ? lane : lane - r.slots())));
     }
 #pragma unroll
     for (int j = 0; j < GROUP; j++)
 #pragma unroll
-        for (int e = 0; e < (MANY ? 4 : 2); e++) c[j][e] += odd[j][MANY ? e : e + 2];
+        for (int e = 0; e < 2; e++) c[j][e] += odd[j][e + 2];
 }
 
 /* ---- epilogue ---- */
@@ -253,7 +204,6 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
     /* many rows: through global memory only, and no code for words */
     const mk_epilogue g = MANY ? mk_epilogue(f, {NULL, true}, {NULL, 0}, 0)
                                : mk_epilogue(f, o.out, f.y_in.reader(epoch), epoch + op);
-    x_chunks chunks(f, t, x);
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks) {
         tile_columns which(f.a, t0 + tile * blocks, PAIRED);
         bool now = row < t.rows && which.column(column / 2) < g.n;
@@ -268,7 +218,10 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
                                            : left > 2 * blocks ? 3
                                            : left > blocks     ? 2
                                                                : 1;
-        multiply<MANY>(c, b.bias, r, f, t, chunks, now_tiles);
+        if constexpr (MANY)
+            multiply_many(c, b.bias, r, f, t, smem_addr(x), now_tiles);
+        else
+            multiply_few(c, b.bias, r, f, t, smem_addr(x), now_tiles);
         if (t0 != first) decode_sync(); /* the previous partial sums have been read */
         float *to = d->sums[0][warp] + lane / 4 * TILE + lane % 4 * 2;
 #pragma unroll

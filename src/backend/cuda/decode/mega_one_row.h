@@ -283,9 +283,8 @@ struct row_weights {
     /* Waits for the next slots of the ring, lane u for slot u, and loads from them. */
     __device__ void load(const slot_ring &r, const slot_batch &s)
     {
-        int lane = threadIdx.x % 32, mine = r.i + lane, over = mine >= r.slots ? r.slots : 0;
-        unsigned full = r.first_full + (unsigned)(8 * (mine - over)),
-                 parity = (unsigned)(r.laps + (over != 0)) & 1;
+        int lane = threadIdx.x % 32, mine = r.i + lane, over = mine >= r.slots() ? r.slots() : 0;
+        unsigned full = r.full(mine - over), parity = (unsigned)(r.laps + (over != 0)) & 1;
         if (!__all_sync(~0u, lane >= s.slots || mbarrier_test(full, parity)))
             if (lane < s.slots) mbarrier_wait(full, parity);
         __syncwarp(); /* orders the other lanes' reads behind the test */
@@ -293,8 +292,7 @@ struct row_weights {
                       (unsigned)(lane % 4 * 16);
 #pragma unroll
         for (int u = 0; u < GROUP; u++) {
-            slot[u] = r.first_slot +
-                      (unsigned)((r.i + u - (r.i + u >= r.slots ? r.slots : 0)) * SLOT_BYTES);
+            slot[u] = r.slot(r.i + u - (r.i + u >= r.slots() ? r.slots() : 0));
 #pragma unroll
             for (int i = 0; i < ROW_STEPS; i++) {
                 w[u][i] = make_uint4(0, 0, 0, 0);
@@ -325,10 +323,9 @@ __device__ inline void release_slots(slot_ring &r, int n)
     int lane = threadIdx.x % 32, mine = r.i + lane;
     __syncwarp();
     if (lane < n)
-        mbarrier_arrive(r.first_full + MAX_SLOTS * 8 +
-                        (unsigned)(8 * (mine - (mine >= r.slots ? r.slots : 0))));
+        mbarrier_arrive(r.full(mine - (mine >= r.slots() ? r.slots() : 0)) + MAX_SLOTS * 8);
     r.i += n;
-    if (r.i >= r.slots) r.i -= r.slots, r.laps++;
+    if (r.i >= r.slots()) r.i -= r.slots(), r.laps++;
 }
 
 /* c[p] += W x for slots 2 p and 2 p + 1; x: smem address of the lane's first element of the batch.

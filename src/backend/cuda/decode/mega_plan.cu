@@ -359,7 +359,8 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
     if (o->kind == GEMM) {
         const decode_gemm &f = o->gemm;
         int most = o->groups * ROWS_BLOCK, rows = (int)(f.a.rows < most ? f.a.rows : most);
-        int x = rows * (f.stream_x ? STAGES * (f.chunk + 32) : f.k + 32) * 2;
+        int stages = f.k > f.chunk ? STAGES : 1;
+        int x = rows * (f.stream_x ? stages * (f.chunk + 32) : f.k + 32) * 2;
         if (f.tile_per_warp) /* interleaved, whether all rows are there or not */
             x = (int)ceil_div(rows, ROWS_BLOCK) * ROWS_BLOCK * (f.k + 4) * 2;
         if (x > p->x_bytes) p->x_bytes = (x + 127) / 128 * 128;
@@ -477,7 +478,7 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     f.bias_in_slot = j.a.bias && !paired && j.a.n % TILE == 0 && aligned(j.a.bias);
     f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, MAX_CHUNK)), STEP) * STEP;
     if (j.a.rows == 1) f.chunk = j.k < MAX_CHUNK ? j.k : MAX_CHUNK; /* mega_one_row.h's rounds */
-    f.stream_x = j.a.rows > FLAGGED_MAX_ROWS && j.a.xt == FV_BF16 && j.k > f.chunk;
+    f.stream_x = j.a.rows > FLAGGED_MAX_ROWS && j.a.xt == FV_BF16;
     int64_t groups = ceil_div(j.a.rows, ROWS_BLOCK), blocks = device_of(s)->sm_count / groups;
     /* with a tile per warp, a tile must lie as a whole in y or in one cache */
     bool simple = !j.a.add && j.a.xt != FV_BF16 &&

@@ -291,17 +291,6 @@ __device__ inline void load_permuted_rows(const decode_gemm &f, bf16 *to, const 
     }
 }
 
-/* Starts the copy of columns [from, from + n) of bf16 rows: one cp.async group. */
-__device__ inline void copy_rows(const decode_gemm &f, unsigned to, int stride,
-                                 const block_group &t, int from, int n)
-{
-    row_split s(t.rows);
-    const bf16 *x = (const bf16 *)f.a.x + (t.row + s.row) * (int64_t)f.k + from;
-    for (int i = s.first * 8; i < n && s.row < t.rows; i += s.threads * 8)
-        cp_async16(to + (unsigned)(2 * (s.row * stride + i)), x + i);
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
 /* f32 rows, rounded to bf16. */
 template <bool MANY>
 __device__ inline void load_rounded_rows(const decode_gemm &f, const x_rows &rows,
@@ -343,16 +332,13 @@ __device__ inline void load_x(const decode_gemm &f, bf16 *to, const block_group 
     int k = f.k;
     const x_rows rows(to, k, MANY && f.tile_per_warp);
     flagged_reader in = MANY ? flagged_reader{NULL, 0} : f.in.reader(epoch);
-    /* bf16: the activation of an op before (half), never normalised */
-    if (f.a.xt == FV_BF16) {
-        if (!MANY && in.area) {
+    /* bf16: the activation of an op before (half), never normalised; many rows come chunk by chunk
+     * (mega_gemm_many.h) */
+    if (!MANY && f.a.xt == FV_BF16) {
+        if (in.area)
             load_flagged_rows(f, to, t, in);
-        } else if (!MANY) {
+        else
             load_permuted_rows(f, to, t);
-        } else {
-            copy_rows(f, smem_addr(to), x_stride(k), t, 0, k);
-            asm volatile("cp.async.wait_all;" ::: "memory");
-        }
         return;
     }
     if (!f.a.norm) {

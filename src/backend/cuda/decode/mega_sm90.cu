@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     mk_smem *d = (mk_smem *)memory;
     bf16 *x = (bf16 *)(memory + p.x_at);
     const unsigned char *slots = memory + p.slots_at;
-    slot_ring r(d, slots, p.slots);
+    slot_ring r(p, d);
     /* tag of the first op; 0 is the tag of unused words */
     const unsigned epoch = MANY ? 0 : p.counters->epoch + 1;
     if (threadIdx.x == 0) init_smem(p, d);

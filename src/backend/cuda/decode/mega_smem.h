@@ -58,22 +58,26 @@ __device__ inline uint4 ld_shared16(uint32_t a)
 /* Ring of weight slots with a full and an empty mbarrier each; producer and consumers walk it in
  * the same order. */
 struct slot_ring {
-    unsigned first_slot, first_full; /* smem addresses; empty[] directly follows full[] */
-    int slots, i, laps;              /* current slot; laps & 1 is its phase */
-    __device__ slot_ring(const mk_smem *d, const void *slots_at, int n)
-        : first_slot(smem_addr(slots_at)), first_full(smem_addr(d->full)), slots(n), i(0), laps(0)
+    const mk_ops &p; /* the kernel's parameter: what is there takes no register */
+    unsigned smem;   /* address of mk_smem, which begins with full[] and empty[] */
+    int i, laps;     /* current slot; laps & 1 is its phase */
+    __device__ slot_ring(const mk_ops &p_, const mk_smem *d)
+        : p(p_), smem(smem_addr(d)), i(0), laps(0)
     {
     }
-    __device__ unsigned slot() const { return first_slot + (unsigned)(i * SLOT_BYTES); }
-    __device__ unsigned full() const { return first_full + (unsigned)(i * 8); }
+    __device__ int slots() const { return p.slots; }
+    __device__ unsigned slot(int s) const { return smem + (unsigned)(p.slots_at + s * SLOT_BYTES); }
+    __device__ unsigned full(int s) const { return smem + (unsigned)(s * 8); }
+    __device__ unsigned slot() const { return slot(i); }
+    __device__ unsigned full() const { return full(i); }
     __device__ unsigned empty() const { return full() + MAX_SLOTS * 8; }
     __device__ void next()
     {
-        if (++i == slots) i = 0, laps++;
+        if (++i == p.slots) i = 0, laps++;
     }
     __device__ void skip(int n)
     {
-        for (i += n; i >= slots; i -= slots) laps++;
+        for (i += n; i >= p.slots; i -= p.slots) laps++;
     }
     /* A slot always has the same producer: the parity of its barriers is never a lap old. */
     __device__ bool is_of(int producer) const { return i % PRODUCERS == producer; }

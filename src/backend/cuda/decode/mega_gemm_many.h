@@ -1,0 +1,159 @@
+/* mega_gemm_many.h - the K loop of gemm_shared_k (mega_gemm.h) for 9 to 16 rows.
+ *
+ * bf16 rows of x come by cp.async, in a pipeline of STAGES chunks: rows of the down projection as a
+ * whole would leave no smem for weights.  f32 rows have been normalised or rounded before (load_x),
+ * and are there. */
+#ifndef FV_CUDA_DECODE_MEGA_GEMM_MANY_H
+#define FV_CUDA_DECODE_MEGA_GEMM_MANY_H
+
+#include "mega_rows.h"
+
+/* x in smem:  rows of x * (chunk + 32) * 2 bytes a stage;  STAGES in flight, one being read.  16
+ * threads copy a row. */
+struct x_chunks {
+    const bf16 *from; /* this thread's first element of the next chunk */
+    unsigned to;      /* where it goes in stage 0 */
+    unsigned size;    /* bytes per stage */
+    int left;         /* columns from `from` on that are not yet asked for; none without a row */
+    __device__ x_chunks(const decode_gemm &f, const block_group &t, unsigned x, int stride)
+    {
+        int row = (int)threadIdx.x / 16, first = threadIdx.x % 16 * 8;
+        from = (const bf16 *)f.a.x + (t.row + row) * (int64_t)f.k + first;
+        to = x + (unsigned)(2 * (row * stride + first));
+        size = (unsigned)(2 * t.rows * stride);
+        left = row < t.rows ? f.k - first : 0;
+    }
+    /* Starts the copy of the next chunk; past the last one it is empty, so that wait_group counts
+     * right. */
+    __device__ void prefetch(int stage, int chunk)
+    {
+        unsigned at = to + stage * size;
+        int n = min(left, chunk - (int)(threadIdx.x % 16 * 8));
+#pragma unroll
+        for (int i = 0; i < MAX_CHUNK / 128; i++)
+            if (i * 128 < n) cp_async16(at + i * 256, from + i * 128);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        from += chunk, left -= chunk;
+    }
+    /* The oldest chunk is there, for all MMA threads. */
+    __device__ static void wait()
+    {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        decode_sync();
+    }
+};
+
+/* The slots of up to GROUP tiles; lane j asks for that of tile j and frees it. */
+struct tile_slots {
+    unsigned full, parity;
+    bool mine;
+    __device__ tile_slots(const slot_ring &r, int tiles)
+    {
+        int lane = threadIdx.x % 32, i = r.i + lane, over = i >= r.slots();
+        mine = lane < tiles;
+        full = r.full(over ? i - r.slots() : i);
+        parity = (unsigned)(r.laps + over) & 1;
+    }
+    __device__ void wait() const
+    {
+        /* full as a rule */
+        if (!__all_sync(~0u, !mine || mbarrier_test(full, parity))) {
+            if (mine) mbarrier_wait(full, parity);
+            __syncwarp();
+        }
+    }
+    __device__ void release() const
+    {
+        __syncwarp();
+        if (mine) mbarrier_arrive(full + MAX_SLOTS * 8);
+    }
+};
+
+/* c + odd += the warp's steps of a chunk for TILES tiles: rows lane / 4 (at low) and lane / 4 + 8
+ * (at high).  An A fragment is four neighbouring registers, two of each row.  Left to itself the
+ * compiler moves them for every mma anew; zero, which it cannot know to be 0, makes values of their
+ * own of them, once for all tiles. */
+template <int TILES>
+__device__ inline void multiply_chunk(float (&c)[GROUP][4], float (&odd)[GROUP][4],
+                                      const unsigned (&w)[GROUP], unsigned low, unsigned high,
+                                      int steps, unsigned zero)
+{
+    constexpr int STEPS = MAX_CHUNK / ROUND, BY = 2 * ROUND;
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+        if (s < steps) {
+            uint4 a = ld_shared16(low + s * BY), b = ld_shared16(high + s * BY), v[TILES];
+            const unsigned even_k[4] = {a.x ^ zero, b.x ^ zero, a.y ^ zero, b.y ^ zero},
+                           odd_k[4] = {a.z ^ zero, b.z ^ zero, a.w ^ zero, b.w ^ zero};
+#pragma unroll
+            for (int j = 0; j < TILES; j++) v[j] = ld_shared16(w[j] + s * BY);
+#pragma unroll
+            for (int j = 0; j < TILES; j++)
+                mma(c[j], even_k[0], even_k[1], even_k[2], even_k[3], v[j].x, v[j].y);
+#pragma unroll
+            for (int j = 0; j < TILES; j++)
+                mma(odd[j], odd_k[0], odd_k[1], odd_k[2], odd_k[3], v[j].z, v[j].w);
+        }
+}
+
+/* c += this warp's part of K for `tiles` tiles: rows lane / 4 and lane / 4 + 8, columns lane % 4 * 2
+ * and the next.  Missing rows read an existing one; their results are not stored.
+ * bias: of the two outputs that this thread stores. */
+__device__ inline void multiply_many(float (&c)[GROUP][4], float2 &bias, slot_ring &r,
+                                     const decode_gemm &f, const block_group &t, unsigned x,
+                                     int tiles)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = f.k, chunk = f.chunk,
+        stride = x_stride(f.stream_x ? chunk : k), rows = t.rows, stage = 0;
+    unsigned zero = (unsigned)k >> 31;
+    bool streams = f.stream_x, has_bias = f.bias_in_slot;
+    unsigned within = (unsigned)(2 * STEP * warp + lane % 4 * 16),
+             in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within,
+             low = x + (unsigned)(2 * min(lane / 4, rows - 1) * stride) + within,
+             high = x + (unsigned)(2 * min(lane / 4 + 8, rows - 1) * stride) + within;
+    float odd[GROUP][4] = {};
+    x_chunks chunks(f, t, x, stride);
+    if (streams)
+        for (int i = 0; i < STAGES; i++) chunks.prefetch(i, chunk);
+    for (int from = 0; from < k; from += chunk) {
+        unsigned w[GROUP];
+        const tile_slots slots(r, tiles);
+        int steps = (min(k - from, chunk) / STEP - warp + MMA_WARPS - 1) / MMA_WARPS;
+#pragma unroll
+        for (int j = 0; j < GROUP; j++) {
+            w[j] = r.slot() + in_slot;
+            if (j < tiles) r.next();
+        }
+        slots.wait();
+        /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
+        if (from == 0 && has_bias && warp / 2 < tiles) {
+            unsigned mine = (warp < 4   ? warp < 2 ? w[0] : w[1]
+                               : warp < 6 ? w[2]
+                                        : w[3]) -
+                            in_slot + BIAS_AT + (unsigned)(lane % 4 * 8);
+            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                         : "=f"(bias.x), "=f"(bias.y)
+                         : "r"(mine)
+                         : "memory");
+        }
+        if (streams) chunks.wait();
+        unsigned at = streams ? stage * chunks.size : (unsigned)(2 * from);
+        switch (tiles) {
+        case 1: multiply_chunk<1>(c, odd, w, low + at, high + at, steps, zero); break;
+        case 2: multiply_chunk<2>(c, odd, w, low + at, high + at, steps, zero); break;
+        case 3: multiply_chunk<3>(c, odd, w, low + at, high + at, steps, zero); break;
+        default: multiply_chunk<4>(c, odd, w, low + at, high + at, steps, zero); break;
+        }
+        slots.release();
+        if (!streams || from + chunk >= k) continue;
+        if (from + STAGES * chunk < k) decode_sync(); /* the stage has been read by all */
+        chunks.prefetch(stage, chunk);
+        stage = (stage + 1) % STAGES;
+    }
+#pragma unroll
+    for (int j = 0; j < GROUP; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) c[j][e] += odd[j][e];
+}
+
+#endif
