@@ -104,12 +104,12 @@ template <class T> struct flagged_io {
 template <class T, int L> struct early_io {
     static constexpr bool late = true, words = false, pieces = true, plain_only = sizeof(T) == 2;
     static constexpr int PIECE = 16 / sizeof(T);
-    block_wait *wait;
+    block_barrier *barrier;
     const T *new_k, *new_v;
     int now;
 
-    __device__ early_io(const head_view<T> &head, block_wait *wait_)
-        : wait(wait_), now(head.end_key(0) - 1)
+    __device__ early_io(const head_view<T> &head, block_barrier *barrier_)
+        : barrier(barrier_), now(head.end_key(0) - 1)
     {
         int g = head.attn.kv_head(head.h);
         new_k = head.attn.k(head.b, g, now);
@@ -118,7 +118,7 @@ template <class T, int L> struct early_io {
     template <int V>
     __device__ void query(float (&q)[V], const head_view<T> &head, int i, bool) const
     {
-        (*wait)();
+        barrier->wait();
 #pragma unroll
         for (int p = 0; p < V / PIECE; p++) {
             float part[PIECE];
@@ -138,7 +138,8 @@ template <class T, int L> struct early_io {
  * thread has of a key, the fewer shuffles it takes, which pays where many warps are busy; for a
  * block with a head of its own 16 bytes were faster. */
 template <class T, int L, int V>
-__device__ inline void attend_by_warp(const attn_params<T> &attn, int h, int b, block_wait *wait)
+__device__ inline void attend_by_warp(const attn_params<T> &attn, int h, int b,
+                                      block_barrier *barrier)
 {
     /* 128 bytes of k and v in flight per thread: with 256 it waited longer for each */
     constexpr int UNROLL = 64 / (V * (int)sizeof(T)), PIECE = 16 / (int)sizeof(T);
@@ -146,7 +147,7 @@ __device__ inline void attend_by_warp(const attn_params<T> &attn, int h, int b, 
     int lane = threadIdx.x % 32;
     partial_softmax<V> part_softmax =
         scan_keys<T, V, L, 32 / L, UNROLL>(head, lane / L, head.first_key(0), head.end_key(0),
-                                           early_io<T, L>(head, wait));
+                                           early_io<T, L>(head, barrier));
     merge_groups<V, L>(part_softmax);
     if (lane >= L) return;
 #pragma unroll
@@ -165,15 +166,15 @@ __device__ inline void attend_by_warp(const attn_params<T> &attn, int h, int b, 
 /* One warp per head, where there are more heads than warps can share. */
 template <int W, class T>
 __device__ inline void attend_by_warps(const decode_attention<T> &j, block_group t,
-                                       block_wait &wait)
+                                       block_barrier &barrier)
 {
     int heads = (int)j.attn.a.H;
     for (int u = t.block + (int)threadIdx.x / 32 * t.blocks; u < heads * t.rows;
          u += t.blocks * MMA_WARPS)
         if constexpr (sizeof(T) == 2 && W == MMA_HEAD)
-            attend_by_mma(j.attn, u % heads, t.row + u / heads, &wait);
+            attend_by_mma(j.attn, u % heads, t.row + u / heads, &barrier);
         else
-            attend_by_warp<T, W / 16, 16>(j.attn, u % heads, t.row + u / heads, &wait);
+            attend_by_warp<T, W / 16, 16>(j.attn, u % heads, t.row + u / heads, &barrier);
 }
 
 /* One block per head, or per part of its keys. */
@@ -208,16 +209,16 @@ __device__ inline void keep_queries(const decode_attention<T> &j, const block_gr
 /* by_warp was decided by the planner: many sequences and more heads than two per SM. */
 template <bool MANY, int W, class T>
 __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, const block_group &t,
-                              float *record, unsigned epoch, int op, block_wait &wait)
+                              float *record, unsigned epoch, int op, block_barrier &barrier)
 {
     if (MANY && j.by_warp) {
-        attend_by_warps<W>(j, t, wait);
+        attend_by_warps<W>(j, t, barrier);
     } else {
-        wait();
+        barrier.wait();
         attend_by_blocks<W>(o, j, t, record, epoch, op);
     }
     if (MANY && j.kept) {
-        wait();
+        barrier.wait();
         keep_queries(j, t);
     }
 }

@@ -116,7 +116,8 @@ __device__ inline int pair_of_lane()
 
 /* Head h of sequence b.  All keys but the newest were there before this launch: the first of them
  * are loaded before the barrier is waited for. */
-__device__ inline void attend_by_mma(const attn_params<bf16> &attn, int h, int b, block_wait *wait)
+__device__ inline void attend_by_mma(const attn_params<bf16> &attn, int h, int b,
+                                     block_barrier *barrier)
 {
     constexpr int TILES = KEY_TILES, KEYS = 8 * TILES;
     head_view<bf16> head(attn, b, h);
@@ -131,7 +132,7 @@ __device__ inline void attend_by_mma(const attn_params<bf16> &attn, int h, int b
     warp_keys k, v;
     k.load(first_k, k_row, j, max(now - 1, from));
     v.load(first_v, v_row, j, max(now - 1, from));
-    (*wait)();
+    barrier->wait();
 #pragma unroll
     for (int p = 0; p < KEY_PIECES; p++) {
         uint4 r = *(const uint4 *)(query + 32 * p);

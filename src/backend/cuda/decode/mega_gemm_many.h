@@ -22,6 +22,7 @@ struct x_chunks {
         to = x + (unsigned)(2 * (row * stride + first));
         size = (unsigned)(2 * t.rows * stride);
         left = row < t.rows ? f.k - first : 0;
+        asm volatile("" : "+l"(from)); /* else its product is computed for every copy */
     }
     /* Starts the copy of the next chunk; past the last one it is empty, so that wait_group counts
      * right. */
@@ -96,7 +97,7 @@ __device__ inline void multiply_chunk(float (&c)[GROUP][4], float (&odd)[GROUP][
         }
 }
 
-/* c += this warp's part of K for `tiles` tiles: rows lane / 4 and lane / 4 + 8, columns lane % 4 * 2
+/* c += this warp's part of K for the tiles: rows lane / 4 and lane / 4 + 8, columns lane % 4 * 2
  * and the next.  Missing rows read an existing one; their results are not stored.
  * bias: of the two outputs that this thread stores. */
 __device__ inline void multiply_many(float (&c)[GROUP][4], float2 &bias, slot_ring &r,
@@ -120,10 +121,9 @@ __device__ inline void multiply_many(float (&c)[GROUP][4], float2 &bias, slot_ri
         const tile_slots slots(r, tiles);
         int steps = (min(k - from, chunk) / STEP - warp + MMA_WARPS - 1) / MMA_WARPS;
 #pragma unroll
-        for (int j = 0; j < GROUP; j++) {
-            w[j] = r.slot() + in_slot;
-            if (j < tiles) r.next();
-        }
+        for (int j = 0; j < GROUP; j++)
+            w[j] = r.slot(r.i + j - (r.i + j >= r.slots() ? r.slots() : 0)) + in_slot;
+        if ((r.i += tiles) >= r.slots()) r.i -= r.slots(), r.laps++;
         slots.wait();
         /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
         if (from == 0 && has_bias && warp / 2 < tiles) {

@@ -80,17 +80,43 @@ __device__ inline void activate_tiles(tile_acc<1> &c, fv_act act, bool gated)
     }
 }
 
+/* Where the lane's rows begin in y and, at this step's position, in the caches, in elements; -1:
+ * nothing is stored, since there is no such row, or (with a fault record) its position is out of
+ * range. */
+template <int GROUPS> struct row_starts {
+    int64_t y[2 * GROUPS], cache[2 * GROUPS];
+    __device__ row_starts(const decode_gemm &f, const block_group &t)
+    {
+        int rows = t.rows, first = t.row, cap = (int)f.a.cap;
+        int64_t y_n = f.a.k_cache ? f.a.y_n : f.a.n;
+#pragma unroll
+        for (int i = 0; i < 2 * GROUPS; i++) {
+            int r = i * 8 + (int)threadIdx.x % 32 / 4;
+            y[i] = r < rows ? (first + r) * y_n : -1;
+            cache[i] = -1;
+        }
+        if (GROUPS > 1 || !f.a.k_cache) return; /* a vocabulary has no caches */
+#pragma unroll
+        for (int i = 0; i < (GROUPS > 1 ? 0 : 2); i++) {
+            int r = i * 8 + (int)threadIdx.x % 32 / 4, at = f.a.pos[first + min(r, rows - 1)];
+            bool is = at >= 0 && at < cap;
+            if (r < rows && !is) report_fault(f.bad, first + r, at, cap, 1);
+            if (r < rows && is) cache[i] = (first + r) * f.a.cache_batch + at * f.a.cache_row;
+        }
+    }
+};
+
 /* Stores a tile; it belongs as a whole to y, the key cache or the value cache. */
 template <int GROUPS>
-__device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
-                                   const tile_acc<GROUPS> &c, const int64_t (&cache_at)[GROUPS][2],
-                                   const mk_smem *d, int j, const tile_columns &which)
+__device__ inline void store_tiles(const decode_gemm &f, const tile_acc<GROUPS> &c,
+                                   const row_starts<GROUPS> &starts, const mk_smem *d, int j,
+                                   const tile_columns &which)
 {
     const fv_fused_linear &a = f.a;
     int lane = threadIdx.x % 32, all = (int)a.n, y_n = a.k_cache ? (int)a.y_n : all,
         half = (all - y_n) / 2;
-    bool cached = which.base >= y_n, narrow = a.yt == FV_BF16,
-         second = cached && which.base - y_n >= half;
+    bool cached = GROUPS == 1 && which.base >= y_n, narrow = a.yt == FV_BF16,
+         second = cached && which.base - y_n >= half, even = cached || y_n % 2 == 0;
     char *to = (char *)(!cached ? a.y : second ? a.v_cache : a.k_cache);
     int first = !cached ? 0 : second ? y_n + half : y_n;
 #pragma unroll
@@ -101,26 +127,9 @@ __device__ inline void store_tiles(const decode_gemm &f, const block_group &t,
             v = finish_pair(FV_ACT_NONE, which, v,
                             turns_of(d)[row % ROWS_BLOCK * a.rope.half + which.turn + lane % 4]);
         bool mine = neighbours(v, n, which);
-        int64_t at = (cached ? cache_at[i / 2][i % 2] : (t.row + row) * (int64_t)y_n) + n - first;
-        if (!mine || row >= t.rows || n >= all || (cached && cache_at[i / 2][i % 2] < 0)) continue;
-        store_pair(to, at, narrow, cached || y_n % 2 == 0, n + 1 < all, v);
-    }
-}
-
-/* Where in the caches this step's keys and values go; -1 (and a fault record): position out of
- * range. */
-template <int GROUPS>
-__device__ inline void find_in_cache(int64_t (&cache_at)[GROUPS][2], const decode_gemm &f,
-                                     const block_group &t)
-{
-    int cap = (int)f.a.cap;
-#pragma unroll
-    for (int i = 0; i < 2 * GROUPS; i++) {
-        int row = t.row + min(i * 8 + (int)threadIdx.x % 32 / 4, t.rows - 1),
-            at = f.a.k_cache ? f.a.pos[row] : 0;
-        bool is = at >= 0 && at < cap;
-        if (f.a.k_cache && !is) report_fault(f.bad, row, at, cap, 1);
-        cache_at[i / 2][i % 2] = is ? row * f.a.cache_batch + at * f.a.cache_row : -1;
+        int64_t at = cached ? starts.cache[i] : starts.y[i];
+        if (mine && at >= 0 && n < all)
+            store_pair(to, at + n - first, narrow, even, n + 1 < all, v);
     }
 }
 
@@ -150,15 +159,14 @@ __device__ inline void wait_tile(const mk_smem *d, const slot_ring &r)
 template <int GROUPS, bool PAIRED>
 __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot_ring &r,
                                       mk_smem *d, bf16 *x, const unsigned char *slots,
-                                      unsigned epoch, block_wait &wait)
+                                      unsigned epoch, block_barrier &barrier)
 {
     const decode_gemm &f = o.gemm;
     int lane = threadIdx.x % 32, first = t.tile(f),
         tiles = (f.tiles - first + t.blocks - 1) / t.blocks;
-    int64_t cache_at[GROUPS][2];
     if (first >= f.tiles) return;
-    find_in_cache<GROUPS>(cache_at, f, t);
-    wait();
+    const row_starts<GROUPS> starts(f, t);
+    barrier.wait();
     load_x<true>(f, x, t, r, slots, epoch);
     decode_sync();
     slot_ring mine = r;
@@ -189,7 +197,7 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
             if (f.a.act || (PAIRED && f.a.up)) activate_tiles(c, f.a.act, PAIRED && f.a.up);
 #pragma unroll
         for (int j = 0; j < TILES_PER_WARP; j++)
-            if (j < n) store_tiles<GROUPS>(f, t, c, cache_at, d, j, which[j]);
+            if (j < n) store_tiles<GROUPS>(f, c, starts, d, j, which[j]);
         mine.skip(MMA_WARPS * TILES_PER_WARP);
     }
     r.skip(tiles);

@@ -124,23 +124,6 @@ template <int NEEDS> __device__ void read_ops(const mk_ops &p, const block_group
     }
 }
 
-/* ---- barriers between blocks ---- */
-
-/* Arrives at the next barrier of all blocks of the group, of the pair of groups, or of all groups.
- * Counters only grow during a launch.  What does not depend on other blocks is done before the
- * wait. */
-__device__ inline block_wait arrive(const mk_ops &p, const mk_op &o, const block_group &t)
-{
-    int groups = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK,
-        blocks = o.grid_barrier ? groups * p.group_blocks : t.blocks;
-    unsigned *arrived = o.grid_barrier  ? &p.counters->all_arrived
-                        : o.groups == 2 ? &p.counters->pair_arrived[t.index]
-                                        : &p.counters->arrived[t.index];
-    decode_sync();
-    if (threadIdx.x == 0) increment_release_gpu(arrived);
-    return {arrived, (unsigned)(blocks * o.round), false};
-}
-
 /* The last block to exit resets the counters for the next launch and advances the epoch. */
 __device__ inline void reset_counters(const mk_ops &p)
 {
@@ -214,26 +197,26 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     for (int i = 0; i < p.n; i++) {
         const mk_op &o = d->op[i % OP_STAGES];
         mbarrier_wait(smem_addr(&d->op_full[i % OP_STAGES]), i / OP_STAGES & 1);
-        block_group t = MANY ? d->group[o.groups - 1] : single;
-        block_wait wait = {NULL, 0, true};
-        if (MANY && o.round && t.rows > 0) wait = arrive(p, o, t);
-        if (MANY && o.kind == GEMM && !o.gemm.tile_per_warp) wait();
+        const block_group &t = MANY ? d->group[o.groups - 1] : single;
+        block_barrier barrier = {p, o, t, !MANY || !o.round || t.rows <= 0};
+        barrier.arrive();
+        if (MANY && o.kind == GEMM && !o.gemm.tile_per_warp) barrier.wait();
         if ((NEEDS & NEEDS_F32_CACHE) && o.kind == ATTENTION)
-            attend<MANY, 64>(o, o.attention, t, d->sums[0][0], epoch, i, wait);
+            attend<MANY, 64>(o, o.attention, t, d->sums[0][0], epoch, i, barrier);
         else if ((NEEDS & NEEDS_WIDE_HEADS) && o.kind == ATTENTION_BF16 &&
                  o.attention_bf16.attn.a.Wk == 128)
-            attend<MANY, 128>(o, o.attention_bf16, t, d->sums[0][0], epoch, i, wait);
+            attend<MANY, 128>(o, o.attention_bf16, t, d->sums[0][0], epoch, i, barrier);
         else if (o.kind == ATTENTION_BF16)
-            attend<MANY, 64>(o, o.attention_bf16, t, d->sums[0][0], epoch, i, wait);
+            attend<MANY, 64>(o, o.attention_bf16, t, d->sums[0][0], epoch, i, barrier);
         else if (MANY && o.groups == 2)
-            gemm_own_tiles<2, false>(o, t, r, d, x, slots, epoch, wait);
+            gemm_own_tiles<2, false>(o, t, r, d, x, slots, epoch, barrier);
         else if (MANY && o.gemm.tile_per_warp)
-            gemm_own_tiles<1, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, wait);
+            gemm_own_tiles<1, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, barrier);
         else if (ROWS == ONE_ROW)
             gemm_one_row<(NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i, buffer);
         else
             gemm_shared_k<MANY, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i);
-        if (MANY) wait(); /* also where a block has no part in the op */
+        barrier.wait(); /* also where a block has no part in the op */
         warp_arrive(&d->op_empty[i % OP_STAGES]);
     }
     decode_sync(); /* every thread has read the epoch */

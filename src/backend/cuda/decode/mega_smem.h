@@ -83,17 +83,41 @@ struct slot_ring {
     __device__ bool is_of(int producer) const { return i % PRODUCERS == producer; }
 };
 
-/* A barrier of blocks that this block has arrived at: () waits for the others, once per thread. */
-struct block_wait {
-    const unsigned *arrived;
-    unsigned target;
-    bool done;
-    __device__ void operator()()
+/* The barrier of all blocks of the group, of the pair of groups, or of all groups before an op.
+ * Counters only grow during a launch.  What does not depend on other blocks is done between arrive
+ * and wait.  Only the first thread knows the counter: 255 others need not compute its address. */
+struct block_barrier {
+    const mk_ops &p;
+    const mk_op &o;
+    const block_group &t;
+    bool done; /* arrived and waited, or nothing to wait for */
+    __device__ unsigned *counter() const
+    {
+        return o.grid_barrier  ? &p.counters->all_arrived
+               : o.groups == 2 ? &p.counters->pair_arrived[t.index]
+                               : &p.counters->arrived[t.index];
+    }
+    __device__ unsigned target() const
+    {
+        int groups = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
+        return (unsigned)(o.round * (o.grid_barrier ? groups * p.group_blocks : t.blocks));
+    }
+    __device__ void arrive() const
+    {
+        if (done) return;
+        decode_sync();
+        if (threadIdx.x == 0) increment_release_gpu(counter());
+    }
+    /* Once per thread. */
+    __device__ void wait()
     {
         if (done) return;
         done = true;
-        if (threadIdx.x == 0)
-            while (load_acquire_gpu(arrived) < target) continue;
+        if (threadIdx.x == 0) {
+            const unsigned *arrived = counter();
+            unsigned all = target();
+            while (load_acquire_gpu(arrived) < all) continue;
+        }
         decode_sync();
     }
 };
