@@ -112,6 +112,8 @@ __device__ inline void multiply_many(float (&c)[GROUP][4], float2 &bias, slot_ri
              in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within,
              low = x + (unsigned)(2 * min(lane / 4, rows - 1) * stride) + within,
              high = x + (unsigned)(2 * min(lane / 4 + 8, rows - 1) * stride) + within;
+    auto steps_of = [&](int n) { return (n / STEP - warp + MMA_WARPS - 1) / MMA_WARPS; };
+    unsigned ring_bytes = (unsigned)(r.slots() * SLOT_BYTES);
     float odd[GROUP][4] = {};
     x_chunks chunks(f, t, x, stride);
     if (streams)
@@ -119,10 +121,10 @@ __device__ inline void multiply_many(float (&c)[GROUP][4], float2 &bias, slot_ri
     for (int from = 0; from < k; from += chunk) {
         unsigned w[GROUP];
         const tile_slots slots(r, tiles);
-        int steps = (min(k - from, chunk) / STEP - warp + MMA_WARPS - 1) / MMA_WARPS;
+        int steps = from + chunk <= k ? steps_of(chunk) : steps_of(k - from);
 #pragma unroll
-        for (int j = 0; j < GROUP; j++)
-            w[j] = r.slot(r.i + j - (r.i + j >= r.slots() ? r.slots() : 0)) + in_slot;
+        for (int j = 0; j < GROUP; j++) /* the ring may wrap in between */
+            w[j] = r.slot() + in_slot + j * SLOT_BYTES - (r.i + j >= r.slots() ? ring_bytes : 0);
         if ((r.i += tiles) >= r.slots()) r.i -= r.slots(), r.laps++;
         slots.wait();
         /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */

@@ -87,7 +87,7 @@ template <int GROUPS> struct row_starts {
     int64_t y[2 * GROUPS], cache[2 * GROUPS];
     __device__ row_starts(const decode_gemm &f, const block_group &t)
     {
-        int rows = t.rows, first = t.row, cap = (int)f.a.cap;
+        int rows = t.rows, first = t.row;
         int64_t y_n = f.a.k_cache ? f.a.y_n : f.a.n;
 #pragma unroll
         for (int i = 0; i < 2 * GROUPS; i++) {
@@ -95,9 +95,14 @@ template <int GROUPS> struct row_starts {
             y[i] = r < rows ? (first + r) * y_n : -1;
             cache[i] = -1;
         }
-        if (GROUPS > 1 || !f.a.k_cache) return; /* a vocabulary has no caches */
+        if constexpr (GROUPS == 1) /* a vocabulary has no caches */
+            if (f.a.k_cache) find_in_cache(f, t);
+    }
+    __device__ void find_in_cache(const decode_gemm &f, const block_group &t)
+    {
+        int rows = t.rows, first = t.row, cap = (int)f.a.cap;
 #pragma unroll
-        for (int i = 0; i < (GROUPS > 1 ? 0 : 2); i++) {
+        for (int i = 0; i < 2 * GROUPS; i++) {
             int r = i * 8 + (int)threadIdx.x % 32 / 4, at = f.a.pos[first + min(r, rows - 1)];
             bool is = at >= 0 && at < cap;
             if (r < rows && !is) report_fault(f.bad, first + r, at, cap, 1);
