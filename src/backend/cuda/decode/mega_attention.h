@@ -94,21 +94,21 @@ template <class T> struct flagged_io {
     }
 };
 
-/* The same of many sequences, in global memory behind a barrier of blocks.  All keys but the newest
- * were there before this launch: the first of them are loaded before the barrier is waited for.
- * bf16 caches: plain but for a mask of keys, as planned.
+/* The same of many sequences with f32 caches, in global memory behind a barrier of blocks.  All keys
+ * but the newest were there before this launch: the first of them are loaded before the barrier is
+ * waited for.
  *
  * A thread's V elements are not neighbours but pieces of 16 bytes, L * 16 bytes apart: each load of
  * a warp then reads whole sectors.  With 32 bytes a thread as neighbours, every sector was read
  * twice. */
-template <class T, int L> struct early_io {
-    static constexpr bool late = true, words = false, pieces = true, plain_only = sizeof(T) == 2;
-    static constexpr int PIECE = 16 / sizeof(T);
+template <int L> struct early_io {
+    static constexpr bool late = true, words = false, pieces = true, plain_only = false;
+    static constexpr int PIECE = 4;
     block_barrier *barrier;
-    const T *new_k, *new_v;
+    const float *new_k, *new_v;
     int now;
 
-    __device__ early_io(const head_view<T> &head, block_barrier *barrier_)
+    __device__ early_io(const head_view<float> &head, block_barrier *barrier_)
         : barrier(barrier_), now(head.end_key(0) - 1)
     {
         int g = head.attn.kv_head(head.h);
@@ -116,7 +116,7 @@ template <class T, int L> struct early_io {
         new_v = head.attn.v(head.b, g, now);
     }
     template <int V>
-    __device__ void query(float (&q)[V], const head_view<T> &head, int i, bool) const
+    __device__ void query(float (&q)[V], const head_view<float> &head, int i, bool) const
     {
         barrier->wait();
 #pragma unroll
@@ -127,27 +127,27 @@ template <class T, int L> struct early_io {
             for (int e = 0; e < PIECE; e++) q[p * PIECE + e] = part[e];
         }
     }
-    template <int V> __device__ void pair(raw<T, V> &k, raw<T, V> &v, int i) const
+    template <int V> __device__ void pair(raw<float, V> &k, raw<float, V> &v, int i) const
     {
         k.template read<true>(new_k + i, 16 * L);
         v.template read<true>(new_v + i, 16 * L);
     }
 };
 
-/* One head of one sequence by one warp, where attend_by_mma does not fit.  The more elements V a
- * thread has of a key, the fewer shuffles it takes, which pays where many warps are busy; for a
- * block with a head of its own 16 bytes were faster. */
-template <class T, int L, int V>
-__device__ inline void attend_by_warp(const attn_params<T> &attn, int h, int b,
+/* One head of one sequence by one warp.  The more elements V a thread has of a key, the fewer
+ * shuffles it takes, which pays where many warps are busy; for a block with a head of its own 16
+ * bytes were faster. */
+template <int L, int V>
+__device__ inline void attend_by_warp(const attn_params<float> &attn, int h, int b,
                                       block_barrier *barrier)
 {
     /* 128 bytes of k and v in flight per thread: with 256 it waited longer for each */
-    constexpr int UNROLL = 64 / (V * (int)sizeof(T)), PIECE = 16 / (int)sizeof(T);
-    head_view<T> head(attn, b, h);
+    constexpr int UNROLL = 64 / (V * 4), PIECE = 4;
+    head_view<float> head(attn, b, h);
     int lane = threadIdx.x % 32;
     partial_softmax<V> part_softmax =
-        scan_keys<T, V, L, 32 / L, UNROLL>(head, lane / L, head.first_key(0), head.end_key(0),
-                                           early_io<T, L>(head, barrier));
+        scan_keys<float, V, L, 32 / L, UNROLL>(head, lane / L, head.first_key(0), head.end_key(0),
+                                               early_io<L>(head, barrier));
     merge_groups<V, L>(part_softmax);
     if (lane >= L) return;
 #pragma unroll
@@ -158,7 +158,7 @@ __device__ inline void attend_by_warp(const attn_params<T> &attn, int h, int b,
             y[e] = part_softmax.sum != 0
                        ? __fdividef(part_softmax.y[p * PIECE + e], part_softmax.sum)
                        : 0;
-        store((T *)attn.a.y, attn.y_offset(b, h, 0) + (p * L + lane) * PIECE, y);
+        store((float *)attn.a.y, attn.y_offset(b, h, 0) + (p * L + lane) * PIECE, y);
     }
     if (lane == 0) attn.lse(b, h, 0) = make_float2(part_softmax.row_max, part_softmax.sum);
 }
@@ -171,10 +171,10 @@ __device__ inline void attend_by_warps(const decode_attention<T> &j, block_group
     int heads = (int)j.attn.a.H;
     for (int u = t.block + (int)threadIdx.x / 32 * t.blocks; u < heads * t.rows;
          u += t.blocks * MMA_WARPS)
-        if constexpr (sizeof(T) == 2 && W == MMA_HEAD)
-            attend_by_mma(j.attn, u % heads, t.row + u / heads, &barrier);
+        if constexpr (sizeof(T) == 2)
+            attend_by_mma<W>(j.attn, u % heads, t.row + u / heads, &barrier);
         else
-            attend_by_warp<T, W / 16, 16>(j.attn, u % heads, t.row + u / heads, &barrier);
+            attend_by_warp<W / 16, 16>(j.attn, u % heads, t.row + u / heads, &barrier);
 }
 
 /* One block per head, or per part of its keys. */

@@ -165,9 +165,11 @@ __device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_s
 /* ---- the kernel ---- */
 
 /* ROWS: how many sequences (mega.h).  NEEDS: mk_ops::needs.
- * An instance for GPT-2, one for Llama and one for all else, so that each is given registers for
- * its own path only, and its code stays small: with Llama's paths in the one kernel GPT-2 was 5 to
- * 9 % slower, though it took none of them. */
+ * An instance for GPT-2, one for Llama, one for wide heads and one for all else, so that each is
+ * given registers for its own path only, and its code stays small: with Llama's paths in the one
+ * kernel GPT-2 was 5 to 9 % slower, though it took none of them.  No register of the first three is
+ * spilled with many rows: waiting for other blocks empties L1, so that each spilled one would come
+ * back from L2. */
 template <row_count ROWS, int NEEDS>
 __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     decode_megakernel(const __grid_constant__ mk_ops p)
@@ -228,6 +230,8 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
 template <row_count ROWS> auto instance_for(const mk_ops &p)
 {
     auto kernel = decode_megakernel<ROWS, NEEDS_ALL>;
+    if (!(p.needs & NEEDS_F32_CACHE))
+        kernel = decode_megakernel<ROWS, NEEDS_PAIRS | NEEDS_WIDE_HEADS>;
     if (p.needs == NEEDS_PAIRS) kernel = decode_megakernel<ROWS, NEEDS_PAIRS>;
     if (p.needs == 0) kernel = decode_megakernel<ROWS, 0>;
     return kernel;
