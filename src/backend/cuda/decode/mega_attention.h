@@ -94,9 +94,9 @@ template <class T> struct flagged_io {
     }
 };
 
-/* The same of many sequences with f32 caches, in global memory behind a barrier of blocks.  All keys
- * but the newest were there before this launch: the first of them are loaded before the barrier is
- * waited for.
+/* The same of many sequences with f32 caches, in global memory behind a barrier of blocks.  All
+ * keys but the newest were there before this launch: the first of them are loaded before the
+ * barrier is waited for.
  *
  * A thread's V elements are not neighbours but pieces of 16 bytes, L * 16 bytes apart: each load of
  * a warp then reads whole sectors.  With 32 bytes a thread as neighbours, every sector was read

@@ -8,11 +8,11 @@
  *                 odd ones what rounding took away.  Their results are added at the end, so that p
  *                 counts with 16 bits
  *
- * Lane l loads of key l / 4 of a tile the pieces (16 bytes) l % 4, l % 4 + 4, ...  For S that is the
- * A fragment as it is: the order of the elements is free as long as q has the same.  For y', word
- * w of a piece is an 8x8 matrix (key, element) over the warp; transposed (movmatrix) it is a part
- * of the A fragment.  The B fragment is such a matrix, too: a lane has the weight of key l / 4, as
- * a word of two bf16. */
+ * Lane l loads of key l / 4 of a tile the pieces (16 bytes) l % 4, l % 4 + 4, ...  For S that is
+ * the A fragment as it is: the order of the elements is free as long as q has the same.  For y',
+ * word w of a piece is an 8x8 matrix (key, element) over the warp; transposed (movmatrix) it is a
+ * part of the A fragment.  The B fragment is such a matrix, too: a lane has the weight of key
+ * l / 4, as a word of two bf16. */
 #ifndef FV_CUDA_DECODE_MEGA_ATTENTION_WARP_H
 #define FV_CUDA_DECODE_MEGA_ATTENTION_WARP_H
 
@@ -89,8 +89,8 @@ __device__ inline void add_values(float (&y)[PIECES][2][4], float &sum, const fl
 }
 
 /* Of pieces p and p + 1 of the lanes two neighbouring elements of y for each lane, beginning with
- * pair_of_lane(p).  Row l / 4 = 2 i + e of a result is element e of a word of piece i + 4 p, and all
- * columns are alike. */
+ * pair_of_lane(p).  Row l / 4 = 2 i + e of a result is element e of a word of piece i + 4 p, and
+ * all columns are alike. */
 template <int PIECES> __device__ inline float2 gather_pair(const float (&y)[PIECES][2][4], int p)
 {
     int lane = threadIdx.x % 32, word = lane % 4;
