@@ -46,16 +46,7 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
         }
         for (int j = 0; j < tiles && !full; j++, at.next()) mbarrier_wait(at.full(), at.laps & 1);
         /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
-        if (i == 0 && f.bias_in_slot && warp / 2 < tiles) {
-            unsigned mine = (warp < 4   ? warp < 2 ? w[0] : w[1]
-                               : warp < 6 ? w[2]
-                                        : w[3]) +
-                            BIAS_AT + (unsigned)(lane % 4 * 8);
-            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                         : "=f"(bias.x), "=f"(bias.y)
-                         : "r"(mine)
-                         : "memory");
-        }
+        if (i == 0 && f.bias_in_slot && warp / 2 < tiles) bias = slot_bias(one_of(w, warp / 2));
         unsigned xs = x + (unsigned)(2 * from);
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {

@@ -44,36 +44,11 @@ struct x_chunks {
     }
 };
 
-/* The slots of up to GROUP tiles; lane j asks for that of tile j and frees it. */
-struct tile_slots {
-    unsigned full, parity;
-    bool mine;
-    __device__ tile_slots(const slot_ring &r, int tiles)
-    {
-        int lane = threadIdx.x % 32, i = r.i + lane, over = i >= r.slots();
-        mine = lane < tiles;
-        full = r.full(over ? i - r.slots() : i);
-        parity = (unsigned)(r.laps + over) & 1;
-    }
-    __device__ void wait() const
-    {
-        /* full as a rule */
-        if (!__all_sync(~0u, !mine || mbarrier_test(full, parity))) {
-            if (mine) mbarrier_wait(full, parity);
-            __syncwarp();
-        }
-    }
-    __device__ void release() const
-    {
-        __syncwarp();
-        if (mine) mbarrier_arrive(full + MAX_SLOTS * 8);
-    }
-};
-
 /* c + odd += the warp's steps of a chunk for TILES tiles: rows lane / 4 (at low) and lane / 4 + 8
  * (at high).  An A fragment is four neighbouring registers, two of each row.  Left to itself the
- * compiler moves them for every mma anew; zero, which it cannot know to be 0, makes values of their
- * own of them, once for all tiles. */
+ * compiler copies all four again for every mma.  XOR with zero, which it cannot know to be 0,
+ * copies them once for all tiles.
+ * w: smem addresses of this lane's weights in the slots of the tiles. */
 template <int TILES>
 __device__ inline void multiply_chunk(float (&c)[GROUP][4], float (&odd)[GROUP][4],
                                       const unsigned (&w)[GROUP], unsigned low, unsigned high,
@@ -113,31 +88,21 @@ __device__ inline void multiply_many(float (&c)[GROUP][4], float2 &bias, slot_ri
              low = x + (unsigned)(2 * min(lane / 4, rows - 1) * stride) + within,
              high = x + (unsigned)(2 * min(lane / 4 + 8, rows - 1) * stride) + within;
     auto steps_of = [&](int n) { return (n / STEP - warp + MMA_WARPS - 1) / MMA_WARPS; };
-    unsigned ring_bytes = (unsigned)(r.slots() * SLOT_BYTES);
     float odd[GROUP][4] = {};
     x_chunks chunks(f, t, x, stride);
     if (streams)
         for (int i = 0; i < STAGES; i++) chunks.prefetch(i, chunk);
     for (int from = 0; from < k; from += chunk) {
         unsigned w[GROUP];
-        const tile_slots slots(r, tiles);
+        const next_slots slots(r, tiles);
         int steps = from + chunk <= k ? steps_of(chunk) : steps_of(k - from);
 #pragma unroll
-        for (int j = 0; j < GROUP; j++) /* the ring may wrap in between */
-            w[j] = r.slot() + in_slot + j * SLOT_BYTES - (r.i + j >= r.slots() ? ring_bytes : 0);
-        if ((r.i += tiles) >= r.slots()) r.i -= r.slots(), r.laps++;
+        for (int j = 0; j < GROUP; j++) w[j] = r.slot(r.ahead(j)) + in_slot;
+        r.advance(tiles);
         slots.wait();
         /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
-        if (from == 0 && has_bias && warp / 2 < tiles) {
-            unsigned mine = (warp < 4   ? warp < 2 ? w[0] : w[1]
-                               : warp < 6 ? w[2]
-                                        : w[3]) -
-                            in_slot + BIAS_AT + (unsigned)(lane % 4 * 8);
-            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                         : "=f"(bias.x), "=f"(bias.y)
-                         : "r"(mine)
-                         : "memory");
-        }
+        if (from == 0 && has_bias && warp / 2 < tiles)
+            bias = slot_bias(one_of(w, warp / 2) - in_slot);
         if (streams) chunks.wait();
         unsigned at = streams ? stage * chunks.size : (unsigned)(2 * from);
         switch (tiles) {

@@ -280,19 +280,16 @@ struct row_weights {
     uint4 w[GROUP][ROW_STEPS];
     unsigned slot[GROUP];
 
-    /* Waits for the next slots of the ring, lane u for slot u, and loads from them. */
+    /* Waits for the next slots of the ring, and loads from them. */
     __device__ void load(const slot_ring &r, const slot_batch &s)
     {
-        int lane = threadIdx.x % 32, mine = r.i + lane, over = mine >= r.slots() ? r.slots() : 0;
-        unsigned full = r.full(mine - over), parity = (unsigned)(r.laps + (over != 0)) & 1;
-        if (!__all_sync(~0u, lane >= s.slots || mbarrier_test(full, parity)))
-            if (lane < s.slots) mbarrier_wait(full, parity);
-        __syncwarp(); /* orders the other lanes' reads behind the test */
+        next_slots(r, s.slots).wait();
+        int lane = threadIdx.x % 32;
         unsigned at = (unsigned)(lane / 4 * ROW_BYTES) + threadIdx.x / 32 * (2 * STEP) +
                       (unsigned)(lane % 4 * 16);
 #pragma unroll
         for (int u = 0; u < GROUP; u++) {
-            slot[u] = r.slot(r.i + u - (r.i + u >= r.slots() ? r.slots() : 0));
+            slot[u] = r.slot(r.ahead(u));
 #pragma unroll
             for (int i = 0; i < ROW_STEPS; i++) {
                 w[u][i] = make_uint4(0, 0, 0, 0);
@@ -301,32 +298,7 @@ struct row_weights {
             }
         }
     }
-    /* The bias of this lane's pair of columns of the tile in slot u. */
-    __device__ float2 bias(int u) const
-    {
-        unsigned at = (u < 2    ? u ? slot[1] : slot[0]
-                          : u == 2 ? slot[2]
-                                : slot[3]) +
-                      BIAS_AT + threadIdx.x % 4 * 8;
-        float2 b;
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                     : "=f"(b.x), "=f"(b.y)
-                     : "r"(at)
-                     : "memory");
-        return b;
-    }
 };
-
-/* Frees the next n slots of the ring; the warp has read them. */
-__device__ inline void release_slots(slot_ring &r, int n)
-{
-    int lane = threadIdx.x % 32, mine = r.i + lane;
-    __syncwarp();
-    if (lane < n)
-        mbarrier_arrive(r.full(mine - (mine >= r.slots() ? r.slots() : 0)) + MAX_SLOTS * 8);
-    r.i += n;
-    if (r.i >= r.slots()) r.i -= r.slots(), r.laps++;
-}
 
 /* c[p] += W x for slots 2 p and 2 p + 1; x: smem address of the lane's first element of the batch.
  * Of its two accumulators each mma of a step adds to its own: two short chains, not a long one. */
@@ -430,8 +402,9 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
                           (k - from > 3 * MAX_CHUNK);
             row_weights w;
             w.load(r, s);
-            if (from == 0 && f.bias_in_slot && warp < now) b.bias = w.bias(warp);
-            release_slots(r, s.slots);
+            if (from == 0 && f.bias_in_slot && warp < now) b.bias = slot_bias(one_of(w.slot, warp));
+            next_slots(r, s.slots).release();
+            r.advance(s.slots);
             if (t0 == first && from == 0) {
                 const float *from_memory = (const float *)f.a.x;
                 if (f.a.xt == FV_BF16)
@@ -440,7 +413,7 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
                     receive_f32_row(f, in, from_memory, gain, shift, x, d->partial);
                 else
                     receive_long_row(f, in, from_memory, gain, shift, x, d->partial);
-                if (in_slot) release_slots(scales, 1);
+                if (in_slot) next_slots(scales, 1).release();
                 __syncwarp();
             }
             unsigned at = smem_addr(x) + (unsigned)(2 * (from + warp * STEP) + lane % 4 * 16);

@@ -1,5 +1,5 @@
 /* mega_smem.h - the megakernel's shared memory: barriers, op descriptors, the ring of weight slots;
- * and which rows and tiles belong to a block. */
+ * which rows and tiles belong to a block; and the barrier between blocks. */
 #ifndef FV_CUDA_DECODE_MEGA_SMEM_H
 #define FV_CUDA_DECODE_MEGA_SMEM_H
 
@@ -68,6 +68,8 @@ struct slot_ring {
     __device__ int slots() const { return p.slots; }
     __device__ unsigned slot(int s) const { return smem + (unsigned)(p.slots_at + s * SLOT_BYTES); }
     __device__ unsigned full(int s) const { return smem + (unsigned)(s * 8); }
+    /* The slot u behind the current one, u < slots(). */
+    __device__ int ahead(int u) const { return i + u - (i + u >= p.slots ? p.slots : 0); }
     __device__ unsigned slot() const { return slot(i); }
     __device__ unsigned full() const { return full(i); }
     __device__ unsigned empty() const { return full() + MAX_SLOTS * 8; }
@@ -79,9 +81,58 @@ struct slot_ring {
     {
         for (i += n; i >= p.slots; i -= p.slots) laps++;
     }
+    /* skip for n <= slots(). */
+    __device__ void advance(int n)
+    {
+        i += n;
+        if (i >= p.slots) i -= p.slots, laps++;
+    }
     /* A slot always has the same producer: the parity of its barriers is never a lap old. */
     __device__ bool is_of(int producer) const { return i % PRODUCERS == producer; }
 };
+
+/* The next n slots of the ring, for a warp: lane u asks for slot u and frees it. */
+struct next_slots {
+    unsigned full, parity;
+    bool mine;
+    __device__ next_slots(const slot_ring &r, int n)
+    {
+        int lane = threadIdx.x % 32, i = r.i + lane, over = i >= r.slots() ? r.slots() : 0;
+        mine = lane < n;
+        full = r.full(i - over);
+        parity = (unsigned)(r.laps + (over != 0)) & 1;
+    }
+    __device__ void wait() const
+    {
+        /* full as a rule */
+        if (!__all_sync(~0u, !mine || mbarrier_test(full, parity)))
+            if (mine) mbarrier_wait(full, parity);
+        __syncwarp(); /* orders the other lanes' reads behind the test */
+    }
+    /* The warp has read them. */
+    __device__ void release() const
+    {
+        __syncwarp();
+        if (mine) mbarrier_arrive(full + MAX_SLOTS * 8);
+    }
+};
+
+/* Element u of an array in registers, which cannot be indexed. */
+__device__ inline unsigned one_of(const unsigned (&v)[GROUP], int u)
+{
+    return u < 2 ? u ? v[1] : v[0] : u == 2 ? v[2] : v[3];
+}
+
+/* The bias of this lane's pair of columns, from the slot of their tile. */
+__device__ inline float2 slot_bias(unsigned slot)
+{
+    float2 b;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(b.x), "=f"(b.y)
+                 : "r"(slot + BIAS_AT + threadIdx.x % 4 * 8)
+                 : "memory");
+    return b;
+}
 
 /* The barrier of all blocks of the group, of the pair of groups, or of all groups before an op.
  * Counters only grow during a launch.  What does not depend on other blocks is done between arrive
