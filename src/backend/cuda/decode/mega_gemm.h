@@ -29,24 +29,16 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
              in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within,
              row = (unsigned)(2 * min(lane / 4, t.rows - 1) * x_stride(k)) + within;
     float odd[GROUP][4] = {};
-    for (int from = 0, i = 0; from < k; from += chunk, i++) {
-        unsigned w[GROUP], first = r.empty();
-        int wrapped = r.slots() - r.i,
-            steps = (min(k - from, chunk) / STEP - warp + MMA_WARPS - 1) / MMA_WARPS;
-        /* the slots are full as a rule: ask for all at once */
-        slot_ring at = r;
-        bool full = true;
+    for (int from = 0; from < k; from += chunk) {
+        unsigned w[GROUP];
+        const next_slots slots(r, tiles);
+        int steps = (min(k - from, chunk) / STEP - warp + MMA_WARPS - 1) / MMA_WARPS;
 #pragma unroll
-        for (int j = 0; j < GROUP; j++) {
-            w[j] = r.slot();
-            if (j < tiles) {
-                full = mbarrier_test(r.full(), r.laps & 1) && full;
-                r.next();
-            }
-        }
-        for (int j = 0; j < tiles && !full; j++, at.next()) mbarrier_wait(at.full(), at.laps & 1);
+        for (int j = 0; j < GROUP; j++) w[j] = r.slot(r.ahead(j));
+        r.advance(tiles);
+        slots.wait();
         /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
-        if (i == 0 && f.bias_in_slot && warp / 2 < tiles) bias = slot_bias(one_of(w, warp / 2));
+        if (from == 0 && f.bias_in_slot && warp / 2 < tiles) bias = slot_bias(one_of(w, warp / 2));
         unsigned xs = x + (unsigned)(2 * from);
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -61,10 +53,7 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
                     }
             }
         }
-        /* lane j releases the slot of tile j; the ring may have wrapped in between */
-        __syncwarp();
-        if (lane < tiles)
-            mbarrier_arrive(first + (unsigned)(8 * (lane < wrapped ? lane : lane - r.slots())));
+        slots.release();
     }
 #pragma unroll
     for (int j = 0; j < GROUP; j++)
