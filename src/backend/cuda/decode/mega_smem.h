@@ -167,7 +167,9 @@ struct block_barrier {
         if (threadIdx.x == 0) {
             const unsigned *arrived = counter();
             unsigned all = target();
-            while (load_acquire_gpu(arrived) < all) continue;
+            /* an acquire empties L1: once, not with every look */
+            while (load_relaxed_gpu(arrived) < all) continue;
+            load_acquire_gpu(arrived);
         }
         decode_sync();
     }

@@ -179,6 +179,12 @@ __device__ inline void write_rows_coalesced(T *to, int64_t step, T *scratch, int
 
 /* ---- counters between blocks ---- */
 
+__device__ inline unsigned load_relaxed_gpu(const unsigned *p)
+{
+    unsigned n;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(p) : "memory");
+    return n;
+}
 __device__ inline unsigned load_acquire_gpu(const unsigned *p)
 {
     unsigned n;
