@@ -38,7 +38,8 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
         r.advance(tiles);
         slots.wait();
         /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
-        if (from == 0 && f.bias_in_slot && warp / 2 < tiles) bias = slot_bias(one_of(w, warp / 2));
+        if (from == 0 && f.bias_in_slot && warp / 2 < tiles)
+            bias = slot_bias(select_element(w, warp / 2));
         unsigned xs = x + (unsigned)(2 * from);
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {

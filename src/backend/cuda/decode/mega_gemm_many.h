@@ -102,7 +102,7 @@ __device__ inline void multiply_many(float (&c)[GROUP][4], float2 &bias, slot_ri
         slots.wait();
         /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
         if (from == 0 && has_bias && warp / 2 < tiles)
-            bias = slot_bias(one_of(w, warp / 2) - in_slot);
+            bias = slot_bias(select_element(w, warp / 2) - in_slot);
         if (streams) chunks.wait();
         unsigned at = streams ? stage * chunks.size : (unsigned)(2 * from);
         switch (tiles) {

@@ -402,7 +402,8 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
                           (k - from > 3 * MAX_CHUNK);
             row_weights w;
             w.load(r, s);
-            if (from == 0 && f.bias_in_slot && warp < now) b.bias = slot_bias(one_of(w.slot, warp));
+            if (from == 0 && f.bias_in_slot && warp < now)
+                b.bias = slot_bias(select_element(w.slot, warp));
             next_slots(r, s.slots).release();
             r.advance(s.slots);
             if (t0 == first && from == 0) {

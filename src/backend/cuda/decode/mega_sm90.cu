@@ -168,8 +168,8 @@ __device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_s
  * An instance for GPT-2, one for Llama, one for wide heads and one for all else, so that each is
  * given registers for its own path only, and its code stays small: with Llama's paths in the one
  * kernel GPT-2 was 5 to 9 % slower, though it took none of them.  No register of the first three is
- * spilled with many rows: waiting for other blocks empties L1, so that each spilled one would come
- * back from L2. */
+ * spilled with many rows: waiting for other blocks invalidates L1, so that each spilled one would
+ * come back from L2. */
 template <row_count ROWS, int NEEDS>
 __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     decode_megakernel(const __grid_constant__ mk_ops p)

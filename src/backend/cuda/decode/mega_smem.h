@@ -68,7 +68,7 @@ struct slot_ring {
     __device__ int slots() const { return p.slots; }
     __device__ unsigned slot(int s) const { return smem + (unsigned)(p.slots_at + s * SLOT_BYTES); }
     __device__ unsigned full(int s) const { return smem + (unsigned)(s * 8); }
-    /* The slot u behind the current one, u < slots(). */
+    /* Index of the slot u positions after the current one, u < slots(). */
     __device__ int ahead(int u) const { return i + u - (i + u >= p.slots ? p.slots : 0); }
     __device__ unsigned slot() const { return slot(i); }
     __device__ unsigned full() const { return full(i); }
@@ -81,7 +81,7 @@ struct slot_ring {
     {
         for (i += n; i >= p.slots; i -= p.slots) laps++;
     }
-    /* skip for n <= slots(). */
+    /* skip without its loop, for n <= slots(). */
     __device__ void advance(int n)
     {
         i += n;
@@ -91,7 +91,8 @@ struct slot_ring {
     __device__ bool is_of(int producer) const { return i % PRODUCERS == producer; }
 };
 
-/* The next n slots of the ring, for a warp: lane u asks for slot u and frees it. */
+/* The next n slots of the ring, for a warp: lane u waits on the full barrier of slot u and arrives
+ * on its empty one. */
 struct next_slots {
     unsigned full, parity;
     bool mine;
@@ -104,7 +105,7 @@ struct next_slots {
     }
     __device__ void wait() const
     {
-        /* full as a rule */
+        /* usually all are full already */
         if (!__all_sync(~0u, !mine || mbarrier_test(full, parity)))
             if (mine) mbarrier_wait(full, parity);
         __syncwarp(); /* orders the other lanes' reads behind the test */
@@ -117,8 +118,8 @@ struct next_slots {
     }
 };
 
-/* Element u of an array in registers, which cannot be indexed. */
-__device__ inline unsigned one_of(const unsigned (&v)[GROUP], int u)
+/* v[u] of an array that is held in registers: indexing it would move it to local memory. */
+__device__ inline unsigned select_element(const unsigned (&v)[GROUP], int u)
 {
     return u < 2 ? u ? v[1] : v[0] : u == 2 ? v[2] : v[3];
 }
@@ -166,9 +167,9 @@ struct block_barrier {
         done = true;
         if (threadIdx.x == 0) {
             const unsigned *arrived = counter();
-            unsigned all = target();
-            /* an acquire empties L1: once, not with every look */
-            while (load_relaxed_gpu(arrived) < all) continue;
+            unsigned blocks = target();
+            /* an acquire load invalidates L1: one behind the polls, not one per poll */
+            while (load_relaxed_gpu(arrived) < blocks) continue;
             load_acquire_gpu(arrived);
         }
         decode_sync();
