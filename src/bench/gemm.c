@@ -23,7 +23,7 @@ static const fv_field options[] = {
     FV_INT(gemm_values, n, 1, 2048, 1 << 24, "rows of the weight, columns of the result"),
     FV_INT(gemm_values, k, 1, 2048, 1 << 24, "the inner size"),
     FV_CHOICE(gemm_values, dtype, 0, dtypes,
-              "of the weight; q8 (also called int8) and q4 are packed and meet f32 activations"),
+              "of the weight; q8, q4 and int8 are packed and meet f32 activations"),
     FV_BOOL(gemm_values, packed, false, "pack the weight beforehand, as inference does"),
     FV_BOOL(gemm_values, nn, false, "the weight is stored (K,N), not (N,K)"),
     {0}};

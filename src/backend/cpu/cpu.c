@@ -47,7 +47,9 @@ void fv__cpu_level_generic(fv_kernels *k);
 
 #if defined(HAVE_CPU_NEON)
 void fv__cpu_level_neon(fv_kernels *k);
+void fv__cpu_level_neon_dotprod(fv_kernels *k);
 void fv__cpu_level_neon_bf16(fv_kernels *k);
+static bool has_neon_dotprod(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
 /* Asimdhp and asimddp are asked for too: the level's flags let the compiler use them anywhere. */
 static bool has_neon_bf16(void)
 {
@@ -99,6 +101,7 @@ static bool has_amx(void)
 static const level levels[] = {
 #if defined(HAVE_CPU_NEON)
     {"neon_bf16", has_neon_bf16, fv__cpu_level_neon_bf16},
+    {"neon_dotprod", has_neon_dotprod, fv__cpu_level_neon_dotprod},
     {"neon", always, fv__cpu_level_neon},
 #endif
 #if defined(HAVE_CPU_AVX2)

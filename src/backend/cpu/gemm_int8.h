@@ -289,6 +289,10 @@ ALWAYS_INLINE vf to_float(wide s) { return _mm256_cvtepi32_ps(s); }
 ALWAYS_INLINE wide high_half(wide x) { return _mm256_and_si256(x, _mm256_set1_epi8((char)0xf0)); }
 ALWAYS_INLINE wide low_half(wide x) { return high_half(_mm256_slli_epi16(x, 4)); }
 
+#elif defined(CPU_NEON_DOTPROD)
+
+#include "gemm_sdot.h"
+
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
 
 /* vpmaddwd: 2 values of k to a lane, in 16 bits.  A is held in 16 bits; B is widened as it is
@@ -368,6 +372,8 @@ ALWAYS_INLINE void block(vf *s, const void *a, const void *b, const int rows, co
     for (int i = 0; i < rows; i++)
         s[i * panels] = v_fma(dot(head, qa, i, c), v_mul(v_set1(head->scale[i]), sb),
                               s[i * panels]);
+#elif defined(CPU_NEON_DOTPROD)
+    sdot_block(s, head, qb, sb, rows, panels, q4);
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
     wide sum[MR];
 #pragma GCC unroll 12

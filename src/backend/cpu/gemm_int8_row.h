@@ -72,6 +72,15 @@ ALWAYS_INLINE sums add(sums s, const a_value *a, sums w)
     return _mm512_dpbusd_epi32(s, w, _mm512_set1_epi32(four));
 }
 ALWAYS_INLINE vf floats(sums s) { return _mm512_cvtepi32_ps(s); }
+#elif defined(CPU_NEON_DOTPROD)
+typedef int32x4_t sums;
+ALWAYS_INLINE sums start(const a_head *h, int i)
+{
+    (void)h, (void)i;
+    return vdupq_n_s32(0);
+}
+ALWAYS_INLINE sums columns_of(const uint8_t *b) { return vreinterpretq_s32_u8(vld1q_u8(b)); }
+ALWAYS_INLINE vf floats(sums s) { return vcvtq_f32_s32(s); }
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
 typedef wide sums;
 ALWAYS_INLINE sums start(const a_head *h, int i) { return first_sum(h, i); }
@@ -131,11 +140,17 @@ ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const 
             sums w[GEMM_WALK];
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++) w[p] = columns_of(b + (size_t)p * t->b_next);
+#if defined(CPU_NEON_DOTPROD)
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; p++)
+                sdot_rows(sum + p, a, vreinterpretq_s8_s32(w[p]), rows, panels);
+#else
 #pragma GCC unroll 12
             for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
                 for (int p = 0; p < panels; p++)
                     sum[i * panels + p] = add(sum[i * panels + p], a + i * G, w[p]);
+#endif
         }
     }
 #pragma GCC unroll 4
