@@ -6,6 +6,8 @@
 Needs build/fovea (make) and PyTorch.  PyTorch's BERT is written out below with its own operators (eager, inference_mode), so
 transformers is not needed.  A figure is the median over rounds of a program's own median.  --busy: another process keeps one
 core busy meanwhile.  --pin: both programs are bound to the same CPUs, no two of one core where there are so many cores (one_per_core.py).
+Products have a second peer, and their ratio is to the better one: in f32 OpenBLAS, which numpy holds; in int8, where PyTorch runs
+oneDNN's dynamically quantised linear (f32 rows in and out, as fovea's), the bare product of bytes to 32 bits, also oneDNN's.
 --dtypes int8: BERT-base with int8 weights, without a peer.  --most ends the script after so many seconds, between rows.
 """
 import argparse
@@ -109,7 +111,8 @@ class Peer:
 
     def __init__(self, pin, threads):
         self.p = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--peer", str(threads)], stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE, text=True, preexec_fn=one_per_core.bind(pin, threads))
+                                  stdout=subprocess.PIPE, text=True, preexec_fn=one_per_core.bind(pin, threads),
+                                  env={**os.environ, "OPENBLAS_NUM_THREADS": str(threads)})
 
     def __call__(self, seconds, *what):
         print(json.dumps([seconds, *what]), file=self.p.stdin, flush=True)
@@ -126,8 +129,32 @@ def timed(run, seconds):
 
 
 def peer_gemm(torch, dtype, m, n, k):
+    if dtype == torch.int8:
+        return peer_linear_int8(torch, m, n, k)
     a, w = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype)
     return lambda: torch.nn.functional.linear(a, w)
+
+
+def peer_linear_int8(torch, m, n, k):
+    """Weights with one scale for each column, packed before; rows are rounded to bytes inside, as in fovea."""
+    torch.backends.quantized.engine = "onednn"
+    a, w = torch.randn(m, k), torch.randn(n, k)
+    scale = w.abs().amax(1) / 127
+    packed = torch.ops.quantized.linear_prepack(torch.quantize_per_channel(w, scale, torch.zeros(n, dtype=torch.int64), 0, torch.qint8), None)
+    return lambda: torch.ops.quantized.linear_dynamic(a, packed)
+
+
+def peer_int_mm(torch, dtype, m, n, k):
+    a, w = (torch.randint(-127, 128, s, dtype=torch.int8) for s in ((m, k), (n, k)))
+    return lambda: torch._int_mm(a, w.t())
+
+
+def peer_openblas(m, n, k):
+    import numpy
+
+    rng = numpy.random.default_rng(0)
+    a, w, y = rng.random((m, k), numpy.float32), rng.random((n, k), numpy.float32), numpy.empty((m, n), numpy.float32)
+    return lambda: numpy.matmul(a, w.T, out=y)
 
 
 def peer_attention(torch, dtype, length, causal, backward):
@@ -189,13 +216,18 @@ def peer_train(torch, dtype, model, batch, length):
 
 
 def be_peer(threads):
-    import torch
-
-    torch.set_num_threads(threads)
-    made = {"gemm": peer_gemm, "attention": peer_attention, "bert": peer_bert, "train": peer_train}
+    """Answers the lines of Peer.  A process asked for OpenBLAS alone never loads PyTorch, whose threads would be beside its own."""
+    torch, made = None, {"gemm": peer_gemm, "int_mm": peer_int_mm, "attention": peer_attention, "bert": peer_bert, "train": peer_train}
     for line in sys.stdin:
         seconds, name, dtype, *sizes = json.loads(line)
-        run = made[name](torch, getattr(torch, {"f32": "float32", "bf16": "bfloat16"}[dtype]), *sizes)
+        if name == "openblas":
+            print(json.dumps(timed(peer_openblas(*sizes), seconds)), flush=True)
+            continue
+        if not torch:
+            import torch
+
+            torch.set_num_threads(threads)
+        run = made[name](torch, getattr(torch, {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}[dtype]), *sizes)
         if name == "train" or (name == "attention" and sizes[-1]):
             print(json.dumps(timed(run, seconds)), flush=True)
             continue
@@ -203,13 +235,10 @@ def be_peer(threads):
             print(json.dumps(timed(run, seconds)), flush=True)
 
 
-def rounds_of(args, ours, theirs):
+def rounds_of(args, *programs):
     """Medians of seconds, in turns."""
-    a, b = [], []
-    for _ in range(args.rounds):
-        a.append(ours())
-        b.append(theirs())
-    return statistics.median(a), statistics.median(b)
+    got = [[run() for run in programs] for _ in range(args.rounds)]
+    return [statistics.median(x) for x in zip(*got)]
 
 
 def seconds_of(lines):
@@ -217,13 +246,20 @@ def seconds_of(lines):
 
 
 def gemm_rows(args, peers):
+    blas = {t: Peer(args.pin, t) for t in args.threads} if "f32" in args.dtypes else {}
     for dtype in args.dtypes:
+        second = {"f32": "openblas", "int8": "int_mm"}.get(dtype)
         for m, n, k in ((2048, 2048, 2048), (512, 3072, 768), (512, 768, 3072), (256, 3072, 768), (128, 768, 768)):
             for t in args.threads:
-                a, b = rounds_of(args, lambda: seconds_of(fovea(args, "gemm", "--m", m, "--n", n, "--k", k, "--dtype", dtype, "-t", t)),
-                                 lambda: peers[t](args.seconds, "gemm", dtype, m, n, k))
-                flop = 2e-9 * m * n * k
-                yield f"gemm {dtype} {m}×{n}×{k}", t, f"{flop / a:.0f}", f"{flop / b:.0f}", b / a
+                programs = [lambda: seconds_of(fovea(args, "gemm", "--m", m, "--n", n, "--k", k, "--dtype", dtype, "-t", t)),
+                            lambda: peers[t](args.seconds, "gemm", dtype, m, n, k)]
+                if second:
+                    programs.append(lambda: (blas if second == "openblas" else peers)[t](args.seconds, second, dtype, m, n, k))
+                a, *theirs = rounds_of(args, *programs)
+                rates = [f"{2e-9 * m * n * k / x:.0f}" for x in (a, *theirs)]
+                yield f"gemm {dtype} {m}×{n}×{k}", t, rates[0], f", {second} ".join(rates[1:]), min(theirs) / a
+    for peer in blas.values():
+        peer.close()
 
 
 def one_rows(args, peers):
