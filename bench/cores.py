@@ -16,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -106,22 +107,35 @@ def saved_model(folder, name):
     return ["--model", folder]
 
 
-class Peer:
+class Answering:
+    """A process that answers lines, stopped between them: threads of OpenBLAS and ONNX Runtime spin for a while when their work is
+    done, on the cores of the program whose turn it is."""
+
+    def __init__(self, command, **how):
+        self.p = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **how)
+
+    def ask(self, line):
+        self.p.send_signal(signal.SIGCONT)
+        print(line, file=self.p.stdin, flush=True)
+        answer = self.p.stdout.readline()
+        self.p.send_signal(signal.SIGSTOP)
+        return json.loads(answer) if answer else float("nan")
+
+    def close(self):
+        self.p.send_signal(signal.SIGCONT)
+        self.p.stdin.close()
+        self.p.wait()
+
+
+class Peer(Answering):
     """PyTorch in a process of its own for each number of threads: it keeps its threads once it has them."""
 
     def __init__(self, pin, threads):
-        self.p = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--peer", str(threads)], stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE, text=True, preexec_fn=one_per_core.bind(pin, threads),
-                                  env={**os.environ, "OPENBLAS_NUM_THREADS": str(threads)})
+        super().__init__([sys.executable, os.path.abspath(__file__), "--peer", threads], preexec_fn=one_per_core.bind(pin, threads),
+                         env={**os.environ, "OPENBLAS_NUM_THREADS": str(threads)})
 
     def __call__(self, seconds, *what):
-        print(json.dumps([seconds, *what]), file=self.p.stdin, flush=True)
-        line = self.p.stdout.readline()
-        return json.loads(line) if line else float("nan")
-
-    def close(self):
-        self.p.stdin.close()
-        self.p.wait()
+        return self.ask(json.dumps([seconds, *what]))
 
 
 def timed(run, seconds):

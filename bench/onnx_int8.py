@@ -2,7 +2,7 @@
 """BERT-base with int8 weights beside ONNX Runtime and OpenVINO, in turns: the same sizes, random weights, 128 tokens.
 
     bench/onnx_int8.py [--peers onnxruntime openvino] [--threads 16 2] [--batch 1 8 32] [--rounds 5] [--seconds 0.1] [--pin]
-                       [--openvino-precision f32]
+                       [--dtype f32] [--openvino-precision f32]
 
 Needs build/fovea (make), numpy and the peers: onnxruntime, which is the only one without --peers, and openvino.  ONNX Runtime's graph is
 the one that its tools make of BERT by fusing and by dynamic quantisation: QAttention, DynamicQuantizeMatMul, SkipLayerNormalization,
@@ -19,7 +19,6 @@ import os
 import shutil
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 
@@ -213,21 +212,15 @@ def be_peer(name, how, threads, batch, seconds):
         print(statistics.median(times(run, float(seconds))), flush=True)
 
 
-class Peer:
+class Peer(cores.Answering):
     """ONNX Runtime (how: the model's file) or OpenVINO (how: the precision) in a process of its own, its model compiled."""
 
     def __init__(self, pin, name, how, threads, batch, seconds):
-        command = [sys.executable, os.path.abspath(__file__), "--peer", name, how, threads, batch, seconds]
-        self.p = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                  preexec_fn=one_per_core.bind(pin, threads))
+        super().__init__([sys.executable, os.path.abspath(__file__), "--peer", name, how, threads, batch, seconds],
+                         preexec_fn=one_per_core.bind(pin, threads))
 
     def __call__(self):
-        print("go", file=self.p.stdin, flush=True)
-        return float(self.p.stdout.readline() or "nan")
-
-    def close(self):
-        self.p.stdin.close()
-        self.p.wait()
+        return self.ask("go")
 
 
 def main():
@@ -237,6 +230,7 @@ def main():
     p.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--seconds", type=float, default=0.1)
+    p.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="of fovea's activations")
     p.add_argument("--openvino-precision", choices=["f32", "bf16"], default="f32", help="of what OpenVINO does not compute in int8")
     p.add_argument("--peer", nargs=5, help="be a peer, what this script starts")
     one_per_core.add_option(p)
@@ -257,7 +251,7 @@ def main():
             for peer in peers:
                 peer()
             a, *b = cores.rounds_of(o, lambda: cores.seconds_of(cores.fovea(o, "forward", *model, "--batch", batch, "--len", LENGTH,
-                                                                            "--weights", "int8", "-t", t)), *peers)
+                                                                            "--weights", "int8", "--dtype", o.dtype, "-t", t)), *peers)
             for peer in peers:
                 peer.close()
             print(f"| B {batch} | {t} | {' | '.join(f'{batch / x:.1f}' for x in (a, *b))} | {np.min(b) / a:.2f} |", flush=True)
