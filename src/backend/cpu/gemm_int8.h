@@ -373,7 +373,7 @@ ALWAYS_INLINE void block(vf *s, const void *a, const void *b, const int rows, co
         s[i * panels] = v_fma(dot(head, qa, i, c), v_mul(v_set1(head->scale[i]), sb),
                               s[i * panels]);
 #elif defined(CPU_NEON_DOTPROD)
-    sdot_block(s, head, qb, sb, rows, panels, q4);
+    sdot_block(s, head, qa, qb, sb, rows, panels, q4);
 #elif defined(CPU_AVX512) || defined(CPU_AVX2)
     wide sum[MR];
 #pragma GCC unroll 12
@@ -414,6 +414,12 @@ ALWAYS_INLINE void run(vf *s, const gemm_tile *t, const size_t b_unit, const int
 {
     const char *a = t->a, *b = t->b, *ahead = t->ahead;
     int64_t blocks = (int64_t)gemm_units(t->kc), step = t->ahead_step * (BLOCK / 4);
+#if defined(CPU_NEON_DOTPROD)
+    if (rows == 1) {
+        sdot_one_row(s, t, b_unit, panels, q4);
+        return;
+    }
+#endif
     for (; blocks; blocks--, a += sizeof(a_head) + BLOCK * A_WIDTH * sizeof(a_value), b += b_unit,
                    ahead += step) {
         __builtin_prefetch(ahead);

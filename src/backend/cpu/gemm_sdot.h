@@ -9,6 +9,7 @@
 #ifndef FV_GEMM_SDOT_H
 #define FV_GEMM_SDOT_H
 
+#include "gemm.h"
 #include "gemm_neon.h"
 
 #define MR 12
@@ -49,8 +50,8 @@ ALWAYS_INLINE void sdot_rows(int32x4_t *sum, const int8_t *a, int8x16_t w, const
     for (int i = 0; i < rows; i += 4) {
         int8x16_t x = sdot_load(a + i * G);
 #pragma GCC unroll 4
-        for (int j = i; j < rows && j < i + 4; j++)
-            sum[j * next] = sdot_row(sum[j * next], w, x, j - i);
+        for (int j = 0; j < 4; j++)
+            if (i + j < rows) sum[(i + j) * next] = sdot_row(sum[(i + j) * next], w, x, j);
     }
 }
 
@@ -68,10 +69,9 @@ ALWAYS_INLINE int8x16_t sdot_columns(const uint8_t *b, const int t, const bool q
 static const float sdot_start[VW] = {0x1.8p23f, 0x1.8p23f, 0x1.8p23f, 0x1.8p23f};
 
 /* s[row][panel] += one block of a panel, whose scales are sb. */
-ALWAYS_INLINE void sdot_block(vf *s, const a_head *head, const uint8_t *b, vf sb, const int rows,
-                              const int panels, const bool q4)
+ALWAYS_INLINE void sdot_block(vf *s, const a_head *head, const int8_t *a, const uint8_t *b, vf sb,
+                              const int rows, const int panels, const bool q4)
 {
-    const int8_t *a = (const int8_t *)(head + 1);
     const vf high = v_load(sdot_start);
     int32x4_t sum[MR];
 #pragma GCC unroll 12
@@ -82,9 +82,48 @@ ALWAYS_INLINE void sdot_block(vf *s, const a_head *head, const uint8_t *b, vf sb
     for (int i = 0; i < rows; i += 4) {
         vf scale = neon_load_here(head->scale + i);
 #pragma GCC unroll 4
-        for (int j = i; j < rows && j < i + 4; j++)
-            s[j * panels] = v_fma(v_sub(vreinterpretq_f32_s32(sum[j]), high),
-                                  vmulq_laneq_f32(sb, scale, j - i), s[j * panels]);
+        for (int j = 0; j < 4; j++) {
+            vf *at = s + (i + j) * panels;
+            if (i + j < rows)
+                *at = v_fma(v_sub(vreinterpretq_f32_s32(sum[i + j]), high),
+                            vmulq_laneq_f32(sb, scale, j), *at);
+        }
+    }
+}
+
+#define SDOT_AHEAD 2048 /* bytes */
+
+/* One row: its values stay in registers for all panels of a block, and each panel is prefetched,
+ * because a block of four of them is as many instructions as the core has in flight (Neoverse N1,
+ * decoding: 12 to 29 % faster). */
+ALWAYS_INLINE void sdot_one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int panels,
+                                const bool q4)
+{
+    const char *a = t->a, *b = t->b;
+    const vf high = v_load(sdot_start);
+    for (size_t blocks = gemm_units(t->kc); blocks;
+         blocks--, a += sizeof(a_head) + BLOCK * MR, b += b_unit) {
+        const a_head *head = (const a_head *)a;
+        int8x16_t x[8];
+#pragma GCC unroll 8
+        for (int k = 0; k < 8; k++)
+            x[k] = vreinterpretq_s8_s32(
+                vld1q_dup_s32((const int32_t *)(const void *)(head + 1) + k * MR));
+        vf scale = v_set1(head->scale[0]);
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) {
+            const char *panel = b + (size_t)p * t->b_next, *ahead = panel + SDOT_AHEAD;
+            const uint8_t *qb = (const uint8_t *)((const float *)panel + VW);
+            for (size_t i = 0; i < b_unit; i += 64) __builtin_prefetch(ahead + i);
+            int32x4_t even = vreinterpretq_s32_f32(high), odd = vdupq_n_s32(0);
+#pragma GCC unroll 4
+            for (int k = 0; k < 8; k += 2) {
+                even = vdotq_s32(even, sdot_columns(qb, k, q4), x[k]);
+                odd = vdotq_s32(odd, sdot_columns(qb, k + 1, q4), x[k + 1]);
+            }
+            vf f = v_sub(vreinterpretq_f32_s32(vaddq_s32(even, odd)), high);
+            s[p] = v_fma(f, v_mul(scale, v_load((const float *)panel)), s[p]);
+        }
     }
 }
 
