@@ -55,12 +55,6 @@ ALWAYS_INLINE void set_head(a_head *h, int i, float scale, int sum)
 /* All of it stays in the order written: gcc 12 moves products far from the loads they need and runs
  * out of registers.  The first of a chain clears its sum itself, because a copy of a register of
  * zeros takes a turn of a multiplier. */
-ALWAYS_INLINE int8x16_t load16(const void *p)
-{
-    int8x16_t x;
-    __asm__ volatile("ldr %q0, %1" : "=w"(x) : "m"(*(const int8x16_t *)p));
-    return x;
-}
 ALWAYS_INLINE vf load_twice(const float *p) /* p[0] p[1] p[0] p[1] */
 {
     vf x;
@@ -88,7 +82,7 @@ ALWAYS_INLINE vf to_float(int32x4_t s)
 /* Values t*8.. of k of a pair of columns. */
 ALWAYS_INLINE int8x16_t load_columns(const uint8_t *b, const int t, const bool q4)
 {
-    int8x16_t x = load16(b + (q4 ? t % 2 : t) * NR * G);
+    int8x16_t x = neon_load_bytes(b + (q4 ? t % 2 : t) * NR * G);
     if (!q4) return x;
     return t < 2 ? vshlq_n_s8(x, 4) : vandq_s8(x, vdupq_n_s8((int8_t)0xf0));
 }
@@ -109,7 +103,7 @@ ALWAYS_INLINE void block(vf *s, const void *a, const void *b, const int rows, co
         for (int t = 0; t < 4; t++) {
             int8x16_t x[4];
 #pragma GCC unroll 4
-            for (int i = 0; i < pairs; i++) x[i] = load16(qa + A_GROUP(t, 2 * i));
+            for (int i = 0; i < pairs; i++) x[i] = neon_load_bytes(qa + A_GROUP(t, 2 * i));
 #pragma GCC unroll 4
             for (int j = 0; j < wide; j++) {
                 int8x16_t w = load_columns(qb + 2 * (j0 + j) * G, t, q4);

@@ -30,12 +30,12 @@ ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const 
         for (int u = 0; u < BLOCK / G; u++, a += A_WIDTH * G, b += NR * G) {
             int8x16_t x[MR / 2];
 #pragma GCC unroll 4
-            for (int i = 0; i < pairs; i++) x[i] = load16(a + 2 * i * G);
+            for (int i = 0; i < pairs; i++) x[i] = neon_load_bytes(a + 2 * i * G);
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
 #pragma GCC unroll 4
                 for (int j = 0; j < NR / 2; j++) {
-                    int8x16_t w = load16(b + (size_t)p * t->b_next + 2 * j * G);
+                    int8x16_t w = neon_load_bytes(b + (size_t)p * t->b_next + 2 * j * G);
 #pragma GCC unroll 4
                     for (int i = 0; i < pairs; i++) {
                         int32x4_t *at = sum + (i * panels + p) * (NR / 2) + j;

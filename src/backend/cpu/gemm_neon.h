@@ -55,6 +55,12 @@ ALWAYS_INLINE vf neon_fma(vf a, vf b, vf c) /* a*b + c */
     return c;
 }
 
+ALWAYS_INLINE int8x16_t neon_load_bytes(const void *p)
+{
+    int8x16_t x;
+    __asm__ volatile("ldr %q0, %1" : "=w"(x) : "m"(*(const int8x16_t *)p));
+    return x;
+}
 ALWAYS_INLINE vf neon_load_here(const float *p)
 {
     vf x;

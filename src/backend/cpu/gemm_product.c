@@ -172,8 +172,8 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
     int64_t each = mine > 1 ? panel_bytes / mine : 0, low = w->rows / w->strips,
             extra = w->rows % w->strips;
     t->ahead_step = t->kc ? each / gemm_ceil_div(t->kc, 4) : 0;
-    /* Behind a packed group is its next run.  Behind one packed just now is memory never touched,
-     * where each prefetch walks the page table (128x768x768, two N1: 33 GFLOP/s, 71 without). */
+    /* A packed group is followed by its next run; this thread's own buffer by pages that may be
+     * unmapped, where every prefetch is a page walk (128x768x768 on two N1: 33 GFLOP/s, not 71). */
     const char *after = b == w->own ? b : b + panel_bytes;
     for (int q = 0; q < count; q += t->panels) {
         t->panels = widest;
