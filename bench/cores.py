@@ -6,7 +6,7 @@
 Needs build/fovea (make) and PyTorch.  PyTorch's BERT is written out below with its own operators (eager, inference_mode), so
 transformers is not needed.  A figure is the median over rounds of a program's own median.  --busy: another process keeps one
 core busy meanwhile.  --pin: both programs are bound to the same CPUs, no two of one core where there are so many cores (one_per_core.py).
-Products have a second peer, and their ratio is to the better one: in f32 OpenBLAS, which numpy holds; in int8, where PyTorch runs
+Products have a second peer, and their ratio is to the better one: in f32 OpenBLAS, which numpy from PyPI is built with; in int8, where PyTorch runs
 oneDNN's dynamically quantised linear (f32 rows in and out, as fovea's), the bare product of bytes to 32 bits, also oneDNN's.
 --dtypes int8: BERT-base with int8 weights, without a peer.  --most ends the script after so many seconds, between rows.
 """
@@ -107,7 +107,7 @@ def saved_model(folder, name):
     return ["--model", folder]
 
 
-class Answering:
+class PeerProcess:
     """A process that answers lines, stopped between them: threads of OpenBLAS and ONNX Runtime spin for a while when their work is
     done, on the cores of the program whose turn it is."""
 
@@ -127,7 +127,7 @@ class Answering:
         self.p.wait()
 
 
-class Peer(Answering):
+class Peer(PeerProcess):
     """PyTorch in a process of its own for each number of threads: it keeps its threads once it has them."""
 
     def __init__(self, pin, threads):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """BERT-base with int8 weights beside ONNX Runtime and OpenVINO, in turns: the same sizes, random weights, 128 tokens.
 
-    bench/onnx_int8.py [--peers onnxruntime openvino] [--threads 16 2] [--batch 1 8 32] [--rounds 5] [--seconds 0.1] [--pin]
+    bench/bert_int8.py [--peers onnxruntime openvino] [--threads 16 2] [--batch 1 8 32] [--rounds 5] [--seconds 0.1] [--pin]
                        [--dtype f32] [--openvino-precision f32]
 
 Needs build/fovea (make), numpy and the peers: onnxruntime, which is the only one without --peers, and openvino.  ONNX Runtime's graph is
@@ -212,7 +212,7 @@ def be_peer(name, how, threads, batch, seconds):
         print(statistics.median(times(run, float(seconds))), flush=True)
 
 
-class Peer(cores.Answering):
+class Peer(cores.PeerProcess):
     """ONNX Runtime (how: the model's file) or OpenVINO (how: the precision) in a process of its own, its model compiled."""
 
     def __init__(self, pin, name, how, threads, batch, seconds):
