@@ -1,9 +1,10 @@
 /* gemm_sdot.h - integer products on NEON with sdot, for processors that have it but not smmla.
  *
- * sdot is a dot product of four bytes in each of four 32-bit lanes: four values of k of four columns
- * of B, by the same four values of k of one row of A, which are one lane of the other operand.  A
- * tile is up to 12 rows by 4 columns, whose integer and f32 sums take 24 of the 32 registers; in a
- * block of A the rows are interleaved by four values of k, so that one load has four rows.
+ * sdot is a dot product of four bytes in each of four 32-bit lanes: four values of k of four
+ * columns of B, by the same four values of k of one row of A, which are one lane of the other
+ * operand.  A tile is up to 12 rows by 4 columns, whose integer and f32 sums take 24 of the 32
+ * registers; in a block of A the rows are interleaved by four values of k, so that one load has
+ * four rows.
  *
  * What a block and a run are is in gemm_int8.h and gemm_int8_row.h. */
 #ifndef FV_GEMM_SDOT_H
@@ -100,8 +101,8 @@ ALWAYS_INLINE void sdot_block(vf *s, const a_head *head, const int8_t *a, const 
 #define SDOT_AHEAD 2048 /* bytes from what is read to what is prefetched */
 
 /* One row: its values stay in registers for all panels of a block.  Each panel is prefetched,
- * because the instructions of one block of four panels fill the reorder buffer, so that out-of-order
- * execution alone has too few loads in flight (Neoverse N1, decoding: 12 to 29 % faster). */
+ * because one block of four panels fills the reorder buffer, and out-of-order execution alone has
+ * too few loads in flight (Neoverse N1, decoding: 12 to 29 % faster). */
 ALWAYS_INLINE void sdot_one_row(vf *s, const gemm_tile *t, const size_t b_unit, const int panels,
                                 const bool q4)
 {
