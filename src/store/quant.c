@@ -12,17 +12,20 @@
 #define ROW 4096
 #define TINY 0x1p-100f
 
-/* The value of largest magnitude, the first of equals. */
+/* The value of largest magnitude, the first of equals; a NaN if there is one, so that the scale,
+ * and with it every product, shows it. */
 static float largest(const float *x, int64_t n)
 {
     float most = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (fabsf(x[i]) > fabsf(most)) most = x[i];
+    for (int64_t i = 0; i < n && !isnan(most); i++)
+        if (!(fabsf(x[i]) <= fabsf(most))) most = x[i];
     return most;
 }
 
-static uint8_t byte(float x) { return (uint8_t)(int8_t)rintf(x); }
-static uint8_t half(float x) { return (uint8_t)((int)fminf(rintf(x), 7.0f) & 15); }
+/* Of a row whose scale is not finite any byte will do. */
+static float rounded(float x) { return isnan(x) ? 0 : rintf(x); }
+static uint8_t byte(float x) { return (uint8_t)(int8_t)rounded(x); }
+static uint8_t half(float x) { return (uint8_t)((int)fminf(rounded(x), 7.0f) & 15); }
 
 /* n values as 8 bits behind their scale, zeros up to `block_len`.
  *    FV_Q8, 32 values:   [ f32 scale ][ 32 x int8 ]            36 bytes

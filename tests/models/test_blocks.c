@@ -184,6 +184,23 @@ static void rows_come_back(void **state)
     for (int i = 0; i < 45; i++) assert_true(fabsf(x[i] - y[i]) <= 3.0f / 8 + 1e-6f);
 }
 
+/* A NaN or an infinity is not turned into a number: its block shows it, the next one does not. */
+static void blocks_that_are_not_finite(void **state)
+{
+    (void)state;
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    const fv_dtype kinds[] = {FV_Q8, FV_Q4};
+    float x[64], y[64];
+    uint8_t row[256];
+    for (int q = 0; q < 6; q++) {
+        for (int i = 0; i < 64; i++) x[i] = sinf((float)i) * 3;
+        x[5] = bad[q % 3];
+        fv__quantise_row(row, kinds[q / 3], x, 64);
+        fv__widen_row(y, kinds[q / 3], row, 64);
+        for (int i = 0; i < 64; i++) assert_int_equal(isfinite(y[i]) != 0, i >= 32);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -201,6 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(adapters_above_blocks),
                                        cmocka_unit_test(rows_come_back),
+                                       cmocka_unit_test(blocks_that_are_not_finite),
                                        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -101,6 +101,65 @@ static void test_stored(void **state)
     }
 }
 
+/* A NaN or an infinity among activations that are rounded to bytes: its row shows it, and no other
+ * row does. */
+static void check_not_finite(fv_dtype dt, int64_t m, float bad, int64_t at)
+{
+    enum { WIDTH = 40, DEPTH = 256 };
+    const fv_kernels *f = gemm_device->k[FV_F32];
+    float *a, *w, *clean = gemm_memory((size_t)(m * WIDTH) * 4),
+                  *c = gemm_memory((size_t)(m * WIDTH) * 4);
+    void *packed = gemm_memory(f->pack_bytes(WIDTH, DEPTH, dt));
+    int64_t row = m / 2;
+    fv_stream s;
+    fv_err e = {0};
+    free(gemm_numbers(FV_F32, m * DEPTH, &a));
+    free(gemm_numbers(FV_F32, WIDTH * DEPTH, &w));
+    assert_int_equal(fv__stream_open(&s, gemm_device, 2, &e), FV_OK);
+    f->pack(&s, packed, dt, w, FV_F32, WIDTH, DEPTH, DEPTH, true);
+    fv_gemm g = {.m = m,
+                 .n = WIDTH,
+                 .k = DEPTH,
+                 .batch = 1,
+                 .a = a,
+                 .b = packed,
+                 .c = clean,
+                 .lda = DEPTH,
+                 .ldc = WIDTH,
+                 .bt = dt};
+    g.packed = true;
+    f->gemm(&s, &g);
+    a[row * DEPTH + at] = bad;
+    g.c = c;
+    f->gemm(&s, &g);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < WIDTH; j++)
+            if (i == row)
+                assert_false(isfinite(c[i * WIDTH + j]));
+            else
+                assert_memory_equal(&c[i * WIDTH + j], &clean[i * WIDTH + j], 4);
+    fv__stream_close(&s);
+    free(a);
+    free(w);
+    free(clean);
+    free(c);
+    free(packed);
+}
+
+static void test_not_finite(void **state)
+{
+    (void)state;
+    const fv_dtype kinds[] = {FV_Q8, FV_Q4, FV_I8};
+    const int64_t rows[] = {1, 3, 12, 40};
+    for (int q = 0; q < 3; q++)
+        for (int r = 0; r < 4; r++)
+            for (int64_t at = 0; at < 40; at += 13) {
+                check_not_finite(kinds[q], rows[r], NAN, at);
+                check_not_finite(kinds[q], rows[r], INFINITY, at);
+                check_not_finite(kinds[q], rows[r], -INFINITY, at);
+            }
+}
+
 /* What stands around a product in a step of writing changes no bit: norm, product, and the sum, the
  * caches (with q and k rotated) or a second product to be multiplied by behind it. */
 typedef struct around {
@@ -482,11 +541,17 @@ static void test_levels_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batch_into_one),   cmocka_unit_test(test_stored),
-        cmocka_unit_test(test_fused_linear),     cmocka_unit_test(test_row_alone),
-        cmocka_unit_test(test_long_row_alone),   cmocka_unit_test(test_few_rows_on_threads),
-        cmocka_unit_test(test_rows_in_place),    cmocka_unit_test(test_slices),
-        cmocka_unit_test(test_documented_order), cmocka_unit_test(test_levels_agree),
+        cmocka_unit_test(test_batch_into_one),
+        cmocka_unit_test(test_stored),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_fused_linear),
+        cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_long_row_alone),
+        cmocka_unit_test(test_few_rows_on_threads),
+        cmocka_unit_test(test_rows_in_place),
+        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_documented_order),
+        cmocka_unit_test(test_levels_agree),
     };
     return cmocka_run_group_tests(tests, gemm_setup, gemm_teardown);
 }

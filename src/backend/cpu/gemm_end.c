@@ -24,8 +24,8 @@ ALWAYS_INLINE vf activate(vf x, const fv_act act)
 #define ROWS_AHEAD 4
 
 /* An activation is a long chain of instructions: vectors side by side keep the units busy
- * meanwhile. */
-#define SIDE 4
+ * meanwhile.  With 16 lanes two of them are as wide as a tile. */
+#define SIDE (VW == 16 ? 2 : 4)
 
 ALWAYS_INLINE void side_by_side(const gemm_end *e, const float *sum, int64_t at, int64_t j,
                                 const fv_act act, const fv_dtype table, const fv_dtype ct)

@@ -1,6 +1,6 @@
 /* gemm_product.c - one matrix product as its plan divides it: packing, tiles, and what is fetched
  * ahead.  gemm.c has the loop nest that this follows. */
-#include "gemm_plan.h"
+#include "gemm_tile_end.h"
 
 /* Part of a product: strips s0..s1 of a block of rows, which are rows i0..i1 of it, times panels of
  * B.  A chunk of a loop is such a part:
@@ -125,37 +125,6 @@ static void fetch(ahead *f)
 
 /* ---- one product ---- */
 
-/* A tile that is wider than what is left of C is computed in a buffer and copied.  Panels of B are
- * padded, so it runs at its full width. */
-static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
-{
-    float buf[GEMM_EDGE];
-    float *c = t->c;
-    int64_t ldc = t->ldc, wide = (int64_t)t->panels * kind->nr;
-    for (int i = 0; i < t->rows && t->add; i++)
-        for (int64_t j = 0; j < wide; j++) buf[i * wide + j] = j < cols ? c[i * ldc + j] : 0;
-    t->c = buf;
-    t->ldc = wide;
-    kind->tile(t);
-    for (int i = 0; i < t->rows; i++) memcpy(c + i * ldc, buf + i * wide, (size_t)cols * sizeof *c);
-    t->c = c;
-    t->ldc = ldc;
-}
-
-/* From sums to C for one tile that has just been stored, `at` elements behind e's first. */
-static void finish_tile(const gemm_tile *t, const gemm_end *e, int64_t at, int64_t col,
-                        int64_t cols)
-{
-    gemm_end end = *e;
-    end.sum = t->c;
-    end.rows = t->rows;
-    end.cols = cols;
-    end.c = (char *)e->c + at * (int64_t)fv_dtype_size(e->ct);
-    if (e->pre) end.pre = (char *)e->pre + at * (int64_t)fv_dtype_size(e->table);
-    if (e->bias) end.bias = gemm_at(e->bias, col, e->table);
-    NAME(gemm_finish)(&end);
-}
-
 /* A share's strips against one run of a group of `count` panels, which are `cols` columns of C.
  * end: this is the last run and each tile is finished at once; or NULL.  Strips are the inner loop:
  * one run of a panel of B stays in L1 while all strips of A pass by from L2.  The other order keeps
@@ -193,13 +162,17 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
             t->rows = (int)(low + (over >= w->strips));
             if (over >= w->strips) over -= w->strips;
             fetch(next);
-            if (left >= (int64_t)t->panels * kind->nr)
-                kind->tile(t);
-            else
-                edge_tile(kind, t, left);
-            if (end)
-                finish_tile(t, end, row * end->ldc + (int64_t)q * kind->nr, (int64_t)q * kind->nr,
-                            gemm_min(left, (int64_t)t->panels * kind->nr));
+            int64_t at = end ? row * end->ldc + (int64_t)q * kind->nr : 0,
+                    wide = (int64_t)t->panels * kind->nr, there = gemm_min(left, wide);
+            if (end && !t->add) {
+                whole_tile(kind, t, end, at, (int64_t)q * kind->nr, there);
+            } else {
+                if (left >= wide)
+                    kind->tile(t);
+                else
+                    edge_tile(kind, t, left);
+                if (end) finish_tile(t, end, at, (int64_t)q * kind->nr, there);
+            }
             t->a = (const char *)t->a +
                    (t->a_stride ? (size_t)(t->rows * t->a_stride) : strip_bytes);
             t->also += gemm_ceil_div(t->kc, 4) * t->also_step;

@@ -1,0 +1,65 @@
+/* gemm_tile_end.h - one tile of C as a product needs it: at the edge of C, and with what follows
+ * the last run (bias, activation, rounding). */
+#ifndef FV_GEMM_TILE_END_H
+#define FV_GEMM_TILE_END_H
+
+#include "gemm_plan.h"
+
+/* A tile that is wider than what is left of C is computed in a buffer and copied.  Panels of B are
+ * padded, so it runs at its full width. */
+static void edge_tile(const gemm_kind *kind, gemm_tile *t, int64_t cols)
+{
+    float buf[GEMM_EDGE];
+    float *c = t->c;
+    int64_t ldc = t->ldc, wide = (int64_t)t->panels * kind->nr;
+    for (int i = 0; i < t->rows && t->add; i++)
+        for (int64_t j = 0; j < wide; j++) buf[i * wide + j] = j < cols ? c[i * ldc + j] : 0;
+    t->c = buf;
+    t->ldc = wide;
+    kind->tile(t);
+    for (int i = 0; i < t->rows; i++) memcpy(c + i * ldc, buf + i * wide, (size_t)cols * sizeof *c);
+    t->c = c;
+    t->ldc = ldc;
+}
+
+/* From sums to C for one tile that has just been stored, `at` elements behind e's first. */
+static void finish_tile(const gemm_tile *t, const gemm_end *e, int64_t at, int64_t col,
+                        int64_t cols)
+{
+    gemm_end end = *e;
+    end.sum = t->c;
+    end.ld_sum = t->ldc;
+    end.rows = t->rows;
+    end.cols = cols;
+    end.c = (char *)e->c + at * (int64_t)fv_dtype_size(e->ct);
+    if (e->pre) end.pre = (char *)e->pre + at * (int64_t)fv_dtype_size(e->table);
+    if (e->bias) end.bias = gemm_at(e->bias, col, e->table);
+    NAME(gemm_finish)(&end);
+}
+
+/* The part of C that finish_tile writes comes while the tile is multiplied. */
+static void fetch_c(const gemm_tile *t, const gemm_end *e, int64_t at, int64_t cols)
+{
+    const int64_t size = (int64_t)fv_dtype_size(e->ct);
+    for (int i = 0; i < t->rows; i++)
+        for (int64_t j = 0; j < cols * size; j += 64)
+            __builtin_prefetch((const char *)e->c + (at + i * e->ldc) * size + j, 1);
+}
+
+/* A tile of the only run, whose sums need no memory but L1's: rows of C may be a page apart, all
+ * of them in one set of L1, and would leave it before they are finished. */
+static void whole_tile(const gemm_kind *kind, gemm_tile *t, const gemm_end *e, int64_t at,
+                       int64_t col, int64_t cols)
+{
+    _Alignas(64) float buf[GEMM_EDGE];
+    const gemm_tile was = *t;
+    t->c = buf;
+    t->ldc = (int64_t)t->panels * kind->nr;
+    fetch_c(t, e, at, cols);
+    kind->tile(t);
+    finish_tile(t, e, at, col, cols);
+    t->c = was.c;
+    t->ldc = was.ldc;
+}
+
+#endif
