@@ -27,11 +27,28 @@
 
 typedef int32_t i8_sums[I8_SIDE * I8_SIDE];
 
+/* Rows of t->end for each step of k, and the next ones of them: all at once would fill the
+ * line-fill buffers, and tiles of A would wait. */
+ALWAYS_INLINE int64_t rows_each(const gemm_tile *t)
+{
+    int64_t steps = (t->kc + I8_STEP - 1) / I8_STEP;
+    return t->end && steps ? (t->rows + steps - 1) / steps : 0;
+}
+ALWAYS_INLINE int64_t prefetch_end(const gemm_tile *t, int64_t row, int64_t each)
+{
+    for (int64_t i = 0; i < each && row < t->rows; i++, row++)
+        for (int64_t j = 0; j < t->end_bytes; j += 64)
+            __builtin_prefetch(t->end + row * t->end_stride + j, 1);
+    return row;
+}
+
 /* All 32 rows, or the first 16, against one panel. */
 ALWAYS_INLINE void integer_sums(int32_t *sum, const gemm_tile *t, const char *b, const bool tall)
 {
     const char *a = (const char *)t->a + I8_SCALES, *ahead = t->ahead;
     const int row = I8_SIDE * 4;
+    const int64_t each = rows_each(t);
+    int64_t at = 0;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -47,6 +64,7 @@ ALWAYS_INLINE void integer_sums(int32_t *sum, const gemm_tile *t, const char *b,
             _tile_dpbssd(2, 5, 6);
             _tile_dpbssd(3, 5, 7);
             ahead = prefetch_part(ahead, 16 * t->ahead_step);
+            at = prefetch_end(t, at, each);
         } else {
             prefetch_part(b + 8 * I8_TILE, 2 * I8_TILE);
         }

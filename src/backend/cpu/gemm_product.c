@@ -162,17 +162,13 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
             t->rows = (int)(low + (over >= w->strips));
             if (over >= w->strips) over -= w->strips;
             fetch(next);
-            int64_t at = end ? row * end->ldc + (int64_t)q * kind->nr : 0,
-                    wide = (int64_t)t->panels * kind->nr, there = gemm_min(left, wide);
-            if (end && !t->add) {
-                whole_tile(kind, t, end, at, (int64_t)q * kind->nr, there);
-            } else {
-                if (left >= wide)
-                    kind->tile(t);
-                else
-                    edge_tile(kind, t, left);
-                if (end) finish_tile(t, end, at, (int64_t)q * kind->nr, there);
-            }
+            int64_t wide = (int64_t)t->panels * kind->nr, col = (int64_t)q * kind->nr;
+            if (end)
+                last_tile(kind, t, end, row * end->ldc + col, col, gemm_min(left, wide));
+            else if (left >= wide)
+                kind->tile(t);
+            else
+                edge_tile(kind, t, left);
             t->a = (const char *)t->a +
                    (t->a_stride ? (size_t)(t->rows * t->a_stride) : strip_bytes);
             t->also += gemm_ceil_div(t->kc, 4) * t->also_step;

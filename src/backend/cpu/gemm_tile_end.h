@@ -37,29 +37,27 @@ static void finish_tile(const gemm_tile *t, const gemm_end *e, int64_t at, int64
     NAME(gemm_finish)(&end);
 }
 
-/* The part of C that finish_tile writes comes while the tile is multiplied. */
-static void fetch_c(const gemm_tile *t, const gemm_end *e, int64_t at, int64_t cols)
-{
-    const int64_t size = (int64_t)fv_dtype_size(e->ct);
-    for (int i = 0; i < t->rows; i++)
-        for (int64_t j = 0; j < cols * size; j += 64)
-            __builtin_prefetch((const char *)e->c + (at + i * e->ldc) * size + j, 1);
-}
-
-/* A tile of the only run, whose sums need no memory but L1's: rows of C may be a page apart, all
- * of them in one set of L1, and would leave it before they are finished. */
-static void whole_tile(const gemm_kind *kind, gemm_tile *t, const gemm_end *e, int64_t at,
-                       int64_t col, int64_t cols)
+/* A tile of the last run, and what follows it.  Of the only run sums need no memory but L1's: rows
+ * of C may be a page apart, all of them in one set of L1, and would leave it before they are
+ * finished. */
+static void last_tile(const gemm_kind *kind, const gemm_tile *tile, const gemm_end *e, int64_t at,
+                      int64_t col, int64_t cols)
 {
     _Alignas(64) float buf[GEMM_EDGE];
-    const gemm_tile was = *t;
-    t->c = buf;
-    t->ldc = (int64_t)t->panels * kind->nr;
-    fetch_c(t, e, at, cols);
-    kind->tile(t);
-    finish_tile(t, e, at, col, cols);
-    t->c = was.c;
-    t->ldc = was.ldc;
+    const int64_t wide = (int64_t)tile->panels * kind->nr, size = (int64_t)fv_dtype_size(e->ct);
+    gemm_tile t = *tile;
+    t.end = (const char *)e->c + at * size;
+    t.end_stride = e->ldc * size;
+    t.end_bytes = cols * size;
+    if (!t.add) {
+        t.c = buf;
+        t.ldc = wide;
+    }
+    if (!t.add || cols == wide)
+        kind->tile(&t);
+    else
+        edge_tile(kind, &t, cols);
+    finish_tile(&t, e, at, col, cols);
 }
 
 #endif
