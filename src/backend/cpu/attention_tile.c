@@ -245,7 +245,10 @@ void NAME(attn_mask_and_bias)(float *s, const attn *t, const attn_row *rows, int
                               int64_t n, float *scratch)
 {
     float *flat = scratch, *transposed = scratch + KEYS * LANES, lo[LANES], hi[LANES];
+    const attn_row *last = &rows[n_rows - 1];
     bool ragged = false;
+    /* rows of one head, whose ranges begin and end in their order: all of them see all keys */
+    if (!t->has_mask_or_bias && rows->h == last->h && rows->hi >= j0 + n && last->lo <= j0) return;
     for (int l = 0; l < LANES; l++) {
         const attn_row *r = &rows[l < n_rows ? l : 0];
         lo[l] = (float)attn_max(r->lo - j0, 0);
