@@ -73,12 +73,11 @@ static void pack_keys(job *x, int64_t j0, int64_t n)
 {
     const attn *t = x->t;
     const fv_attn_args *a = t->a;
-    const float *rows[KEYS];
+    const float *rows[KEYS] = {0};
     for (int64_t j = 0; j < n; j++)
         rows[j] = NAME(attn_load)(a->k, t->dtype, attn_k_offset(a, x->b, x->g, j0 + j), a->Wk,
                                   x->scratch + j * t->wk);
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
-    ((float *)x->k + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
+    NAME(attn_pack_strips)((float *)x->k, rows, n, a->Wk);
     for (int64_t j = 0; j < n; j++)
         rows[j] = NAME(attn_load)(a->v, t->dtype, attn_v_offset(a, x->b, x->g, j0 + j), a->Wv,
                                   x->scratch + j * t->wv);

@@ -106,6 +106,8 @@ void NAME(attn_finish)(const attn *t, const attn_row *r, const float *o, float m
 /* n rows of width w, transposed: out (w, lanes) with zeros beyond n.  lanes is a multiple of 4. */
 void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int n, int64_t w,
                            float by);
+/* n rows of width w in strips of STEP rows (w, STEP), one after another, zeros beyond n. */
+void NAME(attn_pack_strips)(float *out, const float *const *rows, int64_t n, int64_t w);
 /* n rows of width w in strips of STEP columns, zeros beyond w: column c of row r at
  * out[c/STEP*stride + r*STEP + c%STEP]. */
 void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows, int n, int64_t w);

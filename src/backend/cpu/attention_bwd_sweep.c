@@ -130,14 +130,12 @@ static void keys_start(bwd_block *x, int64_t k0, int64_t n)
     for (int64_t j = 0; j < n; j++)
         rows[j] = NAME(attn_load)(a->k, t->dtype, attn_k_offset(a, x->b, x->g, k0 + j), a->Wk,
                                   x->scratch + j * t->wk);
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
-    (x->k_t + j * a->Wk, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wk, 1);
+    NAME(attn_pack_strips)(x->k_t, rows, n, a->Wk);
     if (x->want_q) NAME(attn_pack_steps)(x->k, BLOCK * STEP, rows, (int)n, a->Wk);
     for (int64_t j = 0; j < n; j++)
         rows[j] = NAME(attn_load)(a->v, t->dtype, attn_v_offset(a, x->b, x->g, k0 + j), a->Wv,
                                   x->scratch + j * t->wv);
-    for (int64_t j = 0; j < n; j += STEP) NAME(attn_pack_lanes)
-    (x->v_t + j * a->Wv, STEP, rows + j, (int)attn_min(n - j, STEP), a->Wv, 1);
+    NAME(attn_pack_strips)(x->v_t, rows, n, a->Wv);
     if (!x->want_k) return;
     memset(x->dk, 0, (size_t)(attn_round_up(n, LANES) * t->wk) * sizeof *x->dk);
     memset(x->dv, 0, (size_t)(attn_round_up(n, LANES) * t->wv) * sizeof *x->dv);

@@ -156,16 +156,33 @@ void NAME(attn_transpose)(float *out, int64_t ldo, const float *x, int64_t ldx, 
     transpose_fours(out + rows, ldo, x + rows * ldx, ldx, n - rows, m);
 }
 
+/* VW rows, as many blocks of VW columns as there are; returns the columns that are done. */
+static int64_t pack_blocks(float *out, int lanes, const float *const *rows, int64_t w, float by)
+{
+    int64_t c = 0;
+    for (; c + VW <= w; c += VW) {
+        vf x[VW];
+#pragma GCC unroll 16
+        for (int u = 0; u < VW; u++) x[u] = v_mul(v_load(rows[u] + c), v_set1(by));
+        transpose(x);
+#pragma GCC unroll 16
+        for (int u = 0; u < VW; u++) v_store(out + (c + u) * lanes, x[u]);
+    }
+    return c;
+}
+
 /* `by` is the softmax scale where the rows are queries.  Zeros in unused lanes, not garbage: a
  * NaN there would be computed with, and could raise floating-point flags. */
 void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int n, int64_t w,
                            float by)
 {
     const f4 factor = {by, by, by, by};
-    int full = n / 4 * 4;
+    int full = n / 4 * 4, wide = VW > 4 ? n / VW * VW : 0;
+    int64_t done = 0;
+    for (int l = 0; l < wide; l += VW) done = pack_blocks(out + l, lanes, rows + l, w, by);
     for (int l = 0; l < full; l += 4) {
         const float *const *p = rows + l;
-        int64_t c = 0;
+        int64_t c = l < wide ? done : 0;
         for (; c + 4 <= w; c += 4)
             store_transposed(out + c * lanes + l, lanes, attn_load4(p[0] + c) * factor,
                              attn_load4(p[1] + c) * factor, attn_load4(p[2] + c) * factor,
@@ -175,6 +192,38 @@ void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int 
     }
     for (int64_t c = 0; full < lanes && c < w; c++)
         for (int l = full; l < lanes; l++) out[c * lanes + l] = l < n ? rows[l][c] * by : 0;
+}
+
+/* Two strips at a time where a vector has the lanes of two: 16 rows are transposed together, and
+ * halves of neighbouring columns joined. */
+static int64_t pack_strip_pairs(float *out, const float *const *rows, int64_t n, int64_t w)
+{
+    int64_t r = 0;
+#if VW == 16
+    const vi low = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
+    const vi high = {8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31};
+    for (; r + 2 * STEP <= n && w % VW == 0; r += 2 * STEP, rows += 2 * STEP, out += 2 * STEP * w)
+        for (int64_t c = 0; c < w; c += VW) {
+            vf x[VW];
+#pragma GCC unroll 16
+            for (int u = 0; u < VW; u++) x[u] = v_load(rows[u] + c);
+            transpose(x);
+#pragma GCC unroll 8
+            for (int u = 0; u < VW; u += 2) {
+                v_store(out + (c + u) * STEP, v_shuffle(x[u], x[u + 1], low));
+                v_store(out + (c + u + w) * STEP, v_shuffle(x[u], x[u + 1], high));
+            }
+        }
+#else
+    (void)out, (void)rows, (void)n, (void)w;
+#endif
+    return r;
+}
+
+void NAME(attn_pack_strips)(float *out, const float *const *rows, int64_t n, int64_t w)
+{
+    for (int64_t j = pack_strip_pairs(out, rows, n, w); j < n; j += STEP)
+        NAME(attn_pack_lanes)(out + j * w, STEP, rows + j, (int)attn_min(n - j, STEP), w, 1);
 }
 
 void NAME(attn_pack_steps)(float *out, int64_t stride, const float *const *rows, int n, int64_t w)
