@@ -22,7 +22,8 @@ static float largest(const float *x, int64_t n)
     return most;
 }
 
-/* Of a row whose scale is not finite any byte will do. */
+/* A NaN here means a scale that is not finite: the byte does not matter, but converting a NaN to an
+ * integer is undefined. */
 static float rounded(float x) { return isnan(x) ? 0 : rintf(x); }
 static uint8_t byte(float x) { return (uint8_t)(int8_t)rounded(x); }
 static uint8_t half(float x) { return (uint8_t)((int)fminf(rounded(x), 7.0f) & 15); }

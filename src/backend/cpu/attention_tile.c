@@ -194,8 +194,8 @@ void NAME(attn_pack_lanes)(float *out, int lanes, const float *const *rows, int 
         for (int l = full; l < lanes; l++) out[c * lanes + l] = l < n ? rows[l][c] * by : 0;
 }
 
-/* Two strips at a time where a vector has the lanes of two: 16 rows are transposed together, and
- * halves of neighbouring columns joined. */
+/* A vector of 16 lanes holds a column of two strips: 16 rows are transposed together, and a store
+ * takes the same half of two neighbouring columns.  Returns the rows that are done. */
 static int64_t pack_strip_pairs(float *out, const float *const *rows, int64_t n, int64_t w)
 {
     int64_t r = 0;
@@ -296,7 +296,7 @@ void NAME(attn_mask_and_bias)(float *s, const attn *t, const attn_row *rows, int
     float *flat = scratch, *transposed = scratch + KEYS * LANES, lo[LANES], hi[LANES];
     const attn_row *last = &rows[n_rows - 1];
     bool ragged = false;
-    /* rows of one head, whose ranges begin and end in their order: all of them see all keys */
+    /* within a head lo and hi never fall from row to row: here every row sees the whole tile */
     if (!t->has_mask_or_bias && rows->h == last->h && rows->hi >= j0 + n && last->lo <= j0) return;
     for (int l = 0; l < LANES; l++) {
         const attn_row *r = &rows[l < n_rows ? l : 0];

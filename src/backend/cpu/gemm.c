@@ -281,8 +281,9 @@ static void run(fv_stream *s, const fv_gemm *g, fv_dtype table, const gemm_kind 
     if (scratch) follow_plan(s, &w, scratch);
 }
 
-/* Whether longer runs in bf16 change no bit: they go on from the sums of the run before. */
-static bool may_run_long(const fv_gemm *g)
+/* Longer bf16 runs give the same bits where alpha is 1: a tile then continues the sums of the run
+ * before. */
+static bool can_take_long_runs(const fv_gemm *g)
 {
     return (g->alpha == 0 || g->alpha == 1) && NAME(gemm_bf16_long)();
 }
@@ -292,17 +293,17 @@ static const gemm_kind *plain_kind(const fv_stream *s, const fv_gemm *g, fv_dtyp
 {
     const gemm_kind *bf16 = table == FV_BF16 ? NAME(gemm_bf16)() : NULL;
     bool many = s->threads >= LONG_FROM && g->batch == 1;
-    if (bf16 && many && !is_shallow(g) && may_run_long(g)) return NAME(gemm_bf16_long)();
+    if (bf16 && many && !is_shallow(g) && can_take_long_runs(g)) return NAME(gemm_bf16_long)();
     return bf16 ? bf16 : NAME(gemm_f32)(FV_F32);
 }
 
-/* With a packed weight longer runs pay on one and two threads: 1.01 to 1.1 times as fast for the
- * products of BERT-base, whose sums then stay in L1 until they are finished.  Many threads would
- * have fewer rows of A at a time and read B more often. */
+/* With a packed weight and few threads longer runs are faster: 1.01 to 1.1 times for the products
+ * of BERT-base on one and two, since the epilogue then finds the sums in L1.  On many threads, not
+ * measured, blocks would have a third of the rows and B be read three times as often. */
 static const gemm_kind *packed_kind(const fv_stream *s, const fv_gemm *g)
 {
-    bool few = s->threads < MANY_THREADS, longer = few && g->bt == FV_BF16 && may_run_long(g);
-    return longer && g->packed ? NAME(gemm_bf16_long)() : NAME(gemm_packed)(g->bt);
+    bool few = s->threads < MANY_THREADS, bf16 = g->packed && g->bt == FV_BF16;
+    return few && bf16 && can_take_long_runs(g) ? NAME(gemm_bf16_long)() : NAME(gemm_packed)(g->bt);
 }
 
 static void gemm(fv_stream *s, const fv_gemm *g, fv_dtype table)

@@ -54,9 +54,9 @@ typedef struct gemm_tile {
     int64_t ahead_step;
     const char *also; /* a second one, to L2, which a kind may leave alone */
     int64_t also_step;
-    /* rows of `end_bytes` each that are written when the tile is done, to be prefetched; or NULL */
-    const char *end;
-    int64_t end_stride, end_bytes;
+    /* the rows of C that the epilogue will write, for prefetching; or NULL */
+    const char *out;
+    int64_t out_stride, out_bytes;
     float *c;
     /* floats from one row to the next, and from the columns of one panel to those of the next */
     int64_t ldc, c_next;

@@ -81,8 +81,8 @@ static void tile_i8(const gemm_tile *t) { tile(t, FV_I8); }
 ALWAYS_INLINE float largest(const float *x)
 {
     vf m = v_zero();
-    for (int j = 0; j < BLOCK; j += VW) m = v_most(m, v_load(x + j));
-    return v_hmost(m);
+    for (int j = 0; j < BLOCK; j += VW) m = v_max_abs(m, v_load(x + j));
+    return v_hmax_abs(m);
 }
 
 /* x times by, rounded to bytes
@@ -247,9 +247,9 @@ ALWAYS_INLINE float largest_of_run(const gemm_src *s, int i, int64_t kc)
     vf most = v_zero();
     for (int64_t k = 0; k < kc; k += BLOCK) {
         const float *x = fetch(buf, s, i, k, kc);
-        for (int j = 0; j < BLOCK; j += VW) most = v_most(most, v_load(x + j));
+        for (int j = 0; j < BLOCK; j += VW) most = v_max_abs(most, v_load(x + j));
     }
-    return v_hmost(most);
+    return v_hmax_abs(most);
 }
 
 #if defined(CPU_AMX)
@@ -286,18 +286,18 @@ ALWAYS_INLINE float run_scale(const gemm_src *s, int i, int64_t kc, float *most)
     return *most < TINY ? 0 : *most / 127.0f;
 }
 
-/* A row of A whose values of k lie side by side: its largest magnitude, then 64 bytes at a time.
- * The values, so the bits, are those of run_scale and run_bytes. */
-ALWAYS_INLINE vf largest_of_four(vf most, const void *x, int64_t k, const fv_dtype t)
+/* A contiguous row of A: its largest magnitude, then 64 values at a time to bytes.  Finite rows
+ * get the bits of run_scale and run_bytes. */
+ALWAYS_INLINE vf max_abs_64(vf most, const void *x, int64_t k, const fv_dtype t)
 {
     vf m[4];
 #pragma GCC unroll 4
     for (int u = 0; u < 4; u++) m[u] = v_load_as(x, k + u * VW, t);
-    return v_most(v_most(v_most(v_most(most, m[0]), m[1]), m[2]), m[3]);
+    return v_max_abs(v_max_abs(v_max_abs(v_max_abs(most, m[0]), m[1]), m[2]), m[3]);
 }
 
-/* Rounded to 32 bits; packing to 16 and 8 takes 128 bits of each vector in turn. */
-ALWAYS_INLINE __m512i four_to_bytes(const void *x, int64_t k, vf by, const fv_dtype t)
+/* packs works within 128-bit lanes, so the last permutation puts the fours of bytes in order. */
+ALWAYS_INLINE __m512i quantise_64(const void *x, int64_t k, vf by, const fv_dtype t)
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m512i q[4];
@@ -307,14 +307,14 @@ ALWAYS_INLINE __m512i four_to_bytes(const void *x, int64_t k, vf by, const fv_dt
     return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
 }
 
-ALWAYS_INLINE float pack_whole_row(int8_t *to, const void *x, int64_t kc, const fv_dtype t)
+ALWAYS_INLINE float quantise_row(int8_t *to, const void *x, int64_t kc, const fv_dtype t)
 {
     vf most = v_zero();
-    for (int64_t k = 0; k < kc; k += I8_STEP) most = largest_of_four(most, x, k, t);
-    const float m = v_hmost(most);
+    for (int64_t k = 0; k < kc; k += I8_STEP) most = max_abs_64(most, x, k, t);
+    const float m = v_hmax_abs(most);
     const vf by = v_set1(m < TINY ? 0 : 127.0f / m);
     for (int64_t k = 0; k < kc; k += I8_STEP, to += I8_STEP * I8_SIDE)
-        _mm512_storeu_si512(to, four_to_bytes(x, k, by, t));
+        _mm512_storeu_si512(to, quantise_64(x, k, by, t));
     return m < TINY ? 0 : m / 127.0f;
 }
 
@@ -326,9 +326,9 @@ static void amx_pack_a(void *out, const gemm_src *a, int64_t kc)
     for (int i = 0; i < I8_SIDE; i++, to += I8_STEP) {
         const void *row = (const char *)a->p + i * a->ld * (int64_t)fv_dtype_size(a->dtype);
         if (whole && i < a->n && a->dtype == FV_F32) {
-            scale[i] = pack_whole_row(to, row, kc, FV_F32);
+            scale[i] = quantise_row(to, row, kc, FV_F32);
         } else if (whole && i < a->n && a->dtype == FV_BF16) {
-            scale[i] = pack_whole_row(to, row, kc, FV_BF16);
+            scale[i] = quantise_row(to, row, kc, FV_BF16);
         } else {
             scale[i] = run_scale(a, i, kc, &most);
             for (int64_t k = 0; k < tiles_end(kc); k += BLOCK)

@@ -27,18 +27,18 @@
 
 typedef int32_t i8_sums[I8_SIDE * I8_SIDE];
 
-/* Rows of t->end for each step of k, and the next ones of them: all at once would fill the
+/* Rows of t->out for each step of k, and the next ones of them: all at once would fill the
  * line-fill buffers, and tiles of A would wait. */
-ALWAYS_INLINE int64_t rows_each(const gemm_tile *t)
+ALWAYS_INLINE int64_t rows_per_step(const gemm_tile *t)
 {
     int64_t steps = (t->kc + I8_STEP - 1) / I8_STEP;
-    return t->end && steps ? (t->rows + steps - 1) / steps : 0;
+    return t->out && steps ? (t->rows + steps - 1) / steps : 0;
 }
-ALWAYS_INLINE int64_t prefetch_end(const gemm_tile *t, int64_t row, int64_t each)
+ALWAYS_INLINE int64_t prefetch_out(const gemm_tile *t, int64_t row, int64_t each)
 {
     for (int64_t i = 0; i < each && row < t->rows; i++, row++)
-        for (int64_t j = 0; j < t->end_bytes; j += 64)
-            __builtin_prefetch(t->end + row * t->end_stride + j, 1);
+        for (int64_t j = 0; j < t->out_bytes; j += 64)
+            __builtin_prefetch(t->out + row * t->out_stride + j, 1);
     return row;
 }
 
@@ -47,7 +47,7 @@ ALWAYS_INLINE void integer_sums(int32_t *sum, const gemm_tile *t, const char *b,
 {
     const char *a = (const char *)t->a + I8_SCALES, *ahead = t->ahead;
     const int row = I8_SIDE * 4;
-    const int64_t each = rows_each(t);
+    const int64_t each = rows_per_step(t);
     int64_t at = 0;
     _tile_zero(0);
     _tile_zero(1);
@@ -64,7 +64,7 @@ ALWAYS_INLINE void integer_sums(int32_t *sum, const gemm_tile *t, const char *b,
             _tile_dpbssd(2, 5, 6);
             _tile_dpbssd(3, 5, 7);
             ahead = prefetch_part(ahead, 16 * t->ahead_step);
-            at = prefetch_end(t, at, each);
+            at = prefetch_out(t, at, each);
         } else {
             prefetch_part(b + 8 * I8_TILE, 2 * I8_TILE);
         }

@@ -37,18 +37,18 @@ static void finish_tile(const gemm_tile *t, const gemm_end *e, int64_t at, int64
     NAME(gemm_finish)(&end);
 }
 
-/* A tile of the last run, and what follows it.  Of the only run sums need no memory but L1's: rows
- * of C may be a page apart, all of them in one set of L1, and would leave it before they are
- * finished. */
+/* A tile of the last run and its epilogue.  Where there is only one run, sums go to a buffer, not
+ * to C: rows of C that are a page apart share one set of L1 and would be evicted before the
+ * epilogue reads them. */
 static void last_tile(const gemm_kind *kind, const gemm_tile *tile, const gemm_end *e, int64_t at,
                       int64_t col, int64_t cols)
 {
     _Alignas(64) float buf[GEMM_EDGE];
     const int64_t wide = (int64_t)tile->panels * kind->nr, size = (int64_t)fv_dtype_size(e->ct);
     gemm_tile t = *tile;
-    t.end = (const char *)e->c + at * size;
-    t.end_stride = e->ldc * size;
-    t.end_bytes = cols * size;
+    t.out = (const char *)e->c + at * size;
+    t.out_stride = e->ldc * size;
+    t.out_bytes = cols * size;
     if (!t.add) {
         t.c = buf;
         t.ldc = wide;

@@ -8,8 +8,8 @@
  * What every level must provide, and what kernels may rely on:
  *    v_fma      one rounding (generic: two, where the target has no fused multiply-add)
  *    v_max      if b is NaN the result is NaN; a NaN in a may be lost, so write v_max(acc, x)
- *    v_most     the larger of a magnitude and that of b; a NaN of either is larger than infinity
- *    v_hmost    the largest lane of such magnitudes, NaN if there is one
+ *    v_max_abs  max(a, |b|) for a >= 0; a NaN in either is kept
+ *    v_hmax_abs the largest lane of what v_max_abs gave, NaN if there is one
  *    v_hsum     one order per level: bits are the same for any thread count, not for any level
  *    v_ldexp    the result must be normal
  *    v_load_n   tails, on most levels through a small array: only for the last vector of a row
@@ -58,8 +58,8 @@ static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }
 static inline vf v_sel(vm m, vf a, vf b) { return vbslq_f32(m, a, b); } /* m ? a : b */
 static inline float v_hsum(vf a) { return vaddvq_f32(a); }
 static inline float v_hmax(vf a) { return vmaxvq_f32(a); }
-static inline vf v_most(vf a, vf b) { return vmaxq_f32(a, vabsq_f32(b)); }
-static inline float v_hmost(vf a) { return vmaxvq_f32(a); }
+static inline vf v_max_abs(vf a, vf b) { return vmaxq_f32(a, vabsq_f32(b)); }
+static inline float v_hmax_abs(vf a) { return vmaxvq_f32(a); }
 /* a * 2^n, n integral and a * 2^n normal */
 static inline vf v_ldexp(vf a, vf n)
 {
@@ -118,11 +118,11 @@ static inline vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
 static inline vf v_sel(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
 static inline float v_hsum(vf a) { return _mm512_reduce_add_ps(a); }
 static inline float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
-static inline vf v_most(vf a, vf b) /* magnitudes are in the order of their bits */
+static inline vf v_max_abs(vf a, vf b) /* as integers, so that NaN > inf */
 {
     return (vf)_mm512_max_epi32((__m512i)a, (__m512i)_mm512_abs_ps(b));
 }
-static inline float v_hmost(vf a)
+static inline float v_hmax_abs(vf a)
 {
     int32_t most = _mm512_reduce_max_epi32((__m512i)a);
     float x;
@@ -209,11 +209,11 @@ static inline float v_hmax(vf a)
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
-static inline vf v_most(vf a, vf b) /* magnitudes are in the order of their bits */
+static inline vf v_max_abs(vf a, vf b) /* as integers, so that NaN > inf */
 {
     return (vf)_mm256_max_epi32((__m256i)a, (__m256i)v_abs(b));
 }
-static inline float v_hmost(vf a)
+static inline float v_hmax_abs(vf a)
 {
     __m128i s = _mm_max_epi32(_mm256_castsi256_si128((__m256i)a),
                               _mm256_extracti128_si256((__m256i)a, 1));
@@ -306,15 +306,15 @@ static inline vf v_fnma(vf a, vf b, vf c) { return c - a * b; }
 static inline vf v_round(vf a) { return (a + 12582912.0f) - 12582912.0f; } /* |a| < 2^22 */
 static inline float v_hsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 static inline float v_hmax(vf a) { return fmaxf(fmaxf(a[0], a[2]), fmaxf(a[1], a[3])); }
-static inline vf v_most(vf a, vf b) /* magnitudes are in the order of their bits */
+static inline vf v_max_abs(vf a, vf b) /* as integers, so that NaN > inf */
 {
     vf x = v_abs(b);
     return v_sel((vm)a > (vm)x, a, x);
 }
-static inline float v_hmost(vf a)
+static inline float v_hmax_abs(vf a)
 {
-    vf most = v_most(a, (vf){a[2], a[3], a[0], a[1]});
-    return v_most(most, v_set1(most[1]))[0];
+    vf most = v_max_abs(a, (vf){a[2], a[3], a[0], a[1]});
+    return v_max_abs(most, v_set1(most[1]))[0];
 }
 static inline vf v_ldexp(vf a, vf n)
 {

@@ -14,8 +14,8 @@
 enum { LANES = 16, ROUND = 1 << (FV__TAP_BITS - 1) };
 
 /* Without 32-bit products, as in the first x86_64, sums of vectors are slow; the loader of the
- * system chooses between two versions.  Not under a sanitizer: gcc instruments the function that
- * chooses, which runs before the sanitizer's own start. */
+ * system chooses between two versions.  Not under a sanitizer: gcc instruments the ifunc
+ * resolver, which runs before the sanitizer is initialised. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define VECTORS __attribute__((target_clones("avx2", "default")))
