@@ -470,6 +470,31 @@ static void test_slices(void **state)
     }
 }
 
+/* So many rows that the chunks of many threads are bounded: by the memory for their sums. */
+static void test_bounded_chunks(void **state)
+{
+    (void)state;
+    const fv_dtype packs[] = {FV_F32, FV_BF16, FV_Q8, FV_I8};
+    for (int i = 0; i < 4; i++) {
+        gemm_case t = {.m = 26000,
+                       .n = 33,
+                       .k = 800,
+                       .tb = true,
+                       .table = FV_BF16,
+                       .ct = FV_BF16,
+                       .bias = true,
+                       .packed = true,
+                       .pack_as = packs[i]};
+        gemm_problem p = gemm_make(&t);
+        void *one = gemm_run(gemm_device, &t, &p, 1, NULL),
+             *many = gemm_run(gemm_device, &t, &p, 12, NULL);
+        assert_memory_equal(many, one, (size_t)p.c_len * fv_dtype_size(t.ct));
+        free(one);
+        free(many);
+        gemm_drop(&p);
+    }
+}
+
 /* With fused multiply-add the fast product in f32 is the reference, bit by bit. */
 static void test_documented_order(void **state)
 {
@@ -550,6 +575,7 @@ int main(void)
         cmocka_unit_test(test_few_rows_on_threads),
         cmocka_unit_test(test_rows_in_place),
         cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_bounded_chunks),
         cmocka_unit_test(test_documented_order),
         cmocka_unit_test(test_levels_agree),
     };

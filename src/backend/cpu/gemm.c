@@ -15,8 +15,9 @@
  * With many rows a thread takes whole blocks of them; with few the threads pack A together and
  * divide strips and panels.  From SHARE_FROM threads on they pack both factors together, in one
  * loop, and divide the tiles both ways: blocks of rows would be so few that all wait for the
- * slowest thread, and each would pack panels of its own, or wait once for every block.  A packed
- * weight on the tiles of AMX is divided as before: so fast that more of A than L2 holds costs more.
+ * slowest thread, and each would pack panels of its own, or wait once for every block.  With a
+ * packed weight that AMX multiplies they do so from MANY_THREADS on: fewer wait less, and more of A
+ * than L2 holds costs more.
  *
  * An AMX tile can load bf16 rows of A from where they are.  With several threads it does
  * (reads_a_in_place): packed rows are in the cache of the thread that packed them, and every other
@@ -31,8 +32,6 @@
 #define A_BYTES ((size_t)2 << 20)
 /* of packed A for one run of k: it is read again for every panel */
 #define A_RUN ((size_t)384 << 10)
-#define SHARED_BYTES ((size_t)8 << 20)
-#define SHARED_RUN ((size_t)1 << 20)
 #define B_BYTES ((size_t)16 << 20)
 #define ENOUGH 16 /* strips of a block that amortise one pass over B */
 /* Threads that share both packed factors, which come from the last cache then.  On Neoverse V1 two
@@ -95,11 +94,12 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     p.shared = threads >= SHARE_FROM && strips >= SHARE_STRIPS && (!g->packed || !kind->enter) &&
                tiles >= (int64_t)threads * SHARE_TILES && !(kind->continues && is_shallow(g));
     p.in_place = reads_a_in_place(g, table, kind, threads);
-    p.by_rows = threads > 1 && !p.shared && strips > most && strips >= (int64_t)threads * ENOUGH;
-    if (p.shared)
+    p.both_ways = p.shared || (threads >= MANY_THREADS && g->packed);
+    p.by_rows = threads > 1 && !p.both_ways && strips > most && strips >= (int64_t)threads * ENOUGH;
+    if (p.both_ways)
         most = strips_within(SHARE_BYTES / (strip_bytes + 1), SIZE_MAX);
     else if (!p.by_rows && threads >= MANY_THREADS)
-        most = strips_within(SHARED_BYTES / (strip_bytes + 1), SHARED_RUN / (run_bytes + 1));
+        most = strips_within(SHARE_BYTES / (strip_bytes + 1), 2 * CHUNK_STRIPS);
     if (p.by_rows) strips = gemm_ceil_div(strips, threads);
     p.strips = gemm_ceil_div(strips, gemm_ceil_div(strips, most));
     p.block = p.strips * kind->mr;
@@ -117,8 +117,9 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     }
     if (!g->packed && !p.slice)
         p.b_bytes = (size_t)p.group * gemm_units(gemm_min(g->k, kind->run)) * kind->b_unit;
+    int64_t rows = p.both_ways ? gemm_min(p.block, CHUNK_STRIPS * kind->mr) : p.block;
     if (g->ct != FV_F32)
-        p.sum_bytes = (size_t)p.block * (size_t)(p.group * kind->nr + GEMM_PAD) * sizeof(float);
+        p.sum_bytes = (size_t)rows * (size_t)(p.group * kind->nr + GEMM_PAD) * sizeof(float);
     p.sum_bytes = (p.sum_bytes + 63) / 64 * 64;
     return p;
 }
@@ -297,19 +298,17 @@ static const gemm_kind *plain_kind(const fv_stream *s, const fv_gemm *g, fv_dtyp
     return bf16 ? bf16 : NAME(gemm_f32)(FV_F32);
 }
 
-/* With a packed weight and few threads longer runs are faster: 1.01 to 1.1 times for the products
- * of BERT-base on one and two, since the epilogue then finds the sums in L1.  On many threads, not
- * measured, blocks would have a third of the rows and B be read three times as often. */
-static const gemm_kind *packed_kind(const fv_stream *s, const fv_gemm *g)
+/* With a packed weight longer runs are faster: 1.01 to 1.1 times for the products of BERT-base on
+ * one, two and 16 threads, since the epilogue then finds the sums in L1. */
+static const gemm_kind *packed_kind(const fv_gemm *g)
 {
-    bool few = s->threads < MANY_THREADS, bf16 = g->packed && g->bt == FV_BF16;
-    return few && bf16 && can_take_long_runs(g) ? NAME(gemm_bf16_long)() : NAME(gemm_packed)(g->bt);
+    bool bf16 = g->packed && g->bt == FV_BF16;
+    return bf16 && can_take_long_runs(g) ? NAME(gemm_bf16_long)() : NAME(gemm_packed)(g->bt);
 }
 
 static void gemm(fv_stream *s, const fv_gemm *g, fv_dtype table)
 {
-    const gemm_kind *kind = g->packed || g->bt != table ? packed_kind(s, g)
-                                                        : plain_kind(s, g, table);
+    const gemm_kind *kind = g->packed || g->bt != table ? packed_kind(g) : plain_kind(s, g, table);
     if (kind)
         run(s, g, table, kind);
     else

@@ -5,8 +5,6 @@
 #ifndef FV_CPU_GEMM_PLAN_H
 #define FV_CPU_GEMM_PLAN_H
 
-#include <limits.h>
-
 #include "gemm.h"
 #include "parallel.h"
 
@@ -18,14 +16,13 @@
 #define GEMM_PAD 0
 #endif
 
-/* Many threads that share packed A may have more of it: they start and end together fewer times,
- * and each has the sums of a few columns only.  AMX is fast enough to feel it, and has 2 MiB of
- * L2. */
-#if defined(CPU_AMX)
+/* So many threads divide a product with a packed weight both ways, strips and panels, and all rows
+ * are one block: at the end of each of its loops all wait for the slowest thread (in blocks of
+ * 1 MiB of A, BERT-base with int8 weights on 16 threads was 1.5 times slower). */
 #define MANY_THREADS 8
-#else
-#define MANY_THREADS INT_MAX
-#endif
+
+/* The most strips of a chunk where threads divide both ways: it bounds the sums of a thread. */
+#define CHUNK_STRIPS 32
 
 /* Scratch of a call, all of it from fv_stream_scratch (one allocation that grows and stays):
  *
@@ -47,6 +44,7 @@ typedef struct gemm_plan {
     size_t slice_bytes; /* of scratch for them */
     bool in_place;      /* tiles read A itself: it is not packed */
     bool by_rows;       /* a thread packs a block of rows for itself, then multiplies it */
+    bool both_ways;     /* threads divide strips and panels (cut_for_many) */
     bool shared; /* all threads pack the slice of B, and A if it is packed, then divide both */
 } gemm_plan;
 

@@ -289,20 +289,23 @@ typedef struct chunks {
     bool down_last; /* chunks of the same strips follow one another, not those of the same panels */
 } chunks;
 
+#define LATE 2 /* chunks by which the slowest of many threads is late */
+
 /* For many threads, where a chunk also waits for its strips and panels to come from other caches,
- * about the time of a tile for each, and all wait for the slowest thread, which is a part of a
- * chunk late; where the tiles are slow, by more: the cores of a virtual machine differ by a factor
- * of two from one moment to the next (with one chunk a thread 16 of them waited for half of the
- * time).  A thread takes chunks of the same strips, which stay in its L2. */
+ * about the time of a tile for each, and all wait for the slowest thread: the cores of a virtual
+ * machine differ by a factor of two from one moment to the next, and with one chunk a thread 16 of
+ * them waited for half of the time.  A thread takes chunks of the same strips, which stay in its
+ * L2. */
 static chunks cut_for_many(const gemm_plan *p, int threads, int64_t strips, int64_t panels)
 {
     chunks best = {0};
-    int64_t least = INT64_MAX, late = p->shared ? 6 : 1; /* quarters of a chunk */
-    for (int64_t down = 1; down <= strips && down <= 2 * threads; down += p->shared ? 1 : down)
+    int64_t least = INT64_MAX, down = gemm_ceil_div(strips, CHUNK_STRIPS),
+            most = gemm_min(strips, down > 2 * threads ? down : 2 * threads);
+    for (; down <= most; down += p->shared ? 1 : down)
         for (int64_t each = p->group; each; each--) {
             int64_t s = gemm_ceil_div(strips, down), across = gemm_ceil_div(panels, each),
                     chunk = s * each + s + each, rounds = gemm_ceil_div(down * across, threads),
-                    time = (4 * rounds + late) * chunk;
+                    time = (rounds + LATE) * chunk;
             if (time >= least) continue;
             least = time;
             best = (chunks){down, each, across, true};
@@ -318,8 +321,7 @@ static chunks cut(const gemm_plan *p, int threads, int64_t strips, int64_t panel
 {
     chunks best = {1, p->group, gemm_ceil_div(panels, p->group), false};
     if (threads == 1) return best;
-    if (p->shared || (threads >= MANY_THREADS && p->g->packed))
-        return cut_for_many(p, threads, strips, panels);
+    if (p->both_ways) return cut_for_many(p, threads, strips, panels);
     bool packed = p->g->packed || p->slice,
          small = (packed || p->g->tb) && p->a_bytes <= A_RESIDENT;
     int64_t least = INT64_MAX, pack = packed ? 1 : 3;
