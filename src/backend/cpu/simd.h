@@ -394,15 +394,26 @@ static inline vf v_copysign(vf a, vf sign)
 }
 
 /* Rounds to nearest even; a NaN stays one. */
-#if defined(CPU_NEON_BF16)
-static inline void v_store_bf16(uint16_t *p, vf a) { vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32(a)); }
-#else
-static inline void v_store_bf16(uint16_t *p, vf a)
+static inline void v_round_bf16(uint16_t *p, vf a)
 {
     vu u = (vu)a, nan = (vu)((u & 0x7fffffff) > 0x7f800000);
     vu r = u + 0x7fff + (u >> 16 & 1);
     v_store_low16(p, ((nan & (u | 0x400000)) | (~nan & r)) >> 16);
 }
+#if defined(CPU_NEON_BF16)
+static inline void v_store_bf16(uint16_t *p, vf a) { vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32(a)); }
+#elif defined(CPU_AVX512_BF16)
+/* The instruction takes subnormals for zeros: the same bits as elsewhere without them. */
+static inline void v_store_bf16(uint16_t *p, vf a)
+{
+    const int subnormal = 0x20;
+    if (__builtin_expect(_mm512_fpclass_ps_mask(a, subnormal), 0))
+        v_round_bf16(p, a);
+    else
+        _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(a));
+}
+#else
+static inline void v_store_bf16(uint16_t *p, vf a) { v_round_bf16(p, a); }
 #endif
 
 /* The first n < VW lanes; the others read as `fill` and are not written. */
