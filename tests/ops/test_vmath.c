@@ -193,33 +193,33 @@ static void limits_and_nan(void **state)
 }
 
 /* To nearest, ties to even, subnormals kept; a NaN is quiet. */
-static uint16_t as_bf16(float x)
+static uint16_t as_bf16(float v)
 {
     uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return (uint16_t)((isnan(x) ? u | 0x400000 : u + 0x7fff + (u >> 16 & 1)) >> 16);
+    memcpy(&u, &v, sizeof u);
+    return (uint16_t)((isnan(v) ? u | 0x400000 : u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
 /* Every bf16 times a few numbers. */
 static void rounding_to_bf16(void **state)
 {
     static const float by[] = {1, 0.7f, 0x1.01p-7f, 0x1.018p-40f, 0x1.3p-120f, 0x1.ff8p60f};
-    static uint16_t in[1 << 16], out[1 << 16];
+    static uint16_t in[1 << 16], got[1 << 16];
     (void)state;
     for (int i = 0; i < 1 << 16; i++) in[i] = (uint16_t)i;
     for (int l = 0; l < n_level; l++)
         for (size_t b = 0; b < sizeof by / sizeof *by; b++) {
             fv_stream s = {.dev = at_level[l], .threads = 1};
-            at_level[l]->k[FV_BF16]->unary(&s, FV_U_SCALE, out, in, 1 << 16, by[b], 0);
+            at_level[l]->k[FV_BF16]->unary(&s, FV_U_SCALE, got, in, 1 << 16, by[b], 0);
             for (int i = 0; i < 1 << 16; i++) {
                 uint32_t u = (uint32_t)i << 16;
-                float x;
-                memcpy(&x, &u, sizeof x);
-                uint16_t want = as_bf16(by[b] * x + 0.0f);
-                bool zeros = !((out[i] | want) & 0x7fff); /* of either sign: levels may fuse */
-                if (out[i] != want && !zeros)
+                float v;
+                memcpy(&v, &u, sizeof v);
+                uint16_t want = as_bf16(by[b] * v + 0.0f);
+                bool zeros = !((got[i] | want) & 0x7fff); /* of either sign: levels may fuse */
+                if (got[i] != want && !zeros)
                     fail_msg("%s: %a times %a is %04x, expected %04x", fv_device_level(at_level[l]),
-                             (double)x, (double)by[b], out[i], want);
+                             (double)v, (double)by[b], got[i], want);
             }
         }
 }
