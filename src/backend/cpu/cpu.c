@@ -1,10 +1,10 @@
 /* cpu.c - the CPU as a device: its memory, the instruction levels it has, and the tables for one of
  * them.
  *
- * A level is one compilation of every kernel file with its own compiler flags; cpu_files.h, made
- * from the folder by CMake, lists the files.  Tables are filled in two layers: the reference
- * kernels first, then the level's own over them, so no entry is ever empty and a new op works on
- * the CPU at once. One table per float dtype belongs to the device: opening a second device at
+ * A level is one compilation of every kernel file with its own compiler flags, or, where a base
+ * differs in its products alone, of those; cpu_files.h, made from the folder by CMake, lists the
+ * files.  Tables are filled in layers: the reference kernels first, then a base's, then the level's
+ * own over them, so no entry is ever empty and a new op works on the CPU at once. One table per float dtype belongs to the device: opening a second device at
  * another level does not touch the first. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,6 +63,7 @@ static bool has_neon_bf16(void)
 void fv__cpu_level_avx2(fv_kernels *k);
 void fv__cpu_level_avx_vnni(fv_kernels *k);
 void fv__cpu_level_avx512(fv_kernels *k);
+void fv__cpu_level_avx512_vnni(fv_kernels *k);
 void fv__cpu_level_avx512_bf16(fv_kernels *k);
 void fv__cpu_level_amx(fv_kernels *k);
 static bool has_avx2(void)
@@ -81,10 +82,10 @@ static bool has_avx512(void)
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+static bool has_avx512_vnni(void) { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 static bool has_avx512_bf16(void)
 {
-    return has_avx512() && __builtin_cpu_supports("avx512vnni") &&
-           __builtin_cpu_supports("avx512bf16");
+    return has_avx512_vnni() && __builtin_cpu_supports("avx512bf16");
 }
 /* Tiles are 8 KiB of state a thread, which Linux keeps only for processes that asked. */
 #define REQUEST_XSTATE 0x1023 /* ARCH_REQ_XCOMP_PERM */
@@ -107,6 +108,7 @@ static const level levels[] = {
 #if defined(HAVE_CPU_AVX2)
     {"amx", has_amx, fv__cpu_level_amx},
     {"avx512_bf16", has_avx512_bf16, fv__cpu_level_avx512_bf16},
+    {"avx512_vnni", has_avx512_vnni, fv__cpu_level_avx512_vnni},
     {"avx512", has_avx512, fv__cpu_level_avx512},
     {"avx_vnni", has_avx_vnni, fv__cpu_level_avx_vnni},
     {"avx2", has_avx2, fv__cpu_level_avx2},

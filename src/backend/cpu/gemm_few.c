@@ -71,7 +71,7 @@ static void pack_rows(const few *f, char *to)
     gemm_src a = f->a;
     if (r && r->norm) {
         float *y = (float *)(to + f->a_bytes);
-        for (int64_t i = 0; i < f->rows; i++) NAME(norm_row)
+        for (int64_t i = 0; i < f->rows; i++) BASE_NAME(norm_row)
         (y + i * f->k, (const float *)r->x + i * f->k, r->gain, r->shift, f->k,
          r->norm == FV_NORM_LAYER, r->eps);
         a.p = y;

@@ -220,7 +220,7 @@ ALWAYS_INLINE void store_tile(const gemm_tile *t, const vf *s, const int rows, c
 #define A_GROUP(t, i) (((t)*A_WIDTH + (i)) * G)
 #endif
 
-#if defined(CPU_AVX512_BF16)
+#if defined(CPU_AVX512_VNNI)
 
 /* vpdpbusd: unsigned by signed bytes, 4 values of k to a lane.  B is held 128 too high, and 128
  * times the sum of A's values taken off again. */
@@ -360,7 +360,7 @@ ALWAYS_INLINE void block(vf *s, const void *a, const void *b, const int rows, co
     const a_value *qa = (const a_value *)(head + 1);
     const uint8_t *qb = (const uint8_t *)((const float *)b + NR);
     vf sb = v_load(b);
-#if defined(CPU_AVX512_BF16)
+#if defined(CPU_AVX512_VNNI)
     columns c = load_columns(qb, q4);
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++)

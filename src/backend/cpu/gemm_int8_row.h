@@ -61,7 +61,7 @@ ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const 
 #else
 
 /* One vector of integer sums, what it starts from, and one step of G values of k. */
-#if defined(CPU_AVX512_BF16)
+#if defined(CPU_AVX512_VNNI)
 typedef __m512i sums;
 ALWAYS_INLINE sums start(const a_head *h, int i) { return _mm512_set1_epi32(h->start[i]); }
 ALWAYS_INLINE sums columns_of(const uint8_t *b) { return _mm512_loadu_si512(b); }

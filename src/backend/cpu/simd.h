@@ -28,6 +28,12 @@
 #define JOIN_(a, b, c) a##b##_##c
 #define JOIN(a, b, c) JOIN_(a, b, c)
 #define NAME(file) JOIN(fv__cpu_, file, CPU_LEVEL) /* fv__cpu_gemm_avx2 */
+/* For a function in a file that levels with a base do not compile anew. */
+#if defined(CPU_BASE)
+#define BASE_NAME(file) JOIN(fv__cpu_, file, CPU_BASE)
+#else
+#define BASE_NAME(file) NAME(file)
+#endif
 
 /* Functions that are given sizes as constants, so that their loops unroll. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
