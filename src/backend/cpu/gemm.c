@@ -108,7 +108,7 @@ static gemm_plan make_plan(const fv_gemm *g, fv_dtype table, const gemm_kind *ki
     /* With few rows the product is bound by reading the packed weight: each panel is then
      * processed to its end, over all runs of k. */
     bool reuse_a = g->packed && p.a_bytes <= L2_RESIDENT_BYTES && g->k > kind->run;
-    p.group = reuse_a ? gemm_walk(kind->mr, (int)gemm_ceil_div(p.block, p.strips)) : GEMM_GROUP;
+    p.group = reuse_a ? gemm_walk(kind, gemm_ceil_div(p.block, p.strips)) : GEMM_GROUP;
     if (!g->packed && (p.by_rows || p.shared || p.block < g->m)) {
         size_t panel = gemm_b_bytes(kind, g->k), all = p.shared ? SHARE_BYTES : B_BYTES;
         int64_t slices = gemm_ceil_div(p.panels, gemm_min(p.panels, (int64_t)(all / panel) + 1));

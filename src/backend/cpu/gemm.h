@@ -71,7 +71,8 @@ typedef struct gemm_tile {
  * to C in order. */
 typedef struct gemm_kind {
     int mr, nr;
-    int run; /* values of k added up in registers: FV_GEMM_KC where the order is documented */
+    int wide; /* panels of B that a tile of mr rows takes side by side; 0: one */
+    int run;  /* values of k added up in registers: FV_GEMM_KC where the order is documented */
     bool continues; /* a run goes on from the sums of the run before, and is not added behind */
     bool in_place;  /* tiles can read rows of A that are not packed, k a multiple of GEMM_UNIT */
     size_t a_unit, b_unit; /* bytes that GEMM_UNIT values of k take in a panel */
@@ -106,9 +107,10 @@ static inline size_t gemm_b_bytes(const gemm_kind *kind, int64_t k)
 /* Panels of B that a tile of `rows` rows processes side by side to hide latency: 1, 2 or 4.
  * rows * panels accumulators are about the same number for every tile, the most the registers
  * hold. */
-static inline int gemm_walk(int mr, int rows)
+static inline int gemm_walk(const gemm_kind *kind, int64_t rows)
 {
-    return rows * 4 <= mr ? 4 : rows * 2 <= mr ? 2 : 1;
+    int sums = kind->wide ? kind->mr * kind->wide : kind->mr;
+    return rows * 4 <= sums ? 4 : rows * 2 <= sums ? 2 : 1;
 }
 
 /* VW values from element i of f32, bf16 or f16 memory. */

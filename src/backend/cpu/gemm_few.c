@@ -375,7 +375,7 @@ static void run(fv_stream *s, few *f)
                                 ? ((size_t)(f->rows * f->k) * sizeof(float) + 63) / 64 * 64
                                 : 0);
     f->shares = threads_for(s, f);
-    f->wide = gemm_walk(kind->mr, (int)f->rows);
+    f->wide = gemm_walk(kind, f->rows);
     size_t threads = (size_t)f->shares;
     int64_t most = f->panels; /* steps */
     size_t sums = (size_t)(2 * most * (int64_t)gemm_runs(kind, f->k) * run_floats(f)) *

@@ -34,7 +34,7 @@
 ALWAYS_INLINE void multiply(const gemm_tile *t, const int rows, const int panels, const fv_dtype bt)
 {
     vf s[SUMS];
-#pragma GCC unroll 16
+#pragma GCC unroll 24
     for (int i = 0; i < SUMS; i++) s[i] = v_zero();
     if (bt == FV_I8)
         finish_sums(s, t, rows, panels);
@@ -73,7 +73,24 @@ ALWAYS_INLINE void tile(const gemm_tile *t, const fv_dtype bt)
 static void tile_q8(const gemm_tile *t) { tile(t, FV_Q8); }
 static void tile_q4(const gemm_tile *t) { tile(t, FV_Q4); }
 #if !defined(CPU_AMX)
-static void tile_i8(const gemm_tile *t) { tile(t, FV_I8); }
+static void tile_i8(const gemm_tile *t)
+{
+#if I8_WIDE > 1 /* sizes that have more sums than those of blocks */
+    switch (t->rows * 8 + t->panels) {
+    case 4 * 8 + 4: multiply(t, 4, 4, FV_I8); return;
+    case 5 * 8 + 4: multiply(t, 5, 4, FV_I8); return;
+    case 6 * 8 + 4: multiply(t, 6, 4, FV_I8); return;
+    case 7 * 8 + 2: multiply(t, 7, 2, FV_I8); return;
+    case 8 * 8 + 2: multiply(t, 8, 2, FV_I8); return;
+    case 9 * 8 + 2: multiply(t, 9, 2, FV_I8); return;
+    case 10 * 8 + 2: multiply(t, 10, 2, FV_I8); return;
+    case 11 * 8 + 2: multiply(t, 11, 2, FV_I8); return;
+    case 12 * 8 + 2: multiply(t, 12, 2, FV_I8); return;
+    default: break;
+    }
+#endif
+    tile(t, FV_I8);
+}
 #endif
 
 /* ---- quantising ---- */
@@ -169,9 +186,9 @@ ALWAYS_INLINE int store_a(a_value *to, const int8_t *q, int i)
     int sum = 0;
     for (int j = 0; j < BLOCK && B_BIAS; j++) sum += q[j];
     for (int t = 0; t < BLOCK; t += G) {
-        a_value group[G];
-        for (int j = 0; j < G; j++) group[j] = q[t + j];
-        memcpy(to + A_GROUP(t / G, i), group, sizeof group);
+        a_value values[G];
+        for (int j = 0; j < G; j++) values[j] = q[t + j];
+        memcpy(to + A_GROUP(t / G, i), values, sizeof values);
     }
     return sum;
 }
@@ -252,6 +269,10 @@ ALWAYS_INLINE float largest_of_run(const gemm_src *s, int i, int64_t kc)
     return v_hmax_abs(most);
 }
 
+#if defined(CPU_AVX512_VNNI)
+#include "gemm_int8_avx512.h"
+#endif
+
 #if defined(CPU_AMX)
 /* ---- the same for AMX: rows of 64 values, and fours of columns ---- */
 
@@ -286,54 +307,21 @@ ALWAYS_INLINE float run_scale(const gemm_src *s, int i, int64_t kc, float *most)
     return *most < TINY ? 0 : *most / 127.0f;
 }
 
-/* A contiguous row of A: its largest magnitude, then 64 values at a time to bytes.  Finite rows
- * get the bits of run_scale and run_bytes. */
-ALWAYS_INLINE vf max_abs_64(vf most, const void *x, int64_t k, const fv_dtype t)
-{
-    vf m[4];
-#pragma GCC unroll 4
-    for (int u = 0; u < 4; u++) m[u] = v_load_as(x, k + u * VW, t);
-    return v_max_abs(v_max_abs(v_max_abs(v_max_abs(most, m[0]), m[1]), m[2]), m[3]);
-}
-
-/* packs works within 128-bit lanes, so the last permutation puts the fours of bytes in order. */
-ALWAYS_INLINE __m512i quantise_64(const void *x, int64_t k, vf by, const fv_dtype t)
-{
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m512i q[4];
-#pragma GCC unroll 4
-    for (int u = 0; u < 4; u++) q[u] = _mm512_cvtps_epi32(v_mul(v_load_as(x, k + u * VW, t), by));
-    __m512i low = _mm512_packs_epi32(q[0], q[1]), high = _mm512_packs_epi32(q[2], q[3]);
-    return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
-}
-
-ALWAYS_INLINE float quantise_row(int8_t *to, const void *x, int64_t kc, const fv_dtype t)
-{
-    vf most = v_zero();
-    for (int64_t k = 0; k < kc; k += I8_STEP) most = max_abs_64(most, x, k, t);
-    const float m = v_hmax_abs(most);
-    const vf by = v_set1(m < TINY ? 0 : 127.0f / m);
-    for (int64_t k = 0; k < kc; k += I8_STEP, to += I8_STEP * I8_SIDE)
-        _mm512_storeu_si512(to, quantise_64(x, k, by, t));
-    return m < TINY ? 0 : m / 127.0f;
-}
-
 static void amx_pack_a(void *out, const gemm_src *a, int64_t kc)
 {
     float *scale = out, most;
     int8_t *to = (int8_t *)out + I8_SCALES;
-    const bool whole = a->along_k && kc % I8_STEP == 0;
     for (int i = 0; i < I8_SIDE; i++, to += I8_STEP) {
-        const void *row = (const char *)a->p + i * a->ld * (int64_t)fv_dtype_size(a->dtype);
-        if (whole && i < a->n && a->dtype == FV_F32) {
-            scale[i] = quantise_row(to, row, kc, FV_F32);
-        } else if (whole && i < a->n && a->dtype == FV_BF16) {
-            scale[i] = quantise_row(to, row, kc, FV_BF16);
-        } else {
-            scale[i] = run_scale(a, i, kc, &most);
-            for (int64_t k = 0; k < tiles_end(kc); k += BLOCK)
-                run_bytes(to + k / I8_STEP * I8_STEP * I8_SIDE + k % I8_STEP, a, i, k, kc, most);
+        if (is_whole_row(a, i, kc)) {
+            row_bytes row = start_row(a, i, kc);
+            scale[i] = row.scale;
+            for (int64_t k = 0; k < kc; k += I8_STEP)
+                _mm512_storeu_si512(to + k * I8_SIDE, next_bytes(&row));
+            continue;
         }
+        scale[i] = run_scale(a, i, kc, &most);
+        for (int64_t k = 0; k < tiles_end(kc); k += BLOCK)
+            run_bytes(to + k / I8_STEP * I8_STEP * I8_SIDE + k % I8_STEP, a, i, k, kc, most);
     }
 }
 
@@ -357,6 +345,12 @@ static void pack_a_row(void *out, const gemm_src *a, int64_t kc)
     float buf[BLOCK];
     int8_t q[BLOCK];
     for (int i = 0; i < MR; i++) {
+#if defined(CPU_AVX512_VNNI)
+        if (is_whole_row(a, i, kc)) {
+            pack_whole_row(head, a, i, kc);
+            continue;
+        }
+#endif
         float most = i < a->n ? largest_of_run(a, i, kc) : 0;
         int sum = 0;
         for (int64_t k = 0; k < kc && i < a->n; k += BLOCK) {
@@ -439,6 +433,7 @@ const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
 #else
     static const gemm_kind i8 = {.mr = MR,
                                  .nr = NR,
+                                 .wide = I8_WIDE,
                                  .run = ROW,
                                  .a_unit = BLOCK * A_WIDTH * sizeof(a_value),
                                  .b_unit = BLOCK * NR,

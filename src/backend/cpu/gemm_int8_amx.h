@@ -136,9 +136,12 @@ ALWAYS_INLINE const void *wide_block(amx_block *x, const char *b, const bool q4)
 {
     const uint8_t *q = (const uint8_t *)b + TILE * sizeof(float);
     if (!q4) return q;
-    columns c = load_columns(q, true);
-#pragma GCC unroll 8
-    for (int t = 0; t < 8; t++) _mm512_store_si512(x->wide + t * 64, c.w[t]);
+#pragma GCC unroll 4
+    for (int t = 0; t < 4; t++) {
+        __m512i both = load_group(q + t * 64);
+        _mm512_store_si512(x->wide + t * 64, low_half(both));
+        _mm512_store_si512(x->wide + (t + 4) * 64, high_half(both));
+    }
     published();
     return x->wide;
 }

@@ -61,18 +61,7 @@ ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const 
 #else
 
 /* One vector of integer sums, what it starts from, and one step of G values of k. */
-#if defined(CPU_AVX512_VNNI)
-typedef __m512i sums;
-ALWAYS_INLINE sums start(const a_head *h, int i) { return _mm512_set1_epi32(h->start[i]); }
-ALWAYS_INLINE sums columns_of(const uint8_t *b) { return _mm512_loadu_si512(b); }
-ALWAYS_INLINE sums add(sums s, const a_value *a, sums w)
-{
-    int32_t four;
-    memcpy(&four, a, sizeof four);
-    return _mm512_dpbusd_epi32(s, w, _mm512_set1_epi32(four));
-}
-ALWAYS_INLINE vf floats(sums s) { return _mm512_cvtepi32_ps(s); }
-#elif defined(CPU_NEON_DOTPROD)
+#if defined(CPU_NEON_DOTPROD)
 typedef int32x4_t sums;
 ALWAYS_INLINE sums start(const a_head *h, int i)
 {
@@ -81,16 +70,11 @@ ALWAYS_INLINE sums start(const a_head *h, int i)
 }
 ALWAYS_INLINE sums columns_of(const uint8_t *b) { return vreinterpretq_s32_u8(vld1q_u8(b)); }
 ALWAYS_INLINE vf floats(sums s) { return vcvtq_f32_s32(s); }
-#elif defined(CPU_AVX512) || defined(CPU_AVX2)
+#elif defined(CPU_AVX512_VNNI) || defined(CPU_AVX512) || defined(CPU_AVX2)
 typedef wide sums;
 ALWAYS_INLINE sums start(const a_head *h, int i) { return first_sum(h, i); }
 ALWAYS_INLINE sums columns_of(const uint8_t *b) { return load_group(b); }
-ALWAYS_INLINE sums add(sums s, const a_value *a, sums w)
-{
-    int32_t group;
-    memcpy(&group, a, sizeof group);
-    return madd(s, broadcast(group), w);
-}
+ALWAYS_INLINE sums add(sums s, const a_value *a, sums w) { return add_group(s, a, w); }
 ALWAYS_INLINE vf floats(sums s) { return to_float(s); }
 #else
 typedef struct {
@@ -120,6 +104,23 @@ ALWAYS_INLINE vf floats(sums s)
 }
 #endif
 
+#if !defined(CPU_NEON_DOTPROD)
+/* One row and all panels. */
+ALWAYS_INLINE void add_row(sums *s, const a_value *a, const sums *w, const int panels)
+{
+#if defined(CPU_AVX512_VNNI)
+    if (panels > 1) {
+        sums x = broadcast(a);
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) s[p] = add_broadcast(s[p], x, w[p]);
+        return;
+    }
+#endif
+#pragma GCC unroll 4
+    for (int p = 0; p < panels; p++) s[p] = add(s[p], a, w[p]);
+}
+#endif
+
 ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const int panels)
 {
     const a_head *head = t->a;
@@ -140,16 +141,19 @@ ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const 
             sums w[GEMM_WALK];
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++) w[p] = columns_of(b + (size_t)p * t->b_next);
+#if I8_WIDE > 1
+            if (rows > 6)
+#pragma GCC unroll 4
+                for (int p = 0; p < panels; p++)
+                    __builtin_prefetch(b + (size_t)p * t->b_next + 512);
+#endif
 #if defined(CPU_NEON_DOTPROD)
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
                 sdot_rows(sum + p, a, vreinterpretq_s8_s32(w[p]), rows, panels);
 #else
 #pragma GCC unroll 12
-            for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-                for (int p = 0; p < panels; p++)
-                    sum[i * panels + p] = add(sum[i * panels + p], a + i * G, w[p]);
+            for (int i = 0; i < rows; i++) add_row(sum + i * panels, a + i * G, w, panels);
 #endif
         }
     }

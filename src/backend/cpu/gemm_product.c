@@ -133,7 +133,7 @@ static void multiply(const gemm_kind *kind, gemm_tile *t, ahead *next, const sha
                      const char *a, float *sum, int count, int64_t cols, const gemm_end *end)
 {
     size_t strip_bytes = gemm_a_bytes(kind, t->kc);
-    int widest = gemm_walk(kind->mr, (int)gemm_ceil_div(w->rows, w->strips));
+    int widest = gemm_walk(kind, gemm_ceil_div(w->rows, w->strips));
     const char *b = t->b;
     /* Each strip asks for its part of the panel that comes next, evenly over its tile; for a
      * single strip the hardware prefetcher does better on a few long streams. */
