@@ -16,8 +16,10 @@
 #else
 #include "gemm_int8_row.h"
 #endif
+#if defined(CPU_AVX512_VNNI)
+#include "gemm_int8_avx512.h"
+#endif
 
-#define TINY 0x1p-100f
 /* longer than in f32: a tile of bytes is done in no time, and C is touched once a run */
 #define RUN 1024
 #define ROW 4096 /* of FV_I8: its sums fit 32 bits, and its panels L1 */
@@ -268,10 +270,6 @@ ALWAYS_INLINE float largest_of_run(const gemm_src *s, int i, int64_t kc)
     }
     return v_hmax_abs(most);
 }
-
-#if defined(CPU_AVX512_VNNI)
-#include "gemm_int8_avx512.h"
-#endif
 
 #if defined(CPU_AMX)
 /* ---- the same for AMX: rows of 64 values, and fours of columns ---- */

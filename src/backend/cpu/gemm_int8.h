@@ -16,6 +16,7 @@
 #include "gemm_transpose.h"
 
 #define BLOCK 32
+#define TINY 0x1p-100f /* magnitudes below it count as zero */
 
 /* A block of a panel of B, FV_Q8 with NR = 8 and G = 8 (NEON):
  *
