@@ -4,8 +4,9 @@
  * A level is one compilation of every kernel file with its own compiler flags, or, where a base
  * differs in its products alone, of those; cpu_files.h, made from the folder by CMake, lists the
  * files.  Tables are filled in layers: the reference kernels first, then a base's, then the level's
- * own over them, so no entry is ever empty and a new op works on the CPU at once. One table per float dtype belongs to the device: opening a second device at
- * another level does not touch the first. */
+ * own over them, so no entry is ever empty and a new op works on the CPU at once.  One table per
+ * float dtype belongs to the device: opening a second device at another level does not touch the
+ * first. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
