@@ -38,8 +38,9 @@
  * do better with blocks of rows of their own. */
 #define SHARE_FROM (VW == 16 ? 2 : 4)
 #define SHARE_STRIPS 4 /* with fewer, packing B is most of the work and each packs what it needs */
-/* BERT-base on 2, 3, 4 and 6 threads, 1,024 rows, times as fast as in blocks: bf16 1.14, 1.57, 1.35
- * and 1.52, int8 1.29, 1.11, 0.99 and 1.01; 128 rows in bf16 0.84, 0.76, 0.97 and 0.79. */
+/* Threads and rows from which a packed weight is divided both ways on the tiles of AMX.  BERT-base
+ * on 2, 3, 4 and 6 threads, times as fast as in blocks of rows: with 1,024 rows bf16 1.14, 1.57,
+ * 1.35 and 1.52, int8 1.29, 1.11, 0.99 and 1.01; with 128 rows bf16 0.84, 0.76, 0.97 and 0.79. */
 #define TILES_FROM 2
 #define TILES_ROWS 256
 /* Tiles of one run for each thread: a smaller product is done before its parts have moved from

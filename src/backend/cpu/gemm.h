@@ -71,8 +71,8 @@ typedef struct gemm_tile {
  * to C in order. */
 typedef struct gemm_kind {
     int mr, nr;
-    int wide; /* panels of B that a tile of mr rows takes side by side; 0: one */
-    int run;  /* values of k added up in registers: FV_GEMM_KC where the order is documented */
+    int panels; /* of B, side by side, that a tile of mr rows takes; 0: one */
+    int run;    /* values of k added up in registers: FV_GEMM_KC where the order is documented */
     bool continues; /* a run goes on from the sums of the run before, and is not added behind */
     bool in_place;  /* tiles can read rows of A that are not packed, k a multiple of GEMM_UNIT */
     size_t a_unit, b_unit; /* bytes that GEMM_UNIT values of k take in a panel */
@@ -109,7 +109,7 @@ static inline size_t gemm_b_bytes(const gemm_kind *kind, int64_t k)
  * hold. */
 static inline int gemm_walk(const gemm_kind *kind, int64_t rows)
 {
-    int sums = kind->wide ? kind->mr * kind->wide : kind->mr;
+    int sums = kind->panels ? kind->mr * kind->panels : kind->mr;
     return rows * 4 <= sums ? 4 : rows * 2 <= sums ? 2 : 1;
 }
 

@@ -77,7 +77,7 @@ static void tile_q4(const gemm_tile *t) { tile(t, FV_Q4); }
 #if !defined(CPU_AMX)
 static void tile_i8(const gemm_tile *t)
 {
-#if I8_WIDE > 1 /* sizes that have more sums than those of blocks */
+#if I8_PANELS > 1 /* these sizes have more sums than MR, so gemm_tile_sizes.h lacks them */
     switch (t->rows * 8 + t->panels) {
     case 4 * 8 + 4: multiply(t, 4, 4, FV_I8); return;
     case 5 * 8 + 4: multiply(t, 5, 4, FV_I8); return;
@@ -431,7 +431,7 @@ const gemm_kind *NAME(gemm_int8)(fv_dtype bt)
 #else
     static const gemm_kind i8 = {.mr = MR,
                                  .nr = NR,
-                                 .wide = I8_WIDE,
+                                 .panels = I8_PANELS,
                                  .run = ROW,
                                  .a_unit = BLOCK * A_WIDTH * sizeof(a_value),
                                  .b_unit = BLOCK * NR,

@@ -38,7 +38,7 @@
 #define MR 8
 #define NR 8
 #define G 8
-#define I8_WIDE 1
+#define I8_PANELS 1
 #define A_WIDTH 8
 #define A_GROUP(t, i) (((t)*A_WIDTH + (i)) * G)
 #define B_BIAS 0
@@ -214,11 +214,11 @@ ALWAYS_INLINE void store_tile(const gemm_tile *t, const vf *s, const int rows, c
 /* Panels of FV_I8 that a tile of MR rows takes.  With two, a group of A is loaded once for two
  * products: 1.1 times as fast on Cascade Lake. */
 #if defined(CPU_AVX512_VNNI) && !defined(CPU_AMX)
-#define I8_WIDE 2
+#define I8_PANELS 2
 #else
-#define I8_WIDE 1
+#define I8_PANELS 1
 #endif
-#define SUMS (MR * I8_WIDE)
+#define SUMS (MR * I8_PANELS)
 /* Rows of a strip of A, and where group t of G values of k of row i is in a block of it: side by
  * side with those of the other rows, or, for tiles of AMX, row after row. */
 #if defined(CPU_AMX)

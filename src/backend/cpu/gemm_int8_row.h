@@ -141,7 +141,7 @@ ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const 
             sums w[GEMM_WALK];
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++) w[p] = columns_of(b + (size_t)p * t->b_next);
-#if I8_WIDE > 1 /* a strip and two panels do not fit 32 KiB of L1 */
+#if I8_PANELS > 1 /* a strip and two panels do not fit 32 KiB of L1 */
             if (rows > 6)
 #pragma GCC unroll 4
                 for (int p = 0; p < panels; p++)
