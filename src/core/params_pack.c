@@ -145,6 +145,17 @@ fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
     return y;
 }
 
+fv_tensor *fv__params_plus_one(fv_params *p, const fv_tensor *t)
+{
+    if (p->err.code || !p->data || t->dtype != p->dtype) return NULL;
+    void *to = taken(p, fv__tensor_bytes(p->dtype, fv_len(t)));
+    fv_tensor *y = to ? fv_params_scratch(p, sizeof *y) : NULL;
+    if (!y) return NULL;
+    *y = (fv_tensor){.data = to, .shape = t->shape, .dtype = p->dtype};
+    kernels(p)->unary(&p->stream, FV_U_SCALE, to, t->data, fv_len(t), 1, 1);
+    return y;
+}
+
 #define PIECE (64 * FV_PACK_ROWS)
 
 /* A weight that is mapped goes piece by piece, so that no more than a piece is in memory twice.

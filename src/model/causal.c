@@ -154,9 +154,12 @@ void fv__causal_pack(void *self, fv_params *p, fv_dtype dtype)
     fv__causal *m = self;
     for (int i = m->first; i < m->end; i++) {
         fv__pre_norm *block = block_at(m, i);
+        fv_norm_pack(p, &block->attn_norm);
         fv_mha_pack(p, &block->attn, dtype, true);
+        fv_norm_pack(p, &block->mlp_norm);
         fv_mlp_pack(p, &block->mlp, dtype);
     }
+    fv_norm_pack(p, &m->norm);
     m->head.w = fv__packed(p, m->head.w, dtype);
 }
 

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "core/params.h"
+#include "ops/fused_heads.h"
 #include "ops/product.h"
 #include "ops/split.h"
 
@@ -298,17 +299,26 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
     return y;
 }
 
+/* Keys of one sequence for several of x (an encoder's, for all beams): as rows of one they read them
+ * together.  How many sequences there are then; 0: each row has keys of its own. */
+static int64_t sequences_shared(const fv_tensor *x, const fv_mha_arg *arg)
+{
+    int64_t B = fv_dim(x, 0), served = arg->kv && !arg->kv->pos ? fv_dim(arg->kv->k, 0) : B;
+    return served == B || served < 1 || B % served || arg->causal ? 0 : served;
+}
+
+static fv_shape rows_shared(const fv_tensor *x, int64_t sequences)
+{
+    return FV_SHAPE(sequences, fv_dim(x, 0) / sequences * fv_dim(x, 1), fv_cols(x));
+}
+
 fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
 {
-    if (!x) return NULL;
-    int64_t B = fv_dim(x, 0), served = arg.kv && !arg.kv->pos ? fv_dim(arg.kv->k, 0) : B;
-    if (served == B || served < 1 || B % served || arg.causal) return attend(c, l, x, arg);
-    /* Keys of one sequence for several of x (an encoder's, for all beams): as rows of one they read
-     * them together. */
-    fv_tensor *rows = fv_reshape(c, x, FV_SHAPE(served, B / served * fv_dim(x, 1), fv_cols(x)));
+    int64_t shared = x ? sequences_shared(x, &arg) : 0;
+    if (!x || !shared) return x ? attend(c, l, x, arg) : NULL;
     fv_shape shape = x->shape;
     shape.d[shape.n - 1] = l->n_head * l->head;
-    return fv_reshape(c, attend(c, l, rows, arg), shape);
+    return fv_reshape(c, attend(c, l, fv_reshape(c, x, rows_shared(x, shared)), arg), shape);
 }
 
 fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
@@ -316,16 +326,43 @@ fv_tensor *fv_mha_fwd(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg)
     return fv_lin_fwd(c, &l->out, fv__mha_heads(c, l, x, arg));
 }
 
-/* One weight for q, k and v, and a cache that their product writes to. */
+/* A factor on what is rotated of a head, where that is not all of it: no factor on the scores. */
+static bool has_partial_factor(const fv_mha *l, const fv_rope_arg *t)
+{
+    return has_factor(t) && !rotates_all(l, t);
+}
+
+/* Heads are to be normed, sorted or multiplied before attention: more than a product can do. */
+static bool has_heads_between(const fv_mha *l, const fv_rope_arg *t)
+{
+    return l->by_head || l->q_norm.gain || has_partial_factor(l, t);
+}
+
+/* Norms of q and of k that one kernel can do. */
+static bool norms_are_alike(const fv_mha *l)
+{
+    const fv_norm *q = &l->q_norm, *k = &l->k_norm;
+    if (!q->gain || !k->gain) return !q->gain && !k->gain;
+    return q->rms && k->rms && !q->plus_one && !k->plus_one && !(q->eps < k->eps) &&
+           !(q->eps > k->eps);
+}
+
+/* One weight for q, k and v, and a cache that their product, or fused_heads, writes to; or keys
+ * that are complete, and a product for q alone. */
 bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor *x,
                               const fv_mha_arg *arg)
 {
     const fv_rope_arg *rope = &arg->rope;
-    bool partial = has_factor(rope) && !rotates_all(l, rope);
-    if (rope->freq && !fv__fused_rope_supported(c, rope->freq, l->head)) return false;
-    if (l->by_head || l->q_norm.gain || rope->at_read || partial || c->prompt) return false;
-    return arg->kv && arg->kv->pos && !arg->memory && fv__fused_linear_supported(c, x, l->qkv.w) &&
-           fv__fused_linear_supported(c, x, l->out.w);
+    bool heads = has_heads_between(l, rope), complete = arg->kv && !arg->kv->pos;
+    if (complete)
+        return !heads && !rope->freq && !arg->memory && !c->prompt &&
+               fv__fused_linear_supported(c, x, l->q.w) &&
+               fv__fused_linear_supported(c, x, l->out.w);
+    if (heads && !(norms_are_alike(l) && fv__fused_heads_supported(c, l->head, rope->freq)))
+        return false;
+    if (!heads && rope->freq && !fv__fused_rope_supported(c, rope->freq, l->head)) return false;
+    return arg->kv && arg->kv->pos && !arg->memory && !rope->at_read && !c->prompt &&
+           fv__fused_linear_supported(c, x, l->qkv.w) && fv__fused_linear_supported(c, x, l->out.w);
 }
 
 /* Where weights are bf16, or of fewer bits, a device keeps keys and values in bf16 too: what
@@ -338,23 +375,55 @@ fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg 
     return half ? FV_BF16 : c->dtype;
 }
 
-/* x += attention(norm(x)): q comes back rotated, k and v are in row pos of the caches by then. */
-fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
-                          fv_mha_arg arg)
+/* q, rotated; k and v are in row pos of the caches then, if they were not complete before. */
+static fv_tensor *decode_query(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
+                               const fv_mha_arg *arg)
 {
-    fv_fused_linear_arg in = fv__norm_then_linear(norm, &l->qkv);
-    in.k = arg.kv->k;
-    in.v = arg.kv->v;
-    in.pos = arg.kv->pos;
-    in.half = arg.kv->k->dtype == FV_BF16;
-    in.rope_freq = arg.rope.freq;
-    in.rope_pos = arg.rope.pos;
+    bool complete = !arg->kv->pos;
+    fv_fused_linear_arg in = fv__norm_then_linear(norm, complete ? &l->q : &l->qkv);
+    const fv_rope_arg *rope = &arg->rope;
+    in.half = arg->kv->k->dtype == FV_BF16;
+    if (complete) return fv__fused_linear(c, x, in);
+    if (has_heads_between(l, rope)) {
+        in.half = false; /* heads are normed and rotated in f32 */
+        fv_fused_heads_arg heads = {.n_head = l->n_head,
+                                    .n_kv_head = l->n_kv_head,
+                                    .head = l->head,
+                                    .by_head = l->by_head,
+                                    .q_gain = l->q_norm.gain,
+                                    .k_gain = l->k_norm.gain,
+                                    .eps = l->q_norm.eps,
+                                    .factor = 1,
+                                    .rope_pos = rope->pos,
+                                    .rope_freq = rope->freq,
+                                    .adjacent = rope->adjacent,
+                                    .k = arg->kv->k,
+                                    .v = arg->kv->v,
+                                    .pos = arg->kv->pos};
+        if (has_partial_factor(l, rope)) heads.factor = rope->attention_factor;
+        return fv__fused_heads(c, fv__fused_linear(c, x, in), heads);
+    }
+    in.k = arg->kv->k;
+    in.v = arg->kv->v;
+    in.pos = arg->kv->pos;
+    in.rope_freq = rope->freq;
+    in.rope_pos = rope->pos;
     in.head = l->head;
-    in.adjacent = arg.rope.adjacent;
-    fv_tensor *q = fv__fused_linear(c, x, in),
-              *y = fv_attention(c, q, arg.kv->k, arg.kv->v, settings(l, &arg));
+    in.adjacent = rope->adjacent;
+    return fv__fused_linear(c, x, in);
+}
+
+fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
+                          fv_mha_arg arg, fv_tensor *onto)
+{
+    fv_tensor *q = decode_query(c, l, norm, x, &arg), *y;
+    int64_t shared = q ? sequences_shared(q, &arg) : 0;
+    fv_shape shape = q ? q->shape : (fv_shape){0};
+    if (shared) q = fv_reshape(c, q, rows_shared(q, shared));
+    y = fv_attention(c, q, arg.kv->k, arg.kv->v, settings(l, &arg));
+    if (shared) y = fv_reshape(c, y, shape);
     return fv__fused_linear(c, y,
-                            (fv_fused_linear_arg){.w = l->out.w, .b = l->out.b, .residual = x});
+                            (fv_fused_linear_arg){.w = l->out.w, .b = l->out.b, .residual = onto});
 }
 
 fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory)
@@ -378,4 +447,6 @@ void fv_mha_pack(fv_params *p, fv_mha *l, fv_dtype dtype, bool joined)
         fv_lin_pack(p, &l->qkv, dtype);
     }
     fv_lin_pack(p, &l->out, dtype);
+    fv_norm_pack(p, &l->q_norm);
+    fv_norm_pack(p, &l->k_norm);
 }

@@ -54,25 +54,31 @@ fv_tensor *fv_mlp_fwd(fv_ctx *c, const fv_mlp *l, fv_tensor *x)
 
 bool fv__mlp_decode_supported(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x)
 {
-    if (l->gate.w && (!fv__fused_gate_supported(c, fv_dim(l->up.w, 0)) ||
-                      !fv__fused_linear_supported(c, x, l->gate.w)))
-        return false;
-    return !l->packed && l->act <= FV_QUICK_GELU && fv__fused_linear_supported(c, x, l->up.w) &&
+    int64_t hidden = l->up.w ? fv_dim(l->up.w, 0) / (l->packed ? 2 : 1) : 0;
+    if ((l->gate.w || l->packed) && !fv__fused_gate_supported(c, hidden, l->packed)) return false;
+    if (l->gate.w && !fv__fused_linear_supported(c, x, l->gate.w)) return false;
+    return l->act <= FV_QUICK_GELU && fv__fused_linear_supported(c, x, l->up.w) &&
            fv__fused_linear_supported(c, x, l->down.w);
 }
 
-/* x += down(h), h = act(up(norm x)), or act(gate n) * up(n) as one product of both weights. */
-fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x)
+/* h = act(up(norm x)), or act(gate n) * up(n) as one product of both weights. */
+fv_tensor *fv__mlp_decode_hidden(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x)
 {
     fv_fused_linear_arg up = fv__norm_then_linear(norm, l->gate.w ? &l->gate : &l->up);
     if (l->gate.w) {
         up.up = l->up.w;
         up.up_b = l->up.b;
     }
+    up.halves = l->packed;
     up.act = l->act;
     up.half = true;
-    return fv__fused_linear(c, fv__fused_linear(c, x, up),
-                            (fv_fused_linear_arg){.w = l->down.w, .b = l->down.b, .residual = x});
+    return fv__fused_linear(c, x, up);
+}
+
+fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, fv_tensor *h, fv_tensor *onto)
+{
+    return fv__fused_linear(
+        c, h, (fv_fused_linear_arg){.w = l->down.w, .b = l->down.b, .residual = onto});
 }
 
 void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype)

@@ -4,8 +4,10 @@
  *     RMS:    gain * x / sqrt(mean(x^2) + eps), with 1 + gain for gain where PLUS_ONE
  *
  * 1 + gain is an op of its own, of one row: a file holds the gain, and so do its gradient and the
- * optimiser. */
+ * optimiser.  A model that serves has it computed beforehand. */
 #include "nn/part.h"
+
+#include "core/params.h"
 
 void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, const char *path, ...)
 {
@@ -20,6 +22,15 @@ void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, cons
     l->gain = fv_param(p, first, FV_SHAPE(width), "%s.weight", at.s);
     if (opt.type == FV_LAYER_NORM)
         l->bias = fv_param(p, (fv_init){.kind = FV_INIT_ZERO}, FV_SHAPE(width), "%s.bias", at.s);
+}
+
+/* Once, instead of in every step. */
+void fv_norm_pack(fv_params *p, fv_norm *l)
+{
+    fv_tensor *gain = l->plus_one && l->gain ? fv__params_plus_one(p, l->gain) : NULL;
+    if (!gain) return;
+    l->gain = gain;
+    l->plus_one = false;
 }
 
 static fv_tensor *gain_of(fv_ctx *c, const fv_norm *l)

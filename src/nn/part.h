@@ -21,16 +21,19 @@ fv_path fv__below(const fv_path *path, const char *name, const char *otherwise);
 int fv__names(const char *names);
 fv_path fv__named(const fv_path *path, const char *names, int i);
 
-/* For one token of each sequence, where the device has a kernel for it: x += f(norm(x)), in
- * place. */
+/* For one token of each sequence, where the device has a kernel for it: f(norm(x)), added to `onto`,
+ * in place, or by itself where that is NULL.  The feed-forward part in two halves, h = g(norm(x))
+ * and down(h): where both parts of a layer read the same x, h is computed before attention is added
+ * to it. */
 bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor *x,
                               const fv_mha_arg *arg);
 fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
-                          fv_mha_arg arg);
+                          fv_mha_arg arg, fv_tensor *onto);
 /* Of the numbers that a cache for this attention holds. */
 fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg *arg);
 bool fv__mlp_decode_supported(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x);
-fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x);
+fv_tensor *fv__mlp_decode_hidden(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x);
+fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, fv_tensor *h, fv_tensor *onto);
 fv_fused_linear_arg fv__norm_then_linear(const fv_norm *norm, const fv_lin *l);
 
 /* fv_mha_fwd before its last product */

@@ -2,6 +2,7 @@
  *
  *   pre-norm:   x + drop(f(norm(x)))      the sum and the next part's norm are one pass
  *   post-norm:  norm(x + drop(f(x)))      the sum and its own norm are one pass
+ *   parallel:   x + f(norm(x)) + g(norm'(x))
  *
  * Each function here is two or three ops that a family could call itself; which of the equal ways
  * is the fastest is the ops' knowledge: whether a product can add what it makes (fv__linear_adds),
@@ -46,17 +47,59 @@ fv_tensor *fv_mlp_norm(fv_ctx *c, const fv_mlp *l, fv_tensor *x, float dropout, 
     return fv_norm_add(c, norm, NULL, x, fv_dropout(c, fv_mlp_fwd(c, l, x), dropout));
 }
 
-/* x += attn(norm x);  x += mlp(norm x).  The fused kernels of a step know no gain of 1 + w. */
+/* One token of each sequence, by the device's fused kernels, which know no gain of 1 + w. */
+static bool decodes(const fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
+                    const fv_norm *mlp_norm, const fv_mlp *mlp, const fv_tensor *x,
+                    const fv_mha_arg *arg)
+{
+    return !attn_norm->plus_one && !mlp_norm->plus_one &&
+           fv__mha_decode_supported(c, attn, x, arg) && fv__mlp_decode_supported(c, mlp, x);
+}
+
+/* x += attn(norm x);  x += mlp(norm x) */
 fv_tensor *fv_pre_norm(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
                        const fv_norm *mlp_norm, const fv_mlp *mlp, fv_tensor *x, fv_mha_arg arg,
                        float dropout)
 {
-    if (!attn_norm->plus_one && !mlp_norm->plus_one && fv__mha_decode_supported(c, attn, x, &arg) &&
-        fv__mlp_decode_supported(c, mlp, x))
-        return fv__mlp_decode(c, mlp, mlp_norm, fv__mha_decode(c, attn, attn_norm, x, arg));
+    if (decodes(c, attn_norm, attn, mlp_norm, mlp, x, &arg)) {
+        x = fv__mha_decode(c, attn, attn_norm, x, arg, x);
+        return fv__mlp_decode(c, mlp, fv__mlp_decode_hidden(c, mlp, mlp_norm, x), x);
+    }
     fv_tensor *h = fv_norm_fwd(c, attn_norm, x);
     h = fv_mha_add_norm(c, attn, &x, h, arg, dropout, mlp_norm);
     return fv_mlp_add(c, mlp, x, h, dropout);
+}
+
+/* x += attn(norm x);  x += cross(norm x, memory);  x += mlp(norm x) */
+fv_tensor *fv_pre_norm_cross(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
+                             const fv_norm *cross_norm, const fv_mha *cross,
+                             const fv_norm *mlp_norm, const fv_mlp *mlp, fv_tensor *x,
+                             fv_mha_arg arg, fv_mha_arg cross_arg, float dropout)
+{
+    if (decodes(c, attn_norm, attn, mlp_norm, mlp, x, &arg) && !cross_norm->plus_one &&
+        fv__mha_decode_supported(c, cross, x, &cross_arg)) {
+        x = fv__mha_decode(c, attn, attn_norm, x, arg, x);
+        x = fv__mha_decode(c, cross, cross_norm, x, cross_arg, x);
+        return fv__mlp_decode(c, mlp, fv__mlp_decode_hidden(c, mlp, mlp_norm, x), x);
+    }
+    fv_tensor *h = fv_norm_fwd(c, attn_norm, x);
+    h = fv_mha_add_norm(c, attn, &x, h, arg, dropout, cross_norm);
+    h = fv_mha_add_norm(c, cross, &x, h, cross_arg, dropout, mlp_norm);
+    return fv_mlp_add(c, mlp, x, h, dropout);
+}
+
+/* x += attn(norm x) + mlp(norm' x) */
+fv_tensor *fv_parallel(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
+                       const fv_norm *mlp_norm, const fv_mlp *mlp, fv_tensor *x, fv_mha_arg arg,
+                       float dropout)
+{
+    if (decodes(c, attn_norm, attn, mlp_norm, mlp, x, &arg)) {
+        fv_tensor *h = fv__mlp_decode_hidden(c, mlp, mlp_norm, x); /* before x changes */
+        return fv__mlp_decode(c, mlp, h, fv__mha_decode(c, attn, attn_norm, x, arg, x));
+    }
+    fv_tensor *h = fv_norm_fwd(c, attn_norm, x), *n = fv_norm_fwd(c, mlp_norm, x);
+    x = fv_add(c, x, fv_dropout(c, fv_mha_fwd(c, attn, h, arg), dropout));
+    return fv_mlp_add(c, mlp, x, n, dropout);
 }
 
 fv_tensor *fv_drop_path(fv_ctx *c, fv_tensor *x, float p)

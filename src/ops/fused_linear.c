@@ -37,9 +37,11 @@ bool fv__fused_linear_supported(const fv_ctx *c, const fv_tensor *x, const fv_te
 /* A tile of 8 columns holds 4 pairs: of gate and up, or of what is rotated together. */
 #define TILE_PAIRS 4
 
-bool fv__fused_gate_supported(const fv_ctx *c, int64_t n)
+/* On the host rows are packed in panels, and the second half must begin with one. */
+bool fv__fused_gate_supported(const fv_ctx *c, int64_t n, bool halves)
 {
-    return c->dev->k[FV_F32]->fused_linear_gates && n % TILE_PAIRS == 0;
+    bool apart = !halves || !fv__device_is_host(c->dev) || n % FV_PACK_ROWS == 0;
+    return c->dev->k[FV_F32]->fused_linear_gates && n % TILE_PAIRS == 0 && apart;
 }
 
 bool fv__fused_rope_supported(const fv_ctx *c, const fv_tensor *freq, int64_t head)
@@ -55,6 +57,7 @@ static bool fit(const fv_tensor *x, const fv_fused_linear_arg *a, fv_dtype t, in
 {
     int64_t n = fv_dim(a->w, 0), k = fv_dim(a->w, 1);
     bool ok = fv_cols(x) == k && (!a->b || fv_len(a->b) == n) &&
+              (!a->halves || (n % 2 == 0 && !a->up && !a->k && !a->residual)) &&
               (!a->gain || fv_len(a->gain) == k) && (!a->shift || fv_len(a->shift) == k) &&
               (!a->residual || (fv_cols(a->residual) == n && fv_rows(a->residual) == fv_rows(x)));
     ok = ok && (!a->up || (fv_shape_same(a->up->shape, a->w->shape) && !a->b == !a->up_b &&
@@ -69,10 +72,19 @@ static bool fit(const fv_tensor *x, const fv_fused_linear_arg *a, fv_dtype t, in
                             fv_dim(a->k, 0) == fv_rows(x) && fv_len(a->pos) == fv_rows(x)));
 }
 
+/* Gate and up from the halves of one weight. */
+static void take_halves(const fv_ctx *c, fv_fused_linear *r, const fv_fused_linear_arg *a)
+{
+    r->n = r->y_n = r->n / 2;
+    r->up = (const char *)r->w + c->dev->k[FV_F32]->pack_bytes(r->n, r->k, r->wt);
+    if (a->b) r->up_bias = (const float *)a->b->data + r->n;
+}
+
 fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a)
 {
     if (!x || fv__failed(c)) return NULL;
     int64_t n = fv_dim(a.w, 0), y_n = n - (a.k ? 2 * fv_cols(a.k) : 0);
+    if (a.halves) y_n = n / 2;
     fv_dtype t = a.half && !fv__device_is_host(c->dev) ? FV_BF16 : FV_F32;
     if (!fit(x, &a, t, y_n))
         return fv_raise(
@@ -101,6 +113,7 @@ fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a)
                          .y_n = y_n,
                          .up = data_of(a.up),
                          .up_bias = data_of(a.up_b)};
+    if (a.halves) take_halves(c, &r, &a);
     if (a.k) {
         r.k_cache = a.k->data;
         r.v_cache = a.v->data;

@@ -18,6 +18,7 @@ typedef struct fv_fused_linear_arg {
     fv_tensor *residual;
     const fv_tensor *k, *v, *pos;          /* caches (B,cap,G*W) and pos (B), or NULL */
     const fv_tensor *up, *up_b;            /* of w's shape, of b's; or NULL */
+    bool halves;                           /* the lower halves of w and b are up and up_b */
     const fv_tensor *rope_pos, *rope_freq; /* (B), (half) or (B,half); NULL: no rotation */
     int64_t head;                          /* width of a rotated head */
     bool adjacent;                         /* pairs (2i,2i+1), else (i,i+half) */
@@ -26,8 +27,9 @@ typedef struct fv_fused_linear_arg {
 
 /* Whether fv__fused_linear takes x (B,1,D) and weights like w. */
 bool fv__fused_linear_supported(const fv_ctx *c, const fv_tensor *x, const fv_tensor *w);
-/* Whether the device's kernel gates, with n columns, and rotates heads of that width. */
-bool fv__fused_gate_supported(const fv_ctx *c, int64_t n);
+/* Whether the device's kernel gates, with n columns of weights that are, or are not, the halves of
+ * one; and whether it rotates heads of that width. */
+bool fv__fused_gate_supported(const fv_ctx *c, int64_t n, bool halves);
 bool fv__fused_rope_supported(const fv_ctx *c, const fv_tensor *freq, int64_t head);
 fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a);
 

@@ -38,9 +38,12 @@ enum {
     "\"num_hidden_layers\":2,\"max_position_embeddings\":1024,"                                    \
     "\"initializer_range\":0.1,"
 
-/* heads 64 wide; 128 wide with biases, so many that warps share them; a window; no rotation; the
- * width that rows are normalised at two by two, with so many words that groups of blocks share
- * their weights; GPT-2 small's width, and rows longer than the registers and slots of a block */
+/* heads 64 wide; 128 wide with biases, so many that warps share them; a window; no rotation; norms
+ * of heads, 128 and 64 wide; q, k and v head by head, a part of a head rotated and both parts of a
+ * layer side by side, or one after the other and a factor on what is rotated; gate and up in one
+ * weight; gains of 1 + w and one head of keys, 256 wide; norms behind each part, too; the width
+ * that rows are normalised at two by two, with so many words that groups of blocks share their
+ * weights; GPT-2 small's width, and rows longer than the registers and slots of a block */
 static const char *const configs[] = {
     "{\"model_type\":\"llama\",\"vocab_size\":211," LLAMA
     "\"hidden_size\":256,\"intermediate_size\":352,"
@@ -54,6 +57,28 @@ static const char *const configs[] = {
     "\"num_attention_heads\":6,\"num_key_value_heads\":3,\"head_dim\":64,\"sliding_window\":8}",
     ("{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":1024,\"initializer_range\":0.1,"
      "\"n_embd\":128,\"n_layer\":2,\"n_head\":2}"),
+    "{\"model_type\":\"qwen3\",\"vocab_size\":211," LLAMA
+    "\"hidden_size\":256,\"intermediate_size\":352,\"head_dim\":128,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2}",
+    "{\"model_type\":\"qwen3\",\"vocab_size\":211," LLAMA
+    "\"hidden_size\":128,\"intermediate_size\":160,\"head_dim\":64,\"attention_bias\":true,"
+    "\"num_attention_heads\":6,\"num_key_value_heads\":3}",
+    "{\"model_type\":\"gpt_neox\",\"vocab_size\":211," LLAMA
+    "\"hidden_size\":256,\"intermediate_size\":352,\"num_attention_heads\":4}",
+    "{\"model_type\":\"gpt_neox\",\"vocab_size\":211," LLAMA
+    "\"hidden_size\":256,\"intermediate_size\":352,\"num_attention_heads\":2,"
+    "\"rotary_pct\":0.5,\"use_parallel_residual\":false,\"rope_scaling\":{\"rope_type\":\"yarn\","
+    "\"factor\":4.0,\"original_max_position_embeddings\":256}}",
+    "{\"model_type\":\"phi3\",\"vocab_size\":211,\"pad_token_id\":0," LLAMA
+    "\"hidden_size\":256,\"intermediate_size\":384,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2}",
+    "{\"model_type\":\"gemma\",\"vocab_size\":211," LLAMA
+    "\"hidden_size\":256,\"intermediate_size\":352,\"head_dim\":256,"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1}",
+    "{\"model_type\":\"gemma3_text\",\"vocab_size\":211," LLAMA
+    "\"hidden_size\":256,\"intermediate_size\":352,\"head_dim\":64,\"query_pre_attn_scalar\":64,"
+    "\"sliding_window\":8,\"sliding_window_pattern\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":1}",
     "{\"model_type\":\"llama\",\"vocab_size\":8501," LLAMA
     "\"hidden_size\":768,\"intermediate_size\":192,"
     "\"num_attention_heads\":12,\"num_key_value_heads\":4}",
@@ -62,7 +87,7 @@ static const char *const configs[] = {
     ("{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":1024,"
      "\"initializer_range\":0.05,\"n_embd\":1600,\"n_layer\":2,\"n_head\":25}"),
 };
-#define LAST_NARROW 3
+#define LAST_NARROW 10
 
 static fv_device *cpu, *dev;
 static int V;       /* words of the model at hand */
@@ -73,13 +98,17 @@ static float worst; /* difference so far, in the same measure */
 /* What begins as 0 or 1 would hide that it is taken from the wrong column. */
 static void draw(fv_params *p, const char *name, int layer, uint32_t seed)
 {
+    static const char *const below[] = {"model", "gpt_neox"};
     char path[96];
     fv_err e;
-    snprintf(path, sizeof path, "model.layers.%d.%s", layer, name);
-    fv_tensor *t = fv_params_find(p, path);
+    fv_tensor *t = NULL;
+    for (int i = 0; i < 2 && !t; i++) {
+        snprintf(path, sizeof path, "%s.layers.%d.%s", below[i], layer, name);
+        t = fv_params_find(p, path);
+    }
     if (!t) return; /* another family's */
     float *x = numbers_drawn(fv_len(t), seed, 0.5f);
-    bool gain = fv_len(t) && x && name[0] != 's';
+    bool gain = fv_len(t) && x && strstr(name, "norm.weight");
     for (int64_t i = 0; gain && i < fv_len(t); i++) x[i] += 1;
     check(fv_params_set(p, t, x, fv_len(t), &e), &e);
     free(x);
@@ -125,9 +154,10 @@ static void round_weights(fv_params *p, bool gpt2, fv_dtype kind)
 static void open_both(fv_model **here, fv_model **there, const char *config, fv_dtype weights)
 {
     V = atoi(strstr(config, "vocab_size") + strlen("vocab_size\":"));
-    static const char *const names[] = {"self_attn.q_proj.bias", "self_attn.k_proj.bias",
-                                        "self_attn.v_proj.bias", "input_layernorm.weight",
-                                        "post_attention_layernorm.weight"};
+    static const char *const names[] = {
+        "self_attn.q_proj.bias",   "self_attn.k_proj.bias",           "self_attn.v_proj.bias",
+        "input_layernorm.weight",  "post_attention_layernorm.weight", "self_attn.q_norm.weight",
+        "self_attn.k_norm.weight", "attention.query_key_value.bias",  "mlp.dense_h_to_4h.bias"};
     fv_model *plain;
     fv_err e;
     fv_model_opt how = {.serve = true, .weights = weights};
@@ -277,6 +307,127 @@ static void quantised_weights_decode(void **state)
     worst = 0;
 }
 
+/* ---- beside a whole pass ---- */
+
+enum { READ = 5, STEPS = 4, TOKENS = READ + STEPS, PAIR = 2, SOURCE = 6 };
+
+/* norms first, as fused kernels have them: biases of positions in the scores, a gate; learned
+ * positions and biases */
+static const char *const readers[] = {
+    "{\"model_type\":\"t5\",\"vocab_size\":211,\"d_model\":128,\"d_kv\":64,\"d_ff\":160,"
+    "\"num_layers\":2,\"num_heads\":2,\"feed_forward_proj\":\"gated-gelu\"}",
+    "{\"model_type\":\"mbart\",\"vocab_size\":211,\"d_model\":128,\"encoder_layers\":2,"
+    "\"decoder_layers\":2,\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,"
+    "\"encoder_ffn_dim\":160,\"decoder_ffn_dim\":160,\"max_position_embeddings\":64,"
+    "\"init_std\":0.1,\"activation_function\":\"gelu\"}",
+};
+
+typedef struct text {
+    const char *config;
+    bool reads; /* a source, with an encoder */
+    int32_t source[PAIR * SOURCE], ids[PAIR * TOKENS];
+    float logits[PAIR * TOKENS * 211]; /* of a whole pass */
+    float tolerance;                   /* of the distance between its least and greatest */
+} text;
+
+static void put_source(fv_ctx *c, fv_items *in, const text *t, int64_t rows)
+{
+    if (t->reads) fv_items_put(in, "input_ids", fv_ints(c, t->source, FV_SHAPE(rows, SOURCE)));
+}
+
+static void read_at_once(text *t, const fv_model *m)
+{
+    fv_ctx *c;
+    fv_err e;
+    fv_items in = {0}, out = {0};
+    check(fv_ctx_new(&c, cpu, (fv_ctx_opt){0}, &e), &e);
+    put_source(c, &in, t, PAIR);
+    fv_items_put(&in, t->reads ? "decoder_input_ids" : "input_ids",
+                 fv_ints(c, t->ids, FV_SHAPE(PAIR, TOKENS)));
+    fv_model_forward(c, m, &in, &out);
+    check(fv_read(c, fv_items_get(&out, "logits"), t->logits, PAIR * TOKENS * V), fv_ctx_err(c));
+    fv_ctx_free(c);
+}
+
+/* Behind n tokens row i has the logits of row `like`. */
+static void same_as_at_once(const text *t, const float *got, int64_t n, int64_t i, int64_t like)
+{
+    const float *x = t->logits + (like * TOKENS + n - 1) * V, *y = got + i * V;
+    float low = INFINITY, high = -INFINITY, off = 0;
+    for (int k = 0; k < V; k++) {
+        low = fminf(low, x[k]);
+        high = fmaxf(high, x[k]);
+        off = y[k] - x[k] <= 0 || y[k] - x[k] > 0 ? fmaxf(off, fabsf(y[k] - x[k])) : INFINITY;
+    }
+    if (!(off <= t->tolerance * (high - low)))
+        fail_msg("%s: row %d behind %d tokens: %.3g off, logits are %.3g wide", t->config, (int)i,
+                 (int)n, (double)off, (double)(high - low));
+}
+
+/* The last n of `behind` tokens of `rows` rows, of which row i is the text's row i, or 0 if alike. */
+static void write_on(fv_ctx *c, fv_session *s, const text *t, int64_t behind, int64_t n,
+                     int64_t rows, bool alike)
+{
+    int32_t next[PAIR * TOKENS];
+    float got[PAIR * 211];
+    for (int64_t i = 0; i < rows * n; i++)
+        next[i] = t->ids[(alike ? 0 : i / n) * TOKENS + behind - n + i % n];
+    check(fv_read(c, fv_session_step(c, s, fv_ints(c, next, FV_SHAPE(rows, n))), got, rows * V),
+          fv_ctx_err(c));
+    for (int64_t i = 0; i < rows; i++) same_as_at_once(t, got, behind, i, alike ? 0 : i);
+}
+
+/* A model that serves writes the text again: all rows, its first, or that twice from one source, as
+ * beams do. */
+static void write_again(const fv_model *served, const text *t, int64_t sources, int64_t rows)
+{
+    fv_ctx *c;
+    fv_session *s;
+    fv_err e;
+    fv_items in = {0};
+    check(fv_ctx_new(&c, dev, (fv_ctx_opt){0}, &e), &e);
+    check(fv_session_new(&s, served, dev, rows, TOKENS, &e), &e);
+    put_source(c, &in, t, sources);
+    if (t->reads) fv_session_begin(c, s, &in);
+    write_on(c, s, t, READ, READ, rows, sources < rows);
+    for (int64_t n = READ + 1; n <= TOKENS; n++) {
+        fv_ctx_reset(c, (uint64_t)n);
+        write_on(c, s, t, n, 1, rows, sources < rows);
+    }
+    fv_session_free(s);
+    fv_ctx_free(c);
+}
+
+static void beside_a_pass(const char *config, bool reads, fv_dtype weights, float tolerance)
+{
+    static text t;
+    fv_model *here, *there;
+    t.config = config, t.reads = reads, t.tolerance = tolerance;
+    open_both(&here, &there, config, weights);
+    for (int i = 0; i < PAIR * SOURCE; i++) t.source[i] = 3 + (i * i * 5 + i * 11) % (V - 3);
+    for (int i = 0; i < PAIR * TOKENS; i++) t.ids[i] = 3 + (i * i * 7 + i * 3) % (V - 3);
+    read_at_once(&t, here);
+    write_again(there, &t, PAIR, PAIR);
+    write_again(there, &t, 1, 1);
+    if (reads) write_again(there, &t, 1, PAIR);
+    fv_model_free(here);
+    fv_model_free(there);
+}
+
+/* Fused kernels and general ones differ by rounding alone, and steps from a pass over the whole. */
+static void steps_are_those_of_a_whole_pass(void **state)
+{
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        fv_dtype weights = half ? FV_BF16 : FV_F32;
+        float tolerance = half ? TOLERANCE : 1e-4f;
+        for (size_t k = 0; k <= LAST_NARROW; k++)
+            beside_a_pass(configs[k], false, weights, tolerance);
+        for (size_t k = 0; k < sizeof readers / sizeof *readers; k++)
+            beside_a_pass(readers[k], true, weights, tolerance);
+    }
+}
+
 /* ---- weights of served steps ---- */
 
 enum { ASKED = 20, FEW = 7 };
@@ -352,6 +503,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(tokens_are_those_of_the_cpu, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(quantised_weights_decode, scratch_open, scratch_close),
+        cmocka_unit_test_setup_teardown(steps_are_those_of_a_whole_pass, scratch_open,
+                                        scratch_close),
         cmocka_unit_test_setup_teardown(weights_of_a_batch, scratch_open, scratch_close),
     };
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);

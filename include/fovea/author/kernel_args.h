@@ -229,4 +229,22 @@ typedef struct fv_fused_linear {
     fv_fused_rope rope;
 } fv_fused_linear;
 
+/* q, k and v of one token of each sequence on their way from a product to attention:
+ * x (rows,(H+2G)*W) f32, q of all H heads, then k and v of G, or (by_head) all three of the first
+ * head, then of the next.  Heads of q and k are divided by the root of their mean square, times a
+ * gain (W), where there is one; rotated, times factor where they are; and y (rows,H*W) is q, row
+ * pos[r] of sequence r of the caches (rows,cap,G*W) its k and v. */
+typedef struct fv_fused_heads {
+    int64_t rows, cap;
+    int32_t H, G, W;
+    bool by_head;
+    const float *x, *q_gain, *k_gain; /* gains of both or of neither */
+    float eps, factor;                /* factor: of what is rotated; 1 */
+    fv_dtype yt;                      /* of y and of the caches: f32 or bf16 */
+    void *y, *k_cache, *v_cache;
+    int64_t cache_row, cache_batch; /* elements from position to position, sequence to sequence */
+    const int32_t *pos;
+    fv_fused_rope rope;
+} fv_fused_heads;
+
 #endif

@@ -214,8 +214,9 @@ typedef struct fv_kernels {
     /* ---- NULL where general kernels do it ---- */
     /* false: not with these sizes, and nothing was done */
     bool (*fused_linear)(fv_stream *s, const fv_fused_linear *a);
-    bool fused_linear_gates;                        /* fused_linear takes `up` and `rope` */
-    bool (*embed)(fv_stream *s, const fv_embed *a); /* false: likewise */
+    bool fused_linear_gates; /* fused_linear takes `up` and `rope` */
+    bool (*fused_heads)(fv_stream *s, const fv_fused_heads *a); /* false: likewise */
+    bool (*embed)(fv_stream *s, const fv_embed *a);             /* false: likewise */
     bool (*sample)(fv_stream *s, const fv_sample *a);
     void (*beams)(fv_stream *s, const fv_beams *a);
     /* in every cache, as if all at once; moves and caches are in host memory */

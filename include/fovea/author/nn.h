@@ -60,6 +60,8 @@ typedef struct fv_norm_opt {
 FV_API void fv_norm_init(fv_params *p, fv_norm *l, int64_t width, fv_norm_opt opt, const char *path,
                          ...) FV_PRINTF(5, 6);
 FV_API fv_tensor *fv_norm_fwd(fv_ctx *c, const fv_norm *l, fv_tensor *x);
+/* For serving, with the weights: 1 + gain is computed once. */
+FV_API void fv_norm_pack(fv_params *p, fv_norm *l);
 /* *sum = x + a, result = norm(*sum), in one pass; sum may be NULL. */
 FV_API fv_tensor *fv_norm_add(fv_ctx *c, const fv_norm *l, fv_tensor **sum, fv_tensor *x,
                               fv_tensor *a);
@@ -221,6 +223,15 @@ FV_API fv_tensor *fv_mlp_norm(fv_ctx *c, const fv_mlp *l, fv_tensor *x, float dr
 /* The block above.  For one token of each sequence of a session it is fused, where the device has
  * kernels for that. */
 FV_API fv_tensor *fv_pre_norm(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
+                              const fv_norm *mlp_norm, const fv_mlp *mlp, fv_tensor *x,
+                              fv_mha_arg arg, float dropout);
+/* With attention to others between the two, x += dropout(cross(cross_norm(x))); fused likewise. */
+FV_API fv_tensor *fv_pre_norm_cross(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
+                                    const fv_norm *cross_norm, const fv_mha *cross,
+                                    const fv_norm *mlp_norm, const fv_mlp *mlp, fv_tensor *x,
+                                    fv_mha_arg arg, fv_mha_arg cross_arg, float dropout);
+/* x + dropout(attention(attn_norm(x))) + dropout(mlp(mlp_norm(x))), fused likewise. */
+FV_API fv_tensor *fv_parallel(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
                               const fv_norm *mlp_norm, const fv_mlp *mlp, fv_tensor *x,
                               fv_mha_arg arg, float dropout);
 

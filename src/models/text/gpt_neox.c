@@ -127,9 +127,8 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     (void)none;
     const block *b = self;
     if (!b->parallel) return fv__pre_norm_fwd(c, &b->base, x, arg, none);
-    fv_tensor *h = fv_norm_fwd(c, &b->base.attn_norm, x), *n = fv_norm_fwd(c, &b->base.mlp_norm, x);
-    x = fv_add(c, x, fv_dropout(c, fv_mha_fwd(c, &b->base.attn, h, arg), b->base.dropout));
-    return fv_mlp_add(c, &b->base.mlp, x, n, b->base.dropout);
+    return fv_parallel(c, &b->base.attn_norm, &b->base.attn, &b->base.mlp_norm, &b->base.mlp, x,
+                       arg, b->base.dropout);
 }
 
 /* embed_in and embed_out are the tables of tokens; they are tied in none of the published

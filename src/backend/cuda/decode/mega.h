@@ -1,7 +1,7 @@
 /* mega.h - op descriptors of the decode megakernel, as the planner (mega_plan.cu) writes and the
  * kernel (mega_sm90.cu) reads them.
  *
- * While a decode step is captured, its fused linear layers and attentions are not launched but
+ * While a decode step is captured, its fused linear layers, heads and attentions are not launched but
  * appended to an mk_ops, which becomes the parameter of one cooperative kernel.  Each op knows
  * where its inputs come from (flagged words of an earlier op, or global memory) and where its
  * result goes.
@@ -16,6 +16,7 @@
 #include "backend/cuda/attention/decode.h"
 #include "flags.h"
 #include "fused_linear.h"
+#include "heads.h"
 
 #define MEGAKERNEL_BYTES 32000 /* of kernel parameters; CUDA's limit is 32,764 */
 
@@ -66,11 +67,14 @@ struct mk_output {
     bool to_global;     /* false: a later op overwrites it before the launch ends */
 };
 
+/* Wider heads are a block's, or part of their keys is: a warp has no registers for them. */
+#define MOST_BY_WARP 128
+
 /* Head widths of attentions in the megakernel.  Every width is code in both kernels, and an f32
  * cache is not what serving uses. */
 template <class T> constexpr bool megakernel_head(int64_t width)
 {
-    return width == 64 || (sizeof(T) == 2 && width == 128);
+    return width == 64 || (sizeof(T) == 2 && (width == 128 || width == 256));
 }
 
 /* A fused linear layer.  Its tiles of columns go round-robin over the blocks of a group, starting
@@ -87,12 +91,17 @@ struct decode_gemm : row_job {
  * sequence. */
 template <class T> struct decode_attention : decode_job<T> {
     mk_input in;
-    const int32_t *pos; /* position of the newest key; NULL: no GEMM of this launch wrote it */
+    const int32_t *pos; /* position of the newest key; NULL: no op of this launch wrote it */
     int row_width;
     T *kept; /* queries are copied there, (B,H,W), for a kernel behind this launch; NULL: not */
 };
 
-enum op_kind { GEMM, ATTENTION, ATTENTION_BF16 };
+/* Norms and rotations of heads between a product and attention. */
+struct decode_heads : heads_job {
+    mk_input in;
+};
+
+enum op_kind { GEMM, HEADS, ATTENTION, ATTENTION_BF16 };
 
 struct mk_op {
     op_kind kind;
@@ -102,6 +111,7 @@ struct mk_op {
     mk_output out;
     union {
         decode_gemm gemm;
+        decode_heads heads;
         decode_attention<float> attention;
         decode_attention<bf16> attention_bf16;
     };
@@ -126,7 +136,9 @@ enum {
     NEEDS_PAIRS = 1,      /* gated or rotated layers */
     NEEDS_WIDE_HEADS = 2, /* 128 */
     NEEDS_F32_CACHE = 4,
-    NEEDS_ALL = 7
+    NEEDS_HEADS = 8,         /* normed, or rotated by themselves */
+    NEEDS_WIDEST_HEADS = 16, /* 256 */
+    NEEDS_ALL = 31
 };
 
 struct mk_ops {

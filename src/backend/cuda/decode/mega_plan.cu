@@ -36,6 +36,7 @@ typedef std::bitset<MAX_OPS> op_set;
 /* Memory accesses and dependencies of an op.
  *    op        reads                 writes                 through flagged words
  *    qkv       x                     q, K cache, V cache    q (and this step's k, v)
+ *    heads     q, k, v               likewise               likewise
  *    attention q, caches             y                      y
  *    out       y, x (residual)       x                      x */
 struct op_access {
@@ -197,6 +198,30 @@ bool gemm_inputs(fv_stream *s, megakernel *g, op_access *n, decode_gemm *f)
     return true;
 }
 
+void heads_access(op_access *n, const decode_heads &f)
+{
+    const fv_fused_heads &a = f.a;
+    int64_t size = a.yt == FV_BF16 ? 2 : 4, width = (int64_t)(a.H + 2 * a.G) * a.W;
+    n->y = range_of(a.y, a.rows, (int64_t)a.H * a.W * size);
+    void *const cache[] = {a.k_cache, a.v_cache};
+    for (int i = 0; i < 2; i++)
+        n->other_writes[i] = cache_range(cache[i], a.rows, a.cache_batch * size, a.cap,
+                                         a.cache_row * size, (int64_t)a.G * a.W * size);
+    n->read[0] = range_of(a.x, a.rows, width * (int64_t)sizeof(float));
+    n->row_words = a.rows * width <= FLAGGED_WORDS ? width : 0;
+}
+
+/* A head waits for its own part of the product. */
+bool heads_inputs(fv_stream *s, megakernel *g, op_access *n, decode_heads *f)
+{
+    int op = writer_of(g, n->read[0]);
+    if (!connect_input(s, g, n, &n->read[0], (int64_t)(f->a.H + 2 * f->a.G) * f->a.W, &f->in))
+        return false;
+    n->all_before = n->before;
+    n->before = op >= 0 ? g->access[op].before : op_set();
+    return true;
+}
+
 template <class T> void attention_access(op_access *n, const decode_attention<T> &f)
 {
     const fv_attn_args &a = f.attn.a;
@@ -211,20 +236,38 @@ template <class T> void attention_access(op_access *n, const decode_attention<T>
     n->row_words = a.H * a.Wv % 2 == 0 && a.B * a.H * a.Wv <= FLAGGED_WORDS ? a.H * a.Wv : 0;
 }
 
-/* The QKV projection that appends this step's key and value to the caches this attention reads;
- * NULL: op is not one. */
+/* What an op appends to KV caches; width: elements of a row of its q, k and v.  k NULL: nothing. */
+struct appended {
+    const void *k, *v;
+    int64_t rows, width, q, kv, cache_row, cache_batch;
+    fv_dtype dtype;
+    const int32_t *pos;
+};
+
+appended appended_by(const mk_op &o)
+{
+    if (o.kind == HEADS) {
+        const fv_fused_heads &a = o.heads.a;
+        int64_t q = (int64_t)a.H * a.W, kv = (int64_t)a.G * a.W;
+        return {a.k_cache, a.v_cache,   a.rows,        q + 2 * kv, q,
+                kv,        a.cache_row, a.cache_batch, a.yt,       a.pos};
+    }
+    if (o.kind != GEMM) return {};
+    const fv_fused_linear &a = o.gemm.a;
+    return {a.k_cache,         a.v_cache,   a.rows,        a.n,  a.y_n,
+            (a.n - a.y_n) / 2, a.cache_row, a.cache_batch, a.yt, a.pos};
+}
+
+/* Whether op number `op` appends this step's key and value to the caches this attention reads. */
 template <class T>
-const fv_fused_linear *cache_writer(const megakernel *g, const decode_attention<T> &f, int op)
+bool writes_cache(const megakernel *g, const decode_attention<T> &f, int op, appended *w)
 {
     const fv_attn_args &a = f.attn.a;
-    if (op < 0 || g->p.op[op].kind != GEMM) return NULL;
-    const fv_fused_linear &w = g->p.op[op].gemm.a;
-    int64_t half = (w.n - w.y_n) / 2;
-    bool same = w.yt == kind<T>::dtype && w.k_cache == a.k && w.v_cache == a.v && w.k_cache &&
-                w.rows == a.B && w.y_n == a.H * a.Wk && half == a.G * a.Wk && a.Wk == a.Wv &&
-                a.k_row == w.cache_row && a.v_row == w.cache_row && a.k_batch == w.cache_batch &&
-                a.v_batch == w.cache_batch;
-    return same ? &w : NULL;
+    if (op < 0) return false;
+    *w = appended_by(g->p.op[op]);
+    return w->dtype == kind<T>::dtype && w->k == a.k && w->v == a.v && w->k && w->rows == a.B &&
+           w->q == a.H * a.Wk && w->kv == a.G * a.Wk && a.Wk == a.Wv && a.k_row == w->cache_row &&
+           a.v_row == w->cache_row && a.k_batch == w->cache_batch && a.v_batch == w->cache_batch;
 }
 
 /* q (and with a QKV projection in this launch the newest k and v) from flagged words; the rest of
@@ -234,16 +277,17 @@ bool attention_inputs(fv_stream *s, megakernel *g, op_access *n, decode_attentio
 {
     const fv_attn_args &a = f->attn.a;
     int op = writer_of(g, n->read[0]);
-    const fv_fused_linear *w = cache_writer(g, *f, op);
+    appended w = {};
+    bool appends = writes_cache(g, *f, op, &w);
     if (op >= 0 && a.q_batch != a.H * a.Wk) return false;
-    f->row_width = w ? (int)w->n : (int)(a.H * a.Wk);
-    f->pos = w ? w->pos : NULL;
+    f->row_width = appends ? (int)w.width : (int)(a.H * a.Wk);
+    f->pos = appends ? w.pos : NULL;
     if (!connect_input(s, g, n, &n->read[0], f->row_width, &f->in)) return false;
     n->all_before = n->before;
     n->before = op >= 0 ? g->access[op].before : op_set(); /* a head waits for its own part only */
     for (int i = 1; i < 3; i++) /* no other op may have written to the caches */
         for (int o = 0; o < g->p.n; o++)
-            if ((o != op || !w) &&
+            if ((o != op || !appends) &&
                 (g->access[o].y.overlaps(n->read[i]) || writes_besides_y(g->access[o], n->read[i])))
                 return false;
     return true;
@@ -255,6 +299,7 @@ op_access access_of(const mk_op &o)
     n.area = -1;
     switch (o.kind) {
     case GEMM: gemm_access(&n, o.gemm); break;
+    case HEADS: heads_access(&n, o.heads); break;
     case ATTENTION: attention_access(&n, o.attention); break;
     case ATTENTION_BF16: attention_access(&n, o.attention_bf16); break;
     }
@@ -266,6 +311,7 @@ bool resolve(fv_stream *s, megakernel *g, op_access *n, mk_op *o)
 {
     switch (o->kind) {
     case GEMM: return gemm_inputs(s, g, n, &o->gemm);
+    case HEADS: return heads_inputs(s, g, n, &o->heads);
     case ATTENTION: return attention_inputs(s, g, n, &o->attention);
     case ATTENTION_BF16: return attention_inputs(s, g, n, &o->attention_bf16);
     }
@@ -327,8 +373,12 @@ int needs_of(const mk_op &o)
 {
     switch (o.kind) {
     case GEMM: return is_paired(o.gemm.a) ? NEEDS_PAIRS : 0;
+    case HEADS: return NEEDS_PAIRS | NEEDS_HEADS; /* pairs: the table of rotations */
     case ATTENTION: return NEEDS_F32_CACHE;
-    case ATTENTION_BF16: return o.attention_bf16.attn.a.Wk == 128 ? NEEDS_WIDE_HEADS : 0;
+    case ATTENTION_BF16:
+        return o.attention_bf16.attn.a.Wk == 128   ? NEEDS_WIDE_HEADS
+               : o.attention_bf16.attn.a.Wk == 256 ? NEEDS_WIDEST_HEADS
+                                                   : 0;
     }
     return NEEDS_ALL;
 }
@@ -341,19 +391,25 @@ bool same_rope(const mk_ops &p, const fv_fused_rope &r)
     return !o.freq || same;
 }
 
+/* How the op rotates. */
+fv_fused_rope rope_of(const mk_op &o)
+{
+    return o.kind == GEMM ? o.gemm.a.rope : o.kind == HEADS ? o.heads.a.rope : fv_fused_rope{};
+}
+
 /* Appends the op if smem suffices and its dataflow can be resolved. */
 bool append(fv_stream *s, megakernel *g, mk_op *o)
 {
     mk_ops *p = &g->p;
-    bool rotated = o->kind == GEMM && o->gemm.a.rope.freq;
+    const fv_fused_rope turned = rope_of(*o);
     int last = p->n ? p->op[p->n - 1].groups : 1;
-    if (rotated && !same_rope(*p, o->gemm.a.rope)) return false;
+    if (turned.freq && !same_rope(*p, turned)) return false;
     /* groups once paired stay paired: they no longer pass the barriers of a single group */
     if (o->groups < last) return false;
     const fv_fused_rope rope = p->rope;
     const int turn_bytes = p->turn_bytes, x_bytes = p->x_bytes;
-    if (rotated) {
-        p->rope = o->gemm.a.rope;
+    if (turned.freq) {
+        p->rope = turned;
         p->turn_bytes = ROWS_BLOCK * p->rope.half * (int)sizeof(float2);
     }
     if (o->kind == GEMM) {
@@ -407,7 +463,8 @@ bool attention_defer(fv_stream *s, const decode_job<T> &j, op_kind kind,
                      decode_attention<T> mk_op::*of)
 {
     int64_t heads = j.attn.a.B * j.attn.a.H;
-    bool by_warp = j.attn.a.B > FLAGGED_MAX_ROWS && heads > 2 * (int64_t)device_of(s)->sm_count;
+    bool by_warp = j.attn.a.B > FLAGGED_MAX_ROWS && j.attn.a.Wk <= MOST_BY_WARP &&
+                   heads > 2 * (int64_t)device_of(s)->sm_count;
     if (!device_of(s)->hopper || !megakernel_head<T>(j.attn.a.Wk) || j.attn.a.B > MAX_ROWS)
         return false;
     if (!stream_state_of(s)->capturing && !by_warp) return false;
@@ -453,6 +510,17 @@ bool fv_cuda_defer(fv_stream *s, const weights_rows &w)
     to->attn.a.q_batch = to->attn.a.q_row = row;
     g->kept += (bytes + 255) / 256 * 256;
     return true;
+}
+
+bool fv_cuda_defer(fv_stream *s, const heads_job &j)
+{
+    if (!device_of(s)->hopper || j.a.rows > MAX_ROWS || !megakernel_head<bf16>(j.a.W)) return false;
+    mk_op o = {};
+    o.kind = HEADS;
+    o.groups = 1;
+    o.out = {NULL, true};
+    (heads_job &)o.heads = j;
+    return defer_op(s, &o, j.a.rows);
 }
 
 /* Chooses the variant of a GEMM op: chunk of K per slot, x streamed or resident, split-K or a tile
