@@ -55,12 +55,8 @@ fv_tensor *fv__decoder_pre_norm(fv_ctx *c, const void *block, fv_tensor *x, fv_m
                                 fv_mha_arg cross)
 {
     const fv__decoder_block *b = block;
-    fv_tensor *h = fv_norm_fwd(c, &b->self_norm, x),
-              *a = fv_dropout(c, fv_mha_fwd(c, &b->self, h, self), b->dropout);
-    h = fv_norm_add(c, &b->cross_norm, &x, x, a); /* x += a, h = norm(x) */
-    a = fv_dropout(c, fv_mha_fwd(c, &b->cross, h, cross), b->dropout);
-    h = fv_norm_add(c, &b->mlp_norm, &x, x, a);
-    return fv_add(c, x, fv_dropout(c, fv_mlp_fwd(c, &b->mlp, h), b->dropout));
+    return fv_pre_norm_cross(c, &b->self_norm, &b->self, &b->cross_norm, &b->cross, &b->mlp_norm,
+                             &b->mlp, x, self, cross, b->dropout);
 }
 
 /* ---- stacks ---- */

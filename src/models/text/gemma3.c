@@ -15,6 +15,7 @@
 #include <math.h>
 
 #include "model/causal.h"
+#include "nn/part.h"
 
 typedef struct config {
     fv__causal_config head;
@@ -149,7 +150,16 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
 {
     (void)none;
     const block *b = self;
-    fv_tensor *h = fv_mha_fwd(c, &b->base.attn, fv_norm_fwd(c, &b->base.attn_norm, x), arg);
+    const fv__pre_norm *p = &b->base;
+    fv_tensor *h;
+    if (!p->attn_norm.plus_one && fv__mha_decode_supported(c, &p->attn, x, &arg) &&
+        fv__mlp_decode_supported(c, &p->mlp, x)) {
+        h = fv__mha_decode(c, &p->attn, &p->attn_norm, x, arg, NULL);
+        x = fv_add(c, x, fv_norm_fwd(c, &b->attn_post, h));
+        h = fv__mlp_decode(c, &p->mlp, fv__mlp_decode_hidden(c, &p->mlp, &p->mlp_norm, x), NULL);
+        return fv_add(c, x, fv_norm_fwd(c, &b->mlp_post, h));
+    }
+    h = fv_mha_fwd(c, &b->base.attn, fv_norm_fwd(c, &b->base.attn_norm, x), arg);
     h = fv_norm_add(c, &b->base.mlp_norm, &x, x, fv_norm_fwd(c, &b->attn_post, h));
     return fv_add(c, x, fv_norm_fwd(c, &b->mlp_post, fv_mlp_fwd(c, &b->base.mlp, h)));
 }
@@ -182,6 +192,17 @@ static void declare(void *self, const fv_setup *s)
     m->base.tokens.scale = (float)sqrt((double)k->hidden_size);
 }
 
+static void pack(void *self, fv_params *p, fv_dtype dtype)
+{
+    fv__causal *m = self;
+    fv__causal_pack(m, p, dtype);
+    for (int i = m->first; i < m->end; i++) {
+        block *b = (block *)(void *)m->blocks + i;
+        fv_norm_pack(p, &b->attn_post);
+        fv_norm_pack(p, &b->mlp_post);
+    }
+}
+
 static fv_load_opt load(const void *self)
 {
     static const char *const images[] = {"vision_tower.*", "multi_modal_projector.*", NULL};
@@ -206,5 +227,8 @@ const fv_family fv__family_gemma3 = {
     .check = check,
     .declare = declare,
     .load = load,
-    FV__CAUSAL_FAMILY,
+    .pack = pack,
+    .forward = fv__causal_forward,
+    .step = fv__causal_step,
+    FV__CAUSAL_SIZES,
 };

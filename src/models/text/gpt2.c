@@ -160,13 +160,11 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
                             fv_mha_arg cross)
 {
     const block *b = self;
-    if (cross.kv) {
-        fv_tensor *y = fv_norm_fwd(c, &b->base.attn_norm, x);
-        y = fv_mha_add_norm(c, &b->base.attn, &x, y, arg, b->base.dropout, &b->ln_cross);
-        y = fv_mha_add_norm(c, &b->cross, &x, y, cross, b->base.dropout, &b->base.mlp_norm);
-        return fv_mlp_add(c, &b->base.mlp, x, y, b->base.dropout);
-    }
-    return fv__pre_norm_fwd(c, &b->base, x, arg, cross);
+    const fv__pre_norm *p = &b->base;
+    if (cross.kv)
+        return fv_pre_norm_cross(c, &p->attn_norm, &p->attn, &b->ln_cross, &b->cross, &p->mlp_norm,
+                                 &p->mlp, x, arg, cross, p->dropout);
+    return fv__pre_norm_fwd(c, p, x, arg, cross);
 }
 
 /* The head of a file that has none is the table of tokens. */
