@@ -88,6 +88,9 @@ def rows():
         yield Row(f"decode/{batch}", ask, "tokens_per_s", "tokens/s", ["decode", f"batch={batch}"])
         ask = ["decode", *config("llama-110m"), "--len", 32, "--new", 128, "--batch", batch, *bf16]
         yield Row(f"decode/llama/{batch}", ask, "tokens_per_s", "tokens/s", ["decode", f"batch={batch}", "llama=1"])
+    for name, batch in itertools.product(("qwen3-0.6b", "pythia-410m", "gemma-2b", "phi3-mini"), (1, 64)):
+        ask = ["decode", *config(name), "--len", 32, "--new", 128, "--batch", batch, *bf16]
+        yield Row(f"decode/{name}/{batch}", ask, "tokens_per_s", "tokens/s", [name, f"batch={batch}"])
     for batch in (32, 128, 256):
         ask = ["forward", *config("bert-base"), "--len", 128, "--batch", batch, *bf16]
         yield Row(f"bert/{batch}", ask, "sentences_per_s", "sentences/s", ["forward", f"batch={batch}"])

@@ -134,6 +134,85 @@ class Llama(Gpt2):
         return F.linear(self.norm(x[:, -1]), self.words.weight).argmax(-1, keepdim=True)
 
 
+class DecoderLayer(nn.Module):
+    """A layer of Qwen3, Pythia, Gemma or Phi-3: grouped heads, perhaps normed, of which a part may be rotated."""
+
+    def __init__(self, o):
+        super().__init__()
+        self.o, bias = o, o.parallel
+        kind = (lambda w: nn.LayerNorm(w)) if o.parallel else (lambda w: nn.RMSNorm(w, eps=1e-6))
+        self.norm = nn.ModuleList(kind(o.width) for _ in range(2))
+        self.head_norm = nn.ModuleList(kind(o.head) for _ in range(2 * o.head_norms))
+        self.qkv = nn.Linear(o.width, (o.heads + 2 * o.groups) * o.head, bias=bias)
+        self.out = nn.Linear(o.heads * o.head, o.width, bias=bias)
+        self.up = nn.Linear(o.width, o.inner if o.parallel else 2 * o.inner, bias=bias)
+        self.down = nn.Linear(o.inner, o.width, bias=bias)
+
+    def mlp(self, x):
+        if self.o.parallel:
+            return self.down(F.gelu(self.up(x)))
+        gate, up = self.up(x).chunk(2, -1)
+        return self.down((F.gelu(gate, approximate="tanh") if self.o.gelu else F.silu(gate)) * up)
+
+    def attend(self, x, angle, cache, place, seen):
+        o, (b, t, _) = self.o, x.shape
+        q, k, v = (y.view(b, t, -1, o.head) for y in self.qkv(x).split([o.heads * o.head] + 2 * [o.groups * o.head], -1))
+        if o.head_norms:
+            q, k = self.head_norm[0](q), self.head_norm[1](k)
+        q, k, v = (y.transpose(1, 2) for y in (q, k, v))
+        cos, sin, wide = angle.cos().to(x.dtype), angle.sin().to(x.dtype), angle.size(-1)
+
+        def turn(y):
+            part, rest = y[..., :wide], y[..., wide:]
+            part = part * cos + torch.cat((-part[..., wide // 2 :], part[..., : wide // 2]), -1) * sin
+            return torch.cat((part, rest), -1) if rest.size(-1) else part
+
+        k, v = (c.index_copy_(2, place, new) for c, new in zip(cache, (turn(k), v)))
+        y = F.scaled_dot_product_attention(turn(q), k, v, attn_mask=seen, enable_gqa=o.groups < o.heads)
+        return self.out(y.transpose(1, 2).reshape(b, t, o.heads * o.head))
+
+    def forward(self, x, angle, cache, place, seen):
+        if self.o.parallel:
+            return x + self.attend(self.norm[0](x), angle, cache, place, seen) + self.mlp(self.norm[1](x))
+        x = x + self.attend(self.norm[0](x), angle, cache, place, seen)
+        return x + self.mlp(self.norm[1](x))
+
+
+class Sizes:
+    """Of a published model; bench/configs/NAME.json says the same."""
+
+    def __init__(self, vocab, width, layers, heads, groups, head, inner, rotated=1.0, head_norms=0, parallel=0, gelu=0, tied=1):
+        self.__dict__.update({key: value for key, value in locals().items() if key != "self"})
+
+
+SIZES = {"qwen3-0.6b": Sizes(151936, 1024, 28, 16, 8, 128, 3072, head_norms=1),
+         "pythia-410m": Sizes(50304, 1024, 24, 16, 16, 64, 4096, rotated=0.25, parallel=1, tied=0),
+         "gemma-2b": Sizes(256000, 2048, 18, 8, 1, 256, 16384, gelu=1),
+         "phi3-mini": Sizes(32064, 3072, 32, 32, 32, 96, 8192, tied=0)}
+
+
+class Decoder(nn.Module):
+    def __init__(self, o):
+        super().__init__()
+        self.o, self.words = o, nn.Embedding(o.vocab, o.width)
+        self.layers = nn.ModuleList(DecoderLayer(o) for _ in range(o.layers))
+        self.norm = nn.LayerNorm(o.width) if o.parallel else nn.RMSNorm(o.width, eps=1e-6)
+        self.score = self.words if o.tied else nn.Linear(o.width, o.vocab, bias=False)
+        wide = int(o.head * o.rotated)
+        self.frequency = torch.pow(1e4, -(torch.arange(0, wide, 2) / wide)).repeat(2)
+
+    def cache(self, batch, length, dtype):
+        shape = (batch, self.o.groups, length, self.o.head)
+        return [tuple(torch.zeros(shape, device=DEVICE, dtype=dtype) for _ in range(2)) for _ in self.layers]
+
+    def step(self, ids, place, cache):
+        seen = (torch.arange(cache[0][0].size(2), device=DEVICE) <= place[:, None])[None, None]
+        x, angle = self.words(ids), place[:, None] * self.frequency
+        for layer, kept in zip(self.layers, cache):
+            x = layer(x, angle, kept, place, seen)
+        return F.linear(self.norm(x[:, -1]), self.score.weight).argmax(-1, keepdim=True)
+
+
 class Bert(nn.Module):
     def __init__(self, vocab=30522, places=512, width=768, layers=12, heads=12):
         super().__init__()
@@ -316,11 +395,27 @@ def train_sasrec(batch, length=50, graphs=0):
     return training(model, inputs, 1.0, "reduce-overhead" if graphs else None), batch * length, 10
 
 
-@torch.no_grad()
 def decode(batch, prompt=32, new=128, llama=0):
-    """One graph for a token, replayed; what was read before is taken as given."""
     vocab = 32000 if llama else 50257
-    model = (Llama if llama else Gpt2)(vocab=vocab).to(DEVICE, torch.bfloat16).eval().requires_grad_(False)
+    return write_on((Llama if llama else Gpt2)(vocab=vocab).to(DEVICE, torch.bfloat16), vocab, batch, prompt, new)
+
+
+def decode_sizes(name):
+    def make(batch, prompt=32, new=128):
+        torch.set_default_dtype(torch.bfloat16)
+        with torch.device(DEVICE):
+            model = Decoder(SIZES[name])
+        torch.set_default_dtype(torch.float32)
+        model.frequency = model.frequency.float()
+        return write_on(model, SIZES[name].vocab, batch, prompt, new)
+
+    return make
+
+
+@torch.no_grad()
+def write_on(model, vocab, batch, prompt, new):
+    """One graph for a token, replayed; what was read before is taken as given."""
+    model = model.eval().requires_grad_(False)
     cache = model.cache(batch, prompt + new, torch.bfloat16)
     compiled = torch.compile(lambda t, p: model.step(t, p, cache), dynamic=False, fullgraph=True)
     token, place = ids(vocab, batch, 1), torch.tensor([prompt], device=DEVICE)
@@ -389,7 +484,7 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, ma
 
 
 PEERS = {"train": train, "lora": lora, "translate": translate, "forward": forward, "vit": vit, "train_vit": train_vit,
-         "train_sasrec": train_sasrec, "decode": decode, "gemm": product}
+         "train_sasrec": train_sasrec, "decode": decode, "gemm": product} | {name: decode_sizes(name) for name in SIZES}
 
 
 def reading(call, times, seconds, least=5):
