@@ -46,13 +46,18 @@ static bool add_chunk(fv_arena *a, size_t bytes)
     return true;
 }
 
+bool fv__arena_reserve(fv_arena *a, size_t bytes)
+{
+    while (a->at < a->n && a->chunks[a->at].size - a->used < bytes) a->at++, a->used = 0;
+    return a->at < a->n || add_chunk(a, bytes);
+}
+
 void *fv__arena_alloc(fv_arena *a, size_t bytes)
 {
     if (bytes > SIZE_MAX - ALIGN) return NULL;
     bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     if (!bytes) bytes = ALIGN; /* every tensor has an address of its own */
-    while (a->at < a->n && a->chunks[a->at].size - a->used < bytes) a->at++, a->used = 0;
-    if (a->at == a->n && !add_chunk(a, bytes)) return NULL;
+    if (!fv__arena_reserve(a, bytes)) return NULL;
     char *p = a->chunks[a->at].data + a->used;
     a->used += bytes;
     return p;

@@ -26,6 +26,8 @@ typedef struct fv_arena {
     size_t total;
 } fv_arena;
 
+/* What is taken next, up to so many bytes, lies side by side. */
+bool fv__arena_reserve(fv_arena *a, size_t bytes);
 void *fv__arena_alloc(fv_arena *a,
                       size_t bytes); /* 64-byte aligned, not cleared; NULL: no memory */
 void fv__arena_rewind(fv_arena *a, fv_mark m);

@@ -93,6 +93,9 @@ void fv__param_split(fv_params *p, fv_tensor *t, const fv__split *s);
  * elements it has.  False: there is no run i. */
 bool fv__split_run(const fv_entry *t, int64_t i, int64_t *at, int64_t *n);
 fv_shape fv__split_whole(const fv_entry *t); /* the shape of the whole weight */
+/* The packed forms of a and b (n,k), which are made next in this order, lie side by side, where a
+ * device's rows do: one product can read both. */
+void fv__params_side_by_side(fv_params *p, const fv_tensor *a, const fv_tensor *b, fv_dtype dtype);
 /* 1 + t in memory that lives as long as p; NULL: none, or without values. */
 fv_tensor *fv__params_plus_one(fv_params *p, const fv_tensor *t);
 /* Makes a failure stick, as those of declaring do. */

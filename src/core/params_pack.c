@@ -145,6 +145,13 @@ fv_tensor *fv_params_join(fv_params *p, fv_tensor *const *t, int n)
     return y;
 }
 
+void fv__params_side_by_side(fv_params *p, const fv_tensor *a, const fv_tensor *b, fv_dtype dtype)
+{
+    if (fv__device_is_host(p->dev) || p->err.code || !fv_params_packs(p, dtype)) return;
+    size_t bytes = kernels(p)->pack_bytes(fv_dim(a, 0) + fv_dim(b, 0), fv_dim(a, 1), dtype);
+    fv__arena_reserve(&p->packed, bytes); /* else taking them says that there is no memory */
+}
+
 fv_tensor *fv__params_plus_one(fv_params *p, const fv_tensor *t)
 {
     if (p->err.code || !p->data || t->dtype != p->dtype) return NULL;

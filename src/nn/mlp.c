@@ -83,7 +83,8 @@ fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, fv_tensor *h, fv_tensor *o
 
 void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype)
 {
-    fv_lin_pack(p, &l->up, dtype);
+    if (l->gate.w) fv__params_side_by_side(p, l->gate.w, l->up.w, dtype);
     fv_lin_pack(p, &l->gate, dtype);
+    fv_lin_pack(p, &l->up, dtype);
     fv_lin_pack(p, &l->down, dtype);
 }

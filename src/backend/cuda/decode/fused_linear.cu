@@ -39,17 +39,6 @@ __device__ inline int stride_of(const fused_linear_job &f) { return f.chunk + 32
 
 /* ---- x ---- */
 
-/* More rows than a block can normalise by itself: y (rows,k) = norm(x) in bf16, once for all. */
-__global__ void normalise_rows(bf16 *y, const __grid_constant__ fv_fused_linear a)
-{
-    pdl_launch_dependents();
-    pdl_wait();
-    int64_t r = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (r < a.rows)
-        normalise(a, y + r * a.k, (const float *)a.x + r * a.k, (const float *)a.gain,
-                  (const float *)a.shift);
-}
-
 /* K range [from, from + chunk) of all rows to smem as bf16; missing rows and columns are 0. */
 template <class X, int NT>
 __device__ void fetch_rows(const fused_linear_job &f, bf16 *to, int64_t row0, int rows, int from)
@@ -442,8 +431,7 @@ bool prepare(fv_stream *s, fused_linear_job *f)
     f->sums = alloc_scratch<float>(s, sums + ceil_div(rows, 2));
     if (!f->sums || !apart) return f->sums != NULL;
     bf16 *y = (bf16 *)(f->sums + sums);
-    launch_pdl(s, "fused_linear", f->a.rows <= PDL_MAX_ROWS, normalise_rows,
-               dim3((unsigned)f->a.rows), 32, 0, y, f->a);
+    fv_cuda_normalise_rows(s, y, f->a);
     f->a.x = y;
     f->a.xt = FV_BF16;
     f->a.norm = FV_NORM_NONE;
@@ -480,7 +468,7 @@ bool fused_linear(fv_stream *s, const fv_fused_linear *a)
                                a->cache_row % 4 == 0 && a->cache_batch % 4 == 0));
     f.ticket = device_of(s)->tickets;
     f.bad = faults_of(s) + FAULT_CACHE;
-    if (fv_cuda_defer(s, f)) return true;
+    if (fv_cuda_fused_linear_many(s, f) || fv_cuda_defer(s, f)) return true;
     if (prepare(s, &f)) start_for(s, f);
     return true;
 }

@@ -210,6 +210,11 @@ __device__ inline void store_result(const row_job &f, int64_t r, int64_t n, floa
         ((float *)p.to)[p.i] = v;
 }
 
+/* fused_linear_many.cu: y (rows,k) = norm(x) in bf16, once for all. */
+void fv_cuda_normalise_rows(fv_stream *s, bf16 *y, const fv_fused_linear &a);
+/* The layer as kernels around a library's product.  False: its weights are few, or so are rows. */
+bool fv_cuda_fused_linear_many(fv_stream *s, const row_job &j);
+
 /* mega_plan.cu: runs the layer in the megakernel; during a capture it is deferred until the next
  * kernel that is not a megakernel op.  False: not on this device, or not with these sizes. */
 bool fv_cuda_defer(fv_stream *s, const row_job &j);

@@ -1,0 +1,182 @@
+/* fused_linear_many.cu - y = act(norm(x) W' + bias) (+ y) for more rows than the kernels of few rows
+ * are good at: the norm, a product of gemm/ and what follows it as kernels of their own.
+ *
+ *     n = norm(x) in bf16;   sums (rows,columns) = n W' in f32, or y += n W';   y = finish(sums)
+ *
+ * The megakernel reads weights once for each ROWS_BLOCK rows, through L2, and multiplies by small
+ * mma; a product of its own reads them once and uses the tensor cores' widest instructions.  For
+ * wide models that is worth two or three kernels more; at a width of 768 the megakernel is a fifth
+ * faster with 16 to 128 rows, so a layer must be wide in both directions. */
+#include "fused_linear.h"
+
+namespace
+{
+
+#define FEWEST_ROWS 9           /* fewer: bound by the weights either way */
+#define LEAST_WIDTH 1024        /* columns, and K */
+#define LEAST_WEIGHTS (3 << 19) /* elements of W, and of U */
+
+#define PARTS 4 /* of a row that stay in registers: elements for THREADS threads, 4 each */
+
+/* A row of y = norm(x), as `normalise` does it for a warp, by one block. */
+__global__ void __launch_bounds__(THREADS)
+    normalise_rows(bf16 *y, const __grid_constant__ fv_fused_linear a)
+{
+    int k = (int)a.k, first = (int)threadIdx.x * 4;
+    const float *gain = (const float *)a.gain, *shift = (const float *)a.shift,
+                *x = (const float *)a.x + (int64_t)blockIdx.x * k;
+    float v[PARTS][4] = {}, mean = 0, sum = 0, scale = 1;
+    pdl_launch_dependents();
+    pdl_wait();
+#pragma unroll
+    for (int j = 0; j < PARTS; j++)
+        if (j * 4 * THREADS + first < k) load(v[j], x, j * 4 * THREADS + first);
+    auto each_of = [&](auto f) {
+#pragma unroll
+        for (int j = 0; j < PARTS; j++)
+            if (j * 4 * THREADS + first < k) f(v[j], j * 4 * THREADS + first);
+        for (int i = PARTS * 4 * THREADS + first; i < k; i += 4 * THREADS) {
+            float u[4];
+            load(u, x, i);
+            f(u, i);
+        }
+    };
+    if (a.norm == FV_NORM_LAYER) {
+        each_of([&](const float(&u)[4], int) { sum += (u[0] + u[1]) + (u[2] + u[3]); });
+        mean = block_allreduce(sum, sum_op()) / (float)k;
+    }
+    if (a.norm) {
+        sum = 0;
+        each_of([&](const float(&u)[4], int) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum += (u[e] - mean) * (u[e] - mean);
+        });
+        scale = 1 / sqrtf(block_allreduce(sum, sum_op()) / (float)k + a.eps);
+    }
+    each_of([&](const float(&u)[4], int i) {
+        float r[4], g[4], t[4];
+        if (gain) load(g, gain, i);
+        if (shift) load(t, shift, i);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            r[e] = (u[e] - mean) * scale * (gain ? g[e] : 1) + (shift ? t[e] : 0);
+        store(y, (int64_t)blockIdx.x * k + i, r);
+    });
+}
+
+/* Sums of the product: those of W and, where the layer is gated, of U; rows ld apart. */
+struct layer_sums {
+    const float *w, *up;
+    int64_t ld;
+};
+
+/* One element of the result, to y or a cache. */
+__device__ inline void store_element(const row_job &f, int64_t r, int64_t n, float v, int at)
+{
+    const fv_fused_linear &a = f.a;
+    if (a.add) v += ((const float *)a.y)[r * a.n + n];
+    target p = result_target(f, r, n, at);
+    if (p.to && a.yt == FV_BF16)
+        ((bf16 *)p.to)[p.i] = __float2bfloat16_rn(v);
+    else if (p.to)
+        ((float *)p.to)[p.i] = v;
+}
+
+/* A gated layer: a thread has four columns. */
+__global__ void finish_gates(const __grid_constant__ row_job f, const layer_sums sums)
+{
+    const fv_fused_linear &a = f.a;
+    int64_t quads = a.n / 4, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, r = i / quads;
+    int n = (int)(i % quads) * 4;
+    if (r >= a.rows) return;
+    float gate[4], up[4], b[4] = {}, c[4] = {};
+    load(gate, sums.w, r * sums.ld + n);
+    load(up, sums.up, r * sums.ld + n);
+    if (a.bias) load(b, (const float *)a.bias, n);
+    if (a.bias) load(c, (const float *)a.up_bias, n);
+#pragma unroll
+    for (int e = 0; e < 4; e++) gate[e] = activate(a.act, gate[e] + b[e]) * (up[e] + c[e]);
+    if (a.yt == FV_BF16)
+        store((bf16 *)a.y, r * a.n + n, gate);
+    else
+        store((float *)a.y, r * a.n + n, gate);
+}
+
+/* Any other layer: a pair of columns, with bias, activation, rotation, residual. */
+__global__ void finish_sums(const __grid_constant__ row_job f, const layer_sums sums)
+{
+    const fv_fused_linear &a = f.a;
+    int64_t pairs = ceil_div(f.columns, 8) * 4, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+            r = i / pairs;
+    if (r >= a.rows) return;
+    const tile_columns c(a, (int)(i % pairs / 4));
+    int pair = (int)(i % 4), n = c.column(pair);
+    if (n >= a.n) return;
+    bool both = n + c.apart < a.n;
+    int64_t at = r * sums.ld + n;
+    float2 v = make_float2(sums.w[at], !c.apart ? sums.up[at]
+                                       : both   ? sums.w[at + c.apart]
+                                                : 0),
+           b = pair_bias((const float *)a.bias, (const float *)a.up_bias, c, pair, both);
+    v = finish_pair(a.act, c, make_float2(v.x + b.x, v.y + b.y), pair_turn(a.rope, c, pair, r));
+    int place = a.k_cache && n + c.apart >= a.y_n ? a.pos[r] : 0;
+    store_element(f, r, n, v.x, place);
+    if (both) store_element(f, r, n + c.apart, v.y, place);
+}
+
+/* c (rows,n) f32 = x W', or added to it. */
+void multiply(fv_stream *s, const fv_fused_linear &a, const void *w, int64_t n, float *c, bool add)
+{
+    fv_gemm g = {};
+    g.m = a.rows, g.n = n, g.k = a.k, g.batch = 1;
+    g.a = a.x, g.b = w, g.c = c;
+    g.lda = a.k, g.ldc = n;
+    g.bt = FV_BF16, g.ct = FV_F32;
+    g.packed = true;
+    g.add = add;
+    s->dev->k[FV_BF16]->gemm(s, &g);
+}
+
+/* Nothing follows the product, or a sum with what is in y. */
+bool is_bare(const fv_fused_linear &a)
+{
+    return !a.bias && !a.act && !a.up && !a.k_cache && a.yt == FV_F32;
+}
+} // namespace
+
+void fv_cuda_normalise_rows(fv_stream *s, bf16 *y, const fv_fused_linear &a)
+{
+    launch_pdl(s, "fused_linear", a.rows <= PDL_MAX_ROWS, normalise_rows, dim3((unsigned)a.rows),
+               THREADS, 0, y, a);
+}
+
+bool fv_cuda_fused_linear_many(fv_stream *s, const row_job &j)
+{
+    row_job f = j;
+    fv_fused_linear &a = f.a;
+    bool joined = a.up == (const bf16 *)a.w + a.n * a.k;
+    bool wide = a.n >= LEAST_WIDTH && a.k >= LEAST_WIDTH && f.columns * a.k >= LEAST_WEIGHTS;
+    if (a.rows < FEWEST_ROWS || !wide || a.wt != FV_BF16 || a.n % 8 || a.k % 8 ||
+        !aligned(a.y, a.bias, a.up_bias))
+        return false;
+    int64_t x = a.xt == FV_BF16 ? 0 : a.rows * a.k, sums = is_bare(a) ? 0 : a.rows * f.columns;
+    char *scratch = x + sums ? alloc_scratch<char>(s, 4 * sums + 2 * x) : NULL;
+    if (x + sums && !scratch) return true;
+    if (x) {
+        bf16 *rows = (bf16 *)(scratch + 4 * sums);
+        fv_cuda_normalise_rows(s, rows, a);
+        a.x = rows, a.xt = FV_BF16, a.norm = FV_NORM_NONE;
+    }
+    if (is_bare(a)) {
+        multiply(s, a, a.w, a.n, (float *)a.y, a.add);
+        return true;
+    }
+    float *to = (float *)scratch;
+    layer_sums of = {to, to + (joined ? a.n : a.rows * a.n), joined ? 2 * a.n : a.n};
+    multiply(s, a, a.w, of.ld, to, false);
+    if (a.up && !joined) multiply(s, a, a.up, a.n, to + a.rows * a.n, false);
+    int64_t threads = a.rows * (a.up ? a.n / 4 : ceil_div(f.columns, 8) * 4);
+    launch(s, "fused_linear", a.up ? finish_gates : finish_sums,
+           dim3((unsigned)ceil_div(threads, THREADS)), THREADS, 0, f, of);
+    return true;
+}
