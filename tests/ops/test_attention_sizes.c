@@ -202,6 +202,10 @@ static void plain(void **state)
         {1, 300, 300, 2, 2, 64, 96, 0},        {1, 300, 300, 2, 2, 96, 64, CAUSAL},
         {1, 512, 512, 2, 2, 64, 64, 0},        {1, 510, 400, 4, 1, 64, 64, CAUSAL},
         {1, 1024, 1024, 2, 2, 64, 64, CAUSAL},
+        /* one query, as in each step of writing */
+        {3, 1, 70, 4, 2, 96, 96, CAUSAL},      {1, 1, 900, 2, 2, 96, 96, CAUSAL},
+        {3, 1, 70, 4, 4, 80, 80, CAUSAL},      {1, 1, 900, 2, 1, 80, 80, CAUSAL},
+        {40, 1, 300, 8, 8, 96, 96, CAUSAL},    {2, 1, 300, 2, 1, 256, 256, CAUSAL},
     };
     (void)state;
     compare(all, sizeof all / sizeof *all, Y, DREL);

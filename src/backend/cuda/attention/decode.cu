@@ -6,21 +6,22 @@
 namespace
 {
 
-template <class T, int L>
+template <class T, int L, int W>
 __global__ void __launch_bounds__(DECODE_THREADS)
     attention_decode(const __grid_constant__ decode_job<T> j)
 {
     __shared__ float record[decode_floats];
     pdl_launch_dependents();
     pdl_wait();
-    decode_attend<T, L>(j, (int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z, record,
-                        global_io<T>());
+    decode_attend<T, L, W>(j, (int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z, record,
+                           global_io<T>());
 }
 
 /* One query uses one block per head, far fewer than there are SMs at small batches: so keys are
  * split into parts, and the last block of a head to finish (a ticket counter) adds the parts in
  * order.  Up to two blocks an SM; a batch that fills the GPU is not split. */
-template <class T, int L> bool start(fv_stream *s, const attn_params<T> &attn)
+template <class T, int L, int W = 16 / sizeof(T) * L>
+bool start(fv_stream *s, const attn_params<T> &attn)
 {
     const device *d = device_of(s);
     int64_t heads = attn.a.B * attn.a.H, parts = ceil_div(attn.a.Tk, PART_KEYS),
@@ -34,7 +35,7 @@ template <class T, int L> bool start(fv_stream *s, const attn_params<T> &attn)
     if constexpr (kind<T>::dtype != FV_F16)
         if (fv_cuda_defer(s, j)) return true;
     dim3 grid((unsigned)parts, (unsigned)attn.a.H, (unsigned)attn.a.B);
-    launch_pdl(s, "attention", attn.a.B <= PDL_MAX_ROWS, attention_decode<T, L>, grid,
+    launch_pdl(s, "attention", attn.a.B <= PDL_MAX_ROWS, attention_decode<T, L, W>, grid,
                DECODE_THREADS, 0, j);
     return true;
 }
@@ -54,6 +55,8 @@ template <class T> bool fv_cuda_attention_decode(fv_stream *s, const fv_attn_arg
     case 16: return start<T, 16>(s, attn);
     case 32: return start<T, 32>(s, attn);
     }
+    if (a->Wk == 80) return start<T, 128 / V, 80>(s, attn);
+    if (a->Wk == 96) return start<T, 128 / V, 96>(s, attn);
     return false;
 }
 template bool fv_cuda_attention_decode<float>(fv_stream *, const fv_attn_args *);

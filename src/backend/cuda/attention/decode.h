@@ -88,8 +88,8 @@ template <class T> struct global_io {
 /* The keys [from, to) of this thread's group, one of GROUPS groups of L threads.  UNROLL keys
  * are in flight per group, and their sums are formed side by side; the next keys are loaded as soon
  * as these have been multiplied.  With P::late the first of them are loaded before the query has
- * arrived. */
-template <class T, int V, int L, int GROUPS, int UNROLL, class P>
+ * arrived.  Threads beyond a head W wide (96 of 128) have zeros. */
+template <class T, int V, int L, int GROUPS, int UNROLL, int W = L *V, class P>
 __device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int from, int to,
                                         const P &io)
 {
@@ -98,9 +98,10 @@ __device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int
     constexpr int FIRST = P::pieces ? 16 / sizeof(T) : V, APART = P::pieces ? 16 * L : 16;
     const T *first_k = attn.k(head.b, g, 0) + lane * FIRST,
             *first_v = attn.v(head.b, g, 0) + lane * FIRST;
+    const bool in_head = W == L * V || lane * V < W;
     bool plain = attn.plain && !attn.a.key_mask; /* else the score tests masks key by key */
     partial_softmax<V> part_softmax = {-INFINITY, 0, {}};
-    float q[V], scale = attn.scale;
+    float q[V] = {}, scale = attn.scale;
     raw<T, V> k[UNROLL], v[UNROLL];
     auto is_newest = [&](int j, int j0) {
         return P::late && j == io.now && (P::words || j0 - group == from);
@@ -111,12 +112,12 @@ __device__ partial_softmax<V> scan_keys(const head_view<T> &head, int group, int
         for (int u = 0; u < UNROLL; u++, at += GROUPS * row) {
             int j = j0 + u * GROUPS;
             r[u] = raw<T, V>{};
-            if (j < to && !is_newest(j, j0)) r[u].template read<P::late>(at, APART);
+            if (j < to && in_head && !is_newest(j, j0)) r[u].template read<P::late>(at, APART);
         }
     };
     load_keys(k, first_k, attn.a.k_row, from + group);
     load_keys(v, first_v, attn.a.v_row, from + group);
-    if (!P::late) io.query(q, head, lane * FIRST, false);
+    if (!P::late && in_head) io.query(q, head, lane * FIRST, false);
     for (int j0 = from + group, next; j0 - group < to;
          j0 = next) { /* the whole warp iterates, for the shuffles */
         float s[UNROLL] = {}, tile_max = -INFINITY;
@@ -228,18 +229,19 @@ template <class T> struct decode_job {
 };
 constexpr int decode_floats = DECODE_THREADS / 32 * (DECODE_MAX_WIDTH + 2) + 1;
 
-template <class T, int L, class P>
+/* Heads W wide; L: a power of two of threads. */
+template <class T, int L, int W = 16 / sizeof(T) * L, class P>
 __device__ void decode_attend(const decode_job<T> &j, int part, int h, int b, float *record,
                               const P &io)
 {
-    constexpr int V = 16 / sizeof(T), W = L * V, GROUPS = DECODE_THREADS / L;
+    constexpr int V = 16 / sizeof(T), GROUPS = DECODE_THREADS / L;
     head_view<T> head(j.attn, b, h);
     int first = head.first_key(0), end = head.end_key(0), parts = j.parts,
         each = (end - first + parts - 1) / parts;
     each = each < PART_KEYS ? PART_KEYS : each;
     int from = first + part * each, to = from + each < end ? from + each : end;
-    partial_softmax<V> part_softmax = scan_keys<T, V, L, GROUPS, 32 / V>(head, threadIdx.x / L,
-                                                                         from, to, io);
+    partial_softmax<V> part_softmax = scan_keys<T, V, L, GROUPS, 32 / V, W>(head, threadIdx.x / L,
+                                                                            from, to, io);
     merge_groups<V, L>(part_softmax);
     int lane = threadIdx.x % 32;
     float *to_record = record + threadIdx.x / 32 * (W + 2), row_max, sum, y;
@@ -247,7 +249,7 @@ __device__ void decode_attend(const decode_job<T> &j, int part, int h, int b, fl
     if (lane == 0) to_record[0] = part_softmax.row_max, to_record[1] = part_softmax.sum;
 #pragma unroll
     for (int e = 0; e < V; e++)
-        if (lane < L) to_record[2 + lane * V + e] = part_softmax.y[e];
+        if (lane < L && lane * V < W) to_record[2 + lane * V + e] = part_softmax.y[e];
     decode_sync();
     int c = threadIdx.x;
     if (c < W) merge_partials(row_max, sum, y, record, DECODE_THREADS / 32, W, c);
