@@ -41,9 +41,10 @@ enum {
 /* heads 64 wide; 128 wide with biases, so many that warps share them; a window; no rotation; norms
  * of heads, 128 and 64 wide; q, k and v head by head, a part of a head rotated and both parts of a
  * layer side by side, or one after the other and a factor on what is rotated; gate and up in one
- * weight; gains of 1 + w and one head of keys, 256 wide; norms behind each part, too; the width
- * that rows are normalised at two by two, with so many words that groups of blocks share their
- * weights; GPT-2 small's width, and rows longer than the registers and slots of a block */
+ * weight, heads 96 wide; 80 wide; gains of 1 + w and one head of keys, 256 wide; norms behind each
+ * part, too; the width that rows are normalised at two by two, with so many words that groups of
+ * blocks share their weights; GPT-2 small's width; rows longer than the registers and slots of a
+ * block, with biases, and others: products wide enough to be a library's */
 static const char *const configs[] = {
     "{\"model_type\":\"llama\",\"vocab_size\":211," LLAMA
     "\"hidden_size\":256,\"intermediate_size\":352,"
@@ -70,8 +71,11 @@ static const char *const configs[] = {
     "\"rotary_pct\":0.5,\"use_parallel_residual\":false,\"rope_scaling\":{\"rope_type\":\"yarn\","
     "\"factor\":4.0,\"original_max_position_embeddings\":256}}",
     "{\"model_type\":\"phi3\",\"vocab_size\":211,\"pad_token_id\":0," LLAMA
-    "\"hidden_size\":256,\"intermediate_size\":384,"
+    "\"hidden_size\":384,\"intermediate_size\":384,"
     "\"num_attention_heads\":4,\"num_key_value_heads\":2}",
+    "{\"model_type\":\"llama\",\"vocab_size\":211," LLAMA
+    "\"hidden_size\":160,\"intermediate_size\":224,"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":2}",
     "{\"model_type\":\"gemma\",\"vocab_size\":211," LLAMA
     "\"hidden_size\":256,\"intermediate_size\":352,\"head_dim\":256,"
     "\"num_attention_heads\":2,\"num_key_value_heads\":1}",
@@ -86,8 +90,12 @@ static const char *const configs[] = {
      "\"initializer_range\":0.05,\"n_embd\":768,\"n_layer\":2,\"n_head\":12}"),
     ("{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":1024,"
      "\"initializer_range\":0.05,\"n_embd\":1600,\"n_layer\":2,\"n_head\":25}"),
+    "{\"model_type\":\"llama\",\"vocab_size\":2048,\"num_hidden_layers\":2,"
+    "\"max_position_embeddings\":1024,\"initializer_range\":0.05,"
+    "\"hidden_size\":1024,\"intermediate_size\":1536,"
+    "\"num_attention_heads\":16,\"num_key_value_heads\":16}",
 };
-#define LAST_NARROW 10
+#define LAST_NARROW 11
 
 static fv_device *cpu, *dev;
 static int V;       /* words of the model at hand */

@@ -67,7 +67,7 @@ struct mk_output {
     bool to_global;     /* false: a later op overwrites it before the launch ends */
 };
 
-/* Wider heads are a block's, or part of their keys is: a warp has no registers for them. */
+/* With many rows wider heads are left to the stand-alone kernel: a warp has no registers for one. */
 #define MOST_BY_WARP 128
 
 /* Head widths of attentions in the megakernel.  Every width is code in both kernels, and an f32

@@ -211,8 +211,8 @@ template <bool MANY, int W, class T>
 __device__ inline void attend(const mk_op &o, const decode_attention<T> &j, const block_group &t,
                               float *record, unsigned epoch, int op, block_barrier &barrier)
 {
-    if (MANY && W <= MOST_BY_WARP && j.by_warp) {
-        if constexpr (W <= MOST_BY_WARP) attend_by_warps<W>(j, t, barrier);
+    if (MANY && j.by_warp) {
+        if constexpr (MANY) attend_by_warps<W>(j, t, barrier);
     } else {
         barrier.wait();
         attend_by_blocks<W>(o, j, t, record, epoch, op);

@@ -46,6 +46,7 @@ struct op_access {
     int64_t row_words; /* flagged words per row of the result; 0: none */
     /* ops that have finished when this one stores its first value; when it has stored all */
     op_set before, all_before;
+    int onto;       /* the op that made a GEMM's residual, or -1 */
     op_set readers; /* of its flagged words */
     int area;       /* of its flagged words, or -1 */
 };
@@ -130,8 +131,11 @@ bool writes_are_safe(const megakernel *g, const op_access &n)
     for (int i = 0; i < g->p.n; i++) {
         const op_access &o = g->access[i];
         if (n.before[(size_t)i]) continue;
-        for (const region &r : o.read)
-            if (writes(r)) return false;
+        for (const region &r : o.read) {
+            /* each element's sum was made from what was there before it is written again */
+            bool own_residual = i == n.onto && &r == &o.read[1] && r.is(n.y);
+            if (!own_residual && writes(r)) return false;
+        }
         for (const region &w : o.other_writes)
             if (writes(w)) return false;
         if (writes_besides_y(n, o.y)) return false;
@@ -160,16 +164,20 @@ bool crosses_groups(const op_access &n, const op_access &o)
 
 /* An area whose writer and readers have finished before this op stores; -1: none is free.
  * Areas are reused like registers: one is free when its writer and all readers are known to be
- * done. */
+ * done.  One that nobody has read yet may still be wanted, and is taken last. */
 int free_area(const megakernel *g, const op_access &n)
 {
+    int unread = -1;
     for (int a = 0; a < FLAGGED_AREAS; a++) {
         if (g->owner[a] < 0) return a;
         op_set in_use = g->access[g->owner[a]].readers;
+        bool read = in_use.any();
         in_use.set((size_t)g->owner[a]);
-        if ((in_use & ~n.before).none()) return a;
+        if ((in_use & ~n.before).any()) continue;
+        if (read) return a;
+        unread = a;
     }
-    return -1;
+    return unread;
 }
 
 /* ---- accesses of each kind of op ---- */
@@ -188,13 +196,19 @@ void gemm_access(op_access *n, const decode_gemm &f)
     n->row_words = a.n % 2 == 0 && a.rows * a.n <= FLAGGED_WORDS ? a.n : 0;
 }
 
+/* Of the residual a block waits for its own columns only: then what the op that made it had waited
+ * for is done. */
 bool gemm_inputs(fv_stream *s, megakernel *g, op_access *n, decode_gemm *f)
 {
     if (f->a.add) n->read[1] = n->y;
     if (!connect_input(s, g, n, &n->read[0], f->a.k, &f->in)) return false;
-    op_set before = n->before; /* of the residual a block waits for its own columns only */
+    op_set before = n->before;
+    n->onto = f->a.add ? writer_of(g, n->read[1]) : -1;
     if (!connect_input(s, g, n, &n->read[1], f->a.n, &f->y_in)) return false;
-    n->before = n->all_before = before;
+    n->before = n->onto >= 0 ? before | g->access[n->onto].before : before;
+    n->all_before = n->before;
+    /* every block has a tile of this op, so it is done with all that came before it */
+    for (int i = 0; i < g->p.n && f->tiles >= g->p.group_blocks; i++) n->all_before.set((size_t)i);
     return true;
 }
 
@@ -296,7 +310,7 @@ bool attention_inputs(fv_stream *s, megakernel *g, op_access *n, decode_attentio
 op_access access_of(const mk_op &o)
 {
     op_access n = {};
-    n.area = -1;
+    n.area = n.onto = -1;
     switch (o.kind) {
     case GEMM: gemm_access(&n, o.gemm); break;
     case HEADS: heads_access(&n, o.heads); break;
@@ -373,7 +387,8 @@ int needs_of(const mk_op &o)
 {
     switch (o.kind) {
     case GEMM: return is_paired(o.gemm.a) ? NEEDS_PAIRS : 0;
-    case HEADS: return NEEDS_PAIRS | NEEDS_HEADS; /* pairs: the table of rotations */
+    case HEADS: /* pairs: the table of rotations */
+        return NEEDS_PAIRS | NEEDS_HEADS | (o.heads.a.W == 256 ? NEEDS_WIDEST_HEADS : 0);
     case ATTENTION: return NEEDS_F32_CACHE;
     case ATTENTION_BF16:
         return o.attention_bf16.attn.a.Wk == 128   ? NEEDS_WIDE_HEADS
@@ -463,8 +478,9 @@ bool attention_defer(fv_stream *s, const decode_job<T> &j, op_kind kind,
                      decode_attention<T> mk_op::*of)
 {
     int64_t heads = j.attn.a.B * j.attn.a.H;
-    bool by_warp = j.attn.a.B > FLAGGED_MAX_ROWS && j.attn.a.Wk <= MOST_BY_WARP &&
-                   heads > 2 * (int64_t)device_of(s)->sm_count;
+    bool many = j.attn.a.B > FLAGGED_MAX_ROWS,
+         by_warp = many && heads > 2 * (int64_t)device_of(s)->sm_count;
+    if (many && j.attn.a.Wk > MOST_BY_WARP) return false; /* blocks of its own are faster */
     if (!device_of(s)->hopper || !megakernel_head<T>(j.attn.a.Wk) || j.attn.a.B > MAX_ROWS)
         return false;
     if (!stream_state_of(s)->capturing && !by_warp) return false;

@@ -166,8 +166,8 @@ __device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_s
 /* ---- the kernel ---- */
 
 /* ROWS: how many sequences (mega.h).  NEEDS: mk_ops::needs.
- * An instance for GPT-2, one for Llama, one for wide heads, one for heads that are normed (Qwen3),
- * sorted (GPT-NeoX) or wider still (Gemma) and one for all else, so that each is
+ * An instance for GPT-2, one for Llama, one for wide heads, one for heads that are normed (Qwen3) or
+ * sorted (GPT-NeoX), one for those wider still (Gemma) and one for all else, so that each is
  * given registers for its own path only, and its code stays small: with Llama's paths in the one
  * kernel GPT-2 was 5 to 9 % slower, though it took none of them.  No register of the first three is
  * spilled with many rows: waiting for other blocks invalidates L1, so that each spilled one would
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         block_barrier barrier = {p, o, t, !MANY || !o.round || t.rows <= 0};
         barrier.arrive();
         if (MANY && o.kind == GEMM && !o.gemm.tile_per_warp) barrier.wait();
-        if ((NEEDS & NEEDS_HEADS) && o.kind == HEADS && o.heads.a.W == 256)
+        if ((NEEDS & NEEDS_WIDEST_HEADS) && o.kind == HEADS && o.heads.a.W == 256)
             split_heads<MANY, 8>(o, t, turns_of(d), epoch, i, barrier);
         else if ((NEEDS & NEEDS_HEADS) && o.kind == HEADS && o.heads.a.W == 128)
             split_heads<MANY, 4>(o, t, turns_of(d), epoch, i, barrier);
@@ -213,9 +213,9 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
             split_heads<MANY, 2>(o, t, turns_of(d), epoch, i, barrier);
         else if ((NEEDS & NEEDS_F32_CACHE) && o.kind == ATTENTION)
             attend<MANY, 64>(o, o.attention, t, d->sums[0][0], epoch, i, barrier);
-        else if ((NEEDS & NEEDS_WIDEST_HEADS) && o.kind == ATTENTION_BF16 &&
+        else if (!MANY && (NEEDS & NEEDS_WIDEST_HEADS) && o.kind == ATTENTION_BF16 &&
                  o.attention_bf16.attn.a.Wk == 256)
-            attend<MANY, 256>(o, o.attention_bf16, t, d->sums[0][0], epoch, i, barrier);
+            attend<false, 256>(o, o.attention_bf16, t, d->sums[0][0], epoch, i, barrier);
         else if ((NEEDS & NEEDS_WIDE_HEADS) && o.kind == ATTENTION_BF16 &&
                  o.attention_bf16.attn.a.Wk == 128)
             attend<MANY, 128>(o, o.attention_bf16, t, d->sums[0][0], epoch, i, barrier);
@@ -243,6 +243,8 @@ template <row_count ROWS> auto instance_for(const mk_ops &p)
     auto kernel = decode_megakernel<ROWS, NEEDS_ALL>;
     if (!(p.needs & NEEDS_F32_CACHE))
         kernel = decode_megakernel<ROWS, NEEDS_ALL & ~NEEDS_F32_CACHE>;
+    if (!(p.needs & (NEEDS_F32_CACHE | NEEDS_WIDEST_HEADS)))
+        kernel = decode_megakernel<ROWS, NEEDS_PAIRS | NEEDS_WIDE_HEADS | NEEDS_HEADS>;
     if (!(p.needs & (NEEDS_F32_CACHE | NEEDS_HEADS | NEEDS_WIDEST_HEADS)))
         kernel = decode_megakernel<ROWS, NEEDS_PAIRS | NEEDS_WIDE_HEADS>;
     if (p.needs == NEEDS_PAIRS) kernel = decode_megakernel<ROWS, NEEDS_PAIRS>;
