@@ -299,8 +299,8 @@ static fv_tensor *attend(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg ar
     return y;
 }
 
-/* Keys of one sequence for several of x (an encoder's, for all beams): as rows of one they read them
- * together.  How many sequences there are then; 0: each row has keys of its own. */
+/* Keys of one sequence for several of x (an encoder's, for all beams): as rows of one they read
+ * them together.  How many sequences there are then; 0: each row has keys of its own. */
 static int64_t sequences_shared(const fv_tensor *x, const fv_mha_arg *arg)
 {
     int64_t B = fv_dim(x, 0), served = arg->kv && !arg->kv->pos ? fv_dim(arg->kv->k, 0) : B;

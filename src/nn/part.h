@@ -21,10 +21,10 @@ fv_path fv__below(const fv_path *path, const char *name, const char *otherwise);
 int fv__names(const char *names);
 fv_path fv__named(const fv_path *path, const char *names, int i);
 
-/* For one token of each sequence, where the device has a kernel for it: f(norm(x)), added to `onto`,
- * in place, or by itself where that is NULL.  The feed-forward part in two halves, h = g(norm(x))
- * and down(h): where both parts of a layer read the same x, h is computed before attention is added
- * to it. */
+/* For one token of each sequence, where the device has a kernel for it: f(norm(x)), added to
+ * `onto`, in place, or by itself where that is NULL.  The feed-forward part comes in two halves,
+ * h = g(norm(x)) and down(h): where both parts of a layer read the same x, h is computed before
+ * attention is added to it. */
 bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor *x,
                               const fv_mha_arg *arg);
 fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,

@@ -1,5 +1,5 @@
-/* fused_linear_many.cu - y = act(norm(x) W' + bias) (+ y) for more rows than the kernels of few rows
- * are good at: the norm, a product of gemm/ and what follows it as kernels of their own.
+/* fused_linear_many.cu - y = act(norm(x) W' + bias) (+ y) for more rows than the kernels of few are
+ * good at: the norm, a product of gemm/ and what follows it as kernels of their own.
  *
  *     n = norm(x) in bf16;   sums (rows,columns) = n W' in f32, or y += n W';   y = finish(sums)
  *

@@ -1,8 +1,8 @@
 /* mega.h - op descriptors of the decode megakernel, as the planner (mega_plan.cu) writes and the
  * kernel (mega_sm90.cu) reads them.
  *
- * While a decode step is captured, its fused linear layers, heads and attentions are not launched but
- * appended to an mk_ops, which becomes the parameter of one cooperative kernel.  Each op knows
+ * While a decode step is captured, its fused linear layers, heads and attentions are not launched
+ * but appended to an mk_ops, which becomes the parameter of one cooperative kernel.  Each op knows
  * where its inputs come from (flagged words of an earlier op, or global memory) and where its
  * result goes.
  *
@@ -67,7 +67,7 @@ struct mk_output {
     bool to_global;     /* false: a later op overwrites it before the launch ends */
 };
 
-/* With many rows wider heads are left to the stand-alone kernel: a warp has no registers for one. */
+/* With many rows wider heads are the stand-alone kernel's: a warp has no registers for one. */
 #define MOST_BY_WARP 128
 
 /* Head widths of attentions in the megakernel.  Every width is code in both kernels, and an f32

@@ -166,8 +166,8 @@ __device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_s
 /* ---- the kernel ---- */
 
 /* ROWS: how many sequences (mega.h).  NEEDS: mk_ops::needs.
- * An instance for GPT-2, one for Llama, one for wide heads, one for heads that are normed (Qwen3) or
- * sorted (GPT-NeoX), one for those wider still (Gemma) and one for all else, so that each is
+ * An instance for GPT-2, one for Llama, one for wide heads, one for heads that are normed (Qwen3)
+ * or sorted (GPT-NeoX), one for those wider still (Gemma) and one for all else, so that each is
  * given registers for its own path only, and its code stays small: with Llama's paths in the one
  * kernel GPT-2 was 5 to 9 % slower, though it took none of them.  No register of the first three is
  * spilled with many rows: waiting for other blocks invalidates L1, so that each spilled one would
