@@ -372,7 +372,7 @@ static void same_as_at_once(const text *t, const float *got, int64_t n, int64_t 
                  (int)n, (double)off, (double)(high - low));
 }
 
-/* The last n of `behind` tokens of `rows` rows, of which row i is the text's row i, or 0 if alike. */
+/* The last n of `behind` tokens of `rows` rows; row i is the text's row i, or 0 if alike. */
 static void write_on(fv_ctx *c, fv_session *s, const text *t, int64_t behind, int64_t n,
                      int64_t rows, bool alike)
 {
@@ -433,6 +433,28 @@ static void steps_are_those_of_a_whole_pass(void **state)
             beside_a_pass(configs[k], false, weights, tolerance);
         for (size_t k = 0; k < sizeof readers / sizeof *readers; k++)
             beside_a_pass(readers[k], true, weights, tolerance);
+    }
+}
+
+/* On a CPU, where one or two rows take the fused kernels and more the general ones. */
+static void a_row_has_the_same_bits_in_any_batch(void **state)
+{
+    (void)state;
+    static run r;
+    static float alone[MOST_WORDS];
+    static const int64_t rows[] = {1, 2, 5};
+    for (size_t k = 0; k <= LAST_NARROW && test_on_cpu(); k++) {
+        fv_model *here, *there;
+        open_both(&here, &there, configs[k], FV_F32);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            prompts(&r, rows[i], 7);
+            on_device(&r, there);
+            if (!i) memcpy(alone, r.logits, (size_t)V * sizeof *alone);
+            if (memcmp(alone, r.logits, (size_t)V * sizeof *alone))
+                fail_msg("%s: other bits among %d rows", configs[k], (int)rows[i]);
+        }
+        fv_model_free(here);
+        fv_model_free(there);
     }
 }
 
@@ -512,6 +534,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(tokens_are_those_of_the_cpu, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(quantised_weights_decode, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(steps_are_those_of_a_whole_pass, scratch_open,
+                                        scratch_close),
+        cmocka_unit_test_setup_teardown(a_row_has_the_same_bits_in_any_batch, scratch_open,
                                         scratch_close),
         cmocka_unit_test_setup_teardown(weights_of_a_batch, scratch_open, scratch_close),
     };
