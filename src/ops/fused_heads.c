@@ -10,6 +10,7 @@
 #include "ops/fused_heads.h"
 
 #include "core/core.h"
+#include "ops/fused_linear.h"
 
 /* A warp of a GPU holds a head, as many neighbouring elements in each lane, of which pairs to be
  * rotated are a whole number of lanes apart. */
@@ -65,15 +66,7 @@ fv_tensor *fv__fused_heads(fv_ctx *c, fv_tensor *x, fv_fused_heads_arg a)
                         .cache_row = fv__row_step(a.k),
                         .cache_batch = fv__batch_step(a.k),
                         .pos = a.pos->data};
-    if (a.rope_freq) {
-        int32_t half = (int32_t)fv_cols(a.rope_freq);
-        r.rope = (fv_fused_rope){.freq = a.rope_freq->data,
-                                 .pos = a.rope_pos->data,
-                                 .freq_row = a.rope_freq->shape.n == 2 ? half : 0,
-                                 .half = half,
-                                 .head = r.W,
-                                 .adjacent = a.adjacent};
-    }
+    r.rope = fv__fused_rope(a.rope_freq, a.rope_pos, a.head, a.adjacent);
     if (!c->dev->k[FV_F32]->fused_heads(&c->stream, &r))
         return fv_raise(c, FV_EMISSING, "fused_heads: %s has no kernel for heads of %lld in %s",
                         fv_device_name(c->dev), (long long)a.head, fv_dtype_name(q->dtype));

@@ -72,6 +72,19 @@ static bool fit(const fv_tensor *x, const fv_fused_linear_arg *a, fv_dtype t, in
                             fv_dim(a->k, 0) == fv_rows(x) && fv_len(a->pos) == fv_rows(x)));
 }
 
+fv_fused_rope fv__fused_rope(const fv_tensor *freq, const fv_tensor *pos, int64_t head,
+                             bool adjacent)
+{
+    if (!freq) return (fv_fused_rope){0};
+    int32_t half = (int32_t)fv_cols(freq);
+    return (fv_fused_rope){.freq = freq->data,
+                           .pos = pos->data,
+                           .freq_row = freq->shape.n == 2 ? half : 0,
+                           .half = half,
+                           .head = (int32_t)head,
+                           .adjacent = adjacent};
+}
+
 /* Gate and up from the halves of one weight. */
 static void take_halves(const fv_ctx *c, fv_fused_linear *r, const fv_fused_linear_arg *a)
 {
@@ -122,15 +135,7 @@ fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a)
         r.cache_row = fv__row_step(a.k);
         r.cache_batch = fv__batch_step(a.k);
     }
-    if (a.rope_freq) {
-        int32_t half = (int32_t)fv_cols(a.rope_freq);
-        r.rope = (fv_fused_rope){.freq = a.rope_freq->data,
-                                 .pos = a.rope_pos->data,
-                                 .freq_row = a.rope_freq->shape.n == 2 ? half : 0,
-                                 .half = half,
-                                 .head = (int32_t)a.head,
-                                 .adjacent = a.adjacent};
-    }
+    r.rope = fv__fused_rope(a.rope_freq, a.rope_pos, a.head, a.adjacent);
     if (!c->dev->k[FV_F32]->fused_linear(&c->stream, &r))
         return fv_raise(c, FV_EMISSING, "fused_linear: %s has no kernel for x %s, w %s",
                         fv_device_name(c->dev), fv_desc(x).s, fv_desc(a.w).s);

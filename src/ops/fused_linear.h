@@ -32,5 +32,8 @@ bool fv__fused_linear_supported(const fv_ctx *c, const fv_tensor *x, const fv_te
 bool fv__fused_gate_supported(const fv_ctx *c, int64_t n, bool halves);
 bool fv__fused_rope_supported(const fv_ctx *c, const fv_tensor *freq, int64_t head);
 fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a);
+/* Rotation by freq (half) or (B,half) at positions pos (B), as kernels take it; freq NULL: none. */
+fv_fused_rope fv__fused_rope(const fv_tensor *freq, const fv_tensor *pos, int64_t head,
+                             bool adjacent);
 
 #endif

@@ -2,8 +2,9 @@
  * of norm and rotation, so that a row has the bits that these ops would give it.
  *
  * A few thousand numbers a row, which one thread moves in less time than starting others takes. */
+#include <string.h>
+
 #include "norm.h"
-#include "simd.h"
 #include "backend/stream.h"
 
 /* n heads of q, k or v (which: 0, 1, 2) of row i, where the product has put the first of them. */
