@@ -122,7 +122,7 @@ class Llama(Gpt2):
         nn.Module.__init__(self)
         self.words = nn.Embedding(vocab, width)
         self.layers = nn.ModuleList(LlamaLayer(width, heads, inner) for _ in range(layers))
-        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.norm, self.score = nn.RMSNorm(width, eps=1e-5), self.words
         half = torch.arange(0, width // heads, 2) / (width // heads)
         self.frequency = torch.pow(1e4, -half).repeat(2).to(DEVICE)
 
@@ -131,7 +131,7 @@ class Llama(Gpt2):
         x, angle = self.words(ids), place[:, None] * self.frequency
         for layer, kept in zip(self.layers, cache):
             x = layer(x, angle, kept, place, seen)
-        return F.linear(self.norm(x[:, -1]), self.words.weight).argmax(-1, keepdim=True)
+        return F.linear(self.norm(x[:, -1]), self.score.weight).argmax(-1, keepdim=True)
 
 
 class DecoderLayer(nn.Module):
@@ -191,9 +191,9 @@ SIZES = {"qwen3-0.6b": Sizes(151936, 1024, 28, 16, 8, 128, 3072, head_norms=1),
          "phi3-mini": Sizes(32064, 3072, 32, 32, 32, 96, 8192, tied=0)}
 
 
-class Decoder(nn.Module):
+class Decoder(Llama):
     def __init__(self, o):
-        super().__init__()
+        nn.Module.__init__(self)
         self.o, self.words = o, nn.Embedding(o.vocab, o.width)
         self.layers = nn.ModuleList(DecoderLayer(o) for _ in range(o.layers))
         self.norm = nn.LayerNorm(o.width) if o.parallel else nn.RMSNorm(o.width, eps=1e-6)
@@ -204,13 +204,6 @@ class Decoder(nn.Module):
     def cache(self, batch, length, dtype):
         shape = (batch, self.o.groups, length, self.o.head)
         return [tuple(torch.zeros(shape, device=DEVICE, dtype=dtype) for _ in range(2)) for _ in self.layers]
-
-    def step(self, ids, place, cache):
-        seen = (torch.arange(cache[0][0].size(2), device=DEVICE) <= place[:, None])[None, None]
-        x, angle = self.words(ids), place[:, None] * self.frequency
-        for layer, kept in zip(self.layers, cache):
-            x = layer(x, angle, kept, place, seen)
-        return F.linear(self.norm(x[:, -1]), self.score.weight).argmax(-1, keepdim=True)
 
 
 class Bert(nn.Module):
