@@ -12,11 +12,13 @@
 namespace
 {
 
-#define FEWEST_ROWS 9           /* fewer: bound by the weights either way */
-#define LEAST_WIDTH 1024        /* columns, and K */
-#define LEAST_WEIGHTS (3 << 19) /* elements of W, and of U */
+/* Of a layer that is worth it: rows (fewer are bound by the weights either way), both of n and k,
+ * elements of W and U together.  Measured on an H200 (docs/log.md). */
+#define FEWEST_ROWS 9
+#define LEAST_WIDTH 1024
+#define LEAST_WEIGHTS (3 << 19)
 
-#define PARTS 4 /* of a row that stay in registers: elements for THREADS threads, 4 each */
+#define PARTS 4 /* a row's first PARTS * 4 * THREADS elements stay in registers */
 
 /* A row of y = norm(x), as `normalise` does it for a warp, by one block. */
 __global__ void __launch_bounds__(THREADS)
@@ -114,10 +116,8 @@ __global__ void finish_sums(const __grid_constant__ row_job f, const layer_sums 
     if (n >= a.n) return;
     bool both = n + c.apart < a.n;
     int64_t at = r * sums.ld + n;
-    float2 v = make_float2(sums.w[at], !c.apart ? sums.up[at]
-                                       : both   ? sums.w[at + c.apart]
-                                                : 0),
-           b = pair_bias((const float *)a.bias, (const float *)a.up_bias, c, pair, both);
+    float2 v = make_float2(sums.w[at], both ? sums.w[at + c.apart] : 0),
+           b = pair_bias((const float *)a.bias, NULL, c, pair, both);
     v = finish_pair(a.act, c, make_float2(v.x + b.x, v.y + b.y), pair_turn(a.rope, c, pair, r));
     int place = a.k_cache && n + c.apart >= a.y_n ? a.pos[r] : 0;
     store_element(f, r, n, v.x, place);

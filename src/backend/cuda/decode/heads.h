@@ -32,7 +32,8 @@ struct head_unit {
 template <int E> struct head_values {
     float v[E], gain[E];
     float2 turn[E];
-    bool normed, turned, rotated, low; /* the last two: of this lane's elements */
+    bool normed, turned; /* the head is; */
+    bool rotated, low;   /* this lane's elements are, and are the first of their pairs */
 
     __device__ static int first() { return (int)threadIdx.x % 32 * E; }
 
