@@ -15,6 +15,7 @@
 
 #include "backend/cuda/attention/decode.h"
 #include "flags.h"
+#include "backend/cuda/gemm/quant.h"
 #include "fused_linear.h"
 #include "heads.h"
 
@@ -46,6 +47,10 @@
  * reads over all 32 banks, and in the first row's padding lies the tile's bias */
 #define ROW_BYTES (MAX_CHUNK * 2 + 64)
 #define SLOT_BYTES (TILE * ROW_BYTES)
+/* Rows of quantised weights: values, then the scales of their blocks.  They are an odd multiple of
+ * 32 bytes apart, so that what half a warp reads, 32 bytes of four rows, is in all banks. */
+#define SCALE_BYTES (MAX_CHUNK / QUANT_BLOCK * 4)
+#define QUANT_ALIGN 128 /* of k: then values and scales of a chunk are whole bulk copies */
 #define BIAS_AT (MAX_CHUNK * 2)
 #define MAX_SLOTS 16
 #define TILE_SUMS (ROWS_BLOCK * TILE)
@@ -128,6 +133,18 @@ struct mk_counters {
 static_assert(sizeof(mk_counters) <= MEGAKERNEL_TICKETS * sizeof(unsigned),
               "stored behind the device's tickets");
 
+/* How many bits a weight has, and how far apart rows of a tile lie in a slot. */
+__host__ __device__ constexpr int weight_bits(int wt)
+{
+    return wt == FV_Q8 ? 8 : wt == FV_Q4 ? 4 : 16;
+}
+__host__ __device__ constexpr int scales_at(int wt) { return MAX_CHUNK * weight_bits(wt) / 8; }
+__host__ __device__ constexpr int slot_row_bytes(int wt)
+{
+    return wt == FV_BF16 ? ROW_BYTES : scales_at(wt) + SCALE_BYTES;
+}
+static_assert(slot_row_bytes(FV_Q8) % 64 == 32 && slot_row_bytes(FV_Q4) % 64 == 32, "banks");
+
 /* What an instance of the kernel is for: one sequence, up to FLAGGED_MAX_ROWS, or more. */
 enum row_count { ONE_ROW, FEW_ROWS, MANY_ROWS };
 
@@ -138,8 +155,16 @@ enum {
     NEEDS_F32_CACHE = 4,
     NEEDS_HEADS = 8,         /* normed, or rotated by themselves */
     NEEDS_WIDEST_HEADS = 16, /* 256 */
-    NEEDS_ALL = 31
+    NEEDS_ALL = 31,
+    /* all weights of the launch have 8 bits, or 4; up to FLAGGED_MAX_ROWS rows */
+    NEEDS_Q8 = 32,
+    NEEDS_Q4 = 64
 };
+
+__host__ __device__ constexpr int weights_of(int needs)
+{
+    return needs & NEEDS_Q8 ? FV_Q8 : needs & NEEDS_Q4 ? FV_Q4 : FV_BF16;
+}
 
 struct mk_ops {
     int n, slots;

@@ -13,20 +13,36 @@
 
 /* ---- K loop ---- */
 
+/* Eight neighbours of a row of W as bf16, from a slot. */
+template <int WT> __device__ inline uint4 slot_weights(unsigned at)
+{
+    weight_part<WT> w;
+    if constexpr (WT == FV_Q8)
+        w.v = ld_shared8(at);
+    else if constexpr (WT == FV_Q4)
+        w.v = ld_shared4(at);
+    else
+        w.v = ld_shared16(at);
+    return w.bf16x8();
+}
+
 /* c += this warp's part of K for up to GROUP tiles, of at most 8 rows: row lane / 4, columns
  * lane % 4 * 2 and the next.  Missing rows read an existing one; their results are not stored.
  * The upper half of A holds the K of the second mma: the first mma's lower and the second's upper
  * half of the result are valid, and one A load serves both.
- * bias: of the two outputs that this thread stores. */
+ * bias: of the two outputs that this thread stores.  A step is one block of a quantised row, of
+ * which the sums of both columns are scaled. */
+template <int WT>
 __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_ring &r,
                                     const decode_gemm &f, const block_group &t, unsigned x,
                                     int tiles)
 {
     /* K steps of a chunk for a warp; bytes between them */
-    constexpr int STEPS = MAX_CHUNK / ROUND, BY = 2 * ROUND;
+    constexpr int STEPS = MAX_CHUNK / ROUND, BY = 2 * ROUND, STRIDE = slot_row_bytes(WT);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = f.k, chunk = f.chunk;
     unsigned within = (unsigned)(2 * STEP * warp + lane % 4 * 16),
-             in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within,
+             in_slot = (unsigned)(lane / 4 * STRIDE) + within * weight_bits(WT) / 16,
+             scales = (unsigned)(lane % 4 * 2 * STRIDE + scales_at(WT) + 4 * warp),
              row = (unsigned)(2 * min(lane / 4, t.rows - 1) * x_stride(k)) + within;
     float odd[GROUP][4] = {};
     for (int from = 0; from < k; from += chunk) {
@@ -48,9 +64,18 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
 #pragma unroll
                 for (int j = 0; j < GROUP; j++)
                     if (j < tiles) {
-                        uint4 v = ld_shared16(w[j] + in_slot + s * BY);
-                        mma(c[j], a.x, a.y, a.z, a.w, v.x, v.y);
-                        mma(odd[j], a.x, a.y, a.z, a.w, v.z, v.w);
+                        uint4 v = slot_weights<WT>(w[j] + in_slot + s * BY * weight_bits(WT) / 16);
+                        if constexpr (WT == FV_BF16) {
+                            mma(c[j], a.x, a.y, a.z, a.w, v.x, v.y);
+                            mma(odd[j], a.x, a.y, a.z, a.w, v.z, v.w);
+                        } else {
+                            float low[4] = {}, high[4] = {};
+                            unsigned at = w[j] + scales + (unsigned)(4 * MMA_WARPS * s);
+                            mma(low, a.x, a.y, a.z, a.w, v.x, v.y);
+                            mma(high, a.x, a.y, a.z, a.w, v.z, v.w);
+                            c[j][0] = fmaf(ld_shared_f32(at), low[0] + high[2], c[j][0]);
+                            c[j][1] = fmaf(ld_shared_f32(at + STRIDE), low[1] + high[3], c[j][1]);
+                        }
                     }
             }
         }
@@ -173,7 +198,7 @@ struct result_pair {
  * t % 4 * 2 and the next, adds the eight partial sums and stores.
  *
  * epoch: tag of the launch's first op; this is op number `op`.  MANY: more than 8 rows. */
-template <bool MANY, bool PAIRED>
+template <bool MANY, int NEEDS>
 __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_ring &r, mk_smem *d,
                                      bf16 *x, const unsigned char *slots, unsigned epoch, int op)
 {
@@ -186,7 +211,7 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
     const mk_epilogue g = MANY ? mk_epilogue(f, {NULL, true}, {NULL, 0}, 0)
                                : mk_epilogue(f, o.out, f.y_in.reader(epoch), epoch + op);
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks) {
-        tile_columns which(f.a, t0 + tile * blocks, PAIRED);
+        tile_columns which(f.a, t0 + tile * blocks, (NEEDS & NEEDS_PAIRS) != 0);
         bool now = row < t.rows && which.column(column / 2) < g.n;
         result_pair b = {};
         if (now) b.prefetch(g, turns_of(d) + row * f.a.rope.half, which, t.row + row);
@@ -202,7 +227,7 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
         if constexpr (MANY)
             multiply_many(c, b.bias, r, f, t, smem_addr(x), now_tiles);
         else
-            multiply_few(c, b.bias, r, f, t, smem_addr(x), now_tiles);
+            multiply_few<weights_of(NEEDS)>(c, b.bias, r, f, t, smem_addr(x), now_tiles);
         if (t0 != first) decode_sync(); /* the previous partial sums have been read */
         float *to = d->sums[0][warp] + lane / 4 * TILE + lane % 4 * 2;
 #pragma unroll

@@ -275,26 +275,33 @@ struct slot_batch {
     }
 };
 
-/* A lane's weights of up to GROUP slots, and the slots' addresses in smem. */
-struct row_weights {
+/* A lane's weights of up to GROUP slots, and the slots' addresses in smem.  A step of a warp is one
+ * block of a quantised row. */
+template <int WT> struct row_weights {
     uint4 w[GROUP][ROW_STEPS];
+    float scale[GROUP][ROW_STEPS]; /* of quantised weights */
     unsigned slot[GROUP];
 
     /* Waits for the next slots of the ring, and loads from them. */
     __device__ void load(const slot_ring &r, const slot_batch &s)
     {
         next_slots(r, s.slots).wait();
-        int lane = threadIdx.x % 32;
-        unsigned at = (unsigned)(lane / 4 * ROW_BYTES) + threadIdx.x / 32 * (2 * STEP) +
-                      (unsigned)(lane % 4 * 16);
+        constexpr int BITS = weight_bits(WT), STRIDE = slot_row_bytes(WT);
+        int lane = threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+        unsigned row = (unsigned)(lane / 4 * STRIDE),
+                 at = row + (unsigned)((warp * STEP + lane % 4 * 8) * BITS / 8);
 #pragma unroll
         for (int u = 0; u < GROUP; u++) {
             slot[u] = r.slot(r.ahead(u));
 #pragma unroll
             for (int i = 0; i < ROW_STEPS; i++) {
                 w[u][i] = make_uint4(0, 0, 0, 0);
-                if (i * ROUND < s.k_left_of(u))
-                    w[u][i] = ld_shared16(slot[u] + at + (unsigned)(i * 2 * ROUND));
+                scale[u][i] = 0;
+                if (i * ROUND >= s.k_left_of(u)) continue;
+                w[u][i] = slot_weights<WT>(slot[u] + at + (unsigned)(i * ROUND * BITS / 8));
+                if (WT != FV_BF16)
+                    scale[u][i] = ld_shared_f32(slot[u] + row + scales_at(WT) +
+                                                (unsigned)(4 * (warp + i * MMA_WARPS)));
             }
         }
     }
@@ -302,8 +309,8 @@ struct row_weights {
 
 /* c[p] += W x for slots 2 p and 2 p + 1; x: smem address of the lane's first element of the batch.
  * Of its two accumulators each mma of a step adds to its own: two short chains, not a long one. */
-template <int PAIRS>
-__device__ inline void multiply_pairs(float (&c)[GROUP / 2][2][4], const row_weights &w,
+template <int PAIRS, int WT>
+__device__ inline void multiply_pairs(float (&c)[GROUP / 2][2][4], const row_weights<WT> &w,
                                       const slot_batch &s, unsigned x)
 {
     uint4 b[PAIRS][ROW_STEPS];
@@ -323,8 +330,17 @@ __device__ inline void multiply_pairs(float (&c)[GROUP / 2][2][4], const row_wei
 #pragma unroll
         for (int p = 0; p < PAIRS; p++) {
             const uint4 &u = w.w[2 * p][i], &v = w.w[2 * p + 1][i], &e = b[p][i];
-            mma(c[p][0], u.x, v.x, u.y, v.y, e.x, e.y);
-            mma(c[p][1], u.z, v.z, u.w, v.w, e.z, e.w);
+            if constexpr (WT == FV_BF16) {
+                mma(c[p][0], u.x, v.x, u.y, v.y, e.x, e.y);
+                mma(c[p][1], u.z, v.z, u.w, v.w, e.z, e.w);
+            } else {
+                float low[4] = {}, high[4] = {};
+                mma(low, u.x, v.x, u.y, v.y, e.x, e.y);
+                mma(high, u.z, v.z, u.w, v.w, e.z, e.w);
+#pragma unroll
+                for (int r = 0; r < 4; r++)
+                    c[p][0][r] = fmaf(w.scale[2 * p + r / 2][i], low[r] + high[r], c[p][0][r]);
+            }
         }
 }
 
@@ -366,11 +382,12 @@ __device__ inline float2 reduce_pair(const float *from, int first, int n)
 /* Per group of up to GROUP tiles, of which warp j stores the results of tile j.  Parameters are
  * those of gemm_shared_k, and which of two buffers of sums is next: they alternate over all ops, as
  * a warp may store its next sums while another still reads the last. */
-template <bool PAIRED>
+template <int NEEDS>
 __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_ring &r, mk_smem *d,
                                     bf16 *x, const unsigned char *slots, unsigned epoch, int op,
                                     int &buffer)
 {
+    constexpr int WT = weights_of(NEEDS);
     const decode_gemm &f = o.gemm;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = t.blocks, tiles = f.tiles,
         first = t.tile(f), k = f.k;
@@ -389,7 +406,7 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks, buffer ^= 1) {
         int left = tiles - t0,
             now = 1 + (left > blocks) + (left > 2 * blocks) + (left > 3 * blocks), chunks = 1;
-        tile_columns which(f.a, t0 + warp * blocks, PAIRED);
+        tile_columns which(f.a, t0 + warp * blocks, (NEEDS & NEEDS_PAIRS) != 0);
         bool mine = warp < now && lane < 4 && which.column(lane % 4) < (int)f.a.n;
         result_pair b = {};
         auto epilogue = [&] { return mk_epilogue(f, o.out, f.y_in.reader(epoch), epoch + op); };
@@ -400,7 +417,7 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
             if (s.one_tile)
                 s.slots = 1 + (k - from > MAX_CHUNK) + (k - from > 2 * MAX_CHUNK) +
                           (k - from > 3 * MAX_CHUNK);
-            row_weights w;
+            row_weights<WT> w;
             w.load(r, s);
             if (from == 0 && f.bias_in_slot && warp < now)
                 b.bias = slot_bias(select_element(w.slot, warp));
@@ -419,9 +436,9 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
             }
             unsigned at = smem_addr(x) + (unsigned)(2 * (from + warp * STEP) + lane % 4 * 16);
             if (s.slots > 2)
-                multiply_pairs<2>(c, w, s, at);
+                multiply_pairs<2, WT>(c, w, s, at);
             else
-                multiply_pairs<1>(c, w, s, at);
+                multiply_pairs<1, WT>(c, w, s, at);
             if (s.one_tile && from == 0) chunks = s.slots;
         }
         float *sums = d->sums[GROUP - 1][2 * buffer];

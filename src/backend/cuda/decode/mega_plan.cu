@@ -45,7 +45,9 @@ bool is_paired(const fv_fused_linear &a) { return a.up || a.rope.freq; }
 int needs_of(const mk_op &o)
 {
     switch (o.kind) {
-    case GEMM: return is_paired(o.gemm.a) ? NEEDS_PAIRS : 0;
+    case GEMM:
+        return (is_paired(o.gemm.a) ? NEEDS_PAIRS : 0) | (o.gemm.a.wt == FV_Q8 ? NEEDS_Q8 : 0) |
+               (o.gemm.a.wt == FV_Q4 ? NEEDS_Q4 : 0);
     case HEADS: /* pairs: the table of rotations */
         return NEEDS_PAIRS | NEEDS_HEADS | (o.heads.a.W == 256 ? NEEDS_WIDEST_HEADS : 0);
     case ATTENTION: return NEEDS_F32_CACHE;
@@ -55,6 +57,14 @@ int needs_of(const mk_op &o)
                                                    : 0;
     }
     return NEEDS_ALL;
+}
+
+/* An instance of the kernel knows weights of one kind. */
+bool same_weights(const mk_ops &p, const mk_op &o)
+{
+    bool any = false;
+    for (int i = 0; i < p.n; i++) any |= p.op[i].kind == GEMM;
+    return o.kind != GEMM || !any || weights_of(p.needs) == o.gemm.a.wt;
 }
 
 /* The launch has one table of rotations: false where the layer turns by other angles. */
@@ -77,7 +87,7 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
     mk_ops *p = &g->p;
     const fv_fused_rope turned = rope_of(*o);
     int last = p->n ? p->op[p->n - 1].groups : 1;
-    if (turned.freq && !same_rope(*p, turned)) return false;
+    if (!same_weights(*p, *o) || (turned.freq && !same_rope(*p, turned))) return false;
     /* groups once paired stay paired: they no longer pass the barriers of a single group */
     if (o->groups < last) return false;
     const fv_fused_rope rope = p->rope;
@@ -206,8 +216,10 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     bool paired = is_paired(j.a);
     bool even = !j.a.k_cache || (j.a.y_n % 2 == 0 && (j.a.n - j.a.y_n) % 4 == 0 &&
                                  j.a.cache_row % 2 == 0 && j.a.cache_batch % 2 == 0);
-    if (!device_of(s)->hopper || j.a.wt != FV_BF16 || j.a.rows > MAX_ROWS || j.k % STEP || !even)
-        return false;
+    bool quantised = is_quantised(j.a.wt);
+    int unit = quantised ? QUANT_ALIGN : STEP;
+    if (quantised && j.a.rows > FLAGGED_MAX_ROWS) return false;
+    if (!device_of(s)->hopper || j.a.rows > MAX_ROWS || j.k % unit || !even) return false;
     if (tiles > INT32_MAX / TILE || j.a.cap > INT32_MAX ||
         !aligned(j.a.y, j.a.k_cache, j.a.v_cache))
         return false;
@@ -218,8 +230,8 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     decode_gemm &f = o.gemm;
     (row_job &)f = j;
     f.tiles = (int)tiles;
-    f.bias_in_slot = j.a.bias && !paired && j.a.n % TILE == 0 && aligned(j.a.bias);
-    f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, MAX_CHUNK)), STEP) * STEP;
+    f.bias_in_slot = j.a.bias && !paired && !quantised && j.a.n % TILE == 0 && aligned(j.a.bias);
+    f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, MAX_CHUNK)), unit) * unit;
     if (j.a.rows == 1) f.chunk = j.k < MAX_CHUNK ? j.k : MAX_CHUNK; /* mega_one_row.h's rounds */
     f.stream_x = j.a.rows > FLAGGED_MAX_ROWS && j.a.xt == FV_BF16;
     int64_t groups = ceil_div(j.a.rows, ROWS_BLOCK), blocks = device_of(s)->sm_count / groups;

@@ -49,15 +49,18 @@ template <int NEEDS>
 __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring &r, int first,
                                     int blocks, int producer)
 {
-    const bf16 *w = (const bf16 *)f.a.w;
+    const char *w = (const char *)f.a.w;
     /* else rows of a tile are neighbours */
     bool paired = (NEEDS & NEEDS_PAIRS) && (f.a.up || f.a.rope.freq);
+    constexpr int WT = weights_of(NEEDS), BITS = weight_bits(WT), STRIDE = slot_row_bytes(WT);
     int lane = threadIdx.x % 32, n = f.columns, k = f.k, tiles = f.tiles, chunk = f.chunk;
+    int64_t row_bytes = row_bytes_of((fv_dtype)WT, k);
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks)
         for (int from = 0; from < k; from += chunk)
             for (int tile = t0; tile < tiles && tile < t0 + GROUP * blocks; tile += blocks) {
                 int rows = n - tile * TILE < TILE ? n - tile * TILE : TILE,
-                    bytes = 2 * (k - from < chunk ? k - from : chunk);
+                    values = k - from < chunk ? k - from : chunk, bytes = values * BITS / 8,
+                    scales = WT == FV_BF16 ? 0 : values / QUANT_BLOCK * (int)sizeof(float);
                 bool bias = f.bias_in_slot && from == 0;
                 if (!r.is_of(producer)) {
                     r.next();
@@ -66,17 +69,23 @@ __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring 
                 if (r.laps) mbarrier_wait(r.empty(), (r.laps - 1) & 1);
                 if (lane == 0) {
                     store_release_cta(&d->issued[r.i], (unsigned)r.laps + 1);
-                    mbarrier_arrive_expect_tx(r.full(), rows * bytes +
+                    mbarrier_arrive_expect_tx(r.full(), rows * (bytes + scales) +
                                                             (bias ? TILE * (int)sizeof(float) : 0));
                 }
                 __syncwarp();
                 if (lane == TILE && bias)
                     bulk_load(r.slot() + BIAS_AT, (const float *)f.a.bias + tile * TILE,
                               TILE * (int)sizeof(float), r.full());
-                const bf16 *row = paired ? (const bf16 *)weight_row(f.a, tile, lane, 2 * (int64_t)k)
-                                         : w + (int64_t)(tile * TILE + lane) * k;
+                int i = lane % TILE; /* lanes TILE .. 2 TILE - 1 have the scales of rows */
+                const char *row = paired ? weight_row(f.a, tile, i, row_bytes)
+                                         : w + (tile * TILE + i) * row_bytes;
                 if (lane < rows)
-                    bulk_load(r.slot() + (unsigned)(lane * ROW_BYTES), row + from, bytes, r.full());
+                    bulk_load(r.slot() + (unsigned)(lane * STRIDE), row + from * BITS / 8, bytes,
+                              r.full());
+                if (WT != FV_BF16 && lane / TILE == 1 && i < rows)
+                    bulk_load(r.slot() + (unsigned)(i * STRIDE + scales_at(WT)),
+                              row + value_bytes((fv_dtype)WT, k) + from / QUANT_BLOCK * 4, scales,
+                              r.full());
                 r.next();
             }
 }
@@ -226,9 +235,9 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         else if (MANY && o.gemm.tile_per_warp)
             gemm_own_tiles<1, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, barrier);
         else if (ROWS == ONE_ROW)
-            gemm_one_row<(NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i, buffer);
+            gemm_one_row<NEEDS>(o, t, r, d, x, slots, epoch, i, buffer);
         else
-            gemm_shared_k<MANY, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, i);
+            gemm_shared_k<MANY, NEEDS>(o, t, r, d, x, slots, epoch, i);
         barrier.wait(); /* also where a block has no part in the op */
         warp_arrive(&d->op_empty[i % OP_STAGES]);
     }
@@ -238,8 +247,20 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
 
 /* ---- host ---- */
 
+/* Quantised: one with f32 caches and one without. */
+template <row_count ROWS, int WEIGHTS> auto instance_of_weights(const mk_ops &p)
+{
+    return p.needs & NEEDS_F32_CACHE
+               ? decode_megakernel<ROWS, NEEDS_ALL | WEIGHTS>
+               : decode_megakernel<ROWS, (NEEDS_ALL & ~NEEDS_F32_CACHE) | WEIGHTS>;
+}
+
 template <row_count ROWS> auto instance_for(const mk_ops &p)
 {
+    if constexpr (ROWS != MANY_ROWS) {
+        if (p.needs & NEEDS_Q8) return instance_of_weights<ROWS, NEEDS_Q8>(p);
+        if (p.needs & NEEDS_Q4) return instance_of_weights<ROWS, NEEDS_Q4>(p);
+    }
     auto kernel = decode_megakernel<ROWS, NEEDS_ALL>;
     if (!(p.needs & NEEDS_F32_CACHE))
         kernel = decode_megakernel<ROWS, NEEDS_ALL & ~NEEDS_F32_CACHE>;

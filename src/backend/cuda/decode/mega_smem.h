@@ -55,6 +55,22 @@ __device__ inline uint4 ld_shared16(uint32_t a)
     return v;
 }
 
+__device__ inline uint2 ld_shared8(uint32_t a)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(a) : "memory");
+    return v;
+}
+
+__device__ inline unsigned ld_shared4(uint32_t a)
+{
+    unsigned v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a) : "memory");
+    return v;
+}
+
+__device__ inline float ld_shared_f32(uint32_t a) { return __uint_as_float(ld_shared4(a)); }
+
 /* Ring of weight slots with a full and an empty mbarrier each; producer and consumers walk it in
  * the same order. */
 struct slot_ring {
