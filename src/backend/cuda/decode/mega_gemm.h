@@ -13,17 +13,15 @@
 
 /* ---- K loop ---- */
 
-/* Eight neighbours of a row of W as bf16, from a slot. */
-template <int WT> __device__ inline uint4 slot_weights(unsigned at)
+/* Eight neighbours of a row of W, from a slot. */
+template <int WT> __device__ inline void load_slot(weight_part<WT> &w, unsigned at)
 {
-    weight_part<WT> w;
     if constexpr (WT == FV_Q8)
         w.v = ld_shared8(at);
     else if constexpr (WT == FV_Q4)
         w.v = ld_shared4(at);
     else
         w.v = ld_shared16(at);
-    return w.bf16x8();
 }
 
 /* c += this warp's part of K for up to GROUP tiles, of at most 8 rows: row lane / 4, columns
@@ -38,7 +36,7 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
                                     int tiles)
 {
     /* K steps of a chunk for a warp; bytes between them */
-    constexpr int STEPS = MAX_CHUNK / ROUND, BY = 2 * ROUND, STRIDE = slot_row_bytes(WT);
+    constexpr int STEPS = max_chunk(WT) / ROUND, BY = 2 * ROUND, STRIDE = slot_row_bytes(WT);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = f.k, chunk = f.chunk;
     unsigned within = (unsigned)(2 * STEP * warp + lane % 4 * 16),
              in_slot = (unsigned)(lane / 4 * STRIDE) + within * weight_bits(WT) / 16,
@@ -64,7 +62,9 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
 #pragma unroll
                 for (int j = 0; j < GROUP; j++)
                     if (j < tiles) {
-                        uint4 v = slot_weights<WT>(w[j] + in_slot + s * BY * weight_bits(WT) / 16);
+                        weight_part<WT> part;
+                        load_slot(part, w[j] + in_slot + s * BY * weight_bits(WT) / 16);
+                        uint4 v = part.bf16x8();
                         if constexpr (WT == FV_BF16) {
                             mma(c[j], a.x, a.y, a.z, a.w, v.x, v.y);
                             mma(odd[j], a.x, a.y, a.z, a.w, v.z, v.w);

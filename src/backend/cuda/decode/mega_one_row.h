@@ -5,15 +5,16 @@
  * So everything that does not depend on x is done before x is waited for: the epilogue's operands
  * are loaded, and the weights of up to GROUP slots are copied from smem to registers.
  *
- * mma.m16n8k16: A is 16 rows of W (the columns of y of two slots), B is x, in all 8 columns.  The
- * order of K within an mma is free, so a lane takes 8 consecutive elements of W and of x with one
- * 16-byte load each.  Where the block has one tile of a long row, the two slots are chunks of it,
- * and x differs between the halves of B:
+ * mma.m16n8k16 multiplies 8 rows of W by 32 elements of x.  The order of K within an mma is free,
+ * so a lane takes 8 consecutive elements of a row with one 16-byte load, which as it is makes the
+ * four registers of A: pairs 0 and 2 of them are in A's upper half, 1 and 3 in its lower.
  *
- *     several tiles:  A = | tile 0 |   B = | x, 8 times |
- *                         | tile 1 |
- *     one tile:       A = | chunk 0 |  B = | chunk 0 of x, 4 times | chunk 1 of x, 4 times |
- *                         | chunk 1 |
+ *     A = | pairs 0, 2 of W |   B = | pairs 0, 2 of x, 4 times | pairs 1, 3 of x, 4 times |
+ *         | pairs 1, 3      |
+ *
+ * Columns 0 .. 3 of the upper half of the result and 4 .. 7 of the lower are parts of the product,
+ * and are added.  x is stored permuted (pair_at), so that a lane reads its two pairs at once.
+ * Where the block has one tile of a long row, the slots are chunks of it, each with its part of x.
  *
  * The warps split K: warp w has STEP elements from w * STEP on, and those every ROUND elements
  * further.  Each warp polls for just these, so the only barrier between the arrival of x and the
@@ -23,10 +24,13 @@
 
 #include "mega_gemm.h"
 
-#define ROW_STEPS (MAX_CHUNK / ROUND) /* of a chunk, for a warp */
+/* Of a chunk, for a warp. */
+__host__ __device__ constexpr int row_steps(int wt) { return max_chunk(wt) / ROUND; }
 
-static_assert(MAX_CHUNK % ROUND == 0, "every chunk but the last has whole rounds");
-static_assert(GROUP * MMA_WARPS * TILE <= 2 * TILE_SUMS, "a buffer of sums is two rows of smem");
+static_assert(MAX_CHUNK % ROUND == 0 && max_chunk(FV_Q8) % ROUND == 0 &&
+                  max_chunk(FV_Q4) % ROUND == 0,
+              "every chunk but the last has whole rounds");
+static_assert(2 * GROUP * MMA_WARPS * TILE <= 4 * TILE_SUMS, "a buffer of sums is 4 rows of smem");
 static_assert(decode_floats + 2 * DECODE_MAX_WIDTH + 4 <= (GROUP - 1) * MMA_WARPS * TILE_SUMS,
               "sums do not overlap the smem of attention, which other warps may still be reading");
 
@@ -53,6 +57,9 @@ __device__ inline void receive_pairs(float2 (&v)[N], const float *x, const flagg
                : in.area  ? pair_value(a[i], b[i])
                           : *(const float2 *)(x + first + i * 2 * ROUND);
 }
+
+/* Elements i and i + 1 of a row in smem. */
+__device__ inline bf16 *pair_in(bf16 *row, int i) { return row + 2 * pair_at<false>(i / 2); }
 
 /* The sum over the MMA threads, through smem that no thread is still reading. */
 __device__ inline float row_sum(float s, float (&all)[MMA_WARPS])
@@ -117,8 +124,9 @@ __device__ __noinline__ void receive_long_row(const decode_gemm &f, flagged_read
         for (int i = 0; i < N; i++) {
             int at = from + first + i * 2 * ROUND;
             if (at < k)
-                store_bf16x2(to + at, make_float2((v[i].x - mean) * scale * g[i].x + s[i].x,
-                                                  (v[i].y - mean) * scale * g[i].y + s[i].y));
+                store_bf16x2(pair_in(to, at),
+                             make_float2((v[i].x - mean) * scale * g[i].x + s[i].x,
+                                         (v[i].y - mean) * scale * g[i].y + s[i].y));
         }
         if ((from += EACH) >= k) break;
         receive_pairs(v, x, in, from + first, k);
@@ -231,8 +239,9 @@ __device__ inline void receive_f32_row(const decode_gemm &f, const flagged_reade
 #pragma unroll
     for (int i = 0; i < N; i++)
         if (in_row[i])
-            store_bf16x2(to + at[i], make_float2((v[i].x - mean) * scale * g[i].x + s[i].x,
-                                                 (v[i].y - mean) * scale * g[i].y + s[i].y));
+            store_bf16x2(pair_in(to, at[i]),
+                         make_float2((v[i].x - mean) * scale * g[i].x + s[i].x,
+                                     (v[i].y - mean) * scale * g[i].y + s[i].y));
 }
 
 /* Receives the warp's elements of a bf16 row: a load has four consecutive elements a lane, of four
@@ -255,9 +264,12 @@ __device__ inline void receive_bf16_row(const flagged_reader &in, const bf16 *x,
             wait_pairs_warp(a, b, in.epoch, in_row, [&](int i) { return in.area + at[i] / 2; });
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (in_row(i))
-                *(uint2 *)(to + at[i]) = in.area ? make_uint2((unsigned)a[i], (unsigned)b[i])
-                                                 : *(const uint2 *)(x + at[i]);
+            if (in_row(i)) {
+                uint2 v = in.area ? make_uint2((unsigned)a[i], (unsigned)b[i])
+                                  : *(const uint2 *)(x + at[i]);
+                unsigned *pair = (unsigned *)pair_in(to, at[i]);
+                pair[0] = v.x, pair[2] = v.y;
+            }
     }
 }
 
@@ -266,96 +278,94 @@ __device__ inline void receive_bf16_row(const flagged_reader &in, const bf16 *x,
 /* Up to GROUP slots that are multiplied together: tiles of one chunk, or chunks of one tile. */
 struct slot_batch {
     int k_left; /* from the warp's first element of the batch to the end of the row */
-    int slots;
+    int slots, chunk;
     bool one_tile;
     /* The warp has step i of slot u if i * ROUND is less than this. */
     __device__ int k_left_of(int u) const
     {
-        return one_tile ? k_left - u * MAX_CHUNK : u < slots ? k_left : 0;
+        return one_tile ? k_left - u * chunk : u < slots ? k_left : 0;
     }
 };
 
 /* A lane's weights of up to GROUP slots, and the slots' addresses in smem.  A step of a warp is one
  * block of a quantised row. */
 template <int WT> struct row_weights {
-    uint4 w[GROUP][ROW_STEPS];
-    float scale[GROUP][ROW_STEPS]; /* of quantised weights */
+    static constexpr int STEPS = row_steps(WT);
+    weight_part<WT> w[GROUP][STEPS];
     unsigned slot[GROUP];
 
-    /* Waits for the next slots of the ring, and loads from them. */
+    /* Waits for the next slots of the ring, and loads from them.  Steps behind the end of the row
+     * are multiplied by zeros and slots that are not there are not used: both load others again,
+     * as a load under a condition goes to other registers, and a copy of them waits for it. */
     __device__ void load(const slot_ring &r, const slot_batch &s)
     {
         next_slots(r, s.slots).wait();
         constexpr int BITS = weight_bits(WT), STRIDE = slot_row_bytes(WT);
         int lane = threadIdx.x % 32, warp = (int)threadIdx.x / 32;
         unsigned row = (unsigned)(lane / 4 * STRIDE),
-                 at = row + (unsigned)((warp * STEP + lane % 4 * 8) * BITS / 8);
+                 at = row + (unsigned)((warp * STEP + lane % 4 * 8) * BITS / 8),
+                 scales = row + (unsigned)(scales_at(WT) + 4 * warp);
 #pragma unroll
         for (int u = 0; u < GROUP; u++) {
-            slot[u] = r.slot(r.ahead(u));
+            slot[u] = r.slot(u < s.slots ? r.ahead(u) : r.i);
 #pragma unroll
-            for (int i = 0; i < ROW_STEPS; i++) {
-                w[u][i] = make_uint4(0, 0, 0, 0);
-                scale[u][i] = 0;
-                if (i * ROUND >= s.k_left_of(u)) continue;
-                w[u][i] = slot_weights<WT>(slot[u] + at + (unsigned)(i * ROUND * BITS / 8));
-                if (WT != FV_BF16)
-                    scale[u][i] = ld_shared_f32(slot[u] + row + scales_at(WT) +
-                                                (unsigned)(4 * (warp + i * MMA_WARPS)));
+            for (int i = 0; i < STEPS; i++) {
+                bool in = i * ROUND < s.k_left_of(u);
+                load_slot(w[u][i], slot[u] + (in ? at + (unsigned)(i * ROUND * BITS / 8) : row));
+                if constexpr (WT != FV_BF16)
+                    w[u][i].scale = ld_shared_f32(slot[u] +
+                                                  (in ? scales + (unsigned)(4 * MMA_WARPS * i)
+                                                      : row + (unsigned)scales_at(WT)));
             }
         }
     }
 };
 
-/* c[p] += W x for slots 2 p and 2 p + 1; x: smem address of the lane's first element of the batch.
- * Of its two accumulators each mma of a step adds to its own: two short chains, not a long one. */
-template <int PAIRS, int WT>
-__device__ inline void multiply_pairs(float (&c)[GROUP / 2][2][4], const row_weights<WT> &w,
+/* c[u] += W x for the first N slots; x: smem address of the lane's pairs of the batch.  Of
+ * quantised weights each step is scaled, and only the lane's part of the result: c[u][0]. */
+template <int N, int WT>
+__device__ inline void multiply_slots(float (&c)[GROUP][4], const row_weights<WT> &w,
                                       const slot_batch &s, unsigned x)
 {
-    uint4 b[PAIRS][ROW_STEPS];
-    int half = s.one_tile ? (int)threadIdx.x % 32 / 16 * MAX_CHUNK : 0;
+    constexpr int STEPS = row_steps(WT);
+    bool lower = threadIdx.x % 4 >= 2;
+    uint2 b[N][STEPS];
 #pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
-        int from = s.one_tile ? 2 * p * MAX_CHUNK + half : 0;
+    for (int u = 0; u < N; u++)
 #pragma unroll
-        for (int i = 0; i < ROW_STEPS; i++) {
-            b[p][i] = make_uint4(0, 0, 0, 0);
-            if (from + i * ROUND < s.k_left)
-                b[p][i] = ld_shared16(x + (unsigned)(2 * (from + i * ROUND)));
+        for (int i = 0; i < STEPS; i++) {
+            unsigned chunk = (unsigned)(2 * (s.one_tile ? u * s.chunk : 0));
+            b[u][i] = make_uint2(0, 0);
+            if (i * ROUND < s.k_left_of(u))
+                b[u][i] = ld_shared8(x + chunk + (unsigned)(2 * i * ROUND));
         }
-    }
 #pragma unroll
-    for (int i = 0; i < ROW_STEPS; i++)
+    for (int i = 0; i < STEPS; i++)
 #pragma unroll
-        for (int p = 0; p < PAIRS; p++) {
-            const uint4 &u = w.w[2 * p][i], &v = w.w[2 * p + 1][i], &e = b[p][i];
+        for (int u = 0; u < N; u++) {
+            const uint4 v = w.w[u][i].bf16x8();
             if constexpr (WT == FV_BF16) {
-                mma(c[p][0], u.x, v.x, u.y, v.y, e.x, e.y);
-                mma(c[p][1], u.z, v.z, u.w, v.w, e.z, e.w);
+                mma(c[u], v.x, v.y, v.z, v.w, b[u][i].x, b[u][i].y);
             } else {
-                float low[4] = {}, high[4] = {};
-                mma(low, u.x, v.x, u.y, v.y, e.x, e.y);
-                mma(high, u.z, v.z, u.w, v.w, e.z, e.w);
-#pragma unroll
-                for (int r = 0; r < 4; r++)
-                    c[p][0][r] = fmaf(w.scale[2 * p + r / 2][i], low[r] + high[r], c[p][0][r]);
+                float d[4] = {};
+                mma(d, v.x, v.y, v.z, v.w, b[u][i].x, b[u][i].y);
+                c[u][0] = fmaf(w.w[u][i].scale, lower ? d[2] : d[0], c[u][0]);
             }
         }
 }
 
 /* ---- the op ---- */
 
-/* Stores the warp's partial sums, (GROUP slots, MMA_WARPS, TILE).  All columns of C that belong to
- * a slot's x are equal: taken are column 0 for the lower slot of a pair, 4 for the upper. */
-__device__ inline void store_sums(float *to, const float (&c)[GROUP / 2][2][4])
+/* Stores the warp's partial sums, (GROUP slots, 2 halves of C, MMA_WARPS, TILE).  Columns 0 .. 3 of
+ * the upper half are equal, and 4 .. 7 of the lower: taken are 0 and 4. */
+template <int WT> __device__ inline void store_sums(float *to, const float (&c)[GROUP][4])
 {
-    int lane = threadIdx.x % 32, odd = lane % 4 / 2;
-    to += (odd * MMA_WARPS + (int)threadIdx.x / 32) * TILE + lane / 4;
+    int lane = threadIdx.x % 32, lower = lane % 4 / 2;
+    to += (lower * MMA_WARPS + (int)threadIdx.x / 32) * TILE + lane / 4;
 #pragma unroll
-    for (int p = 0; p < GROUP / 2; p++) {
-        float v = odd ? c[p][0][2] + c[p][1][2] : c[p][0][0] + c[p][1][0];
-        if (lane % 2 == 0) to[2 * p * MMA_WARPS * TILE] = v;
+    for (int u = 0; u < GROUP; u++) {
+        float v = WT == FV_BF16 && lower ? c[u][2] : c[u][0];
+        if (lane % 2 == 0) to[2 * u * MMA_WARPS * TILE] = v;
     }
 }
 
@@ -363,11 +373,11 @@ __device__ inline void store_sums(float *to, const float (&c)[GROUP / 2][2][4])
 __device__ inline float2 reduce_pair(const float *from, int first, int n)
 {
     int lane = threadIdx.x % 32;
-    from += (first * MMA_WARPS + lane / 4) * TILE + lane % 4 * 2;
-    float2 v = *(const float2 *)from;
+    from += (first * 2 * MMA_WARPS + lane / 4) * TILE + lane % 4 * 2;
+    float2 v = make_float2(0, 0);
 #pragma unroll
-    for (int u = 1; u < GROUP; u++)
-        if (u < n) {
+    for (int u = 0; u < 2 * GROUP; u++)
+        if (u < 2 * n) {
             float2 e = *(const float2 *)(from + u * MMA_WARPS * TILE);
             v.x += e.x, v.y += e.y;
         }
@@ -387,7 +397,7 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
                                     bf16 *x, const unsigned char *slots, unsigned epoch, int op,
                                     int &buffer)
 {
-    constexpr int WT = weights_of(NEEDS);
+    constexpr int WT = weights_of(NEEDS), CHUNK = max_chunk(WT);
     const decode_gemm &f = o.gemm;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = t.blocks, tiles = f.tiles,
         first = t.tile(f), k = f.k;
@@ -411,12 +421,11 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
         result_pair b = {};
         auto epilogue = [&] { return mk_epilogue(f, o.out, f.y_in.reader(epoch), epoch + op); };
         if (mine) b.prefetch(epilogue(), turns_of(d), which, t.row);
-        float c[GROUP / 2][2][4] = {};
-        for (int from = 0; from < k; from += now == 1 ? GROUP * MAX_CHUNK : MAX_CHUNK) {
-            slot_batch s = {k - from - warp * STEP, now, now == 1};
+        float c[GROUP][4] = {};
+        for (int from = 0; from < k; from += now == 1 ? GROUP * CHUNK : CHUNK) {
+            slot_batch s = {k - from - warp * STEP, now, CHUNK, now == 1};
             if (s.one_tile)
-                s.slots = 1 + (k - from > MAX_CHUNK) + (k - from > 2 * MAX_CHUNK) +
-                          (k - from > 3 * MAX_CHUNK);
+                s.slots = 1 + (k - from > CHUNK) + (k - from > 2 * CHUNK) + (k - from > 3 * CHUNK);
             row_weights<WT> w;
             w.load(r, s);
             if (from == 0 && f.bias_in_slot && warp < now)
@@ -434,15 +443,16 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
                 if (in_slot) next_slots(scales, 1).release();
                 __syncwarp();
             }
-            unsigned at = smem_addr(x) + (unsigned)(2 * (from + warp * STEP) + lane % 4 * 16);
+            unsigned at = smem_addr(x) +
+                          (unsigned)(2 * (from + warp * STEP) + lane % 4 * 16 + lane / 16 * 8);
             if (s.slots > 2)
-                multiply_pairs<2, WT>(c, w, s, at);
+                multiply_slots<GROUP>(c, w, s, at);
             else
-                multiply_pairs<1, WT>(c, w, s, at);
+                multiply_slots<2>(c, w, s, at);
             if (s.one_tile && from == 0) chunks = s.slots;
         }
-        float *sums = d->sums[GROUP - 1][2 * buffer];
-        store_sums(sums, c);
+        float *sums = d->sums[GROUP - 1][4 * buffer];
+        store_sums<WT>(sums, c);
         decode_sync();
         if (warp >= now) continue;
         /* once more: kept since prefetch, it would spill */

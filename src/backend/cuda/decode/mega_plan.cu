@@ -231,8 +231,9 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     (row_job &)f = j;
     f.tiles = (int)tiles;
     f.bias_in_slot = j.a.bias && !paired && !quantised && j.a.n % TILE == 0 && aligned(j.a.bias);
-    f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, MAX_CHUNK)), unit) * unit;
-    if (j.a.rows == 1) f.chunk = j.k < MAX_CHUNK ? j.k : MAX_CHUNK; /* mega_one_row.h's rounds */
+    int most = max_chunk(j.a.wt);
+    f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, most)), unit) * unit;
+    if (j.a.rows == 1) f.chunk = j.k < most ? j.k : most; /* mega_one_row.h's rounds */
     f.stream_x = j.a.rows > FLAGGED_MAX_ROWS && j.a.xt == FV_BF16;
     int64_t groups = ceil_div(j.a.rows, ROWS_BLOCK), blocks = device_of(s)->sm_count / groups;
     /* with a tile per warp, a tile must lie as a whole in y or in one cache */

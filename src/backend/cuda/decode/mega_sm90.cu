@@ -247,12 +247,13 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
 
 /* ---- host ---- */
 
-/* Quantised: one with f32 caches and one without. */
+/* Quantised: one for all, one without f32 caches, and one for Llama. */
 template <row_count ROWS, int WEIGHTS> auto instance_of_weights(const mk_ops &p)
 {
-    return p.needs & NEEDS_F32_CACHE
-               ? decode_megakernel<ROWS, NEEDS_ALL | WEIGHTS>
-               : decode_megakernel<ROWS, (NEEDS_ALL & ~NEEDS_F32_CACHE) | WEIGHTS>;
+    if (p.needs & NEEDS_F32_CACHE) return decode_megakernel<ROWS, NEEDS_ALL | WEIGHTS>;
+    if (p.needs & ~(NEEDS_PAIRS | WEIGHTS))
+        return decode_megakernel<ROWS, (NEEDS_ALL & ~NEEDS_F32_CACHE) | WEIGHTS>;
+    return decode_megakernel<ROWS, NEEDS_PAIRS | WEIGHTS>;
 }
 
 template <row_count ROWS> auto instance_for(const mk_ops &p)
