@@ -262,7 +262,7 @@ fv_tensor *fv__causal_step(fv_ctx *c, const void *self, fv_session *s, fv_tensor
     fv_mha_arg arg = {.causal = true, .rope = fv__rope_step(c, &m->rotary, s, ids)};
     fv_rope_arg local = {0};
     if (m->is_local) local = fv__rope_step(c, &m->local, s, ids);
-    return fv__last_scores(c, fv__causal_run(c, m, s, x, arg, local), &m->norm, m->head.w);
+    return fv__last_scores(c, fv__causal_run(c, m, s, x, arg, local), &m->norm, m->head.w, NULL);
 }
 
 int64_t fv__causal_vocabulary(const void *self)

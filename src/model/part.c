@@ -262,11 +262,13 @@ fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x)
 }
 
 /* The norm and the output weight as one fused call where the device has it. */
-fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w)
+fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w, fv_tensor *b)
 {
-    if (norm->plus_one || !fv__fused_linear_supported(c, x, w))
-        return fv_linear(c, fv_norm_fwd(c, norm, fv__last_position(c, x)), w, NULL, FV_ACT_NONE);
-    fv_lin out = {.w = w};
+    if ((norm && norm->plus_one) || !fv__fused_linear_supported(c, x, w)) {
+        x = fv__last_position(c, x);
+        return fv_linear(c, norm ? fv_norm_fwd(c, norm, x) : x, w, b, FV_ACT_NONE);
+    }
+    fv_lin out = {.w = w, .b = b};
     return fv__last_position(c, fv__fused_linear(c, x, fv__norm_then_linear(norm, &out)));
 }
 

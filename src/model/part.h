@@ -117,8 +117,9 @@ void *fv__step_memory(fv_ctx *c, size_t bytes);
  * last whose id is not pad (pad < 0: the last); the last
  * whose id is `token`. */
 fv_tensor *fv__last_position(fv_ctx *c, fv_tensor *x);
-/* norm(x) w' there, (B,V): the end of a step. */
-fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w);
+/* norm(x) w' + b there, (B,V): the end of a step; norm and b (V) may be NULL. */
+fv_tensor *fv__last_scores(fv_ctx *c, fv_tensor *x, const fv_norm *norm, fv_tensor *w,
+                           fv_tensor *b);
 /* len[b] = 1 + the greatest position (B,T) of a row among those that mask (B,T) leaves; mask may be
  * NULL.  False where that failed.  It waits for the device. */
 bool fv__row_lengths(fv_ctx *c, const fv_tensor *pos, const fv_tensor *mask, int64_t *len);

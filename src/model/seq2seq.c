@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "core/core.h"
+#include "nn/part.h"
 
 /* ---- blocks ---- */
 
@@ -112,21 +113,53 @@ void fv__source_begin(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_te
         fv__source_keep(c, session, i, fv_mha_keys(c, &s->decoder[i].cross, memory));
 }
 
-/* x (B,T,D): new tokens behind those of the session -> the last of each, (B,D).  Only the last
- * position goes through the norm and the output weight. */
-fv_tensor *fv__target_step(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_tensor *x,
-                           fv_mha_arg self)
+/* One layer of a step.  A post-norm one leaves its last norm to what comes next where it has fused
+ * kernels. */
+static fv_residual layer_step(fv_ctx *c, const fv__stacks *s, const fv__decoder_block *b,
+                              fv_residual x, fv_mha_arg self, fv_mha_arg cross)
 {
+    if (s->decoder_fn == fv__decoder_post_norm &&
+        fv__post_norm_decodes(c, &b->self, &b->cross, &b->mlp, x.x, &self, &cross)) {
+        x.x = fv__post_norm_decode(c, &b->self, &b->self_norm, &b->cross, &b->cross_norm, &b->mlp,
+                                   x, self, cross);
+        return (fv_residual){x.x, &b->mlp_norm};
+    }
+    if (x.norm) x.x = fv_norm_fwd(c, x.norm, x.x);
+    return (fv_residual){s->decoder_fn(c, b, x.x, self, cross), NULL};
+}
+
+/* x (B,T,D): new tokens behind those of the session, through all layers. */
+static fv_residual layers_step(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_tensor *x,
+                               fv_mha_arg self)
+{
+    fv_residual sum = {x, NULL};
     self.causal = true;
     for (int i = 0; i < s->n_decoder; i++) {
         const fv__decoder_block *b = &s->decoder[i];
         fv_kv own = fv__own_cache(c, session, i, &b->self),
               source = fv__source_cache(c, session, i);
+        fv_mha_arg cross = {.kv = &source, .key_mask = fv__source_mask(c, session)};
         self.kv = &own;
-        x = s->decoder_fn(c, b, x, self,
-                          (fv_mha_arg){.kv = &source, .key_mask = fv__source_mask(c, session)});
+        sum = layer_step(c, s, b, sum, self, cross);
     }
-    return norm_of_stack(c, &s->decoder_norm, fv__last_position(c, x));
+    if (!sum.norm && s->decoder_norm.gain) sum.norm = &s->decoder_norm;
+    return sum;
+}
+
+/* Only the last position goes through the norm and the output weight. */
+fv_tensor *fv__target_step(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_tensor *x,
+                           fv_mha_arg self)
+{
+    fv_residual sum = layers_step(c, s, session, x, self);
+    x = fv__last_position(c, sum.x);
+    return sum.norm ? fv_norm_fwd(c, sum.norm, x) : x;
+}
+
+fv_tensor *fv__target_scores(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_tensor *x,
+                             fv_mha_arg self, fv_tensor *w, fv_tensor *b)
+{
+    fv_residual sum = layers_step(c, s, session, x, self);
+    return fv__last_scores(c, sum.x, sum.norm, w, b);
 }
 
 /* ---- classifiers ---- */
@@ -394,10 +427,15 @@ fv_tensor *fv__seq2seq_target(fv_ctx *c, const fv__seq2seq *m, const fv_items *i
     return fv__shift_right(c, labels, m->cfg.decoder_start_token_id, m->cfg.pad_token_id);
 }
 
+/* (V) of (1,V), or NULL. */
+static fv_tensor *logits_bias(fv_ctx *c, const fv__seq2seq *m)
+{
+    return m->bias ? fv_reshape(c, m->bias, FV_SHAPE(-1)) : NULL;
+}
+
 static fv_tensor *logits(fv_ctx *c, const fv__seq2seq *m, fv_tensor *x)
 {
-    fv_tensor *bias = m->bias ? fv_reshape(c, m->bias, FV_SHAPE(-1)) : NULL;
-    return fv_linear(c, x, m->out, bias, FV_ACT_NONE);
+    return fv_linear(c, x, m->out, logits_bias(c, m), FV_ACT_NONE);
 }
 
 void fv__seq2seq_put(fv_ctx *c, const fv__seq2seq *m, const fv_items *in, fv_items *out,
@@ -429,8 +467,8 @@ void fv__seq2seq_begin(fv_ctx *c, const void *self, fv_session *s, const fv_item
 fv_tensor *fv__seq2seq_step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const fv__seq2seq *m = self;
-    return logits(c, m,
-                  fv__target_step(c, &m->stacks, s, m->embed(c, m, true, ids, s), (fv_mha_arg){0}));
+    return fv__target_scores(c, &m->stacks, s, m->embed(c, m, true, ids, s), (fv_mha_arg){0},
+                             m->out, logits_bias(c, m));
 }
 
 int64_t fv__seq2seq_vocabulary(const void *self)

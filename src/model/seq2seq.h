@@ -55,11 +55,14 @@ fv_tensor *fv__decode(fv_ctx *c, const fv__stacks *s, fv_tensor *x, fv_mha_arg s
 void fv__stacks_pack(fv_params *p, fv__stacks *s, fv_dtype dtype);
 
 /* Generation: keeps the encoder's mask (or NULL) and, for each layer, its keys and values; then the
- * next tokens x (rows,T,D) of a session -> (rows,D), what the last of them became. */
+ * next tokens x (rows,T,D) of a session -> (rows,D), what the last of them became, or its scores
+ * (rows,V) by w (V,D) and b (V) or NULL. */
 void fv__source_begin(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_tensor *memory,
                       fv_tensor *mask);
 fv_tensor *fv__target_step(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_tensor *x,
                            fv_mha_arg self);
+fv_tensor *fv__target_scores(fv_ctx *c, const fv__stacks *s, fv_session *session, fv_tensor *x,
+                             fv_mha_arg self, fv_tensor *w, fv_tensor *b);
 
 /* What a head of two stacks makes of the decoder's states x (B,T,D).  A classifier reads the last
  * end of sequence of each row of input_ids; a row that has none is an error wherever ids can be

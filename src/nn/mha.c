@@ -414,7 +414,7 @@ static fv_tensor *decode_query(fv_ctx *c, const fv_mha *l, const fv_norm *norm, 
 }
 
 fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
-                          fv_mha_arg arg, fv_tensor *onto)
+                          fv_mha_arg arg, fv_residual onto)
 {
     fv_tensor *q = decode_query(c, l, norm, x, &arg), *y;
     int64_t shared = q ? sequences_shared(q, &arg) : 0;
@@ -422,8 +422,7 @@ fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_te
     if (shared) q = fv_reshape(c, q, rows_shared(q, shared));
     y = fv_attention(c, q, arg.kv->k, arg.kv->v, settings(l, &arg));
     if (shared) y = fv_reshape(c, y, shape);
-    return fv__fused_linear(c, y,
-                            (fv_fused_linear_arg){.w = l->out.w, .b = l->out.b, .residual = onto});
+    return fv__fused_linear(c, y, fv__linear_then_sum(&l->out, onto));
 }
 
 fv_kv fv_mha_keys(fv_ctx *c, const fv_mha *l, fv_tensor *memory)

@@ -75,10 +75,9 @@ fv_tensor *fv__mlp_decode_hidden(fv_ctx *c, const fv_mlp *l, const fv_norm *norm
     return fv__fused_linear(c, x, up);
 }
 
-fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, fv_tensor *h, fv_tensor *onto)
+fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, fv_tensor *h, fv_residual onto)
 {
-    return fv__fused_linear(
-        c, h, (fv_fused_linear_arg){.w = l->down.w, .b = l->down.b, .residual = onto});
+    return fv__fused_linear(c, h, fv__linear_then_sum(&l->down, onto));
 }
 
 void fv_mlp_pack(fv_params *p, fv_mlp *l, fv_dtype dtype)

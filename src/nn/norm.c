@@ -76,10 +76,23 @@ fv_tensor *fv_bn_fwd(fv_ctx *c, const fv_bn *l, fv_tensor *x)
 
 fv_fused_linear_arg fv__norm_then_linear(const fv_norm *norm, const fv_lin *l)
 {
+    if (!norm) return (fv_fused_linear_arg){.w = l->w, .b = l->b};
     return (fv_fused_linear_arg){.w = l->w,
                                  .b = l->b,
                                  .norm = norm->rms ? FV_NORM_RMS : FV_NORM_LAYER,
                                  .gain = norm->gain,
                                  .shift = norm->bias,
                                  .eps = norm->eps};
+}
+
+fv_fused_linear_arg fv__linear_then_sum(const fv_lin *l, fv_residual onto)
+{
+    fv_fused_linear_arg a = {.w = l->w, .b = l->b, .residual = onto.x};
+    const fv_norm *norm = onto.norm;
+    if (!norm) return a;
+    a.residual_norm = norm->rms ? FV_NORM_RMS : FV_NORM_LAYER;
+    a.residual_gain = norm->gain;
+    a.residual_shift = norm->bias;
+    a.residual_eps = norm->eps;
+    return a;
 }

@@ -21,20 +21,37 @@ fv_path fv__below(const fv_path *path, const char *name, const char *otherwise);
 int fv__names(const char *names);
 fv_path fv__named(const fv_path *path, const char *names, int i);
 
+/* A sum whose norm is still to be computed, by what reads it; norm NULL: it has none. */
+typedef struct fv_residual {
+    fv_tensor *x;
+    const fv_norm *norm;
+} fv_residual;
+
 /* For one token of each sequence, where the device has a kernel for it: f(norm(x)), added to
- * `onto`, in place, or by itself where that is NULL.  The feed-forward part comes in two halves,
+ * `onto`, in place unless that lacks a norm, or by itself where onto.x is NULL; norm may be NULL.
+ * The feed-forward part comes in two halves,
  * h = g(norm(x)) and down(h): where both parts of a layer read the same x, h is computed before
  * attention is added to it. */
 bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor *x,
                               const fv_mha_arg *arg);
 fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,
-                          fv_mha_arg arg, fv_tensor *onto);
+                          fv_mha_arg arg, fv_residual onto);
 /* Of the numbers that a cache for this attention holds. */
 fv_dtype fv__mha_cache_dtype(const fv_ctx *c, const fv_mha *l, const fv_mha_arg *arg);
 bool fv__mlp_decode_supported(const fv_ctx *c, const fv_mlp *l, const fv_tensor *x);
 fv_tensor *fv__mlp_decode_hidden(fv_ctx *c, const fv_mlp *l, const fv_norm *norm, fv_tensor *x);
-fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, fv_tensor *h, fv_tensor *onto);
+fv_tensor *fv__mlp_decode(fv_ctx *c, const fv_mlp *l, fv_tensor *h, fv_residual onto);
 fv_fused_linear_arg fv__norm_then_linear(const fv_norm *norm, const fv_lin *l);
+fv_fused_linear_arg fv__linear_then_sum(const fv_lin *l, fv_residual onto);
+
+/* A post-norm layer with attention to others, for one token of each sequence, by such kernels:
+ *     x = norm(x + self(x));  x = norm'(x + cross(x));  x + mlp(x), which still lacks its norm. */
+bool fv__post_norm_decodes(const fv_ctx *c, const fv_mha *attn, const fv_mha *cross,
+                           const fv_mlp *mlp, const fv_tensor *x, const fv_mha_arg *arg,
+                           const fv_mha_arg *cross_arg);
+fv_tensor *fv__post_norm_decode(fv_ctx *c, const fv_mha *attn, const fv_norm *attn_norm,
+                                const fv_mha *cross, const fv_norm *cross_norm, const fv_mlp *mlp,
+                                fv_residual x, fv_mha_arg arg, fv_mha_arg cross_arg);
 
 /* fv_mha_fwd before its last product */
 fv_tensor *fv__mha_heads(fv_ctx *c, const fv_mha *l, fv_tensor *x, fv_mha_arg arg);

@@ -62,8 +62,9 @@ fv_tensor *fv_pre_norm(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
                        float dropout)
 {
     if (decodes(c, attn_norm, attn, mlp_norm, mlp, x, &arg)) {
-        x = fv__mha_decode(c, attn, attn_norm, x, arg, x);
-        return fv__mlp_decode(c, mlp, fv__mlp_decode_hidden(c, mlp, mlp_norm, x), x);
+        x = fv__mha_decode(c, attn, attn_norm, x, arg, (fv_residual){.x = x});
+        return fv__mlp_decode(c, mlp, fv__mlp_decode_hidden(c, mlp, mlp_norm, x),
+                              (fv_residual){.x = x});
     }
     fv_tensor *h = fv_norm_fwd(c, attn_norm, x);
     h = fv_mha_add_norm(c, attn, &x, h, arg, dropout, mlp_norm);
@@ -78,14 +79,34 @@ fv_tensor *fv_pre_norm_cross(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *
 {
     if (decodes(c, attn_norm, attn, mlp_norm, mlp, x, &arg) && !cross_norm->plus_one &&
         fv__mha_decode_supported(c, cross, x, &cross_arg)) {
-        x = fv__mha_decode(c, attn, attn_norm, x, arg, x);
-        x = fv__mha_decode(c, cross, cross_norm, x, cross_arg, x);
-        return fv__mlp_decode(c, mlp, fv__mlp_decode_hidden(c, mlp, mlp_norm, x), x);
+        x = fv__mha_decode(c, attn, attn_norm, x, arg, (fv_residual){.x = x});
+        x = fv__mha_decode(c, cross, cross_norm, x, cross_arg, (fv_residual){.x = x});
+        return fv__mlp_decode(c, mlp, fv__mlp_decode_hidden(c, mlp, mlp_norm, x),
+                              (fv_residual){.x = x});
     }
     fv_tensor *h = fv_norm_fwd(c, attn_norm, x);
     h = fv_mha_add_norm(c, attn, &x, h, arg, dropout, cross_norm);
     h = fv_mha_add_norm(c, cross, &x, h, cross_arg, dropout, mlp_norm);
     return fv_mlp_add(c, mlp, x, h, dropout);
+}
+
+bool fv__post_norm_decodes(const fv_ctx *c, const fv_mha *attn, const fv_mha *cross,
+                           const fv_mlp *mlp, const fv_tensor *x, const fv_mha_arg *arg,
+                           const fv_mha_arg *cross_arg)
+{
+    return fv__mha_decode_supported(c, attn, x, arg) &&
+           fv__mha_decode_supported(c, cross, x, cross_arg) && fv__mlp_decode_supported(c, mlp, x);
+}
+
+/* A norm is computed twice, by the product that reads the sum and by the one that is added to it:
+ * each has other work to wait for, and as a kernel of its own the norm would be waited for. */
+fv_tensor *fv__post_norm_decode(fv_ctx *c, const fv_mha *attn, const fv_norm *attn_norm,
+                                const fv_mha *cross, const fv_norm *cross_norm, const fv_mlp *mlp,
+                                fv_residual x, fv_mha_arg arg, fv_mha_arg cross_arg)
+{
+    x = (fv_residual){fv__mha_decode(c, attn, x.norm, x.x, arg, x), attn_norm};
+    x = (fv_residual){fv__mha_decode(c, cross, x.norm, x.x, cross_arg, x), cross_norm};
+    return fv__mlp_decode(c, mlp, fv__mlp_decode_hidden(c, mlp, x.norm, x.x), x);
 }
 
 /* x += attn(norm x) + mlp(norm' x) */
@@ -95,7 +116,8 @@ fv_tensor *fv_parallel(fv_ctx *c, const fv_norm *attn_norm, const fv_mha *attn,
 {
     if (decodes(c, attn_norm, attn, mlp_norm, mlp, x, &arg)) {
         fv_tensor *h = fv__mlp_decode_hidden(c, mlp, mlp_norm, x); /* before x changes */
-        return fv__mlp_decode(c, mlp, h, fv__mha_decode(c, attn, attn_norm, x, arg, x));
+        x = fv__mha_decode(c, attn, attn_norm, x, arg, (fv_residual){.x = x});
+        return fv__mlp_decode(c, mlp, h, (fv_residual){.x = x});
     }
     fv_tensor *h = fv_norm_fwd(c, attn_norm, x), *n = fv_norm_fwd(c, mlp_norm, x);
     x = fv_add(c, x, fv_dropout(c, fv_mha_fwd(c, attn, h, arg), dropout));

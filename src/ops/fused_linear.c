@@ -2,6 +2,7 @@
  * sum behind it.
  *
  *     n = norm(x);  y = act(n w' + b),  y += n w' + b,  y = act(n w' + b) * (n up' + up_b),
+ *     y = norm'(r) + n w' + b,
  *     or [q k v] = n w' + b with q and k rotated, q to y, k and v to the caches
  *
  * A decode step reads every weight for a handful of rows: what stands between two products costs as
@@ -59,7 +60,10 @@ static bool fit(const fv_tensor *x, const fv_fused_linear_arg *a, fv_dtype t, in
     bool ok = fv_cols(x) == k && (!a->b || fv_len(a->b) == n) &&
               (!a->halves || (n % 2 == 0 && !a->up && !a->k && !a->residual)) &&
               (!a->gain || fv_len(a->gain) == k) && (!a->shift || fv_len(a->shift) == k) &&
-              (!a->residual || (fv_cols(a->residual) == n && fv_rows(a->residual) == fv_rows(x)));
+              (!a->residual || (fv_cols(a->residual) == n && fv_rows(a->residual) == fv_rows(x))) &&
+              (!a->residual_norm || a->residual) &&
+              (!a->residual_gain || fv_len(a->residual_gain) == n) &&
+              (!a->residual_shift || fv_len(a->residual_shift) == n);
     ok = ok && (!a->up || (fv_shape_same(a->up->shape, a->w->shape) && !a->b == !a->up_b &&
                            (!a->up_b || fv_len(a->up_b) == n) && !a->k && !a->residual));
     if (a->rope_freq)
@@ -105,7 +109,8 @@ fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a)
             "fused_linear: x %s, w %s: expected rows of one width, and a bias, norm, sum, gate, "
             "rotation and cache for them",
             fv_desc(x).s, fv_desc(a.w).s);
-    fv_tensor *y = a.residual ? a.residual : fv_new(c, t, FV_SHAPE(fv_dim(x, 0), 1, y_n));
+    fv_tensor *y = a.residual && !a.residual_norm ? a.residual
+                                                  : fv_new(c, t, FV_SHAPE(fv_dim(x, 0), 1, y_n));
     if (!y) return NULL;
     fv_fused_linear r = {.rows = fv_rows(x),
                          .n = n,
@@ -121,7 +126,11 @@ fv_tensor *fv__fused_linear(fv_ctx *c, fv_tensor *x, fv_fused_linear_arg a)
                          .shift = data_of(a.shift),
                          .eps = a.eps,
                          .act = a.act,
-                         .add = a.residual != NULL,
+                         .residual = data_of(a.residual),
+                         .residual_norm = a.residual_norm,
+                         .residual_gain = data_of(a.residual_gain),
+                         .residual_shift = data_of(a.residual_shift),
+                         .residual_eps = a.residual_eps,
                          .y = y->data,
                          .y_n = y_n,
                          .up = data_of(a.up),

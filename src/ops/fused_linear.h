@@ -5,8 +5,9 @@
 
 #include "fovea/author/op.h"
 
-/* y = act(norm(x) w' + b), or added to `residual`, which is changed and returned.  With caches the
- * last columns, half for each, go to row pos of them; what becomes y and a key may be rotated
+/* y = act(norm(x) w' + b), or added to `residual`, which is changed and returned; a residual that
+ * still lacks a norm (residual_norm) stays, and y = norm(residual) + norm(x) w' + b.  With caches
+ * the last columns, half for each, go to row pos of them; what becomes y and a key may be rotated
  * first, as fv_rope does.  With `up`: y = act(norm(x) w' + b) * (norm(x) up' + up_b).
  * No gradient. */
 typedef struct fv_fused_linear_arg {
@@ -16,6 +17,9 @@ typedef struct fv_fused_linear_arg {
     const fv_tensor *gain, *shift;
     float eps;
     fv_tensor *residual;
+    fv_norm_kind residual_norm;
+    const fv_tensor *residual_gain, *residual_shift;
+    float residual_eps;
     const fv_tensor *k, *v, *pos;          /* caches (B,cap,G*W) and pos (B), or NULL */
     const fv_tensor *up, *up_b;            /* of w's shape, of b's; or NULL */
     bool halves;                           /* the lower halves of w and b are up and up_b */

@@ -322,10 +322,10 @@ static void quantised_weights_decode(void **state)
 
 /* ---- beside a whole pass ---- */
 
-enum { READ = 5, STEPS = 4, TOKENS = READ + STEPS, PAIR = 2, SOURCE = 6 };
+enum { READ = 5, STEPS = 4, TOKENS = READ + STEPS, PAIR = 2, CROWD = 20, SOURCE = 6 };
 
-/* norms first, as fused kernels have them: biases of positions in the scores, a gate; learned
- * positions and biases */
+/* norms first: biases of positions in the scores, a gate; learned positions and biases.  Norms
+ * last: with biases; wider than what a warp keeps in registers. */
 static const char *const readers[] = {
     "{\"model_type\":\"t5\",\"vocab_size\":211,\"d_model\":128,\"d_kv\":64,\"d_ff\":160,"
     "\"num_layers\":2,\"num_heads\":2,\"feed_forward_proj\":\"gated-gelu\"}",
@@ -333,14 +333,23 @@ static const char *const readers[] = {
     "\"decoder_layers\":2,\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,"
     "\"encoder_ffn_dim\":160,\"decoder_ffn_dim\":160,\"max_position_embeddings\":64,"
     "\"init_std\":0.1,\"activation_function\":\"gelu\"}",
+    "{\"model_type\":\"bart\",\"vocab_size\":211,\"d_model\":128,\"encoder_layers\":2,"
+    "\"decoder_layers\":2,\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,"
+    "\"encoder_ffn_dim\":160,\"decoder_ffn_dim\":160,\"max_position_embeddings\":64,"
+    "\"init_std\":0.1,\"activation_function\":\"gelu\"}",
+    "{\"model_type\":\"marian\",\"vocab_size\":211,\"d_model\":640,\"encoder_layers\":2,"
+    "\"decoder_layers\":2,\"encoder_attention_heads\":10,\"decoder_attention_heads\":10,"
+    "\"encoder_ffn_dim\":160,\"decoder_ffn_dim\":160,\"max_position_embeddings\":64,"
+    "\"init_std\":0.05,\"activation_function\":\"swish\",\"scale_embedding\":true,"
+    "\"pad_token_id\":1,\"eos_token_id\":0,\"decoder_start_token_id\":1}",
 };
 
 typedef struct text {
     const char *config;
-    bool reads; /* a source, with an encoder */
-    int32_t source[PAIR * SOURCE], ids[PAIR * TOKENS];
-    float logits[PAIR * TOKENS * 211]; /* of a whole pass */
-    float tolerance;                   /* of the distance between its least and greatest */
+    bool reads;                                          /* a source, with an encoder */
+    int32_t source[CROWD * SOURCE], ids[CROWD * TOKENS]; /* every PAIR rows the same again */
+    float logits[PAIR * TOKENS * 211];                   /* of a whole pass */
+    float tolerance; /* of the distance between its least and greatest */
 } text;
 
 static void put_source(fv_ctx *c, fv_items *in, const text *t, int64_t rows)
@@ -381,17 +390,17 @@ static void same_as_at_once(const text *t, const float *got, int64_t n, int64_t 
 static void write_on(fv_ctx *c, fv_session *s, const text *t, int64_t behind, int64_t n,
                      int64_t rows, bool alike)
 {
-    int32_t next[PAIR * TOKENS];
-    float got[PAIR * 211];
+    int32_t next[CROWD * TOKENS];
+    float got[CROWD * 211];
     for (int64_t i = 0; i < rows * n; i++)
         next[i] = t->ids[(alike ? 0 : i / n) * TOKENS + behind - n + i % n];
     check(fv_read(c, fv_session_step(c, s, fv_ints(c, next, FV_SHAPE(rows, n))), got, rows * V),
           fv_ctx_err(c));
-    for (int64_t i = 0; i < rows; i++) same_as_at_once(t, got, behind, i, alike ? 0 : i);
+    for (int64_t i = 0; i < rows; i++) same_as_at_once(t, got, behind, i, alike ? 0 : i % PAIR);
 }
 
-/* A model that serves writes the text again: all rows, its first, or that twice from one source, as
- * beams do. */
+/* A model that serves writes the text again: a pair of rows, a crowd, its first, or that twice from
+ * one source, as beams do. */
 static void write_again(const fv_model *served, const text *t, int64_t sources, int64_t rows)
 {
     fv_ctx *c;
@@ -417,10 +426,17 @@ static void beside_a_pass(const char *config, bool reads, fv_dtype weights, floa
     fv_model *here, *there;
     t.config = config, t.reads = reads, t.tolerance = tolerance;
     open_both(&here, &there, config, weights);
-    for (int i = 0; i < PAIR * SOURCE; i++) t.source[i] = 3 + (i * i * 5 + i * 11) % (V - 3);
-    for (int i = 0; i < PAIR * TOKENS; i++) t.ids[i] = 3 + (i * i * 7 + i * 3) % (V - 3);
+    for (int i = 0; i < CROWD * SOURCE; i++) {
+        int at = i % (PAIR * SOURCE);
+        t.source[i] = 3 + (at * at * 5 + at * 11) % (V - 3);
+    }
+    for (int i = 0; i < CROWD * TOKENS; i++) {
+        int at = i % (PAIR * TOKENS);
+        t.ids[i] = 3 + (at * at * 7 + at * 3) % (V - 3);
+    }
     read_at_once(&t, here);
     write_again(there, &t, PAIR, PAIR);
+    write_again(there, &t, CROWD, CROWD);
     write_again(there, &t, 1, 1);
     if (reads) write_again(there, &t, 1, PAIR);
     fv_model_free(here);

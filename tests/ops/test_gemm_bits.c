@@ -160,11 +160,12 @@ static void test_not_finite(void **state)
             }
 }
 
-/* What stands around a product in a step of writing changes no bit: norm, product, and the sum, the
- * caches (with q and k rotated) or a second product to be multiplied by behind it. */
+/* What stands around a product in a step of writing changes no bit: norm, product, and the sum
+ * (with what may have a norm of its own), the caches (with q and k rotated) or a second product to
+ * be multiplied by behind it. */
 typedef struct around {
     fv_norm_kind norm;
-    enum { PLAIN, ONTO, CACHES, ROTATED, GATED } then;
+    enum { PLAIN, ONTO, ONTO_NORM, CACHES, ROTATED, GATED } then;
     fv_dtype weight;
     int64_t rows;
     int threads;
@@ -216,10 +217,22 @@ static void multiply_alone(fv_stream *s, product_alone *o, const around *t, int6
     f->gemm(s, &g);
 }
 
+static void norm_residual(fv_stream *s, float *y, const product_alone *o, const around *t,
+                          int64_t n)
+{
+    const fv_kernels *f = gemm_device->k[FV_F32];
+    float stat[4];
+    if (t->norm == FV_NORM_LAYER)
+        f->layernorm(s, y, stat, stat + 2, NULL, o->old, NULL, o->bias, o->bias, t->rows, n, 1e-5f);
+    else
+        f->rmsnorm(s, y, stat, NULL, o->old, NULL, o->bias, t->rows, n, 1e-5f);
+}
+
 static void check_around(const around *t)
 {
     const fv_kernels *f = gemm_device->k[FV_F32];
-    bool rotated = t->then == ROTATED, caches = t->then == CACHES || rotated;
+    bool rotated = t->then == ROTATED, caches = t->then == CACHES || rotated,
+         onto = t->then == ONTO || t->then == ONTO_NORM;
     int64_t n = rotated ? MOST_N : 261, each = n / 3, y_n = caches ? each : n;
     int64_t row = each + 5, batch = CAP * row + 7; /* positions and sequences lie apart */
     fv_act act = t->then == PLAIN || t->then == GATED ? FV_GELU_TANH : FV_ACT_NONE;
@@ -239,11 +252,12 @@ static void check_around(const around *t)
         }
     memcpy(y, o.old, (size_t)(2 * n) * sizeof *y);
     memcpy(want, o.old, (size_t)(2 * n) * sizeof *y);
+    if (t->then == ONTO_NORM) norm_residual(&s, want, &o, t, n);
     memset(cache, 0, sizeof cache);
     for (int64_t i = 0; i < t->rows; i++)
         for (int64_t j = 0; j < y_n; j++) {
             float x = o.sum[i * n + j], *to = want + i * y_n + j;
-            *to = t->then == ONTO ? *to + x : t->then == GATED ? x * o.up[i * n + j] : x;
+            *to = onto ? *to + x : t->then == GATED ? x * o.up[i * n + j] : x;
         }
     fv_fused_linear r = {.rows = t->rows,
                          .n = n,
@@ -257,7 +271,13 @@ static void check_around(const around *t)
     r.shift = t->norm == FV_NORM_LAYER ? o.shift : NULL;
     r.eps = 1e-5f;
     r.act = act;
-    r.add = t->then == ONTO;
+    if (onto) r.residual = t->then == ONTO ? y : o.old;
+    if (t->then == ONTO_NORM) {
+        r.residual_norm = t->norm ? t->norm : FV_NORM_RMS;
+        r.residual_gain = o.bias;
+        r.residual_shift = t->norm == FV_NORM_LAYER ? o.bias : NULL;
+        r.residual_eps = 1e-5f;
+    }
     r.y = y;
     r.y_n = y_n;
     if (t->then == GATED) r.up = o.packed2, r.up_bias = o.bias;
@@ -283,11 +303,11 @@ static void test_fused_linear(void **state)
 {
     (void)state;
     const fv_dtype kinds[] = {FV_F32, FV_BF16, FV_F16, FV_Q8, FV_Q4, FV_I8};
-    for (int i = 0; i < 6 * 3 * 5 * 2; i++)
+    for (int i = 0; i < 6 * 3 * 6 * 2; i++)
         check_around(&(around){.norm = (fv_norm_kind)(i / 6 % 3),
-                               .then = i / 18 % 5,
+                               .then = i / 18 % 6,
                                .weight = kinds[i % 6],
-                               .rows = 1 + i / 90,
+                               .rows = 1 + i / 108,
                                .threads = 1 + i % 3});
 }
 

@@ -209,7 +209,9 @@ typedef struct fv_fused_rope {
     bool adjacent; /* pairs (2i,2i+1), else (i,i+half) */
 } fv_fused_rope;
 
-/* y = act(norm(x) w' + bias), or added to y; with up, times norm(x) up' + up_bias, n % 4 == 0.
+/* y = act(norm(x) w' + bias); with a residual (rows,n) y = residual + norm(x) w' + bias, and the
+ * residual may be y, or still lack a norm of its own: y = norm'(residual) + norm(x) w' + bias, in
+ * another y.  With up, times norm(x) up' + up_bias, n % 4 == 0.
  * x (rows,k), w and up (n,k) packed.  With caches only the first y_n columns go to y, the rest in
  * two halves to row pos[r] of sequence r of each, (rows,cap,(n-y_n)/2) with positions cache_row
  * elements apart and sequences cache_batch; y and k may be rotated. */
@@ -222,7 +224,10 @@ typedef struct fv_fused_linear {
     const void *gain, *shift; /* of the norm, (k) or NULL */
     float eps;
     fv_act act;
-    bool add;
+    const void *residual; /* or NULL */
+    fv_norm_kind residual_norm;
+    const void *residual_gain, *residual_shift; /* (n) or NULL */
+    float residual_eps;
     void *y, *k_cache, *v_cache;
     int64_t cache_row, cache_batch;
     const int32_t *pos;

@@ -181,24 +181,26 @@ static float *target(const few *f, int64_t i, int64_t j, int64_t *first, int64_t
                       : (float *)(j < r->y_n + half ? r->k_cache : r->v_cache) + in_cache;
 }
 
-/* The same for sums that are added to y or stored to KV caches. */
+/* The same for sums that are added to a residual or stored to KV caches.  A residual with a norm is
+ * in y already. */
 static void finish_row(const few *f, const float *sum, int64_t ld, int64_t j)
 {
-    const float *bias = f->row->bias;
+    const fv_fused_linear *r = f->row;
+    const float *bias = r->bias, *residual = r->residual_norm ? r->y : r->residual;
     int64_t j1 = least(j + f->kind->nr, f->n), first, end;
     for (int64_t i = 0; i < f->rows; i++)
         for (int64_t at = j; at < j1; at = end) {
             float *to = target(f, i, at, &first, &end);
-            const float *from = sum + i * ld - j;
+            const float *from = sum + i * ld - j, *onto = residual ? residual + i * f->n : NULL;
             int64_t c = at;
             if (end > j1) end = j1;
             for (; c + VW <= end; c += VW) {
                 vf x = bias ? v_add(v_load(from + c), v_load(bias + c)) : v_load(from + c);
-                v_store(to + c - first, f->row->add ? v_add(v_load(to + c - first), x) : x);
+                v_store(to + c - first, onto ? v_add(v_load(onto + c), x) : x);
             }
             for (; c < end; c++) {
                 float x = bias ? from[c] + bias[c] : from[c];
-                to[c - first] = f->row->add ? to[c - first] + x : x;
+                to[c - first] = onto ? onto[c] + x : x;
             }
         }
 }
@@ -273,7 +275,7 @@ static void step(const few *f, const piece *x)
         gate_step(f, x);
         return;
     }
-    bool aside = f->row && (f->row->add || f->row->k_cache),
+    bool aside = f->row && (f->row->residual || f->row->k_cache),
          direct = !aside && f->end.ct == FV_F32 &&
                   (x->j + (x->panels - 1) * x->apart + 1) * nr <= f->n;
     float *sum = direct ? (float *)f->end.c + x->j * nr : buf;
@@ -441,7 +443,7 @@ static void rotate(fv_stream *s, const fv_fused_linear *r)
 static bool fused_linear(fv_stream *s, const fv_fused_linear *r)
 {
     const gemm_kind *kind = NAME(gemm_packed)(r->wt);
-    bool aside = r->add || r->k_cache;
+    bool aside = r->residual || r->k_cache;
     if (!kind || 2 * r->rows > kind->mr || r->xt != FV_F32 || r->yt != FV_F32 ||
         (aside && (r->act || r->up)))
         return false;
@@ -459,6 +461,9 @@ static bool fused_linear(fv_stream *s, const fv_fused_linear *r)
                      .act = r->act,
                      .table = FV_F32},
              .row = r};
+    for (int64_t i = 0; r->residual_norm && i < r->rows; i++) BASE_NAME(norm_row)
+    ((float *)r->y + i * r->n, (const float *)r->residual + i * r->n, r->residual_gain,
+     r->residual_shift, r->n, r->residual_norm == FV_NORM_LAYER, r->residual_eps);
     run(s, &f);
     if (r->rope.freq) rotate(s, r);
     return true;

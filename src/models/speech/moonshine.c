@@ -366,8 +366,8 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
 {
     const moonshine *m = self;
     fv_mha_arg arg = {.rope = fv__rope_step(c, &m->decoder_rotary, s, ids)};
-    fv_tensor *x = fv__target_step(c, &m->stacks, s, fv_emb_fwd(c, &m->tokens, ids), arg);
-    return fv_linear(c, x, m->out, NULL, FV_ACT_NONE);
+    fv_tensor *x = fv_emb_fwd(c, &m->tokens, ids);
+    return fv__target_scores(c, &m->stacks, s, x, arg, m->out, NULL);
 }
 
 /* 0: a bare model generates nothing. */

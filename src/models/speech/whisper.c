@@ -359,8 +359,7 @@ static void begin(fv_ctx *c, const void *self, fv_session *s, const fv_items *in
 static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *ids)
 {
     const whisper *m = self;
-    fv_tensor *x = fv__target_step(c, &m->stacks, s, embed(c, m, ids, s), (fv_mha_arg){0});
-    return fv_linear(c, x, m->out, NULL, FV_ACT_NONE);
+    return fv__target_scores(c, &m->stacks, s, embed(c, m, ids, s), (fv_mha_arg){0}, m->out, NULL);
 }
 
 /* 0: a bare model or a classifier generates nothing. */

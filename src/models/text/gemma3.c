@@ -154,9 +154,10 @@ static fv_tensor *block_fwd(fv_ctx *c, const void *self, fv_tensor *x, fv_mha_ar
     fv_tensor *h;
     if (!p->attn_norm.plus_one && fv__mha_decode_supported(c, &p->attn, x, &arg) &&
         fv__mlp_decode_supported(c, &p->mlp, x)) {
-        h = fv__mha_decode(c, &p->attn, &p->attn_norm, x, arg, NULL);
+        h = fv__mha_decode(c, &p->attn, &p->attn_norm, x, arg, (fv_residual){0});
         x = fv_add(c, x, fv_norm_fwd(c, &b->attn_post, h));
-        h = fv__mlp_decode(c, &p->mlp, fv__mlp_decode_hidden(c, &p->mlp, &p->mlp_norm, x), NULL);
+        h = fv__mlp_decode(c, &p->mlp, fv__mlp_decode_hidden(c, &p->mlp, &p->mlp_norm, x),
+                           (fv_residual){0});
         return fv_add(c, x, fv_norm_fwd(c, &b->mlp_post, h));
     }
     h = fv_mha_fwd(c, &b->base.attn, fv_norm_fwd(c, &b->base.attn_norm, x), arg);

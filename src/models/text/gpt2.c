@@ -293,7 +293,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     const gpt2 *m = self;
     fv_tensor *x = embed(c, m, ids, NULL, fv_session_positions(c, s));
     x = run(c, m, s, x, (fv_mha_arg){.causal = true}, NULL, NULL);
-    return fv__last_scores(c, x, &m->base.norm, m->base.head.w);
+    return fv__last_scores(c, x, &m->base.norm, m->base.head.w, NULL);
 }
 
 /* Keys and values of what the decoder looks at, for every layer, into the session. */

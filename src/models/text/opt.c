@@ -241,7 +241,7 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     fv_tensor *x = embed(c, m, ids, fv_session_positions_from(c, s, OFFSET));
     fv_tensor *w = m->base.head.w;
     x = fv__causal_run(c, &m->base, s, x, (fv_mha_arg){.causal = true}, (fv_rope_arg){0});
-    if (m->base.norm.gain && !m->out.w) return fv__last_scores(c, x, &m->base.norm, w);
+    if (m->base.norm.gain && !m->out.w) return fv__last_scores(c, x, &m->base.norm, w, NULL);
     return fv_linear(c, finish(c, m, fv__last_position(c, x)), w, NULL, FV_ACT_NONE);
 }
 

@@ -437,7 +437,9 @@ static fv_tensor *step(fv_ctx *c, const void *self, fv_session *s, fv_tensor *id
     const t5 *m = self;
     fv_mha_arg arg = {0};
     arg.rel = fv_rel_bias_fwd(c, &m->decoder_rel, &arg.rel_zero);
-    return logits(c, m, fv__target_step(c, &m->stacks, s, embed(c, m, ids), arg));
+    fv_tensor *x = embed(c, m, ids);
+    if (m->scale != 1) return logits(c, m, fv__target_step(c, &m->stacks, s, x, arg));
+    return fv__target_scores(c, &m->stacks, s, x, arg, m->out, NULL);
 }
 
 static int64_t vocabulary(const void *self)

@@ -1,5 +1,5 @@
-/* fused_linear.cu - y = act(norm(x) W' + bias) (+ y) for the few rows of a decode step, with
- * optional append of keys and values to the KV caches.
+/* fused_linear.cu - y = act(norm(x) W' + bias) (+ residual) for the few rows of a decode step,
+ * with optional append of keys and values to the KV caches.
  *
  * With few rows the layer is bound by reading W, so W shapes the kernel: a block computes COLUMNS
  * columns of y, its warps split K, and W goes from global memory straight into registers, several
@@ -156,7 +156,7 @@ struct quad_operands {
         at = 0;
         if (!now || !f.quads || n >= a.n || r >= a.rows) return;
         if (a.bias) load(bias, (const float *)a.bias, n);
-        if (a.add) load(old, (const float *)a.y, r * a.n + n);
+        if (a.residual) load(old, (const float *)a.residual, r * a.n + n);
         if (a.k_cache && n >= a.y_n) at = a.pos[r];
     }
 };
@@ -425,6 +425,7 @@ void start_for(fv_stream *s, const fused_linear_job &f)
  * than a launch, and x is in L2. */
 bool prepare(fv_stream *s, fused_linear_job *f)
 {
+    if (f->a.residual_norm) fv_cuda_normalise_residual(s, &f->a);
     bool apart = f->a.xt == FV_F32 && (f->a.rows > 8 || (f->a.norm && f->k > 4096));
     int64_t sums = 2 * (int64_t)device_of(s)->sm_count * MAX_ROWS * COLUMNS,
             rows = apart ? f->a.rows * f->k : 0;
@@ -442,11 +443,11 @@ bool prepare(fv_stream *s, fused_linear_job *f)
 bool pairs_fit(const fv_fused_linear *a)
 {
     const fv_fused_rope &o = a->rope;
-    if (a->up && (a->add || a->k_cache || o.freq || a->n % 4 || !aligned(a->up))) return false;
+    if (a->up && (a->residual || a->k_cache || o.freq || a->n % 4 || !aligned(a->up))) return false;
     if (!a->bias != !a->up_bias && a->up) return false;
-    return !o.freq ||
-           (a->k_cache && !a->add && !a->act && o.head > 0 && o.head % 8 == 0 && o.half % 4 == 0 &&
-            2 * o.half <= o.head && a->y_n % o.head == 0 && (a->n - a->y_n) % (2 * o.head) == 0);
+    return !o.freq || (a->k_cache && !a->residual && !a->act && o.head > 0 && o.head % 8 == 0 &&
+                       o.half % 4 == 0 && 2 * o.half <= o.head && a->y_n % o.head == 0 &&
+                       (a->n - a->y_n) % (2 * o.head) == 0);
 }
 
 /* The kernel table's entry; false: another dtype, alignment or size. */
@@ -454,8 +455,10 @@ bool fused_linear(fv_stream *s, const fv_fused_linear *a)
 {
     bool can = (a->wt == FV_BF16 || is_quantised(a->wt)) &&
                (a->xt == FV_F32 || (a->xt == FV_BF16 && !a->norm)) &&
-               (a->yt == FV_F32 || (a->yt == FV_BF16 && !a->add)) && a->k % 8 == 0 && a->k > 0 &&
-               aligned(a->x, a->w, a->gain, a->shift) && a->k <= 1 << 24 &&
+               (a->yt == FV_F32 || (a->yt == FV_BF16 && !a->residual)) && a->k % 8 == 0 &&
+               a->k > 0 && (!a->residual_norm || a->n % 4 == 0) &&
+               aligned(a->x, a->w, a->gain, a->shift) &&
+               aligned(a->residual, a->residual_gain, a->residual_shift) && a->k <= 1 << 24 &&
                a->rows <= 16 * MAX_ROWS && a->n < INT32_MAX / 2 && pairs_fit(a);
     if (!can || s->err.code || !a->rows || !a->n) return can;
     fused_linear_job f = {};

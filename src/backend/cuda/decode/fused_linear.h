@@ -166,14 +166,14 @@ __device__ inline void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,
 
 /* Epilogue inputs of one element, loaded before its sum is ready. */
 struct epilogue_operands {
-    float bias, old; /* old: the residual in y */
+    float bias, old; /* old: the residual */
     int at;          /* position in the KV cache */
     __device__ void prefetch(const row_job &f, int64_t r, int64_t n, bool now)
     {
         const fv_fused_linear &a = f.a;
         bool in = now && n < a.n && r < a.rows;
         bias = in && a.bias ? ((const float *)a.bias)[n] : 0;
-        old = in && a.add ? ((const float *)a.y)[r * a.n + n] : 0;
+        old = in && a.residual ? ((const float *)a.residual)[r * a.n + n] : 0;
         at = in && a.k_cache && n >= a.y_n ? a.pos[r] : 0;
     }
 };
@@ -212,6 +212,8 @@ __device__ inline void store_result(const row_job &f, int64_t r, int64_t n, floa
 
 /* fused_linear_many.cu: y (rows,k) = norm(x) in bf16, once for all. */
 void fv_cuda_normalise_rows(fv_stream *s, bf16 *y, const fv_fused_linear &a);
+/* y = norm(residual), which then is the residual, without a norm. */
+void fv_cuda_normalise_residual(fv_stream *s, fv_fused_linear *a);
 /* The layer as kernels around a library's product.  False: its weights are few, or so are rows. */
 bool fv_cuda_fused_linear_many(fv_stream *s, const row_job &j);
 

@@ -20,13 +20,21 @@ namespace
 
 #define PARTS 4 /* a row's first PARTS * 4 * THREADS elements stay in registers */
 
+/* Rows of k elements and their norm. */
+struct normed_rows {
+    const float *x, *gain, *shift;
+    int64_t rows;
+    int k;
+    fv_norm_kind norm;
+    float eps;
+};
+
 /* A row of y = norm(x), as `normalise` does it for a warp, by one block. */
-__global__ void __launch_bounds__(THREADS)
-    normalise_rows(bf16 *y, const __grid_constant__ fv_fused_linear a)
+template <class T>
+__global__ void __launch_bounds__(THREADS) normalise_rows(T *y, const normed_rows a)
 {
-    int k = (int)a.k, first = (int)threadIdx.x * 4;
-    const float *gain = (const float *)a.gain, *shift = (const float *)a.shift,
-                *x = (const float *)a.x + (int64_t)blockIdx.x * k;
+    int k = a.k, first = (int)threadIdx.x * 4;
+    const float *gain = a.gain, *shift = a.shift, *x = a.x + (int64_t)blockIdx.x * k;
     float v[PARTS][4] = {}, mean = 0, sum = 0, scale = 1;
     pdl_launch_dependents();
     pdl_wait();
@@ -76,7 +84,7 @@ struct layer_sums {
 __device__ inline void store_element(const row_job &f, int64_t r, int64_t n, float v, int at)
 {
     const fv_fused_linear &a = f.a;
-    if (a.add) v += ((const float *)a.y)[r * a.n + n];
+    if (a.residual) v += ((const float *)a.residual)[r * a.n + n];
     target p = result_target(f, r, n, at);
     if (p.to && a.yt == FV_BF16)
         ((bf16 *)p.to)[p.i] = __float2bfloat16_rn(v);
@@ -140,14 +148,40 @@ void multiply(fv_stream *s, const fv_fused_linear &a, const void *w, int64_t n, 
 /* Nothing follows the product, or a sum with what is in y. */
 bool is_bare(const fv_fused_linear &a)
 {
-    return !a.bias && !a.act && !a.up && !a.k_cache && a.yt == FV_F32;
+    return !a.bias && !a.act && !a.up && !a.k_cache && a.yt == FV_F32 &&
+           (!a.residual || a.residual == a.y);
+}
+
+template <class T> void start_norm(fv_stream *s, T *y, const normed_rows &a)
+{
+    launch_pdl(s, "fused_linear", a.rows <= PDL_MAX_ROWS, normalise_rows<T>, dim3((unsigned)a.rows),
+               THREADS, 0, y, a);
 }
 } // namespace
 
 void fv_cuda_normalise_rows(fv_stream *s, bf16 *y, const fv_fused_linear &a)
 {
-    launch_pdl(s, "fused_linear", a.rows <= PDL_MAX_ROWS, normalise_rows, dim3((unsigned)a.rows),
-               THREADS, 0, y, a);
+    const normed_rows r = {(const float *)a.x,
+                           (const float *)a.gain,
+                           (const float *)a.shift,
+                           a.rows,
+                           (int)a.k,
+                           a.norm,
+                           a.eps};
+    start_norm(s, y, r);
+}
+
+void fv_cuda_normalise_residual(fv_stream *s, fv_fused_linear *a)
+{
+    const normed_rows r = {(const float *)a->residual,
+                           (const float *)a->residual_gain,
+                           (const float *)a->residual_shift,
+                           a->rows,
+                           (int)a->n,
+                           a->residual_norm,
+                           a->residual_eps};
+    start_norm(s, (float *)a->y, r);
+    a->residual = a->y, a->residual_norm = FV_NORM_NONE;
 }
 
 bool fv_cuda_fused_linear_many(fv_stream *s, const row_job &j)
@@ -159,6 +193,7 @@ bool fv_cuda_fused_linear_many(fv_stream *s, const row_job &j)
     if (a.rows < FEWEST_ROWS || !wide || a.wt != FV_BF16 || a.n % 8 || a.k % 8 ||
         !aligned(a.y, a.bias, a.up_bias))
         return false;
+    if (a.residual_norm) fv_cuda_normalise_residual(s, &a);
     int64_t x = a.xt == FV_BF16 ? 0 : a.rows * a.k, sums = is_bare(a) ? 0 : a.rows * f.columns;
     char *scratch = x + sums ? alloc_scratch<char>(s, 4 * sums + 2 * x) : NULL;
     if (x + sums && !scratch) return true;
@@ -168,7 +203,7 @@ bool fv_cuda_fused_linear_many(fv_stream *s, const row_job &j)
         a.x = rows, a.xt = FV_BF16, a.norm = FV_NORM_NONE;
     }
     if (is_bare(a)) {
-        multiply(s, a, a.w, a.n, (float *)a.y, a.add);
+        multiply(s, a, a.w, a.n, (float *)a.y, a.residual != NULL);
         return true;
     }
     float *to = (float *)scratch;

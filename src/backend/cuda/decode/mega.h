@@ -161,10 +161,11 @@ enum {
     NEEDS_F32_CACHE = 4,
     NEEDS_HEADS = 8,         /* normed, or rotated by themselves */
     NEEDS_WIDEST_HEADS = 16, /* 256 */
-    NEEDS_ALL = 31,
+    NEEDS_POST_NORM = 32,    /* residuals that still lack a norm */
+    NEEDS_ALL = 63,
     /* all weights of the launch have 8 bits, or 4; up to FLAGGED_MAX_ROWS rows */
-    NEEDS_Q8 = 32,
-    NEEDS_Q4 = 64
+    NEEDS_Q8 = 64,
+    NEEDS_Q4 = 128
 };
 
 __host__ __device__ constexpr int weights_of(int needs)

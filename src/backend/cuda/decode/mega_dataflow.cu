@@ -73,7 +73,8 @@ bool writes_are_safe(const megakernel *g, const op_access &n)
         if (n.before[(size_t)i]) continue;
         for (const region &r : o.read) {
             /* each element's sum was made from what was there before it is written again */
-            bool own_residual = i == n.onto && &r == &o.read[1] && r.is(n.y);
+            bool own_residual = i == n.onto && &r == &o.read[1] && r.is(n.y) &&
+                                !g->p.op[i].gemm.a.residual_norm;
             if (!own_residual && writes(r)) return false;
         }
         for (const region &w : o.other_writes)
@@ -122,7 +123,7 @@ int free_area(const megakernel *g, const op_access &n)
 
 /* ---- accesses of each kind of op ---- */
 
-/* y and the appended keys and values are written, x is read; the residual is y itself. */
+/* y and the appended keys and values are written, x and the residual, which may be y, are read. */
 void gemm_access(op_access *n, const decode_gemm &f)
 {
     const fv_fused_linear &a = f.a;
@@ -133,19 +134,19 @@ void gemm_access(op_access *n, const decode_gemm &f)
         n->other_writes[i] = cache_range(cache[i], a.rows, a.cache_batch * size, a.cap,
                                          a.cache_row * size, half * size);
     n->read[0] = range_of(a.x, a.rows, a.k * (a.xt == FV_BF16 ? 2 : 4));
+    n->read[1] = range_of(a.residual, a.rows, a.n * (int64_t)sizeof(float));
     n->row_words = a.n % 2 == 0 && a.rows * a.n <= FLAGGED_WORDS ? a.n : 0;
 }
 
 /* Of the residual a block waits for its own columns only: then what the op that made it had waited
- * for is done. */
+ * for is done.  Of one that lacks its norm it waits for whole rows. */
 bool gemm_inputs(fv_stream *s, megakernel *g, op_access *n, decode_gemm *f)
 {
-    if (f->a.add) n->read[1] = n->y;
     if (!connect_input(s, g, n, &n->read[0], f->a.k, &f->in)) return false;
     op_set before = n->before;
-    n->onto = f->a.add ? writer_of(g, n->read[1]) : -1;
+    n->onto = f->a.residual ? writer_of(g, n->read[1]) : -1;
     if (!connect_input(s, g, n, &n->read[1], f->a.n, &f->y_in)) return false;
-    n->before = n->onto >= 0 ? before | g->access[n->onto].before : before;
+    if (!f->a.residual_norm) n->before = n->onto >= 0 ? before | g->access[n->onto].before : before;
     n->all_before = n->before;
     /* every block has a tile of this op, so it is done with all that came before it */
     for (int i = 0; i < g->p.n && f->tiles >= g->p.group_blocks; i++) n->all_before.set((size_t)i);

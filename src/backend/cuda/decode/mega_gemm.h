@@ -111,10 +111,11 @@ struct mk_epilogue {
     void *y, *k, *v;
     const float *bias, *up_bias;
     const int32_t *pos;
+    const float *residual, *gain, *shift; /* gain and shift: of the residual's norm */
     int n, y_n, cap, act;
     int64_t cache_row, cache_batch;
-    bool add, narrow, to_global; /* narrow: y and caches are bf16 */
-    flagged_reader residual;
+    bool normed, narrow, to_global; /* normed: the residual; narrow: y and caches are bf16 */
+    flagged_reader residual_in;
     flagged_word *flagged_out;
     unsigned epoch;
     /* tag: of the words written; without words, neither in.area nor to.area is set */
@@ -122,20 +123,22 @@ struct mk_epilogue {
                            unsigned tag)
         : y(f.a.y), k(f.a.k_cache), v(f.a.v_cache),
           bias(f.bias_in_slot ? NULL : (const float *)f.a.bias),
-          up_bias((const float *)f.a.up_bias), pos(f.a.pos), n((int)f.a.n),
-          y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act),
-          cache_row(f.a.cache_row), cache_batch(f.a.cache_batch), add(f.a.add),
-          narrow(f.a.yt == FV_BF16), to_global(to.to_global), residual(in), flagged_out(to.area),
+          up_bias((const float *)f.a.up_bias), pos(f.a.pos), residual((const float *)f.a.residual),
+          gain((const float *)f.a.residual_gain), shift((const float *)f.a.residual_shift),
+          n((int)f.a.n), y_n(f.a.k_cache ? (int)f.a.y_n : n), cap((int)f.a.cap), act(f.a.act),
+          cache_row(f.a.cache_row), cache_batch(f.a.cache_batch), normed(f.a.residual_norm),
+          narrow(f.a.yt == FV_BF16), to_global(to.to_global), residual_in(in), flagged_out(to.area),
           epoch(tag)
     {
     }
 };
 
 /* A pair of columns of one row.  Bias, residual, angle and cache position are loaded before the K
- * loop, so their latency is hidden. */
-struct result_pair {
-    float2 bias, old; /* old: the residual */
-    float2 turn;      /* cos and sin */
+ * loop, so their latency is hidden.  POST_NORM: the residual may have a norm. */
+template <bool POST_NORM> struct result_pair {
+    float2 bias, old;   /* old: the residual */
+    float2 gain, shift; /* of its norm */
+    float2 turn;        /* cos and sin */
     flagged_word pending[2];
     int at; /* position in the KV cache */
     /* turns: of the row */
@@ -147,21 +150,28 @@ struct result_pair {
         bool both = n + 1 < g.n;
         bias = pair_bias(g.bias, g.up_bias, c, pair, both);
         if (c.turn >= 0) turn = turns[c.turn + pair];
-        if (g.residual.area)
-            g.residual.load_flagged(pending, i);
-        else if (g.add)
-            old = make_float2(((const float *)g.y)[i], both ? ((const float *)g.y)[i + 1] : 0);
+        if (g.residual_in.area)
+            g.residual_in.load_flagged(pending, i);
+        else if (g.residual)
+            old = make_float2(g.residual[i], both ? g.residual[i + 1] : 0);
+        if (POST_NORM && g.normed) { /* n is even */
+            gain = g.gain ? *(const float2 *)(g.gain + n) : make_float2(1, 1);
+            shift = g.shift ? *(const float2 *)(g.shift + n) : make_float2(0, 0);
+        }
         if (n >= g.y_n) at = g.pos[row];
     }
-    /* By whole warps; lanes without `now` store nothing. */
+    /* By whole warps; lanes without `now` store nothing.  of_residual: mean and 1 / deviation. */
     __device__ void store_result(const mk_epilogue &g, const tile_columns &c, int row, float2 sum,
-                                 bool now, fault *bad)
+                                 float2 of_residual, bool now, fault *bad)
     {
         float2 v = make_float2(sum.x + bias.x, sum.y + bias.y);
         int n;
         v = finish_pair((fv_act)g.act, c, v, turn);
         if (!neighbours(v, n, c) || !now) return;
-        if (g.residual.area) old = g.residual.wait_flagged(pending, row * (int64_t)g.y_n + n);
+        if (g.residual_in.area) old = g.residual_in.wait_flagged(pending, row * (int64_t)g.y_n + n);
+        if (POST_NORM && g.normed)
+            old = make_float2((old.x - of_residual.x) * of_residual.y * gain.x + shift.x,
+                              (old.y - of_residual.x) * of_residual.y * gain.y + shift.y);
         v.x += old.x, v.y += old.y;
         if (g.flagged_out) store_flags(g, row * g.n + n, v);
         if (n >= g.y_n)
@@ -202,6 +212,7 @@ template <bool MANY, int NEEDS>
 __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_ring &r, mk_smem *d,
                                      bf16 *x, const unsigned char *slots, unsigned epoch, int op)
 {
+    constexpr bool POST_NORM = (NEEDS & NEEDS_POST_NORM) != 0;
     const decode_gemm &f = o.gemm;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = t.blocks, tiles = f.tiles,
         first = t.tile(f);
@@ -213,12 +224,14 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks) {
         tile_columns which(f.a, t0 + tile * blocks, (NEEDS & NEEDS_PAIRS) != 0);
         bool now = row < t.rows && which.column(column / 2) < g.n;
-        result_pair b = {};
+        result_pair<POST_NORM> b = {};
         if (now) b.prefetch(g, turns_of(d) + row * f.a.rope.half, which, t.row + row);
-        if (t0 == first && !(MANY && f.stream_x)) {
-            load_x<MANY>(f, x, t, r, slots, epoch);
-            decode_sync();
-        }
+        bool loads = t0 == first && !(MANY && f.stream_x),
+             normed = POST_NORM && t0 == first && g.normed;
+        if (normed) residual_statistics<MANY>(f, t, g.residual_in, d->residual);
+        if (loads) load_x<MANY>(f, x, t, r, slots, epoch);
+        if (loads || normed) decode_sync();
+        const float2 of_residual = POST_NORM ? d->residual[row] : make_float2(0, 0);
         float c[GROUP][4] = {};
         int left = tiles - t0, now_tiles = left > 3 * blocks   ? 4
                                            : left > 2 * blocks ? 3
@@ -245,7 +258,7 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
             float2 u = *(const float2 *)&d->sums[tile][w][row * TILE + column];
             v.x += u.x, v.y += u.y;
         }
-        b.store_result(g, which, t.row + row, v, now, f.bad);
+        b.store_result(g, which, t.row + row, v, of_residual, now, f.bad);
     }
 }
 

@@ -398,6 +398,7 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
                                     int &buffer)
 {
     constexpr int WT = weights_of(NEEDS), CHUNK = max_chunk(WT);
+    constexpr bool POST_NORM = (NEEDS & NEEDS_POST_NORM) != 0;
     const decode_gemm &f = o.gemm;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = t.blocks, tiles = f.tiles,
         first = t.tile(f), k = f.k;
@@ -418,9 +419,12 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
             now = 1 + (left > blocks) + (left > 2 * blocks) + (left > 3 * blocks), chunks = 1;
         tile_columns which(f.a, t0 + warp * blocks, (NEEDS & NEEDS_PAIRS) != 0);
         bool mine = warp < now && lane < 4 && which.column(lane % 4) < (int)f.a.n;
-        result_pair b = {};
+        result_pair<POST_NORM> b = {};
         auto epilogue = [&] { return mk_epilogue(f, o.out, f.y_in.reader(epoch), epoch + op); };
         if (mine) b.prefetch(epilogue(), turns_of(d), which, t.row);
+        float2 *of_residual = d->residual + buffer; /* read behind the barrier, as the sums are */
+        if (POST_NORM && f.a.residual_norm)
+            residual_statistics<false>(f, t, f.y_in.reader(epoch), of_residual);
         float c[GROUP][4] = {};
         for (int from = 0; from < k; from += now == 1 ? GROUP * CHUNK : CHUNK) {
             slot_batch s = {k - from - warp * STEP, now, CHUNK, now == 1};
@@ -456,7 +460,8 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
         decode_sync();
         if (warp >= now) continue;
         /* once more: kept since prefetch, it would spill */
-        b.store_result(epilogue(), which, t.row, reduce_pair(sums, warp, chunks), mine, f.bad);
+        b.store_result(epilogue(), which, t.row, reduce_pair(sums, warp, chunks),
+                       POST_NORM ? *of_residual : make_float2(0, 0), mine, f.bad);
     }
 }
 

@@ -46,8 +46,9 @@ int needs_of(const mk_op &o)
 {
     switch (o.kind) {
     case GEMM:
-        return (is_paired(o.gemm.a) ? NEEDS_PAIRS : 0) | (o.gemm.a.wt == FV_Q8 ? NEEDS_Q8 : 0) |
-               (o.gemm.a.wt == FV_Q4 ? NEEDS_Q4 : 0);
+        return (is_paired(o.gemm.a) ? NEEDS_PAIRS : 0) |
+               (o.gemm.a.residual_norm ? NEEDS_POST_NORM : 0) |
+               (o.gemm.a.wt == FV_Q8 ? NEEDS_Q8 : 0) | (o.gemm.a.wt == FV_Q4 ? NEEDS_Q4 : 0);
     case HEADS: /* pairs: the table of rotations */
         return NEEDS_PAIRS | NEEDS_HEADS | (o.heads.a.W == 256 ? NEEDS_WIDEST_HEADS : 0);
     case ATTENTION: return NEEDS_F32_CACHE;
@@ -237,7 +238,7 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     f.stream_x = j.a.rows > FLAGGED_MAX_ROWS && j.a.xt == FV_BF16;
     int64_t groups = ceil_div(j.a.rows, ROWS_BLOCK), blocks = device_of(s)->sm_count / groups;
     /* with a tile per warp, a tile must lie as a whole in y or in one cache */
-    bool simple = !j.a.add && j.a.xt != FV_BF16 &&
+    bool simple = !j.a.residual && j.a.xt != FV_BF16 &&
                   (!j.a.k_cache || (j.a.y_n % TILE == 0 && (j.a.n - j.a.y_n) % (2 * TILE) == 0));
     f.tile_per_warp = simple && j.a.rows > FLAGGED_MAX_ROWS && j.k <= MAX_CHUNK &&
                       tiles > GROUP * blocks;

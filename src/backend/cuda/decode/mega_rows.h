@@ -66,9 +66,13 @@ struct x_row {
     const float *x;
     const flagged_word *words; /* NULL: from global memory */
     unsigned epoch;
+    __device__ x_row(const void *rows, int64_t k, const flagged_reader &in, int row)
+        : x((const float *)rows + row * k), words(in.area ? in.area + row * k : NULL),
+          epoch(in.epoch)
+    {
+    }
     __device__ x_row(const decode_gemm &f, const flagged_reader &in, int row)
-        : x((const float *)f.a.x + row * (int64_t)f.k),
-          words(in.area ? in.area + row * (int64_t)f.k : NULL), epoch(in.epoch)
+        : x_row(f.a.x, f.k, in, row)
     {
     }
     /* Pairs first, first + 32, ..: N of them; past the end of the row (only if not WHOLE) its last
@@ -250,6 +254,39 @@ __device__ inline void normalise_all(const decode_gemm &f, const x_rows &to, con
             normalise_in_registers<R, N, true>(f.a, where, to.step, x, gain, shift);
         else
             normalise_in_registers<R, N, false>(f.a, where, to.step, x, gain, shift);
+    }
+}
+
+/* Mean and 1 / deviation of rows that the result is added to and that still lack their norm, one
+ * warp each: on[0] is the group's first row's. */
+template <bool MANY>
+__device__ inline void residual_statistics(const decode_gemm &f, const block_group &t,
+                                           const flagged_reader &in, float2 *on)
+{
+    constexpr int N = 8;
+    int lane = threadIdx.x % 32, pairs = (int)f.a.n / 2;
+    float each = __fdividef(1, (float)f.a.n);
+    for (int r = (int)threadIdx.x / 32; r < t.rows; r += MMA_WARPS) {
+        const x_row x(f.a.residual, f.a.n, in, t.row + r);
+        float2 first[N];
+        x.get<N, false, !MANY>(first, lane, pairs);
+        auto sum_of = [&](auto g) {
+            float s = 0;
+#pragma unroll
+            for (int u = 0; u < N; u++)
+                if (lane + u * 32 < pairs) s += g(first[u].x) + g(first[u].y);
+            for (int i = lane + N * 32; i < pairs; i += 4 * 32) {
+                float2 v[4];
+                x.get<4, false, !MANY>(v, i, pairs);
+#pragma unroll
+                for (int u = 0; u < 4; u++)
+                    if (i + u * 32 < pairs) s += g(v[u].x) + g(v[u].y);
+            }
+            return warp_allreduce(s, sum_op()) * each;
+        };
+        float mean = f.a.residual_norm == FV_NORM_LAYER ? sum_of([](float e) { return e; }) : 0,
+              square = sum_of([&](float e) { return (e - mean) * (e - mean); });
+        if (lane == 0) on[r] = make_float2(mean, rsqrtf(square + f.a.residual_eps));
     }
 }
 

@@ -176,11 +176,11 @@ __device__ inline void compute_turns(const mk_ops &p, const block_group &t, mk_s
 
 /* ROWS: how many sequences (mega.h).  NEEDS: mk_ops::needs.
  * An instance for GPT-2, one for Llama, one for wide heads, one for heads that are normed (Qwen3)
- * or sorted (GPT-NeoX), one for those wider still (Gemma) and one for all else, so that each is
- * given registers for its own path only, and its code stays small: with Llama's paths in the one
- * kernel GPT-2 was 5 to 9 % slower, though it took none of them.  No register of the first three is
- * spilled with many rows: waiting for other blocks invalidates L1, so that each spilled one would
- * come back from L2. */
+ * or sorted (GPT-NeoX), one for those wider still (Gemma), one for BART and one for all else, so
+ * that each is given registers for its own path only, and its code stays small: with Llama's paths
+ * in the one kernel GPT-2 was 5 to 9 % slower, though it took none of them.  No register of the
+ * first three is spilled with many rows: waiting for other blocks invalidates L1, so that each
+ * spilled one would come back from L2. */
 template <row_count ROWS, int NEEDS>
 __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
     decode_megakernel(const __grid_constant__ mk_ops p)
@@ -247,12 +247,13 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
 
 /* ---- host ---- */
 
-/* Quantised: one for all, one without f32 caches, and one for Llama. */
+/* Quantised: one for all, one without f32 caches and post-norm, and one for Llama. */
 template <row_count ROWS, int WEIGHTS> auto instance_of_weights(const mk_ops &p)
 {
-    if (p.needs & NEEDS_F32_CACHE) return decode_megakernel<ROWS, NEEDS_ALL | WEIGHTS>;
+    constexpr int RARE = NEEDS_F32_CACHE | NEEDS_POST_NORM;
+    if (p.needs & RARE) return decode_megakernel<ROWS, NEEDS_ALL | WEIGHTS>;
     if (p.needs & ~(NEEDS_PAIRS | WEIGHTS))
-        return decode_megakernel<ROWS, (NEEDS_ALL & ~NEEDS_F32_CACHE) | WEIGHTS>;
+        return decode_megakernel<ROWS, (NEEDS_ALL & ~RARE) | WEIGHTS>;
     return decode_megakernel<ROWS, NEEDS_PAIRS | WEIGHTS>;
 }
 
@@ -262,14 +263,15 @@ template <row_count ROWS> auto instance_for(const mk_ops &p)
         if (p.needs & NEEDS_Q8) return instance_of_weights<ROWS, NEEDS_Q8>(p);
         if (p.needs & NEEDS_Q4) return instance_of_weights<ROWS, NEEDS_Q4>(p);
     }
+    constexpr int RARE = NEEDS_F32_CACHE | NEEDS_POST_NORM;
     auto kernel = decode_megakernel<ROWS, NEEDS_ALL>;
-    if (!(p.needs & NEEDS_F32_CACHE))
-        kernel = decode_megakernel<ROWS, NEEDS_ALL & ~NEEDS_F32_CACHE>;
-    if (!(p.needs & (NEEDS_F32_CACHE | NEEDS_WIDEST_HEADS)))
+    if (!(p.needs & RARE)) kernel = decode_megakernel<ROWS, NEEDS_ALL & ~RARE>;
+    if (!(p.needs & (RARE | NEEDS_WIDEST_HEADS)))
         kernel = decode_megakernel<ROWS, NEEDS_PAIRS | NEEDS_WIDE_HEADS | NEEDS_HEADS>;
-    if (!(p.needs & (NEEDS_F32_CACHE | NEEDS_HEADS | NEEDS_WIDEST_HEADS)))
+    if (!(p.needs & (RARE | NEEDS_HEADS | NEEDS_WIDEST_HEADS)))
         kernel = decode_megakernel<ROWS, NEEDS_PAIRS | NEEDS_WIDE_HEADS>;
     if (p.needs == NEEDS_PAIRS) kernel = decode_megakernel<ROWS, NEEDS_PAIRS>;
+    if (p.needs == NEEDS_POST_NORM) kernel = decode_megakernel<ROWS, NEEDS_POST_NORM>;
     if (p.needs == 0) kernel = decode_megakernel<ROWS, 0>;
     return kernel;
 }

@@ -39,6 +39,8 @@ struct __align__(128) mk_smem
     unsigned issued[MAX_SLOTS]; /* how often the slot was filled or is being filled */
     block_group group[2];       /* of one group and of two: computing them takes divisions */
     __align__(16) float partial[2][MMA_WARPS]; /* sums over a row that all warps share */
+    /* mean and 1 / deviation of rows of a residual with a norm: of an op, for one row of two */
+    float2 residual[ROWS_BLOCK];
     __align__(16) float sums[GROUP][MMA_WARPS][TILE_SUMS];
 };
 
