@@ -342,13 +342,13 @@ static void pack_a_row(void *out, const gemm_src *a, int64_t kc)
     a_head *head = out;
     float buf[BLOCK];
     int8_t q[BLOCK];
-    for (int i = 0; i < MR; i++) {
 #if defined(CPU_AVX512_VNNI)
-        if (is_whole_row(a, i, kc)) {
-            pack_whole_row(head, a, i, kc);
-            continue;
-        }
+    if (is_whole_row(a, 0, kc)) {
+        pack_whole_rows(head, a, kc);
+        return;
+    }
 #endif
+    for (int i = 0; i < MR; i++) {
         float most = i < a->n ? largest_of_run(a, i, kc) : 0;
         int sum = 0;
         for (int64_t k = 0; k < kc && i < a->n; k += BLOCK) {

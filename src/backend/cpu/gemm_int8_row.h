@@ -121,6 +121,27 @@ ALWAYS_INLINE void add_row(sums *s, const a_value *a, const sums *w, const int p
 }
 #endif
 
+/* The rows of C that the tile's sums will go to, for prefetching: one for each unit of k, since all
+ * at once would fill the line-fill buffers. */
+typedef struct result_rows {
+    const char *p;
+    int64_t stride, bytes;
+    int left;
+} result_rows;
+
+ALWAYS_INLINE result_rows rows_of_result(const gemm_tile *t, const int panels)
+{
+    if (t->out) return (result_rows){t->out, t->out_stride, t->out_bytes, t->rows};
+    const int64_t size = (int64_t)sizeof(float);
+    return (result_rows){(const char *)t->c, t->ldc * size, panels * NR * size, t->rows};
+}
+ALWAYS_INLINE void prefetch_row(result_rows *r)
+{
+    if (r->left-- <= 0) return;
+    for (int64_t j = 0; j < r->bytes; j += 64) __builtin_prefetch(r->p + j, 1);
+    r->p += r->stride;
+}
+
 ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const int panels)
 {
     const a_head *head = t->a;
@@ -128,6 +149,7 @@ ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const 
     const uint8_t *b = (const uint8_t *)((const float *)t->b + NR);
     const char *ahead = t->ahead;
     const int64_t step = t->ahead_step * (BLOCK / 4);
+    result_rows next = rows_of_result(t, panels);
     sums sum[SUMS];
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++)
@@ -136,6 +158,7 @@ ALWAYS_INLINE void finish_sums(vf *s, const gemm_tile *t, const int rows, const 
     for (size_t units = gemm_units(t->kc); units; units--, ahead += step) {
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + 64);
+        prefetch_row(&next);
 #pragma GCC unroll 4
         for (int u = 0; u < BLOCK / G; u++, a += A_WIDTH * G, b += NR * G) {
             sums w[GEMM_WALK];
