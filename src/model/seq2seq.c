@@ -142,8 +142,9 @@ static fv_residual layers_step(fv_ctx *c, const fv__stacks *s, fv_session *sessi
         self.kv = &own;
         sum = layer_step(c, s, b, sum, self, cross);
     }
-    if (!sum.norm && s->decoder_norm.gain) sum.norm = &s->decoder_norm;
-    return sum;
+    if (!s->decoder_norm.gain) return sum;
+    if (sum.norm) sum.x = fv_norm_fwd(c, sum.norm, sum.x);
+    return (fv_residual){sum.x, &s->decoder_norm};
 }
 
 /* Only the last position goes through the norm and the output weight. */

@@ -29,9 +29,8 @@ typedef struct fv_residual {
 
 /* For one token of each sequence, where the device has a kernel for it: f(norm(x)), added to
  * `onto`, in place unless that lacks a norm, or by itself where onto.x is NULL; norm may be NULL.
- * The feed-forward part comes in two halves,
- * h = g(norm(x)) and down(h): where both parts of a layer read the same x, h is computed before
- * attention is added to it. */
+ * The feed-forward part comes in two halves, h = g(norm(x)) and down(h): where both parts of a
+ * layer read the same x, h is computed before attention is added to it. */
 bool fv__mha_decode_supported(const fv_ctx *c, const fv_mha *l, const fv_tensor *x,
                               const fv_mha_arg *arg);
 fv_tensor *fv__mha_decode(fv_ctx *c, const fv_mha *l, const fv_norm *norm, fv_tensor *x,

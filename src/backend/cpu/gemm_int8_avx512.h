@@ -50,7 +50,8 @@ ALWAYS_INLINE row_bytes start_row(const gemm_src *a, int i, int64_t kc)
     return r;
 }
 
-/* Lane l of 128 bits has fours l, l + 4, l + 8 and l + 12 of the 64 values. */
+/* 64 values to bytes, in groups of four as vpdpbusd takes them: the packs instructions work within
+ * 128-bit lanes, so lane l has groups l, l + 4, l + 8 and l + 12. */
 ALWAYS_INLINE __m512i quantise_fours(const void *x, int64_t k, vf by, const fv_dtype t)
 {
     __m512i q[4];
@@ -59,7 +60,7 @@ ALWAYS_INLINE __m512i quantise_fours(const void *x, int64_t k, vf by, const fv_d
     return _mm512_packs_epi16(_mm512_packs_epi32(q[0], q[1]), _mm512_packs_epi32(q[2], q[3]));
 }
 
-/* The same in order. */
+/* The same, groups in order. */
 ALWAYS_INLINE __m512i quantise_64(const void *x, int64_t k, vf by, const fv_dtype t)
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -77,7 +78,8 @@ ALWAYS_INLINE __m512i next_bytes(row_bytes *r)
 #if !defined(CPU_AMX)
 #define SIDE 4 /* rows that are transposed together */
 
-/* Fours of values of SIDE rows side by side; and the sums of the rows. */
+/* x: 64 bytes of each of SIDE rows, as quantise_fours gives them.  Stores each group of four of all
+ * rows side by side, and adds to the rows' sums. */
 ALWAYS_INLINE void pack_fours(a_value *to, __m512i *sum, const __m512i *x)
 {
     __m512i pair[SIDE], y[SIDE];
@@ -94,7 +96,7 @@ ALWAYS_INLINE void pack_fours(a_value *to, __m512i *sum, const __m512i *x)
         y[2 * i + 1] = _mm512_unpackhi_epi64(pair[i], pair[2 + i]);
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < SIDE; i++) { /* lane l: four 4 i + l of each row */
+    for (int i = 0; i < SIDE; i++) { /* lane l: group 4 i + l of each row */
         _mm_storeu_si128((__m128i *)(to + A_GROUP(SIDE * i, 0)), _mm512_castsi512_si128(y[i]));
         _mm_storeu_si128((__m128i *)(to + A_GROUP(SIDE * i + 1, 0)),
                          _mm512_extracti32x4_epi32(y[i], 1));
