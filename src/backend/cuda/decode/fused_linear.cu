@@ -87,31 +87,35 @@ __device__ inline void fetch_normalised(const fused_linear_job &f, bf16 *to, con
  * are 96 KiB, more than the latency-bandwidth product of HBM asks of one SM. */
 template <int WT, int AHEAD> struct w_pipeline {
     weight_part<WT> low[AHEAD], high[AHEAD];
-    const char *w_low, *w_high; /* at step 0 */
-    const float *s_low, *s_high;
+    const char *w_low, *w_high, *s_low, *s_high; /* values and scales at step 0 */
     int k, end; /* K of step 0, and the end of this block's range */
     bool has_low, has_high;
 
     __device__ void load_step(const fused_linear_job &f, int slot, int offset)
     {
         bool in = k + offset < end, block = k / QUANT_BLOCK * QUANT_BLOCK + offset < end;
-        low[slot].load(w_low, s_low, offset, in && has_low, block && has_low);
-        high[slot].load(w_high, s_high, offset, in && has_high, block && has_high);
+        int blocks = offset / QUANT_BLOCK;
+        low[slot].load(w_low, s_low, blocks, in && has_low, block && has_low);
+        high[slot].load(w_high, s_high, blocks, in && has_high, block && has_high);
+    }
+    /* Where the lane's row of a tile has its values and scales of step 0. */
+    __device__ void row_of(const fused_linear_job &f, int tile, const char *&value,
+                           const char *&scale) const
+    {
+        const weight_row r = weight_row_of(f.a, tile_columns(f.a, tile), (int)threadIdx.x % 32 / 4);
+        const row_start<const char> start(r.w, WT, r.row, f.k);
+        int64_t on = k / QUANT_BLOCK * start.block_bytes;
+        value = start.value + on + k % QUANT_BLOCK * weight_part<WT>::VALUE_BITS / 8;
+        scale = start.scale + on;
     }
     /* The block's K range starts at `from`, this warp's at `at`; its steps are `by` apart. */
     __device__ void begin(const fused_linear_job &f, int64_t tile, int from, int at, int by)
     {
         int lane = threadIdx.x % 32, n = (int)tile * COLUMNS + lane / 4;
-        int64_t row_bytes = row_bytes_of((fv_dtype)WT, f.k),
-                values = value_bytes((fv_dtype)WT, f.k);
         k = at + lane % 4 * 8;
         end = from + f.part < f.k ? from + f.part : f.k;
-        w_low = weight_row(f.a, 2 * (int)tile, lane / 4, row_bytes);
-        w_high = weight_row(f.a, 2 * (int)tile + 1, lane / 4, row_bytes);
-        s_low = (const float *)(w_low + values) + k / QUANT_BLOCK;
-        s_high = (const float *)(w_high + values) + k / QUANT_BLOCK;
-        w_low += k * weight_part<WT>::VALUE_BITS / 8;
-        w_high += k * weight_part<WT>::VALUE_BITS / 8;
+        row_of(f, 2 * (int)tile, w_low, s_low);
+        row_of(f, 2 * (int)tile + 1, w_high, s_high);
         has_low = n < f.columns;
         has_high = n + 8 < f.columns;
 #pragma unroll

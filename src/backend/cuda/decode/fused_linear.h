@@ -48,13 +48,14 @@ struct tile_columns {
     __device__ int column(int pair) const { return base + (apart == 1 ? 2 * pair : pair); }
 };
 
-/* Row j of a tile's weights, rows of row_bytes. */
-__device__ inline const char *weight_row(const fv_fused_linear &a, int tile, int j,
-                                         int64_t row_bytes)
+/* Row j of a tile's weights: a row of W or of U. */
+struct weight_row {
+    const char *w;
+    int64_t row;
+};
+__device__ inline weight_row weight_row_of(const fv_fused_linear &a, const tile_columns &c, int j)
 {
-    tile_columns c(a, tile);
-    const char *w = (const char *)(j % 2 && !c.apart ? a.up : a.w);
-    return w + (int64_t)(c.column(j / 2) + j % 2 * c.apart) * row_bytes;
+    return {(const char *)(j % 2 && !c.apart ? a.up : a.w), c.column(j / 2) + j % 2 * c.apart};
 }
 
 /* Bias of a pair; `both`: of plain columns the second exists. */

@@ -47,7 +47,6 @@
  * reads over all 32 banks, and in the first row's padding lies the tile's bias */
 #define ROW_BYTES (MAX_CHUNK * 2 + 64)
 #define SLOT_BYTES (TILE * ROW_BYTES)
-#define QUANT_ALIGN 128 /* of k: then values and scales of a chunk are whole bulk copies */
 #define BIAS_AT (MAX_CHUNK * 2)
 #define MAX_SLOTS 16
 #define TILE_SUMS (ROWS_BLOCK * TILE)
@@ -130,26 +129,18 @@ struct mk_counters {
 static_assert(sizeof(mk_counters) <= MEGAKERNEL_TICKETS * sizeof(unsigned),
               "stored behind the device's tickets");
 
-/* Of weights of a kind: how many bits one has, and how many of a row a slot holds at most.  A row
- * of quantised ones is values, then the scales of their blocks, then a gap: rows are an odd
- * multiple of 32 bytes apart, so that what half a warp reads, 32 bytes of four rows, is in all
- * banks. */
-__host__ __device__ constexpr int weight_bits(int wt)
-{
-    return wt == FV_Q8 ? 8 : wt == FV_Q4 ? 4 : 16;
-}
+/* How much of a row a slot holds at most.  Quantised, the slot is two tiles of QUANT_ROWS rows:
+ * HALF_SLOT apart, an odd multiple of 64 bytes, so that 16 bytes of eight rows, or 32 of four, are
+ * in all banks. */
 __host__ __device__ constexpr int max_chunk(int wt)
 {
     return wt == FV_Q8 ? 1280 : wt == FV_Q4 ? 1536 : MAX_CHUNK;
 }
-__host__ __device__ constexpr int scales_at(int wt) { return max_chunk(wt) * weight_bits(wt) / 8; }
-__host__ __device__ constexpr int slot_row_bytes(int wt)
-{
-    int bytes = scales_at(wt) + max_chunk(wt) / QUANT_BLOCK * 4;
-    return wt == FV_BF16 ? ROW_BYTES : bytes + (bytes % 64 == 32 ? 0 : 32);
-}
-static_assert(slot_row_bytes(FV_Q8) % 64 == 32 && slot_row_bytes(FV_Q4) % 64 == 32, "banks");
-static_assert(slot_row_bytes(FV_Q8) <= ROW_BYTES && slot_row_bytes(FV_Q4) <= ROW_BYTES, "a slot");
+#define HALF_SLOT 6336
+static_assert(HALF_SLOT % 128 == 64 && 2 * HALF_SLOT <= SLOT_BYTES, "banks; a slot");
+static_assert(max_chunk(FV_Q8) / QUANT_BLOCK * quant_block_bytes(FV_Q8) <= HALF_SLOT &&
+                  max_chunk(FV_Q4) / QUANT_BLOCK * quant_block_bytes(FV_Q4) <= HALF_SLOT,
+              "a tile's part of a chunk");
 
 /* What an instance of the kernel is for: one sequence, up to FLAGGED_MAX_ROWS, or more. */
 enum row_count { ONE_ROW, FEW_ROWS, MANY_ROWS };

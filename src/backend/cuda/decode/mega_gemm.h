@@ -35,13 +35,13 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
                                     const decode_gemm &f, const block_group &t, unsigned x,
                                     int tiles)
 {
-    /* K steps of a chunk for a warp; bytes between them */
-    constexpr int STEPS = max_chunk(WT) / ROUND, BY = 2 * ROUND, STRIDE = slot_row_bytes(WT);
+    constexpr int STEPS = max_chunk(WT) / ROUND; /* K steps of a chunk for a warp */
+    constexpr unsigned BY = step_in_slot<WT>();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = f.k, chunk = f.chunk;
-    unsigned within = (unsigned)(2 * STEP * warp + lane % 4 * 16),
-             in_slot = (unsigned)(lane / 4 * STRIDE) + within * weight_bits(WT) / 16,
-             scales = (unsigned)(lane % 4 * 2 * STRIDE + scales_at(WT) + 4 * warp),
-             row = (unsigned)(2 * min(lane / 4, t.rows - 1) * x_stride(k)) + within;
+    unsigned in_slot = value_in_slot<WT>(lane / 4, warp, lane % 4),
+             scales = scale_in_slot<WT>(lane % 4 * 2, warp),
+             row = (unsigned)(2 * (min(lane / 4, t.rows - 1) * x_stride(k) + STEP * warp) +
+                              lane % 4 * 16);
     float odd[GROUP][4] = {};
     for (int from = 0; from < k; from += chunk) {
         unsigned w[GROUP];
@@ -58,23 +58,23 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             if (s < steps) {
-                uint4 a = ld_shared16(xs + row + s * BY);
+                uint4 a = ld_shared16(xs + row + (unsigned)(2 * ROUND * s));
 #pragma unroll
                 for (int j = 0; j < GROUP; j++)
                     if (j < tiles) {
                         weight_part<WT> part;
-                        load_slot(part, w[j] + in_slot + s * BY * weight_bits(WT) / 16);
+                        load_slot(part, w[j] + in_slot + s * BY);
                         uint4 v = part.bf16x8();
                         if constexpr (WT == FV_BF16) {
                             mma(c[j], a.x, a.y, a.z, a.w, v.x, v.y);
                             mma(odd[j], a.x, a.y, a.z, a.w, v.z, v.w);
                         } else {
                             float low[4] = {}, high[4] = {};
-                            unsigned at = w[j] + scales + (unsigned)(4 * MMA_WARPS * s);
+                            const uint2 both = ld_shared8(w[j] + scales + s * BY);
                             mma(low, a.x, a.y, a.z, a.w, v.x, v.y);
                             mma(high, a.x, a.y, a.z, a.w, v.z, v.w);
-                            c[j][0] = fmaf(ld_shared_f32(at), low[0] + high[2], c[j][0]);
-                            c[j][1] = fmaf(ld_shared_f32(at + STRIDE), low[1] + high[3], c[j][1]);
+                            c[j][0] = fmaf(__uint_as_float(both.x), low[0] + high[2], c[j][0]);
+                            c[j][1] = fmaf(__uint_as_float(both.y), low[1] + high[3], c[j][1]);
                         }
                     }
             }
@@ -88,6 +88,15 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
 }
 
 /* ---- epilogue ---- */
+
+/* The sums of a pair of a tile.  Of quantised weights those rows that belong together come from two
+ * tiles of QUANT_ROWS rows (produce_gemm), as they lie in memory. */
+template <int WT>
+__device__ inline float2 tile_pair(const float *sums, const tile_columns &c, int pair)
+{
+    if (WT == FV_BF16 || c.apart == 1) return *(const float2 *)(sums + 2 * pair);
+    return make_float2(sums[pair], sums[QUANT_ROWS + pair]);
+}
 
 /* Two adjacent elements, in one access where the row length is even; both: the second exists. */
 __device__ inline void store_pair(void *to, int64_t i, bool narrow, bool even, bool both, float2 v)
@@ -216,14 +225,14 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
     const decode_gemm &f = o.gemm;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = t.blocks, tiles = f.tiles,
         first = t.tile(f);
-    int tile = threadIdx.x / 64, row = threadIdx.x / 4 % ROWS_BLOCK, column = threadIdx.x % 4 * 2;
+    int tile = threadIdx.x / 64, row = threadIdx.x / 4 % ROWS_BLOCK, pair = threadIdx.x % 4;
     if (first >= tiles) return;
     /* many rows: through global memory only, and no code for words */
     const mk_epilogue g = MANY ? mk_epilogue(f, {NULL, true}, {NULL, 0}, 0)
                                : mk_epilogue(f, o.out, f.y_in.reader(epoch), epoch + op);
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks) {
         tile_columns which(f.a, t0 + tile * blocks, (NEEDS & NEEDS_PAIRS) != 0);
-        bool now = row < t.rows && which.column(column / 2) < g.n;
+        bool now = row < t.rows && which.column(pair) < g.n;
         result_pair<POST_NORM> b = {};
         if (now) b.prefetch(g, turns_of(d) + row * f.a.rope.half, which, t.row + row);
         bool loads = t0 == first && !(MANY && f.stream_x),
@@ -255,7 +264,7 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
         float2 v = make_float2(0, 0);
 #pragma unroll
         for (int w = 0; w < MMA_WARPS; w++) {
-            float2 u = *(const float2 *)&d->sums[tile][w][row * TILE + column];
+            float2 u = tile_pair<weights_of(NEEDS)>(&d->sums[tile][w][row * TILE], which, pair);
             v.x += u.x, v.y += u.y;
         }
         b.store_result(g, which, t.row + row, v, of_residual, now, f.bad);

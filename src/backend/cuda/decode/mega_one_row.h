@@ -300,22 +300,20 @@ template <int WT> struct row_weights {
     __device__ void load(const slot_ring &r, const slot_batch &s)
     {
         next_slots(r, s.slots).wait();
-        constexpr int BITS = weight_bits(WT), STRIDE = slot_row_bytes(WT);
+        constexpr unsigned BY = step_in_slot<WT>();
         int lane = threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-        unsigned row = (unsigned)(lane / 4 * STRIDE),
-                 at = row + (unsigned)((warp * STEP + lane % 4 * 8) * BITS / 8),
-                 scales = row + (unsigned)(scales_at(WT) + 4 * warp);
+        unsigned row = value_in_slot<WT>(lane / 4, 0, 0),
+                 at = value_in_slot<WT>(lane / 4, warp, lane % 4),
+                 scale = scale_in_slot<WT>(lane / 4, 0), scales = scale_in_slot<WT>(lane / 4, warp);
 #pragma unroll
         for (int u = 0; u < GROUP; u++) {
             slot[u] = r.slot(u < s.slots ? r.ahead(u) : r.i);
 #pragma unroll
             for (int i = 0; i < STEPS; i++) {
                 bool in = i * ROUND < s.k_left_of(u);
-                load_slot(w[u][i], slot[u] + (in ? at + (unsigned)(i * ROUND * BITS / 8) : row));
+                load_slot(w[u][i], slot[u] + (in ? at + i * BY : row));
                 if constexpr (WT != FV_BF16)
-                    w[u][i].scale = ld_shared_f32(slot[u] +
-                                                  (in ? scales + (unsigned)(4 * MMA_WARPS * i)
-                                                      : row + (unsigned)scales_at(WT)));
+                    w[u][i].scale = ld_shared_f32(slot[u] + (in ? scales + i * BY : scale));
             }
         }
     }
@@ -369,16 +367,17 @@ template <int WT> __device__ inline void store_sums(float *to, const float (&c)[
     }
 }
 
-/* The sum of columns lane % 4 * 2 and the next, over all warps and n slots from `first` on. */
-__device__ inline float2 reduce_pair(const float *from, int first, int n)
+/* The sums of pair lane % 4, over all warps and n slots from `first` on. */
+template <int WT>
+__device__ inline float2 reduce_pair(const float *from, const tile_columns &c, int first, int n)
 {
     int lane = threadIdx.x % 32;
-    from += (first * 2 * MMA_WARPS + lane / 4) * TILE + lane % 4 * 2;
+    from += (first * 2 * MMA_WARPS + lane / 4) * TILE;
     float2 v = make_float2(0, 0);
 #pragma unroll
     for (int u = 0; u < 2 * GROUP; u++)
         if (u < 2 * n) {
-            float2 e = *(const float2 *)(from + u * MMA_WARPS * TILE);
+            float2 e = tile_pair<WT>(from + u * MMA_WARPS * TILE, c, lane % 4);
             v.x += e.x, v.y += e.y;
         }
 #pragma unroll
@@ -460,7 +459,7 @@ __device__ inline void gemm_one_row(const mk_op &o, const block_group &t, slot_r
         decode_sync();
         if (warp >= now) continue;
         /* once more: kept since prefetch, it would spill */
-        b.store_result(epilogue(), which, t.row, reduce_pair(sums, warp, chunks),
+        b.store_result(epilogue(), which, t.row, reduce_pair<WT>(sums, which, warp, chunks),
                        POST_NORM ? *of_residual : make_float2(0, 0), mine, f.bad);
     }
 }

@@ -45,22 +45,32 @@ __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring 
  * consume them: groups of GROUP tiles, within them K chunk by chunk, within that tile by tile.  A
  * slot is one tile's chunk: TILE bulk copies, one per row of W, issued by TILE lanes.  Which rows
  * make up a tile is weight_row's choice. */
+/* Of a tile's rows, in runs of ROWS that are neighbours in memory, the first of run i.  Where pairs
+ * belong together a run of several has one row of each. */
+template <int ROWS>
+__device__ inline weight_row first_row(const fv_fused_linear &a, int tile, int i)
+{
+    const tile_columns c(a, tile);
+    return weight_row_of(a, c, ROWS > 1 && c.apart == 1 ? i * ROWS : i);
+}
+
 template <int NEEDS>
 __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring &r, int first,
                                     int blocks, int producer)
 {
-    const char *w = (const char *)f.a.w;
+    constexpr int WT = weights_of(NEEDS), ROWS = WT == FV_BF16 ? 1 : QUANT_ROWS,
+                  APART = WT == FV_BF16 ? ROW_BYTES : HALF_SLOT,
+                  BLOCK_BYTES = WT == FV_BF16 ? 2 * QUANT_BLOCK : quant_block_bytes(WT);
     /* else rows of a tile are neighbours */
     bool paired = (NEEDS & NEEDS_PAIRS) && (f.a.up || f.a.rope.freq);
-    constexpr int WT = weights_of(NEEDS), BITS = weight_bits(WT), STRIDE = slot_row_bytes(WT);
     int lane = threadIdx.x % 32, n = f.columns, k = f.k, tiles = f.tiles, chunk = f.chunk;
-    int64_t row_bytes = row_bytes_of((fv_dtype)WT, k);
+    int64_t run = (int64_t)k / QUANT_BLOCK * BLOCK_BYTES; /* bytes of ROWS rows */
     for (int t0 = first; t0 < tiles; t0 += GROUP * blocks)
         for (int from = 0; from < k; from += chunk)
             for (int tile = t0; tile < tiles && tile < t0 + GROUP * blocks; tile += blocks) {
                 int rows = n - tile * TILE < TILE ? n - tile * TILE : TILE,
-                    values = k - from < chunk ? k - from : chunk, bytes = values * BITS / 8,
-                    scales = WT == FV_BF16 ? 0 : values / QUANT_BLOCK * (int)sizeof(float);
+                    runs = (rows + ROWS - 1) / ROWS,
+                    bytes = (k - from < chunk ? k - from : chunk) / QUANT_BLOCK * BLOCK_BYTES;
                 bool bias = f.bias_in_slot && from == 0;
                 if (!r.is_of(producer)) {
                     r.next();
@@ -69,23 +79,19 @@ __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring 
                 if (r.laps) mbarrier_wait(r.empty(), (r.laps - 1) & 1);
                 if (lane == 0) {
                     store_release_cta(&d->issued[r.i], (unsigned)r.laps + 1);
-                    mbarrier_arrive_expect_tx(r.full(), rows * (bytes + scales) +
+                    mbarrier_arrive_expect_tx(r.full(), runs * bytes +
                                                             (bias ? TILE * (int)sizeof(float) : 0));
                 }
                 __syncwarp();
                 if (lane == TILE && bias)
                     bulk_load(r.slot() + BIAS_AT, (const float *)f.a.bias + tile * TILE,
                               TILE * (int)sizeof(float), r.full());
-                int i = lane % TILE; /* lanes TILE .. 2 TILE - 1 have the scales of rows */
-                const char *row = paired ? weight_row(f.a, tile, i, row_bytes)
-                                         : w + (tile * TILE + i) * row_bytes;
-                if (lane < rows)
-                    bulk_load(r.slot() + (unsigned)(lane * STRIDE), row + from * BITS / 8, bytes,
-                              r.full());
-                if (WT != FV_BF16 && lane / TILE == 1 && i < rows)
-                    bulk_load(r.slot() + (unsigned)(i * STRIDE + scales_at(WT)),
-                              row + value_bytes((fv_dtype)WT, k) + from / QUANT_BLOCK * 4, scales,
-                              r.full());
+                weight_row row = {(const char *)f.a.w, tile * TILE + lane * ROWS};
+                if (paired) row = first_row<ROWS>(f.a, tile, lane);
+                if (lane < runs)
+                    bulk_load(r.slot() + (unsigned)(lane * APART),
+                              row.w + row.row / ROWS * run + from / QUANT_BLOCK * BLOCK_BYTES,
+                              bytes, r.full());
                 r.next();
             }
 }

@@ -73,6 +73,24 @@ __device__ inline unsigned ld_shared4(uint32_t a)
 
 __device__ inline float ld_shared_f32(uint32_t a) { return __uint_as_float(ld_shared4(a)); }
 
+/* Where in a slot the values 8 * lane .. of a block of a tile's row are, and the block's scale. */
+template <int WT> __device__ inline unsigned value_in_slot(int row, int block, int lane)
+{
+    if (WT == FV_BF16) return (unsigned)(row * ROW_BYTES + (block * QUANT_BLOCK + lane * 8) * 2);
+    return (unsigned)(row / QUANT_ROWS * HALF_SLOT + row % QUANT_ROWS * quant_row_bytes(WT) +
+                      block * quant_block_bytes(WT) + lane * quant_row_bytes(WT) / 4);
+}
+template <int WT> __device__ inline unsigned scale_in_slot(int row, int block)
+{
+    return (unsigned)(row / QUANT_ROWS * HALF_SLOT + QUANT_ROWS * quant_row_bytes(WT) +
+                      row % QUANT_ROWS * (int)sizeof(float) + block * quant_block_bytes(WT));
+}
+/* From a block to that of the warp's next step. */
+template <int WT> __device__ constexpr unsigned step_in_slot()
+{
+    return WT == FV_BF16 ? 2 * ROUND : MMA_WARPS * quant_block_bytes(WT);
+}
+
 /* Ring of weight slots with a full and an empty mbarrier each; producer and consumers walk it in
  * the same order. */
 struct slot_ring {

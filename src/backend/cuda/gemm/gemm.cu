@@ -303,7 +303,7 @@ template <class T> void split_gemm(fv_stream *s, const fv_gemm *call)
 /* 0: no packed form in this dtype (FV_I8 stays on the CPU). */
 size_t pack_bytes(int64_t n, int64_t k, fv_dtype dt)
 {
-    if (is_quantised(dt)) return (size_t)(n * row_bytes_of(dt, k));
+    if (is_quantised(dt)) return (size_t)(ceil_div(n, QUANT_ROWS) * quant_tile_bytes(dt, k));
     size_t size = dt == FV_F32 ? 4 : dt == FV_BF16 || dt == FV_F16 ? 2 : 0;
     return (size_t)n * (size_t)k * size;
 }

@@ -12,34 +12,35 @@ namespace
 
 #define TINY 0x1p-100f /* a block of such values is 0 */
 
-/* One thread per block of a row. */
+/* One thread per block of a row; rows from n on fill the last tile. */
 template <class T>
 void quantise(fv_stream *s, char *out, fv_dtype to, const T *w, int64_t n, int64_t k, int64_t ld,
               bool tb)
 {
-    int64_t blocks = quant_blocks(k), row_bytes = row_bytes_of(to, k), values = value_bytes(to, k);
-    each(s, "pack", n * blocks, [=] __device__(int64_t e) {
+    int64_t blocks = quant_blocks(k), rows = ceil_div(n, QUANT_ROWS) * QUANT_ROWS;
+    each(s, "pack", rows * blocks, [=] __device__(int64_t e) {
         int64_t r = e / blocks, b = e % blocks;
         float x[QUANT_BLOCK], most = 0;
         for (int i = 0; i < QUANT_BLOCK; i++) {
             int64_t c = b * QUANT_BLOCK + i;
-            x[i] = c < k ? to_float(w[tb ? r * ld + c : c * ld + r]) : 0;
+            x[i] = r < n && c < k ? to_float(w[tb ? r * ld + c : c * ld + r]) : 0;
             if (fabsf(x[i]) > fabsf(most)) most = x[i];
         }
-        char *row = out + r * row_bytes;
+        const row_start<char> row(out, to, r, k);
+        char *value = row.value + b * row.block_bytes;
         bool none = fabsf(most) < TINY;
         float most8 = fabsf(most), by8 = none ? 0 : 127.0f / most8, by4 = none ? 0 : -8.0f / most;
         float scale = to == FV_Q8 ? most8 / 127.0f : most / -8.0f;
-        ((float *)(row + values))[b] = none ? 0 : scale;
+        *(float *)(row.scale + b * row.block_bytes) = none ? 0 : scale;
         for (int i = 0; to == FV_Q8 && i < QUANT_BLOCK; i++)
-            row[b * QUANT_BLOCK + i] = (char)(int)rintf(x[i] * by8);
+            value[i] = (char)(int)rintf(x[i] * by8);
         for (int i = 0; to == FV_Q4 && i < QUANT_BLOCK / 8; i++) {
             unsigned word = 0;
             for (int j = 0; j < 8; j++) {
                 unsigned q = (unsigned)((int)fminf(rintf(x[8 * i + j] * by4), 7.0f) + 8);
                 word |= q << (j / 2 * 4 + j % 2 * 16);
             }
-            ((unsigned *)row)[b * (QUANT_BLOCK / 8) + i] = word;
+            ((unsigned *)value)[i] = word;
         }
     });
 }
@@ -47,14 +48,13 @@ void quantise(fv_stream *s, char *out, fv_dtype to, const T *w, int64_t n, int64
 /* Eight neighbours a thread; what is behind the last of a row is padding. */
 template <int WT> void dequantise(fv_stream *s, bf16 *out, const char *w, int64_t n, int64_t k)
 {
-    int64_t row_bytes = row_bytes_of((fv_dtype)WT, k), values = value_bytes((fv_dtype)WT, k);
     int64_t groups = ceil_div(k, 8);
     each(s, "gemm", n * groups, [=] __device__(int64_t e) {
         int64_t r = e / groups, i = e % groups * 8;
         weight_part<WT> part;
-        const char *row = w + r * row_bytes;
-        part.load(row + i * part.VALUE_BITS / 8, (const float *)(row + values) + i / QUANT_BLOCK,
-                  0);
+        const row_start<const char> row(w, WT, r, k);
+        part.load(row.value + i % QUANT_BLOCK * part.VALUE_BITS / 8, row.scale,
+                  (int)(i / QUANT_BLOCK));
         uint4 v = part.bf16x8();
         const bf16 *q = (const bf16 *)&v;
         float y[8];

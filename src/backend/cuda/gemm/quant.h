@@ -2,10 +2,15 @@
  *
  *     w = scale q,  q in -127 .. 127 (FV_Q8) or -8 .. 7 (FV_Q4), a scale for each BLOCK of k
  *
- *    row:   [ values of all blocks ][ f32 scale of each block ][ up to a multiple of 16 bytes ]
- *    FV_Q8: a byte each, in order
- *    FV_Q4: q + 8; eight in a word, 0 2 4 6 1 3 5 7 from the lowest bits on: shifting by 4 i brings
- *           neighbours 2 i and 2 i + 1 into the halves of the word
+ *    weight (n,k): tiles of QUANT_ROWS rows, the last filled with zeros; a tile: blocks of k
+ *    block:        [ values of each row ][ f32 scale of each row ]
+ *    FV_Q8:        a value is a byte
+ *    FV_Q4:        q + 8; eight in a word, 0 2 4 6 1 3 5 7 from the lowest bits on: shifting by 4 i
+ *                  brings neighbours 2 i and 2 i + 1 into the halves of the word
+ *
+ * So a part of k of four rows, scales included, lies in one piece: the megakernel copies a tile of
+ * eight columns by two bulk copies.  Four and not eight rows, because where pairs of rows belong
+ * together (gate and up, rotated halves) four neighbours of each make a tile.
  *
  * The numbers are those of the CPU (backend/cpu/gemm_int8.c), which also rounds activations to 8
  * bits; here they are bf16, so results are closer to those of float weights.  A lane of a tensor
@@ -17,6 +22,7 @@
 #include "backend/cuda/device/cuda.h"
 
 #define QUANT_BLOCK 32
+#define QUANT_ROWS 4
 
 static inline bool is_quantised(fv_dtype t) { return t == FV_Q8 || t == FV_Q4; }
 
@@ -25,17 +31,38 @@ __host__ __device__ static inline int64_t quant_blocks(int64_t k)
     return ceil_div(k, QUANT_BLOCK);
 }
 
-/* Bytes of a row's values, and of the whole row; of bf16 the same. */
-__host__ __device__ static inline int64_t value_bytes(fv_dtype t, int64_t k)
+/* Bytes of a row in a block, without its scale; of a block; of a tile. */
+__host__ __device__ constexpr int quant_row_bytes(int t)
 {
-    if (t == FV_BF16) return 2 * k;
-    return quant_blocks(k) * (t == FV_Q8 ? QUANT_BLOCK : QUANT_BLOCK / 2);
+    return t == FV_Q8 ? QUANT_BLOCK : QUANT_BLOCK / 2;
 }
-__host__ __device__ static inline int64_t row_bytes_of(fv_dtype t, int64_t k)
+__host__ __device__ constexpr int quant_block_bytes(int t)
 {
-    if (t == FV_BF16) return 2 * k;
-    return (value_bytes(t, k) + quant_blocks(k) * 4 + 15) / 16 * 16;
+    return QUANT_ROWS * (quant_row_bytes(t) + (int)sizeof(float));
 }
+__host__ __device__ static inline int64_t quant_tile_bytes(int t, int64_t k)
+{
+    return quant_blocks(k) * quant_block_bytes(t);
+}
+
+/* Where row r of a weight has its values of the first block, and that block's scale; those of block
+ * b are b * block_bytes further.  Of bf16 rows lie one behind the other, without scales. */
+template <class C> struct row_start {
+    C *value, *scale;
+    int64_t block_bytes;
+    __host__ __device__ row_start(C *w, int t, int64_t r, int64_t k)
+    {
+        if (t == FV_BF16) {
+            value = w + r * k * 2, scale = NULL, block_bytes = 2 * QUANT_BLOCK;
+            return;
+        }
+        C *tile = w + r / QUANT_ROWS * quant_tile_bytes(t, k);
+        int i = (int)(r % QUANT_ROWS), bytes = quant_row_bytes(t);
+        value = tile + i * bytes;
+        scale = tile + QUANT_ROWS * bytes + i * (int)sizeof(float);
+        block_bytes = quant_block_bytes(t);
+    }
+};
 
 __device__ inline unsigned sub_bf16x2(unsigned a, unsigned b)
 {
@@ -55,16 +82,16 @@ __device__ inline unsigned nibbles_to_bf16x2(unsigned two)
 }
 
 /* Eight neighbours of a row of W, as a lane loads them, and as bf16.  `value` and `scale` point to
- * those of some element, `on` counts from there, a multiple of QUANT_BLOCK; !in: zeros.  The scale
- * is for the sum over a block, of which a lane may have rows of x but no values: where the last
- * block of a row is not whole, it is there (block) without them. */
+ * those of some element, `blocks` counts from there; !in: zeros.  The scale is for the sum over a
+ * block, of which a lane may have rows of x but no values: where the last block of a row is not
+ * whole, it is there (block) without them. */
 template <int WT> struct weight_part;
 template <> struct weight_part<FV_BF16> {
     static constexpr int VALUE_BITS = 16;
     uint4 v;
-    __device__ void load(const char *value, const float *, int on, bool in = true, bool = true)
+    __device__ void load(const char *value, const char *, int blocks, bool in = true, bool = true)
     {
-        v = in ? __ldg((const uint4 *)(value + 2 * on)) : uint4{};
+        v = in ? __ldg((const uint4 *)(value + 2 * QUANT_BLOCK * blocks)) : uint4{};
     }
     __device__ uint4 bf16x8() const { return v; }
 };
@@ -72,11 +99,12 @@ template <> struct weight_part<FV_Q8> {
     static constexpr int VALUE_BITS = 8;
     uint2 v;
     float scale;
-    __device__ void load(const char *value, const float *scale_at, int on, bool in = true,
+    __device__ void load(const char *value, const char *scale_at, int blocks, bool in = true,
                          bool block = true)
     {
-        v = in ? __ldg((const uint2 *)(value + on)) : uint2{};
-        scale = block ? __ldg(scale_at + on / QUANT_BLOCK) : 0;
+        int by = blocks * quant_block_bytes(FV_Q8);
+        v = in ? __ldg((const uint2 *)(value + by)) : uint2{};
+        scale = block ? __ldg((const float *)(scale_at + by)) : 0;
     }
     __device__ uint4 bf16x8() const
     {
@@ -90,11 +118,12 @@ template <> struct weight_part<FV_Q4> {
     static constexpr int VALUE_BITS = 4;
     unsigned v;
     float scale;
-    __device__ void load(const char *value, const float *scale_at, int on, bool in = true,
+    __device__ void load(const char *value, const char *scale_at, int blocks, bool in = true,
                          bool block = true)
     {
-        v = in ? __ldg((const unsigned *)(value + on / 2)) : 0;
-        scale = block ? __ldg(scale_at + on / QUANT_BLOCK) : 0;
+        int by = blocks * quant_block_bytes(FV_Q4);
+        v = in ? __ldg((const unsigned *)(value + by)) : 0;
+        scale = block ? __ldg((const float *)(scale_at + by)) : 0;
     }
     __device__ uint4 bf16x8() const
     {
