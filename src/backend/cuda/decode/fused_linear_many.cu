@@ -8,6 +8,7 @@
  * wide models that is worth two or three kernels more; at a width of 768 the megakernel is a fifth
  * faster with 16 to 128 rows, so a layer must be wide in both directions. */
 #include "fused_linear.h"
+#include "backend/cuda/gemm/quant.h"
 
 namespace
 {
@@ -17,6 +18,10 @@ namespace
 #define FEWEST_ROWS 9
 #define LEAST_WIDTH 1024
 #define LEAST_WEIGHTS (3 << 19)
+
+/* Elements of a quantised weight that are widened to bf16 at a time: its product reads them from L2.
+ */
+#define WIDENED (8 << 20)
 
 #define PARTS 4 /* a row's first PARTS * 4 * THREADS elements stay in registers */
 
@@ -132,17 +137,33 @@ __global__ void finish_sums(const __grid_constant__ row_job f, const layer_sums 
     if (both) store_element(f, r, n + c.apart, v.y, place);
 }
 
-/* c (rows,n) f32 = x W', or added to it. */
-void multiply(fv_stream *s, const fv_fused_linear &a, const void *w, int64_t n, float *c, bool add)
+/* Rows of a quantised weight that are widened at a time. */
+int64_t widened_rows(const fv_fused_linear &a)
+{
+    int64_t rows = WIDENED / a.k / 8 * 8;
+    return rows < 8 ? 8 : rows < a.n ? rows : a.n;
+}
+
+/* c (rows,n) f32 = x W', or added to it; wide: scratch for widened_rows. */
+void multiply(fv_stream *s, const fv_fused_linear &a, const void *w, int64_t n, float *c, bool add,
+              bf16 *wide)
 {
     fv_gemm g = {};
-    g.m = a.rows, g.n = n, g.k = a.k, g.batch = 1;
-    g.a = a.x, g.b = w, g.c = c;
+    g.m = a.rows, g.k = a.k, g.batch = 1;
+    g.a = a.x;
     g.lda = a.k, g.ldc = n;
     g.bt = FV_BF16, g.ct = FV_F32;
     g.packed = true;
     g.add = add;
-    s->dev->k[FV_BF16]->gemm(s, &g);
+    int64_t most = wide ? widened_rows(a) : n;
+    for (int64_t from = 0; from < n; from += most) {
+        const char *part = (const char *)w +
+                           (wide ? from / QUANT_ROWS * quant_tile_bytes(a.wt, a.k) : 0);
+        g.n = n - from < most ? n - from : most;
+        g.b = wide ? (const void *)wide : part, g.c = c + from;
+        if (wide) fv_cuda_dequantise(s, wide, part, a.wt, g.n, a.k);
+        s->dev->k[FV_BF16]->gemm(s, &g);
+    }
 }
 
 /* Nothing follows the product, or a sum with what is in y. */
@@ -188,28 +209,32 @@ bool fv_cuda_fused_linear_many(fv_stream *s, const row_job &j)
 {
     row_job f = j;
     fv_fused_linear &a = f.a;
-    bool joined = a.up == (const bf16 *)a.w + a.n * a.k;
+    bool quantised = is_quantised(a.wt);
+    int64_t w_bytes = quantised ? a.n / QUANT_ROWS * quant_tile_bytes(a.wt, a.k) : 2 * a.n * a.k;
+    bool joined = a.up == (const char *)a.w + w_bytes;
     bool wide = a.n >= LEAST_WIDTH && a.k >= LEAST_WIDTH && f.columns * a.k >= LEAST_WEIGHTS;
-    if (a.rows < FEWEST_ROWS || !wide || a.wt != FV_BF16 || a.n % 8 || a.k % 8 ||
+    if (a.rows < FEWEST_ROWS || !wide || (a.wt != FV_BF16 && !quantised) || a.n % 8 || a.k % 8 ||
         !aligned(a.y, a.bias, a.up_bias))
         return false;
     if (a.residual_norm) fv_cuda_normalise_residual(s, &a);
-    int64_t x = a.xt == FV_BF16 ? 0 : a.rows * a.k, sums = is_bare(a) ? 0 : a.rows * f.columns;
-    char *scratch = x + sums ? alloc_scratch<char>(s, 4 * sums + 2 * x) : NULL;
-    if (x + sums && !scratch) return true;
+    int64_t x = a.xt == FV_BF16 ? 0 : a.rows * a.k, sums = is_bare(a) ? 0 : a.rows * f.columns,
+            widened = quantised ? widened_rows(a) * a.k : 0, all = 4 * sums + 2 * (x + widened);
+    char *scratch = all ? alloc_scratch<char>(s, all) : NULL;
+    if (all && !scratch) return true;
+    bf16 *weights = widened ? (bf16 *)(scratch + 4 * sums) : NULL;
     if (x) {
-        bf16 *rows = (bf16 *)(scratch + 4 * sums);
+        bf16 *rows = (bf16 *)(scratch + 4 * sums) + widened;
         fv_cuda_normalise_rows(s, rows, a);
         a.x = rows, a.xt = FV_BF16, a.norm = FV_NORM_NONE;
     }
     if (is_bare(a)) {
-        multiply(s, a, a.w, a.n, (float *)a.y, a.residual != NULL);
+        multiply(s, a, a.w, a.n, (float *)a.y, a.residual != NULL, weights);
         return true;
     }
     float *to = (float *)scratch;
     layer_sums of = {to, to + (joined ? a.n : a.rows * a.n), joined ? 2 * a.n : a.n};
-    multiply(s, a, a.w, of.ld, to, false);
-    if (a.up && !joined) multiply(s, a, a.up, a.n, to + a.rows * a.n, false);
+    multiply(s, a, a.w, of.ld, to, false, weights);
+    if (a.up && !joined) multiply(s, a, a.up, a.n, to + a.rows * a.n, false, weights);
     int64_t threads = a.rows * (a.up ? a.n / 4 : ceil_div(f.columns, 8) * 4);
     launch(s, "fused_linear", a.up ? finish_gates : finish_sums,
            dim3((unsigned)ceil_div(threads, THREADS)), THREADS, 0, f, of);

@@ -154,7 +154,7 @@ enum {
     NEEDS_WIDEST_HEADS = 16, /* 256 */
     NEEDS_POST_NORM = 32,    /* residuals that still lack a norm */
     NEEDS_ALL = 63,
-    /* all weights of the launch have 8 bits, or 4; up to FLAGGED_MAX_ROWS rows */
+    /* all weights of the launch have 8 bits, or 4 */
     NEEDS_Q8 = 64,
     NEEDS_Q4 = 128
 };

@@ -13,17 +13,6 @@
 
 /* ---- K loop ---- */
 
-/* Eight neighbours of a row of W, from a slot. */
-template <int WT> __device__ inline void load_slot(weight_part<WT> &w, unsigned at)
-{
-    if constexpr (WT == FV_Q8)
-        w.v = ld_shared8(at);
-    else if constexpr (WT == FV_Q4)
-        w.v = ld_shared4(at);
-    else
-        w.v = ld_shared16(at);
-}
-
 /* c += this warp's part of K for up to GROUP tiles, of at most 8 rows: row lane / 4, columns
  * lane % 4 * 2 and the next.  Missing rows read an existing one; their results are not stored.
  * The upper half of A holds the K of the second mma: the first mma's lower and the second's upper
@@ -70,11 +59,11 @@ __device__ inline void multiply_few(float (&c)[GROUP][4], float2 &bias, slot_rin
                             mma(odd[j], a.x, a.y, a.z, a.w, v.z, v.w);
                         } else {
                             float low[4] = {}, high[4] = {};
-                            const uint2 both = ld_shared8(w[j] + scales + s * BY);
+                            const float2 scale = ld_shared_f32x2(w[j] + scales + s * BY);
                             mma(low, a.x, a.y, a.z, a.w, v.x, v.y);
                             mma(high, a.x, a.y, a.z, a.w, v.z, v.w);
-                            c[j][0] = fmaf(__uint_as_float(both.x), low[0] + high[2], c[j][0]);
-                            c[j][1] = fmaf(__uint_as_float(both.y), low[1] + high[3], c[j][1]);
+                            c[j][0] = fmaf(scale.x, low[0] + high[2], c[j][0]);
+                            c[j][1] = fmaf(scale.y, low[1] + high[3], c[j][1]);
                         }
                     }
             }
@@ -247,7 +236,7 @@ __device__ inline void gemm_shared_k(const mk_op &o, const block_group &t, slot_
                                            : left > blocks     ? 2
                                                                : 1;
         if constexpr (MANY)
-            multiply_many(c, b.bias, r, f, t, smem_addr(x), now_tiles);
+            multiply_many<weights_of(NEEDS)>(c, b.bias, r, f, t, smem_addr(x), now_tiles);
         else
             multiply_few<weights_of(NEEDS)>(c, b.bias, r, f, t, smem_addr(x), now_tiles);
         if (t0 != first) decode_sync(); /* the previous partial sums have been read */

@@ -44,25 +44,65 @@ struct x_chunks {
     }
 };
 
+/* Eight neighbours of a row of W, from a slot. */
+template <int WT> __device__ inline void load_slot(weight_part<WT> &w, unsigned at)
+{
+    if constexpr (WT == FV_Q8)
+        w.v = ld_shared8(at);
+    else if constexpr (WT == FV_Q4)
+        w.v = ld_shared4(at);
+    else
+        w.v = ld_shared16(at);
+}
+
+/* c += scale * (x W') for a block of quantised weights v; even and odd: A of its two halves. */
+__device__ inline void multiply_block(float (&c)[4], const unsigned (&even)[4],
+                                      const unsigned (&odd)[4], uint4 v, float2 scale)
+{
+    float d[4] = {};
+    mma(d, even[0], even[1], even[2], even[3], v.x, v.y);
+    mma(d, odd[0], odd[1], odd[2], odd[3], v.z, v.w);
+#pragma unroll
+    for (int e = 0; e < 4; e++) c[e] = fmaf(e % 2 ? scale.y : scale.x, d[e], c[e]);
+}
+
+/* Where a lane finds its part of a tile in a slot: eight values of column lane / 4, and the scales
+ * of columns lane % 4 * 2 and the next, of the warp's first block. */
+struct slot_part {
+    unsigned value, scale;
+};
+
 /* c + odd += the warp's steps of a chunk for TILES tiles: rows lane / 4 (at low) and lane / 4 + 8
  * (at high).  An A fragment is four neighbouring registers, two of each row.  Left to itself the
  * compiler copies all four again for every mma.  XOR with zero, which it cannot know to be 0,
  * copies them once for all tiles.
- * w: smem addresses of this lane's weights in the slots of the tiles. */
-template <int TILES>
+ * w: smem addresses of the tiles' slots. */
+template <int TILES, int WT>
 __device__ inline void multiply_chunk(float (&c)[GROUP][4], float (&odd)[GROUP][4],
-                                      const unsigned (&w)[GROUP], unsigned low, unsigned high,
-                                      int steps, unsigned zero)
+                                      const unsigned (&w)[GROUP], const slot_part &part,
+                                      unsigned low, unsigned high, int steps, unsigned zero)
 {
-    constexpr int STEPS = MAX_CHUNK / ROUND, BY = 2 * ROUND;
+    constexpr int STEPS = MAX_CHUNK / ROUND;
+    constexpr unsigned BY = 2 * ROUND, W_BY = step_in_slot<WT>();
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
         if (s < steps) {
             uint4 a = ld_shared16(low + s * BY), b = ld_shared16(high + s * BY), v[TILES];
+            float2 scale[TILES];
             const unsigned even_k[4] = {a.x ^ zero, b.x ^ zero, a.y ^ zero, b.y ^ zero},
                            odd_k[4] = {a.z ^ zero, b.z ^ zero, a.w ^ zero, b.w ^ zero};
 #pragma unroll
-            for (int j = 0; j < TILES; j++) v[j] = ld_shared16(w[j] + s * BY);
+            for (int j = 0; j < TILES; j++) {
+                weight_part<WT> p;
+                load_slot(p, w[j] + part.value + s * W_BY);
+                v[j] = p.bf16x8();
+                if (WT != FV_BF16) scale[j] = ld_shared_f32x2(w[j] + part.scale + s * W_BY);
+            }
+            if constexpr (WT != FV_BF16) {
+#pragma unroll
+                for (int j = 0; j < TILES; j++) multiply_block(c[j], even_k, odd_k, v[j], scale[j]);
+                continue;
+            }
 #pragma unroll
             for (int j = 0; j < TILES; j++)
                 mma(c[j], even_k[0], even_k[1], even_k[2], even_k[3], v[j].x, v[j].y);
@@ -75,6 +115,7 @@ __device__ inline void multiply_chunk(float (&c)[GROUP][4], float (&odd)[GROUP][
 /* c += this warp's part of K for the tiles: rows lane / 4 and lane / 4 + 8, columns lane % 4 * 2
  * and the next.  Missing rows read an existing one; their results are not stored.
  * bias: of the two outputs that this thread stores. */
+template <int WT>
 __device__ inline void multiply_many(float (&c)[GROUP][4], float2 &bias, slot_ring &r,
                                      const decode_gemm &f, const block_group &t, unsigned x,
                                      int tiles)
@@ -84,9 +125,10 @@ __device__ inline void multiply_many(float (&c)[GROUP][4], float2 &bias, slot_ri
     unsigned zero = (unsigned)k >> 31;
     bool streams = f.stream_x, has_bias = f.bias_in_slot;
     unsigned within = (unsigned)(2 * STEP * warp + lane % 4 * 16),
-             in_slot = (unsigned)(lane / 4 * ROW_BYTES) + within,
              low = x + (unsigned)(2 * min(lane / 4, rows - 1) * stride) + within,
              high = x + (unsigned)(2 * min(lane / 4 + 8, rows - 1) * stride) + within;
+    const slot_part part = {value_in_slot<WT>(lane / 4, warp, lane % 4),
+                            scale_in_slot<WT>(lane % 4 * 2, warp)};
     auto steps_of = [&](int n) { return (n / STEP - warp + MMA_WARPS - 1) / MMA_WARPS; };
     float odd[GROUP][4] = {};
     x_chunks chunks(f, t, x, stride);
@@ -97,19 +139,19 @@ __device__ inline void multiply_many(float (&c)[GROUP][4], float2 &bias, slot_ri
         const next_slots slots(r, tiles);
         int steps = from + chunk <= k ? steps_of(chunk) : steps_of(k - from);
 #pragma unroll
-        for (int j = 0; j < GROUP; j++) w[j] = r.slot(r.ahead(j)) + in_slot;
+        for (int j = 0; j < GROUP; j++) w[j] = r.slot(r.ahead(j));
         r.advance(tiles);
         slots.wait();
         /* in the epilogue this warp stores tile warp / 2: read its bias before the slot is freed */
         if (from == 0 && has_bias && warp / 2 < tiles)
-            bias = slot_bias(select_element(w, warp / 2) - in_slot);
+            bias = slot_bias(select_element(w, warp / 2));
         if (streams) chunks.wait();
         unsigned at = streams ? stage * chunks.size : (unsigned)(2 * from);
         switch (tiles) {
-        case 1: multiply_chunk<1>(c, odd, w, low + at, high + at, steps, zero); break;
-        case 2: multiply_chunk<2>(c, odd, w, low + at, high + at, steps, zero); break;
-        case 3: multiply_chunk<3>(c, odd, w, low + at, high + at, steps, zero); break;
-        default: multiply_chunk<4>(c, odd, w, low + at, high + at, steps, zero); break;
+        case 1: multiply_chunk<1, WT>(c, odd, w, part, low + at, high + at, steps, zero); break;
+        case 2: multiply_chunk<2, WT>(c, odd, w, part, low + at, high + at, steps, zero); break;
+        case 3: multiply_chunk<3, WT>(c, odd, w, part, low + at, high + at, steps, zero); break;
+        default: multiply_chunk<4, WT>(c, odd, w, part, low + at, high + at, steps, zero); break;
         }
         slots.release();
         if (!streams || from + chunk >= k) continue;

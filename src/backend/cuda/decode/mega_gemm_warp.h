@@ -17,13 +17,32 @@
 
 template <int GROUPS> using tile_acc = float[GROUPS][TILES_PER_WARP][4];
 
+/* A lane's part of a tile: eight values of column lane / 4, and the scales of columns lane % 4 * 2
+ * and the next: addresses in smem, of the first block. */
+struct tile_part {
+    unsigned value, scale[2];
+    /* Quantised, where pairs belong together the second of each comes from the second run of rows
+     * (produce_gemm). */
+    template <int WT> __device__ void find(unsigned slot, const tile_columns &c)
+    {
+        int lane = threadIdx.x % 32, column = lane / 4, pair = lane % 4;
+        bool runs = WT != FV_BF16 && c.apart != 1;
+        int row = runs ? column % 2 * QUANT_ROWS + column / 2 : column;
+        value = slot + value_in_slot<WT>(row, 0, pair);
+        if (WT == FV_BF16) return;
+        scale[0] = slot + scale_in_slot<WT>(runs ? pair : 2 * pair, 0);
+        scale[1] = slot + scale_in_slot<WT>(runs ? QUANT_ROWS + pair : 2 * pair + 1, 0);
+    }
+};
+
 /* c += x W' over all of K for the warp's tiles w; rows lane / 4 and lane / 4 + 8 of each
  * ROWS_BLOCK (interleaved, x_rows).  Missing rows have whatever is in smem; their results are not
  * stored.  Even and odd K steps have separate accumulators: two independent chains of mma. */
-template <int GROUPS>
+template <int GROUPS, int WT>
 __device__ inline void mma_own_tiles(tile_acc<GROUPS> &c, unsigned x, int stride,
-                                     const unsigned (&w)[TILES_PER_WARP], int steps)
+                                     const tile_part (&w)[TILES_PER_WARP], int steps)
 {
+    constexpr unsigned BY = WT == FV_BF16 ? 2 * STEP : quant_block_bytes(WT);
     tile_acc<GROUPS> odd = {};
     int lane = threadIdx.x % 32;
     unsigned at[GROUPS];
@@ -33,16 +52,30 @@ __device__ inline void mma_own_tiles(tile_acc<GROUPS> &c, unsigned x, int stride
 #pragma unroll 4
     for (int s = 0; s < steps; s++) {
         uint4 v[TILES_PER_WARP];
+        float2 scale[TILES_PER_WARP];
 #pragma unroll
-        for (int j = 0; j < TILES_PER_WARP; j++) v[j] = ld_shared16(w[j] + s * (2 * STEP));
+        for (int j = 0; j < TILES_PER_WARP; j++) {
+            weight_part<WT> p;
+            load_slot(p, w[j].value + s * BY);
+            v[j] = p.bf16x8();
+            if (WT != FV_BF16)
+                scale[j] = make_float2(ld_shared_f32(w[j].scale[0] + s * BY),
+                                       ld_shared_f32(w[j].scale[1] + s * BY));
+        }
 #pragma unroll
         for (int h = 0; h < GROUPS; h++) {
             uint4 a = ld_shared16(at[h] + s * (4 * STEP)),
                   b = ld_shared16(at[h] + s * (4 * STEP) + 16);
 #pragma unroll
             for (int j = 0; j < TILES_PER_WARP; j++) {
-                mma(c[h][j], a.x, a.y, a.z, a.w, v[j].x, v[j].y);
-                mma(odd[h][j], b.x, b.y, b.z, b.w, v[j].z, v[j].w);
+                if constexpr (WT != FV_BF16) {
+                    const unsigned even_k[4] = {a.x, a.y, a.z, a.w},
+                                   odd_k[4] = {b.x, b.y, b.z, b.w};
+                    multiply_block(c[h][j], even_k, odd_k, v[j], scale[j]);
+                } else {
+                    mma(c[h][j], a.x, a.y, a.z, a.w, v[j].x, v[j].y);
+                    mma(odd[h][j], b.x, b.y, b.z, b.w, v[j].z, v[j].w);
+                }
             }
         }
     }
@@ -161,11 +194,13 @@ __device__ inline void wait_tile(const mk_smem *d, const slot_ring &r)
 /* Warp w takes tiles 2w, 2w + 1 of every 16 of this block's; `mine` is its own position in the
  * ring, r advances past the whole op at the end.  A slot is read by one warp only, which arrives
  * for all MMA_WARPS. */
-template <int GROUPS, bool PAIRED>
+template <int GROUPS, int NEEDS>
 __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot_ring &r,
                                       mk_smem *d, bf16 *x, const unsigned char *slots,
                                       unsigned epoch, block_barrier &barrier)
 {
+    constexpr int WT = weights_of(NEEDS);
+    constexpr bool PAIRED = (NEEDS & NEEDS_PAIRS) != 0;
     const decode_gemm &f = o.gemm;
     int lane = threadIdx.x % 32, first = t.tile(f),
         tiles = (f.tiles - first + t.blocks - 1) / t.blocks;
@@ -179,7 +214,8 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
     for (int m = (int)threadIdx.x / 32 * TILES_PER_WARP; m < tiles;
          m += MMA_WARPS * TILES_PER_WARP) {
         tile_acc<GROUPS> c = {};
-        unsigned w[TILES_PER_WARP], empty[TILES_PER_WARP];
+        tile_part w[TILES_PER_WARP];
+        unsigned empty[TILES_PER_WARP];
         int n = min(tiles - m, TILES_PER_WARP);
         slot_ring at_tile = mine;
         const tile_columns which[TILES_PER_WARP] = {tile_columns(f.a, first + m * t.blocks, PAIRED),
@@ -189,13 +225,13 @@ __device__ inline void gemm_own_tiles(const mk_op &o, const block_group &t, slot
         for (int j = 0; j < TILES_PER_WARP; j++) {
             if (j && n > 1) at_tile.next(); /* without a second tile: the first again */
             wait_tile(d, at_tile);
-            w[j] = at_tile.slot() + (unsigned)(lane / 4 * ROW_BYTES + lane % 4 * 16);
+            w[j].template find<WT>(at_tile.slot(), which[j]);
             empty[j] = at_tile.empty();
             float2 b = tile_bias(f, slots + at_tile.i * SLOT_BYTES, which[j]);
 #pragma unroll
             for (int i = 0; i < 4 * GROUPS; i++) c[i / 4][j][i % 4] = i % 2 ? b.y : b.x;
         }
-        mma_own_tiles<GROUPS>(c, smem_addr(x), interleaved_stride(f.k), w, f.k / STEP);
+        mma_own_tiles<GROUPS, WT>(c, smem_addr(x), interleaved_stride(f.k), w, f.k / STEP);
         __syncwarp();
         if (lane < n) mbarrier_arrive_count(lane ? empty[1] : empty[0], MMA_WARPS);
         if constexpr (GROUPS == 1)

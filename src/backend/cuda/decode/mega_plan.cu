@@ -218,7 +218,6 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     bool even = !j.a.k_cache || (j.a.y_n % 2 == 0 && (j.a.n - j.a.y_n) % 4 == 0 &&
                                  j.a.cache_row % 2 == 0 && j.a.cache_batch % 2 == 0);
     bool quantised = is_quantised(j.a.wt);
-    if (quantised && j.a.rows > FLAGGED_MAX_ROWS) return false;
     if (!device_of(s)->hopper || j.a.rows > MAX_ROWS || j.k % STEP || !even) return false;
     if (tiles > INT32_MAX / TILE || j.a.cap > INT32_MAX ||
         !aligned(j.a.y, j.a.k_cache, j.a.v_cache))
@@ -231,7 +230,7 @@ bool fv_cuda_defer(fv_stream *s, const row_job &j)
     (row_job &)f = j;
     f.tiles = (int)tiles;
     f.bias_in_slot = j.a.bias && !paired && !quantised && j.a.n % TILE == 0 && aligned(j.a.bias);
-    int most = max_chunk(j.a.wt);
+    int most = j.a.rows > FLAGGED_MAX_ROWS ? MAX_CHUNK : max_chunk(j.a.wt);
     f.chunk = (int)ceil_div(ceil_div(j.k, ceil_div(j.k, most)), STEP) * STEP;
     if (j.a.rows == 1) f.chunk = j.k < most ? j.k : most; /* mega_one_row.h's rounds */
     f.stream_x = j.a.rows > FLAGGED_MAX_ROWS && j.a.xt == FV_BF16;

@@ -43,8 +43,8 @@ __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring 
 
 /* The weights of this block's tiles, in the order in which gemm_shared_k and gemm_own_tiles
  * consume them: groups of GROUP tiles, within them K chunk by chunk, within that tile by tile.  A
- * slot is one tile's chunk: TILE bulk copies, one per row of W, issued by TILE lanes.  Which rows
- * make up a tile is weight_row's choice. */
+ * slot is one tile's chunk: a bulk copy for each run of rows that lie together in memory, issued by
+ * as many lanes.  A run is a row of W, or QUANT_ROWS quantised ones. */
 /* Of a tile's rows, in runs of ROWS that are neighbours in memory, the first of run i.  Where pairs
  * belong together a run of several has one row of each. */
 template <int ROWS>
@@ -237,9 +237,9 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
         else if (o.kind == ATTENTION_BF16)
             attend<MANY, 64>(o, o.attention_bf16, t, d->sums[0][0], epoch, i, barrier);
         else if (MANY && o.groups == 2)
-            gemm_own_tiles<2, false>(o, t, r, d, x, slots, epoch, barrier);
+            gemm_own_tiles<2, NEEDS & ~NEEDS_PAIRS>(o, t, r, d, x, slots, epoch, barrier);
         else if (MANY && o.gemm.tile_per_warp)
-            gemm_own_tiles<1, (NEEDS & NEEDS_PAIRS) != 0>(o, t, r, d, x, slots, epoch, barrier);
+            gemm_own_tiles<1, NEEDS>(o, t, r, d, x, slots, epoch, barrier);
         else if (ROWS == ONE_ROW)
             gemm_one_row<NEEDS>(o, t, r, d, x, slots, epoch, i, buffer);
         else
@@ -253,22 +253,21 @@ __global__ void __launch_bounds__(32 * BLOCK_WARPS, 1)
 
 /* ---- host ---- */
 
-/* Quantised: one for all, one without f32 caches and post-norm, and one for Llama. */
+/* Quantised: one for all, one for Llama, and with few rows one without f32 caches and post-norm. */
 template <row_count ROWS, int WEIGHTS> auto instance_of_weights(const mk_ops &p)
 {
     constexpr int RARE = NEEDS_F32_CACHE | NEEDS_POST_NORM;
-    if (p.needs & RARE) return decode_megakernel<ROWS, NEEDS_ALL | WEIGHTS>;
-    if (p.needs & ~(NEEDS_PAIRS | WEIGHTS))
-        return decode_megakernel<ROWS, (NEEDS_ALL & ~RARE) | WEIGHTS>;
-    return decode_megakernel<ROWS, NEEDS_PAIRS | WEIGHTS>;
+    if (!(p.needs & ~(NEEDS_PAIRS | WEIGHTS)))
+        return decode_megakernel<ROWS, NEEDS_PAIRS | WEIGHTS>;
+    if constexpr (ROWS != MANY_ROWS)
+        if (!(p.needs & RARE)) return decode_megakernel<ROWS, (NEEDS_ALL & ~RARE) | WEIGHTS>;
+    return decode_megakernel<ROWS, NEEDS_ALL | WEIGHTS>;
 }
 
 template <row_count ROWS> auto instance_for(const mk_ops &p)
 {
-    if constexpr (ROWS != MANY_ROWS) {
-        if (p.needs & NEEDS_Q8) return instance_of_weights<ROWS, NEEDS_Q8>(p);
-        if (p.needs & NEEDS_Q4) return instance_of_weights<ROWS, NEEDS_Q4>(p);
-    }
+    if (p.needs & NEEDS_Q8) return instance_of_weights<ROWS, NEEDS_Q8>(p);
+    if (p.needs & NEEDS_Q4) return instance_of_weights<ROWS, NEEDS_Q4>(p);
     constexpr int RARE = NEEDS_F32_CACHE | NEEDS_POST_NORM;
     auto kernel = decode_megakernel<ROWS, NEEDS_ALL>;
     if (!(p.needs & RARE)) kernel = decode_megakernel<ROWS, NEEDS_ALL & ~RARE>;

@@ -73,6 +73,12 @@ __device__ inline unsigned ld_shared4(uint32_t a)
 
 __device__ inline float ld_shared_f32(uint32_t a) { return __uint_as_float(ld_shared4(a)); }
 
+__device__ inline float2 ld_shared_f32x2(uint32_t a)
+{
+    uint2 v = ld_shared8(a);
+    return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
+}
+
 /* Where in a slot the values 8 * lane .. of a block of a tile's row are, and the block's scale. */
 template <int WT> __device__ inline unsigned value_in_slot(int row, int block, int lane)
 {

@@ -45,12 +45,14 @@ void quantise(fv_stream *s, char *out, fv_dtype to, const T *w, int64_t n, int64
     });
 }
 
-/* Eight neighbours a thread; what is behind the last of a row is padding. */
+/* Eight neighbours a thread; what is behind the last of a row is padding.  A decode step of many
+ * rows comes here (fused_linear_many.cu), with weights whose index needs no 64 bits. */
 template <int WT> void dequantise(fv_stream *s, bf16 *out, const char *w, int64_t n, int64_t k)
 {
     int64_t groups = ceil_div(k, 8);
     each(s, "gemm", n * groups, [=] __device__(int64_t e) {
-        int64_t r = e / groups, i = e % groups * 8;
+        int64_t r = n * groups < UINT32_MAX ? (unsigned)e / (unsigned)groups : e / groups,
+                i = (e - r * groups) * 8;
         weight_part<WT> part;
         const row_start<const char> row(w, WT, r, k);
         part.load(row.value + i % QUANT_BLOCK * part.VALUE_BITS / 8, row.scale,
