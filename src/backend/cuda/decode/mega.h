@@ -142,6 +142,9 @@ static_assert(max_chunk(FV_Q8) / QUANT_BLOCK * quant_block_bytes(FV_Q8) <= HALF_
                   max_chunk(FV_Q4) / QUANT_BLOCK * quant_block_bytes(FV_Q4) <= HALF_SLOT,
               "a tile's part of a chunk");
 
+/* mega_int8.h: what a block of x takes in smem beside its values. */
+#define X_SCALE_BYTES 8
+
 /* What an instance of the kernel is for: one sequence, up to FLAGGED_MAX_ROWS, or more. */
 enum row_count { ONE_ROW, FEW_ROWS, MANY_ROWS };
 

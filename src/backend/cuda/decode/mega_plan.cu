@@ -102,6 +102,7 @@ bool append(fv_stream *s, megakernel *g, mk_op *o)
         int most = o->groups * ROWS_BLOCK, rows = (int)(f.a.rows < most ? f.a.rows : most);
         int stages = f.k > f.chunk ? STAGES : 1;
         int x = rows * (f.stream_x ? stages * (f.chunk + 32) : f.k + 32) * 2;
+        if (is_quantised(f.a.wt) && p->rows == 1) x += f.k / QUANT_BLOCK * X_SCALE_BYTES;
         if (f.tile_per_warp) /* interleaved, whether all rows are there or not */
             x = (int)ceil_div(rows, ROWS_BLOCK) * ROWS_BLOCK * (f.k + 4) * 2;
         if (x > p->x_bytes) p->x_bytes = (x + 127) / 128 * 128;

@@ -64,6 +64,11 @@ __device__ inline uint2 ld_shared8(uint32_t a)
     return v;
 }
 
+__device__ inline void st_shared8(uint32_t a, uint2 v)
+{
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(a), "r"(v.x), "r"(v.y) : "memory");
+}
+
 __device__ inline unsigned ld_shared4(uint32_t a)
 {
     unsigned v;

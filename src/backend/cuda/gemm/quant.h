@@ -13,9 +13,9 @@
  * together (gate and up, rotated halves) four neighbours of each make a tile.
  *
  * The numbers are those of the CPU (backend/cpu/gemm_int8.c), which also rounds activations to 8
- * bits; here they are bf16, so results are closer to those of float weights.  A lane of a tensor
- * core product takes 8 neighbours at a time, and a step of a warp is one block: so a scale
- * multiplies the sum of a step, not each value. */
+ * bits; here they are bf16, so results are closer to those of float weights (one sequence:
+ * decode/mega_int8.h).  A lane of a tensor core product takes 8 neighbours at a time, and a step of
+ * a warp is one block: so a scale multiplies the sum of a step, not each value. */
 #ifndef FV_CUDA_QUANT_H
 #define FV_CUDA_QUANT_H
 
