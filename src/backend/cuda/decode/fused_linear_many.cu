@@ -19,9 +19,8 @@ namespace
 #define LEAST_WIDTH 1024
 #define LEAST_WEIGHTS (3 << 19)
 
-/* Elements of a quantised weight that are widened to bf16 at a time: its product reads them from L2.
- */
-#define WIDENED (8 << 20)
+/* Elements of a quantised weight that are widened to bf16 at a time: as many as L2 holds. */
+#define WIDENED (16 << 20)
 
 #define PARTS 4 /* a row's first PARTS * 4 * THREADS elements stay in registers */
 
