@@ -151,15 +151,15 @@ static fv_status stored_as(fv_model *m, fv_device *d, fv_model_opt *opt, fv_dtyp
     if (!fv_json_has(m->json, "quantization_config")) return FV_OK;
     if (!method || strcmp(method, "fovea") || !weights || !fv_dtype_parse(rows, weights) ||
         fv_dtype_size(*rows))
-        return fv_fail(
-            e, FV_EMISSING,
-            "%s: config.json: weights quantised by \"%s\" (quantization_config.quant_method) are "
-            "not read: expected floats, or what fovea quantize writes",
-            dir, method ? method : "");
-    if (!opt->serve || !fv__device_is_host(d))
         return fv_fail(e, FV_EMISSING,
-                       "%s: its weights are stored as %s: such a model is only run, and on the cpu",
-                       dir, weights);
+                       "%s: config.json: weights quantised by \"%s\" (quantization_config."
+                       "quant_method) are not read: expected floats, or what fovea quantize writes",
+                       dir, method ? method : "");
+    bool here = *rows != FV_I8 || fv__device_is_host(d);
+    if (!opt->serve || !here)
+        return fv_fail(e, FV_EMISSING,
+                       "%s: its weights are stored as %s: such a model is only run%s", dir, weights,
+                       here ? "" : ", and on the cpu");
     if (opt->weights != FV_F32 && opt->weights != *rows)
         return fv_fail(e, FV_EDTYPE, "%s: its weights are stored as %s, not %s", dir, weights,
                        fv_dtype_name(opt->weights));

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "core/adapter.h"
+#include "core/blocks.h"
 #include "core/collect.h"
 #include "core/core.h"
 #include "core/params.h"
@@ -230,9 +231,11 @@ static fv_status copy(loading *l, fv_tensor *t, const fv_st_info *from, void *pi
 }
 
 /* Numbers of the file into rows of blocks: one matrix at a time is in memory as f32, and
- * for a device as rows. */
+ * for a device as rows.  What the file has as such rows is copied. */
 static fv_status copy_rows(loading *l, fv_tensor *t, const fv_st_info *from, fv_err *e)
 {
+    if (quantised(l, from, t->shape))
+        return fv__params_upload(l->p, t->data, from->data, from->bytes, e);
     bool in_out = fv__param_linear(t) == FV_LINEAR_IN_OUT, host = fv__device_is_host(l->p->dev);
     int64_t out = t->shape.d[in_out], in = t->shape.d[!in_out];
     size_t row = fv_dtype_row(t->dtype, in), made = (size_t)out * row,
@@ -347,7 +350,8 @@ static bool as_wanted(const fv_st_info *from, fv_dtype dtype)
 
 /* On the host a tensor that has the wanted dtype is used where the file is mapped, so a model
  * opens in the time of reading its header; the rest is converted into memory of its own.  The
- * file stays open as long as the parameters borrow from it. */
+ * file stays open as long as the parameters borrow from it.  Another device gets quantised rows as
+ * they are. */
 fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *path,
                         fv_load_opt opt, fv_err *e)
 {
@@ -356,10 +360,14 @@ fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *
     if (!st) st = begin(&l);
     int borrowed = 0;
     fv_dtype half = !st && opt.half && dtype == FV_F32 ? narrow(&l) : FV_F32;
-    for (int i = 0; !st && fv__device_is_host(d) && i < fv_params_count(p); i++) {
+    for (int i = 0; !st && i < fv_params_count(p); i++) {
         fv_tensor *t = fv_params_at(p, i);
         if (((const fv_entry *)t)->ranks) continue; /* a part of it is copied */
         bool rows = quantised(&l, &l.from[i], t->shape), in_half = half && may_be_half(t);
+        if (!fv__device_is_host(d)) {
+            if (rows && l.from[i].count > 0) fv__param_hold_as(t, opt.rows);
+            continue;
+        }
         if (l.from[i].count < 1 || !(rows || in_half || as_wanted(&l.from[i], dtype))) continue;
         fv__params_borrow(p, t, l.from[i].data, rows ? opt.rows : in_half ? half : FV_F32);
         l.from[i].count = -1; /* nothing to copy */

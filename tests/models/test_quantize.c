@@ -16,6 +16,8 @@
 #include "helper/device.h"
 #include "helper/files.h"
 
+static fv_device *maker; /* the CPU: where directories are made */
+
 #define CASES FOVEA_TESTS "/golden/models/"
 
 static void ok(fv_status st, const char *which, const fv_err *e)
@@ -58,14 +60,14 @@ static void test_same_bits(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int d = 0; d < 3; d++) {
+        for (int d = 0; d < (test_on_cpu() ? 3 : 2); d++) { /* int8 is the CPU's alone */
             char from[256], in[300], which[80];
             fv_quantised q;
             fv_err e;
             snprintf(from, sizeof from, CASES "%s", cases[i]);
             snprintf(in, sizeof in, "%s/in.safetensors", from);
             snprintf(which, sizeof which, "%s as %s", cases[i], fv_dtype_name(dtypes[d]));
-            ok(fv_model_quantize(device, from, scratch("small"), dtypes[d], &q, &e), which, &e);
+            ok(fv_model_quantize(maker, from, scratch("small"), dtypes[d], &q, &e), which, &e);
             assert_true(q.weights > 0 && q.others > 0);
             run_model(from, dtypes[d], in, scratch("one.safetensors"));
             run_model(scratch("small"), FV_F32, in, scratch("two.safetensors"));
@@ -85,8 +87,8 @@ static void test_floats(void **state)
         fv_model *m;
         fv_dir *dir;
         fv_err e;
-        ok(fv_model_quantize(device, CASES "t5-gated", scratch("small"), floats[i], &q, &e),
-           said[i], &e);
+        ok(fv_model_quantize(maker, CASES "t5-gated", scratch("small"), floats[i], &q, &e), said[i],
+           &e);
         assert_true(q.weights > 0 && q.others == 0 &&
                     q.after == q.before * fv_dtype_size(floats[i]) / 4);
         ok(fv_model_open(&m, device, CASES "t5-gated", (fv_model_opt){0}, &e), said[i], &e);
@@ -116,11 +118,11 @@ static void test_what_f16_cannot_hold(void **state)
     ok(fv_params_set(fv_model_params(m), bias, large, 5, &e), "bias", &e);
     ok(fv_model_save(m, scratch("large"), FV_F32, &e), "large", &e);
     fv_model_free(m);
-    assert_int_equal(fv_model_quantize(device, scratch("large"), scratch("small"), FV_F16, &q, &e),
+    assert_int_equal(fv_model_quantize(maker, scratch("large"), scratch("small"), FV_F16, &q, &e),
                      FV_EARG);
     assert_non_null(strstr(e.text, "classifier.bias: -65520 is beyond"));
     assert_int_equal(access(scratch("small"), F_OK), -1);
-    ok(fv_model_quantize(device, scratch("large"), scratch("small"), FV_BF16, &q, &e), "bf16", &e);
+    ok(fv_model_quantize(maker, scratch("large"), scratch("small"), FV_BF16, &q, &e), "bf16", &e);
     scratch_drop("small");
     scratch_drop("large");
 }
@@ -132,12 +134,12 @@ static void test_refusals(void **state)
     fv_quantised q;
     fv_model *m;
     fv_err e;
-    assert_int_equal(fv_model_quantize(device, from, small, FV_F64, &q, &e), FV_EDTYPE);
+    assert_int_equal(fv_model_quantize(maker, from, small, FV_F64, &q, &e), FV_EDTYPE);
     assert_int_equal(access(small, F_OK), -1);
-    ok(fv_model_quantize(device, from, small, FV_Q8, &q, &e), "q8", &e);
+    ok(fv_model_quantize(maker, from, small, FV_Q8, &q, &e), "q8", &e);
     /* there is one already */
-    assert_int_equal(fv_model_quantize(device, from, small, FV_Q8, &q, &e), FV_EIO);
-    assert_int_equal(fv_model_quantize(device, small, scratch("again"), FV_Q8, &q, &e), FV_ESTATE);
+    assert_int_equal(fv_model_quantize(maker, from, small, FV_Q8, &q, &e), FV_EIO);
+    assert_int_equal(fv_model_quantize(maker, small, scratch("again"), FV_Q8, &q, &e), FV_ESTATE);
     assert_int_equal(fv_model_open(&m, device, small, (fv_model_opt){.train = true}, &e),
                      FV_EMISSING);
     assert_int_equal(fv_model_open(&m, device, small,
@@ -151,14 +153,40 @@ static void test_refusals(void **state)
     scratch_drop("small");
 }
 
-static int set_up(void **state) { return scratch_open(state) || open_device(state); }
-static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
+static void test_int8_elsewhere(void **state)
+{
+    (void)state;
+    fv_quantised q;
+    fv_model *m;
+    fv_err e;
+    if (test_on_cpu()) skip();
+    ok(fv_model_quantize(maker, CASES "gpt2-language", scratch("small"), FV_I8, &q, &e), "int8",
+       &e);
+    assert_int_equal(fv_model_open(&m, device, scratch("small"), (fv_model_opt){.serve = true}, &e),
+                     FV_EMISSING);
+    assert_non_null(strstr(e.text, "stored as int8: such a model is only run, and on the cpu"));
+    scratch_drop("small");
+}
+
+static int set_up(void **state)
+{
+    fv_err e;
+    return scratch_open(state) || open_device(state) ||
+           fv_device_open(&maker, "cpu", (fv_device_opt){.threads = 2}, &e);
+}
+
+static int tear_down(void **state)
+{
+    fv_device_close(maker);
+    return close_device(state) || scratch_close(state);
+}
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits),
                                        cmocka_unit_test(test_floats),
                                        cmocka_unit_test(test_what_f16_cannot_hold),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_int8_elsewhere)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,5 +1,5 @@
-/* quant.cu - weights of 8 and 4 bits: made from floats when a model is opened, and widened again
- * where many rows are multiplied.
+/* quant.cu - weights of 8 and 4 bits: made from floats, or laid out as the GPU reads them, when a
+ * model is opened, and widened again where many rows are multiplied.
  *
  *     FV_Q8:  scale = max|w| / 127,  q = round(w 127 / max|w|)
  *     FV_Q4:  scale = w_max / -8,    q = min(round(w -8 / w_max), 7),  w_max of largest magnitude
@@ -41,6 +41,31 @@ void quantise(fv_stream *s, char *out, fv_dtype to, const T *w, int64_t n, int64
                 word |= q << (j / 2 * 4 + j % 2 * 16);
             }
             ((unsigned *)value)[i] = word;
+        }
+    });
+}
+
+/* Rows of blocks as files have them (widen_blocks), to tiles: the same numbers. */
+void tile_blocks(fv_stream *s, char *out, fv_dtype t, const char *rows, int64_t n, int64_t k)
+{
+    int64_t blocks = quant_blocks(k), all = ceil_div(n, QUANT_ROWS) * QUANT_ROWS;
+    int bytes = quant_row_bytes(t);
+    each(s, "pack", all * blocks, [=] __device__(int64_t e) {
+        int64_t r = e / blocks, b = e % blocks;
+        const row_start<char> row(out, t, r, k);
+        const unsigned *from = (const unsigned *)(rows + e * (bytes + (int)sizeof(float)));
+        unsigned *value = (unsigned *)(row.value + b * row.block_bytes);
+        *(unsigned *)(row.scale + b * row.block_bytes) = r < n ? from[0] : 0;
+        for (int i = 0; t == FV_Q8 && i < QUANT_BLOCK / 4; i++) value[i] = r < n ? from[1 + i] : 0;
+        for (int i = 0; t == FV_Q4 && i < QUANT_BLOCK / 8; i++) {
+            unsigned word = 0;
+            for (int j = 0; j < 8; j++) {
+                int at = i % 2 * 8 + j; /* of 16 bytes, each with values `at` and at + 16 */
+                unsigned two = r < n ? from[1 + at / 4] >> at % 4 * 8 : 0;
+                unsigned q = ((i < 2 ? two : two >> 4) & 15) ^ 8; /* two's complement, + 8 */
+                word |= q << (j / 2 * 4 + j % 2 * 16);
+            }
+            value[i] = word;
         }
     });
 }
@@ -91,7 +116,9 @@ FOR_ALL_DTYPES(fv_cuda_quant)
 void fv_cuda_quantise(fv_stream *s, void *out, fv_dtype to, const void *w, fv_dtype from, int64_t n,
                       int64_t k, int64_t ld, bool tb)
 {
-    if (from == FV_BF16)
+    if (is_quantised(from))
+        tile_blocks(s, (char *)out, to, (const char *)w, n, k);
+    else if (from == FV_BF16)
         quantise(s, (char *)out, to, (const bf16 *)w, n, k, ld, tb);
     else if (from == FV_F16)
         quantise(s, (char *)out, to, (const f16 *)w, n, k, ld, tb);
