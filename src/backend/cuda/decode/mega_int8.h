@@ -56,9 +56,9 @@ template <int WT> struct x_part {
     /* By the four lanes of a block; p: as pair_at stores it. */
     __device__ void quantise(uint4 p)
     {
-        constexpr float ROUNDS =
-            12582912;                  /* 1.5 * 2^23: added, leaves an integer in the low bits */
-        constexpr int AS = 0x4b400000; /* its bits */
+        /* 1.5 * 2^23 and its bits: added to a number, it leaves an integer in the low bits */
+        constexpr float ROUNDS = 12582912;
+        constexpr int AS = 0x4b400000;
         const unsigned pair[4] = {p.x, p.z, p.y, p.w};
         float v[8], m[4];
 #pragma unroll
@@ -70,7 +70,8 @@ template <int WT> struct x_part {
         float most = max_nan(max_nan(m[0], m[1]), max_nan(m[2], m[3]));
         most = max_nan(most, __shfl_xor_sync(~0u, most, 1));
         most = max_nan(most, __shfl_xor_sync(~0u, most, 2));
-        float inverse = most > 1e-30f ? __fdividef(X_LARGEST, most) : 0;
+        /* scaled, since __fdividef by more than 2^126 is 0 */
+        float inverse = most > 1e-30f ? __fdividef(X_LARGEST * 0x1p-20f, most * 0x1p-20f) : 0;
         unsigned q[8], h[8];
         int sum = 0;
 #pragma unroll
