@@ -51,9 +51,10 @@ static void same_file(const char *which, const char *a, const char *b)
     fv_st_close(y);
 }
 
-/* One family with weights (N,K), one with (K,N), shared key heads, two sides, odd widths. */
-static const char *const cases[] = {"gpt2-language", "llama-language", "qwen2",
-                                    "t5-gated",      "bart",           "marian"};
+/* One family with weights (N,K), one with (K,N), shared key heads, two sides, odd widths; poolers,
+ * which are looked at when a model is opened. */
+static const char *const cases[] = {"gpt2-language", "llama-language", "qwen2",   "t5-gated",
+                                    "bart",          "marian",         "roberta", "esm"};
 static const fv_dtype dtypes[] = {FV_Q8, FV_Q4, FV_I8};
 
 static void test_same_bits(void **state)
