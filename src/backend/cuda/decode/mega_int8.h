@@ -1,7 +1,7 @@
 /* mega_int8.h - products of 8- and 4-bit weights with one row of x, on int8 tensor cores.
  *
- * Turning eight bytes into bf16 takes more instructions than all else that is done with them, so x,
- * which is short, is turned into bytes instead.  For each QUANT_BLOCK elements
+ * Converting eight bytes of W to bf16 takes more instructions than all else that is done with them,
+ * so x, which is short, is converted to bytes instead.  For each QUANT_BLOCK elements
  *
  *     x = s q,   q = 256 high + low,   |q| <= 32639,   high and low in -128 .. 127
  *
@@ -11,7 +11,7 @@
  *     y += scale of W * s * (256 sum_high + sum_low)
  *
  * x is bf16, with 8 bits: an element loses some where it is below 1/128 of its block's largest.
- * With several rows turning them takes longer than it saves (docs/log.md).
+ * With several rows converting them takes longer than it saves (docs/log.md).
  *
  * In smem the bytes of a block replace its bf16, [ 32 high ][ 32 low ], eight neighbours in the
  * order in which W has them; the row's x_scales follow it. */
@@ -24,7 +24,7 @@
 
 struct x_scale {
     float s;
-    int less; /* of q4, whose values are 8 too large: -8 sum q */
+    int offset; /* of q4, whose values are 8 too large: -8 sum q, to be added */
 };
 static_assert(sizeof(x_scale) == X_SCALE_BYTES, "planned for");
 
@@ -57,8 +57,8 @@ template <int WT> struct x_part {
     __device__ void quantise(uint4 p)
     {
         /* 1.5 * 2^23 and its bits: added to a number, it leaves an integer in the low bits */
-        constexpr float ROUNDS = 12582912;
-        constexpr int AS = 0x4b400000;
+        constexpr float TO_INTEGER = 12582912;
+        constexpr int TO_INTEGER_BITS = 0x4b400000;
         const unsigned pair[4] = {p.x, p.z, p.y, p.w};
         float v[8], m[4];
 #pragma unroll
@@ -76,9 +76,9 @@ template <int WT> struct x_part {
         int sum = 0;
 #pragma unroll
         for (int e = 0; e < 8; e++) {
-            q[e] = __float_as_uint(fmaf(v[e], inverse, ROUNDS));
+            q[e] = __float_as_uint(fmaf(v[e], inverse, TO_INTEGER));
             h[e] = q[e] + 128; /* low is signed: rounds to the nearest high */
-            sum += (int)q[e] - AS;
+            sum += (int)q[e] - TO_INTEGER_BITS;
         }
         if (WT == FV_Q8) {
             high = make_uint2(gather_bytes(h[0], h[1], h[2], h[3], 1),
@@ -98,7 +98,7 @@ template <int WT> struct x_part {
     }
 };
 
-/* The warp's elements of the row, one block of MMA_WARPS; bf16 become bytes. */
+/* The warp's elements of the row, one block of MMA_WARPS; bf16 to bytes, in place. */
 template <int WT> __device__ inline void quantise_row(bf16 *row, int k)
 {
     int lane = threadIdx.x % 32, blocks = k / QUANT_BLOCK;
@@ -115,7 +115,7 @@ template <int WT> __device__ inline void quantise_row(bf16 *row, int k)
     }
 }
 
-/* Eight neighbours of a row of W as bytes of A. */
+/* Eight neighbours of a row of W, as bytes for A. */
 __device__ inline uint2 weight_bytes(const weight_part<FV_Q8> &w) { return w.v; }
 __device__ inline uint2 weight_bytes(const weight_part<FV_Q4> &w)
 {
@@ -132,6 +132,9 @@ __device__ inline void mma_s8(int (&d)[4], uint2 w, uint2 below, uint2 x, int c)
 }
 
 /* s (256 high + low) */
-__device__ inline float joined(int high, int low, float s) { return s * (float)(high * 256 + low); }
+__device__ inline float scaled_sum(int high, int low, float s)
+{
+    return s * (float)(high * 256 + low);
+}
 
 #endif

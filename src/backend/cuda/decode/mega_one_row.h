@@ -123,8 +123,8 @@ __device__ inline void multiply_tiles(float (&c)[GROUP][4], const row_weights<WT
         for (int u = 0; u < N; u += 2) {
             int d[4];
             mma_s8(d, weight_bytes(w.w[u][i]), weight_bytes(w.w[u + 1][i]), b, (int)of.y);
-            c[u][0] = fmaf(w.w[u][i].scale, joined(d[0], d[1], scale), c[u][0]);
-            c[u + 1][0] = fmaf(w.w[u + 1][i].scale, joined(d[2], d[3], scale), c[u + 1][0]);
+            c[u][0] = fmaf(w.w[u][i].scale, scaled_sum(d[0], d[1], scale), c[u][0]);
+            c[u + 1][0] = fmaf(w.w[u + 1][i].scale, scaled_sum(d[2], d[3], scale), c[u + 1][0]);
         }
     }
 }
@@ -145,7 +145,7 @@ __device__ inline void multiply_chunks(float (&c)[GROUP][4], const row_weights<W
                                         (unsigned)((u * BLOCKS + i * MMA_WARPS) * X_SCALE_BYTES));
             int d[4];
             mma_s8(d, weight_bytes(w.w[u][i]), make_uint2(0, 0), b, (int)of.y);
-            c[u][0] = fmaf(w.w[u][i].scale, joined(d[0], d[1], __uint_as_float(of.x)), c[u][0]);
+            c[u][0] = fmaf(w.w[u][i].scale, scaled_sum(d[0], d[1], __uint_as_float(of.x)), c[u][0]);
         }
 }
 

@@ -41,10 +41,6 @@ __device__ inline void produce_gain(const decode_gemm &f, mk_smem *d, slot_ring 
     r.next();
 }
 
-/* The weights of this block's tiles, in the order in which gemm_shared_k and gemm_own_tiles
- * consume them: groups of GROUP tiles, within them K chunk by chunk, within that tile by tile.  A
- * slot is one tile's chunk: a bulk copy for each run of rows that lie together in memory, issued by
- * as many lanes.  A run is a row of W, or QUANT_ROWS quantised ones. */
 /* Of a tile's rows, in runs of ROWS that are neighbours in memory, the first of run i.  Where pairs
  * belong together a run of several has one row of each. */
 template <int ROWS>
@@ -54,6 +50,10 @@ __device__ inline weight_row first_row(const fv_fused_linear &a, int tile, int i
     return weight_row_of(a, c, ROWS > 1 && c.apart == 1 ? i * ROWS : i);
 }
 
+/* The weights of this block's tiles, in the order in which gemm_shared_k and gemm_own_tiles
+ * consume them: groups of GROUP tiles, within them K chunk by chunk, within that tile by tile.  A
+ * slot is one tile's chunk: a bulk copy for each run of rows that lie together in memory, issued by
+ * as many lanes.  A run is a row of W, or QUANT_ROWS quantised ones. */
 template <int NEEDS>
 __device__ inline void produce_gemm(const decode_gemm &f, mk_smem *d, slot_ring &r, int first,
                                     int blocks, int producer)
