@@ -157,9 +157,9 @@ static fv_status stored_as(fv_model *m, fv_device *d, fv_model_opt *opt, fv_dtyp
                        dir, method ? method : "");
     bool here = *rows != FV_I8 || fv__device_is_host(d);
     if (!opt->serve || !here)
-        return fv_fail(e, FV_EMISSING,
-                       "%s: its weights are stored as %s: such a model is only run%s", dir, weights,
-                       here ? "" : ", and on the cpu");
+        return fv_fail(e, FV_EMISSING, "%s: its weights are stored as %s: %s", dir, weights,
+                       here ? "such a model can be run, but not trained"
+                            : "such a model can be run on the cpu alone");
     if (opt->weights != FV_F32 && opt->weights != *rows)
         return fv_fail(e, FV_EDTYPE, "%s: its weights are stored as %s, not %s", dir, weights,
                        fv_dtype_name(opt->weights));
