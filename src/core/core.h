@@ -137,7 +137,7 @@ bool fv__device_is_host(const fv_device *d);
 
 /* Before fv_params_alloc: this parameter lies at data, of the dtype that will be asked for or,
  * where `stored` is not FV_F32, of that: bf16, f16, or quantised, row after row.  It gets no memory
- * of its own. */
+ * of its own; on a device that cannot read it there, until fv__params_widen. */
 void fv__params_borrow(fv_params *p, fv_tensor *t, const void *data, fv_dtype stored);
 /* Whose data that is: given back when the parameters go; forget: called for what was packed
  * elsewhere, perhaps for good. */
@@ -148,11 +148,12 @@ typedef struct fv_data_owner {
 } fv_data_owner;
 void fv__params_set_owner(fv_params *p, fv_data_owner owner);
 
-/* bf16 or f16, where matrices are borrowed so and not yet converted; else the parameters' own
- * dtype. */
+/* bf16 or f16, where matrices are borrowed so, on the host, and not yet converted; else the
+ * parameters' own dtype. */
 fv_dtype fv__params_stored(const fv_params *p);
 /* Gives every matrix that is borrowed in 16 bits, and is neither packed for products nor looked up,
- * memory of its own in the parameters' dtype. */
+ * memory of its own in the parameters' dtype; on a device that cannot read the file, every one that
+ * is not packed. */
 fv_status fv__params_widen(fv_params *p, fv_err *e);
 
 /* Bytes of host memory to `to`, which is p's; waits. */

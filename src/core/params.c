@@ -338,6 +338,29 @@ static fv_status get(fv_params *p, const void *src, fv_dtype from, float *host, 
     return finish(p, e);
 }
 
+/* Its data is where its file is mapped, which the device cannot read. */
+static bool is_elsewhere(const fv_params *p, const fv_tensor *t)
+{
+    return fv_params_borrowed(t) && !fv__device_is_host(p->dev);
+}
+
+static fv_status get_mapped(fv_params *p, const fv_tensor *t, float *host, int64_t n, fv_err *e)
+{
+    size_t size = fv__tensor_bytes(t->dtype, n);
+    if (t->dtype == FV_F32) {
+        memcpy(host, t->data, size);
+        return FV_OK;
+    }
+    size_t floats = fv__tensor_bytes(FV_F32, n);
+    float *tmp = fv_stream_scratch(&p->stream, floats + size);
+    if (!tmp) return finish(p, e);
+    p->dev->backend->upload(&p->stream, (char *)tmp + floats, t->data, size);
+    p->dev->k[t->dtype]->cast(&p->stream, (fv_sink){.data = tmp, .dtype = FV_F32},
+                              (char *)tmp + floats, n);
+    p->dev->backend->download(&p->stream, host, tmp, floats);
+    return finish(p, e);
+}
+
 fv_status fv__params_upload(fv_params *p, void *to, const void *host, size_t bytes, fv_err *e)
 {
     p->dev->backend->upload(&p->stream, to, host, bytes);
@@ -354,7 +377,7 @@ fv_status fv_params_get(fv_params *p, const fv_tensor *t, float *host, int64_t n
                      fv_dtype_name(t->dtype));
     if (!st) st = fv__param_fetch_now(t, e);
     if (st) return st;
-    st = get(p, t->data, t->dtype, host, n, e);
+    st = is_elsewhere(p, t) ? get_mapped(p, t, host, n, e) : get(p, t->data, t->dtype, host, n, e);
     fv__param_release(t);
     return st;
 }
@@ -385,6 +408,11 @@ fv_status fv__params_read(fv_params *p, const fv_tensor *t, int64_t at, void *ho
     if (!p->data) return fv_fail(e, FV_ESTATE, "parameters: not allocated");
     fv_status st = fv__param_fetch_now(t, e);
     if (st) return st;
+    if (is_elsewhere(p, t)) {
+        memcpy(host, (const char *)t->data + fv__tensor_bytes(t->dtype, at),
+               fv__tensor_bytes(t->dtype, n));
+        return FV_OK;
+    }
     p->dev->backend->download(&p->stream, host,
                               (const char *)t->data + fv__tensor_bytes(t->dtype, at),
                               fv__tensor_bytes(t->dtype, n));

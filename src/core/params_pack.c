@@ -35,6 +35,7 @@ static bool is_narrow(const fv_entry *t) { return t->stored && fv_dtype_size(t->
 
 fv_dtype fv__params_stored(const fv_params *p)
 {
+    if (!fv__device_is_host(p->dev)) return p->dtype;
     for (size_t i = 0; i < p->n; i++)
         if (is_narrow(p->list[i])) return p->list[i]->stored;
     return p->dtype;
@@ -77,10 +78,36 @@ static void *taken(fv_params *p, size_t bytes)
     return data;
 }
 
+/* A weight of products that is used as it is after all, from its file into the device's memory. */
+static fv_status settle(fv_params *p, fv_entry *t, fv_err *e)
+{
+    int64_t n = fv_len(&t->tensor);
+    size_t size = fv__tensor_bytes(t->tensor.dtype, n);
+    void *data = fv__arena_alloc(&p->packed, fv__tensor_bytes(p->dtype, n)), *raw = data;
+    if (data && t->tensor.dtype != p->dtype) raw = fv_stream_scratch(&p->stream, size);
+    if (!data || !raw) return fv_fail(e, FV_ENOMEM, "parameter %s: out of memory", t->name);
+    p->dev->backend->upload(&p->stream, raw, t->tensor.data, size);
+    if (raw != data)
+        p->dev->k[t->tensor.dtype]->cast(&p->stream, (fv_sink){.data = data, .dtype = p->dtype},
+                                         raw, n);
+    forget(p, &t->tensor, size);
+    t->tensor.data = data;
+    t->tensor.dtype = p->dtype;
+    t->stored = FV_F32;
+    t->borrowed = false;
+    return FV_OK;
+}
+
 /* By one thread: it is little, and a second one that is started while others read a tokenizer has
  * nowhere to go. */
 fv_status fv__params_widen(fv_params *p, fv_err *e)
 {
+    for (size_t i = 0; i < p->n && !fv__device_is_host(p->dev); i++) {
+        fv_entry *t = p->list[i];
+        fv_status st = t->borrowed && (!t->product || t->table) ? settle(p, t, e) : FV_OK;
+        if (st) return st;
+    }
+    if (!fv__device_is_host(p->dev)) return fv_params_status(p, e);
     fv_stream alone = p->stream;
     alone.threads = 1;
     for (size_t i = 0; i < p->n && !p->err.code; i++) {
@@ -165,8 +192,9 @@ fv_tensor *fv__params_plus_one(fv_params *p, const fv_tensor *t)
 
 #define PIECE (64 * FV_PACK_ROWS)
 
-/* A weight that is mapped goes piece by piece, so that no more than a piece is in memory twice.
- * pack_bytes(i) is where row i begins only at multiples of FV_PACK_ROWS: pieces are cut there. */
+/* A weight that is mapped goes piece by piece, so that no more than a piece is in memory twice; to
+ * another device through its scratch.  pack_bytes(i) is where row i begins only at multiples of
+ * FV_PACK_ROWS: pieces are cut there. */
 static void pack_one(fv_params *p, fv_stream *s, fv_tensor *y, void *to, const void *from,
                      fv_dtype dtype, bool in_out, bool borrowed)
 {
@@ -174,12 +202,15 @@ static void pack_one(fv_params *p, fv_stream *s, fv_tensor *y, void *to, const v
     int64_t rows = y->shape.d[0], cols = y->shape.d[1], ld = in_out ? rows : cols;
     if (!fv_dtype_size(dtype)) ld = (int64_t)fv_dtype_row(dtype, cols);
     size_t row = (size_t)ld * (fv_dtype_size(dtype) ? fv_dtype_size(dtype) : 1);
-    int64_t most = borrowed && !in_out ? PIECE : rows;
-    for (int64_t i = 0; i < rows; i += most) {
+    int64_t most = borrowed && !in_out && rows > PIECE ? PIECE : rows;
+    bool far = borrowed && !fv__device_is_host(p->dev);
+    void *piece = far ? fv_stream_scratch(s, (size_t)(in_out ? cols : most) * row) : NULL;
+    for (int64_t i = 0; i < rows && (piece || !far); i += most) {
         int64_t n = rows - i < most ? rows - i : most;
         const char *at = (const char *)from + (size_t)i * row;
-        k->pack(s, (char *)to + k->pack_bytes(i, cols, y->dtype), y->dtype, at, dtype, n, cols, ld,
-                !in_out);
+        if (far) p->dev->backend->upload(s, piece, at, (size_t)(in_out ? cols : n) * row);
+        k->pack(s, (char *)to + k->pack_bytes(i, cols, y->dtype), y->dtype, far ? piece : at, dtype,
+                n, cols, ld, !in_out);
         if (most < rows && p->owner.advise_unused)
             p->owner.advise_unused(p->owner.self, at, (size_t)n * row);
     }
@@ -199,7 +230,10 @@ bool fv__params_pack_weight(fv_params *p, fv_stream *s, fv_tensor *y, void *to, 
     char *from = n > 1 ? fv_stream_scratch(s, all) : w[0]->data, *to_part = from;
     if (!from) return false;
     for (int i = 0; n > 1 && i < n; i++) {
-        p->dev->backend->move(s, to_part, w[i]->data, bytes_of(w[i], in_out));
+        if (fv_params_borrowed(w[i]))
+            p->dev->backend->upload(s, to_part, w[i]->data, bytes_of(w[i], in_out));
+        else
+            p->dev->backend->move(s, to_part, w[i]->data, bytes_of(w[i], in_out));
         to_part += bytes_of(w[i], in_out);
     }
     pack_one(p, s, y, to, from, w[0]->dtype, in_out && fv_dtype_size(w[0]->dtype),

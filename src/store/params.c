@@ -348,6 +348,13 @@ static bool as_wanted(const fv_st_info *from, fv_dtype dtype)
            (uintptr_t)from->data % fv_dtype_size(dtype) == 0;
 }
 
+/* Whether a weight of products stays where its file is mapped until it is packed: a device's memory
+ * then never holds it as numbers, which may be twice and four times what is packed. */
+static bool waits(const fv_tensor *t, fv_load_opt opt)
+{
+    return opt.half && fv__param_linear(t) && !((const fv_entry *)t)->table;
+}
+
 /* On the host a tensor that has the wanted dtype is used where the file is mapped, so a model
  * opens in the time of reading its header; the rest is converted into memory of its own.  The
  * file stays open as long as the parameters borrow from it.  Another device gets quantised rows as
@@ -364,7 +371,7 @@ fv_status fv_params_map(fv_params *p, fv_device *d, fv_dtype dtype, const char *
         fv_tensor *t = fv_params_at(p, i);
         if (((const fv_entry *)t)->ranks) continue; /* a part of it is copied */
         bool rows = quantised(&l, &l.from[i], t->shape), in_half = half && may_be_half(t);
-        if (!fv__device_is_host(d)) {
+        if (!fv__device_is_host(d) && (rows || !waits(t, opt))) {
             if (rows && l.from[i].count > 0) fv__param_hold_as(t, opt.rows);
             continue;
         }
