@@ -44,7 +44,8 @@ enum {
  * weight, heads 96 wide; 80 wide; gains of 1 + w and one head of keys, 256 wide; norms behind each
  * part, too; the width that rows are normalised at two by two, with so many words that groups of
  * blocks share their weights; GPT-2 small's width; rows longer than the registers and slots of a
- * block, with biases, and others: products wide enough to be a library's */
+ * block, with biases, and others: products wide enough to be a library's, of no whole blocks of
+ * 32 */
 static const char *const configs[] = {
     "{\"model_type\":\"llama\",\"vocab_size\":211," LLAMA
     "\"hidden_size\":256,\"intermediate_size\":352,"
@@ -92,7 +93,7 @@ static const char *const configs[] = {
      "\"initializer_range\":0.05,\"n_embd\":1600,\"n_layer\":2,\"n_head\":25}"),
     "{\"model_type\":\"llama\",\"vocab_size\":2048,\"num_hidden_layers\":2,"
     "\"max_position_embeddings\":1024,\"initializer_range\":0.05,"
-    "\"hidden_size\":1024,\"intermediate_size\":1536,"
+    "\"hidden_size\":1064,\"intermediate_size\":1560,\"head_dim\":64,"
     "\"num_attention_heads\":16,\"num_key_value_heads\":16}",
 };
 #define LAST_NARROW 11
@@ -295,7 +296,7 @@ static void quantised_weights_decode(void **state)
     (void)state;
     static run r;
     static const fv_dtype kinds[] = {FV_Q8, FV_Q4};
-    static const int64_t sizes[][2] = {{100, 7}, {20, 9}, {8, 9}, {3, LONG}, {1, 7}};
+    static const int64_t sizes[][2] = {{100, 7}, {50, 7}, {20, 9}, {8, 9}, {3, LONG}, {1, 7}};
     static const char part[] = "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":1024,"
                                "\"initializer_range\":0.1,\"n_embd\":72,\"n_layer\":2,"
                                "\"n_head\":3}";

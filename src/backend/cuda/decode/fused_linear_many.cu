@@ -19,7 +19,8 @@ namespace
 #define LEAST_WIDTH 1024
 #define LEAST_WEIGHTS (3 << 19)
 
-/* Elements of a quantised weight that are widened to bf16 at a time: as many as L2 holds. */
+/* Elements of a quantised weight that are widened to bf16 at a time, as many as L2 holds: for more
+ * rows than gemm/quant_sm90.cu takes, or on another GPU. */
 #define WIDENED (16 << 20)
 
 #define PARTS 4 /* a row's first PARTS * 4 * THREADS elements stay in registers */
@@ -78,10 +79,30 @@ __global__ void __launch_bounds__(THREADS) normalise_rows(T *y, const normed_row
     });
 }
 
-/* Sums of the product: those of W and, where the layer is gated, of U; rows ld apart. */
+/* Sums of the product: those of W and, where the layer is gated, of U; rows ld apart.  They may be
+ * in parts, `apart` elements from one to the next. */
 struct layer_sums {
     const float *w, *up;
-    int64_t ld;
+    int64_t ld, apart;
+    int parts;
+
+    /* A whole sum, `at` elements behind p. */
+    __device__ float element(const float *p, int64_t at) const
+    {
+        float x = p[at];
+        for (int i = 1; i < parts; i++) x += p[at + i * apart];
+        return x;
+    }
+    __device__ void four(float (&x)[4], const float *p, int64_t at) const
+    {
+        load(x, p, at);
+        for (int i = 1; i < parts; i++) {
+            float y[4];
+            load(y, p, at + i * apart);
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] += y[e];
+        }
+    }
 };
 
 /* One element of the result, to y or a cache. */
@@ -96,39 +117,47 @@ __device__ inline void store_element(const row_job &f, int64_t r, int64_t n, flo
         ((float *)p.to)[p.i] = v;
 }
 
-/* A gated layer: a thread has four columns. */
-__global__ void finish_gates(const __grid_constant__ row_job f, const layer_sums sums)
+/* A layer whose columns follow one another in y: a thread has four. */
+__global__ void finish_quads(const __grid_constant__ row_job f, const layer_sums sums)
 {
     const fv_fused_linear &a = f.a;
     int64_t quads = a.n / 4, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, r = i / quads;
     int n = (int)(i % quads) * 4;
     if (r >= a.rows) return;
-    float gate[4], up[4], b[4] = {}, c[4] = {};
-    load(gate, sums.w, r * sums.ld + n);
-    load(up, sums.up, r * sums.ld + n);
+    float v[4], up[4], b[4] = {}, c[4] = {}, y[4] = {};
+    pdl_launch_dependents();
     if (a.bias) load(b, (const float *)a.bias, n);
-    if (a.bias) load(c, (const float *)a.up_bias, n);
+    if (a.bias && a.up) load(c, (const float *)a.up_bias, n);
+    pdl_wait();
+    sums.four(v, sums.w, r * sums.ld + n);
+    if (a.up) sums.four(up, sums.up, r * sums.ld + n);
+    if (a.residual) load(y, (const float *)a.residual, r * a.n + n);
 #pragma unroll
-    for (int e = 0; e < 4; e++) gate[e] = activate(a.act, gate[e] + b[e]) * (up[e] + c[e]);
+    for (int e = 0; e < 4; e++) {
+        float x = activate(a.act, v[e] + b[e]);
+        v[e] = a.up ? x * (up[e] + c[e]) : x + y[e];
+    }
     if (a.yt == FV_BF16)
-        store((bf16 *)a.y, r * a.n + n, gate);
+        store((bf16 *)a.y, r * a.n + n, v);
     else
-        store((float *)a.y, r * a.n + n, gate);
+        store((float *)a.y, r * a.n + n, v);
 }
 
-/* Any other layer: a pair of columns, with bias, activation, rotation, residual. */
+/* Any other layer, with rotations and a cache: a pair of columns. */
 __global__ void finish_sums(const __grid_constant__ row_job f, const layer_sums sums)
 {
     const fv_fused_linear &a = f.a;
     int64_t pairs = ceil_div(f.columns, 8) * 4, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
             r = i / pairs;
     if (r >= a.rows) return;
+    pdl_launch_dependents();
+    pdl_wait();
     const tile_columns c(a, (int)(i % pairs / 4));
     int pair = (int)(i % 4), n = c.column(pair);
     if (n >= a.n) return;
     bool both = n + c.apart < a.n;
     int64_t at = r * sums.ld + n;
-    float2 v = make_float2(sums.w[at], both ? sums.w[at + c.apart] : 0),
+    float2 v = make_float2(sums.element(sums.w, at), both ? sums.element(sums.w, at + c.apart) : 0),
            b = pair_bias((const float *)a.bias, NULL, c, pair, both);
     v = finish_pair(a.act, c, make_float2(v.x + b.x, v.y + b.y), pair_turn(a.rope, c, pair, r));
     int place = a.k_cache && n + c.apart >= a.y_n ? a.pos[r] : 0;
@@ -216,8 +245,13 @@ bool fv_cuda_fused_linear_many(fv_stream *s, const row_job &j)
         !aligned(a.y, a.bias, a.up_bias))
         return false;
     if (a.residual_norm) fv_cuda_normalise_residual(s, &a);
-    int64_t x = a.xt == FV_BF16 ? 0 : a.rows * a.k, sums = is_bare(a) ? 0 : a.rows * f.columns,
-            widened = quantised ? widened_rows(a) * a.k : 0, all = 4 * sums + 2 * (x + widened);
+    int64_t n = joined ? 2 * a.n : a.n; /* of a product */
+    int parts = quantised ? fv_cuda_quant_parts(s, a.wt, a.rows, n, a.k) : 0;
+    bool in_place = is_bare(a) && (!parts || (parts == 1 && !a.residual));
+    int64_t x = a.xt == FV_BF16 ? 0 : a.rows * a.k,
+            sums = in_place ? 0 : (parts ? parts : 1) * a.rows * f.columns,
+            widened = quantised && !parts ? widened_rows(a) * a.k : 0,
+            all = 4 * sums + 2 * (x + widened);
     char *scratch = all ? alloc_scratch<char>(s, all) : NULL;
     if (all && !scratch) return true;
     bf16 *weights = widened ? (bf16 *)(scratch + 4 * sums) : NULL;
@@ -226,16 +260,22 @@ bool fv_cuda_fused_linear_many(fv_stream *s, const row_job &j)
         fv_cuda_normalise_rows(s, rows, a);
         a.x = rows, a.xt = FV_BF16, a.norm = FV_NORM_NONE;
     }
-    if (is_bare(a)) {
-        multiply(s, a, a.w, a.n, (float *)a.y, a.residual != NULL, weights);
-        return true;
+    float *to = in_place ? (float *)a.y : (float *)scratch;
+    layer_sums of = {to, to + (joined ? a.n : a.rows * a.n), n, a.rows * f.columns,
+                     parts ? parts : 1};
+    for (int i = 0; i < (a.up && !joined ? 2 : 1); i++) {
+        const void *w = i ? a.up : a.w;
+        float *c = to + i * a.rows * a.n;
+        if (parts)
+            fv_cuda_multiply_quantised(s, c, n, of.apart, (const bf16 *)a.x, w, a.wt, a.rows, n,
+                                       a.k);
+        else
+            multiply(s, a, w, n, c, in_place && a.residual, weights);
     }
-    float *to = (float *)scratch;
-    layer_sums of = {to, to + (joined ? a.n : a.rows * a.n), joined ? 2 * a.n : a.n};
-    multiply(s, a, a.w, of.ld, to, false, weights);
-    if (a.up && !joined) multiply(s, a, a.up, a.n, to + a.rows * a.n, false, weights);
-    int64_t threads = a.rows * (a.up ? a.n / 4 : ceil_div(f.columns, 8) * 4);
-    launch(s, "fused_linear", a.up ? finish_gates : finish_sums,
-           dim3((unsigned)ceil_div(threads, THREADS)), THREADS, 0, f, of);
+    if (in_place) return true;
+    bool by_quads = !a.rope.freq && !a.k_cache && aligned(a.residual);
+    int64_t threads = a.rows * (by_quads ? a.n / 4 : ceil_div(f.columns, 8) * 4);
+    launch_pdl(s, "fused_linear", true, by_quads ? finish_quads : finish_sums,
+               dim3((unsigned)ceil_div(threads, THREADS)), THREADS, 0, f, of);
     return true;
 }

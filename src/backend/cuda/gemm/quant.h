@@ -70,15 +70,23 @@ __device__ inline unsigned sub_bf16x2(unsigned a, unsigned b)
     return *(unsigned *)&y;
 }
 
+/* (x & mask) | bits as one instruction, which takes one constant from a register. */
+__device__ inline unsigned and_or(unsigned x, unsigned mask, unsigned bits)
+{
+    unsigned y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+    return y;
+}
+
 /* 0x4300 is 128 in bf16, and its last 7 bits count ones: so 7 bits become a number by an or.  The
  * sign bit of a byte is worth -128, a q4 is 8 too large: both are subtracted, exactly. */
 __device__ inline unsigned bytes_to_bf16x2(unsigned two)
 {
-    return sub_bf16x2((two & 0x007f007f) | 0x43004300, (two & 0x00800080) | 0x43004300);
+    return sub_bf16x2(and_or(two, 0x007f007f, 0x43004300), and_or(two, 0x00800080, 0x43004300));
 }
 __device__ inline unsigned nibbles_to_bf16x2(unsigned two)
 {
-    return sub_bf16x2((two & 0x000f000f) | 0x43004300, 0x43084308);
+    return sub_bf16x2(and_or(two, 0x000f000f, 0x43004300), 0x43084308);
 }
 
 /* Eight neighbours of a row of W, as a lane loads them, and as bf16.  `value` and `scale` point to
@@ -137,5 +145,11 @@ template <> struct weight_part<FV_Q4> {
 void fv_cuda_quantise(fv_stream *s, void *out, fv_dtype to, const void *w, fv_dtype from, int64_t n,
                       int64_t k, int64_t ld, bool tb);
 void fv_cuda_dequantise(fv_stream *s, bf16 *out, const void *w, fv_dtype t, int64_t n, int64_t k);
+
+/* quant_sm90.cu: sums (parts,m,n) f32 = x W' of up to 128 rows, x (m,k) bf16; rows of sums are ld
+ * apart, parts `apart`.  quant_parts: how many parts; 0: not on this device, not that many rows. */
+int fv_cuda_quant_parts(fv_stream *s, fv_dtype t, int64_t m, int64_t n, int64_t k);
+void fv_cuda_multiply_quantised(fv_stream *s, float *sums, int64_t ld, int64_t apart, const bf16 *x,
+                                const void *w, fv_dtype t, int64_t m, int64_t n, int64_t k);
 
 #endif
