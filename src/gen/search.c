@@ -233,12 +233,19 @@ static bool step_prompts(search *s)
     return !fv__failed(c);
 }
 
-/* The first step may read several tokens a row; all others are decode steps, which replay. */
+/* The first step may read several tokens a row; all others are decode steps, which replay.  A
+ * replay does not come to `score`: it leaves its results where the step that was captured had them,
+ * whatever was read since. */
 static bool step_all(search *s)
 {
     if (s->first > 1) return step_prompts(s);
-    return fv__session_replay(s->ctx, s->session, s->token, s->top ? FV_STEP_TOPK : FV_STEP_LOGITS,
-                              score, s);
+    uint64_t kind = s->top ? FV_STEP_TOPK : FV_STEP_LOGITS;
+    s->y = s->y_token = NULL;
+    if (!fv__session_replay(s->ctx, s->session, s->token, kind, score, s)) return false;
+    if (s->y) s->decoded[0] = *s->y;
+    if (s->y_token) s->decoded[1] = *s->y_token;
+    s->y = &s->decoded[0], s->y_token = &s->decoded[1];
+    return true;
 }
 
 /* What a step has given, in host memory. */

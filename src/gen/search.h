@@ -7,6 +7,7 @@
 #define FV_SEARCH_H
 
 #include "fovea/author/gen.h"
+#include "fovea/author/tensor.h"
 #include "gen/sample.h"
 
 #define FAR (-1.0e9f) /* a score below every real one, as in transformers */
@@ -51,6 +52,7 @@ typedef struct search {
     double *key;                   /* wide: by which each was drawn */
     int32_t *spare, *token, *from; /* from and token: rows of the next step */
     fv_tensor *y, *y_token;        /* of the step under way: scores, or the best and their tokens */
+    fv_tensor decoded[2];          /* these of the last decode step that was not a replay */
     void *block;
     size_t bytes;
 } search;
