@@ -33,7 +33,7 @@ enum {
 };
 /* with BIAS: the same for all heads, another for each sequence */
 enum { BIAS_ONE = 512, BIAS_EACH = 1024 };
-enum { RISING = 2048 }; /* make_rising */
+enum { RISING = 2048, OPPOSED = 4096 }; /* make_rising, make_opposed */
 
 typedef struct {
     int64_t B, Tq, Tk, H, G, Wk, Wv;
@@ -72,6 +72,19 @@ static void make_rising(float *k, const shape *s)
     for (int64_t i = 0; i < s->B * s->Tk * s->G * s->Wk; i++) {
         int64_t tile = i / (s->G * s->Wk) % s->Tk / 64;
         k[i] *= (float)(1 << 2 * (tile < 5 ? tile : 5));
+    }
+}
+
+/* Keys and values that are all one vector or its opposite, and queries that see no difference: a
+ * key adds as much to dq as one of this length can. */
+static void make_opposed(float *q, float *k, float *v, const shape *s)
+{
+    int64_t wide = s->G * s->Wk, value = s->G * s->Wv;
+    memset(q, 0, (size_t)(s->B * s->Tq * s->H * s->Wk) * sizeof *q);
+    for (int64_t j = 0; j < s->B * s->Tk; j++) {
+        float sign = j % 2 ? -1 : 1;
+        for (int64_t c = 0; c < wide; c++) k[j * wide + c] = sign;
+        for (int64_t c = 0; c < value; c++) v[j * value + c] = sign;
     }
 }
 
@@ -141,6 +154,7 @@ static void attend(numbers *to, fv_device *d, fv_dtype t, bool expected, const v
     for (uint32_t i = 0; i < 3; i++) x[i] = numbers_drawn(fv_shape_len(of[i]), i + 1, 1);
     if (s->with & OUTLIERS) make_outliers(x[0], x[1], x[2], s);
     if (s->with & RISING) make_rising(x[1], s);
+    if (s->with & OPPOSED) make_opposed(x[0], x[1], x[2], s);
     fv_tensor *in[3];
     for (int i = 0; i < 3; i++) {
         in[i] = fv_watch(c, fv_floats(c, x[i], of[i]));
@@ -334,6 +348,18 @@ static void with_outliers(void **state)
     compare(all, sizeof all / sizeof *all, DQ, DQ);
 }
 
+/* Nor may they be lost where what a block adds is nearly all that it could. */
+static void with_opposed(void **state)
+{
+    static const shape all[] = {{1, 300, 700, 2, 2, 64, 64, OPPOSED},
+                                {2, 200, 400, 2, 1, 64, 64, OPPOSED | CAUSAL | WINDOW},
+                                {2, 130, 400, 2, 1, 128, 128, OPPOSED | CAUSAL},
+                                {2, 300, 520, 2, 2, 128, 128, OPPOSED | LENS},
+                                {2, 130, 400, 2, 1, 128, 128, OPPOSED | DROP}};
+    (void)state;
+    compare(all, sizeof all / sizeof *all, DQ, DQ);
+}
+
 /* Weights are relative to a score that is found again where later ones leave it far behind. */
 static void with_rising(void **state)
 {
@@ -369,6 +395,7 @@ int main(void)
                                        cmocka_unit_test(short_heads),
                                        cmocka_unit_test(many_heads),
                                        cmocka_unit_test(with_outliers),
+                                       cmocka_unit_test(with_opposed),
                                        cmocka_unit_test(with_rising),
                                        cmocka_unit_test(repeats)};
     return run_beside_cpu(tests, sizeof tests / sizeof *tests, &dev, &cpu);

@@ -34,6 +34,7 @@ __device__ inline void store_swizzled_opaque(T *to, const uint32_t (&x)[N][4], u
 struct consumer_state {
     unsigned iter, item, sent, group;
     unsigned thread; /* by a shuffle: each read of the special register costs a wait */
+    float2 qscale;   /* of the tile before, whose dq is computed with this one's */
 };
 
 /* One arrival for the warp. */
@@ -63,8 +64,7 @@ template <class P>
 __device__ inline float2 qscales_of(const bwd_layout<P> &m, const consumer_state &a, unsigned iter)
 {
     unsigned thread = opaque(a.thread), warp = (P::W == 64 ? a.group * 4 : 0) + thread / 32 % 4;
-    const float *qscale = m.qscale + iter % P::INFO_STAGES * P::QUERIES + warp * 16 +
-                          thread % 32 / 4;
+    const float *qscale = m.qscale + iter % P::STAGES * P::QUERIES + warp * 16 + thread % 32 / 4;
     return make_float2(qscale[0], qscale[8]);
 }
 
@@ -105,22 +105,38 @@ template <class P> __device__ inline void publish_part(const bwd_layout<P> &m, c
     a.sent++;
 }
 
-/* Quantises dq for the reduction.  12 of 32 conversions go to the pipe of exponentials, which
- * takes eight times as long but runs beside the fmas.  With residuals the part is sent first and
- * they follow, in place: dq is dead behind this, or registers would not suffice. */
+/* Quantises dq for the reduction.
+ *
+ * A float below 2^-125 is a multiple of 2^-149, and which one are its bits as an integer.  So one
+ * fma, x qscale 2^-149 + PART_OFFSET 2^-149, leaves an integer between 0 and 2 PART_OFFSET in
+ * them, rounded to nearest.  What a block adds to a query's dq is hardly ever larger, as it is the
+ * sum of all blocks that is below 2^30; then higher bits are set, and the warp quantises by the
+ * four instructions of round_to_int.  The conversion instruction would share the pipe of
+ * exponentials.
+ *
+ * With residuals the part is sent first and they follow, in place: dq is dead behind this, or
+ * registers would not suffice. */
 template <class P>
 __device__ inline void quantise_dq(const bwd_layout<P> &m, consumer_state &a,
                                    const float (&dq)[8][4], float2 qscale, bool needs_residual)
 {
     auto of_row = [&](int e) { return e / 2 ? qscale.y : qscale.x; };
+    auto any_size = [&](int n, int e) { return round_to_int(dq[n][e], of_row(e)) + PART_OFFSET; };
     if (!needs_residual) {
+        const float unit = __uint_as_float(1), offset = __uint_as_float(PART_OFFSET);
+        const float small[2] = {qscale.x * unit, qscale.y * unit};
+        /* a scale below 1 times 2^-149 would be 0; a row whose dy is 0 has the scale 0 */
+        bool exact = (qscale.x >= 1 || qscale.x == 0) && (qscale.y >= 1 || qscale.y == 0);
+        unsigned bits = exact ? 0 : ~0u;
         stage_dq_part<P>(m, a, [&](int n, int e) {
-            return e == 3 || (e == 1 && n % 2) ? __float2int_rn(dq[n][e] * of_row(e))
-                                               : round_to_int(dq[n][e], of_row(e));
+            unsigned x = __float_as_uint(fmaf(dq[n][e], small[e / 2], offset));
+            bits |= x;
+            return (int)x;
         });
+        if (__any_sync(~0u, bits >= 2 * PART_OFFSET)) stage_dq_part<P>(m, a, any_size);
         return;
     }
-    stage_dq_part<P>(m, a, [&](int n, int e) { return round_to_int(dq[n][e], of_row(e)); });
+    stage_dq_part<P>(m, a, any_size);
     publish_part(m, a);
     wait_part_empty(m, a);
     stage_dq_part<P>(m, a, [&](int n, int e) {
@@ -137,12 +153,11 @@ __device__ inline void flush_dq(const bwd_layout<P> &m, consumer_state &a, unsig
     float dq[8][4];
     m.ds_ring.wait_full(dq_iter);
     gemm_dq(dq, m, dq_iter, m.k + item * P::KEYS * P::W, a.group);
-    float2 qscale = qscales_of(m, a, dq_iter);
     wgmma_wait<0>();
     warp_arrive(m.ds_ring.empty + dq_iter % 2, a);
     if (item != a.item) mbarrier_arrive(m.k_ring.empty + item);
     wait_part_empty(m, a);
-    quantise_dq(m, a, dq, qscale, needs_residual);
+    quantise_dq(m, a, dq, a.qscale, needs_residual);
     publish_part(m, a);
 }
 } // namespace

@@ -19,8 +19,9 @@
  *               head by head as they are done
  *
  * s, d and dq use all of shared memory's bandwidth, so a warp's own loads return when they are
- * done. Hence row statistics are loaded a tile ahead, mbarriers are tested before they are
- * needed, and fences stand behind the issue of products.
+ * done.  Hence row statistics are loaded while s is computed or are a part of the products
+ * (STATS_BY_WGMMA), mbarriers are tested before they are needed, and fences stand behind the
+ * issue of products.
  *
  * Registers: 240 per consumer thread, 24 per producer thread.  Shared memory leaves no L1, so a
  * spill goes to L2, and ptxas serialises wgmmas where accumulators do not fit: no more products
@@ -78,18 +79,79 @@ __device__ __forceinline__ float2 row_pair(const float *x, const consumer_state 
     return *(const float2 *)(x + n * 8 + opaque(a.thread) % 4 * 2);
 }
 
-/* Of all column blocks, ahead of their use: where registers suffice. */
-template <bool PRELOAD, int N>
+/* Those of the first column blocks, ahead of their use; the others arrive while these are used. */
+template <int AHEAD, int N>
 __device__ __forceinline__ void preload_rows(float2 (&x)[N], const float *from,
                                              const consumer_state &a)
 {
 #pragma unroll
-    for (int n = 0; n < N && PRELOAD; n++) x[n] = row_pair(from, a, n);
+    for (int n = 0; n < AHEAD; n++) x[n] = row_pair(from, a, n);
+}
+
+/* The A fragment whose product with a stage of m.stats is the sum of a query's three parts from
+ * `first` on, for all keys. */
+struct sum_of_parts {
+    uint32_t fragment[4];
+
+    __device__ sum_of_parts(const consumer_state &a, unsigned first)
+    {
+        const uint32_t one = 0x3f80; /* a bf16 */
+        unsigned k = opaque(a.thread) % 4 * 2;
+        uint32_t ones = (k - first < 3u ? one : 0) | (k + 1 - first < 3u ? one << 16 : 0);
+        fragment[0] = fragment[1] = ones;
+        fragment[2] = fragment[3] = 0;
+    }
+};
+
+/* Issues s' = k q' of a tile; with STATS_BY_WGMMA less lse / scale of its queries. */
+template <class P, int N>
+__device__ __forceinline__ void issue_s(float (&s)[N][4], const bwd_layout<P> &m,
+                                        const consumer_state &a)
+{
+    typedef typename P::T T;
+    unsigned stage = a.iter % P::STAGES;
+    const T *k = m.k + a.item * P::KEYS * P::W + a.group * 64 * PANEL, *q = m.q + stage * P::TILE;
+    sum_of_parts lse(a, 0);
+    wgmma_fence();
+    if constexpr (P::STATS_BY_WGMMA)
+        wgmma<false>(s, lse.fragment, smem_desc_eights(m.stats + stage * P::QUERIES), false, T());
+    gemm_nt<P::W, P::KEYS, P::QUERIES, P::STATS_BY_WGMMA>(s, k, q);
+    wgmma_commit();
+}
+
+/* Issues d' = v dy'; with STATS_BY_WGMMA less dy.y. */
+template <class P, int N>
+__device__ __forceinline__ void issue_d(float (&d)[N][4], const bwd_layout<P> &m,
+                                        const consumer_state &a,
+                                        const typename P::v_fragments &v_begin)
+{
+    typedef typename P::T T;
+    unsigned stage = a.iter % P::STAGES;
+    const T *v = m.v + a.group * 64 * PANEL, *dy = m.dy + stage * P::TILE;
+    sum_of_parts dy_y(a, 3);
+    wgmma_fence();
+    if constexpr (P::STATS_BY_WGMMA)
+        wgmma<false>(d, dy_y.fragment, smem_desc_eights(m.stats + stage * P::QUERIES), false, T());
+    gemm_nt_rs<P::QUERIES, P::V_STEPS>(d, v_begin, dy);
+    gemm_nt<P::W, P::KEYS, P::QUERIES, P::STATS_BY_WGMMA, P::V_STEPS * 16>(d, v, dy);
+    wgmma_commit();
+}
+
+/* Fragments of the first k-steps of v, for a whole work item. */
+template <class P>
+__device__ __forceinline__ void load_v_fragments(typename P::v_fragments &v, const bwd_layout<P> &m,
+                                                 const consumer_state &a)
+{
+    unsigned lane = opaque(a.thread) % 32, row = opaque(a.thread) / 32 % 4 * 16 + lane % 16;
+    const typename P::T *from = m.v + (a.group * 64 + row) * PANEL;
+    static_assert(P::V_STEPS * 16 <= PANEL, "one panel");
+#pragma unroll
+    for (int k = 0; k < P::V_STEPS; k++) ldmatrix(v[k], from + ((2 * k + lane / 16) ^ row % 8) * 8);
 }
 
 /* Products s' of a tile become weights, negative where dropped; dy_y is preloaded on the way.  lse
- * and rows_*: preloaded, and in shared memory. */
-template <class P, bool PRELOAD, int N>
+ * and rows_*: preloaded, and in shared memory; unused with STATS_BY_WGMMA, where s has them. */
+template <class P, int AHEAD, int N>
 __device__ __forceinline__ void
 exp_tile(float (&s)[N][4], float2 (&dy_y)[N], const float2 (&lse)[N], const bwd_layout<P> &m,
          const attn_params<typename P::T> &attn, const consumer_state &a, const bwd_item &c,
@@ -98,7 +160,8 @@ exp_tile(float (&s)[N][4], float2 (&dy_y)[N], const float2 (&lse)[N], const bwd_
     typedef typename P::T T;
     unsigned strip = opaque(a.thread) / 32 % 4 * 16;
     auto lse_of = [&](int e, int n) {
-        float2 x = PRELOAD ? lse[n] : row_pair(rows_lse, a, n);
+        if (P::STATS_BY_WGMMA) return 0.f;
+        float2 x = n < AHEAD ? lse[n] : row_pair(rows_lse, a, n);
         return e % 2 ? x.y : x.x;
     };
     if constexpr (P::BIAS)
@@ -116,7 +179,7 @@ exp_tile(float (&s)[N][4], float2 (&dy_y)[N], const float2 (&lse)[N], const bwd_
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) s[n][e] = fmaf(s[n][e], attn.scale, -lse_of(e, n));
-        preload_rows<PRELOAD>(dy_y, rows_dy_y, a);
+        preload_rows<AHEAD>(dy_y, rows_dy_y, a);
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
@@ -125,12 +188,12 @@ exp_tile(float (&s)[N][4], float2 (&dy_y)[N], const float2 (&lse)[N], const bwd_
         head_view<T> head(attn, c.b, tile.h, c.len);
         exp_scores<true, P::KIND>(s, head, c.tile + (int)(a.group * 64 + strip), tile.first_query,
                                   full_tile, lse_of);
-        preload_rows<PRELOAD>(dy_y, rows_dy_y, a);
+        preload_rows<AHEAD>(dy_y, rows_dy_y, a);
     }
 }
 
 /* Weights and ds as A fragments. */
-template <class P, bool PRELOAD, int N>
+template <class P, int AHEAD, int N>
 __device__ __forceinline__ void pack_p_ds(uint32_t (&p)[N / 2][4], uint32_t (&ds)[N / 2][4],
                                           const float (&s)[N][4], const float (&d)[N][4],
                                           const float2 (&dy_y)[N], const float *rows_dy_y,
@@ -142,11 +205,15 @@ __device__ __forceinline__ void pack_p_ds(uint32_t (&p)[N / 2][4], uint32_t (&ds
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int i = 2 * k + e / 2, j = e % 2 * 2;
-            float2 x = PRELOAD ? dy_y[i] : row_pair(rows_dy_y, a, i);
             p[k][e] = P::KIND == PLAIN ? pack2(s[i][j], s[i][j + 1], T())
                                        : pack2_relu(s[i][j], s[i][j + 1], T());
-            ds[k][e] = pack2(dscore<P::KIND>(s[i][j], d[i][j], x.x),
-                             dscore<P::KIND>(s[i][j + 1], d[i][j + 1], x.y), T());
+            if constexpr (P::STATS_BY_WGMMA) {
+                ds[k][e] = pack2(s[i][j] * d[i][j], s[i][j + 1] * d[i][j + 1], T());
+            } else {
+                float2 x = i < AHEAD ? dy_y[i] : row_pair(rows_dy_y, a, i);
+                ds[k][e] = pack2(dscore<P::KIND>(s[i][j], d[i][j], x.x),
+                                 dscore<P::KIND>(s[i][j + 1], d[i][j + 1], x.y), T());
+            }
         }
 }
 
@@ -179,41 +246,37 @@ __device__ inline void consume_item(const bwd_layout<P> &m, const attn_params<ty
                                     sink<typename P::T> to_v)
 {
     constexpr int W = P::W, N = P::QUERIES / 8;
-    constexpr bool PRELOAD = W == 128; /* row statistics: there registers suffice */
+    constexpr int AHEAD = P::STATS_BY_WGMMA ? 0 : W == 64 ? 4 : N; /* row statistics preloaded */
     float s[N][4], d[N][4], dk[W / 8][4], dv[W / 8][4], dq[8][4];
     uint32_t p[N / 2][4], ds[N / 2][4];
+    typename P::v_fragments v;
     float2 lse[N], dy_y[N];
     const bwd_item &c = m.queue[a.item];
     bool dq_pending = warp_uniform(!P::DQ_DELAY || c.dq_pending),
          needs_residual = warp_uniform(P::DQ_DELAY ? c.previous_needs_residual : c.needs_residual);
     bool tile_ready = false;
+    load_v_fragments(v, m, a);
     clear(dk);
     clear(dv);
     for (int left = tiles; left > 0; left--, a.iter++) {
         unsigned stage = a.iter % P::STAGES, dq_iter = a.iter - P::DQ_DELAY;
         const float *rows_lse = m.lse + stage * P::QUERIES,
                     *rows_dy_y = m.dy_y + stage * P::QUERIES;
-        if (!tile_ready) {
-            m.ring.wait_full(a.iter);
-            preload_rows<PRELOAD>(lse, rows_lse, a);
-        }
+        if (!tile_ready) m.ring.wait_full(a.iter);
         bwd_tile tile = m.tile_infos[a.iter % P::INFO_STAGES];
-        float2 qscale = qscales_of(m, a, dq_iter);
-        wgmma_fence();
-        gemm_nt<W, P::KEYS, P::QUERIES>(s, m.k + a.item * P::KEYS * W + a.group * 64 * PANEL,
-                                        m.q + stage * P::TILE);
-        wgmma_commit();
-        gemm_nt<W, P::KEYS, P::QUERIES>(d, m.v + a.group * 64 * PANEL, m.dy + stage * P::TILE);
-        wgmma_commit();
+        if (!P::DQ_DELAY) a.qscale = qscales_of(m, a, a.iter);
+        issue_s(s, m, a);
+        preload_rows<AHEAD>(lse, rows_lse, a);
+        issue_d(d, m, a, v);
         wgmma_wait<1>();
 
-        exp_tile<P, PRELOAD>(s, dy_y, lse, m, attn, a, c, tile, rows_lse, rows_dy_y);
+        exp_tile<P, AHEAD>(s, dy_y, lse, m, attn, a, c, tile, rows_lse, rows_dy_y);
         bool ds_is_empty = P::BIAS || m.ds_ring.test_empty(a.iter);
         bool ds_is_full = P::DQ_DELAY && m.ds_ring.test_full(dq_iter);
         if (P::KIND == PLAIN) pin_before_wait(or_bits(s));
         wgmma_wait<0>();
         if (left == 1) warp_arrive(m.v_empty + a.group, a);
-        pack_p_ds<P, PRELOAD>(p, ds, s, d, dy_y, rows_dy_y, a);
+        pack_p_ds<P, AHEAD>(p, ds, s, d, dy_y, rows_dy_y, a);
         if (P::BIAS)
             warpgroup_sync(2 + (int)a.group); /* all warps have read the bias tile there */
         else if (!ds_is_empty)
@@ -242,9 +305,9 @@ __device__ inline void consume_item(const bwd_layout<P> &m, const attn_params<ty
             warp_arrive(m.ds_ring.empty + dq_iter % 2, a);
             if (dq_of_previous) mbarrier_arrive(m.k_ring.empty + (a.item ^ 1));
             if (!part_is_empty) wait_part_empty(m, a);
-            quantise_dq(m, a, dq, qscale, needs_residual);
+            quantise_dq(m, a, dq, a.qscale, needs_residual);
         }
-        if (tile_ready) preload_rows<PRELOAD>(lse, m.lse + (stage ^ 1) * P::QUERIES, a);
+        if (P::DQ_DELAY) a.qscale = qscales_of(m, a, a.iter);
         wgmma_wait<0>();
         warp_arrive(m.ring.empty + stage, a);
         if (dq_pending) publish_part(m, a);
@@ -259,8 +322,8 @@ template <class P>
 __device__ inline void consume_items(const bwd_layout<P> &m, const attn_params<typename P::T> &attn,
                                      int group, sink<typename P::T> to_k, sink<typename P::T> to_v)
 {
-    consumer_state a = {0, 0, 0, (unsigned)group,
-                        __shfl_sync(~0u, threadIdx.x, (int)threadIdx.x % 32)};
+    consumer_state a = {
+        0, 0, 0, (unsigned)group, __shfl_sync(~0u, threadIdx.x, (int)threadIdx.x % 32), {}};
     for (unsigned n = 0, values = 0;; n++) {
         a.item = n % 2;
         m.k_ring.wait_full(n);
@@ -303,6 +366,21 @@ __global__ void __launch_bounds__(P::BLOCK_THREADS, 1)
     }
 }
 
+/* How many key blocks have added to dq of the tile of this query.  By all threads of the block,
+ * behind a barrier. */
+template <class P>
+__device__ inline unsigned key_blocks_of(const head_view<typename P::T> &head, int first_query)
+{
+    unsigned blocks = 0;
+    for (int at = 0; at < (int)head.attn.a.Tk; at += THREADS * P::KEYS) {
+        int first_key = at + (int)threadIdx.x * P::KEYS;
+        int2 range = queries_of_block<P>(head, first_key);
+        bool in_range = first_query >= range.x && first_query < range.y;
+        blocks += (unsigned)__syncthreads_count(first_key < head.attn.a.Tk && in_range);
+    }
+    return blocks;
+}
+
 /* dq from fixed point to its dtype: a warp has half a strip.  Blocks poll for their head, in the
  * order in which heads finish, and begin on SMs that have run out of work items.  The last block
  * ends behind all others of the main kernel. */
@@ -316,9 +394,10 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0)
         wait_count(ws.done + b * (int)attn.a.G + attn.kv_head(h),
                    P::GROUPS * (unsigned)ceil_div(attn.a.Tk, P::KEYS));
-    __syncthreads();
+    unsigned offset = PART_OFFSET *
+                      key_blocks_of<P>(head_view<typename P::T>(attn, b, h), part / 2 * P::QUERIES);
     int64_t head = ((int64_t)(b * (int)attn.a.H + h) * ws.parts + part) * (PART / 4);
-    write_dq_half(attn, ws, to, vectorised, b, h, head, (int)threadIdx.x / 32, row, column);
+    write_dq_half(attn, ws, to, vectorised, b, h, head, offset, (int)threadIdx.x / 32, row, column);
     if (part == gridDim.x - 1 && h == gridDim.y - 1 && b == gridDim.z - 1) pdl_wait();
 }
 
@@ -388,12 +467,14 @@ bool fv_cuda_attention_hopper_bwd(fv_stream *s, const fv_attn_args *a, const fv_
     attn_params<T> attn = make_params<T>(s, a);
     if (!attn.vector_y || !aligned(g->dy) || a->Tk > MAX_KEYS) return false;
     bool narrow_heads = a->Wk <= 64 && a->Wv <= 64;
+    /* STATS_BY_WGMMA has lse / scale, which must be finite */
+    bool plain = attn.plain && attn.scale >= 1e-20f;
     auto run = [&](auto slim, auto wide) {
         return narrow_heads ? start<decltype(slim)>(s, attn, g) : start<decltype(wide)>(s, attn, g);
     };
     if (has_tma_bias(attn))
         return run(bwd_config<T, 64, WITH_BIAS>(), bwd_config<T, 128, WITH_BIAS>());
-    if (!attn.plain) return run(bwd_config<T, 64, ANY>(), bwd_config<T, 128, ANY>());
+    if (!plain) return run(bwd_config<T, 64, ANY>(), bwd_config<T, 128, ANY>());
     if (a->dropout > 0)
         return run(bwd_config<T, 64, WITH_DROPOUT>(), bwd_config<T, 128, WITH_DROPOUT>());
     return run(bwd_config<T, 64, PLAIN>(), bwd_config<T, 128, PLAIN>());

@@ -11,6 +11,9 @@
  * keys or values are far larger than the others (MAX_SPREAD) it is looser by as much; such heads
  * also add the rounding residual of each part, in units of 2^-20 of the first.
  *
+ * Each element of a part is added with PART_OFFSET (bwd_dq_sm90.h); write_dq knows how many parts
+ * there were, and takes their offsets off again.
+ *
  * The alternatives lose: f32 atomics do not repeat, a second pass for dq computes two more
  * products, and blocks that add in order wait for one another. */
 #ifndef FV_CUDA_ATTENTION_DQ_SM90_H
@@ -24,6 +27,7 @@
 #define PART 4096  /* elements of dq added at a time: 64 queries by 64 columns */
 #define STRIP 1024 /* of these, those of one warp: 16 queries */
 #define RESIDUAL_UNITS 1048576.f
+#define PART_OFFSET 0x800000
 #define MAX_KEYS (1 << 18) /* 2048 key blocks' residuals are at most 2^30 units */
 #define SPAN 64            /* keys whose maxima are found together */
 #define MAX_SPREAD 16.f
@@ -77,16 +81,18 @@ __device__ inline void wait_count(const unsigned *count, unsigned end)
     while (load_acquire_gpu(count) < end) __nanosleep(200);
 }
 
-/* Four column blocks of this thread, from fixed point. */
-__device__ inline void load_sums(float (&x)[4][4], const int4 *from)
+/* Four column blocks of this thread, from fixed point.  offset: of so many parts, modulo 2^32. */
+__device__ inline void load_sums(float (&x)[4][4], const int4 *from, unsigned offset)
 {
     int4 s[4];
 #pragma unroll
     for (int n = 0; n < 4; n++) s[n] = __ldcg(from + n * 32);
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        x[n][0] = (float)s[n].x, x[n][1] = (float)s[n].y, x[n][2] = (float)s[n].z,
-        x[n][3] = (float)s[n].w;
+        x[n][0] = (float)(int)((unsigned)s[n].x - offset),
+        x[n][1] = (float)(int)((unsigned)s[n].y - offset),
+        x[n][2] = (float)(int)((unsigned)s[n].z - offset),
+        x[n][3] = (float)(int)((unsigned)s[n].w - offset);
     }
 }
 
@@ -110,15 +116,15 @@ __device__ inline void load_residuals(float (&x)[4][4], const int4 *from)
 #define HALVES 8 /* half strips of a part */
 template <class T>
 __device__ inline void write_dq_half(const attn_params<T> &attn, const dq_workspace &ws, sink<T> to,
-                                     bool vectorised, int b, int h, int64_t part, int half, int row,
-                                     int column)
+                                     bool vectorised, int b, int h, int64_t part, unsigned offset,
+                                     int half, int row, int column)
 {
     int lane = threadIdx.x % 32, odd = lane % 2;
     int i = tile_row(row + half / 2 * 16, 0),
         c = column + half % 2 * 32 + odd * 8 + lane % 4 / 2 * 4;
     part += half * (STRIP / 8) + lane;
     float x[4][4];
-    load_sums(x, ws.sum + part);
+    load_sums(x, ws.sum + part, offset);
     /* while these loads are in flight */
     dq_bound limit = dq_bound_of(ws, b * (int)attn.a.G + attn.kv_head(h), attn.dropout_scale);
     if (limit.needs_residual) load_residuals(x, ws.residual + part);

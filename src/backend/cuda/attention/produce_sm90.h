@@ -29,6 +29,15 @@ struct bwd_item {
     }
 };
 
+/* The query tiles that see any of the keys of a block: the first query of the first, the end of the
+ * last. */
+template <class P>
+__device__ inline int2 queries_of_block(const head_view<typename P::T> &head, int first_key)
+{
+    return make_int2(head.first_row(first_key) / P::QUERIES * P::QUERIES,
+                     head.last_row(first_key, P::KEYS));
+}
+
 /* A query tile: head, first query, the first part of its dq, and flags: dq needs residuals; last
  * tile of the item; FULL_TILE << group: all pairs with the warpgroup's keys are visible. */
 enum { NEEDS_RESIDUAL = 1, LAST_TILE = 2, FULL_TILE = 4 };
@@ -42,6 +51,14 @@ template <class T_, int W_, int KIND_> struct bwd_config {
                          STAGES = 2, INFO_STAGES = 4;
     static constexpr int KIND = KIND_;
     static constexpr bool BIAS = KIND == WITH_BIAS;
+    /* Row statistics are one more k-step of the products s and d, instead of loads and additions:
+     * what a thread loads from shared memory waits behind what wgmmas load, and the loads for heads
+     * 128 wide are a tenth of all.  f16 could not hold a large lse. */
+    static constexpr bool STATS_BY_WGMMA = KIND == PLAIN && W == 128 && kind<T>::dtype == FV_BF16;
+    /* of d: k-steps whose fragments of v stay in registers; with one more, ptxas serialises
+     * wgmmas */
+    static constexpr int V_STEPS = STATS_BY_WGMMA ? 3 : 0;
+    typedef uint32_t v_fragments[V_STEPS ? V_STEPS : 1][4];
     /* iterations that dq lags behind; none with a bias, whose tile is loaded to where ds would be
      * kept */
     static constexpr int DQ_DELAY = BIAS ? 0 : 1;
@@ -70,15 +87,16 @@ template <class P> struct bwd_layout {
     T *k, *v, *q, *dy; /* k of two items */
     T *ds_tile;        /* of two tiles: dq's wgmma reads one while the other is written */
     int4 *part;        /* dq on its way out, one part for each consumer warpgroup */
-    float *lse, *dy_y, *qscale;
+    float *lse, *dy_y; /* unless STATS_BY_WGMMA */
+    uint4 *stats;      /* if so: for each query bf16_parts of -lse / scale and -dy.y, two zeros */
+    float *qscale;
     stage_ring<2> k_ring;       /* work items */
     uint64_t *v_full, *v_empty; /* of each consumer warpgroup */
     stage_ring<2> ds_ring;
     stage_ring<P::STAGES> ring; /* tiles: q, dy, row statistics, bias */
     uint64_t *part_full, *part_empty;
     bwd_item *queue; /* of k_ring's stages */
-    /* qscale and tile_infos have more stages than the ring: dq of a tile is computed and sent
-     * one or two iterations later */
+    /* more stages than the ring has: dq of a tile is sent one or two iterations later */
     bwd_tile *tile_infos;
     volatile int *finished; /* of each consumer warpgroup: no more dq follows */
 
@@ -90,9 +108,10 @@ template <class P> struct bwd_layout {
         c.take(dy, P::STAGES * P::TILE);
         c.take(ds_tile, 2 * P::DS_TILE);
         c.take(part, P::GROUPS * PART / 4);
-        c.take(lse, P::STAGES * P::QUERIES);
-        c.take(dy_y, P::STAGES * P::QUERIES);
-        c.take(qscale, P::INFO_STAGES * P::QUERIES);
+        c.take(stats, P::STATS_BY_WGMMA ? P::STAGES * P::QUERIES : 0);
+        c.take(lse, P::STATS_BY_WGMMA ? 0 : P::STAGES * P::QUERIES);
+        c.take(dy_y, P::STATS_BY_WGMMA ? 0 : P::STAGES * P::QUERIES);
+        c.take(qscale, P::STAGES * P::QUERIES);
         k_ring.carve(c);
         c.take(v_full, 2);
         c.take(v_empty, 2);
@@ -148,10 +167,10 @@ __device__ inline bwd_item bwd_item_of(const attn_params<typename P::T> &attn,
     c.to = c.from + q_per_kv;
     c.tile = tile * P::KEYS;
     head_view<typename P::T> head(attn, c.b, c.from);
-    int end = head.last_row(c.tile, P::KEYS);
+    int2 range = queries_of_block<P>(head, c.tile);
     c.len = head.len;
-    c.first = head.first_row(c.tile) / P::QUERIES * P::QUERIES;
-    c.count = end > c.first ? (end - c.first + P::QUERIES - 1) / P::QUERIES : 0;
+    c.first = range.x;
+    c.count = range.y > range.x ? (range.y - range.x + P::QUERIES - 1) / P::QUERIES : 0;
     c.start = c.count ? c.tile / P::QUERIES % c.count : 0;
     return c;
 }
@@ -191,14 +210,14 @@ __device__ inline bwd_tile bwd_tile_of(const attn_params<typename P::T> &attn,
     return {h, first_query, part, flags};
 }
 
-/* Work item n of this block, `*next` of all: its description and k, and a prefetch of v into L2.
- * The item after it is taken from the counter now, so that the atomic's latency is hidden. */
+/* Work item n of this block, item `taken` of all: its description and k, and a prefetch of v into
+ * L2. */
 template <class P>
 __device__ inline void begin_item(const bwd_layout<P> &m, const attn_params<typename P::T> &attn,
                                   const bwd_maps *maps, const dq_workspace &ws, int items,
-                                  unsigned n, int *next)
+                                  unsigned n, int taken)
 {
-    int item = __shfl_sync(~0u, *next, 0), lane = threadIdx.x;
+    int item = __shfl_sync(~0u, taken, 0), lane = threadIdx.x;
     const bwd_item &before = m.queue[(n + 1) % 2];
     bwd_item c = {};
     if (n > 0)
@@ -226,27 +245,29 @@ __device__ inline void begin_item(const bwd_layout<P> &m, const attn_params<type
             for (int i = 0; i < P::GROUPS && c.count; i++)
                 for (int w = 0; w < P::W; w += PANEL)
                     tma_prefetch_4d(&maps->in.v, w, c.g, c.tile + i * 64, c.b);
-            *next = (int)gridDim.x + atomicAdd(ws.next, 1);
             if (!c.count) atomicAdd(ws.done + c.b * (int)attn.a.G + c.g, P::GROUPS);
         }
     }
     __syncwarp();
 }
 
-/* Warp 0: k, v and tiles of q and dy, whichever stage is free next.  The next item begins with
- * the third tile of this one: then k of the item before is not needed any more. */
+/* Warp 0: k, v and tiles of q and dy, whichever stage is free next.  The next item is taken with
+ * the first tile of this one, so that the atomic's latency is hidden, and begins with the third:
+ * then k of the item before is not needed any more.  Taken any earlier, the last items are dealt
+ * out so unevenly that SMs idle for 3 to 4 % of a causal pass. */
 template <class P>
 __device__ inline void produce_tiles(const bwd_layout<P> &m, const attn_params<typename P::T> &attn,
                                      const bwd_maps *maps, const dq_workspace &ws, int items)
 {
     typedef typename P::T T;
-    int lane = threadIdx.x, next = blockIdx.x, tiles = 0;
+    int lane = threadIdx.x, taken = blockIdx.x, tiles = 0;
     unsigned iter = 0, values = 0;
     for (unsigned n = ~0u;;) {
         const bwd_item &c = m.queue[n % 2];
         int h = tiles ? c.from : 0, t = 0;
         for (int i = 0;; i++, iter++) {
-            if (i == min(2, tiles)) begin_item(m, attn, maps, ws, items, n + 1, &next);
+            if (i == 0 && n != ~0u && lane == 0) taken = (int)gridDim.x + atomicAdd(ws.next, 1);
+            if (i == min(2, tiles)) begin_item(m, attn, maps, ws, items, n + 1, taken);
             if (i == tiles) break;
             unsigned stage = iter % P::STAGES;
             int first_query = c.first_query(t, P::QUERIES);
@@ -272,6 +293,38 @@ __device__ inline void produce_tiles(const bwd_layout<P> &m, const attn_params<t
         n++;
         if (m.queue[n % 2].b < 0) return;
         tiles = m.queue[n % 2].count * (m.queue[n % 2].to - m.queue[n % 2].from);
+    }
+}
+
+/* x as the sum of three bf16, 24 bits; their bits. */
+struct bf16_parts {
+    unsigned part[3];
+
+    __device__ explicit bf16_parts(float x)
+    {
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            bf16 rounded = __float2bfloat16(x);
+            part[i] = __bfloat16_as_ushort(rounded);
+            x -= __bfloat162float(rounded);
+        }
+    }
+};
+
+/* Row statistics as the consumers read them: row `row` of all stages.  As a k-step they are added
+ * to s, in units of the product, and to d.  Rows out of bounds and those without keys have an
+ * infinite lse; there everything else is 0 or masked, so any finite one will do. */
+template <class P>
+__device__ inline void store_row_stat(const bwd_layout<P> &m, int row, const float4 &row_stat,
+                                      float scale)
+{
+    if constexpr (P::STATS_BY_WGMMA) {
+        bf16_parts lse(row_stat.x == INFINITY ? 0 : -row_stat.x / scale), dy_y(-row_stat.y);
+        m.stats[row] = make_uint4(lse.part[0] | lse.part[1] << 16, lse.part[2] | dy_y.part[0] << 16,
+                                  dy_y.part[1] | dy_y.part[2] << 16, 0);
+    } else {
+        m.lse[row] = row_stat.x;
+        m.dy_y[row] = row_stat.y;
     }
 }
 
@@ -301,12 +354,12 @@ __device__ inline void produce_row_stats(const bwd_layout<P> &m,
                 m.ring.wait_empty((unsigned)iter);
 #pragma unroll
                 for (int i = 0; i < ROWS_EACH; i++) {
-                    m.lse[stage * P::QUERIES + i * 32 + lane] = row_stat[i].x;
-                    m.dy_y[stage * P::QUERIES + i * 32 + lane] = row_stat[i].y;
-                    m.qscale[iter % P::INFO_STAGES * P::QUERIES + i * 32 + lane] = quant_scale(
-                        row_stat[i].z * c.max_abs);
+                    int row = stage * P::QUERIES + i * 32 + lane;
+                    store_row_stat(m, row, row_stat[i], attn.scale);
+                    m.qscale[row] = quant_scale(row_stat[i].z * c.max_abs);
                 }
                 if (lane == 0) m.tile_infos[iter % P::INFO_STAGES] = tile;
+                if (P::STATS_BY_WGMMA) fence_async_proxy();
                 mbarrier_arrive(m.ring.full + stage);
             }
         mbarrier_arrive(m.k_ring.empty + n % 2);

@@ -262,6 +262,14 @@ __device__ inline uint64_t smem_desc(const void *p, unsigned apart = 16)
            (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
 
+/* The matrix descriptor of an operand whose rows, 8 N of them, are eight 16-bit elements each, one
+ * after the other without a swizzle.  A k-step takes 16: with a leading byte offset of 0 elements 8
+ * to 15 are those of 0 to 7 again, and where the other operand is 0 they do not count. */
+__device__ inline uint64_t smem_desc_eights(const void *p)
+{
+    return (uint64_t)((smem_addr(p) & 0x3ffff) >> 4) | (uint64_t)(128 >> 4) << 32;
+}
+
 /* The descriptor of an address `bytes` further on.  The upper half is left alone, so that
  * constant advances fold and cost no registers. */
 __device__ inline uint64_t smem_desc_advance(uint64_t f, unsigned bytes)
@@ -375,17 +383,31 @@ __device__ inline void wgmma(float (&c)[N][4], const uint32_t (&a)[4], uint64_t 
 
 /* ---- products of whole tiles ---- */
 
-/* c (64, 8 N) = A B' over K columns: A is 64 rows of panels with RA rows, B is 8 N rows of
- * panels with RB rows. */
-template <int K, int RA, int RB, int N, class T>
+/* c (64, 8 N) = A B' over columns [FROM, K), or c += A B' where ADD: A is 64 rows of panels with RA
+ * rows, B is 8 N rows of panels with RB rows. */
+template <int K, int RA, int RB, bool ADD = false, int FROM = 0, int N, class T>
 __device__ inline void gemm_nt(float (&c)[N][4], const T *a, const T *b)
 {
     uint64_t fa = smem_desc(a), fb = smem_desc(b);
 #pragma unroll
-    for (int k = 0; k < K; k += 16) {
+    for (int k = FROM; k < K; k += 16) {
         unsigned panel = k / PANEL, in = k % PANEL, size = sizeof(T);
         wgmma<false, false>(c, smem_desc_advance(fa, (panel * RA * PANEL + in) * size),
-                            smem_desc_advance(fb, (panel * RB * PANEL + in) * size), k > 0, T());
+                            smem_desc_advance(fb, (panel * RB * PANEL + in) * size),
+                            ADD || k > FROM, T());
+    }
+}
+
+/* c += A B' over the first STEPS times 16 columns: A in registers, B as above. */
+template <int RB, int STEPS, int N, class T>
+__device__ inline void gemm_nt_rs(float (&c)[N][4], const uint32_t (*a)[4], const T *b)
+{
+    uint64_t fb = smem_desc(b);
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+        unsigned panel = k * 16 / PANEL, in = k * 16 % PANEL;
+        wgmma<false>(c, a[k], smem_desc_advance(fb, (panel * RB * PANEL + in) * sizeof(T)), true,
+                     T());
     }
 }
 
