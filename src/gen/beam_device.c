@@ -193,8 +193,6 @@ static bool run(beam_search *u, int64_t n, bool fresh)
             return false;
     at->dev->backend->download(&s->ctx->stream, u->h.over, u->b.over,
                                (size_t)s->n * sizeof *u->h.over);
-    /* also of rows that have ended */
-    for (int64_t i = 0; i < at->rows; i++) at->len[i] += (int32_t)(n - fresh);
     for (int64_t i = 0; i < s->n; i++) s->over[i] = u->h.over[i];
     return !fv__failed(s->ctx);
 }

@@ -126,8 +126,6 @@ bool fv__sampler_run(fv_ctx *c, fv_session *s, const int32_t *ids, int64_t n, in
         memcpy(tokens + i * rows, s->host + at, (size_t)rows * sizeof *tokens);
         if (scores) memcpy(scores + i * rows, log + at, (size_t)rows * sizeof *scores);
     }
-    /* also of rows that have ended: the caller truncates or drops those */
-    for (int64_t i = 0; i < rows; i++) s->len[i] += (int32_t)(n - (ids != NULL));
     s->sampled += n;
     return true;
 }

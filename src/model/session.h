@@ -116,7 +116,8 @@ bool fv__session_reserve(fv_ctx *c, fv_session *s, slot *at, fv_dtype t, fv_shap
 /* A decode step: one token more in every row, then after(c, user, logits).  A device may capture
  * the kernels of both and replay them, so after may not synchronise, and may depend on `kind` and
  * on addresses alone.  ids: one a row, in host memory; NULL: those that the sampling or beam
- * kernel has left in step_inputs.ids, having advanced the positions.  False once the context has
+ * kernel has left in step_inputs.ids, having advanced the positions.  Either way each row, ended or
+ * not, has one token more afterwards: rotations may ask for its length.  False once the context has
  * failed.  The last kind is eight, by what a scheduler does. */
 enum {
     FV_STEP_LOGITS,

@@ -107,7 +107,7 @@ bool fv__session_replay(fv_ctx *c, fv_session *s, const int32_t *ids, uint64_t k
         fv__graph_run(c, &g->graph, g->key, 0, run_step, &a);
     }
     if (fv__failed(c)) return false;
-    for (int64_t i = 0; ids && i < s->rows; i++) s->len[s->first + i]++;
+    for (int64_t i = 0; i < s->rows; i++) s->len[s->first + i]++;
     s->processed += s->rows;
     return true;
 }

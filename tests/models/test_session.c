@@ -19,6 +19,7 @@
 #include "fovea/author/session.h"
 #include "helper/device.h"
 #include "helper/files.h"
+#include "model/session.h"
 
 enum { SOURCES = 4, BEAMS = 3, ROWS = SOURCES * BEAMS, VOCAB = 50, LONGEST = 100, WORDS = 7 };
 
@@ -429,6 +430,62 @@ static void a_served_parameter_does_not_change(void **state)
 static int set_up(void **state) { return scratch_open(state) || open_device(state); }
 static int tear_down(void **state) { return close_device(state) || scratch_close(state); }
 
+/* ---- steps whose tokens a device has chosen ---- */
+
+enum { GROWN = 20, PROMPT = 5 };
+
+static void keep_logits(fv_ctx *c, void *to, fv_tensor *y)
+{
+    (void)c;
+    *(fv_tensor **)to = y;
+}
+
+/* Two rows of a model whose frequencies follow the length.  by_device: the host gives the first
+ * step its tokens; those of the others lie where a sampling kernel leaves them. */
+static void grow(const fv_model *m, bool by_device, float *logits)
+{
+    const int32_t prompt[2 * PROMPT] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
+    fv_ctx *c;
+    fv_session *s;
+    fv_err e;
+    fv_tensor *y = NULL;
+    check(fv_ctx_new(&c, device, (fv_ctx_opt){0}, &e), &e);
+    check(fv_session_new(&s, m, device, 2, LONGEST, &e), &e);
+    fv_session_step(c, s, fv_ints(c, prompt, FV_SHAPE(2, PROMPT)));
+    for (int t = 0; t < GROWN; t++) {
+        const int32_t ids[2] = {7 + t % 3, 11 + t % 5};
+        bool given = !by_device || t == 0;
+        int at = PROMPT + t;
+        const int32_t in[8] = {ids[0], ids[1], at, at, at + 1, at + 1, at, at};
+        if (!given)
+            device->backend->upload(fv_ctx_stream(c), s->step_inputs.all.t.data, in, sizeof in);
+        fv__session_replay(c, s, given ? ids : NULL, FV_STEP_LOGITS, keep_logits, &y);
+        check(fv_ctx_status(c), fv_ctx_err(c));
+        assert_int_equal(fv_session_len(s, 1), at + 1);
+        check(fv_read(c, y, logits + t * 2 * VOCAB, 2 * VOCAB), fv_ctx_err(c));
+    }
+    fv_session_free(s);
+    fv_ctx_free(c);
+}
+
+static void frequencies_follow_what_a_device_chose(void **state)
+{
+    static const char growing[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":48,\"intermediate_size\":80,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+        "\"vocab_size\":50,\"max_position_embeddings\":8,\"initializer_range\":0.3,"
+        "\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.0}}";
+    static float by_host[GROWN * 2 * VOCAB], by_device[GROWN * 2 * VOCAB];
+    fv_model *m;
+    fv_err e;
+    (void)state;
+    check(fv_model_new(&m, device, growing, (fv_model_opt){0}, 5, &e), &e);
+    grow(m, false, by_host);
+    grow(m, true, by_device);
+    same_numbers(by_device, by_host, GROWN * 2 * VOCAB);
+    fv_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -439,6 +496,7 @@ int main(void)
         cmocka_unit_test(narrow_weights_serve),
         cmocka_unit_test(weights_may_lie_in_the_file),
         cmocka_unit_test(a_served_parameter_does_not_change),
+        cmocka_unit_test(frequencies_follow_what_a_device_chose),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
