@@ -122,11 +122,10 @@ static int64_t compare(const fv_model *m, fv_gen_opt o, const fv_model *assistan
         bool same = test_on_cpu() && !o.renormalize_logits;
         double off = fabs(a.hyp[i].score - b.hyp[i].score);
         if (!(off <= (same ? 0 : 1e-4 * (1 + fabs(a.hyp[i].score)))))
-            fail_msg(
-                "%s, sampled %d, renormalised %d, penalty %g: row %d of %d tokens scores %.9g, "
-                "with drafts %.9g",
-                fv_model_head(m), o.do_sample, o.renormalize_logits, (double)o.repetition_penalty,
-                i, (int)a.hyp[i].n, a.hyp[i].score, b.hyp[i].score);
+            fail_msg("%s, sampled %d, renormalised %d: row %d of %d tokens scores %.9g, with "
+                     "drafts %.9g",
+                     fv_model_head(m), o.do_sample, o.renormalize_logits, i, (int)a.hyp[i].n,
+                     a.hyp[i].score, b.hyp[i].score);
     }
     assert_memory_equal(&plain, &drafted, sizeof plain);
     assert_true(b.accepted <= b.drafted);

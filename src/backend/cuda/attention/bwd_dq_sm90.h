@@ -107,12 +107,12 @@ template <class P> __device__ inline void publish_part(const bwd_layout<P> &m, c
 
 /* Quantises dq for the reduction.
  *
- * A float below 2^-125 is a multiple of 2^-149, and which one are its bits as an integer.  So one
- * fma, x qscale 2^-149 + PART_OFFSET 2^-149, leaves an integer between 0 and 2 PART_OFFSET in
- * them, rounded to nearest.  What a block adds to a query's dq is hardly ever larger, as it is the
- * sum of all blocks that is below 2^30; then higher bits are set, and the warp quantises by the
- * four instructions of round_to_int.  The conversion instruction would share the pipe of
- * exponentials.
+ * The bits of a float in [0, 2^-125), taken as an integer n, stand for n 2^-149.  So the result of
+ * one fma, x qscale 2^-149 + PART_OFFSET 2^-149, has x qscale + PART_OFFSET as its bits, rounded
+ * to nearest, if that lies in [0, 2 PART_OFFSET).  What one block adds to a query's dq hardly ever
+ * lies outside: the bound of 2^30 is for the sum of all blocks.  Where it does, higher bits are
+ * set, and the warp quantises by the four instructions of round_to_int.  The conversion
+ * instruction would share the pipe of exponentials.
  *
  * With residuals the part is sent first and they follow, in place: dq is dead behind this, or
  * registers would not suffice. */

@@ -114,7 +114,8 @@ __device__ __forceinline__ void issue_s(float (&s)[N][4], const bwd_layout<P> &m
     sum_of_parts lse(a, 0);
     wgmma_fence();
     if constexpr (P::STATS_BY_WGMMA)
-        wgmma<false>(s, lse.fragment, smem_desc_eights(m.stats + stage * P::QUERIES), false, T());
+        wgmma<false>(s, lse.fragment, smem_desc_unswizzled(m.stats + stage * P::QUERIES), false,
+                     T());
     gemm_nt<P::W, P::KEYS, P::QUERIES, P::STATS_BY_WGMMA>(s, k, q);
     wgmma_commit();
 }
@@ -131,7 +132,8 @@ __device__ __forceinline__ void issue_d(float (&d)[N][4], const bwd_layout<P> &m
     sum_of_parts dy_y(a, 3);
     wgmma_fence();
     if constexpr (P::STATS_BY_WGMMA)
-        wgmma<false>(d, dy_y.fragment, smem_desc_eights(m.stats + stage * P::QUERIES), false, T());
+        wgmma<false>(d, dy_y.fragment, smem_desc_unswizzled(m.stats + stage * P::QUERIES), false,
+                     T());
     gemm_nt_rs<P::QUERIES, P::V_STEPS>(d, v_begin, dy);
     gemm_nt<P::W, P::KEYS, P::QUERIES, P::STATS_BY_WGMMA, P::V_STEPS * 16>(d, v, dy);
     wgmma_commit();

@@ -51,9 +51,9 @@ template <class T_, int W_, int KIND_> struct bwd_config {
                          STAGES = 2, INFO_STAGES = 4;
     static constexpr int KIND = KIND_;
     static constexpr bool BIAS = KIND == WITH_BIAS;
-    /* Row statistics are one more k-step of the products s and d, instead of loads and additions:
-     * what a thread loads from shared memory waits behind what wgmmas load, and the loads for heads
-     * 128 wide are a tenth of all.  f16 could not hold a large lse. */
+    /* Row statistics are one more k-step of the products s and d instead of loads and additions: a
+     * thread's loads from shared memory wait behind those of wgmma.  Slower for heads 64 wide,
+     * where a k-step is a larger share of the products; f16 could not hold a large lse. */
     static constexpr bool STATS_BY_WGMMA = KIND == PLAIN && W == 128 && kind<T>::dtype == FV_BF16;
     /* of d: k-steps whose fragments of v stay in registers; with one more, ptxas serialises
      * wgmmas */

@@ -262,10 +262,10 @@ __device__ inline uint64_t smem_desc(const void *p, unsigned apart = 16)
            (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
 
-/* The matrix descriptor of an operand whose rows, 8 N of them, are eight 16-bit elements each, one
- * after the other without a swizzle.  A k-step takes 16: with a leading byte offset of 0 elements 8
- * to 15 are those of 0 to 7 again, and where the other operand is 0 they do not count. */
-__device__ inline uint64_t smem_desc_eights(const void *p)
+/* The matrix descriptor of an operand without a swizzle, whose rows are eight 16-bit elements, one
+ * row behind the other.  A k-step takes 16 elements: as the leading byte offset is 0, elements 8 to
+ * 15 are 0 to 7 once more, and the other operand must be 0 there. */
+__device__ inline uint64_t smem_desc_unswizzled(const void *p)
 {
     return (uint64_t)((smem_addr(p) & 0x3ffff) >> 4) | (uint64_t)(128 >> 4) << 32;
 }
