@@ -71,7 +71,11 @@ __device__ inline unsigned char *align_1024(unsigned char *memory)
 
 /* Iteration i uses stage i % N, for the i / N-th time.  full: the producer's arrivals and the bytes
  * of its TMA loads; empty: the consumers' arrivals.  Waiting for an empty stage returns at once the
- * first time round: the phase before the first counts as complete. */
+ * first time round: the phase before the first counts as complete.
+ *
+ * A parity tells a phase from the one before it, not from the one before that.  So nobody may come
+ * to a stage that is still in the lap before: consumers must have waited for that lap themselves,
+ * or take turns, or first wait until the stage was freed. */
 template <int N> struct stage_ring {
     uint64_t *full, *empty;
 

@@ -146,7 +146,7 @@ void fv_cuda_quantise(fv_stream *s, void *out, fv_dtype to, const void *w, fv_dt
                       int64_t k, int64_t ld, bool tb);
 void fv_cuda_dequantise(fv_stream *s, bf16 *out, const void *w, fv_dtype t, int64_t n, int64_t k);
 
-/* quant_sm90.cu: sums (parts,m,n) f32 = x W' of 33 to 128 rows, x (m,k) bf16; rows of sums are ld
+/* quant_sm90.cu: sums (parts,m,n) f32 = x W' of up to 128 rows, x (m,k) bf16; rows of sums are ld
  * apart, parts `apart`.  quant_parts: how many parts; 0: not on this device, not that many rows. */
 int fv_cuda_quant_parts(fv_stream *s, fv_dtype t, int64_t m, int64_t n, int64_t k);
 void fv_cuda_multiply_quantised(fv_stream *s, float *sums, int64_t ld, int64_t apart, const bf16 *x,

@@ -1,4 +1,4 @@
-/* quant_sm90.cu - products of 33 to 128 rows by quantised weights on Hopper: weights are read as
+/* quant_sm90.cu - products of 9 to 128 rows by quantised weights on Hopper: weights are read as
  * they are packed (quant.h), once, and become A fragments of wgmma in registers.
  *
  *     sums (parts,rows,n) f32 = x (rows,k) W' over the part's blocks of k,   x in bf16
@@ -25,20 +25,15 @@ enum {
     LEAST_STAGES = 4,
     MOST_STAGES = 12,
     MOST_BLOCKS = 32, /* of k in a part */
-    /* Rows of x.  An instance for 32 ended in a launch failure, or did not end, in one of five runs
-     * of a whole Gemma 2B in q8, never with six of its layers; the cause was not found
-     * (docs/log.md).  Fewer rows widen the weights, as more than 128 do. */
-    LEAST_ROWS = 33,
-    MOST_ROWS = 128,
-    WHOLE_STEP = 8, /* blocks that are taken without a wait for all products */
+    WHOLE_STEP = 8,   /* blocks that are taken without a wait for all products */
     PRODUCER_REGISTERS = 24,
     MOST_SMEM = 227 << 10
 };
 
 template <int WEIGHTS, int ROWS_> struct quant_config {
-    static constexpr int WT = WEIGHTS, ROWS = ROWS_;         /* ROWS: of x, at most */
-    static constexpr int GROUPS = ROWS == MOST_ROWS ? 2 : 3; /* consumer warpgroups */
-    static constexpr int CONSUMER_REGISTERS = ROWS == MOST_ROWS ? 240 : 160;
+    static constexpr int WT = WEIGHTS, ROWS = ROWS_;   /* ROWS: of x, at most */
+    static constexpr int GROUPS = ROWS == 128 ? 2 : 3; /* consumer warpgroups */
+    static constexpr int CONSUMER_REGISTERS = ROWS == 128 ? 240 : 160;
     static constexpr int BLOCK_THREADS = 128 * (GROUPS + 1);
     static constexpr int BLOCK_BYTES = quant_block_bytes(WT);
     static constexpr int CHUNK = WT == FV_Q8 ? 8 : 16; /* blocks of k in a stage */
@@ -260,6 +255,10 @@ __device__ inline void consume_tiles(const quant_smem<P> &m, const quant_job &j,
             const unsigned char *stage = m.stage + mine.stage * P::STAGE_BYTES;
             uint64_t at = smem_desc_advance(x, (unsigned)(n * P::CHUNK * P::X_BYTES));
             int blocks = min(P::CHUNK, c.blocks - n * P::CHUNK);
+            /* The stage may have been another warpgroup's the lap before.  If that one still waits
+             * for a late load, the parity of this lap is that of the lap before the last, which is
+             * complete: so first wait until the stage was freed. */
+            mbarrier_wait(m.empty + mine.stage, (mine.lap + 1) & 1);
             mbarrier_wait(m.full + mine.stage, mine.lap & 1);
             if (blocks % WHOLE_STEP == 0)
                 add_chunk<P, WHOLE_STEP>(sums, stage + low, stage + low_scale, at, blocks);
@@ -306,9 +305,9 @@ __global__ void __launch_bounds__(P::BLOCK_THREADS, 1)
 /* Bytes of a stage, and of a block of k of x. */
 int stage_bytes(fv_dtype t)
 {
-    return t == FV_Q8 ? quant_config<FV_Q8, 64>::STAGE_BYTES : quant_config<FV_Q4, 64>::STAGE_BYTES;
+    return t == FV_Q8 ? quant_config<FV_Q8, 32>::STAGE_BYTES : quant_config<FV_Q4, 32>::STAGE_BYTES;
 }
-int rows_of(int64_t m) { return m <= 64 ? 64 : MOST_ROWS; }
+int rows_of(int64_t m) { return m <= 32 ? 32 : m <= 64 ? 64 : 128; }
 
 /* Blocks of k of a part: as many as give the least time, estimated from the bytes that an SM reads
  * and writes.  Fewer blocks are more sums to add up, more are fewer SMs for each part. */
@@ -346,19 +345,20 @@ template <class P> void start(fv_stream *s, quant_job j)
 
 template <int WT> void start_rows(fv_stream *s, const quant_job &j)
 {
-    if (rows_of(j.rows) == 64)
+    int rows = rows_of(j.rows);
+    if (rows == 32)
+        start<quant_config<WT, 32>>(s, j);
+    else if (rows == 64)
         start<quant_config<WT, 64>>(s, j);
     else
-        start<quant_config<WT, MOST_ROWS>>(s, j);
+        start<quant_config<WT, 128>>(s, j);
 }
 } // namespace
 
 int fv_cuda_quant_parts(fv_stream *s, fv_dtype t, int64_t m, int64_t n, int64_t k)
 {
     device *d = device_of(s);
-    if (!d->hopper || m < LEAST_ROWS || m > MOST_ROWS || n > INT32_MAX / 2 || k > INT32_MAX / 2 ||
-        k % 8)
-        return 0;
+    if (!d->hopper || m > 128 || n > INT32_MAX / 2 || k > INT32_MAX / 2 || k % 8) return 0;
     int some = part_blocks_of(d, t, m, n, k);
     return some ? (int)ceil_div(quant_blocks(k), some) : 0;
 }
