@@ -14,10 +14,13 @@ namespace
 {
 
 /* Of a layer that is worth it: rows (fewer are bound by the weights either way), both of n and k,
- * elements of W and U together.  Measured on an H200 (docs/log.md). */
+ * elements of W and U together.  Quantised weights are worth it for fewer rows where both are
+ * larger.  Measured on an H200 (docs/log.md). */
 #define FEWEST_ROWS 9
 #define LEAST_WIDTH 1024
 #define LEAST_WEIGHTS (3 << 19)
+#define FEWEST_QUANTISED_ROWS 2
+#define LEAST_QUANTISED_WIDTH 2048
 
 /* Elements of a quantised weight that are widened to bf16 at a time, as many as L2 holds: for more
  * rows than gemm/quant_sm90.cu takes, or on another GPU. */
@@ -240,13 +243,15 @@ bool fv_cuda_fused_linear_many(fv_stream *s, const row_job &j)
     bool quantised = is_quantised(a.wt);
     int64_t w_bytes = quantised ? a.n / QUANT_ROWS * quant_tile_bytes(a.wt, a.k) : 2 * a.n * a.k;
     bool joined = a.up == (const char *)a.w + w_bytes;
-    bool wide = a.n >= LEAST_WIDTH && a.k >= LEAST_WIDTH && f.columns * a.k >= LEAST_WEIGHTS;
-    if (a.rows < FEWEST_ROWS || !wide || (a.wt != FV_BF16 && !quantised) || a.n % 8 || a.k % 8 ||
+    int64_t n = joined ? 2 * a.n : a.n; /* of a product */
+    int parts = quantised ? fv_cuda_quant_parts(s, a.wt, a.rows, n, a.k) : 0;
+    int64_t width = a.n < a.k ? a.n : a.k,
+            fewest = parts && width >= LEAST_QUANTISED_WIDTH ? FEWEST_QUANTISED_ROWS : FEWEST_ROWS;
+    bool wide = width >= LEAST_WIDTH && f.columns * a.k >= LEAST_WEIGHTS;
+    if (a.rows < fewest || !wide || (a.wt != FV_BF16 && !quantised) || a.n % 8 || a.k % 8 ||
         !aligned(a.y, a.bias, a.up_bias))
         return false;
     if (a.residual_norm) fv_cuda_normalise_residual(s, &a);
-    int64_t n = joined ? 2 * a.n : a.n; /* of a product */
-    int parts = quantised ? fv_cuda_quant_parts(s, a.wt, a.rows, n, a.k) : 0;
     bool in_place = is_bare(a) && (!parts || (parts == 1 && !a.residual));
     int64_t x = a.xt == FV_BF16 ? 0 : a.rows * a.k,
             sums = in_place ? 0 : (parts ? parts : 1) * a.rows * f.columns,

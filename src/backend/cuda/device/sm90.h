@@ -315,13 +315,14 @@ __device__ inline void pin_before_wait(uint32_t bits)
 /* ---- wgmma ----
  *
  * One instruction is 64 rows by 8 N columns by 16.  Inline assembly needs its operands spelled out,
- * so the lists of 16 to 96 accumulators are macros, and a shape and type each is a line. */
+ * so the lists of 4 to 96 accumulators are macros, and a shape and type each is a line. */
 
 #define C4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define C16 C4(0), C4(1), C4(2), C4(3)
 #define C32 C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7)
 #define C64 C32, C4(8), C4(9), C4(10), C4(11), C4(12), C4(13), C4(14), C4(15)
 #define C96 C64, C4(16), C4(17), C4(18), C4(19), C4(20), C4(21), C4(22), C4(23)
+#define D4 "%0,%1,%2,%3"
 #define D16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define D32                                                                                        \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
@@ -340,6 +341,7 @@ __device__ inline void pin_before_wait(uint32_t bits)
 #define SS32(type) WGMMA("m64n64k16", type, D32, "%32", "%33", "%34", "%35, %36")
 #define SS64(type) WGMMA("m64n128k16", type, D64, "%64", "%65", "%66", "%67, %68")
 #define SS96(type) WGMMA("m64n192k16", type, D96, "%96", "%97", "%98", "%99, %100")
+#define RS4(type) WGMMA("m64n8k16", type, D4, "{%4,%5,%6,%7}", "%8", "%9", "%10")
 #define RS16(type) WGMMA("m64n32k16", type, D16, "{%16,%17,%18,%19}", "%20", "%21", "%22")
 #define RS32(type) WGMMA("m64n64k16", type, D32, "{%32,%33,%34,%35}", "%36", "%37", "%38")
 #define RS64(type) WGMMA("m64n128k16", type, D64, "{%64,%65,%66,%67}", "%68", "%69", "%70")
@@ -368,8 +370,11 @@ template <bool TB, int N, class T>
 __device__ inline void wgmma(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, bool add, T)
 {
     constexpr bool IS_BF16 = kind<T>::dtype == FV_BF16;
-    static_assert((N == 4 && IS_BF16) || N == 8 || N == 16, "add the shape to this list");
-    if constexpr (N == 4)
+    static_assert(((N == 1 || N == 4) && IS_BF16) || N == 8 || N == 16,
+                  "add the shape to this list");
+    if constexpr (N == 1)
+        asm volatile(RS4("bf16") : C4(0) : RS_INPUTS);
+    else if constexpr (N == 4)
         asm volatile(RS16("bf16") : C16 : RS_INPUTS);
     else if constexpr (N == 8 && IS_BF16)
         asm volatile(RS32("bf16") : C32 : RS_INPUTS);

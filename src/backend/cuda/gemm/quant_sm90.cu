@@ -1,4 +1,4 @@
-/* quant_sm90.cu - products of 9 to 128 rows by quantised weights on Hopper: weights are read as
+/* quant_sm90.cu - products of 2 to 128 rows by quantised weights on Hopper: weights are read as
  * they are packed (quant.h), once, and become A fragments of wgmma in registers.
  *
  *     sums (parts,rows,n) f32 = x (rows,k) W' over the part's blocks of k,   x in bf16
@@ -139,7 +139,7 @@ __device__ inline void produce_weights(const quant_smem<P> &m, const quant_job &
  * wgmma wants the columns 2 t and 2 t + 1 of the p-th eight; t is the lane that has them of W. */
 template <class P> __device__ inline void load_x(const quant_smem<P> &m, const quant_job &j)
 {
-    constexpr int WARPS = 4 * P::GROUPS, IN_FLIGHT = 8, FOURS = P::ROWS / 4;
+    constexpr int WARPS = 4 * P::GROUPS, FOURS = P::ROWS / 4, IN_FLIGHT = FOURS < 8 ? FOURS : 8;
     const quant_share c(j);
     int lane = (int)threadIdx.x % 32, eight = lane % 8, row = lane / 8;
     for (int panel = (int)threadIdx.x / 32 - 4; panel * 2 < c.blocks; panel += WARPS) {
@@ -307,7 +307,7 @@ int stage_bytes(fv_dtype t)
 {
     return t == FV_Q8 ? quant_config<FV_Q8, 32>::STAGE_BYTES : quant_config<FV_Q4, 32>::STAGE_BYTES;
 }
-int rows_of(int64_t m) { return m <= 32 ? 32 : m <= 64 ? 64 : 128; }
+int rows_of(int64_t m) { return m <= 8 ? 8 : m <= 32 ? 32 : m <= 64 ? 64 : 128; }
 
 /* Blocks of k of a part: as many as give the least time, estimated from the bytes that an SM reads
  * and writes.  Fewer blocks are more sums to add up, more are fewer SMs for each part. */
@@ -346,7 +346,9 @@ template <class P> void start(fv_stream *s, quant_job j)
 template <int WT> void start_rows(fv_stream *s, const quant_job &j)
 {
     int rows = rows_of(j.rows);
-    if (rows == 32)
+    if (rows == 8)
+        start<quant_config<WT, 8>>(s, j);
+    else if (rows == 32)
         start<quant_config<WT, 32>>(s, j);
     else if (rows == 64)
         start<quant_config<WT, 64>>(s, j);
