@@ -10,6 +10,8 @@ the last is ready (and FILE is there, where others use the GPU until then) nothi
 take turns.  A figure is the median over rounds of a program's own median; what fails or hangs is a dash, and what does not
 begin in --most seconds is left out.  Rows that ask a peer the same have one answer: other ways of our own, such as fast, cost
 it no time.  llm.c and llama.cpp are not among the peers here.
+
+FLASH_ATTENTION_3 names FlashAttention-3's library (flash_attn_3/_C.so of xformers 0.0.34, say): then there are the rows flash3.
 """
 import argparse
 import itertools
@@ -48,6 +50,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 ATTENTION = (("attention", {}, [], "", (0, 1)),
              ("repeat", {}, [], " repeat=1", (1,)), # the same, and the peer's gradients are the same each time, too
              ("fast", {"FOVEA_CUDA_ATTENTION": "cudnn-atomic"}, [], "", (1,)),
+             ("flash3", {}, [], " flash3=1", (0, 1)), # gradients of its own that do not repeat
              ("hopper", {"FOVEA_CUDA_ATTENTION": "hopper"}, [], "", (0, 1)),
              ("dropout", {}, ["--dropout", 0.1], " dropout=0.1", (0, 1)),
              ("bias", {}, ["--bias"], " bias=1", (0, 1)),
@@ -65,6 +68,8 @@ ATTENTION = (("attention", {}, [], "", (0, 1)),
 def attention_rows():
     """FlashAttention's protocol, 16,384 tokens of width 2048 in all."""
     for way, env, options, told, directions in ATTENTION:
+        if way == "flash3" and "FLASH_ATTENTION_3" not in os.environ:
+            continue
         for width, gradient, causal in itertools.product((64, 128), directions, (0, 1)):
             for length in LENGTHS:
                 group = f"{way}/{width}/{'gradient' if gradient else 'forward'}/{'causal' if causal else 'full'}"

@@ -9,6 +9,7 @@ it is sent, for at least as many seconds as that says, answering with work a sec
 The models are as plain as PyTorch runs fastest: fused attention, one product for q, k and v, tied output weights.
 """
 import math
+import os
 import statistics
 import sys
 import time
@@ -435,9 +436,28 @@ def product(size=8192):
     return lambda: torch.mm(a, b.t()), 2e-12 * size**3, 10
 
 
-def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, mask=0, values=0, tokens=16384, all_heads=2048):
+class Flash3(torch.autograd.Function):
+    """FlashAttention-3's own kernels, (batch, length, heads, width)."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, causal):
+        y, lse, *_ = torch.ops.flash_attn_3.fwd(q, k, v, is_causal=causal, softmax_scale=q.size(-1) ** -0.5, num_splits=1)
+        ctx.save_for_backward(q, k, v, y, lse)
+        ctx.causal = causal
+        return y
+
+    @staticmethod
+    def backward(ctx, slope):
+        q, k, v, y, lse = ctx.saved_tensors
+        grads = [torch.empty_like(x) for x in (q, k, v)]
+        torch.ops.flash_attn_3.bwd(slope, q, k, v, y, lse, *grads, softmax_scale=q.size(-1) ** -0.5, is_causal=ctx.causal)
+        return *grads, None
+
+
+def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, mask=0, values=0, flash3=0, tokens=16384,
+              all_heads=2048):
     """The best of PyTorch's kernels, which one is told on stderr; each is tried before one is chosen.  repeat=1: of those whose
-    gradients are the same each time."""
+    gradients are the same each time.  flash3=1: FlashAttention-3 instead, from the library that the environment names."""
     shape, values = (tokens // length, length, all_heads // width, width), values or width
     q, k, v = (torch.randn(*shape[:3], wide, device=DEVICE, dtype=torch.bfloat16, requires_grad=bool(gradient))
                for wide in (width, width, values))
@@ -460,6 +480,17 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, ma
 
         return run
 
+    def flash():
+        y = Flash3.apply(q, k, v, bool(causal))
+        if gradient:
+            torch.autograd.grad(y, (q, k, v), slope.transpose(1, 2))
+
+    pairs = length * (length + 1) / 2 if causal else length * length
+    wide = 4 * width + 3 * values if gradient else width + values # of all products
+    work = 2e-12 * wide * shape[0] * shape[2] * pairs
+    if flash3:
+        torch.ops.load_library(os.environ["FLASH_ATTENTION_3"])
+        return flash, work, 5
     best, least = None, math.inf
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
         try:
@@ -471,9 +502,7 @@ def attention(width, length, causal, gradient, repeat=0, dropout=0.0, bias=0, ma
             best, least = backend, taken
     print(f"attention {shape} causal={causal} gradient={gradient} repeat={repeat} dropout={dropout} bias={bias} mask={mask} "
           f"values={values}: {best.name}", file=sys.stderr)
-    pairs = length * (length + 1) / 2 if causal else length * length
-    wide = 4 * width + 3 * values if gradient else width + values # of all products
-    return way(best), 2e-12 * wide * shape[0] * shape[2] * pairs, 5
+    return way(best), work, 5
 
 
 PEERS = {"train": train, "lora": lora, "translate": translate, "forward": forward, "vit": vit, "train_vit": train_vit,
