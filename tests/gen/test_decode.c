@@ -301,7 +301,7 @@ static void quantised_weights_decode(void **state)
     static const char part[] = "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":1024,"
                                "\"initializer_range\":0.1,\"n_embd\":72,\"n_layer\":2,"
                                "\"n_head\":3}";
-    /* weights so large that warpgroups share stages of a ring, which are no multiple of them */
+    /* so large that the ring of gemm/quant_sm90.cu has 5 or 8 stages for three warpgroups */
     static const char large[] = "{\"model_type\":\"llama\",\"vocab_size\":211,"
                                 "\"num_hidden_layers\":2,\"max_position_embeddings\":1024,"
                                 "\"initializer_range\":0.02,"
@@ -312,7 +312,7 @@ static void quantised_weights_decode(void **state)
     for (size_t k = 0; k < 2 * sizeof which / sizeof *which; k++) {
         fv_model *here, *there;
         const char *config = which[k / 2];
-        bool wide = config == configs[LAST] || config == large; /* prompts would take seconds */
+        bool wide = config == configs[LAST] || config == large; /* LONG would take seconds */
         if (wide && test_on_cpu()) continue;
         open_both(&here, &there, config, kinds[k % 2]);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {

@@ -13,9 +13,9 @@
 namespace
 {
 
-/* Of a layer that is worth it: rows (fewer are bound by the weights either way), both of n and k,
- * elements of W and U together.  Quantised weights are worth it for fewer rows where both are
- * larger.  Measured on an H200 (docs/log.md). */
+/* Of a layer that is worth it: rows, both of n and k, elements of W and U together; and the rows
+ * and the width from which a product that reads quantised weights as they are is worth it, too.
+ * Measured on an H200 (docs/log.md). */
 #define FEWEST_ROWS 9
 #define LEAST_WIDTH 1024
 #define LEAST_WEIGHTS (3 << 19)

@@ -73,9 +73,10 @@ __device__ inline unsigned char *align_1024(unsigned char *memory)
  * of its TMA loads; empty: the consumers' arrivals.  Waiting for an empty stage returns at once the
  * first time round: the phase before the first counts as complete.
  *
- * A parity tells a phase from the one before it, not from the one before that.  So nobody may come
- * to a stage that is still in the lap before: consumers must have waited for that lap themselves,
- * or take turns, or first wait until the stage was freed. */
+ * A wait names a phase by its parity, which the phase two before it shares.  So a wait for the full
+ * barrier is right only if the stage's previous use is known to be full: because this warpgroup has
+ * waited for that use, too, because warpgroups take turns, or because it has waited until the stage
+ * was empty behind it. */
 template <int N> struct stage_ring {
     uint64_t *full, *empty;
 

@@ -255,9 +255,12 @@ __device__ inline void consume_tiles(const quant_smem<P> &m, const quant_job &j,
             const unsigned char *stage = m.stage + mine.stage * P::STAGE_BYTES;
             uint64_t at = smem_desc_advance(x, (unsigned)(n * P::CHUNK * P::X_BYTES));
             int blocks = min(P::CHUNK, c.blocks - n * P::CHUNK);
-            /* The stage may have been another warpgroup's the lap before.  If that one still waits
-             * for a late load, the parity of this lap is that of the lap before the last, which is
-             * complete: so first wait until the stage was freed. */
+            /* The stage's previous use may be another warpgroup's, whose load may still be in
+             * flight.  This use has the parity of the one before that, which is complete, so wait
+             * until the previous one has left the stage empty.  That barrier is not two phases
+             * behind: what this warpgroup read last was loaded after the previous use, and that
+             * only when the use before it had ended. */
+            static_assert(LEAST_STAGES > P::GROUPS, "what was read last is less than a round ago");
             mbarrier_wait(m.empty + mine.stage, (mine.lap + 1) & 1);
             mbarrier_wait(m.full + mine.stage, mine.lap & 1);
             if (blocks % WHOLE_STEP == 0)
